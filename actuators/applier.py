@@ -308,7 +308,7 @@ class Applier:
         limits = self.limits
         if job in limits.protected_jobs:
             return f"job {job} is protected"
-        max_moves = limits.most_moves(flows)
+        max_moves = limits.max_moves(flows)
         if not self._commands.action_limits.may_move(key, max_moves):
             return f"max_moved_share: {max_moves} of {flows} flows may move within a minute"
         if not self._commands.action_limits.admit(limits.max_actions_per_s):

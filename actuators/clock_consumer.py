@@ -16,8 +16,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka import Message as KafkaMessage
 
 from schemas import codec
-from schemas.sanity import sound_offsets
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, REJECTS
+from schemas.validation import validate_offsets
 
 __all__ = ["ClockConsumer", "reject_record"]
 
@@ -148,7 +148,7 @@ class ClockConsumer:
             elif value is not None and self._wanted(key.rpartition("/")[0]):
                 append_ns = message.timestamp()[1] * 1_000_000
                 record = codec.decode(value, CLOCK_OFFSETS.record, self._registry)
-                record, left_out = sound_offsets(record, append_ns, self._window_ns)
+                record, left_out = validate_offsets(record, append_ns, self._window_ns)
                 if left_out:
                     self._warn(
                         f"{key}: window {record['window']}: {left_out} clocks with impossible values dropped"

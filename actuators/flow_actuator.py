@@ -38,8 +38,8 @@ from actuators.settings import ActuatorSettings, HostSettings
 from schemas import codec
 from schemas.ipc import leave, receive_at, received
 from schemas.limits import EVERYONE
-from schemas.sanity import check_epoch
 from schemas.topics import CONFIG, FALLBACKS, FLOWS, MAX_ELEMENTS
+from schemas.validation import check_epoch
 
 __all__ = ["FlowActuator", "main"]
 

@@ -142,7 +142,7 @@ class HostClock:
             self._nics[device] = (clock, record["shard"])
 
     def take_offsets(self, record: Mapping[str, Any], raw_ns: int) -> int:
-        """Take the `ClockOffsets` of a window that arrived at `raw_ns`, validated by `sound_offsets`.
+        """Take the `ClockOffsets` of a window that arrived at `raw_ns`, validated by `validate_offsets`.
 
         Returns the number of its clocks that belong to this host and are new.
         """

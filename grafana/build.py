@@ -1,8 +1,7 @@
-"""The dashboards as code: `python -m grafana.build` writes the JSON that stands in grafana/dashboards/.
+"""Builds the dashboards: `python -m grafana.build` writes the JSON in grafana/dashboards/.
 
-In: the queries. Out: dashboards of Grafana 11.6, made with its foundation SDK. Colours tell apart for
-colour-blind eyes (Okabe and Ito's blue, orange and vermillion; viridis for heat); no meaning hangs on red
-against green.
+The dashboards are for Grafana 11.6, made with its foundation SDK. The colours suit colour-blind readers
+(Okabe and Ito's blue, orange and vermillion; viridis for heat), and no meaning depends on red against green.
 """
 
 from __future__ import annotations
@@ -149,7 +148,7 @@ def _board(uid: str, title: str, doc: str) -> dashboard.Dashboard:
 
 
 def delays() -> dashboard.Dashboard:
-    """Fleet delays: how long packets take one way, which pairs and paths are slow, what is lost."""
+    """Fleet delays: one-way delays, slow pairs and paths, loss."""
     pair_link = (
         "/d/fabrictime-delays?${__url_time_range}&var-nic=${__data.fields.nic}&var-peer=${__data.fields.peer}"
     )
@@ -208,7 +207,7 @@ def delays() -> dashboard.Dashboard:
 
 
 def clocks() -> dashboard.Dashboard:
-    """Clocks: what each clock is off by, and how well that is known."""
+    """Clocks: offset and bound of each clock."""
     states = (
         _stat("Clocks", "By the state of their newest window.", queries.CLOCK_COUNT, "short")
         .span(12)
@@ -306,7 +305,7 @@ def clocks() -> dashboard.Dashboard:
 
 
 def pipeline() -> dashboard.Dashboard:
-    """Pipeline health: what comes in, what waits, what was refused."""
+    """Pipeline health: input, backlog, rejects."""
     rates = (
         _lines("Messages and samples a second", "As the map stage read them.", queries.MESSAGES, "cps")
         .override_by_name("messages", _color_override(ORANGE))
@@ -345,7 +344,7 @@ def pipeline() -> dashboard.Dashboard:
 
 
 def fabric() -> dashboard.Dashboard:
-    """The fabric: dead and flapping links, queues, contention, alerts, and whose flows they are."""
+    """The fabric: dead and flapping links, queues, contention, alerts, and the flows concerned."""
     states = (
         _stat("In trouble", "Cables, NICs and hosts by the state of the range's end.", queries.LINK_COUNT,
               "short")
@@ -417,7 +416,7 @@ def fabric() -> dashboard.Dashboard:
 
 
 def actions() -> dashboard.Dashboard:
-    """Actions: what was decided for flows, why, what came of it, how long it took."""
+    """Actions: decisions with cause, outcome and duration."""
     reasons = (
         _lines("Decisions by reason", "How many a step of the picture.", queries.DECISION_SERIES, "short")
         .stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL)).fill_opacity(60)

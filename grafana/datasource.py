@@ -1,6 +1,6 @@
-"""History as a Grafana data source: the ClickHouse plugin, spoken to over HTTP.
+"""Describes history as a Grafana data source: the ClickHouse plugin over HTTP.
 
-In: address and user of history. Out: what Grafana's API and its provisioning take. Dashboards name it by uid.
+Grafana's API and its provisioning take the result. Dashboards refer to it by uid.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ DEFAULT_URL: Final = "http://127.0.0.1:18123"
 
 
 def data_source(url: str, user: str, password: str | None) -> dict[str, Any]:
-    """Return the data source as Grafana's API takes it; without a password what is stored stays.
-
-    Raises ValueError where `url` is not http(s)://host[:port].
-    """
+    """Return the data source in the form of Grafana's API; without a password the stored one stays. Raises
+    ValueError if `url` is not http(s)://host[:port]."""
     parts = urlsplit(url)
     try:
         port = parts.port or (8443 if parts.scheme == "https" else 8123)

@@ -27,7 +27,7 @@ NOT_AS_BEFORE: Final = (409, 412)
 
 
 class PushError(ValueError):
-    """Grafana did not take something; one line that says what and why."""
+    """Grafana refused a request; one line names it and the reason."""
 
 
 def push(
@@ -89,7 +89,7 @@ def _connect(url: str, token_file: Path | None, user: str | None, password: str 
 def _ask(
     grafana: Any, method: str, path: str, what: str, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Ask what grafana-api has no name for, through its session. Raises PushError."""
+    """Send a request for which grafana-api has no function, through its session. Raises PushError."""
     try:
         answer: dict[str, Any] = getattr(grafana.api, method)(path, json=body)
     except GrafanaException as error:

@@ -1,8 +1,9 @@
-"""Records to bytes and back, in both wire formats.
+"""Encodes and decodes records in both wire formats.
 
-Out: Avro single-object encoding (C3 01, CRC-64-AVRO fingerprint, body), or the Confluent wire format (00,
-schema id, body) where a schema registry is given. In: both, told apart by their first byte; older and newer
-writers' schemas are resolved to ours. What cannot be read, or no honest writer would say, is a `BadRecord`.
+The encoder writes Avro single-object encoding (C3 01, CRC-64-AVRO fingerprint, body), or with a schema
+registry the Confluent wire format (00, schema id, body). The decoder accepts both and distinguishes them by
+the first byte. It resolves the schemas of older and newer writers to ours, and raises `BadRecord` for bytes
+that no correct writer sends.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ R = TypeVar("R")
 
 
 class BadRecord(ValueError):
-    """A message that cannot be read. `reason`: a symbol of `Reject.reason`; the text: what was found."""
+    """A message that cannot be used. `reason` is a symbol of `Reject.reason`; the text names the value
+    found."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -40,10 +42,10 @@ class BadRecord(ValueError):
 
 
 class Registry(Protocol):
-    """What the codec needs of a schema registry: ids for our schemas, schemas for foreign ids."""
+    """A schema registry: ids for our schemas, schemas for foreign ids."""
 
     def __hash__(self) -> int:
-        """A registry is itself and no other: what its ids mean is remembered for it."""
+        """Hash by identity: the meaning of ids is cached per registry."""
 
     def id_of(self, name: str, schema: Mapping[str, Any]) -> int:
         """Return the id under which `schema` is registered for record `name`."""
@@ -160,7 +162,7 @@ def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
 def decode_head(data: bytes, name: str, last: str, registry: Registry | None = None) -> Record:
     """Return the first fields of the record in `data`, up to `last`, checked, without reading the rest.
 
-    For who must know what a record is before it is worth decoding. Raises BadRecord as `decode` does, and
+    For readers that must identify a record before they decode it. Raises BadRecord as `decode` does, and
     KeyError where the record has no field `last`.
     """
     writer, start = _writer_of(data, name, registry)
@@ -226,7 +228,7 @@ def _current(name: str) -> _Writer:
 
 
 def _writer_of(data: bytes, name: str, registry: Registry | None) -> tuple[_Writer, int]:
-    """Return who wrote `data` and where its body starts."""
+    """Return the writer's schema of `data` and the start of its body."""
     if data[:2] == SINGLE_OBJECT:
         if len(data) < HEADER_BYTES:
             raise BadRecord("TRUNCATED", f"{name}: {len(data)} bytes, expected a header of {HEADER_BYTES}")
@@ -284,7 +286,7 @@ class _Writer:
         self.parsed = fastavro.parse_schema(dict(schema), named_schemas={})
         numbered = _numbered(schema, {})
         self.numbered = fastavro.parse_schema(numbered, named_schemas={})
-        # Not from the parsed one: fastavro drops `symbols` from what is no enum.
+        # Not from the parsed schema: fastavro drops `symbols` from all types except enums.
         self.check: Check = _check_of(numbered, None) or (lambda values, where: None)
 
 

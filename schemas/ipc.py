@@ -1,8 +1,8 @@
 """Unix sockets between the programs of one user on one machine, closed to every other user.
 
-The address of a Unix socket holds 107 bytes; paths here may be longer. The folder of a bound socket must not be
-writable by others. A socket file that a killed program left behind is replaced; a lock on the folder makes this
-safe for programs that start at the same time.
+The address of a Unix socket holds 107 bytes; paths here may be longer. The folder of a bound socket must not
+be writable by others. A socket file that a killed program left behind is replaced; a lock on the folder makes
+this safe for programs that start at the same time.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def connect(path: Path, timeout_s: float | None) -> socket.socket:
 
 
 def read_line(connection: socket.socket, max_bytes: int, within_s: float) -> bytes:
-    """Return the first line of a client without its end: what has come after `max_bytes` or at its hang-up.
+    """Return a client's first line without its end, or the bytes before `max_bytes` or its hang-up.
 
     Raises TimeoutError if the line takes longer than `within_s`, OSError.
     """
@@ -103,7 +103,7 @@ def read_line(connection: socket.socket, max_bytes: int, within_s: float) -> byt
 
 
 def check_owner(connection: socket.socket) -> None:
-    """Check that the peer runs as our user, beyond what the socket's mode ensures. Raises PermissionError."""
+    """Check that the peer runs as our user, in addition to the socket's mode. Raises PermissionError."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     user = _UCRED.unpack(raw)[1]
     if user != os.geteuid():

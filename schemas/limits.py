@@ -1,7 +1,7 @@
-"""What may be done to the flows of one host: the limits that `fabric.config` sets, for policy and actuators.
+"""The limits on actions at one host, as `fabric.config` sets them, for policy and actuators.
 
-In: the newest `ActuatorConfig` of `*` and of each host. Out: `Limits`. A host's own record goes before that
-of `*`, value by value; protected jobs add up. Where nothing sets the mode it is OBSERVE.
+`Limits` combines the newest `ActuatorConfig` of `*` with that of the host. Values of the host's record
+override those of `*`; protected jobs add up. The default mode is OBSERVE.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["EVERYONE", "MOST_VERSION", "Limits"]
+__all__ = ["EVERYONE", "MAX_VERSION", "Limits"]
 
 EVERYONE: Final = "*"
 ALLOWED: Final = frozenset({"REROUTE", "RESTORE"})
-MOST_ACTIONS_PER_S: Final = 100
-MOST_MOVED_SHARE: Final = 0.5
-MOST_VERSION: Final = 2**53
-"""Of one record; a higher one, which nobody counts up to, is taken for this one."""
+DEFAULT_ACTIONS_PER_S: Final = 100
+DEFAULT_MOVED_SHARE: Final = 0.5
+MAX_VERSION: Final = 2**53
+"""Highest version of one record; higher ones count as this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +25,31 @@ class Limits:
     """The limits in force at one host."""
 
     act: bool = False
-    """Whether decisions are carried out; else they are only told (OBSERVE)."""
+    """True if decisions are carried out; else they are only published (OBSERVE)."""
     allowed: frozenset[str] = ALLOWED
-    max_actions_per_s: int = MOST_ACTIONS_PER_S
-    """Within any second, at this host."""
-    max_moved_share: float = MOST_MOVED_SHARE
-    """Of a shard's flows, within any minute: 0 to 1."""
+    max_actions_per_s: int = DEFAULT_ACTIONS_PER_S
+    """Actions within any second at this host."""
+    max_moved_share: float = DEFAULT_MOVED_SHARE
+    """Share of a shard's flows that may move within any minute, 0 to 1."""
     protected_jobs: frozenset[str] = frozenset()
     revert_before_ns: int = 0
-    """Fabric time: what was applied before it is undone; 0: nothing."""
+    """Fabric time; actions applied before it are undone; 0: none."""
     version: int = 0
-    """Versions of the records that it is made of, added up: what a decision names as its config."""
+    """Sum of the versions of both records; decisions carry it as `config_version`."""
 
-    def most_moves(self, flows: int, part: float = 1.0) -> int:
-        """Return how many of `flows` may move within a minute, by `part` of the share: one at least, unless
-        that is 0."""
+    def max_moves(self, flows: int, part: float = 1.0) -> int:
+        """Return the number of `flows` that may move within a minute, for a `part` of the share.
+
+        At least one, unless the share is 0.
+        """
         share = part * self.max_moved_share
         return max(1, int(share * flows)) if share > 0 else 0
 
     @classmethod
     def of(cls, records: Mapping[str, Mapping[str, Any]], host: str) -> Limits:
-        """Return the limits at a host, of `ActuatorConfig` records by key."""
+        """Combine `ActuatorConfig` records, by key, to the limits at a host."""
         found = [records[key] for key in dict.fromkeys((EVERYONE, host)) if key in records]
-        act, allowed, actions = False, ALLOWED, MOST_ACTIONS_PER_S
+        act, allowed, actions = False, ALLOWED, DEFAULT_ACTIONS_PER_S
         for record in found:
             act = act if record["mode"] == "UNKNOWN" else record["mode"] == "ACT"
             allowed = frozenset(record["allowed_actions"]) or allowed
@@ -56,8 +58,8 @@ class Limits:
         share = records[EVERYONE]["max_moved_share"] if EVERYONE in records else None
         return cls(
             act, allowed, actions,
-            MOST_MOVED_SHARE if share is None else min(1.0, max(0.0, share)),
+            DEFAULT_MOVED_SHARE if share is None else min(1.0, max(0.0, share)),
             frozenset(job for record in found for job in record["protected_jobs"]),
             max((record.get("revert_before_ns") or 0 for record in found), default=0),
-            sum(min(record["version"], MOST_VERSION) for record in found),
+            sum(min(record["version"], MAX_VERSION) for record in found),
         )  # fmt: skip

@@ -1,8 +1,8 @@
 """The Confluent Schema Registry behind `codec.Registry`: ids for our schemas, schemas for foreign ids.
 
-In: the registry's URL. Out: ids and schemas, each asked for once and remembered for good, since a registry
-never gives an id a second meaning. Needs the extra `registry`; subjects follow the record's full name
-(RecordNameStrategy), since one record may travel on several topics.
+Ids and schemas are requested once and cached for good, because a registry never changes the meaning of an id.
+Needs the extra `registry`. Subjects are the records' full names (RecordNameStrategy), because one record may
+be on several topics.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class RegistryMissing(ImportError):
 
 
 class RegistryUnavailable(OSError):
-    """The registry did not answer, or not as a registry does: nothing is known about the message at hand."""
+    """The registry did not answer correctly, so nothing is known about the message."""
 
 
 class ConfluentRegistry:
     """A schema registry at `url` (user and password in it are used and never shown).
 
-    Raises RegistryMissing where the client library is not installed, ValueError for a URL that is none.
+    Raises RegistryMissing if the client library is not installed, ValueError for an invalid URL.
     """
 
     def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -45,9 +45,9 @@ class ConfluentRegistry:
         self._schemas: dict[int, Mapping[str, Any]] = {}
 
     def id_of(self, name: str, schema: Mapping[str, Any]) -> int:
-        """Return the id of record `name` with `schema`, registered where it is new.
+        """Return the id of record `name` with `schema`, registered if it is new.
 
-        Raises ValueError where the registry refuses the schema, RegistryUnavailable where it does not answer.
+        Raises ValueError if the registry refuses the schema, RegistryUnavailable if it does not answer.
         """
         text = json.dumps(schema)
         known = self._ids.get(text)
@@ -70,7 +70,7 @@ class ConfluentRegistry:
     def schema_of(self, schema_id: int) -> Mapping[str, Any]:
         """Return the Avro schema with this id.
 
-        Raises KeyError where the registry has no such Avro schema, RegistryUnavailable without an answer.
+        Raises KeyError if the registry has no such Avro schema, RegistryUnavailable without an answer.
         """
         known = self._schemas.get(schema_id)
         if known is not None:

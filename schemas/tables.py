@@ -1,14 +1,13 @@
-"""The tables of history: what they hold, how they are made, and the SQL that turns histograms into quantiles.
+"""The ClickHouse tables of history, their DDL, and SQL expressions for histograms and clock models.
 
-In: how many days each table is kept. Out: DDL and expressions, the same for chdb and for a ClickHouse server.
+The statements are the same for chdb and for a ClickHouse server. Every table is a ReplacingMergeTree: its
+sorting key is the identity of a row, its version the log append time of the row's record. A record that is
+inserted or computed again overwrites its row, regardless of how the inserts were cut. **Read with FINAL**, or with an
+aggregate that ignores repeated rows (min, max, any, argMax).
 
-Every table is a ReplacingMergeTree whose sorting key is the identity of its row and whose version is the
-log append time of the record that it came from. So a record that is inserted again, or computed again after
-a crash, overwrites and never doubles, however the inserts were cut: **read with FINAL**, or with an
-aggregate that takes a repeated row calmly (min, max, any, argMax). The rollup `delays_1s` is fed by a
-materialized view, one row a (nic, peer, window, part of the record): since a record is inserted whole, each
-block gives its rows whole, and they replace as the base's rows do. Merging rollup rows over any span is
-`sumMap` of their histograms.
+A materialized view feeds the rollup `delays_1s`, one row per (nic, peer, window, part of the record). A record
+is inserted as a whole, so each block gives complete rows, and they replace like the rows of the base table.
+`sumMap` of the histograms merges rollup rows over any interval.
 """
 
 from __future__ import annotations
@@ -156,7 +155,7 @@ TABLES: Final[dict[str, Table]] = {
     for table in (
         Table(
             DELAYS,
-            "one row a nic, peer, path and window (PathDelays); window_start in fabric time",
+            "one row per nic, peer, path and window (PathDelays); window_start in fabric time",
             (
                 ("nic", _NAME), ("peer", _NAME), ("path", "UInt32 CODEC(ZSTD(1))"), ("shard", _NAME),
                 *_WINDOW, ("part", _COUNT), ("state", _STATE),
@@ -173,7 +172,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             DELAYS_1S,
-            "delays with the paths of a peer merged: one row a nic, peer, window and part of its record",
+            "delays with the paths of a peer merged: one row per nic, peer, window and part of its record",
             (
                 ("nic", _NAME), ("peer", _NAME), ("shard", _NAME), *_WINDOW, ("part", _COUNT),
                 ("state", _STATE), ("paths", "UInt32 CODEC(T64, ZSTD(1))"),
@@ -189,7 +188,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             CLOCKS,
-            "one row a clock and window (ClockOffsets); window_start in fabric time",
+            "one row per clock and window (ClockOffsets); window_start in fabric time",
             (
                 ("shard", _NAME), ("domain", _NAME), ("clock", _NAME), *_WINDOW,
                 ("log_offset_ns", _COUNTER), ("solved_ns", _COUNTER),
@@ -204,7 +203,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             PIPELINE,
-            "one row a source, window and part (ClockFits); window_start in log append time",
+            "one row per source, window and part (ClockFits); window_start in log append time",
             (
                 ("shard", _NAME), ("source", _NAME), *_WINDOW, ("part", "UInt32"), ("parts", "UInt32"),
                 ("first_offset", _COUNTER), ("next_offset", _COUNTER), ("lag_messages", _COUNTER),
@@ -216,7 +215,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             NIC_WINDOWS,
-            "one row a source, window and prober (ClockFits.nics); window_start in log append time",
+            "one row per source, window and prober (ClockFits.nics); window_start in log append time",
             (
                 ("shard", _NAME), ("source", _NAME), *_WINDOW, ("nic", _NAME), ("clock", _NAME),
                 ("run", "Int64 CODEC(ZSTD(1))"), ("batches", _COUNT), ("last_batch", _COUNTER),
@@ -229,7 +228,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             PAIR_FITS,
-            "one row a source, window and directed pair (ClockFits.pairs); window_start in log append time",
+            "one row per source, window and directed pair (ClockFits.pairs); window_start in log append time",
             (
                 ("shard", _NAME), ("source", _NAME), *_WINDOW, ("prober", _NAME), ("peer", _NAME),
                 ("at_ns", _COUNTER), ("offset_ns", _EXACT), ("drift_ppb", _EXACT),
@@ -242,7 +241,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             SUSPECTS,
-            "one row a suspect pair and window (ClockOffsets.suspects); window_start in fabric time",
+            "one row per suspect pair and window (ClockOffsets.suspects); window_start in fabric time",
             (
                 ("shard", _NAME), ("domain", _NAME), *_WINDOW, ("prober", _NAME), ("peer", _NAME),
                 ("asymmetry_ns", _EXACT), ("sigma_ns", _EXACT), ("weight", _EXACT),
@@ -252,7 +251,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             NICS,
-            "one row a NIC: its newest announcement (Nic)",
+            "one row per NIC: its newest announcement (Nic)",
             (
                 ("nic", "String"), ("host", "String"), ("device", "String"), ("shard", _NAME),
                 ("rail", "Nullable(Int32)"), ("rack", "Nullable(String)"), ("addresses", "Array(String)"),
@@ -271,7 +270,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             REJECTS,
-            "one row a message that a reader could not read (Reject)",
+            "one row per message that a reader could not read (Reject)",
             (
                 ("topic", _NAME), ("partition", "Int32"), ("offset", _COUNTER), ("append_ns", _COUNTER),
                 ("reader", _NAME), ("reason", _NAME), ("detail", "String CODEC(ZSTD(1))"),
@@ -284,7 +283,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             LINK_HEALTH,
-            "one row a cable, NIC or host and state that it was in (LinkHealth); since in fabric time",
+            "one row per cable, NIC or host and state that it was in (LinkHealth); since in fabric time",
             (
                 ("subject", _NAME), ("kind", _NAME), ("shard", _NAME), ("seq", _COUNTER), ("since", _TIME),
                 ("state", _STATE_OF_LINK), ("before", _NAME), ("links", _NAMES), ("candidates", _NAMES),
@@ -300,7 +299,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             LINK_QUEUES,
-            "one row a directed link and second (LinkQueues of one slot); window_start in fabric time",
+            "one row per directed link and second (LinkQueues of one slot); window_start in fabric time",
             (
                 ("shard", _NAME), *_WINDOW, ("part", _COUNT), ("link", _NAME), ("synced", "UInt8"),
                 ("rate_bps", _COUNTER), ("depth_mean_bytes", _FIGURE_KNOWN),
@@ -313,7 +312,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             CONTENTION,
-            "one row a contention window, as last told (ContentionWindow); opened in fabric time",
+            "one row per contention window, its newest record (ContentionWindow); opened in fabric time",
             (
                 ("window_id", _TEXT), ("link", _NAME), ("shard", _NAME), ("update", _COUNTER),
                 ("state", _NAME), ("kind", _NAME), ("confidence", _FIGURE_KNOWN), ("opened", _TIME),
@@ -333,7 +332,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             ALERTS,
-            "one row an alert, as last told (Alert); raised in fabric time",
+            "one row per alert, its newest record (Alert); raised in fabric time",
             (
                 ("alert_id", _TEXT), ("subject", _TEXT), ("kind", _NAME), ("state", _NAME),
                 ("severity", _NAME), ("shard", _NAME), ("update", _COUNTER), ("raised", _TIME),
@@ -350,7 +349,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             FLOWS,
-            "one row a flow and report (FlowReports); reported in log append time",
+            "one row per flow and report (FlowReports); reported in log append time",
             (
                 ("reported", _TIME), ("host", _NAME), ("boot", _NAME), ("report", _COUNTER),
                 ("shard", _NAME), ("flow_id", _TEXT), ("state", _NAME), ("nic", _NAME), ("peer", _NAME),
@@ -369,7 +368,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             PATHS,
-            "one row a directed pair, path, leg and direction that it took (PathMaps); as last traced",
+            "one row per directed pair, path, leg and direction that it took (PathMaps); as last traced",
             (
                 ("nic", _NAME), ("peer", _NAME), ("path", "UInt32 CODEC(ZSTD(1))"), ("leg", _NAME),
                 ("since_ns", _COUNTER), ("shard", _NAME), ("run", "Int64 CODEC(ZSTD(1))"),
@@ -383,7 +382,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             DECISIONS,
-            "one row a decision of the policy (Decision); decided in fabric time",
+            "one row per decision of the policy (Decision); decided in fabric time",
             (
                 ("decision_id", _TEXT), ("shard", _NAME), ("epoch", _COUNTER), ("seq", _COUNTER),
                 ("decided", _TIME), ("host", _NAME), ("action", _NAME), ("flow_id", _TEXT),
@@ -399,7 +398,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             ACTIONS,
-            "one row a decision and what an actuator made of it (ActionReport); done in fabric time",
+            "one row per decision and outcome at the actuator (ActionReport); done in fabric time",
             (
                 ("decision_id", _TEXT), ("outcome", _NAME), ("host", _NAME), ("shard", _NAME),
                 ("epoch", _COUNTER), ("seq", _COUNTER), ("done", _TIME), ("flow_id", _TEXT),
@@ -520,7 +519,7 @@ def quantile_sql(level: float, merged: str) -> str:
 
 
 def clock_lines_sql(database: str = DATABASE) -> str:
-    """Return a query whose rows are the straight lines of the clocks' correction.
+    """Return a query for the clock models: straight lines of the clocks' correction.
 
     Bind `{since_ns:Int64}` and `{until_ns:Int64}`, fabric time: the windows that meet that span count. A row
     is `shard`, `clock`, `from_ns` and `to_ns` (the clock's own readings, from inclusive, to exclusive),
@@ -530,7 +529,7 @@ def clock_lines_sql(database: str = DATABASE) -> str:
     A line goes from a window's knot to the next window's, with the wider of the two bounds. Where the next
     window has no knot (it stepped, or is yet to come) it goes from the knot to at_ns and from there on by
     drift_ppb to the window's end. A window without a knot begins with its at_ns; an UNSYNCED one has no line.
-    Of a clock that was set back and showed a reading twice, the later line counts.
+    If a clock was set back and showed a reading twice, the later line counts.
     """
     windows = f"{database}.{CLOCKS} FINAL"
     following = "OVER (PARTITION BY shard, clock ORDER BY window ROWS BETWEEN CURRENT ROW AND 1 FOLLOWING)"

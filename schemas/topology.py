@@ -1,8 +1,8 @@
-"""The topology file: what an operator knows of the fabric that hosts cannot ask it.
+"""The topology file: the operator's knowledge of the fabric that hosts cannot measure.
 
-In: a TOML or JSON file of nodes, addresses, cables with rates, and paths where nothing can be traced. Out:
-`Topology`, which gives names to addresses, the far end of a port, a link's rate, the paths between two ports.
-A file that makes no sense is a `TopologyError` of one line that names the place. Plain: no log, no network.
+A TOML or JSON file lists nodes, addresses, cables with rates, and routes of paths that cannot be traced.
+`Topology` maps addresses to names, ports to their far ends, links to rates, and pairs of ports to routes. An
+invalid file raises a `TopologyError` of one line that names the place.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ __all__ = [
 
 Kind = Literal["host", "leaf", "spine", "core", "switch"]
 TIER_OF: Final[Mapping[str, int | None]] = {"host": 0, "leaf": 1, "spine": 2, "core": 3, "switch": None}
-WAYS_MAX: Final = 64
-"""Ways between two ends that are looked for: whoever asks wants to know whether there is just one."""
+MAX_ROUTES: Final = 64
+"""Routes found between two ends: callers only need to know whether there is exactly one."""
 
 
-WAYS_KEPT: Final = 20_000
+ROUTES_KEPT: Final = 20_000
 
 
 class TopologyError(ValueError):
-    """The file cannot be used; one line says where and why."""
+    """The file is invalid; one line names the place and the reason."""
 
 
 class NodeEntry(BaseModel):
@@ -74,7 +74,7 @@ class CableEntry(BaseModel):
 
 
 class PathEntry(BaseModel):
-    """The links from one NIC to another where they cannot be traced."""
+    """The links from one NIC to another that cannot be traced."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -85,7 +85,7 @@ class PathEntry(BaseModel):
 
 
 class TopologyFile(BaseModel):
-    """The file as it is written."""
+    """The content of the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -95,12 +95,12 @@ class TopologyFile(BaseModel):
 
 
 def nic_end(nic: str) -> End:
-    """Return a NIC's end of its cable. Raises ValueError where `nic` is no NIC id."""
+    """Return a NIC's end of its cable. Raises ValueError if `nic` is no NIC id."""
     return End(*nic_parts(nic))
 
 
 def split_end(text: str) -> End:
-    """Return the end that `node:port` names. Raises ValueError. A node may hold colons, a port may not."""
+    """Parse `node:port`; a node may contain colons, a port may not. Raises ValueError."""
     node, mark, port = text.rpartition(":")
     if not mark:
         raise ValueError(f"end {text!r}: expected node:port")
@@ -114,10 +114,10 @@ def end_text(end: End) -> str:
 
 
 class Topology:
-    """What one file says, or nothing where it is empty. Addresses are compared by value, not by spelling."""
+    """The content of one file, indexed. Addresses are compared by value, not by spelling."""
 
     def __init__(self, file: TopologyFile | None = None, source: str = "topology") -> None:
-        """Raises TopologyError, naming the place in `source`, for what cannot be."""
+        """Index a file. Raises TopologyError that names the invalid place in `source`."""
         self.file = file if file is not None else TopologyFile()
         self.source = source
         self.nodes: dict[str, NodeEntry] = {}
@@ -125,7 +125,7 @@ class Topology:
         self._far: dict[End, End] = {}
         self._rate: dict[str, int] = {}
         self._cables_of: dict[str, list[tuple[End, End]]] = {}
-        self._ways: dict[tuple[End | str, End | str, int | None], list[tuple[str, ...]]] = {}
+        self._routes: dict[tuple[End | str, End | str, int | None], list[tuple[str, ...]]] = {}
         self._paths: dict[tuple[str, str, int | None], tuple[str, ...]] = {}
         for number, node in enumerate(self.file.nodes, 1):
             self._add_node(f"{source}: nodes[{number}]", node)
@@ -191,24 +191,24 @@ class Topology:
         self._paths[which] = path.links
 
     def __bool__(self) -> bool:
-        """Whether the file says anything."""
+        """True if the file has any content."""
         return bool(self.nodes or self._far or self._paths)
 
     @property
     def names_addresses(self) -> bool:
-        """Whether the file says whose any address is: only then is an unknown one worth a word."""
+        """True if the file lists addresses; only then an unknown address is worth a warning."""
         return bool(self._at)
 
     def at(self, address: str) -> tuple[str, str | None] | None:
-        """Return (node, port) that has an address, port None for one of the node itself; None: not listed."""
+        """Return (node, port) of an address; port None: an address of the node itself; None: not listed."""
         return self._at.get(_plain(address))
 
     def far(self, end: End) -> End | None:
-        """Return the end that a port is wired to; None where the file does not say."""
+        """Return the end that a port is wired to; None if not listed."""
         return self._far.get(end)
 
     def rate_bps(self, link: str) -> int:
-        """Return bit/s of a directed link; 0 where the file does not say."""
+        """Return bit/s of a directed link; 0 if not listed."""
         return self._rate.get(link, 0)
 
     def cables(self, node: str, far_node: str) -> list[tuple[End, End]]:
@@ -216,7 +216,7 @@ class Topology:
         return [pair for pair in self._cables_of.get(node, ()) if pair[1].node == far_node]
 
     def tier(self, node: str) -> int | None:
-        """Return 0 for a host, 1 for a leaf and so on; None where the file does not say."""
+        """Return 0 for a host, 1 for a leaf and so on; None if not listed."""
         entry = self.nodes.get(node)
         return TIER_OF[entry.kind] if entry is not None else None
 
@@ -230,20 +230,23 @@ class Topology:
         return {cable_id(link) for link in self.links()}
 
     def listed(self, nic: str, peer: str, path: int) -> tuple[str, ...]:
-        """Return the links that the file lists for a path; empty where it lists none."""
+        """Return the links that the file lists for a path; empty if it lists none."""
         return self._paths.get((nic, peer, path)) or self._paths.get((nic, peer, None), ())
 
-    def ways(self, start: End | str, goal: End | str, count: int | None = None) -> list[tuple[str, ...]]:
-        """Return the ways from one end, or anywhere on a node, to another, as links: those of `count` links,
-        or all of the fewest. At most `WAYS_MAX`. No way leads through a host or twice through a node."""
-        asked = (start, goal, count)
-        if asked not in self._ways:
-            if len(self._ways) >= WAYS_KEPT:
-                self._ways.clear()
-            self._ways[asked] = self._look_for_ways(start, goal, count)
-        return self._ways[asked]
+    def routes(self, start: End | str, goal: End | str, count: int | None = None) -> list[tuple[str, ...]]:
+        """Return the routes from one end, or from any port of a node, to another: tuples of links.
 
-    def _look_for_ways(self, start: End | str, goal: End | str, count: int | None) -> list[tuple[str, ...]]:
+        With `count`, routes of that many links, else the shortest ones; at most `MAX_ROUTES`. No route passes
+        through a host or twice through a node.
+        """
+        asked = (start, goal, count)
+        if asked not in self._routes:
+            if len(self._routes) >= ROUTES_KEPT:
+                self._routes.clear()
+            self._routes[asked] = self._find_routes(start, goal, count)
+        return self._routes[asked]
+
+    def _find_routes(self, start: End | str, goal: End | str, count: int | None) -> list[tuple[str, ...]]:
         first = start.node if isinstance(start, End) else start
         last = goal.node if isinstance(goal, End) else goal
         distance = self._distances(last)
@@ -252,28 +255,28 @@ class Topology:
         length = distance[first] if count is None else count
         found: list[tuple[str, ...]] = []
 
-        def go(node: str, way: list[str], seen: set[str]) -> None:
-            left = length - len(way)
+        def extend(node: str, links: list[str], seen: set[str]) -> None:
+            left = length - len(links)
             for near, far in self._cables_of.get(node, ()):
-                if len(found) >= WAYS_MAX:
+                if len(found) >= MAX_ROUTES:
                     return
-                if not way and isinstance(start, End) and near != start:
+                if not links and isinstance(start, End) and near != start:
                     continue
                 link = link_id(*near, *far)
                 if left == 1:
                     if far.node == last and (not isinstance(goal, End) or far == goal):
-                        found.append((*way, link))
+                        found.append((*links, link))
                 elif far.node not in seen and far.node != last and self.tier(far.node) != 0:
                     if distance.get(far.node, length) > left - 1:
                         continue
-                    go(far.node, [*way, link], seen | {far.node})
+                    extend(far.node, [*links, link], seen | {far.node})
 
         if length > 0:
-            go(first, [], {first})
+            extend(first, [], {first})
         return found
 
     def _distances(self, goal: str) -> dict[str, int]:
-        """Return how many links each node is from `goal`, through switches alone."""
+        """Return the distance of each node to `goal`, in links, through switches only."""
         found = {goal: 0}
         edge = [goal]
         while edge:
@@ -290,7 +293,7 @@ class Topology:
 
 
 def load_topology(path: Path) -> Topology:
-    """Return what the file at `path` says: JSON where it ends in .json, else TOML. Raises TopologyError."""
+    """Load a file: JSON if its name ends in .json, else TOML. Raises TopologyError."""
     where = f"topology file {path}"
     try:
         text = path.read_text(encoding="utf-8")
@@ -315,7 +318,7 @@ def load_topology(path: Path) -> Topology:
 
 
 class TopologySource:
-    """A topology file that may change while a service runs; without a path an empty one for good."""
+    """A topology file that may change while a service runs; without a path, an empty topology."""
 
     def __init__(self, path: Path | None) -> None:
         """Load it. Raises TopologyError."""
@@ -324,8 +327,10 @@ class TopologySource:
         self.topology = Topology() if path is None else load_topology(path)
 
     def refresh(self) -> bool:
-        """Take the file anew where it changed; return whether it did. Raises TopologyError for one that
-        cannot be used, once: what it said before stays."""
+        """Load the file again if it changed; return whether it did.
+
+        Raises TopologyError once for an invalid file, and keeps the earlier content.
+        """
         seen = _stamp(self._path)
         if self._path is None or seen == self._seen:
             return False

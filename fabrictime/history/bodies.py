@@ -1,7 +1,7 @@
-"""Request bodies as they were packed: gzip, deflate, lz4, zstd, each possibly of several frames in a row.
+"""Unpacks request bodies in gzip, deflate, lz4 or zstd, with one frame or several.
 
-In: packed bytes and a limit. Out: the whole content. A body of many frames is read to its end, since
-clients send one frame a block; what unpacks to more than the limit is refused before it is held in memory.
+A client may send one frame per block, so a body is read to its end. A body that unpacks to more than the
+limit is refused before it is held in memory.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ class TooLarge(BadBody):
 
 
 def unpack(data: bytes, encoding: str, limit_bytes: int) -> bytes:
-    """Return what `data` holds. Raises BadBody for broken data or an unknown encoding, TooLarge past the
-    limit.
-    """
+    """Return the content of `data`. Raises BadBody for broken data or an unknown encoding, TooLarge past the
+    limit."""
     match encoding.strip().lower():
         case "" | "identity":
             return data

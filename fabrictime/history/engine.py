@@ -1,10 +1,11 @@
-"""The engine: chdb in this process, one owner a directory, two roles.
+"""Runs chdb in this process, with one owner per directory and two roles.
 
-In: a `Call` (statement, settings, parameters, role). Out: bytes in the format asked for, or `EngineError`
-with ClickHouse's own code. Every call has a connection of its own (0.3 ms), so that no setting outlives it;
-a session keeps one. All calls block: the HTTP side runs them in threads.
+A `Call` (statement, settings, parameters, role) returns bytes in the requested format, or raises
+`EngineError` with ClickHouse's code.
 
-chdb does not survive a fork once it runs (the child hangs on its first query): start this in a fresh process.
+Every call has its own connection (0.3 ms), so that no setting outlives it; a session keeps one. All calls
+block: the HTTP side runs them in threads. chdb does not survive a fork once it runs (the child hangs on its
+first query), so start it in a fresh process.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ UNKNOWN_EXCEPTION: Final = 1002
 
 
 class EngineError(Exception):
-    """What the engine says against a call: `code` is ClickHouse's number, the text its message."""
+    """An error of the engine: `code` is ClickHouse's number, the text its message."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -60,7 +61,7 @@ class EngineError(Exception):
 
 
 class DirectoryHeld(Exception):
-    """Another process works on the directory; the text says which."""
+    """Another process uses the directory; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: the body, and what was read or written."""
+    """The result of a call: the body, and the amounts read or written."""
 
     body: bytes
     read_rows: int = 0
@@ -117,7 +118,7 @@ class Engine:
         self._connect = Connection
         try:
             self._anchor = self._open()
-            # An older version's view goes; nobody inserts yet, so none of its rows is missed.
+            # Drop the view of an older version before any insert, so that it misses no row.
             drop = f"DROP VIEW IF EXISTS {tables.DATABASE}.{tables.ROLLUP_VIEW}"
             database, *rest = tables.create_all()
             for statement in (database, drop, *rest):
@@ -145,7 +146,7 @@ class Engine:
         self._lock_file.close()
 
     def say(self, text: str) -> None:
-        """Write who holds the directory, for whoever wants it next."""
+        """Write the owner of the directory into its lock file, for the next process that tries."""
         self._lock_file.seek(0)
         self._lock_file.truncate()
         self._lock_file.write(text)
@@ -299,7 +300,7 @@ def _literal(value: str) -> str:
 
 
 def _at_most(value: str, most: float) -> str:
-    """`value` where it is a limit of `most` or less; 0 and what is no number would be none."""
+    """Return `value` if it is a limit of at most `most`, else `most`; 0 and non-numbers mean no limit."""
     try:
         fits = 0 < float(value) <= most
     except ValueError:
@@ -308,7 +309,7 @@ def _at_most(value: str, most: float) -> str:
 
 
 def _take(directory: Path) -> Any:
-    """Lock the directory. Raises DirectoryHeld with who has it."""
+    """Lock the directory. Raises DirectoryHeld with the name of the present owner."""
     file = (directory / "lock").open("a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,9 +1,9 @@
-"""ClickHouse's HTTP protocol over the engine: what clickhouse-connect and Grafana's ClickHouse plugin need.
+"""Serves ClickHouse's HTTP protocol, as far as clickhouse-connect and Grafana's plugin need it.
 
-In: HTTP requests with SQL, settings as parameters, `param_x` query parameters, packed bodies. Out: the
-result in the format asked for, or ClickHouse's error text, code header and status. Users: `fabrictime`
-writes, `reader` reads the project's tables; each proves itself by its token, in constant time. Framing by
-`compress=1` and external tables are refused by name.
+A request carries SQL, settings as parameters, `param_x` query parameters and a packed body. The response is
+the result in the requested format, or ClickHouse's error text, code header and status. User `fabrictime`
+writes, user `reader` reads the project's tables. A token authenticates each, compared in constant time.
+`compress=1` framing and external tables are refused by name.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Endpoint:
         return app
 
     def close(self) -> None:
-        """Wait for what runs, and take no more."""
+        """Wait for running calls and accept no more."""
         self._queries.shutdown(wait=True)
         self._inserts.shutdown(wait=True)
 

@@ -42,7 +42,7 @@ def main(settings: HistorySettings) -> int:
 
 
 class _PortHeld(Exception):
-    """The port is taken; the text says by whom."""
+    """The port is in use; the text names its owner."""
 
 
 async def _serve(engine: Engine, settings: HistorySettings, write_token: str, read_token: str) -> None:

@@ -1,4 +1,4 @@
-"""Settings of the history server: where chdb keeps its data, where it listens, what it may use."""
+"""Settings of the history server: data directory, address and limits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ class HistorySettings(BaseModel):
     port: int = Field(default=18123, ge=0, le=65535, description="TCP port to listen on; 0 takes a free one")
     write_token_file: Path | None = Field(
         default=None,
-        description="file with the password of user 'fabrictime', who may write; made where it is missing; "
-        "none: <directory>/write.token",
+        description=(
+            "file with the password of user 'fabrictime', which may write; created if missing; default: "
+            "<directory>/write.token"
+        ),
     )
     read_token_file: Path | None = Field(
         default=None,
-        description="file with the password of user 'reader', who may only read the project's tables; made "
-        "where it is missing; none: <directory>/read.token",
+        description=(
+            "file with the password of user 'reader', which may only read the project's tables; created "
+            "if missing; default: <directory>/read.token"
+        ),
     )
     memory_limit_mib: int = Field(
         default=2048, ge=512, le=1_048_576, description="MiB that the engine may use in all"

@@ -1,10 +1,8 @@
-"""What a request's SQL is and whether the endpoint runs it at all; no engine needed.
+"""Parses the SQL of a request and decides whether the endpoint runs it; needs no engine.
 
-In: the bytes of a request. Out: its statement, and an INSERT's data apart from it. The engine's own grants
-keep a reader to the project's tables; this is what grants do not cover: one statement a request, no change
-of role, no reading or writing of files by a function or INTO OUTFILE. Whatever the scanner does not know
-for certain to read as the engine does (heredocs, nested comments, `#` comments, non-ASCII outside quotes)
-is refused.
+The engine's grants limit a reader to the project's tables. This module enforces the rest: one statement per
+request, no change of role, no file access by a function or INTO OUTFILE. The scanner refuses everything that
+it may read otherwise than the engine does: heredocs, nested comments, `#` comments, non-ASCII outside quotes.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A request's statement. Where `format` is set, `text` is the INSERT up to it and `data` what follows."""
+    """A request's statement. If `format` is set, `text` is the INSERT up to it and `data` the rest."""
 
     text: str
     keyword: str
@@ -72,7 +70,7 @@ class Statement:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the pieces of `text` without space and comments. Raises Refused for what is not plain SQL."""
+    """Yield the tokens of `text` without space and comments. Raises Refused for SQL outside the plain subset."""
     at = 0
     while at < len(text):
         found = _TOKEN.match(text, at)
@@ -109,7 +107,7 @@ def parse(body: bytes, more: bytes = b"") -> Statement:
 
 
 def check_reader(statement: Statement) -> None:
-    """Refuse what a reader may not send. Raises Refused."""
+    """Refuse a statement that a reader may not run. Raises Refused."""
     if statement.keyword not in READ_STATEMENTS:
         raise Refused(ACCESS_DENIED, f"reader: {statement.keyword[:32]} is not for readers")
     for token in tokens(statement.text):

@@ -1,7 +1,7 @@
-"""Record batches (format 2) as bytes: check what a producer sent, stamp it, walk its records.
+"""Checks, stamps and walks record batches (format 2) as bytes.
 
-In: the bytes of one batch. Out: its header, or a LogError. The payload is never copied: stamping patches
-the header in the receive buffer, and only compaction looks at single records.
+The payload is never copied: stamping patches the header in the receive buffer, and only compaction reads
+single records. A broken batch raises LogError.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def read_header(view: memoryview | bytes, position: int = 0) -> Header:
 
 
 def check(view: memoryview, max_bytes: int) -> Header:
-    """Check a producer's batch and return its header. Raises LogError with what is wrong."""
+    """Check a producer's batch and return its header. Raises LogError."""
     size = len(view)
     if size < HEADER_BYTES:
         raise LogError(Code.CORRUPT_MESSAGE, f"record batch of {size} B, expected at least {HEADER_BYTES}")
@@ -167,10 +167,8 @@ def records(payload: memoryview, count: int) -> Iterator[Record]:
 
 
 def require_keys(view: memoryview, header: Header) -> None:
-    """Refuse a batch for a compacted topic that has a record without a key. Raises LogError.
-
-    Compressed batches are not opened here: compaction keeps what it cannot place.
-    """
+    """Refuse a batch for a compacted topic that has a record without a key. Raises LogError. Compressed
+    batches are not opened here: compaction keeps records that it cannot place."""
     if header.attributes & CODEC_MASK:
         return
     try:

@@ -38,7 +38,7 @@ Response = Sequence[Chunk] | None
 
 
 class Peer(NamedTuple):
-    """Who asks."""
+    """The client that sent a request."""
 
     host: str
     port: int
@@ -85,7 +85,7 @@ class _FetchWait:
             partition.waiters[self] = None
 
     def more(self, size: int) -> None:
-        """Count what was appended; the answer goes out after the current round of requests."""
+        """Count the appended messages; the response leaves after the current round of requests."""
         self._found += size
         if self._found >= self._fetch.min_bytes:
             self.gone()
@@ -252,7 +252,7 @@ class Broker:
         return _FetchWait(self, fetch, found, partitions).future
 
     def fetched(self, fetch: _Fetch) -> Response:
-        """Return what there is for a fetch now."""
+        """Return the data that a fetch can get now."""
         version, left = fetch.version, fetch.max_bytes
         chunks: list[Chunk] = []
         head = bytearray(_ZERO)

@@ -1,7 +1,7 @@
-"""Compaction: of every key the newest record stays, and a tombstone goes once it is old enough.
+"""Compacts closed segments: keeps the newest record of every key and drops old tombstones.
 
-In: closed segments, oldest first. Out: new files that hold what stays, with offsets and times as they were.
-Works on files nobody writes to any more, so it runs beside the broker in a thread.
+The new files keep offsets and times. No process writes to closed segments, so compaction runs in a thread
+beside the broker.
 """
 
 from __future__ import annotations

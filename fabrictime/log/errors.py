@@ -43,7 +43,7 @@ class Code(IntEnum):
 
 
 class LogError(Exception):
-    """A request that cannot be served: `code` goes to the client, the text to whoever reads it."""
+    """A request that cannot be served: the client gets `code`, the log line gets the text."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -55,4 +55,4 @@ class MalformedRequest(Exception):
 
 
 class AlreadyRunning(Exception):
-    """The directory or the port is held by another process; the text says by which."""
+    """Another process holds the directory or the port; the text names it."""

@@ -1,8 +1,7 @@
-"""Consumer groups: who is a member, who leads, which assignment holds.
+"""Coordinates consumer groups: members, leader and assignment.
 
-In: join, sync, heartbeat and leave requests. Out: their answers, in time: a join waits until every member has
-joined again or its time is over. Members live in memory only (a restart makes them join again); offsets are
-kept by `offsets`.
+A join waits until every member has joined again or its time is over. Members live in memory only, so a
+restart makes them join again; `offsets` keeps the offsets.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Join:
-    """A member's request to join. An empty `member_id` asks for one."""
+    """A member's request to join. An empty `member_id` requests a new one."""
 
     group: str
     member_id: str
@@ -52,7 +51,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Joined:
-    """The answer to a join; only the leader is told the `members` as (id, instance id, metadata)."""
+    """The response to a join; only the leader gets the `members` as (id, instance id, metadata)."""
 
     generation: int
     protocol: str
@@ -82,7 +81,7 @@ class Member:
     timer: asyncio.TimerHandle | None = None
 
     def metadata(self, protocol: str) -> bytes:
-        """Return what the member said with `protocol`."""
+        """Return the metadata that the member sent for `protocol`."""
         return dict(self.request.protocols).get(protocol, b"")
 
 
@@ -104,7 +103,7 @@ class Group:
 
 
 class Waiting(NamedTuple):
-    """A member whose join is answered once the next generation opens."""
+    """A member whose join is answered when the next generation opens."""
 
     group: Group
     member: Member
@@ -130,7 +129,7 @@ class Coordinator:
         try:
             return await future
         except asyncio.CancelledError:
-            # The connection is gone while its member waits: nobody would hear the answer.
+            # The connection closed while its member waits: no client would receive the response.
             if member.joining is future and request.instance_id is None:
                 member.joining = None
                 self._remove(group, member, "disconnected while joining")
@@ -210,7 +209,7 @@ class Coordinator:
             group.leader_id = member_id
         self._touch(group, member)
         if group.state is State.STABLE and same:
-            # The former leader's id tells the client that it has nothing to assign.
+            # The former leader's id shows the client that it has nothing to assign.
             return Joined(group.generation, group.protocol, leader_before, member_id)
         return self._start_join(group, member)
 
@@ -369,7 +368,7 @@ class Coordinator:
             self._complete(group)
 
     def _complete(self, group: Group) -> None:
-        """Open the next generation with everyone who has joined."""
+        """Open the next generation with all members that have joined."""
         self._cancel_timer(group)
         group.waiting_for_first = False
         for member in [
@@ -424,7 +423,7 @@ class Coordinator:
     # -- members coming and going
 
     def _touch(self, group: Group, member: Member) -> None:
-        """Start a member's session anew; its timer moves only when it fires."""
+        """Restart a member's session; its timer moves only when it fires."""
         member.deadline_s = self._loop.time() + member.request.session_ms / 1000
         if member.timer is None and member.joining is None:
             member.timer = self._loop.call_at(member.deadline_s, self._session_over, group, member)

@@ -1,7 +1,7 @@
-"""Committed offsets of consumer groups, kept in a journal that survives kill -9.
+"""Keeps the committed offsets of consumer groups in a journal that survives kill -9.
 
-One line a commit: checksum and JSON. What a crash left half-written is cut off at the start; once the
-journal is mostly history it is written anew.
+A commit is one line of checksum and JSON. A half-written line is cut off at the start. Once most lines are
+obsolete, the journal is rewritten.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class OffsetStore:
         self._live_bytes = self._size
 
     def fetch(self, group: str) -> dict[tuple[str, int], Committed]:
-        """Return what a group committed, by (topic, partition)."""
+        """Return the committed offsets of a group, by (topic, partition)."""
         return self._groups.get(group, {})
 
     def groups(self) -> list[str]:

@@ -44,7 +44,7 @@ class TopicConfig(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Where a batch stands; `size` is 0 for a duplicate of one that stood there already."""
+    """The place of a batch; `size` is 0 for a duplicate of an earlier batch."""
 
     base_offset: int
     append_ms: int
@@ -70,7 +70,7 @@ class Waiter(Protocol):
 
 
 class Partition:
-    """One partition's log. Opening it recovers what a crash left behind. Not thread-safe."""
+    """One partition's log. Opening it recovers the files after a crash. Not thread-safe."""
 
     def __init__(self, directory: Path, config: TopicConfig, now_ms: Callable[[], int]) -> None:
         self.directory = directory

@@ -245,7 +245,7 @@ class Segment:
 
     def sync(self) -> None:
         """Write the file through to the disk; may run in a thread of its own. Raises OSError."""
-        # Cleared first: what is appended meanwhile counts as new.
+        # Clear first, so that messages appended meanwhile count as new.
         self.unsynced = False
         try:
             os.fsync(self.handle.fd)

@@ -1,8 +1,7 @@
-"""The embedded log as a service: sockets, upkeep, start and end.
+"""Serves the embedded log: sockets, housekeeping, start and stop.
 
-In: connections on a loopback port. Out: responses, straight from the segment files. A connection sends one
-request at a time through the broker, in order; what it buffers is bounded, and bytes that are no request of
-ours close it with one log line.
+A connection sends one request at a time through the broker, in order. Its buffer is bounded. Bytes that are
+no request close the connection with one log line.
 """
 
 from __future__ import annotations
@@ -154,7 +153,7 @@ class Connection:
             self._view[:have] = self._view[self._start : self._fill]
             self._start, self._fill = 0, have
         if self._fill == len(self._buffer) and needed > self._fill:
-            # Grow with what has come in, not with what was announced.
+            # Grow with the received bytes, not with the announced size.
             self._resize(min(needed, 2 * len(self._buffer)))
         self._read(True)
 
@@ -413,7 +412,7 @@ class LogServer:
 
 
 def port_holder(port: int) -> str:
-    """Return 'process PID (name)' of whoever listens on a TCP port, as far as this user may know."""
+    """Return 'process PID (name)' of the listener on a TCP port, as far as this user may see it."""
     with contextlib.suppress(psutil.Error, OSError):
         for found in psutil.net_connections(kind="tcp"):
             if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port and found.pid:

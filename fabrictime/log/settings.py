@@ -1,4 +1,4 @@
-"""Settings of the embedded log: where it keeps its data, what it listens on, what it holds on to."""
+"""Settings of the embedded log: data directory, address and retention."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LogSettings(BaseModel):
     )
     create_topics: bool = Field(default=True, description="create the project's topics at the start")
     auto_create_topics: bool = Field(
-        default=False, description="create any topic that a client asks for and that allows it"
+        default=False, description="create a topic of the contract when a client requests it"
     )
     retention_hours: dict[str, Annotated[float, Field(gt=0, le=24 * 3650)]] = Field(
         default_factory=dict,
@@ -48,12 +48,14 @@ class LogSettings(BaseModel):
     min_free_bytes: int = Field(
         default=256 * MIB,
         ge=0,
-        description="messages are refused while the file system has less room than this",
+        description="messages are refused while the file system has less free space than this",
     )
     fsync_interval_ms: int = Field(
         default=0, ge=0, le=3_600_000,
-        description="write dirty files through to the disk this often (0: never): what a power loss may "
-        "cost. A killed process loses nothing either way",
+        description=(
+            "interval of writing dirty files to the disk (0: never); bounds the loss after a power "
+            "failure. A killed process loses nothing either way"
+        ),
     )  # fmt: skip
     housekeeping_ms: int = Field(
         default=1000,
@@ -78,7 +80,7 @@ class LogSettings(BaseModel):
         default=200, ge=0, le=60_000, description="how long an empty group waits for more members"
     )
     max_group_session_ms: int = Field(
-        default=1_800_000, ge=1000, description="longest session time-out that a member may ask for"
+        default=1_800_000, ge=1000, description="longest session time-out that a member may request"
     )
     compaction_bytes: int = Field(
         default=4 * MIB, ge=0, description="a compacted partition is cleaned when this much of it is new"

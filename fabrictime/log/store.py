@@ -42,7 +42,7 @@ def wall_ms() -> int:
 
 @dataclass
 class TopicLog:
-    """A topic and its partitions; `overrides` is what differs from the defaults."""
+    """A topic and its partitions; `overrides` holds the settings that differ from the defaults."""
 
     name: str
     overrides: dict[str, str]
@@ -96,7 +96,7 @@ class Store:
             self._lock.release()
             raise
 
-    # -- what is kept beside the topics
+    # -- state beside the topics
 
     def _open_meta(self) -> str:
         path = self.directory / "meta.json"
@@ -258,7 +258,7 @@ class Store:
             raise LogError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic[:260]}-{number}: no such partition")
         return known.partitions[number]
 
-    # -- room
+    # -- free space
 
     def check_room(self) -> None:
         """Look at the file system's free space; one log line when intake stops, one when it goes on."""
@@ -273,7 +273,7 @@ class Store:
             self._no_room = ""
 
     def out_of_room(self, reason: str) -> None:
-        """Say once that messages are refused, until there is room again."""
+        """Log once that messages are refused, until there is space again."""
         if not self._no_room:
             log.error("no room: %s: messages are refused, what was acknowledged stays", reason)
         self._no_room = reason
@@ -325,7 +325,7 @@ class Store:
         ]
 
     def close(self) -> None:
-        """Keep what makes the next start quick, and let go of the directory."""
+        """Write the state that speeds up the next start, and release the directory."""
         for partition in self.partitions():
             partition.close()
         with contextlib.suppress(OSError):

@@ -1,8 +1,7 @@
-"""One TOML file with every setting; each room checks its own table.
+"""Loads one TOML file with every setting; each package checks its own table.
 
-In: the file, and what the command line sets over it. Out: `Config`, one frozen model a room, with what rooms
-share (addresses, directories, secrets) filled in from one place. A wrong value is one line that names the
-file, the key and what it takes.
+`Config` has one frozen model per package. Values that packages share (addresses, directories, secrets) come
+from one place. A wrong value is reported in one line with the file, the key and the accepted values.
 """
 
 from __future__ import annotations
@@ -174,7 +173,7 @@ class Config:
         return f"http://{self.value('history', 'host')}:{self.value('history', 'port')}"
 
     def check(self) -> None:
-        """Check every room. Raises ConfigError with one line for each wrong key of all of them."""
+        """Check every table. Raises ConfigError with one line per wrong key."""
         errors: list[ConfigError] = []
         for room in ROOMS:
             try:
@@ -199,12 +198,12 @@ class Config:
         return errors
 
     def replaced(self, changes: Mapping[str, Mapping[str, Any]]) -> Config:
-        """Return a config with some keys set anew, checked at the next use."""
+        """Return a config with changed keys; they are checked at the next use."""
         tables = {name: {**self.tables.get(name, {}), **changes.get(name, {})} for name in ROOMS}
         return Config(tables, self.source)
 
     def dump(self) -> str:
-        """Return all tables with what was filled in, as JSON that `load` takes in place of a TOML file."""
+        """Return all tables with their derived values, as JSON that `load` accepts instead of a TOML file."""
         return json.dumps({name: getattr(self, name).model_dump(mode="json") for name in ROOMS}, indent=1)
 
     def value(self, table: str, key: str) -> Any:
@@ -319,7 +318,7 @@ _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "clock_wander_ppb_per_sqrt_s": lambda c: 1.0,
     },
 }
-"""What rooms share and the file need not repeat: table, key, where its value comes from when not set."""
+"""Values that packages share: table, key, and the source of the value if the key is not set."""
 
 SHARED_DOC: Final[dict[str, str]] = {
     "log.directory": "log/ in up.data_directory",
@@ -422,7 +421,7 @@ def _meant(word: str, known: Mapping[str, Any]) -> str:
 
 
 def _holds(table: Mapping[str, Any], path: Sequence[Any]) -> bool:
-    """Whether the file itself says something at `path`, or leaves out what nobody else fills in."""
+    """Return whether the file itself sets `path`, or leaves out a value that no other table provides."""
     return not path or path[0] in table
 
 

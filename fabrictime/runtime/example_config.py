@@ -1,6 +1,6 @@
-"""The example configuration: every key of every room with its meaning, what it takes and its default.
+"""Writes the example configuration: every key with its meaning, accepted values and default.
 
-In: the rooms' models. Out: the text of docs/fabrictime.toml, all of it commented out.
+The text comes from the settings models. Every key is commented out.
 """
 
 from __future__ import annotations

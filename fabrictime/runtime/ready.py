@@ -43,7 +43,7 @@ class NotifySocket:
         self._socket.close()
 
     def messages(self, pid: int) -> Iterator[tuple[str, str]]:
-        """Yield what has arrived from process `pid` as (variable, value); others' datagrams are dropped."""
+        """Yield the messages of process `pid` as (variable, value); datagrams of other processes are dropped."""
         while True:
             try:
                 data, control, _, _ = self._socket.recvmsg(_MOST_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))

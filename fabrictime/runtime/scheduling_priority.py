@@ -1,7 +1,7 @@
-"""Who goes first where services share a machine: what finds dead links before what is merely looked at.
+"""Sets the scheduling priority of services that share a machine: detection before storage and pictures.
 
-In: a service's name. Out: the calling process's scheduling class and niceness, and how soon one of its
-threads makes room for another. On a machine with as many processors as services none of this matters.
+A service gets a scheduling class, a niceness and a switch interval for its threads. With a processor per
+service, none of this matters.
 """
 
 from __future__ import annotations
@@ -28,21 +28,19 @@ NICE: Final = {
     "links": -15, "act": -15, "prober": -15, "rdma-probe": -15, "worker": -15, "streams": -15, "policy": -10,
     "log": -10, "job": -10, "flows": -10, "page": -10, "sink": 0, "history": 2, "sim": 10,
 }  # fmt: skip
-"""As nice(2) has it. A job of the testbed stands for programs on machines of their own; a simulated fleet,
-which can go slower, goes behind those who must keep up with it. Workers stand level with probers: the kernel
-spreads processes over processors by these weights, and leaves a lighter one where it starves. (Five steps
-before them, workers tell of a queue a third sooner where two processors are full; but probers send a quarter
-less then, and dead links are known later.) The page goes before whoever looks at it: a browser beside it
-takes all it gets for drawing. History and what fills it take a seventh of a core: at 10 they fell behind
-without end on full processors; at 0, level with the kernel's threads that carry the testbed's packets, links
-were told dead or lossy beside two hogs, once in ten minutes. Who may not go before others (CAP_SYS_NICE)
-stands at 0 instead, or behind others as `keep_precedence` has it."""
+"""Niceness per service, nice(2). Jobs of the testbed stand for programs on machines of their own. A simulated
+fleet runs behind the services that must keep up with it. Workers have the niceness of probers, because the
+kernel spreads processes by weight and leaves a lighter one where it starves. (At five steps more, workers
+detect a queue a third sooner on two full processors, but probers send a quarter less and dead links are
+detected later.) The page runs before the browser that displays it. History and its sink take a seventh of a
+core: at 10 they lagged without end on full processors; at 0, level with kernel threads that carry the
+testbed's packets, links looked dead or lossy once in ten minutes beside two busy programs. A user without
+CAP_SYS_NICE gets 0 instead, or the order of `keep_precedence`."""
 REAL_TIME: Final = frozenset({"log", "links", "policy", "act", "job"})
-"""What decides on a flow that lost its path, and what moves it: jobs of the testbed own theirs. Each works
-for a millisecond or two on what came and then waits; in the real-time class, sched(7), it is woken at once
-and gets done, instead of making room for others twenty times on the way. All have one priority, so that none
-interrupts another. Not probers, who only have more to do when they are woken sooner: late ones take several
-packets at once."""
+"""Services in the real-time class, sched(7): those that decide on and move a flow without a path, and the
+testbed's jobs. Each works for a millisecond or two and then waits. In that class it is woken at once and
+finishes without twenty interruptions. All have one priority, so none interrupts another. Probers stay
+outside: woken later, they read several packets at once."""
 RUN_ON_S: Final = (5, 20)
 """s that a thread may run in that class without ever waiting: then it goes on in the ordinary class; and when
 it does not even do that, it is killed (RLIMIT_RTTIME)."""
@@ -52,15 +50,14 @@ that goes from the thread that reads the log to the one that works on it."""
 BEHIND: Final = "FABRICTIME_BEHIND"
 """In the environment of children that may not go before others: they give way then, in the same order."""
 LAST: Final = 10
-"""Niceness of the last then: no further behind, since whoever looks at the page stands at 0."""
+"""Niceness of the last service then; a browser that displays the page runs at 0."""
 
 
 def keep_precedence() -> Callable[[], None]:
-    """Go before others from now on, so that children may; without the right to, have them go behind others,
-    in the order that they would have had. Returns what makes this process as it was before.
+    """Raise this process's priority, so that its children may have theirs; without the right, lower theirs in
+    the same order. Returns a function that restores this process.
 
-    For a process that is about to enter a user namespace: in there nobody may ask to go first, but whoever
-    does may give it away.
+    For a process that is about to enter a user namespace, in which a process may only lower its priority.
     """
     scheduler, nice = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
     behind = os.environ.get(BEHIND)
@@ -100,16 +97,16 @@ def _leave_real_time(number: int, frame: FrameType | None) -> None:
 
 
 def niceness(name: str, behind: bool) -> int:
-    """Return the niceness of a service; `behind`: with nobody below 0, in the same order."""
+    """Return the niceness of a service; `behind`: the same order, with none below 0."""
     nice, first, last = NICE.get(name, 0), min(NICE.values()), max(NICE.values())
     return round((nice - first) * LAST / (last - first)) if behind else nice
 
 
 def give_way(name: str) -> None:
-    """Set this process's class and niceness to what its service may have, and its threads' patience.
+    """Set class and niceness of this process for its service, and the switch interval of its threads.
 
-    For the main thread, before there are others. The real-time class is kept by `REAL_TIME` alone, where this
-    process was started in it, and never asked for.
+    Call it in the main thread, before others exist. A service in `REAL_TIME` keeps the real-time class if it
+    was started in it, and never requests it.
     """
     if os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO):
         if name in REAL_TIME:
@@ -122,12 +119,10 @@ def give_way(name: str) -> None:
 
 
 def aside(work: Callable[[], T]) -> T:
-    """Do `work` in the ordinary class, with this process's niceness; return what it returns, raise what it
-    raises.
+    """Run `work` in the ordinary class with this process's niceness; return its result, raise its error.
 
-    For what a process of the real-time class does for longer than a moment, such as loading its code: nobody
-    else would get a processor meanwhile, probers least. A thread leaves the class of its own free will, but
-    seldom may return to it; so it is another one that does, and ends.
+    For long work of a real-time process, such as loading code, which would keep probers from the processor. A
+    thread may leave the class but seldom return to it, so another thread runs the work and ends.
     """
 
     def leave() -> T:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 APART: Final = ("links", "policy", "sink")
-"""Stages of stream workers that have a process of their own under `up`: what finds dead links and what
-decides must not wait behind others, and nobody is to wait for what is only kept."""
+"""Stages that have a process of their own under `up`: detection and decisions must not wait behind other
+stages, and no stage must wait for storage."""
 
 
 def _log(config: Config, nic: str | None) -> int | None:
@@ -138,13 +138,13 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
 
 
 SETTLE_S: Final = (3.0, 7.0)
-"""After its start a service has loaded what stays: then, and once more when it knows its fleet."""
+"""After its start, and again once it has its fleet, a service has loaded its permanent objects."""
 GENERATIONS: Final = (2_000, 20, 50)
 
 
 def keep_still() -> None:
-    """Take what a service has loaded out of the garbage collector's sight, once it has: a look through all of
-    it stops every thread for 40 ms and more, which is as long as it takes to lead flows off a dead link."""
+    """Hide loaded objects from the garbage collector: a full collection stops every thread for 40 ms and
+    more, as long as a failover takes."""
 
     def settle(left: Sequence[float]) -> None:
         gc.collect()
@@ -172,7 +172,7 @@ outside of that class."""
 
 
 def load_all(name: str, path: Path | None) -> Config:
-    """Return the settings; load the code of service `name` and check its part, as far as `LOADED` says."""
+    """Return the settings; load the code of service `name` and check its table, as far as `LOADED` lists it."""
     from fabrictime.runtime.config import load
 
     config = load(path)

@@ -1,7 +1,4 @@
-"""Settings of the application itself: what `fabrictime up` starts, where data lies, whose services it uses.
-
-In: the `up` and `schema_registry` tables of the one TOML file. Out: checked, frozen models.
-"""
+"""Settings of the application: services that `fabrictime up` starts, data directory, external services."""
 
 from __future__ import annotations
 
@@ -27,9 +24,11 @@ class UpSettings(BaseModel):
 
     fleet: str = Field(
         "fabric", min_length=1,
-        description="what is probed: fabric (real packets between namespaces), loopback, none, or the path "
-        "of a fleet file that lists the NICs of hosts, or sim: the simulated fleet, as in "
-        "sim:1024,job=allreduce:256",
+        description=(
+            "fleet to probe: fabric (real packets between namespaces), loopback, none, the path of a "
+            "fleet file that lists the NICs of hosts, or sim: the simulated fleet, as in "
+            "sim:1024,job=allreduce:256"
+        ),
     )  # fmt: skip
     data_directory: Path = Field(
         default_factory=default_data_directory,
@@ -60,14 +59,15 @@ class UpSettings(BaseModel):
     )
     act: Literal["auto", "observe", "act", "off"] = Field(
         "auto",
-        description="whether decisions are carried out, where fabric.config does not say yet: auto: on the"
-        " fabric of this machine and in the simulated fleet; observe: they are only told; off: no actuator is"
-        " started",
+        description=(
+            "mode where fabric.config sets none: auto: act on the fabric of this machine and on the "
+            "simulated fleet; observe: only publish decisions; act; off: start no actuator"
+        ),
     )
     loopback_nics: int = Field(8, ge=2, le=64, description="NICs of the fleet `loopback`, on 127.0.0.x")
     clocks: dict[str, ClockSettings] = Field(
         default_factory=dict,
-        description='test clocks by NIC, in place of what it would have, as in [up.clocks."h1/eth1"]',
+        description='test clocks by NIC, in place of the NIC\'s own, as in [up.clocks."h1/eth1"]',
     )
     topic_replication: int = Field(
         1, ge=1, le=7, description="copies of each topic that is created on the cluster at log_url"

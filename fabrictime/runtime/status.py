@@ -1,7 +1,7 @@
-"""What a running `up` says about itself: a state file that it writes and `fabrictime status` reads.
+"""Keeps the state file that a running `up` writes and `fabrictime status` reads, and the directory's lock.
 
-In: the data directory. Out: pid, fleet, addresses and children, only while that `up` lives; and the lock that
-lets one `up` at a time use a data directory.
+The state holds pid, fleet, addresses and children, and is valid only while that `up` lives. The lock lets one
+`up` at a time use a data directory.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def describe(pid: int | None) -> str:
 
 
 def port_holder(host: str, port: int) -> str:
-    """Return who listens on a TCP port, in words."""
+    """Return the listener on a TCP port in words."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except psutil.Error:

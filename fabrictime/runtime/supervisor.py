@@ -1,8 +1,8 @@
-"""Starts the services as processes, in order of readiness, keeps them alive and stops them.
+"""Starts the services as processes in order of readiness, keeps them alive and stops them.
 
-In: `Child` and `Step` nodes with what each needs first. Out: events for the screen, a snapshot for `status`,
-one log file a child. A child that dies is replaced, at first at once, later within `RESTART_DELAYS_S`; one
-that ends with `CONFIG_EXIT` is not, since starting it again would not help.
+`Child` and `Step` nodes name their prerequisites. The supervisor reports events for the screen, a snapshot
+for `status`, and keeps one log file per child. A child that dies is restarted, at first at once, later within
+`RESTART_DELAYS_S`. A child that ends with `CONFIG_EXIT` is not restarted.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Work to be done once between children, such as creating topics. Raises what `run` raises."""
+    """Work to do once between children, such as creating topics. Raises the errors of `run`."""
 
     name: str
     run: Callable[[], Awaitable[None]]
@@ -291,7 +291,7 @@ class Supervisor:
         try:
             await self._until_exit(node, child)
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # what it started itself goes with it
+                os.killpg(process.pid, signal.SIGKILL)  # processes that it started end with it
             return process.wait()
         finally:
             loop.remove_reader(pidfd)

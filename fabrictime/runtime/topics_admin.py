@@ -30,7 +30,7 @@ class TopicsError(ValueError):
 
 
 def create(config: Config) -> list[str]:
-    """Create or check the topics that the settings ask for. Returns one line a topic. Raises TopicsError."""
+    """Create or check the topics of the settings. Returns one line per topic. Raises TopicsError."""
     return create_topics(
         config.bootstrap,
         partitions=config.log.partitions,
@@ -106,7 +106,7 @@ def _new(topic: Topic, partitions: int, replication: int, hours: Mapping[str, fl
 def _configure(
     client: Any, topics: list[Topic], hours: Mapping[str, float], timeout_s: float, wrong: list[str]
 ) -> dict[str, str]:
-    """Set what differs, as far as the broker can (the embedded log has settings of its own)."""
+    """Set differing values as far as the broker can (the embedded log has settings of its own)."""
     if not topics:
         return {}
     asked = {topic.name: admin.ConfigResource(admin.ResourceType.TOPIC, topic.name) for topic in topics}

@@ -1,7 +1,7 @@
-"""What the topics say right now: the figures of the live table and of the scorecard.
+"""Computes the figures of the live table and the scorecard from the topics.
 
-In: ClockFits, ClockOffsets, PathDelays and Nic records from a groupless consumer. Out: `View`, totals and the
-newest state of each NIC, clock and path. Each record is counted once, by its identity.
+Sources are ClockFits, ClockOffsets, PathDelays and Nic records of a groupless consumer. `View` holds totals
+and the newest state of each NIC, clock and path. Each record counts once, by its identity.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class View:
 
 
 class Share:
-    """Holds a kind of work to a share of the time, after a burst. Pure: it is told the time (s)."""
+    """Limits a kind of work to a share of the time, after a burst. Pure: callers pass the time (s)."""
 
     def __init__(self, share: float) -> None:
         self._share = share

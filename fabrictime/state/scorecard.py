@@ -1,7 +1,7 @@
-"""The verdict on a run of `up --for`: did probes flow, are clocks SYNCED, does history answer.
+"""Computes the verdict on a run of `up --for`: probes flow, clocks are SYNCED, history answers.
 
-In: a View, the NICs that were started with their test clocks, what history and page answered. Out: one
-JSON-ready dict whose `passed` decides the exit code; on the fabric, offsets are held against the truth too.
+The result is one JSON-ready dict whose `passed` decides the exit code. On the fabric, offsets are compared
+with the truth too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def judge(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the scorecard. `readings`: the fabric's test clocks by NIC; None: the truth is not known."""
     with view.lock:
-        wanted = list(nics) or sorted(view.nics)  # no probers of ours: whoever probes
+        wanted = list(nics) or sorted(view.nics)  # no probers of this run: any prober counts
         seen = {name: view.nics[name] for name in wanted if name in view.nics}
         samples = sum(nic.samples for nic in seen.values())
         lost = sum(nic.lost for nic in seen.values())

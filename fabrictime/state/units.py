@@ -60,7 +60,7 @@ def rate_text(per_s: float) -> str:
 
 
 def percent_text(share: float) -> str:
-    """Return a share of 1 in per cent; what is above 0 never shows as 0."""
+    """Return a share of 1 in per cent; a share above 0 never shows as 0."""
     percent = share * 100
     if percent == 0:
         return "0%"

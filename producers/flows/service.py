@@ -31,7 +31,7 @@ from producers.trace.flow_routes import FlowRouteTracer, Wanted
 from producers.trace.route_tracer import Put
 from producers.trace.sockets import open_trace_sockets
 from schemas import codec
-from schemas.ids import nic_id
+from schemas.ids import host_of, nic_id
 from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY
 from schemas.topology import TopologyError, TopologySource
 
@@ -269,9 +269,9 @@ class FlowReporter:
             self.registrations.flows.items(), self.registrations.queue_pairs.values()
         )
         for key, registration in registrations:
-            nic, peer = self._nic_by_address[key[1]], self._addresses.nic_of(key[3])
-            if peer is not None and peer.partition("/")[0] != nic.partition("/")[0]:
-                wanted.setdefault(nic, []).append((peer, key, "MOVE" in registration.can))
+            own, peer = self._nic_by_address[key[1]], self._addresses.nic_of(key[3])
+            if peer is not None and host_of(peer) != host_of(own):
+                wanted.setdefault(own, []).append((peer, key, "MOVE" in registration.can))
         for nic, wanted_flows in wanted.items():
             if nic in self._tracers:
                 self._tracers[nic].trace_flows(wanted_flows, now_s)

@@ -44,7 +44,7 @@ class EvidencePacer:
 
     def on_evidence_taken(self, evidence: Evidence, now: float) -> None:
         """Note that evidence was taken."""
-        losing = any(path.lost or path.loss_streak for path in evidence.ways)
+        losing = any(path.lost or path.loss_streak for path in evidence.paths)
         self._rest_s = max(self._min_s, ONGOING_LOSS_GAP_S) if losing else self._calm_s
         longer_s = min(GAP_FACTOR * self._urgent_s, max(self._min_s, MAX_URGENT_GAP_S))
         self._urgent_s = longer_s if losing else self._min_s
@@ -64,7 +64,7 @@ class LinkEvents:
         Empty if no path was probed and the agent has no trouble.
         """
         trouble = agent_trouble(evidence)
-        if not evidence.ways and not trouble:
+        if not evidence.paths and not trouble:
             return []
         parts = [evidence.paths[i : i + MAX_ELEMENTS] for i in range(0, len(evidence.paths), MAX_ELEMENTS)]
         times = (evidence.clock_ns, evidence.system_ns, evidence.interval_ns)

@@ -106,7 +106,7 @@ class LinkReporter:
             for record in self._events.probes(evidence):
                 self._put(record)
             if self._on_evidence is not None:
-                self._on_evidence(evidence.ways)
+                self._on_evidence(evidence.paths)
         for growth, interval_ns in self._counters.drain():
             for record in self._events.counters(growth, *self._engine.clocks(), interval_ns):
                 self._put(record)

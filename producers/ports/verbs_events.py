@@ -100,8 +100,7 @@ class VerbsEventReader:
 
 
 def main(device: str) -> int:
-    """Print one line per event until the input ends. Returns exit code 2 if it cannot wait for events.
-    """
+    """Print one line per event until the input ends. Returns exit code 2 if it cannot wait for events."""
     try:
         from pyverbs.device import Context
     except ImportError as error:

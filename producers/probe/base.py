@@ -36,8 +36,9 @@ REFUSED_COUNTERS = ("malformed", "bad_mac", "wrong_nic", "stale_time")
 class ProbeTransport(Protocol):
     """Sends and answers the probes of one NIC."""
 
-    name: str
-    """The NIC's id."""
+    @property
+    def name(self) -> str:
+        """The NIC's id."""
 
     def record(self) -> Record:
         """Return the NIC's announcement as of now."""

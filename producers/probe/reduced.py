@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from native.core import ClockLine, NicWindow, PairFits, PathDelayColumns, ProbeColumns
-from schemas.sanity import MAX_NS, sound_offsets
 from schemas.topics import MAX_ELEMENTS
+from schemas.validation import MAX_NS, validate_offsets
 
 __all__ = ["ClockView", "Reducer"]
 
@@ -51,7 +51,7 @@ class ClockView:
 
     def update(self, record: Record, append_ns: int = MAX_NS) -> None:
         """Apply a `ClockOffsets` record appended at `append_ns`. Raises BadRecord for an implausible one."""
-        record, _ = sound_offsets(record, append_ns, self.window_ns)
+        record, _ = validate_offsets(record, append_ns, self.window_ns)
         if record["window"] >= self._newest_window:
             self._newest_window = record["window"]
             self.log_offset_ns = record["log_offset_ns"]

@@ -1,7 +1,8 @@
-"""Talking to a running simulated fleet: an owner-only Unix socket, one JSON line each way.
+"""The control socket of a running simulated fleet: owner-only, with one JSON line each way.
 
-In: requests such as `{"command": "fault", "line": "grey 20% leaf1>spine2"}`. Out: `{"ok": true, "result":
-...}` or `{"ok": false, "error": "one line"}`. The simulation's own thread answers, between two of its ticks.
+A request is, for example, `{"command": "fault", "line": "grey 20% leaf1>spine2"}`. The answer is `{"ok":
+true, "result": ...}` or `{"ok": false, "error": "one line"}`. The simulation's own thread executes requests
+between two ticks.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _LINE_BYTES_MAX = 65_536
 _ANSWER_BYTES_MAX = 64 << 20
 _IDLE_S = 10.0
 _LINE_S: Final = 2.0
-"""In which a client says what it wants: others wait meanwhile."""
+"""Time for a client's request line; other clients wait meanwhile."""
 _AGAIN_S: Final = 0.5
-"""After nobody could be let in, until it is tried again."""
+"""Pause after a connection could not be accepted."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,16 +38,16 @@ Commands = Mapping[str, Callable[[Request], Any]]
 
 
 class NoFleet(RuntimeError):
-    """No simulated fleet answers, or it refuses; `str()` is one line."""
+    """No simulated fleet answers, or it refuses; the text is one line."""
 
 
 def socket_path(data_directory: Path) -> Path:
-    """Return where the simulated fleet of a data directory listens."""
+    """Return the socket path of the simulated fleet of a data directory."""
     return data_directory / "run" / "sim.sock"
 
 
 class ControlServer:
-    """Takes requests in a thread of its own; `serve` runs them in the caller's."""
+    """Receives requests in a thread of its own; `serve` executes them in the caller's thread."""
 
     def __init__(self, path: Path, commands: Commands) -> None:
         """Raises OSError where the socket cannot be made."""
@@ -59,7 +60,7 @@ class ControlServer:
         self._thread.start()
 
     def serve(self) -> None:
-        """Answer what was asked since the last call."""
+        """Execute the requests since the last call."""
         while True:
             try:
                 request, answer = self._asked.get_nowait()
@@ -85,7 +86,7 @@ class ControlServer:
             except OSError as error:
                 if self._closing.is_set():
                     return
-                _log.warning("sim control: nobody is let in: %s", error)
+                _log.warning("sim control: cannot accept a connection: %s", error)
                 self._closing.wait(_AGAIN_S)
                 continue
             try:
@@ -95,7 +96,7 @@ class ControlServer:
                     connection.settimeout(_IDLE_S)
                     connection.sendall(json.dumps(self._answer(line)).encode() + b"\n")
             except OSError as error:
-                _log.info("sim control: a client left: %s", error)
+                _log.info("sim control: a client disconnected: %s", error)
 
     def _answer(self, line: bytes) -> dict[str, Any]:
         try:
@@ -106,14 +107,14 @@ class ControlServer:
             self._asked.put((request, answer))
             return {"ok": True, "result": answer.result(_IDLE_S)}
         except TimeoutError:
-            return {"ok": False, "error": f"the simulation did not get to it within {_IDLE_S:g} s"}
+            return {"ok": False, "error": f"the simulation did not answer within {_IDLE_S:g} s"}
         except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError, RecursionError) as error:
             text = " ".join(str(error).split()) or type(error).__name__
             return {"ok": False, "error": f"missing {text}" if isinstance(error, KeyError) else text}
 
 
 def ask(path: Path, command: str, timeout_s: float = 15.0, **values: Any) -> Any:
-    """Return the result of a command. Raises NoFleet where none answers or it refuses."""
+    """Return the result of a command. Raises NoFleet if no fleet answers or it refuses."""
     try:
         with connect(path, timeout_s) as connection:
             connection.sendall(json.dumps({"command": command, **values}).encode() + b"\n")

@@ -1,8 +1,4 @@
-"""What faults of the simulated fleet touch, and what they make of it.
-
-In: a `FaultSpec` and a `Fleet`. Out: the links and NICs that it touches, and what each link is while faults
-hold. Pure.
-"""
+"""Resolves faults of the simulated fleet to links and NICs, and computes the state of each link. Pure."""
 
 from __future__ import annotations
 
@@ -20,12 +16,12 @@ __all__ = ["LinkStates", "Target", "link_states", "resolve"]
 
 ON_NICS: Final = ("dead", "incast", "slow-receiver", "slow-sender", "pause-storm")
 PAUSED: Final = 0.2
-"""Share of their rate that a pause storm leaves the links towards its leaf, the NIC's own apart."""
+"""Share of their rate that links towards a leaf keep in a pause storm; the NIC's own link stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a fault touches: directed links, and NICs where it is theirs. `host`: a whole host was named."""
+    """The directed links, and NICs if any, that a fault affects. `host` is True if it names a whole host."""
 
     links: tuple[int, ...]
     nics: tuple[int, ...] = ()
@@ -34,18 +30,18 @@ class Target:
 
 @dataclass(slots=True)
 class LinkStates:
-    """[L] each: whether links carry, whether their ports have carrier, what they lose, what rate is left."""
+    """State of each link [L]: up, carrier, loss rate, and the share of its rate that is left."""
 
     up: NDArray[np.bool_]
     carrier: NDArray[np.bool_]
     loss: NDArray[np.float64]
     share: NDArray[np.float64]
     dead: dict[int, bool] = field(default_factory=dict)
-    """NIC -> whether its agent is silent too."""
+    """Dead NIC to True if its agent is silent too."""
 
 
 def resolve(spec: FaultSpec, fleet: Fleet) -> Target:
-    """Return what a fault touches. Raises ValueError where the fleet has no such thing."""
+    """Return the target of a fault. Raises ValueError if the fleet has no such target."""
     if spec.kind in ON_NICS:
         return _of_nics(spec, fleet)
     target = spec.target
@@ -77,8 +73,8 @@ def _of_nics(spec: FaultSpec, fleet: Fleet) -> Target:
     if host:
         nics = [i for name, i in fleet.nic_index.items() if name.split("/")[0] == spec.target]
     if not nics or (host and spec.kind != "dead"):
-        what = "a NIC or a host" if spec.kind == "dead" else "a NIC"
-        raise ValueError(f"target {spec.target!r}: expected {what} such as {fleet.nic_ids[0]}")
+        expected = "a NIC or a host" if spec.kind == "dead" else "a NIC"
+        raise ValueError(f"target {spec.target!r}: expected {expected} such as {fleet.nic_ids[0]}")
     if spec.kind == "incast" and spec.times >= fleet.nics:
         raise ValueError(f"incast {spec.times}: expected fewer senders than the fleet's {fleet.nics} NICs")
     links: list[int] = []
@@ -92,7 +88,7 @@ def _of_nics(spec: FaultSpec, fleet: Fleet) -> Target:
 
 
 def link_states(fleet: Fleet, faults: Iterable[tuple[FaultSpec, Target]]) -> LinkStates:
-    """Return what every link and NIC is under these faults together. A flap among them is down now."""
+    """Return the state of all links and NICs under these faults. A flap among them is down now."""
     states = LinkStates(
         np.ones(fleet.links, np.bool_),
         np.ones(fleet.links, np.bool_),
@@ -121,7 +117,7 @@ def link_states(fleet: Fleet, faults: Iterable[tuple[FaultSpec, Target]]) -> Lin
 
 
 def _names(end: str, text: str) -> bool:
-    """Return whether `text` names this port or its node: `leaf1`, `leaf1:swp3`, `h1/eth1`."""
+    """Return True if `text` names this port or its node: `leaf1`, `leaf1:swp3`, `h1/eth1`."""
     node, _, port = end.partition(":")
     return text in (node, end, f"{node}/{port}")
 

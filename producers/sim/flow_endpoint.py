@@ -1,8 +1,7 @@
-"""The simulated fleet as the owner of its flows: tells the actuator of them, moves and paces them as it says.
+"""The flow endpoint of the simulated fleet: registers flows at the actuator, and moves and paces them.
 
-In: commands on the actuator's control socket. Out: what became of each; flows that came, changed and ended.
-One that is not there yet, or comes back, is found again, and told everything anew. Lent the simulation's own
-thread, between two ticks; never blocks.
+It connects to the actuator's control socket, reconnects when needed, and then registers all flows again. It
+runs in the simulation's own thread, between two ticks, and never blocks.
 """
 
 from __future__ import annotations
@@ -37,30 +36,30 @@ class SimFlowEndpoint:
         self._retry_s = 0.0
         self._incoming = b""
         self._outgoing = bytearray()
-        self._told: dict[str, int] = {}
-        """Flow to the source port that was told."""
+        self._sent_ports: dict[str, int] = {}
+        """Flow to the source port last sent."""
         self.carried_out = 0
-        """Commands so far."""
+        """Number of executed commands."""
 
     def serve(self) -> None:
-        """Tell what is new, and do what has come."""
+        """Send changed flows and execute received commands."""
         if self._connection is None and not self._connect():
             return
         for flow in self._run.flow_news():
-            self._tell(flow)
+            self._send_flow(flow)
         self._flush()
         self._read()
 
-    def wait(self, most_s: float) -> None:
-        """Wait so long, or until there is a command, and then do it."""
+    def wait(self, max_s: float) -> None:
+        """Wait for a command for at most this time, and execute it."""
         if self._connection is None:
-            time.sleep(most_s)
+            time.sleep(max_s)
             return
-        if select.select([self._connection], [], [], most_s)[0]:
+        if select.select([self._connection], [], [], max_s)[0]:
             self._read()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -74,21 +73,21 @@ class SimFlowEndpoint:
             self._connection = connect(self._path, 0)
         except OSError:
             return False
-        self._incoming, self._told = b"", {}
+        self._incoming, self._sent_ports = b"", {}
         self._outgoing.clear()
         self._run.flow_news()
         for flow in self._run.flows():
-            self._tell(flow)
-        _log.info("actuator at %s: told of %d flows", self._path, len(self._told))
+            self._send_flow(flow)
+        _log.info("actuator at %s: %d flows registered", self._path, len(self._sent_ports))
         return True
 
-    def _tell(self, flow: SimFlow) -> None:
+    def _send_flow(self, flow: SimFlow) -> None:
         host, _, key = _parts(flow)
         if not flow.opened:
-            if self._told.pop(flow.flow_id, None) is not None:
+            if self._sent_ports.pop(flow.flow_id, None) is not None:
                 self._outgoing += f"GONE {key} {host}\n".encode("ascii")
-        elif self._told.get(flow.flow_id) != flow.port:
-            self._told[flow.flow_id] = flow.port
+        elif self._sent_ports.get(flow.flow_id) != flow.port:
+            self._sent_ports[flow.flow_id] = flow.port
             self._outgoing += f"FLOW {key} {flow.port} {_VERBS} {host}\n".encode("ascii")
 
     def _flush(self) -> None:
@@ -132,7 +131,7 @@ class SimFlowEndpoint:
             flow = self._run.flow_of(host, key)
             if verb == "MOVE":
                 self._run.set_flow_path(flow.flow_id, value)
-                self._told[flow.flow_id] = value
+                self._sent_ports[flow.flow_id] = value
             else:
                 self._run.set_flow_rate(flow.flow_id, value or None)
         except ValueError as error:

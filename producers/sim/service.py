@@ -1,32 +1,30 @@
-"""The simulated fleet as a service: what all its agents would publish, at the pace of real time.
+"""Runs the simulated fleet as a service, at the pace of real time.
 
-In: `SimSettings`, `fabric.probe-schedules`, `fabric.clock.offsets`, which tell how far behind the workers are, and
-faults over the control socket. Out: acknowledged Kafka messages on the topics that real agents write, and
-`fabric.truth`. Where the machine cannot keep the pace, or the workers cannot, it says by how much.
+It publishes on the topics that real agents write, and `fabric.truth`. It follows probe schedules, accepts
+faults over the control socket, and waits for workers that fall behind. If the machine or the workers cannot
+keep the pace, the status line shows by how much.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
-import signal
-import threading
 import time
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from confluent_kafka import Producer
 from sdnotify import SystemdNotifier
 
-from producers.bounded_producer import BoundedProducer, kafka_client
+from producers.bounded_producer import BoundedProducer, kafka_client, registry_of
 from producers.inventory.nics import LookupReader, RecordHandler
 from producers.sim.control import ControlServer
 from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import TICK_NS, SimFault, Simulation
+from producers.stop_request import StopRequest
 from schemas import codec
-from schemas.topics import CLOCK_OFFSETS, INVENTORY, PROBE_SCHEDULES
+from schemas.topics import CLOCK_OFFSETS, INVENTORY, PROBE_SCHEDULES, Topic
 
 __all__ = ["RealTimePacer", "WorkerProgress", "main"]
 
@@ -34,15 +32,15 @@ _log = logging.getLogger(__name__)
 
 _STATUS_S: Final = 2.0
 _WARN_EVERY_S: Final = 30.0
-_TOLD_S: Final = 0.2
-_HOLD_S: Final = 0.05
+_POLL_S: Final = 0.2
+_WAIT_S: Final = 0.05
 _CLOSE_S: Final = 3.0
-_BEHIND_MOST_S: Final = 1.0
-"""Further behind real time than this, it lets the rest go and carries on from there."""
-_LATE_MOST_S: Final = 5.0
-"""Workers that are further behind what was sent are waited for."""
-_PATIENCE_S: Final = 30.0
-"""Not for longer than this without a new window of theirs: they are gone, it seems."""
+_MAX_BEHIND_S: Final = 1.0
+"""Lag behind real time above which the rest is skipped."""
+_MAX_LATE_S: Final = 5.0
+"""Lag of the workers above which the simulation waits for them."""
+_STALL_TIMEOUT_S: Final = 30.0
+"""Workers without a new window for this long are gone, and the simulation no longer waits."""
 _TRACES_PER_TICK: Final = 60
 _IN_FLIGHT: Final = 20_000
 _WAITING: Final = 60_000
@@ -52,7 +50,7 @@ Record = dict[str, Any]
 
 
 class RealTimePacer:
-    """How the simulation keeps to real time. Pure: it is told the time (s, monotonic)."""
+    """Keeps the simulation at real time. Pure; times are monotonic seconds."""
 
     def __init__(self, now_s: float, tick_s: float) -> None:
         self._tick_s = tick_s
@@ -60,10 +58,10 @@ class RealTimePacer:
         self._marks = [(now_s, 0)]
         self.ticks = 0
         self.lost_s = 0.0
-        """Real time that was given up, since it could not be caught up."""
+        """Skipped real time."""
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long until the next tick may run, 0 where it is due."""
+        """Return the time until the next tick is due, 0 if it is."""
         return max(0.0, self._due_s + self._tick_s - now_s)
 
     def done(self, now_s: float) -> None:
@@ -71,13 +69,13 @@ class RealTimePacer:
         self.ticks += 1
         self._due_s += self._tick_s
         behind_s = now_s - self._due_s
-        if behind_s > _BEHIND_MOST_S:
+        if behind_s > _MAX_BEHIND_S:
             self.lost_s += behind_s
             self._due_s = now_s
         self._mark(now_s)
 
-    def held(self, now_s: float) -> None:
-        """Note that no tick ran up to now: the time since the last one was due is given up."""
+    def on_pause(self, now_s: float) -> None:
+        """Note that no tick ran up to now; the time since the last due tick is skipped."""
         self.lost_s += max(0.0, now_s - self._due_s - self._tick_s)
         self._due_s = now_s - self._tick_s
         self._mark(now_s)
@@ -87,40 +85,42 @@ class RealTimePacer:
             self._marks = [*self._marks[-5:], (now_s, self.ticks)]
 
     def factor(self, now_s: float) -> float:
-        """Return simulated over real time, of the last some five seconds; 1: it keeps the pace."""
+        """Return simulated over real time in the last five seconds or so; 1 means full pace."""
         then_s, ticks = self._marks[0]
         return (self.ticks - ticks) * self._tick_s / max(now_s - then_s, 1e-9)
 
 
 class WorkerProgress:
-    """How far the workers are behind what was sent to them, by the newest window that they solved. Pure: it
-    is told the times, s of the log's clock; nobody is waited for before the first window."""
+    """Tracks how far the workers are behind, by the newest window that they solved.
+
+    Pure; times are seconds of the log's clock. Before the first window the simulation does not wait.
+    """
 
     def __init__(self, start_s: float) -> None:
         self.solved_s: float | None = None
         self._start_s = self._heard_s = start_s
 
     def solved(self, window_end_s: float, now_s: float) -> None:
-        """Take that the window that ended then has been solved; those of an earlier fleet say nothing."""
+        """Note that the window that ended then is solved; windows of an earlier fleet are ignored."""
         if window_end_s > (self.solved_s or self._start_s):
             self.solved_s, self._heard_s = window_end_s, now_s
 
     def late(self, sent_s: float, now_s: float) -> bool:
-        """Whether to wait for them with what comes after what was sent at `sent_s`."""
-        if self.solved_s is None or now_s - self._heard_s > _PATIENCE_S:
+        """Return True if the simulation must wait after it published up to `sent_s`."""
+        if self.solved_s is None or now_s - self._heard_s > _STALL_TIMEOUT_S:
             return False
-        return sent_s - self.solved_s > _LATE_MOST_S
+        return sent_s - self.solved_s > _MAX_LATE_S
 
 
 def main(settings: SimSettings, socket: Path | None = None, actuator: Path | None = None) -> int:
-    """Simulate until SIGTERM or SIGINT, and answer on the control socket. `actuator`: where the actuator of
-    the flows listens, None: nobody acts on them.
+    """Simulate until SIGTERM or SIGINT, and answer on the control socket.
 
-    Returns the exit code: 0 stopped, 2 cannot start.
+    `actuator` is the socket of the flows' actuator; without it, no flow is moved or paced. Returns the exit
+    code: 0 stopped, 2 cannot start.
     """
-    stopping = threading.Event()
-    _on_signals(stopping)
-    registry = _registry(settings.schema_registry_url)
+    stop = StopRequest()
+    stop.set_on_signals()
+    registry = registry_of(settings.schema_registry_url)
     start_ns = time.time_ns() // TICK_NS * TICK_NS
     try:
         run = Simulation(settings, start_ns=start_ns, traces_per_tick=_TRACES_PER_TICK)
@@ -129,10 +129,13 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
         _log.error("simulated fleet: %s", error)
         return 2
     owner = None if actuator is None else SimFlowEndpoint(actuator, run)
-    outlet = _outlet(settings)
-    readers = WorkerProgress(time.time())
-    takes = {PROBE_SCHEDULES: _take_turns(run), CLOCK_OFFSETS: _take_offsets(settings.shard, readers)}
-    told = LookupReader(kafka_client(settings.bootstrap), takes, registry)
+    producer = _open_producer(settings)
+    progress = WorkerProgress(time.time())
+    takes: dict[Topic, RecordHandler] = {
+        PROBE_SCHEDULES: _on_schedule(run),
+        CLOCK_OFFSETS: _on_offsets(settings.shard, progress),
+    }
+    reader = LookupReader(kafka_client(settings.bootstrap), takes, registry)
     notify = SystemdNotifier()
     notify.notify("READY=1")
     fleet = run.fleet
@@ -143,18 +146,18 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
         len(run.flows()),
         settings.step_ns // 1000,
     )
-    gc.freeze()  # paths and names stay for good: nothing to look through again and again
+    gc.freeze()  # paths and names stay for good, so garbage collection can skip them
     pace = RealTimePacer(time.monotonic(), TICK_NS / 1e9)
-    status_at = warn_at = told_at = 0.0
+    status_at = warn_at = poll_at_s = 0.0
     sent_s = time.time()
     try:
-        while not stopping.is_set():
+        while not stop.is_set():
             now_s = time.monotonic()
             wait_s = pace.wait_s(now_s)
             if wait_s > 0:
-                outlet.poll()
+                producer.poll()
                 if owner is None:
-                    stopping.wait(wait_s)
+                    stop.wait(wait_s)
                 else:
                     owner.wait(wait_s)
                 continue
@@ -162,62 +165,62 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
                 owner.serve()
             if control is not None:
                 control.serve()
-            if now_s >= told_at:
-                told_at = now_s + _TOLD_S
-                told.poll()
-            if readers.late(sent_s, time.time()):
-                outlet.poll()
-                stopping.wait(_HOLD_S)
-                pace.held(time.monotonic())
+            if now_s >= poll_at_s:
+                poll_at_s = now_s + _POLL_S
+                reader.poll()
+            if progress.late(sent_s, time.time()):
+                producer.poll()
+                stop.wait(_WAIT_S)
+                pace.on_pause(time.monotonic())
             else:
                 for out in run.tick():
-                    outlet.put(out.topic.name, out.key, out.value(registry))
-                outlet.poll()
+                    producer.put(out.topic.name, out.key, out.value(registry))
+                producer.poll()
                 sent_s = time.time()
                 pace.done(time.monotonic())
             now_s = time.monotonic()
             factor = pace.factor(now_s)
             if now_s >= status_at:
                 status_at = now_s + _STATUS_S
-                notify.notify(f"STATUS={_status(run, pace, factor, outlet)}")
+                notify.notify(f"STATUS={_status(run, pace, factor, producer)}")
                 if factor < 0.97 and pace.ticks > 500 and now_s >= warn_at:
                     warn_at = now_s + _WARN_EVERY_S
-                    _log.warning("falls behind: %.2f of real time, %.1f s given up", factor, pace.lost_s)
-        _say_goodbye(run, outlet, registry)
+                    _log.warning("falls behind: %.2f of real time, %.1f s skipped", factor, pace.lost_s)
+        _announce_end(run, producer, registry)
     finally:
         notify.notify("STOPPING=1")
         if control is not None:
             control.close()
         if owner is not None:
             owner.close()
-        told.close()
-        left = outlet.close(_CLOSE_S)
+        reader.close()
+        left = producer.close(_CLOSE_S)
         if left:
             _log.warning("%d messages could not be sent before the end", left)
     return 0
 
 
-def _take_turns(run: Simulation) -> RecordHandler:
+def _on_schedule(run: Simulation) -> RecordHandler:
     def take(nic: str, record: Record | None, append_ms: int) -> None:
         if record is not None:
             try:
-                run.take_turns(record)
+                run.follow_schedule(record)
             except ValueError as error:
                 _log.warning("%s", error)
 
     return take
 
 
-def _take_offsets(shard: str, readers: WorkerProgress) -> RecordHandler:
+def _on_offsets(shard: str, progress: WorkerProgress) -> RecordHandler:
     def take(key: str, record: Record | None, append_ms: int) -> None:
         if record is not None and record["shard"] == shard:
-            readers.solved((record["window_end_ns"] - record["log_offset_ns"]) / 1e9, time.time())
+            progress.solved((record["window_end_ns"] - record["log_offset_ns"]) / 1e9, time.time())
 
     return take
 
 
-def _outlet(settings: SimSettings) -> BoundedProducer:
-    """Return an outlet for a whole fleet's messages: they may wait some milliseconds to travel together."""
+def _open_producer(settings: SimSettings) -> BoundedProducer:
+    """Return a producer for a whole fleet's messages, which may wait some milliseconds to share a request."""
     client = kafka_client(settings.bootstrap)
     producer = Producer(
         {
@@ -234,25 +237,25 @@ def _outlet(settings: SimSettings) -> BoundedProducer:
     return BoundedProducer(client, _WAITING, _WAITING_BYTES, producer=producer, in_flight=_IN_FLIGHT)
 
 
-def _status(run: Simulation, pace: RealTimePacer, factor: float, outlet: BoundedProducer) -> str:
+def _status(run: Simulation, pace: RealTimePacer, factor: float, producer: BoundedProducer) -> str:
     broken = sum(fault.end_ns is None for fault in run.faults)
-    behind = "" if factor >= 0.97 else f" (behind: {pace.lost_s:.0f} s given up)"
+    behind = "" if factor >= 0.97 else f" (behind: {pace.lost_s:.0f} s skipped)"
     return (
         f"{factor:.2f} of real time{behind}, {run.fleet.nics} NICs, {len(run.book.flows)} flows, "
-        f"{broken} faults, {len(run.contention())} queues stand, {outlet.waiting} messages wait, "
-        f"{outlet.dropped} dropped"
+        f"{broken} faults, {len(run.contention())} queues persist, {producer.waiting} messages wait, "
+        f"{producer.dropped} dropped"
     )
 
 
-def _say_goodbye(run: Simulation, outlet: BoundedProducer, registry: codec.Registry | None) -> None:
-    """Announce every NIC once more, as one that answers no probes, as real agents do when they stop."""
+def _announce_end(run: Simulation, producer: BoundedProducer, registry: codec.Registry | None) -> None:
+    """Announce every NIC as one that answers no probes, as real agents do when they stop."""
     for record in run.announcements():
         value = codec.encode(INVENTORY.record, record | {"probe_port": 0}, registry)
-        outlet.put(INVENTORY.name, record["nic"], value)
+        producer.put(INVENTORY.name, record["nic"], value)
 
 
 class _Commands:
-    """What the control socket can ask."""
+    """The commands of the control socket."""
 
     def __init__(self, run: Simulation) -> None:
         self._run = run
@@ -298,20 +301,3 @@ def _text(request: Record, key: str) -> str:
     if not isinstance(value, str | int):
         raise ValueError(f"{key} {value!r}: expected text")
     return str(value)
-
-
-def _registry(url: str | None) -> codec.Registry | None:
-    if url is None:
-        return None
-    from schemas.registry import ConfluentRegistry
-
-    return ConfluentRegistry(url)
-
-
-def _on_signals(stopping: threading.Event) -> None:
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)

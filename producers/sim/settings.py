@@ -1,7 +1,4 @@
-"""Settings of the simulated fleet: its size, its probes, its jobs and other traffic, its faults.
-
-In: the `sim` table of the configuration, or the text after `--fleet sim:`. Out: `SimSettings`.
-"""
+"""Settings of the simulated fleet: its size, probes, jobs, background traffic and faults."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
 MAX_ALLTOALL_NICS: Final = 64
-"""NICs of an all-to-all: it has a flow between every two of them, each reported every second. Of one within
-rails: so many of each rail."""
+"""Maximum NICs of an all-to-all, which has a flow between every two of them, each reported every second. For
+one within rails: the maximum per rail."""
 
 
 class JobSettings(BaseModel):
@@ -207,9 +204,11 @@ class SimSettings(BaseModel):
         for job in self.jobs:
             if job.nics > self.nics:
                 raise ValueError(f"job {job.name}: {job.nics} NICs, expected at most the fleet's {self.nics}")
-            most = MAX_ALLTOALL_NICS * (8 if job.kind == "rail-alltoall" else 1)
-            if job.kind != "allreduce" and job.nics > most:
-                raise ValueError(f"job {job.name}: {job.nics} NICs, expected at most {most} for {job.kind}")
+            maximum = MAX_ALLTOALL_NICS * (8 if job.kind == "rail-alltoall" else 1)
+            if job.kind != "allreduce" and job.nics > maximum:
+                raise ValueError(
+                    f"job {job.name}: {job.nics} NICs, expected at most {maximum} for {job.kind}"
+                )
             if names.count(job.name) > 1:
                 raise ValueError(f"job {job.name}: expected one of that name")
         if 10_000_000 % self.step_ns:
@@ -223,10 +222,10 @@ class SimSettings(BaseModel):
 
 
 def parse_fleet(text: str) -> dict[str, Any]:
-    """Return settings from the text after `sim:`, as in `1024,job=allreduce:256:train,load=0.3`.
+    """Parse the text after `sim:`, as in `1024,job=allreduce:256:train,load=0.3`, to settings.
 
-    `job=KIND:NICS[:NAME]` and `fault=LINE` may come several times; other keys are settings.
-    Raises ValueError.
+    `job=KIND:NICS[:NAME]` and `fault=LINE` may come several times; other keys are settings. Raises
+    ValueError.
     """
     count, *parts = text.split(",")
     if not re.fullmatch(r"[1-9]\d{0,5}", count.strip()):
@@ -243,13 +242,13 @@ def parse_fleet(text: str) -> dict[str, Any]:
         "clock_epoch_ns",
     }
     for part in parts:
-        key, mark, value = (word.strip() for word in part.partition("="))
+        key, mark, value = (token.strip() for token in part.partition("="))
         if key == "job" and mark:
-            words = value.split(":")
-            if len(words) not in (2, 3) or not words[1].isdecimal():
+            tokens = value.split(":")
+            if len(tokens) not in (2, 3) or not tokens[1].isdecimal():
                 raise ValueError(f"fleet sim: job={value}: expected KIND:NICS or KIND:NICS:NAME")
-            name = words[2] if len(words) == 3 else f"{words[0]}-{len(jobs) + 1}"
-            jobs.append({"kind": words[0], "nics": int(words[1]), "name": name})
+            name = tokens[2] if len(tokens) == 3 else f"{tokens[0]}-{len(jobs) + 1}"
+            jobs.append({"kind": tokens[0], "nics": int(tokens[1]), "name": name})
         elif key == "fault" and mark:
             faults.append(value)
         elif key in plain and mark:

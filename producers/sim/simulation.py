@@ -1,8 +1,6 @@
-"""The simulated fleet as one object: what every agent of it would publish, in order of time. Knows no Kafka.
+"""The simulated fleet as one object: the messages that all of its agents would publish, in order of time.
 
-In: `SimSettings`, faults by name, calls of an actuator. Out: `SimMessage`s, a message each: `Nic`,
-`PathMaps`, `ProbeBatch`, `LinkEvent`, `FlowReports`, and `FabricTruth`. The same settings and calls give the
-same messages, byte for byte.
+It knows no Kafka. The same settings, faults and actuator calls give the same messages, byte for byte.
 """
 
 from __future__ import annotations
@@ -46,20 +44,20 @@ __all__ = [
 ]
 
 TICK_NS: Final = 10_000_000
-"""What is published is gathered so often; times within are exact to the kernel's step."""
+"""Messages are collected at this interval; times within it are exact to the kernel's step."""
 EPOCH_NS: Final = 1_800_000_000_000_000_000
 EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, TRUTH)
 
 _SECOND_NS: Final = 1_000_000_000
 _FLOW_TICKS: Final = 10
-"""Ticks between two looks of a host at its flows: 100 ms."""
-_WAYS_TICKS: Final = 25
-_WAYS_PER_TICK: Final = 4
+"""Ticks between two readings of a host's flows: 100 ms."""
+_ROUTES_TICKS: Final = 25
+_ROUTES_PER_TICK: Final = 4
 _OPEN_SHARE: Final = 0.5
 _CLOSE_SHARE: Final = 0.125
 _OPEN_TICKS: Final = 2
 _CLOSE_TICKS: Final = 10
-"""True contention: a fluid queue of at least half of Kmin in the mean of each of two ticks, until it has been
+"""True contention: a fluid queue with a mean of at least half of Kmin in each of two ticks, until it has been
 below an eighth of Kmin for ten."""
 _PROBE_KIND: Final = [
     symbol
@@ -74,8 +72,8 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SimMessage:
-    """One message: `at_ns` is fabric time, ns since the Unix epoch. It has a record, or an Avro body, or
-    where it is `gone` none, which takes its key back."""
+    """One message. `at_ns` is fabric time, ns since the Unix epoch. It has a record or an Avro body; with
+    `gone` it is a tombstone."""
 
     topic: Topic
     key: str
@@ -85,7 +83,7 @@ class SimMessage:
     gone: bool = False
 
     def value(self, registry: codec.Registry | None = None) -> bytes | None:
-        """Return the message's value on the wire, None where it is gone."""
+        """Return the message's value on the wire; None for a tombstone."""
         if self.gone:
             return None
         if self.body is not None:
@@ -93,11 +91,11 @@ class SimMessage:
         return codec.encode(self.topic.record, self.made or {}, registry)
 
     def record(self) -> Record:
-        """Return the record; of a body, decoded and checked."""
+        """Return the record; a body is decoded and checked."""
         return self.made if self.made is not None else codec.decode(self.value() or b"", self.topic.record)
 
     def columns(self) -> ProbeColumns:
-        """Return a `ProbeBatch` as the map stage takes it. Raises ValueError for any other message."""
+        """Return a `ProbeBatch` as columns. Raises ValueError for any other message."""
         if self.topic is not PROBES or self.body is None:
             raise ValueError(f"{self.topic.name}: expected a ProbeBatch")
         return decode_probe_batch(self.body)
@@ -105,7 +103,7 @@ class SimMessage:
 
 @dataclass(slots=True)
 class SimFault:
-    """A fault that was injected. Times are fabric time, ns since the Unix epoch."""
+    """An injected fault. Times are fabric time, ns since the Unix epoch."""
 
     number: int
     spec: FaultSpec
@@ -114,28 +112,28 @@ class SimFault:
     end_ns: int | None = None
     """None: in force, or waiting for `begin_ns`."""
     on: bool = False
-    """Whether it holds right now: a flap comes and goes."""
+    """True while it is in force; a flap alternates."""
     flows: list[SimFlow] = field(default_factory=list)
     downs: list[tuple[int, int]] = field(default_factory=list)
     """Of a flap: (went down, came back)."""
 
 
 class Simulation:
-    """A fleet of `settings.nics` NICs from `start_ns` on. `tell`: the topics of which messages are wanted."""
+    """A fleet of `settings.nics` NICs from `start_ns` on. `topics` selects the messages that are made."""
 
     def __init__(
         self,
         settings: SimSettings,
         *,
         start_ns: int = EPOCH_NS,
-        tell: Collection[Topic] = EVERYTHING,
+        topics: Collection[Topic] = EVERYTHING,
         fleet: Fleet | None = None,
         traces_per_tick: int | None = None,
     ) -> None:
         self.settings = s = settings
         self.fleet = fleet or fleet_of(s)
         self.start_ns = start_ns
-        self._tell = {topic.name for topic in tell}
+        self._topic_names = {topic.name for topic in topics}
         self._rng = np.random.Generator(np.random.SFC64([s.seed, 4]))
         f, n = self.fleet, self.fleet.nics
         step_ns = s.step_ns
@@ -161,7 +159,7 @@ class Simulation:
         )
         self.runs = self._rng.integers(1, 2**62, n).tolist()
         self.clocks = draw_clocks(s, n, start_ns)
-        """Parameters of each NIC's clock, as `ClockSettings` and `TestClock` take them."""
+        """Parameters of each NIC's clock, as for `ClockSettings` and `TestClock`."""
         for nic, name in enumerate(f.nic_ids):
             self.kernel.set_nic_name(nic, name)
             self.kernel.set_clock(nic, **self.clocks[nic])
@@ -169,7 +167,7 @@ class Simulation:
         self._boots = dict(zip(f.node_ids, boots, strict=False))
         """Boot ids of the hosts, which come first among the nodes."""
         self.book = SimFlowTable(f, self.kernel, boots, step_ns, flowlets=s.flowlet_us > 0)
-        self._ways = SimFlowRoutes(f, s.shard, s.candidate_ports, s.route_pairs)
+        self._flow_routes = SimFlowRoutes(f, s.shard, s.candidate_ports, s.route_pairs)
         self._flow_news: dict[str, SimFlow] | None = None
         self._states = link_states(f, [])
         self._base_load = np.zeros(f.links)
@@ -193,7 +191,7 @@ class Simulation:
         self._iterations: list[Record] = []
         self._job_done: list[tuple[int, int | None]] = [(0, None)] * len(s.jobs)
         self._taken: set[int] = set()
-        """NICs that jobs run on."""
+        """NICs used by jobs."""
         for job in s.jobs:
             self._add_job(job)
         self._background: list[SimFlow] = []
@@ -205,19 +203,19 @@ class Simulation:
 
     @property
     def now_ns(self) -> int:
-        """Fabric time, ns since the Unix epoch: all before has been told."""
+        """Fabric time, ns since the Unix epoch, up to which messages are complete."""
         return self.start_ns + self._tick * TICK_NS
 
     def advance(self, seconds: float) -> Iterator[SimMessage]:
-        """Yield what the next `seconds` bring, in order of time within each tick of 10 ms.
+        """Yield the messages of the next `seconds`, in order of time within each tick of 10 ms.
 
-        Truth comes at whole seconds since the start, what is lost at once.
+        Truth is published at whole seconds since the start, losses at once.
         """
         for _ in range(max(1, round(seconds * 1e9 / TICK_NS))):
             yield from self.tick()
 
     def tick(self) -> list[SimMessage]:
-        """Return what the next 10 ms bring, in order of time."""
+        """Return the messages of the next 10 ms, in order of time."""
         begin, until = self._tick * TICK_NS, (self._tick + 1) * TICK_NS
         self._now_out = []
         if self._tick == 0:
@@ -244,7 +242,7 @@ class Simulation:
         self._flush()
         self._watch_queues()
         self._report_flows()
-        self._tell_ways()
+        self._publish_routes()
         if until % _SECOND_NS == 0:
             self._truth()
         found, self._now_out = self._now_out, []
@@ -252,7 +250,7 @@ class Simulation:
         return found
 
     def at(self, after_s: float, act: Callable[[], None]) -> None:
-        """Call `act` so long from now, at a step's edge."""
+        """Call `act` after this time, at a step's edge."""
         self._at_ns(self.kernel.now_ns + after_s * 1e9, act)
 
     def _at_ns(self, at_ns: float, act: Callable[[], None]) -> None:
@@ -265,13 +263,13 @@ class Simulation:
     def _put(
         self, topic: Topic, key: str, at_ns: int, record: Record | None = None, body: bytes | None = None
     ) -> None:
-        if topic.name in self._tell:
+        if topic.name in self._topic_names:
             self._now_out.append(SimMessage(topic, key, at_ns, record, body))
 
     # --- NICs, paths, probes ---
 
     def _set_groups(self) -> None:
-        """Choose every NIC's peers as its prober would, and find the ways of all its probes."""
+        """Choose every NIC's peers as its prober would, and compute the routes of all its probes."""
         s, f = self.settings, self.fleet
         names = f.nic_ids
         hashes = hashes_of(names, s.peers_seed)
@@ -287,14 +285,14 @@ class Simulation:
         self._group = (nic, peer, path)
         self.kernel.set_groups(nic, peer, path)
         self._pairs: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
-        """Directed pair -> the groups whose requests go this way, and those whose answers do."""
+        """Directed pair to the groups of its requests and the groups of its answers."""
         for g, (a, b) in enumerate(zip(nic.tolist(), peer.tolist(), strict=True)):
             self._pairs.setdefault((a, b), ([], []))[0].append(g)
             self._pairs.setdefault((b, a), ([], []))[1].append(g)
         self._since_ns = np.full((2, len(nic)), self.start_ns, np.int64)
         self._moves = np.zeros((2, len(nic)), np.int64)
         self._legs: tuple[Paths, Paths] = self._find_legs()
-        self._told_legs = self._legs
+        self._traced_legs = self._legs
 
     def _find_legs(self) -> tuple[Paths, Paths]:
         nic, peer, path = self._group
@@ -305,12 +303,12 @@ class Simulation:
 
     def _announce(self) -> None:
         every = max(1, round(self.settings.announce_s * 1e9 / TICK_NS))
-        if self._tick % every == 0 and INVENTORY.name in self._tell:
+        if self._tick % every == 0 and INVENTORY.name in self._topic_names:
             for record in self.announcements():
                 self._put(INVENTORY, record["nic"], record["announced_ns"], record)
 
     def announcements(self) -> Iterator[Record]:
-        """Yield the `Nic` of every NIC whose agent lives, as of now."""
+        """Yield the `Nic` of every NIC with a living agent, as of now."""
         f, now_ns = self.fleet, self._system_ns()
         rails = f.shape.rails > 1
         for nic, name in enumerate(f.nic_ids):
@@ -341,35 +339,37 @@ class Simulation:
 
     @property
     def pace(self) -> tuple[int, int]:
-        """ns from one sending of a NIC to its next, and paths in each: what its turns are laid for."""
+        """Return ns per probe slot and paths per slot, for which schedules are planned."""
         if not self.settings.rate_pps:
             return 0, 0
         probes = 2 if self.settings.spacing_ns else 1
         return round(1e9 * probes / self.settings.rate_pps), 1
 
-    def take_turns(self, record: Record) -> None:
-        """Let a NIC of the fleet probe as a `ProbeSchedule` says, on its own clock; pass over other fleets.
-        Raises ValueError, one line, for what no prober takes."""
+    def follow_schedule(self, record: Record) -> None:
+        """Have a NIC follow a `ProbeSchedule` on its own clock; other fleets' NICs are ignored.
+
+        Raises ValueError with one line if no prober could follow it.
+        """
         nic = self.fleet.nic_index.get(record["nic"])
         if nic is None:
             return
         why = schedule_error(record, self.pace)
         if why:
-            raise ValueError(f"turns of {record['nic']}: {why}")
+            raise ValueError(f"probe schedule of {record['nic']}: {why}")
         first, end = np.searchsorted(self._group[0], [nic, nic + 1]).tolist()
         groups = zip(self._group[1][first:end].tolist(), self._group[2][first:end].tolist(), strict=True)
         at = {(self.fleet.nic_ids[peer], port): number for number, (peer, port) in enumerate(groups)}
         now_ns = self.kernel.now_ns
         since_ns = fabric_time_ns(record, self.kernel.clock_ns(nic, now_ns)) - record["begin_ns"]
-        ways = [at.get(way, -1) for way in schedule_paths(record)]
-        self.kernel.set_schedule(nic, now_ns - since_ns, record["slot_ns"], ways)
+        paths = [at.get(path, -1) for path in schedule_paths(record)]
+        self.kernel.set_schedule(nic, now_ns - since_ns, record["slot_ns"], paths)
 
     def _trace(self) -> None:
-        """Tell the paths that were not told yet, or not since they moved."""
-        most = self._traces_per_tick or len(self._to_trace)
-        for pair in list(self._to_trace)[:most]:
+        """Publish the paths that are new or moved."""
+        limit = self._traces_per_tick or len(self._to_trace)
+        for pair in list(self._to_trace)[:limit]:
             del self._to_trace[pair]
-            if PATHS.name in self._tell and not self._states.dead.get(pair[0]):
+            if PATHS.name in self._topic_names and not self._states.dead.get(pair[0]):
                 key = ">".join(self.fleet.nic_ids[nic] for nic in pair)
                 self._put(PATHS, key, self._system_ns(), self._path_maps(*pair))
 
@@ -401,24 +401,24 @@ class Simulation:
         }
 
     def _retrace(self) -> None:
-        """Note what moved since it was traced last: it is told from the next tick on."""
+        """Note the paths that moved since their last trace; they are published from the next tick on."""
         now_ns = self._system_ns()
         for leg in (0, 1):
-            moved = np.flatnonzero(_moved(self._told_legs[leg], self._legs[leg]))
+            moved = np.flatnonzero(_moved(self._traced_legs[leg], self._legs[leg]))
             self._since_ns[leg, moved] = now_ns
             self._moves[leg, moved] += 1
             nic, peer, _ = self._group
             for g in moved.tolist():
                 pair = (int(nic[g]), int(peer[g]))
                 self._to_trace[pair if leg == 0 else pair[::-1]] = None
-        self._told_legs = self._legs
-        self._ways.retrace()
+        self._traced_legs = self._legs
+        self._flow_routes.retrace()
 
     def _flush(self) -> None:
-        """Each NIC flushes once in `flush_ms`, spread over its ticks."""
+        """Publish a batch of each NIC once per `flush_ms`, spread over the ticks."""
         every = flush_ms_of(self.settings.flush_ms, self.fleet.nics) * 1_000_000 // TICK_NS
-        if PROBES.name not in self._tell:
-            every = 100  # the kernel's buffers are emptied all the same
+        if PROBES.name not in self._topic_names:
+            every = 100  # empties the kernel's buffers
         at_ns, names = self._system_ns(), self.fleet.nic_ids
         for nic in range((self._tick - 1) % every, self.fleet.nics, every):
             if self._states.dead.get(nic):
@@ -480,7 +480,7 @@ class Simulation:
         return int(self._rng.integers(49_152, 65_536))
 
     def _open_background(self, sources: NDArray[Any]) -> None:
-        """Open a flow of the other traffic from each of these NICs, until its time is over."""
+        """Open a background flow from each of these NICs, until its time is over."""
         s, n = self.settings, self.fleet.nics
         for source in sources.tolist():
             destination = (source + int(self._rng.integers(1, n))) % n
@@ -500,7 +500,7 @@ class Simulation:
         return None if self._states.carrier.all() else self._states.carrier
 
     def flow_news(self) -> list[SimFlow]:
-        """Return the flows that opened, ended or go another way since the last call; at the first, none."""
+        """Return the flows that opened, ended or moved since the last call; the first call returns none."""
         news, self._flow_news = self._flow_news or {}, {}
         return list(news.values())
 
@@ -522,7 +522,7 @@ class Simulation:
         return list(self.book.flows.values())
 
     def set_flow_path(self, flow_id: str, port: int) -> None:
-        """Let a flow go on from another source port: what a REROUTE does. Raises ValueError."""
+        """Move a flow to another source port, as REROUTE does. Raises ValueError."""
         flow = self._flow(flow_id)
         if not 0 < port < 65_536:
             raise ValueError(f"flow {flow_id}: port {port}, expected 1 to 65535")
@@ -531,7 +531,7 @@ class Simulation:
         self._note(flow)
 
     def set_flow_rate(self, flow_id: str, rate_bps: float | None) -> None:
-        """Hold a flow to a rate, or let it go again: what PACE and UNPACE do. Raises ValueError."""
+        """Limit a flow's rate, or remove the limit, as PACE and UNPACE do. Raises ValueError."""
         flow = self._flow(flow_id)
         if rate_bps is not None and not 0 < rate_bps < math.inf:
             raise ValueError(f"flow {flow_id}: {rate_bps} bit/s, expected above 0")
@@ -545,19 +545,20 @@ class Simulation:
         return self.book.flows[flow_id]
 
     def _report_flows(self) -> None:
-        """Tell changes at once, and all flows of each host once a second, hosts spread over its ticks."""
+        """Publish changes at once, and all flows of each host once a second, with hosts spread over the
+        ticks."""
         changed, self._changed = self._changed, defaultdict(dict)
-        if FLOWS.name not in self._tell:
+        if FLOWS.name not in self._topic_names:
             return
         hosts, per_second = self.fleet.shape.hosts, _SECOND_NS // TICK_NS
         due = range((self._tick - 1) % per_second, hosts, per_second) if self._tick > 1 else range(0)
-        look = self._tick % _FLOW_TICKS == 0
-        if not changed and not due and not look:
+        is_reading = self._tick % _FLOW_TICKS == 0
+        if not changed and not due and not is_reading:
             return
         sums, _ = self.kernel.flow_sums()
         now_ns, system_ns = self.kernel.now_ns, self._system_ns()
-        if look:
-            self._look_at_flows(sums, now_ns, system_ns, changed)
+        if is_reading:
+            self._find_changed_flows(sums, now_ns, system_ns, changed)
 
         def report(host: int, flows: Sequence[SimFlow], whole: bool) -> None:
             if self._states.dead.get(host * self.fleet.shape.nics_per_host):
@@ -584,25 +585,29 @@ class Simulation:
         for host in due:
             report(host, list(self.book.of_host[host].values()), True)
 
-    def _tell_ways(self) -> None:
-        """Tell, a few at a time, which links flows could take."""
-        if FLOW_ROUTES.name not in self._tell:
+    def _publish_routes(self) -> None:
+        """Publish, a few at a time, the routes that flows could take."""
+        if FLOW_ROUTES.name not in self._topic_names:
             return
-        if self._tick % _WAYS_TICKS == 1:
-            self._ways.follow(self.book.flows.values())
+        if self._tick % _ROUTES_TICKS == 1:
+            self._flow_routes.follow(self.book.flows.values())
         system_ns = self._system_ns()
-        for key, record in self._ways.take(_WAYS_PER_TICK, self._living(), system_ns, self._states.dead):
+        for key, record in self._flow_routes.take(
+            _ROUTES_PER_TICK, self._living(), system_ns, self._states.dead
+        ):
             self._now_out.append(SimMessage(FLOW_ROUTES, key, system_ns, record, gone=record is None))
 
-    def _look_at_flows(
+    def _find_changed_flows(
         self,
         sums: NDArray[np.float64],
         now_ns: float,
         system_ns: int,
         changed: dict[int, dict[str, SimFlow]],
     ) -> None:
-        """Find the flows that go otherwise than was told, as a host's reporter does ten times a second; what
-        came before goes into reports of its own, so that the change stands by itself."""
+        """Find the flows that changed since their last report, as a host's reporter does ten times a second.
+
+        The time before the change goes into reports of its own, so that the change stands alone.
+        """
         before, then_ns = self._flows_looked
         self._flows_looked = (sums.copy(), now_ns)
         earlier: dict[int, list[SimFlow]] = defaultdict(list)
@@ -633,7 +638,7 @@ class Simulation:
     # --- faults ---
 
     def fault(self, line: str | FaultSpec) -> SimFault:
-        """Break something, now or after the time that the line says. Raises ValueError."""
+        """Inject a fault now, or after the time in its line. Raises ValueError."""
         spec = parse_fault(line) if isinstance(line, str) else line
         target = resolve(spec, self.fleet)
         begin = self.kernel.now_ns + spec.after_s * 1e9
@@ -646,7 +651,7 @@ class Simulation:
         return fault
 
     def clear(self, which: int | str | None = None) -> list[SimFault]:
-        """Heal one fault by number or by its line, or all. Raises ValueError where there is none such."""
+        """Clear one fault by number or line, or all. Raises ValueError if there is no such fault."""
         standing = [fault for fault in self.faults if fault.end_ns is None]
         text = None if which is None else str(which)
         found = [
@@ -725,7 +730,7 @@ class Simulation:
             self._note(flow)
 
     def set_base_load(self, load: ArrayLike) -> None:
-        """Let other traffic, in no flow report, take these shares of all links ([L] or one for all)."""
+        """Add traffic without flow reports: its share of each link's rate ([L], or one value for all)."""
         self._base_load = np.broadcast_to(np.asarray(load, np.float64), (self.fleet.links,)).copy()
         for link in range(self.fleet.links):
             self._set_link(link)
@@ -741,7 +746,7 @@ class Simulation:
         )
 
     def _apply(self) -> None:
-        """Make links and NICs what the faults in force say; packets go around what switches see down."""
+        """Apply the faults in force to links and NICs; packets avoid links that their switches see down."""
         before = self._states
         now = self._states = link_states(
             self.fleet, [(fault.spec, fault.target) for fault in self.faults if fault.on]
@@ -765,7 +770,7 @@ class Simulation:
     # --- truth ---
 
     def _watch_queues(self) -> None:
-        """Follow every fluid queue in the mean of a tick: where one stands, it is contention."""
+        """Follow the mean depth of every fluid queue per tick; a persistent queue is contention."""
         sums = self.kernel.link_sums()
         steps = TICK_NS / self._step_ns
         depth = (sums[0] - self._sums[0]) / steps
@@ -787,7 +792,7 @@ class Simulation:
             self._contention_past.append({**ended, "end_ns": now_ns - _CLOSE_TICKS * TICK_NS})
 
     def _kind_of(self, link: int) -> str:
-        """Return why a queue stands at a link: by the fault that it comes from, else by where the link is."""
+        """Return the kind of contention at a link: by its fault, otherwise by the link's place."""
         kinds = {f.spec.kind for f in self.faults if f.on and link in f.target.links}
         for kind in ("pause-storm", "slow-receiver", "slow-sender"):
             if kind in kinds:
@@ -797,7 +802,7 @@ class Simulation:
         return "SLOW_SENDER" if self.fleet.kind[link] == LinkKind.HOST_UP else "COLLISION"
 
     def _truth(self) -> None:
-        sums, most = self.kernel.link_sums(), self.kernel.link_max()
+        sums, limit = self.kernel.link_sums(), self.kernel.link_max()
         steps = self.kernel.steps - self._second_step
         each = (sums - self._second_sums) / max(1, steps)
         self._second_sums, self._second_step = sums, self.kernel.steps
@@ -806,7 +811,7 @@ class Simulation:
         begin_ns, end_ns = self.now_ns - _SECOND_NS, self.now_ns
         past, self._contention_past = self._contention_past, []
         jobs, self._iterations = self._iterations, []
-        if TRUTH.name not in self._tell:
+        if TRUTH.name not in self._topic_names:
             return
         s, names = self._states, self.fleet.link_ids
         wanted = np.flatnonzero((busy > 0) | (depth > 0) | ~s.up | (s.loss > 0) | (s.share < 1))
@@ -824,7 +829,7 @@ class Simulation:
                 s.up[wanted].tolist(),
                 s.loss[wanted].tolist(),
                 (depth + packet)[wanted].tolist(),
-                (most + packet)[wanted].tolist(),
+                (limit + packet)[wanted].tolist(),
                 busy[wanted].tolist(),
                 strict=True,
             )
@@ -860,19 +865,19 @@ class Simulation:
             )
 
     def job_state(self) -> list[Record]:
-        """Return name, NICs, iterations so far and the newest one's time (ns; None: none yet) of each job."""
+        """Return each job's name, NICs, completed iterations and last iteration time (ns; None: none yet)."""
         return [
             {"job": job.name, "kind": job.kind, "nics": job.nics, "iterations": done, "time_ns": time_ns}
             for job, (done, time_ns) in zip(self.settings.jobs, self._job_done, strict=True)
         ]
 
     def contention(self) -> list[Record]:
-        """Return what stands now, as `TrueContention` rows."""
+        """Return the present contention, as `TrueContention` rows."""
         return list(self._contention.values())
 
 
 def fleet_of(settings: SimSettings) -> Fleet:
-    """Return the network of these settings. Raises ValueError where there is none of such a shape."""
+    """Return the network of these settings. Raises ValueError if there is no such shape."""
     s = settings
     return Fleet.of(
         s.nics,
@@ -884,9 +889,9 @@ def fleet_of(settings: SimSettings) -> Fleet:
 
 
 def draw_clocks(settings: SimSettings, nics: int, start_ns: int) -> list[dict[str, Any]]:
-    """Return each NIC's clock, as `ClockSettings` and `TestClock` take it, drawn by the settings' seed alone.
+    """Return each NIC's clock, as for `ClockSettings` and `TestClock`, drawn from the settings' seed.
 
-    It drifts from the settings' epoch on, or where they have none from `start_ns` on.
+    It drifts from the settings' epoch on, or from `start_ns` if they have none.
     """
     s, rng = settings, np.random.Generator(np.random.SFC64([settings.seed, 5]))
     offset = rng.integers(-s.clock_offset_max_ns, s.clock_offset_max_ns + 1, nics).tolist()
@@ -907,7 +912,7 @@ def draw_clocks(settings: SimSettings, nics: int, start_ns: int) -> list[dict[st
 
 
 def topology_file(fleet: Fleet) -> TopologyFile:
-    """Return what an operator would write down of the fleet: nodes, cables and their rates."""
+    """Return the fleet's topology file: nodes, cables and their rates."""
     rails = fleet.shape.rails > 1
     ends = [link.split(">") for link in fleet.link_ids[::2]]
     kinds = fleet.document()["nodes"]
@@ -926,13 +931,13 @@ def topology_file(fleet: Fleet) -> TopologyFile:
 
 
 def _moved(before: Paths, now: Paths) -> NDArray[np.bool_]:
-    """Return [groups] whether a path has other links than before."""
+    """Return [groups]: True if a path has other links than before."""
     tables = []
     for paths in (before, now):
         table = np.full((len(paths.reached), 6), -1, np.int32)
-        hops = np.diff(paths.start)
-        row = np.repeat(np.arange(len(hops)), hops)
-        table[row, np.arange(len(paths.link)) - np.repeat(paths.start[:-1], hops)] = paths.link
+        link_counts = np.diff(paths.start)
+        row = np.repeat(np.arange(len(link_counts)), link_counts)
+        table[row, np.arange(len(paths.link)) - np.repeat(paths.start[:-1], link_counts)] = paths.link
         tables.append(table)
     different: NDArray[np.bool_] = (tables[0] != tables[1]).any(axis=1) | (before.reached != now.reached)
     return different

@@ -1,8 +1,7 @@
-"""The network of the simulated fleet: leaf-spine in two or three tiers, with rails, and ECMP over it.
+"""The network of the simulated fleet: leaf-spine in two or three tiers, with rails and ECMP. Pure.
 
-In: a `Shape`, or just a number of NICs (`Fleet.of`). Out: a `Fleet`, whose NICs and directed links are
-integer indices into plain arrays, the links that packets of given ports take, and the plain dict that a
-topology file holds. Names are the testbed's: hosts h1 with eth1, leaf1, spine1, core1 with swp1. Pure.
+A `Fleet` is built from a `Shape` or a number of NICs. Its NICs and directed links are integer indices into
+arrays. Names follow the testbed: hosts h1 with eth1, leaf1, spine1, core1 with swp1.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ Int32s: TypeAlias = NDArray[np.int32]
 Int64s: TypeAlias = NDArray[np.int64]
 Float64s: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
-_Words: TypeAlias = NDArray[np.uint64]
+_Uint64s: TypeAlias = NDArray[np.uint64]
 
 PROBE_PORT: Final = 9319
-"""UDP port that answers probes here: with the entropy value as the other port it decides their paths."""
-_MOST_HOPS: Final = 6
+"""UDP port that answers probes; with the entropy value as the other port it determines their paths."""
+_MAX_LINKS: Final = 6
 
 
 class LinkKind(IntEnum):
-    """What a directed link joins, named by the node that sends into it and the way it goes."""
+    """Kind of a directed link: the sending node and the direction."""
 
     HOST_UP = 0
     LEAF_DOWN = 1
@@ -44,13 +43,13 @@ class LinkKind(IntEnum):
 
 
 class Paths(NamedTuple):
-    """Links of N flows: those of flow f, in order, stand at [start[f], start[f + 1]) of `link`."""
+    """Links of N flows: those of flow f are, in order, [start[f], start[f + 1]) of `link`."""
 
     start: Int64s
     """[N + 1]"""
     link: Int32s
     reached: Bools
-    """[N]: False where a switch had no living way on; `link` then ends before that switch's."""
+    """[N]: False if a switch had no living port; `link` then ends before that switch's."""
 
     def of(self, flow: int) -> Int32s:
         """Return the links of one flow."""
@@ -58,18 +57,18 @@ class Paths(NamedTuple):
 
     @property
     def hops(self) -> Int64s:
-        """[N]: how many links each flow crosses."""
+        """[N]: number of links of each flow."""
         return np.diff(self.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a fleet is built of. Raises ValueError where the numbers do not fit together.
+    """Shape of a fleet. Raises ValueError if the numbers do not fit together.
 
-    A rack has one leaf a rail, and NIC k of each of its hosts hangs on the leaf of rail k % rails: with as
-    many rails as NICs a host, that is a rail-optimised fabric; with one rail, a plain Clos. Each leaf has
-    `cables` cables to each of its pod's spines. With `cores` above 0 there are three tiers: spine s of each
-    pod has one cable to each of the `cores` cores of plane s, and pods meet only there.
+    A rack has one leaf per rail, and NIC k of each of its hosts connects to the leaf of rail k % rails. With
+    as many rails as NICs per host this is a rail-optimised fabric, with one rail a plain Clos. Each leaf has
+    `cables` cables to each spine of its pod. With `cores` above 0 there are three tiers: spine s of each pod
+    has one cable to each of the `cores` cores of plane s, and pods connect only there.
     """
 
     hosts: int
@@ -89,15 +88,15 @@ class Shape:
     """Between leaf and spine."""
     core_rate_bps: int = 400_000_000_000
     switching_ns: int = 600
-    """Of a switch that receives, from the last bit in to the queue of the port out."""
+    """Delay in a receiving switch, from the last bit in to the queue of the output port."""
     host_cable_ns: int = 15
-    """Light in the cable, 5 ns a metre: 3 m from host to leaf, 20 m to a spine, 100 m to a core."""
+    """Propagation, 5 ns per metre: 3 m from host to leaf, 20 m to a spine, 100 m to a core."""
     fabric_cable_ns: int = 100
     core_cable_ns: int = 500
     buffer_bytes: int = 1_000_000
-    """Of each output queue of a switch, the packet in service included."""
+    """Capacity of each output queue of a switch, including the packet in service."""
     host_buffer_bytes: int = 16_000_000
-    """Of a NIC's own queue."""
+    """Capacity of a NIC's own queue."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -157,11 +156,10 @@ class Shape:
 
 
 class Fleet:
-    """A built `Shape`: arrays over NICs [N], directed links [L] and nodes; index order never changes.
+    """A built `Shape`: read-only arrays over NICs [N], directed links [L] and nodes, in a fixed order.
 
-    Cable c carries link 2c upwards and link 2c + 1 downwards, so that `link ^ 1` is the other direction; NIC
-    n has cable n. Nodes are hosts, leaves, spines, cores in this order. `seed` decides every switch's hash.
-    All arrays are read-only.
+    Cable c has link 2c upwards and link 2c + 1 downwards, so `link ^ 1` is the other direction; NIC n has
+    cable n. Nodes are hosts, leaves, spines and cores in this order. `seed` determines every switch's hash.
     """
 
     def __init__(self, shape: Shape, seed: int = 1) -> None:
@@ -188,7 +186,7 @@ class Fleet:
         self.nic_rack: Int32s = rack.astype(np.int32)
         self.nic_pod: Int32s = (rack // racks_per_pod).astype(np.int32)
         self.nic_leaf: Int32s = leaf.astype(np.int32)
-        """From 0; the node is `first_leaf` further."""
+        """Leaf number from 0; the node is `first_leaf` further."""
 
         self._uplinks = s.spines * s.cables
         up = np.arange(s.leaves * self._uplinks)
@@ -198,7 +196,7 @@ class Fleet:
         top = np.arange(s.pods * s.spines * s.cores)
         top_spine, top_core = top // max(s.cores, 1), top % max(s.cores, 1)
         self._first_up = n
-        """The first cable between leaf and spine, and between spine and core."""
+        """The first cable between leaf and spine; then the first between spine and core."""
         self._first_top = n + len(up)
         self._leaf_pod = np.arange(s.leaves) // leaves_per_pod
 
@@ -223,9 +221,9 @@ class Fleet:
 
         cable_ns = np.array([s.host_cable_ns, s.fabric_cable_ns, s.core_cable_ns])[tier]
         rate = np.array([s.host_rate_bps, s.fabric_rate_bps, s.core_rate_bps], np.int64)[tier]
-        room = np.where(tier == 0, s.host_buffer_bytes, s.buffer_bytes)
+        queue_bytes = np.where(tier == 0, s.host_buffer_bytes, s.buffer_bytes)
         self.link_from: Int32s = both(lower, upper, np.int32)
-        """[L]: the node that sends."""
+        """[L]: the sending node."""
         self.link_to: Int32s = both(upper, lower, np.int32)
         self.port_from: Int32s = both(lower_port, upper_port, np.int32)
         """[L]: the number of its port, from 1 on."""
@@ -236,8 +234,8 @@ class Fleet:
         self.delay_ns: Int64s = both(
             cable_ns + s.switching_ns, cable_ns + np.where(tier == 0, 0, s.switching_ns), np.int64
         )
-        """[L]: light in the cable and the switching of a receiving switch; serialisation comes on top."""
-        self.buffer_bytes: Int64s = both(room, np.full(len(tier), s.buffer_bytes), np.int64)
+        """[L]: propagation and the receiving switch's delay, without serialisation."""
+        self.buffer_bytes: Int64s = both(queue_bytes, np.full(len(tier), s.buffer_bytes), np.int64)
         self.links = len(self.rate_bps)
         numbers = np.arange(self.nodes, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         self._node_seed = _mix(numbers + _mix(np.array([seed % 2**64], np.uint64)))
@@ -258,16 +256,16 @@ class Fleet:
         fabric_rate_bps: int | None = None,
         seed: int = 1,
     ) -> Fleet:
-        """Return a fleet of `nics` NICs in a shape as people build them. Raises ValueError where none fits.
+        """Return a fleet of `nics` NICs in a usual shape. Raises ValueError if none fits.
 
-        Hosts have one NIC below 256 NICs and 8 from there on (where 8 divides the number), rails as many as
-        NICs a host. A leaf has about sqrt(nics) ports down, a power of two and at most 32, and as many cables
-        up, divided by `oversubscription` and by fabric_rate_bps / rate_bps, one to each spine of its pod.
-        From 2,049 NICs on (a spine's 64 ports reach no further) there are three tiers: pods of 32 leaves, and
-        each spine with as many ports up as down; above 65,536 NICs leaves and pods are twice as wide.
+        Hosts have one NIC below 256 NICs and 8 from there on (if 8 divides the number), and as many rails as
+        NICs. A leaf has about sqrt(nics) ports down, a power of two and at most 32. It has as many cables up,
+        divided by `oversubscription` and by fabric_rate_bps / rate_bps, one to each spine of its pod. From
+        2,049 NICs on there are three tiers, because a spine's 64 ports reach no further: pods of 32 leaves,
+        and each spine with as many ports up as down. Above 65,536 NICs leaves and pods are twice as wide.
 
-        64: 8 leaves of 8 hosts, 8 spines. 1,024: 128 hosts of 8 NICs, 4 racks of 8 rails, 32 leaves, 32
-        spines. 10,000: 10 pods of up to 32 leaves and 32 spines, 1,024 cores.
+        64 NICs: 8 leaves of 8 hosts, 8 spines. 1,024 NICs: 128 hosts of 8 NICs, 4 racks of 8 rails, 32
+        leaves, 32 spines. 10,000 NICs: 10 pods of up to 32 leaves and 32 spines, 1,024 cores.
         """
         if nics < 2:
             raise ValueError(f"nics {nics}: expected at least 2")
@@ -328,12 +326,11 @@ class Fleet:
     ) -> Paths:
         """Return the links from NIC `src` to NIC `dst` of packets with these UDP ports; all [N] or scalar.
 
-        Each switch hashes NICs and ports with a seed of its own, so that tiers do not polarise, and takes a
-        port among its equal-cost ones, of which it leaves out those that are down by `living` ([L] booleans):
-        it knows the carrier of its own ports only, and neither a far link that is down nor a silent blackhole
-        changes its choice. `converged`: as when a routing protocol has had its time; switches also leave out
-        ports behind which no shortest way to the destination's leaf is left. Raises ValueError where NICs,
-        ports or shapes do not fit.
+        Each switch hashes NICs and ports with its own seed, so tiers do not polarise. It chooses among its
+        equal-cost ports, without those that are down by `living` ([L] booleans). It knows only the carrier of
+        its own ports, so neither a far link that is down nor a silent blackhole changes its choice. With
+        `converged`, as after a routing protocol has converged, switches also leave out ports without a
+        shortest route to the destination's leaf. Raises ValueError if NICs, ports or shapes do not fit.
         """
         try:
             a, b, sport, dport = np.broadcast_arrays(
@@ -362,12 +359,12 @@ class Fleet:
             up, down = _Living(alive[0::2]), _Living(alive[1::2])
 
         s = self.shape
-        ways = self._ways(alive) if living is not None and converged else None
+        routes = self._usable_routes(alive) if living is not None and converged else None
         flow = _mix(_mix((a << 32 | b).astype(np.uint64)) ^ (sport << 16 | dport).astype(np.uint64))
-        hops = np.full((len(a), _MOST_HOPS), -1, np.int64)
-        """Each column is a tier's link; what a flow does not need or could not get stays -1."""
+        hops = np.full((len(a), _MAX_LINKS), -1, np.int64)
+        """One column per tier's link; -1 if a flow does not need it or could not get it."""
         on = np.ones(len(a), np.bool_)
-        """Flows that still have a way."""
+        """Flows that still have a route."""
 
         def choose(
             at: Int64s,
@@ -375,11 +372,11 @@ class Fleet:
             node: Int64s,
             first: Int64s,
             width: int,
-            way: int,
+            direction: int,
             usable: Callable[[Int64s], Bools] | None = None,
         ) -> None:
-            """Of flows `at`, take one of `width` cables from `first` on, by the hash of `node`."""
-            state = down if way else up
+            """For flows `at`, choose one of `width` cables from `first` on by the hash of `node`."""
+            state = down if direction else up
             at, node, first = at[on[at]], node[on[at]], first[on[at]]
             draw = _mix(flow[at] ^ self._node_seed[node]) >> np.uint64(32)
             if usable is not None:
@@ -392,7 +389,7 @@ class Fleet:
                 cable, some = state.pick(first, width, draw)
                 on[at[~some]] = False
                 at, cable = at[some], cable[some]
-            hops[at, column] = 2 * cable + way
+            hops[at, column] = 2 * cable + direction
 
         leaf_a, leaf_b = self.nic_leaf[a].astype(np.int64), self.nic_leaf[b].astype(np.int64)
         every = np.arange(len(a))
@@ -406,7 +403,7 @@ class Fleet:
             self._first_up + leaf_a[far] * self._uplinks,
             self._uplinks,
             0,
-            (lambda at: ways.uplinks(leaf_a[at], pod_a[at], leaf_b[at], pod_b[at])) if ways else None,
+            (lambda at: routes.uplinks(leaf_a[at], pod_a[at], leaf_b[at], pod_b[at])) if routes else None,
         )
         plane = np.maximum(hops[:, 1] // 2 - self._first_up, 0) % self._uplinks // s.cables
         if s.cores:
@@ -419,7 +416,7 @@ class Fleet:
                 self._first_top + spine * s.cores,
                 s.cores,
                 0,
-                (lambda at: ways.cores(pod_a[at], pod_b[at], plane[at])) if ways else None,
+                (lambda at: routes.cores(pod_a[at], pod_b[at], plane[at])) if routes else None,
             )
             core = np.maximum(hops[over, 2] // 2 - self._first_top, 0) % s.cores
             below = pod_b[over] * s.spines + plane[over]
@@ -444,17 +441,19 @@ class Fleet:
         start = np.concatenate([[0], np.cumsum(taken.sum(axis=1))])
         return Paths(start, hops[taken].astype(np.int32), on)
 
-    def _ways(self, alive: Bools) -> _Ways:
-        """Return what is usable where `alive` [L] is known all over the fleet."""
+    def _usable_routes(self, alive: Bools) -> _UsableRoutes:
+        """Return the usable parts of the fleet if all switches know `alive` [L]."""
         s = self.shape
         up, down = alive[0::2], alive[1::2]
         between = slice(self._first_up, self._first_top)
-        to_core, from_core = (way[self._first_top :].reshape(s.pods, s.spines, s.cores) for way in (up, down))
+        to_core, from_core = (
+            direction[self._first_top :].reshape(s.pods, s.spines, s.cores) for direction in (up, down)
+        )
         joined = np.zeros((s.pods, s.pods, s.spines), np.bool_)
         for pod in range(s.pods):
             joined[pod] = (to_core[pod] & from_core).any(axis=2)
             joined[pod, pod] = True
-        return _Ways(
+        return _UsableRoutes(
             up=up[between].reshape(s.leaves, self._uplinks),
             below=np.asarray(down[between].reshape(s.leaves, s.spines, s.cables).any(axis=2)),
             to_core=to_core,
@@ -462,8 +461,8 @@ class Fleet:
             joined=joined,
         )
 
-    def ways(self, src: int, dst: int, living: NDArray[np.bool_] | None = None) -> list[Int32s]:
-        """Return every shortest way from NIC `src` to NIC `dst` of which all links are `living`."""
+    def routes(self, src: int, dst: int, living: NDArray[np.bool_] | None = None) -> list[Int32s]:
+        """Return every shortest route from NIC `src` to NIC `dst` over `living` links."""
         s = self.shape
         leaf_a, leaf_b = int(self.nic_leaf[src]), int(self.nic_leaf[dst])
         if leaf_a == leaf_b:
@@ -495,7 +494,7 @@ class Fleet:
     ) -> tuple[Paths, Paths]:
         """Return the links of probes from `src` to `dst` with source port `entropy`, and of their answers.
 
-        An answer has the ports swapped, so it takes a way of its own. Raises ValueError as `paths` does.
+        An answer has the ports swapped, so it takes a route of its own. Raises ValueError as `paths` does.
         """
         return (
             self.paths(src, dst, entropy, PROBE_PORT, living, converged),
@@ -503,7 +502,7 @@ class Fleet:
         )
 
     def base_delay_ns(self, paths: Paths, packet_bytes: int) -> Float64s:
-        """Return [N] the delay of a packet that meets no queue: each link's serialisation and `delay_ns`."""
+        """Return [N] the delay of a packet without queues: each link's serialisation and `delay_ns`."""
         each = self.delay_ns + packet_bytes * 8e9 / self.rate_bps
         total = np.concatenate([[0.0], np.cumsum(each[paths.link])])
         whole: Float64s = total[paths.start[1:]] - total[paths.start[:-1]]
@@ -562,10 +561,10 @@ class Fleet:
         return {name: i for i, name in enumerate(self.link_ids)}
 
     def document(self) -> dict[str, Any]:
-        """Return what a topology file holds, in plain values.
+        """Return the content of a topology file in plain values.
 
-        `nodes`: name -> kind (host, leaf, spine, core); `nics`: id -> host, device, rack, rail (null without
-        rails), leaf, pod; `links`: every directed link with its id, rate_bps and delay_ns.
+        `nodes`: name to kind (host, leaf, spine, core). `nics`: id to host, device, rack, rail (null without
+        rails), leaf, pod. `links`: every directed link with its id, rate_bps and delay_ns.
         """
         s, names = self.shape, self.node_ids
         ends = (
@@ -601,41 +600,41 @@ class Fleet:
         }
 
 
-class _Ways(NamedTuple):
-    """What is usable of a fleet whose switches know every dead link."""
+class _UsableRoutes(NamedTuple):
+    """The usable parts of a fleet whose switches know every dead link."""
 
     up: Bools
     """[leaf, uplink]: living."""
     below: Bools
-    """[leaf, spine of its pod]: whether a living cable leads down to the leaf."""
+    """[leaf, spine of its pod]: True if a living cable leads down to the leaf."""
     to_core: Bools
     """[pod, spine, core]"""
     from_core: Bools
     """[pod, spine, core]"""
     joined: Bools
-    """[pod, other pod, spine]: whether a core joins them; a pod with itself: always."""
+    """[pod, other pod, spine]: True if a core connects them; always for a pod with itself."""
 
     def uplinks(self, leaf: Int64s, pod: Int64s, to_leaf: Int64s, to_pod: Int64s) -> Bools:
-        """Return [n, uplink] those of `leaf` that lead to `to_leaf`."""
+        """Return [n, uplink]: the uplinks of `leaf` that lead to `to_leaf`."""
         spines = self.below[to_leaf] & self.joined[pod, to_pod]
         usable: Bools = self.up[leaf] & np.repeat(spines, self.up.shape[1] // spines.shape[1], axis=1)
         return usable
 
     def cores(self, pod: Int64s, to_pod: Int64s, plane: Int64s) -> Bools:
-        """Return [n, core] those that join spine `plane` of two pods."""
+        """Return [n, core]: the cores that connect spine `plane` of two pods."""
         usable: Bools = self.to_core[pod, plane] & self.from_core[to_pod, plane]
         return usable
 
 
 class _Living:
-    """Picks among the living ones of consecutive cables, in one direction."""
+    """Picks among the living cables of a range, in one direction."""
 
     def __init__(self, alive: Bools) -> None:
         self._before = np.concatenate([[0], np.cumsum(alive)])
         self._alive = np.flatnonzero(alive)
 
-    def pick(self, first: Int64s, width: int, draw: _Words) -> tuple[Int64s, Bools]:
-        """Return (cable, whether there was one): by `draw` of 32 bits, one of [first, first + width)."""
+    def pick(self, first: Int64s, width: int, draw: _Uint64s) -> tuple[Int64s, Bools]:
+        """Return (cable, whether there is one): by `draw` of 32 bits, one of [first, first + width)."""
         begin = self._before[first]
         count = self._before[first + width] - begin
         some = count > 0
@@ -645,19 +644,19 @@ class _Living:
         return self._alive[np.minimum(begin + rank, len(self._alive) - 1)], some
 
 
-def _pick(usable: Bools, first: Int64s, draw: _Words) -> tuple[Int64s, Bools]:
-    """Return (cable, whether there was one): by `draw` of 32 bits, one of those `usable` [n, width]."""
+def _pick(usable: Bools, first: Int64s, draw: _Uint64s) -> tuple[Int64s, Bools]:
+    """Return (cable, whether there is one): by `draw` of 32 bits, one of the `usable` [n, width]."""
     count = usable.sum(axis=1)
     rank = ((draw * count.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
     place = (np.cumsum(usable, axis=1, dtype=np.int32) > rank[:, None]).argmax(axis=1)
     return first + place, count > 0
 
 
-def _mix(words: _Words) -> _Words:
-    """Scramble 64-bit words, one to one: fold the high bits down, multiply by odd constants."""
-    mixed = words.copy()
+def _mix(values: _Uint64s) -> _Uint64s:
+    """Permute 64-bit values: fold the high bits down and multiply by odd constants."""
+    mixed = values.copy()
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed ^= mixed >> np.uint64(shift)
         mixed *= np.uint64(factor)
-    result: _Words = mixed ^ (mixed >> np.uint64(31))
+    result: _Uint64s = mixed ^ (mixed >> np.uint64(31))
     return result

@@ -1,7 +1,7 @@
-"""What the simulated fleet's NICs send: jobs in phases, other traffic, and a book of every flow.
+"""The traffic of the simulated fleet: jobs in phases, background traffic, and a table of every flow.
 
-In: a `Fleet`, `JobSettings`, a generator of numbers. Out: members and phases of jobs (pure), and
-`SimFlowTable`, which gives flows to the kernel and makes `FlowReports` of what the kernel says about them.
+Members and phases of jobs are pure. `SimFlowTable` passes flows to the kernel and makes `FlowReports` from
+its sums.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from schemas.ids import nic_parts
 __all__ = ["FLOW_PORT", "SimFlow", "SimFlowTable", "address_of", "job_members", "job_phases"]
 
 FLOW_PORT: Final = 4791
-"""RoCEv2's UDP port: with a flow's source port it decides its way."""
+"""RoCEv2's UDP port; with a flow's source port it determines its route."""
 _FIRST_PORT: Final = 49_152
-_LEAST_STEPS: Final = 10
-"""Steps of the kernel that a phase takes at least, alone on its links: shorter ones are sent together."""
+_MIN_STEPS: Final = 10
+"""Minimum kernel steps of a phase that is alone on its links; shorter phases are merged."""
 
 _ENDS: Final = ("", "sender", "receiver")
 
@@ -41,9 +41,11 @@ def address_of(nic: int) -> str:
 def job_members(
     job: JobSettings, fleet: Fleet, rng: np.random.Generator, taken: Collection[int] = ()
 ) -> list[list[int]]:
-    """Return the job's NICs in groups that reduce together: NIC k of every host is one, where it takes whole
-    hosts; else all of them are one. `taken`: NICs of other jobs. Raises ValueError where too few are left for
-    one apart from them."""
+    """Return the job's NICs in groups that reduce together.
+
+    If the job takes whole hosts, NIC k of every host is one group; otherwise all NICs are one. `taken` holds
+    other jobs' NICs. Raises ValueError if too few are left for a job placed apart from them.
+    """
     per_host = fleet.shape.nics_per_host
     whole = per_host > 1 and job.nics % per_host == 0 and job.nics >= 2 * per_host
     places, wanted = (fleet.shape.hosts, job.nics // per_host) if whole else (fleet.nics, job.nics)
@@ -64,10 +66,9 @@ def job_phases(
 ) -> list[tuple[list[tuple[int, int]], float]]:
     """Return the phases of an iteration: (source and destination of each flow, bytes of each flow).
 
-    allreduce: rings, in which every NIC sends 2 (n - 1) / n of its bytes to its neighbour. alltoall: in
-    round k NIC i sends to NIC i + k. Phases that would be over within ten steps are taken together.
-    rail-alltoall: the same in each group by itself, as where data for other rails changes the GPU within its
-    host first; no phases are taken together.
+    allreduce: rings, in which every NIC sends 2 (n - 1) / n of its bytes to its neighbour. alltoall: in round
+    k NIC i sends to NIC i + k. Phases shorter than ten steps are merged. rail-alltoall: the same within each
+    group, as if data for other rails changed GPUs within its host first; phases are not merged.
     """
     if job.kind == "allreduce":
         pairs = [(ring[i], ring[(i + 1) % len(ring)]) for ring in members for i in range(len(ring))]
@@ -90,20 +91,20 @@ def job_phases(
     return [([pair for part in rounds[begin:end] for pair in part], each) for begin, end in pairwise(cuts)]
 
 
-def _held(row: Mapping[str, Any]) -> str:
-    """Return which end held a flow back for most of an interval."""
+def _limiting_end(row: Mapping[str, Any]) -> str:
+    """Return the end that limited a flow for most of an interval."""
     if row["receiver_limited_share"] > 0.5:
         return "receiver"
     return "sender" if row["sender_limited_share"] > 0.5 else ""
 
 
 def _phases(wanted: int, total_bytes: float, rate_bps: float, step_ns: int) -> int:
-    return max(1, min(wanted, int(total_bytes * 8e9 / rate_bps / (_LEAST_STEPS * step_ns))))
+    return max(1, min(wanted, int(total_bytes * 8e9 / rate_bps / (_MIN_STEPS * step_ns))))
 
 
 @dataclass(slots=True)
 class SimFlow:
-    """One flow as its host knows it. `number` is the kernel's; a closed one's may serve another flow."""
+    """One flow as its host knows it. `number` is the kernel's; that of a closed flow may be used again."""
 
     number: int
     flow_id: str
@@ -119,14 +120,14 @@ class SimFlow:
     at_open: Float64s = field(default_factory=lambda: np.zeros(7))
     at_report: Float64s = field(default_factory=lambda: np.zeros(7))
     reported_ns: float = 0.0
-    told_bps: float = 0.0
-    told_held: str = ""
-    """Which end held it back, as last reported."""
+    reported_bps: float = 0.0
+    reported_limit: str = ""
+    """The limiting end in the last report."""
     opened: bool = True
 
 
 class SimFlowTable:
-    """Every flow of the fleet, and the kernel's side of it."""
+    """Every flow of the fleet, with its counterpart in the kernel."""
 
     def __init__(
         self, fleet: Fleet, kernel: Fluid, boots: Sequence[str], step_ns: int, *, flowlets: bool = False
@@ -134,7 +135,7 @@ class SimFlowTable:
         self._fleet, self._kernel, self._boots, self._step_ns = fleet, kernel, boots, step_ns
         self._flowlets = flowlets
         self.flows: dict[str, SimFlow] = {}
-        """Open ones, by id."""
+        """Open flows by id."""
         self.of_host: list[dict[str, SimFlow]] = [{} for _ in range(fleet.shape.hosts)]
         self._free: dict[int, list[int]] = {}
         self._queue_pairs = 0
@@ -153,7 +154,7 @@ class SimFlowTable:
         living: NDArray[np.bool_] | None = None,
         endless: bool = True,
     ) -> SimFlow:
-        """Open a flow; `endless`: it begins to send at once, else the kernel's job says when."""
+        """Open a flow. With `endless` it sends at once; otherwise a job of the kernel starts it."""
         kernel, fleet = self._kernel, self._fleet
         free = self._free.get(source)
         number = free.pop() if free else kernel.add_flow(source, float(fleet.rate_bps[2 * source]))
@@ -180,7 +181,7 @@ class SimFlowTable:
         return flow
 
     def close(self, flow: SimFlow) -> None:
-        """End a flow; its number may serve another of the same NIC."""
+        """End a flow; its number may be used by another flow of the same NIC."""
         self._kernel.send(flow.number, 0)
         flow.opened = False
         self.flows.pop(flow.flow_id, None)
@@ -189,11 +190,11 @@ class SimFlowTable:
             self._free.setdefault(flow.source, []).append(flow.number)
 
     def lead(self, flow: SimFlow, living: NDArray[np.bool_] | None) -> None:
-        """Find a flow's way by its ports and give it to the kernel."""
+        """Compute a flow's route by its ports and pass it to the kernel."""
         self.lead_all([flow], living)
 
     def lead_all(self, flows: Sequence[SimFlow], living: NDArray[np.bool_] | None) -> list[SimFlow]:
-        """Find the ways of many flows; return those that go another way than before."""
+        """Compute the routes of many flows; return those that changed."""
         if not flows:
             return []
         found = self._fleet.paths(
@@ -213,28 +214,31 @@ class SimFlowTable:
             flow.hops = [names[link] for link in links.tolist()]
             self._kernel.set_flow_path(flow.number, links, bool(found.reached[i]))
             if self._flowlets:
-                flow.hops = []  # no trace holds for longer than a flowlet
+                flow.hops = []  # no trace is valid for longer than a flowlet
                 self._kernel.set_flow_routes(
-                    flow.number, self._fleet.ways(flow.source, flow.destination, living)
+                    flow.number, self._fleet.routes(flow.source, flow.destination, living)
                 )
             moved.append(flow)
         return moved
 
     def moved(self, before: Float64s, sums: Float64s, span_ns: float) -> list[SimFlow]:
-        """Return the open flows that go otherwise than last reported, since `before`, `span_ns` ago, [flows,
-        7] of `Fluid.flow_sums`: by a quarter of their rate and 1 Mbit/s, or held back by another end."""
+        """Return the open flows that changed since their last report.
+
+        `before` and `sums` are [flows, 7] of `Fluid.flow_sums`, `span_ns` apart. A change is a quarter of the
+        rate and 1 Mbit/s, or another limiting end.
+        """
         known = len(before)
         sent = sums[:known] - before
         rate_bps = sent[:, 0] * 8e9 / span_ns
         steps = span_ns / self._step_ns
-        held = np.where(sent[:, 4] > 0.5 * steps, 2, np.where(sent[:, 3] > 0.5 * steps, 1, 0))
+        limiting = np.where(sent[:, 4] > 0.5 * steps, 2, np.where(sent[:, 3] > 0.5 * steps, 1, 0))
         return [
             flow
             for flow in self.flows.values()
             if flow.number < known
             and (
-                abs(rate_bps[flow.number] - flow.told_bps) > max(0.25 * flow.told_bps, 1e6)
-                or _ENDS[held[flow.number]] != flow.told_held
+                abs(rate_bps[flow.number] - flow.reported_bps) > max(0.25 * flow.reported_bps, 1e6)
+                or _ENDS[limiting[flow.number]] != flow.reported_limit
             )
         ]
 
@@ -250,7 +254,7 @@ class SimFlowTable:
         wait_ns: Float64s,
         sums: Float64s | None = None,
     ) -> Record:
-        """Return the `FlowReports` of a host. `wait_ns` [L]: how long packets waited at each link lately."""
+        """Return the `FlowReports` of a host. `wait_ns` [L] is the recent wait of packets at each link."""
         if sums is None:
             sums = self._kernel.flow_sums()[0]
         self._reports[host] += 1
@@ -272,7 +276,9 @@ class SimFlowTable:
         links = flow.links
         rate_bps = sent * 8e9 / interval_ns if interval_ns > 0 else 0.0
         busy = min(1.0, float(since[2]) / steps)
-        if flow.demand_bps is not None:  # its program wants no more: it has something to send where less goes
+        if (
+            flow.demand_bps is not None
+        ):  # its program wants no more than its demand: it is busy where less passes
             unmet = max(0.0, 1 - rate_bps / flow.demand_bps)
             busy *= min(1.0, max(2 * unmet, rate_bps / float(self._fleet.rate_bps[2 * flow.source])))
         base_ns = 2 * float(self._fleet.delay_ns[links].sum())
@@ -302,5 +308,5 @@ class SimFlowTable:
             "can": ["MOVE", "PACE"],
         }
         flow.at_report, flow.reported_ns = sums.copy(), now_ns
-        flow.told_bps, flow.told_held = row["rate_bps"], _held(row)
+        flow.reported_bps, flow.reported_limit = row["rate_bps"], _limiting_end(row)
         return row

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from native.core.columns import ProbeColumns
-from native.core.probe import Asker, Engine
+from native.core.probe import Engine, Prober
 from producers.probe.flow_targets import PathKey, PeerRoute
 from producers.settings import ProbeSettings
 from producers.trace.path_changes import PathChangeDetector
@@ -337,7 +337,7 @@ class ProbeRouteTracer(RouteTracer):
                 traced_s[name, prober.port] = now_s - prober.traced_s
         return traced_s
 
-    def _announced_ports(self, name: str, prober: Asker, now_s: float) -> Sequence[int]:
+    def _announced_ports(self, name: str, prober: Prober, now_s: float) -> Sequence[int]:
         """Return a prober's announced ports, and note the port if it probes from an unannounced one.
 
         A port that is neither announced nor probed from only carries the peer's traces.

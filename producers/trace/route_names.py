@@ -111,7 +111,7 @@ def _from_file(nic: str, peer: str, path: int, topology: Topology, count: int | 
     listed = topology.listed(nic, peer, path)
     if listed:
         return NamedPath(listed, True, "TOPOLOGY")
-    routes = topology.ways(nic_end(nic), nic_end(peer), count)
+    routes = topology.routes(nic_end(nic), nic_end(peer), count)
     if not routes:
         return NO_PATH
     if len(routes) == 1:
@@ -287,5 +287,5 @@ class _Namer:
         if begin.node is None or end.node is None:
             return None
         first: End | str = begin.came_in if from_nic and begin.came_in is not None else begin.node
-        routes = self.topology.ways(first, end.came_in or end.node, count)
+        routes = self.topology.routes(first, end.came_in or end.node, count)
         return routes[0] if len(routes) == 1 else None

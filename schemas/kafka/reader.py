@@ -156,6 +156,35 @@ class TopicReader:
         self.behind = set(self.assigned)
         return self
 
+    def assign_available(self, timeout_s: float = CONNECT_TIMEOUT_S) -> list[str]:
+        """Assign the topics that exist and are not assigned yet; return the names of the missing ones.
+
+        For services that start before all topics exist: they call this again until nothing is missing. Raises
+        LogUnavailable.
+        """
+        from confluent_kafka import KafkaException
+
+        assigned = {name for name, _ in self.assigned}
+        missing: list[str] = []
+        found: list[tuple[TopicPartition, Start]] = []
+        try:
+            known = self._consumer.list_topics(timeout=timeout_s).topics
+            for topic, start in self.starts.items():
+                if topic.name in assigned:
+                    continue
+                try:
+                    found += self._positions(topic, start, known.get(topic.name), None)
+                except TopicMissing:
+                    missing.append(topic.name)
+            if found:
+                self._consumer.incremental_assign(self._resolved(found, timeout_s))
+        except KafkaException as error:
+            raise LogUnavailable(f"log {self._cluster.bootstrap}: {error.args[0].str()}") from None
+        places = [(each.topic, each.partition) for each, _ in found]
+        self.assigned += places
+        self.behind.update(places)
+        return missing
+
     def close(self) -> None:
         """End the client."""
         self._consumer.close()

@@ -1,6 +1,6 @@
-"""What a watch found out, as alerts take it: raised, told of more, over.
+"""The output of detectors that raise alerts directly: a state that begins, grows, or is over.
 
-In: a watch's verdict. Out: `Finding`. Times are of the log's clock, so that a verdict needs no clock of ours.
+Times are log append times, so a detector needs no clock of its own.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["SINCE", "Finding", "Proof"]
+__all__ = ["SINCE", "Detection", "EvidenceRef"]
 
 SINCE: Final = "{since}"
-"""Stands in a text for the time of `Finding.since_ns`."""
+"""Placeholder in a text for the time of `Detection.since_ns`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """A record that a finding stands on: `at_ns` is when the log took it, ns."""
+class EvidenceRef:
+    """A record that supports a detection. `at_ns`: its log append time."""
 
     topic: str
     key: str
@@ -25,20 +25,20 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """A state that begins, that more is known of, or that is over. Times are ns of log append time."""
+class Detection:
+    """A state that begins, that more is known about, or that is over. Times are ns of log append time."""
 
     kind: str
-    """Of `Alert.kind`."""
+    """As in `Alert.kind`."""
     subject: str
     at_ns: int
-    """When this was found."""
+    """Time of the detection."""
     since_ns: int
-    """When it began, or was over."""
+    """Time at which the state began, or ended."""
     text: str
     over: bool = False
     severity: str = "WARNING"
     nics: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     grouped: tuple[str, ...] = ()
-    proofs: tuple[Proof, ...] = ()
+    evidence: tuple[EvidenceRef, ...] = ()

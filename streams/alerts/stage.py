@@ -1,9 +1,9 @@
-"""Alerts as a worker raises them: one writer a shard.
+"""Alerts stage: publishes the `Alert` records of one worker's shards.
 
-In: the topics of `ordered_inputs`, read without a group: some whole, others from as far back as an alert
-may wait; evidence of links as the links stage takes it. Out: `fabric.alerts`. The worker that owns a shard's
-evidence (its partition of `fabric.links`) owns its alerts. A new owner takes over what was published and
-reads the hour again, which says nothing twice.
+The stage reads its inputs without a consumer group: some topics from their beginning, others from as far back
+as an alert may wait. Link evidence comes from the links stage, which has decoded it already. The worker that
+owns a shard's partition of `fabric.links` owns its alerts. A new owner restores the published alerts and
+reads the past hour again, which raises nothing twice.
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ import logging
 import time
 from typing import Final, NamedTuple
 
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.partitioner import murmur2
-
 from schemas import codec
-from schemas.topics import ALERTS, DELAYS, LINK_HEALTH, LINKS, Topic
-from streams.alerts.ordered_inputs import MAIN, AlertsFeed, Message, read_from
+from schemas.kafka.async_reader import AsyncTopicReader
+from schemas.kafka.reader import Message as TopicMessage
+from schemas.kafka.reader import Place
+from schemas.kafka.start import since
+from schemas.topics import ALERTS, DELAYS, LINK_HEALTH, LINKS
+from streams.alerts.book import Published
+from streams.alerts.ordered_inputs import MAIN, AlertInputs, Message, read_from
+from streams.alerts.rules import INPUT_DELAY_NS
 from streams.delays.latency_slo import groups_of
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import partition_count, read_last
 from streams.runtime.rejects import RejectedMessage, send_reject
+from streams.runtime.units import NS_PER_MS
 
 __all__ = ["AlertsStage"]
 
 log = logging.getLogger(__name__)
 
-MS: Final = 1_000_000
-S: Final = 1_000_000_000
 POLL_MS: Final = 50
-BEHIND_NS: Final = 150 * MS
-"""What the log took is judged so long after its time: messages of all partitions have come by then."""
-DELAYS_A_TURN: Final = 100
-"""Records of delays between two looks at everything else."""
+"""Longest time of a delayed fetch; short against `INPUT_DELAY_NS`."""
+DELAYS_PER_POLL: Final = 100
+"""Records of delays between two polls of the other inputs."""
 
 
-class _Heard(NamedTuple):
-    """Evidence that the links stage took."""
+class _Evidence(NamedTuple):
+    """A `LinkEvent` that the links stage has decoded."""
 
     partition: int
     offset: int
@@ -52,196 +53,189 @@ class AlertsStage:
 
     def __init__(self, context: WorkerContext) -> None:
         self.context = context
-        self.partitions = Ownership(context, "alerts", LINKS, self._follow)
-        self._numbers: set[int] = set()
-        self._partitions = 0
-        self._feed: AlertsFeed | None = None
-        self._heard: list[_Heard] = []
-        """What was heard before it is known from where on it counts."""
-        self._heard_from: dict[int, int] = {}
-        """Partition of `fabric.links` to the offset from which on the links stage is listened to."""
-        self._delays: AIOKafkaConsumer | None = None
-        self._delays_missing: dict[TopicPartition, int] = {}
-        self._promises_from_ns = 0
-        """Append time from which on the first reader of delays must begin."""
-        self._late_told = 0
-        context.evidence_tap = self._hear
+        self.partitions = Ownership(context, "alerts", LINKS, self._run)
+        self._partition_count = 0
+        self._inputs: AlertInputs | None = None
+        """Set once evidence from the links stage can be added."""
+        self._early_evidence: list[_Evidence] = []
+        """Evidence that came before that."""
+        self._tap_from: dict[int, int] = {}
+        """Partition of `fabric.links` to the offset from which the links stage provides its events."""
+        self._delays: AsyncTopicReader | None = None
+        self._delays_caught_up = True
+        self._delays_from_ns = 0
+        """Append time from which the first reader of delays starts."""
+        self._late_logged = 0
+        context.evidence_tap = self._add_evidence
 
-    async def _follow(self, generation: Generation) -> None:
-        self._numbers = {tp.partition for tp in generation.tps}
-        self._feed, self._heard, self._heard_from = None, [], {}
+    async def _run(self, generation: Generation) -> None:
+        """Restore the past of a generation's shards, then follow the inputs."""
+        self._inputs, self._early_evidence, self._tap_from = None, [], {}
         bootstrap, registry = self.context.settings.bootstrap, self.context.registry
-        self._partitions = await partition_count(bootstrap, LINKS.name)
+        self._partition_count = await partition_count(bootstrap, LINKS.name)
         alerts = await read_last(bootstrap, ALERTS, registry, lambda r: f"{r['alert_id']}")
         health = await read_last(bootstrap, LINK_HEALTH, registry)
-        thresholds = self.context.config.thresholds()
-        now_ns = self.context.log_clock.now_ns(time.monotonic_ns())
-        since_of = read_from(now_ns, thresholds, self._longest_s())
-        self._promises_from_ns = since_of[DELAYS.name]
-        feed = AlertsFeed(
-            [record for record, _ in alerts.values()], self._owned,
-            default_shard=self.context.settings.default_shard, topology=self.context.topology, registry=registry,
-            window_ns=self.context.settings.window_ms * MS, heard_from_ns=since_of[LINKS.name],
-            promises_from_ns=since_of[DELAYS.name],
-            log_offset_ns=self.context.clocks.log_offset_ns,
-        )  # fmt: skip
+        now_ns = self._log_now_ns()
+        since_of = read_from(now_ns, self.context.config.thresholds(), self._max_rule_s())
+        self._delays_from_ns = since_of[DELAYS.name]
+        inputs = self._new_inputs([record for record, _ in alerts.values()], since_of)
         for key, (record, at_ns) in health.items():
             if at_ns < since_of[LINK_HEALTH.name]:
-                feed.offer(Message(at_ns, LINK_HEALTH.name, -1, -1, key, None, record))
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=POLL_MS
-        )
-        await consumer.start()
+                inputs.add(Message(at_ns, LINK_HEALTH.name, -1, -1, key, None, record))
         try:
-            wanted = {topic: since_of[topic.name] for topic in MAIN}
-            missing = await self._seek(consumer, wanted, self._numbers)
-            links = {tp for tp in consumer.assignment() if tp.topic == LINKS.name}
-            ends = await consumer.end_offsets(list(links))
-            read_ns = {tp: since_of[tp.topic] for tp in missing}
-            while missing:
-                read_ns |= await self._read(feed, consumer)
-                for tp in list(missing):
-                    if await consumer.position(tp) >= missing[tp]:
-                        del missing[tp]
-                # what all have been read up to is judged and let go of: whole topics may be large
-                mark_ns = min((read_ns[tp] for tp in missing), default=0)
-                await self._publish(feed.advance(min(mark_ns - 1, now_ns - BEHIND_NS)))
-            # from here on the links stage, which reads and decodes the same messages, tells of them
-            consumer.pause(*links)
-            await self._listen(feed, {tp.partition: end for tp, end in ends.items()})
-            await self._begin(feed, generation)
-            behind = False
-            while True:
-                await self._read(feed, consumer, 0 if behind else POLL_MS)
-                behind = await self._read_delays(feed)
-                await self._judge(feed)
+            async with AsyncTopicReader(bootstrap, fetch_wait_ms=POLL_MS) as reader:
+                numbers = {tp.partition for tp in generation.tps}
+                starts = {topic: since(since_of[topic.name]) for topic in MAIN}
+                await reader.assign(starts, {LINKS: numbers})
+                await self._read_past(inputs, reader, since_of, now_ns)
+                links = {place for place in reader.ends if place[0] == LINKS.name}
+                # From here on, the links stage provides the events, which it reads and decodes anyway.
+                reader.pause(links)
+                self._start_tap(inputs, {place[1]: reader.ends[place] for place in links})
+                await self._finish_recovery(inputs, generation)
+                await self._follow(inputs, reader)
         finally:
-            await consumer.stop()
-            if self._delays is not None:
-                await self._delays.stop()
-                self._delays = None
+            await self._stop_delays()
 
-    def _owned(self, shard: str) -> bool:
-        return (murmur2(shard.encode()) & 0x7FFFFFFF) % self._partitions in self._numbers
+    def _new_inputs(self, alerts: list[codec.Record], since_of: dict[str, int]) -> AlertInputs:
+        settings = self.context.settings
+        return AlertInputs(
+            alerts,
+            lambda shard: self.partitions.owns(shard, self._partition_count),
+            default_shard=settings.default_shard,
+            topology=self.context.topology,
+            registry=self.context.registry,
+            window_ns=settings.window_ms * NS_PER_MS,
+            events_from_ns=since_of[LINKS.name],
+            delays_from_ns=since_of[DELAYS.name],
+            log_offset_ns=self.context.clocks.log_offset_ns,
+        )
 
-    async def _begin(self, feed: AlertsFeed, generation: Generation) -> None:
-        """Judge the past, then say that this worker can go on."""
-        now_ns = self.context.log_clock.now_ns(time.monotonic_ns()) - BEHIND_NS
-        await self._publish(feed.advance(now_ns))
-        self._feed = feed
+    async def _read_past(
+        self, inputs: AlertInputs, reader: AsyncTopicReader, since_of: dict[str, int], now_ns: int
+    ) -> None:
+        """Read all inputs to their present ends."""
+        read_ns = {place: since_of[place[0]] for place in reader.missing}
+        while reader.missing:
+            read_ns |= await self._read(inputs, reader)
+            await reader.caught_up()
+            # Process what all partitions have been read up to, to free memory: whole topics may be large.
+            mark_ns = min((read_ns[place] for place in reader.missing), default=0)
+            await self._publish(inputs.evaluate(min(mark_ns - 1, now_ns - INPUT_DELAY_NS)))
+
+    async def _finish_recovery(self, inputs: AlertInputs, generation: Generation) -> None:
+        """Evaluate the past, then report that this worker has recovered."""
+        await self._publish(inputs.evaluate(self._log_now_ns() - INPUT_DELAY_NS))
+        self._inputs = inputs
         generation.recovered.set()
-        log.info("alerts: %d stand", len(feed.open()))
+        log.info("alerts: %d active", len(inputs.open_ids()))
 
-    async def _listen(self, feed: AlertsFeed, heard_from: dict[int, int]) -> None:
-        self._heard_from, heard = heard_from, self._heard
-        self._feed, self._heard = feed, []
-        for each in heard:
-            self._hear(*each)
+    async def _follow(self, inputs: AlertInputs, reader: AsyncTopicReader) -> None:
+        has_more = False
+        while True:
+            await self._read(inputs, reader, 0 if has_more else POLL_MS)
+            has_more = await self._read_delays(inputs)
+            await self._evaluate(inputs)
 
-    def _hear(self, partition: int, offset: int, append_ns: int, event: codec.Record) -> None:
-        """Take evidence that the links stage took."""
-        heard = _Heard(partition, offset, append_ns, event)
-        if self._feed is None:
-            self._heard.append(heard)
-        elif offset >= self._heard_from.get(partition, offset):
-            self._feed.offer(Message(append_ns, LINKS.name, partition, offset, event["shard"], None, event))
+    # --------------------------------------------------------------------------------------- link evidence
+
+    def _start_tap(self, inputs: AlertInputs, tap_from: dict[int, int]) -> None:
+        """Start to add evidence from the links stage, that which came early first."""
+        self._tap_from, early = tap_from, self._early_evidence
+        self._inputs, self._early_evidence = inputs, []
+        for each in early:
+            self._add_evidence(*each)
+
+    def _add_evidence(self, partition: int, offset: int, append_ns: int, event: codec.Record) -> None:
+        """Take an event that the links stage has decoded."""
+        if self._inputs is None:
+            self._early_evidence.append(_Evidence(partition, offset, append_ns, event))
+        elif offset >= self._tap_from.get(partition, offset):
+            key = event["shard"]
+            self._inputs.add(Message(append_ns, LINKS.name, partition, offset, key, None, event))
+
+    # --------------------------------------------------------------------------------------- reading
 
     async def _read(
-        self, feed: AlertsFeed, consumer: AIOKafkaConsumer, wait_ms: int = POLL_MS
-    ) -> dict[TopicPartition, int]:
-        """Take in what has come; return up to when, in append time, each partition of it has been read."""
-        read_ns = {}
-        for tp, found in (await consumer.getmany(timeout_ms=wait_ms)).items():
-            for message in found:
-                read_ns[tp] = message.timestamp * MS
-                if message.topic == LINKS.name and message.offset >= self._heard_from.get(
-                    message.partition, message.offset + 1
-                ):
-                    continue
-                self.context.log_clock.observe(message.timestamp * MS, time.monotonic_ns())
-                feed.offer(_as_message(message))
+        self, inputs: AlertInputs, reader: AsyncTopicReader, wait_ms: int = POLL_MS
+    ) -> dict[Place, int]:
+        """Add new messages; return the append time up to which each of their partitions has been read."""
+        read_ns: dict[Place, int] = {}
+        for message in await reader.poll(wait_ms / 1e3):
+            read_ns[message.topic, message.partition] = message.append_ns
+            is_tapped = message.topic == LINKS.name and message.offset >= self._tap_from.get(
+                message.partition, message.offset + 1
+            )
+            if not is_tapped:
+                self.context.log_clock.observe(message.append_ns, time.monotonic_ns())
+                inputs.add(_as_input(message))
         return read_ns
 
-    async def _read_delays(self, feed: AlertsFeed) -> bool:
-        """Read what NICs measured, as long as latencies are promised; return whether there is more."""
-        back_s = self._longest_s()
+    async def _read_delays(self, inputs: AlertInputs) -> bool:
+        """Read the delays while there are latency rules; return whether there are more at once."""
+        back_s = self._max_rule_s()
         if not back_s:
-            self._promises_from_ns = 0
-            if self._delays is not None:
-                await self._delays.stop()
-                self._delays, self._delays_missing = None, {}
+            self._delays_from_ns = 0
+            await self._stop_delays()
             return False
         if self._delays is None:
-            self._delays = AIOKafkaConsumer(
-                bootstrap_servers=self.context.settings.bootstrap, group_id=None, enable_auto_commit=False
-            )
-            await self._delays.start()
-            now_ns = self.context.log_clock.now_ns(time.monotonic_ns())
-            begun_ns, self._promises_from_ns = self._promises_from_ns, 0
-            since_ns = begun_ns or read_from(now_ns, self.context.config.thresholds(), back_s)[DELAYS.name]
-            self._delays_missing = await self._seek(self._delays, {DELAYS: since_ns}, set())
-        found = await self._delays.getmany(timeout_ms=0, max_records=DELAYS_A_TURN)
-        for messages in found.values():
-            for message in messages:
-                if self._wanted(feed, message.key):
-                    feed.offer(_as_message(message))
-        for tp in list(self._delays_missing):
-            if await self._delays.position(tp) >= self._delays_missing[tp]:
-                del self._delays_missing[tp]
-        return sum(map(len, found.values())) >= DELAYS_A_TURN
+            self._delays = await self._start_delays(back_s)
+        found = await self._delays.poll(0.0, DELAYS_PER_POLL)
+        for message in found:
+            if self._is_wanted(inputs, message.key):
+                inputs.add(_as_input(message))
+        self._delays_caught_up = await self._delays.caught_up()
+        return len(found) >= DELAYS_PER_POLL
 
-    def _longest_s(self) -> float:
-        """Return the longest time that a promise may be broken until it is told, in s; 0 without any."""
+    async def _start_delays(self, back_s: float) -> AsyncTopicReader:
+        reader = AsyncTopicReader(self.context.settings.bootstrap)
+        await reader.consumer.start()
+        self._delays = reader
+        from_ns, self._delays_from_ns = self._delays_from_ns, 0
+        if not from_ns:
+            from_ns = read_from(self._log_now_ns(), self.context.config.thresholds(), back_s)[DELAYS.name]
+        await reader.assign({DELAYS: since(from_ns)})
+        return reader
+
+    async def _stop_delays(self) -> None:
+        if self._delays is not None:
+            await self._delays.consumer.stop()
+        self._delays, self._delays_caught_up = None, True
+
+    def _max_rule_s(self) -> float:
+        """Return the longest time for which a latency rule may be broken before its alert, in s; 0 without
+        any."""
         return max((rule["for_s"] for rule in self.context.config.latency_rules()), default=0.0)
 
-    def _wanted(self, feed: AlertsFeed, key: bytes | None) -> bool:
-        """Return whether a NIC's delays may matter to a promise of now, or to one that is judged still."""
-        nic = (key or b"").decode("utf-8", "replace")
+    def _is_wanted(self, inputs: AlertInputs, nic: str) -> bool:
+        """Return whether a NIC's delays may matter to a present rule, or to one that is still evaluated."""
         groups = groups_of(self.context.inventory.member(nic))
         rules = self.context.config.latency_rules()
-        told = any(rule["from_group"] in groups or rule["to_group"] in groups for rule in rules)
-        return told or feed.wants_delays(nic)
+        has_rule = any(rule["from_group"] in groups or rule["to_group"] in groups for rule in rules)
+        return has_rule or inputs.wants_delays(nic)
 
-    async def _judge(self, feed: AlertsFeed) -> None:
-        now_ns = self.context.log_clock.now_ns(time.monotonic_ns()) - BEHIND_NS
-        feed.wiring.topology = self.context.topology
-        await self._publish(feed.advance(now_ns))
-        if not self._delays_missing:
-            await self._publish(feed.advance_delays(now_ns))
-        for message, error in feed.refused:
-            await (await send_reject(self.context, RejectedMessage(message), message.value, "solve", error))
-        feed.refused.clear()
-        if feed.late > self._late_told:
+    # --------------------------------------------------------------------------------------- evaluation
+
+    async def _evaluate(self, inputs: AlertInputs) -> None:
+        to_ns = self._log_now_ns() - INPUT_DELAY_NS
+        inputs.wiring.topology = self.context.topology
+        await self._publish(inputs.evaluate(to_ns))
+        if self._delays_caught_up:
+            await self._publish(inputs.evaluate_delays(to_ns))
+        for message, error in inputs.invalid:
+            rejected = RejectedMessage(message)
+            await (await send_reject(self.context, rejected, message.value, "solve", error))
+        inputs.invalid.clear()
+        if inputs.late > self._late_logged:
             log.warning(
-                "alerts: %d messages came more than %d ms after the log took them: a replay may tell them"
-                " otherwise", feed.late - self._late_told, BEHIND_NS // MS,
-            )  # fmt: skip
-            self._late_told = feed.late
+                "alerts: %d messages came more than %d ms after their append time: a replay may differ",
+                inputs.late - self._late_logged,
+                INPUT_DELAY_NS // NS_PER_MS,
+            )
+            self._late_logged = inputs.late
 
-    async def _seek(
-        self, consumer: AIOKafkaConsumer, since_of: dict[Topic, int], links: set[int]
-    ) -> dict[TopicPartition, int]:
-        """Set the consumer to times, ns; return the end offsets of partitions that hold more. `links`: the
-        partitions of `fabric.links` that are read."""
-        bootstrap, since_ms = self.context.settings.bootstrap, {}
-        for topic, since_ns in since_of.items():
-            for number in range(await partition_count(bootstrap, topic.name)):
-                if topic is not LINKS or number in links:
-                    since_ms[TopicPartition(topic.name, number)] = max(0, since_ns // MS)
-        consumer.assign(list(since_ms))
-        ends = await consumer.end_offsets(list(since_ms))
-        starts = await consumer.offsets_for_times(since_ms)
-        missing = {}
-        for tp in since_ms:
-            start = starts.get(tp)
-            offset = ends[tp] if start is None else start.offset
-            consumer.seek(tp, offset)
-            if offset < ends[tp]:
-                missing[tp] = ends[tp]
-        return missing
-
-    async def _publish(self, found: list[tuple[str, codec.Record]]) -> None:
-        """Publish alerts, and wait for the log: what is not there is raised by the next owner."""
+    async def _publish(self, found: Published) -> None:
+        """Publish alerts and wait for the log: the next owner raises alerts that are not in the log."""
         sent = []
         for key, record in found:
             log.info("alerts: %s %s: %s", record["state"], record["alert_id"], record["text"])
@@ -249,9 +243,11 @@ class AlertsStage:
             sent.append(await self.context.send_bytes(ALERTS.name, key, value))
         await asyncio.gather(*sent)
 
+    def _log_now_ns(self) -> int:
+        return self.context.log_clock.now_ns(time.monotonic_ns())
 
-def _as_message(message: ConsumerRecord[bytes, bytes]) -> Message:
-    key = (message.key or b"").decode("utf-8", "replace")
+
+def _as_input(message: TopicMessage) -> Message:
     return Message(
-        message.timestamp * MS, message.topic, message.partition, message.offset, key, message.value
+        message.append_ns, message.topic, message.partition, message.offset, message.key, message.value
     )

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas import codec
-from schemas.sanity import sound_offsets
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, PROBES
+from schemas.validation import validate_offsets
 from streams.clock.solver import ShardClocks, SolveParameters
 from streams.clock.validation import validate_fits
 from streams.clock.window_barrier import CompleteWindow, WindowBarrier
-from streams.links.probe_schedule_stage import TurnsKeeper
+from streams.links.probe_schedule_stage import SchedulePublisher
 from streams.runtime.assignment import KeyedState, Message, PartitionState
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import partition_count, read_tail
@@ -58,7 +58,7 @@ class ClockStage(ShardStage[_Shard]):
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
         self.window_ns = context.settings.window_ms * NS_PER_MS
-        self._schedules = TurnsKeeper(context, lambda: [name for _, name, _ in self.shards()])
+        self._schedules = SchedulePublisher(context, lambda: [name for _, name, _ in self.shards()])
         self._arrived = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, "solve")
 
@@ -75,7 +75,7 @@ class ClockStage(ShardStage[_Shard]):
             CLOCK_OFFSETS.name,
             TAIL_RECORDS,
             registry,
-            lambda record, append_ns: sound_offsets(record, append_ns, self.window_ns)[0],
+            lambda record, append_ns: validate_offsets(record, append_ns, self.window_ns)[0],
         )
         count = await partition_count(bootstrap, PROBES.name)
         sources = [f"{PROBES.name}/{number}" for number in range(count)]

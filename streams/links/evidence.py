@@ -66,7 +66,7 @@ class Evidence(PathTable):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lines: Mapping[str, ClockLine] = {}
+        self.clock_models: Mapping[str, ClockLine] = {}
         """NIC to its clock model, of those whose clock is usable."""
         self.log_offset_ns = 0
         """Fabric time minus log append time."""
@@ -128,9 +128,9 @@ class Evidence(PathTable):
 
         Use the NIC's clock model if there is one, else the recent minimum lag between its clock and the log.
         """
-        line = self.lines.get(name)
-        if line is not None:
-            offset_ns = line.offset_ns + line.drift_ppb * 1e-9 * (clock_ns - line.at_ns)
+        model = self.clock_models.get(name)
+        if model is not None:
+            offset_ns = model.offset_ns + model.drift_ppb * 1e-9 * (clock_ns - model.at_ns)
             at_ns = clock_ns + round(offset_ns) - self.log_offset_ns
             if abs(append_ns - at_ns) < LAG_JUMP_NS:
                 nic.now_ns = max(nic.now_ns, at_ns)

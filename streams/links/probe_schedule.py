@@ -1,7 +1,7 @@
-"""Turns for a shard's probers: who looks at which links when, so that each is looked at in even steps.
+"""Probe schedules of a shard: the slots of all NICs, planned together so that every link is probed evenly.
 
-In: the pace of each prober, the paths that are known, the clocks. Out: `ProbeSchedule` of each NIC. How ways are
-chosen stands in native/core/turns.c. Pure; the same input gives the same turns.
+The plan uses the slots that each prober announces and the known routes. native/core/probe_schedule.c chooses
+the paths. The same input gives the same plan.
 """
 
 from __future__ import annotations
@@ -14,115 +14,130 @@ from typing import Any, Final
 import numpy as np
 
 from native.core import ClockLine
-from native.core.turns import plan_schedule
+from native.core.probe_schedule import plan_schedule
 from streams.runtime.route_table import REQUEST, RouteTable
 
 __all__ = ["Plan", "plan_shard", "records_of"]
 
 Record = dict[str, Any]
-FlowRoute = tuple[str, int]
-"""Peer, source port."""
+PathKey = tuple[str, int]
+"""Peer, entropy value."""
 
-ROUNDS: Final = 2
-"""Turns of a round for each way of a NIC that has most: more make the choice of ways evener over pairs."""
-MOST_TURNS: Final = 512
-MOST_SHOTS: Final = 9
+SLOTS_PER_PATH: Final = 2
+"""Probes in a schedule's cycle for each path of the NIC with most: more make the choice of paths more even.
+"""
+MAX_SLOTS: Final = 512
+"""Slots in a cycle; bounds the size of a record."""
+MAX_PROBES_PER_SLOT: Final = 9
+"""Probes in one slot that the planner supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The turns of one NIC. `phase`: share of a turn by which it begins after the others' common start."""
+    """The schedule of one NIC. `phase`: offset from the common start, as a share of a slot."""
 
-    turn_ns: int
-    shots: int
+    slot_ns: int
+    probes_per_slot: int
     phase: float
-    ways: tuple[FlowRoute, ...]
-    """Of each shot of a round, turn by turn."""
+    paths: tuple[PathKey, ...]
+    """Path of each probe of a cycle, slot by slot."""
 
 
-def plan_shard(paces: Mapping[str, tuple[int, int]], paths: RouteTable) -> dict[str, Plan]:
-    """Return NIC to its plan, of those with a path that anything is known of.
+def plan_shard(probe_slots: Mapping[str, tuple[int, int]], routes: RouteTable) -> dict[str, Plan]:
+    """Return NIC to its plan, for NICs with a known path.
 
-    `paces`: NIC to (ns from turn to turn, paths in each). NICs of one pace are planned together; the phases
-    of their turns are spread evenly, in an order that is drawn from their names.
+    `probe_slots`: NIC to (ns between slots, probes per slot). NICs with equal slots are planned together.
+    Their phases are spread evenly, in an order drawn from their names.
     """
-    ways = _ways(paths, paces)
+    paths = _known_paths(routes, probe_slots)
     groups: dict[tuple[int, int], list[str]] = {}
-    for nic in sorted(ways):
-        turn_ns, shots = paces[nic]
-        groups.setdefault((turn_ns, min(shots, MOST_SHOTS)), []).append(nic)
+    for nic in sorted(paths):
+        slot_ns, probes = probe_slots[nic]
+        groups.setdefault((slot_ns, min(probes, MAX_PROBES_PER_SLOT)), []).append(nic)
     plans: dict[str, Plan] = {}
-    for (turn_ns, shots), nics in sorted(groups.items()):
-        plans |= _planned(turn_ns, shots, nics, ways, paths)
+    for (slot_ns, probes), nics in sorted(groups.items()):
+        plans |= _plan_group(slot_ns, probes, nics, paths, routes)
     return plans
 
 
-def _ways(paths: RouteTable, paces: Mapping[str, tuple[int, int]]) -> dict[str, list[FlowRoute]]:
-    found: dict[str, list[FlowRoute]] = {}
-    for nic, peer in paths.pairs():
-        if nic in paces:
-            ports = sorted(port for leg, port in paths.paths(nic, peer) if leg == REQUEST)
-            if ports:
-                found.setdefault(nic, []).extend((peer, port) for port in ports)
-    return {nic: sorted(ways) for nic, ways in found.items()}
+def _known_paths(routes: RouteTable, probe_slots: Mapping[str, tuple[int, int]]) -> dict[str, list[PathKey]]:
+    found: dict[str, list[PathKey]] = {}
+    for nic, peer in routes.pairs():
+        if nic in probe_slots:
+            values = sorted(path for leg, path in routes.paths(nic, peer) if leg == REQUEST)
+            if values:
+                found.setdefault(nic, []).extend((peer, path) for path in values)
+    return {nic: sorted(paths) for nic, paths in found.items()}
 
 
-def _planned(
-    turn_ns: int, shots: int, nics: list[str], ways: Mapping[str, list[FlowRoute]], paths: RouteTable
+def _plan_group(
+    slot_ns: int, probes: int, nics: list[str], paths: Mapping[str, list[PathKey]], routes: RouteTable
 ) -> dict[str, Plan]:
+    """Plan the NICs with equal slots."""
     numbers: dict[str, int] = {}
-    hop_link: list[int] = []
-    hop_start, way_start = [0], [0]
+    path_link: list[int] = []
+    link_start, path_start = [0], [0]
     for nic in nics:
-        for peer, port in ways[nic]:
-            # the first link of each direction is not looked at: stamps are taken behind its queue
-            links = paths.forward(nic, peer, port)[1:] + paths.reverse(nic, peer, port)[1:]
-            hop_link += [numbers.setdefault(link, len(numbers)) for link in dict.fromkeys(links)]
-            hop_start.append(len(hop_link))
-        way_start.append(len(hop_start) - 1)
-    drawn = sorted(range(len(nics)), key=lambda at: (zlib.crc32(nics[at].encode()), nics[at]))
+        for peer, path in paths[nic]:
+            # The first link of each direction is left out: timestamps are taken behind its queue.
+            links = routes.forward(nic, peer, path)[1:] + routes.reverse(nic, peer, path)[1:]
+            path_link += [numbers.setdefault(link, len(numbers)) for link in dict.fromkeys(links)]
+            link_start.append(len(path_link))
+        path_start.append(len(link_start) - 1)
+    order = sorted(range(len(nics)), key=lambda at: (zlib.crc32(nics[at].encode()), nics[at]))
     phase = np.zeros(len(nics))
-    phase[drawn] = np.arange(len(nics)) / len(nics)
-    most = max(len(ways[nic]) for nic in nics)
-    turns = min(MOST_TURNS, max(1, -(-ROUNDS * most // shots)))
+    phase[order] = np.arange(len(nics)) / len(nics)
+    max_paths = max(len(paths[nic]) for nic in nics)
+    slots = min(MAX_SLOTS, max(1, -(-SLOTS_PER_PATH * max_paths // probes)))
     chosen = plan_schedule(
-        way_start, hop_start, hop_link, len(numbers), phase, turns=turns, shots=shots, seed=len(nics)
+        path_start,
+        link_start,
+        path_link,
+        len(numbers),
+        phase,
+        slots=slots,
+        probes_per_slot=probes,
+        seed=len(nics),
     )
     return {
         nic: Plan(
-            turn_ns, shots, float(phase[at]), tuple(ways[nic][way] for way in chosen[at].ravel().tolist())
+            slot_ns,
+            probes,
+            float(phase[at]),
+            tuple(paths[nic][number] for number in chosen[at].ravel().tolist()),
         )
         for at, nic in enumerate(nics)
     }
 
 
 def records_of(
-    plans: Mapping[str, Plan], shard: str, lines: Mapping[str, ClockLine], now_ns: int
+    plans: Mapping[str, Plan], shard: str, models: Mapping[str, ClockLine], now_ns: int
 ) -> dict[str, Record]:
-    """Return NIC to its `ProbeSchedule`, of those whose clock is known. `now_ns`: fabric time.
+    """Return NIC to its `ProbeSchedule`, for NICs with a known clock. `now_ns`: fabric time.
 
-    Turns begin at round times, so that a plan made anew goes on where the last one was.
+    Cycles begin at multiples of their length, so that a new plan continues where the last one was.
     """
     records = {}
     for nic, plan in plans.items():
-        line = lines.get(nic)
-        if line is None:
+        model = models.get(nic)
+        if model is None:
             continue
-        begin_ns = now_ns - now_ns % (plan.turn_ns * (len(plan.ways) // plan.shots))
-        peers = list(dict.fromkeys(peer for peer, _ in plan.ways))
+        cycle_ns = plan.slot_ns * (len(plan.paths) // plan.probes_per_slot)
+        begin_ns = now_ns - now_ns % cycle_ns
+        peers = list(dict.fromkeys(peer for peer, _ in plan.paths))
         number = {peer: at for at, peer in enumerate(peers)}
         records[nic] = {
             "nic": nic,
             "shard": shard,
             "planned_ns": now_ns,
-            "begin_ns": begin_ns + round(plan.phase * plan.turn_ns),
-            "slot_ns": float(plan.turn_ns),
-            "probes_per_slot": plan.shots,
-            "clock_at_ns": line.at_ns,
-            "offset_ns": line.offset_ns,
-            "drift_ppb": line.drift_ppb,
+            "begin_ns": begin_ns + round(plan.phase * plan.slot_ns),
+            "slot_ns": float(plan.slot_ns),
+            "probes_per_slot": plan.probes_per_slot,
+            "clock_at_ns": model.at_ns,
+            "offset_ns": model.offset_ns,
+            "drift_ppb": model.drift_ppb,
             "peers": peers,
-            "peer": [number[peer] for peer, _ in plan.ways],
-            "path": [port for _, port in plan.ways],
+            "peer": [number[peer] for peer, _ in plan.paths],
+            "path": [path for _, path in plan.paths],
         }
     return records

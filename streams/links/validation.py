@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schemas import codec
-from schemas.sanity import MAX_NS
+from schemas.validation import MAX_NS
 
 __all__ = ["validate_link_event"]
 

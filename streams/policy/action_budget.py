@@ -38,7 +38,7 @@ class ActionBudget:
         self._forget(now_ns)
         if flow_id in self._moved:
             return None
-        max_moves = limits.most_moves(flows, 1.0 if urgent else 1 - RESERVED_SHARE)
+        max_moves = limits.max_moves(flows, 1.0 if urgent else 1 - RESERVED_SHARE)
         return "MOVED_SHARE" if len(self._moved) >= max_moves else None
 
     def check_rate(self, flow_id: str, host: str, limits: Limits, now_ns: int) -> str | None:

@@ -17,7 +17,7 @@ from schemas.kafka.async_reader import AsyncTopicReader, partition_count
 from schemas.kafka.partitioning import owns
 from schemas.kafka.start import since
 from schemas.records import Decision
-from schemas.sanity import EPOCH_AHEAD_MS
+from schemas.validation import EPOCH_AHEAD_MS
 from schemas.topics import DECISIONS, POLICY_CYCLES
 from streams.alerts.ordered_inputs import Message
 from streams.policy.cycle import Outgoing
@@ -67,7 +67,6 @@ class PolicyStage:
     async def _follow(self, generation: Generation) -> None:
         """Recover the policies of the assigned partitions, then run them."""
         bootstrap, registry = self.context.settings.bootstrap, self.context.registry
-        numbers = {tp.partition for tp in generation.tps}
         count = await partition_count(bootstrap, POLICY_CYCLES.name)
         began_ns = self.context.log_clock.now_ns(time.monotonic_ns())
         past = await self._earlier_decisions(began_ns)

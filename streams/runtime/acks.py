@@ -6,11 +6,11 @@ before its predecessors.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["OrderedAcks", "pop_before"]
+__all__ = ["OrderedAcks"]
 
 
 class OrderedAcks:
@@ -36,11 +36,3 @@ class OrderedAcks:
             del self._pending[offset]
             ready.append(message)
         return ready
-
-
-def pop_before(kept: deque[tuple[int, int]], before_ns: int) -> list[int]:
-    """Remove the (ns, offset)s before a time from the front; return their offsets."""
-    offsets = []
-    while kept and kept[0][0] < before_ns:
-        offsets.append(kept.popleft()[1])
-    return offsets

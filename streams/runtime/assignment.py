@@ -80,7 +80,8 @@ class Ownership:
 
     def owns(self, key: str, partitions: int) -> bool:
         """Return whether the key's partition, of so many, is assigned to this worker."""
-        return any(tp.partition == partition_of(key, partitions) for tp in self.generation.tps)
+        number = partition_of(key, partitions)
+        return any(tp.partition == number for tp in self.generation.tps)
 
     def register(self) -> None:
         """Add the agent that reads the partitions to the app; by default there is none."""

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from schemas import codec
-from schemas.sanity import MAX_NS
 from schemas.topics import FLOW_ROUTES
+from schemas.validation import MAX_NS
 from streams.runtime.route_table import is_link, split_pair
 
 __all__ = ["NO_ROUTES", "FlowRoute", "FlowRouteTable"]

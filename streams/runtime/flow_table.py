@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from schemas import codec
-from schemas.sanity import MAX_NS
 from schemas.topics import FLOWS
+from schemas.validation import MAX_NS
 from streams.runtime.route_table import is_link
 
 __all__ = ["FlowOnLink", "FlowTable", "LiveFlow", "LiveFlows", "Report", "report_of"]

@@ -10,8 +10,8 @@ import logging
 from typing import Any, Final
 
 from schemas import codec
-from schemas.sanity import MAX_NS
 from schemas.topics import CONFIG
+from schemas.validation import MAX_NS
 from streams.runtime.thresholds import Thresholds
 
 __all__ = ["EVERYONE", "LiveConfig"]

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from schemas import codec
-from schemas.sanity import MAX_NS
 from schemas.topics import PATHS
 from schemas.topology import Topology
+from schemas.validation import MAX_NS
 
 __all__ = ["NO_ROUTE", "Route", "RouteTable", "link_rate_bps", "pair_key", "split_pair"]
 

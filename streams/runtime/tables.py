@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 from native.core import ClockLine
 from schemas import codec
-from schemas.sanity import MAX_NS, sound_offsets
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
+from schemas.validation import MAX_NS, validate_offsets
 from streams.clock.filter import HOLDOVER, SYNCED, UNSYNCED
 
 __all__ = ["ClockTable", "GlobalTable", "Inventory", "Member", "split_host"]
@@ -198,7 +198,7 @@ class ClockTable:
         if value is None:
             return
         decoded = codec.decode(value, "ClockOffsets", registry)
-        record, left_out = sound_offsets(decoded, append_ns, self._window_ns)
+        record, left_out = validate_offsets(decoded, append_ns, self._window_ns)
         if left_out:
             log.warning(
                 "%s: window %d: ignored %d implausible clocks", self.topic, record["window"], left_out

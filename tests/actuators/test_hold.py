@@ -16,7 +16,7 @@ from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
 from schemas import codec
-from schemas.limits import MOST_VERSION, Limits
+from schemas.limits import MAX_VERSION, Limits
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS
 
 S = 1_000_000_000
@@ -52,7 +52,7 @@ def decision(flow_id, to_path, **fields):
 @pytest.fixture
 def fleet(tmp_path, start_act, log):
     """A simulated fleet that owns its flows, its actuator, and what lets it run on until something is so."""
-    run = Simulation(SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0), tell=())
+    run = Simulation(SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0), topics=())
     hosts = run.fleet.node_ids[: run.fleet.shape.hosts]
     log.put(CONFIG.name, "*", config(allowed_actions=list(live_config.ACTIONS)))
     act = start_act(*hosts)
@@ -157,7 +157,7 @@ def test_an_emergency_stop_goes_to_hosts_with_a_mode_of_their_own_and_remembers_
 
 def test_an_emergency_stop_can_be_written_whatever_version_a_record_claims():
     """Also the limits that follow from it fit into a report."""
-    for version in (MOST_VERSION, 2**63 - 1):
+    for version in (MAX_VERSION, 2**63 - 1):
         claimed = live_config.held({}, revert=False, now_ns=0)[0] | {"version": version}
         records = live_config.held({"*": claimed}, revert=True, now_ns=0)
         found = codec.decode(codec.encode(CONFIG.record, records[0]), CONFIG.record)

@@ -166,7 +166,7 @@ def test_readers_of_a_writer_that_never_ends_its_writing_give_up(page, reader):
         file.seek(320)
         file.write(os.urandom(2 * writer.COPY_BYTES))
     began = time.monotonic()
-    with pytest.raises(ClockError, match="spoilt"):
+    with pytest.raises(ClockError, match="corrupt"):
         clock.now()
     assert time.monotonic() - began < 2
     assert reader("now", page.path) == [-2]

@@ -140,8 +140,8 @@ def test_page_with_right_checksums_and_mad_numbers_never_crashes_a_reader(
 
 
 def test_layout_constants_are_whole():
-    assert _page.LINE.size == _page.LINE_BYTES
+    assert _page.MODEL.size == _page.MODEL_BYTES
     assert (
-        _page.LINE_BYTES + _page.CLOCKS * _page.CLOCK.size + _page.NICS * _page.NIC.size == _page.COPY_BYTES
+        _page.MODEL_BYTES + _page.CLOCKS * _page.CLOCK.size + _page.NICS * _page.NIC.size == _page.COPY_BYTES
     )
     assert raw_ns() > 0

@@ -85,7 +85,7 @@ def test_writer_header_and_package_agree_on_the_layout(made, reader, compiler):
         "SEQUENCE": writer.SEQUENCE_AT,
         "COPY": writer.COPY_AT,
     }.items():
-        assert re.search(rf"#define FT_PAGE_{name} {value}u", header), name
+        assert re.search(rf"#define FT_PAGE_{name}\s+{value}u", header), name
 
 
 def exact(whole_and_rest):
@@ -215,9 +215,9 @@ def spoil(path, at, data):
         (lambda path: os.truncate(path, 30000), PageUnusable, BAD_PAGE),
         (lambda path: spoil(path, 0, b"X"), PageUnusable, BAD_PAGE),
         (lambda path: spoil(path, 8, b"\2\0\0\0"), WrongVersion, VERSION),
-        (lambda path: spoil(path, 70, b"spoilt"), PageUnusable, BAD_PAGE),
-        (lambda path: spoil(path, 330, b"spoilt"), PageUnusable, BAD_PAGE),
-        (lambda path: spoil(path, 330 + 320 + 40, b"spoilt"), PageUnusable, BAD_PAGE),
+        (lambda path: spoil(path, 70, b"corrupt"), PageUnusable, BAD_PAGE),
+        (lambda path: spoil(path, 330, b"corrupt"), PageUnusable, BAD_PAGE),
+        (lambda path: spoil(path, 330 + 320 + 40, b"corrupt"), PageUnusable, BAD_PAGE),
         (lambda path: (path.unlink(), path.mkdir()), PageUnusable, BAD_PAGE),
         (lambda path: (path.unlink(), os.mkfifo(path)), PageUnusable, BAD_PAGE),
     ],

@@ -169,11 +169,11 @@ def test_ways_are_those_of_the_fewest_links_and_lead_through_no_host() -> None:
         "nodes": [{"name": f"h{n}", "kind": "host"} for n in (1, 2, 3)],
         "links": [{"ends": each} for each in ends],
     }))  # fmt: skip
-    ways = found.ways("h2", "h3")
-    assert len(ways) == 3
-    assert all(len(way) == 4 and way[0] == "h2:a>l1:2" and way[-1] == "l2:2>h3:a" for way in ways)
-    assert found.ways("h2", "h2") == found.ways("h2", "nowhere") == []
-    assert found.ways("l1", "s1", 1) == [("l1:s1>s1:l1",)]
+    routes = found.routes("h2", "h3")
+    assert len(routes) == 3
+    assert all(len(way) == 4 and way[0] == "h2:a>l1:2" and way[-1] == "l2:2>h3:a" for way in routes)
+    assert found.routes("h2", "h2") == found.routes("h2", "nowhere") == []
+    assert found.routes("l1", "s1", 1) == [("l1:s1>s1:l1",)]
 
 
 def test_a_file_is_taken_anew_when_it_changes_and_a_bad_one_changes_nothing(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ PAGE_BYTES = 20480
 SEQUENCE_AT = 256
 COPY_AT = 320
 COPY_BYTES = 8512
-LINE_BYTES = 320
+MODEL_BYTES = 320
 CLOCKS = 32
 NICS = 64
 RETIRED = 1
@@ -163,7 +163,7 @@ def read_model(copy: bytes, sequence: int) -> Model | None:
         source,
         domain,
     ) = MODEL.unpack_from(copy)
-    if crc != zlib.crc32(copy[4:LINE_BYTES]) or state > SYNCED or clocks > CLOCKS or nics > NICS:
+    if crc != zlib.crc32(copy[4:MODEL_BYTES]) or state > SYNCED or clocks > CLOCKS or nics > NICS:
         return None
     if not all(map(math.isfinite, (rate, slew, bound, growth, wander))) or bound < 0 or growth < 0:
         return None
@@ -218,12 +218,12 @@ def read_model(copy: bytes, sequence: int) -> Model | None:
 
 def read_tables(copy: bytes, model: Model) -> Tables | None:
     """Return the clocks of a copy by name, of clocks and of NICs; None if the copy is incomplete."""
-    if zlib.crc32(copy[LINE_BYTES:COPY_BYTES]) != model.tables_crc:
+    if zlib.crc32(copy[MODEL_BYTES:COPY_BYTES]) != model.tables_crc:
         return None
     clocks = []
     for number in range(model.clocks):
         name, state, _, at, offset, drift, bound, growth, wander, since = CLOCK.unpack_from(
-            copy, LINE_BYTES + number * CLOCK.size
+            copy, MODEL_BYTES + number * CLOCK.size
         )
         sane = all(map(math.isfinite, (offset, drift, bound, growth, wander))) and state <= SYNCED
         if not sane or min(bound, growth, wander) < 0 or max(abs(offset), abs(at)) > MAX_NS:
@@ -231,7 +231,7 @@ def read_tables(copy: bytes, model: Model) -> Tables | None:
         row = ClockModel(state, at, offset, drift * 1e-9, bound, growth * 1e-9, wander * 1e-18, since)
         clocks.append((_text(name), row))
     found = dict(reversed(clocks))
-    nics_at = LINE_BYTES + CLOCKS * CLOCK.size
+    nics_at = MODEL_BYTES + CLOCKS * CLOCK.size
     for number in range(model.nics):
         name, clock = NIC.unpack_from(copy, nics_at + number * NIC.size)
         if clock < len(clocks):

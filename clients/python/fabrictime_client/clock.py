@@ -190,7 +190,7 @@ class Clock:
     def _load(self) -> Model:
         """Read the model again. Raises PageUnusable if no complete copy can be read."""
         for _ in range(_TRIES):
-            copied = _copy_of(self._words, _page.LINE_BYTES)
+            copied = _copy_of(self._words, _page.MODEL_BYTES)
             if copied is None:
                 break
             model = _page.read_model(*copied)

@@ -140,7 +140,7 @@ def test_addresses_of_one_switch_are_one_switch_and_make_a_file() -> None:
     assert file.at("10.9.0.6") == ("leaf-10.0.1.1", "10.9.0.6")
     assert file.at("10.0.1.1") == ("leaf-10.0.1.1", None)
     assert len(file.cable_ids()) == 6
-    assert len(file.ways("a", "b")) == 2
+    assert len(file.routes("a", "b")) == 2
     assert file.rate_bps("a:e>leaf-10.0.0.1:a.e") == 25_000
 
 

@@ -39,7 +39,7 @@ def test_three_tiers_and_hosts_grouped_by_leaf_without_a_rack(state: FabricState
     route = ["h1:e>l1:1", "l1:2>s1:1", "s1:2>c1:1", "c1:2>s2:2", "s2:1>l2:2", "l2:1>h2:e"]
     maps = fabric.paths("h1/eth1", "h2/eth1", ports=1)
     for path in maps["paths"]:
-        path["hops"] = route
+        path["links"] = route
     for nic in ("h1/eth1", "h2/eth1"):
         fill(state, ("fabric.inventory", nic, fabric.nic(nic, rack=None, device="e")))
     fill(state, ("fabric.paths", "h1/eth1>h2/eth1", maps))

@@ -23,7 +23,7 @@ def test_flows_come_from_the_newest_reports_without_closed_ones(state: FabricSta
     assert fabric_frames.links_of_job(state.flows.flows(), "a", state) == set()
     fill(state, *fabric.fleet())
     lit = fabric_frames.links_of_job(state.flows.flows(), "a", state)
-    assert {state.cable_graph.name(each) for each in lit} == set(one["hops"])
+    assert {state.cable_graph.name(each) for each in lit} == set(one["links"])
     fill(state, ("fabric.flows", "h1", fabric.flows("h1", [])), at_ns=9 * S)
     assert state.flows.flows() == {}, "h3 has not reported for 8 s"
 

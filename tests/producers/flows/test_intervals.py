@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 
 from producers.flows.intervals import FlowRules, FlowTable, Registration
 from producers.flows.registrations import Registrations, parse_registration
-from producers.flows.service import AddressTable, FlowReporter
+from producers.flows.service.service import AddressTable, FlowReporter
 from producers.flows.socket_diag import TcpSocket
 from producers.inventory.nics import nic_record
 from producers.settings import FlowSettings, NicSettings

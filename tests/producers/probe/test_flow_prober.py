@@ -53,17 +53,17 @@ def test_ways_are_those_of_this_nics_open_flows_and_each_stands_once():
         report(
             flow(1),
             flow(2),
-            flow(3, peer="h3/eth1", hops=OTHER),
+            flow(3, peer="h3/eth1", links=OTHER),
             flow(4, nic="h1/eth2"),
-            flow(5, hops=[]),
-            flow(6, peer="", hops=OTHER),
+            flow(5, links=[]),
+            flow(6, peer="", links=OTHER),
         ),
         0.0,
     )
     assert taker.routes(0.0) == (PeerRoute("h2/eth1", tuple(ROUTE)), PeerRoute("h3/eth1", tuple(OTHER)))
     taker.update(report(flow(3, state="CLOSED"), whole=False), 0.5)
     assert taker.routes(0.5) == (PeerRoute("h2/eth1", tuple(ROUTE)),), "changes leave the others"
-    taker.update(report(flow(2, hops=OTHER, peer="h3/eth1")), 1.0)
+    taker.update(report(flow(2, links=OTHER, peer="h3/eth1")), 1.0)
     assert taker.routes(1.0) == (PeerRoute("h3/eth1", tuple(OTHER)),), "a whole report is all there is"
     taker.update(report(), 2.0)
     assert taker.routes(2.0) == ()
@@ -73,13 +73,13 @@ def test_a_flow_that_is_stuck_is_looked_at_a_while_and_one_that_idles_is_not():
     taker, way = LiveFlows(NIC), PeerRoute("h2/eth1", tuple(ROUTE))
     taker.update(report(flow()), 0.0)
     for second in range(1, 31):
-        taker.update(report(flow(rate_bps=0.0, hops=[] if second > 2 else ROUTE)), float(second))
+        taker.update(report(flow(rate_bps=0.0, links=[] if second > 2 else ROUTE)), float(second))
         assert taker.routes(float(second)) == ((way,) if second <= LIVE_S else ()), (
             "its old way is what matters"
         )
     taker.update(report(flow()), 31.0)
     assert taker.routes(31.0) == (way,)
-    taker.update(report(flow(source_port=9, hops=[])), 32.0)
+    taker.update(report(flow(source_port=9, links=[])), 32.0)
     assert taker.routes(32.0) == (), "from another port it goes another way"
 
 

@@ -69,8 +69,8 @@ def test_a_plan_is_set_once_on_the_engine_s_time_and_then_kept_where_it_is():
     assert engine.calls == [], "another NIC's"
     turns.on_schedule("h1/eth1", record, 0)
     turns.refresh()
-    [(call, at_ns, turn_ns, shots, ways)] = engine.calls
-    assert (call, turn_ns, shots) == ("set", 5e6, 2)
+    [(call, at_ns, slot_ns, probes_per_slot, ways)] = engine.calls
+    assert (call, slot_ns, probes_per_slot) == ("set", 5e6, 2)
     assert at_ns == pytest.approx(record["begin_ns"], abs=50_000)
     assert ways == [("h2/eth1", 9320), ("h3/eth1", 9321), ("h3/eth1", 9320), ("h2/eth1", 9321)]
     turns.refresh()

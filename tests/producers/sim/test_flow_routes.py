@@ -10,7 +10,7 @@ from streams.runtime.flow_routes import FlowRouteTable
 
 def fleet(**more: object) -> Simulation:
     given = {"nics": 16, "rate_pps": 0, "flow_s": 1000, "load": 0.1, **more}
-    return Simulation(SimSettings.model_validate(given), tell=(FLOW_ROUTES,))
+    return Simulation(SimSettings.model_validate(given), topics=(FLOW_ROUTES,))
 
 
 def told(run: Simulation, book: FlowRouteTable, seconds: float) -> list[str]:
@@ -31,10 +31,10 @@ def test_every_flow_has_its_way_there_and_back_and_others_over_every_spine() -> 
         assert list(found[flow.port].links) == flow.hops
         assert len(found) >= 32
         assert all(
-            way.reverse and way.reverse[0].startswith(peer.replace("/", ":")) for way in found.values()
+            route.reverse and route.reverse[0].startswith(peer.replace("/", ":")) for route in found.values()
         )
         if len(flow.hops) > 2:
-            assert len({way.links for way in found.values()}) > 1
+            assert len({route.links for route in found.values()}) > 1
     assert not told(run, book, 2), "nothing new"
 
 
@@ -43,11 +43,11 @@ def test_a_flow_that_moves_to_a_port_that_was_told_takes_the_way_that_was_told()
     told(run, book, 2)
     flow = next(flow for flow in run.flows() if len(flow.hops) > 2)
     nic, peer = (run.fleet.nic_ids[end] for end in (flow.source, flow.destination))
-    port, way = next(
-        (port, way) for port, way in book.of(nic, peer, 4791).items() if list(way.links) != flow.hops
+    port, route = next(
+        (port, route) for port, route in book.of(nic, peer, 4791).items() if list(route.links) != flow.hops
     )
     run.set_flow_path(flow.flow_id, port)
-    assert tuple(flow.hops) == way.links
+    assert tuple(flow.hops) == route.links
 
 
 def test_ways_are_told_anew_when_a_switch_sees_a_link_down() -> None:

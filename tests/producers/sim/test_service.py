@@ -133,23 +133,23 @@ def test_clocks_are_those_that_a_reader_can_compute_again():
 
 
 def test_workers_that_are_behind_are_waited_for_and_gone_ones_are_not() -> None:
-    readers = WorkerProgress(start_s=100.0)
-    readers.solved(90.0, 101.0)
-    assert not readers.late(120.0, 120.0), "nobody has solved a window of this fleet"
-    readers.solved(104.0, 107.0)
-    assert not readers.late(108.0, 108.0)
-    assert readers.late(110.0, 110.0)
-    readers.solved(106.0, 111.0)
-    assert not readers.late(110.0, 111.0), "nothing was sent meanwhile"
-    readers.solved(105.0, 112.0)
-    assert readers.solved_s == 106.0, "read again"
-    assert readers.late(112.0, 140.0)
-    assert not readers.late(112.0, 142.0), "nothing of theirs for half a minute"
+    progress = WorkerProgress(start_s=100.0)
+    progress.solved(90.0, 101.0)
+    assert not progress.late(120.0, 120.0), "nobody has solved a window of this fleet"
+    progress.solved(104.0, 107.0)
+    assert not progress.late(108.0, 108.0)
+    assert progress.late(110.0, 110.0)
+    progress.solved(106.0, 111.0)
+    assert not progress.late(110.0, 111.0), "nothing was sent meanwhile"
+    progress.solved(105.0, 112.0)
+    assert progress.solved_s == 106.0, "read again"
+    assert progress.late(112.0, 140.0)
+    assert not progress.late(112.0, 142.0), "nothing of theirs for half a minute"
 
 
 def test_time_that_was_waited_is_given_up() -> None:
     pace = RealTimePacer(0.0, 0.01)
-    pace.held(3.01)
+    pace.on_pause(3.01)
     assert (pace.wait_s(3.01), pace.ticks) == (0.0, 0)
     assert pace.lost_s == pytest.approx(3.0)
     pace.done(3.02)

@@ -45,8 +45,8 @@ def test_every_message_is_valid_and_times_do_not_run_back_within_a_tick():
             out.value()
     assert all(out.at_ns >= EPOCH_NS for outs in found.values() for out in outs)
     assert {out.record()["kind"] for out in found[LINKS]} == {"PROBE", "CARRIER"}
-    ways = [path for out in found[LINKS] for path in out.record().get("paths", ())]
-    assert all(path["delayed"] == path["late"] <= path["answered"] for path in ways), "taken back twice"
+    routes = [path for out in found[LINKS] for path in out.record().get("paths", ())]
+    assert all(path["delayed"] == path["late"] <= path["answered"] for path in routes), "taken back twice"
 
 
 def test_same_seed_same_bytes():
@@ -81,7 +81,7 @@ def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
         "peer": [0, 1, 2, 3],
         "path": [9321, 9322, 9320, 9320],
     }
-    run.take_turns(codec.decode(codec.encode(PROBE_SCHEDULES.record, record), PROBE_SCHEDULES.record))
+    run.follow_schedule(codec.decode(codec.encode(PROBE_SCHEDULES.record, record), PROBE_SCHEDULES.record))
     begin_ns = run.now_ns
     probes = [out.columns() for out in by_topic(run, 0.5)[PROBES] if out.key == nic]
     sent: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -91,17 +91,17 @@ def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
             offset_ns = clock["offset_ns"] + clock["drift_ppb"] * 1e-9 * (stamps - EPOCH_NS)
             sent[peer, path] += [t for t in (stamps - offset_ns).tolist() if t >= begin_ns + 2e6]
     laid = list(zip(peers, [9321, 9322, 9320], strict=True))
-    for turn, way in enumerate(laid):
-        late = [(t - record["begin_ns"] - turn * 1e6) % 4e6 for t in sent[way]]
+    for turn, route in enumerate(laid):
+        late = [(t - record["begin_ns"] - turn * 1e6) % 4e6 for t in sent[route]]
         in_turn = [each for each in late if -100 <= each <= 0.5e6 + 100]
         assert len(in_turn) >= 100, "each fourth of some 490 turns, less what is not flushed"
     assert sum(len(times) for times in sent.values()) == pytest.approx(450, abs=50)
-    assert sum(len(times) for way, times in sent.items() if way not in laid) > 80, (
+    assert sum(len(times) for route, times in sent.items() if route not in laid) > 80, (
         "the fourth turn is anybody's"
     )
     with pytest.raises(ValueError, match=f"turns of {nic}: 2 paths in a turn, expected 1 to 1"):
-        run.take_turns(record | {"probes_per_slot": 2})
-    run.take_turns(record | {"nic": "elsewhere/eth1"})
+        run.follow_schedule(record | {"probes_per_slot": 2})
+    run.follow_schedule(record | {"nic": "elsewhere/eth1"})
 
 
 def test_idle_delays_are_those_of_the_links_and_clocks():
@@ -286,8 +286,8 @@ def test_a_job_waits_for_its_slowest_flow():
     assert np.median(alone) == pytest.approx(ideal_ns, rel=0.1)
     run.set_flow_rate(run.flows()[0].flow_id, 4e10)
     by_topic(run, 0.1)
-    held = [row["time_ns"] for out in by_topic(run, 1.9)[TRUTH] for row in out.record()["jobs"]][-3:]
-    assert np.median(held) == pytest.approx(10 * ideal_ns, rel=0.1)
+    limiting = [row["time_ns"] for out in by_topic(run, 1.9)[TRUTH] for row in out.record()["jobs"]][-3:]
+    assert np.median(limiting) == pytest.approx(10 * ideal_ns, rel=0.1)
 
 
 def test_alltoall_moves_every_byte_between_every_two():
@@ -310,7 +310,7 @@ def test_an_alltoall_within_rails_stays_within_them_and_apart_jobs_share_no_nic(
         )
         for name in ("a", "b")
     ]
-    run = Simulation(settings(nics=256, rate_pps=0, jobs=jobs), tell=())
+    run = Simulation(settings(nics=256, rate_pps=0, jobs=jobs), topics=())
     nics = {name: {flow.source for flow in run.flows() if flow.job == name} for name in ("a", "b")}
     assert len(nics["a"]) == len(nics["b"]) == 128
     assert not nics["a"] & nics["b"]
@@ -322,7 +322,7 @@ def test_an_alltoall_within_rails_stays_within_them_and_apart_jobs_share_no_nic(
     assert all(job["iterations"] > 2 for job in run.job_state())
     third = JobSettings(name="c", kind="rail-alltoall", nics=16, placed="apart")
     with pytest.raises(ValueError, match="job c: 16 NICs apart from other jobs"):
-        Simulation(settings(nics=256, rate_pps=0, jobs=[*jobs, third]), tell=())
+        Simulation(settings(nics=256, rate_pps=0, jobs=[*jobs, third]), topics=())
 
 
 def test_flowlets_take_any_way_and_have_no_trace():

@@ -300,13 +300,13 @@ def test_every_way_that_a_port_leads_over_is_one_of_all_ways(nics, tiers):
     rng = np.random.default_rng(nics)
     for _ in range(5):
         a, b = rng.choice(nics, 2, replace=False).tolist()
-        every = {tuple(links.tolist()) for links in fleet.ways(a, b)}
+        every = {tuple(links.tolist()) for links in fleet.routes(a, b)}
         ports = range(1, 2000)
         taken = fleet.paths(a, b, list(ports), 4791)
         seen = {tuple(taken.of(at).tolist()) for at in range(len(ports))}
         assert seen <= every
         assert len(seen) > 0.9 * len(every) or len(every) > 500
     living = np.ones(fleet.links, np.bool_)
-    dead = fleet.ways(a, b)[0][len(fleet.ways(a, b)[0]) // 2]
+    dead = fleet.routes(a, b)[0][len(fleet.routes(a, b)[0]) // 2]
     living[dead] = False
-    assert all(dead not in links for links in fleet.ways(a, b, living))
+    assert all(dead not in links for links in fleet.routes(a, b, living))

@@ -175,8 +175,8 @@ def test_what_a_peer_asks_for_is_answered_for():
         }
         for port in (61_000, 61_001)
     ]
-    others = [rows[0] | {"leg": "ACK", "port": 9}, rows[0] | {"peer_port": 4791}]
-    watched.tracer.on_peer_routes("b/e", {"ways": [*rows, *others]}, watched.now_s)
+    others = [rows[0] | {"leg": "ACK", "path": 9}, rows[0] | {"peer_port": 4791}]
+    watched.tracer.on_peer_routes("b/e", {"routes": [*rows, *others]}, watched.now_s)
     watched.run(2)
     (name, value) = watched.puts[-1]
     record = codec.decode(value, "FlowRoutes")
@@ -239,7 +239,7 @@ def test_ways_are_taken_back_when_their_flows_are_long_gone():
 
 def test_what_an_earlier_run_said_is_taken_back_where_nobody_wants_it_any_more():
     watched = Watched(routes_keep_s=5)
-    watched.tracer.on_own_routes("b/e", {"ways": [{"leg": "DATA"}]}, watched.now_s)
+    watched.tracer.on_own_routes("b/e", {"routes": [{"leg": "DATA"}]}, watched.now_s)
     watched.run(20)
     assert watched.puts == [("a/e>b/e", None)]
 

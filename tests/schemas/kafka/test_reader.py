@@ -149,3 +149,15 @@ def test_async_reader(filled):
     assert {m.key for m in only} == {name for name in NAMES if owns(name, 2, {0})}
     assert asyncio.run(partition_count(log, QUEUES.name)) == 2
     assert asyncio.run(partition_count(log, REJECTS.name)) == 1
+
+
+def test_topics_are_assigned_as_they_appear(filled):
+    missing = Topic("fabric.none", "x", LinkHealth, "none", CONFIG.partitions, None)
+    with TopicReader(filled[0], {missing: BEGINNING, LINK_HEALTH: BEGINNING}) as reader:
+        assert reader.assign_available() == ["fabric.none"]
+        assert {message.key for message in reader.read_to_end()} == set(NAMES)
+        del reader.starts[missing]
+        reader.starts[QUEUES] = END
+        assert reader.assign_available() == []
+        assert {name for name, _ in reader.assigned} == {LINK_HEALTH.name, QUEUES.name}
+        assert list(reader.read_to_end()) == []

@@ -29,7 +29,7 @@ from schemas.topics import (
     PATHS,
     Topic,
 )
-from streams.alerts.ordered_inputs import AlertsFeed, Message, read_from
+from streams.alerts.ordered_inputs import AlertInputs, Message, read_from
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
 from streams.links.health import ShardHealth
@@ -106,7 +106,7 @@ def hour() -> Log:
         "nics": 4, "seed": 7, "load": 0.0, "jobs": (), "rate_pps": 120, "peers": 3, "step_us": 1000,
         "shard": "fabric", "faults": FAULTS,
     })  # fmt: skip
-    run = Simulation(settings, tell=(INVENTORY, PATHS, LINKS), fleet=fleet)
+    run = Simulation(settings, topics=(INVENTORY, PATHS, LINKS), fleet=fleet)
     for out in run.advance(HOUR_S):
         record, at_ns = out.record(), out.at_ns + LATENCY_NS
         second = (out.at_ns - EPOCH_NS) // S
@@ -212,7 +212,7 @@ def merged(published: Iterable[tuple[str, dict[str, Any]]], found: Alerts | None
 
 
 def follow(
-    feed: AlertsFeed, messages: Sequence[Message], rng: random.Random, from_ns: int, to_ns: int
+    feed: AlertInputs, messages: Sequence[Message], rng: random.Random, from_ns: int, to_ns: int
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     """Read as a worker does: each message comes up to 120 ms after the log took it, whatever its partition;
     it looks each 50 to 400 ms."""
@@ -221,10 +221,10 @@ def follow(
     while now_ns < to_ns:
         now_ns = min(to_ns, now_ns + rng.randrange(50, 400) * MS)
         while at < len(coming) and coming[at][0] <= now_ns:
-            feed.offer(messages[coming[at][1]])
+            feed.add(messages[coming[at][1]])
             at += 1
-        yield from feed.advance(now_ns - BEHIND_NS)
-        yield from feed.advance_delays(now_ns - BEHIND_NS)
+        yield from feed.evaluate(now_ns - BEHIND_NS)
+        yield from feed.evaluate_delays(now_ns - BEHIND_NS)
 
 
 END_NS: Final = EPOCH_NS + (HOUR_S + 5) * S
@@ -233,12 +233,12 @@ END_NS: Final = EPOCH_NS + (HOUR_S + 5) * S
 @cache
 def at_once() -> Alerts:
     """The alerts of the hour, read from the start in one piece."""
-    feed = AlertsFeed()
+    feed = AlertInputs()
     for message in hour().messages:
-        feed.offer(message)
-    out = feed.advance(END_NS) + feed.advance_delays(END_NS)
+        feed.add(message)
+    out = feed.evaluate(END_NS) + feed.evaluate_delays(END_NS)
     assert feed.late == 0
-    assert feed.refused == []
+    assert feed.invalid == []
     return merged(out)
 
 
@@ -273,7 +273,7 @@ def test_link_health_is_the_same_however_often_its_worker_looks_at_the_time() ->
 
 @pytest.mark.parametrize("seed", range(2))
 def test_followed_live_in_whatever_pieces_the_hour_gives_the_same_alerts(seed: int) -> None:
-    feed = AlertsFeed()
+    feed = AlertInputs()
     live = merged(follow(feed, hour().messages, random.Random(seed), EPOCH_NS, END_NS))
     assert feed.late == 0
     assert live == at_once()
@@ -291,7 +291,7 @@ def test_workers_that_die_at_any_time_tell_the_same_alerts(seed: int) -> None:
     for begin_ns, end_ns in zip([EPOCH_NS, *cuts], [*cuts, END_NS], strict=True):
         feed = taken_over(messages, [record for _, record in published], begin_ns)
         known = [m for m in messages if m.append_ns >= begin_ns]
-        published += feed.advance(begin_ns - BEHIND_NS) + feed.advance_delays(begin_ns - BEHIND_NS)
+        published += feed.evaluate(begin_ns - BEHIND_NS) + feed.evaluate_delays(begin_ns - BEHIND_NS)
         made = list(follow(feed, known, rng, begin_ns, end_ns))
         lost = rng.choice((0, 0, 1, 2)) if made and end_ns != END_NS else 0
         last_ns = end_ns - 3 * S
@@ -302,17 +302,17 @@ def test_workers_that_die_at_any_time_tell_the_same_alerts(seed: int) -> None:
     assert merged(published) == at_once()
 
 
-def taken_over(messages: Sequence[Message], past: list[dict[str, Any]], now_ns: int) -> AlertsFeed:
+def taken_over(messages: Sequence[Message], past: list[dict[str, Any]], now_ns: int) -> AlertInputs:
     """A new owner, with what it reads again."""
-    thresholds = AlertsFeed()
+    thresholds = AlertInputs()
     for message in messages:
         if message.topic == CONFIG.name and message.append_ns < now_ns:
-            thresholds.offer(message)
-    thresholds.advance(now_ns)
-    thresholds.advance_delays(now_ns)
-    since = read_from(now_ns, thresholds.config.thresholds(), thresholds.delays_s)
-    feed = AlertsFeed(
-        past, heard_from_ns=since[LINKS.name], promises_from_ns=since[DELAYS.name],
+            thresholds.add(message)
+    thresholds.evaluate(now_ns)
+    thresholds.evaluate_delays(now_ns)
+    since = read_from(now_ns, thresholds.config.thresholds(), thresholds.delays_lookback_s)
+    feed = AlertInputs(
+        past, events_from_ns=since[LINKS.name], delays_from_ns=since[DELAYS.name],
         log_offset_ns=7_000 + max(0, (now_ns - EPOCH_NS) // S - 2) // 10,
     )  # fmt: skip
     last: dict[str, Message] = {}
@@ -320,9 +320,9 @@ def taken_over(messages: Sequence[Message], past: list[dict[str, Any]], now_ns: 
         if message.append_ns >= now_ns:
             break
         if message.append_ns >= since[message.topic]:
-            feed.offer(message)
+            feed.add(message)
         elif message.topic == LINK_HEALTH.name:
             last[message.key] = message
     for message in last.values():
-        feed.offer(message)
+        feed.add(message)
     return feed

@@ -100,8 +100,8 @@ def play(inputs: Sequence[Input], alerts: ShardAlerts | None = None, rest_s: flo
     alerts = alerts or book()
     found = []
     for topic, key, record, append_ns in inputs:
-        found += alerts.take(topic, key, record, append_ns)
-    found += alerts.tick(inputs[-1][3] + round(rest_s * S))
+        found += alerts.ingest(topic, key, record, append_ns)
+    found += alerts.evaluate(inputs[-1][3] + round(rest_s * S))
     for key, record in found:
         codec.encode(ALERTS.record, record)
         assert key == record["subject"]
@@ -162,7 +162,7 @@ def test_two_links_at_one_spine_are_two_alerts() -> None:
 
 
 def test_a_dead_host_groups_its_nics_and_cables() -> None:
-    script = Script().health(access(3), "DOWN", others=["h3/eth1"]).wait(3)
+    script = Script().health(access(3), "DOWN", candidates=["h3/eth1"]).wait(3)
     script.health("h3", "DOWN", kind="HOST").wait(0.01).health("h3/eth2", "DOWN", kind="NIC").wait(4)
     records = play(script.inputs, rest_s=5)
     standing = {r["subject"]: r for r in records if r["state"] == "RAISED"} | {
@@ -302,7 +302,7 @@ def test_records_read_again_from_any_cut_give_the_same_alerts(
         assert states == ["RAISED"] * (len(states) - 1) + [states[-1]]
     cut = data.draw(st.integers(1, len(inputs)))
     first = book()
-    published = [r for one in inputs[:cut] for _, r in first.take(one[0], one[1], one[2], one[3])]
+    published = [r for one in inputs[:cut] for _, r in first.ingest(one[0], one[1], one[2], one[3])]
     second = book()
     second.recover(published)
     horizon_ns = inputs[cut - 1][3] - 3600 * S
@@ -354,12 +354,12 @@ def by_host(nic: str) -> frozenset[str]:
 
 def test_a_broken_promise_is_raised_once_with_its_pair_and_cleared_once_it_is_kept():
     alerts = ShardAlerts("fabric", groups=by_host)
-    assert alerts.promise([RULE]) == []
+    assert alerts.set_latency_rules([RULE]) == []
     assert alerts.wants_delays("h1/eth1")
     assert not alerts.wants_delays("h3/eth1")
     out = []
     for window in range(30):
-        out += alerts.take(*slow(window, 90.0 if 5 <= window < 15 else 4.0))
+        out += alerts.ingest(*slow(window, 90.0 if 5 <= window < 15 else 4.0))
     assert [(r["state"], r["update"]) for _, r in out] == [("RAISED", 0), ("CLEARED", 1)]
     raised, cleared = (record for _, record in out)
     for record in (raised, cleared):
@@ -375,39 +375,39 @@ def test_a_broken_promise_is_raised_once_with_its_pair_and_cleared_once_it_is_ke
 
 def test_a_new_owner_goes_on_with_a_broken_promise_and_says_nothing_twice():
     first = ShardAlerts("fabric", groups=by_host)
-    first.promise([RULE])
+    first.set_latency_rules([RULE])
     out = []
     for window in range(14):
-        out += first.take(*slow(window, 90.0 if window >= 5 else 4.0))
+        out += first.ingest(*slow(window, 90.0 if window >= 5 else 4.0))
     assert [r["state"] for _, r in out] == ["RAISED"]
     second = ShardAlerts("fabric", groups=by_host)
     second.recover([record for _, record in out])
-    assert second.promise([RULE]) == []
+    assert second.set_latency_rules([RULE]) == []
     more = []
     for window in range(9, 30):
-        more += second.take(*slow(window, 90.0 if window < 16 else 4.0))
+        more += second.ingest(*slow(window, 90.0 if window < 16 else 4.0))
     assert [(r["alert_id"], r["state"]) for _, r in more] == [(out[0][1]["alert_id"], "CLEARED")]
     third = ShardAlerts("fabric", groups=by_host)
     third.recover([record for _, record in out + more])
-    third.promise([RULE])
+    third.set_latency_rules([RULE])
     again = []
     for window in range(9, 30):
-        again += third.take(*slow(window, 90.0 if window < 16 else 4.0))
+        again += third.ingest(*slow(window, 90.0 if window < 16 else 4.0))
     assert again == []
 
 
 def test_a_rule_that_is_taken_back_takes_its_alert_along():
     alerts = ShardAlerts("fabric", groups=by_host)
-    alerts.promise([RULE])
+    alerts.set_latency_rules([RULE])
     out = []
     for window in range(12):
-        out += alerts.take(*slow(window, 90.0))
+        out += alerts.ingest(*slow(window, 90.0))
     assert [r["state"] for _, r in out] == ["RAISED"]
-    assert [r["state"] for _, r in alerts.promise([])] == ["CLEARED"]
+    assert [r["state"] for _, r in alerts.set_latency_rules([])] == ["CLEARED"]
     assert not alerts.wants_delays("h1/eth1")
     # and where its owner died before
     other = ShardAlerts("fabric", groups=by_host)
     other.recover([record for _, record in out])
-    [(_, cleared)] = other.promise([])
+    [(_, cleared)] = other.set_latency_rules([])
     assert (cleared["alert_id"], cleared["state"]) == (out[0][1]["alert_id"], "CLEARED")
-    assert other.open() == []
+    assert other.open_ids() == []

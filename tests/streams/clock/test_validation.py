@@ -9,7 +9,7 @@ import pytest
 
 from native.core import ProbeColumns
 from schemas import codec
-from schemas.sanity import sound_offsets
+from schemas.validation import validate_offsets
 from streams.clock.solver import ShardClocks
 from streams.clock.validation import validate_fits
 from streams.delays.counters import JumpLimit
@@ -146,7 +146,7 @@ def test_the_most_extreme_accepted_state_can_be_recovered(name: str, sign: int) 
         "log_offset_ns": log_offset_ns,
     }
     clocks = ShardClocks("s")
-    read, left_out = sound_offsets(record, NOW, WINDOW_NS)
+    read, left_out = validate_offsets(record, NOW, WINDOW_NS)
     assert left_out == 0
     clocks.recover([read])
     for each in clocks.solve(window, WINDOW_NS, [fits()], {}):

@@ -874,7 +874,7 @@ def test_messages_that_come_late_by_much_blame_no_other_link_where_clocks_are_kn
     """Half of the agents' messages take 150 ms more: old answers of theirs would look young."""
     it = small()
     evidence = it.health.evidence
-    evidence.lines = {
+    evidence.clock_models = {
         name: ClockLine(0, float(-it.probes._clock[i]), 0.0, 100.0) for i, name in enumerate(it.fleet.nic_ids)
     }
     slow = set(it.fleet.nic_ids[::2])

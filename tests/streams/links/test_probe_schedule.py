@@ -37,9 +37,9 @@ def test_every_prober_gets_turns_of_its_own_pace_over_all_of_its_paths(fleet, bo
     assert plans.keys() == set(fleet.nic_ids)
     assert plan_shard(dict(reversed(paces.items())), book) == plans
     for nic, plan in plans.items():
-        assert (plan.turn_ns, plan.shots) == paces[nic]
-        assert len(plan.ways) % plan.shots == 0
-        assert len(set(plan.ways)) == 5 * PORTS
+        assert (plan.slot_ns, plan.probes_per_slot) == paces[nic]
+        assert len(plan.paths) % plan.probes_per_slot == 0
+        assert len(set(plan.paths)) == 5 * PORTS
     phases = sorted(plan.phase for nic, plan in plans.items() if paces[nic][1] == 4)
     assert phases == pytest.approx(np.arange(15) / 15)
 
@@ -50,7 +50,7 @@ def test_who_takes_no_turns_or_knows_no_path_gets_none_and_is_probed_all_the_sam
         {nic: (5 * MS, 2) for nic in fleet.nic_ids if nic != quiet} | {"new/eth1": (5 * MS, 2)}, book
     )
     assert plans.keys() == set(fleet.nic_ids) - {quiet}
-    assert any(peer == quiet for plan in plans.values() for peer, _ in plan.ways)
+    assert any(peer == quiet for plan in plans.values() for peer, _ in plan.paths)
     assert plan_shard({}, book) == {}
     assert plan_shard(dict.fromkeys(fleet.nic_ids, (MS, 1)), RouteTable()) == {}
 
@@ -67,7 +67,7 @@ def test_paths_whose_links_are_not_known_are_probed_all_the_same():
         book.take(pair_key(nic, peer).encode(), codec.encode("PathMaps", record))
     plans = plan_shard({"a/e": (MS, 1), "b/e": (MS, 1)}, book)
     for nic, peer in (("a/e", "b/e"), ("b/e", "a/e")):
-        counts = [plans[nic].ways.count((peer, port)) for port in (7, 8, 9)]
+        counts = [plans[nic].paths.count((peer, port)) for port in (7, 8, 9)]
         assert counts == [2, 2, 2]
 
 
@@ -80,7 +80,7 @@ def test_records_carry_the_clock_s_line_and_begin_at_round_times(fleet, book):
     record = codec.decode(codec.encode(PROBE_SCHEDULES.record, first[nic]), PROBE_SCHEDULES.record)
     assert (record["clock_at_ns"], record["offset_ns"], record["drift_ppb"]) == (T0 - 5_000, 4_321.5, -17.25)
     ways = [(record["peers"][peer], path) for peer, path in zip(record["peer"], record["path"], strict=True)]
-    assert tuple(ways) == plans[nic].ways
+    assert tuple(ways) == plans[nic].paths
     round_ns = 5 * MS * len(ways) // 4
     later = records_of(plans, "fabric", {nic: line}, T0 + 987_654_321)[nic]
     assert (later["begin_ns"] - record["begin_ns"]) % round_ns == 0

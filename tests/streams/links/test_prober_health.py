@@ -23,7 +23,7 @@ class Fleet:
     """Six probers that say each second how they are."""
 
     def __init__(self, alerts: ShardAlerts | None = None, pace: Any = PACE.get) -> None:
-        self.alerts = alerts or ShardAlerts("fabric", SOON, pace=pace)
+        self.alerts = alerts or ShardAlerts("fabric", SOON, probe_slots=pace)
         self.second = 0
         self.out: list[dict[str, Any]] = []
 
@@ -36,7 +36,7 @@ class Fleet:
                     continue
                 record = event(f"h{i}/eth1", self.second, **one)
                 at_ns = T0 + self.second * S + i * 10 * MS
-                self.out += [r for _, r in self.alerts.take(LINKS.name, "fabric", record, at_ns)]
+                self.out += [r for _, r in self.alerts.ingest(LINKS.name, "fabric", record, at_ns)]
             self.second += 1
         for record in self.out:
             codec.encode(ALERTS.record, record)
@@ -113,7 +113,7 @@ def test_a_storm_is_told_by_name_and_how_many_times_too_much_it_is() -> None:
     assert fleet.lines() == [("PROBE_STORM", "h5", "RAISED"), ("PROBE_STORM", "h5", "CLEARED")]
     assert fleet.out[0]["text"] == (
         "h5/eth1 sends 40,000 probes/s since 08:53:25.000, 40 times the 1,000 that it announces:"
-        " look at probes.rate_pps of h5"
+        " check probes.rate_pps of h5"
     )
     assert fleet.out[0]["evidence"][0]["text"] == "h5/eth1: 40,000 requests/s"
     assert fleet.out[1]["cleared_ns"] - fleet.out[0]["raised_ns"] == 25 * S
@@ -134,7 +134,7 @@ def test_what_is_no_storm() -> None:
     everyone = {f"h{i}": {"pps": 40_000} for i in range(1, 7)}
     fast = dict.fromkeys(PACE, (100000, 3))
     assert Fleet(pace=fast.get).run(20, **everyone).out == []  # all as fast as they say
-    few = ShardAlerts("fabric", Thresholds({"alert_storm_min_pps": 50_000}), pace=PACE.get)
+    few = ShardAlerts("fabric", Thresholds({"alert_storm_min_pps": 50_000}), probe_slots=PACE.get)
     assert Fleet(few).run(20, h5={"pps": 40_000}).out == []
 
 
@@ -158,7 +158,7 @@ def test_a_new_owner_says_nothing_of_it_twice_and_clears_it() -> None:
     for cut in range(6, 70, 4):
         first = Fleet().run(5).run(max(0, min(cut - 5, 40)), h3=bad).run(max(0, cut - 45))
         heard_from = max(0, cut - 12)
-        second = Fleet(ShardAlerts("fabric", SOON, pace=PACE.get))
+        second = Fleet(ShardAlerts("fabric", SOON, probe_slots=PACE.get))
         second.alerts.recover(first.out, T0 + heard_from * S)
         second.second = heard_from
         second.run(max(0, 5 - heard_from)).run(45 - max(5, min(heard_from, 45)), h3=bad)

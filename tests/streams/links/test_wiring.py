@@ -12,7 +12,7 @@ from producers.trace.route_names import name_path
 from schemas import codec
 from schemas.topics import ALERTS, INVENTORY, PATHS
 from schemas.topology import Topology, TopologyFile, split_end
-from streams.alerts.ordered_inputs import AlertsFeed, Message
+from streams.alerts.ordered_inputs import AlertInputs, Message
 from streams.runtime.route_table import pair_key
 
 S = 1_000_000_000
@@ -25,7 +25,7 @@ class Traced:
 
     def __init__(self, file: TopologyFile | None = None) -> None:
         self.topology = Topology(file) if file is not None else Topology()
-        self.feed = AlertsFeed(topology=self.topology)
+        self.feed = AlertInputs(topology=self.topology)
         self.at_ns = T0
         self.offset = 0
         self.swaps: dict[str, str] = {}
@@ -44,11 +44,11 @@ class Traced:
         value = None if record is None else codec.encode(topic.record, record)
         self.offset += 1
         self.messages.append(Message(self.at_ns, topic.name, 0, self.offset, key, value))
-        self.feed.offer(self.messages[-1])
+        self.feed.add(self.messages[-1])
 
     def wait(self, seconds: float) -> Traced:
         self.at_ns += round(seconds * S)
-        self.out += [record for _, record in self.feed.advance(self.at_ns)]
+        self.out += [record for _, record in self.feed.evaluate(self.at_ns)]
         for record in self.out:
             codec.encode(ALERTS.record, record)
         return self
@@ -161,7 +161,7 @@ def test_cables_swapped_at_a_spine_are_one_alert_however_many_paths_say_so() -> 
         ("h1/e", "h2/e"): [["10.2.1.1", "10.1.3.0", "10.1.3.1"], ["10.2.1.1", "10.1.2.0", "10.1.4.1"]],
         ("h2/e", "h1/e"): [["10.2.2.1", "10.1.1.0", "10.1.1.1"]],
     }
-    feed = AlertsFeed(topology=topology)
+    feed = AlertInputs(topology=topology)
     for number, ((nic, peer), traces) in enumerate(ways.items()):
         rows = []
         for port, hops in enumerate(traces, 9320):
@@ -173,8 +173,8 @@ def test_cables_swapped_at_a_spine_are_one_alert_however_many_paths_say_so() -> 
         assert any(row["contradiction"] for row in rows)
         record = {"nic": nic, "peer": peer, "shard": "fabric", "run": 1, "traced_ns": 0, "paths": rows}
         value = codec.encode(PATHS.record, record)
-        feed.offer(Message(T0, PATHS.name, 0, number, f"{nic}>{peer}", value))
-    out = [record for _, record in feed.advance(T0 + 60 * S)]
+        feed.add(Message(T0, PATHS.name, 0, number, f"{nic}>{peer}", value))
+    out = [record for _, record in feed.evaluate(T0 + 60 * S)]
     assert [(r["kind"], r["state"]) for r in out] == [("MISWIRED", "RAISED")]
     assert "the file wires spine1:d1 to leaf1:up1, and traces have leaf2 there" in out[0]["text"]
     assert sorted(out[0]["links"]) == ["leaf1:up1<>spine1:d1", "leaf2:up1<>spine1:d2"]
@@ -183,11 +183,11 @@ def test_cables_swapped_at_a_spine_are_one_alert_however_many_paths_say_so() -> 
 def test_a_wrong_cable_that_stands_is_told_once_by_whoever_owns_the_shard() -> None:
     a, b = FLEET.nic_ids[4], FLEET.nic_ids[6]
     fabric = Traced().trace().wait(60).swap(a, b).trace().wait(60)
-    again = AlertsFeed(fabric.out)
+    again = AlertInputs(fabric.out)
     for message in fabric.messages:
-        again.offer(message)
-    assert again.advance(T0 + 300 * S) == []
-    assert again.open() == [fabric.out[0]["alert_id"]]
+        again.add(message)
+    assert again.evaluate(T0 + 300 * S) == []
+    assert again.open_ids() == [fabric.out[0]["alert_id"]]
     # and where the cables were mended while nobody looked
-    mended = AlertsFeed(fabric.out)
-    assert [r["state"] for _, r in mended.advance(T0 + 300 * S)] == ["CLEARED"]
+    mended = AlertInputs(fabric.out)
+    assert [r["state"] for _, r in mended.evaluate(T0 + 300 * S)] == ["CLEARED"]

@@ -118,7 +118,7 @@ class Loop:
             "seed": seed,
             "rate_pps": 1000 if real else 0,
         }
-        self.run = Simulation(SimSettings(**{**defaults, **sim}), tell=tell)
+        self.run = Simulation(SimSettings(**{**defaults, **sim}), topics=tell)
         self.fleet = self.run.fleet
         self.rate = dict(zip(self.fleet.link_ids, self.fleet.rate_bps.tolist(), strict=True))
         self.routes = TracedRoutes(self.run)

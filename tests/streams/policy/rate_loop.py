@@ -51,7 +51,7 @@ class RateLoop:
             "rate_bps": 100_000_000,
             "lossless": False,
         }
-        self.run = Simulation(SimSettings(**{**defaults, **sim}), tell=(FLOWS,))
+        self.run = Simulation(SimSettings(**{**defaults, **sim}), topics=(FLOWS,))
         self.fleet = self.run.fleet
         self.rate = dict(zip(self.fleet.link_ids, self.fleet.rate_bps.tolist(), strict=True))
         self.index = self.fleet.link_index

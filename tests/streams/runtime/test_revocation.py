@@ -18,7 +18,7 @@ from streams.alerts.stage import AlertsStage
 from streams.delays import stage as map
 from streams.links import stage as links
 from streams.queues import stage as queues
-from streams.runtime import assignment
+from streams.runtime import assignment, shard_stage
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.route_table import RouteTable
 from streams.settings import StreamSettings
@@ -80,7 +80,7 @@ async def context(monkeypatch: pytest.MonkeyPatch) -> Any:
 async def give(stage: Any, raw: Raw) -> None:
     message = await stage.partitions.receive(raw)
     if message is not None:
-        await (stage.process if hasattr(stage, "process") else stage._take)(message)
+        await stage.process(message)
 
 
 def carrier(offset: int, up: bool) -> Raw:
@@ -109,7 +109,7 @@ async def links_stage(context: StageContext) -> links.LinksStage:
 async def test_evidence_is_acknowledged_after_its_records(
     context: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "IDLE_TICK_S", 0.001)
+    monkeypatch.setattr(shard_stage, "RELEASE_S", 0.001)
     stage = await links_stage(context)
     stage._start()
     context.space.clear()
@@ -132,7 +132,7 @@ async def test_evidence_is_acknowledged_after_its_records(
 async def test_evidence_that_waits_for_the_lock_is_retained_for_the_full_time(
     context: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "IDLE_TICK_S", 0.001)
+    monkeypatch.setattr(shard_stage, "RELEASE_S", 0.001)
     stage = await links_stage(context)
     raw = carrier(0, up=False)
     async with stage.partitions.lock:

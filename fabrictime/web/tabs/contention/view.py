@@ -260,7 +260,7 @@ def _figures(window: Record, now_ns: int) -> list[tuple[str, str]]:
         ("severity", f"{bytes_text(window['over_byte_s'])}·s over the threshold"),
         ("link's rate", bps_text(window["rate_bps"]) if window["rate_bps"] else "unknown"),
     ]
-    for name, links in (("candidates", window["others"]), ("paused links", window["links"])):
+    for name, links in (("candidates", window["candidates"]), ("paused links", window["links"])):
         if links:
             rows.append((name, ", ".join(arrow(link) for link in links[:LINKS_SHOWN])))
     return rows

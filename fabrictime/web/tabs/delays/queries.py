@@ -20,7 +20,7 @@ from fabrictime.web.history_sql import (
     unknown_delay,
 )
 from schemas import tables
-from schemas.sanity import MAX_NS
+from schemas.validation import MAX_NS
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,6 +289,6 @@ def links_of_job(flows: Mapping[str, Record], job: str, state: FabricState) -> s
         state.cable_graph.known(link)
         for flow in flows.values()
         if flow["job"] == job
-        for link in flow["hops"]
+        for link in flow["links"]
     }
     return {number for number in found if number is not None}

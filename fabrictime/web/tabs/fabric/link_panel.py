@@ -206,8 +206,8 @@ def _notes(state: FabricState, cable: str, numbers: Sequence[int], now_ns: int) 
         if each["link"] in links and is_active(each, now_ns)
     ]
     subject = state.subject_of(numbers[0])
-    if subject is not None and subject.record["others"]:
-        candidates = subject.record["others"][:CANDIDATES_SHOWN]
+    if subject is not None and subject.record["candidates"]:
+        candidates = subject.record["candidates"][:CANDIDATES_SHOWN]
         names = ", ".join(html.escape(arrow(each)) for each in candidates)
         notes.append(f"Aliased with {names}: the same paths cross them, so probes cannot distinguish them.")
     return "".join(f"<p>{note}</p>" for note in notes[:NOTES_SHOWN])

@@ -29,10 +29,10 @@ def test_alerts_are_ordered_by_urgency(fabric: Any) -> None:
 
 def test_evidence_is_the_record_with_its_time_else_the_nearest_of_its_nic() -> None:
     found = [
-        (100, {"nic": "h1/eth1", "judged_ns": 7}),
+        (100, {"nic": "h1/eth1", "evaluated_ns": 7}),
         (205, {"nic": "h2/eth1"}),
         (230, {"nic": "h3/eth1"}),
-        (400, {"nic": "h1/eth1", "judged_ns": 200}),
+        (400, {"nic": "h1/eth1", "evaluated_ns": 200}),
     ]
     assert alert_frames.nearest(found, 200, "h3/eth1 lost 8") == found[3]
     assert alert_frames.nearest(found[:3], 200, "h3/eth1 lost 8") == found[2]

@@ -1,4 +1,4 @@
-"""A program with one flow, as owner.c. Arguments: FLOWS CONTROL HOST ADDRESS PORT {tcp|udp}."""
+"""A program with one flow, as endpoint.c. Arguments: FLOWS CONTROL HOST ADDRESS PORT {tcp|udp}."""
 
 import select
 import socket
@@ -37,12 +37,12 @@ def pace(rate_bps):
 
 
 sock = dial(0)
-with FlowEndpoint(flows, control, host) as owner:
-    flow = owner.add(sock, job='train "7"', tenant="blue", move=move, pace=pace)
+with FlowEndpoint(flows, control, host) as endpoint:
+    flow = endpoint.add(sock, job='train "7"', tenant="blue", move=move, pace=pace)
     print(flow.key, flow.source_port, flush=True)
     waiting = select.poll()
     waiting.register(0, select.POLLIN | select.POLLHUP)
-    waiting.register(owner, select.POLLIN)
+    waiting.register(endpoint, select.POLLIN)
     while all(number != 0 for number, _ in waiting.poll(50)):
-        owner.poll()
+        endpoint.poll()
 sock.close()

@@ -1,8 +1,7 @@
-"""What readers believe of a record, by the time that the log took it: what an honest writer can have made.
+"""Plausibility checks for decoded records, relative to their log append time.
 
-In: a decoded record, its log append time, of `ClockOffsets` the window's length. Out: the record, without
-those clocks whose figures no clock has; or `BadRecord`. One window far ahead would else end a shard, for
-every later one would be late; so would one epoch: every later owner of the policy would be stale.
+A `ClockOffsets` window far in the future would end its shard, because every later window would count as late.
+An epoch far in the future would make every later owner of the policy stale.
 """
 
 from __future__ import annotations
@@ -12,30 +11,33 @@ from typing import Any, Final
 
 from schemas import codec
 
-__all__ = ["EPOCH_AHEAD_MS", "MAX_NS", "check_epoch", "sound_offsets"]
+__all__ = ["EPOCH_AHEAD_MS", "MAX_NS", "check_epoch", "validate_offsets"]
 
 MAX_NS: Final = 2**62
-"""Times are held within this, as the decoder of samples holds them."""
+"""Largest time of any record, as in the decoder of samples."""
 MAX_PPB: Final = 1e9
 MAX_BOUND_NS: Final = 1e18
 AHEAD_WINDOWS: Final = 1
-"""Windows that a record may be ahead of the log's clock. Any number behind: a solver may be catching up."""
+"""Windows by which a record may be ahead of the log's clock. A solver that catches up may be any number
+behind."""
 EPOCH_AHEAD_MS: Final = 86_400_000
-"""By how much an epoch, which begins as ms since the Unix epoch on the log's clock, may be ahead of it: each
-new owner counts one up."""
+"""ms by which an epoch may be ahead of the log's clock. It begins as ms since the Unix epoch on that clock,
+and each new owner adds at least one."""
 
 
 def check_epoch(record: Mapping[str, Any], append_ms: int) -> None:
-    """Refuse the epoch of a `Decision` or `Fallbacks` that no owner of the policy can have had when the log
-    took it. `append_ms`: 0 or less where that is not known. Raises BadRecord."""
+    """Refuse a `Decision` or `Fallbacks` from an epoch that no owner of the policy can have had.
+
+    `append_ms`: log append time, 0 or less if not known. Raises BadRecord.
+    """
     if append_ms > 0 and record["epoch"] > append_ms + EPOCH_AHEAD_MS:
         raise codec.BadRecord(
             "OUT_OF_RANGE", f"epoch {record['epoch']}, expected at most {append_ms + EPOCH_AHEAD_MS}"
         )
 
 
-def sound_offsets(record: codec.Record, append_ns: int, window_ns: int) -> tuple[codec.Record, int]:
-    """Return the record as it may be used, and how many of its clocks were left out. Raises BadRecord."""
+def validate_offsets(record: codec.Record, append_ns: int, window_ns: int) -> tuple[codec.Record, int]:
+    """Return the record without impossible clocks, and the number of those clocks. Raises BadRecord."""
     window, part, parts = record["window"], record["part"], record["parts"]
     latest = append_ns // window_ns + AHEAD_WINDOWS
     _expect(0 <= window <= latest, "window", window, f"0 to {latest}")
@@ -48,7 +50,7 @@ def sound_offsets(record: codec.Record, append_ns: int, window_ns: int) -> tuple
     )
     end_ns = start_ns + window_ns
     _expect(record["window_end_ns"] == end_ns, "window_end_ns", record["window_end_ns"], f"{end_ns}")
-    clocks = [clock for clock in record["clocks"] if _sound_clock(clock)]
+    clocks = [clock for clock in record["clocks"] if _is_plausible(clock)]
     left_out = len(record["clocks"]) - len(clocks)
     return ({**record, "clocks": clocks} if left_out else record), left_out
 
@@ -58,7 +60,7 @@ def _expect(right: bool, field: str, value: int, expected: str) -> None:
         raise codec.BadRecord("OUT_OF_RANGE", f"ClockOffsets.{field}: {value}, expected {expected}")
 
 
-def _sound_clock(clock: Mapping[str, Any]) -> bool:
+def _is_plausible(clock: Mapping[str, Any]) -> bool:
     return bool(
         abs(clock["at_ns"]) <= MAX_NS
         and abs(clock["offset_ns"]) <= MAX_NS

@@ -1,0 +1,1 @@
+"""Sources of alerts: each turns one kind of record into alerts of the book."""

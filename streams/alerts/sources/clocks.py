@@ -1,0 +1,95 @@
+"""Alert from clock offsets: too many clocks of the shard are UNSYNCED."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.topics import CLOCK_OFFSETS
+from streams.alerts.book import AlertBook, OpenAlert, clock_text, evidence_ref
+from streams.alerts.rules import MAX_NAMES, NEVER_NS
+from streams.alerts.sources.link_health import nodes_of
+
+__all__ = ["ClockAlerts"]
+
+Record = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Window:
+    """Clocks of one window, as far as its parts have come."""
+
+    parts: set[int] = field(default_factory=set)
+    count: int = 0
+    unsynced: list[str] = field(default_factory=list)
+
+
+class ClockAlerts:
+    """Alert of `ClockOffsets` records. `health`: newest link health; clocks of dead hosts do not count."""
+
+    def __init__(self, book: AlertBook, health: Mapping[str, Record]) -> None:
+        self._book = book
+        self._health = health
+        self._windows: dict[int, _Window] = {}
+        self._unsynced_from_ns: int | None = None
+
+    def ingest(self, record: Record) -> None:
+        """Take one part of a window."""
+        number = record["window"]
+        if self._windows and number < max(self._windows):
+            return
+        window = self._windows.setdefault(number, _Window())
+        if record["part"] in window.parts:
+            return
+        window.parts.add(record["part"])
+        dead = {h for r in self._health.values() if r["state"] == "DOWN" for h in nodes_of(r["subject"])}
+        counted = [c for c in record["clocks"] if c["clock"].partition("/")[0] not in dead]
+        window.count += len(counted)
+        window.unsynced += [c["clock"] for c in counted if c["state"] == "UNSYNCED"]
+        if len(window.parts) >= record["parts"]:
+            self._windows = {number: window}
+            self._evaluate(window, record)
+
+    def _evaluate(self, window: _Window, record: Record) -> None:
+        """Raise, hold or end the alert for a complete window."""
+        book = self._book
+        unsynced = sorted(window.unsynced)
+        percent = 100 * len(unsynced) / window.count if window.count else 0.0
+        alert = next((a for a in book.open.values() if a.kind == "CLOCKS"), None)
+        end_ns = record["window_end_ns"]
+        if not unsynced or percent < book.thresholds["alert_clocks_percent"]:
+            self._unsynced_from_ns = None
+            if alert is not None and alert.clear_at_ns == NEVER_NS and end_ns > alert.raised_ns:
+                alert.over_ns = end_ns
+                alert.clear_at_ns = book.now_ns + book.thresholds.ns("alert_clear_s")
+            return
+        if alert is not None:
+            alert.clear_at_ns = NEVER_NS
+            return
+        if self._unsynced_from_ns is None:
+            self._unsynced_from_ns = record["window_start_ns"]
+        since_ns = self._unsynced_from_ns
+        is_long = end_ns - since_ns >= book.thresholds.ns("alert_clocks_s")
+        if is_long and not book.was_covered(book.shard, since_ns):
+            self._raise(unsynced, window.count, since_ns, record)
+
+    def _raise(self, unsynced: list[str], count: int, since_ns: int, record: Record) -> None:
+        shard = self._book.shard
+        more = f" and {len(unsynced) - 3} more" if len(unsynced) > 3 else ""
+        text = (
+            f"{len(unsynced)} of {count} clocks are UNSYNCED since {clock_text(since_ns)}: "
+            f"{', '.join(unsynced[:3])}{more}; do not trust absolute delays"
+        )
+        alert = OpenAlert(
+            kind="CLOCKS",
+            subject=shard,
+            severity="WARNING",
+            raised_ns=since_ns,
+            updated_ns=record["window_end_ns"],
+            text=text,
+            grouped=unsynced[:MAX_NAMES],
+            evidence=[evidence_ref(CLOCK_OFFSETS.name, f"{shard}/0", record["window_start_ns"], text)],
+            members={shard},
+        )
+        self._book.raise_alert(alert)

@@ -1,0 +1,55 @@
+"""Alerts from detections: trouble of agents, probe storms, wrong cabling."""
+
+from __future__ import annotations
+
+from streams.alerts.book import AlertBook, OpenAlert, Record, clock_text, evidence_ref
+from streams.alerts.detection import SINCE, Detection
+from streams.alerts.rules import TOGETHER_NS
+
+__all__ = ["DetectionAlerts"]
+
+
+class DetectionAlerts:
+    """Alerts of `Detection`s. Detections that are made again for an earlier time are no news."""
+
+    def __init__(self, book: AlertBook) -> None:
+        self._book = book
+
+    def ingest(self, detection: Detection) -> None:
+        """Raise, update or clear the alert of a detection."""
+        alert = self._book.find(detection.kind, detection.subject)
+        offset_ns = self._book.log_offset_ns
+        at_ns, since_ns = detection.at_ns + offset_ns, detection.since_ns + offset_ns
+        evidence = [evidence_ref(e.topic, e.key, e.at_ns + offset_ns, e.text) for e in detection.evidence]
+        if alert is None:
+            self._raise(detection, at_ns, since_ns, evidence)
+        elif detection.over:
+            if at_ns > alert.updated_ns:
+                alert.over_ns, alert.text = since_ns, f"{alert.text}; over: {detection.text}"
+                self._book.clear(alert)
+        elif {*detection.nics, *detection.grouped} - {*alert.nics, *alert.grouped}:
+            alert.add_names(links=detection.links, nics=detection.nics, grouped=detection.grouped)
+            alert.add_evidence(evidence)
+            if detection.kind == "MISWIRED":
+                alert.text = detection.text.replace(SINCE, clock_text(alert.raised_ns))
+            self._book.update(alert, at_ns)
+
+    def _raise(self, detection: Detection, at_ns: int, since_ns: int, evidence: list[Record]) -> None:
+        covered = self._book.covered_times(detection.kind, detection.subject)
+        if detection.over or any(a - TOGETHER_NS <= at_ns < b for a, b in covered):
+            return
+        since_ns = max([since_ns, *(b for _, b in covered if b <= at_ns)])
+        alert = OpenAlert(
+            kind=detection.kind,
+            subject=detection.subject,
+            severity=detection.severity,
+            raised_ns=since_ns,
+            updated_ns=at_ns,
+            text=detection.text.replace(SINCE, clock_text(since_ns)),
+            links=list(detection.links),
+            nics=list(detection.nics),
+            grouped=list(detection.grouped),
+            evidence=evidence,
+            members={detection.subject},
+        )
+        self._book.raise_alert(alert)

@@ -1,0 +1,70 @@
+"""Alerts from latency SLOs: a rule that is broken, until it is met again or removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from schemas.topics import DELAYS
+from streams.alerts.book import AlertBook, OpenAlert, evidence_ref
+from streams.delays.latency_slo import Change, LatencyRules
+
+__all__ = ["LatencyAlerts"]
+
+SUBJECT_PREFIX: Final = "latency:"
+"""Before the name of a latency rule, it makes the subject of its alert."""
+
+
+class LatencyAlerts:
+    """Alerts of latency rules. `groups`: groups of a NIC, see streams/delays/latency_slo.py."""
+
+    def __init__(self, book: AlertBook, groups: Callable[[str], frozenset[str]]) -> None:
+        self._book = book
+        self._rules = LatencyRules(groups)
+
+    @property
+    def lookback_s(self) -> float:
+        """Time of `fabric.delays` that a new owner must read again; 0 without rules."""
+        return self._rules.longest_s
+
+    def wants(self, nic: str) -> bool:
+        """Return whether a NIC's `PathDelays` matter to any rule."""
+        return self._rules.wants(nic)
+
+    def recover(self, alert: OpenAlert) -> None:
+        """Restore the state of a broken rule."""
+        if alert.kind == "LATENCY":
+            self._rules.restore(alert.subject.removeprefix(SUBJECT_PREFIX), alert.raised_ns)
+
+    def set_rules(self, rules: Iterable[Mapping[str, Any]]) -> None:
+        """Set the rules in force; the alert of a removed rule is cleared."""
+        self._apply(self._rules.set_rules(rules))
+
+    def ingest(self, record: Mapping[str, Any]) -> None:
+        """Take one `PathDelays`."""
+        self._apply(self._rules.take(dict(record)))
+
+    def _apply(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            subject = f"{SUBJECT_PREFIX}{change.name}"
+            alert = self._book.find("LATENCY", subject)
+            if change.state == "CLEARED":
+                if alert is not None and change.at_ns >= alert.raised_ns:
+                    alert.over_ns, alert.text = change.since_ns, f"{alert.text}; over: {change.text}"
+                    self._book.clear(alert)
+            elif alert is None and not self._book.was_covered(subject, change.since_ns):
+                self._book.raise_alert(_new_alert(subject, change))
+
+
+def _new_alert(subject: str, change: Change) -> OpenAlert:
+    return OpenAlert(
+        kind="LATENCY",
+        subject=subject,
+        severity="WARNING",
+        raised_ns=change.since_ns,
+        updated_ns=change.at_ns,
+        text=f"{change.name}: {change.text}",
+        nics=list(change.nics),
+        evidence=[evidence_ref(DELAYS.name, a, change.at_ns, f"{a} to {b}") for a, b in change.pairs],
+        members={subject},
+    )

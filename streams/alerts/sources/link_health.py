@@ -1,0 +1,302 @@
+"""Alerts from link health: dead and grey cables, NICs and hosts, grouped by cause.
+
+One dead cable is one alert. Cables of one switch that die together are one alert on the switch, and those of
+a host are one on the host. A cable that flaps keeps its alert open longer each time. From the threshold on,
+the alert is LINK_FLAPPING.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from schemas.topics import LINK_HEALTH
+from streams.alerts.book import DETECTED, AlertBook, OpenAlert, clock_text, evidence_ref
+from streams.alerts.rules import MAX_CLEAR_NS, MAX_FLAP_DOUBLINGS, NEVER_NS
+from streams.links.localise.shared_risk import DOWN_CABLES
+
+__all__ = ["DEATHS", "LinkHealthAlerts", "nodes_of"]
+
+Record = Mapping[str, Any]
+
+DEATHS: Final = {"LINK": "LINK_DOWN", "NIC": "NIC_DOWN", "HOST": "HOST_DOWN"}
+"""Kind of a subject to the kind of alert of its death."""
+DEATH_KINDS: Final = frozenset(DEATHS.values())
+HEALTH_KINDS: Final = frozenset({"LINK_GREY", "LINK_FLAPPING", *DEATH_KINDS})
+
+
+class LinkHealthAlerts:
+    """Alerts of `LinkHealth` records. `cables_of`: number of a switch's cables, 0 if unknown."""
+
+    def __init__(self, book: AlertBook, cables_of: Callable[[str], int]) -> None:
+        self.health: dict[str, Record] = {}
+        """Subject to its newest record."""
+        self._book = book
+        self._cables_of = cables_of
+        self._waiting: dict[str, tuple[int, Record]] = {}
+        """DOWN subject without an alert to (append time at which the alert is raised, its record)."""
+
+    @property
+    def due_ns(self) -> int:
+        """Time at which `raise_due` next has something to do."""
+        return min((at_ns for at_ns, _ in self._waiting.values()), default=NEVER_NS)
+
+    def recover(self, alert: OpenAlert) -> None:
+        """Restore the members of an active alert."""
+        if alert.kind not in DEATH_KINDS:
+            return
+        alert.members = {s for s in alert.covers() if "<>" in s or ">" not in s}
+        if alert.grouped and alert.kind == "LINK_DOWN" and "<>" not in alert.subject:
+            alert.members.discard(alert.subject)  # a switch is active through its cables
+
+    def raise_due(self, to_ns: int) -> None:
+        """Raise the deaths that have waited long enough."""
+        for subject in sorted(s for s, (at_ns, _) in self._waiting.items() if at_ns <= to_ns):
+            if subject in self._waiting:
+                self._raise_death(subject)
+
+    def ingest(self, subject: str, record: Record | None) -> None:
+        """Take one record; None: the subject was forgotten."""
+        if record is None:
+            self._forget(subject)
+            return
+        known = self.health.get(subject)
+        if known is not None and record["seq"] < known["seq"]:
+            return
+        self.health[subject] = record
+        wanted = self._wanted_kind(record)
+        if subject in self._waiting and wanted not in DEATH_KINDS:
+            self._raise_death(subject)
+        alert = self._alert_of(subject)
+        if wanted is None:
+            if alert is not None:
+                self._end(alert, subject, record)
+        elif alert is None:
+            self._begin(wanted, subject, record)
+        elif record["evaluated_ns"] >= alert.raised_ns:
+            self._continue(alert, wanted, subject, record)
+
+    # --------------------------------------------------------------------------------------- one subject
+
+    def _wanted_kind(self, record: Record) -> str | None:
+        """Return the kind of alert that a record calls for."""
+        state = record["state"]
+        often = record["kind"] == "LINK" and record["flaps_hour"] > self._book.thresholds["flaps_max"]
+        if state == "FLAPPING" or (often and state == "DOWN"):
+            return "LINK_FLAPPING"
+        if state == "DOWN":
+            return DEATHS.get(record["kind"])
+        return "LINK_GREY" if state == "GREY" else None
+
+    def _alert_of(self, subject: str) -> OpenAlert | None:
+        """Return the alert that a subject's health belongs to."""
+        return self._book.newest(lambda a: a.kind in HEALTH_KINDS and subject in a.covers())
+
+    def _begin(self, kind: str, subject: str, record: Record) -> None:
+        """Raise an alert, or wait for other deaths of the same cause."""
+        book, since_ns = self._book, record["since_ns"]
+        if book.was_covered(subject, since_ns):
+            return
+        if kind in DEATH_KINDS:
+            if not book.was_cleared(f"{kind}:{subject}:{since_ns}"):
+                due_ns = book.now_ns + book.thresholds.ns("alert_gather_ms")
+                self._waiting.setdefault(subject, (due_ns, record))
+            return
+        book.raise_alert(self._new_alert(kind, subject, record, self._severity(kind, record)))
+
+    def _new_alert(self, kind: str, subject: str, record: Record, severity: str) -> OpenAlert:
+        return OpenAlert(
+            kind=kind,
+            subject=subject,
+            severity=severity,
+            raised_ns=record["since_ns"],
+            updated_ns=record["evaluated_ns"],
+            text=record["text"],
+            links=list(record["links"]),
+            nics=_nics_of([record]),
+            evidence=[_evidence(record)],
+            members={subject},
+        )
+
+    def _continue(self, alert: OpenAlert, wanted: str, subject: str, record: Record) -> None:
+        """Take a new record of a subject whose alert is active."""
+        if alert.subject == subject and wanted != alert.kind and not alert.grouped:
+            alert.over_ns = record["since_ns"]
+            alert.text = f"{alert.text}; now {wanted}"
+            self._book.clear(alert)
+            self._begin(wanted, subject, record)
+            if subject in self._waiting:  # it has waited before
+                self._raise_death(subject)
+            return
+        alert.hold(subject)
+        severity = self._severity(alert.kind, record)
+        is_worse = severity == "CRITICAL" and alert.severity != "CRITICAL"
+        is_new_death = record["state"] == "DOWN" and record["evaluated_ns"] > alert.updated_ns
+        if is_worse or (is_new_death and alert.add_one_evidence(_evidence(record))):
+            alert.severity = severity if is_worse else alert.severity
+            if alert.subject == subject and not alert.grouped:
+                alert.text = record["text"]
+            self._book.update(alert, record["evaluated_ns"])
+
+    def _end(self, alert: OpenAlert, subject: str, record: Record) -> None:
+        """Release a subject that is UP; each flap of the past hour doubles the hold-down."""
+        if record["evaluated_ns"] < alert.raised_ns or subject not in alert.members:
+            return
+        doublings = min(max(record["flaps_hour"] - 1, 0), MAX_FLAP_DOUBLINGS)
+        hold_ns = min(self._book.thresholds.ns("alert_clear_s") << doublings, MAX_CLEAR_NS)
+        if alert.kind in ("LINK_GREY", "LINK_FLAPPING"):  # their detection has waited already
+            hold_ns = 0
+        self._book.release(alert, subject, record["since_ns"], hold_ns)
+
+    def _forget(self, subject: str) -> None:
+        record = self.health.pop(subject, None)
+        self._waiting.pop(subject, None)
+        alert = self._alert_of(subject)
+        if alert is None:
+            return
+        alert.members.discard(subject)
+        if not alert.members:
+            alert.over_ns = max(alert.over_ns, alert.updated_ns, record["evaluated_ns"] if record else 0)
+            alert.text = f"{alert.text}; forgotten, it did not come back"
+            alert.clear_at_ns = self._book.now_ns
+
+    def _severity(self, kind: str, record: Record) -> str:
+        if kind in DEATH_KINDS:
+            return "CRITICAL"
+        limit = self._book.thresholds["alert_grey_critical_percent"] / 100
+        return "CRITICAL" if kind == "LINK_GREY" and (record["loss_rate"] or 0.0) >= limit else "WARNING"
+
+    # --------------------------------------------------------------------------------------- causes
+
+    def _raise_death(self, subject: str) -> None:
+        """Raise the alert of a death, with the other deaths of the same cause."""
+        record = self._waiting.pop(subject)[1]
+        if self._join_host(subject, record):
+            return
+        node = self._dead_switch(record)
+        if node is not None:
+            self._raise_switch(node, record)
+            return
+        alert = self._new_alert(DEATHS[record["kind"]], subject, record, "CRITICAL")
+        self._book.raise_alert(alert)
+        if alert.alert_id in self._book.open and alert.kind == "HOST_DOWN":
+            self._gather_host(subject, record)
+
+    def _join_host(self, subject: str, record: Record) -> bool:
+        """Add a NIC or cable of a dead host to that host's alert; return whether there is one."""
+        if record["kind"] == "HOST":
+            return False
+        nodes = nodes_of(record["subject"])
+        for alert in sorted(self._book.open.values(), key=lambda a: a.alert_id):
+            is_active_host = alert.kind == "HOST_DOWN" and alert.clear_at_ns == NEVER_NS
+            if is_active_host and alert.subject in nodes:
+                if self._join(alert, subject, record):
+                    self._book.update(alert, record["evaluated_ns"])
+                return True
+        return False
+
+    def _join(self, alert: OpenAlert, subject: str, record: Record) -> bool:
+        """Add a subject to an alert; return whether the alert has news."""
+        is_new = subject not in alert.covers()
+        alert.add_names(links=record["links"], nics=_nics_of([record]), grouped=[subject] if is_new else [])
+        alert.hold(subject)
+        return alert.add_one_evidence(_evidence(record)) or is_new
+
+    def _gather_host(self, host: str, record: Record) -> None:
+        """Group the alerts and waiting deaths of a dead host's NICs and cables under the host's alert."""
+        for other in sorted(self._waiting):
+            if other in self._waiting and host in nodes_of(self._waiting[other][1]["subject"]):
+                self._raise_death(other)
+        of_host = next(a for a in self._book.open.values() if a.kind == "HOST_DOWN" and a.subject == host)
+        for alert in sorted(self._book.open.values(), key=lambda a: a.alert_id):
+            if alert is of_host or not alert.members or not self._is_of_host(alert, host):
+                continue
+            alert.over_ns = max(alert.over_ns, record["since_ns"])
+            alert.text = f"{alert.text}; now HOST_DOWN"
+            self._book.group(of_host, alert, record["evaluated_ns"])
+
+    def _is_of_host(self, alert: OpenAlert, host: str) -> bool:
+        is_at_host = all(host in nodes_of(each) for each in alert.covers())
+        return is_at_host and alert.subject in self.health and alert.kind not in DETECTED
+
+    def _dead_switch(self, record: Record) -> str | None:
+        """Return the switch most of whose cables died at about the same time; None: only the cable did."""
+        if record["kind"] != "LINK":
+            return None
+        best: tuple[int, str] | None = None
+        for node in nodes_of(record["subject"]):
+            dead = self._dead_cables_at(node, record["since_ns"])
+            if DOWN_CABLES.has_enough(len(dead), self._cables_of(node)):
+                best = max(best or (0, ""), (len(dead), node))
+        return None if best is None else best[1]
+
+    def _dead_cables_at(self, node: str, about_ns: int) -> list[str]:
+        """Return the cables of a switch that are DOWN since about a time."""
+        window_ns = DOWN_CABLES.window_ns or 0
+        return sorted(
+            subject
+            for subject, r in self.health.items()
+            if r["kind"] == "LINK"
+            and r["state"] == "DOWN"
+            and node in nodes_of(subject)
+            and abs(r["since_ns"] - about_ns) <= window_ns
+        )
+
+    def _raise_switch(self, node: str, record: Record) -> None:
+        """Group the cables of a dead switch: under the alert of one of them if it is active, else the
+        switch's."""
+        book = self._book
+        dead = self._dead_cables_at(node, record["since_ns"])
+        active = [a for a in book.open.values() if a.kind == "LINK_DOWN" and a.covers() & {node, *dead}]
+        alert = min(active, key=lambda a: (a.raised_ns, a.alert_id), default=None)
+        records = [self.health[cable] for cable in dead]
+        if alert is None:
+            new = OpenAlert(
+                kind="LINK_DOWN",
+                subject=node,
+                severity="CRITICAL",
+                raised_ns=min(r["since_ns"] for r in records),
+                updated_ns=max(r["evaluated_ns"] for r in records),
+                text="",
+                links=[link for r in records for link in r["links"]],
+                nics=_nics_of(records),
+                grouped=list(dead),
+                evidence=[_evidence(r) for r in records],
+                members=set(dead),
+            )
+            book.raise_alert(new, lambda a: self._switch_text(node, len(dead), a.raised_ns))
+        else:
+            covered = {s for a in book.open.values() for s in a.covers()}
+            for cable in dead:
+                if cable not in covered:
+                    self._join(alert, cable, self.health[cable])
+            alert.text = self._switch_text(node, len(dead), alert.raised_ns)
+            book.update(alert, record["evaluated_ns"])
+        for cable in dead:
+            self._waiting.pop(cable, None)
+
+    def _switch_text(self, node: str, dead: int, since_ns: int) -> str:
+        cables = self._cables_of(node)
+        count = f"{dead} of its {cables}" if cables >= dead else f"{dead} of its"
+        return f"{node}: {count} cables are down since {clock_text(since_ns)}"
+
+
+def nodes_of(subject: str) -> set[str]:
+    """Return the nodes of a subject: both ends of a cable, the host of a NIC, a switch or host itself."""
+    if "<>" in subject:
+        return {end.rpartition(":")[0] for end in subject.split("<>")}
+    return {subject.partition("/")[0]}
+
+
+def _nics_of(records: Iterable[Record]) -> list[str]:
+    """Return the NICs that records name."""
+    found: dict[str, None] = {}
+    for record in records:
+        for name in (record["subject"], *record["candidates"]):
+            if "/" in name and ">" not in name:
+                found[name] = None
+    return list(found)
+
+
+def _evidence(record: Record) -> dict[str, Any]:
+    return evidence_ref(LINK_HEALTH.name, record["subject"], record["evaluated_ns"], record["text"])

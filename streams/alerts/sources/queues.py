@@ -1,0 +1,103 @@
+"""Alerts from contention: queues that persist, or the alert of the cause that they follow from.
+
+A queue behind a dead cable belongs to the cable's alert, and a queue in a pause storm to the storm's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from schemas.topics import CONTENTION
+from streams.alerts.book import DETECTED, AlertBook, OpenAlert, evidence_ref
+from streams.alerts.rules import BEHIND_NS, EARLY_NS, MAX_EVIDENCE, MAX_NAMES
+from streams.alerts.sources.link_health import DEATHS, nodes_of
+
+__all__ = ["QueueAlerts"]
+
+Record = Mapping[str, Any]
+
+
+class QueueAlerts:
+    """Alerts of `ContentionWindow` records."""
+
+    def __init__(self, book: AlertBook) -> None:
+        self._book = book
+
+    def ingest(self, window: Record) -> None:
+        """Take one record."""
+        book, link = self._book, window["link"]
+        alert = self._alert_of(link)
+        if window["state"] == "CLOSED":
+            if alert is not None:
+                self._end(alert, window)
+        elif alert is not None:
+            if alert.subject == link and window["updated_ns"] >= alert.updated_ns:
+                alert.hold(link)
+        elif self._persists(window):
+            cause = self._cause_of(window)
+            if cause is None:
+                book.raise_alert(_new_alert(window))
+                return
+            cause.grouped.append(link)
+            cause.add_names(jobs=window["jobs"])
+            cause.evidence = [*cause.evidence, _evidence(window)][:MAX_EVIDENCE]
+            book.update(cause, window["updated_ns"])
+
+    def _end(self, alert: OpenAlert, window: Record) -> None:
+        link = window["link"]
+        if link in alert.members and window["opened_ns"] >= alert.raised_ns:
+            over_ns = window["closed_ns"] or window["updated_ns"]
+            self._book.release(alert, link, over_ns, self._book.thresholds.ns("alert_clear_s"))
+
+    def _persists(self, window: Record) -> bool:
+        """Return whether a queue has lasted long enough, and no cleared alert covered it."""
+        lasted_ns = window["updated_ns"] - window["opened_ns"]
+        is_long = lasted_ns >= self._book.thresholds.ns("alert_contention_s")
+        return is_long and not self._book.was_covered(window["link"], window["opened_ns"])
+
+    def _alert_of(self, link: str) -> OpenAlert | None:
+        """Return the alert that a link's queue belongs to."""
+        return self._book.newest(
+            lambda a: a.kind not in DETECTED and (link in a.covers() or link in a.members)
+        )
+
+    def _cause_of(self, window: Record) -> OpenAlert | None:
+        """Return the alert whose cause a queue follows from.
+
+        It is a cable of the same switch that died just before, or a NIC that holds all traffic back.
+        """
+        near = {end.rpartition(":")[0] for end in window["link"].split(">")}
+        is_storm = window["kind"] == "PAUSE_STORM"
+        for alert in sorted(self._book.open.values(), key=lambda a: (a.raised_ns, a.alert_id)):
+            if alert.kind in DEATHS.values() and alert.members:
+                after_ns = window["opened_ns"] - alert.raised_ns
+                nodes = {node for name in alert.covers() for node in nodes_of(name)}
+                if -EARLY_NS <= after_ns <= BEHIND_NS and near & nodes:
+                    return alert
+            shares_links = window["link"] in alert.links or alert.subject in window["links"]
+            if is_storm and alert.kind == "CONTENTION" and shares_links:
+                return alert
+        return None
+
+
+def _new_alert(window: Record) -> OpenAlert:
+    link = window["link"]
+    nics = dict.fromkeys(nic for flow in window["flows"] for nic in (flow["nic"], flow["peer"]))
+    return OpenAlert(
+        kind="CONTENTION",
+        subject=link,
+        severity="CRITICAL" if window["kind"] == "PAUSE_STORM" else "WARNING",
+        raised_ns=window["opened_ns"],
+        updated_ns=window["updated_ns"],
+        text=window["text"],
+        links=[link, *window["links"]],
+        nics=list(nics)[:MAX_NAMES],
+        jobs=list(window["jobs"]),
+        evidence=[_evidence(window)],
+        members={link},
+    )
+
+
+def _evidence(window: Record) -> dict[str, Any]:
+    return evidence_ref(CONTENTION.name, window["link"], window["updated_ns"], window["text"])
