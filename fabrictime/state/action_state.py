@@ -1,7 +1,7 @@
 """Decisions, their outcomes, suppressed actions and the mode in force.
 
-Decision, ActionReport, PolicyCycles and ActuatorConfig records arrive decoded, FlowReports as raw messages.
-The state is bounded and read under its owner's lock. Pure: no Kafka, no clock.
+The state is filled from Decision, ActionReport, PolicyCycles and ActuatorConfig records and from undecoded
+FlowReports messages. All collections are bounded. The owner of the state provides the lock.
 """
 
 from __future__ import annotations
@@ -161,9 +161,9 @@ class ActionState:
         act = self.mode().act
         return sorted(key for key in self._configs if key != EVERYONE and self.mode(key).act != act)
 
-    def held(self) -> list[SuppressedAction]:
-        """Return the suppressed actions of all shards, the longest suppressed first."""
-        found = [each for shard in self.shards.values() for each in shard.held or ()]
+    def suppressed(self) -> list[SuppressedAction]:
+        """Return the suppressed actions of all shards, the oldest first."""
+        found = [each for shard in self.shards.values() for each in shard.suppressed or ()]
         return sorted(found, key=lambda each: (each.since_ns, *each[:4], str(each.reason)))
 
 

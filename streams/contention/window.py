@@ -328,9 +328,9 @@ def weighty_flows(flows: Iterable[FlowOnLink], min_share: float = LISTED_SHARE) 
 
     Streams of acknowledgements send such shares. If no flow sends, all matter.
     """
-    sure = [each.flow for each in flows if each.sure]
-    total = sum(flow.rate_bps for flow in sure)
-    return [flow for flow in sure if flow.rate_bps >= min_share * total]
+    certain = [each.flow for each in flows if each.certain]
+    total = sum(flow.rate_bps for flow in certain)
+    return [flow for flow in certain if flow.rate_bps >= min_share * total]
 
 
 def time_weight(link: LinkWindow, flows: list[FlowOnLink], *, all_hosts_report: bool) -> float:
