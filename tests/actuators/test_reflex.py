@@ -186,7 +186,9 @@ def test_by_truth_flows_leave_the_dead_link_and_none_goes_onto_it(seed):
 
 def news(peer="h2/eth1", port=9320, lost=0, answered=0, loss_streak=0, age_ms=0.0):
     age_ns = round(age_ms * MS)
-    return PathEvidence(peer, port, lost, answered, 0, 0, loss_streak, age_ns, age_ns, age_ns, age_ns, 10 * MS)
+    return PathEvidence(
+        peer, port, lost, answered, 0, 0, loss_streak, age_ns, age_ns, age_ns, age_ns, 10 * MS
+    )
 
 
 def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
