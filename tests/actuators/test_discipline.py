@@ -58,7 +58,7 @@ def make(tmp_path, clock, **given):
     return Discipline(settings, tmp_path / "clock.rate", lambda: clock)
 
 
-def test_settles_without_ringing_and_holds_a_drifting_clock(tmp_path):
+def test_settles_without_ringing_and_tracks_a_drifting_clock(tmp_path):
     """100 us off and 5 ppm fast: within five time constants the offset is gone, for good."""
     clock = Oscillator(100_000.0, own_ppb=5_000.0, found_ppb=0.0)
     errors, moves = drive(make(tmp_path, clock), clock, 400)
@@ -118,7 +118,7 @@ def test_offset_too_large_to_slew_is_refused_and_reported(tmp_path, error_ns):
     assert "expected within +-500000" in moves[0].refused
 
 
-def test_interrupted_it_holds_its_rate_and_goes_on(tmp_path):
+def test_interrupted_it_keeps_its_rate_and_resumes(tmp_path):
     clock = Oscillator(50_000.0, own_ppb=2_000.0, found_ppb=0.0)
     discipline = make(tmp_path, clock)
     drive(discipline, clock, 200)
@@ -129,7 +129,7 @@ def test_interrupted_it_holds_its_rate_and_goes_on(tmp_path):
     assert abs(errors[-1]) < 100
 
 
-def test_dry_run_says_and_changes_nothing(tmp_path):
+def test_dry_run_logs_and_changes_nothing(tmp_path):
     clock = Oscillator(10_000.0, found_ppb=123.0)
     discipline = make(tmp_path, clock, mode="dry-run")
     drive(discipline, clock, 10)
@@ -139,7 +139,7 @@ def test_dry_run_says_and_changes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_end_puts_the_rate_back_as_it_was_found(tmp_path):
+def test_close_restores_the_original_rate(tmp_path):
     clock = Oscillator(50_000.0, own_ppb=-3_000.0, found_ppb=1_234.5)
     discipline = make(tmp_path, clock)
     drive(discipline, clock, 60)
@@ -152,7 +152,7 @@ def test_end_puts_the_rate_back_as_it_was_found(tmp_path):
     assert discipline.step(row(clock, 0), 0, 1e9) is None
 
 
-def test_next_start_puts_back_what_a_killed_one_left(tmp_path):
+def test_next_start_restores_the_rate_after_a_crash(tmp_path):
     clock = Oscillator(50_000.0, found_ppb=1_234.5)
     drive(make(tmp_path, clock), clock, 30)  # and never closed
     assert clock.set_ppb != 1_234.5
@@ -163,7 +163,7 @@ def test_next_start_puts_back_what_a_killed_one_left(tmp_path):
 
 
 @pytest.mark.parametrize("change", [{"boot": "another"}, {"clock": "ptp9"}, {"found_ppb": 1e9}])
-def test_note_that_is_not_ours_changes_nothing(tmp_path, change):
+def test_rate_file_of_another_clock_or_boot_changes_nothing(tmp_path, change):
     clock = Oscillator(50_000.0, found_ppb=1_000.0)
     drive(make(tmp_path, clock), clock, 30)
     left = clock.set_ppb
@@ -175,14 +175,14 @@ def test_note_that_is_not_ours_changes_nothing(tmp_path, change):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"clock": 3}'])
-def test_note_that_cannot_be_read_is_left_alone(tmp_path, text):
+def test_unreadable_rate_file_is_ignored(tmp_path, text):
     (tmp_path / "clock.rate").write_text(text)
     clock = Oscillator()
     make(tmp_path, clock)
     assert clock.set_calls == 0
 
 
-def test_another_program_at_the_same_clock_ends_it(tmp_path):
+def test_another_program_on_the_same_clock_stops_it(tmp_path):
     """Two servos would fight: the other one keeps the clock, and nothing is put back over it."""
     clock = Oscillator(50_000.0, found_ppb=0.0)
     discipline = make(tmp_path, clock)
@@ -195,7 +195,7 @@ def test_another_program_at_the_same_clock_ends_it(tmp_path):
     assert clock.set_ppb == 77_000.0
 
 
-def test_refusal_by_the_kernel_is_said_and_ends_it(tmp_path):
+def test_refusal_by_the_kernel_is_logged_and_stops_it(tmp_path):
     clock = Oscillator(50_000.0)
     clock.refuse = OSError(1, "clock_adjtime(system): Operation not permitted")
     discipline = make(tmp_path, clock)
@@ -205,7 +205,7 @@ def test_refusal_by_the_kernel_is_said_and_ends_it(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_servo_does_not_leap_after_a_pause():
+def test_servo_does_not_jump_after_a_pause():
     servo = Servo(DisciplineSettings(time_constant_s=20.0))
     servo.next(1_000.0, 1.0, SYNCED, 1.0)
     before = servo.rate_ppb

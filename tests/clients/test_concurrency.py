@@ -63,7 +63,7 @@ def read_lines(clock, seconds):
     return reads, torn, len(seen)
 
 
-def test_every_read_beside_a_writer_that_never_rests_is_whole(tmp_path, hammer, reader):
+def test_every_read_beside_a_busy_writer_is_complete(tmp_path, hammer, reader):
     path = tmp_path / "clock"
     hammer(path, "lines")
     in_c = subprocess.Popen(
@@ -92,7 +92,7 @@ def test_threads_of_one_reader_agree(tmp_path, hammer):
     assert all(reads and not torn for reads, torn, _ in found)
 
 
-def test_time_never_runs_back_from_line_to_line(tmp_path, hammer, reader):
+def test_time_never_runs_backwards_between_models(tmp_path, hammer, reader):
     """New lines every few ms, us apart, joined: no reader sees an earlier time after a later one."""
     path = tmp_path / "clock"
     hammer(path, "joins")
@@ -157,7 +157,7 @@ def test_page_half_written_by_a_writer_that_died_reads_as_before(page, made, rea
     page._writer = healed._writer
 
 
-def test_readers_of_a_writer_that_never_ends_its_writing_give_up(page, reader):
+def test_readers_of_an_endless_write_give_up(page, reader):
     """Both copies rubbish, as no writer of ours leaves them: an error or no answer, and soon."""
     clock = Clock(page.path)
     with page.path.open("r+b") as file:

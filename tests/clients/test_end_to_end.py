@@ -246,7 +246,7 @@ def test_c_and_python_agree_with_the_truth_on_every_host(actuator, clocks, reade
         assert clock.status().source == "eth1"
 
 
-def test_all_hosts_of_the_machine_tell_the_same_time(actuator):
+def test_all_hosts_of_the_machine_have_the_same_time(actuator):
     """Whose clocks are 7.5 ms and 19 ppm apart."""
     one, other = (wait_for(lambda host=host: synced(actuator.folder / host)) for host in HOSTS)
     for _ in range(100):
@@ -287,7 +287,7 @@ def test_time_does_not_run_back_over_windows_and_a_restart(actuator, log, clocks
         again.end()
 
 
-def test_page_that_is_removed_is_made_anew_and_found_by_its_readers(actuator):
+def test_a_removed_page_is_recreated_and_found_by_its_readers(actuator):
     path = actuator.folder / "h1"
     clock = wait_for(lambda: synced(path))
     path.unlink()
@@ -318,7 +318,7 @@ def rejects(bootstrap):
         consumer.close()
 
 
-def test_what_no_solver_makes_is_refused_counted_and_sent_on(actuator, log, solver):
+def test_implausible_records_are_rejected_and_counted(actuator, log, solver):
     path = actuator.folder / "h1"
     clock = wait_for(lambda: synced(path))
     record = solver.record(time.time_ns() // WINDOW_NS - 1)
@@ -369,7 +369,7 @@ def test_what_no_solver_makes_is_refused_counted_and_sent_on(actuator, log, solv
     assert any(line == "WATCHDOG=1" for line in actuator.told)
 
 
-def test_end_leaves_a_page_that_holds_by_itself(actuator):
+def test_the_page_stays_valid_after_the_actuator_ends(actuator):
     path = actuator.folder / "h1"
     clock = wait_for(lambda: synced(path))
     assert actuator.end() == 0

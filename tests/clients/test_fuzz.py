@@ -56,7 +56,7 @@ def test_rubbish_is_refused(data, size):
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 20479), st.integers(1, 255)), min_size=1, max_size=8))
-def test_spoilt_page_gives_the_right_answer_or_none(sound, changes):
+def test_a_corrupt_page_gives_the_right_answer_or_none(sound, changes):
     """Checksums over all that counts: bytes that are changed are noticed or mean nothing."""
     data = bytearray(sound)
     for at, change in changes:
@@ -92,7 +92,7 @@ wholes = st.integers(-(2**63), MOST)
     st.integers(0, 2**32 - 1),
     st.tuples(wholes, numbers, numbers, numbers, numbers, numbers, wholes),
 )
-def test_page_with_right_checksums_and_mad_numbers_never_crashes_a_reader(
+def test_absurd_numbers_with_valid_checksums_never_crash_a_reader(
     sound, reader, state, flags, at, rates, slew_end, bounds, ends, clocks, row
 ):
     """A writer gone mad, in C and in Python: an error, UNSYNCED, or numbers that are numbers."""
@@ -139,7 +139,7 @@ def test_page_with_right_checksums_and_mad_numbers_never_crashes_a_reader(
         assert in_c[2] > 0
 
 
-def test_layout_constants_are_whole():
+def test_layout_constants_are_consistent():
     assert _page.MODEL.size == _page.MODEL_BYTES
     assert (
         _page.MODEL_BYTES + _page.CLOCKS * _page.CLOCK.size + _page.NICS * _page.NIC.size == _page.COPY_BYTES

@@ -100,7 +100,7 @@ def test_packet_scale_queue_is_that_of_the_packet_kernel(load):
 
 
 @pytest.mark.parametrize("load", [0.5, 0.9])
-def test_packet_scale_queue_remembers_about_as_long_as_a_real_one(load):
+def test_packet_scale_queue_decorrelates_like_a_real_one(load):
     """Integral of the autocorrelation, against an M/D/1 by Lindley's recursion, within a factor of 1.6."""
     rng = np.random.default_rng(4)
     n = 1 << 18
@@ -215,7 +215,7 @@ def test_every_byte_is_sent_once_and_arrives():
     assert fluid.link_sums()[5].max() == 0
 
 
-def test_what_exceeds_a_buffer_is_sent_again_where_nothing_holds_it_back():
+def test_bytes_beyond_a_buffer_are_sent_again_in_a_lossy_fabric():
     held, dropping = funnel(8, lossless=True), funnel(8, lossless=False)
     for fluid in (held, dropping):
         for flow in line_of(fluid, 8):
@@ -227,7 +227,7 @@ def test_what_exceeds_a_buffer_is_sent_again_where_nothing_holds_it_back():
     assert held.link_max()[8] == pytest.approx(1_000_000)
 
 
-def test_quiet_flows_are_counted_as_if_each_step_were_looked_at():
+def test_quiet_flows_are_counted_as_if_each_step_were_computed():
     """Half of the load stands still and is not looked at; a colliding flow wakes it; sums stay exact."""
     fluid = funnel(4)
     flows = line_of(fluid, 4)
@@ -312,7 +312,7 @@ def used(fluid, before):
     return np.flatnonzero(fluid.link_sums()[3] - before > 1)
 
 
-def test_each_flowlet_goes_over_any_way_and_stays_on_it():
+def test_each_flowlet_takes_any_route_and_stays_on_it():
     fluid = fork(8, flowlet_ns=500_000, step_ns=100_000)
     flow = fluid.add_flow(0, RATE)
     fluid.set_flow_path(flow, [0, 1, 9])
@@ -341,7 +341,7 @@ def test_messages_that_follow_closely_are_one_flowlet():
     assert len([link for link in used(fluid, before) if 1 <= link <= 8]) == 1
 
 
-def test_without_flowlets_a_flow_keeps_its_way():
+def test_without_flowlets_a_flow_keeps_its_route():
     fluid = fork(4)
     flow = fluid.add_flow(0, RATE)
     fluid.set_flow_path(flow, [0, 2, 5])

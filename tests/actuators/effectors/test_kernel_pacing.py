@@ -184,7 +184,7 @@ def running(log: Any, start_act: Any, **settings: Any) -> Iterator[tuple[Testbed
             act.end(signal.SIGKILL)
 
 
-def test_a_flow_that_nobody_owns_is_paced_found_again_after_a_kill_and_let_go_without_trace(
+def test_a_flow_without_endpoint_is_paced_adopted_after_a_crash_and_released(
     inside, log, start_act, wait_for
 ) -> None:
     def body() -> tuple[float, float, dict[str, Any]]:
@@ -236,7 +236,7 @@ def test_a_flow_that_nobody_owns_is_paced_found_again_after_a_kill_and_let_go_wi
     assert again_bps == pytest.approx(2 * PACE, rel=0.1)
 
 
-def test_what_a_killed_hand_left_is_removed_where_nothing_is_held_any_more(
+def test_leftovers_of_a_crash_are_removed_once_no_lease_is_in_force(
     inside, log, start_act, wait_for
 ) -> None:
     def body() -> None:
@@ -253,7 +253,7 @@ def test_what_a_killed_hand_left_is_removed_where_nothing_is_held_any_more(
     inside(body)
 
 
-def test_a_flow_that_ends_leaves_nothing_behind(inside, log, start_act, wait_for) -> None:
+def test_an_ended_flow_leaves_no_class(inside, log, start_act, wait_for) -> None:
     def body() -> None:
         with running(log, start_act, host_rate_bps=0) as (testbed, act, told):
             before = at_nic(testbed)
@@ -265,7 +265,7 @@ def test_a_flow_that_ends_leaves_nothing_behind(inside, log, start_act, wait_for
     inside(body)
 
 
-def test_a_nic_with_somebody_elses_queueing_is_left_alone_and_the_report_says_so(
+def test_a_nic_with_a_foreign_qdisc_stays_untouched_and_is_reported(
     inside, log, start_act
 ) -> None:
     def body() -> dict[str, Any]:

@@ -84,7 +84,7 @@ def test_shares_are_applied_once_changed_live_read_back_and_removed_without_trac
     inside(lambda: on_fabric(body))
 
 
-def test_a_guarantee_holds_beside_a_greedy_tenant_that_nobody_paces(inside) -> None:
+def test_a_guarantee_holds_beside_a_greedy_unpaced_tenant(inside) -> None:
     def body() -> tuple[float, float, float]:
         with Testbed(FabricSettings(**SHAPE)) as testbed:
             here, there = (testbed.fabric.nic(host).address for host in ("h1", "h2"))
@@ -122,7 +122,7 @@ def test_a_guarantee_holds_beside_a_greedy_tenant_that_nobody_paces(inside) -> N
     assert 0.7 * 4_000_000 < capped < 1.1 * 4_000_000
 
 
-def test_what_is_no_share_is_refused_in_one_line_and_changes_nothing(inside) -> None:
+def test_invalid_shares_are_refused_in_one_line_and_change_nothing(inside) -> None:
     def body(ip: IPRoute) -> None:
         before = seen(ip)
         kernel = HtbQdisc(ip, "eth1", LINE)
@@ -141,7 +141,7 @@ def test_what_is_no_share_is_refused_in_one_line_and_changes_nothing(inside) -> 
     inside(lambda: on_fabric(body))
 
 
-def test_a_nic_whose_root_is_somebody_elses_is_left_alone(inside) -> None:
+def test_a_nic_with_a_foreign_root_stays_untouched(inside) -> None:
     def body(ip: IPRoute) -> None:
         before = seen(ip)
         kernel = HtbQdisc(ip, "eth1", LINE)
