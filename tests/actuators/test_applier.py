@@ -1,4 +1,4 @@
-"""Decisions of one host: applied once, in order, in time, under the config in force; each with its report."""
+"""Decisions of one host: applied once, in order, in time, under the present config; each with its report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ EVERY = ["REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE"]
 
 
 class Flows:
-    """Flows of a host in a dict; `done`: what was really done. While `slow`, commands wait for `answer`."""
+    """Flows of a host in a dict; `done` holds the commands carried out. While `slow`, commands wait for
+    `answer`.
+    """
 
     def __init__(self, **paths):
         self.paths = {KEY: 50_000, **paths}
@@ -56,7 +58,7 @@ class Flows:
         answer(Answer(value, "SOCKET" if verb == "MOVE" else "PACING"))
 
     def answer(self):
-        """Carry out the oldest command that waits."""
+        """Carry out the oldest waiting command."""
         self.do(*self.open.pop(0))
 
     @property
@@ -65,7 +67,7 @@ class Flows:
 
 
 class Host:
-    """An `Applier` with its effector, a clock that a test sets, and the reports that it made."""
+    """An `Applier` with its effector, a clock that a test sets, and its reports."""
 
     def __init__(self, flows=None, records=None, **more):
         self.flows = flows or Flows()
@@ -85,7 +87,7 @@ class Host:
         self.reports.append(codec.decode(codec.encode(ACTIONS.record, record), ACTIONS.record))
 
     def take(self, record, token=None):
-        """Give a decision; return the outcome of the last report."""
+        """Pass a decision; return the outcome of the last report."""
         value = codec.encode(DECISIONS.record, record)
         self.it.take(read_decision(record["host"].encode(), value), token)
         return self.reports[-1]["outcome"] if self.reports else None
@@ -387,11 +389,11 @@ def test_a_flow_back_on_its_first_path_has_nothing_to_revert():
     assert host.it.in_force == 0
 
 
-# --- a process that was killed ---
+# --- crash and restart ---
 
 
 def after_a_kill(journal, flows, tmp_path, **more):
-    """The next process, from what lies on disk."""
+    """The next process, with the journal on disk."""
     again = Journal(tmp_path / "journal.jsonl")
     return Host(flows, store=again, states=again.states, **more)
 
@@ -402,9 +404,9 @@ def test_killed_before_the_answer_the_move_is_reported_once_with_its_true_path(t
     flows.slow = True
     host.take(decision())
     assert not host.reports
-    flows.paths[KEY] = 50_001  # its owner did it; nobody heard the answer
+    flows.paths[KEY] = 50_001  # its endpoint moved it; the answer was lost
     host = after_a_kill(journal, flows, tmp_path)
-    host.now_ns = 5 * S  # late: but it was done in time
+    host.now_ns = 5 * S  # late, but it was done in time
     assert host.take(decision()) == "APPLIED"
     assert (host.reports[-1]["from_path"], host.reports[-1]["to_path"]) == (50_000, 50_001)
     assert not flows.moves
@@ -482,7 +484,7 @@ def test_decisions_wait_for_endpoints_to_reconnect_after_a_start():
     assert host.outcomes[1:] == [("s0/1/1", "NO_FLOW")]
 
 
-# --- reflexes ---
+# --- local repair ---
 
 
 def test_a_local_repair_obeys_the_limits_and_policy_takes_precedence():

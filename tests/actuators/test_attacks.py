@@ -1,5 +1,8 @@
-"""What attacks the hand: owners that lie, flood or hang, records that no honest policy made, full disks, a
-second hand. Nothing of it ends the hand, is applied twice, or is left behind."""
+"""Attacks on the flow actuator: lying, flooding and hanging endpoints, absurd records, full disks, a
+second actuator.
+
+The actuator must not exit, apply a decision twice, or leave anything behind.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ def configs(*records):
 
 
 class Desk:
-    """The hand without a log: real sockets of owners, one applier, every report as the log would take it."""
+    """The actuator without a log: real endpoint sockets, one applier, and every report."""
 
     def __init__(self, folder, records=None, **more):
         self.path = folder / "c.sock"
@@ -107,7 +110,7 @@ class Desk:
         return program
 
     def own(self, *lines):
-        """A program that has told of its flows."""
+        """A program that has announced its flows."""
         before = self.endpoints.flows()
         program = self.connect(*lines)
         self.until(lambda: self.endpoints.flows() == before + len(lines))
@@ -141,7 +144,7 @@ with socket.socket(socket.AF_UNIX) as program:
 
 
 def another(desk, lines, *more):
-    """A program of another process that says some lines, and hears one where anything more is given."""
+    """A program in another process that sends some lines, and receives one if `more` is given."""
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, desk.path, lines, *more], stdout=subprocess.PIPE, text=True
     )
@@ -151,7 +154,7 @@ def heard(program):
     return program.recv(65_536).decode().splitlines()
 
 
-# --- owners that lie, flood, hang ---
+# --- endpoints that lie, flood or hang ---
 
 
 @pytest.mark.parametrize("port", [0, 65_536, 900_000_000_000])
@@ -190,7 +193,7 @@ def test_a_flow_belongs_to_its_program_while_that_is_connected(desk):
 def test_a_flow_can_be_taken_over_before_the_hang_up_is_noticed(desk):
     with another(desk, "FLOW sock:7 50000 MOVE\n") as former:
         former.wait(20)
-    program = desk.connect("FLOW sock:7 51000 MOVE")  # both wait to be read now
+    program = desk.connect("FLOW sock:7 51000 MOVE")  # both are readable now
     desk.until(lambda: desk.endpoints.connected == 1 and desk.endpoints.flows() == 1)
     assert desk.endpoints.path_of("h1", KEY) == 51_000
     program.close()
@@ -327,7 +330,7 @@ def test_garbage_from_many_endpoints_keeps_the_tables_consistent(desk):
     assert len(told) == len(set(told)), "one line for each"
 
 
-# --- records that no honest writer made ---
+# --- records that no honest writer publishes ---
 
 
 def test_absurd_versions_have_no_effect(desk):
@@ -392,7 +395,7 @@ def test_many_decisions_for_a_hanging_endpoint_are_reported_and_the_newest_wins(
 
 
 def test_many_flows_without_endpoints_cost_little(desk):
-    """Decisions that wait for owners to come back, as after a start: none is looked at again and again."""
+    """Decisions that wait for endpoints to reconnect after a start are not checked repeatedly."""
     desk.it.settled = False
     for seq in range(60_000):
         desk.it.take(decision(seq, flow_id=f"h1/b/sock:{seq + 100}"))
@@ -477,7 +480,7 @@ def test_a_symbolic_link_at_the_new_journal_is_not_followed(tmp_path):
     assert not (tmp_path / "a.jsonl").is_symlink()
 
 
-# --- the folder of the sockets, a second hand ---
+# --- the folder of the sockets, a second actuator ---
 
 
 def test_a_world_writable_folder_is_refused_for_a_socket(tmp_path):
@@ -599,7 +602,7 @@ def test_hostile_records_do_not_stop_the_actuator(log, read, start_act, own, wai
     assert act.process.poll() is None
 
 
-# --- words of probers ---
+# --- path status reports ---
 
 
 def word(nic="h1/eth1", monotonic_ns=10 * S, paths=()):

@@ -1,4 +1,4 @@
-"""The page's file: who may write and read it, what a former writer left, what another puts in its place."""
+"""The page's file: permissions, the page of a former writer, and replaced files."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Reading this machine's clocks: brackets, PTP devices as the kernel answers them, test clocks."""
+"""Reading this machine's clocks: brackets, PTP devices with simulated ioctls, test clocks."""
 
 import errno
 import fcntl
@@ -52,7 +52,7 @@ def test_shortest_bracket_is_taken_and_its_half_is_the_error():
 
 @pytest.fixture
 def ptp(tmp_path, monkeypatch):
-    """A /dev/ptp0 whose ioctls are answered here: 37 s ahead of the system clock, read in 400 ns."""
+    """A /dev/ptp0 with simulated ioctls: 37 s ahead of the system clock, read in 400 ns."""
     device = tmp_path / "ptp0"
     device.write_bytes(b"")
     state = {"extended": True, "error": None, "asked": []}

@@ -1,4 +1,4 @@
-"""The servo on simulated clocks, and the system call as far as it goes without changing a clock here."""
+"""The servo on simulated clocks, and the system call as far as it changes no clock here."""
 
 import ctypes
 import json
@@ -14,7 +14,7 @@ S = 1_000_000_000
 
 
 class Oscillator:
-    """A clock with a rate of its own and one that is set; what Clockwork is to the kernel's."""
+    """A clock with its own rate and one that is set; replaces Clockwork."""
 
     def __init__(self, offset_ns=0.0, own_ppb=0.0, found_ppb=1_500.0):
         self.error_ns, self.own_ppb, self.set_ppb = offset_ns, own_ppb, found_ppb
@@ -41,7 +41,7 @@ def row(clock, at_ns, state=SYNCED, bound_ns=100.0):
 
 
 def drive(discipline, clock, seconds, start_s=0.0, **given):
-    """Run the loop; return the errors and the moves, one an interval."""
+    """Run the loop; return the errors and the corrections, one per interval."""
     errors, moves = [], []
     step_s = discipline.settings.interval_s
     for i in range(round(seconds / step_s)):
@@ -59,7 +59,7 @@ def make(tmp_path, clock, **given):
 
 
 def test_settles_without_ringing_and_tracks_a_drifting_clock(tmp_path):
-    """100 us off and 5 ppm fast: within five time constants the offset is gone, for good."""
+    """100 us off and 5 ppm fast: within five time constants the offset is gone and stays away."""
     clock = Oscillator(100_000.0, own_ppb=5_000.0, found_ppb=0.0)
     errors, moves = drive(make(tmp_path, clock), clock, 400)
     assert all(move.refused is None for move in moves)
@@ -79,7 +79,9 @@ def test_rate_stays_within_its_limit_and_does_not_wind_up(tmp_path):
 
 
 def test_delay_of_the_measurement_leaves_it_stable(tmp_path):
-    """Errors seen 3 s late, as through two windows of the solver: no oscillation at the least constant."""
+    """Errors that are 3 s old, as after two windows of the clock stage: no oscillation at the smallest
+    constant.
+    """
     clock = Oscillator(50_000.0, own_ppb=1_000.0, found_ppb=0.0)
     discipline = make(tmp_path, clock, time_constant_s=10.0)
     seen = [clock.error_ns] * 4
@@ -183,7 +185,7 @@ def test_unreadable_rate_file_is_ignored(tmp_path, text):
 
 
 def test_another_program_on_the_same_clock_stops_it(tmp_path):
-    """Two servos would fight: the other one keeps the clock, and nothing is put back over it."""
+    """Two servos would fight: the other one keeps the clock, and its rate is not changed."""
     clock = Oscillator(50_000.0, found_ppb=0.0)
     discipline = make(tmp_path, clock)
     drive(discipline, clock, 10)
@@ -237,7 +239,9 @@ def test_wrong_clock_is_refused_with_its_name(tmp_path):
     with pytest.raises(FileNotFoundError, match="ptp0"):
         Clockwork("ptp0", writable=True, devices=tmp_path)
     (tmp_path / "ptp0").write_bytes(b"")
-    clock = Clockwork("ptp0", writable=False, devices=tmp_path)  # a file is no clock: the kernel says so
+    clock = Clockwork(
+        "ptp0", writable=False, devices=tmp_path
+    )  # a file is not a clock: the kernel refuses it
     with pytest.raises(OSError, match=r"clock_adjtime\(ptp0\)"):
         clock.rate_ppb()
     with pytest.raises(OSError, match=r"clock_adjtime\(ptp0\)"):

@@ -1,4 +1,6 @@
-"""The hand as a process, with a real log and owners on the control socket: once and told, whatever breaks."""
+"""The flow actuator as a process, with a real log and endpoints: each decision is applied and reported
+once.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ def test_decisions_are_applied_and_reported_and_offsets_committed(log, read, sta
     assert read(REJECTS.name).until(len)[0]["reader"] == "actuator"
     code, text = act.end()
     assert code == 0, text
-    act.start()  # a next process goes on after what is done
+    act.start()  # the next process continues after the last completed decision
     again = decide(to_path=50_002)
     reports = actions.until(lambda found: told(found, again))
     assert len(reports) == 4
@@ -90,13 +92,11 @@ def test_decisions_are_applied_and_reported_and_offsets_committed(log, read, sta
     assert {row["host"]: row["mode"] for row in states[0]["hosts"]} == {"h1": "ACT", "h2": "ACT"}
 
 
-def test_a_kill_between_command_and_answer_gives_one_report(
-    log, read, start_act, own, decide, wait_for
-):
+def test_a_kill_between_command_and_answer_gives_one_report(log, read, start_act, own, decide, wait_for):
     log.put(CONFIG.name, "*", config())
     act = start_act("h1", answer_ms=10_000)
     owner = own("h1", sock_7=50_000)
-    owner.silent = True  # it does what it is told, and nobody hears of it
+    owner.silent = True  # it carries out commands without an answer
     moved = decide()
     wait_for(lambda: owner.moves)
     act.end(signal.SIGKILL)
@@ -111,9 +111,7 @@ def test_a_kill_between_command_and_answer_gives_one_report(
     assert owner.moves == [(KEY, 50_001), (KEY, 50_002)]
 
 
-def test_a_kill_between_applying_and_reporting_gives_one_report(
-    log, read, start_act, own, decide, wait_for
-):
+def test_a_kill_between_applying_and_reporting_gives_one_report(log, read, start_act, own, decide, wait_for):
     log.put(CONFIG.name, "*", config())
     act = start_act("h1", answer_ms=10_000)
     owner = own("h1", sock_7=50_000)
@@ -246,7 +244,7 @@ def test_an_offset_is_committed_once_all_earlier_messages_are_done():
 
 
 def test_a_former_schema_of_the_config_is_read(log):
-    """Records that older versions wrote have no order to revert, and nothing is undone by them."""
+    """Records of older versions have no order to revert, and revert nothing."""
     from schemas.limits import Limits
 
     record = codec.decode(codec.encode(CONFIG.record, config()), CONFIG.record)

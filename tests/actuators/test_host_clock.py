@@ -1,4 +1,4 @@
-"""A host's page over time: right within its bound, monotone, and honest about what is not known."""
+"""A host's page over time: right within its bound, monotone, and UNSYNCED if the time is unknown."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def assert_row_right(host, row, name, away_ns=0):
 
 
 def assert_never_back(host):
-    """The lines of one page after another, read where one takes over from the other, never run back."""
+    """The models of successive pages, read where one replaces the other, never run backwards."""
     for before, after in zip(host.contents, host.contents[1:], strict=False):
         if UNSYNCED in (before.state, after.state) or after.steps != before.steps:
             continue
@@ -54,7 +54,7 @@ def test_ptp_clock_is_related_to_the_raw_clock_by_reading_both(sim):
     assert (content.state, content.source) == (SYNCED, "ptp0")
     assert 500 < assert_right(host, content) < 900
     assert_row_right(host, content.clocks["ptp0"], "ptp0")
-    assert content.clocks["ptp0"].bound_ns == pytest.approx(100.0)  # a stamp of its own needs no bracket
+    assert content.clocks["ptp0"].bound_ns == pytest.approx(100.0)  # its own stamp needs no bracket
     assert_row_right(host, content.clocks["system"], "system")  # not published: by way of the raw clock
 
 
@@ -85,7 +85,7 @@ def test_the_best_clock_is_the_source_and_a_slightly_better_one_does_not_replace
 
 
 def test_new_windows_are_slewed_without_running_backwards(sim):
-    """Windows that disagree by 80 ns each time: slewed, and what is left stands in the bound."""
+    """Windows that disagree by 80 ns each time are slewed, and the remaining slew is in the bound."""
     host = sim.Host()
     host.error_ns = lambda name, window: 40.0 if window % 2 else -40.0
     host.run(5)
@@ -93,12 +93,12 @@ def test_new_windows_are_slewed_without_running_backwards(sim):
         assert_right(host, host.step())
     assert_never_back(host)
     rates = {round(content.slewed.slew_ppb) for content in host.contents[30:]}
-    assert max(map(abs, rates)) <= 200  # 80 ns and some in half a second
+    assert max(map(abs, rates)) <= 200  # slightly more than 80 ns in half a second
     assert host.contents[-1].steps == 0
 
 
 def test_step_of_the_system_clock_does_not_move_fabric_time(sim):
-    """CLOCK_REALTIME set 3 s back: fabric time goes on, and stamps of both sides are told apart."""
+    """CLOCK_REALTIME set 3 s back: fabric time continues, and stamps of both sides are distinguished."""
     host = sim.Host()
     host.run(6)
     host.system.steps.append((host.now_ns + 1, -3 * sim.S))
@@ -137,7 +137,7 @@ def test_after_a_step_an_unsynced_host_waits_for_newer_records(sim):
 
 
 def test_ntp_slew_of_the_system_clock_does_not_move_fabric_time(sim):
-    """500 ppm from one moment on: a line on CLOCK_REALTIME would be 1 ms off two seconds later."""
+    """500 ppm from one moment on: a model on CLOCK_REALTIME would be 1 ms off two seconds later."""
     host = sim.Host()
     host.run(6)
     host.system.rates.append((host.now_ns + 50_000_000, 500_000.0))
@@ -178,7 +178,7 @@ def test_the_pages_expiry_equals_that_of_a_living_writer(sim):
 
 
 def test_bound_covers_an_oscillator_that_wanders_through_holdover(sim):
-    """60 s carried on while the rate walks away: inside the bound to the end."""
+    """60 s of extrapolation while the rate wanders: inside the bound to the end."""
     host = sim.Host(wander_ppb_per_sqrt_s=3.0, expires_s=80.0)
     host.run(6)
     host.solving = False
@@ -195,7 +195,7 @@ def test_holdover_of_the_clock_stage_is_holdover_at_once(sim):
     host.states["system"] = {"state": "HOLDOVER", "bound_ns": 3_000.0}
     content = host.run(2)
     assert content.state == HOLDOVER
-    assert assert_right(host, content) < 1_000  # our own line is no worse than theirs
+    assert assert_right(host, content) < 1_000  # our own model is no worse than theirs
 
 
 def test_a_clock_in_holdover_is_better_than_none(sim):
@@ -296,7 +296,7 @@ def test_nics_of_the_host_map_to_their_clock(sim):
     content = host.run(4)
     assert content.nics == {"eth0": "system", "eth1": "ptp0"}
     assert host.clock.shards == {"fabric", "pod2"}
-    assert content.clocks["ptp0"].state == UNSYNCED  # stamps, but nobody measured it yet
+    assert content.clocks["ptp0"].state == UNSYNCED  # it timestamps a NIC but is not measured yet
     assert "eth3" in host.clock.clocks
 
 
@@ -313,7 +313,7 @@ def test_records_of_other_hosts_and_old_windows_change_nothing(sim):
 
 
 def test_clock_of_another_domain_than_the_pages_is_not_converted(sim):
-    """Times of two domains cannot be compared, so one page gives one of them alone."""
+    """Times of two domains cannot be compared, so one page has only one of them."""
     host = sim.Host()
     host.others = {"ptp0": sim.Clock(1e6, 10.0), "ptp1": sim.Clock(2e6, 20.0)}
     host.published = ["ptp0"]

@@ -1,4 +1,4 @@
-"""Tenants' shares by the kernel: HTB and filters at hosts of a real fabric, in namespaces of their own."""
+"""Tenants' shares by the kernel: HTB and filters at hosts of a testbed fabric, in network namespaces."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def inside() -> Callable[..., Any]:
 
 
 def at_host(fabric: Fabric, work: Callable[[IPRoute], Any]) -> Any:
-    """Do something in the namespace of h1."""
+    """Call `work` in the namespace of h1."""
 
     def opened() -> Any:
         with IPRoute() as ip:
@@ -46,7 +46,7 @@ def on_fabric(work: Callable[[IPRoute], Any], **settings: Any) -> Any:
 
 
 def seen(ip: IPRoute) -> list[tuple[Any, ...]]:
-    """Everything that queues or sorts packets at eth1."""
+    """All qdiscs, classes and filters at eth1."""
     index = ip.link_lookup(ifname="eth1")[0]
     return [
         (found.get_attr("TCA_KIND"), found["handle"], found["parent"])
@@ -62,7 +62,7 @@ def test_shares_are_applied_once_changed_live_read_back_and_removed_without_trac
         shares = {"gold": Share(5_000_000), "silver": Share(0, 4_000_000)}
         assert kernel.apply(shares, {GOLD: "gold", OTHER: "silver"}) == 7
         assert kernel.apply(shares, {GOLD: "gold", OTHER: "silver"}) == 0
-        again = HtbQdisc(ip, "eth1", LINE)  # a service that was started anew finds what is there
+        again = HtbQdisc(ip, "eth1", LINE)  # a restarted service finds the present state
         assert again.apply(shares, {GOLD: "gold", OTHER: "silver"}) == 0
         there = again.read()
         assert sorted(there.classes.values()) == [

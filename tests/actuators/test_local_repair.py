@@ -1,4 +1,6 @@
-"""Reflexes: which links are dead by a host's own probes, which flows move and where to; that it is heard."""
+"""Local repair: dead links by a host's own probes, the flows that move and their new paths, and the
+reports.
+"""
 
 from __future__ import annotations
 
@@ -118,8 +120,9 @@ def test_a_decision_takes_precedence():
 
 
 def test_a_flow_without_a_living_fallback_waits_for_new_reports():
-    """Looked at again and again without a pause, by a process that goes before all others, it starved the
-    probers, whose losses then made more links look dead."""
+    """Checked without a pause, by a process with a higher priority, it starved the probers, and their
+    losses made more links look dead.
+    """
     repair = LocalRepair(30 * MS)
     repair.take_fallbacks(fallbacks())
     assert due(repair, {"up"}, 0) == []
@@ -186,7 +189,9 @@ def test_flows_leave_the_dead_link_and_none_moves_onto_it(seed):
 
 def news(peer="h2/eth1", port=9320, lost=0, answered=0, loss_streak=0, age_ms=0.0):
     age_ns = round(age_ms * MS)
-    return PathEvidence(peer, port, lost, answered, 0, 0, loss_streak, age_ns, age_ns, age_ns, age_ns, 10 * MS)
+    return PathEvidence(
+        peer, port, lost, answered, 0, 0, loss_streak, age_ns, age_ns, age_ns, age_ns, 10 * MS
+    )
 
 
 def test_a_prober_reports_losses_soon_with_the_last_answer_of_their_links():
@@ -199,7 +204,7 @@ def test_a_prober_reports_losses_soon_with_the_last_answer_of_their_links():
     assert (row["path"], row["loss_streak"], row["answered_age_ns"]) == (9320, 1, 10 * MS)
     assert (row["first_lost_age_ns"], row["links"]) == (4 * MS, ["up", "s1"])
     assert (other["path"], other["answered_age_ns"]) == (9321, 0), "what was answered last across 'up'"
-    book.links_of = lambda peer, port: ["up"]  # traced anew, to where it is dead
+    book.links_of = lambda peer, port: ["up"]  # traced again, to the dead link
     assert book.take([], 24 * MS) is None
     more = book.take([news(lost=2, loss_streak=3, age_ms=1), news(port=9322, answered=1)], 30 * MS)
     row, other = more["paths"]
@@ -272,9 +277,7 @@ def test_the_report_of_a_dead_nic_with_many_peers_arrives(tmp_path):
     assert "h1:eth1>leaf1:h1" in links.dead
 
 
-def test_a_report_moves_a_flow_while_the_log_is_stopped(
-    log, read, start_act, own, tmp_path, wait_for
-):
+def test_a_report_moves_a_flow_while_the_log_is_stopped(log, read, start_act, own, tmp_path, wait_for):
     config = {"host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT"}
     log.put(CONFIG.name, "*", config)
     log.put(FALLBACKS.name, "h1", fallbacks())

@@ -1,4 +1,4 @@
-"""Stopping all action: the order, who answers it, what is undone, and how people go on."""
+"""Stopping all actions: the order, the confirmations, the reverted actions, and the resumption."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def decision(flow_id, to_path, **fields):
 
 @pytest.fixture
 def fleet(tmp_path, start_act, log):
-    """A simulated fleet that owns its flows, its actuator, and what lets it run on until something is so."""
+    """A simulated fleet with its flow endpoint, its actuator, and a function that runs it until a
+    condition holds.
+    """
     run = Simulation(SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0), topics=())
     hosts = run.fleet.node_ids[: run.fleet.shape.hosts]
     log.put(CONFIG.name, "*", config(allowed_actions=list(live_config.ACTIONS)))
@@ -156,7 +158,7 @@ def test_an_emergency_stop_reaches_hosts_with_their_own_mode_and_saves_it():
 
 
 def test_an_emergency_stop_can_be_written_over_any_version():
-    """Also the limits that follow from it fit into a report."""
+    """The limits that follow from it must fit into a report as well."""
     for version in (MAX_VERSION, 2**63 - 1):
         claimed = live_config.held({}, revert=False, now_ns=0)[0] | {"version": version}
         records = live_config.held({"*": claimed}, revert=True, now_ns=0)

@@ -1,4 +1,4 @@
-"""Lines between clocks: fits, joins and growing bounds, against what is exact."""
+"""Clock models: fits, slews and growing bounds, against exact values."""
 
 import math
 import random
@@ -67,7 +67,7 @@ def test_a_step_begins_a_new_segment(step_ns):
 
 
 def test_small_rate_changes_are_no_step():
-    """What NTP does in its ordinary course."""
+    """The ordinary rate changes of NTP."""
     made = CrossTimestamps()
     raw, clock = START, AHEAD
     for i in range(50):

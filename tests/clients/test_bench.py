@@ -1,4 +1,4 @@
-"""The figures of the readers' cost: both are measured, and are sane beside the system's own clock calls."""
+"""The cost of the readers: both are measured, and comparable with the system's own clock calls."""
 
 from fabrictime.bench import Figure
 from fabrictime.bench.clock import now

@@ -1,4 +1,4 @@
-"""Both readers on one page: they agree with what was written, and say nothing where nothing is known."""
+"""Both readers on one page: they agree with the written content, and return no unknown time."""
 
 import os
 import re
@@ -108,7 +108,7 @@ def test_now_follows_the_pages_model_in_both(page, made, reader):
 
 
 def test_the_remaining_slew_is_in_the_bound(page, made, reader):
-    """A line 10 us behind its place, brought there at 1 ppm: nearly 10 us of bound at first."""
+    """A model 10 us behind its place, slewed at 1 ppm: nearly 10 us of bound at first."""
     begin = raw_ns()
     slewed = SlewedModel(RawClockModel(begin, 10 * S, 0.0, 50.0, 0.0, 0.0), 1_000.0, begin + 10 * S)
     page.write(made.content(slewed=slewed))
@@ -183,7 +183,7 @@ def test_a_stamp_too_far_from_the_last_measurement_is_unsynced(page, made, reade
     ],
 )
 def test_the_state_follows_the_age_of_the_page(page, made, reader, state, holdover_s, expires_s, seen):
-    """Also with a writer that is gone: the page itself says how long it holds."""
+    """Also without a writer: the page states how long it is valid."""
     now = raw_ns()
     page.write(made.content(state, holdover_raw_ns=now + holdover_s * S, expires_raw_ns=now + expires_s * S))
     with Clock(page.path) as clock:
@@ -230,7 +230,7 @@ def test_an_invalid_page_is_reported(page, reader, what, error, code):
 
 
 def test_page_of_another_boot_is_refused(tmp_path, made, reader, monkeypatch):
-    """A page that outlived its boot on a disk: the raw clock began anew."""
+    """A page that outlived its boot on a disk: the raw clock restarted."""
     monkeypatch.setattr(writer, "boot_id", lambda: b"\1" * 16)
     old = PageFile(tmp_path / "clock", "h1")
     old.write(made.content())
@@ -287,7 +287,7 @@ def test_an_unreadable_page_is_reported(page, monkeypatch):
 
 
 def test_forked_child_reads_on(page, made):
-    """Parent and child share the mapping, and the child sees what is written after the fork."""
+    """Parent and child share the mapping, and the child sees writes after the fork."""
     clock = Clock(page.path)
     clock.now()
     to_child, from_parent = os.pipe()

@@ -1,5 +1,6 @@
 """The queue-pair library without RDMA: its declarations against the real header, verbs found as NCCL finds
-them, orders while queue pairs come and go on other threads."""
+them, commands while queue pairs come and go on other threads.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def test_declarations_match_the_real_header():
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
-    """A command: the program, and the verbs that it is to load."""
+    """A command: the program, and the verbs library that it loads."""
     folder = tmp_path_factory.mktemp("qp")
     versions = folder / "versions"
     versions.write_text("IBVERBS_1.0 { local: *; };\nIBVERBS_1.1 { global: ibv_*; } IBVERBS_1.0;\n")

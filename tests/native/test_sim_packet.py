@@ -1,4 +1,4 @@
-"""The packet simulator against queueing theory, conservation, and what can be counted by hand."""
+"""The packet simulation against queueing theory, conservation, and results counted by hand."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def standard_error(values):
 
 @pytest.mark.parametrize("load", [0.2, 0.5, 0.7, 0.85])
 def test_mean_backlog_of_poisson_packets_is_pollaczek_khinchine(load):
-    """M/D/1: mean work found = load * service / (2 (1 - load)), by truth and by Poisson probes."""
+    """M/D/1: mean work = load * service / (2 (1 - load)), by the exact sums and by Poisson probes."""
     sim = PacketSim(LINE, 500, 1e9, slot_ns=1_000_000, links=2)
     sim.add_poisson(ONE, load * LINE, 1000)
     sim.add_probes(ONE, path(1), 0, 1, 2, 20_000, packet_bytes=1)
     sim.run(3e9)
     truth, probes = sim.truth(), sim.probes()
     wanted = 1000 * load / (2 * (1 - load))
-    depth = truth.depth_bytes[:, 0]  # slots of 1,250 packets' time hardly know each other
+    depth = truth.depth_bytes[:, 0]  # slots of 1,250 packets' time are nearly independent
     assert truth.busy[:, 0].mean() == pytest.approx(load, abs=0.002)
     assert depth.mean() == pytest.approx(wanted, abs=4 * standard_error(depth))
     waited = probes.wait_ns * LINE / 8e9
@@ -97,7 +97,7 @@ def test_in_a_chain_of_equal_links_only_the_first_has_a_queue():
     truth = sim.truth()
     assert truth.deepest_bytes[:, 0].max() > 10_000
     assert (truth.deepest_bytes[:, 1:] == 1000).all()
-    # a packet in service has 500 bytes left in the mean
+    # a packet in service has 500 bytes left on average
     assert truth.depth_bytes[:, 1:] == pytest.approx(truth.busy[:, 1:] * 500, rel=1e-3, abs=1)
 
 
@@ -128,7 +128,7 @@ def test_an_empty_network_delays_by_serialisation_and_wires_alone():
 
 
 def test_truth_of_one_burst_across_a_slots_end():
-    """20 packets at once at 96 us: a triangle of 16 us, its tip in one slot and its foot in the next."""
+    """20 packets at once at 96 us: a triangle of 16 us across two slots."""
     sim = PacketSim(LINE, 500, 1e6, slot_ns=100_000)
     sim.add_messages(copies(20, 0), 1000, 1e13, at_ns=96_000)
     sim.run(300_000)
@@ -163,7 +163,7 @@ def test_a_full_buffer_drops_the_tail():
     assert sim.flows().dropped_bytes.sum() >= 15_000  # five fit
     sim.run(1e6)
     flows, truth = sim.flows(), sim.truth()
-    assert (flows.delivered_bytes[:20] == 1000).all()  # what was dropped was sent again
+    assert (flows.delivered_bytes[:20] == 1000).all()  # dropped packets were sent again
     assert truth.deepest_bytes.max() <= 5_500
     assert truth.drops.sum() == flows.dropped.sum()
 
@@ -304,7 +304,7 @@ def test_incast_fills_the_receivers_link_and_no_other():
     sim.run(1e6)
     truth, flows = sim.truth(), sim.flows()
     last = fleet.kind == LinkKind.LEAF_DOWN
-    # 16 x 50,000 bytes go out at 10 Gbit/s whatever comes in: it takes 640 us
+    # 16 x 50,000 bytes leave at 10 Gbit/s, so it takes 640 us
     assert np.nanmax(flows.done_ns) == pytest.approx(10_000 + 640_000, abs=10_000)
     assert np.argmax(truth.deepest_bytes.max(axis=0)) == 2 * 3 + 1
     assert 400_000 < truth.deepest_bytes[:, last].max() < 800_000
@@ -436,7 +436,8 @@ def test_a_link_that_serves_slower_queues():
 def test_probes_see_the_queues_that_they_cross():
     """Poisson observers: the mean wait in the first queue is its mean backlog.
 
-    Behind it they are none any more, for a small packet catches up with the large one before it; but nearly.
+    Behind it they are no longer Poisson, because a small packet catches up with the large one before it; but
+    nearly.
     """
     fleet = Fleet.of(16, rate_bps=10_000_000_000, seed=2)
     rng = np.random.default_rng(2)
@@ -506,7 +507,7 @@ def test_runs_beside_other_threads_and_excludes_concurrent_calls():
     assert sim.flows().delivered_bytes[0] > 0
 
 
-# ---- the door ----
+# ---- validation ----
 
 
 def fresh(**kwargs):
