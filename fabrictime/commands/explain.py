@@ -19,7 +19,7 @@ from fabrictime.state.flow_history import SIDE_NS
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, bytes_text, delay_text, percent_text, seconds_text
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, Start, TopicReader, reverse
+from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.topics import (
     ACTIONS,
     CONFIG,
@@ -220,15 +220,15 @@ def main(
 def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
     """Read the log, and the reports of the host of the flow that `text` names; return the flow's id. Raises
     ValueError as `main` does."""
-    recent = reverse(since_s)
+    recent = back(since_s)
     starts: dict[Topic, Start] = {
         **dict.fromkeys((CONFIG, INVENTORY, LINK_HEALTH, FLOW_ROUTES, FALLBACKS), BEGINNING),
-        QUEUES: reverse(FLOWS_BACK_S),
-        CONTENTION: reverse(max(since_s, 60.0)),
+        QUEUES: back(FLOWS_BACK_S),
+        CONTENTION: back(max(since_s, 60.0)),
         DECISIONS: recent,
         ACTIONS: recent,
-        POLICY_CYCLES: reverse(ROUNDS_BACK_S),
-        FLOWS: reverse(FLOWS_BACK_S),
+        POLICY_CYCLES: back(ROUNDS_BACK_S),
+        FLOWS: back(FLOWS_BACK_S),
     }
     with TopicReader.open(bootstrap, starts) as first:
         for message in first.read_to_end():
@@ -240,7 +240,7 @@ def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
     ]
     flow_id = find(text, flows, told)
     host = flow_id.partition("/")[0]
-    with TopicReader.open(bootstrap, {FLOWS: reverse(since_s + SIDE_NS / S)}, key=host) as reader:
+    with TopicReader.open(bootstrap, {FLOWS: back(since_s + SIDE_NS / S)}, key=host) as reader:
         messages = [message for message in reader.read_to_end() if message.value is not None]
     actions.flow_history.restart(host)
     for taken in messages:

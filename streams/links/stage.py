@@ -1,8 +1,8 @@
-"""Links stage: publishes the `LinkHealth` records of one worker's shards, at once.
+"""The link health stage: one writer per shard.
 
-The stage reads `fabric.links`, with routes as a global table. It has one writer per shard. Evidence is
-acknowledged some seconds after the records that follow from it. A new owner restores each subject's last
-record and reads that much evidence again, which counts nothing twice.
+Reads `fabric.links`, with routes from a global table, and publishes `LinkHealth` on `fabric.link-health` at
+once. Evidence is acknowledged some seconds after its records. A new owner continues from the last record of
+each subject and reads that much evidence again; evidence that a record covers is not counted twice.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ __all__ = ["LinksStage"]
 log = logging.getLogger(__name__)
 
 SETTLE_S: Final = 0.005
-"""Longest pause after new evidence, so that events in quick succession share an evaluation."""
+"""s between evidence and the next evaluation, so that evidence in quick succession is evaluated together."""
 MIN_SETTLE_S: Final = 0.001
 IDLE_S: Final = 0.1
-"""Longest time between two checks of what is due."""
 RETAIN_NS: Final = 4_000 * NS_PER_MS
-"""Evidence that a new owner reads again: a silent NIC needs nearly as long until it is DOWN."""
+"""ns of evidence that a new owner reads again: about as long as a silent NIC is waited for."""
 
 _Partition = PartitionState[KeyedState[ShardHealth]]
 
@@ -75,7 +74,7 @@ class LinksStage(ShardStage[ShardHealth]):
             )
             health.log_offset_ns = self.context.clocks.log_offset_ns
             end = self.context.highwater(partition.tp)
-            # a record that covers more evidence than the log holds belongs to a log that was recreated since
+            # An offset beyond the end belongs to a log that has been replaced.
             health.recover(
                 record
                 if end is None or record["evidence_offset"] < end

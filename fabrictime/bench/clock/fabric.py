@@ -1,8 +1,8 @@
-"""Clock errors on a fabric of real packets: `fabrictime up` as users start it, idle and then under load.
+"""Measures clock errors on a fabric of real packets, with `fabrictime up` idle and then under load.
 
-In: nothing. Out: the 99th percentile of the error of every two NICs' corrected clocks against the clocks that
-they were given, over a spell without traffic and one with 60 % on every host's link. Stamps are the kernel's,
-and the probers share the cores with everything else, the traffic too.
+The figure is the 99th percentile of the error between any two NICs' corrected clocks, against their given
+clocks: over an interval without traffic and one with 60 % on every host's link. Timestamps are the kernel's.
+Probers share the cores with everything else, including the traffic.
 
 The links run at LINK_BPS and each NIC sends 500 probes/s, so that two cores can carry both and the pipeline.
 Every host receives two UDP flows of 30 % from two other hosts; source ports are chosen so that no link inside
@@ -171,9 +171,9 @@ def _offsets(bootstrap: str) -> list[codec.Record]:
 def errors_of(
     records: list[codec.Record], clocks: Mapping[str, TestClock], begin_ns: int, end_ns: int
 ) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-    """Return, of the windows within a spell: `pairs`, |error| of every two SYNCED clocks of a domain; `held`,
-    whether each clock's bound held against the domain's median; `bounds`; and `synced`, whether each given
-    clock was."""
+    """Return figures of the windows in an interval: `pairs`, |error| between any two SYNCED clocks of a
+    domain; `held`, whether each clock's bound held against the domain's median; `bounds`; and `synced`,
+    whether each given clock was SYNCED."""
     pairs: list[float] = []
     held: list[float] = []
     bounds: list[float] = []

@@ -1,7 +1,7 @@
-"""What the benches of acting see of a running loop: its topics, followed in a thread.
+"""Follows the topics of a running control loop in a thread, for the benches of control.
 
-In: a log's address. Out: `Watch`: flows with the links they take, decisions with what came of them, health of
-links, what policy knows. Truth (which links a fault cut) is the caller's.
+`Watch` has flows with their links, decisions with outcomes, link health, and the policy's knowledge. The
+caller knows the truth, such as the links that a fault cut.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Watch:
         self.ways: dict[tuple[str, str, str, int, int], tuple[str, ...]] = {}
         """(nic, peer, leg, flow's port, flow's peer port) to links."""
         self.health: dict[str, Record] = {}
-        """Subject to what was said of it last."""
+        """Subject to its newest record."""
         self.health_told: list[Record] = []
-        """All that was said of any."""
+        """All records of all subjects."""
         self.decisions: dict[str, Record] = {}
         self.actions: list[Record] = []
         self.movable = 0
@@ -71,7 +71,7 @@ class Watch:
             time.sleep(0.01)
 
     def links_of(self, flow: Record) -> tuple[str, ...]:
-        """Return the links of a flow's data and, where known, of what answers it."""
+        """Return the links of a flow's data and, if known, of its acknowledgements."""
         key = (flow["peer"], flow["nic"], "ACK", flow["source_port"], flow["peer_port"])
         return (*flow["links"], *self.ways.get(key, ()))
 

@@ -1,13 +1,13 @@
-"""How soon a dead link is known on a fabric of real packets: `fabrictime up` as it is, faults by name.
+"""Measures the detection time of a dead link on a fabric of real packets, with `fabrictime up` as it is.
 
-In: nothing. Out: the time from a fault to the append of the `LinkHealth` that says DOWN of its cable, over
-random directed links between leaves and spines, half of them blackholes and half with the carrier gone; how
-often the right cable was named; how often probes crossed each directed link and the own way of each live
-flow, held to the routes (`_see_cover.py`); what the agents took and how many probes they sent. By hand:
-`fabrictime bench detect dead_links [--quick]`.
+The time runs from a fault to the append of the `LinkHealth` DOWN of its cable, over random directed links
+between leaves and spines, half of them blackholes and half with the carrier lost. Further figures: the share
+of correct cables; the intervals of probes on each directed link and on the route of each live flow
+(`probe_intervals.py`); the agents' processor time and probe rate. By hand: `fabrictime bench detect
+dead_links [--quick]`.
 
-The fault's time is the moment before the testbed begins to make it, so what the fault itself takes to be in
-force counts too. Agents, workers, log and the fabric share the cores.
+The fault's time is the moment before the testbed begins to make it, so the duration of making it counts too.
+Agents, workers, log and the fabric share the cores.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ RATE_PPS: Final = 600
 """Requests a second of each of the eight NICs: 4,800 in all. A probe that leaves its leaf crosses four of the
 32 directed links between switches, out and back: one crosses each link every 2 ms."""
 FLOW_PPS: Final = 500
-"""And at most as many more of each for flows' ways, of which each has two: 8,800 in all."""
+"""And the same maximum again for flow routes, two per NIC: 8,800 in total."""
 FLOW_GAP_MS: Final = 3.3
-"""What is asked: a probe goes out within the first half of its turn, so two are 1.5 turns apart at most."""
+"""The objective: a probe leaves within the first half of its slot, so two are at most 1.5 slots apart."""
 SETTINGS: Final = f"""
 [up]
 page = false
@@ -145,8 +145,8 @@ def _trials(
 
 
 def _one(control: ControlClient, flaps: _Tail, line: str, cable: str) -> tuple[float | None, list[str]]:
-    """Break a link and heal it; return the ms until its cable was DOWN, None: not in time, and what else was
-    said to be DOWN meanwhile."""
+    """Break a link and heal it; return the ms until its cable was DOWN (None: not in time) and the other
+    cables that were DOWN meanwhile."""
     others: list[str] = []
     down: list[float] = []
 
@@ -163,7 +163,7 @@ def _one(control: ControlClient, flaps: _Tail, line: str, cable: str) -> tuple[f
     at_ms = flaps.until(named, GIVE_UP_S)
     if at_ms is not None:
         down.append(at_ms - began_ms)
-        flaps.until(lambda record: named(record) and False, 0.3)  # what else is said while it stands
+        flaps.until(lambda record: named(record) and False, 0.3)  # other verdicts while the fault is active
     control.ask("clear")
     if down:
         flaps.until(lambda record: record["subject"] == cable and record["state"] != "DOWN", HEAL_S)
@@ -210,8 +210,8 @@ def _wait_traced(paths: _Tail, nics: int) -> None:
 def _calm(
     control: ControlClient, bootstrap: str, data: Path, links: Sequence[str], flows: Sequence[Flow]
 ) -> tuple[dict[str, float], dict[str, Value]]:
-    """Return what the agents do while nothing is broken: `agents`, processors, and `probes`, requests/s; and
-    how links and flows' ways are covered then."""
+    """Return figures of the agents without a fault: `agents`, processors; `probes`, requests/s; and the probe
+    intervals of links and flow routes."""
     probers = [
         psutil.Process(row["pid"])
         for row in status.read(data)["children"]
@@ -231,7 +231,7 @@ def _calm(
         tail.until(batches.append, CALM_S)
         end_ns = time.time_ns()
         agents = (used() - before) / (time.monotonic() - start)
-        tail.until(batches.append, 1.0)  # what was under way
+        tail.until(batches.append, 1.0)  # messages in flight
     finally:
         tail.close()
         inventory.close()

@@ -1,9 +1,8 @@
-"""Flows' own paths on a fabric of real packets: what is told of live flows, held to the links' counters.
+"""Compares the published routes of live flows on a fabric of real packets with the links' counters.
 
-In: a running fabric, its log, where its flow reporter listens. Out: the share of flows whose links are told
-exactly as a burst with the flow's own ports moves the links' counters, how long after its start that was
-told; and how long it takes until all ways of an all-to-all of flows that may be moved are known, there and
-back.
+A burst with the flow's own ports moves the counters of its true links. The figures are the share of flows
+with exactly these links, the time from a flow's start to its published route, and the time until all routes
+of an all-to-all of movable flows are known, in both directions.
 """
 
 from __future__ import annotations
@@ -62,14 +61,15 @@ TOPICS: Final[tuple[Topic, ...]] = (FLOWS, FLOW_ROUTES)
 
 
 class _Follower:
-    """Reads flows and ways from now on."""
+    """Reads flows and routes from now on."""
 
     def __init__(self, bootstrap: str) -> None:
         starts = dict.fromkeys(TOPICS, BEGINNING)
         self._reader = TopicReader.open(bootstrap, starts, fetch_wait_ms=20)
         self.book = FlowRouteTable()
         self.hops: dict[tuple[str, str, int, int], tuple[float, list[str]]] = {}
-        """Protocol, NIC and ports of a flow to when its links were first told (s), and the newest told."""
+        """Protocol, NIC and ports of a flow to the time (s) of its first published links, and the newest
+        links."""
 
     def until(self, what: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
         """Read until it is so; return whether it is."""
@@ -150,7 +150,7 @@ def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) ->
 def _all_to_all(
     control: ControlClient, follower: _Follower, nics: dict[str, dict[str, Any]], socket: Path
 ) -> dict[str, Value]:
-    """Register a flow that may be moved from each NIC to each of other hosts, and wait for all ways."""
+    """Register a movable flow from each NIC to each of other hosts, and wait for all routes."""
     pairs = [(a, b) for a in nics for b in nics if nics[a]["host"] != nics[b]["host"]]
     with ExitStack() as stack:
         program = stack.enter_context(connect(socket, 10))
