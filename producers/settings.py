@@ -177,7 +177,7 @@ class ProbeSettings(BaseModel):
         default=5,
         ge=0.1,
         le=10_000,
-        description="ms by which the prober's thread or one of its answers must be late to count as starved of "
+        description="ms by which the prober's thread or an answer must be late to count as starved of "
         "CPU",
     )
     counters_s: float = Field(

@@ -12,7 +12,7 @@ __all__ = ["StopRequest"]
 
 
 class StopRequest:
-    """A flag that also makes `fd` readable, so that it ends a poll. It takes no lock, so handlers may set it."""
+    """A flag that also makes `fd` readable, which ends a poll. Signal handlers may set it."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)

@@ -1,7 +1,7 @@
-"""The frame of the benches: what a bench is, how its figures are judged and printed.
+"""Defines the benches: their interface, the check against targets, and their reports.
 
-In: a module in this package with `NAME`, `TARGETS` and `run(progress, quick)`. Out: one JSON object
-`{"name", "machine", "figures": {key: {"value", "unit", "target", "met"}}}`, or the same as a table.
+A bench is a module of this package with `NAME`, `TARGETS` and `run(progress, quick)`. Its report is one JSON
+object `{"name", "machine", "figures": {key: {"value", "unit", "target", "met"}}}`, or the same as a table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 Progress: TypeAlias = Callable[[str], None]
-"""Takes one line that says what a bench is at."""
+"""Receives one line about the present step of a bench."""
 
 Report: TypeAlias = dict[str, Any]
 """What `fabrictime bench NAME --json` prints."""
@@ -124,8 +124,8 @@ def run_bench(
 ) -> Report:
     """Run one bench, or some of its parts, and return its report.
 
-    A figure with a target that was to be measured and is not there is reported as missing. Raises TypeError
-    where a bench without parts is asked for some.
+    A figure with a target that was requested and not measured is reported as missing. Raises TypeError for
+    parts of a bench that has none.
     """
     from fabrictime.bench._machine import machine
 

@@ -73,7 +73,7 @@ log.cleaner.io.buffer.size=262144
 
 
 class NotAvailable(Exception):
-    """There is no Apache Kafka to be had here; the text says why."""
+    """No Apache Kafka is available; the text has the reason."""
 
 
 def jars() -> Path:

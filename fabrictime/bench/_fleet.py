@@ -29,12 +29,12 @@ class SyntheticClock:
     epoch_ns: int = 0
 
     def reading(self, time_ns: Int64s) -> Int64s:
-        """Return what the clock shows at `time_ns`."""
+        """Return the clock's reading at `time_ns`."""
         drifted: Int64s = (self.drift_ppb * 1e-9 * (time_ns - self.epoch_ns)).astype(np.int64)
         return time_ns + self.offset_ns + drifted
 
     def reading_at(self, time_ns: int) -> int:
-        """Return what the clock shows at one time."""
+        """Return the clock's reading at one time."""
         return int(self.reading(np.array([time_ns], np.int64))[0])
 
 

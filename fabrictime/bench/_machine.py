@@ -1,6 +1,6 @@
-"""What a figure was measured on, without names or paths that tell whose machine it is.
+"""Describes the machine of a measurement, without names or paths that identify its owner.
 
-In: /proc and the versions of what is installed. Out: a JSON-ready dict.
+Sources are /proc and the versions of installed packages. The result is a JSON-ready dict.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Benches in parts: each part a module `_<bench>_<part>` with `measure(progress, quick)`.
+"""Runs the parts of a bench, each a module `<bench>.<part>` with `measure(progress, quick)`.
 
-In: the bench's name, its parts with the figures that they owe, the parts wanted. Out: their figures; what a
-part that was measured owes and did not say is named missing.
+A figure that a part must return and does not is reported as missing.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ def measure_parts(
 
 
 def side_by_side(measure: Callable[[_Asked], _Found], asked: Sequence[_Asked]) -> Iterator[_Found]:
-    """Yield what `measure`, a function of a module, makes of each one, in order, as many at once as there are
-    processors: for what is measured in simulated time and counted in processor time alone."""
+    """Yield the result of `measure`, a function of a module, for each argument in order, with one process per
+    processor. For measurements in simulated time and processor time."""
     workers = min(len(asked), len(os.sched_getaffinity(0)))
     with ProcessPoolExecutor(
         workers, multiprocessing.get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_DFL)

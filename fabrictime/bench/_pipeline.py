@@ -23,7 +23,7 @@ __all__ = ["Service", "embedded_log", "service", "stream_worker"]
 
 
 class Service:
-    """A child process that tells its readiness by NOTIFY_SOCKET. Its output goes to a file."""
+    """A child process that reports readiness by NOTIFY_SOCKET. Its output goes to a file."""
 
     def __init__(self, module: str, settings: Mapping[str, Any], folder: Path) -> None:
         self.output = folder / f"{module}-{time.monotonic_ns()}.log"

@@ -19,9 +19,9 @@ from rich.table import Table
 from fabrictime.bench import Report, load, names, run_bench
 
 REMARKS_BESIDE_COLUMNS: Final = 130
-"""On narrower screens remarks stand below the table: beside it they would have no room."""
+"""Below this width remarks are printed under the table."""
 PIPED_COLUMNS: Final = 240
-"""Where nobody's screen says how wide it is: remarks are for reading, too."""
+"""Width for output that goes to no terminal, with space for remarks."""
 
 
 def print_list(*, as_json: bool) -> None:
@@ -47,7 +47,8 @@ def run(chosen: Sequence[str], *, as_json: bool, quick: bool, parts: Sequence[st
 
     `parts` are those of a bench that is run alone. Several reports as JSON are one JSON list.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as ^C: whoever started a fabric ends it
+    # as ^C: the process that started a fabric ends it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     screen = Console(stderr=True)
     reports: list[Report] = []
     failed = 0

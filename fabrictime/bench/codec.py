@@ -177,7 +177,7 @@ def window_of(batches: list[ProbeColumns]) -> NicWindow:
 
 
 def by_fastavro(message: bytes) -> ProbeColumns:
-    """Return what the native decoder returns, by fastavro's lists and numpy."""
+    """Return the native decoder's result, computed with fastavro's lists and numpy."""
     body = io.BytesIO(message)
     body.seek(codec.HEADER_BYTES)
     record: Any = fastavro.schemaless_reader(body, codec.parsed_schema("ProbeBatch"), None)

@@ -1,9 +1,10 @@
-"""Bench of history: path delays in through the HTTP endpoint, heat maps and a series out of 100M rows.
+"""Measures history: inserts of path delays through the HTTP endpoint, heat maps and a series out of 100M
+rows.
 
-In: free disk (about 60 bytes a row) and a few minutes. Out: rows a second as the sink inserts them, rollup
-included, and the median time of the queries that the page and Grafana ask, over HTTP and with FINAL. Rows
-are made by the server itself: 100 NICs with 10 peers and 4 paths each, one window a second, delays spread
-like a busy fabric's.
+It needs free disk (about 60 bytes per row) and a few minutes. The figures are rows per second as the sink
+inserts them, rollup included, and the median time of the queries of the page and Grafana, over HTTP and with
+FINAL. The server makes the rows itself: 100 NICs with 10 peers and 4 paths each, one window a second, delays
+as on a busy fabric.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def running_server(parent: Path | None = None) -> Iterator[Server]:
 
 
 def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure. `quick` stores 2M rows in place of 100M, and says so."""
+    """Measure. `quick` stores 2M rows instead of 100M, and notes that."""
     figures: dict[str, Value] = {}
     with running_server() as server:
         progress("inserting path delays as the sink does")

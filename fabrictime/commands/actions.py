@@ -1,8 +1,8 @@
-"""Decisions in the terminal: what was decided of late, why, what came of it, and what is held back.
+"""Shows decisions in the terminal: cause, outcome, and suppressed actions.
 
-In: `fabric.decisions`, `fabric.actions`, `fabric.policy-cycles` and `fabric.config`, straight from the log.
-Out: a
-table with the newest first, JSON, or lines as things happen. It needs neither history nor the page.
+The command reads `fabric.decisions`, `fabric.actions`, `fabric.policy-cycles` and `fabric.config` from the
+log. It prints a table with the newest first, JSON, or a line per event. It needs neither history nor the web
+page.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["Acts", "Wanted", "main", "watch"]
 
 ROUNDS_BACK_S: Final = 30.0
-"""Rounds tell again what is held back within this."""
+"""Policy cycles repeat the suppressed actions within this time."""
 SHOWN: Final = 60
 COLOURS: Final = {"done": "green", "open": "cyan", "not": "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a call asks for: names or globs of flows, hosts or links; how far back; only what is held back."""
+    """Options of a call: names or globs of flows, hosts or links; the interval; only suppressed actions."""
 
     patterns: tuple[str, ...] = ()
     since_s: float = 300.0
@@ -70,17 +70,17 @@ class Acts:
         return [entry for entry in found if entry.at_ns >= least and _named(entry, wanted.patterns)]
 
     def suppressed(self, wanted: Wanted) -> list[SuppressedAction]:
-        """Return what is held back, what is so for longest first."""
+        """Return the suppressed actions, the longest suppressed first."""
         return [each for each in self.state.suppressed() if _named(each, wanted.patterns)]
 
 
 def _named(what: ActionEntry | SuppressedAction, patterns: Sequence[str]) -> bool:
-    names = (what.flow_id, action_entries.flow_text(what.flow_id), str(what.reason))
+    names = (what.flow_id, action_text.flow_text(what.flow_id), str(what.reason))
     return not patterns or any(fnmatchcase(name, f"*{each}*") for name in names for each in patterns)
 
 
 def main(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
-    """Print what was decided and what is held back. Raises ValueError where the log cannot be read."""
+    """Print decisions and suppressed actions. Raises ValueError if the log cannot be read."""
     acts = Acts(registry)
     reader = _reader(bootstrap, wanted)
     try:
@@ -142,7 +142,7 @@ def _reader(bootstrap: str, wanted: Wanted) -> TopicReader:
 
 
 def _print_news(acts: Acts, record: codec.Record | None, topic: str, wanted: Wanted) -> None:
-    """Print what a message told: a decision, or what came of one."""
+    """Print the content of a message: a decision or an outcome."""
     if record is None or topic not in (DECISIONS.name, ACTIONS.name):
         return
     now_ns = time.time_ns()
@@ -175,27 +175,34 @@ def _print_held(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set
         if each not in shown:
             print(
                 json.dumps(suppressed_record(each), allow_nan=False) if wanted.as_json
-                else f"{action_entries.time_text(each.since_ns)} HELD {each.flow_id}: "
-                f"{action_entries.what_text(each)}; {action_entries.WHYS.get(each.cause, each.cause)}",
+                else f"{action_text.time_text(each.since_ns)} HELD {each.flow_id}: "
+                f"{action_text.action_text(each)}; {action_text.LIMIT_TEXTS.get(each.cause, each.cause)}",
                 flush=True,
             )  # fmt: skip
     return set(suppressed)
 
 
 def suppressed_record(suppressed: SuppressedAction) -> dict[str, Any]:
-    """Return what is held back as plain values, for JSON."""
+    """Return the suppressed actions as plain values for JSON."""
     return {
-        **suppressed._asdict(), "reason": suppressed.reason._asdict(), "why_text": action_entries.WHYS.get(suppressed.cause, suppressed.cause),
-        "because": action_entries.reason_of_held(suppressed),
+        **suppressed._asdict(),
+        "reason": suppressed.reason._asdict(),
+        "cause_text": action_text.LIMIT_TEXTS.get(suppressed.cause, suppressed.cause),
+        "reason_text": action_text.suppressed_cause(suppressed),
     }  # fmt: skip
 
 
 def as_json(acts: Acts, wanted: Wanted, now_ns: int) -> str:
-    """Return mode, limits, decisions and what is held back as one line of JSON."""
+    """Return mode, limits, decisions and suppressed actions as one line of JSON."""
     mode = acts.state.mode()
     found: dict[str, Any] = {
         "unreadable": acts.unreadable,
-        "mode": {"act": mode.act, "by": mode.by, "since_ns": mode.since_ns, "exceptions": acts.state.exceptions()},
+        "mode": {
+            "act": mode.act,
+            "by": mode.by,
+            "since_ns": mode.since_ns,
+            "exceptions": acts.state.exceptions(),
+        },
         "limits": [
             {"of": each.name, "limit": each.limit, "used": each.used, "max": each.max}
             for each in action_limits.limits_used(acts.state, now_ns)
@@ -208,14 +215,12 @@ def as_json(acts: Acts, wanted: Wanted, now_ns: int) -> str:
 
 
 def draw(acts: Acts, wanted: Wanted, now_ns: int, room: int = SHOWN) -> RenderableType:
-    """Return what rich prints: mode, limits, decisions and what is held back."""
+    """Return mode, limits, decisions and suppressed actions for rich."""
     from rich.console import Group
     from rich.text import Text
 
     act = acts.state.mode().act
-    parts: list[RenderableType] = [
-        Text(action_text.mode_text(acts.state), "bold green" if act else "bold")
-    ]
+    parts: list[RenderableType] = [Text(action_text.mode_text(acts.state), "bold green" if act else "bold")]
     used = action_limits.limits_used(acts.state, now_ns)
     if used:
         parts.append(
@@ -267,7 +272,7 @@ def decided(
 def held_back(
     suppressed: Sequence[SuppressedAction], state: ActionState, now_ns: int, room: int
 ) -> list[RenderableType]:
-    """Return what is held back as rich prints it."""
+    """Return the suppressed actions for rich."""
     from rich.table import Table
     from rich.text import Text
 

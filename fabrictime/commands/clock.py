@@ -30,7 +30,7 @@ LAST_MESSAGES: Final = 64
 """A log that answers nothing for this long while there is more to read counts as gone."""
 
 MAX_AGE_S: Final = 10.0
-"""A newest window older than this says nothing of now: a check fails."""
+"""A newest window older than this is out of date: a check fails."""
 
 ANNOUNCED_S: Final = 95.0
 """A NIC that has not announced itself for this long (it does every 30 s) is not missed any more."""
@@ -52,8 +52,8 @@ _COLOURS: Final = {"SYNCED": "green", "HOLDOVER": "yellow", "UNSYNCED": "red", "
 class ClockLine:
     """One clock in its shard's newest window; figures are None for an ABSENT one.
 
-    `offset_ns` is what to add to its reading for fabric time. `event` is the last one that was seen, of the
-    window that began at `event_at_ns` (fabric time); `event_ns` as in `ClockOffsets`.
+    Add `offset_ns` to the clock's reading to get fabric time. `event` is the last event, of the window that
+    began at `event_at_ns` (fabric time); `event_ns` as in `ClockOffsets`.
     """
 
     clock: str
@@ -75,7 +75,7 @@ class ClockLine:
 
 @dataclass(frozen=True, slots=True)
 class SuspectLine:
-    """A pair whose path looks asymmetric; `weight`: share of its vote that is left, 0 to 1."""
+    """A pair whose path looks asymmetric; `weight`: the share of its weight that the solver kept, 0 to 1."""
 
     shard: str
     prober: str
@@ -161,7 +161,7 @@ class Picture:
 
 
 class Fleet:
-    """What the two topics have said so far. No log here: records in, pictures out."""
+    """The content of the two topics so far. Pure: records in, snapshots out."""
 
     def __init__(self) -> None:
         self.unreadable = 0
@@ -204,7 +204,8 @@ class Fleet:
     def picture(
         self, patterns: Sequence[str] = (), hosts: Sequence[str] = (), now_ns: int | None = None
     ) -> Picture:
-        """Return the clocks whose name matches one of `patterns` and whose host one of `hosts`; none: all."""
+        """Return the clocks whose name matches one of `patterns` and whose host matches one of `hosts`;
+        without either, all."""
         now_ns = time.time_ns() if now_ns is None else now_ns
         homes: dict[str, list[str]] = {}
         announced: set[str] = set()
@@ -321,7 +322,7 @@ class Reader:
                 break
 
     def follow(self, wait_s: float) -> bool:
-        """Take what comes within `wait_s`; return whether a clocks' window came."""
+        """Process messages for `wait_s`; return whether a window of clocks arrived."""
         offsets = False
         for message in self._reader.poll(wait_s):
             offsets |= message.topic == CLOCK_OFFSETS.name
@@ -348,12 +349,12 @@ class Reader:
         return len(record["clocks"])
 
 
-# ------------------------------------------------------------------------------------ what is shown
+# ---------------------------------------------------------------------------------------------- display
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a call asks for: globs of clocks and hosts, how many lines, how far back events are looked for."""
+    """Options of a call: globs of clocks and hosts, number of lines, interval of events."""
 
     patterns: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -456,7 +457,7 @@ def plain(found: Picture) -> str:
 
 
 def draw(found: Picture, wanted: Wanted, room: int | None = None) -> RenderableType:
-    """Return what rich prints: figures of the fleet, the worst clocks, the suspect pairs."""
+    """Return the figures of the fleet, the worst clocks and the suspect pairs for rich."""
     from rich.console import Group
     from rich.text import Text
 

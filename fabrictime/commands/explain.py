@@ -1,6 +1,6 @@
-"""Why a flow goes where it goes: its links and their health, where it could go, what was decided and why.
+"""Explains the route of a flow: its links and their health, its other paths, the decisions about it.
 
-In: the log's topics, straight, and a flow's id or part of it, or source:port. Out: text for people, or JSON.
+The command reads the log's topics and takes a flow id, a part of one, or source:port. It prints text or JSON.
 `explain` is pure; the rest reads the log and prints.
 """
 
@@ -19,7 +19,7 @@ from fabrictime.state.flow_history import SIDE_NS
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, bytes_text, delay_text, percent_text, seconds_text
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, Start, TopicReader, reverse
+from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.topics import (
     ACTIONS,
     CONFIG,
@@ -51,7 +51,7 @@ _COLOURS: Final = {"DOWN": "red", "GREY": "yellow", "FLAPPING": "magenta", "UP":
 
 
 class Seen:
-    """What the log says, as far as a flow's story needs it; filled from messages."""
+    """The part of the log's content that explains a flow; filled from messages."""
 
     def __init__(self, since_s: float, registry: codec.Registry | None = None) -> None:
         self.state = FabricState(
@@ -110,7 +110,7 @@ def find(text: str, flows: Mapping[str, Record], others: Iterable[str] = ()) -> 
 
 
 def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
-    """Return a flow's story as plain values; figures of links are None where nothing tells them."""
+    """Return the explanation of a flow as plain values; figures of links are None without data."""
     state, actions = seen.state, seen.state.actions
     flow = state.flows.flows().get(flow_id)
     entries = action_entries.entries(actions, now_ns, flow_id)
@@ -169,8 +169,7 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
 def _others(
     seen: Seen, flow: Record, ways: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
 ) -> list[dict[str, Any]]:
-    """The ways other than its own, each once with the ports that lead there: as policy ranks them, then the
-    well ones."""
+    """Return the other routes, each once with its ports: in the policy's order, then the healthy ones."""
     told = seen.fallbacks.get(flow["flow_id"].partition("/")[0], {"flows": ()})
     ranked: list[int] = next(
         (each["other_paths"] for each in told["flows"] if each["flow_id"] == flow["flow_id"]), []
@@ -219,26 +218,29 @@ def main(
 
 
 def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
-    """Read what the log says, and of the one flow that `text` names what its host reported; return its id.
-    Raises ValueError as `main` does."""
-    recent = reverse(since_s)
+    """Read the log, and the reports of the host of the flow that `text` names; return the flow's id. Raises
+    ValueError as `main` does."""
+    recent = back(since_s)
     starts: dict[Topic, Start] = {
         **dict.fromkeys((CONFIG, INVENTORY, LINK_HEALTH, FLOW_ROUTES, FALLBACKS), BEGINNING),
-        QUEUES: reverse(FLOWS_BACK_S),
-        CONTENTION: reverse(max(since_s, 60.0)),
+        QUEUES: back(FLOWS_BACK_S),
+        CONTENTION: back(max(since_s, 60.0)),
         DECISIONS: recent,
         ACTIONS: recent,
-        POLICY_CYCLES: reverse(ROUNDS_BACK_S),
-        FLOWS: reverse(FLOWS_BACK_S),
+        POLICY_CYCLES: back(ROUNDS_BACK_S),
+        FLOWS: back(FLOWS_BACK_S),
     }
     with TopicReader.open(bootstrap, starts) as first:
         for message in first.read_to_end():
             seen.take(message.topic, message.key, message.value, message.append_ns)
     flows, actions = seen.state.flows.flows(), seen.state.actions
-    told = [*(each["flow_id"] for each in actions.decisions.values()), *(each.flow_id for each in actions.suppressed())]
+    told = [
+        *(each["flow_id"] for each in actions.decisions.values()),
+        *(each.flow_id for each in actions.suppressed()),
+    ]
     flow_id = find(text, flows, told)
     host = flow_id.partition("/")[0]
-    with TopicReader.open(bootstrap, {FLOWS: reverse(since_s + SIDE_NS / S)}, key=host) as reader:
+    with TopicReader.open(bootstrap, {FLOWS: back(since_s + SIDE_NS / S)}, key=host) as reader:
         messages = [message for message in reader.read_to_end() if message.value is not None]
     actions.flow_history.restart(host)
     for taken in messages:
@@ -247,7 +249,7 @@ def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
 
 
 def draw(seen: Seen, story: Mapping[str, Any], now_ns: int, since_s: float) -> RenderableType:
-    """Return what rich prints."""
+    """Return the explanation for rich."""
     from rich.console import Group
     from rich.text import Text
 

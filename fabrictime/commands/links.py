@@ -1,8 +1,7 @@
-"""Links and alerts in the terminal: what is down, lossy or flapping, and what people should know.
+"""Shows links and alerts in the terminal: links that are DOWN, GREY or FLAPPING, and active alerts.
 
-In: `fabric.link-health` and `fabric.alerts`, straight from the log. Out: tables with the worst first, JSON,
-lines
-as things happen, or a verdict for scripts. It needs neither history nor the page.
+The command reads `fabric.link-health` and `fabric.alerts` from the log. It prints tables with the worst
+first, JSON, a line per event, or a verdict for scripts. It needs neither history nor the web page.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _COLOURS: Final = {
 
 
 class Board:
-    """The newest record of each subject or alert. No log here: records in, what is shown out."""
+    """The newest record of each subject or alert. Pure: records in, rows out."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
@@ -61,7 +60,7 @@ class Board:
         return known is None or known[self.kind.number] != number
 
     def rows(self, patterns: Sequence[str] = (), *, everything: bool = False) -> list[Record]:
-        """Return what is not well, or all, of the subjects that match one of `patterns`; the worst first."""
+        """Return the unhealthy subjects, or all, that match one of `patterns`; the worst first."""
         found = [
             r for r in self._records.values()
             if (everything or self.kind.wrong(r)) and (not patterns or _named(r, patterns))
@@ -71,7 +70,8 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a command shows: its topic, what identifies and numbers a record, what is wrong, the order."""
+    """Definition of a command: its topic, the identity and sequence of a record, the unhealthy states, the
+    order."""
 
     topic: Topic
     identity: str
@@ -182,12 +182,12 @@ class Reader:
         return record if self.board.take(message.key, record) else None
 
 
-# ------------------------------------------------------------------------------------ what is shown
+# ---------------------------------------------------------------------------------------------- display
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a call asks for: names or globs, also what is well or over, JSON."""
+    """Options of a call: names or globs, healthy and cleared ones too, JSON."""
 
     patterns: tuple[str, ...] = ()
     everything: bool = False
@@ -197,7 +197,7 @@ class Wanted:
 def main(
     bootstrap: str, kind: Kind, wanted: Wanted, *, registry: codec.Registry | None = None
 ) -> list[Record]:
-    """Print what is not well once and return it. Raises ValueError where the log cannot be read."""
+    """Print the unhealthy subjects once and return them. Raises ValueError if the log cannot be read."""
     reader = Reader(bootstrap, kind, registry)
     try:
         reader.catch_up()
@@ -245,7 +245,7 @@ def watch(bootstrap: str, kind: Kind, wanted: Wanted, *, registry: codec.Registr
 
 
 def follow(reader: Reader, wanted: Wanted, wait_s: float = 0.25) -> None:
-    """Print what changes within `wait_s`, a line each."""
+    """Print changes for `wait_s`, one line each."""
     for record in reader.follow(wait_s):
         if not wanted.patterns or _named(record, wanted.patterns):
             _print_line(record, reader.board.kind, wanted)
@@ -261,7 +261,7 @@ def as_json(rows: Sequence[Record], unreadable: int) -> str:
 
 
 def draw(board: Board, wanted: Wanted, room: int = SHOWN) -> RenderableType:
-    """Return what rich prints: how many there are of what, and the worst."""
+    """Return the counts per state and the worst subjects for rich."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

@@ -1,8 +1,7 @@
-"""What is told live: read, change and compare the records of `fabric.config`.
+"""Reads, changes and compares the live configuration, the records of `fabric.config`.
 
-In: names and values from the command line, the records that stand. Out: new `ActuatorConfig`s, checked by
-the table of thresholds, the limits and the schema before they are published; tables and JSON of what is in
-force.
+Names and values come from the command line. The table of thresholds, the limits and the schema check a new
+`ActuatorConfig` before it is published. The result is a table or JSON of the configuration in force.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ MODES: Final = ("OBSERVE", "ACT", "UNKNOWN")
 ACTIONS: Final = ("REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE")
 SANE_ACTIONS_PER_S: Final = 1000
 SANE_MOVED_SHARE: Final = 0.9
-"""Above these a limit is none: `config set` wants to be told so."""
+"""A limit above this value limits nothing: `config set` requires a confirmation."""
 REVERT_AHEAD_NS: Final = 1_000_000_000
 """By how much an order to revert names a later moment than now: clocks that disagree leave nothing out, and
 nothing is applied meanwhile."""
@@ -42,7 +41,7 @@ PLAIN: Final[dict[str, Any]] = {
     "max_actions_per_s": None, "max_moved_share": None, "protected_jobs": [], "slices": [],
     "revert_before_ns": None, "paused_mode": "",
 }  # fmt: skip
-"""What a record says, and what it says where nobody set anything."""
+"""The value of a record, and the value in force without one."""
 LIMITS: Final = (
     "mode",
     "allowed_actions",
@@ -181,7 +180,7 @@ def _rate(name: str, text: str) -> int:
 
 
 def too_wide(record: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> list[str]:
-    """Return what in a record is no limit any more, a line each, and was not so before."""
+    """Return the limits that a record removes and its predecessor had, one line each."""
     before = before or PLAIN
 
     def wide(name: str, most: float) -> bool:
@@ -223,9 +222,9 @@ def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_file(record: Mapping[str, Any] | None, host: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record that follows `record` once it says what a file's values say, and nothing else.
+    """Return the record that follows `record` with exactly the values of a file.
 
-    `given`: NAME to value, as `config set` takes them; lists where those take commas. Raises ValueError.
+    `given` maps NAME to value, as in `config set`; lists stand for commas. Raises ValueError.
     """
     empty = {**PLAIN, "version": (record or {"version": 0})["version"]}
     settings = [
@@ -241,7 +240,7 @@ def from_file(record: Mapping[str, Any] | None, host: str, given: Mapping[str, A
 
 
 def held(records: Mapping[str, Mapping[str, Any]], *, revert: bool, now_ns: int) -> list[dict[str, Any]]:
-    """Return the records that stop all action: of everyone, and of each host that says ACT itself."""
+    """Return the records that stop all action: that of `*`, and that of each host whose own mode is ACT."""
     found = []
     for host in sorted({EVERYONE, *(key for key, each in records.items() if each["mode"] == "ACT")}):
         old = records.get(host)
@@ -267,8 +266,8 @@ def resumed(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def begin_acting(bootstrap: str, registry: codec.Registry | None = None, *, whole: bool) -> None:
-    """Let decisions be carried out where `fabric.config` does not say yet whether they are. `whole`: on a
-    fabric that is there for it, on as many flows as it takes. Raises ValueError."""
+    """Allow actions unless `fabric.config` already has a mode. `whole`: on a fabric of its own, without a
+    limit on the share of flows. Raises ValueError."""
     live = LiveRecords(bootstrap, registry)
     old = live.records.get(EVERYONE)
     if old is not None and old["mode"] != "UNKNOWN":
@@ -401,7 +400,7 @@ def as_json(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], hos
 
 
 def show(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: str = EVERYONE) -> None:
-    """Print thresholds, latency rules, limits, slices, and who set them."""
+    """Print thresholds, latency rules, limits, slices and their authors."""
     from rich.console import Console
     from rich.table import Table
 

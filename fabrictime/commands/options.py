@@ -46,7 +46,7 @@ def duration_s(text: str) -> float:
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME]...", help="Only entries whose name contains this, such as leaf1."),
+    typer.Argument(metavar="[NAME]...", help="Only entries whose name contains this text, such as leaf1."),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Keep the table live until Ctrl-C.")]
 Host = Annotated[str, typer.Option("--host", help="Only this host; * stands for all hosts.")]

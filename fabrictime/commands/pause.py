@@ -1,7 +1,7 @@
-"""`fabrictime pause` and `resume`: stop all action at once, and see that it has stopped.
+"""Pauses and resumes all action, and waits until every actuator confirms.
 
-In: the records of `fabric.config`, what actuators say of themselves on `fabric.actuators`. Out: mode OBSERVE
-for everyone, and a line for each actuator that does not say within the time that it has stopped.
+`fabric.config` gets mode OBSERVE for all hosts. Actuators report their mode on `fabric.actuators`. Actuators
+without a confirmation in time are listed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from schemas.topics import ACTUATORS
 __all__ = ["Heard", "Stopped", "pause", "resume"]
 
 HEARD_S: Final = 30.0
-"""An actuator that was not heard for so long is none to wait for."""
+"""An actuator without a report for this long is not waited for."""
 WAIT_S: Final = 5.0
 _CONNECT_S: Final = 5.0
 
@@ -50,8 +50,8 @@ class Heard:
         self.hosts.setdefault(name, {}).update({row["host"]: row for row in record["hosts"]})
 
     def missing(self, records: Mapping[str, Record], act: bool, reverted: bool) -> list[str]:
-        """Return the actuators that do not say yet that what these records of config order is so: the mode
-        nowhere ACT, unless `act`, and with `reverted` nothing left to be undone."""
+        """Return the actuators that have not confirmed these records of config: no host in ACT (unless
+        `act`), and with `reverted` nothing left to undo."""
         found = []
         for name, rows in sorted(self.hosts.items()):
             for host, row in rows.items():
@@ -72,7 +72,7 @@ class Stopped:
     hosts: int
     missing: list[str]
     took_ms: float
-    """From sending the order until the last of them had said so."""
+    """From the order until the last confirmation."""
     in_force: int
     """Actions that are still in force: moves stay, leases end by themselves."""
 
@@ -80,7 +80,8 @@ class Stopped:
 def pause(
     live: LiveRecords, *, revert: bool, wait_s: float = WAIT_S, registry: codec.Registry | None = None
 ) -> Stopped:
-    """Stop all action, with `revert` undo what is in force, and wait until all say so. Raises ValueError."""
+    """Stop all action, with `revert` undo the actions in force, and wait for confirmations. Raises
+    ValueError."""
     records = live_config.held(live.records, revert=revert, now_ns=time.time_ns())
     return _order(live, records, revert, wait_s, registry, act=False)
 
@@ -148,5 +149,5 @@ def _order(
 def _take(heard: Heard, value: bytes, registry: codec.Registry | None) -> None:
     try:
         heard.take(codec.decode(value, ACTUATORS.record, registry))
-    except codec.BadRecord:  # what nobody can read says nothing
+    except codec.BadRecord:  # an unreadable record confirms nothing
         return

@@ -1,8 +1,8 @@
-"""`fabrictime replay alerts`: a time of the log judged once more, against the alerts published then.
+"""Replays alert detection over an interval of the log and compares with the published alerts.
 
-In: the topics that alerts are made of, straight from the log, from as far back as a new owner would read
-them; `fabric.alerts`. Out: a line for each alert, and for each difference; whether there is any. Nothing is
-published. What is older than compaction's lag (24 h) is only as whole as the log still keeps it.
+The replay reads the inputs of alerts from as far back as a new owner would, and `fabric.alerts`. The result
+is a line per alert and per difference. Nothing is published. Beyond the compaction lag (24 h) the inputs are
+only as complete as the log.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = [
 
 Record = dict[str, Any]
 Alerts = dict[tuple[str, int], tuple[Record, int]]
-"""(alert id, update) to the record, and when it was published, or judged, ns of append time."""
+"""(alert id, update) to the record and its time, ns of append time."""
 
 MS: Final = 1_000_000
 S: Final = 1_000_000_000
 AFTER_NS: Final = 10 * S
-"""ns after the end within which a worker must have published what it judged."""
+"""ns after the end within which a worker must have published its alerts."""
 EDGE_NS: Final = 2 * S
-"""ns before the end in which what was judged may not have been published yet."""
+"""ns before the end in which alerts may not have been published yet."""
 AHEAD_NS: Final = 10 * S
-"""ns by which one partition may be read ahead of the others: what is ahead waits in memory."""
+"""ns by which one partition may be read ahead of the others; messages ahead wait in memory."""
 STEP_NS: Final = S
-"""What was judged is dated to this."""
+"""Resolution of the evaluation times."""
 LOOK_S: Final = 0.2
 
 
@@ -56,8 +56,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What the replay says otherwise. `fields`: name to (as published, as replayed); empty where one of both
-    does not exist."""
+    """A difference of the replay. `fields`: name to (as published, as replayed); empty if one of both does
+    not exist."""
 
     alert_id: str
     update: int
@@ -78,7 +78,7 @@ class Replayed:
 
     span: Span
     alerts: list[Record]
-    """Alerts of the span as replayed, in the order in which they were judged."""
+    """Alerts of the interval as replayed, in the order of their evaluation."""
     differences: list[Difference]
     published: int
     messages: int
@@ -112,8 +112,8 @@ def parse_time(text: str, now_s: float) -> int:
 
 
 def compare(span: Span, live: Alerts, again: Alerts) -> list[Difference]:
-    """Return how what was published and what was replayed differ, by identity; what is outside of the span
-    only serves to find the other one."""
+    """Return the differences between published and replayed alerts, by identity; alerts outside the interval
+    only help to find counterparts."""
     found = []
     for identity in sorted(live.keys() | again.keys()):
         was, told = live.get(identity), again.get(identity)
@@ -183,8 +183,7 @@ class LogReader:
 def read_all(
     bootstrap: str, topic: Topic, to_ns: int, registry: codec.Registry | None, since_ns: int = 0
 ) -> Iterator[tuple[Message, Record]]:
-    """Yield a topic's records from one time to another, with the messages that held them; what cannot be read
-    is left out."""
+    """Yield a topic's records of an interval with their messages; unreadable ones are left out."""
     log = LogReader(bootstrap)
     try:
         for messages, _ in log.read({topic.name: since_ns}, to_ns):
@@ -206,8 +205,10 @@ def main(
     default_shard: str = "fabric",
     progress: Callable[[int, int], None] = lambda messages, at_ns: None,
 ) -> Replayed:
-    """Replay a time of the log as a worker would that takes over at its start, and compare. `progress` is
-    told how many messages were read and up to which time. Raises ValueError where the log cannot be read."""
+    """Replay an interval as a worker would that takes over at its start, and compare.
+
+    `progress` gets the number of messages and the time reached. Raises ValueError if the log cannot be read.
+    """
     began_s = time.monotonic()
     past: dict[str, Record] = {}
     live: Alerts = {}
@@ -285,7 +286,7 @@ def main(
 
 
 def _log_offset_ns(messages: Iterable[Message], registry: codec.Registry | None) -> int:
-    """Return fabric time minus append time as the first clocks say it."""
+    """Return fabric time minus append time, from the first clocks."""
     for message in sorted(m for m in messages if m.topic == CLOCK_OFFSETS.name):
         with contextlib.suppress(codec.BadRecord):
             if message.value is not None:
@@ -293,11 +294,11 @@ def _log_offset_ns(messages: Iterable[Message], registry: codec.Registry | None)
     return 0
 
 
-# ------------------------------------------------------------------------------------ what is shown
+# ---------------------------------------------------------------------------------------------- display
 
 
 def as_json(found: Replayed) -> str:
-    """Return what was found as one line of JSON."""
+    """Return the result as one line of JSON."""
     return json.dumps({
         "from_ns": found.span.from_ns, "to_ns": found.span.to_ns, "messages": found.messages,
         "took_s": round(found.took_s, 3), "published": found.published, "alerts": found.alerts,
@@ -310,7 +311,7 @@ def as_json(found: Replayed) -> str:
 
 
 def lines_of(found: Replayed) -> list[str]:
-    """Return what was found as lines: each alert of the span, each difference, the sum."""
+    """Return the result as lines: each alert of the interval, each difference, the total."""
     lines = [KINDS["alerts"].line(record) for record in found.alerts]
     lines += [f"DIFFERENT {each.line()}" for each in found.differences]
     span_s = (found.span.to_ns - found.span.from_ns) / S

@@ -1,9 +1,8 @@
-"""`fabrictime replay decisions`: the policy once more over what it had read, against what it decided then.
+"""Replays the policy over an interval of the log and compares with the published decisions.
 
-In: `fabric.policy-cycles` of a time of the log, which say how far each input had been read when it was
-decided, and
-those inputs; `fabric.decisions`. Out: a line for each decision, and for each difference. An epoch is decided
-again from its first round on. Nothing is published, nothing is acted on; the mode makes no difference.
+`fabric.policy-cycles` names the inputs that each cycle used. An epoch is replayed from its first cycle on.
+The result is a line per decision and per difference. Nothing is published or acted on; the mode makes no
+difference.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ AFTER_NS: Final = 5 * S
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What the replay says otherwise; `fields` as (published, replayed)."""
+    """A difference of the replay; `fields` as (published, replayed)."""
 
     decision_id: str
     what: str
@@ -87,8 +86,11 @@ def main(
     default_shard: str = "fabric",
     progress: Callable[[int, int], None] = lambda messages, at_ns: None,
 ) -> Replayed:
-    """Decide a time of the log once more, and compare. `progress` is told how many messages were read and up
-    to which time. Raises ValueError where the log cannot be read or a round of it is missing."""
+    """Replay the policy over an interval and compare.
+
+    `progress` gets the number of messages and the time reached. Raises ValueError if the log cannot be read
+    or a cycle is missing.
+    """
     began_s = time.monotonic()
     inside = {
         (record["shard"], record["epoch"])
@@ -149,7 +151,7 @@ def _in(span: Span, decision: Record) -> bool:
 
 
 def as_json(found: Replayed) -> str:
-    """Return what was found as one line of JSON."""
+    """Return the result as one line of JSON."""
     decisions = [{**each, "signature": each["signature"].hex()} for each in found.decisions]
     return json.dumps({
         "from_ns": found.span.from_ns, "to_ns": found.span.to_ns, "messages": found.messages,
@@ -164,7 +166,7 @@ def as_json(found: Replayed) -> str:
 
 
 def lines_of(found: Replayed) -> list[str]:
-    """Return what was found as lines: each decision of the span, each difference, the sum."""
+    """Return the result as lines: each decision of the interval, each difference, the total."""
     lines = [f"{each['action']} {each['text']}" for each in found.decisions]
     lines += [f"DIFFERENT {each.line()}" for each in found.differences]
     verdict = f"{len(found.differences)} differ" if found.differences else "all the same"

@@ -37,7 +37,7 @@ _LINKS_SHOWN = 4
 
 @app.command()
 def status(directory: Directory = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Say what the simulated fleet does: its jobs, its faults, the queues that really stand."""
+    """Show the simulated fleet: its jobs, its faults and its true queues."""
     with _clear_errors():
         found = ask(_path(directory, config), "status")
         if as_json:
@@ -118,7 +118,7 @@ def _plain(text: str) -> None:
 
 @contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Turn what can go wrong into one line on standard error and exit code 1 (2: a wrong argument)."""
+    """Report an error in one line on standard error and exit with code 1 (2: a wrong argument)."""
     try:
         yield
     except NoFleet as error:

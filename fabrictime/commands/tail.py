@@ -112,7 +112,7 @@ def _pretty(line: dict[str, Any]) -> None:
 
 
 def _shortened(value: Any) -> Any:
-    """Return a record whose long arrays end after a few elements with how many follow."""
+    """Return a record with long arrays cut to a few elements and the number of the rest."""
     if isinstance(value, dict):
         return {key: _shortened(element) for key, element in value.items()}
     if isinstance(value, list) and len(value) > _SHOWN_ELEMENTS:

@@ -1,8 +1,7 @@
-"""The fabric in the terminal as it was traced: switches by tier, cables and who crosses them, what is wrong.
+"""Shows the traced fabric in the terminal: switches by tier, cables with their paths, miswirings.
 
-In: `PathMaps` and the inventory, straight from the log; the topology file where there is one. Out: a drawing,
-JSON, a verdict for scripts, or a topology file of what was found. NICs on another leaf than their rail stand
-out.
+Inputs are `PathMaps`, the inventory, and the topology file if there is one. The command prints a drawing,
+JSON or a verdict for scripts, or writes a topology file. It marks NICs on another leaf than their rail's.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
 TIERS: Final = ("host", "leaf", "spine", "core")
 COLUMNS: Final = 16
-"""Switches of the upper tier that a matrix has room for."""
+"""Switches of the upper tier that fit into a matrix."""
 LINES: Final = 12
 WATCH_S: Final = 1.0
 
@@ -87,12 +86,12 @@ class Picture:
     cables: list[CableLine]
     misfits: list[Misfit]
     contradictions: list[tuple[str, int]]
-    """What the file says otherwise, and of how many paths."""
+    """A contradiction with the topology file, and the number of paths that show it."""
     paths: int
     complete: int
     found: dict[str, int]
     silent: list[str]
-    """NICs that announce themselves and of whose paths nothing is known."""
+    """NICs that announce themselves and have no known path."""
     unreadable: int = 0
 
     @property
@@ -187,7 +186,7 @@ def picture_of(
 
 
 def _tiers(cables: Iterable[str], hosts: set[str], groups: Groups, topology: Topology) -> dict[str, int]:
-    """Return how far each node is from the nearest host, or what the file says of it."""
+    """Return the distance of each node from the nearest host, or the tier of the topology file."""
     near: dict[str, set[str]] = defaultdict(set)
     for cable in cables:
         a, b = (groups.find(split_end(text).node) for text in cable.split("<>"))
@@ -248,8 +247,7 @@ def _ends(link: str) -> tuple[End, End]:
 
 
 def file_of(found: Picture) -> TopologyFile:
-    """Return a topology file of what was found: names to be put right by hand where addresses stand for
-    them."""
+    """Return the traced topology as a topology file; addresses stand for unknown names."""
     kinds: dict[int, Kind] = {0: "host", 1: "leaf", 2: "spine", 3: "core"}
     called = {
         node.node: f"{kinds[node.tier]}-{node.node}" if is_address(node.node) else node.node
@@ -394,9 +392,7 @@ def watch(bootstrap: str, source: TopologySource, *, registry: codec.Registry | 
     from rich.live import Live
 
     def now() -> RenderableType:
-        with contextlib.suppress(
-            TopologyError
-        ):  # one that cannot be used any more: what it said before stays
+        with contextlib.suppress(TopologyError):  # an unusable file: the former content stays
             source.refresh()
         return draw(reader.picture(source.topology))
 
@@ -426,7 +422,7 @@ def json_of(found: Picture) -> str:
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------ what is shown
+# ---------------------------------------------------------------------------------------------- display
 
 
 def draw(found: Picture) -> RenderableType:

@@ -1,7 +1,7 @@
-"""`fabrictime up`: the whole pipeline on this machine, from an empty directory to a live table.
+"""Runs the whole pipeline on this machine, from an empty directory to a live table.
 
-In: settings and what the command line set over them. Out: running services until Ctrl-C (or `--for`), then an
-exit code. The fabric is entered before anything starts a thread: heavy modules are imported after it.
+Services run until Ctrl-C or the end of `--for`; the result is an exit code. The process enters the fabric's
+namespaces before any thread starts, so heavy modules are imported later.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ PLAIN_EVERY_S: Final = 5.0
 
 STATE_EVERY_S: Final = 1.0
 PATIENCE_S: Final = 60.0
-"""How long `--for` waits beyond its end for what is not yet right: on a full machine clocks are late, and
-so is history, which goes behind everything."""
+"""Time that `--for` waits beyond its end for late clocks and history, which run behind other services on a
+full machine."""
 
 CONTROL_VARIABLE: Final = "FABRICTIME_CONTROL"
 """Where owners of flows find their actuator's control socket."""
@@ -50,8 +50,8 @@ _KEY_BYTES: Final = 32
 FABRIC_PPS_PER_CPU: Final = 1200.0
 LEAST_PPS: Final = 50.0
 FLOWS_SHARE: Final = 0.5
-"""Requests a second on a fabric of this machine: of all NICs together, and of each at the least; and how many
-of them each may add for the ways of live flows."""
+"""Probe rates on a fabric of this machine, probes/s: of all NICs together, the minimum per NIC, and the
+additional flow probes per NIC."""
 FEW_CPUS: Final = 2
 FEW_CPUS_FLUSH_MS: Final = 100
 """Between two batches of a NIC of a fabric on so few processors, which all agents and the workers share."""
@@ -59,7 +59,7 @@ FEW_CPUS_FLUSH_MS: Final = 100
 
 @dataclass
 class Run:
-    """One `up`: its settings, its fleet, what it holds open."""
+    """One `up`: its settings, its fleet and its open resources."""
 
     config: Config
     directory: Path
@@ -125,12 +125,12 @@ def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as
 
 
 def say(line: str) -> None:
-    """Print a line of progress; stdout is left to what was asked for."""
+    """Print a line of progress to standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
 def _with_ports(config: Config) -> Config:
-    """Return the settings with free ports in place of 0. Raises ValueError naming who holds a wanted one."""
+    """Return the settings with free ports in place of 0. Raises ValueError with the owner of a port in use."""
     services = [("page", config.page.host, config.page.port)] if config.up.page else []
     if config.up.log_url is None:
         services.append(("log", config.log.host, config.log.port))
@@ -200,7 +200,7 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
 
 
 def _make_secrets(run: Run) -> None:
-    """Make the probe key where it is missing and is ours to make, and write what the children read."""
+    """Create the probe key if it is missing and local, and write the children's settings."""
     from fabrictime.runtime.fleet import local_fleet, write_nics
 
     key = run.config.probes.key_file
@@ -245,18 +245,18 @@ def _rate_for(nics: int) -> float:
 
 
 def _write_topology(run: Run) -> Path:
-    """Write down the fabric's names, cables and rates, as an operator who keeps a list of them."""
+    """Write names, cables and rates of the fabric, as an operator's topology file."""
     path = run.directory / "run" / "topology.json"
     known = _topology_of(run)
     if known is not None:
         new = path.with_suffix(".new")
         new.write_text(known.model_dump_json(), encoding="utf-8")
-        new.replace(path)  # whoever reads it sees the old one or the new one
+        new.replace(path)  # a reader sees the old file or the new one
     return path
 
 
 def _topology_of(run: Run) -> TopologyFile | None:
-    """Return what is known of a fabric that was made here; None where none was."""
+    """Return the description of a fabric made here, else None."""
     if run.fabric is not None:
         from fabrictime.testbed.topology import topology_file
 
@@ -269,7 +269,7 @@ def _topology_of(run: Run) -> TopologyFile | None:
 
 
 def _temporary(directory: Path, *, fresh: bool = False) -> Path:
-    """Where children put what lasts no longer than they do: a killed one leaves it behind."""
+    """Directory for files that live as long as the children; a killed child leaves them behind."""
     path = directory / "run" / "tmp"
     if fresh:
         shutil.rmtree(path, ignore_errors=True)
@@ -282,7 +282,7 @@ def _settings_file(run: Run) -> Path:
 
 
 def children(run: Run) -> list[Child | Step]:
-    """Return what is started, each after what it needs."""
+    """Return the services to start, each after its prerequisites."""
     up = run.config.up
     times = {"ready_timeout_s": up.start_timeout_s, "stop_timeout_s": up.stop_timeout_s}
     settings = str(_settings_file(run))
@@ -315,7 +315,7 @@ def children(run: Run) -> list[Child | Step]:
             nodes.append(service(stage, stage, after_history if stage == "sink" else ("log",)))
     agents = [] if run.simulated else run.nics
     if run.simulated:
-        # once all can read it: what a large fleet says meanwhile would be their burden for long
+        # once all stages can read: a large fleet's messages would otherwise become a long backlog
         nodes.append(service("sim", "sim", ("log", *(node.name for node in nodes if node.name != "log"))))
     for nic in agents:
         name = f"{nic.host}/{nic.device}"
@@ -337,7 +337,7 @@ def children(run: Run) -> list[Child | Step]:
 
 
 def _probed_by_verbs(run: Run, nics: list[NicSettings]) -> list[NicSettings]:
-    """Return the NICs that are probed over RDMA too; say why of those that have a device and are not."""
+    """Return the NICs with RDMA probes; report each NIC whose device is not used, with the reason."""
     if run.fleet in ("none", "loopback", "fabric"):
         return []
     from producers.probe.rdma.service import rdma_device_of, rdma_unavailable
@@ -360,7 +360,7 @@ def _acts(run: Run) -> bool:
 
 
 async def _set_mode(run: Run) -> None:
-    """Say on `fabric.config` that decisions are carried out, where it says nothing yet and they are to be."""
+    """Enable actions on `fabric.config` unless a mode is set there."""
     mode = run.config.up.act
     if mode == "act" or (mode == "auto" and run.fleet in ("fabric", "sim")):
         from fabrictime.commands import live_config
@@ -536,7 +536,7 @@ async def _judged(run: Run, watcher: Watcher) -> dict[str, Any]:
 
 
 def _readings(run: Run) -> dict[str, Reading] | None:
-    """Return the readings of the NICs' test clocks: what the truth recorder knows."""
+    """Return the readings of the NICs' test clocks, from the truth recorder."""
     if not run.truth_known:
         return None
     from native.core.probe import TestClock

@@ -42,7 +42,7 @@ def limits_used(state: ActionState, now_ns: int) -> list[LimitUse]:
             shard_of = record["shard"] or (next(iter(state.shards)) if len(state.shards) == 1 else "")
             if record["action"] in MOVES and shard_of:
                 moved.setdefault(shard_of, set()).add(record["flow_id"])
-    share = state.limits("*").most_moved_share
+    share = state.limits("*").max_moved_share
     found = []
     for name in sorted({*state.shards, *moved}):
         shard = state.shards.get(name)
@@ -54,7 +54,7 @@ def limits_used(state: ActionState, now_ns: int) -> list[LimitUse]:
             host,
             "peak actions within a second, last minute",
             _max_within_a_second(times),
-            state.limits(host).most_actions_per_s,
+            state.limits(host).max_actions_per_s,
         )
         for host, times in recent.items()
     ]
@@ -63,7 +63,7 @@ def limits_used(state: ActionState, now_ns: int) -> list[LimitUse]:
 
 
 def _local_repairs(state: ActionState) -> list[Record]:
-    return [reports["REFLEX"] for reports in state.reports.values() if "REFLEX" in reports]
+    return [reports["LOCAL_REPAIR"] for reports in state.reports.values() if "LOCAL_REPAIR" in reports]
 
 
 def _max_within_a_second(times_ns: list[int]) -> int:

@@ -1,7 +1,7 @@
 """Decisions, their outcomes, suppressed actions and the mode in force.
 
-Decision, ActionReport, PolicyCycles and ActuatorConfig records arrive decoded, FlowReports as raw messages.
-The state is bounded and read under its owner's lock. Pure: no Kafka, no clock.
+The state is filled from Decision, ActionReport, PolicyCycles and ActuatorConfig records and from undecoded
+FlowReports messages. All collections are bounded. The owner of the state provides the lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ MOVES: Final = frozenset({"REROUTE", "RESTORE"})
 
 
 class SuppressedAction(NamedTuple):
-    """An action that the policy wanted and did not take, and since when, in fabric time."""
+    """An action that the policy wanted and did not take, and since when, in fabric time.
+
+    `cause` is what suppressed it, `kind` and `reason` are its own reason.
+    """
 
     flow_id: str
     action: str
@@ -95,9 +98,9 @@ class ActionState:
             self.reports.setdefault(self._report_key(record), {}).setdefault(record["outcome"], record)
             while len(self.reports) > MAX_DECISIONS:
                 del self.reports[next(iter(self.reports))]
-            self.trail.watch(record["host"], record["at_ns"] + WATCHED_NS)
+            self.flow_history.watch(record["host"], record["at_ns"] + WATCH_NS)
         elif topic == POLICY_CYCLES.name:
-            self._take_rounds(record)
+            self._take_cycles(record)
 
     def _report_key(self, report: Record) -> str:
         """Return the key of a report. A restarted actuator numbers its local repairs from the start again."""
@@ -118,16 +121,16 @@ class ActionState:
 
     def _take_cycles(self, record: Record) -> None:
         shard = self.shards.setdefault(record["shard"], ShardPolicy())
-        place = (record["epoch"], record["first_cycle"])
-        if place < (shard.epoch, shard.next_round):
-            return  # of an owner that is no more, or read again
+        position = (record["epoch"], record["first_cycle"])
+        if position < (shard.epoch, shard.next_cycle):
+            return  # written by a former owner, or read a second time
         if record["epoch"] != shard.epoch:
-            shard.held = None
-        shard.epoch, shard.next_round = record["epoch"], record["first_cycle"] + len(record["cycles"])
+            shard.suppressed = None
+        shard.epoch, shard.next_cycle = record["epoch"], record["first_cycle"] + len(record["cycles"])
         shard.at_ns, shard.flows, shard.movable = record["at_ns"], record["flows"], record["movable"]
-        for each in record["cycles"]:
-            if each["suppressed"] is not None:
-                shard.held = _held(each["suppressed"], shard.held or [], each["now_ns"])
+        for cycle in record["cycles"]:
+            if cycle["suppressed"] is not None:
+                shard.suppressed = _suppressed(cycle["suppressed"], shard.suppressed or [], cycle["now_ns"])
 
     def keep_effect(self, decision_id: str, effect: Effect) -> None:
         """Store a decision's final effect, which outlives the samples."""
@@ -158,17 +161,17 @@ class ActionState:
         act = self.mode().act
         return sorted(key for key in self._configs if key != EVERYONE and self.mode(key).act != act)
 
-    def held(self) -> list[SuppressedAction]:
-        """Return the suppressed actions of all shards, the longest suppressed first."""
-        found = [each for shard in self.shards.values() for each in shard.held or ()]
+    def suppressed(self) -> list[SuppressedAction]:
+        """Return the suppressed actions of all shards, the oldest first."""
+        found = [each for shard in self.shards.values() for each in shard.suppressed or ()]
         return sorted(found, key=lambda each: (each.since_ns, *each[:4], str(each.reason)))
 
 
-def _held(told: list[Record], before: list[SuppressedAction], now_ns: int) -> list[SuppressedAction]:
+def _suppressed(listed: list[Record], before: list[SuppressedAction], now_ns: int) -> list[SuppressedAction]:
     since = {each[:5]: each.since_ns for each in before}
     found = []
-    for each in told[:MOST_HELD]:
+    for each in listed[:MAX_SUPPRESSED]:
         reason = Reason.from_record(each["reason"])
-        what = (each["flow_id"], each["action"], each["cause"], each["reason"]["kind"], reason)
-        found.append(SuppressedAction(*what, since.get(what, now_ns)))
+        key = (each["flow_id"], each["action"], each["cause"], each["reason"]["kind"], reason)
+        found.append(SuppressedAction(*key, since.get(key, now_ns)))
     return found

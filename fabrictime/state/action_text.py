@@ -11,17 +11,18 @@ from fabrictime.state.action_entries import RANK, ActionEntry
 from fabrictime.state.action_state import MOVES, ActionState, SuppressedAction
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, delay_text, seconds_text
+from schemas.reasons import Reason
 
 LINK_CAUSES: Final = frozenset({"DOWN", "GREY", "HEALED"})
-"""Causes whose reason id is `subject/seq` of a LinkHealth record."""
+"""Causes whose reason is a LinkHealth record."""
 QUEUE_CAUSES: Final = frozenset({"COLLISION", "INCAST", "DRAINED"})
-"""Causes whose reason id is a contention window: `shard/link/opened`."""
+"""Causes whose reason is a contention window."""
 
 OUTCOMES: Final = {
     "REVERTED": "reverted",
     "ENDED": "done, and its lease has ended",
     "APPLIED": "done",
-    "REFLEX": "local repair: the path was dead and no decision had arrived",
+    "LOCAL_REPAIR": "local repair: the path was dead and no decision had arrived",
     "OBSERVED": "not done: the mode is OBSERVE",
     "FAILED": "failed",
     "LIMITED": "not done: the host reached its limit of actions per second",
@@ -77,23 +78,13 @@ def flow_text(flow_id: str) -> str:
     return f"{host} {rest.partition('/')[2] or rest}"
 
 
-def subject_of(reason: str) -> str:
-    """Return the subject of a LinkHealth reason, `subject/seq`."""
-    return reason.rpartition("/")[0]
-
-
-def link_of(reason: str) -> str:
-    """Return the link of a contention window's id, `shard/link/opened`."""
-    return reason.partition("/")[2].rpartition("/")[0]
-
-
-def cause_text(kind: str, reason: str) -> str:
+def cause_text(kind: str, reason: Reason) -> str:
     """Return the cause of a decision as text."""
     cause = CAUSES.get(kind, kind)
     if kind in LINK_CAUSES:
-        return f"{arrow(subject_of(reason))} {cause}" if reason else f"its path {cause}"
+        return f"{arrow(reason.subject)} {cause}" if reason.subject else f"its path {cause}"
     if kind in QUEUE_CAUSES:
-        return f"{cause} {arrow(link_of(reason))}" if reason else cause
+        return f"{cause} {arrow(reason.subject)}" if reason.window_id else cause
     return cause
 
 
@@ -124,18 +115,17 @@ def duration_text(entry: ActionEntry) -> str:
 def suppressed_text(action: SuppressedAction, now_ns: int) -> str:
     """Return why and for how long an action has been suppressed."""
     age_s = (now_ns - action.since_ns) / 1e9
-    return f"{LIMIT_TEXTS.get(action.why, action.why)}; for {seconds_text(age_s)}"
+    return f"{LIMIT_TEXTS.get(action.cause, action.cause)}; for {seconds_text(age_s)}"
 
 
 def suppressed_cause(action: SuppressedAction) -> str:
-    """Return the cause of a suppressed action. The form of the reason id shows its kind."""
-    subject = subject_of(action.reason)
-    if action.reason == action.flow_id:
+    """Return the reason of a suppressed action as text."""
+    subject = arrow(action.reason.subject)
+    if action.reason.window_id is not None:
+        return f"a queue persists at {subject}"
+    if action.kind == "DELAY":
         return CAUSES["DELAY"]
-    if "<>" in subject or action.reason.count("/") < 2 or ">" not in subject:
-        state = "is not healthy" if action.action != "RESTORE" else "has recovered"
-        return f"{arrow(subject)} {state}"
-    return f"a queue persists at {arrow(link_of(action.reason))}"
+    return f"{subject} is not healthy" if action.action != "RESTORE" else f"{subject} has recovered"
 
 
 def mode_text(state: ActionState) -> str:
@@ -229,6 +219,7 @@ def as_record(entry: ActionEntry) -> dict[str, Any]:
     """Return an entry as plain values for JSON."""
     return {
         **asdict(entry),
+        "reason": entry.reason._asdict(),
         "effect": entry.effect._asdict(),
         "outcome_text": OUTCOMES.get(entry.outcome, ""),
         "cause": cause_text(entry.kind, entry.reason),

@@ -62,10 +62,10 @@ _PARTS: Final[dict[str, Part]] = {
     CONTENTION.name: "contention",
     FLOWS.name: "flows",
     ALERTS.name: "alerts",
-    DECISIONS.name: "acts",
-    ACTIONS.name: "acts",
-    CONFIG.name: "acts",
-    POLICY_CYCLES.name: "held",
+    DECISIONS.name: "actions",
+    ACTIONS.name: "actions",
+    CONFIG.name: "actions",
+    POLICY_CYCLES.name: "suppressed",
 }
 RECORDS: Final = {name: TOPICS[name].record for name in _PARTS}
 """Record name by topic, for all topics of the state."""

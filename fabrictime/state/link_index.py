@@ -67,7 +67,7 @@ class LinkIndex:
         """Replace a pair's paths with those of a PathMaps record."""
         path, answer, end, link = [], [], [], []
         for each in record["paths"]:
-            numbers = [number for hop in each["links"] if (number := self._wires.number(hop)) is not None]
+            numbers = [n for name in each["links"] if (n := self._cable_graph.number(name)) is not None]
             if not numbers:
                 continue
             link.extend(numbers)

@@ -1,7 +1,7 @@
-"""The best that a job can do on a leaf-spine fabric, and an assignment of spines that does it. Pure.
+"""Computes the optimum of a job on a leaf-spine fabric, and an assignment of spines that reaches it. Pure.
 
-In: where each rank's NIC is, the links' rates, and what is sent in each phase. Out: the goodput that nothing
-can exceed, and for every connection the spine that it should take.
+Inputs are the NIC of each rank, the links' rates and the traffic of each phase. The results are an upper
+bound of the goodput and a spine for every connection.
 """
 
 from __future__ import annotations
@@ -36,22 +36,19 @@ class Shape:
 
 
 def wire_bytes(payload: int, mtu_bytes: int = MTU_BYTES) -> int:
-    """Return what TBF counts of a payload that one TCP connection carries, bytes."""
+    """Return the bytes that TBF counts for a payload on one TCP connection."""
     return payload + -(-payload // (mtu_bytes - _IN_MTU_BYTES)) * _HEADER_BYTES
 
 
-# **The bound.** Let a job's iteration put a_i bytes on the wire out of NIC i and b_i into it, and A_l, B_l
-# out of and into leaf l from and to other leaves. NIC links carry rate r, links between leaf and spine rate
-# c, and there are m spines. Whatever the paths and the order, an iteration takes no less than
-#
-#     T = max(max_i a_i / r, max_i b_i / r, max_l A_l / (m c), max_l B_l / (m c))
-#
-# since those bytes have to cross those links. Several jobs at once share the links: their iterations a
-# second x_j obey sum_j x_j load_j(link) <= rate(link) for the same links, and are given as large as max-min
-# fairness makes them (all grow together; who meets a full link stays as it is). Goodput is x_j times the
-# bytes of an iteration. On the wire a full packet of 1448 bytes of payload counts 1514: TBF counts
-# Ethernet's header and not the 24 bytes of preamble, checksum and gap. Acknowledgements are counted where
-# asked for: 66 bytes each for so many packets, on the same NICs the other way round.
+# **The bound.** Let an iteration of a job put a_i bytes on the wire out of NIC i and b_i into it, and A_l,
+# B_l out of and into leaf l from and to other leaves. NIC links have rate r, links between leaf and spine
+# rate c, and there are m spines. For any paths and any order, an iteration takes at least T = max(max_i a_i /
+# r, max_i b_i / r, max_l A_l / (m c), max_l B_l / (m c)), because those bytes must cross those links.
+# Concurrent jobs share the links: their iterations per second x_j obey sum_j x_j load_j(link) <= rate(link)
+# and are max-min fair (all grow together; a job at a full link stops growing). Goodput is x_j times the bytes
+# of an iteration. A full packet of 1448 bytes of payload counts as 1514: TBF counts the Ethernet header, not
+# the 24 bytes of preamble, checksum and gap. Acknowledgements count on request: 66 bytes each for so many
+# packets, on the same NICs in the other direction.
 def best_goodputs_bps(
     shape: Shape, jobs: Sequence[Sequence[Flow]], packets_per_ack: int | None = None
 ) -> list[float]:
@@ -64,7 +61,7 @@ def best_goodputs_bps(
     speed = [0.0] * len(jobs)  # iterations a second
     growing = set(range(len(jobs)))
     while growing:
-        # All that grow take equal shares of what is left, measured in their own best alone.
+        # All growing jobs take equal shares of the rest, in units of their own optimum.
         alone = {
             j: min(
                 (_rate(shape, link) / bits for link, bits in loads[j].items() if link in room), default=0.0
@@ -88,18 +85,17 @@ def best_goodputs_bps(
     return [rate * 8 * sum(size for _, _, size in flows) for rate, flows in zip(speed, jobs, strict=True)]
 
 
-# **It is reached** where the phases of an iteration are evenly loaded and each phase can be spread. Take
-# one phase's connections between leaves as edges of a bipartite multigraph, from sending leaves to
-# receiving leaves. By Koenig's theorem the edges of such a graph of degree D can be coloured with D colours
-# so that no two that meet share one; with m colours (de Werra, 1971) so that of every vertex's d edges each
-# colour gets d / m, rounded down or up. Colours are spines: with connections of equal size no link between
-# leaf and spine then carries more than its share, rounded up to a whole connection. Where D is a multiple
-# of m that is the bound itself: on 8 hosts, 2 leaves and 4 spines, a phase of 4 connections a pair sends 16
-# out of each leaf, 4 over each spine, which is what 4 NICs give.
-#
-# The colouring is found by splitting every vertex into vertices of degree m at most (its edges in order, m
-# a piece) and colouring that graph with m colours, an edge at a time, exchanging two colours along a path
-# where needed: each piece has every colour at most once, so the vertex has it at most ceil(d / m) times.
+# **It is reached** if the phases of an iteration have equal loads and each phase can be spread. Take one
+# phase's connections between leaves as edges of a bipartite multigraph, from sending to receiving leaves. By
+# Koenig's theorem the edges of such a graph of degree D have a colouring with D colours in which no two
+# adjacent edges share one; with m colours (de Werra, 1971) each colour gets d / m of a vertex's d edges,
+# rounded down or up. Colours are spines: with connections of equal size no link between leaf and spine
+# carries more than its share, rounded up to a whole connection. If D is a multiple of m, that is the bound
+# itself: on 8 hosts, 2 leaves and 4 spines, a phase of 4 connections per pair sends 16 out of each leaf, 4
+# over each spine, as much as 4 NICs send. The algorithm splits every vertex into vertices of degree m at most
+# (its edges in order, m each) and colours that graph with m colours, edge by edge, exchanging two colours
+# along a path where needed. Each part has every colour at most once, so the vertex has it at most ceil(d / m)
+# times.
 def spread(shape: Shape, flows: Sequence[tuple[str, str]]) -> list[int | None]:
     """Return for each (sending host, receiving host) of one phase the spine to take, from 0; None where
     both are on one leaf. No link gets more than its share, rounded up.
@@ -151,10 +147,10 @@ def choose_ports(
     spine_of: Callable[[str, str, int], int | None],
     candidates: Iterable[int],
 ) -> list[int]:
-    """Return a source port for each of the plan's connections, so that each phase is spread as `spread` says.
+    """Return a source port for each connection of the plan, so that each phase is spread as `spread` assigns.
 
-    `hosts[rank]`; `spine_of(source, peer, port)`: where a port leads. Two connections of one pair get two
-    ports. Raises ValueError where the candidates do not reach a spine.
+    `hosts[rank]` is a rank's host; `spine_of(source, peer, port)` the spine of a port. Two connections of one
+    pair get two ports. Raises ValueError if the candidates do not reach a spine.
     """
     ports: dict[int, int] = {}
     known = list(candidates)

@@ -1,8 +1,8 @@
-"""Run a piece of work inside namespaces of its own, from a process that itself stays outside.
+"""Runs a function inside namespaces of its own, while the calling process stays outside.
 
-In: a function. Out: what it returned or raised, from a forked child that entered, ran it and ended. For
-tests and benches: their process may have threads and must not lose its namespaces. The child has the
-caller's memory but none of its threads, so the work must not wait for any of them.
+A forked child enters the namespaces, runs the function and ends. For tests and benches, whose process may
+have threads. The child has the caller's memory but none of its threads, so the function must not wait for
+them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class ChildFailed(RuntimeError):
 
 
 def run_inside(work: Callable[[], T], timeout_s: float = 60.0) -> T:
-    """Run `work` after `enter` in a forked child and return what it returns, which must pickle.
+    """Run `work` after `enter` in a forked child and return its result, which must pickle.
 
-    What it raises is raised here with the child's traceback as a note. Raises ChildFailed where that does not
-    pickle or the child died, TimeoutError after `timeout_s`, when the child is killed.
+    An error of `work` is raised here with the child's traceback as a note. Raises ChildFailed if the error
+    does not pickle or the child died, TimeoutError after `timeout_s`, after which the child is killed.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():

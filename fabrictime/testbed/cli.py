@@ -70,7 +70,7 @@ def up(
     config: ConfigFile = None,
     directory: Directory = None,
 ) -> None:
-    """Build a fabric, as the settings say or as given here, and hold it until Ctrl-C."""
+    """Build a fabric from the settings or these options, and keep it until Ctrl-C."""
     with _clear_errors():
         limit_s = None if duration is None else parse_duration(duration)
         bps = None if rate is None else parse_rate(rate)
@@ -181,12 +181,12 @@ def flow(
     sport: Annotated[int, typer.Option(help="source port, which chooses the path; 0: any")] = 0,
     dport: Annotated[int, typer.Option(help="destination port; 0: any")] = 0,
     congestion: Annotated[str, typer.Option(help="TCP's congestion control")] = "cubic",
-    job: Annotated[str | None, typer.Option(help="job that it belongs to, as its flow report says")] = None,
-    tenant: Annotated[str | None, typer.Option(help="whose it is, as its flow report says")] = None,
+    job: Annotated[str | None, typer.Option(help="job that the flow report names")] = None,
+    tenant: Annotated[str | None, typer.Option(help="tenant that the flow report names")] = None,
     directory: Directory = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a bulk flow across the running fabric and report what arrived."""
+    """Send a bulk flow across the running fabric and print the received amount."""
     with _clear_errors():
         duration_s = parse_duration(duration)
         answers = ControlClient(_path(directory)).stream(
@@ -221,15 +221,15 @@ def job(
     ] = None,
     connections: Annotated[int, typer.Option(help="connections of each pair")] = 4,
     size: Annotated[
-        str, typer.Option(help="what a rank hands in to an iteration (incast, rpc: a connection carries)")
+        str, typer.Option(help="input of a rank per iteration (incast, rpc: payload of a connection)")
     ] = "2mb",
     duration: Annotated[str, typer.Option("--for", help="as in 20s")] = "20s",
     iterations: Annotated[int, typer.Option(help="end after so many; 0: at its time")] = 0,
     gap: Annotated[str, typer.Option(help="pause between iterations, as in 10ms")] = "0s",
     seed: Annotated[int, typer.Option(help="seed of the source ports, which choose the paths")] = 0,
     congestion: Annotated[str, typer.Option(help="TCP's congestion control")] = "cubic",
-    name: Annotated[str | None, typer.Option("--job", help="its name, as its flow reports say")] = None,
-    tenant: Annotated[str | None, typer.Option(help="whose it is, as its flow reports say")] = None,
+    name: Annotated[str | None, typer.Option("--job", help="job that the flow reports name")] = None,
+    tenant: Annotated[str | None, typer.Option(help="tenant that the flow reports name")] = None,
     directory: Directory = None,
     as_json: AsJson = False,
 ) -> None:
@@ -276,7 +276,7 @@ def job(
 
 @app.command()
 def truth(directory: Directory = None, as_json: AsJson = False) -> None:
-    """Show what only the recorder knows: every link's counters and queue, the faults, the clocks."""
+    """Show the truth: counters and queue of every link, the faults, the clocks."""
     with _clear_errors():
         state = ControlClient(_path(directory)).ask("truth")
         if as_json:
@@ -381,7 +381,7 @@ def _rate(bps: int) -> str:
 
 
 def _wrong(offset_ns: int, drift_ppb: float) -> str:
-    """Return what is wrong with a clock, as 'started 2.918 ms ahead, gains 9060.1 ppb'."""
+    """Return the error of a clock, as 'started 2.918 ms ahead, gains 9060.1 ppb'."""
     return (
         f"started {abs(offset_ns) / 1e6:.3f} ms {'behind' if offset_ns < 0 else 'ahead'}, "
         f"{'loses' if drift_ppb < 0 else 'gains'} {abs(drift_ppb):.1f} ppb"
@@ -394,7 +394,7 @@ def _plain(text: str) -> None:
 
 @contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Turn what can go wrong into one line on standard error and exit code 1 (2: a wrong argument)."""
+    """Report an error in one line on standard error and exit with code 1 (2: a wrong argument)."""
     try:
         yield
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""The clocks that the testbed gives its NICs: what is wrong with each, known exactly.
+"""Draws the clocks of the testbed's NICs, whose errors are known exactly.
 
-In: FabricSettings. Out: one ClockTruth a NIC, drawn by seed, to be handed to that NIC's prober and kept by
-the truth recorder. Without wander the clock's reading is a line, and `error_ns` is exact.
+Each NIC gets one ClockTruth, drawn by seed. Its prober uses it and the truth recorder keeps it. Without
+wander the clock's reading is linear, and `error_ns` is exact.
 """
 
 from __future__ import annotations

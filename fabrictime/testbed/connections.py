@@ -1,14 +1,11 @@
-"""The TCP connections under a job's streams: opened, moved to other source ports, paced, opened again when
-lost.
+"""Keeps the TCP connections under a job's streams: opens, moves, paces and reopens them.
 
-In: where each stream goes from and to, and commands of the owner. Out: sockets attached to `Streams`.
-
-A sender opens a connection to the receiver's listener and says, in 16 bytes, which stream this is and the how
-many-th connection of it. The receiver gives up the connection that it had, after taking what had come in on
-it, and answers with the number of bytes that it has: 8 bytes. The sender gives up its old one and goes on
-with just that byte, so none is lost and none comes twice, whatever was under way. Both end the old one by a
-reset, so its ports are free at once. Until the answer is there the old connection goes on; a connection whose
-number is lower than one already seen comes too late and is refused.
+A move changes the source port. The sender opens a connection to the receiver's listener and sends 16 bytes:
+the stream and the sequence number of the connection. The receiver drains and drops its former connection and
+answers with 8 bytes: the number of received bytes. The sender drops its former connection and continues with
+that byte, so that no byte is lost or repeated. Both end the former connection by a reset, so that its ports
+are free at once. Until the answer arrives, the former connection continues. A connection with a lower number
+than an earlier one is too late and is refused.
 """
 
 from __future__ import annotations
@@ -80,7 +77,7 @@ class Carried:
     back: int | None = None
     pace_bps: int = 0
     own_pace_bps: int = 0
-    """What it is paced to by itself, 0: not; nobody makes it faster."""
+    """The job's own pace, 0: none; no command raises it."""
     key: str | None = None
     tx: socket.socket | None = None
     rx: socket.socket | None = None
@@ -121,7 +118,7 @@ class Connections:
         }
         self._by_key: dict[tuple[str, str], Carried] = {}
         self.moves: list[dict[str, Any]] = []
-        """Every move: the stream, both ports, when it was asked for and when the stream went on there."""
+        """Every move: the stream, both ports, the times of the request and of the continuation."""
         self.lost = 0
         """Connections that broke by themselves and were opened again."""
         self._listeners: dict[str, socket.socket] = {}
@@ -150,9 +147,7 @@ class Connections:
         return True
 
     def run(self, until_ns: int) -> int:
-        """Run the streams until `until_ns` or something is up; tend what is. Returns what `Streams.run`
-        does.
-        """
+        """Run the streams until `until_ns` or an event, and handle it. Returns the result of `Streams.run`."""
         why = self._streams.run(min(until_ns, time.monotonic_ns() + _TICK_NS))
         for stream, _ in self._streams.broken():
             self._broke(self._of[stream])
@@ -162,7 +157,7 @@ class Connections:
         return why
 
     def tend(self) -> None:
-        """Hear the owner's socket, and see to what took too long."""
+        """Process commands of the endpoint's socket, and connections that take too long."""
         for command in self._owner.tend():
             self.obey(command)
         self._watch_owner()
@@ -187,7 +182,7 @@ class Connections:
                 self._begin(one, self._random.randrange(*_PORTS), None)
 
     def obey(self, command: Command) -> None:
-        """Move or pace a flow, as its owner is asked to."""
+        """Move or pace a flow on the actuator's command."""
         one = self._by_key[command.flow.host, command.flow.key]
         if command.verb == "PACE":
             asked = [bps for bps in (command.value, one.own_pace_bps) if bps]
@@ -241,8 +236,8 @@ class Connections:
         self._watch(sock, select.EPOLLOUT | select.EPOLLIN, lambda: self._answered(one, attempt))
 
     def _dial_again(self, one: Carried, attempt: _Attempt, now_ns: int) -> None:
-        """Ask again for a connection that nothing was heard of: the kernel would wait for a second, and full
-        queues lose requests."""
+        """Retry a connection without an answer: the kernel would wait for a second, and full queues lose
+        requests."""
         attempt.dialled_ns = now_ns
         self._unwatch(attempt.sock)
         _reset(attempt.sock)
@@ -302,7 +297,7 @@ class Connections:
             self._resume(one, attempt)
 
     def _resume(self, one: Carried, attempt: _Attempt) -> None:
-        """Go on with the stream on the new connection, where the receiver says."""
+        """Continue the stream on the new connection from the receiver's byte."""
         (got,) = _ANSWER.unpack(attempt.answer)
         self._unwatch(attempt.sock)
         one.attempt = None
@@ -435,7 +430,7 @@ class Connections:
             sock.close()
 
     def _watch_owner(self) -> None:
-        """Have the loop wake for what the owner's sockets say."""
+        """Wake the loop for the endpoint's sockets."""
         for sock in self._owner.sockets():
             if self._heard.get(sock.fileno()) is not sock:
                 self._heard[sock.fileno()] = sock
@@ -482,7 +477,7 @@ def _socket(congestion: str) -> socket.socket:
 
 
 def _pace(sock: socket.socket, rate_bps: int) -> None:
-    """Hold a connection to a rate of its frames; the kernel paces what they carry."""
+    """Limit a connection to a rate of frames; the kernel paces the payload."""
     rate = _UNPACED
     if rate_bps:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)

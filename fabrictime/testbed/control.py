@@ -39,7 +39,7 @@ _IDLE_S = 10.0
 _CONNECTIONS_MAX = 32
 _PROGRESS_S = 0.5
 _AGAIN_S = 0.5
-"""After nobody could be let in, until it is tried again."""
+"""Time between two attempts to accept clients after a failure."""
 
 _log = logging.getLogger(__name__)
 
@@ -324,7 +324,7 @@ class ControlServer:
         yield self._testbed.truth.snapshot()
 
     def _queues(self, request: dict[str, Any]) -> Iterator[Any]:
-        """Say what waits at some links, again and again, until the client leaves or the time is over."""
+        """Stream the queues of some links until the client leaves or the time is over."""
         links = [_text({"link": link}, "link") for link in request["links"]]
         interval_s, duration_s = float(request["interval_s"]), float(request["duration_s"])
         if not 0.001 <= interval_s <= 60 or not 0 < duration_s <= 86_400:
@@ -363,7 +363,7 @@ class ControlServer:
 
 
 class ControlClient:
-    """Asks a running fabric. Raises NoFabric where none answers, FabricError for what it refuses."""
+    """A client of a running fabric. Raises NoFabric if none answers, FabricError for a refusal."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

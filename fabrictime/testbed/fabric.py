@@ -41,9 +41,8 @@ _WARM_UP_PORT = 9  # discard
 _RTNH_F_DEAD, _RTNH_F_LINKDOWN = 1, 16
 _CARRIER_S = 5.0
 _LOWER_INDEX = 1001
-"""First index of the interfaces at cables' lower ends. With one index at both ends of a veth pair, each in
-its namespace, the kernel takes the far end for no link of its own: it tells of a carrier up to 1 s late.
-"""
+"""First index of the interfaces at cables' lower ends. With the same index at both ends of a veth pair, each
+in its namespace, the kernel takes the far end for no link of its own and reports a carrier up to 1 s late."""
 
 # Needed: a fabric without them would lie. Every namespace gets them before its first interface.
 _SYSCTLS = {
@@ -53,7 +52,7 @@ _SYSCTLS = {
     "ipv4/icmp_errors_use_inbound_ifaddr": "1",  # an answer names the port that the packet came in by
     "ipv4/conf/all/rp_filter": "0",
     "ipv4/conf/default/rp_filter": "0",
-    "ipv4/conf/all/ignore_routes_with_linkdown": "1",  # who lost only the carrier moves its flows too
+    "ipv4/conf/all/ignore_routes_with_linkdown": "1",  # a switch that lost only the carrier reroutes too
     "ipv4/conf/default/ignore_routes_with_linkdown": "1",
 }
 # Taken where the kernel has them.
@@ -69,7 +68,7 @@ _serial = itertools.count(1)
 
 
 class FabricError(RuntimeError):
-    """The fabric could not be built or changed; `str()` says what and why, one line."""
+    """The fabric could not be built or changed; `str()` names the object and the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ class Fabric:
         return self
 
     def close(self) -> None:
-        """Take it all down: what is attached to it, then its namespaces. A second call does nothing."""
+        """Remove everything: attached work, then the namespaces. A second call does nothing."""
         while self._closers:
             self._closers.pop()()
         for path in self._paths.values():
@@ -375,7 +374,7 @@ def _set_route(ip: IPRoute, route: Route, down: set[str]) -> None:
 
 
 def _wait_for_routes() -> None:
-    """Return once no route of this namespace leaves out a port: the kernel may tell of a carrier late."""
+    """Return once every route of this namespace uses all ports: the kernel may report a carrier late."""
     deadline = time.monotonic() + _CARRIER_S
     with IPRoute() as ip:
         while time.monotonic() < deadline:
@@ -405,7 +404,7 @@ def _lower(node: Node, far: Node) -> bool:
 
 
 def _line(error: Exception) -> str:
-    """Return one line for what the kernel refused."""
+    """Return one line for a refusal of the kernel."""
     code = getattr(error, "code", None) or getattr(error, "errno", None)
     if code == errno.EOPNOTSUPP:
         return f"this kernel lacks a part that the fabric needs (veth, or the TBF queue): {error}"

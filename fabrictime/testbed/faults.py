@@ -1,15 +1,14 @@
-"""Faults by name: break a part of a running fabric, and put it back exactly as it was.
+"""Breaks a part of a running fabric by name, and restores it exactly.
 
-In: a Fabric and a line such as `grey 20% leaf1>spine2 for 10s`. Out: packets that are lost as said, a log of
-what was broken when (known to the truth recorder alone), and the fabric as before once cleared.
+A fault is a line such as `grey 20% leaf1>spine2 for 10s`. The truth recorder keeps the log of faults.
 
-    down TARGET           carrier lost: the port left of `>` is taken down, as in `down spine2>leaf1`
-    blackhole TARGET      everything sent into the link is lost, carrier and routes stay
-    grey P% TARGET        that share of what is sent into the link is lost, drawn by `seed N` (0 by default)
+    down TARGET        carrier lost: the port left of `>` is taken down, as in `down spine2>leaf1`
+    blackhole TARGET   everything sent into the link is lost; carrier and routes stay
+    grey P% TARGET     that share of packets is lost, drawn by `seed N` (0 by default)
 
-TARGET: a directed link by its nodes or its full id (`leaf1>spine2`, `leaf1:swp3>spine2:swp1`), both
-directions of it (`leaf1<>spine2`), a NIC or host (`h1/eth1`, `h1`: its cable, for `down` its own port), or a
-whole switch.
+TARGET is a directed link by its nodes or its full id (`leaf1>spine2`, `leaf1:swp3>spine2:swp1`), both
+directions (`leaf1<>spine2`), a NIC or host (`h1/eth1`, `h1`: its cable, for `down` its own port), or a whole
+switch.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_fault(text: str) -> FaultSpec:
-    """Return the fault that a line names. Raises ValueError that says what was expected."""
+    """Return the fault that a line describes. Raises ValueError with the expected form."""
     words = text.split()
     for_s = None
     if len(words) > 2 and words[-2] == "for":
@@ -162,9 +161,7 @@ class Faults:
             return active.event
 
     def clear(self, fault: int | str | None = None) -> list[FaultEvent]:
-        """Heal one fault by number or by the line it was made from, or all. Returns the log of what was
-        healed.
-        """
+        """Clear one fault by number or by its line, or all. Returns the log of cleared faults."""
         with self._fabric.lock:
             healed = []
             for number in self._choose(fault):

@@ -1,9 +1,9 @@
-"""One bulk flow between two namespaces: a small process of its own, bounded in time.
+"""Runs one bulk flow between two namespaces, as a small process bounded in time.
 
-In: one JSON line on standard input (the fields of `_Order`). Out: one JSON line when the flow starts, one
-with what arrived when it ends. It ends at its time, at a line or the end of standard input, or at SIGTERM,
-and so it never outlives whoever started it. Sender and receiver share one thread that never blocks: one
-process, little CPU. An actuator may move the flow to another source port, and pace it, while it runs.
+The input is one JSON line on standard input (the fields of `_Order`). The output is one JSON line at the
+start of the flow and one with the received amount at its end. The flow ends at its time, at a line or the end
+of standard input, or at SIGTERM, so it never outlives its starter. Sender and receiver share one thread that
+never blocks. An actuator may move the flow to another source port, and pace it, while it runs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Order:
 
 
 class _Meter:
-    """Counts what arrives: in all, and a slot of `interval_s` each."""
+    """Counts received bytes: in total, and per slot of `interval_s`."""
 
     def __init__(self, interval_s: float) -> None:
         self.interval_ns = max(1, int(interval_s * 1e9))
@@ -86,7 +86,7 @@ class _Meter:
 
 
 class _Stop:
-    """Tells, cheaply, whether somebody wants the flow to end: the starter left, or says so."""
+    """Checks cheaply whether the flow must end: the starter left or sent a line."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -109,7 +109,7 @@ def main() -> int:
     """Run the flow that standard input orders."""
     give_way("job")
     line = sys.stdin.readline()
-    if not line:  # whoever started it is gone
+    if not line:  # the starter is gone
         return 0
     order = _Order(**json.loads(line))
     stop = _Stop()
@@ -187,7 +187,7 @@ def _udp(order: _Order, stop: _Stop, owner: Owner) -> dict[str, Any]:
             if stop.check():
                 break
         ready = int((now - due) / gap_ns) + 1 if now >= due else 0
-        if ready > _CATCH_UP_PACKETS:  # held up too long: what was due then is not sent in one burst now
+        if ready > _CATCH_UP_PACKETS:  # delayed too long: overdue packets are not sent as one burst
             skipped += ready - _CATCH_UP_PACKETS
             due += (ready - _CATCH_UP_PACKETS) * gap_ns
             ready = _CATCH_UP_PACKETS

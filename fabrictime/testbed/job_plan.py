@@ -1,8 +1,8 @@
-"""Who sends how much to whom in which phase: the traffic of a job, before anything is opened. Pure.
+"""Plans the traffic of a job by rank and phase, before any connection opens. Pure.
 
-In: the kind of job, its number of ranks, connections and bytes. Out: `JobPlan`: connections, each a stream of
-its own from one rank to another, and the parts that each rank sends in each phase. A rank begins a phase when
-its own sends and receives of the one before are done; all ranks begin an iteration together.
+`JobPlan` has the connections, each a stream from one rank to another, and the parts that each rank sends in
+each phase. A rank begins a phase when its own sends and receives of the former phase are complete; all ranks
+begin an iteration together.
 
 - all-to-all, pairwise: in phase s (from 0) rank i sends its chunk to rank i + s + 1 and receives from i - s -
   1.
@@ -57,8 +57,10 @@ class JobPlan:
 
 
 def make_job_plan(kind: Kind, ranks: int, connections: int, size_bytes: int) -> JobPlan:
-    """Return the plan. `size_bytes`: what a rank hands in (alltoall, allreduce: cut into a chunk a rank), or
-    sends on each connection (incast, rpc). Raises ValueError where a connection would have nothing to send.
+    """Return the plan.
+
+    `size_bytes` is the input of a rank (alltoall, allreduce: divided into a chunk per rank), or the payload
+    of each connection (incast, rpc). Raises ValueError if a connection would have nothing to send.
     """
     steps: list[list[tuple[int, int]]]  # phase -> (sender, receiver)
     if kind == "alltoall":

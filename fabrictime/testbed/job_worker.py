@@ -1,9 +1,10 @@
-"""One job's traffic between namespaces: a process of its own, bounded in time.
+"""Runs one job's traffic between namespaces, as a process bounded in time.
 
-In: one JSON line on standard input (the fields of `_Order`); then `{"move": [connection, port]}` and
-`{"pace": [connection, bit/s]}`, for whoever has no actuator. Out: JSON lines: the connections when all stand,
-iterations as they end, and what arrived when, at the end. It ends at its time, after its iterations, at the
-line `stop` or the end of standard input, or at SIGTERM: it never outlives whoever started it.
+The input is one JSON line on standard input (the fields of `_Order`), then `{"move": [connection, port]}` and
+`{"pace": [connection, bit/s]}` for callers without an actuator. The output is JSON lines: the connections
+once all are open, iterations as they end, and the received bytes over time at the end. The job ends at its
+time, after its iterations, at the line `stop` or the end of standard input, or at SIGTERM, so it never
+outlives its starter.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class _Order:
 
 
 class _Orders:
-    """What the starter says while the job runs; the end of it, or a signal, ends the job."""
+    """Commands of the starter while the job runs; their end, or a signal, ends the job."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -100,7 +101,7 @@ def main() -> int:
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(sys.stdin.fileno(), 1)
-        if not byte:  # whoever started it is gone
+        if not byte:  # the starter is gone
             return 0
         line += byte
     order = _Order(**json.loads(line))

@@ -1,9 +1,7 @@
-"""Jobs on a fabric: all-to-all, ring all-reduce, incast and request-response between its hosts, a process
-each.
+"""Runs jobs on a fabric: all-to-all, ring all-reduce, incast and request-response, one process each.
 
-In: a Fabric and JobSpecs. Out: running jobs, whose iterations can be awaited and whose connections can be
-moved, and what arrived of each connection when, as a JobResult. Every job ends by its own time, after its
-iterations, with the fabric, or with the process that started it.
+A job's iterations can be awaited and its connections moved. JobResult has the received bytes of each
+connection over time. Every job ends at its time, after its iterations, with the fabric, or with its starter.
 """
 
 from __future__ import annotations
@@ -38,15 +36,15 @@ _LISTED_ITERATIONS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job. `hosts`: its ranks in order, hosts or NICs, () for all hosts; incast: the first one receives;
-    rpc: the first asks the second.
+    """One job.
 
-    `connections`: of each pair, each with a source port of its own. `size_bytes`: alltoall and allreduce,
-    what each rank hands in to an iteration; incast and rpc, what each connection carries in one (rpc: each
-    way). `gap_s`: pause between two iterations. `iterations` 0: as many as fit in `duration_s`. `slot_s`:
-    width of the slots that arrived bytes are counted in, 0: not counted. `seed`: of the source ports and the
-    listeners' port, where `sports` (by connection) and `dport` are not given. `check`: compare every byte
-    that arrives.
+    `hosts`: its ranks in order, hosts or NICs, () for all hosts; incast: the first one receives; rpc: the
+    first sends requests to the second. `connections`: per pair, each with its own source port. `size_bytes`:
+    alltoall and allreduce, the input of each rank per iteration; incast and rpc, the payload of each
+    connection (rpc: each direction). `gap_s`: pause between two iterations. `iterations` 0: as many as fit in
+    `duration_s`. `slot_s`: width of the slots in which received bytes are counted, 0: not counted. `seed`: of
+    the source ports and the listeners' port, if `sports` (by connection) and `dport` are not given. `check`:
+    compare every received byte.
     """
 
     kind: Kind
@@ -66,7 +64,7 @@ class JobSpec:
     tenant: str | None = None
 
     def check_values(self, ranks: int) -> Self:
-        """Return itself. Raises ValueError that names the field and what it takes."""
+        """Return the spec after a check. Raises ValueError with the field and its accepted values."""
         if self.kind not in _LEAST_HOSTS:
             raise ValueError(f"kind {self.kind!r}: expected {', '.join(_LEAST_HOSTS)}")
         if ranks < 2 or (self.kind == "rpc" and ranks != 2):
@@ -137,9 +135,10 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What a job did. Lists are by stream: by connection, but for rpc, where 2c asks and 2c + 1 answers.
+    """The result of a job.
 
-    `slots[s][i]`: bytes of stream s that arrived in [begin_monotonic_ns + i * slot_ns, + slot_ns); a stream's
+    Lists are by stream: by connection, but for rpc, where 2c carries requests and 2c + 1 answers.
+    `slots[s][i]`: bytes of stream s received in [begin_monotonic_ns + i * slot_ns, + slot_ns); a stream's
     list ends with its last byte. `moves`: connection, from_port, to_port, asked_ns, went_on_ns. The wall
     clock was `begin_wall_ns` when the monotonic clock was `begin_monotonic_ns`.
     """
@@ -246,7 +245,7 @@ class Job:
         self._tell({"pace": [connection, rate_bps]})
 
     def stop(self) -> JobResult:
-        """End the job now and return what it did."""
+        """End the job now and return its result."""
         self.hang_up()
         return self.wait()
 
@@ -255,9 +254,7 @@ class Job:
         self._worker.hang_up()
 
     def wait(self, timeout_s: float | None = None) -> JobResult:
-        """Wait for the job's own end and return what it did. Raises FabricError where it failed or does not
-        end.
-        """
+        """Wait for the job's own end and return its result. Raises FabricError if it failed or does not end."""
         self._thread.join(self.spec.duration_s + _END_GRACE_S if timeout_s is None else timeout_s)
         end = self._end
         late = self._thread.is_alive()
@@ -279,7 +276,7 @@ class Job:
         )  # fmt: skip
 
     def kill(self) -> None:
-        """End its process without asking for a result."""
+        """End its process without a result."""
         self._worker.end()
         self._thread.join(5)
         self._worker.stdout.close()
@@ -292,7 +289,7 @@ class Job:
             raise FabricError(f"job {self.number}: it has ended") from None
 
     def _listen(self) -> None:
-        """Take what the process says until it ends. Runs in a thread of its own."""
+        """Process the worker's output until it ends. Runs in a thread of its own."""
         while line := self._worker.stdout.readline():
             said = json.loads(line)
             with self._changed:
@@ -334,7 +331,7 @@ class Jobs:
         return [nic.nic for nic in self._ranks(spec)]
 
     def plan(self, spec: JobSpec) -> JobPlan:
-        """Return what a job would send. Raises ValueError, FabricError for a host that is none."""
+        """Return the traffic of a job. Raises ValueError, FabricError for an unknown host."""
         ranks = self._ranks(spec)
         spec.check_values(len(ranks))
         return make_job_plan(spec.kind, len(ranks), spec.connections, spec.size_bytes)

@@ -1,9 +1,8 @@
-"""Packet loss on one port by nftables, spoken over netlink: no `nft` binary.
+"""Drops packets on one port by nftables, over netlink without an `nft` binary.
 
-In: an interface of the calling thread's network namespace, a share of loss, a seed. Out: a table of its own
-whose one chain hooks that interface's ingress and drops, silently: carrier, counters of the sender and routes
-stay as they are. Removing the table undoes it exactly. pyroute2 encodes the messages; sending them here
-rather than by its NFTSocket gets the kernel's answer to each.
+A table of its own has one chain, which hooks the interface's ingress and drops silently: carrier, the
+sender's counters and routes stay as they are. Removing the table undoes it exactly. pyroute2 encodes the
+messages; this module sends them itself to get the kernel's answer to each.
 """
 
 from __future__ import annotations
@@ -44,10 +43,11 @@ _TIMEOUT_S = 5.0
 
 
 def add_drop(table: str, device: str, share: float, seed: int) -> None:
-    """Drop `share` (above 0, up to 1) of what comes in by `device`: exactly that share of each SLOTS packets.
+    """Drop `share` (above 0, up to 1) of the packets that enter `device`: exactly that share of each SLOTS
+    packets.
 
-    Which ones is drawn by `seed` once and repeats: the same packets in the same order meet the same fate.
-    Raises OSError, with nothing changed, where the kernel refuses.
+    `seed` draws the positions once and they repeat, so the same packets in the same order are dropped. Raises
+    OSError, with nothing changed, if the kernel refuses.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share of loss {share}: expected above 0 and at most 1")
@@ -94,7 +94,7 @@ def add_drop(table: str, device: str, share: float, seed: int) -> None:
 
 
 def remove_drop(table: str) -> None:
-    """Remove what `add_drop` made under this name. Raises OSError where there is none."""
+    """Remove the table that `add_drop` made under this name. Raises OSError if there is none."""
     _commit([_message(nft_table_msg, NFT_MSG_DELTABLE, NFTA_TABLE_NAME=table)])
 
 

@@ -1,8 +1,8 @@
-"""Processes for flows and jobs, each there within milliseconds: forked from one that has loaded all.
+"""Starts processes for flows and jobs within milliseconds, by forking a server that has loaded their code.
 
-In: `Nursery.start("flow" | "job")`. Out: a Worker, whose standard input and output are pipes to the caller.
-An interpreter that starts and loads for each flow takes a tenth of a second of a processor; on a small
-machine that is seen in what the flow is to show: probes starve, queues are told late.
+The caller gets a Worker, whose standard input and output are pipes. A new interpreter per flow would take a
+tenth of a second of a processor, which on a small machine disturbs the measurement: probers starve and queues
+are published late.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _PR_SET_NAME: Final = 15
 
 
 class Worker:
-    """A process of the nursery: what it says on `stdout`, what it is told on `stdin`. It is nobody's child
-    here, so its exit status is not known; it says itself how it went."""
+    """A process of the fork server, with `stdout` and `stdin`. It is no child of the caller, so its exit
+    status is unknown; it reports its result itself."""
 
     def __init__(self, pid: int, pidfd: int, stdin: int, stdout: int) -> None:
         self.pid = pid
@@ -157,10 +157,10 @@ class Nursery:
 
 
 def main() -> int:
-    """Fork workers as they are asked for on the socket, until its other end is closed."""
+    """Fork workers on request until the other end of the socket is closed."""
     asked = socket.socket(fileno=int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal: whoever started this ends it
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal: the starter ends this process
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # this process does not wait for workers
     for module in _MODULES.values():
         importlib.import_module(module)
     gc.collect()

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 __all__ = ["BURST_NS", "ETHERNET_BYTES", "HOSTS_PER_LEAF_MAX", "FabricSettings"]
 
 ETHERNET_BYTES = 14
-"""Header of a frame, which queues and rates count beside what its MTU allows."""
+"""Header of a frame, which queues and rates count in addition to the MTU."""
 HOSTS_PER_LEAF_MAX = 127
 BURST_NS = 100_000
-"""Time a port may send beyond its rate when no burst is set: what a late timer must be able to catch up."""
+"""Time for which a port may exceed its rate if no burst is set: the delay of a late timer."""
 
 
 class FabricSettings(BaseModel):

@@ -1,8 +1,7 @@
-"""The plan of a leaf-spine fabric: names, addresses, cables and routes, before anything is built.
+"""Plans a leaf-spine fabric: names, addresses, cables and routes, before anything is built.
 
-In: FabricSettings. Out: a Plan of plain values, the same for the same settings. Pure; the kernel is not
-asked. Hosts are h1.. with devices eth1.., leaves leaf1.., spines spine1.. with ports swp1..; a leaf's hosts
-come first.
+The Plan has plain values and is the same for the same settings. Pure. Hosts are h1.. with devices eth1..,
+leaves leaf1.., spines spine1.. with ports swp1..; a leaf's hosts come first.
 """
 
 from __future__ import annotations
@@ -214,8 +213,8 @@ class Swap:
 def exchange(
     plan: Plan, one: str, other: str, leaves: Collection[str] | None = None
 ) -> tuple[Plan, list[Swap]]:
-    """Return the plan after two spines' cables at some leaves (None: at all) have changed places, and which
-    cable ends that moved. Raises ValueError for what are no two spines or no leaf."""
+    """Return the plan after the cables of two spines at some leaves (None: all) change places, and the cable
+    ends that moved. Raises ValueError for anything but two spines and a leaf."""
     for name in (one, other):
         if name not in plan.nodes or plan.nodes[name].kind != "spine":
             spines = [node.name for node in plan.nodes.values() if node.kind == "spine"]
@@ -274,7 +273,7 @@ def _mac(cable: int, end: int) -> str:
 
 
 def topology_file(plan: Plan) -> TopologyFile:
-    """Return what an operator would write down of the fabric: names, addresses, cables and their rates."""
+    """Return the fabric as an operator's topology file: names, addresses, cables and their rates."""
     many_rails = any(node.kind == "host" and len(node.ports) > 1 for node in plan.nodes.values())
     rail_of = {far.node: rail for _, far, rail in plan.nics()} if many_rails else {}
     return TopologyFile(

@@ -1,7 +1,7 @@
-"""Traffic on a fabric: bulk UDP and TCP flows between its hosts, each a process of its own.
+"""Runs bulk UDP and TCP flows on a fabric, one process each.
 
-In: a Fabric and FlowSpecs. Out: running flows that can be awaited or stopped, and what arrived of each as a
-FlowResult. Every flow ends by its own time, with the fabric, or with the process that started it.
+A flow can be awaited or stopped, and FlowResult has its received bytes. Every flow ends at its time, with the
+fabric, or with its starter.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class FlowSpec:
     """One flow from NIC to NIC (or host to host).
 
     `rate_bps`: UDP, the rate of its frames, paced in the sender; TCP, the cap on its pacing, 0 for none.
-    Ports 0: the kernel chooses. `congestion`: TCP's congestion control, set explicitly since machines differ.
-    `job`, `tenant`: whose it is, as it registers with the flow reporter.
+    Ports 0: the kernel chooses. `congestion`: TCP's congestion control, set explicitly because machines
+    differ. `job`, `tenant`: its owner in flow reports.
     """
 
     source: str
@@ -50,7 +50,7 @@ class FlowSpec:
     tenant: str | None = None
 
     def check(self) -> Self:
-        """Return itself. Raises ValueError that names the field and what it takes."""
+        """Return the spec after a check. Raises ValueError with the field and its accepted values."""
         least = 0 if self.protocol == "tcp" else 10_000
         bounds: dict[str, tuple[float, float]] = {
             "rate_bps": (least, 100_000_000_000),
@@ -132,19 +132,19 @@ class Flow:
         return self._worker.running
 
     def stop(self) -> FlowResult:
-        """End the flow now and return what it did."""
+        """End the flow now and return its result."""
         self._worker.hang_up()
         return self.wait()
 
     def wait(self) -> FlowResult:
-        """Wait for the flow's own end and return what it did. Raises FabricError where it failed."""
+        """Wait for the flow's own end and return its result. Raises FabricError if it failed."""
         with self._lock:
             if self._result is None:
                 self._result = self._collect()
             return self._result
 
     def kill(self) -> None:
-        """End its process without asking for a result."""
+        """End its process without a result."""
         _end(self._worker)
 
     def _collect(self) -> FlowResult:

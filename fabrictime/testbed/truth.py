@@ -1,8 +1,7 @@
-"""The truth about a fabric, known to nothing else: what tests and experiments are judged by.
+"""Records the truth about a fabric, by which tests and experiments are evaluated.
 
-In: a Fabric and its Faults. Out: per directed link what was sent, received and queued, the path that a flow
-takes, the faults' log and the clocks that the NICs were given. It looks into leaves and spines, which no
-detector may: nothing but tests, benches and the command line reads it.
+Per directed link: packets sent, received and queued. Also the path of a flow, the log of faults and the NICs'
+clocks. It reads leaves and spines, which no detector may: only tests, benches and the command line use it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _SAMPLES_KEPT = 100_000
 
 
 class PathUnclear(RuntimeError):
-    """A path could not be told: packets were lost on the way, or other traffic hid them."""
+    """A path could not be determined: packets were lost, or other traffic hid them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ class Truth:
         self._thread.start()
 
     def stop(self) -> None:
-        """End `record`; what was recorded stays."""
+        """End `record`; the recording stays."""
         if self._recording is not None and self._thread is not None:
             self._recording.set()
             self._thread.join()
@@ -165,7 +164,7 @@ class Truth:
         return TruthSample(begin, time.time_ns(), links)
 
     def samples(self) -> list[TruthSample]:
-        """Return what was recorded, oldest first."""
+        """Return the recording, oldest first."""
         return list(self._samples)
 
     def faults(self) -> list[FaultEvent]:
@@ -173,7 +172,7 @@ class Truth:
         return [] if self._faults is None else self._faults.log()
 
     def clocks(self) -> dict[str, ClockTruth | None]:
-        """Return what each NIC's clock does; None: it is right."""
+        """Return the error of each NIC's clock; None: it has none."""
         return {nic.nic: nic.clock for nic in self._fabric.nics()}
 
     def snapshot(self) -> dict[str, Any]:
@@ -332,9 +331,8 @@ class Truth:
 
 
 def _stats(sock: socket.socket) -> dict[int, list[int]]:
-    """Return per interface index: packets in, out, bytes in, out, and what else rtnl_link_stats64 counts
-    first.
-    """
+    """Return per interface index: packets in, out, bytes in, out, and the further first counters of
+    rtnl_link_stats64."""
     table = {}
     for body in _dump(sock, _RTM_GETSTATS, struct.pack("=BBHII", 0, 0, 0, 0, 1 << (_IFLA_STATS_LINK_64 - 1))):
         (index,) = struct.unpack_from("=I", body, 4)

@@ -1,9 +1,9 @@
-"""Namespaces without privilege and without a helper binary: a user and a mount namespace for this process.
+"""Creates a user and a mount namespace for this process, without privilege or helper binary.
 
-In: nothing but the kernel's permission. Out: a process that may make network namespaces, mounts them under
-/run/netns and hands them to its children, while its own network stays the machine's. Standard library alone:
-it must run before anything starts a thread, and as a program it says whether namespaces are allowed (exit
-code 0, or 1 with the reason as one line).
+The process can then create network namespaces, mounts them under /run/netns and hands them to its children,
+while its own network stays the machine's. It uses the standard library only, because it must run before any
+thread starts. As a program it checks whether namespaces are allowed (exit code 0, or 1 with the reason in one
+line).
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def enter() -> None:
     """Move this process into a user and a mount namespace of its own; a second call does nothing.
 
     Call it before any thread starts (importing numpy starts some). Afterwards this process is root inside,
-    its children inherit both namespaces, /run holds what it held plus an empty /run/netns, and the network is
-    still the machine's. Raises NamespacesDenied, with the process as it was, where the kernel or a setting
-    forbids it.
+    its children inherit both namespaces, /run holds its former content plus an empty /run/netns, and the
+    network is still the machine's. Raises NamespacesDenied, with the process unchanged, if the kernel or a
+    setting forbids it.
     """
     if inside():
         return
@@ -121,11 +121,11 @@ def new_netns(name: str) -> str:
 
 
 def _unshare_net() -> None:
-    """Put the calling thread into a network namespace whose TCP connections have a small table of their own.
+    """Move the calling thread into a network namespace with a small table of TCP connections of its own.
 
-    Else all share the machine's, of a quarter of a million entries: whoever lists the connections of one host
-    looks through it from end to end. The table's size is what the namespace says that it is made from, so
-    there is one in between. Linux before 6.1 has no such thing.
+    Otherwise all namespaces share the machine's table of a quarter of a million entries, and listing one
+    host's connections scans all of it. A namespace defines the table's size for those that are created from
+    it, so there is one in between. Linux before 6.1 lacks this.
     """
     _call("unshare", _CLONE_NEWNET, what="a network namespace")
     with suppress(FileNotFoundError):
@@ -155,10 +155,8 @@ def setns(path: str) -> None:
 
 
 def in_netns(path: str | None, work: Callable[[], T]) -> T:
-    """Run `work` in a helper thread inside the namespace at `path` (None: here) and return what it returns.
-
-    Sockets that `work` opens stay in that namespace. What `work` raises is raised here.
-    """
+    """Run `work` in a helper thread inside the namespace at `path` (None: here) and return its result.
+    Sockets that `work` opens stay in that namespace. Errors of `work` are raised here."""
     if path is None:
         return work()
 
@@ -170,7 +168,7 @@ def in_netns(path: str | None, work: Callable[[], T]) -> T:
 
 
 def in_helper_thread(work: Callable[[], T]) -> T:
-    """Run `work` in a thread of its own, wait, and return or raise what it does."""
+    """Run `work` in a thread of its own, wait, and return its result or raise its error."""
     result: list[T] = []
     failure: list[BaseException] = []
 
@@ -189,7 +187,7 @@ def in_helper_thread(work: Callable[[], T]) -> T:
 
 
 def _enter() -> None:
-    """Do what `enter` says. Leaves the process half way where it fails: try it in a child first."""
+    """Do the work of `enter`. A failure leaves the process half way: try it in a child first."""
     uid, gid = os.geteuid(), os.getegid()
     limits = _limits()
     _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # a process that gave up root does not own its /proc/self
@@ -212,7 +210,7 @@ def _enter() -> None:
 
 
 def _own_run() -> None:
-    """Mount a tmpfs on /run that shows what /run showed, with a /run/netns of its own."""
+    """Mount a tmpfs on /run with the content of /run and a /run/netns of its own."""
     old = os.open("/run", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         entries = sorted(os.scandir(old), key=lambda entry: entry.name)
@@ -222,7 +220,8 @@ def _own_run() -> None:
             if entry.name == "netns":
                 continue
             target = f"/run/{entry.name}"
-            with suppress(OSError):  # what cannot be shown again (a dead link, a foreign mount) is left out
+            # entries that cannot be shown again (a dead link, a foreign mount) are left out
+            with suppress(OSError):
                 if entry.is_symlink():
                     os.symlink(os.readlink(entry.name, dir_fd=old), target)
                     continue

@@ -50,7 +50,7 @@ class PeerRoute(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlowTargets:
-    """A periodic schedule of single probes. `probes` lists `per_slot` entries per slot; None sends nothing."""
+    """Periodic single probes. `probes` lists `per_slot` entries per slot; None sends nothing."""
 
     slot_ns: float
     per_slot: int

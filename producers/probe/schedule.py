@@ -45,7 +45,7 @@ def schedule_error(record: Record, slot: tuple[int, int]) -> str:
     if not 1 <= per_slot <= slot[1]:
         return f"{per_slot} paths per slot, expected 1 to {slot[1]}"
     if not MIN_SLOT_SHARE * slot[0] <= record["slot_ns"] <= MAX_SLOT_NS:
-        return f"{record['turn_ns']} ns per slot, expected {slot[0]} or more"
+        return f"{record['slot_ns']} ns per slot, expected {slot[0]} or more"
     if not 0 < count <= MAX_PATHS or count != len(peers) or count % per_slot:
         return f"{count} paths of {len(peers)} peers, {per_slot} per slot, expected complete slots"
     if not (min(peers) >= 0 and max(peers) < len(record["peers"])):

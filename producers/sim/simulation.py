@@ -167,7 +167,7 @@ class Simulation:
         self._boots = dict(zip(f.node_ids, boots, strict=False))
         """Boot ids of the hosts, which come first among the nodes."""
         self.book = SimFlowTable(f, self.kernel, boots, step_ns, flowlets=s.flowlet_us > 0)
-        self._flow_routes = SimFlowRoutes(f, s.shard, s.flow_candidate_ports, s.route_pairs)
+        self._flow_routes = SimFlowRoutes(f, s.shard, s.candidate_ports, s.route_pairs)
         self._flow_news: dict[str, SimFlow] | None = None
         self._states = link_states(f, [])
         self._base_load = np.zeros(f.links)

@@ -145,7 +145,7 @@ def open_trace_sockets(
 
 
 def _body(ttl: int, seq: int) -> bytes:
-    """Return the payload of a trace packet. Its length encodes the TTL, for routers that quote only headers."""
+    """Return the payload of a trace packet. Its length gives the TTL to routers that quote only headers."""
     return _MAGIC + seq.to_bytes(4, "big") + bytes(ttl)
 
 

@@ -36,7 +36,7 @@ class Coverage(NamedTuple):
 
 
 def candidates_for(routes: int, miss: float) -> int:
-    """Return the number of ports that see all of `routes` equally likely routes, except with chance `miss`."""
+    """Return the ports needed to see all of `routes` equally likely routes, except with chance `miss`."""
     if routes < 2:
         return 1
     return math.ceil(routes * math.log(routes) + routes * math.log(1 / miss))

@@ -115,7 +115,7 @@ class Tracer:
         return bool(self._open or self._waiting)
 
     def schedule(self, flow: TracedFlow, soon: bool = False) -> None:
-        """Trace a flow once, with `soon` before all others. A flow that is open or waits is not added again."""
+        """Trace a flow once, with `soon` before all others; a pending flow is not added again."""
         if flow in self._open:
             return
         self._waiting.setdefault(flow)

@@ -46,9 +46,9 @@ class LinkView:
         return self.fullness is not None and self.fullness < HALF_FULL
 
     @property
-    def sure_ids(self) -> set[str]:
+    def certain_ids(self) -> set[str]:
         """Ids of the flows that surely cross it."""
-        return {each.flow.flow_id for each in self.flows if each.sure}
+        return {each.flow.flow_id for each in self.flows if each.certain}
 
 
 Views = Mapping[str, LinkView]
@@ -141,8 +141,9 @@ def _score_last(case: _Case) -> Scores:
     """Score a link to a receiver's NIC."""
     view, fullness, headroom = case.view, case.view.fullness, case.headroom
     receiver = view.link.place.receiver
-    sure = [each.flow for each in view.flows if each.sure]
-    limited = any(flow.receiver_limited and flow.peer == receiver for flow in sure)
+    limited = any(
+        each.certain and each.flow.receiver_limited and each.flow.peer == receiver for each in view.flows
+    )
     if headroom is None or fullness is None:
         return {"SLOW_RECEIVER": 1.0} if limited else {}
     senders = len({flow.nic for flow in weighty_flows(view.flows, NOTABLE_SHARE)})
@@ -157,8 +158,8 @@ def _score_last(case: _Case) -> Scores:
 def _score_first(case: _Case) -> Scores:
     """Score a link from a sender's NIC."""
     view = case.view
-    sure = [each.flow for each in view.flows if each.sure]
-    if any(flow.sender_limited and flow.nic == view.link.place.sender for flow in sure):
+    certain = [each.flow for each in view.flows if each.certain]
+    if any(flow.sender_limited and flow.nic == view.link.place.sender for flow in certain):
         return {"SLOW_SENDER": 1.0}
     caused = _score_by_root(case.headroom, root_of(view, case.views))
     return caused | {"SLOW_SENDER": max(0.0, 0.8 - max(caused.values(), default=0.0))}
@@ -201,13 +202,13 @@ def links_behind(view: LinkView, views: Views) -> list[str]:
 
     They share flows with it, or end at its switch. A switch that pauses a link stops all its traffic.
     """
-    mine = view.sure_ids
+    mine = view.certain_ids
     found = []
     for name, other in views.items():
         has_headroom = other.fullness is None or other.is_limited
         if other.link.place.receiver is not None or not has_headroom:
             continue
-        shares_flows = any(each.sure and each.flow.flow_id in mine for each in other.flows)
+        shares_flows = any(each.certain and each.flow.flow_id in mine for each in other.flows)
         if _leads_to(name, view.link.name) or shares_flows:
             found.append(name)
     return sorted(found)
@@ -220,11 +221,11 @@ def root_of(view: LinkView, views: Views) -> LinkView | None:
     """
     counts: dict[str, int] = {}
     limited: list[str] = []
-    mine = view.sure_ids
+    mine = view.certain_ids
     for name, other in views.items():
         if other.link.place.receiver is None or name == view.link.name:
             continue
-        shared = sum(each.sure and each.flow.flow_id in mine for each in other.flows)
+        shared = sum(each.certain and each.flow.flow_id in mine for each in other.flows)
         if shared:
             counts[name] = shared
         if other.is_limited and _leads_to(view.link.name, name):

@@ -72,7 +72,7 @@ def make_record(shard: str, view: LinkView, views: Views, state: str, end_ns: in
         "links": links,
         "candidates": list(link.candidates[:MAX_FLOWS]),
     }
-    unsure = 0 if closing else sum(not each.sure for each in view.flows)
+    unsure = 0 if closing else sum(not each.certain for each in view.flows)
     record["text"] = _text(record, link.place, unsure, lost=state == "LOST")
     window.published_ns, window.published = end_ns, signature(window, view)
     window.depth_bytes_ns = 0.0
@@ -84,8 +84,8 @@ def make_record(shard: str, view: LinkView, views: Views, state: str, end_ns: in
 
 def _flow_records(flows: list[FlowOnLink]) -> list[Record]:
     """Return the flows that surely cross a link, in the order given, the heaviest first."""
-    sure = weighty_flows(flows)
-    total = sum(flow.rate_bps for flow in sure)
+    certain = weighty_flows(flows)
+    total = sum(flow.rate_bps for flow in certain)
     return [
         {
             "flow_id": flow.flow_id,
@@ -96,7 +96,7 @@ def _flow_records(flows: list[FlowOnLink]) -> list[Record]:
             "rate_bps": flow.rate_bps,
             "share": flow.rate_bps / total if total else 0.0,
         }
-        for flow in sure[:MAX_FLOWS]
+        for flow in certain[:MAX_FLOWS]
     ]
 
 

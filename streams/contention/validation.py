@@ -9,7 +9,7 @@ __all__ = ["validate_queues"]
 
 
 def validate_queues(record: codec.Record, append_ns: int) -> codec.Record:
-    """Return a `LinkQueues`, appended to the log at `append_ns`. Raise BadRecord if its times are impossible."""
+    """Return a `LinkQueues`, appended at `append_ns`. Raise BadRecord if its times are impossible."""
     start_ns, slot_ns, slots = record["window_start_ns"], record["slot_ns"], record["slots"]
     if abs(start_ns - append_ns) > MAX_CLOCK_DIFFERENCE_NS:
         raise codec.BadRecord(

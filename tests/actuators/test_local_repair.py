@@ -197,9 +197,9 @@ def news(peer="h2/eth1", port=9320, lost=0, answered=0, loss_streak=0, age_ms=0.
 def test_a_prober_reports_losses_soon_with_the_last_answer_of_their_links():
     book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
     calm = [news(answered=3), news(port=9321, answered=2), news(port=9322, answered=2)]
-    assert book.take(calm, 0)["paths"] == [], "nothing gets lost"
-    assert book.take([news(answered=1)], 10 * MS) is None, "all is well"
-    lost = book.take([news(lost=1, loss_streak=1, age_ms=4), news(port=9321, answered=1)], 20 * MS)
+    assert book.update(calm, 0)["paths"] == [], "nothing gets lost"
+    assert book.update([news(answered=1)], 10 * MS) is None, "all is well"
+    lost = book.update([news(lost=1, loss_streak=1, age_ms=4), news(port=9321, answered=1)], 20 * MS)
     row, other = lost["paths"]
     assert (row["path"], row["loss_streak"], row["answered_age_ns"]) == (9320, 1, 10 * MS)
     assert (row["first_lost_age_ns"], row["links"]) == (4 * MS, ["up", "s1"])
@@ -211,14 +211,14 @@ def test_a_prober_reports_losses_soon_with_the_last_answer_of_their_links():
     assert (row["dead"], row["first_lost_age_ns"], row["last_lost_age_ns"]) == (True, 14 * MS, 1 * MS)
     assert (row["links"], other["path"]) == (["up", "s1"], 9322)
     codec.encode("PathStatusReport", more)
-    assert book.take([news(answered=1)], 31 * MS)["paths"] == [], "it lives again, at once"
-    assert book.take([news(answered=1)], 1000 * MS) is None
-    assert book.take([news(answered=1)], 1031 * MS)["paths"] == [], "it is still there"
+    assert book.update([news(answered=1)], 31 * MS)["paths"] == [], "it lives again, at once"
+    assert book.update([news(answered=1)], 1000 * MS) is None
+    assert book.update([news(answered=1)], 1031 * MS)["paths"] == [], "it is still there"
 
 
 def test_continuing_losses_are_reported_less_often():
     book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up"])
-    told = [ms for ms in range(2000) if book.take([news(lost=1, loss_streak=ms + 1)], ms * MS) is not None]
+    told = [ms for ms in range(2000) if book.update([news(lost=1, loss_streak=ms + 1)], ms * MS) is not None]
     assert told[:6] == [0, 5, 15, 35, 75, 115]
     assert len(told) < 60
 
@@ -243,7 +243,7 @@ def test_a_report_gives_the_same_dead_links_as_all_paths(seed):
                 row["first"], row["last"] = (row["first"] if lost[name] > 1 else ms), ms
             else:
                 row["answered"] = ms
-        last = book.take(said, ms * MS)
+        last = book.update(said, ms * MS)
         if last is None:
             continue
         links.take(codec.decode(codec.encode("PathStatusReport", last), "PathStatusReport"), ms * MS)
@@ -266,7 +266,7 @@ def test_the_report_of_a_dead_nic_with_many_peers_arrives(tmp_path):
     )
     reporter = PathStatusReporter(tmp_path / "path-status.sock", book)
     try:
-        reporter.tell([news(peer=name, lost=3, loss_streak=3) for name in names])
+        reporter.update([news(peer=name, lost=3, loss_streak=3) for name in names])
         data = received(receiver, 1 << 20)
     finally:
         reporter.close()
@@ -290,7 +290,7 @@ def test_a_report_moves_a_flow_while_the_log_is_stopped(log, read, start_act, ow
     try:
 
         def told():
-            reporter.tell([news(lost=1, loss_streak=3), news(port=9321, answered=1)])
+            reporter.update([news(lost=1, loss_streak=3), news(port=9321, answered=1)])
             return owner.moves
 
         wait_for(told)

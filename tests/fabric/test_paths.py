@@ -71,7 +71,7 @@ class Watched:
             if nic.nic not in without
         }  # fmt: skip
         for watch in self.watches.values():
-            watch.meet(records)
+            watch.set_fleet(records)
 
     def run(self, until: Callable[[], bool], timeout_s: float = 30.0) -> float:
         """Tick all watches until something holds; return the seconds that it took."""
@@ -82,9 +82,9 @@ class Watched:
             for name, watch in self.watches.items():
                 watch.observe(self.fleet.engines[name].drain(), now_s)
                 watch.tick(now_s)
-            if any(watch.news for watch in self.watches.values()):
+            if any(watch.announcement_changed for watch in self.watches.values()):
                 for watch in self.watches.values():
-                    watch.news = False
+                    watch.announcement_changed = False
                 self.announce()
             time.sleep(0.005)
         return time.monotonic() - began_s
@@ -381,7 +381,7 @@ def test_ipv6_paths_are_traced_alike(inside):
                     for name in home
                 }  # fmt: skip
                 for watch in watches.values():
-                    watch.meet(records)
+                    watch.set_fleet(records)
                     watch.tick(time.monotonic())
                 time.sleep(0.01)
             lost = engines["a"].counters()["unreachable"]

@@ -25,7 +25,7 @@ class Reporting:
     """A flow reporter of all hosts of a fabric, whose words come back to it as through the log."""
 
     def __init__(self, testbed: Testbed, sockets: Path, **settings: Any) -> None:
-        from producers.flows.service import Addresses, FlowReporter
+        from producers.flows.service import AddressTable, FlowReporter
         from producers.settings import FlowSettings
         from schemas import codec
         from streams.runtime.flow_routes import FlowRouteTable
@@ -36,9 +36,9 @@ class Reporting:
         self.records: dict[str, dict[str, Any] | None] = {}
         self.settings = FlowSettings(socket=sockets, poll_ms=20, **settings)
         self.nics = fabric_nics(testbed.fabric)
-        self.reporter = FlowReporter(self.settings, self.nics, Addresses(), self.put)
+        self.reporter = FlowReporter(self.settings, self.nics, AddressTable(), self.put)
         for nic in testbed.fabric.nics():
-            self.reporter.meet(nic.nic, {"addresses": [nic.address], "first_hop": self.first_hop(nic)}, 0)
+            self.reporter.on_announcement(nic.nic, {"addresses": [nic.address], "first_hop": self.first_hop(nic)}, 0)
 
     def first_hop(self, nic: Any) -> str:
         """Return the address that a NIC's own router answers from."""
@@ -50,7 +50,7 @@ class Reporting:
         end = time.monotonic() + 10
         while time.monotonic() < end:
             tracer.send(61_000, (target, 9), 1, 1)
-            found = [hit.hop for hit in tracer.hits() if hit.hop is not None]
+            found = [reply.hop for reply in tracer.replies() if reply.hop is not None]
             if found:
                 tracer.close()
                 return found[0]
@@ -61,10 +61,10 @@ class Reporting:
         self.book.take(key.encode(), value)
         record = None if value is None else self.codec.decode(value, "FlowRoutes")
         self.records[key] = record
-        self.reporter.hear(key, record, 0)
+        self.reporter.on_routes(key, record, 0)
 
     def turn(self, whole: bool = False) -> None:
-        self.reporter.look()
+        self.reporter.read()
         for record in self.reporter.report(whole):
             for flow in record["flows"]:
                 self.flows[flow["flow_id"]] = flow

@@ -11,6 +11,7 @@ import pytest
 from fabrictime.log.server import LogServer
 from fabrictime.log.settings import LogSettings
 from fabrictime.runtime.supervisor import Child, Supervisor
+from fabrictime.state.fabric_state import FabricState
 from tests.fabrictime.children import program
 from tests.fabrictime.fabric_records import FabricRecords
 from tests.fabrictime.fill import decode_flows
@@ -20,6 +21,18 @@ from tests.fabrictime.fill import decode_flows
 def records() -> type[FabricRecords]:
     """Return the maker of a fabric's records."""
     return FabricRecords
+
+
+@pytest.fixture
+def fabric(records):
+    """Return records of eight NICs under four leaves and four spines."""
+    return records()
+
+
+@pytest.fixture
+def state():
+    """Return an empty state."""
+    return FabricState(decode_flows)
 
 
 @pytest.fixture

@@ -298,8 +298,10 @@ class FabricRecords:
         """One round of the policy; `suppressed`: (flow, action, why, reason), None: as before."""
         names = ("flow_id", "action", "cause", "reason")
         told = (
-        None if suppressed is None else [dict(zip(names, (*each[:3], reason_record(each[3])), strict=True)) for each in suppressed]
-    )
+            None
+            if suppressed is None
+            else [dict(zip(names, (*each[:3], reason_record(each[3])), strict=True)) for each in suppressed]
+        )
         at_ns = fields.get("at_ns", self.now_ns)
         return {
             "shard": "fabric",

@@ -27,7 +27,7 @@ def fill(state: FabricState, *given: tuple[str, str, dict[str, Any] | None], at_
 
 def fill_health(state: FabricState, fabric: Any, link: str, name: str, **fields: Any) -> None:
     """Apply a LinkHealth record of a link."""
-    fill(state, (topics.FLAPS.name, fabric.cable(link), fabric.health(link, name, **fields)))
+    fill(state, (topics.LINK_HEALTH.name, fabric.cable(link), fabric.health(link, name, **fields)))
 
 
 def number_of(state: FabricState, link: str) -> int:

@@ -1,9 +1,8 @@
-"""Clock sync against clocks whose truth is known: accuracy, bounds, recovery, cost; peers on the same
-samples.
+"""Measures clock sync against known clocks: accuracy, bounds, recovery, cost, and rivals on the same samples.
 
-In: nothing. Out: the figures, some of which `now`, `solve` and `fabric` measure. By
-hand, ours alone or with --rivals: `python -m fabrictime.bench.clock load80_500pps_asymmetry10 --windows 30
---each`; `all` runs every scenario, no name lists them.
+The modules `now`, `solve` and `fabric` measure some of the figures. By hand, ours alone or with --rivals:
+`python -m fabrictime.bench.clock load80_500pps_asymmetry10 --windows 30 --each`; `all` runs every scenario,
+no name lists them.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ TARGETS: Final[Mapping[str, Target]] = {
     "fabric_p99_loaded_over_idle": Target("1", "<=", 3),
 }
 
-"""Accuracy is held against the truth at the start, the middle and the end of every window after the third,
-over all pairs of clocks, whatever they call themselves. `bound_coverage` takes each SYNCED or HOLDOVER clock
-against its domain's own time (see `score`), at the windows' middles, which is where a bound is stated
-for. `windows_to_sync` and `windows_to_sync_after_step` count the window that the fleet starts in, or that the
-step is in, as the first, and call right what is within three times the steady 99th percentile at every
-instant of a window. `bound_over_p99_error` is the largest of the headline scenarios': the median over pairs
-of the sum of both bounds, over the 99th percentile of the pairs' errors."""
+"""Accuracy compares with the truth at the start, the middle and the end of every window after the third, over
+all pairs of clocks in any state. `bound_coverage` compares each SYNCED or HOLDOVER clock with its domain's
+own time (see `score`), at the windows' middles, for which bounds are stated. `windows_to_sync` and
+`windows_to_sync_after_step` count the window of the start or of the step as the first. A window counts as
+correct if its errors are within three times the steady 99th percentile at every instant.
+`bound_over_p99_error` is the maximum over the headline scenarios of this ratio: the median over pairs of the
+sum of both bounds, over the 99th percentile of the pairs' errors."""
 
 MODULES: Final = {
     "solve": ("solve_100k_nics_1m_edges_s", "solve_memory_mb"),

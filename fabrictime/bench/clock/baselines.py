@@ -105,15 +105,15 @@ class Huygens:
     """Huygens: coded-probe filter, LinearSVC, loop correction. Raises ImportError without scikit-learn.
 
     Follows Geng et al., "Exploiting a natural network effect for scalable, fine-grained clock
-    synchronization" (NSDI 2018): coded probes whose spacing changed by more than a guard are left out, in
-    each direction by itself (3.1); a linear support vector machine finds the line between the cloud t2 - t1
-    and the cloud t3 - t4 (3.2); the loops' surpluses are taken out by a projection (3.3, `mesh_lines`).
+    synchronization" (NSDI 2018). Coded probes whose spacing changed by more than a guard are dropped,
+    separately per direction (3.1). A linear support vector machine finds the line between the cloud t2 - t1
+    and the cloud t3 - t4 (3.2). A projection removes the surpluses of loops (3.3, `mesh_lines`). With
+    `guard_ns` None there is no filter. That is the stronger rival here: under load so few coded pairs keep
+    their spacing that the filter drops most of the clean halves too.
 
-    `guard_ns` None leaves the filter out: that is the better rival here, since so few coded pairs keep their
-    spacing under load that the filter throws most of the clean halves away with the rest. Tuned on
-    `load40_symmetric` by the error of single pairs (loss: squared hinge, hinge; guard: 10 to 500 ns, none; C:
-    1 to 1e6; tol: 1e-4, 1e-8): C = 10 without a filter, C = 50 with one. A guard of 25 ns is 3 sigma of the
-    stamps' noise in a difference of spacings; wider ones are better there up to none at all.
+    Tuned on `load40_symmetric` by the error of single pairs (loss: squared hinge, hinge; guard: 10 to 500 ns,
+    none; C: 1 to 1e6; tol: 1e-4, 1e-8): C = 10 without a filter, C = 50 with one. A guard of 25 ns is 3 sigma
+    of the timestamp noise in a difference of spacings; wider guards are better there, none is best.
     """
 
     def __init__(self, guard_ns: float | None, penalty: float | None = None) -> None:
@@ -191,10 +191,10 @@ class Huygens:
 def mesh_lines(given: WindowInput, pairs: list[PairLine]) -> tuple[list[int], Int64s, Float64s, Float64s]:
     """Return (clocks, readings, offsets, drifts) at one common instant, by unweighted least squares.
 
-    What the projection of Huygens does (delta - A' inv(A A') A delta, with A the loops) is what least squares
-    over the clocks leaves: both take the nearest differences that go round every loop in 0. Offsets are
-    what to add to a clock. A pair's offset holds at a reading of its prober; the readings at the common
-    instant are guessed from the flushes, and better known once the offsets are: so three rounds.
+    The projection of Huygens (delta - A' inv(A A') A delta, with A the loops) equals the fit of least squares
+    over the clocks: both take the nearest differences that sum to 0 around every loop. Offsets are added to a
+    clock. A pair's offset holds at a reading of its prober. The readings at the common instant are estimated
+    from the flushes, and better known once the offsets are, so there are three iterations.
     """
     clocks = sorted({end for pair in pairs for end in (pair.prober, pair.peer)})
     place = {clock: i for i, clock in enumerate(clocks)}

@@ -1,8 +1,8 @@
-"""Clock errors on a fabric of real packets: `fabrictime up` as users start it, idle and then under load.
+"""Measures clock errors on a fabric of real packets, with `fabrictime up` idle and then under load.
 
-In: nothing. Out: the 99th percentile of the error of every two NICs' corrected clocks against the clocks that
-they were given, over a spell without traffic and one with 60 % on every host's link. Stamps are the kernel's,
-and the probers share the cores with everything else, the traffic too.
+The figure is the 99th percentile of the error between any two NICs' corrected clocks, against their given
+clocks: over an interval without traffic and one with 60 % on every host's link. Timestamps are the kernel's.
+Probers share the cores with everything else, including the traffic.
 
 The links run at LINK_BPS and each NIC sends 500 probes/s, so that two cores can carry both and the pipeline.
 Every host receives two UDP flows of 30 % from two other hosts; source ports are chosen so that no link inside
@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from confluent_kafka import Consumer, TopicPartition
 
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.runtime import status
@@ -31,6 +30,7 @@ from fabrictime.state.scorecard import true_ns
 from fabrictime.testbed.control import ControlClient, socket_path
 from native.core.probe import TestClock
 from schemas import codec
+from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.topics import CLOCK_OFFSETS
 
 __all__ = ["CannotRun", "errors_of", "measure", "running_fabric"]
@@ -163,35 +163,17 @@ def _wait_synced(bootstrap: str, clocks: int) -> None:
 
 def _offsets(bootstrap: str) -> list[codec.Record]:
     """Return all `ClockOffsets` of the log."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
-    try:
-        name = CLOCK_OFFSETS.name
-        known = consumer.list_topics(name, timeout=10).topics[name].partitions
-        ends = {p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=10) for p in known}
-        left = {p: high for p, (low, high) in ends.items() if high > low}
-        consumer.assign([TopicPartition(name, p, ends[p][0]) for p in left])
-        records = []
-        while left:
-            message = consumer.poll(10.0)
-            if message is None:
-                break
-            if message.error() is None:
-                value, offset = message.value(), message.offset()
-                if value is not None:
-                    records.append(codec.decode(value, CLOCK_OFFSETS.record))
-                if offset is not None and offset + 1 >= left.get(message.partition() or 0, 0):
-                    left.pop(message.partition() or 0, None)
-        return records
-    finally:
-        consumer.close()
+    with TopicReader(bootstrap, {CLOCK_OFFSETS: BEGINNING}) as reader:
+        messages = reader.connect(10).read_to_end()
+        return [record for _, record in reader.decoded(messages) if record is not None]
 
 
 def errors_of(
     records: list[codec.Record], clocks: Mapping[str, TestClock], begin_ns: int, end_ns: int
 ) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-    """Return, of the windows within a spell: `pairs`, |error| of every two SYNCED clocks of a domain; `held`,
-    whether each clock's bound held against the domain's median; `bounds`; and `synced`, whether each given
-    clock was."""
+    """Return figures of the windows in an interval: `pairs`, |error| between any two SYNCED clocks of a
+    domain; `held`, whether each clock's bound held against the domain's median; `bounds`; and `synced`,
+    whether each given clock was SYNCED."""
     pairs: list[float] = []
     held: list[float] = []
     bounds: list[float] = []

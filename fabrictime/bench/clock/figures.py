@@ -45,7 +45,8 @@ def accuracy(name: str, ours: Score, rivals: Mapping[str, Score]) -> Iterator[tu
 
 
 def against_huygens(figures: Mapping[str, Value]) -> Value:
-    """Return ours over the better of the two ways to run Huygens, on the same windows of `LOAD80`."""
+    """Return our error over that of the better of the two variants of Huygens, on the same windows of
+    `LOAD80`."""
     theirs = {
         key: value.value
         for key, value in figures.items()
@@ -125,7 +126,7 @@ def _holdover(found: Score) -> dict[str, Value]:
 
 
 def speed(progress: Progress, quick: bool) -> dict[str, Value]:
-    """Return what a fit costs, ours and LinearSVC's, on one window of `load40_symmetric`; one core."""
+    """Return the cost of a fit, ours and LinearSVC's, on one window of `load40_symmetric`; one core."""
     progress("speed of a fit, ours and LinearSVC's")
     scenario = SCENARIOS["load40_symmetric"]
     given = next(simulate(scenario.smaller(12, 4, 1) if quick else scenario))

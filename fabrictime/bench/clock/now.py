@@ -1,7 +1,7 @@
-"""What fabric time costs its readers: a call of the C header and of the pure-Python package.
+"""Measures the cost of reading fabric time: a call of the C header and of the pure-Python package.
 
-In: a page written here as the actuator writes it, and `clients/` of the checkout. Out: ns a call, the least
-of many loops, beside what the system's own clock calls cost in the same loops.
+The clock page is written here in the actuator's format. The figure is ns per call, the minimum of many loops,
+beside the system's own clock calls in the same loops.
 """
 
 from __future__ import annotations

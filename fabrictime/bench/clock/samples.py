@@ -1,8 +1,8 @@
-"""Samples of a probe mesh whose clocks are known exactly: what probers of a `Scenario` would have stamped.
+"""Simulates the samples of a probe mesh whose clocks are known exactly.
 
-In: a `Scenario` and a seed. Out: `simulate`, windows one by one, each with the `ProbeColumns` of every
-prober, its flushes, and the `Truth`. Drawn with numpy, a prober's window at once: 2 to 5 million samples a
-second on one core. The models stand at `_Fleet` (paths and queues), `coded_queue` and `Truth` (clocks).
+`simulate` takes a `Scenario` and a seed and yields windows, each with the `ProbeColumns` of every prober, its
+flushes, and the `Truth`. numpy draws a prober's window at once: 2 to 5 million samples a second on one core.
+The models are described at `_Fleet` (paths and queues), `coded_queue` and `Truth` (clocks).
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ SPACING_JITTER_NS: Final = 500.0
 APPEND_NS: Final = 1_000_000
 """From a flush to its append time."""
 TABLE: Final = 1 << 18
-"""Runs of a queue that a window's probes draw from; each hop of each probe draws anew."""
+"""Runs of a queue from which a window's probes draw; each hop of each probe draws separately."""
 LOAD_LEVELS: Final = 20
 """Loads are rounded to 1/20, so that few queue tables do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """What a prober tells with a batch, and when the log appended it (ns)."""
+    """The clock readings of a batch, and its log append time (ns)."""
 
     run: int
     batch: int
@@ -68,8 +68,8 @@ class Flush:
 class Truth:
     """The clocks of a scenario, `names` [n]: exact at any time from the start on, which is t = 0.
 
-    A clock reads t + ahead(t). Its rate is a random walk in steps of 10 ms, with what events add to it; its
-    phase is the exact integral of that, with the steps that events make.
+    A clock reads t + ahead(t). Its rate is a random walk in steps of 10 ms, plus the changes of events; its
+    phase is the exact integral, plus the steps of events.
     """
 
     def __init__(self, scenario: Scenario, rng: np.random.Generator) -> None:
@@ -102,26 +102,26 @@ class Truth:
         grown = np.cumsum(ppb[:, :-1] * (KNOT_NS * 1e-9), axis=1)
         phase = begin[:, None] + np.concatenate([np.zeros((n, 1)), grown], axis=1)
         self._at_start = phase - ppb * seconds
-        """[n, knots] what each knot's straight line comes to at t = 0"""
+        """[n, knots] value at t = 0 of each knot's straight line"""
 
     def ahead_ns(self, nic: int, t_ns: Float64s) -> Float64s:
         """Return the clock's reading minus truth at the times `t_ns` since the start."""
         knot = (t_ns * (1 / KNOT_NS)).astype(np.int32)
         rate = self.ppb[nic] * 1e-9
-        # phase + rate * (t - knot * KNOT_NS), with what belongs to the knot taken together
+        # phase + rate * (t - knot * KNOT_NS), with the knot's terms combined
         ahead: Float64s = self._at_start[nic].take(knot) + rate.take(knot) * t_ns
         for at_ns, step_ns in self._steps[nic]:
             ahead = ahead + np.where(t_ns >= at_ns, step_ns, 0.0)
         return ahead
 
     def reading_ns(self, nic: int, t_ns: float) -> int:
-        """Return what the clock shows, ns since the Unix epoch."""
+        """Return the clock's reading, ns since the Unix epoch."""
         return EPOCH_NS + round(t_ns + float(self.ahead_ns(nic, np.array([t_ns]))[0]))
 
 
 @dataclass(slots=True)
 class WindowInput:
-    """One window: what the probers sent of it, and the truth about it."""
+    """One window: the samples of the probers and the truth."""
 
     scenario: Scenario
     number: int
@@ -155,7 +155,7 @@ def simulate(scenario: Scenario, windows: int | None = None, seed: int = 1) -> I
 
 @lru_cache(maxsize=64)
 def coded_queue(load: float, frame_ns: float, spacing_ns: float, size: int = TABLE) -> Float32s:
-    """Return [size, 2]: what each of two probes, spacing_ns apart, finds in one M/M/1 queue; in ns of work.
+    """Return [size, 2]: the delays of two probes, spacing_ns apart, in one M/M/1 queue; in ns of work.
 
     The first is stationary: 0 with probability 1 - load, else exponential with mean frame / (1 - load). The
     second follows by Lindley's recursion over the frames that arrive in between (Poisson at load / frame,
@@ -183,12 +183,12 @@ def coded_queue(load: float, frame_ns: float, spacing_ns: float, size: int = TAB
 class _Fleet:
     """The fleet of a scenario between its windows.
 
-    A direction of a path is a fixed delay plus the work that the probe finds in `hops` queues. The second
-    probe of a coded pair finds what the time in between left of the very queues that the first one met, see
-    `coded_queue`; each hop is met at the spacing that the pair was sent with. Hops, directions and coded
-    pairs are independent of each other, the last because a queue forgets within some 30 us (at load 0.8),
-    and pairs are 0.5 to 4 ms apart. Fixed delays belong to two NICs and a path, whoever probes. A stamp is
-    the clock's reading plus normal noise, rounded to the clock's step.
+    A direction of a path is a fixed delay plus the work in `hops` queues. The second probe of a coded pair
+    meets the rest of the same queues, see `coded_queue`; each hop is met at the spacing at which the pair was
+    sent. Hops, directions and coded pairs are independent. The last holds because a queue forgets within some
+    30 us (at load 0.8), and pairs are 0.5 to 4 ms apart. Fixed delays belong to two NICs and a path, in
+    either direction of probing. A timestamp is the clock's reading plus normal noise, rounded to the clock's
+    step.
     """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -224,7 +224,7 @@ class _Fleet:
             return [
                 sorted(int(p + (p >= a)) for p in self.rng.permutation(n - 1)[: s.peers]) for a in range(n)
             ]
-        # from a NIC to those after it on a ring of random order: never both ways where 2 * peers < n
+        # from a NIC to those after it on a ring of random order: never in both directions if 2 * peers < n
         order = self.rng.permutation(n)
         after = [1, *sorted(self.rng.permutation(np.arange(2, (n - 1) // 2 + 1))[: s.peers - 1].tolist())]
         peers: list[list[int]] = [[] for _ in range(n)]
@@ -387,10 +387,8 @@ class _Fleet:
         return points
 
     def _queues(self, sender: Float64s, receiver: Float64s, edges: Int64s, halves: int) -> Float64s:
-        """Return [halves, shots]: ns of queueing in all hops of one direction.
-
-        `sender` and `receiver` (scalar or [groups]) are the loads of the first and the last hop.
-        """
+        """Return [halves, probes]: ns of queueing in all hops of one direction. `sender` and `receiver`
+        (scalar or [groups]) are the loads of the first and the last hop."""
         s = self.scenario
         total = np.zeros((int(edges[-1]), halves), np.float32)
         middle = np.array(self.load)
@@ -430,8 +428,8 @@ def _by_level(levels: Float64s, edges: Int64s) -> Iterator[tuple[float, slice]]:
 def _lose(
     loss: float, group: NDArray[np.intp], groups: int, halves: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.intp], Int64s, Int64s]:
-    """Return which samples stay (whole shots by group, then lone halves by group), their counts and the lost
-    requests, both [2 * groups]."""
+    """Return the samples that are kept (whole probes by group, then single halves by group), their counts and
+    the lost requests, both [2 * groups]."""
     there = np.asarray(rng.random((len(group), halves)) >= loss)
     both = np.asarray(there.all(axis=1))
     number = np.arange(there.size).reshape(there.shape)

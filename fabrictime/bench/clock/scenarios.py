@@ -1,7 +1,7 @@
-"""The numbered scenarios of the clock bench: each a few parameters of a fleet, and what happens to it when.
+"""Lists the numbered scenarios of the clock bench: parameters of a fleet, and events over time.
 
-In: nothing. Out: `SCENARIOS` by name; `Scenario` with its parameters in the units that their names say.
-Numbers and names stay; what a scenario does is physics and is never fitted to an estimator.
+`SCENARIOS` is by name; a `Scenario`'s parameters carry their units in their names. Numbers and names are
+permanent. A scenario is physics and is never fitted to an estimator.
 """
 
 from __future__ import annotations
@@ -126,11 +126,11 @@ Event: TypeAlias = Step | Temperature | Restart | Dark | Apart | Redraw | Liar |
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A fleet and its days. The defaults are those of the issue's figures.
+    """A fleet and its events. The defaults are those of the headline figures.
 
-    A busy hop's mean depth follows from load and frame: the queue is an M/M/1's, whose work, where there is
-    any, is exponential with mean frame_ns / (1 - load). The frame is a RoCE packet of 4,096 bytes with its
-    headers (4,170 bytes) at 100 Gbit/s: 334 ns, so 0.6 us deep at a load of 0.4, and 1.7 us at 0.8.
+    Load and frame give a busy hop's mean depth: the queue is an M/M/1's, whose work, if any, is exponential
+    with mean frame_ns / (1 - load). The frame is a RoCE packet of 4,096 bytes with its headers (4,170 bytes)
+    at 100 Gbit/s: 334 ns, so 0.6 us deep at a load of 0.4, and 1.7 us at 0.8.
     """
 
     number: int
@@ -149,16 +149,15 @@ class Scenario:
     load_spread: float = 0.0
     """Each NIC's own two links, in and out, have a load within load +- load_spread."""
     hops: int = 4
-    """Queueing hops a direction: the first is the sender's link, the last the receiver's."""
+    """Queueing hops per direction: the first is the sender's link, the last the receiver's."""
     frame_ns: float = 334.0
     delay_ns: tuple[float, float] = (3_000.0, 8_000.0)
     """One-way delay without queues, uniform over pairs of NICs, the same in both directions but for the
     asymmetry."""
     asymmetry_ns: float = 0.0
-    """Rms over pairs of NICs of half of (delay one way - delay the other way): what the pair's offset is off
-    by."""
+    """Rms over pairs of NICs of half of (delay out - delay back): the error of the pair's offset."""
     asymmetric_pairs: int = 0
-    """Pairs of NICs, probed ones, whose path is asymmetric by `asymmetric_ns` more."""
+    """Probed pairs of NICs whose path is asymmetric by `asymmetric_ns` more."""
     asymmetric_ns: float = 0.0
     stamp_noise_ns: float = 4.0
     stamp_step_ns: float = 8.0

@@ -1,12 +1,12 @@
-"""Estimators run over a scenario's windows, and what their clocks are wrong by.
+"""Runs estimators over a scenario's windows and scores the errors of their clocks.
 
-In: a `Scenario` and an estimator: called with each `WindowInput`, it returns a `Line` a clock. Out: `Score`,
-the errors of all lines against the truth with the figures made of them. `Fabrictime` is ours, through the
-functions that the stream workers call.
+An estimator is called with each `WindowInput` and returns a `Line` per clock. `Score` has the errors of all
+lines against the truth and the figures from them. `Fabrictime` is ours, through the functions that the stream
+workers call.
 
-Fabric time is a gauge: where all clocks are moved together, nobody is wrong. So the error of two clocks is
-the difference of their corrected readings; and the error of one clock is against its domain's own time, which
-is the median, weighted by 1 / bound^2, over the domain's clocks that are SYNCED.
+Fabric time is a gauge: a common shift of all clocks is no error. So the error between two clocks is the
+difference of their corrected readings. The error of one clock is against its domain's own time: the median,
+weighted by 1 / bound^2, over the domain's SYNCED clocks.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ ABSENT: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What an estimator says of a clock: reading c is c + offset_ns + drift_ppb * 1e-9 * (c - at_ns) in
-    common time. `bound_ns` NaN: it states none."""
+    """An estimate of a clock: reading c is c + offset_ns + drift_ppb * 1e-9 * (c - at_ns) in common time.
+    `bound_ns` NaN: no bound."""
 
     at_ns: int
     offset_ns: float
@@ -112,10 +112,10 @@ class Fabrictime:
 
 @dataclass(slots=True)
 class Score:
-    """Errors of an estimator over W windows and n clocks. `error_ns` and `live_ns` are NaN where no line is.
+    """Errors of an estimator over W windows and n clocks.
 
-    `live_ns` are those of the line of the window before, carried on: what a reader of the newest record lives
-    with.
+    `error_ns` and `live_ns` are NaN without a line. `live_ns` uses the line of the former window,
+    extrapolated, as a reader of the newest record does.
     """
 
     scenario: Scenario
@@ -265,11 +265,8 @@ def score(
     rival_windows: int | None = None,
     watch: Callable[[WindowInput, Estimator, Mapping[str, Line]], None] | None = None,
 ) -> dict[str, Score]:
-    """Run estimators over the same samples of a scenario; return their scores by name.
-
-    All but the first stop after `rival_windows`. `watch` is called with what each of them said of each
-    window.
-    """
+    """Run estimators over the same samples of a scenario; return their scores by name. All but the first stop
+    after `rival_windows`. `watch` is called with each result of each window."""
     taken = {each.name: _Taken() for each in estimators}
     names: list[str] = []
     for given in simulate(scenario, windows, seed):

@@ -66,7 +66,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _child(what: str, nics: int) -> Any:
-    """Return what a child process found out, or why it did not."""
+    """Return the result of a child process, or the reason of its failure."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "fabrictime.bench.clock.solve", what, str(nics)],
@@ -127,7 +127,7 @@ def ours(nics: int) -> dict[str, float]:
 
 
 def scipys(what: str, nics: int) -> dict[str, Any]:
-    """Return time of scipy's solve, by `what`: cg or spsolve."""
+    """Return the time of scipy's solver `what`: cg or spsolve."""
     try:
         from scipy import sparse
         from scipy.sparse.linalg import LinearOperator, cg, spsolve
@@ -180,7 +180,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _memory_mb() -> float:
-    """Return this process's resident memory, and start its peak anew from there."""
+    """Return this process's resident memory, and restart its peak from there."""
     Path("/proc/self/clear_refs").write_text("5")
     return _status_mb("VmRSS")
 
@@ -196,7 +196,7 @@ def _status_mb(key: str) -> float:
 
 
 def main() -> int:
-    """Do what the parent asks; print one JSON object."""
+    """Carry out the parent's order; print one JSON object."""
     what, nics = sys.argv[1], int(sys.argv[2])
     print(json.dumps(ours(nics) if what == "ours" else scipys(what, nics)))
     return 0

@@ -1,11 +1,10 @@
-"""Two all-to-alls at once on a non-blocking fabric: ECMP against steering, in one run, seed by seed.
+"""Measures two concurrent all-to-alls on a non-blocking fabric: ECMP against steering, seed by seed.
 
-Each job has every other host, half of them on either leaf, as GPUs are given to jobs: they meet in the fabric
-alone, and the best is what all NICs carry together. In: nothing. Out: goodput with decisions carried out over
-that without (OBSERVE), and over the best that there is (fabrictime/testbed/best.py); what source ports get of
-that which are chosen by the routes; flows that were steered back onto links that they had left; how soon
-`fabrictime pause` stops all. Each seed draws the source ports anew. By hand:
-`fabrictime bench control alltoall [--quick]`.
+Each job has every other host, half of them on either leaf, as GPUs are assigned to jobs: the jobs meet in the
+fabric only, and the optimum is the capacity of all NICs. The figures are goodput with decisions carried out
+over goodput in OBSERVE; the same over the optimum (fabrictime/testbed/best.py); the share that optimal source
+ports reach; flows that returned to links that they had left; the time until `fabrictime pause` has stopped
+all action. Each seed draws new source ports. By hand: `fabrictime bench control alltoall [--quick]`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A collision inside the fabric of real packets, cleared by steering: what probes wait, before and after.
+"""Measures a collision inside the fabric of real packets: probe delays before and after steering.
 
-In: nothing. Out: the 99th percentile of the delay of all probes that cross the link where two heavy flows
-were made to meet, once steering has cleared it, over that while they met, in OBSERVE, in one run, seed by
-seed. Each seed draws hosts and source ports anew. NICs' clocks agree on this fabric, so that a probe's stamps
-are its delay. By hand: `fabrictime bench control collision [--quick]`.
+The figure is the 99th percentile of the delay of all probes across the link where two heavy flows meet: after
+steering over before (OBSERVE), in one run, seed by seed. Each seed draws new hosts and source ports. The
+NICs' clocks agree on this fabric, so a probe's timestamps are its delay. By hand: `fabrictime bench control
+collision [--quick]`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from confluent_kafka import Consumer, TopicPartition
 
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench.clock.fabric import CannotRun, running_fabric
@@ -27,12 +26,13 @@ from fabrictime.commands import pause
 from fabrictime.commands.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
-from schemas.topics import PATHS, PROBES
+from schemas.kafka.reader import BEGINNING, TopicReader
+from schemas.topics import PATHS, PROBES, TOPICS
 
 __all__ = ["KEYS", "measure"]
 
 RATE_BPS: Final = 20_000_000
-"""Of every link: what two cores carry with ease, so that little but queues is in the delays."""
+"""Rate of every link: two cores carry it with ease, so that the delays are mostly queues."""
 FLOW_BPS: Final = 14_000_000
 SEEDS, QUICK_SEEDS = 10, 2
 MET_S: Final = 4.0
@@ -183,18 +183,18 @@ def _meeting(
 
 
 def _between(link: str) -> tuple[str, str]:
-    """Return the leaf or host where a link begins, and the kind of what is at its end."""
+    """Return the leaf or host where a link begins, and the kind of its far end."""
     begin, _, end = link.partition(">")
     return begin.partition(":")[0], end.partition(":")[0].rstrip("0123456789")
 
 
 def _known(watch: Watch, job: str) -> dict[str, dict[str, Any]]:
-    """Return a job's flows whose links are known."""
+    """Return a job's flows with known links."""
     return {name: flow for name, flow in watch.flows.items() if flow["job"] == job and flow["links"]}
 
 
 def _shared(watch: Watch, job: str) -> bool:
-    """Whether two of a job's flows share a link, as far as reports say."""
+    """Return whether two of a job's flows share a link, according to reports."""
     flows = [set(flow["links"]) for flow in _known(watch, job).values()]
     return len(flows) < 2 or bool(flows[0] & flows[1])
 
@@ -233,20 +233,7 @@ def _delays(bootstrap: str, links: set[str]) -> Delays:
 
 def _records(bootstrap: str, topic: str, record: str) -> Iterable[codec.Record]:
     """Yield all records of a topic, as it is now."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
-    try:
-        parts = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        ends = {
-            part: consumer.get_watermark_offsets(TopicPartition(topic, part), timeout=10) for part in parts
-        }
-        left = {part: high for part, (low, high) in ends.items() if high > low}
-        consumer.assign([TopicPartition(topic, part, ends[part][0]) for part in left])
-        while left:
-            for message in consumer.consume(500, 10.0):
-                value, part, offset = message.value(), message.partition(), message.offset()
-                if message.error() is None and value is not None:
-                    yield codec.decode(value, record)
-                if part in left and offset is not None and offset + 1 >= left[part]:
-                    del left[part]
-    finally:
-        consumer.close()
+    with TopicReader(bootstrap, {TOPICS[topic]: BEGINNING}) as reader:
+        for message in reader.connect(10).read_to_end():
+            if message.value is not None:
+                yield codec.decode(message.value, record)

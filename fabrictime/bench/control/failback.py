@@ -1,7 +1,7 @@
-"""How long flows stayed away from their own paths though these were well again, by the records of a run.
+"""Computes from records how long flows stayed away from their own paths after these were healthy again.
 
-In: decisions, what actuators made of them, `LinkHealth` in order. Out: times away, and of each the longest
-time for which the flow could have been at home. Pure.
+Inputs are decisions, their outcomes, and `LinkHealth` in order. The result is each time away, with the
+longest time for which the flow could have been back. Pure.
 """
 
 from __future__ import annotations
@@ -53,9 +53,12 @@ def times_away(decisions: Iterable[Record], actions: Iterable[Record]) -> tuple[
 def could_be_home(
     aways: Sequence[Away], ways: Sequence[Sequence[str]], health: Iterable[Record]
 ) -> tuple[list[float], int]:
-    """Return the longest time, s, for which the way home was well within each time away, and how many flows
-    went back before it was. `ways`: the links of each way home, there and back. What well means is policy's
-    own (streams/policy/path_health.py): every link up, and its hold-down over."""
+    """Return the longest time, s, for which the home route was healthy during each time away, and how many
+    flows returned before.
+
+    `ways` has the links of each home route, in both directions. A link is healthy as the policy defines it
+    (streams/policy/path_health.py): every link UP, and its hold-down over.
+    """
     told = sorted(health, key=lambda record: record["evaluated_ns"])
     rules = Rules()
     health_table = PathHealth(rules.hold_down_ns, rules.max_hold_down_ns)

@@ -1,8 +1,9 @@
-"""Failover on the fabric of real packets: silent blackholes under steady TCP flows, through Kafka and Faust.
+"""Measures failover on the fabric of real packets: silent blackholes under steady TCP flows, through Kafka
+and Faust.
 
-In: nothing. Out: ms from a fault until each flow that it hit has 90 % of its throughput again, over random
-directed links; failures in a row; failback after the hold-down; flows that went onto what was dead; time from
-a decision to its effect. Seeds are drawn at run time. By hand: `fabrictime bench control failover`.
+The figures are the time from a fault until each affected flow has 90 % of its throughput again, over random
+directed links; successive failures; failback after the hold-down; flows that moved onto a dead path; the time
+from a decision to its effect. Seeds are drawn at run time. By hand: `fabrictime bench control failover`.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ KEYS: Final = (
 
 @dataclass(slots=True)
 class Steady:
-    """One steady TCP flow that runs, and what arrived of it once it has ended."""
+    """One steady TCP flow, and its received bytes once it has ended."""
 
     source: str
     peer: str

@@ -1,8 +1,8 @@
-"""An incast in repeated rounds on the fabric of real packets: senders paced against the same run in OBSERVE.
+"""Measures an incast in repeated iterations on the fabric of real packets: paced senders against OBSERVE.
 
-In: nothing. Out: what a bystander's requests to the same host wait, what queues at its last link (by the
-truth), goodput and the time of a batch, paced over unpaced, in one run, seed by seed. Each seed draws hosts
-and source ports anew. By hand: `fabrictime bench control incast [--quick]`.
+The figures are a bystander's request latency at the same host, the true queue at its last link, goodput and
+the time of a batch, paced over unpaced, seed by seed. Each seed draws new hosts and source ports. By hand:
+`fabrictime bench control incast [--quick]`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Spell:
     queue_p99_ms: float
     goodput_bps: float
     over_floor: float
-    """Median time of a batch over what it takes at line rate."""
+    """Median time of a batch over its time at line rate."""
     cores: float
 
     @property
@@ -160,8 +160,8 @@ def _paced(watch: Watch, job: JobRun, since: int) -> set[str]:
 
 
 def _spell(span: Span, incast: JobRun, rpc: JobRun, queue: QueueLog, cores: float) -> _Spell:
-    """Return what there was within a span. Raises CannotRun where no batch or request ended."""
-    time.sleep(1.0)  # iterations and samples are told each half second
+    """Return the figures of an interval. Raises CannotRun if no batch or request ended in it."""
+    time.sleep(1.0)  # iterations and samples are reported each half second
     batches, requests, queued = incast.took_s(span), rpc.took_s(span), queue.within(span)
     if not len(batches) or not len(requests) or not len(queued):
         raise CannotRun(f"{len(batches)} batches, {len(requests)} requests, {len(queued)} samples in a spell")

@@ -77,7 +77,7 @@ class JobRun:
         return {(one["source"], one["source_port"], one["peer_port"]) for one in self.started["connections"]}
 
     def goodput_bps(self, span: Span) -> float:
-        """Return what its whole iterations within a span carried, bit/s; 0 where there are not two ends."""
+        """Return the throughput of complete iterations in an interval, bit/s; 0 with fewer than two ends."""
         ends = [end for _, end in self.iterations if span[0] <= end <= span[1]]
         return (len(ends) - 1) * self.bytes * 8 / (ends[-1] - ends[0]) if len(ends) > 1 else 0.0
 
@@ -94,7 +94,7 @@ class JobRun:
 
 
 class FlowRun:
-    """A TCP flow that runs; what arrived of it when is known once it has ended."""
+    """A running TCP flow; its received bytes over time are known once it has ended."""
 
     def __init__(self, control: ControlClient, **spec: Any) -> None:
         self._stream = control.stream("flow", protocol="tcp", interval_s=_SLOT_S, **spec)
@@ -165,7 +165,7 @@ class Loop:
         self._at_s = time.monotonic()
 
     def cores(self) -> float:
-        """Return processor seconds a second since it was asked last."""
+        """Return processor seconds per second since the last call."""
         busy, at_s = self._now(), time.monotonic()
         found = sum(max(0.0, seconds - self._busy.get(name, 0.0)) for name, seconds in busy.items()) / max(
             1e-9, at_s - self._at_s

@@ -1,9 +1,8 @@
-"""Two all-to-alls on the simulated fleet: ECMP, flowlet switching and steering, seed by seed.
+"""Measures two all-to-alls on the simulated fleet: ECMP, flowlet switching and steering, seed by seed.
 
-In: nothing. Out: figures of `bench control`, all in simulated time. The simulation makes flow reports, queues
-and probes; the pipeline's own pure parts (live flows, contention watch, policy) see them as late as in
-production; what is decided is done as late as by an actuator. By hand:
-`fabrictime bench control sim [--quick]`.
+All times are simulated. The simulation makes flow reports, queues and probes. The pipeline's pure parts (live
+flows, contention, policy) receive them with production delays, and decisions take effect with an actuator's
+delay. By hand: `fabrictime bench control sim [--quick]`.
 """
 
 from __future__ import annotations
@@ -46,16 +45,16 @@ RATE_BPS: Final = 100_000_000_000
 SEEDS, QUICK_SEEDS = 10, 2
 MORE_CONNECTIONS: Final = 2
 PORTS: Final = 128
-"""Source ports whose ways hosts trace for a pair: eight times the spines, as the setting advises."""
+"""Source ports whose routes hosts trace for a pair: eight times the spines, as the setting advises."""
 FLOWLET_US: Final = 64.0
 """As switches have it that spread flowlets: some round trips."""
 HOP_NS: Final = 5 * MS
-"""A message through the log, above what `bench detect` measures."""
+"""Delay of a message through the log, above the measurement of `bench detect`."""
 FLOW_LAG_NS: Final = 50 * MS
 """As in streams/contention/stage.py."""
 QUEUES_TICKS, QUEUES_LAG_NS = 5, 75 * MS
-"""Ticks in a window of queues, and how late it is told: batches of 25 ms, map of 25 ms, inference, three
-times through the log."""
+"""Ticks in a window of queues, and its delay: batches of 25 ms, map of 25 ms, inference, three times through
+the log."""
 ROUND_TICKS: Final = 10
 APPLY_NS: Final = 20 * MS
 """From a decision to the flow that goes another way, through the log: the target of
@@ -96,7 +95,7 @@ class Scenario:
 
 
 class _Ways:
-    """What hosts would have traced: the ways of each pair's flows from the ports that a reporter tries."""
+    """The traces of hosts: the routes of each pair's flows from the ports that a reporter tries."""
 
     def __init__(self, run: Simulation) -> None:
         self._fleet = run.fleet
@@ -151,16 +150,16 @@ class Stretch:
 
 
 class Loop:
-    """One fleet under policy. `act`: what is decided is done; `decides`: there is a policy at all."""
+    """One fleet under policy. `act`: decisions are carried out; `decides`: there is a policy at all."""
 
     TOPICS: Final = (FLOWS, PROBES)
-    """What the fleet must tell."""
+    """Messages that the fleet must publish."""
 
     def __init__(self, run: Simulation, act: bool, *, decides: bool = True) -> None:
         self.run, self.act, self._decides = run, act, decides
         self.decisions: list[Record] = []
         self.busy_s = 0.0
-        """Processor time of reports read, contention judged and policy."""
+        """Processor time of flow reports, contention and policy."""
         fleet = self.run.fleet
         self._nics = fleet.nic_index.__contains__
         rate = dict(zip(fleet.link_ids, fleet.rate_bps.tolist(), strict=True))
@@ -182,7 +181,7 @@ class Loop:
         self._delays: list[NDArray[np.float64]] = []
 
     def advance(self, seconds: float) -> Stretch:
-        """Let the fleet run on; return what it did in that time."""
+        """Run the fleet on; return its figures of that time."""
         self._delays.clear()
         before = self.run.kernel.flow_sums()[0][:, 0].sum()
         done = sum(job["iterations"] for job in self.run.job_state())
@@ -344,14 +343,14 @@ def _one(asked: tuple[Scenario, int]) -> _Seed:
 
 
 def _alone(run: Simulation) -> Stretch:
-    """Return what a fleet does without policy, once it goes evenly."""
+    """Return the figures of a fleet without policy, once it is steady."""
     loop = Loop(run, act=False, decides=False)
     loop.advance(WARM_S)
     return loop.advance(OBSERVE_S)
 
 
 def lead_apart(run: Simulation) -> None:
-    """Lead the flows of each NIC over a spine of its own: what nobody can do better, as none ever meet."""
+    """Pin the flows of each NIC to a spine of its own: the optimum, because no flows ever meet."""
     fleet = run.fleet
     leaves = fleet.nic_leaf.tolist()
     slot: dict[int, int] = {}

@@ -1,8 +1,8 @@
-"""Two tenants at one link on the fabric of real packets: a guarantee kept, and what is idle of it used.
+"""Measures two tenants at one link on the fabric of real packets: a guarantee, and the use of idle bandwidth.
 
-In: nothing. Out: how far the tenant with a guarantee is from it beside a greedy one, and which share of the
-link the greedy one has once the other is idle; hosts alone enforce it. The same before, in OBSERVE. Each seed
-draws hosts and source ports anew. By hand: `fabrictime bench control slices [--quick]`.
+The figures are the error of the guarantee beside a greedy tenant, and the greedy tenant's share of the link
+once the other is idle. Hosts alone enforce the slices. The same before, in OBSERVE. Each seed draws new hosts
+and source ports. By hand: `fabrictime bench control slices [--quick]`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OBSERVE_S: Final = 3.0
 SETTLE_S: Final = 3.0
 HELD_S: Final = 4.0
 AFTER_S: Final = 2.0
-"""From the end of the guaranteed tenant's traffic until what the other has is looked at."""
+"""From the end of the guaranteed tenant's traffic until the other tenant's rate is measured."""
 IDLE_S: Final = 4.0
 KNOWN_S: Final = 15.0
 PORTS: Final = range(20_000, 32_000)

@@ -1,7 +1,7 @@
-"""What the benches of acting see of a running loop: its topics, followed in a thread.
+"""Follows the topics of a running control loop in a thread, for the benches of control.
 
-In: a log's address. Out: `Watch`: flows with the links they take, decisions with what came of them, health of
-links, what policy knows. Truth (which links a fault cut) is the caller's.
+`Watch` has flows with their links, decisions with outcomes, link health, and the policy's knowledge. The
+caller knows the truth, such as the links that a fault cut.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
-from confluent_kafka import Consumer, TopicPartition
-
 from fabrictime.bench.clock.fabric import CannotRun
 from schemas import codec
+from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.topics import ACTIONS, DECISIONS, FLOW_ROUTES, FLOWS, LINK_HEALTH, POLICY_CYCLES, Topic
 
 __all__ = ["Watch"]
@@ -33,23 +32,15 @@ class Watch:
         self.ways: dict[tuple[str, str, str, int, int], tuple[str, ...]] = {}
         """(nic, peer, leg, flow's port, flow's peer port) to links."""
         self.health: dict[str, Record] = {}
-        """Subject to what was said of it last."""
+        """Subject to its newest record."""
         self.health_told: list[Record] = []
-        """All that was said of any."""
+        """All records of all subjects."""
         self.decisions: dict[str, Record] = {}
         self.actions: list[Record] = []
         self.movable = 0
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": "bench-act", "enable.auto.commit": False,
-            "fetch.wait.max.ms": 20, "log_level": 0,
-        })  # fmt: skip
-        self._consumer.assign([
-            TopicPartition(topic.name, number, 0)
-            for topic in TOPICS
-            for number in self._consumer.list_topics(topic.name, timeout=10).topics[topic.name].partitions
-        ])  # fmt: skip
+        self._reader = TopicReader.open(bootstrap, dict.fromkeys(TOPICS, BEGINNING), fetch_wait_ms=20)
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
 
     def __enter__(self) -> Self:
@@ -61,7 +52,7 @@ class Watch:
     ) -> None:
         self._over.set()
         self._thread.join(10)
-        self._consumer.close()
+        self._reader.close()
 
     def until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
         """Wait until something holds. Raises CannotRun after so many s."""
@@ -80,7 +71,7 @@ class Watch:
             time.sleep(0.01)
 
     def links_of(self, flow: Record) -> tuple[str, ...]:
-        """Return the links of a flow's data and, where known, of what answers it."""
+        """Return the links of a flow's data and, if known, of its acknowledgements."""
         key = (flow["peer"], flow["nic"], "ACK", flow["source_port"], flow["peer_port"])
         return (*flow["links"], *self.ways.get(key, ()))
 
@@ -93,12 +84,11 @@ class Watch:
     def _follow(self) -> None:
         by_name = {topic.name: topic for topic in TOPICS}
         while not self._over.is_set():
-            for message in self._consumer.consume(500, 0.05):
-                value = message.value()
-                if message.error() is not None or value is None:
+            for message in self._reader.poll(0.05):
+                if message.value is None:
                     continue
-                topic = by_name[str(message.topic())]
-                record = codec.decode(value, topic.record)
+                topic = by_name[message.topic]
+                record = codec.decode(message.value, topic.record)
                 with self._lock:
                     self._take(topic, record)
 

@@ -1,9 +1,7 @@
-"""Contention windows against contention whose link, kind and times are known: the simulated fleet's.
+"""Measures contention windows against the simulated fleet's contention, whose link, kind and times are known.
 
-In: nothing. Out: figures of `bench detect`. Probes and flow reports of the simulation go through the
-pipeline's
-pure parts, at the times at which agents and stages of a running system would take and give them. By hand:
-`python -m fabrictime.bench.detect.contention [--quick] [--each]`.
+Probes and flow reports of the simulation pass the pipeline's pure parts, at the times of a running system's
+agents and stages. By hand: `python -m fabrictime.bench.detect.contention [--quick] [--each]`.
 """
 
 from __future__ import annotations
@@ -55,11 +53,11 @@ SECONDS: Final = 12.0
 QUICK_SECONDS: Final = 4.0
 RUNS: Final = 4
 WARM_UP_S: Final = 1.0
-"""Floors and clocks settle; what begins before is not scored."""
+"""Time for floors and clocks to settle; contention that begins before is not scored."""
 MAP_NS: Final = 10 * MS
 """Between two `PathQueueing` of a source, as in streams/delays/stage.py."""
 GATHER_NS: Final = 10 * MS
-"""What a worker's fetch waits for more, at each of the hops, as in streams/runtime/app.py."""
+"""Additional wait of a worker's fetch, at each of the hops, as in streams/runtime/app.py."""
 FLOW_LAG_NS: Final = 50 * MS
 """As in streams/contention/stage.py."""
 HOPS: Final = 3
@@ -69,12 +67,12 @@ SHORT_NS: Final = 150 * MS
 SLACK_NS: Final = 150 * MS
 """Of a match in time."""
 GREY: Final = 0.4
-"""Share of the depth that counts as true contention, from which on a queue that is told of is there."""
+"""Share of the true contention depth from which a detected queue counts as present."""
 
 
 @dataclass(slots=True)
 class Told:
-    """One window as it was published: when in the simulation's time, with what the pipeline took."""
+    """One published window: its time in the simulation, and the pipeline's cost."""
 
     link: str
     others: list[str]
@@ -211,7 +209,7 @@ class Run:
             self.truth[row["link"], row["begin_ns"]] = row
 
     def _map(self, now_ns: int) -> None:
-        """Do what the stages do with what has come until now."""
+        """Run the stages over the messages so far."""
         began = time.process_time()
         for source in self.sources:
             for record in source.take(self.members):
@@ -238,7 +236,7 @@ class Run:
             told.closed_ns, told.close_at_ns = made["closed_ns"], at_ns
 
     def score(self, into: Score, each: bool = False) -> None:
-        """Hold what was told against what was so."""
+        """Compare the detected contention with the truth."""
         first_ns = self.sim.start_ns + round(WARM_UP_S * 1e9)
         last_ns = self.sim.start_ns + round(self.seconds * 1e9)
         matched: set[int] = set()
@@ -277,7 +275,7 @@ class Run:
                     print(f"  false {told.link} {told.kind} at {(told.opened_ns - first_ns) / MS:.0f} ms")
 
     def _there(self, told: Told) -> bool:
-        """Whether a queue stood there that is only short of what counts as contention."""
+        """Return whether a queue was present that is only a little too small to count as contention."""
         mark = GREY * 0.5 * 0.1 * self.sim.fleet.shape.buffer_bytes
         end_ns = told.closed_ns or self.sim.now_ns
         return any(

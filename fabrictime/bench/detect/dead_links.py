@@ -1,13 +1,13 @@
-"""How soon a dead link is known on a fabric of real packets: `fabrictime up` as it is, faults by name.
+"""Measures the detection time of a dead link on a fabric of real packets, with `fabrictime up` as it is.
 
-In: nothing. Out: the time from a fault to the append of the `LinkHealth` that says DOWN of its cable, over
-random directed links between leaves and spines, half of them blackholes and half with the carrier gone; how
-often the right cable was named; how often probes crossed each directed link and the own way of each live
-flow, held to the routes (`_see_cover.py`); what the agents took and how many probes they sent. By hand:
-`fabrictime bench detect dead_links [--quick]`.
+The time runs from a fault to the append of the `LinkHealth` DOWN of its cable, over random directed links
+between leaves and spines, half of them blackholes and half with the carrier lost. Further figures: the share
+of correct cables; the intervals of probes on each directed link and on the route of each live flow
+(`probe_intervals.py`); the agents' processor time and probe rate. By hand: `fabrictime bench detect
+dead_links [--quick]`.
 
-The fault's time is the moment before the testbed begins to make it, so what the fault itself takes to be in
-force counts too. Agents, workers, log and the fabric share the cores.
+The fault's time is the moment before the testbed begins to make it, so the duration of making it counts too.
+Agents, workers, log and the fabric share the cores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import Any, Final
 
 import numpy as np
 import psutil
-from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench.clock.fabric import CannotRun, running_fabric
@@ -32,6 +31,7 @@ from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
 from schemas.ids import cable_id
+from schemas.kafka.reader import BEGINNING, END, TopicReader
 from schemas.topics import INVENTORY, LINK_HEALTH, PATHS, PROBES, Topic
 
 __all__ = ["KEYS", "measure"]
@@ -55,9 +55,9 @@ RATE_PPS: Final = 600
 """Requests a second of each of the eight NICs: 4,800 in all. A probe that leaves its leaf crosses four of the
 32 directed links between switches, out and back: one crosses each link every 2 ms."""
 FLOW_PPS: Final = 500
-"""And at most as many more of each for flows' ways, of which each has two: 8,800 in all."""
+"""And the same maximum again for flow routes, two per NIC: 8,800 in total."""
 FLOW_GAP_MS: Final = 3.3
-"""What is asked: a probe goes out within the first half of its turn, so two are 1.5 turns apart at most."""
+"""The objective: a probe leaves within the first half of its slot, so two are at most 1.5 slots apart."""
 SETTINGS: Final = f"""
 [up]
 page = false
@@ -145,8 +145,8 @@ def _trials(
 
 
 def _one(control: ControlClient, flaps: _Tail, line: str, cable: str) -> tuple[float | None, list[str]]:
-    """Break a link and heal it; return the ms until its cable was DOWN, None: not in time, and what else was
-    said to be DOWN meanwhile."""
+    """Break a link and heal it; return the ms until its cable was DOWN (None: not in time) and the other
+    cables that were DOWN meanwhile."""
     others: list[str] = []
     down: list[float] = []
 
@@ -163,7 +163,7 @@ def _one(control: ControlClient, flaps: _Tail, line: str, cable: str) -> tuple[f
     at_ms = flaps.until(named, GIVE_UP_S)
     if at_ms is not None:
         down.append(at_ms - began_ms)
-        flaps.until(lambda record: named(record) and False, 0.3)  # what else is said while it stands
+        flaps.until(lambda record: named(record) and False, 0.3)  # other verdicts while the fault is active
     control.ask("clear")
     if down:
         flaps.until(lambda record: record["subject"] == cable and record["state"] != "DOWN", HEAL_S)
@@ -175,27 +175,22 @@ class _Tail:
 
     def __init__(self, bootstrap: str, topic: Topic, new: bool = False) -> None:
         self._topic = topic
-        self._consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": "bench-detect", "enable.auto.commit": False,
-            "fetch.wait.max.ms": 10,
-        })  # fmt: skip
-        partitions = self._consumer.list_topics(topic.name, timeout=10).topics[topic.name].partitions
-        at = OFFSET_END if new else 0
-        self._consumer.assign([TopicPartition(topic.name, number, at) for number in partitions])
+        start = END if new else BEGINNING
+        self._reader = TopicReader.open(bootstrap, {topic: start}, fetch_wait_ms=10)
 
     def until(self, wanted: Callable[[codec.Record], Any], seconds: float) -> float | None:
         """Return the append time, ms, of the next record that is wanted; None: none came in this time."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            message = self._consumer.poll(min(left, 0.5))
-            value = None if message is None or message.error() is not None else message.value()
-            if message is not None and value is not None and wanted(codec.decode(value, self._topic.record)):
-                return float(message.timestamp()[1])
+            for message in self._reader.poll(min(left, 0.5), 1, at_once=True):
+                value = message.value
+                if value is not None and wanted(codec.decode(value, self._topic.record)):
+                    return message.append_ns / 1e6
         return None
 
     def close(self) -> None:
         """Let go of the consumer."""
-        self._consumer.close()
+        self._reader.close()
 
 
 def _wait_traced(paths: _Tail, nics: int) -> None:
@@ -215,8 +210,8 @@ def _wait_traced(paths: _Tail, nics: int) -> None:
 def _calm(
     control: ControlClient, bootstrap: str, data: Path, links: Sequence[str], flows: Sequence[Flow]
 ) -> tuple[dict[str, float], dict[str, Value]]:
-    """Return what the agents do while nothing is broken: `agents`, processors, and `probes`, requests/s; and
-    how links and flows' ways are covered then."""
+    """Return figures of the agents without a fault: `agents`, processors; `probes`, requests/s; and the probe
+    intervals of links and flow routes."""
     probers = [
         psutil.Process(row["pid"])
         for row in status.read(data)["children"]
@@ -236,7 +231,7 @@ def _calm(
         tail.until(batches.append, CALM_S)
         end_ns = time.time_ns()
         agents = (used() - before) / (time.monotonic() - start)
-        tail.until(batches.append, 1.0)  # what was under way
+        tail.until(batches.append, 1.0)  # messages in flight
     finally:
         tail.close()
         inventory.close()

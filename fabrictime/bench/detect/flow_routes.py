@@ -1,9 +1,8 @@
-"""Flows' own paths on a fabric of real packets: what is told of live flows, held to the links' counters.
+"""Compares the published routes of live flows on a fabric of real packets with the links' counters.
 
-In: a running fabric, its log, where its flow reporter listens. Out: the share of flows whose links are told
-exactly as a burst with the flow's own ports moves the links' counters, how long after its start that was
-told; and how long it takes until all ways of an all-to-all of flows that may be moved are known, there and
-back.
+A burst with the flow's own ports moves the counters of its true links. The figures are the share of flows
+with exactly these links, the time from a flow's start to its published route, and the time until all routes
+of an all-to-all of movable flows are known, in both directions.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from fabrictime.bench import Figure, Missing, Progress, Target, Value
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
 from schemas.ipc import connect
-from schemas.topics import FLOW_ROUTES, FLOWS
+from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.topics import FLOW_ROUTES, FLOWS, Topic
 from streams.runtime.flow_routes import FlowRouteTable
 
 __all__ = ["TARGETS", "measure_ways"]
@@ -57,25 +57,19 @@ def measure_ways(
         follower.close()
 
 
+TOPICS: Final[tuple[Topic, ...]] = (FLOWS, FLOW_ROUTES)
+
+
 class _Follower:
-    """Reads flows and ways from now on."""
+    """Reads flows and routes from now on."""
 
     def __init__(self, bootstrap: str) -> None:
-        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-
-        self._consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": "fabrictime-bench", "enable.auto.commit": False,
-            "log_level": 0, "fetch.wait.max.ms": 20,
-        })  # fmt: skip
-        known = self._consumer.list_topics(timeout=10).topics
-        self._consumer.assign([
-            TopicPartition(topic.name, number, OFFSET_BEGINNING)
-            for topic in (FLOWS, FLOW_ROUTES)
-            for number in known[topic.name].partitions
-        ])  # fmt: skip
+        starts = dict.fromkeys(TOPICS, BEGINNING)
+        self._reader = TopicReader.open(bootstrap, starts, fetch_wait_ms=20)
         self.book = FlowRouteTable()
         self.hops: dict[tuple[str, str, int, int], tuple[float, list[str]]] = {}
-        """Protocol, NIC and ports of a flow to when its links were first told (s), and the newest told."""
+        """Protocol, NIC and ports of a flow to the time (s) of its first published links, and the newest
+        links."""
 
     def until(self, what: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
         """Read until it is so; return whether it is."""
@@ -83,23 +77,22 @@ class _Follower:
         while not what():
             if time.monotonic() > deadline:
                 return False
-            for message in self._consumer.consume(200, 0.05):
-                if message.error() is None:
-                    self._take(message)
+            for message in self._reader.poll(0.05, 200):
+                self._take(message)
         return True
 
     def close(self) -> None:
         """Leave the log."""
-        self._consumer.close()
+        self._reader.close()
 
-    def _take(self, message: Any) -> None:
-        if message.topic() == FLOW_ROUTES.name:
-            self.book.take(message.key(), message.value())
+    def _take(self, message: Message) -> None:
+        if message.topic == FLOW_ROUTES.name:
+            self.book.take(message.key_bytes, message.value)
             return
-        for flow in codec.decode(message.value(), FLOWS.record)["flows"]:
+        for flow in codec.decode(message.value or b"", FLOWS.record)["flows"]:
             if flow["links"]:
                 key = (flow["protocol"], flow["nic"], flow["source_port"], flow["peer_port"])
-                first_s, _ = self.hops.get(key, (message.timestamp()[1] / 1e3, []))
+                first_s, _ = self.hops.get(key, (message.append_ns / 1e9, []))
                 self.hops[key] = (first_s, flow["links"])
 
 
@@ -157,7 +150,7 @@ def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) ->
 def _all_to_all(
     control: ControlClient, follower: _Follower, nics: dict[str, dict[str, Any]], socket: Path
 ) -> dict[str, Value]:
-    """Register a flow that may be moved from each NIC to each of other hosts, and wait for all ways."""
+    """Register a movable flow from each NIC to each of other hosts, and wait for all routes."""
     pairs = [(a, b) for a in nics for b in nics if nics[a]["host"] != nics[b]["host"]]
     with ExitStack() as stack:
         program = stack.enter_context(connect(socket, 10))

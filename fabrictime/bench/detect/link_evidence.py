@@ -1,7 +1,8 @@
-"""Evidence about links as probers would send it, over a simulated fleet whose broken links are known.
+"""Simulates evidence about links, as probers would send it, over a fleet whose broken links are known.
 
-In: a `Fleet`, how it is probed, and what breaks when. Out: `LinkEvent` records with their append times, in
-order, and the paths' links. For benches and tests of the judgement alone: nothing queues here.
+Inputs are a `Fleet`, its probe settings and its faults over time. The result is `LinkEvent` records with
+append times, in order, and the paths' links. For benches and tests of the evaluation alone: there are no
+queues.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FIRST_PORT: Final = 40_000
 
 
 class FleetPaths:
-    """The links of each probed path, as `streams.runtime.route_table.RouteTable` tells them."""
+    """The links of each probed path, in the interface of `streams.runtime.route_table.RouteTable`."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -37,7 +38,7 @@ class FleetPaths:
         self._reverse[nic, peer, path] = reverse
 
     def changed(self, since: int) -> set[tuple[str, str]] | None:
-        """Return the pairs that are said to have changed, whatever `since`; None: any may have."""
+        """Return the pairs that have changed, whatever `since`; None: any may have."""
         return self.moved
 
     def forward(self, nic: str, peer: str, path: int) -> tuple[str, ...]:
@@ -50,10 +51,11 @@ class FleetPaths:
 
 
 class ProbedFleet:
-    """NICs that probe `peers` random others over `paths` source ports each, `rate_hz` probes a second a NIC.
+    """NICs that probe `peers` random others over `paths` source ports each, `rate_hz` probes a second per
+    NIC.
 
-    `down` [L] and `loss` [L] say what links do from now on, `gone` [N] which NICs neither ask nor answer,
-    `starve` which only do so late. A NIC reports losses in a row and what lives again at once (at most every
+    `down` [L] and `loss` [L] set the state of links from now on, `gone` [N] the NICs that neither probe nor
+    answer, `starve` those that answer late. A NIC reports loss streaks and recoveries at once (at most every
     `gather_ns`), everything each `beat_ns`; a message takes some ms to the log.
     """
 
@@ -104,7 +106,7 @@ class ProbedFleet:
         self.gather_ns = 10 * MS
         self.beat_ns = 1000 * MS
         self.confess = True
-        """Whether a starved agent says so."""
+        """Whether an agent without CPU time reports that."""
 
         size = len(src)
         self._lost = np.zeros(size, np.int64)
@@ -128,7 +130,7 @@ class ProbedFleet:
         self._count = 0
 
     def starve(self, nic: int, for_ns: int) -> None:
-        """Take the processor from a NIC's agent for some time: it asks nobody, and answers late."""
+        """Take the processor from a NIC's agent for some time: it sends no probes, and answers late."""
         self.starved_until[nic] = self.now_ns + for_ns
         self._trouble[nic] = for_ns
 

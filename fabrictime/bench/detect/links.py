@@ -1,9 +1,7 @@
-"""Which link is dead, lossy or flapping, against the simulated fleet whose faults are known; flaps through a
-killed worker; false alarms on the fabric of packets under load.
+"""Measures link health: dead, lossy and flapping links of the simulated fleet, whose faults are known; flaps
+through killed workers; false alarms on the fabric of packets under load.
 
-In: nothing. Out: figures of `bench detect`. Links are drawn at random with a seed drawn at run time, which
-the
-notes tell.
+Links are drawn at random with a seed drawn at run time, which the notes contain.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ class _Judged:
             self.told += [(self.now_ns, record) for _, record in found if record is not None]
 
     def named(self, state: str) -> dict[str, int]:
-        """Return the subjects that came into a state, to when that was told."""
+        """Return the subjects that entered a state, with the time of its publication."""
         found: dict[str, int] = {}
         for at_ns, record in self.told:
             if record["state"] == state:
@@ -134,7 +132,8 @@ def _dead_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[s
 
 
 def _grey_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[str, Value]:
-    """Lose 5 % on one link at a time; 95th percentile of the time until it is told, missed ones never."""
+    """Lose 5 % on one link at a time; return the 95th percentile of the detection time, infinite for missed
+    ones."""
     progress(f"lossy links: {trials} times 5 % on a link of {nics} NICs")
     it, rng = _Judged(nics, seed + 1), np.random.default_rng(seed + 1)
     it.pump(WARM_S)
@@ -230,8 +229,8 @@ LOAD: Final = 0.6
 
 
 def _false_alarms(progress: Progress, seconds: float) -> dict[str, Value]:
-    """Run everything on the fabric of packets under load, two processes hogging the cores beside it; count
-    what link health and alerts say is wrong, while nothing is."""
+    """Run everything on the fabric of packets under load, beside two processes that occupy the cores; count
+    the false verdicts of link health and alerts."""
     progress(f"false alarms: the fabric at {LOAD:.0%} load for {seconds:g} s beside two hogs")
     with tempfile.TemporaryDirectory(prefix="ft-false-") as name:
         folder = Path(name)

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from fabrictime.bench.detect.link_evidence import ProbedFleet
 from schemas import codec
+from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.topics import LINK_HEALTH, LINKS, PATHS
 
 __all__ = ["LiveLinks"]
@@ -31,12 +32,7 @@ class LiveLinks:
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": 0, "log_level": 0}
         )
-        self._consumer = Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": "bench-links", "enable.auto.commit": False,
-             "fetch.wait.max.ms": 10, "log_level": 0}
-        )  # fmt: skip
-        numbers = self._consumer.list_topics(LINK_HEALTH.name, 10).topics[LINK_HEALTH.name].partitions
-        self._consumer.assign([TopicPartition(LINK_HEALTH.name, number, 0) for number in numbers])
+        self._reader = TopicReader.open(bootstrap, {LINK_HEALTH: BEGINNING}, fetch_wait_ms=10)
 
     def publish_paths(self) -> None:
         """Publish the links of all paths, each end's own directions."""
@@ -84,13 +80,8 @@ class LiveLinks:
         return until is None
 
     def _read(self) -> None:
-        for message in self._consumer.consume(500, 0):
-            key, offset = message.key(), message.offset()
-            if message.error() is not None or key is None or offset is None:
-                continue
-            value = message.value()
-            record = None if value is None else codec.decode(value, LINK_HEALTH.record)
-            self.records.append((message.timestamp()[1] * 1_000_000, offset, record, key.decode()))
+        for message, record in self._reader.decoded(self._reader.poll(0)):
+            self.records.append((message.append_ns, message.offset, record, message.key))
 
     def last(self, subject: str) -> codec.Record | None:
         """Return the newest record of a subject."""
@@ -108,4 +99,4 @@ class LiveLinks:
     def close(self) -> None:
         """Leave the log."""
         self._producer.flush(5)
-        self._consumer.close()
+        self._reader.close()

@@ -1,10 +1,9 @@
-"""Paths on a fabric of real packets: `fabrictime up` as users start it, and every path it names held to the
-truth.
+"""Compares every path that `fabrictime up` publishes on a fabric of real packets with the truth.
 
-In: nothing. Out: the share of paths (each two hosts' NICs, each announced source port, requests and answers)
-whose links are named exactly as the fabric's own route lookup has them, at rest and after a spine was moved
-at one leaf, and how long that took. A sample of them is proven by a burst and the links' counters. And what
-`_see_ways.py` says of flows' own paths.
+The figure is the share of paths (two hosts' NICs, an announced source port, requests and answers) with
+exactly the links of the fabric's own route lookup, at rest and after a spine was moved at one leaf, and the
+time until then. A burst and the links' counters prove a sample of them. `flow_routes.py` adds the routes of
+flows.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def _measure(
 
 @dataclass(slots=True)
 class _Judge:
-    """Holds what is published to the truth."""
+    """Compares published paths with the truth."""
 
     control: ControlClient
     reader: Reader
@@ -151,7 +150,7 @@ class _Judge:
         return self.truth[key]
 
     def proven(self) -> int:
-        """Return how many of a sample of paths real packets take as the route lookup says."""
+        """Return how many of a sample of paths real packets take as the route lookup predicts."""
         keys = sorted(self.truth)
         sample = keys[:: max(1, len(keys) // PROVEN)][:PROVEN]
         return sum(self._true(*key, likely=False) == self.truth[key] for key in sample)

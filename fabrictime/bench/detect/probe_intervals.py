@@ -1,8 +1,8 @@
-"""How often probes cross each directed link, and each live flow's own way, held to the routes as they are.
+"""Measures how often probes cross each directed link and the route of each live flow.
 
-In: `fabric.probes` of a spell, where packets of each port pair truly go. Out: the times between two looks at
-each link and at each flow's way, probes a second in all. A way, as in `producers/probe/flow_targets.py`: all
-links of the flow's data, in order; a link is crossed by requests and by answers.
+Inputs are `fabric.probes` of an interval and the true route of each port pair. The results are the intervals
+between two probes of each link and each flow route, and the total probe rate. A flow route is the ordered
+links of the flow's data, as in `producers/probe/flow_targets.py`. Requests and answers both count for a link.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Gaps between two looks, ns, in order of time; of a subject without two looks the whole spell."""
+    """Intervals between probes, ns, in order of time; for a subject with fewer than two probes, the measured
+    interval."""
 
     gaps_ns: Mapping[Any, NDArray[np.int64]]
 
@@ -66,8 +67,8 @@ class Cover:
 
 
 def times_of(batches: Iterable[codec.Record], begin_ns: int, end_ns: int) -> dict[Any, NDArray[np.int64]]:
-    """Return when requests that were answered went out within a spell, of `ProbeBatch` records: (NIC, peer,
-    source port) to ns of the system clock."""
+    """Return when answered requests left within an interval, from `ProbeBatch` records: (NIC, peer, source
+    port) to ns of the system clock."""
     found: dict[tuple[str, str, int], list[NDArray[np.int64]]] = {}
     for batch in batches:
         ahead_ns = batch["clock_ns"] - batch["system_ns"]
@@ -84,8 +85,8 @@ def times_of(batches: Iterable[codec.Record], begin_ns: int, end_ns: int) -> dic
 
 
 def cover_of(looks: Mapping[Any, Sequence[NDArray[np.int64]]], begin_ns: int, end_ns: int) -> Cover:
-    """Return the gaps of each subject, from its looks within a spell; the spell's own ends count as looks, so
-    that who is looked at but once has long gaps."""
+    """Return the probe intervals of each subject; the ends of the measured interval count as probes, so that
+    a subject with one probe has long intervals."""
     gaps = {}
     for subject, parts in looks.items():
         at_ns = np.sort(np.concatenate([np.array([begin_ns, end_ns], np.int64), *parts]))
@@ -101,7 +102,7 @@ def figures_of(
     route: Route,
     spell: tuple[int, int],
 ) -> dict[str, Value]:
-    """Return how links and flows' ways are covered. `ports`: NIC to the port that answers; `spell`: begin and
+    """Return the probe intervals of links and flow routes. `ports`: NIC to its probe port; `spell`: begin and
     end, ns of the system clock."""
     of_link: dict[str, list[NDArray[np.int64]]] = {link: [] for link in links}
     of_flow: dict[Flow, list[NDArray[np.int64]]] = {flow: [] for flow in flows}

@@ -1,8 +1,9 @@
-"""Queue inference against queues whose depth is known: accuracy packet by packet, speed at a thousand NICs.
+"""Measures queue inference against queues of known depth: accuracy packet by packet, speed at a thousand
+NICs.
 
-In: nothing. Out: figures of `bench detect`. Samples of the packet-level simulation go the way of real ones:
-stamps with noise, batches, slots above the floor, `PathQueueing`, the shard's solver, `LinkQueues`. By hand:
-`python -m fabrictime.bench.detect.queues [--quick]`.
+Samples of the packet-level simulation pass the pipeline: timestamps with noise, batches, slots above the
+floor, `PathQueueing`, the shard's solver, `LinkQueues`. By hand: `python -m fabrictime.bench.detect.queues
+[--quick]`.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Run:
             inner[np.asarray(paths.start[:-1])] = False
             self.crossed[np.asarray(paths.link)[inner]] = True
         self.flow_bps: list[dict[str, float]] = []
-        """Of each whole second, bit/s over each link by what the flows sent."""
+        """For each complete second, bit/s over each link from the sent flows."""
         sent = np.zeros(sum(len(paths.start) - 1 for paths in traffic.paths))
         for second in range(1, int(seconds) + 1):
             sim.run(second * 1e9)
@@ -182,7 +183,7 @@ class Run:
         return records
 
     def depths(self, records: list[dict[str, Any]]) -> tuple[Any, Any, Any]:
-        """Return (true, told, bound) bytes, [slots, links crossed], of the slots after the warm-up."""
+        """Return (true, inferred, bound) bytes, [slots, links crossed], of the slots after the warm-up."""
         number = {name: k for k, name in enumerate(self.fleet.link_ids)}
         told, bound = np.zeros(self.truth.depth_bytes.shape), np.zeros(self.truth.depth_bytes.shape)
         last = 0

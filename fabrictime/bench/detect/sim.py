@@ -1,6 +1,6 @@
-"""How much faster than real time the simulated fleet runs on one core, its messages made for the log.
+"""Measures the speed of the simulated fleet over real time on one core, including its messages for the log.
 
-In: nothing. Out: `sim_realtime_factor` at 1,024 NICs, and what it is made of. By hand: `python -m
+The figure is `sim_realtime_factor` at 1,024 NICs with its components. By hand: `python -m
 fabrictime.bench.detect.sim`.
 """
 
@@ -18,8 +18,8 @@ __all__ = ["measure"]
 NICS: Final = 1_024
 SECONDS: Final = 6
 QUICK_NICS: Final = 64
-"""Traffic: each NIC sends a fifth of its rate in two flows to others drawn at random, and a quarter of the
-NICs run an all-reduce in rings, whose flows collide. Probes: 200/s a NIC, ten peers, four paths each."""
+"""Traffic: each NIC sends a fifth of its rate in two flows to random others, and a quarter of the NICs run a
+ring all-reduce whose flows collide. Probes: 200/s per NIC, ten peers, four paths each."""
 
 
 def measure(progress: Progress, quick: bool = False) -> Mapping[str, Value]:

@@ -1,12 +1,10 @@
-"""How soon the live page names each fault of the testbed, and whether rightly: `fabrictime up` as `make run`
-starts it, its page open in a browser, faults by name one after the other.
+"""Measures how soon and how correctly the live page names each fault of the testbed.
 
-In: nothing. Out: the time from the moment before a fault is made until the page has painted every row that it
-ought to show, the share of faults that were named so and nothing else with them, and a line a fault with what
-the page said. By hand: `fabrictime bench detect web [--quick]`.
-
-Some faults cannot be told within a second, since their evidence alone takes longer; they are measured, stand
-in the table with their reason, and are left out of the worst time.
+`fabrictime up` runs as under `make run`, with its page open in a browser, and the faults follow one another.
+The time runs from the moment before a fault until the page has painted every expected row. Further results
+are the share of faults that were named and nothing else, and a line per fault with the page's rows. By hand:
+`fabrictime bench detect web [--quick]`. The evidence of some faults takes longer than a second. They are
+measured, have their reason in the table, and are excluded from the worst time.
 """
 
 from __future__ import annotations
@@ -49,10 +47,10 @@ fabric_rate_bps = {LINK_BPS}
 """
 START_S: Final = 90.0
 WARM_S: Final = 12.0
-"""After the first delays, until paths are traced and agents know what to expect of them."""
+"""Time after the first delays until paths are traced and agents have learned their expectations."""
 GIVE_UP_S: Final = 8.0
 STAND_S: Final = 1.2
-"""For so long a fault stands after it was named: what else is said of it counts too."""
+"""Time for which a fault stays after it was named: further verdicts about it count too."""
 HEAL_S: Final = 20.0
 CALM_S: Final = 1.0
 PULL_S: Final = 0.05
@@ -74,11 +72,11 @@ LOSES_LITTLE: Final = "so few losses take time to be counted: grey_link_5pct_det
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A fault by hand, and what the page ought to say of it.
+    """A fault and the rows that the page must show for it.
 
-    `make` and `heal` do it and undo it. `wanted`: subject to kind, all of which must stand. `allowed`: what
-    else may be named. `slow`: why it cannot be told within a second. `from_end`: times count from the end
-    of `make` and `heal`, which take a while. `stays`: the page goes on telling of it, rightly.
+    `make` and `heal` create and remove it. `wanted`: subject to kind, all of which must be shown. `allowed`:
+    further permitted rows. `slow`: the reason why it cannot be named within a second. `from_end`: times count
+    from the end of `make` and `heal`, which take a while. `stays`: the page rightly keeps the row.
     """
 
     what: str
@@ -93,7 +91,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the page said of a case. Times in s from its making and from its healing on, None: not in time."""
+    """The page's rows of a case. Times in s from its creation and from its removal, None: not in time."""
 
     case: Case
     named_s: float | None
@@ -108,7 +106,7 @@ class Seen:
 
 
 def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float) -> Seen:
-    """Return what the page said of a case, from all sights between its making and the calm after it."""
+    """Return the result of a case, from all sightings between its creation and the quiet time after it."""
     named_s = cleared_s = None
     wrong: dict[str, None] = {}
     said = ""
@@ -120,7 +118,7 @@ def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float
         right = all(subject in here and found[subject].kind == kind for subject, kind in case.wanted.items())
         if named_s is None and right:
             named_s = (at_ms - made_ms) / 1e3
-        stands = stands or (right and end_ms > made_ms)  # what is made to flap is DOWN at times until then
+        stands = stands or (right and end_ms > made_ms)  # a cable that flaps is DOWN at times until then
         if not said and here:
             said = found[min(here)].text
         for row in rows:
@@ -214,8 +212,8 @@ def _s(seconds: float | None) -> str:
 def link_cases(
     links: Sequence[str], nics: Sequence[Mapping[str, Any]], ask: Callable[..., object]
 ) -> list[Case]:
-    """Return every kind of fault that the testbed knows, on each kind of thing that it takes; the first
-    `QUICK` are a case of each kind. `ask` is the testbed's control."""
+    """Return every kind of fault of the testbed, on each kind of target; the first `QUICK` are one case of
+    each kind. `ask` is the testbed's control."""
     ends = {link: tuple(end.partition(":")[0] for end in link.split(">")) for link in links}
 
     def cable(a: str, b: str) -> str:
@@ -430,7 +428,7 @@ def _one(reader: Reader, case: Case) -> Seen:
 
 
 def _timed(do: Callable[[], object], from_end: bool) -> float:
-    """Do it; return the ms of CLOCK_REALTIME at which it began, or ended, or since when it says it stood."""
+    """Run it; return the ms of CLOCK_REALTIME at which it began or ended, or the start that it reports."""
     began_ms = time.time_ns() / 1e6
     told = do()
     if isinstance(told, float):
@@ -439,7 +437,7 @@ def _timed(do: Callable[[], object], from_end: bool) -> float:
 
 
 def _since(sights: Sequence[Sight], at_ms: float) -> list[Sight]:
-    """Return what was seen from a moment on, and what stood then."""
+    """Return the sightings from a moment on, and the rows shown then."""
     before = [each for each in sights if each.at_ms < at_ms]
     stood = Sight(at_ms, before[-1].rows if before else ())
     return [stood, *(each for each in sights if each.at_ms >= at_ms)]

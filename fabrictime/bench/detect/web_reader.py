@@ -1,8 +1,8 @@
-"""What the live page says of the fabric, and when it said it: in Chromium, or by the page's own feed.
+"""Reads the rows of the live page with their times: in Chromium, or through the page's own code.
 
-In: the page's address, and the log's. Out: `Sight`s, each the rows that stood from a time on (ms of
-CLOCK_REALTIME): in a browser once they are painted, else once the page's own code had made them of the
-topics, which leaves out what pushing and drawing take.
+A `Sight` has the rows shown from a time on (ms of CLOCK_REALTIME). In a browser a row counts once it is
+painted. Otherwise it counts once the page's code has made it from the topics, which excludes transfer and
+painting.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Tab = Literal["fabric", "contention"]
 
 
 class Named(NamedTuple):
-    """A row of the page: what is in trouble, and how, and the sentence beside it."""
+    """A row of the page: its subject, its kind and its text."""
 
     subject: str
     kind: str
@@ -49,10 +49,10 @@ class Reader(Protocol):
     how: str
 
     def open(self, tab: Tab) -> None:
-        """Show a tab, and forget what was seen before."""
+        """Show a tab, and forget earlier sightings."""
 
     def news(self) -> list[Sight]:
-        """Return what changed since the last call, oldest first."""
+        """Return the changes since the last call, oldest first."""
 
     def cables(self) -> set[str]:
         """Return the cables that the tab Fabric draws, by id."""
@@ -133,7 +133,7 @@ class BrowserReader:
         self.driver.set_window_size(1400, 900)
 
     def open(self, tab: Tab) -> None:
-        """Show a tab, wait until it stands, and forget what was seen before."""
+        """Show a tab, wait until it is complete, and forget earlier sightings."""
         self.driver.get(f"{self._url}{tab}")
         end_s = time.monotonic() + SHOWN_S
         while not self.driver.execute_script(STANDS, tab):
@@ -146,7 +146,7 @@ class BrowserReader:
         self.driver.execute_script(WATCH, tab)
 
     def news(self) -> list[Sight]:
-        """Return what changed since the last call, oldest first."""
+        """Return the changes since the last call, oldest first."""
         seen = self.driver.execute_script("const s = window.ftSeen; window.ftSeen = []; return s;")
         return [
             Sight(at_ms, tuple(Named(_id(what), kind, said) for what, kind, said in rows))
@@ -177,15 +177,15 @@ class FeedReader:
         self._feed.start()
 
     def open(self, tab: Tab) -> None:
-        """Read that tab's rows, and forget what was seen before."""
+        """Read that tab's rows, and forget earlier sightings."""
         with self._state.lock:
             self._tab, self._last = tab, None
             self._seen.clear()
         self._changed(frozenset())
 
     def news(self) -> list[Sight]:
-        """Return what changed since the last call, oldest first."""
-        self._changed(frozenset())  # what ends by time alone
+        """Return the changes since the last call, oldest first."""
+        self._changed(frozenset())  # rows that end by time alone
         with self._state.lock:
             found, self._seen = self._seen, []
         return found

@@ -1,7 +1,7 @@
-"""How fast one prober thread probes over the fabric, and what a probe costs against irtt's.
+"""Measures the probe rate of one prober thread over the fabric, and the cost of a probe against irtt's.
 
-In: nothing; it builds a leaf-spine-leaf fabric of network namespaces, asker and answerer each in a process of
-its own. Out: figures. A probe is a request and its reply with all four kernel stamps, t3 by follow-up.
+It builds a leaf-spine-leaf fabric of network namespaces, with prober and responder in processes of their own.
+A probe is a request and its reply with all four kernel timestamps, t3 by follow-up.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def irtt_once(
 
 
 def irtt_client(asker: FabricNic, answerer: FabricNic, *options: str) -> tuple[str, float]:
-    """Run irtt's client to its end; return what it printed and its processor time, s."""
+    """Run irtt's client to its end; return its output and its processor time, s."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         ["irtt", "client", *options, f"{answerer.address}:{IRTT_PORT}"],

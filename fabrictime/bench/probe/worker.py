@@ -1,6 +1,7 @@
-"""One NIC of the probe bench in a process of its own: asks or answers, and says what it cost.
+"""Runs one NIC of the probe bench in a process of its own: prober or responder, with its cost.
 
-In: one JSON object as argument, then commands as lines on standard input. Out: one JSON line each.
+The input is one JSON object as argument, then commands as lines on standard input. The output is one JSON
+line each.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def main() -> int:
 
 
 def _ask(engine: Engine, peer: Peer, seconds: float) -> dict[str, Any]:
-    """Probe for so long; count what came back whole, and what did not."""
+    """Probe for so long; count complete and incomplete probes."""
     before = engine.counters()
     cpu, start = time.process_time(), time.monotonic()
     engine.set_peers([peer])
@@ -63,7 +64,7 @@ def _ask(engine: Engine, peer: Peer, seconds: float) -> dict[str, Any]:
     took_s, cpu_s = time.monotonic() - start, time.process_time() - cpu
     engine.set_peers([])
     samples = sum(len(column) for column in forward)
-    time.sleep(2.2 * TIMEOUT_MS / 1e3)  # what is still under way comes back, or is lost
+    time.sleep(2.2 * TIMEOUT_MS / 1e3)  # probes in flight return or are lost
     batches.append(engine.drain())
     after = engine.counters()
     counted = {name: after[name] - before[name] for name in after}

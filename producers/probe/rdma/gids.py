@@ -141,7 +141,7 @@ def label_of_port(port: int) -> int:
 
 
 def port_of_number(number: int) -> int:
-    """Return the UDP source port of Soft-RoCE for a queue pair: a multiplicative hash of its number, 14 bits."""
+    """Return Soft-RoCE's UDP source port for a queue pair: a 14-bit multiplicative hash of its number."""
     return _FIRST_PORT + (number * _GOLDEN % (1 << 32) >> 18)
 
 

@@ -89,7 +89,7 @@ def name_hash(nic: str) -> int:
 
 
 def q_key(key: bytes) -> int:
-    """Return the Q_Key of the fleet's queue pairs, below 2^31: the values above are reserved for the kernel."""
+    """Return the Q_Key of the fleet's queue pairs, below 2^31: higher values are reserved for the kernel."""
     digest = blake2b(key=key, digest_size=4, person=b"fabrictime qkey").digest()
     return int.from_bytes(digest, "big") & 0x7FFF_FFFF
 

@@ -117,7 +117,7 @@ def until():
 def test_actions_lists_decisions_outcomes_and_what_is_held_back(log):
     empty = fabrictime(log, "actions")
     assert empty.exit_code == 0, empty.stderr
-    assert "nobody has set a mode" in empty.stdout
+    assert "; the default" in empty.stdout
     assert "nothing was decided" in empty.stdout
     assert "policy has not told what it holds back" in empty.stdout
     now = time.time_ns()
@@ -140,8 +140,8 @@ def test_actions_lists_decisions_outcomes_and_what_is_held_back(log):
         ("h3/b/sock:3", "UNANSWERED"),
     ]  # fmt: skip
     assert found["decisions"][2]["outcomes"] == ["APPLIED", "DUPLICATE"]
-    assert [(h["cause"], h["because"]) for h in found["suppressed"]] == [
-        ("NO_BETTER_PATH", "leaf1:swp3 ⇄ spine1:swp1 healed")
+    assert [(h["cause"], h["reason_text"]) for h in found["suppressed"]] == [
+        ("NO_BETTER_PATH", "leaf1:swp3 ⇄ spine1:swp1 has recovered")
     ]
     moved = next(each for each in found["limits"] if each["limit"].startswith("flows"))
     assert (moved["used"], moved["max"]) == (4, 20)
@@ -176,7 +176,7 @@ def test_watch_prints_what_happens_a_line_each(log):
             (POLICY_CYCLES, "fabric", rounds(10, [("h7/b/sock:71", "REROUTE", "COOL_DOWN", f"{CABLE}/6")])),
         )  # fmt: skip
         assert "APPLIED h7/b/sock:71" in child.stdout.readline()
-        assert "HELD h7/b/sock:71: move; it was moved a short while ago" in child.stdout.readline()
+        assert "HELD h7/b/sock:71: move; the flow moved recently" in child.stdout.readline()
         child.send_signal(signal.SIGINT)
         assert child.wait(10) == 0
     finally:
@@ -253,7 +253,7 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
     effect = told["effect"]
     assert (effect["before_bps"], effect["after_bps"]) == (2e7, 6.4e8)
     assert (effect["before_rtt_ns"], effect["after_rtt_ns"]) == (900_000, 80_000)
-    assert effect["took"] == list(WAY[2][1:3])
+    assert effect["taken"] == list(WAY[2][1:3])
     assert [each["cause"] for each in story["suppressed"]] == ["NO_BETTER_PATH"]
     for name in ("sock:17", "10.0.0.1:50002", "h1:50002", ":50002"):
         text = fabrictime(log, "explain", name)

@@ -69,7 +69,7 @@ def test_the_outcome_is_that_of_the_highest_ranked_report(made: Any) -> None:
         for outcome in outcomes:
             report = made.action(decision, outcome)
             actions.take(ACTIONS.name, "h1", report)
-            actions.take(ACTIONS.name, "h1", report)  # read again
+            actions.take(ACTIONS.name, "h1", report)  # read a second time
     alone = made.action(made.decision(9, flow, WINDOW), "LOCAL_REPAIR", decision_id="h1/reflex/1")
     actions.take(ACTIONS.name, "h1", alone)
     found = {entry.decision_id: entry for entry in action_entries.entries(actions, NOW + S)}
@@ -91,73 +91,79 @@ def test_the_outcome_is_that_of_the_highest_ranked_report(made: Any) -> None:
     assert action_text.counts_text({"STALE": 2, "APPLIED": 1}) == "1 APPLIED, 2 STALE"
 
 
-def test_reflexes_of_an_actuator_that_began_anew_are_others(made: Any) -> None:
+def test_local_repairs_after_an_actuator_restart_are_separate(made: Any) -> None:
     actions = state()
     actions.take(POLICY_CYCLES.name, "fabric", made.rounds(0, []))
     flow = made.flow(1, "h1/eth1", "h5/eth1")
-    for at_ns in (NOW, NOW, NOW + S):  # the first twice: read again
-        reflex = made.action(
+    for at_ns in (NOW, NOW, NOW + S):  # the first twice: read a second time
+        repair = made.action(
             made.decision(0, flow, WINDOW), "LOCAL_REPAIR", decision_id="h1/reflex/0", shard=""
         )
-        actions.take(ACTIONS.name, "h1", {**reflex, "at_ns": at_ns})
+        actions.take(ACTIONS.name, "h1", {**repair, "at_ns": at_ns})
     found = action_entries.entries(actions, NOW + 2 * S)
     assert [entry.done_ns for entry in found] == [NOW + S, NOW]
-    assert [entry.done_ns - entry.at_ns for entry in found] == [3_000_000] * 2, "it began when the move did"
+    assert [entry.done_ns - entry.at_ns for entry in found] == [3_000_000] * 2, "starts with the move"
     assert len({entry.decision_id for entry in found}) == 2
-    assert action_entries.limits_used(actions, NOW + 2 * S)[0].used == 1
+    assert action_limits.limits_used(actions, NOW + 2 * S)[0].used == 1
 
 
 def test_causes_link_to_their_tabs(made: Any) -> None:
     cable = "leaf1:swp4<>spine2:swp1"
     alert = made.alert(cable, "it is DOWN", alert_id="a1")
-    assert action_entries.cause_text("DOWN", Reason(cable, 12)) == "leaf1:swp4 ⇄ spine2:swp1 is down"
-    assert action_entries.ways_on("DOWN", Reason(cable, 12), [alert]) == [
+    assert action_text.cause_text("DOWN", Reason(cable, 12)) == "leaf1:swp4 ⇄ spine2:swp1 is down"
+    assert cause_links("DOWN", Reason(cable, 12), [alert]) == [
         ("leaf1:swp4 ⇄ spine2:swp1 in the fabric", "/fabric?link=leaf1%3Aswp4%3Espine2%3Aswp1"),
         ("alert: it is DOWN", "/alerts?alert=a1"),
     ]
-    assert action_entries.ways_on("GREY", Reason("h1/eth0", 3), []) == [("h1 in the fabric", "/fabric?node=h1")]
-    assert action_entries.cause_text("COLLISION", Reason.of_window(WINDOW)) == "flows collide at leaf1:swp4 → spine2:swp1"
-    [(_, address)] = action_entries.ways_on("COLLISION", Reason.of_window(WINDOW), [])
+    assert cause_links("GREY", Reason("h1/eth0", 3), []) == [("h1 in the fabric", "/fabric?node=h1")]
+    assert (
+        action_text.cause_text("COLLISION", Reason.of_window(WINDOW))
+        == "flows collide at leaf1:swp4 → spine2:swp1"
+    )
+    [(_, address)] = cause_links("COLLISION", Reason.of_window(WINDOW), [])
     assert address.startswith("/contention?window=fabric%2Fleaf1")
-    assert action_entries.ways_on("DELAY", Reason(FLOW), [alert]) == []
+    assert cause_links("DELAY", Reason(FLOW), [alert]) == []
 
 
 def test_suppressed_actions_are_those_of_the_newest_cycle_with_their_start(made: Any) -> None:
     actions = state()
     one, two = (FLOW, "REROUTE", "PROTECTED", WINDOW), ("h2/b/sock:2", "RESTORE", "COOL_DOWN", "h5/eth0/3")
     actions.take(POLICY_CYCLES.name, "fabric", made.rounds(0, None))
-    assert actions.shards["fabric"].suppressed is None, "not told yet"
+    assert actions.shards["fabric"].suppressed is None, "unknown yet"
     actions.take(POLICY_CYCLES.name, "fabric", made.rounds(1, [one], at_ns=NOW))
     actions.take(POLICY_CYCLES.name, "fabric", made.rounds(2, [two, one], at_ns=NOW + S))
     actions.take(POLICY_CYCLES.name, "fabric", made.rounds(3, None, at_ns=NOW + 2 * S))
-    actions.take(POLICY_CYCLES.name, "fabric", made.rounds(1, [], at_ns=NOW))  # read again
-    actions.take(POLICY_CYCLES.name, "fabric", made.rounds(9, [], epoch=6))  # of an owner that is no more
-    assert [(each.flow_id, each.since_ns) for each in actions.suppressed()] == [(FLOW, NOW), (two[0], NOW + S)]
-    told = [action_entries.reason_of_held(each) for each in actions.suppressed()]
-    assert told == ["a queue stands at leaf1:swp4 → spine2:swp1", "h5/eth0 healed"]
-    assert action_entries.held_text(actions.suppressed()[0], NOW + 4 * S) == (
-        "its job is protected (protected_jobs); for 4.0 s"
+    actions.take(POLICY_CYCLES.name, "fabric", made.rounds(1, [], at_ns=NOW))  # read a second time
+    actions.take(POLICY_CYCLES.name, "fabric", made.rounds(9, [], epoch=6))  # of a former owner
+    assert [(each.flow_id, each.since_ns) for each in actions.suppressed()] == [
+        (FLOW, NOW),
+        (two[0], NOW + S),
+    ]
+    causes = [action_text.suppressed_cause(each) for each in actions.suppressed()]
+    assert causes == ["a queue persists at leaf1:swp4 → spine2:swp1", "h5/eth0 has recovered"]
+    assert action_text.suppressed_text(actions.suppressed()[0], NOW + 4 * S) == (
+        "the job is protected (protected_jobs); for 4.0 s"
     )
     actions.take(POLICY_CYCLES.name, "fabric", made.rounds(0, None, epoch=8))
-    assert actions.suppressed() == [], "a new owner has not told yet"
+    assert actions.suppressed() == [], "unknown after a change of owner"
 
 
-def test_mode_says_who_changed_it_and_not_who_changed_something_else_later(made: Any) -> None:
+def test_mode_has_the_author_of_its_last_change(made: Any) -> None:
     actions = state()
-    assert action_entries.mode_text(actions).endswith("nobody has set a mode")
+    assert action_text.mode_text(actions).endswith("; the default")
     actions.take(CONFIG.name, "*", made.config(1, mode="ACT", by="ann"))
     actions.take(CONFIG.name, "*", made.config(2, mode="ACT", by="bob", at_ns=NOW + S))
     actions.take(CONFIG.name, "h3", made.config(1, "h3", mode="OBSERVE", by="eve"))
     actions.take(CONFIG.name, "h4", made.config(1, "h4", mode="UNKNOWN"))
     assert (actions.mode().act, actions.mode().by, actions.mode().since_ns) == (True, "ann", NOW)
-    assert actions.apart() == ["h3"]
-    assert "set by ann" in action_entries.mode_text(actions)
-    assert action_entries.mode_text(actions).endswith("Otherwise at h3: OBSERVE")
+    assert actions.exceptions() == ["h3"]
+    assert "set by ann" in action_text.mode_text(actions)
+    assert action_text.mode_text(actions).endswith("Exceptions (OBSERVE): h3")
     actions.take(CONFIG.name, "*", None)
     assert not actions.mode().act
 
 
-def test_a_hosts_flows_are_followed_from_just_before_it_was_acted_on(made: Any) -> None:
+def test_a_watched_hosts_flows_have_a_past(made: Any) -> None:
     flow_history = FlowHistory(lambda value: codec.decode(value, FLOWS.record))
     for second in range(30):
         flow_history.take(*flows(made, NOW + second * S, second))

@@ -36,8 +36,8 @@ def test_old_and_new_records_are_read(records: Any, log_address: str, follow: An
     fabric = records(log_address)
     link = fabric.up("leaf1", 1)
     fabric.publish(*fabric.fleet(), ("fabric.link-health", fabric.cable(link), fabric.health(link, "DOWN")))
-    state, feed, said = follow()
-    until("caught up", lambda: feed.status.caught_up)
+    state, consumer, changes = follow()
+    until("caught up", lambda: consumer.status.caught_up)
     assert (len(state.nics), state.link_index.pairs, len(state.subjects)) == (8, 56, 1)
     assert consumer.status.error is None
     fabric.publish(

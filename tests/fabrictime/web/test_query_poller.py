@@ -116,8 +116,8 @@ async def test_a_failure_keeps_the_last_value_and_its_start(poller: QueryPoller)
     assert seen[-1].failing_s is None
 
 
-async def test_a_broken_view_or_viewer_stops_nobody_else(
-    hub: QueryPoller, caplog: pytest.LogCaptureFixture
+async def test_a_broken_query_or_subscriber_stops_no_other(
+    poller: QueryPoller, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken() -> None:
         raise ZeroDivisionError("a bug")

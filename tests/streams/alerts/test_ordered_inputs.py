@@ -11,7 +11,7 @@ from typing import Any, Final
 from zlib import crc32
 
 import pytest
-from tests.streams.contention.test_windows import queue
+from tests.streams.contention.test_detector import queue
 
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import EPOCH_NS, Simulation

@@ -11,33 +11,32 @@ from fabrictime.state.action_text import (
     QUEUE_CAUSES,
     action_text,
     cause_text,
-    link_of,
-    subject_of,
 )
 from fabrictime.state.flow_history import Sample
 from fabrictime.state.labels import arrow
 from fabrictime.web.addresses import alert_address, contention_address, fabric_address
+from schemas.reasons import Reason
 
 GAP_NS: Final = 2 * NS_PER_S
 """A pause in the reports that is drawn as a gap: reports arrive every second."""
 MAX_LABEL: Final = 90
 
 
-def cause_links(kind: str, reason: str, alerts: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def cause_links(kind: str, reason: Reason, alerts: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return (label, address) of the tabs that show a decision's cause."""
     links: list[tuple[str, str]] = []
     subject = ""
-    if kind in LINK_CAUSES and reason:
-        subject = subject_of(reason)
+    if kind in LINK_CAUSES and reason.subject:
+        subject = reason.subject
         if "<>" in subject:
             address = fabric_address(link=subject.replace("<>", ">"))
             links.append((f"{arrow(subject)} in the fabric", address))
         else:
             host = subject.partition("/")[0]
             links.append((f"{host} in the fabric", fabric_address(node=host)))
-    elif kind in QUEUE_CAUSES and reason:
-        subject = link_of(reason)
-        links.append((f"queue at {arrow(subject)}", contention_address(reason)))
+    elif kind in QUEUE_CAUSES and reason.window_id:
+        subject = reason.subject
+        links.append((f"queue at {arrow(subject)}", contention_address(reason.window_id)))
     if subject:
         for alert in alerts:
             if subject == alert["subject"] or subject in alert["links"] or subject in alert["grouped"]:

@@ -138,7 +138,7 @@ class ActionsTab(LiveTab):
                 ("cause", "cause", "left"),
                 ("action", "action", "left"),
                 ("outcome", "outcome", "left"),
-                ("taken", "taken", "right"),
+                ("took", "took", "right"),
                 ("rate", "rate before → after", "right"),
                 ("delay", "round trip before → after", "right"),
             ]
@@ -385,9 +385,9 @@ class ActionsTab(LiveTab):
 
 
 def _suppressed_row(action: SuppressedAction) -> dict[str, Any]:
-    limit = action_text.LIMIT_TEXTS.get(action.why, action.why)
+    limit = action_text.LIMIT_TEXTS.get(action.cause, action.cause)
     return {
-        "id": f"{action.flow_id} {action.action} {action.why} {action.reason}",
+        "id": f"{action.flow_id} {action.action} {action.cause} {action.reason}",
         "flow": action_text.flow_text(action.flow_id),
         "flow_id": action.flow_id,
         "action": action_text.action_text(action),

@@ -1,7 +1,4 @@
-"""Finds the record in the log that an alert's evidence refers to.
-
-Each search uses a consumer of its own and closes it afterwards.
-"""
+"""Finds the record in the log that an alert's evidence refers to."""
 
 from __future__ import annotations
 
@@ -26,13 +23,24 @@ from schemas.topics import (
     TOPICS,
 )
 
-READABLE_TOPICS: Final = (LINKS, LINK_HEALTH, QUEUES, CONTENTION, FLOWS, PATHS, DELAYS, CLOCK_OFFSETS, ALERTS)
+READABLE_TOPICS: Final = (
+    LINKS,
+    LINK_HEALTH,
+    QUEUES,
+    CONTENTION,
+    FLOWS,
+    PATHS,
+    DELAYS,
+    CLOCK_OFFSETS,
+    ALERTS,
+)
 """Topics that the search reads."""
 AROUND_NS: Final = 3_000_000_000
 """Searched interval on both sides of the evidence's time."""
 MAX_MESSAGES: Final = 4_000
 TIMEOUT_S: Final = 4.0
 CONNECT_TIMEOUT_S: Final = 2.0
+POLL_S: Final = 0.2
 
 EvidenceReader = Callable[[str, str, int, str], LogRecord]
 """(topic, key, at_ns, text) to the record."""
@@ -69,7 +77,7 @@ def _around(
         reader.connect(CONNECT_TIMEOUT_S)
         read = 0
         while reader.behind and read < MAX_MESSAGES and time.monotonic() < end_s:
-            messages = reader.poll(0.2)
+            messages = reader.poll(POLL_S)
             read += len(messages)
             for message, record in reader.decoded(messages, registry):
                 if message.append_ns > at_ns + AROUND_NS:
