@@ -11,7 +11,6 @@ from typing import Any, Final
 from zlib import crc32
 
 import pytest
-from tests.streams.contention.test_detector import queue
 
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import EPOCH_NS, Simulation
@@ -36,6 +35,7 @@ from streams.links.health import ShardHealth
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.route_table import RouteTable
 from tests.streams.alerts.test_shard_alerts import RULE, T0, slow
+from tests.streams.contention.test_detector import queue
 
 MS: Final = 1_000_000
 S: Final = 1_000_000_000

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
 from fabrictime.bench.detect.link_evidence import ProbedFleet
 from fabrictime.bench.detect.live_links import LiveLinks
-from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
 from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.ids import cable_id
