@@ -14,11 +14,10 @@ from typing import Any, Final, cast
 
 from schemas import codec
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
-from schemas.kafka.partitioning import owns
 from schemas.kafka.start import since
 from schemas.records import Decision
-from schemas.validation import EPOCH_AHEAD_MS
 from schemas.topics import DECISIONS, POLICY_CYCLES
+from schemas.validation import EPOCH_AHEAD_MS
 from streams.alerts.ordered_inputs import Message
 from streams.policy.cycle import Outgoing
 from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, CycleOutput, PolicyInputs, read_from
@@ -78,7 +77,7 @@ class PolicyStage:
             inputs = PolicyInputs(
                 epoch,
                 reader.ends,
-                lambda shard: owns(shard, count, numbers),
+                lambda shard: self.partitions.owns(shard, count),
                 default_shard=self.context.settings.default_shard,
                 topology=self.context.topology,
                 registry=registry,

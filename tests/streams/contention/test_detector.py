@@ -479,7 +479,7 @@ def test_repeated_and_older_windows_change_nothing_and_parts_make_one():
         ({"rate_bps": -5.0}, "rate_bps -5.0"),
         ({"rate_bps": 1e300}, "rate_bps 1e+300"),
         ({"busy_share": 1.5}, "busy_share 1.5"),
-        ({"links": ["leaf1"]}, "hops 'leaf1'"),
+        ({"links": ["leaf1"]}, "links 'leaf1'"),
     ],
 )  # fmt: skip
 def test_a_flow_that_cannot_be_is_left_out_and_told(change, says, caplog):
