@@ -1,4 +1,4 @@
-"""The tabs Contention and Alerts as their user sees them: Chromium on a page that reads a real log."""
+"""The Contention and Alerts tabs in Chromium, on a page that reads a real log."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ def click_row(browser: Any, test: str, words: str) -> None:
     )
 
 
-def test_empty_tabs_say_what_is_needed(fabric: Any, show: Any, browser: Any, until: Any) -> None:
+def test_empty_tabs_explain_the_missing_inputs(fabric: Any, show: Any, browser: Any, until: Any) -> None:
     page = show("contention")
-    until("said", lambda: browser.text("bars-empty").startswith("No contention told yet: it takes inferred"))
+    until("said", lambda: browser.text("bars-empty").startswith("No contention window yet"))
     until("time without bars", lambda: (browser.last("bars") or {}).get("bars") == [])
     show("alerts")
-    until("said", lambda: browser.text("alerts-empty").startswith("No alert yet: they are raised once"))
+    until("said", lambda: browser.text("alerts-empty").startswith("No alert yet. Alerts are raised"))
     assert browser.text("badge") == ""
     calm(browser, page)
 
 
-def test_a_standing_queue_is_a_bar_and_leads_to_flows_job_and_link(
+def test_an_active_window_is_a_bar_with_flows_job_and_link(
     fabric: Any, show: Any, browser: Any, until: Any
 ) -> None:
     page = show("contention")
@@ -87,10 +87,10 @@ def test_a_standing_queue_is_a_bar_and_leads_to_flows_job_and_link(
     fabric.publish(("fabric.contention", link, window), ("fabric.contention", other, closed))
     until("told", lambda: words == browser.text("window-text"))
     until("both bars", lambda: len((browser.last("bars") or {"bars": []})["bars"]) == 2)
-    assert browser.last("bars")["lanes"] == ["leaf1:swp4 → spine2:swp1", "leaf4:swp1 → h7:eth1"]
-    assert browser.text("bars-note").startswith("2 windows on 2 links, 1 stand")
+    assert browser.last("bars")["rows"] == ["leaf1:swp4 → spine2:swp1", "leaf4:swp1 → h7:eth1"]
+    assert browser.text("bars-note").startswith("2 windows on 2 links, 1 active")
     assert browser.text("window-kind") == "collision in the fabric, confidence 90%"
-    assert re.search(r"or as well\s+leaf1:swp5 → spine3:swp1", browser.text("window-figures"))
+    assert re.search(r"candidates\s+leaf1:swp5 → spine3:swp1", browser.text("window-figures"))
     for figure in ("h1/eth1 → h5/eth1", "500 Mbit/s", "50%", "llama"):
         assert figure in browser.text("window-flows")
     click_row(browser, "windows", "incast")
@@ -105,29 +105,27 @@ def test_a_standing_queue_is_a_bar_and_leads_to_flows_job_and_link(
     browser.js("document.querySelector('[data-testid=window-jobs] a').click()")
     until("the fabric", lambda: "/fabric" in browser.driver.current_url)
     until("its link", lambda: browser.text("link-title") == "leaf1:swp4 ⇄ spine2:swp1")
-    assert "contention leaf1 to spine2: 2 flows collide" in browser.text("about")
-    until("its job", lambda: browser.text("job-chip") == "llama: no more")
+    assert "contention leaf1 to spine2: 2 flows collide" in browser.text("notes")
+    until("its job", lambda: browser.text("job-chip") == "llama: stop showing")
     calm(browser, page)
 
 
-def test_what_changes_has_the_browser_render_nothing_else(
-    fabric: Any, show: Any, browser: Any, until: Any
-) -> None:
+def test_a_change_renders_nothing_else(fabric: Any, show: Any, browser: Any, until: Any) -> None:
     """An `update` of NiceGUI has it render the whole page: a tenth of a second on a busy machine."""
     page = show("contention")
     link = fabric.up("leaf1", 2)
     until("the tab listens", lambda: "No contention" in browser.text("bars-empty"))
 
-    def told(figure: int) -> None:
+    def update(figure: int) -> None:
         words = f"leaf1 to spine2: 2 flows collide, {figure} µs deep"
         fabric.publish(("fabric.contention", link, fabric.contention(link, text=words, jobs=["llama"])))
         until("told", lambda: browser.text("window-text") == words)
         until("its row", lambda: "collision" in browser.text("windows"))
 
-    told(1)
+    update(1)
     browser.js("window.ftUpdates = 0; window.socket.on('update', () => { window.ftUpdates++; })")
-    told(2)
-    told(3)
+    update(2)
+    update(3)
     assert browser.js("return window.ftUpdates") == 0
     calm(browser, page)
 
@@ -187,8 +185,8 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
     fabric.publish(("fabric.alerts", alert["subject"], cleared))
     until("counted no more", lambda: browser.text("badge") == "")
     until("listed as cleared", lambda: "cleared" in browser.text("alerts"))
-    browser.toggle("listed", "standing")
-    until("no row", lambda: browser.text("alerts-empty") == "No alert stands.")
+    browser.toggle("listed", "active")
+    until("no row", lambda: browser.text("alerts-empty") == "No alert is active.")
     show("alerts", f"?alert={alert['alert_id']}".replace(">", "%3E").replace("<", "%3C"))
     until("opened by its address", lambda: browser.text("alert-title") == words)
     browser.js("document.querySelector('[data-testid=alert-links] a').click()")
@@ -217,13 +215,13 @@ def test_names_from_the_network_are_shown_and_never_run(
     html = browser.js(
         "const d = document.querySelector('[data-testid=fabric]').ft.drawer;"
         "const e = document.createElement('div');"
-        "d.plan.cables.forEach((_, k) => { e.innerHTML += d.tip({what: 'cable', k}); });"
-        "d.plan.nodes.forEach((_, k) => { e.innerHTML += d.tip({what: 'node', k}); });"
-        "d.plan.nics.forEach((_, k) => { e.innerHTML += d.tip({what: 'nic', k}); });"
+        "d.plan.cables.forEach((_, k) => { e.innerHTML += d.tip({kind: 'cable', k}); });"
+        "d.plan.nodes.forEach((_, k) => { e.innerHTML += d.tip({kind: 'node', k}); });"
+        "d.plan.nics.forEach((_, k) => { e.innerHTML += d.tip({kind: 'nic', k}); });"
         "document.body.append(e); return e.querySelectorAll('img').length"
     )
     assert html == 0
     click_row(browser, "trouble", "src=x")
     until("its panel", lambda: "<img src=x" in browser.text("link-text"))
-    until("what is about it", lambda: "<img src=x" in browser.text("about"))
+    until("what is about it", lambda: "<img src=x" in browser.text("notes"))
     assert browser.js("return window.hacked ?? null") is None
