@@ -42,12 +42,12 @@ def calm(browser: Any, page: Any) -> None:
     assert "Traceback" not in page.process.log.read_text()
 
 
-def click_row(browser: Any, test: str, words: str) -> None:
+def click_row(browser: Any, test: str, expected: str) -> None:
     browser.js(
         "[...document.querySelectorAll(`[data-testid=${arguments[0]}] tbody tr`)]"
         ".find((r) => r.innerText.includes(arguments[1])).click()",
         test,
-        words,
+        expected,
     )
 
 
@@ -110,8 +110,8 @@ def test_a_move_shows_cause_action_and_effect(fabric: Any, show: Any, browser: A
     report(fabric, flow, 2, **after)
     until("its effect", lambda: "20.0 Mbit/s → 640 Mbit/s" in browser.text("actions"))
     row = browser.text("actions")
-    for words in ("h1 sock:17", "is down", "move, port 50017 → 50018", "12.0 ms", "900 µs → 80.0 µs"):
-        assert words in row
+    for expected in ("h1 sock:17", "is down", "move, port 50017 → 50018", "12.0 ms", "900 µs → 80.0 µs"):
+        assert expected in row
     until("its figures", lambda: "3.00 ms of it SOCKET" in browser.text("action-figures"))
     assert "leaf1:swp3 → spine1:swp1" in browser.text("action-figures")
     assert browser.text("action-title") == "h1 sock:17"

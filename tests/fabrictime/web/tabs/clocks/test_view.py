@@ -89,8 +89,8 @@ def test_the_fleets_clocks_are_listed_and_drawn(history: Any, show: Any, browser
     events = browser.text("events")
     assert "STEP +1.50 µs" in events
     assert "FALSETICKER 250 ns rms" in events
-    for words in ("h1/eth0 → h2/eth0", "-412 ns", "3.50 ns", "5%"):
-        assert words in browser.text("suspects")
+    for expected in ("h1/eth0 → h2/eth0", "-412 ns", "3.50 ns", "5%"):
+        assert expected in browser.text("suspects")
     assert browser.text("mesh-note").startswith("12 NICs, 24 directed pairs; 1 suspect pair, worst h1/eth0")
 
     def drawn() -> list[str]:
@@ -115,19 +115,19 @@ def test_hovering_names_the_clock_the_nic_and_the_suspect_s_figures(
     until("the strip", lambda: len(browser.last("strip")["points"]) == 12)
     browser.hover_point("strip", "clocks", 1)
     tip = until("the strip's tooltip", lambda: browser.tip("strip"))
-    for words in ("h3/ptp0", "HOLDOVER", "± 700 ns"):
-        assert words in tip
+    for expected in ("h3/ptp0", "HOLDOVER", "± 700 ns"):
+        assert expected in tip
     node = [n[0] for n in browser.last("mesh")["nodes"]].index("h1/eth0")
     browser.hover_point("mesh", "nics", node)
     tip = until("the mesh's tooltip", lambda: browser.tip("mesh"))
-    for words in ("h1/eth0", "h1/ptp0", "± 11.0 ns", "suspect pairs"):
-        assert words in tip
+    for expected in ("h1/eth0", "h1/ptp0", "± 11.0 ns", "suspect pairs"):
+        assert expected in tip
     suspect = browser.js(
         "const d = document.querySelector('[data-testid=mesh]').ft.drawer;"
         "return d.tip({seriesId: 'suspects', dataIndex: 0}) + d.tip({seriesId: 'pairs', dataIndex: 0})"
     )
-    for words in ("-412 ns ± 3.50 ns", "back is 824 ns slower than out", "5%", "smallest round trip"):
-        assert words in suspect
+    for expected in ("-412 ns ± 3.50 ns", "back is 824 ns slower than out", "5%", "smallest round trip"):
+        assert expected in suspect
     calm(browser, page)
 
 

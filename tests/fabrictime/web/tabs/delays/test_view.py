@@ -81,8 +81,8 @@ def test_the_heat_map_shows_a_known_pair_and_a_click_opens_its_series(
             ".map((e) => e.innerText).find((t) => t.includes('p50')) || ''"
         ),
     )
-    for word in ("h1/eth1 → h2/eth0", "73.7 µs", "81.8 µs", "± 800 ns", "100 of 2100 (4.8%)"):
-        assert word in tip
+    for expected in ("h1/eth1 → h2/eth0", "73.7 µs", "81.8 µs", "± 800 ns", "100 of 2100 (4.8%)"):
+        assert expected in tip
 
     browser.click_cell("h1/eth1", "h2/eth0")
     until("the pair's title", lambda: browser.text("pair-title") == "h1/eth1 → h2/eth0")
@@ -100,7 +100,7 @@ def test_the_heat_map_shows_a_known_pair_and_a_click_opens_its_series(
     assert browser.errors() == []
 
 
-def test_metric_direction_and_span_change_what_is_shown(
+def test_metric_direction_and_span_change_the_heat_map(
     small: Any, show: Any, browser: Any, until: Any
 ) -> None:
     start = now_ns() - 70 * S

@@ -203,8 +203,8 @@ def test_a_switch_opens_its_cables_and_a_hover_names_a_nic(
         click=True,
     )
     until("its cables", lambda: browser.text("node-title") == "leaf2")
-    for words in ("h3:eth1", "spine1:swp2", "spine4:swp2"):
-        assert words in browser.text("node-table")
+    for expected in ("h3:eth1", "spine1:swp2", "spine4:swp2"):
+        assert expected in browser.text("node-table")
     calm(browser, page)
 
 
