@@ -682,7 +682,8 @@ def test_a_cable_that_is_plugged_elsewhere_is_no_more_and_not_down(lost_ns: int)
     assert not gone & it.health.subjects.keys(), "forgotten, so that no page draws them"
     if lost_ns:
         assert any(
-            "no longer exists: its port is now on leaf1:" in text for text in [r["text"] for _, (_, r) in it.changes if r]
+            "no longer exists: its port is now on leaf1:" in text
+            for text in [r["text"] for _, (_, r) in it.changes if r]
         )
     for links, was in zip((it.probes.book._forward, it.probes.book._reverse), before, strict=True):
         links.update(was)
