@@ -26,12 +26,12 @@ from streams.runtime.assignment import KeyedState, Message, PartitionState
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import partition_count, read_tail
 from streams.runtime.shard_stage import ShardStage
+from streams.runtime.units import NS_PER_MS
 
 __all__ = ["ClockStage"]
 
 log = logging.getLogger(__name__)
 
-NS_PER_MS: Final = 1_000_000
 CHECK_S: Final = 0.02
 """s between two checks for windows whose grace period has ended."""
 TAIL_RECORDS: Final = 200

@@ -37,9 +37,17 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
             others = [name for name in names if name != nic.nic]
             fleet = probers(fabric, {nic.nic: others}, rate_pps=100.0, paths=PATHS + SPARE, spare=SPARE)
             settings = ProbeSettings(
-                key_file="unused", paths=PATHS, retrace_s=600, rate_pps=100, singles=0, flow_gap_ms=GAP_MS,
-                flow_paths=SPARE, flow_pps=2000, path_candidates=48, topology_file=file,
-            )  # fmt: skip
+                key_file="unused",
+                paths=PATHS,
+                retrace_s=600,
+                rate_pps=100,
+                singles=0,
+                flow_gap_ms=GAP_MS,
+                flow_paths=SPARE,
+                flow_pps=2000,
+                path_candidates=48,
+                topology_file=file,
+            )
 
             def opener(of: Any) -> Any:
                 return lambda ports: fabric.open_in(
@@ -49,26 +57,33 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
             book = RouteTable()
             watches = {
                 each.nic: ProbeRouteTracer(
-                    fleet.engines[each.nic], settings, nic=each.nic, shard="fabric", address=each.address,
+                    fleet.engines[each.nic],
+                    settings,
+                    nic=each.nic,
+                    shard="fabric",
+                    address=each.address,
                     put=lambda topic, key, value: book.take(key.encode(), value),
                     open_candidates=opener(each) if each is nic else None,
                 )
                 for each in fabric.nics()
-            }  # fmt: skip
+            }
             engine, watch = fleet.engines[nic.nic], watches[nic.nic]
-            aimer = FlowProber(engine, settings, watch, ScheduleFollower(engine, nic.nic, slot_of(settings)), nic.nic)
+            aimer = FlowProber(
+                engine, settings, watch, ScheduleFollower(engine, nic.nic, slot_of(settings)), nic.nic
+            )
 
             def meet() -> None:
                 records = {
                     each.nic: {
-                        "nic": each.nic, "addresses": [each.address],
+                        "nic": each.nic,
+                        "addresses": [each.address],
                         "first_hop": watches[each.nic].first_hop,
                         "path_ports": list(fleet.engines[each.nic].path_ports),
                     }
                     for each in fabric.nics()
-                }  # fmt: skip
+                }
                 for each in watches.values():
-                    each.meet(records)
+                    each.set_fleet(records)
 
             # to two peers, by each spine: more ways than the paths' two ports can go
             flows: dict[tuple[str, tuple[str, ...]], int] = {}
@@ -81,11 +96,18 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                 return {
                     "whole": True,
                     "flows": [
-                        {"flow_id": f"f{port}{peer}", "state": "OPEN", "nic": nic.nic, "peer": peer,
-                         "source_port": port, "links": list(links), "rate_bps": 1e6}
+                        {
+                            "flow_id": f"f{port}{peer}",
+                            "state": "OPEN",
+                            "nic": nic.nic,
+                            "peer": peer,
+                            "source_port": port,
+                            "links": list(links),
+                            "rate_bps": 1e6,
+                        }
                         for (peer, links), port in live.items()
                     ],
-                }  # fmt: skip
+                }
 
             meet()
             batches: list[Any] = []
@@ -94,24 +116,24 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                 began_s, told_s = time.monotonic(), 0.0
                 while not until():
                     now_s = time.monotonic()
-                    assert now_s - began_s < limit_s, (aimer.aims, watch.known())
+                    assert now_s - began_s < limit_s, (aimer.targets, watch.known_routes())
                     if now_s > told_s + 0.2:
                         told_s = now_s
-                        aimer.take(nic.host, report(live), 0)
-                    aimer.keep(now_s)
+                        aimer.on_report(nic.host, report(live), 0)
+                    aimer.refresh(now_s)
                     for name, each in watches.items():
                         batch = fleet.engines[name].drain()
                         if each is watch:
                             batches.append(batch)
                         each.tick(now_s)
-                    if any(each.news for each in watches.values()):
+                    if any(each.announcement_changed for each in watches.values()):
                         for each in watches.values():
-                            each.news = False
+                            each.announcement_changed = False
                         meet()
                     time.sleep(0.01)
 
-            run(lambda: len(aimer.aims.rates_pps()) == len(flows), flows)
-            aims = aimer.aims
+            run(lambda: len(aimer.targets.rates_pps()) == len(flows), flows)
+            aims = aimer.targets
             went = {
                 (peer, tuple(truth.likely_path_of(nic.nic, peer, port, PORT))): port
                 for peer, port in aims.rates_pps()
@@ -131,7 +153,7 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                 for at, (peer, port) in enumerate(zip(batch.peers, batch.path.tolist(), strict=True)):
                     looked[peer, port] += int(batch.start[at + 1] - batch.start[at])
             spare = set(engine.all_ports) - set(engine.path_ports)
-            run(lambda: not aimer.aims.shots, {})
+            run(lambda: not aimer.targets.probes, {})
             flow_probes = engine.counters()["flow_probes"]
             sent = engine.counters()["requests_sent"]
             run(lambda: engine.counters()["requests_sent"] > sent + 30, {})

@@ -20,15 +20,15 @@ RATE = 20_000_000
 
 def test_flows_are_told_with_their_job_and_within_a_tenth_of_their_rate(inside):
     def body() -> Any:
-        from producers.flows.service import Addresses, FlowReporter
+        from producers.flows.service import AddressTable, FlowReporter
         from producers.settings import FlowSettings
 
         with TemporaryDirectory() as directory:
             sockets = Path(directory) / "flows.sock"
             with Testbed(SMALL, registrations=sockets) as testbed:
-                addresses = Addresses()
+                addresses = AddressTable()
                 for nic in testbed.fabric.nics():
-                    addresses.take(nic.nic, {"addresses": [nic.address]}, 0)
+                    addresses.update(nic.nic, {"addresses": [nic.address]}, 0)
                 reporter = FlowReporter(FlowSettings(socket=sockets), fabric_nics(testbed.fabric), addresses)
                 start = testbed.traffic.start
                 flows = [
@@ -38,7 +38,7 @@ def test_flows_are_told_with_their_job_and_within_a_tenth_of_their_rate(inside):
                 told: dict[str, list[dict[str, Any]]] = {}
 
                 def look(whole: bool) -> None:
-                    reporter.look()
+                    reporter.read()
                     for record in reporter.report(whole):
                         for flow in record["flows"]:
                             told.setdefault(flow["flow_id"], []).append(flow | {"host": record["host"]})

@@ -46,9 +46,9 @@ class Watch:
             evidence = engine.evidence()
             self.events.append((name, evidence))
             self.trouble[name] |= set(trouble_of(evidence))
-            for news in evidence.ways:
+            for news in evidence.paths:
                 way = (name, news.peer, news.path)
-                self.row[way] = news.in_a_row
+                self.row[way] = news.loss_streak
                 for count, more in (
                     (self.lost, news.lost),
                     (self.answered, news.answered),
@@ -112,7 +112,7 @@ def test_a_blackhole_is_told_of_exactly_the_paths_that_cross_it(inside, probers,
                 watch.answered.clear()
                 living = watch.until(lambda: watch.answered.keys() >= ways - crossed)
                 dead = watch.dead()
-                timeouts = [n.timeout_ns for _, e in watch.events for n in e.ways if n.in_a_row]
+                timeouts = [n.timeout_ns for _, e in watch.events for n in e.paths if n.loss_streak]
                 testbed.faults.clear()
                 healed = watch.until(lambda: not watch.dead() and watch.answered.keys() >= ways)
                 return ways, crossed, told, living, dead, healed, min(timeouts)
@@ -174,8 +174,13 @@ def test_a_peer_that_dies_is_told_on_all_its_paths_and_by_all_who_ask_it(inside,
                 ways = {(a, gone, FIRST_PATH_PORT + p) for a in names if a != gone for p in range(PATHS)}
                 told = watch.until(lambda: watch.dead() >= ways)
                 watch.answered.clear()
-                others = {(a, b, FIRST_PATH_PORT + p) for a in names for b in names for p in range(PATHS)
-                          if a != b and gone not in (a, b)}  # fmt: skip
+                others = {
+                    (a, b, FIRST_PATH_PORT + p)
+                    for a in names
+                    for b in names
+                    for p in range(PATHS)
+                    if a != b and gone not in (a, b)
+                }
                 living = watch.until(lambda: watch.answered.keys() >= others)
                 return told, living, watch.dead() == ways
             finally:
@@ -203,16 +208,22 @@ def test_a_queue_that_stands_makes_late_answers_and_no_dead_paths(inside, prober
                 # 2 x 10.5 Mbit/s into a port of 20: its queue grows for a second, up to 60 ms
                 flows = [
                     testbed.traffic.start(
-                        FlowSpec(source=source, destination="h4", rate_bps=10_500_000, duration_s=1.2,
-                                 protocol="udp", sport=sport)
+                        FlowSpec(
+                            source=source,
+                            destination="h4",
+                            rate_bps=10_500_000,
+                            duration_s=1.2,
+                            protocol="udp",
+                            sport=sport,
+                        )
                     )
                     for source, sport in (("h1", 40_001), ("h2", 40_002))
-                ]  # fmt: skip
+                ]
                 for flow in flows:
                     flow.wait()
                 assert watch.until(lambda: len(watch.answered) >= 48 and min(watch.answered.values()) > 40)
                 into = [way for way in watch.answered if way[1] == "h4/eth1"]
-                worst = max((n.in_a_row for _, e in watch.events for n in e.ways), default=0)
+                worst = max((n.loss_streak for _, e in watch.events for n in e.paths), default=0)
                 stayed = sum(watch.lost.values()) - sum(watch.late.values())
                 return worst, stayed, sum(watch.answered.values()), watch.dead(), len(into)
             finally:
@@ -286,7 +297,7 @@ def test_hogs_beside_the_agents_make_trouble_and_no_dead_paths_without_it(inside
                     hogs.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
                 watch.forget()
                 assert watch.until(lambda: len(watch.answered) >= 48 and min(watch.answered.values()) > 60)
-                dead = {(name, n.peer) for name, e in watch.events for n in e.ways if n.in_a_row >= 3}
+                dead = {(name, n.peer) for name, e in watch.events for n in e.paths if n.loss_streak >= 3}
                 starved = {name for name, trouble in watch.trouble.items() if "STARVED" in trouble}
                 for hog in hogs:
                     hog.kill()
