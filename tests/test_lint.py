@@ -21,8 +21,11 @@ pytestmark = pytest.mark.xdist_group("lint")
 def tracked(*suffixes):
     listed = subprocess.run(
         ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-co", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if listed.returncode:
         pytest.skip(f"not a git checkout: {listed.stderr.strip()}")
     paths = [ROOT / name for name in listed.stdout.splitlines()]

@@ -163,6 +163,9 @@ def _judged(target: Target | None, value: Value) -> dict[str, Any]:
         return {"value": None, "unit": unit, "target": wanted, "met": met, "reason": figure.reason}
     met = None if target is None else target.met(figure.value)
     judged: dict[str, Any] = {
-        "value": figure.value, "unit": unit or figure.unit, "target": wanted, "met": met
-    }  # fmt: skip
+        "value": figure.value,
+        "unit": unit or figure.unit,
+        "target": wanted,
+        "met": met,
+    }
     return judged if figure.note is None else judged | {"note": figure.note}

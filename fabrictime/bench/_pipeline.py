@@ -103,9 +103,12 @@ def service(module: str, settings: Mapping[str, Any], folder: Path) -> Iterator[
 def embedded_log(folder: Path, partitions: int = 8) -> Iterator[str]:
     """Run the embedded log with the project's topics; gives its address."""
     settings = {
-        "directory": str(folder / "log"), "port": 0, "partitions": partitions, "min_free_bytes": 0,
+        "directory": str(folder / "log"),
+        "port": 0,
+        "partitions": partitions,
+        "min_free_bytes": 0,
         "group_join_delay_ms": 50,
-    }  # fmt: skip
+    }
     with service("fabrictime.log", settings, folder) as log:
         deadline = time.monotonic() + 5
         while not log.status and time.monotonic() < deadline:

@@ -174,11 +174,12 @@ def _print_held(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set
     for each in suppressed:
         if each not in shown:
             print(
-                json.dumps(suppressed_record(each), allow_nan=False) if wanted.as_json
+                json.dumps(suppressed_record(each), allow_nan=False)
+                if wanted.as_json
                 else f"{action_text.time_text(each.since_ns)} HELD {each.flow_id}: "
                 f"{action_text.action_text(each)}; {action_text.LIMIT_TEXTS.get(each.cause, each.cause)}",
                 flush=True,
-            )  # fmt: skip
+            )
     return set(suppressed)
 
 
@@ -189,7 +190,7 @@ def suppressed_record(suppressed: SuppressedAction) -> dict[str, Any]:
         "reason": suppressed.reason._asdict(),
         "cause_text": action_text.LIMIT_TEXTS.get(suppressed.cause, suppressed.cause),
         "reason_text": action_text.suppressed_cause(suppressed),
-    }  # fmt: skip
+    }
 
 
 def as_json(acts: Acts, wanted: Wanted, now_ns: int) -> str:
@@ -279,17 +280,20 @@ def held_back(
     if not suppressed:
         told = any(shard.suppressed is not None for shard in state.shards.values())
         return [
-            Text("nothing is held back", "green") if told
+            Text("nothing is held back", "green")
+            if told
             else Text("policy has not told what it holds back", "yellow")
-        ]  # fmt: skip
+        ]
     table = Table(box=None, pad_edge=False)
     for title in ("flow", "would", "because", "held back"):
         table.add_column(title, no_wrap=title in ("flow", "would"))
     for each in suppressed[:room]:
         table.add_row(
-            Text(action_text.flow_text(each.flow_id)), Text(action_text.action_text(each)),
-            Text(action_text.suppressed_cause(each)), Text(action_text.suppressed_text(each, now_ns)),
-        )  # fmt: skip
+            Text(action_text.flow_text(each.flow_id)),
+            Text(action_text.action_text(each)),
+            Text(action_text.suppressed_cause(each)),
+            Text(action_text.suppressed_text(each, now_ns)),
+        )
     found: list[RenderableType] = [Text(f"{len(suppressed):,} held back", "bold"), table]
     if len(suppressed) > room:
         found.append(Text(f"and {len(suppressed) - room:,} more", "dim"))

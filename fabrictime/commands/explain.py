@@ -93,10 +93,12 @@ def find(text: str, flows: Mapping[str, Record], others: Iterable[str] = ()) -> 
         return text
     before, colon, port = text.rpartition(":")
     found = {
-        name for name, flow in flows.items()
-        if colon and port == str(flow["source_port"])
+        name
+        for name, flow in flows.items()
+        if colon
+        and port == str(flow["source_port"])
         and before in ("", flow["source_address"], name.partition("/")[0], flow["nic"])
-    }  # fmt: skip
+    }
     found = found or {name for name in (*flows, *others) if action_text.matches(text, name)}
     if len(found) == 1:
         return found.pop()
@@ -152,18 +154,20 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
     subject = None if number is None else state.subject_of(number)
     queue = None if number is None else state.queues.newest(number)
     windows = [
-        each for each in state.contention.values()
+        each
+        for each in state.contention.values()
         if is_active(each, now_ns) and (each["link"] == link or link in each["candidates"])
-    ]  # fmt: skip
+    ]
     record = None if subject is None else subject.record
     return {
-        "link": link, "state": "UNKNOWN" if number is None else STATES[state.state(number)],
+        "link": link,
+        "state": "UNKNOWN" if number is None else STATES[state.state(number)],
         "text": "" if record is None or record["state"] == "UP" else record["text"],
         "depth_bytes": None if queue is None or not queue.rate_bps else queue.mean_bytes,
         "wait_ns": None if queue is None else queue.delay_ns(queue.mean_bytes),
         "utilisation": None if queue is None else queue.utilisation,
         "contention": [each["text"] for each in windows],
-    }  # fmt: skip
+    }
 
 
 def _others(
@@ -185,11 +189,17 @@ def _others(
         loads = [each["utilisation"] for each in told_links if each["utilisation"] is not None]
         waits = [each["wait_ns"] for each in told_links if each["wait_ns"] is not None]
         ranks = [ranked.index(port) + 1 for port in ports if port in ranked]
-        found.append({
-            "rank": min(ranks, default=None), "ports": ports, "links": list(links),
-            "state": worst["state"], "detected_by": worst["text"], "busiest": max(loads, default=None),
-            "wait_ns": max(waits, default=None),
-        })  # fmt: skip
+        found.append(
+            {
+                "rank": min(ranks, default=None),
+                "ports": ports,
+                "links": list(links),
+                "state": worst["state"],
+                "detected_by": worst["text"],
+                "busiest": max(loads, default=None),
+                "wait_ns": max(waits, default=None),
+            }
+        )
     found.sort(
         key=lambda each: (each["rank"] or 1 << 30, STATES.index(each["state"]), each["busiest"] or 0.0)
     )
@@ -331,10 +341,13 @@ def _ways_table(ways: Sequence[Mapping[str, Any]]) -> RenderableType:
         over = ", ".join(map(arrow, inner)) + (f": {each['detected_by']}" if each["detected_by"] else "")
         busiest = "—" if each["busiest"] is None else percent_text(each["busiest"])
         table.add_row(
-            Text("—" if each["rank"] is None else str(each["rank"])), Text(ports),
-            Text(each["state"], _COLOURS.get(each["state"], "")), Text(delay_text(each["wait_ns"])),
-            Text(busiest), Text(over),
-        )  # fmt: skip
+            Text("—" if each["rank"] is None else str(each["rank"])),
+            Text(ports),
+            Text(each["state"], _COLOURS.get(each["state"], "")),
+            Text(delay_text(each["wait_ns"])),
+            Text(busiest),
+            Text(over),
+        )
     return table
 
 

@@ -32,9 +32,15 @@ CLEARED_SHOWN_S: Final = 3600.0
 _STATES: Final = ("DOWN", "GREY", "FLAPPING", "UP", "UNKNOWN")
 _SEVERITIES: Final = ("CRITICAL", "WARNING", "INFO")
 _COLOURS: Final = {
-    "DOWN": "red", "GREY": "yellow", "FLAPPING": "magenta", "UP": "green", "CRITICAL": "red",
-    "WARNING": "yellow", "RAISED": "red", "CLEARED": "green",
-}  # fmt: skip
+    "DOWN": "red",
+    "GREY": "yellow",
+    "FLAPPING": "magenta",
+    "UP": "green",
+    "CRITICAL": "red",
+    "WARNING": "yellow",
+    "RAISED": "red",
+    "CLEARED": "green",
+}
 
 
 class Board:
@@ -62,9 +68,10 @@ class Board:
     def rows(self, patterns: Sequence[str] = (), *, everything: bool = False) -> list[Record]:
         """Return the unhealthy subjects, or all, that match one of `patterns`; the worst first."""
         found = [
-            r for r in self._records.values()
+            r
+            for r in self._records.values()
             if (everything or self.kind.wrong(r)) and (not patterns or _named(r, patterns))
-        ]  # fmt: skip
+        ]
         return sorted(found, key=self.kind.order)
 
 
@@ -100,7 +107,9 @@ def _loss(record: Record) -> str:
 
 KINDS: Final[Mapping[str, Kind]] = {
     "links": Kind(
-        LINK_HEALTH, "subject", "seq",
+        LINK_HEALTH,
+        "subject",
+        "seq",
         lambda r: r["state"] != "UP",
         lambda r: (_STATES.index(r["state"]), -r["since_ns"], natural(r["subject"])),
         lambda r: f"{_at(r['evaluated_ns'])} {r['state']} {r['text']}",
@@ -117,7 +126,9 @@ KINDS: Final[Mapping[str, Kind]] = {
         "no link, NIC or host is known to be anything but UP",
     ),
     "alerts": Kind(
-        ALERTS, "alert_id", "update",
+        ALERTS,
+        "alert_id",
+        "update",
         lambda r: r["state"] == "RAISED",
         lambda r: (r["state"] != "RAISED", _SEVERITIES.index(r["severity"]), -r["raised_ns"], r["alert_id"]),
         lambda r: f"{_at(r['updated_ns'])} {r['state']} {r['severity']} {r['kind']} {r['text']}",
@@ -133,7 +144,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         ),
         "no alert stands",
     ),
-}  # fmt: skip
+}
 
 
 # ------------------------------------------------------------------------------------------ the log

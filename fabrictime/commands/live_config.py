@@ -24,9 +24,18 @@ from streams.runtime.live_config import EVERYONE
 from streams.runtime.thresholds import THRESHOLDS, Thresholds, check_value
 
 __all__ = [
-    "Line", "LiveRecords", "begin_acting", "changed", "differences", "held", "lines", "parse_rule", "resumed",
-    "too_wide", "with_rule",
-]  # fmt: skip
+    "Line",
+    "LiveRecords",
+    "begin_acting",
+    "changed",
+    "differences",
+    "held",
+    "lines",
+    "parse_rule",
+    "resumed",
+    "too_wide",
+    "with_rule",
+]
 
 MODES: Final = ("OBSERVE", "ACT", "UNKNOWN")
 ACTIONS: Final = ("REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE")
@@ -37,10 +46,17 @@ REVERT_AHEAD_NS: Final = 1_000_000_000
 """By how much an order to revert names a later moment than now: clocks that disagree leave nothing out, and
 nothing is applied meanwhile."""
 PLAIN: Final[dict[str, Any]] = {
-    "mode": "UNKNOWN", "thresholds": [], "latency_rules": [], "allowed_actions": [],
-    "max_actions_per_s": None, "max_moved_share": None, "protected_jobs": [], "slices": [],
-    "revert_before_ns": None, "paused_mode": "",
-}  # fmt: skip
+    "mode": "UNKNOWN",
+    "thresholds": [],
+    "latency_rules": [],
+    "allowed_actions": [],
+    "max_actions_per_s": None,
+    "max_moved_share": None,
+    "protected_jobs": [],
+    "slices": [],
+    "revert_before_ns": None,
+    "paused_mode": "",
+}
 """The value of a record, and the value in force without one."""
 LIMITS: Final = (
     "mode",
@@ -313,10 +329,12 @@ def _next(record: Mapping[str, Any] | None, host: str) -> dict[str, Any]:
         raise ValueError(f"host {host!r}: expected a host's name or *")
     old = record or {"version": 0}
     return {
-        **copy.deepcopy({**PLAIN, **old}), "host": host,
-        "version": old["version"] + 1 if old["version"] < MAX_VERSION else 1, "at_ns": time.time_ns(),
+        **copy.deepcopy({**PLAIN, **old}),
+        "host": host,
+        "version": old["version"] + 1 if old["version"] < MAX_VERSION else 1,
+        "at_ns": time.time_ns(),
         "by": f"{getpass.getuser()}@{socket.gethostname()}",
-    }  # fmt: skip
+    }
 
 
 def _checked(found: dict[str, Any], record: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -374,10 +392,13 @@ class LiveRecords:
 
 def _limits_json(limits: Limits) -> dict[str, Any]:
     return {
-        "mode": "ACT" if limits.act else "OBSERVE", "allowed_actions": sorted(limits.allowed),
-        "max_actions_per_s": limits.max_actions_per_s, "max_moved_share": limits.max_moved_share,
-        "protected_jobs": sorted(limits.protected_jobs), "config_version": limits.version,
-    }  # fmt: skip
+        "mode": "ACT" if limits.act else "OBSERVE",
+        "allowed_actions": sorted(limits.allowed),
+        "max_actions_per_s": limits.max_actions_per_s,
+        "max_moved_share": limits.max_moved_share,
+        "protected_jobs": sorted(limits.protected_jobs),
+        "config_version": limits.version,
+    }
 
 
 def as_json(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: str = EVERYONE) -> str:
@@ -408,15 +429,26 @@ def show(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: 
     if not console.is_terminal:
         console = Console(width=200)
     table = Table(box=None, pad_edge=False)
-    for title, side in (("threshold", "left"), ("value", "right"), ("default", "right"), ("takes", "right"),
-                        ("set by", "left"), ("what it is", "left")):  # fmt: skip
+    for title, side in (
+        ("threshold", "left"),
+        ("value", "right"),
+        ("default", "right"),
+        ("takes", "right"),
+        ("set by", "left"),
+        ("what it is", "left"),
+    ):
         table.add_column(title, justify=side, no_wrap=title != "what it is")  # type: ignore[arg-type]
     for line in found:
         style = "bold" if line.set_by is not None else ""
         table.add_row(
-            line.name, f"{line.value:g}", f"{line.default:g}", f"{line.least:g} to {line.most:g}",
-            line.set_by or "-", line.doc, style=style,
-        )  # fmt: skip
+            line.name,
+            f"{line.value:g}",
+            f"{line.default:g}",
+            f"{line.least:g} to {line.most:g}",
+            line.set_by or "-",
+            line.doc,
+            style=style,
+        )
     console.print(table, highlight=False)
     for key in sorted(records):
         for rule in records[key]["latency_rules"]:

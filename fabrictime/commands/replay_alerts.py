@@ -25,9 +25,18 @@ from streams.alerts.ordered_inputs import AlertInputs, Message, read_from
 from streams.runtime.live_config import LiveConfig
 
 __all__ = [
-    "Difference", "LogReader", "Replayed", "Span", "as_json", "compare", "lines_of", "main", "parse_time",
-    "read_all", "shown",
-]  # fmt: skip
+    "Difference",
+    "LogReader",
+    "Replayed",
+    "Span",
+    "as_json",
+    "compare",
+    "lines_of",
+    "main",
+    "parse_time",
+    "read_all",
+    "shown",
+]
 
 Record = dict[str, Any]
 Alerts = dict[tuple[str, int], tuple[Record, int]]
@@ -239,10 +248,15 @@ def main(
 
     def begin() -> AlertInputs:
         made = AlertInputs(
-            past.values(), default_shard=default_shard, topology=topology, registry=registry,
-            window_ns=window_ns, events_from_ns=since[LINKS.name], delays_from_ns=since[DELAYS.name],
+            past.values(),
+            default_shard=default_shard,
+            topology=topology,
+            registry=registry,
+            window_ns=window_ns,
+            events_from_ns=since[LINKS.name],
+            delays_from_ns=since[DELAYS.name],
             log_offset_ns=_log_offset_ns(waiting, registry),
-        )  # fmt: skip
+        )
         last: dict[str, Message] = {}
         for message in sorted(waiting):
             if message.topic == LINK_HEALTH.name and message.append_ns < since[LINK_HEALTH.name]:
@@ -279,10 +293,13 @@ def main(
         log.close()
     progress(taken, span.to_ns)
     return Replayed(
-        span, alerts, compare(span, live, again),
-        sum(span.from_ns <= at_ns < span.to_ns for _, at_ns in live.values()), taken,
+        span,
+        alerts,
+        compare(span, live, again),
+        sum(span.from_ns <= at_ns < span.to_ns for _, at_ns in live.values()),
+        taken,
         time.monotonic() - began_s,
-    )  # fmt: skip
+    )
 
 
 def _log_offset_ns(messages: Iterable[Message], registry: codec.Registry | None) -> int:
@@ -299,15 +316,26 @@ def _log_offset_ns(messages: Iterable[Message], registry: codec.Registry | None)
 
 def as_json(found: Replayed) -> str:
     """Return the result as one line of JSON."""
-    return json.dumps({
-        "from_ns": found.span.from_ns, "to_ns": found.span.to_ns, "messages": found.messages,
-        "took_s": round(found.took_s, 3), "published": found.published, "alerts": found.alerts,
-        "differences": [
-            {"alert_id": d.alert_id, "update": d.update, "what": d.what,
-             "fields": {name: {"published": a, "replayed": b} for name, (a, b) in d.fields.items()}}
-            for d in found.differences
-        ],
-    }, allow_nan=False)  # fmt: skip
+    return json.dumps(
+        {
+            "from_ns": found.span.from_ns,
+            "to_ns": found.span.to_ns,
+            "messages": found.messages,
+            "took_s": round(found.took_s, 3),
+            "published": found.published,
+            "alerts": found.alerts,
+            "differences": [
+                {
+                    "alert_id": d.alert_id,
+                    "update": d.update,
+                    "what": d.what,
+                    "fields": {name: {"published": a, "replayed": b} for name, (a, b) in d.fields.items()},
+                }
+                for d in found.differences
+            ],
+        },
+        allow_nan=False,
+    )
 
 
 def lines_of(found: Replayed) -> list[str]:

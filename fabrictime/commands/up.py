@@ -290,9 +290,10 @@ def children(run: Run) -> list[Child | Step]:
     def service(name: str, kind: str, needs: tuple[str, ...], *more: str) -> Child:
         argv = python_child("fabrictime.runtime.service", kind, settings, *more)
         env = {
-            "PYTHONUNBUFFERED": "1", "TMPDIR": str(_temporary(run.directory)),
+            "PYTHONUNBUFFERED": "1",
+            "TMPDIR": str(_temporary(run.directory)),
             CONTROL_VARIABLE: str(run.config.actuators.control_path),
-        }  # fmt: skip
+        }
         return Child(name, argv, needs, env=env, **times)
 
     nodes: list[Child | Step] = []
@@ -458,9 +459,13 @@ def _explain(console: Any, supervisor: Supervisor, failure: ChildFailed) -> None
 
 
 async def _show_until(
-    run: Run, console: Any, supervisor: Supervisor, watcher: Watcher, stop: asyncio.Event,
+    run: Run,
+    console: Any,
+    supervisor: Supervisor,
+    watcher: Watcher,
+    stop: asyncio.Event,
     failed: asyncio.Task[ChildFailed],
-) -> None:  # fmt: skip
+) -> None:
     """Keep the live table (or lines) and the state file fresh until it is time to end."""
     from rich.live import Live
 
@@ -490,10 +495,14 @@ async def _show_until(
 
 def _state(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "pid": os.getpid(), "fleet": run.fleet, "directory": str(run.directory), "started_s": run.started_s,
-        "addresses": run.addresses(), "nics": [f"{nic.host}/{nic.device}" for nic in run.nics],
+        "pid": os.getpid(),
+        "fleet": run.fleet,
+        "directory": str(run.directory),
+        "started_s": run.started_s,
+        "addresses": run.addresses(),
+        "nics": [f"{nic.host}/{nic.device}" for nic in run.nics],
         "children": rows,
-    }  # fmt: skip
+    }
 
 
 async def _finish(run: Run, console: Any, watcher: Watcher, stop: asyncio.Event) -> int:

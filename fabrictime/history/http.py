@@ -41,18 +41,47 @@ BUSY: Final = 202
 MOST_IN_FLIGHT: Final = 64
 
 STATUS: Final[Mapping[int, int]] = {
-    REQUIRED_PASSWORD: 401, AUTHENTICATION_FAILED: 403, sql.ACCESS_DENIED: 403, 164: 403, 452: 403,
-    sql.SYNTAX_ERROR: 400, CANNOT_DECOMPRESS: 400, 36: 400, 47: 404, 60: 404, 81: 404, 115: 404,
-    NOT_IMPLEMENTED: 501, 159: 408, TOO_LARGE: 413, BUSY: 503,
-}  # fmt: skip
+    REQUIRED_PASSWORD: 401,
+    AUTHENTICATION_FAILED: 403,
+    sql.ACCESS_DENIED: 403,
+    164: 403,
+    452: 403,
+    sql.SYNTAX_ERROR: 400,
+    CANNOT_DECOMPRESS: 400,
+    36: 400,
+    47: 404,
+    60: 404,
+    81: 404,
+    115: 404,
+    NOT_IMPLEMENTED: 501,
+    159: 408,
+    TOO_LARGE: 413,
+    BUSY: 503,
+}
 """HTTP status by ClickHouse code; 500 for the rest."""
 
 _OURS: Final = frozenset(
-    {"query", "database", "default_format", "query_id", "session_id", "session_timeout", "session_check",
-     "user", "wait_end_of_query",
-     "password", "compress", "decompress", "client_protocol_version", "quota_key", "role", "stacktrace",
-     "buffer_size", "close_session"}
-)  # fmt: skip
+    {
+        "query",
+        "database",
+        "default_format",
+        "query_id",
+        "session_id",
+        "session_timeout",
+        "session_check",
+        "user",
+        "wait_end_of_query",
+        "password",
+        "compress",
+        "decompress",
+        "client_protocol_version",
+        "quota_key",
+        "role",
+        "stacktrace",
+        "buffer_size",
+        "close_session",
+    }
+)
 """Parameters that mean something to the endpoint; all others are settings."""
 
 
@@ -223,11 +252,15 @@ def _answered(
     request: web.Request, answer: Answer, query_id: str, result_format: str, params: Mapping[str, str]
 ) -> web.Response:
     summary = {
-        "read_rows": str(answer.read_rows), "read_bytes": str(answer.read_bytes),
-        "written_rows": str(answer.written_rows), "written_bytes": str(answer.written_bytes),
-        "total_rows_to_read": "0", "result_rows": "0", "result_bytes": str(len(answer.body)),
+        "read_rows": str(answer.read_rows),
+        "read_bytes": str(answer.read_bytes),
+        "written_rows": str(answer.written_rows),
+        "written_bytes": str(answer.written_bytes),
+        "total_rows_to_read": "0",
+        "result_rows": "0",
+        "result_bytes": str(len(answer.body)),
         "elapsed_ns": str(answer.elapsed_ns),
-    }  # fmt: skip
+    }
     headers = {
         "X-ClickHouse-Query-Id": query_id,
         "X-ClickHouse-Summary": json.dumps(summary),

@@ -427,14 +427,17 @@ class Broker:
                 overrides = topic.overrides if topic is not None and kind == _TOPIC_RESOURCE else {}
                 entries = [
                     {
-                        "config_names": key, "config_value": value,
-                        "read_only": kind == _BROKER_RESOURCE, "is_default": key not in overrides,
+                        "config_names": key,
+                        "config_value": value,
+                        "read_only": kind == _BROKER_RESOURCE,
+                        "is_default": key not in overrides,
                         "config_source": 1 if key in overrides else 5,
-                        "is_sensitive": False, "config_synonyms": [],
+                        "is_sensitive": False,
+                        "config_synonyms": [],
                     }
                     for key, value in self.store.full_config(overrides).items()
                     if wanted is None or key in wanted
-                ]  # fmt: skip
+                ]
             answers.append(
                 {
                     "error_code": code,
@@ -511,9 +514,13 @@ class Broker:
             needs_known_id=head.version >= 4,
         )
         answer: Fields = {
-            "error_code": Code.NONE, "generation_id": -1, "group_protocol": "", "leader_id": "",
-            "member_id": request.member_id, "members": [],
-        }  # fmt: skip
+            "error_code": Code.NONE,
+            "generation_id": -1,
+            "group_protocol": "",
+            "leader_id": "",
+            "member_id": request.member_id,
+            "members": [],
+        }
         try:
             joined = await self.groups.join(request)
         except MemberIdRequired as error:
@@ -541,9 +548,12 @@ class Broker:
         }
         try:
             assignment = await self.groups.sync(
-                fields["group"] or "", fields["generation_id"], fields["member_id"] or "",
-                fields.get("group_instance_id"), given,
-            )  # fmt: skip
+                fields["group"] or "",
+                fields["generation_id"],
+                fields["member_id"] or "",
+                fields.get("group_instance_id"),
+                given,
+            )
         except LogError as error:
             code = error.code
         return [
@@ -553,9 +563,11 @@ class Broker:
     def _heartbeat(self, head: RequestHead, fields: Fields) -> Fields:
         try:
             self.groups.heartbeat(
-                fields["group"] or "", fields["generation_id"], fields["member_id"] or "",
+                fields["group"] or "",
+                fields["generation_id"],
+                fields["member_id"] or "",
                 fields.get("group_instance_id"),
-            )  # fmt: skip
+            )
         except LogError as error:
             return {"error_code": error.code}
         return {"error_code": Code.NONE}
@@ -633,9 +645,13 @@ class Broker:
 
     def _describe_group(self, name: str) -> Fields:
         answer: Fields = {
-            "error_code": Code.NONE, "group": name, "state": State.DEAD,
-            "protocol_type": "", "protocol": "", "members": [],
-        }  # fmt: skip
+            "error_code": Code.NONE,
+            "group": name,
+            "state": State.DEAD,
+            "protocol_type": "",
+            "protocol": "",
+            "members": [],
+        }
         group = self.groups.groups.get(name)
         if group is None:
             if self.offsets.fetch(name):

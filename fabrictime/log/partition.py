@@ -110,9 +110,11 @@ class Partition:
                     log.log(
                         logging.WARNING if last else logging.ERROR,
                         "%s: %d B after position %d are no whole batch: %s",
-                        path, segment.size - sound, sound,
+                        path,
+                        segment.size - sound,
+                        sound,
                         "cut off" if last else "cut off, later segments kept",
-                    )  # fmt: skip
+                    )
                     segment.cut(sound)
                 segment.unsynced = True
             segments.append(segment)
@@ -194,8 +196,9 @@ class Partition:
             self._behind = True
             log.warning(
                 "%s: the clock is %d ms behind the last append: its time stands still until then",
-                self.directory, behind_ms,
-            )  # fmt: skip
+                self.directory,
+                behind_ms,
+            )
         return self._last_ms
 
     def roll(self) -> Segment:

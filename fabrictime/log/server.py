@@ -298,9 +298,12 @@ class LogServer:
             self._tasks.append(self.loop.create_task(self._sync()))
         log.info(
             "listening on %s:%d, %d topics with %d B in %s",
-            host, port, len(self.store.topics), sum(p.size for p in self.store.partitions()),
+            host,
+            port,
+            len(self.store.topics),
+            sum(p.size for p in self.store.partitions()),
             self.settings.directory,
-        )  # fmt: skip
+        )
 
     @property
     def port(self) -> int:
@@ -371,9 +374,12 @@ class LogServer:
         partition.compacting = True
         try:
             cleaned = await asyncio.to_thread(
-                clean, segments, self.settings.compaction_keys, partition.config.segment_bytes,
+                clean,
+                segments,
+                self.settings.compaction_keys,
+                partition.config.segment_bytes,
                 now_ms - partition.config.delete_retention_ms,
-            )  # fmt: skip
+            )
             for group in cleaned:
                 partition.replace(group)
             after = sum(group.segment.size for group in cleaned)

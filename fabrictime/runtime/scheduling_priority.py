@@ -25,9 +25,21 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 NICE: Final = {
-    "links": -15, "act": -15, "prober": -15, "rdma-probe": -15, "worker": -15, "streams": -15, "policy": -10,
-    "log": -10, "job": -10, "flows": -10, "page": -10, "sink": 0, "history": 2, "sim": 10,
-}  # fmt: skip
+    "links": -15,
+    "act": -15,
+    "prober": -15,
+    "rdma-probe": -15,
+    "worker": -15,
+    "streams": -15,
+    "policy": -10,
+    "log": -10,
+    "job": -10,
+    "flows": -10,
+    "page": -10,
+    "sink": 0,
+    "history": 2,
+    "sim": 10,
+}
 """Niceness per service, nice(2). Jobs of the testbed stand for programs on machines of their own. A simulated
 fleet runs behind the services that must keep up with it. Workers have the niceness of probers, because the
 kernel spreads processes by weight and leaves a lighter one where it starves. (At five steps more, workers

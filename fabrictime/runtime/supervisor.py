@@ -306,9 +306,13 @@ class Supervisor:
         ours = {"NOTIFY_SOCKET": notify.address, PARENT_VARIABLE: str(os.getpid())}
         with self.log_path(child.name).open("ab", buffering=0) as log:
             return subprocess.Popen(
-                child.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, **child.env, **ours}, process_group=0,
-            )  # fmt: skip
+                child.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **child.env, **ours},
+                process_group=0,
+            )
 
     async def _until_exit(self, node: _Node, child: Child) -> None:
         if node.exited is None:

@@ -174,9 +174,11 @@ class Connections:
                 if gone:
                     self._broke(one)
             elif (
-                one.tx is None and one.flow is not None and (attempt is None or late)
+                one.tx is None
+                and one.flow is not None
+                and (attempt is None or late)
                 and now_ns - one.again_ns > _AGAIN_NS
-            ):  # fmt: skip
+            ):
                 one.again_ns = now_ns
                 self._abandon(one, "no answer on the new path")
                 self._begin(one, self._random.randrange(*_PORTS), None)
@@ -316,16 +318,29 @@ class Connections:
         if one.flow is None:
             one.key = f"sock:{cookie_of(one.tx)}"
             one.flow = OwnedFlow(
-                one.key, one.source.host, "tcp", one.source.address, one.port, one.peer.address,
-                self.peer_port, ("MOVE", "PACE") if one.back is None else ("PACE",), self._job, self._tenant,
-            )  # fmt: skip
+                one.key,
+                one.source.host,
+                "tcp",
+                one.source.address,
+                one.port,
+                one.peer.address,
+                self.peer_port,
+                ("MOVE", "PACE") if one.back is None else ("PACE",),
+                self._job,
+                self._tenant,
+            )
             self._by_key[one.source.host, one.key] = one
         else:
             one.flow.source_port = one.port
-            self.moves.append({
-                "connection": one.stream, "from_port": before, "to_port": one.port,
-                "asked_ns": attempt.begin_ns, "went_on_ns": now_ns,
-            })  # fmt: skip
+            self.moves.append(
+                {
+                    "connection": one.stream,
+                    "from_port": before,
+                    "to_port": one.port,
+                    "asked_ns": attempt.begin_ns,
+                    "went_on_ns": now_ns,
+                }
+            )
         self._owner.add(one.flow)
         if attempt.command is not None:
             self._owner.done(attempt.command, one.port, "SOCKET")

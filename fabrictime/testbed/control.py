@@ -275,10 +275,13 @@ class ControlServer:
         try:
             yield started | {
                 "path": self._testbed.truth.likely_path_of(
-                    nic(flow.spec.source).nic, nic(flow.spec.destination).nic,
-                    flow.sport, flow.dport, flow.spec.protocol,
+                    nic(flow.spec.source).nic,
+                    nic(flow.spec.destination).nic,
+                    flow.sport,
+                    flow.dport,
+                    flow.spec.protocol,
                 )
-            }  # fmt: skip
+            }
         except PathUnclear as unclear:
             yield started | {"path": None, "why": str(unclear)}
         except GeneratorExit:  # the client left: so does its flow
@@ -299,9 +302,12 @@ class ControlServer:
         job = self._testbed.jobs.start(spec)
         try:
             yield {
-                "job": job.number, "hosts": ranks, "iteration_bytes": job.iteration_bytes,
-                "best_goodput_bps": best_bps, "connections": [asdict(one) for one in job.connections],
-            }  # fmt: skip
+                "job": job.number,
+                "hosts": ranks,
+                "iteration_bytes": job.iteration_bytes,
+                "best_goodput_bps": best_bps,
+                "connections": [asdict(one) for one in job.connections],
+            }
             told, due = 0, 0.0
             while job.running:
                 job.wait_until_over(max(0.0, due - time.monotonic()))
@@ -314,11 +320,18 @@ class ControlServer:
             raise
         result = job.wait()
         yield {
-            "ended": True, "iterations": len(result.iterations), "elapsed_s": result.elapsed_s,
-            "goodput_bps": result.goodput_bps, "best_goodput_bps": best_bps, "moves": result.moves,
-            "received_bytes": result.received_bytes, "retransmits": result.retransmits,
-            "lost_connections": result.lost_connections, "cpu_s": result.cpu_s, "refused": result.refused,
-        }  # fmt: skip
+            "ended": True,
+            "iterations": len(result.iterations),
+            "elapsed_s": result.elapsed_s,
+            "goodput_bps": result.goodput_bps,
+            "best_goodput_bps": best_bps,
+            "moves": result.moves,
+            "received_bytes": result.received_bytes,
+            "retransmits": result.retransmits,
+            "lost_connections": result.lost_connections,
+            "cpu_s": result.cpu_s,
+            "refused": result.refused,
+        }
 
     def _truth(self, request: dict[str, Any]) -> Iterator[Any]:
         yield self._testbed.truth.snapshot()

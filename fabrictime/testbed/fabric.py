@@ -291,17 +291,24 @@ class Fabric:
         """Make a node's cables upwards (the lower end makes both), then set its ports up."""
         frame = self.settings.frame_bytes
         shape = {
-            "gso_max_segs": 1, "gso_max_size": frame, "gro_max_size": frame, "mtu": self.settings.mtu_bytes,
-        }  # fmt: skip
+            "gso_max_segs": 1,
+            "gso_max_size": frame,
+            "gro_max_size": frame,
+            "mtu": self.settings.mtu_bytes,
+        }
         ip.link("set", index=1, state="up")
         for number, port in enumerate(node.ports):
             far = self.plan.far[node.name, port.name]
             if _lower(node, self.plan.nodes[far.node]):
                 ip.link(
-                    "add", index=_LOWER_INDEX + number, ifname=port.name, kind="veth",
-                    address=port.mac, **shape,
+                    "add",
+                    index=_LOWER_INDEX + number,
+                    ifname=port.name,
+                    kind="veth",
+                    address=port.mac,
+                    **shape,
                     peer={"ifname": far.name, "address": far.mac, "net_ns_fd": fds[far.node], **shape},
-                )  # fmt: skip
+                )
         for port in node.ports:
             self._set_up(ip, port, socket.if_nametoindex(port.name))
 

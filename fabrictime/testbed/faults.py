@@ -172,9 +172,14 @@ class Faults:
                 _undo(active.heal)
                 event = active.event
                 done = FaultEvent(
-                    event.fault, event.spec, event.links, event.start_begin_ns, event.start_end_ns,
-                    begin, time.time_ns(),
-                )  # fmt: skip
+                    event.fault,
+                    event.spec,
+                    event.links,
+                    event.start_begin_ns,
+                    event.start_end_ns,
+                    begin,
+                    time.time_ns(),
+                )
                 self._past.append(done)
                 healed.append(done)
                 _log.info("fault %d cleared: %s", number, event.spec)

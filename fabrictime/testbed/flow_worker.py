@@ -143,9 +143,19 @@ def _udp(order: _Order, stop: _Stop, owner: Owner) -> dict[str, Any]:
     sender = dial(order.sport)
     _started(sender.getsockname()[1], target[1])
     flow = OwnedFlow(
-        f"sock:{cookie_of(sender)}", order.source_host, "udp", order.source_address, sender.getsockname()[1],
-        target[0], target[1], ("MOVE", "PACE"), order.job, order.tenant, 0, order.rate_bps,
-    )  # fmt: skip
+        f"sock:{cookie_of(sender)}",
+        order.source_host,
+        "udp",
+        order.source_address,
+        sender.getsockname()[1],
+        target[0],
+        target[1],
+        ("MOVE", "PACE"),
+        order.job,
+        order.tenant,
+        0,
+        order.rate_bps,
+    )
     owner.add(flow)
     frame_bytes = order.payload_bytes + _UDP_OVERHEAD_BYTES
     payload = bytes(order.payload_bytes)

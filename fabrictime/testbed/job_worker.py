@@ -125,28 +125,39 @@ def _run(order: _Order, orders: _Orders, owner: Owner) -> None:
     plan = make_job_plan(order.kind, len(order.ranks), order.connections, order.size_bytes)
     slot_ns = int(order.slot_s * 1e9)
     streams = Streams(
-        plan.ranks, plan.ends, plan.parts, iterations=order.iterations, gap_ns=int(order.gap_s * 1e9),
-        slot_ns=slot_ns, slots_max=int(order.duration_s / order.slot_s) + 1 if slot_ns else 0,
+        plan.ranks,
+        plan.ends,
+        plan.parts,
+        iterations=order.iterations,
+        gap_ns=int(order.gap_s * 1e9),
+        slot_ns=slot_ns,
+        slots_max=int(order.duration_s / order.slot_s) + 1 if slot_ns else 0,
         check=order.check,
-    )  # fmt: skip
+    )
     connections = _connect(order, plan, streams, owner)
     try:
         if not connections.open(time.monotonic_ns() + int(_OPEN_S * 1e9), orders.ended):
             raise OSError(110, f"not all connections of the job stood within {_OPEN_S:g} s")
-        _say({
-            "started": True,
-            "dport": connections.peer_port,
-            "begin_monotonic_ns": time.monotonic_ns(),
-            "begin_wall_ns": time.time_ns(),
-            "iteration_bytes": plan.iteration_bytes,
-            "connections": [
-                {
-                    "number": one.stream, "source": one.source.host, "destination": one.peer.host,
-                    "source_port": one.port, "peer_port": connections.peer_port, "flow": one.key,
-                }
-                for one in connections.carried
-            ],
-        })  # fmt: skip
+        _say(
+            {
+                "started": True,
+                "dport": connections.peer_port,
+                "begin_monotonic_ns": time.monotonic_ns(),
+                "begin_wall_ns": time.time_ns(),
+                "iteration_bytes": plan.iteration_bytes,
+                "connections": [
+                    {
+                        "number": one.stream,
+                        "source": one.source.host,
+                        "destination": one.peer.host,
+                        "source_port": one.port,
+                        "peer_port": connections.peer_port,
+                        "flow": one.key,
+                    }
+                    for one in connections.carried
+                ],
+            }
+        )
         _loop(order, orders, streams, connections)
         _say(_result(streams, connections, owner, slot_ns))
     finally:
@@ -189,9 +200,15 @@ def _connect(order: _Order, plan: JobPlan, streams: Streams, owner: Owner) -> Co
         dport = order.dport or draw.randrange(*_PORTS)
         try:
             return Connections(
-                streams, carried, dport, owner, congestion=order.congestion, job=order.job,
-                tenant=order.tenant, seed=order.seed,
-            )  # fmt: skip
+                streams,
+                carried,
+                dport,
+                owner,
+                congestion=order.congestion,
+                job=order.job,
+                tenant=order.tenant,
+                seed=order.seed,
+            )
         except OSError as error:
             if order.dport or error.errno != 98 or tries == _TRIES - 1:  # EADDRINUSE
                 raise

@@ -270,10 +270,14 @@ class Job:
             slots.append(words)
         known = {"ended", "elapsed_ns", "slots"}
         return JobResult(
-            spec=self.spec, connections=self.connections, iterations=list(self._iterations),
-            iteration_bytes=self.iteration_bytes, elapsed_s=end["elapsed_ns"] / 1e9, slots=slots,
+            spec=self.spec,
+            connections=self.connections,
+            iterations=list(self._iterations),
+            iteration_bytes=self.iteration_bytes,
+            elapsed_s=end["elapsed_ns"] / 1e9,
+            slots=slots,
             **{key: value for key, value in end.items() if key not in known},
-        )  # fmt: skip
+        )
 
     def kill(self) -> None:
         """End its process without a result."""

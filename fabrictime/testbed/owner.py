@@ -48,15 +48,23 @@ class OwnedFlow:
     def registration(self, at_ns: int) -> dict[str, Any]:
         """Return what the flow reporter is told; `at_ns` of CLOCK_MONOTONIC."""
         said: dict[str, Any] = {
-            "protocol": self.protocol, "source_address": self.source_address, "source_port": self.source_port,
-            "peer_address": self.peer_address, "peer_port": self.peer_port, "job": self.job,
-            "tenant": self.tenant, "flow": self.key, "can": list(self.can),
-        }  # fmt: skip
+            "protocol": self.protocol,
+            "source_address": self.source_address,
+            "source_port": self.source_port,
+            "peer_address": self.peer_address,
+            "peer_port": self.peer_port,
+            "job": self.job,
+            "tenant": self.tenant,
+            "flow": self.key,
+            "can": list(self.can),
+        }
         if self.protocol == "udp":
             said |= {
-                "cookie": int(self.key.removeprefix("sock:")), "sent_bytes": self.sent_bytes or 0,
-                "at_ns": at_ns, "rate_limit_bps": self.rate_limit_bps,
-            }  # fmt: skip
+                "cookie": int(self.key.removeprefix("sock:")),
+                "sent_bytes": self.sent_bytes or 0,
+                "at_ns": at_ns,
+                "rate_limit_bps": self.rate_limit_bps,
+            }
         return said
 
 

@@ -1,7 +1,6 @@
-"""ProbeBatch between Avro bytes and numpy columns, in one pass over the bytes.
+"""Converts ProbeBatch between Avro bytes and numpy columns, in one pass over the bytes.
 
-In: the message and where its Avro body starts, or `ProbeColumns`. Out: `ProbeColumns`, or the body. Bytes that
-no honest writer would send are refused with `BadBatch`; memory stays within what the bytes can hold.
+Invalid bytes are refused with `BadBatch`. Memory stays within the possible content of the bytes.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -206,10 +205,8 @@ cdef object _as(object array, object dtype, str field):
 
 
 def encode_probe_batch(columns):
-    """Return the Avro body of `columns`, byte for byte what fastavro writes.
-
-    Raises ValueError where the columns do not fit each other or the schema.
-    """
+    """Return the Avro body of `columns`, byte for byte as fastavro writes it. Raises ValueError if the
+    columns do not fit each other or the schema."""
     cdef const int64_t[::1] start = _as(columns.start, _i8, "start")
     cdef const int64_t[::1] sent = _as(columns.sent, _i8, "sent")
     cdef const int64_t[::1] forward = _as(columns.forward, _i8, "forward")

@@ -131,7 +131,7 @@ static int64_t merge_groups(const struct mesh *m, const struct part *part, doubl
         goto out;
     }
     for (int64_t i = 0; i < n; i++) parent[i] = (int32_t)i;
-    /* what holds together is one node the next time, as long as that brings much */
+    /* a group becomes one node in the next pass, as long as that helps much */
     for (int64_t before = 2 * n; before - groups > groups / 64 && groups > 1;) {
         before = groups;
         memcpy(forest, parent, (size_t)n * sizeof *forest);
@@ -261,7 +261,7 @@ static double inverse_at(const struct mesh *m, const struct part *part, int k, i
     return count ? ft_select(m->sorted, count, (count - 1) * k / of) : 1;
 }
 
-/* Start near the answer; y and q become what is left, w what soften gives. Returns 0 without memory. */
+/* Start near the answer; y and q become the residuals, w the downweighted edges. Returns 0 without memory. */
 int ft_mesh_begin(struct mesh *m, struct part *part) {
     const int64_t n = part->n, low = part->lowest;
     double *x = m->start, *vague = m->workspace - low, scale = INFINITY;

@@ -1,7 +1,8 @@
-"""Samples to delays above each path's floor, in short slots of fabric time: what queue inference eats.
+"""Computes delays above each path's floor in short slots of fabric time: the input of queue inference.
 
-In: decoded batches and the clocks' lines. Out: `QueueingColumns`. A floor is the least delay of the past one to
-two minutes, raised by what the least of many noisy readings lies below their middle.
+The input is decoded batches and the clock models; the output is `QueueingColumns`. A floor is the minimum
+delay of the past one to two minutes, corrected for the distance of the minimum of many noisy readings from
+their middle.
 """
 
 from libc.math cimport INFINITY, fabs, isfinite, sqrt
@@ -41,8 +42,8 @@ cdef _Line _line(object clock):
 cdef class SlotReducer:
     """The floors of many probers' paths, and the samples since the last `take`.
 
-    `slot_ns`: ns in a slot; `floor_ns`: ns after which the least delay begins anew (the one before still counts).
-    Raises ValueError where a number does not fit.
+    `slot_ns`: ns in a slot; `floor_ns`: ns after which the minimum starts over (the former one still counts).
+    Raises ValueError for invalid numbers.
     """
 
     cdef readonly int64_t slot_ns
@@ -100,13 +101,14 @@ cdef class SlotReducer:
         return found
 
     def set_noise(self, str nic not None, str peer not None, double noise_ns):
-        """Set the standard deviation of the delays between two NICs by stamps and clocks, ns. Ignores what is none."""
+        """Set the standard deviation of the delays between two NICs by timestamps and clocks, ns. Ignores
+        invalid values."""
         if not (0 < noise_ns < 1e9):
             return
         self._noise[nic, peer] = noise_ns
 
     def set_floor(self, str nic not None, str peer not None, int path, int way, double floor_ns, int64_t at_ns):
-        """Set what a path's floor was known to be at a fabric time: a new owner's memory."""
+        """Set a path's floor as known at a fabric time: the memory of a new owner."""
         cdef int64_t row = self._row_of(nic, peer, path, way)
         if isfinite(floor_ns) and floor_ns < self._floor[row, 0]:
             self._floor[row, 0] = floor_ns - _LOW * self._row_noise[row]
@@ -143,10 +145,11 @@ cdef class SlotReducer:
         self._n += 1
 
     def add(self, columns, prober, peers):
-        """Take a batch (`ProbeColumns`). `prober`: its `ClockLine` or None; `peers`: name to `ClockLine`.
+        """Add a batch (`ProbeColumns`).
 
-        Where one of a pair's lines is missing, its round trips are taken instead. Samples whose stamps no clock
-        shows (a delay beyond 10 s) are left out.
+        `prober`: its `ClockModel` or None; `peers`: name to `ClockModel`. If one model of a pair is missing,
+        its round trips are used instead. Samples with impossible timestamps (a delay beyond 10 s) are
+        dropped.
         """
         cdef _Line own = _line(prober), other
         cdef const int64_t[::1] sent = columns.sent, forward = columns.forward

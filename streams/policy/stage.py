@@ -13,8 +13,8 @@ from collections.abc import Awaitable
 from typing import Any, Final, cast
 
 from schemas import codec
+from schemas.kafka import since
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
-from schemas.kafka.start import since
 from schemas.records import Decision
 from schemas.topics import DECISIONS, POLICY_CYCLES
 from schemas.validation import EPOCH_AHEAD_MS
@@ -76,7 +76,7 @@ class PolicyStage:
             await reader.assign({topic: since(starts_ns[topic.name]) for topic in INPUTS})
             inputs = PolicyInputs(
                 epoch,
-                reader.ends,
+                list(reader.ends),
                 lambda shard: self.partitions.owns(shard, count),
                 default_shard=self.context.settings.default_shard,
                 topology=self.context.topology,
@@ -84,7 +84,7 @@ class PolicyStage:
                 decisions=past,
             )
             while not await reader.caught_up():
-                await self._read(inputs, reader, FETCH_WAIT_MS / 1000)
+                await self._read(inputs, reader, FETCH_WAIT_MS / 1e3)
             generation.recovered.set()
             log.info("policy: epoch %d", epoch)
             await self._run_cycles(inputs, reader)
@@ -122,10 +122,16 @@ class PolicyStage:
     async def _read(self, inputs: PolicyInputs, reader: AsyncTopicReader, wait_s: float) -> None:
         """Read the messages that arrive within `wait_s`."""
         for message in await reader.poll(wait_s):
-            append_ns, key = message.append_ns, message.key
-            self.context.log_clock.observe(append_ns, time.monotonic_ns())
+            self.context.log_clock.observe(message.append_ns, time.monotonic_ns())
             inputs.offer(
-                Message(append_ns, message.topic, message.partition, message.offset, key, message.value)
+                Message(
+                    message.append_ns,
+                    message.topic,
+                    message.partition,
+                    message.offset,
+                    message.key,
+                    message.value,
+                )
             )
 
     async def _publish(self, output: CycleOutput) -> None:

@@ -186,9 +186,13 @@ def _docker(*command):
     if shutil.which("docker") is None:
         pytest.skip("no docker command")
     return subprocess.run(
-        ["docker", *command], cwd=ROOT, capture_output=True, text=True, check=False,
+        ["docker", *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, **{secret["environment"]: "x" for secret in COMPOSE["secrets"].values()}},
-    )  # fmt: skip
+    )
 
 
 def test_docker_compose_takes_the_file():

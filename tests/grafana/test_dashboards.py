@@ -139,25 +139,32 @@ def test_figures_of_what_was_decided_and_done_are_right(asked):
     [row] = table.result_rows
     told = dict(zip(table.column_names, row, strict=True))
     assert (told["flow"], told["outcomes"], told["done_by"], told["effector_ns"]) == (
-        "h1/b/sock:1", "APPLIED", "SOCKET", 1000,
-    )  # fmt: skip
+        "h1/b/sock:1",
+        "APPLIED",
+        "SOCKET",
+        1000,
+    )
 
 
 @pytest.mark.parametrize(
     ("sql", "expanded"),
     [
         ("$__timeFilter(t)", "t >= toDateTime(100) AND t <= toDateTime(160)"),
-        ("$__timeFilter_ms(a.t)",
-         "a.t >= fromUnixTimestamp64Milli(100500) AND a.t <= fromUnixTimestamp64Milli(160250)"),
+        (
+            "$__timeFilter_ms(a.t)",
+            "a.t >= fromUnixTimestamp64Milli(100500) AND a.t <= fromUnixTimestamp64Milli(160250)",
+        ),
         ("$__timeInterval(t)", "toStartOfInterval(toDateTime(t), INTERVAL 1 second)"),
         ("$__timeInterval_ms(t)", "toStartOfInterval(toDateTime64(t, 3), INTERVAL 250 millisecond)"),
         ("$__fromTime $__toTime", "toDateTime(100) toDateTime(160)"),
-        ("$__fromTime_ms, $__toTime_ms",
-         "fromUnixTimestamp64Milli(100500), fromUnixTimestamp64Milli(160250)"),
+        (
+            "$__fromTime_ms, $__toTime_ms",
+            "fromUnixTimestamp64Milli(100500), fromUnixTimestamp64Milli(160250)",
+        ),
         ("$__interval_s", "1"),
         ("${nic:singlequote}", "'a','it''s'"),
     ],
-)  # fmt: skip
+)
 def test_macros_expand_as_the_plugin_does(expand_macros, sql, expanded):
     assert expand_macros(sql, 100.5, 160.25, 0.25, nic=["a", "it's"]) == expanded
 

@@ -253,17 +253,23 @@ def pairs_of(columns: ProbeColumns, given: WindowInput) -> Iterator[PairSamples]
             by_peer.setdefault(peer, []).append(group)
     for peer, groups in by_peer.items():
         rows = np.concatenate([np.arange(columns.start[g], columns.start[g + 1]) for g in groups])
-        coded = np.concatenate([
-            np.full(columns.start[g + 1] - columns.start[g], columns.spacing_ns[g] > 0) for g in groups
-        ])  # fmt: skip
+        coded = np.concatenate(
+            [np.full(columns.start[g + 1] - columns.start[g], columns.spacing_ns[g] > 0) for g in groups]
+        )
         sent, forward, reverse = columns.sent[rows], columns.forward[rows], columns.reverse[rows]
         at = int(sent.min()) + (int(sent.max()) - int(sent.min())) // 2
         base = (int(forward[0]) - int(reverse[0])) // 2
         back = sent + forward + columns.turnaround[rows] + reverse
         yield PairSamples(
-            given.truth.index[peer], at, base, (sent - at) * 1e-9, (back - at) * 1e-9,
-            (forward - base).astype(np.float64), (reverse + base).astype(np.float64), coded,
-        )  # fmt: skip
+            given.truth.index[peer],
+            at,
+            base,
+            (sent - at) * 1e-9,
+            (back - at) * 1e-9,
+            (forward - base).astype(np.float64),
+            (reverse + base).astype(np.float64),
+            coded,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,8 +114,21 @@ def running_fabric(
     progress("fabric: starting")
     config, data = folder / "fabrictime.toml", folder / "data"
     config.write_text(settings, encoding="utf-8")
-    command = [sys.executable, "-m", "fabrictime", "up", "--fleet", "fabric", "--for", "15m",
-               "--config", str(config), "--dir", str(data), "--json"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "fabrictime",
+        "up",
+        "--fleet",
+        "fabric",
+        "--for",
+        "15m",
+        "--config",
+        str(config),
+        "--dir",
+        str(data),
+        "--json",
+    ]
     with (folder / "up.log").open("wb") as out:
         child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
     try:
@@ -197,8 +210,12 @@ def errors_of(
             held.extend((np.abs(error - np.median(error)) <= bound).tolist() if len(found) else [])
             bounds.extend(bound.tolist())
         synced.extend(float(name in states and states[name][0]["state"] == "SYNCED") for name in clocks)
-    return {"pairs": np.array(pairs), "held": np.array(held), "bounds": np.array(bounds),
-            "synced": np.array(synced)}  # fmt: skip
+    return {
+        "pairs": np.array(pairs),
+        "held": np.array(held),
+        "bounds": np.array(bounds),
+        "synced": np.array(synced),
+    }
 
 
 @contextlib.contextmanager

@@ -280,9 +280,17 @@ class _Fleet:
             probed[reached] = True
             probed[nic] |= bool(reached)
         return WindowInput(
-            s, EPOCH_NS // self.window_ns + index, index, float(start), self.window_ns, columns, flushes,
-            alive, probed, self.truth,
-        )  # fmt: skip
+            s,
+            EPOCH_NS // self.window_ns + index,
+            index,
+            float(start),
+            self.window_ns,
+            columns,
+            flushes,
+            alive,
+            probed,
+            self.truth,
+        )
 
     def _flushes(self, nic: int, start: int, end: int) -> list[Flush]:
         at = np.arange(start + FLUSH_NS, end + 1, FLUSH_NS) - 2 * APPEND_NS
@@ -364,11 +372,22 @@ class _Fleet:
             lost = np.concatenate([lost, np.full(more, round(mean * halves))])
             begin = np.concatenate([begin, np.full(more, begin[-1])])
         return ProbeColumns(
-            truth.names[nic], flush.run, flush.batch, flush.clock_ns, flush.system_ns, names,
-            ports.astype(np.int32), spacing.astype(np.int32), lost.astype(np.int32),
-            np.zeros(len(names), np.int32), begin.astype(np.int64), stamps[0], stamps[1] - stamps[0],
-            stamps[2] - stamps[1], stamps[3] - stamps[2],
-        )  # fmt: skip
+            truth.names[nic],
+            flush.run,
+            flush.batch,
+            flush.clock_ns,
+            flush.system_ns,
+            names,
+            ports.astype(np.int32),
+            spacing.astype(np.int32),
+            lost.astype(np.int32),
+            np.zeros(len(names), np.int32),
+            begin.astype(np.int64),
+            stamps[0],
+            stamps[1] - stamps[0],
+            stamps[2] - stamps[1],
+            stamps[3] - stamps[2],
+        )
 
     def _poisson(self, count: Int64s, group: NDArray[np.intp]) -> Float64s:
         """Return the points of Poisson processes in a window, `count` of each group, ascending in a group.
@@ -435,10 +454,12 @@ def _lose(
     number = np.arange(there.size).reshape(there.shape)
     lone = there & ~both[:, None]
     kept = np.concatenate([number[both].reshape(-1), number[lone]])
-    count = np.concatenate([
-        np.bincount(group[both], minlength=groups) * halves,
-        np.bincount(group, lone.sum(axis=1), groups).astype(np.int64),
-    ])  # fmt: skip
+    count = np.concatenate(
+        [
+            np.bincount(group[both], minlength=groups) * halves,
+            np.bincount(group, lone.sum(axis=1), groups).astype(np.int64),
+        ]
+    )
     lost = np.bincount(group, (~there).sum(axis=1), groups).astype(np.int64)
     return kept, count, np.concatenate([lost, np.zeros(groups, np.int64)])
 

@@ -70,8 +70,11 @@ def _child(what: str, nics: int) -> Any:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "fabrictime.bench.clock.solve", what, str(nics)],
-            capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return Missing(f"{what} on {nics} NICs took longer than {LIMIT_S:.0f} s")
     if done.returncode:

@@ -46,8 +46,11 @@ CHOSEN_PORT: Final = 42_000
 CANDIDATES: Final = 300
 READY_S: Final = 60.0
 KEYS: Final = (
-    "two_alltoall_throughput_vs_ecmp", "two_alltoall_vs_optimum", "oscillations_10min", "pause_stops_within_ms",
-)  # fmt: skip
+    "two_alltoall_throughput_vs_ecmp",
+    "two_alltoall_vs_optimum",
+    "oscillations_10min",
+    "pause_stops_within_ms",
+)
 
 
 def _job(
@@ -55,9 +58,17 @@ def _job(
 ) -> JobRun:
     """Start an all-to-all among some hosts."""
     return JobRun(
-        control, kind="alltoall", hosts=hosts, connections=CONNECTIONS, size_bytes=SIZE_BYTES,
-        duration_s=duration_s, seed=seed, job=name, slot_s=0, **ports,
-    )  # fmt: skip
+        control,
+        kind="alltoall",
+        hosts=hosts,
+        connections=CONNECTIONS,
+        size_bytes=SIZE_BYTES,
+        duration_s=duration_s,
+        seed=seed,
+        job=name,
+        slot_s=0,
+        **ports,
+    )
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
@@ -145,9 +156,14 @@ def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[s
         @cache
         def spine_of(source: str, peer: str, port: int, peer_port: int = peer_port) -> int | None:
             way = control.ask(
-                "path", source=source, destination=peer, sport=port, dport=peer_port, protocol="tcp",
+                "path",
+                source=source,
+                destination=peer,
+                sport=port,
+                dport=peer_port,
+                protocol="tcp",
                 likely=True,
-            )  # fmt: skip
+            )
             found = (link.split(">")[1].split(":")[0] for link in way)
             return next((spines.index(node) for node in found if node in spines), None)
 

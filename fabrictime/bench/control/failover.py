@@ -28,9 +28,19 @@ from fabrictime.bench.control.watch import Watch
 from fabrictime.testbed.control import ControlClient
 
 __all__ = [
-    "KEYS", "NEVER_MS", "RATE_BPS", "SETTINGS", "Steady", "crossed", "fault", "flow_of", "measure", "over",
-    "regained_ms", "steady_flows",
-]  # fmt: skip
+    "KEYS",
+    "NEVER_MS",
+    "RATE_BPS",
+    "SETTINGS",
+    "Steady",
+    "crossed",
+    "fault",
+    "flow_of",
+    "measure",
+    "over",
+    "regained_ms",
+    "steady_flows",
+]
 
 Record = dict[str, Any]
 
@@ -77,9 +87,13 @@ AWAY_S: Final = 40.0
 LOST_MS: Final = 1_000.0
 """A flow that has not come back within this is not counted as failed over."""
 KEYS: Final = (
-    "failover_to_90pct_ms_p50", "failover_to_90pct_ms_p99", "second_failure_survived", "failback_within_s",
-    "flows_moved_onto_dead_path", "decision_to_applied_ms_p99",
-)  # fmt: skip
+    "failover_to_90pct_ms_p50",
+    "failover_to_90pct_ms_p99",
+    "second_failure_survived",
+    "failback_within_s",
+    "flows_moved_onto_dead_path",
+    "decision_to_applied_ms_p99",
+)
 
 
 @dataclass(slots=True)
@@ -134,8 +148,9 @@ def _trials(control: ControlClient, watch: Watch, progress: Progress, trials: in
         took += [ms for ms in each if ms is not None]
         progress(f"failover: {words}: {', '.join(f'{ms:.0f}' for ms in each if ms is not None)} ms")
     for began_s, hit in row:
-        survived += [(ms := regained_ms(flow_of(flows, name), began_s)) is not None and ms < LOST_MS
-                     for name in hit]  # fmt: skip
+        survived += [
+            (ms := regained_ms(flow_of(flows, name), began_s)) is not None and ms < LOST_MS for name in hit
+        ]
     if not took:
         return {key: Missing("no fault hit a flow") for key in KEYS}
     onto = _onto_dead(watch, dead_spans)
@@ -156,9 +171,11 @@ def _trials(control: ControlClient, watch: Watch, progress: Progress, trials: in
         "decision_to_applied_ms_p99": Figure(
             float(np.percentile(applied, 99)),
             note=f"p50 {np.median(applied):.1f}, most {max(applied):.0f}, of {len(applied)}",
-        ) if applied else Missing("nothing was applied"),
+        )
+        if applied
+        else Missing("nothing was applied"),
         "flows_moved": Figure(float(len(watch.decisions)), "decisions"),
-    }  # fmt: skip
+    }
 
 
 @contextmanager
@@ -175,9 +192,16 @@ def steady_flows(
 
     def run(pair: tuple[str, str], sport: int) -> None:
         stream = control.stream(
-            "flow", source=pair[0], destination=pair[1], protocol="tcp", rate_bps=FLOW_BPS, sport=sport,
-            duration_s=duration_s, interval_s=SLOT_S, job="steady",
-        )  # fmt: skip
+            "flow",
+            source=pair[0],
+            destination=pair[1],
+            protocol="tcp",
+            rate_bps=FLOW_BPS,
+            sport=sport,
+            duration_s=duration_s,
+            interval_s=SLOT_S,
+            job="steady",
+        )
         started = next(stream)
         steady = Steady(*pair, started["sport"], started["dport"])
         flows.append(steady)

@@ -51,8 +51,10 @@ SETTLE_S: Final = 3.0
 KNOWN_S: Final = 15.0
 PACED_MOST_S: Final = 5.0
 KEYS: Final = (
-    "incast_bystander_rpc_p99_vs_unpaced", "incast_queue_p99_vs_unpaced", "incast_goodput_vs_unpaced",
-)  # fmt: skip
+    "incast_bystander_rpc_p99_vs_unpaced",
+    "incast_queue_p99_vs_unpaced",
+    "incast_goodput_vs_unpaced",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +105,29 @@ def _seeds(
         total_s = KNOWN_S + UNPACED_S + PACED_MOST_S + SETTLE_S + PACED_S + 30
         link = last_link(control, receiver)
         incast = JobRun(
-            control, kind="incast", hosts=[receiver, *senders], connections=CONNECTIONS,
-            size_bytes=SIZE_BYTES, gap_s=GAP_S, duration_s=total_s, seed=seed, job=f"incast-{number}",
+            control,
+            kind="incast",
+            hosts=[receiver, *senders],
+            connections=CONNECTIONS,
+            size_bytes=SIZE_BYTES,
+            gap_s=GAP_S,
+            duration_s=total_s,
+            seed=seed,
+            job=f"incast-{number}",
             slot_s=0,
-        )  # fmt: skip
+        )
         rpc = JobRun(
-            control, kind="rpc", hosts=[bystander, receiver], connections=1, size_bytes=RPC_BYTES,
-            gap_s=RPC_GAP_S, duration_s=total_s, seed=seed, job=f"rpc-{number}", slot_s=0,
-        )  # fmt: skip
+            control,
+            kind="rpc",
+            hosts=[bystander, receiver],
+            connections=1,
+            size_bytes=RPC_BYTES,
+            gap_s=RPC_GAP_S,
+            duration_s=total_s,
+            seed=seed,
+            job=f"rpc-{number}",
+            slot_s=0,
+        )
         queue = QueueLog(control, [link], total_s)
         try:
             watch.until(lambda: len(_flows(watch, incast)) == len(incast.ports), KNOWN_S, "flows")  # noqa: B023  # used at once
@@ -145,18 +162,20 @@ def _flows(watch: Watch, job: JobRun) -> list[str]:
     hosts = {host for host, _, _ in job.ports}
     peer_ports = {peer_port for _, _, peer_port in job.ports}
     return [
-        name for name, flow in watch.flows.items()
+        name
+        for name, flow in watch.flows.items()
         if flow["nic"].partition("/")[0] in hosts and flow["peer_port"] in peer_ports
-    ]  # fmt: skip
+    ]
 
 
 def _paced(watch: Watch, job: JobRun, since: int) -> set[str]:
     """Return ids of the job's flows that an actuator has paced, of the reports from number `since` on."""
     flows = set(_flows(watch, job))
     return {
-        action["flow_id"] for action in watch.actions[since:]
+        action["flow_id"]
+        for action in watch.actions[since:]
         if action["action"] == "PACE" and action["outcome"] == "APPLIED" and action["flow_id"] in flows
-    }  # fmt: skip
+    }
 
 
 def _spell(span: Span, incast: JobRun, rpc: JobRun, queue: QueueLog, cores: float) -> _Spell:
@@ -191,8 +210,11 @@ def _figures(
         return made
 
     floor, rpc, queue, cores = (
-        both("over_floor", "1"), both("rpc_p99_ms", "ms"), both("queue_p99_ms", "ms"), both("cores", "cores")
-    )  # fmt: skip
+        both("over_floor", "1"),
+        both("rpc_p99_ms", "ms"),
+        both("queue_p99_ms", "ms"),
+        both("cores", "cores"),
+    )
     return {
         "incast_bystander_rpc_p99_vs_unpaced": ratio("rpc_p99_ms", low=False),
         "incast_queue_p99_vs_unpaced": ratio("queue_p99_ms", low=False),
@@ -209,4 +231,4 @@ def _figures(
         "incast_decisions": Figure(float(np.median(decisions)), "decisions", "of a seed, renewals too"),
         "incast_loop_cores_unpaced": cores["unpaced"],
         "incast_loop_cores_paced": cores["paced"],
-    }  # fmt: skip
+    }

@@ -53,9 +53,10 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
                 Watch(bootstrap) as watch,
             ):
                 configure(
-                    bootstrap, "allowed_actions=REROUTE,RESTORE,SLICE,UNPACE",
+                    bootstrap,
+                    "allowed_actions=REROUTE,RESTORE,SLICE,UNPACE",
                     f"slice.gold={GUARANTEE_BPS}:{GUARANTEE_BPS}",
-                )  # fmt: skip
+                )
                 return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
         except CannotRun as reason:
             return {key: Missing(str(reason)) for key in KEYS}
@@ -76,17 +77,29 @@ def _seeds(
         ports = chance.sample(PORTS, 1 + GREEDY)
         decided, acted = len(watch.decisions), len(watch.actions)
         gold = FlowRun(
-            control, source=own, destination=receiver, rate_bps=0, sport=ports[0], duration_s=held_s,
-            tenant="gold", job=f"gold-{number}",
-        )  # fmt: skip
+            control,
+            source=own,
+            destination=receiver,
+            rate_bps=0,
+            sport=ports[0],
+            duration_s=held_s,
+            tenant="gold",
+            job=f"gold-{number}",
+        )
         ends_s = time.monotonic() + held_s
         greedy = [
             FlowRun(
-                control, source=others[i % len(others)], destination=receiver, rate_bps=0, sport=port,
-                duration_s=held_s + AFTER_S + IDLE_S + 1, tenant="greedy", job=f"greedy-{number}",
+                control,
+                source=others[i % len(others)],
+                destination=receiver,
+                rate_bps=0,
+                sport=port,
+                duration_s=held_s + AFTER_S + IDLE_S + 1,
+                tenant="greedy",
+                job=f"greedy-{number}",
             )
             for i, port in enumerate(ports[1:])
-        ]  # fmt: skip
+        ]
         count = 1 + len(greedy)
         watch.until(lambda: len(_names(watch, number)) == count, KNOWN_S / 3, "flows")  # noqa: B023  # used at once
         loop = Loop()
@@ -104,11 +117,15 @@ def _seeds(
         for flow in (gold, *greedy):
             flow.join()
         sliced.append(
-            len({
-                each["flow_id"] for each in watch.actions[acted:]
-                if each["action"] == "SLICE" and each["outcome"] == "APPLIED" and each["flow_id"] in names
-            }) / count
-        )  # fmt: skip
+            len(
+                {
+                    each["flow_id"]
+                    for each in watch.actions[acted:]
+                    if each["action"] == "SLICE" and each["outcome"] == "APPLIED" and each["flow_id"] in names
+                }
+            )
+            / count
+        )
         decisions.append(len(watch.decisions) - decided)
         got, whole = gold.frames_bps(held), sum(flow.frames_bps(held) for flow in (gold, *greedy))
         left = sum(flow.frames_bps(idle) for flow in greedy)

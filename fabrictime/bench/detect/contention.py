@@ -114,14 +114,15 @@ class Score:
             "contention_open_ms_p50": Figure(float(np.median(self.open_ms or [np.nan])), "ms"),
             "contention_close_ms_p95": Figure(_p95(self.close_ms), "ms", f"{len(self.close_ms)} windows"),
             "contention_link_right": Figure(
-                self.found / max(1, self.found + self.missed + self.false), "1",
+                self.found / max(1, self.found + self.missed + self.false),
+                "1",
                 f"{self.found} found, {self.missed} missed ({missing}), {self.false} false ({invented})",
             ),
             "contention_kind_right": Figure(self.right / max(1, self.found), "1", kinds or "none confused"),
             "contention_kind_right_at_once": Figure(
                 self.right_at_once / max(1, self.found), "1", "as first published"
             ),
-        }  # fmt: skip
+        }
 
 
 def _p95(values: list[float]) -> float:
@@ -134,16 +135,26 @@ class Run:
     def __init__(self, seed: int, seconds: float, hop_ns: float) -> None:
         self.seconds, self._hop_ns = seconds, hop_ns
         rng = self._rng = np.random.default_rng(seed)
-        settings = SimSettings.model_validate({
-            "nics": NICS, "seed": seed, "shard": SHARD, "rate_bps": RATE_BPS, "load": 0.2,
-            "rate_pps": PROBES_PPS, "peers": 10, "paths": 4, "clock_offset_max_ns": 0,
-            "clock_drift_max_ppb": 0, "clock_wander_ppb_per_sqrt_s": 0,
-            "jobs": [
-                {"name": "train", "kind": "allreduce", "nics": 16, "bytes": 500e6},
-                {"name": "serve", "kind": "alltoall", "nics": 8, "bytes": 300e6},
-            ],
-            "faults": list(_events(rng, seconds)),
-        })  # fmt: skip
+        settings = SimSettings.model_validate(
+            {
+                "nics": NICS,
+                "seed": seed,
+                "shard": SHARD,
+                "rate_bps": RATE_BPS,
+                "load": 0.2,
+                "rate_pps": PROBES_PPS,
+                "peers": 10,
+                "paths": 4,
+                "clock_offset_max_ns": 0,
+                "clock_drift_max_ppb": 0,
+                "clock_wander_ppb_per_sqrt_s": 0,
+                "jobs": [
+                    {"name": "train", "kind": "allreduce", "nics": 16, "bytes": 500e6},
+                    {"name": "serve", "kind": "alltoall", "nics": 8, "bytes": 300e6},
+                ],
+                "faults": list(_events(rng, seconds)),
+            }
+        )
         self.sim = Simulation(settings, topics=(INVENTORY, PATHS, PROBES, FLOWS, TRUTH))
         fleet = self.sim.fleet
         self.rate = dict(zip(fleet.link_ids, fleet.rate_bps.tolist(), strict=True))
@@ -320,10 +331,14 @@ def _hop_ns(progress: Progress) -> float:
     taken = []
     with TemporaryDirectory() as directory, embedded_log(Path(directory), 1) as bootstrap:
         producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
-        consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False,
-            "fetch.wait.max.ms": 100,
-        })  # fmt: skip
+        consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "bench",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 100,
+            }
+        )
         consumer.assign([TopicPartition(CONTENTION.name, 0, 0)])
         for number in range(120):
             began = time.perf_counter()

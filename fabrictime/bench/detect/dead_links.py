@@ -75,9 +75,12 @@ port = 0
 port = 0
 """
 KEYS: Final = (
-    "dead_link_detect_ms_p50", "dead_link_detect_ms_p99", "link_probed_every_ms",
-    "flow_route_probed_every_ms", "agents_probes_per_second",
-)  # fmt: skip
+    "dead_link_detect_ms_p50",
+    "dead_link_detect_ms_p99",
+    "link_probed_every_ms",
+    "flow_route_probed_every_ms",
+    "agents_probes_per_second",
+)
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:

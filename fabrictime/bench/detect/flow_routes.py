@@ -108,9 +108,15 @@ def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) ->
 
     def run(protocol: str, nic: str, peer: str) -> None:
         results = control.stream(
-            "flow", FLOW_S + 30, source=nic, destination=peer, rate_bps=RATE_BPS, duration_s=FLOW_S,
-            protocol=protocol, job="bench",
-        )  # fmt: skip
+            "flow",
+            FLOW_S + 30,
+            source=nic,
+            destination=peer,
+            rate_bps=RATE_BPS,
+            duration_s=FLOW_S,
+            protocol=protocol,
+            job="bench",
+        )
         first = next(results)
         key = (protocol.upper(), nic, first["sport"], first["dport"])
         started.append((key, peer, time.time()))
@@ -157,10 +163,16 @@ def _all_to_all(
         began_s = time.monotonic()
         for number, (nic, peer) in enumerate(pairs):
             said = {
-                "protocol": "udp", "source_address": nics[nic]["address"], "source_port": 40_000 + number,
-                "peer_address": nics[peer]["address"], "peer_port": PEER_PORT, "cookie": 2**63 + number,
-                "sent_bytes": 1, "at_ns": time.monotonic_ns(), "can": ["MOVE"],
-            }  # fmt: skip
+                "protocol": "udp",
+                "source_address": nics[nic]["address"],
+                "source_port": 40_000 + number,
+                "peer_address": nics[peer]["address"],
+                "peer_port": PEER_PORT,
+                "cookie": 2**63 + number,
+                "sent_bytes": 1,
+                "at_ns": time.monotonic_ns(),
+                "can": ["MOVE"],
+            }
             program.sendall(json.dumps(said).encode() + b"\n")
 
         def all_known() -> bool:

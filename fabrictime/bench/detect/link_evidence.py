@@ -74,9 +74,11 @@ class ProbedFleet:
         n, rng = fleet.nics, self.rng
         peers = min(peers, n - 1)
         src = np.repeat(np.arange(n), peers * paths)
-        ring = np.argsort(rng.random((n, n - 1)), axis=1)[:, :peers] if n <= 2048 else rng.integers(
-            0, n - 1, (n, peers)
-        )  # fmt: skip
+        ring = (
+            np.argsort(rng.random((n, n - 1)), axis=1)[:, :peers]
+            if n <= 2048
+            else rng.integers(0, n - 1, (n, peers))
+        )
         ring = ring + (ring >= np.arange(n)[:, None])
         dst = np.repeat(ring, paths, axis=1).reshape(-1)
         port = np.tile(np.arange(paths), n * peers) * 7 + FIRST_PORT + rng.integers(0, 7, len(src))
@@ -91,9 +93,12 @@ class ProbedFleet:
             both = np.concatenate([forward, reverse])
             self.links[p, : len(both)] = both
             self.book.add(
-                fleet.nic_ids[src[p]], fleet.nic_ids[dst[p]], int(port[p]),
-                tuple(names[i] for i in forward), tuple(names[i] for i in reverse),
-            )  # fmt: skip
+                fleet.nic_ids[src[p]],
+                fleet.nic_ids[dst[p]],
+                int(port[p]),
+                tuple(names[i] for i in forward),
+                tuple(names[i] for i in reverse),
+            )
         self.rate_hz = np.full(len(src), rate_hz / (peers * paths))
         self.down = np.zeros(fleet.links + 1, np.bool_)
         self.loss = np.zeros(fleet.links + 1)
@@ -201,22 +206,40 @@ class ProbedFleet:
         elements = []
         for p in at.tolist():
             row = int(self._row[p])
-            elements.append({
-                "peer": names[self.dst[p]], "path": int(self.port[p]), "lost": int(self._lost[p]),
-                "answered": int(self._answered[p]), "loss_streak": row,
-                "first_lost_age_ns": age(int(self._first[p])) if row else -1,
-                "last_lost_age_ns": age(int(self._last[p])) if self._last[p] else -1,
-                "answered_age_ns": age(int(self._good[p])), "arrived_age_ns": age(int(self._came[p])),
-                "timeout_ns": self.timeout_ns, "late": int(self._latecomers[p]), "delayed": 0,
-            })  # fmt: skip
+            elements.append(
+                {
+                    "peer": names[self.dst[p]],
+                    "path": int(self.port[p]),
+                    "lost": int(self._lost[p]),
+                    "answered": int(self._answered[p]),
+                    "loss_streak": row,
+                    "first_lost_age_ns": age(int(self._first[p])) if row else -1,
+                    "last_lost_age_ns": age(int(self._last[p])) if self._last[p] else -1,
+                    "answered_age_ns": age(int(self._good[p])),
+                    "arrived_age_ns": age(int(self._came[p])),
+                    "timeout_ns": self.timeout_ns,
+                    "late": int(self._latecomers[p]),
+                    "delayed": 0,
+                }
+            )
         late_ns = int(self._trouble[nic])
         event = {
-            "nic": names[nic], "shard": "fabric", "run": 1, "event": int(self._event[nic]), "kind": "PROBE",
-            "clock_ns": int(now_ns + self._clock[nic]), "system_ns": now_ns,
+            "nic": names[nic],
+            "shard": "fabric",
+            "run": 1,
+            "event": int(self._event[nic]),
+            "kind": "PROBE",
+            "clock_ns": int(now_ns + self._clock[nic]),
+            "system_ns": now_ns,
             "interval_ns": int(now_ns - self._sent_ns[nic]),
-            "trouble": ["STARVED"] if late_ns and self.confess else [], "late_ns": late_ns,
-            "paths": elements, "carrier": None, "speed_bps": None, "counters": [], "verbs": None,
-        }  # fmt: skip
+            "trouble": ["STARVED"] if late_ns and self.confess else [],
+            "late_ns": late_ns,
+            "paths": elements,
+            "carrier": None,
+            "speed_bps": None,
+            "counters": [],
+            "verbs": None,
+        }
         self._trouble[nic] = 0
         self._event[nic] += 1
         self._sent_ns[nic] = now_ns

@@ -261,8 +261,11 @@ def _kinds(alerts: list[Mapping[str, Any]]) -> str:
 def _fabrictime(*arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "fabrictime", *arguments],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout
@@ -284,10 +287,21 @@ def _wait_ready(common: list[str]) -> None:
 @contextmanager
 def _up(common: list[str], most_s: float) -> Iterator[None]:
     started = subprocess.Popen(
-        [sys.executable, "-m", "fabrictime", "up", "--fleet", "fabric", "--for", f"{most_s + 240:g}s",
-         "--json", *common],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "fabrictime",
+            "up",
+            "--fleet",
+            "fabric",
+            "--for",
+            f"{most_s + 240:g}s",
+            "--json",
+            *common,
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         yield
     finally:
@@ -304,12 +318,27 @@ def _load(seconds: float, data: Path) -> Iterator[None]:
     """Let every host send to the one half the ring away, for so long."""
     flows = [
         subprocess.Popen(
-            [sys.executable, "-m", "fabrictime", "fabric", "flow", f"h{n + 1}", f"h{(n + 4) % 8 + 1}",
-             "--rate", f"{20 * LOAD:g}mbit", "--for", f"{seconds:g}s", "--dir", str(data)],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            [
+                sys.executable,
+                "-m",
+                "fabrictime",
+                "fabric",
+                "flow",
+                f"h{n + 1}",
+                f"h{(n + 4) % 8 + 1}",
+                "--rate",
+                f"{20 * LOAD:g}mbit",
+                "--for",
+                f"{seconds:g}s",
+                "--dir",
+                str(data),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for n in range(8)
-    ]  # fmt: skip
+    ]
     try:
         yield
         for flow in flows:

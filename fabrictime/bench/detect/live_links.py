@@ -46,10 +46,18 @@ class LiveLinks:
                 ((nic, peer), "REQUEST", probes.book.forward(nic, peer, port)),
                 ((peer, nic), "ANSWER", probes.book.reverse(nic, peer, port)),
             ):
-                pairs.setdefault(pair, []).append({
-                    "path": port, "leg": leg, "links": list(hops), "found": "TRACED", "complete": True,
-                    "since_ns": 0, "changes": 0, "contradiction": None,
-                })  # fmt: skip
+                pairs.setdefault(pair, []).append(
+                    {
+                        "path": port,
+                        "leg": leg,
+                        "links": list(hops),
+                        "found": "TRACED",
+                        "complete": True,
+                        "since_ns": 0,
+                        "changes": 0,
+                        "contradiction": None,
+                    }
+                )
         for (nic, peer), paths in pairs.items():
             record = {"nic": nic, "peer": peer, "shard": "fabric", "run": 1, "traced_ns": 0, "paths": paths}
             self._send(PATHS.name, f"{nic}>{peer}", PATHS.record, record)

@@ -140,9 +140,14 @@ def live_flows(
 
     def run(nic: str, peer: str) -> None:
         results = control.stream(
-            "flow", seconds + 30, source=nic, destination=peer, rate_bps=FLOW_BPS, duration_s=seconds,
+            "flow",
+            seconds + 30,
+            source=nic,
+            destination=peer,
+            rate_bps=FLOW_BPS,
+            duration_s=seconds,
             protocol="udp",
-        )  # fmt: skip
+        )
         first = next(results)
         started.append(Flow(nic, peer, first["sport"], first["dport"]))
         ready.release()

@@ -51,8 +51,15 @@ class Traffic:
     rest messages from 64 kB to 8 MB under a rate control, from anyone to anyone; with `incast`, every 4 ms
     some 8 to 24 senders hit one receiver with 32 kB each at once."""
 
-    def __init__(self, fleet: Fleet, sim: PacketSim, rng: np.random.Generator, until_ns: float, load: float,
-                 incast: bool) -> None:  # fmt: skip
+    def __init__(
+        self,
+        fleet: Fleet,
+        sim: PacketSim,
+        rng: np.random.Generator,
+        until_ns: float,
+        load: float,
+        incast: bool,
+    ) -> None:
         nics = fleet.nics
         self.paths: list[Any] = []
         """Paths of the flows, in the order of their numbers."""
@@ -90,8 +97,14 @@ class Run:
         rng = np.random.default_rng(seed)
         self.fleet = fleet = Fleet.of(nics, rate_bps=RATE_BPS, seed=seed)
         self.until_ns = seconds * 1e9
-        sim = PacketSim(fleet.rate_bps, fleet.delay_ns, fleet.buffer_bytes, slot_ns=SLOT_NS, seed=seed,
-                        ecn=(20_000, 200_000, 0.1))  # fmt: skip
+        sim = PacketSim(
+            fleet.rate_bps,
+            fleet.delay_ns,
+            fleet.buffer_bytes,
+            slot_ns=SLOT_NS,
+            seed=seed,
+            ecn=(20_000, 200_000, 0.1),
+        )
         traffic = Traffic(fleet, sim, rng, self.until_ns, load, incast)
         nic = np.repeat(np.arange(nics), PEERS * PATHS)
         choice = [rng.permutation(np.delete(np.arange(nics), each))[:PEERS] for each in range(nics)]
@@ -147,17 +160,28 @@ class Run:
             begin = np.concatenate([[0], np.flatnonzero(np.any(np.diff(group, axis=1) != 0, axis=0)) + 1])
             when = EPOCH_NS + int(flush[at[0]]) * FLUSH_NS
             none = np.zeros(len(begin), np.int32)
-            found.append((
-                when,
-                ProbeColumns(
-                    nic=names[nic[at[0]]], run=1, batch=int(flush[at[0]]), clock_ns=when, system_ns=when,
-                    peers=[names[each] for each in peer[at[begin]]], path=path[at[begin]].astype(np.int32),
-                    spacing_ns=none, lost=none, no_t3=none,
-                    start=np.append(begin, len(at)).astype(np.int64), sent=stamps[0][at],
-                    forward=stamps[1][at] - stamps[0][at], turnaround=stamps[2][at] - stamps[1][at],
-                    reverse=stamps[3][at] - stamps[2][at],
-                ),
-            ))  # fmt: skip
+            found.append(
+                (
+                    when,
+                    ProbeColumns(
+                        nic=names[nic[at[0]]],
+                        run=1,
+                        batch=int(flush[at[0]]),
+                        clock_ns=when,
+                        system_ns=when,
+                        peers=[names[each] for each in peer[at[begin]]],
+                        path=path[at[begin]].astype(np.int32),
+                        spacing_ns=none,
+                        lost=none,
+                        no_t3=none,
+                        start=np.append(begin, len(at)).astype(np.int64),
+                        sent=stamps[0][at],
+                        forward=stamps[1][at] - stamps[0][at],
+                        turnaround=stamps[2][at] - stamps[1][at],
+                        reverse=stamps[3][at] - stamps[2][at],
+                    ),
+                )
+            )
         return sorted(found, key=lambda each: each[0])
 
     def infer(self, flows: bool = False) -> list[dict[str, Any]]:
@@ -237,10 +261,18 @@ def _book(fleet: Fleet, nic: Any, peer: Any, port: Any, there: Any, back: Any) -
     for row, (a, b, entropy) in enumerate(zip(nic.tolist(), peer.tolist(), port.tolist(), strict=True)):
         for pair, leg, paths in (((a, b), "REQUEST", there), ((b, a), "ANSWER", back)):
             hops = [ids[link] for link in paths.of(row)]
-            records.setdefault(pair, []).append({
-                "path": entropy, "leg": leg, "links": hops, "found": "TRACED", "complete": True, "since_ns": 0,
-                "changes": 0, "contradiction": None,
-            })  # fmt: skip
+            records.setdefault(pair, []).append(
+                {
+                    "path": entropy,
+                    "leg": leg,
+                    "links": hops,
+                    "found": "TRACED",
+                    "complete": True,
+                    "since_ns": 0,
+                    "changes": 0,
+                    "contradiction": None,
+                }
+            )
     for (a, b), maps in records.items():
         record = {
             "nic": names[a],

@@ -222,11 +222,10 @@ def link_cases(
     def cables(node: str) -> dict[str, str]:
         return {cable_id(link): "DOWN" for link, pair in ends.items() if node in pair}
 
-    def fault(line: str, wanted: Mapping[str, str], allowed: frozenset[str] = frozenset(),
-              slow: str | None = None) -> Case:  # fmt: skip
-        return Case(
-            line, lambda: ask("fault", line=line), lambda: ask("clear"), wanted, allowed, slow=slow
-        )  # fmt: skip
+    def fault(
+        line: str, wanted: Mapping[str, str], allowed: frozenset[str] = frozenset(), slow: str | None = None
+    ) -> Case:
+        return Case(line, lambda: ask("fault", line=line), lambda: ask("clear"), wanted, allowed, slow=slow)
 
     own = {
         nic["host"]: cable_id(next(link for link in links if link.startswith(f"{nic['host']}:")))
@@ -258,7 +257,7 @@ def link_cases(
         fault("grey 10% leaf2>spine1", {cable("leaf2", "spine1"): "GREY"}),
         fault("grey 5% leaf1>spine4", {cable("leaf1", "spine4"): "GREY"}, slow=LOSES_LITTLE),
         fault("down spine2", cables("spine2")),
-    ]  # fmt: skip
+    ]
 
 
 QUICK: Final = 4
@@ -291,8 +290,14 @@ def _stopped_agent(data: Path, nic: Mapping[str, Any]) -> Case:
     agent = psutil.Process(pid)
     wanted = {nic["host"]: "DOWN"}
     allowed = frozenset({nic["nic"]})
-    return Case(f"SIGSTOP to {nic['nic']}'s agent", lambda: agent.send_signal(signal.SIGSTOP),
-                lambda: agent.send_signal(signal.SIGCONT), wanted, allowed, slow=SILENT)  # fmt: skip
+    return Case(
+        f"SIGSTOP to {nic['nic']}'s agent",
+        lambda: agent.send_signal(signal.SIGSTOP),
+        lambda: agent.send_signal(signal.SIGCONT),
+        wanted,
+        allowed,
+        slow=SILENT,
+    )
 
 
 def _flapping(links: Sequence[str], control: ControlClient) -> Case:
@@ -315,9 +320,14 @@ def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
 
     def path(source: str, destination: str, sport: int, dport: int) -> list[str]:
         found: list[str] = control.ask(
-            "path", source=source, destination=destination, sport=sport, dport=dport, protocol="tcp",
+            "path",
+            source=source,
+            destination=destination,
+            sport=sport,
+            dport=dport,
+            protocol="tcp",
             likely=True,
-        )  # fmt: skip
+        )
         return found
 
     def disjoint(pairs: Sequence[tuple[str, str]], wanted: str | None) -> list[dict[str, Any]]:
@@ -329,8 +339,14 @@ def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
                 inner = path(source, destination, sport, 45_000 + number)[1:-1]
                 if (wanted in inner) if wanted else used.isdisjoint(inner):
                     used.update(inner)
-                    flows.append({"source": source, "destination": destination, "sport": sport,
-                                  "dport": 45_000 + number})  # fmt: skip
+                    flows.append(
+                        {
+                            "source": source,
+                            "destination": destination,
+                            "sport": sport,
+                            "dport": 45_000 + number,
+                        }
+                    )
                     break
         return flows
 
@@ -339,9 +355,13 @@ def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
     made = []
     for what, kind, link, flows in (
         ("incast of h1 and h5 at h8", "incast", into, disjoint([("h1", "h8"), ("h5", "h8")], None)),
-        ("h1>h5 and h2>h7 by leaf1>spine1", "collision in the fabric", up,
-         disjoint([("h1", "h5"), ("h2", "h7")], up)),
-    ):  # fmt: skip
+        (
+            "h1>h5 and h2>h7 by leaf1>spine1",
+            "collision in the fabric",
+            up,
+            disjoint([("h1", "h5"), ("h2", "h7")], up),
+        ),
+    ):
         load = _Load(control, flows, link)
         made.append(Case(what, load.start, load.end, {link: kind}, from_end=True))
     return made

@@ -124,10 +124,15 @@ class BrowserReader:
         options = webdriver.ChromeOptions()
         options.binary_location = CHROMIUM
         for argument in (
-            "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
-            "--disable-background-networking", "--disable-component-update",
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-sync",
+            "--disable-background-networking",
+            "--disable-component-update",
             f"--user-data-dir={self._profile.name}",
-        ):  # fmt: skip
+        ):
             options.add_argument(argument)
         self.driver: Any = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
         self.driver.set_window_size(1400, 900)

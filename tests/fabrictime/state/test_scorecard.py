@@ -14,24 +14,37 @@ HISTORY = {"rows_last_10_s": 5, "ok": True}
 
 def fits(window, **nics):
     return {
-        "source": "fabric.probes/0", "window": window, "part": 0, "rejected": 0, "lag_messages": 2,
-        "window_start_ns": window * 10**9, "window_end_ns": (window + 1) * 10**9,
+        "source": "fabric.probes/0",
+        "window": window,
+        "part": 0,
+        "rejected": 0,
+        "lag_messages": 2,
+        "window_start_ns": window * 10**9,
+        "window_end_ns": (window + 1) * 10**9,
         "nics": [
             {"nic": nic, "samples": samples, "lost": lost, "lost_batches": 0, "restarts": 0}
             for nic, (samples, lost) in nics.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def offsets(window, **states):
     return {
-        "window": window, "log_offset_ns": 0, "window_end_ns": (window + 1) * 10**9,
+        "window": window,
+        "log_offset_ns": 0,
+        "window_end_ns": (window + 1) * 10**9,
         "clocks": [
-            {"clock": clock, "state": state, "at_ns": 10**18, "offset_ns": 0.0,
-             "drift_ppb": 0.0, "bound_ns": 50.0}
+            {
+                "clock": clock,
+                "state": state,
+                "at_ns": 10**18,
+                "offset_ns": 0.0,
+                "drift_ppb": 0.0,
+                "bound_ns": 50.0,
+            }
             for clock, state in states.items()
         ],
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
