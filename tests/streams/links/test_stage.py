@@ -163,7 +163,7 @@ def test_an_alert_outlives_its_worker_and_is_cleared_once(
     log.close()
 
 
-def test_a_broken_promise_of_latency_outlives_its_worker_and_is_cleared_once(
+def test_a_broken_latency_slo_outlives_its_worker_and_is_cleared_once(
     bootstrap: str, tmp_path: Path
 ) -> None:
     log = Log(bootstrap)
