@@ -130,7 +130,7 @@ def say(line: str) -> None:
 
 
 def _with_ports(config: Config) -> Config:
-    """Return the settings with free ports in place of 0. Raises ValueError with the owner of a port in use."""
+    """Return the settings with free ports for 0. Raises ValueError with the owner of a port in use."""
     services = [("page", config.page.host, config.page.port)] if config.up.page else []
     if config.up.log_url is None:
         services.append(("log", config.log.host, config.log.port))

@@ -300,7 +300,7 @@ def _literal(value: str) -> str:
 
 
 def _capped(value: str, maximum: float) -> str:
-    """Return `value` if it is a limit of at most `maximum`, else `maximum`; 0 and non-numbers mean no limit."""
+    """Return `value` if it is a limit of at most `maximum`, else `maximum`; 0 means no limit."""
     try:
         fits = 0 < float(value) <= maximum
     except ValueError:

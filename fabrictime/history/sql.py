@@ -70,7 +70,7 @@ class Statement:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens of `text` without space and comments. Raises Refused for SQL outside the plain subset."""
+    """Yield the tokens of `text` without space and comments. Raises Refused for other than plain SQL."""
     at = 0
     while at < len(text):
         found = _TOKEN.match(text, at)

@@ -43,7 +43,7 @@ class NotifySocket:
         self._socket.close()
 
     def messages(self, pid: int) -> Iterator[tuple[str, str]]:
-        """Yield the messages of process `pid` as (variable, value); datagrams of other processes are dropped."""
+        """Yield the messages of process `pid` as (variable, value); drop those of others."""
         while True:
             try:
                 data, control, _, _ = self._socket.recvmsg(_MAX_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))

@@ -172,7 +172,7 @@ outside of that class."""
 
 
 def load_all(name: str, path: Path | None) -> Config:
-    """Return the settings; load the code of service `name` and check its table, as far as `LOADED` lists it."""
+    """Return the settings; load the code of service `name` and check its tables."""
     from fabrictime.runtime.config import load
 
     config = load(path)

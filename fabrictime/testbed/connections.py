@@ -147,7 +147,7 @@ class Connections:
         return True
 
     def run(self, until_ns: int) -> int:
-        """Run the streams until `until_ns` or an event, and handle it. Returns the result of `Streams.run`."""
+        """Run the streams until `until_ns` or an event. Returns the result of `Streams.run`."""
         why = self._streams.run(min(until_ns, time.monotonic_ns() + _TICK_NS))
         for stream, _ in self._streams.broken():
             self._broke(self._of[stream])

@@ -254,7 +254,7 @@ class Job:
         self._worker.hang_up()
 
     def wait(self, timeout_s: float | None = None) -> JobResult:
-        """Wait for the job's own end and return its result. Raises FabricError if it failed or does not end."""
+        """Wait for the job's end and return its result. Raises FabricError if it failed or goes on."""
         self._thread.join(self.spec.duration_s + _END_GRACE_S if timeout_s is None else timeout_s)
         end = self._end
         late = self._thread.is_alive()

@@ -283,15 +283,15 @@ class _Rough:
 
 
 def _rough_line(pair: PairSamples) -> _Rough:
-    """Return a line through the least round trips of eight slots of the window."""
+    """Return a line through the smallest round trips of eight slots of the window."""
     trip = pair.forward + pair.reverse
     slot = np.minimum(
         ((pair.sent_s / max(1e-9, np.abs(pair.sent_s).max()) + 1) * (SLOTS / 2)).astype(int), SLOTS - 1
     )
-    minimum = [int(rows[np.argmin(trip[rows])]) for k in range(SLOTS) if len(rows := np.flatnonzero(slot ==
-    k))]
-    x, y = (pair.sent_s[minimum] + pair.back_s[minimum]) / 2, (pair.forward[minimum] - pair.reverse[minimum])
-    / 2
+    members = [np.flatnonzero(slot == number) for number in range(SLOTS)]
+    minimum = [int(rows[np.argmin(trip[rows])]) for rows in members if len(rows)]
+    x = (pair.sent_s[minimum] + pair.back_s[minimum]) / 2
+    y = (pair.forward[minimum] - pair.reverse[minimum]) / 2
     if len(minimum) < 2:
         return _Rough(float(y[0]), 0.0)
     drift, offset = np.polyfit(x, y, 1)

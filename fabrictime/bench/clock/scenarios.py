@@ -119,10 +119,11 @@ class BadStamps:
 
 
 FLEET: Final = 64
-"""Events name their NICs as of a fleet of so many."""
+"""Events number their NICs in a fleet of this size."""
 
-Event: TypeAlias = Step | Temperature | Restart | Dark | Apart | Redraw | Falseticker | Load | Incast |
-BadStamps
+Event: TypeAlias = (
+    Step | Temperature | Restart | Dark | Apart | Redraw | Falseticker | Load | Incast | BadStamps
+)
 
 
 @dataclass(frozen=True, slots=True)
