@@ -19,7 +19,8 @@ from producers.sim.control import NoFleet, ask, socket_path
 from producers.sim.fault_grammar import parse_fault
 from producers.sim.service import RealTimePacer, WorkerProgress
 from producers.sim.settings import SimSettings, parse_fleet
-from producers.sim.simulation import Simulation, draw_clocks
+from producers.sim.setup import draw_clocks
+from producers.sim.simulation import Simulation
 from schemas import codec
 from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TOPICS, TRUTH
 

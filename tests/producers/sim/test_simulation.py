@@ -161,7 +161,7 @@ def test_blackhole_loses_what_crosses_it_and_nothing_else():
     crossing = set()
     nic, peer, port = run._group
     for g in range(len(nic)):
-        if any(dead in leg.of(g) for leg in run._legs):
+        if any(dead in leg.of(g) for leg in run.legs):
             crossing.add((run.fleet.nic_ids[nic[g]], run.fleet.nic_ids[peer[g]], int(port[g])))
     assert lost == crossing
     assert answered
