@@ -249,15 +249,15 @@ def _keys(match: Match) -> Keys:
     except OSError:
         raise ValueError(f"flow {match}: expected IPv4 addresses") from None
     ports = match.source_port << 16 | match.peer_port
-    words = ((12, source), (16, peer), (20, ports))
+    entries = ((12, source), (16, peer), (20, ports))
     return (
         (0, 0x45, 0xFF),
         (9, PROTOCOLS[match.protocol], 0xFF),
-        *((at + i, word >> (24 - 8 * i) & 0xFF, 0xFF) for at, word in words for i in range(4)),
+        *((at + i, number >> (24 - 8 * i) & 0xFF, 0xFF) for at, number in entries for i in range(4)),
     )
 
 
 def _read_keys(selector: bytes) -> Keys:
     """Return the keys in a struct tc_u32_sel (linux/pkt_cls.h). pyroute2 reads them four bytes too early."""
-    words = struct.iter_unpack("4s4sii", selector[16 : 16 + 16 * selector[2]])
-    return tuple((at + i, value[i], mask[i]) for mask, value, at, _ in words for i in range(4) if mask[i])
+    entries = struct.iter_unpack("4s4sii", selector[16 : 16 + 16 * selector[2]])
+    return tuple((at + i, value[i], mask[i]) for mask, value, at, _ in entries for i in range(4) if mask[i])

@@ -156,10 +156,10 @@ static inline const unsigned char *ft_copy_(const unsigned char *map, uint64_t s
 }
 
 /* Copy whole words, so that each is read once. */
-static inline void ft_words_(void *to, const unsigned char *from, size_t bytes) {
+static inline void ft_copy_quads_(void *to, const unsigned char *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 8) {
-        uint64_t word = __atomic_load_n((const uint64_t *)(const void *)(from + i), __ATOMIC_RELAXED);
-        memcpy((unsigned char *)to + i, &word, 8);
+        uint64_t quad = __atomic_load_n((const uint64_t *)(const void *)(from + i), __ATOMIC_RELAXED);
+        memcpy((unsigned char *)to + i, &quad, 8);
     }
 }
 
@@ -228,7 +228,7 @@ static inline int ft_map_(int fd, void *over, ft_reader *reader) {
     int result = FT_BAD_PAGE;
     for (int tries = 0; tries < FT_TRIES_; tries++) {
         uint64_t sequence = ft_sequence_(bytes);
-        ft_words_(&copy, ft_copy_(bytes, sequence), sizeof copy);
+        ft_copy_quads_(&copy, ft_copy_(bytes, sequence), sizeof copy);
         if (!ft_unchanged_(bytes, sequence)) continue;
         if (copy.model.crc == ft_crc_((const unsigned char *)&copy.model + 4, sizeof copy.model - 4) &&
             copy.model.tables_crc ==
@@ -319,7 +319,7 @@ static inline int64_t ft_round_(double x) {
     return (int64_t)(x < 0 ? x - 0.5 : x + 0.5);
 }
 
-#define FT_MODEL_WORDS_ 13 /* the words of ft_page_model up to reopen_raw_ns */
+#define FT_MODEL_QUADS_ 13 /* the words of ft_page_model up to reopen_raw_ns */
 
 /* Read fabric time now (ns since the Unix epoch) and its bound. Return the state. */
 static inline int ft_now(ft_reader *reader, int64_t *time_ns, int64_t *bound_ns) {
@@ -329,7 +329,7 @@ static inline int ft_now(ft_reader *reader, int64_t *time_ns, int64_t *bound_ns)
     if (!map) return ft_none_(FT_UNSYNCED, time_ns, bound_ns);
     for (;;) {
         uint64_t sequence = ft_sequence_(map);
-        ft_words_(&model, ft_copy_(map, sequence), FT_MODEL_WORDS_ * 8);
+        ft_copy_quads_(&model, ft_copy_(map, sequence), FT_MODEL_QUADS_ * 8);
         if (ft_unchanged_(map, sequence)) break;
         if (++tries == FT_TRIES_) return ft_none_(FT_UNSYNCED, time_ns, bound_ns);
     }
@@ -365,17 +365,17 @@ static inline int ft_find_(const unsigned char *map, const char *name, ft_page_m
         uint64_t sequence = ft_sequence_(map);
         const unsigned char *copy = ft_copy_(map, sequence);
         int found = 0;
-        ft_words_(model, copy, sizeof *model);
+        ft_copy_quads_(model, copy, sizeof *model);
         uint32_t clocks = model->clocks < FT_PAGE_CLOCKS ? model->clocks : FT_PAGE_CLOCKS;
         uint32_t nics = model->nics < FT_PAGE_NICS ? model->nics : FT_PAGE_NICS;
         for (uint32_t i = 0; i < clocks && !found; i++) {
-            ft_words_(clock, copy + offsetof(ft_page_copy, clock) + i * sizeof *clock, sizeof *clock);
+            ft_copy_quads_(clock, copy + offsetof(ft_page_copy, clock) + i * sizeof *clock, sizeof *clock);
             found = memcmp(clock->name, wanted, sizeof clock->name) == 0;
         }
         for (uint32_t i = 0; i < nics && !found; i++) {
-            ft_words_(&nic, copy + offsetof(ft_page_copy, nic) + i * sizeof nic, sizeof nic);
+            ft_copy_quads_(&nic, copy + offsetof(ft_page_copy, nic) + i * sizeof nic, sizeof nic);
             if (memcmp(nic.name, wanted, sizeof nic.name) != 0 || nic.clock >= clocks) continue;
-            ft_words_(clock, copy + offsetof(ft_page_copy, clock) + nic.clock * sizeof *clock, sizeof *clock);
+            ft_copy_quads_(clock, copy + offsetof(ft_page_copy, clock) + nic.clock * sizeof *clock, sizeof *clock);
             found = 1;
         }
         if (ft_unchanged_(map, sequence)) return found;

@@ -93,12 +93,16 @@ def sim_nics(settings: SimSettings) -> list[NicSettings]:
     many_rails = fleet.shape.rails > 1
     return [
         NicSettings(
-            host=name.split("/")[0], device=name.split("/")[1], address=address_of(nic), shard=settings.shard,
-            rail=int(fleet.nic_rail[nic]) if many_rails else None, rack=f"rack{int(fleet.nic_rack[nic]) + 1}",
+            host=name.split("/")[0],
+            device=name.split("/")[1],
+            address=address_of(nic),
+            shard=settings.shard,
+            rail=int(fleet.nic_rail[nic]) if many_rails else None,
+            rack=f"rack{int(fleet.nic_rack[nic]) + 1}",
             clock=ClockSettings(**clocks[nic]),
         )
         for nic, name in enumerate(fleet.nic_ids)
-    ]  # fmt: skip
+    ]
 
 
 def with_clocks(nics: Sequence[NicSettings], clocks: Mapping[str, ClockSettings]) -> list[NicSettings]:

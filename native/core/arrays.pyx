@@ -1,8 +1,8 @@
-"""Avro arrays of numbers to numpy arrays and back, for records whose last fields are columns of numbers.
+"""Converts Avro arrays of numbers to numpy arrays and back, for records whose last fields are columns of
+numbers.
 
-In: bytes of a body from the first of these fields on, or arrays. Out: arrays, or the bytes. Avro 1.12: int and
-long are zig-zag varints, float and double are little endian, an array is blocks of a count and its elements,
-ended by a zero; a negative count is followed by the block's size.
+Avro 1.12: int and long are zig-zag varints, float and double are little endian. An array is blocks of a count
+and its elements, ended by a zero; a negative count is followed by the block's size.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ cdef enum:
 
 
 class BadArray(ValueError):
-    """Bytes that are no such arrays: `reason` of a reject, which array, what of it."""
+    """Bytes that are no such arrays: the `reason` of the reject, the array, the error."""
 
     def __init__(self, reason, array, detail):
         super().__init__(detail)

@@ -1,4 +1,4 @@
-/* A clock that a test gives to a NIC: what it reads at a moment of the system clock, exactly recomputable. */
+/* A clock that a test gives to a NIC: its reading at a moment of the system clock can be recomputed exactly. */
 #ifndef FT_CLOCKMODEL_H
 #define FT_CLOCKMODEL_H
 

@@ -1,6 +1,6 @@
-/* A sequence lock with two copies: while the sequence is odd, readers use copy 1, else copy 0, so one copy is whole at
- * any moment and a writer that dies half-way takes nobody's time away. The order of stores is that of Boehm, "Can
- * seqlocks get along with programming language memory models?" (MSPC 2012), section 4. */
+/* A sequence lock with two copies. While the sequence is odd, readers use copy 1, else copy 0, so one copy is
+ * whole at any moment and a writer that dies half-way blocks no reader. The order of stores is that of Boehm,
+ * "Can seqlocks get along with programming language memory models?" (MSPC 2012), section 4. */
 #include "clockpage.h"
 
 #include <errno.h>
@@ -52,12 +52,12 @@ uint64_t ft_page_read(const uint64_t *sequence, const uint64_t *copies, size_t w
 int ft_page_write(uint64_t *sequence, uint64_t *copies, size_t words, const uint64_t *from,
                   int64_t from_raw_ns, int64_t latest_raw_ns) {
     uint64_t begun = __atomic_load_n(sequence, __ATOMIC_RELAXED);
-    if (begun & 1) { /* a writer died here: copy 1 is what readers have */
+    if (begun & 1) { /* a writer died here: readers have copy 1 */
         begun++;
         for (size_t i = 0; i < words; i++) __atomic_store_n(copies + i, copies[words + i], __ATOMIC_RELAXED);
         __atomic_store_n(sequence, begun, __ATOMIC_RELEASE);
         __atomic_thread_fence(__ATOMIC_RELEASE);
-    } else { /* or here: copy 1 may be half-written, and is what readers are about to be given */
+    } else { /* or here: copy 1 may be half-written, and readers are about to use it */
         __atomic_thread_fence(__ATOMIC_RELEASE);
         for (size_t i = 0; i < words; i++) __atomic_store_n(copies + words + i, copies[i], __ATOMIC_RELAXED);
     }

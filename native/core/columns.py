@@ -1,7 +1,7 @@
-"""The shapes in which native/core takes and gives figures: plain data over numpy columns, no behaviour.
+"""Data shapes of native/core: plain records over numpy columns, without behaviour.
 
-`ProbeColumns` is a decoded `ProbeBatch`; `PairFits` and `PathDelayColumns` are what one prober's window comes
-down to; `ClockLine` is a clock as fabric time sees it; `MeshSolution` is a solved mesh.
+`ProbeColumns` is a decoded `ProbeBatch`. `PairFits` and `PathDelayColumns` are the results of one prober's
+window. `ClockModel` is a clock against fabric time. `MeshSolution` is a solved mesh.
 """
 
 from __future__ import annotations
@@ -198,10 +198,10 @@ class MeshSolution:
     """[P] share of an edge's own vote in its residual, 0..1: the residual's variance is 1 - leverage of the
     edge's. From random draws, good to some 0.05, in parts of more than 96 nodes."""
     scale: Float64s
-    """[parts] rms of the edges' errors over their sigma, from the residuals that count; 1 where nothing is
-    left over to tell."""
+    """[parts] rms of the edges' errors over their sigma, from the residuals that count; 1 without degrees of
+    freedom."""
     dof: Float64s
-    """[parts] edges less what they have to tell: how much stands behind `scale`."""
+    """[parts] degrees of freedom behind `scale`."""
 
 
 @dataclass(slots=True)

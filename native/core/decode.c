@@ -1,12 +1,11 @@
 /* Decode one ProbeBatch, straight into columns.
  *
- * In: the Avro body as bytes that nobody vouches for. Out: columns, or which field is wrong. Memory grows
- * only with what the bytes can hold: a sample is four elements of at least one byte each.
+ * The input is an Avro body as untrusted bytes. The output is columns, or the field that is wrong. Memory
+ * grows only with the possible content of the bytes: a sample is four elements of at least one byte each.
  *
  * A varint is read with one 8-byte load: the first clear top bit ends it, and a cascade of three shifts
- * closes the gaps between the groups of seven bits. Longer ones (9 and 10 bytes) and the message's last
- * bytes go byte by byte.
- */
+ * closes the gaps between the groups of seven bits. Longer ones (9 and 10 bytes) and the message's last bytes
+ * go byte by byte. */
 #include "decode.h"
 
 #include <stdlib.h>
@@ -32,7 +31,7 @@ static inline int64_t unzigzag(uint64_t u) {
     return (int64_t)((u >> 1) ^ (0 - (u & 1)));
 }
 
-/* Byte by byte, bounds checked. Returns the next position, or NULL with *what set. */
+/* Byte by byte, bounds checked. Returns the next position, or NULL with the error set. */
 static const uint8_t *varint_slow(const uint8_t *p, const uint8_t *end, uint64_t *out, enum ft_bad *what) {
     uint64_t value = 0;
     for (int shift = 0; shift < 70; shift += 7) {
@@ -104,8 +103,8 @@ static enum ft_bad read_name(struct reader *r, enum ft_field field, struct ft_sp
     return FT_OK;
 }
 
-/* The head of an array block: *count elements (0: the array's end), and where the block has to end if it
- * says so, else NULL. Each element takes `least` bytes or more: a greater count cannot be true. */
+/* The head of an array block: *count elements (0: the array's end), and the end of the block if it is given,
+ * else NULL. Each element takes `least` bytes or more, so a greater count cannot be true. */
 static enum ft_bad read_block(struct reader *r, enum ft_field field, int64_t least, int64_t *count,
                               const uint8_t **block_end) {
     int64_t n, size;
@@ -288,7 +287,7 @@ static enum ft_bad read_batch(struct reader *r, struct ft_batch *b) {
 enum ft_bad ft_decode(const uint8_t *data, int64_t size, struct ft_batch *batch, struct ft_fault *fault) {
     struct reader r = {data, data, data + size, fault, -1};
     memset(batch, 0, sizeof *batch);
-    /* A usual sample takes 12 to 16 bytes: start with what that makes, no more than four bytes each allow. */
+    /* A usual sample takes 12 to 16 bytes: start with that number, at most one sample per four bytes. */
     if (!more_samples(batch, size / 12 + 16)) return bad(&r, FT_NO_MEMORY, FT_SAMPLES, size / 12, 0);
     return read_batch(&r, batch);
 }

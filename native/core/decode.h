@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Largest batch that is taken: what the largest message (4 MiB) can hold at 4 bytes a sample. */
+/* Largest batch: the content of the largest message (4 MiB) at 4 bytes a sample. */
 #define FT_MAX_SAMPLES    (1 << 20)
 #define FT_MAX_GROUPS     65536
 #define FT_MAX_NAME_CHARS 512
@@ -17,12 +17,12 @@ enum ft_bad {
     FT_OK = 0,
     FT_TRUNCATED, /* the bytes end in mid-record */
     FT_VARINT,    /* more than 10 bytes, or more than 64 bits */
-    FT_BELOW,     /* value below what the field allows */
-    FT_ABOVE,     /* value above what the field allows */
+    FT_BELOW,     /* value below the field's minimum */
+    FT_ABOVE,     /* value above the field's maximum */
     FT_NAME_LONG,
     FT_MANY_GROUPS,
     FT_MANY_SAMPLES,
-    FT_BLOCK_SIZE, /* a block is not as long as it says */
+    FT_BLOCK_SIZE, /* the length of a block differs from its header */
     FT_LENGTHS,    /* arrays of one group differ in length */
     FT_ODD,        /* coded pairs, but an odd count */
     FT_TRAILING,
@@ -48,7 +48,7 @@ enum ft_field {
     FT_END,
 };
 
-/* Where a name stands in the message. */
+/* The position of a name in the message. */
 struct ft_span {
     const uint8_t *text;
     int64_t bytes;
@@ -75,7 +75,7 @@ struct ft_fault {
     int64_t at; /* byte of the message */
 };
 
-/* Decode data[0..size). Returns FT_OK, or what is wrong with *fault filled. Free `batch` either way. */
+/* Decode data[0..size). Returns FT_OK, or the error with *fault filled. Free `batch` either way. */
 enum ft_bad ft_decode(const uint8_t *data, int64_t size, struct ft_batch *batch, struct ft_fault *fault);
 void ft_batch_free(struct ft_batch *batch);
 

@@ -1,7 +1,6 @@
-"""ProbeBatch between Avro bytes and numpy columns, in one pass over the bytes.
+"""Converts ProbeBatch between Avro bytes and numpy columns, in one pass over the bytes.
 
-In: the message and where its Avro body starts, or `ProbeColumns`. Out: `ProbeColumns`, or the body. Bytes that
-no honest writer would send are refused with `BadBatch`; memory stays within what the bytes can hold.
+Invalid bytes are refused with `BadBatch`. Memory stays within the possible content of the bytes.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -191,7 +190,7 @@ cdef const char *_utf8(object text, str field, Py_ssize_t *size) except NULL:
     return PyUnicode_AsUTF8AndSize(text, size)
 
 
-cdef int _least(str field, int64_t value, int64_t least, int64_t most) except -1:
+cdef int _minimum(str field, int64_t value, int64_t least, int64_t most) except -1:
     if value < least or value > most:
         raise ValueError(f"{field} {value}: expected {least} to {most}")
     return 0
@@ -206,10 +205,8 @@ cdef object _as(object array, object dtype, str field):
 
 
 def encode_probe_batch(columns):
-    """Return the Avro body of `columns`, byte for byte what fastavro writes.
-
-    Raises ValueError where the columns do not fit each other or the schema.
-    """
+    """Return the Avro body of `columns`, byte for byte as fastavro writes it. Raises ValueError if the
+    columns do not fit each other or the schema."""
     cdef const int64_t[::1] start = _as(columns.start, _i8, "start")
     cdef const int64_t[::1] sent = _as(columns.sent, _i8, "sent")
     cdef const int64_t[::1] forward = _as(columns.forward, _i8, "forward")
@@ -236,9 +233,9 @@ def encode_probe_batch(columns):
         raise ValueError(f"start: {start.shape[0]} elements, expected {groups + 1} from 0 to {samples}")
     if samples > FT_MAX_SAMPLES or groups > FT_MAX_GROUPS:
         raise ValueError(f"{samples} samples, {groups} groups: expected at most {FT_MAX_SAMPLES}, {FT_MAX_GROUPS}")
-    _least("batch", columns.batch, 0, 0x7fffffffffffffff)
-    _least("clock_ns", columns.clock_ns, -FT_MAX_NS, FT_MAX_NS)
-    _least("system_ns", columns.system_ns, -FT_MAX_NS, FT_MAX_NS)
+    _minimum("batch", columns.batch, 0, 0x7fffffffffffffff)
+    _minimum("clock_ns", columns.clock_ns, -FT_MAX_NS, FT_MAX_NS)
+    _minimum("system_ns", columns.system_ns, -FT_MAX_NS, FT_MAX_NS)
     columns4[0] = &sent[0] if samples else NULL
     columns4[1] = &forward[0] if samples else NULL
     columns4[2] = &turnaround[0] if samples else NULL
@@ -268,10 +265,10 @@ def encode_probe_batch(columns):
                 raise ValueError(f"start[{g + 1}] {start[g + 1]}: expected {start[g]} to {samples}")
             if spacing_ns[g] > 0 and n % 2:
                 raise ValueError(f"group {g}: {n} samples, expected an even number of a coded pair's")
-            _least("path", path[g], 0, FT_MAX_PATH)
-            _least("spacing_ns", spacing_ns[g], 0, INT32_MAX)
-            _least("lost", lost[g], 0, INT32_MAX)
-            _least("no_t3", no_t3[g], 0, INT32_MAX)
+            _minimum("path", path[g], 0, FT_MAX_PATH)
+            _minimum("spacing_ns", spacing_ns[g], 0, INT32_MAX)
+            _minimum("lost", lost[g], 0, INT32_MAX)
+            _minimum("no_t3", no_t3[g], 0, INT32_MAX)
             text = _utf8(peers[g], "peer", &size)
             p = ft_put_long(p, size)
             memcpy(p, text, size)

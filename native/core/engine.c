@@ -1,4 +1,4 @@
-/* One thread a NIC asks and answers.
+/* One thread per NIC sends requests and answers those of others.
  *
  *      prober                          responder
  *        | t1 --------- request -------> t2 |     both 40 bytes: equal delay on equal links
@@ -7,22 +7,22 @@
  *        | ------------ collect ----------> |     tickets
  *        | <----------- follow-up --------- |     their t3, the kernel's own stamps; as long as the collect
  *
- * So no answer is ever larger than its question. All four stamps are the kernel's (or the NIC's), hence the thread
- * need not hurry: it wakes to send and to answer, and reads replies, stamps and follow-ups in batches then.
+ * So no answer is larger than its request. All four timestamps are the kernel's (or the NIC's), hence the thread
+ * need not hurry: it wakes to send and to answer, and then reads replies, timestamps and follow-ups in batches.
  *
  * Packets, big endian: magic 'FT', version and kind, count; u32 seq; u64 run; then
- *   request  i64 sender's system clock, u32 hash of the asked NIC's name, u32 0
+ *   request  i64 sender's system clock, u32 hash of the target NIC's name, u32 0
  *   reply    i64 t2, u32 ticket, u32 0
  *   collect  count * (u32 seq, u32 ticket, u32 0)
  *   follow-up count * (u32 seq, i64 t3)
  *   trace    i64 sender's system clock, u32 hash of the traced NIC's name, u32 TTL
- *   traced   the same 16 bytes: the trace with this sequence number came all the way
+ *   traced   the same 16 bytes: the trace with this sequence number arrived
  * and last the u64 SipHash-2-4 of source address, destination address, both ports and all of the above.
  *
- * A shot is one probe or one coded pair; its two halves have the sequence numbers 2n and 2n + 1.
+ * A probe is single or a coded pair; its two halves have the sequence numbers 2n and 2n + 1.
  *
- * losses.c says which requests are lost long before the time-out of the samples; it is asked whenever one may be
- * overdue, and only after all that had come by then was read: an answer that lies unread is not lost. */
+ * losses.c declares requests lost long before the time-out of the samples. It runs whenever a request may be overdue,
+ * after all arrived packets were read: an unread answer is not lost. */
 #include "engine_state.h"
 
 static uint32_t power_of_two(uint32_t least) {
@@ -163,7 +163,7 @@ void ft_engine_unlock(ft_engine *e) {
     pthread_mutex_unlock(&e->mutex);
 }
 
-/* Whoever wants the lock gets it before the loop goes on. */
+/* Let waiting threads take the lock before the loop continues. */
 static void yield_lock(ft_engine *e) {
     pthread_mutex_unlock(&e->mutex);
     while (atomic_load(&e->waiters)) sched_yield();
@@ -216,7 +216,7 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
             ft_drain_paths(e, now);
             now = monotonic();
             overdue = ft_next_overdue(e, now);
-        } else if (!outstanding && since >= IDLE_NS) { /* peers' traces, while nothing is asked here */
+        } else if (!outstanding && since >= IDLE_NS) { /* traces of peers, while this prober is idle */
             ft_drain_paths(e, now);
         }
         int64_t due = least(end, now + IDLE_NS);
@@ -331,7 +331,7 @@ int ft_engine_set_path(ft_engine *e, int i, int fd) {
     }
     ft_losses_new_path(e->losses, (uint32_t)i);
     for (int p = 0; p < e->config.max_peers; p++) e->collections[p * e->config.paths + i].count = 0;
-    ft_output *out = &e->outputs[e->front]; /* what was measured there bears the old socket's port */
+    ft_output *out = &e->outputs[e->front]; /* its measurements belong to the old socket's port */
     uint32_t left = 0;
     for (uint32_t k = 0; k < out->count; k++)
         if ((int)(out->samples[k].group / 2) % e->config.paths != i) out->samples[left++] = out->samples[k];
@@ -428,7 +428,7 @@ ft_output *ft_engine_swap(ft_engine *e) {
     return full;
 }
 
-/* What the kernel dropped since our buffers were full, also where no packet came since to say so. */
+/* Read the kernel's count of drops by full buffers, even if no later packet carried it. */
 static void ask_drops(ft_engine *e, int fd, uint32_t *last) {
     uint32_t memory[SK_MEMINFO_VARS] = {0};
     socklen_t size = sizeof memory;

@@ -1,4 +1,4 @@
-/* The probe engine: prober and responder of one NIC in one thread. engine.c says how it works. */
+/* The probe engine: prober and responder of one NIC in one thread. engine.c describes it. */
 #ifndef FT_ENGINE_H
 #define FT_ENGINE_H
 
@@ -13,25 +13,25 @@
 #define FT_MAX_PATHS 64
 #define FT_MAX_PEERS 1024
 
-/* name, what it counts */
+/* name and meaning */
 #define FT_COUNTERS(X)                                                                                       \
     X(requests_sent)    /* requests that the kernel took */                                                  \
     X(replies_received) /* first replies to our requests */                                                  \
     X(samples)          /* probes with all four stamps */                                                    \
     X(pairs)            /* coded pairs kept */                                                               \
-    X(pairs_demoted)    /* complete pairs whose real spacing was too far from the set one */                 \
+    X(pairs_demoted)    /* complete pairs whose real spacing differs too much from the set one */            \
     X(lost)             /* requests without a reply in time */                                               \
-    X(overdue)          /* requests told lost before that time was over */                                   \
+    X(overdue)          /* requests declared lost before that time was over */                               \
     X(spurious)         /* of these, answered in time after all */                                           \
-    X(stuck)            /* requests that never left this host: told as no loss */                            \
-    X(flow_probes)      /* requests sent for aims */                                                         \
-    X(tail_probes)      /* requests sent to hear whether a peer lives that owes an answer */                 \
+    X(stuck)            /* requests that never left this host: not counted as lost */                        \
+    X(flow_probes)      /* requests sent by flow probing */                                                  \
+    X(tail_probes)      /* tail loss probes to peers that owe an answer */                                   \
     X(no_t3)            /* replies without sound stamps */                                                   \
-    X(no_t1)            /* requests whose own send stamp never came: never left the host */                  \
+    X(no_t1)            /* requests without a send timestamp: they never left the host */                    \
     X(late)             /* replies after the verdict */                                                      \
     X(duplicates)       /* replies and follow-ups that were there already */                                 \
     X(stale_run)        /* answers to another run */                                                         \
-    X(collects_sent)    /* packets that ask for follow-ups */                                                \
+    X(collects_sent)    /* packets that collect follow-ups */                                                \
     X(followups_received)                                                                                    \
     X(requests_received)                                                                                     \
     X(replies_sent)                                                                                          \
@@ -43,20 +43,20 @@
     X(stale_time)       /* requests further from our system clock than allowed: replays */                   \
     X(no_rx_stamp)      /* packets that came without a receive stamp */                                      \
     X(unknown_stamp)    /* transmit stamps that belong to nothing we remember */                             \
-    X(send_errors)      /* packets that the kernel refused for want of room */                               \
+    X(send_errors)      /* packets that the kernel refused for lack of buffer space */                       \
     X(unreachable)      /* requests that the kernel could not route: counted as lost */                      \
     X(rx_queue_drops)   /* packets that our full socket buffers lost */                                      \
-    X(overflow_samples) /* samples that nobody drained in time */                                            \
-    X(table_full)       /* shots put off since the state table was full */                                   \
-    X(missed_timers)    /* shots skipped since this thread got no processor in time */                       \
+    X(overflow_samples) /* samples that were not drained in time */                                          \
+    X(table_full)       /* probes postponed because the state table was full */                              \
+    X(missed_timers)    /* probes skipped because this thread got no processor in time */                    \
     X(cpu_starved)      /* times that this thread, or its answer, came late */                               \
-    X(capped)           /* shots put off by the rate cap */                                                  \
+    X(capped)           /* probes postponed by the rate cap */                                               \
     X(answers_capped)   /* times that answering waited for the rate cap */                                   \
     X(throttled)        /* times that the rate was lowered since the thread fell behind */                   \
     X(traces_received)  /* traces of others that came all the way to us */                                   \
     X(traces_answered)                                                                                       \
     X(icmp_errors)        /* errors that the network sent back for our packets, traces' among them */        \
-    X(trace_hits_dropped) /* answers to our traces that nobody took in time */                               \
+    X(trace_hits_dropped) /* answers to our traces that were not read in time */                             \
     X(wakeups)                                                                                               \
     X(bytes_asked)    /* payload of authentic requests and collects received */                              \
     X(bytes_answered) /* payload of replies and follow-ups sent */
@@ -69,20 +69,21 @@ typedef struct {
 
 typedef struct {
     int max_peers, paths;
-    int spare; /* of the paths, the last so many: only aims use them */
-    int64_t spacing_ns, timeout_ns, overdue_ns, starved_ns, collect_delay_ns, drain_ns, max_age_ns;
+    int spare; /* the last so many paths: only flow probing uses them */
+    int64_t spacing_ns, timeout_ns, overdue_ns, cpu_starved_ns, collect_delay_ns, drain_ns, max_age_ns;
     double rate_pps, max_pps, answer_max_pps;
     uint64_t run, seed;
     uint32_t nic_hash;
-    uint32_t
-        singles; /* probes that go along with each shot, one a way in turn; 0: two shots share a waking */
+    uint32_t singles; /* single probes with each pair, over all paths in a fixed cycle; 0: two pairs share a
+                  * wake-up */
     ft_key key;
     int hardware; /* take raw hardware stamps */
     uint32_t table_probes, out_samples, reply_ring;
 } ft_config;
 
-/* Turns: when to send, and where to. Turn k begins at `at_ns` + k * `length_ns` (monotonic clock); its probes go out
- * together within its first half, to the ways [k % count * probes ...] of `way`: peer slot * paths + path, -1: any. */
+/* A schedule of slots. Slot k begins at `at_ns` + k * `length_ns` (monotonic clock). Its probes leave
+ * together within its first half, on the paths [k % count * probes ...] of `path_index`: peer slot * paths +
+ * path, -1: any. */
 typedef struct {
     int64_t at_ns;
     double length_ns;
@@ -103,17 +104,17 @@ typedef struct {
     int64_t clock_ns, system_ns;
 } ft_output;
 
-/* What came back for a trace: an ICMP error from a hop, or the far end's word that it arrived. */
+/* An answer to a trace: an ICMP error from a hop, or the far end's word that it arrived. */
 typedef struct {
     int arrived; /* 1: the far end answered; 0: ICMP */
     int path;    /* the socket that sent: a path's index, -1: the responder */
     int type, code;
-    struct sockaddr_storage target, hop; /* what was traced; who speaks */
+    struct sockaddr_storage target, hop; /* the traced address; the sender of the answer */
     int size;
     uint8_t data[40]; /* as much of the trace packet as came back */
 } ft_trace_hit;
 
-/* Who asks us, for tracing the answers' way. */
+/* A prober that probes this NIC, for tracing the answers' route. */
 typedef struct {
     struct sockaddr_storage address;
     int64_t seen_ns, traced_ns,
@@ -122,7 +123,7 @@ typedef struct {
 
 enum { FT_TRACE_BYTES = 40, FT_TRACE_HITS = 1024, FT_PROBERS = 4096 };
 
-/* What goes with the losses of an interval: whose fault they may be. */
+/* Conditions of an interval that may explain its losses. */
 typedef struct {
     int64_t clock_ns, system_ns, interval_ns;
     int64_t
@@ -144,13 +145,13 @@ void ft_engine_set_peer(ft_engine *e, int slot, const struct sockaddr_storage *a
 void ft_engine_clear_peer(ft_engine *e, int slot);
 void ft_engine_set_rate(ft_engine *e, double rate_pps);
 void ft_engine_set_schedule(ft_engine *e,
-                            ft_schedule schedule); /* count 0: exponential gaps and random ways again */
+                            ft_schedule schedule); /* count 0: exponential gaps and random paths again */
 void ft_engine_shift_schedule(ft_engine *e, int64_t at_ns); /* the same turns, from another time on */
 /* Ways that are to be looked at more often than turns or chance have it: single probes on top, in turns of their own. A
  * way of -1, or one that is gone, sends nothing. count 0: none */
-void ft_engine_set_flow_probing(ft_engine *e, ft_schedule aims);
+void ft_engine_set_flow_probing(ft_engine *e, ft_schedule flow_schedule);
 ft_clock *ft_engine_clock(ft_engine *e, int in_use);
-/* put another socket in the place of path i's; what was under way there is forgotten, not lost. 0, or an errno */
+/* Replace the socket of path i; probes in flight there are forgotten, not lost. Returns 0, or an errno. */
 int ft_engine_set_path(ft_engine *e, int i, int fd);
 int ft_engine_trace_hits(ft_engine *e, ft_trace_hit *into, int most); /* takes them */
 int ft_engine_askers(ft_engine *e, ft_prober *into, int most);        /* of the last ASKED_NS */

@@ -50,13 +50,14 @@ static const double MIN_THROTTLE = 1.0 / 16;
 static const int64_t MAX_NS = (int64_t)1 << 62, MAX_DEBT_NS = 20000000, SPIN_NS = 30000, IDLE_NS = 20000000;
 static const int64_t ASKED_NS = 10000000000;
 static const int64_t EARLY_DRAIN_NS = 1000000, LATE_RING_NS = 50000000, ALERT_NS = 1000000000;
-/* Lateness that is told at once: less of it costs no path its verdict and goes with what is told anyhow. */
+/* Lateness that is reported at once; less of it does not affect a path's verdict and goes with the next
+ * report. */
 static const int64_t LATE_REPORT_NS = 20000000;
 
 typedef struct {
     int64_t t1, t2, t3, t4;
     uint32_t ticket;
-    uint8_t state, tried, declared; /* told: lost, before it was answered */
+    uint8_t state, tried, declared; /* declared: lost, before its answer */
 } half;
 
 typedef struct {
@@ -120,8 +121,8 @@ struct ft_engine {
     int actives;
     probe *probes;
     uint32_t probe_mask, head, tail_reply, tail_stamp;
-    uint32_t round_of, round_step, round_at; /* of single probes over the ways */
-    uint32_t second; /* pairs whose second half waits: shots [second, head) may hold some */
+    uint32_t round_of, round_step, round_at; /* of single probes over the paths */
+    uint32_t second; /* pairs whose second half waits: probes [second, head) may hold some */
     collection *collections;
     uint32_t *collecting; /* indices of collections that are not empty */
     uint32_t collectings;
@@ -246,7 +247,7 @@ static inline half *half_of(ft_engine *e, uint32_t seq, probe **owner) {
     return (s->number & 0x7fffffff) == seq >> 1 && h->state >= SENT ? h : NULL;
 }
 
-/* Where losses.c keeps a half. */
+/* The slot of a half in losses.c. */
 static inline uint32_t slot_of(const ft_engine *e, const probe *s, int which) {
     return (s->number & e->probe_mask) << 1 | (uint32_t)which;
 }

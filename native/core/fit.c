@@ -1,38 +1,37 @@
-/* The clock line of one pair from one window's samples.
+/* Fits the clock line of one pair to one window's samples.
  *
  * Let x be the prober's clock and theta(x) = a + b * x the peer's clock minus the prober's. A sample gives
  *
  *   forward f = t2 - t1 = d_f + q_f + theta + n_f,    reverse r = t4 - t3 = d_r + q_r - theta + n_r
  *
- * with the paths' fixed delays d, queueing q >= 0 and the stamps' noise n. Queueing only adds, so the lowest
+ * with the paths' fixed delays d, queueing q >= 0 and the timestamps' noise n. Queueing only adds, so the lowest
  * readings carry the clocks: with d_f = d_r, theta = (floor of f - floor of r) / 2.
  *
- * 1. A stamp that is wrong by much can stand below the floor: readings far below all others, by the distances
- *    of those, are left out. Coded pairs (Huygens, NSDI'18, section 3) are not asked: a pair whose halves were
- *    received as far apart as they were sent is pure, but at 80 % load next to none is, while the one half
- *    that met no queue carries the clocks as well. The lowest readings need no such test.
+ * 1. A grossly wrong timestamp can be below the floor. Readings far below all others, measured by the distances
+ *    of those, are dropped. Coded pairs (Huygens, NSDI'18, section 3) are not used: a pair that was received as
+ *    far apart as it was sent is pure, but at 80 % load almost none is, while a single half that met no queue
+ *    carries the clocks as well. The lowest readings need no such test.
  * 2. The line of the widest gap between the two clouds (margin.c): slope, floors, margin.
- * 3. Where readings without a queue are many they form a hill of the noise's width on each floor, and the
- *    lowest of them is its outlier. The line is then the least-squares line through the hills: the mean of all
- *    readings within 2.5 standard deviations of the hill's middle, found from the bottom by mean shift
- *    (Fukunaga and Hostetler 1975) with the width adapted, at least HILL of them, twice as many as in the band
- *    above, and symmetric as noise is. Errors follow from the hill's width and number.
- * 4. Else the line of step 2 stands. Its error is what the lowest few readings differ by. The corners of both
- *    hulls near its slope are handed on: whoever knows the drift from before (the solver) turns the line about
- *    them and gets the floors at that drift exactly, as if it had all the samples.
+ * 3. If there are many readings without a queue, they form a mode of the noise's width on each floor, and the
+ *    lowest of them is its outlier. The line is then the least-squares line through the modes: the mean of all
+ *    readings within 2.5 standard deviations of the mode's middle. Mean shift from the bottom finds the mode
+ *    (Fukunaga and Hostetler 1975) and adapts its width. A mode has at least MODE readings, twice as many as the
+ *    band above, and is symmetric as noise is. Errors follow from the mode's width and number.
+ * 4. Otherwise the line of step 2 is the result. Its error is the spread of the lowest few readings. The hull
+ *    vertices of both clouds near its slope are part of the result: with a drift from earlier windows, the solver
+ *    turns the line about them and gets the exact floors at that drift, as if it had all the samples.
  * 5. A step of a clock within the window shows as one jump between neighbouring minima of up to 16 bins that
- *    the rest does not explain, or, where it is small, as a line with one step that fits them far better than a
- *    straight one: the standard error then becomes their whole range or the step, and the slope counts as
- *    unknown. What might be a step widens the errors of step 4; those of step 3 grow with whatever the parts of
- *    the window differ by beyond their noise (batch means).
- * 6. Stamps in steps: the noise is at least that of rounding, and readings that take few values have no shape.
+ *    the rest does not explain. A small one shows as a line with one step that fits far better than a straight
+ *    line. The standard error then becomes the whole range or the step, and the slope is unknown. A possible step
+ *    widens the errors of step 4. The errors of step 3 grow with the differences between parts of the window
+ *    beyond their noise (batch means).
+ * 6. Timestamps in steps: the noise is at least that of rounding, and readings with few values have no shape.
  *
- * Too few samples for a line: the one with the least round trip gives the offset, and half of that round
- * trip is the error. Stamps that no window can hold (another epoch, negative round trips) are left out; where
- * they are more than a tenth, nothing here can be trusted and the error is a second.
+ * If there are too few samples for a line, the one with the smallest round trip gives the offset, and half of
+ * that round trip is the error. Impossible timestamps (another epoch, negative round trips) are dropped. If they
+ * are more than a tenth, the window is not trusted and the error is a second.
  *
- * Numbers: stamps and clock differences reach 1e18 ns, so the median of each is taken off in integers first.
- */
+ * Numbers: timestamps and clock differences reach 1e18 ns, so the median of each is subtracted in integers first. */
 #include "margin.h"
 #include "select.h"
 #include "wide.h"
@@ -59,13 +58,13 @@
 #define BATCHES        8
 #define MODE_SHRINK    1.0476 /* standard deviation of a normal over that of its part within 2.5 of them */
 #define ROUNDS         24     /* of mean shift */
-#define CAP            24     /* times its foot's height: what is looked at for a hill */
-#define MAX_CLIMB      2.5    /* times what is usual */
+#define CAP            24     /* times its foot's height: range in which a mode is searched */
+#define MAX_CLIMB      2.5    /* times the usual value */
 #define ROUNDED        1.3    /* times rounding's own width: that of hills without a shape */
 #define SIMILAR        1.6    /* widths of the two hills, one over the other */
 #define UNLIKE         3.0
 #define MIN_SHAPE      -2 /* of one hill, where the other's makes up for it */
-#define LOWEST         8  /* readings whose heights tell how well a floor is known */
+#define LOWEST         8  /* readings whose heights show how well a floor is known */
 #define WRONG          3  /* wrong stamps a direction that a window may hold */
 #define WRONG_GAPS     10.0
 #define CORNERS_SIGMAS 6.0
@@ -102,9 +101,9 @@ static uint64_t distance(int64_t a, int64_t b) {
     return a > b ? (uint64_t)a - (uint64_t)b : (uint64_t)b - (uint64_t)a;
 }
 
-/* Medians of up to PROBED samples spread over the chain. Where both clocks count in the same steps their
- * differences are multiples of it, and a reading bears two roundings: step / sqrt(6) rms. Between clocks that
- * hardly drift apart these take only two values, whose mean is right and of which neither is. */
+/* Medians of up to PROBED samples spread over the chain. If both clocks count in the same steps, their
+ * differences are multiples of it, and a reading has two roundings: step / sqrt(6) rms. Between clocks with
+ * little drift these take only two values, of which the mean is correct and neither value is. */
 static struct bases bases_of(const struct ft_window *w, const struct ft_chain *chain) {
     int64_t sent[PROBED], forward[PROBED], reverse[PROBED];
     int64_t every = chain->samples / PROBED + 1, skip = every / 2;
@@ -125,7 +124,7 @@ static struct bases bases_of(const struct ft_window *w, const struct ft_chain *c
         step = common_divisor(distance(reverse[i], reverse[0]), step);
         of_sent = of_sent == 1 ? 1 : common_divisor(distance(sent[i], sent[0]), of_sent);
     }
-    step = step == 0 ? of_sent : step; /* all readings alike */
+    step = step == 0 ? of_sent : step; /* all readings are similar */
     sort_longs(sent, n);
     sort_longs(forward, n);
     sort_longs(reverse, n);
@@ -240,7 +239,7 @@ static double small_step_of(const struct points *p, const double excess[BINS], d
         y[k] -= sxy / sxx * x[k];
         rest += w[k] * y[k] * y[k];
     }
-    /* the split's own indicator, less its mean and slope: what of it a straight line cannot follow */
+    /* the split's own indicator, less its mean and slope: the part that a straight line cannot follow */
     double later = sw, later_x = 0, later_y = 0;
     for (int k = 0; k < p->n - 2; k++) {
         later -= w[k], later_x -= w[k] * x[k], later_y -= w[k] * y[k];
@@ -249,7 +248,8 @@ static double small_step_of(const struct points *p, const double excess[BINS], d
         double explained = later_y * later_y / own;
         if (explained > best) best = explained, size = fabs(later_y / own), split = k + 1;
     }
-    /* a step leaves trips as they were; a queue that comes or goes lengthens them by twice what theta moves */
+    /* a step leaves round trips unchanged; a queue that begins or ends changes them by twice the change of
+     * theta */
     double trips[BINS];
     memcpy(trips, p->trip, (size_t)p->n * sizeof *trips);
     if (split > 0 && fabs(median(trips + split, p->n - split) - median(trips, split)) > size) return 0;
@@ -273,7 +273,7 @@ static double half_difference(int64_t a, int64_t b, double *rest) {
 /* The hill of readings on one floor: heights above the cloud's lowest line. */
 struct mode {
     double middle, width, slack, shape;
-    double lifted; /* by what queued, at most */
+    double lifted; /* by the queueing, at most */
     int lumpy;     /* a few steps of the clock */
 };
 
@@ -348,13 +348,13 @@ FT_WIDE static struct powers powers_of(const struct readings *r, double middle, 
     return (struct powers){(double)FT_SUM(n), FT_SUM(one), FT_SUM(two), FT_SUM(three), (double)FT_SUM(above)};
 }
 
-/* How much higher than its eighth-lowest reading the middle of a hill of n normal ones stands, within some
- * percent; what stands much higher is the heap of what queued, not its foot. */
+/* Height of the middle of a mode of n normal readings above its eighth-lowest one, within some percent. A
+ * much higher one is the bulk of queued readings, not its foot. */
 static double climb(double n) {
     return 1 + log(fmax(n / 12, 1));
 }
 
-/* Find the hill by mean shift from the bottom. `readings` takes what may belong to it. Returns 0 where there is
+/* Find the mode by mean shift from the bottom. `readings` receives the candidates. Returns 0 if there is
  * none. */
 static int find_mode(const struct ft_cloud *c, double slope, double floor, const double *least, double grain,
                      struct readings *readings, struct mode *mode) {
@@ -378,19 +378,20 @@ static int find_mode(const struct ft_cloud *c, double slope, double floor, const
     }
     struct powers p = powers_of(readings, middle, width, 1);
     if (p.n < MODE || p.n < 2 * p.above) return 0;
-    /* Noise is symmetric and its lowest of n readings stands far below the middle, some sqrt(2 ln n) widths where
-     * it is normal and 2.4 where it comes from rounding. The heap of what queued, or was late, has a steep near
-     * edge and a tail above. Either sign alone is weak for a few dozen readings: they are weighed together, each
-     * in its own scatter, from the middle between normal noise and an exponential's or two's. */
+    /* Noise is symmetric, and its lowest of n readings is far below the middle: some sqrt(2 ln n) widths for
+     * normal noise and 2.4 for rounding. Queued or late readings have a steep near edge and a tail above.
+     * Each sign alone is weak for a few dozen readings. They are weighed together, each in its own scatter,
+     * from the middle between normal noise and one or two exponentials. */
     double s1 = p.one / p.n, s2 = p.two / p.n - s1 * s1, s3 = p.three / p.n - 3 * s1 * s2 - s1 * s1 * s1;
     double skew = s3 / (s2 * sqrt(s2)) * sqrt(p.n / 6), deep = middle / width;
     double usual = fmin(0.65 * sqrt(2 * log(p.n)) - 0.15, 1.95);
     double shape = (deep - usual) / 0.2 - (skew - 0.2 * sqrt(p.n / 6)) / 0.6;
     int lumpy = grain > MIN_SIGMA_NS && width <= ROUNDED * grain;
     if (lumpy) shape = fmax(shape, 0.1); /* a few steps of the clock have no shape */
-    /* The mean of what lies within k widths of itself, iterated, follows the readings at both edges as well (the
-     * "Huber skip"): its standard error is that of a mean times sqrt(t) / (t - k * e), t = 0.9 the variance that a
-     * normal has inside, e what density the edge has beyond the normal's, here the upper one's of the band. */
+    /* The mean of the readings within k widths of itself, iterated, follows the readings at both edges as
+     * well (the "Huber skip"). Its standard error is that of a mean times sqrt(t) / (t - k * e), with t = 0.9
+     * the variance inside for a normal, and e the density of the edge beyond the normal's, here that of the
+     * band's upper edge. */
     double density = p.above / (2 * MODE_SIGMAS * p.n);
     double gain = 0.9 - MODE_SIGMAS * density;
     /* that density, were it the same from the floor on, blurred like the hill itself, lifts the mean by its first
@@ -404,19 +405,19 @@ struct line {
     int64_t used;
 };
 
-/* Means of the readings of one hill, heights from its middle with the slope changed by `turn`, and their sums of
+/* Means of the readings of one hill, heights from its middle with the slope changed by `cycle`, and their sums of
  * squares about these. */
 struct sums {
     double n, x, h, xx, xh, hh;
 };
 
-FT_WIDE static struct sums sums_of(const struct readings *r, const struct mode *mode, double turn,
+FT_WIDE static struct sums sums_of(const struct readings *r, const struct mode *mode, double cycle,
                                    double about) {
     ft_wide x1 = {0}, h1 = {0}, xx = {0}, xh = {0}, hh = {0};
     ft_whole n = {0};
     double reach = MODE_SIGMAS * mode->width, middle = mode->middle;
     for (int64_t i = 0; i < r->n; i += FT_SIMD_WIDTH) {
-        ft_wide x = FT_LOAD(r->x + i), off = FT_LOAD(r->h + i) - turn * x - middle;
+        ft_wide x = FT_LOAD(r->x + i), off = FT_LOAD(r->h + i) - cycle * x - middle;
         ft_whole in = FT_SIZE(off) <= reach;
         x = FT_KEEP(in, x - about);
         off = FT_KEEP(in, off);
@@ -443,12 +444,12 @@ struct batches {
     double n[BATCHES], h[BATCHES];
 };
 
-static void batches_of(const struct readings *r, const struct mode *mode, double turn, double from, double to,
+static void batches_of(const struct readings *r, const struct mode *mode, double cycle, double from, double to,
                        struct batches *out) {
     double per_ns = BATCHES / (to - from), reach = MODE_SIGMAS * mode->width;
     *out = (struct batches){0};
     for (int64_t i = 0; i < r->n; i++) {
-        double off = r->h[i] - turn * r->x[i] - mode->middle;
+        double off = r->h[i] - cycle * r->x[i] - mode->middle;
         if (fabs(off) > reach) continue;
         int k = (int)((r->x[i] - from) * per_ns);
         k = k < BATCHES ? k : BATCHES - 1;
@@ -458,16 +459,17 @@ static void batches_of(const struct readings *r, const struct mode *mode, double
     for (int k = 0; k < BATCHES; k++) out->h[k] /= fmax(out->n[k], 1);
 }
 
-/* How many times larger the standard errors are than those of independent readings: by the method of batch
- * means, what the line leaves of theta in each part of the window, against what its number of readings explains.
- * A clock that wanders and delays that come in spells show so. What is expected counts as three parts more. */
+/* Factor of the standard errors over those of independent readings, by the method of batch means: the
+ * residual of theta in each part of the window against the value that its number of readings explains. A
+ * clock that wanders and delays that come in bursts show this way. The expectation counts as three parts
+ * more. */
 static double spells_of(const struct readings *of_f, const struct readings *of_r, const struct mode *on_f,
-                        const struct mode *on_r, double turn, double from, double to) {
+                        const struct mode *on_r, double cycle, double from, double to) {
     struct batches f, r;
     double squares = 0;
     int parts = 0;
-    batches_of(of_f, on_f, turn, from, to, &f);
-    batches_of(of_r, on_r, -turn, from, to, &r);
+    batches_of(of_f, on_f, cycle, from, to, &f);
+    batches_of(of_r, on_r, -cycle, from, to, &r);
     double vf = pow(on_f->slack * on_f->width, 2), vr = pow(on_r->slack * on_r->width, 2);
     for (int k = 0; k < BATCHES; k++) {
         if (f.n[k] == 0 || r.n[k] == 0) continue;
@@ -478,49 +480,49 @@ static double spells_of(const struct readings *of_f, const struct readings *of_r
     return parts > 2 ? sqrt(fmax((squares + 3) / (parts - 2 + 3), 1)) : 1;
 }
 
-/* Least squares through both hills, one slope and two heights; returns 0 where there are no hills. `room` holds
- * twice both clouds, and lanes. */
+/* Least squares through both modes, one slope and two heights; returns 0 without modes. `workspace` holds
+ * twice both clouds, and the SIMD width. */
 static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, struct ft_gap gap, double from,
                          double to, const double *min_forward, const double *min_reverse, double grain,
                          double *room, struct line *line) {
     int64_t nf = f->n + FT_SIMD_WIDTH, nr = r->n + FT_SIMD_WIDTH;
     struct readings of_f = {room, room + nf, 0}, of_r = {room + 2 * nf, room + 2 * nf + nr, 0};
     struct mode on_f, on_r;
-    double turn = 0, about = (from + to) / 2;
+    double cycle = 0, about = (from + to) / 2;
     if (!find_mode(f, gap.slope, gap.forward, min_forward, grain, &of_f, &on_f) ||
         !find_mode(r, -gap.slope, gap.reverse, min_reverse, grain, &of_r, &on_r))
         return 0;
-    /* Both directions bear the noise of the same two clocks' stamps: what one hill's shape leaves open the other's
-     * may settle, if they are alike. Where the one is much wider it is no noise. */
+    /* Both directions have the noise of the same two clocks' timestamps: if one mode's shape is ambiguous,
+     * the other's may decide, if both are similar. If one is much wider, it is not noise. */
     double wider = fmax(on_f.width, on_r.width) / fmin(on_f.width, on_r.width);
     double min_shape = fmin(on_f.shape, on_r.shape), shapes = on_f.shape + on_r.shape;
     if (!(shapes > 0 && min_shape > (wider < SIMILAR ? MIN_SHAPE : 0) && wider < UNLIKE)) return 0;
     struct sums a = {0}, b = {0};
     double information = 0;
     for (int round = 0; round < 3; round++) {
-        a = sums_of(&of_f, &on_f, turn, about);
-        b = sums_of(&of_r, &on_r, -turn, about);
+        a = sums_of(&of_f, &on_f, cycle, about);
+        b = sums_of(&of_r, &on_r, -cycle, about);
         if (a.n < MODE || b.n < MODE || !(a.xx > 0) || !(b.xx > 0)) return 0;
         on_f.width = fmax(MODE_SHRINK * sqrt(a.hh / a.n), grain);
         on_r.width = fmax(MODE_SHRINK * sqrt(b.hh / b.n), grain);
         double wf = 1 / (on_f.width * on_f.width), wr = 1 / (on_r.width * on_r.width);
         information = wf * a.xx + wr * b.xx;
         double more = (wf * a.xh - wr * b.xh) / information;
-        /* what the hills' middles are at their own mean x stays where it is while the slope turns */
+        /* the modes' middles at their own mean x stay fixed while the slope turns */
         on_f.middle += a.h - more * a.x;
         on_r.middle += b.h + more * b.x;
-        turn += more;
+        cycle += more;
     }
-    double slope = gap.slope + turn;
+    double slope = gap.slope + cycle;
     double floor_f = gap.forward + on_f.middle + slope * a.x,
            floor_r = gap.reverse + on_r.middle - slope * b.x;
     double variance_f = on_f.slack * on_f.slack * on_f.width * on_f.width / a.n;
     double variance_r = on_r.slack * on_r.slack * on_r.width * on_r.width / b.n;
-    /* queues lift both floors, theta only by half of what the one is lifted more; on a few steps of the clocks
-     * what queued falls as it may */
+    /* queues raise both floors, theta only by half of the difference; on a few steps of the clocks the
+     * queueing is arbitrary */
     double lifted_f = on_f.lifted, lifted_r = on_r.lifted, apart = lifted_f - lifted_r;
     double lifted = on_f.lumpy | on_r.lumpy ? lifted_f * lifted_f + lifted_r * lifted_r : apart * apart;
-    double spells = spells_of(&of_f, &of_r, &on_f, &on_r, turn, from, to);
+    double spells = spells_of(&of_f, &of_r, &on_f, &on_r, cycle, from, to);
     *line = (struct line){
         .at = (a.x + b.x) / 2,
         .theta = (floor_f - floor_r) / 2,
@@ -534,9 +536,9 @@ static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, str
     return 1;
 }
 
-/* The line of the widest gap as it stands. A floor is known as well as its lowest readings agree; it also lies
- * above the path's own by about as much, which both directions share unless one is much busier. Rounding puts it
- * up to a step too low: on both sides alike, as far as drift carries the readings across several steps. */
+/* The line of the widest gap. A floor is known as well as its lowest readings agree. It is above the path's
+ * own floor by about as much, in both directions alike unless one is much busier. Rounding raises it by up to
+ * a step: on both sides alike, as far as drift carries the readings across several steps. */
 static struct line through_gap(struct ft_gap gap, double from, double to, const double *min_forward,
                                const double *min_reverse, double grain) {
     double f = min_forward[LOWEST - 1], r = min_reverse[LOWEST - 1], at = (from + to) / 2;
@@ -555,9 +557,9 @@ static struct line through_gap(struct ft_gap gap, double from, double to, const 
     };
 }
 
-/* Leave out wrong stamps below all others: up to WRONG readings of which the highest stands WRONG_GAPS times
- * as far below the next one as the six above that stand apart. (Spacings of an honest floor are alike: a
- * chance of 1e-6.) Returns how many were left out; `least` takes the lowest heights. */
+/* Drop wrong timestamps below all others: up to WRONG readings of which the highest is WRONG_GAPS times as
+ * far below the next one as the six above are apart. (Spacings of a true floor are similar: a chance of
+ * 1e-6.) Returns the number dropped; `least` receives the lowest heights. */
 static int without_wrong(struct ft_cloud *c, double slope, double floor, double least[LOWEST + WRONG]) {
     int n = lowest_heights(c, slope, floor, LOWEST + WRONG, least), wrong = 0;
     for (int k = 1; k <= WRONG && k + LOWEST <= n; k++)
@@ -587,7 +589,7 @@ static int pass_on(const struct ft_cloud *c, double sign, const struct line *lin
     return n;
 }
 
-/* What is common to the gathered samples of a pair. */
+/* The common state of a pair's gathered samples. */
 struct gathered {
     struct ft_cloud f, r;
     double from, to, min_round_trip;
@@ -597,8 +599,8 @@ struct gathered {
 #define MAGIC       0x4338000000000000
 #define REAL(whole) ((ft_wide)((whole) + MAGIC) - 6755399441055744.0)
 
-/* Append the usable of `n` samples to both clouds, which have room for lanes beyond. Differences are taken modulo
- * 2^64, so that a counter may wrap. */
+/* Append the usable of `n` samples to both clouds, which have capacity for the SIMD width beyond. Differences
+ * are taken modulo 2^64, so that a counter may wrap. */
 FT_WIDE static void gather(const struct ft_piece *p, const struct bases *base, double base_trip,
                            struct gathered *out) {
     int64_t rest[4][FT_SIMD_WIDTH];
@@ -610,7 +612,7 @@ FT_WIDE static void gather(const struct ft_piece *p, const struct bases *base, d
         const int64_t *sent = p->sent + i, *forward = p->forward + i, *turnaround = p->turnaround + i;
         const int64_t *reverse = p->reverse + i;
         if (i + FT_SIMD_WIDTH > p->n) {
-            for (int k = 0; k < FT_SIMD_WIDTH; k++) { /* what is missing is made unusable */
+            for (int k = 0; k < FT_SIMD_WIDTH; k++) { /* missing values are made unusable */
                 int there = i + k < p->n;
                 rest[0][k] = there ? sent[k] : (int64_t)((uint64_t)base->sent + ((uint64_t)1 << 63));
                 rest[1][k] = there ? forward[k] : 0;

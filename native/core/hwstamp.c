@@ -42,7 +42,7 @@ int ft_hwstamp_start(int fd, const char *device, ft_hwstamp *state) {
         if (!known || ask(fd, device, SIOCSHWTSTAMP, &all)) return 0;
         state->before = now;
         state->changed = 1;
-        if (!stamps_all(&all)) { /* the driver took less than was asked for */
+        if (!stamps_all(&all)) { /* the driver enabled less than requested */
             ft_hwstamp_restore(fd, device, state);
             state->changed = 0;
             return 0;

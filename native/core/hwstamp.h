@@ -1,4 +1,4 @@
-/* What a NIC can stamp, and its port's speed and MTU. */
+/* The timestamping of a NIC, and its port's speed and MTU. */
 #ifndef FT_HWSTAMP_H
 #define FT_HWSTAMP_H
 
@@ -14,6 +14,6 @@ typedef struct {
 int ft_hwstamp_start(int fd, const char *device, ft_hwstamp *state); /* 1: the NIC stamps every packet */
 void ft_hwstamp_restore(int fd, const char *device, const ft_hwstamp *state);
 void ft_link(int fd, const char *device, int64_t *speed_bps,
-             int *mtu_bytes); /* -1 where the device doesn't say */
+             int *mtu_bytes); /* -1 if the device does not report it */
 
 #endif

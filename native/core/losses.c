@@ -1,35 +1,35 @@
-/* Early losses: a request is told lost long before the last time-out, and taken back where its answer still comes.
+/* Early losses: a request is declared lost long before its last time-out, and the loss is undone if its answer arrives.
  *
- * What a late answer means depends on who is late. The network's share of a round trip is what path and queues do;
- * the rest is the peer, whose thread may get no processor for tens of milliseconds. So each way (peer and path) has
- * two running 99th percentiles, of the network's share and of the whole round trip, and a request is lost once
+ * A late answer has two possible causes. The network's share of a round trip comes from path and queues. The rest
+ * comes from the peer, whose thread may get no processor for tens of milliseconds. So each path keeps two running
+ * 99th percentiles, of the network's share and of the whole round trip. A request is lost once
  *
- *   4 x the network's p99, but the least time-out at least, have passed since it left this host, and
- *     the peer has answered one that left half of that later (it reads its requests in the order in which they came,
- *     so the earlier one has not come: the rule by which RACK, RFC 8985, finds losses in TCP), or
+ *   4 x the network's p99, and at least the minimum time-out, have passed since it left this host, and
+ *     the peer has answered a request that left half of that later. A peer reads requests in order of arrival, so
+ *     the earlier one has not arrived: RACK (RFC 8985) finds losses in TCP by this rule. Or
  *     4 x the p99 of the whole round trip have passed too, whatever the peer does.
  *
- * A starved peer answers nothing, so nothing overtakes: its requests wait for the second time-out. A request that
- * has no send stamp has not left this host, and is no loss of the network.
+ * A peer without CPU time answers nothing, so nothing overtakes: its requests wait for the second time-out. A request
+ * without a send timestamp has not left this host, and is no loss of the network.
  *
- * Where nothing that could overtake is under way, the peer is to be asked for a sign of life, over the path that it
- * answered over last: without that, a NIC that asks a peer every 10 ms knows a loss 10 ms late (TCP's tail loss probe,
- * RFC 8985 section 7, is for the same). A peer that stays silent is asked SIGNS times, each after twice as long; a way
- * that has lost many in a row needs no more. A peer that answers, but slowly, would be asked again with every answer:
- * so all signs together are one in COST requests, and BURST at once.
+ * If no later request is in flight that could overtake, the peer needs a tail loss probe, on the path of its last
+ * answer. Without it, a NIC that probes a peer every 10 ms detects a loss 10 ms late (RFC 8985, section 7). A silent
+ * peer gets SIGNS such probes, each after twice the interval; a path with a long loss streak needs no more. A peer
+ * that answers slowly would get one with every answer, so all tail loss probes together are one in COST requests, and
+ * BURST at once.
  *
- * Where the network itself delivers an answer after its request was told lost, a queue has come up, and the quantile
- * takes a score of answers to follow. Until then the way's time-out is twice what the slowest such answer took, but half
- * of the longest at most, until HELD_NS after the last that took half as long and longer than the quantile lets it:
- * what waits in that queue is not told lost again and again (as TCP does once it turns out that nothing was lost,
- * RFC 4015), and what fails behind a queue that is long gone is told as soon as ever.
+ * If the network itself delivers an answer after its request was declared lost, a queue has built up, and the quantile
+ * needs some twenty answers to follow. Until then the path's time-out is twice the delay of the slowest such answer,
+ * but at most half of the longest, until DELAYED_NS after the last answer that took half as long and longer than the
+ * quantile allows. So requests in that queue are not declared lost again and again (as in TCP, RFC 4015), and
+ * failures after the queue is gone are declared as early as before.
  *
- * The quantile is followed in logs by Robbins and Monro's rule (1951): up by 0.99 steps at what lies above it, down
- * by 0.01 at what lies below. It begins high and with large steps, so that a new way is judged late rather than
- * wrongly.
+ * The quantile is followed in logarithms by the rule of Robbins and Monro (1951): up by 0.99 steps for a value above
+ * it, down by 0.01 for one below. It begins high and with large steps, so that a new path is declared late rather
+ * than wrongly.
  *
- * Requests wait in a wheel of time slots, each a ring of those due in it; who is answered leaves his ring, so that
- * only what is unanswered is ever looked at. */
+ * Requests wait in a wheel of time slots, each a ring of those due in it. An answered request leaves its ring, so only
+ * unanswered ones are ever read. */
 #include "losses.h"
 
 #include <stdlib.h>
@@ -61,13 +61,13 @@ typedef struct {
 
 typedef struct {
     int64_t since, answered_sent, newest_sent;
-    int64_t sign_at;                       /* when it was asked for a sign last */
-    uint8_t used, tail_probes, sign_waits; /* signs: asked for since it answered */
+    int64_t sign_at;                       /* time of its last tail loss probe */
+    uint8_t used, tail_probes, sign_waits; /* tail loss probes since its last answer */
 } peer_state;
 
 struct ft_losses {
     uint32_t peers, paths, slots, waiting, overdue;
-    int64_t least, most, cursor; /* ticks before it have been judged */
+    int64_t least, most, cursor; /* ticks before it have been evaluated */
     int64_t due;
     request *requests; /* slots, then the heads of the wheel's rings, then that of OVERDUE */
     path_state *states;
@@ -234,7 +234,8 @@ static void touch(ft_losses *l, uint32_t path_index) {
     l->touched[l->touches++] = path_index;
 }
 
-/* --- what happens to a request ------------------------------------------------------------------------------ */
+/* --- the life of a request
+ * ------------------------------------------------------------------------------------ */
 
 void ft_losses_sent(ft_losses *l, uint32_t slot, uint32_t path_index, int64_t now) {
     unlink_request(l, slot);
@@ -264,7 +265,7 @@ void ft_losses_left(ft_losses *l, uint32_t slot, int64_t at) {
     r->state = LEFT;
 }
 
-/* One that left at `sent` is answered: who left before it counts no more among those lost in a row. */
+/* A request that left at `sent` is answered: earlier ones no longer count in the loss streak. */
 static int cut_row(path_state *w, int64_t sent) {
     if (!w->loss_streak || sent < w->first_lost) return 0;
     uint32_t kept = w->loss_streak < TAIL ? w->loss_streak : TAIL, left = 0;
@@ -334,7 +335,7 @@ int ft_losses_declared(const ft_losses *l, uint32_t slot) {
     return l->requests[slot].declared;
 }
 
-static void tell(ft_losses *l, request *r) {
+static void report(ft_losses *l, request *r) {
     path_state *w = &l->states[r->path_index];
     r->declared = 1;
     touch(l, r->path_index);
@@ -352,7 +353,7 @@ void ft_losses_over(ft_losses *l, uint32_t slot) {
     if (r->state == ASKED)
         l->counts.stuck += (uint64_t)counts(l, r);
     else if (r->state != IDLE && counts(l, r))
-        tell(l, r);
+        report(l, r);
     unlink_request(l, slot);
     r->state = IDLE;
     r->declared = 0;
@@ -370,7 +371,7 @@ static int lost_by(const ft_losses *l, const request *r, int64_t now, int64_t *a
     return now >= whole || l->of[r->path_index / l->paths].answered_sent >= r->sent + network / 2;
 }
 
-/* A request is overdue: ask its peer for a sign, unless one that left late enough after it is under way. */
+/* A request is overdue: schedule a tail loss probe to its peer, unless a late enough request is in flight. */
 static void want_sign(ft_losses *l, const request *r, int64_t now) {
     const path_state *w = &l->states[r->path_index];
     uint32_t number = r->path_index / l->paths;
@@ -395,7 +396,7 @@ static void evaluate_one(ft_losses *l, uint32_t slot, int64_t now) {
     if (state == ASKED) { /* still here, as far as we know */
         link_due(l, slot, now + network_timeout(l, &l->states[r->path_index]), ASKED);
     } else if (lost_by(l, r, now, &again)) {
-        tell(l, r);
+        report(l, r);
         l->counts.declared++;
     } else if (state == OVERDUE || again > r->sent + network_timeout(l, &l->states[r->path_index])) {
         link_at(l, slot, l->slots + WHEEL, OVERDUE);
@@ -408,7 +409,7 @@ static void evaluate_one(ft_losses *l, uint32_t slot, int64_t now) {
 void ft_losses_evaluate(ft_losses *l, int64_t now) {
     uint32_t head = l->slots + WHEEL;
     for (uint32_t slot = l->requests[head].next, left = l->overdue; left; left--) {
-        uint32_t next = l->requests[slot].next; /* who still waits goes to the end */
+        uint32_t next = l->requests[slot].next; /* those that still wait go to the end */
         evaluate_one(l, slot, now);
         slot = next;
     }
@@ -419,7 +420,7 @@ void ft_losses_evaluate(ft_losses *l, int64_t now) {
         for (int64_t tick = from; tick <= end; tick++) {
             uint32_t ring = l->slots + (uint32_t)(tick % WHEEL), first = l->requests[ring].next;
             if (first == ring) continue;
-            /* out of the wheel first: what is put back must not be met again in this turn */
+            /* out of the wheel first: an entry that is put back must not be met again in this pass */
             uint32_t last = l->requests[ring].prev;
             l->requests[ring].next = l->requests[ring].prev = ring;
             l->requests[last].next = first;
@@ -447,7 +448,7 @@ uint32_t ft_losses_silent(const ft_losses *l) {
     return l->silents;
 }
 
-/* The path that the peer answered over last, of those over which nothing is waited for; -1: none of late. */
+/* The path that the peer answered over last, of those without pending requests; -1: none recently. */
 static int64_t living_path(const ft_losses *l, uint32_t peer, int64_t now) {
     int64_t found = -1, newest = now - LIVES_NS;
     for (uint32_t path_index = peer * l->paths; path_index < (peer + 1) * l->paths; path_index++) {
@@ -480,7 +481,8 @@ uint32_t ft_losses_tail_probes(ft_losses *l, int64_t now, uint32_t *states, uint
     return n;
 }
 
-/* --- what is told ------------------------------------------------------------------------------------------- */
+/* --- reports
+ * --------------------------------------------------------------------------------------------------- */
 
 int ft_losses_urgent(const ft_losses *l) {
     return l->urgent;

@@ -1,7 +1,7 @@
 /* The widest gap between two clouds of points: the maximum-margin line in one dimension.
  *
  * Clouds: forward readings y_f = theta(x) + delay and reverse readings y_r = -theta(x) + delay, delays >= 0. A
- * line theta = a + b x lies below the one and, mirrored, below the other. What is left between them is
+ * line theta = a + b x lies below the one and, mirrored, below the other. The gap between them is
  *
  *   m(b) = F(b) + R(b),   F(b) = min_i (y_f,i - b x_f,i),   R(b) = min_j (y_r,j + b x_r,j),
  *
@@ -62,7 +62,7 @@ FT_WIDE static int64_t first_below(const double *x, const double *y, int64_t n, 
     return i;
 }
 
-/* Where a line of slope `at` touches a cloud: the point, and y - at * x there. */
+/* The point at which a line of slope `at` touches a cloud: the point, and y - at * x there. */
 struct touch {
     double at, x, y, value;
 };
@@ -144,7 +144,7 @@ struct ft_gap ft_widest_gap(const struct ft_cloud *f, const struct ft_cloud *r, 
 
 int ft_corners(const struct ft_cloud *c, double slope, double around, double *room, double x[FT_CORNERS],
                double y[FT_CORNERS]) {
-    /* what can be lowest in between lies below one of the chords of three touching points */
+    /* candidates for a minimum in between are below one of the chords of three touching points */
     struct touch from = touch_of(c, slope - around), middle = touch_of(c, slope),
                  to = touch_of(c, slope + around);
     double *kx = room, *kh = room + 2 * c->n;

@@ -8,7 +8,7 @@
  * 1. Near the answer first, so that nothing large is squared and no wrong edge is in the way. The priors as they
  *    stand, or sums along a tree where they don't fit the edges. Then each node at odds with half of its edges
  *    goes where most of them put it (the place with the most votes 1 / (1 + (off / 3 sigma)^2)), again and again;
- *    then each group of nodes that holds together. What follows works on the small differences to that start.
+ *    then each group of nodes that holds together. The next steps work on the small differences to that start.
  * 2. Robust weights, iterated (Holland and Welsch 1977): an edge off by t scales counts as 1.5 / t from t = 1.5 on
  *    (Huber, Robust Statistics, 1981) and falls as t^-5 far out, so that gross errors pull at nothing at all. The
  *    scale of a part's edges, and that of its priors, is 1, or larger where the median residual says so. Each
@@ -26,7 +26,7 @@
  */
 #include "mesh_state.h"
 
-/* Large rooms in large pages where the system has them: what is gathered all over a mesh misses small ones. */
+/* Large workspaces in large pages where the system has them: scattered reads of a mesh miss small pages. */
 void *ft_mesh_alloc(int64_t count, size_t size) {
     size_t bytes = ((size_t)count + AHEAD) * size;
     if (bytes < 2 * LARGE_PAGE) return malloc(bytes);
@@ -166,7 +166,7 @@ double ft_mesh_scale_of_priors(const struct mesh *m, const struct part *part) {
     return k ? fmax(1, 1.4826 * ft_select(m->sorted, k, k / 2)) : 1;
 }
 
-/* Of two sigmas the less has the lower bucket; `coarse`: within a factor of 16 they count as one, else of 1.4. */
+/* The smaller of two sigmas has the lower bucket; `coarse`: within a factor of 16 they count as one, else of 1.4. */
 static int64_t bucket_of(double inverse, int coarse) {
     uint64_t bits;
     memcpy(&bits, &inverse, sizeof bits);

@@ -17,7 +17,7 @@ struct ft_mesh {
     int32_t *component;
     /* out, [edges] */
     double *residual, *weight, *leverage;
-    /* out, one a connected part, with room for `nodes` */
+    /* out, one per connected part, with capacity for `nodes` */
     int64_t parts;
     double *scale, *dof;
 };

@@ -1,7 +1,7 @@
-"""Clocks of a mesh from pairwise differences and priors: weighted robust least squares.
+"""Solves the clocks of a mesh from pairwise differences and priors: weighted robust least squares.
 
-In: edges (a, b, value of x[b] - x[a], its standard error), and what is known of x before. Out: `MeshSolution`.
-The method stands in mesh.c.
+Edges are (a, b, value of x[b] - x[a], its standard error); priors are earlier estimates of x. The result is
+`MeshSolution`. mesh.c has the method.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -43,11 +43,11 @@ cdef extern from "mesh.h":
 def solve_mesh(nodes, a, b, value, sigma, prior=None, prior_sigma=None, *, robust=True, want_sigma=True):
     """Return the `MeshSolution` of x[b] - x[a] = value and x = prior.
 
-    `a`, `b`: [P] node numbers from 0; `value`, `sigma`: [P] in one unit, sigma above 0. An edge from a node to
-    itself says nothing and only gets a residual. `prior`, `prior_sigma`: [nodes] in that unit, sigma above 0,
-    infinite for a node without a prior. `robust` False: plain least squares. `want_sigma` False: `sigma` and
-    `leverage` stay NaN. Of numbers near 1e18 a double knows some 100 ns, and sigma says so: take a base that
-    priors have in common off before. Raises ValueError where shapes, numbers or sigmas do not fit.
+    `a`, `b`: [P] node numbers from 0; `value`, `sigma`: [P] in one unit, sigma above 0. An edge from a node
+    to itself has no effect and only gets a residual. `prior`, `prior_sigma`: [nodes] in that unit, sigma
+    above 0, infinite for a node without a prior. `robust` False: plain least squares. `want_sigma` False:
+    `sigma` and `leverage` stay NaN. Near 1e18 a double resolves some 100 ns, and sigma includes that:
+    subtract a common base from the priors first. Raises ValueError if shapes, numbers or sigmas do not fit.
     """
     cdef const int32_t[::1] a_ = np.ascontiguousarray(a, np.int32)
     cdef const int32_t[::1] b_ = np.ascontiguousarray(b, np.int32)

@@ -4,11 +4,12 @@
  * Out: functions of those names.
  */
 
-/* Solve (L + P) x = r over a part; r is used up and sums to `ask`. `workspace` holds 2 * n * CG_COLUMNS. Where the sum
- * of P is 0, `ask` is 0 and x is known up to a constant. Ends as soon as the gradient, in units of the diagonal, is
- * `tolerance` of what it was or its square below `min`, and where `settled` > 0 also x has grown by less than
- * that share in the last third of the steps: smooth errors, those of a long chain, hardly show in the gradient.
- * Returns the steps taken, or -1 where those that a part of that size is given did not get it there. */
+/* Solve (L + P) x = r over a part; r is used up and sums to `ask`. `workspace` holds 2 * n * CG_COLUMNS. If
+ * the sum of P is 0, `ask` is 0 and x is known up to a constant. Ends as soon as the gradient, in units of
+ * the diagonal, is `tolerance` of its start or its square is below `min`. With `settled` > 0, x must also
+ * have grown by less than that share in the last third of the steps: smooth errors, those of a long chain,
+ * hardly show in the gradient. Returns the steps taken, or -1 if the steps allowed for a part of that size
+ * did not suffice. */
 static int CG_NAME(const struct part *part, CG_REAL *restrict x, CG_REAL *restrict r, const double *ask,
                    double tolerance, double min, double settled, CG_REAL *restrict workspace) {
     enum { K = CG_COLUMNS };
@@ -19,8 +20,8 @@ static int CG_NAME(const struct part *part, CG_REAL *restrict x, CG_REAL *restri
     const int max = (int)fmin(MAX_STEPS, MIN_STEPS + MAX_WORK / (double)n);
     double rz[K], first[K], sum[K], step[K], direction[K], grown[MAX_STEPS + 1];
 
-    /* The constant, which gradients find last, is solved for apart; r and p stay at right angles to it. What r sums
-     * to beyond `ask` is rounding. */
+    /* The constant, which gradients find last, is solved for separately; r and p stay orthogonal to it. The
+     * sum of r beyond `ask` is rounding. */
     for (int c = 0; c < K; c++) sum[c] = 0;
     for (int64_t i = 0; i < n; i++)
         for (int c = 0; c < K; c++) sum[c] += r[i * K + c];
@@ -113,10 +114,10 @@ static inline void CG_SQUARES(const CG_REAL *x, double *even, double *odd) {
     *odd = sums[1];
 }
 
-/* Variances and leverages of a part from draws of noise. E(x^2) = E(u^2) + E(x^2 - u^2) with u = r / L_ii, whose
- * E(u^2) = 1 / L_ii is exact (a control variate); exact as well is what all nodes have in common, 1 / sum(P), and
- * for an edge's ends E((u_b - u_a)^2) = 1 / L_aa + 1 / L_bb + 2 w / (L_aa L_bb). More batches of draws where much
- * comes from farther away than a node's own edges. Returns 0 without memory. */
+/* Variances and leverages of a part from draws of noise. E(x^2) = E(u^2) + E(x^2 - u^2) with u = r / L_ii,
+ * whose E(u^2) = 1 / L_ii is exact (a control variate). Also exact are the common part of all nodes, 1 /
+ * sum(P), and for an edge's ends E((u_b - u_a)^2) = 1 / L_aa + 1 / L_bb + 2 w / (L_aa L_bb). There are more
+ * batches of draws if much comes from beyond a node's own edges. Returns 0 without memory. */
 static int CG_DRAWN(struct mesh *m, struct part *part, double *variance) {
     enum { K = CG_COLUMNS };
     const int64_t n = part->n, low = part->lowest;
@@ -145,7 +146,7 @@ static int CG_DRAWN(struct mesh *m, struct part *part, double *variance) {
             CG_REAL own[K];
             memset(own, 0, sizeof own);
             for (; e < part->out[i + 1]; e++) {
-                /* noise of +-1 standard error: the variance of a sum asks for no more */
+                /* noise of +-1 standard error suffices for the variance of a sum */
                 __builtin_prefetch(r + (m->b[e + AHEAD] - low) * K, 1);
                 CG_REAL each = (CG_REAL)sqrt(m->w[e]), *near = r + (m->b[e] - low) * K;
                 uint64_t bits = next_random(&seed);

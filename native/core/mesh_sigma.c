@@ -33,7 +33,7 @@ static double contested_sigma(const struct mesh *m, const struct part *part, int
     return most;
 }
 
-/* What can be wrong in a small part: its edges, and its priors as edges from a ground n, from ends[2 k] to
+/* The possible errors of a small part: its edges, and its priors as edges from a ground n, from ends[2 k] to
  * ends[2 k + 1], by how much the far end would have to move to fit; odd: they don't. */
 struct arcs {
     int64_t n, count;
@@ -85,8 +85,8 @@ static void drop_arcs(struct arcs *arcs) {
     free(arcs->flow);
 }
 
-/* Mark in `near` what can be reached from node `at` by arcs that fit and have room for more flow; `by` gets the end
- * that each was reached from. Stops at node `to`. */
+/* Mark in `near` the nodes that node `at` reaches by arcs that fit and have residual capacity; `by` receives
+ * the end from which each was reached. Stops at node `to`. */
 static void reach(const struct arcs *arcs, int32_t at, int32_t to, uint8_t *near, int32_t *by) {
     int32_t queue[DENSE + 1];
     int head = 0, tail = 0;
@@ -104,7 +104,7 @@ static void reach(const struct arcs *arcs, int32_t at, int32_t to, uint8_t *near
     }
 }
 
-/* Add to `add` what the votes against a cut of `prior_inverse` arcs that fit say; odd arc k asks one side to move. */
+/* Add to `add` the votes against a cut of `prior_inverse` arcs that fit; odd arc k pulls one side. */
 static void weigh_cut(const struct arcs *arcs, const struct part *part, int64_t k, const uint8_t *near,
                       int64_t prior_inverse, double *add) {
     double against = 0, moves = 0;
@@ -164,9 +164,9 @@ int ft_mesh_contested_groups(const struct mesh *m, const struct part *part, doub
     return done;
 }
 
-/* What the rounds left of a part: the edges' and nodes' figures, and how much worse than they say its edges and
- * priors are, as factors on the variance: E(psi^2) / E(psi')^2 (Huber 1981, section 7.6) over degrees of
- * freedom, for the weighted matrix. Returns 0 without memory. */
+/* Residuals of a part: the figures of edges and nodes, and the factors on the variance by which its edges and
+ * priors are worse than stated: E(psi^2) / E(psi')^2 (Huber 1981, section 7.6) over degrees of freedom, for
+ * the weighted matrix. Returns 0 without memory. */
 int ft_mesh_finish(struct mesh *m, struct part *part, double *dof, double *worse, double *prior_worse) {
     struct ft_mesh *of = m->of;
     struct node *node = m->node;
@@ -181,7 +181,7 @@ int ft_mesh_finish(struct mesh *m, struct part *part, double *dof, double *worse
     }
     double *offs = ft_mesh_doubles(2 * degree + 2);
     if (offs == NULL) return 0;
-    /* at each node: sum of the weights, of squares of what is not far off, and count of what is */
+    /* per node: sum of the weights, of squares of the near residuals, and their count */
     for (int64_t i = low; i < low + n; i++)
         for (int64_t e = m->out[i]; e < m->out[i + 1]; e++) {
             __builtin_prefetch(node + m->b[e + AHEAD], 1);
@@ -214,7 +214,7 @@ int ft_mesh_finish(struct mesh *m, struct part *part, double *dof, double *worse
         share += m->ground[i] > 0 ? m->ground[i] / (m->ground[i] + node[i].weight) : 0;
         of->prior_residual[m->order[i]] = m->prior_inverse[i] > 0 ? off : 0;
         of->prior_weight[m->order[i]] = kept;
-        if (3 * node[i].spare > all) { /* not noise alone: the median, which says how far */
+        if (3 * node[i].spare > all) { /* more than noise: the median shows how far */
             int64_t k = 0;
             for (int64_t e = m->out[i]; e < m->out[i + 1]; e++)
                 offs[k++] = fabs(m->y[e] - (node[m->b[e]].x - node[i].x)) * m->inverse[e];
@@ -283,8 +283,9 @@ void ft_mesh_exact_variance(struct mesh *m, const struct part *part, double *var
     }
 }
 
-/* A bound on the variance where gradients did not get to the end, on long rings and grids: what a path through a
- * tree leaves, from the priors or from the first node; more paths can only leave less. Returns 0 without memory. */
+/* A bound on the variance if gradients did not converge, on long rings and grids: the variance along a path
+ * through a tree, from the priors or from the first node; further paths can only reduce it. Returns 0 without
+ * memory. */
 static int bound_by_tree(const struct mesh *m, const struct part *part, double *variance) {
     const int64_t n = part->n, low = part->lowest;
     struct mesh tree = *m;
@@ -309,9 +310,10 @@ out:
     return done;
 }
 
-/* Two halves' variances into one, calmed: what the halves differ by is chance, and as far as chance is what the nodes
- * differ by, they take the mean (Stein 1956; Efron and Morris 1973). Compared are ratios to what the nodes within two
- * steps alone leave: 1 / sum_j w_ij (L_jj - w_ij) / L_jj, exact on a tree of that depth. */
+/* Combine the variances of two halves with shrinkage: the difference of the halves is chance, and as far as
+ * the nodes differ by chance, they take the mean (Stein 1956; Efron and Morris 1973). The compared values are
+ * ratios to the variance from the nodes within two steps: 1 / sum_j w_ij (L_jj - w_ij) / L_jj, exact on a
+ * tree of that depth. */
 static void shrink_variance(struct mesh *m, const struct part *part, double *variance, const double *other) {
     const int64_t n = part->n, low = part->lowest;
     double *near = m->workspace + 3 * n, sum = 0, squares = 0, chance = 0;

@@ -1,9 +1,9 @@
 /* Robust iterations over one part: weights, elimination, conjugate gradients; steps 2 and 3 of mesh.c. */
 #include "mesh_state.h"
 
-/* Weigh the edges by where x leaves them: w, and at each node their sum and the pull on it. `bend`: how much of the
- * robust weight's fall counts in w as it does in the pull's slope (1: all; 0: w is the robust weight). In the `first`
- * round w is what soften left there. */
+/* Weight the edges by their residuals: w, and at each node their sum and its pull. `bend`: how much of the
+ * robust weight's fall counts in w as it does in the pull's slope (1: all; 0: w is the robust weight). In the
+ * `first` iteration w is the result of the start. */
 static void weigh(const struct mesh *m, const struct part *part, double bend, int first) {
     struct node *node = m->node;
     const int robust = m->of->robust;
@@ -122,7 +122,7 @@ void ft_mesh_rounds(struct mesh *m, struct part *part) {
             part->prior_scale = ft_mesh_scale_of_priors(m, part);
         }
         double gain = part->scale / part->prior_scale;
-        if (round < 2) /* what edges and priors differ by is not yet the edges' own error */
+        if (round < 2) /* the difference between edges and priors is not yet the edges' own error */
             gain = fmin(gain, 1);
         weigh(m, part, round < 2 ? 0 : 1 - BEND, round == 0);
         ft_mesh_anchor(m, part, gain * gain, r, inverse);
@@ -143,7 +143,7 @@ void ft_mesh_rounds(struct mesh *m, struct part *part) {
         } else {
             gradients(part, by, r, &part->ask, ROUGH, enough * ROUGH * ROUGH, ROUGH, spare);
         }
-        /* what all go by belongs to the start: x stays small */
+        /* a common shift belongs to the start: x stays small */
         double size = 0, common = part->priors && isfinite(by[0]) ? by[0] : 0;
         for (int64_t i = 0; i < n; i++)
             if (isfinite(by[i])) {

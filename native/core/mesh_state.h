@@ -48,7 +48,7 @@
 #define LARGE_PAGE     ((size_t)1 << 21)
 
 struct node {
-    double x, pull, weight, spare; /* what is gathered at an edge's end, within one cache line */
+    double x, pull, weight, spare; /* values gathered at an edge's end, within one cache line */
 };
 
 /* Edges and nodes stand in the order of their parts; a and b are numbers in that order. */
@@ -62,7 +62,7 @@ struct mesh {
     int32_t *into;
     int64_t *part_node;
     double *y, *inverse, *w; /* [e] value, later less the start's difference; 1 / sigma; weight in L */
-    struct node *node;       /* [n] x is what the start leaves */
+    struct node *node;       /* [n] x is the residual of the start */
     double *start;
     double *q, *prior_inverse; /* [n] prior, later less the start; 1 / its sigma, 0: none */
     double *ground;            /* [n] weight in P */
@@ -77,7 +77,7 @@ struct part {
     const double *w, *ground;
     double *inverse;    /* of the diagonal of L + P */
     double hold, whole; /* sums of P and of the diagonal */
-    double ask;         /* of the priors' pulls: what all pulls sum to, but for rounding */
+    double ask;         /* of the priors' pulls: the sum of all pulls, but for rounding */
     double scale, prior_scale;
     int64_t priors;
     int wide; /* sigmas that differ by large factors */

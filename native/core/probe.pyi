@@ -8,15 +8,15 @@ from typing import NamedTuple
 from native.core.columns import ProbeColumns
 
 __all__ = [
-    "Prober",
     "Engine",
     "Evidence",
     "Link",
+    "PathEvidence",
     "Peer",
+    "Prober",
     "Sockets",
     "TestClock",
     "TraceHit",
-    "PathEvidence",
     "link_of",
     "open_socket",
     "open_sockets",
@@ -166,7 +166,9 @@ class Engine:
     def set_schedule(
         self, at_ns: int, length_ns: float, probes_per_slot: int, paths: Sequence[tuple[str, int]]
     ) -> None: ...
-    def set_flow_probing(self, length_ns: float, probes_per_slot: int, paths: Sequence[tuple[str, int] | None]) -> None: ...
+    def set_flow_probing(
+        self, length_ns: float, probes_per_slot: int, paths: Sequence[tuple[str, int] | None]
+    ) -> None: ...
     def shift_schedule(self, at_ns: int) -> None: ...
     def clock_now(self) -> tuple[int, int]: ...
     def step_clock(self, step_ns: int) -> None: ...

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The probe engine for Python: sockets and peers in, `ProbeColumns` out.
 
-One `Engine` is one NIC's prober and responder. A thread calls `run`, which holds no GIL; any other thread drains
-the samples, changes the peers or reads the counters meanwhile. engine.c says what goes over the wire.
+One `Engine` is one NIC's prober and responder. A thread calls `run`, which releases the GIL. Any other thread
+drains the samples, changes the peers or reads the counters meanwhile. engine.c describes the packets.
 """
 
 import os
@@ -61,7 +61,7 @@ cdef extern from "engine.h":
         uint64_t requests_sent
     ctypedef struct ft_config:
         int max_peers, paths, spare, hardware
-        int64_t spacing_ns, timeout_ns, overdue_ns, starved_ns, collect_delay_ns, drain_ns, max_age_ns
+        int64_t spacing_ns, timeout_ns, overdue_ns, cpu_starved_ns, collect_delay_ns, drain_ns, max_age_ns
         double rate_pps, max_pps, answer_max_pps
         uint64_t run, seed
         uint32_t nic_hash, singles, table_probes, out_samples, reply_ring
@@ -132,10 +132,11 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class TraceHit:
-    """What came back for a trace packet. `path`: index of the path socket that sent it, -1 the responder.
+    """An answer to a trace packet.
 
-    `hop` is who sent the ICMP error, None where the far end itself says that the packet arrived. `seq` is the trace
-    packet's; None where the error quotes too little of it to tell.
+    `path`: index of the path socket that sent it, -1 the responder. `hop` is the sender of the ICMP error,
+    None if the far end itself confirms the packet. `seq` is the trace packet's; None if the error quotes too
+    little of it.
     """
 
     path: int
@@ -148,8 +149,8 @@ class TraceHit:
 
 @dataclass(frozen=True, slots=True)
 class Prober:
-    """Who asks this NIC: address and port, seconds since it last asked, and since its last trace and its last probe
-    (None: none)."""
+    """A prober of this NIC: address and port, seconds since its last packet, its last trace and its last
+    probe (None: none)."""
 
     address: str
     port: int
@@ -160,7 +161,7 @@ class Prober:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a network device says of itself; None where it does not."""
+    """Properties of a network device; None if the device does not report one."""
 
     speed_bps: int | None
     mtu_bytes: int | None
@@ -169,9 +170,9 @@ class Link:
 class PathEvidence(NamedTuple):
     """Losses and answers of one peer and path within an interval; ages in ns before its end, -1: none.
 
-    `lost`: told lost within it; `late`: of the `answered`, those that had been told lost; `delayed`: those
-    that the network itself took longer over than 4 x its p99. `loss_streak`: told lost and sent after the newest
-    answered one.
+    `lost`: declared lost within it. `late`: of the `answered`, those that had been declared lost. `delayed`:
+    those for which the network took longer than 4 x its p99. `loss_streak`: declared lost and sent after the
+    newest answered one.
     """
 
     peer: str
@@ -268,7 +269,7 @@ def open_sockets(str address, int port, int first_path_port, int paths, int buff
 
 
 def link_of(sock, str device):
-    """Return what `device`, of the namespace that `sock` was opened in, says of itself."""
+    """Return the properties of `device`, of the namespace in which `sock` was opened."""
     cdef int64_t speed
     cdef int mtu
     name = device.encode()
@@ -290,9 +291,9 @@ def _check_key(key):
 cdef class TestClock:
     """A clock that a test gives to a NIC: deterministic, so that the truth can be computed anywhere.
 
-    With s the seconds since `epoch_ns` it reads system + offset_ns + drift_ppb * s + x(s), and step_ns more from
-    step_at_ns on; x is the integral of a seeded random walk of frequency, whose standard deviation after s seconds
-    is wander_ppb_per_sqrt_s * sqrt(s). Times are ns since the Unix epoch.
+    With s the seconds since `epoch_ns` it reads system + offset_ns + drift_ppb * s + x(s), and step_ns more
+    from step_at_ns on; x is the integral of a seeded random walk of frequency, whose standard deviation after
+    s seconds is wander_ppb_per_sqrt_s * sqrt(s). Times are ns since the Unix epoch.
     """
 
     __test__ = False
@@ -308,7 +309,7 @@ cdef class TestClock:
                       <uint64_t>(seed & 0xFFFFFFFFFFFFFFFF), step_ns, step_at_ns)
 
     def reading(self, int64_t realtime_ns):
-        """Return what the clock reads at this moment of the system clock, ns."""
+        """Return the clock's reading at this moment of the system clock, ns."""
         return ft_clock_read(&self.clock, realtime_ns)
 
     def offset_at(self, int64_t realtime_ns):
@@ -358,12 +359,12 @@ cdef class Engine:
     """Prober and responder of one NIC. Rates in packets a second, times in the unit of their names.
 
     `rate_pps` requests a second go to random peers on random paths, in coded pairs `spacing_ns` apart with
-    exponential gaps between pairs (spacing_ns 0: single probes); along with each go `singles` single probes, to
-    all peers and paths in turn. The last `spare` paths take part in none of this: aims alone use them, of up to
-    `flow_pps` probes together. A request is lost for good after `timeout_ms`;
-    it is told lost in `evidence` once it is overdue, `overdue_ms` at least (losses.c). `max_pps` caps what is asked, `answer_max_pps`
-    what is answered; both slow and never stop. `device`: take the NIC's own stamps where it can give them.
-    Raises ValueError for a setting out of range, OSError where the kernel refuses.
+    exponential gaps between pairs (spacing_ns 0: single probes). With each go `singles` single probes, over
+    all peers and paths in a fixed cycle. The last `spare` paths are reserved for flow probing, of up to
+    `flow_pps` probes. A request is finally lost after `timeout_ms`; `evidence` declares it lost once it is
+    overdue, after at least `overdue_ms` (losses.c). `max_pps` caps requests, `answer_max_pps` answers; both
+    slow and never stop. `device`: use the NIC's own timestamps if it has them. Raises ValueError for a
+    setting out of range, OSError if the kernel refuses.
     """
 
     cdef ft_engine *engine
@@ -422,7 +423,7 @@ cdef class Engine:
         self.config.spare = spare
         self.config.timeout_ns = <int64_t>(timeout_ms * 1e6)
         self.config.overdue_ns = <int64_t>(min(overdue_ms, timeout_ms) * 1e6)
-        self.config.starved_ns = <int64_t>(cpu_starved_ms * 1e6)
+        self.config.cpu_starved_ns = <int64_t>(cpu_starved_ms * 1e6)
         self.config.collect_delay_ns = <int64_t>(collect_delay_ms * 1e6)
         self.config.drain_ns = <int64_t>(drain_ms * 1e6)
         self.config.max_age_ns = <int64_t>(max_age_s * 1e9)
@@ -517,7 +518,7 @@ cdef class Engine:
     def set_path(self, int path, sock):
         """Probe path number `path` from another bound socket from now on, and close the old one.
 
-        What was under way on the old one is forgotten: neither a sample nor a loss. `sock` becomes the engine's.
+        Probes in flight on the old one are forgotten: neither a sample nor a loss. `sock` becomes the engine's.
         Raises OSError where the kernel refuses it.
         """
         cdef ft_engine *engine = self._alive()
@@ -555,7 +556,7 @@ cdef class Engine:
         return int.from_bytes(data[4:8], "big")
 
     def trace_hits(self):
-        """Take what came back for traces from the engine's own sockets."""
+        """Return the answers to traces from the engine's own sockets."""
         cdef ft_trace_hit[64] hits
         cdef int n = 64, i
         self._alive()
@@ -572,7 +573,7 @@ cdef class Engine:
         return found
 
     def probers(self):
-        """Return who asked this NIC within the last 10 s, at most 4,096."""
+        """Return the probers of this NIC within the last 10 s, at most 4,096."""
         self._alive()
         cdef ft_prober *items = <ft_prober *>malloc(FT_PROBERS * sizeof(ft_prober))
         if items is NULL:
@@ -659,12 +660,12 @@ cdef class Engine:
         ft_engine_unlock(self.engine)
 
     def set_schedule(self, int64_t at_ns, double length_ns, int probes_per_slot, paths):
-        """Probe by turns from now on; without `paths` at random again, with exponential gaps.
+        """Probe by a schedule from now on; without `paths` at random again, with exponential gaps.
 
-        Turn k begins at `at_ns` + k * `length_ns` on the monotonic clock; at any time of its first half go the probes
-        of `probes_per_slot` ways together, the first one as a coded pair where there are such. `paths`: (peer, source port) of
-        each shot of a round, turn by turn. One that is not there goes to any. Raises ValueError for numbers that
-        cannot be.
+        Slot k begins at `at_ns` + k * `length_ns` on the monotonic clock. At any time of its first half its
+        `probes_per_slot` probes leave, the first one as a coded pair if there are such. `paths`: (peer,
+        source port) of each probe of a round, slot by slot. An unknown one goes to any path. Raises
+        ValueError for invalid numbers.
         """
         cdef ft_schedule schedule
         cdef int i
@@ -690,11 +691,12 @@ cdef class Engine:
         ft_engine_unlock(self.engine)
 
     def set_flow_probing(self, double length_ns, int probes_per_slot, paths):
-        """Send single probes to these ways from now on, on top of everything else; without `paths` none.
+        """Send single probes to these paths from now on, in addition to everything else; without `paths`
+        none.
 
-        A turn takes `length_ns`; at any time of its first half, or earlier along with another probe, go those to
-        `probes_per_slot` ways together. `paths`: (peer, source port) of each shot of a round, turn by turn; one that is not
-        there, and None, sends nothing. Raises ValueError for numbers that cannot be.
+        A slot takes `length_ns`. At any time of its first half, or earlier with another probe, its
+        `probes_per_slot` probes leave. `paths`: (peer, source port) of each probe of a round, slot by slot;
+        an unknown one, and None, sends nothing. Raises ValueError for invalid numbers.
         """
         cdef ft_schedule schedule
         cdef int i
@@ -748,7 +750,7 @@ cdef class Engine:
         ft_engine_unlock(self.engine)
 
     def counters(self):
-        """Return what was counted since the start, by name, and `throttle`: the share of the rate in use, 0..1."""
+        """Return the counters since the start, by name, and `throttle`: the share of the rate in use, 0..1."""
         cdef const ft_counters *c
         cdef const char *const *names = ft_counter_names()
         cdef const uint64_t *values
@@ -810,7 +812,8 @@ cdef class Engine:
         return clock_ns, system_ns
 
     def evidence(self, int most=4096):
-        """Take losses and answers since the last call, of at most so many ways: the rest comes with the next."""
+        """Return losses and answers since the last call, of at most so many paths: the rest comes with the
+        next."""
         cdef ft_trouble trouble
         cdef ft_path_news *news
         cdef uint32_t n, i

@@ -1,27 +1,25 @@
-/* A round of turns for a fleet's probes, so that every link is looked at in even steps.
+/* Plans a round of probe slots for all NICs, so that every link is probed at even intervals.
  *
- * A queue that nobody looks at for a time g is guessed from the looks before and after. It moves like a random walk,
- * so the guess is off by a variance that grows as g in the middle and, summed over the gap, as g^2. What all links
- * together are off by is the sum of their gaps squared, and for gaps as they come at random half of that sum lies in
- * the few longest. With turns, probes can be laid so that gaps are even: each turn of each NIC, in the order of time,
- * takes the way (peer and path) that ends the most of it,
+ * Between two probes of a queue, g apart, its depth is interpolated. The queue moves like a random walk, so the
+ * variance of the error grows as g in the middle and, summed over the gap, as g^2. The error of all links together is
+ * the sum of their squared gaps, and with random gaps half of that sum comes from the few longest. A schedule makes
+ * gaps even: each slot of each NIC, in the order of time, takes the path that reduces the most of
  *
- *   sum over the links of the way, out and back, of ((now - last look) / g0)^2  +  c ((now - last turn of the way) / W)^2
+ *   sum over the links of the path, out and back, of ((now - last probe) / g0)^2  +  c ((now - last slot of the path) / W)^2
  *
- * with g0 the mean time between looks at a link and W the time in which the NIC takes all of its ways once. The second
- * term keeps every way in the round: clocks need all pairs. With c = 6, about the links of a way, a pair has between
- * half and one and a half times its share, and the mean squared gap is a tenth larger than without. A greedy choice;
- * the time is in turns, and equal choices are drawn for.
+ * with g0 the mean time between probes of a link and W the time in which the NIC takes all of its paths once. The
+ * second term keeps every path in the round, because clocks need all pairs. With c = 6, about the number of links of a
+ * path, a pair has between half and one and a half times its share, and the mean squared gap is a tenth larger than
+ * without. The choice is greedy. Time is in slots, and a random draw decides between equal paths.
  *
- * The round is planned RUNS times over, each from where the last ended, so that it begins as it ends.
- */
+ * The round is planned RUNS times, each from the end of the last, so that its end fits its beginning. */
 #include "probe_schedule.h"
 
 #include <stdlib.h>
 
 enum { RUNS = 2 };
-static const double MOST = 8; /* a gap counts for so many mean ones at most */
-static const double WAYS = 6; /* c */
+static const double MAX_PATHS_TOTAL = 8; /* a gap counts for so many mean ones at most */
+static const double PATH_SPREAD = 6; /* c */
 static const double LONG_AGO = -1e9;
 
 static inline uint64_t draw(uint64_t *state) /* splitmix64, Steele, Lea and Flood (2014) */
@@ -44,11 +42,11 @@ static int in_order(const void *a, const void *b) {
 }
 
 static inline double squared(double gap) {
-    gap = gap < MOST ? gap : MOST;
+    gap = gap < MAX_PATHS_TOTAL ? gap : MAX_PATHS_TOTAL;
     return gap * gap;
 }
 
-/* Mean looks at a link in a turn: the length of each NIC's ways, over the links that any crosses. */
+/* Mean probes of a link per slot: the length of each NIC's paths, over the links that any crosses. */
 static double probes_per_slot(const struct ft_schedule_plan_input *t, uint8_t *crossed) {
     double probes = 0, links = 0;
     for (int32_t n = 0; n < t->nics; n++) {
@@ -64,7 +62,7 @@ static double probes_per_slot(const struct ft_schedule_plan_input *t, uint8_t *c
 }
 
 struct memory {
-    double *looked, *taken; /* [links], [ways] when last, in turns */
+    double *looked, *taken; /* [links], [paths] time of the last probe, in slots */
     double per_gap;         /* mean looks at a link in a turn */
     uint64_t draws;
 };
@@ -74,7 +72,7 @@ static int64_t choose(const struct ft_schedule_plan_input *t, struct memory *m, 
     int64_t first = t->path_start[nic], end = t->path_start[nic + 1], best = first;
     double per_age = (double)t->probes_per_slot / (double)(end - first), most = -1;
     for (int64_t w = first; w < end; w++) {
-        double age = (now - m->taken[w]) * per_age, score = WAYS * age * age;
+        double age = (now - m->taken[w]) * per_age, score = PATH_SPREAD * age * age;
         for (int64_t h = t->link_start[w]; h < t->link_start[w + 1]; h++)
             score += squared((now - m->looked[t->link[h]]) * m->per_gap);
         score *= 1 + 1e-3 * (double)(draw(&m->draws) >> 11) * 0x1p-53;
@@ -107,8 +105,8 @@ int ft_schedule_plan(struct ft_schedule_plan_input *t) {
         for (int32_t at = 0; at < t->nics; at++) {
             int32_t nic = order[at].nic;
             int32_t *out = t->path + ((int64_t)nic * t->slots + slot % t->slots) * t->probes_per_slot;
-            for (int32_t shot = 0; shot < t->probes_per_slot; shot++)
-                out[shot] = (int32_t)choose(t, &m, nic, slot + order[at].phase);
+            for (int32_t probe = 0; probe < t->probes_per_slot; probe++)
+                out[probe] = (int32_t)choose(t, &m, nic, slot + order[at].phase);
         }
     free(m.looked);
     free(m.taken);

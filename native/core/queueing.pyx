@@ -1,7 +1,8 @@
-"""Samples to delays above each path's floor, in short slots of fabric time: what queue inference eats.
+"""Computes delays above each path's floor in short slots of fabric time: the input of queue inference.
 
-In: decoded batches and the clocks' lines. Out: `QueueingColumns`. A floor is the least delay of the past one to
-two minutes, raised by what the least of many noisy readings lies below their middle.
+The input is decoded batches and the clock models; the output is `QueueingColumns`. A floor is the minimum
+delay of the past one to two minutes, corrected for the distance of the minimum of many noisy readings from
+their middle.
 """
 
 from libc.math cimport INFINITY, fabs, isfinite, sqrt
@@ -41,8 +42,8 @@ cdef _Line _line(object clock):
 cdef class SlotReducer:
     """The floors of many probers' paths, and the samples since the last `take`.
 
-    `slot_ns`: ns in a slot; `floor_ns`: ns after which the least delay begins anew (the one before still counts).
-    Raises ValueError where a number does not fit.
+    `slot_ns`: ns in a slot; `floor_ns`: ns after which the minimum starts over (the former one still counts).
+    Raises ValueError for invalid numbers.
     """
 
     cdef readonly int64_t slot_ns
@@ -53,7 +54,7 @@ cdef class SlotReducer:
     cdef double[:, ::1] _floor     # [rows][2] least delay of this stretch and of the one before
     cdef int64_t[::1] _stretch     # [rows]
     cdef double[::1] _row_noise
-    cdef int64_t[:, ::1] _tally    # [rows][3] singles, idle, lost since the last take
+    cdef int64_t[:, ::1] _counters    # [rows][3] singles, idle, lost since the last take
     cdef int32_t[::1] _row         # samples
     cdef int64_t[::1] _at
     cdef double[::1] _delay
@@ -67,19 +68,19 @@ cdef class SlotReducer:
         self.slot_ns, self._floor_ns = slot_ns, floor_ns
         self._rows, self._noise, self._names = {}, {}, []
         self._n_rows = self._n = 0
-        self._room_rows(64)
-        self._room(4096)
+        self._capacity_rows(64)
+        self._capacity(4096)
 
-    cdef void _room_rows(self, int64_t rows) except *:
+    cdef void _capacity_rows(self, int64_t rows) except *:
         floor, stretch = np.full((rows, 2), np.inf), np.zeros(rows, _i8)
         noise, counters = np.full(rows, 10.0), np.zeros((rows, 3), _i8)
         if self._n_rows:
             n = self._n_rows
             floor[:n], stretch[:n] = self._floor[:n], self._stretch[:n]
-            noise[:n], counters[:n] = self._row_noise[:n], self._tally[:n]
-        self._floor, self._stretch, self._row_noise, self._tally = floor, stretch, noise, counters
+            noise[:n], counters[:n] = self._row_noise[:n], self._counters[:n]
+        self._floor, self._stretch, self._row_noise, self._counters = floor, stretch, noise, counters
 
-    cdef void _room(self, int64_t samples) except *:
+    cdef void _capacity(self, int64_t samples) except *:
         row, at, delay, single = np.empty(samples, _i4), np.empty(samples, _i8), np.empty(samples), np.empty(
             samples, np.int8)
         if self._n:
@@ -91,8 +92,8 @@ cdef class SlotReducer:
         key = (nic, peer, path, way)
         found = self._rows.get(key)
         if found is None:
-            if self._n_rows == self._tally.shape[0]:
-                self._room_rows(2 * self._n_rows)
+            if self._n_rows == self._counters.shape[0]:
+                self._capacity_rows(2 * self._n_rows)
             found = self._rows[key] = self._n_rows
             self._names.append(key)
             self._row_noise[self._n_rows] = self._noise.get((nic, peer), 10.0)
@@ -100,13 +101,14 @@ cdef class SlotReducer:
         return found
 
     def set_noise(self, str nic not None, str peer not None, double noise_ns):
-        """Set the standard deviation of the delays between two NICs by stamps and clocks, ns. Ignores what is none."""
+        """Set the standard deviation of the delays between two NICs by timestamps and clocks, ns. Ignores
+        invalid values."""
         if not (0 < noise_ns < 1e9):
             return
         self._noise[nic, peer] = noise_ns
 
     def set_floor(self, str nic not None, str peer not None, int path, int way, double floor_ns, int64_t at_ns):
-        """Set what a path's floor was known to be at a fabric time: a new owner's memory."""
+        """Set a path's floor as known at a fabric time: the memory of a new owner."""
         cdef int64_t row = self._row_of(nic, peer, path, way)
         if isfinite(floor_ns) and floor_ns < self._floor[row, 0]:
             self._floor[row, 0] = floor_ns - _LOW * self._row_noise[row]
@@ -124,7 +126,7 @@ cdef class SlotReducer:
         noise = np.asarray(self._row_noise)[keep]
         self._names, self._rows = names, {name: row for row, name in enumerate(names)}
         self._n_rows = 0
-        self._room_rows(max(64, len(keep)))
+        self._capacity_rows(max(64, len(keep)))
         self._n_rows = len(keep)
         for row in range(self._n_rows):
             self._floor[row, 0], self._floor[row, 1] = floor[row, 0], floor[row, 1]
@@ -143,10 +145,11 @@ cdef class SlotReducer:
         self._n += 1
 
     def add(self, columns, prober, peers):
-        """Take a batch (`ProbeColumns`). `prober`: its `ClockLine` or None; `peers`: name to `ClockLine`.
+        """Add a batch (`ProbeColumns`).
 
-        Where one of a pair's lines is missing, its round trips are taken instead. Samples whose stamps no clock
-        shows (a delay beyond 10 s) are left out.
+        `prober`: its `ClockModel` or None; `peers`: name to `ClockModel`. If one model of a pair is missing,
+        its round trips are used instead. Samples with impossible timestamps (a delay beyond 10 s) are
+        dropped.
         """
         cdef _Line own = _line(prober), other
         cdef const int64_t[::1] sent = columns.sent, forward = columns.forward
@@ -160,12 +163,12 @@ cdef class SlotReducer:
         cdef list names = columns.peers
         cdef int64_t system = columns.system_ns - columns.clock_ns
         while self._n + 2 * sent.shape[0] > self._at.shape[0]:
-            self._room(2 * self._at.shape[0])
+            self._capacity(2 * self._at.shape[0])
         for g in range(groups):
             other = _line(peers.get(names[g]))
             if not (own.known and other.known):
                 row = self._row_of(nic, names[g], path[g], _ROUND)
-                self._tally[row, 2] += lost[g]
+                self._counters[row, 2] += lost[g]
                 self._row_noise[row] = self._noise.get((nic, names[g]), 10.0) * sqrt(2.0)
                 for i in range(start[g], start[g + 1]):
                     at = sent[i] + (<int64_t>own.offset if own.known else system)
@@ -176,7 +179,7 @@ cdef class SlotReducer:
                 continue
             row = self._row_of(nic, names[g], path[g], _FORWARD)
             back = self._row_of(nic, names[g], path[g], _REVERSE)
-            self._tally[row, 2] += lost[g]
+            self._counters[row, 2] += lost[g]
             noise = self._noise.get((nic, names[g]), 10.0)
             self._row_noise[row] = self._row_noise[back] = noise
             apart = other.offset - own.offset
@@ -212,8 +215,8 @@ cdef class SlotReducer:
         least = np.asarray(self._floor[:self._n_rows]).min(axis=1) if self._n_rows else np.zeros(0)
         noise = np.array(self._row_noise[:self._n_rows])
         floor = least + _LOW * noise
-        lost = np.array(self._tally[:self._n_rows, 2])
-        self._tally[:self._n_rows] = 0
+        lost = np.array(self._counters[:self._n_rows, 2])
+        self._counters[:self._n_rows] = 0
         used = np.flatnonzero((np.bincount(row, minlength=self._n_rows) > 0) | (lost > 0)) if self._n_rows else (
             np.zeros(0, _i8))
         number = np.zeros(self._n_rows, _i8)

@@ -1,55 +1,55 @@
-/* Queues of links from delays of the paths that cross them.
+/* Infers the queues of links from the delays of the paths that cross them.
  *
- * What is known: y_i, the mean delay above the floor of n_i probes that took route i at about the same time. What is
- * wanted: x_tl, the queue of link l at knot t, in ns of waiting, not negative, mostly near zero; between two knots it
- * is a straight line. A probe that comes to link l the share b_il of a step after knot t finds
+ * Given are y_i, the mean delay above the floor of n_i probes that took route i at about the same time. Unknown are
+ * x_tl, the queue of link l at knot t, in ns of waiting, not negative, mostly near zero; it is linear between two
+ * knots. A probe that reaches link l the share b_il of a step after knot t finds
  *
  *   y_i = sum over the links of i of (1 - b_il) x_tl + b_il x_(t+1)l + e_i,    var e_i = (noise_i^2 + sum v_l) / n_i
  *
- * When it comes there: its way's earlier queues have held it up, as long as a first estimate says. In a deep queue
- * that is longer than a step.
+ * Its time of arrival there follows from a first estimate of the route's earlier queues. In a deep queue that delay is
+ * longer than a step.
  *
- * What a line leaves out of a queue that jumps with each packet is in v. In a stationary queue the waiting time's
- * variance is about its mean squared, and at low load, where a probe finds nothing or the rest of one packet of time
- * s, two thirds of s times its mean (Kleinrock, Queueing Systems I, 5.7: M/D/1). Hence
+ * v covers the difference between a line and a queue that jumps with each packet. In a stationary queue the waiting
+ * time's variance is about its mean squared. At low load, when a probe finds nothing or the rest of one packet of time
+ * s, it is two thirds of s times its mean (Kleinrock, Queueing Systems I, 5.7: M/D/1). Hence
  *
  *   v_l(x) = rough * x^2 + 2/3 * s_l * x
  *
- * with `rough` small, since steps are short. It is what keeps the unrest of a deep queue from being explained by its
- * neighbours: a route through a deep queue says little about the other links of that route. As v grows with x, a
- * wrong answer can forgive itself: so the first answer is found with even weights, which no link can bend.
+ * with a small `rough`, because steps are short. It keeps the fluctuation of a deep queue from being explained by its
+ * neighbours: a route through a deep queue carries little information about its other links. Because v grows with x, a
+ * wrong answer could excuse itself. So the first answer uses even weights, which no link can bend.
  *
  * Knots follow each other: a queue walks, with steps as large as it is deep. Over the few knots of a gap without
- * probes that gives the straight line between what was seen before and after, which is about the mean of all the
- * ways that a burst and its draining can have gone. So
+ * probes that gives the straight line between the values before and after, about the mean of all possible courses of a
+ * burst and its draining. So
  *
  *   x_tl - x_(t-1)l ~ N(0, p),   p = (s_l + min(a sqrt(h / s_l), 1/2) * deepest nearby)^2
  *
- * for knots h apart, with `deepest nearby` from a first estimate in whole slots, `merge` of them together, where every
- * link has probes enough to stand alone, and then from each round before. In the first estimate the step is Student's
- * t instead, whose variance is found with x (Lange, Little and Taylor, 1989), and bursts may come from nothing.
+ * for knots h apart. `deepest nearby` comes from a first estimate in whole slots, `merge` of them together, in which
+ * every link has enough probes of its own, and then from each iteration before. In the first estimate the step is
+ * Student's t instead, whose variance is found with x (Lange, Little and Taylor, 1989), so that bursts may begin
+ * anywhere.
  *
- * And queues are empty unless there is a reason: x has a prior of density 1/(x + mean_l), the l1 term of sparse
- * reconstruction with a weight that lets go of what is really there (Candes, Wakin and Boyd, 2008), in full
- * where knots are a thousand packets apart, less where neighbours are not empty independently. Together:
+ * Queues are empty without evidence: x has a prior of density 1/(x + mean_l). It is the l1 term of sparse
+ * reconstruction with a weight that releases true values (Candes, Wakin and Boyd, 2008). It counts in full if knots
+ * are a thousand packets apart, and less if neighbours are not empty independently. Together:
  *
  *   minimise sum_i w_i/2 (y_i - sum x)^2 + sum_tl (x_tl - x_(t-1)l)^2 / (2 p_tl) + sum_tl lean_tl x_tl,  x >= 0
  *
- * by coordinate descent over links and knots, forwards and backwards in time in turn; it converges since the
+ * by coordinate descent over links and knots, alternately forwards and backwards in time. It converges because the
  * terms that are not smooth (the bound at 0) are separable (Tseng, 2001). Weights are renewed `rounds` times. A call
- * starts from where the last ended: the first knot hangs on `last_ns`.
+ * continues from the end of the last: the first knot is tied to `last_ns`.
  *
- * Most links are empty most of the time. Where the first estimate knows of nothing a packet deep in a coarse slot, the
- * one before and the one after, a link's knots are still: they stay as it has them. Only the others are laid out, with
- * the observations that see them, in the order in which sweeps come by, small enough to stay near the processor.
+ * Most links are empty most of the time. If the first estimate has nothing a packet deep in a coarse slot, the one
+ * before and the one after, a link's knots are still and keep their value. Only the others are laid out, with their
+ * observations, in the order of the sweeps, small enough to stay in the cache.
  *
- * The standard error of x_tl follows from Gaussian belief propagation's variances, which need no inverse: what an
- * observation says of one link is blurred by what is not known of the others on its route,
+ * The standard error of x_tl follows from Gaussian belief propagation's variances, which need no inverse. The
+ * information of an observation about one link is reduced by the uncertainty of the others on its route,
  *
  *   1/s_tl^2 = sum_i 1/(var e_i + sum_(k != l) s_tk^2) + 1/(p_t + s_(t-1)l^2) + 1/(p_(t+1) + s_(t+1)l^2)
  *
- * iterated a few times from above. Links that only ever occur together keep the error of each one's share.
- */
+ * iterated a few times from above. Links that only occur together keep the error of each one's share. */
 #include "queues.h"
 
 #include <math.h>
@@ -57,7 +57,7 @@
 #include <string.h>
 
 enum { SIGMA_ROUNDS = 2, LAZY = 2 };
-enum { EVEN, COARSE }; /* what the first estimate's weights and steps are known by */
+enum { EVEN, COARSE }; /* how well the first estimate's weights and steps are known */
 
 static const float NU = 1, COARSE_SHARE = 0.1F, WALK = 0.035F, MAX_WALK = 0.5F, LOOSE = 100, EVEN_GRAINS = 5;
 static const float ROUGH = 0.005F, APART = 1000, BEGIN_SHARE = 0.2F, FORGET = 0.02F, FREE = 1e-18F;
@@ -66,7 +66,7 @@ static const float STILL = 0.3F,
 static const float MIN_GRAIN_NS = 1e-3F;
 
 struct seen {
-    float w, r; /* weight of an observation, and what is left over of it */
+    float w, r; /* weight of an observation, and its residual */
 };
 
 struct doubt {
@@ -85,13 +85,12 @@ typedef struct {
     float *grain, *x, *s2, *pull, *weight, *lean,
         *give; /* [cells]; pull: 1/p, between a row and the one before;
                                                           * weight: sum of w; give: 1 / (weight and pulls) */
-    struct look {
+    struct check {
         float x, var;
-    } *look; /* [cells] what an observation finds there */
+    } *check; /* [cells] value of an observation there */
     int32_t *awake;
-    uint8_t *moved; /* [cells] */
-    float *w,
-        *push; /* [observations] weight, and what is left over times it: apart, since sweeps mostly look */
+    uint8_t *moved;  /* [cells] */
+    float *w, *push; /* [observations] weight, and weight times residual: apart, because sweeps mostly read */
     struct doubt *doubt; /* [observations] */
 } coarse;
 
@@ -113,7 +112,7 @@ typedef struct {
     struct member {
         int32_t i;
         float share;
-    } *member; /* observations of each cell, and the cell's share in what they see */
+    } *member; /* observations of each cell, and the cell's share in them */
     struct hop {
         int32_t cell, after;
         float late;
@@ -121,7 +120,7 @@ typedef struct {
     struct hot {
         float delay, var, count;
         int32_t from; /* its first hop */
-    } *hot;           /* [n_hot + 1] observations with such hops; delay and variance without the still ones */
+    } *hot; /* [n_hot + 1] observations with such links; delay and variance without the still ones */
     struct seen *o;
     struct doubt *doubt; /* [n_hot] */
     int32_t *awake;
@@ -138,7 +137,7 @@ static inline float larger(float a, float b) {
     return a > b ? a : b;
 }
 
-/* Return the next of the rooms, with space for n elements, as the call before left it; NULL without memory. */
+/* Return the next workspace, with space for n elements, as the call before left it; NULL without memory. */
 static void *need(struct workspaces *workspaces, int64_t n, size_t size) {
     struct ft_queue_workspace *room = &workspaces->room[workspaces->used++];
     size_t bytes = (size_t)(n + 1) * size;
@@ -223,7 +222,7 @@ static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coars
     k->weight = need(&workspaces, cells, sizeof *k->weight);
     k->lean = need(&workspaces, cells, sizeof *k->lean);
     k->give = need(&workspaces, cells, sizeof *k->give);
-    k->look = need(&workspaces, cells, sizeof *k->look);
+    k->check = need(&workspaces, cells, sizeof *k->check);
     k->awake = need(&workspaces, cells, sizeof *k->awake);
     k->moved = need(&workspaces, cells, 1);
     k->w = need(&workspaces, s->observations, sizeof *k->w);
@@ -249,23 +248,23 @@ static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coars
     return 1;
 }
 
-/* Renew what is left over of the observations, their weights, and the steps. */
+/* Update the residuals of the observations, their weights, and the steps. */
 static void weigh_coarse(const struct ft_queues *q, const struct ft_queue_slots *s, coarse *k, int how) {
     int64_t wide = k->links, end = (k->rows + 1) * wide;
     for (int64_t c = wide; c < end; c++) {
         float own = EVEN_GRAINS * k->grain[c];
-        k->look[c] = (struct look){k->x[c], how == EVEN ? own * own : unrest(k->grain[c], k->x[c])};
+        k->check[c] = (struct check){k->x[c], how == EVEN ? own * own : unrest(k->grain[c], k->x[c])};
     }
     memset(k->weight, 0, (size_t)(end + wide) * sizeof *k->weight);
     for (int64_t row = 0; row < k->rows; row++) {
-        const struct look *look = &k->look[(row + 1) * wide];
+        const struct check *check = &k->check[(row + 1) * wide];
         float *weight = &k->weight[(row + 1) * wide];
         for (int64_t i = begin_of(s, row); i < begin_of(s, row + 1); i++) {
             const int32_t *hop = &k->hop[k->from[i]], *last = &k->hop[k->from[i + 1]];
             float noise = (float)s->noise_ns[i], var = 1 + noise * noise, sum = 0;
             for (const int32_t *h = hop; h < last; h++) {
-                var += look[*h].var;
-                sum += look[*h].x;
+                var += check[*h].var;
+                sum += check[*h].x;
             }
             float w = (float)s->count[i] / var;
             for (const int32_t *h = hop; h < last; h++) weight[*h] += w;
@@ -309,7 +308,7 @@ static inline int settle_coarse(coarse *k, int64_t c) {
     return fabsf(step) > STILL * (k->grain[c] + 0.1F * x);
 }
 
-/* Where to go on after a sweep that left `awake` cells: of `LAZY` sweeps only one looks at cells that have come to
+/* The next position after a sweep that left `awake` cells: of `LAZY` sweeps only one looks at cells that have come to
  * rest, and where all have, all are looked at once more. */
 static int next_sweep(int sweep, int32_t awake, int most) {
     if (awake) return sweep + 1;
@@ -430,8 +429,8 @@ static int number_knots(const coarse *first, struct workspaces *workspaces, fine
     return 1;
 }
 
-/* Join the knots of each live coarse cell to each other and to those beside them, and begin with what the first
- * estimate says. */
+/* Join the knots of each live coarse cell to each other and to their neighbours, and start from the first
+ * estimate. */
 static void lay_knots(const struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first,
                       fine *k) {
     int64_t wide = first->links, to = (first->rows + 1) * wide;
@@ -545,7 +544,7 @@ static int lay_fine(struct ft_queues *q, const struct ft_queue_slots *s, const c
     return 1;
 }
 
-/* Renew what is left over of the observations, and their weights. */
+/* Update the residuals of the observations, and their weights. */
 static void weigh_fine(const struct ft_queue_slots *s, const coarse *first, fine *k) {
     memset(k->weight, 0, (size_t)k->n_cells * sizeof *k->weight);
     for (int32_t i = 0; i < k->n_hot; i++) {
@@ -620,7 +619,7 @@ static float *copy_knots(const coarse *first, const fine *k, int64_t c, int64_t 
     return to;
 }
 
-/* Take the steps' scale from what was found within half a coarse slot. */
+/* Take the steps' scale from the results within half a coarse slot. */
 static void renew_pull(const struct ft_queue_slots *s, const coarse *first, fine *k) {
     int64_t wide = first->links, near = (k->per + 1) / 2;
     for (int32_t n = 0; n < k->n_runs; n++) {
@@ -646,7 +645,7 @@ static void errors_fine(const coarse *first, fine *k) {
         int64_t c = k->run[n], a = c % first->links;
         for (int32_t at = k->ends[c].first; at <= k->ends[c].last; at++) {
             float most = k->cell[at].x + first->mean[a] + k->cell[at].grain;
-            k->cell[at].lean = 1 / (most * most); /* what is known without a probe */
+            k->cell[at].lean = 1 / (most * most); /* known without a probe */
             k->s2[at] = most * most;
         }
         if (c < 2 * first->links) k->s2[k->cell[k->ends[c].first].before] = first->grain[a] * first->grain[a];
@@ -696,7 +695,7 @@ static void learn(struct ft_queues *q, const struct ft_queue_slots *s, const coa
 }
 
 /* Tell one slot of a link: the mean of straight lines between knots. */
-static void tell(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first, const fine *k,
+static void report(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first, const fine *k,
                  int64_t t, int64_t a) {
     float x = 0, s2 = 0;
     for (int n = 0; n <= s->knots; n++) {
@@ -723,7 +722,7 @@ static void report_all(const struct ft_queues *q, struct ft_queue_slots *s, cons
         int64_t a = k->run[n] % wide, t = (k->run[n] / wide - 1) * s->merge, end = t + s->merge;
         for (t = t ? t - 1 : 0; t < end && t < s->slots;
              t++) /* the slot before ends at this one's first knot */
-            tell(q, s, first, k, t, a);
+            report(q, s, first, k, t, a);
     }
 }
 

@@ -19,7 +19,7 @@ struct ft_queues {
     const double *packet_ns;    /* [links] time of a full packet: the grain of a queue */
     /* carried from call to call, [links] */
     double *last_ns; /* queue at the end of the last call */
-    double *mean_ns; /* its mean over some time: scale of what it may be */
+    double *mean_ns; /* its mean over some time: the scale of its possible values */
     int64_t seen;    /* slots so far */
     /* memory kept for the next call: of the first estimate, and of the knots; all 0 at first */
     struct ft_queue_workspace room[2][FT_QUEUE_WORKSPACES];

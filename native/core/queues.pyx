@@ -83,7 +83,7 @@ cdef class QueueSolver:
         ft_queues_free(&self._q)
 
     def set_routes(self, route_start, route_link):
-        """Take other routes over the same links; what is known of the links stays."""
+        """Use other routes over the same links; the state of the links stays."""
         start = np.array(route_start, np.int64, ndmin=1)
         link = np.array(route_link, np.int32, ndmin=1)
         routes = len(start) - 1
@@ -103,7 +103,8 @@ cdef class QueueSolver:
         return np.array(self._last[:self.links]), np.array(self._mean[:self.links])
 
     def restore(self, last_ns, mean_ns):
-        """Go on from a `state`, of a solver of other links say. Raises ValueError for other shapes."""
+        """Continue from a `state`, for example of a solver of other links. Raises ValueError for other
+        shapes."""
         last, mean = np.append(np.asarray(last_ns, np.float64), 0), np.append(np.asarray(mean_ns, np.float64), 0)
         if len(last) != self.links + 1 or len(mean) != self.links + 1:
             raise ValueError(f"last_ns, mean_ns: {len(last) - 1}, {len(mean) - 1} elements, expected {self.links}")

@@ -95,7 +95,7 @@ static void send_answers(ft_engine *e, batch *b, int n, uint64_t *sent) {
     }
 }
 
-/* Answer what has come. Returns 0 where the rate cap says to wait. */
+/* Answer the received packets. Returns 0 if the rate cap requires a wait. */
 int ft_respond(ft_engine *e, int64_t now) {
     for (int iteration = 0; iteration < 4; iteration++) {
         refill(&e->answer_tokens, &e->answer_cap_at, e->config.answer_max_pps, now);

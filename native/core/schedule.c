@@ -1,7 +1,8 @@
 /* When and where to probe: slots, flow probing, tail loss probes, rate caps. */
 #include "engine_state.h"
 
-/* Transmit stamps to ask for: of some requests also when they entered the host's queue, and so its length. */
+/* Transmit timestamps to request: for some requests also the time of entering the host's queue, and so its
+ * length. */
 static uint32_t stamps_of(const ft_engine *e, uint32_t id) {
     return e->tx_flags | (id % QUEUE_ASKED || e->config.hardware ? 0 : SOF_TIMESTAMPING_TX_SCHED);
 }
@@ -41,12 +42,12 @@ static void send_requests(ft_engine *e, const due_request *due, int n) {
         if (error == EAGAIN || error == ENOBUFS || error == ENOMEM) {
             h->state = UNSENT;
             e->counters.send_errors++;
-        } else { /* no route, link down, forbidden: the path answers nothing, and that is what `lost` says */
+        } else { /* no route, link down, forbidden: the path has no answer, which counts as lost */
             h->state = SENT;
             ft_losses_unsent(e->losses, slot_of(e, due[from].s, due[from].which), 1);
             e->counters.unreachable++;
         }
-        if (e->id_by_counter) { /* what was put behind it carries ids of the old count */
+        if (e->id_by_counter) { /* later messages carry ids of the old count */
             ft_restart_ids(e, e->paths[path].fd);
             for (int i = from + 1; i < n; i++) {
                 if (due[i].s->path != path) continue;
@@ -75,9 +76,9 @@ static void keep_up(ft_engine *e, int64_t now, double mean_ns) {
     }
 }
 
-/* Two shots share a waking, to two different paths: that halves what waking costs, and the gaps on each path stay
- * exponential. With one path there is nobody to share with. Where single probes go along with each shot, these are
- * what shares its waking. */
+/* Two pairs share a wake-up, on two different paths: that halves the cost of a wake-up, and the gaps on each
+ * path stay exponential. With one path there is no sharing. If single probes go with each pair, they share
+ * its wake-up. */
 static uint32_t probes_per_wakeup(const ft_engine *e) {
     uint32_t ways = (uint32_t)(e->actives * (e->config.paths - e->config.spare)),
              most = e->config.singles ? 1 + e->config.singles : 2;
@@ -93,8 +94,8 @@ static uint32_t gcd(uint32_t a, uint32_t b) {
     return a;
 }
 
-/* The next of `ways` for a single probe: each once a round, in the same order, so that the gaps on each are even; by
- * golden steps, so that neighbours in time are far apart in peer and path. */
+/* The next of `ways` paths for a single probe: each once a round, in the same order, so that the gaps on each
+ * are even; by golden steps, so that neighbours in time are far apart in peer and path. */
 static uint32_t next_path(ft_engine *e, uint32_t ways) {
     if (e->round_of != ways) {
         e->round_of = ways;
@@ -137,8 +138,8 @@ void ft_join_flow_schedule(ft_engine *e, int64_t now) {
     next_flow_slot(e);
 }
 
-/* The path_index of shot `i` of the turn, as peer slot * paths + path; -1 where the plan has none that is still there. Which
- * one comes first, where one of them is a coded pair, changes from round to round. */
+/* The path of probe `i` of the slot, as peer slot * paths + path; -1 if the plan names none that still
+ * exists. If one of them is a coded pair, the first one changes from round to round. */
 static int64_t scheduled_path(const ft_engine *e, uint32_t i) {
     const ft_schedule *t = &e->schedule;
     int64_t round = e->slot / t->count, in_round = e->slot % t->count;
@@ -148,7 +149,7 @@ static int64_t scheduled_path(const ft_engine *e, uint32_t i) {
     return path_index >= 0 && e->peers[path_index / e->config.paths].used ? path_index : -1;
 }
 
-/* Begin a shot and put its first request as number `i` of the batch. */
+/* Begin a probe and put its first request as number `i` of the batch. */
 static due_request begin_probe(ft_engine *e, int i, int peer, int path, int paired, int64_t now,
                                int64_t system_ns) {
     probe *s = &e->probes[e->head & e->probe_mask];
@@ -165,8 +166,8 @@ static due_request begin_probe(ft_engine *e, int i, int peer, int path, int pair
     return (due_request){s, 0};
 }
 
-/* Put the single probes of the next slot of flow probing behind the `n` requests of the batch; returns how many there are then.
- * One that the rate cap or the table leaves no room for is not made up for. */
+/* Append the single probes of the next slot of flow probing to the `n` requests of the batch; return the new
+ * number. A probe that the rate cap or the table refuses is not repeated. */
 static int put_flow_probes(ft_engine *e, due_request *due, int n, int64_t now, int64_t system_ns) {
     const ft_schedule *t = &e->flow_schedule;
     if (now - e->next_flow_ns > MAX_DEBT_NS) {
@@ -198,7 +199,7 @@ static int put_flow_probes(ft_engine *e, due_request *due, int n, int64_t now, i
     return n;
 }
 
-/* Whether there is a peer to ask for a sign of life, and leave to. */
+/* Return whether a peer needs a tail loss probe and the caps allow it. */
 int ft_has_tail_probes(const ft_engine *e) {
     return ft_losses_silent(e->losses) && e->cap_tokens >= 1 && free_probes(e) > 0;
 }
@@ -289,7 +290,7 @@ void ft_send_due(ft_engine *e, int64_t now) {
             }
         }
     }
-    /* whose time has come, and whose turn has begun while this thread is awake anyhow */
+    /* probes that are due, and those whose slot has begun while this thread is awake */
     if (e->actives && e->flow_schedule.count && n + (int)e->flow_schedule.probes <= BATCH &&
         (e->next_flow_ns <= now || (fresh && (double)(now - e->flow_schedule.at_ns) >=
                                                  (double)e->flow_slot * e->flow_schedule.length_ns)))

@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 /* The k-th smallest (from 0) of n finite values, which are reordered: values[0..k) <= result <= the rest.
- * Selection by partitions without a branch on the values (Lomuto's, each value moved whether or not it is
- * less): what is random to a branch predictor costs no more than what is sorted. */
+ * Selection by partitions without a branch on the values (Lomuto's; each value is moved whether or not it is
+ * less), so random input costs no more than sorted input. */
 static inline double ft_select(double *values, int64_t n, int64_t k) {
     int64_t low = 0, high = n - 1;
     while (high - low > 12) {

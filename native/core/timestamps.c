@@ -71,7 +71,7 @@ int ft_batch_receive(ft_engine *e, batch *b, int fd, int want, int flags) {
     return got;
 }
 
-/* Message i has `size` bytes; with `stamps`, ask for these transmit stamps under `id`. */
+/* Message i has `size` bytes; `stamps` selects transmit timestamps, which arrive under `id`. */
 void ft_batch_put(ft_engine *e, batch *b, int i, int size, uint32_t stamps, uint32_t id) {
     struct msghdr *m = &b->messages[i].msg_hdr;
     m->msg_namelen = e->name_bytes;
@@ -104,7 +104,7 @@ static uint32_t report_flags(const ft_engine *e) {
                                        : SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE);
 }
 
-/* Errors of the network are asked for, since a trace lives of them. */
+/* Enable network errors, which traces need. */
 int ft_errors_on(const ft_engine *e, int fd) {
     int one = 1;
     if (e->name_bytes == sizeof(struct sockaddr_in6) &&
@@ -121,8 +121,9 @@ int ft_stamping_on(ft_engine *e, int fd) {
     return setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &flags, sizeof flags) ? errno : 0;
 }
 
-/* Without ids of our own (before Linux 6.13) the kernel numbers stamped packets itself, and one that it refuses may
- * or may not have been numbered: so after any refusal its count is started anew, and stamps on the way are lost. */
+/* Without ids of our own (before Linux 6.13) the kernel numbers timestamped packets itself, and a refused one
+ * may or may not have been numbered. So its count restarts after any refusal, and timestamps in flight are
+ * lost. */
 void ft_restart_ids(ft_engine *e, int fd) {
     for (int i = 0; i < 64 && ft_batch_receive(e, &e->in, fd, BATCH, MSG_ERRQUEUE) > 0; i++) {
     }
@@ -139,8 +140,8 @@ void ft_restart_ids(ft_engine *e, int fd) {
     }
 }
 
-/* Send messages [from, to) of `b`. Returns how many the kernel took; fewer than asked: errno says why the next one
- * failed, and it is that packet's own failure unless it says EAGAIN. */
+/* Send messages [from, to) of `b`. Returns how many the kernel took. If fewer, errno is the failure of the
+ * next one, and is that packet's own failure unless it is EAGAIN. */
 int ft_batch_send(ft_engine *e, batch *b, int fd, int from, int to) {
     int done = 0, errors = 0, pending;
     socklen_t size = sizeof pending;

@@ -18,8 +18,8 @@ static void put_hit(ft_engine *e, int arrived, int path, const ancillary *a,
     memcpy(h->data, data, (size_t)h->size);
 }
 
-/* An error of the network for one of our packets. What quotes a probe is no answer to a trace; what quotes too little
- * to tell may be one. */
+/* A network error for one of our packets. An error that quotes a probe is no answer to a trace; one that
+ * quotes too little may be. */
 void ft_on_icmp(ft_engine *e, int path, const ancillary *a, const struct msghdr *m, const uint8_t *data,
                 int size) {
     e->counters.icmp_errors++;
@@ -48,7 +48,7 @@ void ft_note_prober(ft_engine *e, const struct sockaddr_storage *from, int trace
     e->probers[oldest] = (ft_prober){*from, now, traced ? now : 0, traced ? 0 : now};
 }
 
-/* A trace that came all the way: say so, with as many bytes, to whoever has the key. */
+/* A trace that arrived here: confirm it with as many bytes, if the sender has the key. */
 void ft_answer_trace(ft_engine *e, int fd, const struct sockaddr_storage *own, const uint8_t *p, int size,
                      const struct sockaddr_storage *from, int64_t now) {
     if (size != FT_TRACE_BYTES) {

@@ -1,7 +1,7 @@
-"""One prober's samples of one window, and what they come down to: pair fits and path delays.
+"""One prober's samples of one window, and their results: pair fits and path delays.
 
-In: `ProbeColumns` as they were decoded (their columns are borrowed, not copied) and the clocks' lines. Out:
-`PairFits` and `PathDelayColumns`. The formulas stand in fit.c and reduce.c.
+`ProbeColumns` are used as decoded (their columns are borrowed, not copied). With the clock models they give
+`PairFits` and `PathDelayColumns`. fit.c and reduce.c have the formulas.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

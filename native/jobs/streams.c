@@ -20,11 +20,11 @@ struct ft_job {
     ft_part *parts;
     ft_stream *stream;
     uint32_t **slot;
-    int64_t *slots, *slots_room;
+    int64_t *slots, *slots_capacity;
     int64_t slot_ns, slots_max, begin_ns, gap_ns, resume_ns, iterations, finished, spoilt;
     int ranks_left, broken, failed;
     ft_iteration now, *done;
-    int64_t done_count, done_room;
+    int64_t done_count, done_capacity;
     unsigned char *pattern, *scratch;
 };
 
@@ -61,11 +61,11 @@ ft_job *ft_job_new(int ranks, int phases, int streams, const int *senders, const
     job->stream = zeroed(streams, sizeof(ft_stream));
     job->slot = zeroed(streams, sizeof(uint32_t *));
     job->slots = zeroed(streams, sizeof(int64_t));
-    job->slots_room = zeroed(streams, sizeof(int64_t));
+    job->slots_capacity = zeroed(streams, sizeof(int64_t));
     job->pattern = malloc(PERIOD + CHUNK);
     job->scratch = malloc(CHUNK);
     if (job->epoll < 0 || !job->part_begin || !job->phase || !job->left || !job->needs || !job->parts ||
-        !job->stream || !job->slot || !job->slots || !job->slots_room || !job->pattern || !job->scratch) {
+        !job->stream || !job->slot || !job->slots || !job->slots_capacity || !job->pattern || !job->scratch) {
         ft_job_free(job);
         return NULL;
     }
@@ -100,7 +100,7 @@ void ft_job_free(ft_job *job) {
     for (int s = 0; job->slot && s < job->streams; s++) free(job->slot[s]);
     free(job->part_begin), free(job->phase), free(job->left), free(job->needs), free(job->parts),
         free(job->stream);
-    free(job->slot), free(job->slots), free(job->slots_room), free(job->pattern), free(job->scratch),
+    free(job->slot), free(job->slots), free(job->slots_capacity), free(job->pattern), free(job->scratch),
         free(job->done);
     free(job);
 }
@@ -123,15 +123,15 @@ static void count(ft_job *job, int s, int64_t bytes, int64_t at_ns) {
     if (!job->slot_ns) return;
     int64_t slot = (at_ns - job->begin_ns) / job->slot_ns;
     if (slot < 0 || slot >= job->slots_max) return;
-    if (slot >= job->slots_room[s]) {
-        int64_t room = (slot / SLOTS_AT_ONCE + 2) * SLOTS_AT_ONCE;
-        uint32_t *larger = realloc(job->slot[s], (size_t)room * sizeof(uint32_t));
+    if (slot >= job->slots_capacity[s]) {
+        int64_t capacity = (slot / SLOTS_AT_ONCE + 2) * SLOTS_AT_ONCE;
+        uint32_t *larger = realloc(job->slot[s], (size_t)capacity * sizeof(uint32_t));
         if (!larger) {
             job->failed = ENOMEM;
             return;
         }
-        memset(larger + job->slots_room[s], 0, (size_t)(room - job->slots_room[s]) * sizeof(uint32_t));
-        job->slot[s] = larger, job->slots_room[s] = room;
+        memset(larger + job->slots_capacity[s], 0, (size_t)(capacity - job->slots_capacity[s]) * sizeof(uint32_t));
+        job->slot[s] = larger, job->slots_capacity[s] = capacity;
     }
     job->slot[s][slot] += (uint32_t)bytes;
     if (slot >= job->slots[s]) job->slots[s] = slot + 1;
@@ -140,9 +140,9 @@ static void count(ft_job *job, int s, int64_t bytes, int64_t at_ns) {
 static void push(ft_job *job, int s) {
     ft_stream *stream = &job->stream[s];
     while (stream->tx >= 0 && !stream->tx_blocked && !stream->broken && stream->sent < stream->goal) {
-        uint64_t most = stream->goal - stream->sent;
+        uint64_t max = stream->goal - stream->sent;
         ssize_t done = send(stream->tx, job->pattern + stream->sent % PERIOD,
-                            most < CHUNK ? (size_t)most : CHUNK, MSG_NOSIGNAL | MSG_DONTWAIT);
+                            max < CHUNK ? (size_t)max : CHUNK, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (done >= 0) {
             stream->sent += (uint64_t)done;
         } else if (errno == EAGAIN) {
@@ -193,14 +193,14 @@ static void begin_iteration(ft_job *job, int64_t at_ns) {
 }
 
 static void end_iteration(ft_job *job, int64_t at_ns) {
-    if (job->done_count == job->done_room) {
-        int64_t room = job->done_room ? job->done_room * 2 : 256;
-        ft_iteration *larger = realloc(job->done, (size_t)room * sizeof *larger);
+    if (job->done_count == job->done_capacity) {
+        int64_t capacity = job->done_capacity ? job->done_capacity * 2 : 256;
+        ft_iteration *larger = realloc(job->done, (size_t)capacity * sizeof *larger);
         if (!larger) {
             job->failed = ENOMEM;
             return;
         }
-        job->done = larger, job->done_room = room;
+        job->done = larger, job->done_capacity = capacity;
     }
     job->now.end_ns = at_ns;
     job->done[job->done_count++] = job->now;

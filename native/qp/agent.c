@@ -65,7 +65,7 @@ struct view {
     char source[FT_ADDRESS], peer[FT_ADDRESS];
 };
 
-static struct view look(struct ft_pair *pair, bool alive) {
+static struct view view_of(struct ft_pair *pair, bool alive) {
     struct view view;
 
     memset(&view, 0, sizeof(view));
@@ -109,7 +109,7 @@ static void report(struct ft_pair *pair, const struct view *view) {
         can = !pair->paces ? "\"MOVE\"" : view->moves ? "\"MOVE\",\"PACE\"" : "\"PACE\"";
     if (view->rate_bps)
         snprintf(rate, sizeof(rate), ",\"rate_limit_bps\":%llu", (unsigned long long)view->rate_bps);
-    ft_channel_say(
+    ft_channel_send(
         &flows,
         "{\"protocol\":\"roce\",\"flow\":\"%s\",\"source_address\":\"%s\",\"source_port\":%u,"
         "\"peer_address\":\"%s\",\"peer_port\":4791,\"sent_bytes\":%llu,\"at_ns\":%llu,\"can\":[%s]%s%s%s}\n",
@@ -121,12 +121,12 @@ static void report(struct ft_pair *pair, const struct view *view) {
 }
 
 static void announce(struct ft_pair *pair, const struct view *view) {
-    ft_channel_say(&control, "FLOW %s %u %s\n", pair->key, view->source_port,
+    ft_channel_send(&control, "FLOW %s %u %s\n", pair->key, view->source_port,
                    view->moves && pair->paces ? "MOVE,PACE"
                    : view->moves              ? "MOVE"
                    : pair->paces              ? "PACE"
                                               : "-");
-    pair->told = true;
+    pair->announced = true;
 }
 
 static void withdraw(struct ft_pair *pair) {
@@ -137,18 +137,18 @@ static void withdraw(struct ft_pair *pair) {
         memcpy(last.peer, pair->peer, sizeof(last.peer));
         if (last.source[0]) report(pair, &last);
     }
-    if (pair->told) ft_channel_say(&control, "GONE %s\n", pair->key);
+    if (pair->announced) ft_channel_send(&control, "GONE %s\n", pair->key);
     if (pair->reported)
-        ft_channel_say(&flows, "{\"protocol\":\"roce\",\"flow\":\"%s\",\"closed\":true}\n", pair->key);
-    pair->told = pair->reported = false;
+        ft_channel_send(&flows, "{\"protocol\":\"roce\",\"flow\":\"%s\",\"closed\":true}\n", pair->key);
+    pair->announced = pair->reported = false;
 }
 
 static void answer(struct ft_pair *pair, uint64_t id, const struct ft_result *result) {
     if (result->outcome == FT_DONE)
-        ft_channel_say(&control, "DONE %llu %llu %s\n", (unsigned long long)id,
+        ft_channel_send(&control, "DONE %llu %llu %s\n", (unsigned long long)id,
                        (unsigned long long)result->in_force, result->how);
     else if (result->outcome == FT_FAILED)
-        ft_channel_say(&control, "FAILED %llu %s\n", (unsigned long long)id, result->text);
+        ft_channel_send(&control, "FAILED %llu %s\n", (unsigned long long)id, result->text);
     else
         pair->move_id = id;
     if (result->outcome == FT_DONE) {
@@ -159,7 +159,7 @@ static void answer(struct ft_pair *pair, uint64_t id, const struct ft_result *re
 }
 
 static void refuse(uint64_t id, const char *why) {
-    ft_channel_say(&control, "FAILED %llu %s\n", (unsigned long long)id, why);
+    ft_channel_send(&control, "FAILED %llu %s\n", (unsigned long long)id, why);
 }
 
 /* Parse a whole decimal number; false if it is none, or above `max`. */
@@ -176,9 +176,9 @@ static bool parse_number(const char *text, uint64_t max, uint64_t *value) {
 
 static void order(char *line) {
     char *rest = NULL;
-    const char *word = strtok_r(line, " ", &rest), *id_text = strtok_r(NULL, " ", &rest);
+    const char *verb = strtok_r(line, " ", &rest), *id_text = strtok_r(NULL, " ", &rest);
     const char *key = strtok_r(NULL, " ", &rest), *value_text = strtok_r(NULL, " ", &rest);
-    bool move = word && !strcmp(word, "MOVE");
+    bool move = verb && !strcmp(verb, "MOVE");
     struct ft_result result;
     struct ft_pair *pair;
     uint64_t id = 0, value;
@@ -187,7 +187,7 @@ static void order(char *line) {
         refuse(0, "no id: expected MOVE or PACE, id, key, value");
         return;
     }
-    if (!move && (!word || strcmp(word, "PACE"))) {
+    if (!move && (!verb || strcmp(verb, "PACE"))) {
         refuse(id, "unknown order: expected MOVE or PACE");
         return;
     }
@@ -259,16 +259,16 @@ static bool publish(bool all_control, bool all_flows) {
         dead = pair->dead;
         pair->changed = false;
         ft_registry_unlock();
-        if (all_control) pair->told = false;
+        if (all_control) pair->announced = false;
         if (all_flows) pair->reported = false;
 
         struct view view;
 
         memset(&view, 0, sizeof(view));
-        if (changed || all_control || flows.fd >= 0) view = look(pair, !dead);
+        if (changed || all_control || flows.fd >= 0) view = view_of(pair, !dead);
         if (!dead && view.whole) {
             any = true;
-            if (control.fd >= 0 && (changed || !pair->told)) announce(pair, &view);
+            if (control.fd >= 0 && (changed || !pair->announced)) announce(pair, &view);
             if (flows.fd >= 0 && view.roce) report(pair, &view);
         } else if (dead || changed) {
             withdraw(pair);

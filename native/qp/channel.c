@@ -71,7 +71,7 @@ void ft_channel_close(struct ft_channel *channel) {
     channel->out_used = channel->in_used = 0;
 }
 
-void ft_channel_say(struct ft_channel *channel, const char *format, ...) {
+void ft_channel_send(struct ft_channel *channel, const char *format, ...) {
     char line[1024];
     va_list arguments;
     int size;
@@ -81,16 +81,16 @@ void ft_channel_say(struct ft_channel *channel, const char *format, ...) {
     size = vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
     if (size < 0 || size >= (int)sizeof(line)) return;
-    if (channel->out_used + (size_t)size > channel->out_room) {
-        size_t room = channel->out_room ? channel->out_room * 2 : 4096;
-        char *more = room <= OUT_MAX ? realloc(channel->out, room) : NULL;
+    if (channel->out_used + (size_t)size > channel->out_capacity) {
+        size_t capacity = channel->out_capacity ? channel->out_capacity * 2 : 4096;
+        char *more = capacity <= OUT_MAX ? realloc(channel->out, capacity) : NULL;
 
         if (!more) {
             ft_channel_close(channel);
             return;
         }
         channel->out = more;
-        channel->out_room = room;
+        channel->out_capacity = capacity;
     }
     memcpy(channel->out + channel->out_used, line, (size_t)size);
     channel->out_used += (size_t)size;

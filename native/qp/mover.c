@@ -30,16 +30,16 @@ static int modify_state(struct ft_pair *pair, uint32_t state) {
     return modify(pair, &attr, FT_QP_STATE);
 }
 
-static void add_text(struct ft_result *result, const char *what, int error) {
+static void add_text(struct ft_result *result, const char *prefix, int error) {
     size_t used = strlen(result->text);
     const char *apart = used ? "; " : "";
-    char words[64];
+    char names[64];
 
     if (error)
-        snprintf(result->text + used, sizeof(result->text) - used, "%s%s: %s (errno %d)", apart, what,
-                 strerror_r(error, words, sizeof(words)), error);
+        snprintf(result->text + used, sizeof(result->text) - used, "%s%s: %s (errno %d)", apart, prefix,
+                 strerror_r(error, names, sizeof(names)), error);
     else
-        snprintf(result->text + used, sizeof(result->text) - used, "%s%s", apart, what);
+        snprintf(result->text + used, sizeof(result->text) - used, "%s%s", apart, prefix);
 }
 
 static void done(struct ft_result *result, uint64_t in_force, const char *how) {

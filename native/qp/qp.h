@@ -44,7 +44,7 @@ struct ft_pair {
     /* under the registry's lock */
     bool dead;
     bool changed; /* the actuator does not know the present state yet */
-    bool told;
+    bool announced;
     bool reported; /* known to the flow reporter */
     bool paces;
     fabrictime_standby standby;
@@ -106,14 +106,14 @@ struct ft_channel {
     int fd;
     uint64_t retry_at_ns;
     char *out;
-    size_t out_used, out_room;
+    size_t out_used, out_capacity;
     char in[4096];
     size_t in_used;
 };
 void ft_channel_init(struct ft_channel *channel, const char *path);
 bool ft_channel_connect(struct ft_channel *channel,
                         uint64_t now_ns); /* true if it has just connected */
-void ft_channel_say(struct ft_channel *channel, const char *format, ...)
+void ft_channel_send(struct ft_channel *channel, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void ft_channel_flush(struct ft_channel *channel);
 bool ft_channel_read(struct ft_channel *channel);  /* false if it was closed */

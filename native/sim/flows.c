@@ -443,7 +443,7 @@ static void wake_crowded(fl_sim *m) {
 
 /* Apply the results of the step: rate control, finished flows and jobs. */
 void fl_end_step(fl_sim *m) {
-    double least = m->s.min_rate_share;
+    double min = m->s.min_rate_share;
     for (int64_t i = 0; i < m->working; i++) {
         int32_t id = m->work[i];
         flow_t *f = &m->flow[id];
@@ -475,7 +475,7 @@ void fl_end_step(fl_sim *m) {
             f->alpha += m->s.gain * (1 - f->alpha);
             f->target = f->rate;
             f->rate *= 1 - f->alpha / 2;
-            if (f->rate < least * f->line) f->rate = least * f->line;
+            if (f->rate < min * f->line) f->rate = min * f->line;
             f->stage = 0;
         } else if (f->rate < f->line || f->stage < FAST_RECOVERY_PERIODS) {
             f->alpha *= m->fade;

@@ -68,7 +68,7 @@ cdef extern from "fluid.h":
     void fl_clear_iterations(fl_sim *)
     void fl_link_sums(fl_sim *, double *depth, double *packet, double *busy, double *bytes, double *dropped,
                       double *now)
-    void fl_link_max(fl_sim *, double *most)
+    void fl_link_max(fl_sim *, double *deepest)
     int64_t fl_steps(const fl_sim *)
     int64_t fl_flows(const fl_sim *)
     int64_t fl_working(const fl_sim *)

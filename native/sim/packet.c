@@ -135,11 +135,11 @@ static inline void account(struct ft_sim *sim, struct ft_queue *q, int64_t t) {
  * memory. */
 static inline int32_t take_place(struct ft_sim *sim) {
     if (sim->free_packet < 0) {
-        int64_t capacity = sim->packet_room;
+        int64_t capacity = sim->packet_capacity;
         if (capacity > INT32_MAX / 4 ||
-            !grow((void **)&sim->packet, &sim->packet_room, capacity + 1, sizeof *sim->packet))
+            !grow((void **)&sim->packet, &sim->packet_capacity, capacity + 1, sizeof *sim->packet))
             return -1;
-        for (int64_t i = sim->packet_room; i-- > capacity;) {
+        for (int64_t i = sim->packet_capacity; i-- > capacity;) {
             sim->packet[i].next = sim->free_packet;
             sim->free_packet = (int32_t)i;
         }
@@ -220,8 +220,8 @@ static void rise(const struct ft_rules *rules, struct ft_control *c, double line
 static void control_until(const struct ft_rules *rules, struct ft_control *c, double line, int64_t t) {
     for (;;) {
         int64_t next = c->decay_at_ps < c->rise_at_ps ? c->decay_at_ps : c->rise_at_ps;
-        if (c->told_at_ps <= next) {
-            next = c->told_at_ps;
+        if (c->notified_ps <= next) {
+            next = c->notified_ps;
             if (next > t || next == NEVER) return;
             c->target = c->rate;
             c->rate *= 1 - c->alpha / 2;
@@ -231,7 +231,7 @@ static void control_until(const struct ft_rules *rules, struct ft_control *c, do
             c->rise_at_ps = next + rules->rise_ps;
             c->timer_steps = c->byte_steps = 0;
             c->bytes = 0;
-            c->told_at_ps = NEVER;
+            c->notified_ps = NEVER;
         } else if (next > t) {
             return;
         } else if (next == c->decay_at_ps) {
@@ -347,10 +347,10 @@ static int deliver(struct ft_sim *sim, int32_t place, int64_t t) {
         if (flow->control >= 0) {
             struct ft_control *c = &sim->control[flow->control];
             const struct ft_rules *rules = &sim->rules[c->rules];
-            if (t - c->last_told_ps >= rules->notify_every_ps) {
+            if (t - c->last_notified_ps >= rules->notify_every_ps) {
                 control_until(rules, c, flow->rate, t);
-                c->last_told_ps = t;
-                if (c->told_at_ps == NEVER) c->told_at_ps = t + flow->notify_delay_ps;
+                c->last_notified_ps = t;
+                if (c->notified_ps == NEVER) c->notified_ps = t + flow->notify_delay_ps;
             }
         }
     }
@@ -414,7 +414,7 @@ static int64_t next_slot(struct ft_prober *prober, int64_t t) {
 }
 
 static int64_t send_request(struct ft_sim *sim, int32_t number, int64_t t) {
-    if (!grow((void **)&sim->probe, &sim->probe_room, sim->n_probes + 1, sizeof *sim->probe)) return -1;
+    if (!grow((void **)&sim->probe, &sim->probe_capacity, sim->n_probes + 1, sizeof *sim->probe)) return -1;
     struct ft_prober *prober = &sim->prober[number];
     sim->probe[sim->n_probes] = (struct ft_probe){t, 0, -1, -1, -1, number, 0};
     if (!send_probe(sim, sim->first_probe + sim->n_probes++, prober->forward, prober->bytes, 0, t)) return -1;
@@ -545,7 +545,7 @@ void ft_sim_close(struct ft_sim *sim) {
 }
 
 int ft_sim_add_path(struct ft_sim *sim, const int32_t *links, int64_t n, int reached, int32_t *first) {
-    if (!grow((void **)&sim->hops, &sim->hop_room, sim->n_hops + n + 1, sizeof *sim->hops)) return 0;
+    if (!grow((void **)&sim->hops, &sim->hop_capacity, sim->n_hops + n + 1, sizeof *sim->hops)) return 0;
     *first = (int32_t)sim->n_hops;
     if (n) memcpy(sim->hops + sim->n_hops, links, (size_t)n * sizeof *links);
     sim->n_hops += n;
@@ -554,19 +554,19 @@ int ft_sim_add_path(struct ft_sim *sim, const int32_t *links, int64_t n, int rea
 }
 
 void ft_sim_set_path(struct ft_sim *sim, int64_t flow, int32_t first) {
-    int64_t told = 0;
+    int64_t delay_ps = 0;
     for (int32_t at = first; sim->hops[at] >= 0; at++) {
         const struct ft_queue *q = &sim->queue[sim->hops[at]];
-        told += q->delay_ps + (int64_t)((NOTICE_BYTES * q->byte_fx) >> 16);
+        delay_ps += q->delay_ps + (int64_t)((NOTICE_BYTES * q->byte_fx) >> 16);
     }
     sim->flow[flow].path = first;
-    sim->flow[flow].notify_delay_ps = told;
+    sim->flow[flow].notify_delay_ps = delay_ps;
 }
 
 int ft_sim_add_flow(struct ft_sim *sim, struct ft_flow flow, int64_t start_ps, const struct ft_rules *rules) {
-    if (!grow((void **)&sim->flow, &sim->flow_room, sim->n_flows + 1, sizeof *sim->flow) ||
-        !grow((void **)&sim->control, &sim->control_room, sim->n_controls + 1, sizeof *sim->control) ||
-        !grow((void **)&sim->rules, &sim->rules_room, sim->n_rules + 1, sizeof *sim->rules))
+    if (!grow((void **)&sim->flow, &sim->flow_capacity, sim->n_flows + 1, sizeof *sim->flow) ||
+        !grow((void **)&sim->control, &sim->control_capacity, sim->n_controls + 1, sizeof *sim->control) ||
+        !grow((void **)&sim->rules, &sim->rules_capacity, sim->n_rules + 1, sizeof *sim->rules))
         return 0;
     flow.control = -1;
     if (rules) {
@@ -598,7 +598,7 @@ int ft_sim_add_flow(struct ft_sim *sim, struct ft_flow flow, int64_t start_ps, c
 }
 
 int ft_sim_add_prober(struct ft_sim *sim, struct ft_prober prober, int64_t start_ps) {
-    if (!grow((void **)&sim->prober, &sim->prober_room, sim->n_probers + 1, sizeof *sim->prober)) return 0;
+    if (!grow((void **)&sim->prober, &sim->prober_capacity, sim->n_probers + 1, sizeof *sim->prober)) return 0;
     int32_t source_slot = take_source(sim, (int32_t)(-1 - sim->n_probers));
     if (source_slot < 0) return 0;
     prober.second = 0;
@@ -614,7 +614,7 @@ int ft_sim_add_prober(struct ft_sim *sim, struct ft_prober prober, int64_t start
     return 1;
 }
 
-int64_t ft_sim_under_way(const struct ft_sim *sim, int probes) {
+int64_t ft_sim_in_flight(const struct ft_sim *sim, int probes) {
     int64_t bytes = 0;
     for (int32_t link = 0; link < sim->links; link++) {
         for (int32_t place = sim->queue[link].first; place >= 0; place = sim->packet[place].next)

@@ -36,7 +36,7 @@ struct ft_queue {
 /* Rate control by DCQCN; one for each flow that uses it. */
 struct ft_control {
     double rate, target, alpha;
-    int64_t told_at_ps, decay_at_ps, rise_at_ps, last_told_ps;
+    int64_t notified_ps, decay_at_ps, rise_at_ps, last_notified_ps;
     int64_t bytes;
     int32_t timer_steps, byte_steps, rules;
 };
@@ -109,20 +109,20 @@ struct ft_sim {
     struct ft_start *waiting; /* binary heap of flows that start later */
     int64_t n_waiting, waiting_room;
     struct ft_packet *packet; /* all places */
-    int64_t packet_room;
+    int64_t packet_capacity;
     int32_t free_packet; /* first free place, -1: none */
     int32_t *hops;       /* concatenated paths, each ended by FT_DELIVERED or FT_NO_ROUTE */
-    int64_t n_hops, hop_room;
+    int64_t n_hops, hop_capacity;
     struct ft_flow *flow;
-    int64_t n_flows, flow_room;
+    int64_t n_flows, flow_capacity;
     struct ft_control *control;
-    int64_t n_controls, control_room;
+    int64_t n_controls, control_capacity;
     struct ft_rules *rules;
-    int64_t n_rules, rules_room;
+    int64_t n_rules, rules_capacity;
     struct ft_prober *prober;
-    int64_t n_probers, prober_room;
+    int64_t n_probers, prober_capacity;
     struct ft_probe *probe; /* probes not yet taken; the first has number `first_probe` */
-    int64_t n_probes, probe_room, first_probe;
+    int64_t n_probes, probe_capacity, first_probe;
     /* exact sums of slots from `first_slot` on, [slot][link] */
     int64_t first_slot, slot_capacity;
     float *depth, *deepest, *busy;
@@ -141,7 +141,7 @@ void ft_sim_set_path(struct ft_sim *sim, int64_t flow, int32_t first);
  * unusable. */
 int ft_sim_run(struct ft_sim *sim, int64_t until_ps, int64_t events);
 /* Bytes of flows (0) or probes (1) that are queued or on a wire. */
-int64_t ft_sim_under_way(const struct ft_sim *sim, int probes);
+int64_t ft_sim_in_flight(const struct ft_sim *sim, int probes);
 /* Complete the sums of every link up to now. */
 void ft_sim_settle(struct ft_sim *sim);
 /* Return the number of probes from the first untaken one on with a known result, and forget them. */

@@ -108,7 +108,7 @@ cdef extern from "packet.h":
     void ft_sim_set_path(ft_sim *sim, int64_t flow, int32_t first)
     int ft_sim_run(ft_sim *sim, int64_t until_ps, int64_t events) nogil
     void ft_sim_settle(ft_sim *sim)
-    int64_t ft_sim_under_way(const ft_sim *sim, int probes)
+    int64_t ft_sim_in_flight(const ft_sim *sim, int probes)
     int64_t ft_sim_decided(const ft_sim *sim)
     void ft_sim_forget_probes(ft_sim *sim, int64_t n)
     void ft_sim_forget_slots(ft_sim *sim, int64_t n)
@@ -451,10 +451,10 @@ cdef class PacketSim:
             real_[2, i] = flow.done_ps * 1e-3 if flow.done_ps >= 0 else float("nan")
         return FlowColumns(*whole, *real)
 
-    def under_way_bytes(self):
+    def in_flight_bytes(self):
         """Return (flows' bytes, probes' bytes) that are in queues or on wires."""
         self._idle()
-        return ft_sim_under_way(&self.sim, 0), ft_sim_under_way(&self.sim, 1)
+        return ft_sim_in_flight(&self.sim, 0), ft_sim_in_flight(&self.sim, 1)
 
     def _idle(self):
         if self.running:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from schemas.records import ClockEvent
+from schemas.records import ClockEvent, ClockSync
 from streams.clock.filter import FRESH_RATE_PPB, SYNCED, UNKNOWN_BOUND_NS, UNSYNCED, ClockTrack
 
 __all__ = ["Change", "Measurement", "apply", "classify"]
@@ -74,7 +74,7 @@ class Measurement:
 class Change:
     """The difference of a measurement from the prediction, and its consequences for the track."""
 
-    state: str
+    state: ClockSync
     event: ClockEvent = ClockEvent.NONE
     event_ns: float = 0.0
     reset: bool = False
@@ -91,7 +91,7 @@ class Change:
 
 def classify(track: ClockTrack | None, seen: Measurement) -> Change:
     """Return the change that a measurement shows. Fabric time's slew is taken into the track first."""
-    state = SYNCED if seen.trusted else UNSYNCED
+    state: ClockSync = SYNCED if seen.trusted else UNSYNCED
     if track is None:
         return Change(state, ClockEvent.NEW, reset=True)
     if track.provisional and seen.trusted and not seen.jumped:
@@ -109,7 +109,7 @@ def classify(track: ClockTrack | None, seen: Measurement) -> Change:
     return _compare(track, seen, state)
 
 
-def _compare(track: ClockTrack, seen: Measurement, state: str) -> Change:
+def _compare(track: ClockTrack, seen: Measurement, state: ClockSync) -> Change:
     """Compare a measurement with the track's prediction."""
     rate_change = seen.rate_ppb - track.drift_ppb
     rate_spread = math.sqrt(track.p_drift + seen.rate_variance)
@@ -209,7 +209,9 @@ def _reset(track: ClockTrack | None, seen: Measurement, change: Change, variance
     return made
 
 
-def _set_window(track: ClockTrack, seen: Measurement, state: str, event: ClockEvent, event_ns: float) -> None:
+def _set_window(
+    track: ClockTrack, seen: Measurement, state: ClockSync, event: ClockEvent, event_ns: float
+) -> None:
     track.state, track.domain, track.measured_ns = state, seen.domain, seen.middle_ns
     track.event, track.event_ns = event, event_ns
     track.pairs, track.residual_ns = seen.pairs, seen.residual_ns

@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from schemas.records import ClockEvent, ClockSync
+
 __all__ = [
     "FRESH_RATE_PPB",
     "HOLDOVER",
@@ -23,9 +25,9 @@ __all__ = [
     "Wander",
 ]
 
-SYNCED: Final = "SYNCED"
-HOLDOVER: Final = "HOLDOVER"
-UNSYNCED: Final = "UNSYNCED"
+SYNCED: Final = ClockSync.SYNCED
+HOLDOVER: Final = ClockSync.HOLDOVER
+UNSYNCED: Final = ClockSync.UNSYNCED
 
 SIGMAS: Final = 4.2
 """Standard errors in a bound that holds 99.9 % of the time: 3.3 for normal errors with a known standard
@@ -61,7 +63,7 @@ class ClockTrack:
     """ns * ppb"""
     p_drift: float
     """ppb^2"""
-    state: str
+    state: ClockSync
     domain: str
     measured_ns: int
     """Fabric time of the last window that measured it."""
@@ -85,7 +87,7 @@ class ClockTrack:
     """Consecutive windows with an offset that timestamp noise may explain."""
     pairs: int = 0
     residual_ns: float = 0.0
-    event: str = "NONE"
+    event: ClockEvent = ClockEvent.NONE
     event_ns: float = 0.0
     knot_at_ns: int = 0
     knot_offset_ns: float = 0.0

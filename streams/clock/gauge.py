@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
+from schemas.records import NicWindow
 from streams.clock.mesh import Mesh
 from streams.clock.pairs import Float64s
 
 __all__ = ["FlushesByHost", "Slew", "SlewParameters", "hosts_gauge_ns", "median", "robust_mean"]
 
-Record = dict[str, Any]
-FlushesByHost = Mapping[str, Sequence[tuple[int, Record]]]
+FlushesByHost = Mapping[str, Sequence[tuple[int, NicWindow]]]
 """Host to (node, last flush) of its NICs."""
 
 RATE_LEARN: Final = 0.05

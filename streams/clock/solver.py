@@ -17,12 +17,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.records import ClockEvent
+from schemas.records import ClockEvent, ClockFits, ClockOffsets, ClockState, SourceRange, SuspectPair
 from schemas.topics import MAX_ELEMENTS
 from streams.clock.classify import Measurement, apply, classify
 from streams.clock.filter import (
@@ -42,10 +42,9 @@ from streams.clock.mesh import Mesh, MeshMemory, Priors, Suspect, log_ppb, plain
 from streams.clock.pairs import Bools, Int64s, Pairs
 from streams.clock.timescale import ENSEMBLE, Timescale
 from streams.clock.window import Part, WindowInput, flushes_by_host, gather, guess_readings, usable_pairs
+from streams.runtime.units import NS_PER_MS
 
 __all__ = ["ENSEMBLE", "HOLDOVER", "SYNCED", "UNSYNCED", "ShardClocks", "SolveParameters"]
-
-Record = dict[str, Any]
 
 RECOVERED_RATE_PPB: Final = 100.0
 """Standard error of a recovered rate whose record gives none."""
@@ -55,7 +54,6 @@ MAX_SUSPECTS: Final = 256
 MIN_KNOT_SIGMA_NS: Final = 0.1
 FORGET_EVERY: Final = 256
 """Windows between two searches for pairs to forget."""
-NS_PER_MS: Final = 1_000_000
 DISCONTINUITIES: Final = (ClockEvent.STEP, ClockEvent.NEW, ClockEvent.MERGED, ClockEvent.FALSETICKER)
 
 
@@ -100,9 +98,9 @@ class ShardClocks:
         self._suspects: list[tuple[str, Suspect]] = []
         """(clock of the prober, pair)"""
 
-    def recover(self, records: Iterable[Mapping[str, Any]]) -> None:
+    def recover(self, records: Iterable[ClockOffsets]) -> None:
         """Continue from the newest complete window among `records` (`ClockOffsets`)."""
-        windows: dict[int, dict[int, Mapping[str, Any]]] = {}
+        windows: dict[int, dict[int, ClockOffsets]] = {}
         for record in records:
             if record["shard"] == self.shard:
                 windows.setdefault(record["window"], {})[record["part"]] = record
@@ -121,7 +119,7 @@ class ShardClocks:
                 self.tracks[clock["clock"]] = _recovered_track(clock, record["domain"], middle_ns)
 
     def learn_floors(
-        self, window: int, window_ns: int, fits: Sequence[Mapping[str, Any]], clock_of: Mapping[str, str]
+        self, window: int, window_ns: int, fits: Sequence[ClockFits], clock_of: Mapping[str, str]
     ) -> None:
         """Learn the pairs' floors and asymmetries from a window that was solved before.
 
@@ -135,11 +133,11 @@ class ShardClocks:
         self,
         window: int,
         window_ns: int,
-        fits: Sequence[Mapping[str, Any]],
+        fits: Sequence[ClockFits],
         clock_of: Mapping[str, str],
         solved_ns: int = 0,
         stamp_error_ns: Mapping[str, int] | None = None,
-    ) -> list[Record]:
+    ) -> list[ClockOffsets]:
         """Return the `ClockOffsets` of a window from all its `ClockFits`.
 
         `clock_of` maps NIC to clock, from the inventory; a NIC that neither it nor the fits know has a clock
@@ -175,7 +173,7 @@ class ShardClocks:
     def _solve_mesh(
         self,
         window: int,
-        fits: Sequence[Mapping[str, Any]],
+        fits: Sequence[ClockFits],
         taken: WindowInput,
         readings: Int64s,
         has_reading: Bools,
@@ -368,8 +366,8 @@ class ShardClocks:
             track.knot_bound_ns = min(bound_ns, UNKNOWN_BOUND_NS)
 
     def _records(
-        self, window: int, window_ns: int, fits: Sequence[Mapping[str, Any]], solved_ns: int
-    ) -> list[Record]:
+        self, window: int, window_ns: int, fits: Sequence[ClockFits], solved_ns: int
+    ) -> list[ClockOffsets]:
         ranges = _source_ranges(fits)
         suspects: dict[str, list[Suspect]] = {}
         for clock, suspect in self._suspects:
@@ -408,7 +406,7 @@ class ShardClocks:
         return cuts or [(self.shard, [])]
 
 
-def _recovered_track(clock: Mapping[str, Any], domain: str, middle_ns: int) -> ClockTrack:
+def _recovered_track(clock: ClockState, domain: str, middle_ns: int) -> ClockTrack:
     """Return the track of a published clock: half of its bound's square as noise, half as asymmetry."""
     known = clock["state"] != UNSYNCED
     half_ns = clock["bound_ns"] / SIGMAS / math.sqrt(2)
@@ -427,15 +425,19 @@ def _recovered_track(clock: Mapping[str, Any], domain: str, middle_ns: int) -> C
     )
 
 
-def _source_ranges(fits: Sequence[Mapping[str, Any]]) -> list[Record]:
-    ranges = {
-        record["source"]: {name: record[name] for name in ("source", "first_offset", "next_offset")}
+def _source_ranges(fits: Sequence[ClockFits]) -> list[SourceRange]:
+    ranges: dict[str, SourceRange] = {
+        record["source"]: {
+            "source": record["source"],
+            "first_offset": record["first_offset"],
+            "next_offset": record["next_offset"],
+        }
         for record in fits
     }
     return [ranges[source] for source in sorted(ranges)]
 
 
-def _clock_state(name: str, track: ClockTrack) -> Record:
+def _clock_state(name: str, track: ClockTrack) -> ClockState:
     return {
         "clock": name,
         "at_ns": track.at_ns,
@@ -454,7 +456,7 @@ def _clock_state(name: str, track: ClockTrack) -> Record:
     }
 
 
-def _suspect(suspect: Suspect) -> Record:
+def _suspect(suspect: Suspect) -> SuspectPair:
     return {
         "prober": suspect.prober,
         "peer": suspect.peer,

@@ -7,10 +7,11 @@ or one chosen clock.
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
+from schemas.records import NicWindow
 from streams.clock.filter import ClockTrack
 from streams.clock.gauge import FlushesByHost, Slew, SlewParameters, hosts_gauge_ns, median, robust_mean
 from streams.clock.mesh import Mesh, log_ppb, plain_ppb
@@ -18,7 +19,6 @@ from streams.clock.window import Part, WindowInput, flushes_by_host
 
 __all__ = ["ENSEMBLE", "Timescale", "TimescaleParameters"]
 
-Record = dict[str, Any]
 Tracks = dict[str, ClockTrack]
 
 ENSEMBLE: Final = "ensemble"
@@ -133,7 +133,7 @@ class Timescale:
             for name in part.names:
                 tracks[name].drift_ppb += rate_shift
 
-    def _host_rate(self, nic: Record) -> float | None:
+    def _host_rate(self, nic: NicWindow) -> float | None:
         """Return the rate of the host's system clock against the NIC's since the last flush, ppb.
 
         None without a last flush.

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.records import ClockFits, NicWindow
 from streams.clock.pairs import Bools, Int64s, Pairs
 
 __all__ = ["Part", "WindowInput", "flushes_by_host", "gather", "guess_readings", "usable_pairs"]
-
-Record = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -21,13 +19,13 @@ class WindowInput:
     """A window's input by clock."""
 
     names: list[str]
-    nics: list[Record]
+    nics: list[NicWindow]
     node_of_nic: dict[str, int]
     jumped: set[int]
     """Nodes of clocks that reported a jump."""
-    flush: dict[int, Record] = field(default_factory=dict)
+    flush: dict[int, NicWindow] = field(default_factory=dict)
     """Node to the last flush of its NICs."""
-    nics_of_node: dict[int, list[Record]] = field(default_factory=dict)
+    nics_of_node: dict[int, list[NicWindow]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -51,11 +49,11 @@ class Part:
     """Fabric time's own rate is known."""
 
 
-def gather(fits: Sequence[Mapping[str, Any]], clock_of: Mapping[str, str]) -> WindowInput:
+def gather(fits: Sequence[ClockFits], clock_of: Mapping[str, str]) -> WindowInput:
     """Sort a window's fits by clock."""
-    nics: dict[str, Record] = {nic["nic"]: dict(nic) for record in fits for nic in record["nics"]}
+    nics: dict[str, NicWindow] = {nic["nic"]: nic for record in fits for nic in record["nics"]}
     announced = {name: nic["clock"] for name, nic in nics.items()}
-    ends = {pair[end] for record in fits for pair in record["pairs"] for end in ("prober", "peer")}
+    ends = {nic for record in fits for pair in record["pairs"] for nic in (pair["prober"], pair["peer"])}
     members = set(nics) | ends
     clock = {nic: clock_of.get(nic) or announced.get(nic) or nic for nic in members}
     names = sorted(set(clock.values()))
@@ -90,9 +88,9 @@ def usable_pairs(pairs: Pairs, taken: WindowInput) -> Pairs:
     return pairs.where(~(np.isin(pairs.prober, bad) | np.isin(pairs.peer, bad)))
 
 
-def flushes_by_host(taken: WindowInput, members: NDArray[np.intp]) -> dict[str, list[tuple[int, Record]]]:
+def flushes_by_host(taken: WindowInput, members: NDArray[np.intp]) -> dict[str, list[tuple[int, NicWindow]]]:
     """Return host to the (node, last flush) of its NICs in this part whose clock did not jump."""
-    hosts: dict[str, list[tuple[int, Record]]] = {}
+    hosts: dict[str, list[tuple[int, NicWindow]]] = {}
     for node in members.tolist():
         if node not in taken.jumped:
             for nic in taken.nics_of_node.get(node, ()):

@@ -46,7 +46,7 @@ class LinkView:
         return self.fullness is not None and self.fullness < HALF_FULL
 
     @property
-    def sure_ids(self) -> set[str]:
+    def certain_ids(self) -> set[str]:
         """Ids of the flows that surely cross it."""
         return {each.flow.flow_id for each in self.flows if each.certain}
 
@@ -141,8 +141,9 @@ def _score_last(case: _Case) -> Scores:
     """Score a link to a receiver's NIC."""
     view, fullness, headroom = case.view, case.view.fullness, case.headroom
     receiver = view.link.place.receiver
-    certain = [each.flow for each in view.flows if each.certain]
-    limited = any(flow.receiver_limited and flow.peer == receiver for flow in certain)
+    limited = any(
+        each.certain and each.flow.receiver_limited and each.flow.peer == receiver for each in view.flows
+    )
     if headroom is None or fullness is None:
         return {"SLOW_RECEIVER": 1.0} if limited else {}
     senders = len({flow.nic for flow in weighty_flows(view.flows, NOTABLE_SHARE)})
@@ -201,7 +202,7 @@ def links_behind(view: LinkView, views: Views) -> list[str]:
 
     They share flows with it, or end at its switch. A switch that pauses a link stops all its traffic.
     """
-    mine = view.sure_ids
+    mine = view.certain_ids
     found = []
     for name, other in views.items():
         has_headroom = other.fullness is None or other.is_limited
@@ -220,7 +221,7 @@ def root_of(view: LinkView, views: Views) -> LinkView | None:
     """
     counts: dict[str, int] = {}
     limited: list[str] = []
-    mine = view.sure_ids
+    mine = view.certain_ids
     for name, other in views.items():
         if other.link.place.receiver is None or name == view.link.name:
             continue

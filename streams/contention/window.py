@@ -201,14 +201,19 @@ def merge_aliased(
         if has_queue or link["link"] in known or link["link"] in limited:
             yield _report(link, [link], ())
     for aliased in groups.values():
-        aliased.sort(key=lambda each: (-each["depth_mean_bytes"], each["link"]))
-        with_state = [each for each in aliased if each["link"] in known]
-        deepest = sum(each["depth_max_bytes"] for each in aliased)
-        if not with_state and deepest <= rules.open_bytes(aliased[0]["rate_bps"]):
-            continue
-        one = min(with_state, key=lambda each: each["link"]) if with_state else aliased[0]
-        candidates = tuple(sorted(each["link"] for each in aliased if each is not one))
-        yield _report(one, aliased, candidates)
+        yield from _merge_group(aliased, known, rules)
+
+
+def _merge_group(aliased: list[Record], known: IsKnown, rules: ContentionRules) -> Iterable[LinkReport]:
+    """Yield the report of one group of aliased links, if it has a queue or state."""
+    aliased.sort(key=lambda each: (-each["depth_mean_bytes"], each["link"]))
+    with_state = [each for each in aliased if each["link"] in known]
+    deepest = sum(each["depth_max_bytes"] for each in aliased)
+    if not with_state and deepest <= rules.open_bytes(aliased[0]["rate_bps"]):
+        return
+    one = min(with_state, key=lambda each: each["link"]) if with_state else aliased[0]
+    candidates = tuple(sorted(each["link"] for each in aliased if each is not one))
+    yield _report(one, aliased, candidates)
 
 
 def _report(one: Record, links: list[Record], candidates: tuple[str, ...]) -> LinkReport:
@@ -258,13 +263,19 @@ def integrate_slots(
             break
         at_ns += length_ns
     end_ns = start_ns + slots * slot_ns
-    if link.window is not None and link.done_ns < end_ns and report is not None:
-        link.window.peak_bytes = max(link.window.peak_bytes, report.deepest_bytes)
-        if report.utilisation is not None:
-            link.window.utilisation = report.utilisation
+    if link.done_ns < end_ns and report is not None:
+        _add_maxima(link, report)
     link.done_ns = max(link.done_ns, end_ns)
     link.queued = queued_ns / (slots * slot_ns)
     return changes
+
+
+def _add_maxima(link: LinkWindow, report: LinkReport) -> None:
+    """Add the peak depth and the utilisation of a report to an open window."""
+    if link.window is not None:
+        link.window.peak_bytes = max(link.window.peak_bytes, report.deepest_bytes)
+        if report.utilisation is not None:
+            link.window.utilisation = report.utilisation
 
 
 def _integrate_step(

@@ -32,13 +32,13 @@ from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import read_tail
 from streams.runtime.shard_stage import PartitionStage
 from streams.runtime.tables import Inventory, Member
+from streams.runtime.units import NS_PER_MS
 from streams.settings import StreamSettings
 
 __all__ = ["DelayStage", "recovered"]
 
 log = logging.getLogger(__name__)
 
-NS_PER_MS: Final = 1_000_000
 CHECK_S: Final = 0.01
 """s between two checks for silent partitions."""
 QUEUEING_S: Final = 0.01

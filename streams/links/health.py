@@ -19,7 +19,7 @@ from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
 from streams.links.localise.bypassed import localise_bypassed
 from streams.links.localise.links import localise_links
-from streams.links.localise.lossy import localise_lossy
+from streams.links.localise.lossy import LossyFaults, localise_lossy
 from streams.links.localise.nics import localise_nics
 from streams.links.localise.switches import localise_switches
 from streams.links.path_table import Routes
@@ -252,14 +252,18 @@ class ShardHealth:
             s = self._table.get(name if is_nic else cable_id(name), "NIC" if is_nic else "LINK")
             if not self._table.is_settled(s) and not s.dead:
                 self._table.set_grey(s, lossy, now_ns)
-        min_share = self.thresholds["grey_loss_percent"] / 200
         for s in greys:
-            for element in list(s.grey):
-                known = faults.found.get(element)
-                if known is not None and known.rate >= min_share:
-                    s.grey_fine_ns.pop(element, None)
-                elif faults.requests[evidence.paths_over(element)].any():
-                    self._end_grey(s, element, now_ns)
+            self._check_grey(s, faults, now_ns)
+
+    def _check_grey(self, s: Subject, faults: LossyFaults, now_ns: int) -> None:
+        """End the losses of a subject that are below half of the threshold, by probes over its elements."""
+        min_share = self.thresholds["grey_loss_percent"] / 200
+        for element in list(s.grey):
+            known = faults.found.get(element)
+            if known is not None and known.rate >= min_share:
+                s.grey_fine_ns.pop(element, None)
+            elif faults.requests[self.evidence.paths_over(element)].any():
+                self._end_grey(s, element, now_ns)
 
     def _end_grey(self, s: Subject, element: int, now_ns: int) -> None:
         """End the loss of an element once it has been low for long enough."""

@@ -228,12 +228,7 @@ class ProberHealth:
         causes = [f"up to {max_late_ns / NS_PER_MS:.0f} ms late"] if max_late_ns >= late_ns else []
         causes += [TROUBLE_TEXT[kind] for kind in kinds]
         is_minor = kinds == ["LOCAL_QUEUE"] and max_late_ns < late_ns
-        evidence = []
-        for nic, each in bad.items():
-            worst = max(each, key=lambda s: (s.late_ns, len(s.trouble), s.number))
-            trouble = ", ".join(sorted(worst.trouble)) or "late"
-            text = f"{nic}: {trouble}" + (f", {worst.late_ns / NS_PER_MS:.0f} ms" if worst.late_ns else "")
-            evidence.append(EvidenceRef(LINKS.name, self.shard, worst.worst[1], text))
+        evidence = [self._evidence(nic, each) for nic, each in bad.items()]
         return Detection(
             kind="AGENT",
             subject=host,
@@ -244,6 +239,13 @@ class ProberHealth:
             nics=tuple(bad),
             evidence=tuple(evidence[:MAX_EVIDENCE]),
         )
+
+    def _evidence(self, nic: str, seconds: list[_Second]) -> EvidenceRef:
+        """Return the event with most trouble."""
+        worst = max(seconds, key=lambda s: (s.late_ns, len(s.trouble), s.number))
+        trouble = ", ".join(sorted(worst.trouble)) or "late"
+        text = f"{nic}: {trouble}" + (f", {worst.late_ns / NS_PER_MS:.0f} ms" if worst.late_ns else "")
+        return EvidenceRef(LINKS.name, self.shard, worst.worst[1], text)
 
     # --------------------------------------------------------------------------------------- storms
 

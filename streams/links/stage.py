@@ -74,7 +74,7 @@ class LinksStage(ShardStage[ShardHealth]):
             )
             health.log_offset_ns = self.context.clocks.log_offset_ns
             end = self.context.highwater(partition.tp)
-            # a record that covers more evidence than the log holds belongs to a log that was recreated since
+            # An offset beyond the end belongs to a log that has been replaced.
             health.recover(
                 record
                 if end is None or record["evidence_offset"] < end

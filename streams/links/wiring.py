@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -246,19 +246,13 @@ class Wiring:
                 leaves.add(ends[0][1].node)
             if path["complete"]:
                 joins |= {(a[1].node, b[0].node) for a, b in pairwise(ends) if a[1].node != b[0].node}
-        contradictions = {
-            HOP.sub("", part)
-            for path in record["paths"]
-            for part in (path["contradiction"] or "").split("; ")
-            if part and (UNNAMED in part or LISTED in part or _wired(part) is not None)
-        }
         return _Pair(
             record["shard"],
             append_ns,
             frozenset(routes),
             frozenset(leaves),
             frozenset(joins),
-            frozenset(contradictions),
+            frozenset(_contradictions_of(record)),
         )
 
     def _count(self, key: str, pair: _Pair, by: int) -> None:
@@ -375,14 +369,7 @@ class Wiring:
         """Return a fact per NIC on the leaf of another rail."""
         if all(nic["rail"] is None for nic in self._nics.values()):
             return []
-        groups = Groups()
-        for join in sorted(join for join, count in self._joins.items() if count > 0):
-            groups.join(*join)
-        leaf_of = {}
-        for nic, leaves in self._leaves.items():
-            seen = [(-count, leaf) for leaf, count in leaves.items() if count > 0]
-            if seen and nic in self._nics:
-                leaf_of[nic] = groups.find(min(seen)[1])
+        leaf_of = self._leaf_of()
         found = misfits_of(leaf_of, self._nics, self.topology)
         home = self._homes(leaf_of)
         facts = []
@@ -408,6 +395,18 @@ class Wiring:
                 )
             )
         return facts
+
+    def _leaf_of(self) -> dict[str, str]:
+        """Return NIC to its leaf, the one that most of its paths begin with."""
+        groups = Groups()
+        for join in sorted(join for join, count in self._joins.items() if count > 0):
+            groups.join(*join)
+        leaf_of = {}
+        for nic, leaves in self._leaves.items():
+            seen = [(-count, leaf) for leaf, count in leaves.items() if count > 0]
+            if seen and nic in self._nics:
+                leaf_of[nic] = groups.find(min(seen)[1])
+        return leaf_of
 
     def _homes(self, leaf_of: Mapping[str, str]) -> dict[int, str]:
         """Return rail to the leaf with most of its NICs."""
@@ -443,6 +442,14 @@ class Wiring:
         evidence = EvidenceRef(PATHS.name, key, at_ns, f"{text}: {len(keys)} pairs show it")
         shard = self._pairs[key].shard
         return _Fact(f"file {reported}", subject, text, shard, frozenset(items), nics, links, evidence)
+
+
+def _contradictions_of(record: Record) -> Iterator[str]:
+    """Yield the contradictions of the topology file in a record, without the number of the link."""
+    for path in record["paths"]:
+        for part in (path["contradiction"] or "").split("; "):
+            if part and (UNNAMED in part or LISTED in part or _wired(part) is not None):
+                yield HOP.sub("", part)
 
 
 def _findings(pair: _Pair) -> tuple[frozenset[Any], ...]:

@@ -1,4 +1,4 @@
-"""Estimates what flows would send, and the resulting load of each link, as a share of its rate.
+"""Estimates the demand of flows, and the resulting load of each link as a share of its rate.
 
 A flow that competes for a link sends less than it would alone. Its rate before the competition counts
 instead. For a flow that has always shared its links, its fair share of both NICs counts, as in Hedera
@@ -30,7 +30,7 @@ BUSY_WEIGHT: Final = 0.3
 
 @dataclass(slots=True)
 class Demand:
-    """What one flow would send, bit/s."""
+    """The demand of one flow, bit/s."""
 
     alone_bps: float = 0.0
     """Highest recent rate while no link of its path had a queue; 0: there was always one."""

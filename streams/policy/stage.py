@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 from schemas import codec
 from schemas.kafka import since
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
-from schemas.kafka.partitioning import owns
 from schemas.records import Decision
 from schemas.topics import DECISIONS, POLICY_CYCLES
 from schemas.validation import EPOCH_AHEAD_MS

@@ -15,7 +15,7 @@ __all__ = ["UplinkAssignment", "UplinkRequest"]
 CAPACITY_SHARE: Final = 1.02
 """Share of a link's rate up to which NICs are assigned to it; above 1 because rates are estimates."""
 MIN_REACH_SHARE: Final = 0.75
-"""Where no link is reached by all flows of a NIC: share of the best reach that qualifies a link."""
+"""Share of the best reach that qualifies a link, if no link is reached by all flows of a NIC."""
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from schemas.topics import MAX_ELEMENTS
 from streams.delays.queueing import SUB_SLOTS
 from streams.queues.utilisation import busy_shares
 from streams.runtime.route_table import RouteTable
+from streams.runtime.units import NS_PER_S
 
 __all__ = ["ShardQueues", "fold_of", "knots_of"]
 
@@ -29,7 +30,6 @@ BLOCK_NS, LONG_BLOCK_NS, MANY_LINKS = 10_000_000, 25_000_000, 1_000
 BLOCK_SLOTS: Final = 5
 """Length of a block; its length with many links, because much of the work is per block; its minimum in slots,
 because later probes also show a block's last slots."""
-NS_PER_S: Final = 1_000_000_000
 USE_NS: Final = 10 * NS_PER_S
 """ns of probes that give a link's utilisation."""
 GRACE_NS: Final = 150_000_000

@@ -24,12 +24,12 @@ from streams.runtime.columnar import decode_columnar
 from streams.runtime.context import WorkerContext
 from streams.runtime.flow_table import LiveFlows
 from streams.runtime.shard_stage import ShardStage
+from streams.runtime.units import NS_PER_MS
 
 __all__ = ["QueuesStage"]
 
 log = logging.getLogger(__name__)
 
-NS_PER_MS: Final = 1_000_000
 SETTLE_S: Final = 0.005
 """s that a block waits for the messages of other sources, which arrive together."""
 IDLE_S: Final = 1.0

@@ -27,7 +27,8 @@ def busy_shares(
 ) -> tuple[Float64s, Float64s]:
     """Return ([links] share of the time that each link is busy, [links] its standard error).
 
-    Route i has links `hop_link[hop_start[i]:hop_start[i + 1]]`; `idle` of its `singles` probes met no queue. Links without a probe get 0 and an infinite error. `begin`: [links] shares to start from.
+    Route i has links `hop_link[hop_start[i]:hop_start[i + 1]]`; `idle` of its `singles` probes met no queue.
+    Links without a probe get 0 and an infinite error. `begin`: [links] shares to start from.
     """
     # Probes with exponential gaps see time averages (Wolff, 1982): one finds link l busy with probability
     # rho_l, so all of a route idle with P_i = prod(1 - rho_l), if links are independent. The link that

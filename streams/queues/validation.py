@@ -9,12 +9,12 @@ import numpy as np
 from schemas.codec import BadRecord
 from schemas.topics import MAX_ELEMENTS
 from streams.delays.queueing import SUB_SLOTS
+from streams.runtime.units import NS_PER_S
 
 __all__ = ["validate_queueing"]
 
 Record = dict[str, Any]
 
-NS_PER_S: Final = 1_000_000_000
 MAX_DELAY_NS: Final = 100 * NS_PER_S
 MAX_AWAY_NS: Final = 60 * NS_PER_S
 """Largest difference of a record's times from the present."""

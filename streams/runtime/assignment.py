@@ -22,6 +22,7 @@ from schemas.topics import Topic
 from streams.runtime.acks import OrderedAcks
 from streams.runtime.context import WorkerContext
 from streams.runtime.rejects import send_reject
+from streams.runtime.units import NS_PER_MS
 
 __all__ = ["Assignment", "Generation", "KeyedState", "Message", "Ownership", "PartitionState"]
 
@@ -30,7 +31,6 @@ log = logging.getLogger(__name__)
 S = TypeVar("S")
 R = TypeVar("R")
 
-NS_PER_MS: Final = 1_000_000
 REVOKE_S: Final = 3.0
 """s that a revocation waits for running work and unacknowledged records."""
 

@@ -28,13 +28,13 @@ from streams.runtime.global_tables import CLOCK_TAIL, GlobalTableReader
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.tables import ClockTable, GlobalTable, Inventory
+from streams.runtime.units import NS_PER_MS
 from streams.settings import StreamSettings
 
 __all__ = ["EvidenceTap", "WorkerContext"]
 
 log = logging.getLogger(__name__)
 
-NS_PER_MS: Final = 1_000_000
 LOG_APPEND_TIME: Final = 1
 """Kafka's timestamp type of a timestamp that the broker set."""
 ABORT_S: Final = 5.0

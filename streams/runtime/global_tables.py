@@ -23,7 +23,6 @@ __all__ = ["CLOCK_TAIL", "GlobalTableReader", "partition_count", "read_last", "r
 
 log = logging.getLogger(__name__)
 
-Record = dict[str, Any]
 OnRejected = Callable[[Message, codec.BadRecord], None]
 
 FETCH_WAIT_MS: Final = 250
@@ -83,9 +82,9 @@ async def read_tail(
     topic: str,
     tail: int | None,
     registry: codec.Registry | None = None,
-    check: Callable[[Record, int], Record] | None = None,
+    check: Callable[[Any, int], Any] | None = None,
     since_s: float | None = None,
-) -> list[Record]:
+) -> list[Any]:
     """Return a topic's newest records, up to the end seen at the start.
 
     At most `tail` per partition, or those of the last `since_s`. Records that cannot be decoded are left out,
@@ -114,14 +113,14 @@ async def read_last(
     bootstrap: str,
     topic: Topic,
     registry: codec.Registry | None = None,
-    by: Callable[[Record], str] | None = None,
-) -> dict[str, tuple[Record, int]]:
+    by: Callable[[Any], str] | None = None,
+) -> dict[str, tuple[Any, int]]:
     """Return the newest record and its append time (ns) of each message key, or of each `by(record)`.
 
     Reads up to the end seen at the start. Records that cannot be decoded are left out.
     """
     values: dict[bytes, tuple[bytes, int]] = {}
-    records: dict[str, tuple[Record, int]] = {}
+    records: dict[str, tuple[Any, int]] = {}
 
     def keep(key: bytes, value: bytes, append_ns: int) -> None:
         try:

@@ -10,12 +10,12 @@ from typing import Any, Final, Protocol
 from schemas import codec
 from schemas.topics import REJECTS
 from streams.runtime.context import WorkerContext
+from streams.runtime.units import NS_PER_MS
 
 __all__ = ["KEY_BYTES", "VALUE_BYTES", "RejectedMessage", "reject_record", "send_reject"]
 
 log = logging.getLogger(__name__)
 
-NS_PER_MS: Final = 1_000_000
 KEY_BYTES: Final = 256
 VALUE_BYTES: Final = 1024
 DETAIL_CHARACTERS: Final = 300

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import ClassVar, Final, Generic, TypeVar
 
 from schemas.topics import Topic
@@ -105,7 +106,7 @@ class ShardStage(PartitionStage[KeyedState[S]], Generic[S]):
         """Set the state of newly assigned partitions: shards are created at their first access."""
         create = await self.recover_shards()
         for partition in partitions:
-            partition.state = KeyedState(lambda shard, at=partition: create(at, shard))
+            partition.state = KeyedState(partial(create, partition))
 
     @abstractmethod
     async def recover_shards(self) -> Callable[[PartitionState[KeyedState[S]], str], S]:

@@ -9,21 +9,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, cast
 
 from native.core import ClockLine
 from schemas import codec
+from schemas.records import ClockOffsets, ClockSync, Nic
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 from schemas.validation import MAX_NS, validate_offsets
 from streams.clock.filter import HOLDOVER, SYNCED, UNSYNCED
+from streams.runtime.units import NS_PER_S
 
 __all__ = ["ClockTable", "GlobalTable", "Inventory", "Member", "split_host"]
 
 log = logging.getLogger(__name__)
 
-Record = dict[str, Any]
 
-NS_PER_S: Final = 1_000_000_000
 FRESH_NS: Final = 10 * NS_PER_S
 """ns since its last window after which a synced clock counts as in holdover."""
 
@@ -90,7 +90,7 @@ class Inventory:
             if key is not None:
                 self._remove(key.decode("utf-8", "replace"))
             return
-        nic = codec.decode(value, "Nic", registry)
+        nic = codec.decode(value, Nic, registry)
         name = nic["nic"]
         member = Member(name, nic["host"], nic["shard"], nic["clock"], nic["rail"], nic["rack"])
         if self.members.get(name) != member:
@@ -151,7 +151,7 @@ class Inventory:
 @dataclass(slots=True)
 class _Clock:
     model: ClockLine
-    state: str
+    state: ClockSync
     window: int
     end_log_ns: int
 
@@ -159,7 +159,7 @@ class _Clock:
 @dataclass(slots=True)
 class _Window:
     number: int = -1
-    parts: dict[int, Record] = field(default_factory=dict)
+    parts: dict[int, ClockOffsets] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -198,7 +198,8 @@ class ClockTable:
         if value is None:
             return
         decoded = codec.decode(value, "ClockOffsets", registry)
-        record, left_out = validate_offsets(decoded, append_ns, self._window_ns)
+        valid, left_out = validate_offsets(decoded, append_ns, self._window_ns)
+        record = cast("ClockOffsets", valid)
         if left_out:
             log.warning(
                 "%s: window %d: ignored %d implausible clocks", self.topic, record["window"], left_out
@@ -210,7 +211,7 @@ class ClockTable:
         self._set_models(record)
         self.version += 1
 
-    def _add_part(self, record: Record) -> None:
+    def _add_part(self, record: ClockOffsets) -> None:
         shard, number = record["shard"], record["window"]
         window = self._shards.setdefault(shard, _Window())
         if number > window.number:
@@ -220,7 +221,7 @@ class ClockTable:
         if number == window.number:
             window.parts[record["part"]] = record
 
-    def _set_models(self, record: Record) -> None:
+    def _set_models(self, record: ClockOffsets) -> None:
         end_log_ns = record["window_end_ns"] - record["log_offset_ns"]
         for clock in record["clocks"]:
             known = self._clocks.get(clock["clock"])
@@ -228,14 +229,14 @@ class ClockTable:
                 model = ClockLine(clock["at_ns"], clock["offset_ns"], clock["drift_ppb"], clock["bound_ns"])
                 self._clocks[clock["clock"]] = _Clock(model, clock["state"], record["window"], end_log_ns)
 
-    def newest(self, shard: str) -> list[Record]:
+    def newest(self, shard: str) -> list[ClockOffsets]:
         """Return all parts of the shard's newest complete window; empty if there is none."""
         for window in (self._shards.get(shard), self._previous.get(shard)):
             if window is not None and window.complete:
                 return [window.parts[part] for part in sorted(window.parts)]
         return []
 
-    def state_of(self, nic: str, log_now_ns: int) -> str:
+    def state_of(self, nic: str, log_now_ns: int) -> ClockSync:
         """Return the state of a NIC's clock at a log time."""
         found = self._clocks.get(self._inventory.member(nic).clock)
         if found is None or found.state == UNSYNCED:

@@ -1,7 +1,8 @@
-"""A simulated host: oscillators, a system clock under NTP's hand, PTP clocks, a solver's records of them. And
-for the hand: an embedded log of the test's own, owners of flows, the service as a process that can be killed.
+"""Fixtures: a simulated host for clocks, and a real log, flow endpoints and the service process for
+actions.
 
-All times of the host are the truth's ns, as fabric time is there: an error is a difference to `now_ns`.
+The simulated host has oscillators, a system clock under NTP, PTP clocks and their published records. Its
+times are true ns, as fabric time is: an error is a difference to `now_ns`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class FakeClock:
     offset_ns: float = 0
     drift_ppb: float = 0.0
     rates: list[tuple[int, float]] = field(default_factory=list)
-    """(true moment, ppb) from which the rate is another by so much."""
+    """(true time, ppb) from which the rate differs by this much."""
     steps: list[tuple[int, int]] = field(default_factory=list)
 
     def reading(self, true_ns: int) -> int:
@@ -56,7 +57,7 @@ class FakeClock:
 
 
 class FakeHost:
-    """A host whose clocks are read every 200 ms, with records of a window a second that come 1.3 s late."""
+    """A host with clocks that are read every 200 ms, and a record per second that arrives 1.3 s late."""
 
     def __init__(self, **given: Any) -> None:
         self.now_ns = EPOCH
@@ -114,7 +115,7 @@ class FakeHost:
         }
 
     def step(self) -> Any:
-        """200 ms on; return what the page says then."""
+        """Advance by 200 ms and return the page's content."""
         self.now_ns += 200_000_000
         while self.solving and (self._next_window + 1) * S + self.delay_ns - S <= self.now_ns:
             self.clock.take_offsets(self.record(self._next_window), self.raw_ns())
@@ -134,12 +135,12 @@ class FakeHost:
         return content
 
     def fabric_error_ns(self, content: Any, ahead_ns: int = 0) -> float:
-        """By how much the page's fabric time is wrong, and its bound, `ahead_ns` from now."""
+        """The error of the page's fabric time, and its bound, `ahead_ns` from now."""
         whole, rest = content.slewed.fabric_ns(self.raw.reading(self.now_ns + ahead_ns))
         return whole - (self.now_ns + ahead_ns) + rest
 
     def row_error_ns(self, row: Any, name: str, away_ns: int = 0) -> float:
-        """By how much a stamp of clock `name`, given `away_ns` from now, is converted wrongly."""
+        """The conversion error of a stamp of clock `name`, given `away_ns` from now."""
         stamp_ns = self.of(name).reading(self.now_ns + away_ns)
         converted = stamp_ns - (self.now_ns + away_ns) + row.offset_ns
         return converted + row.drift_ppb * 1e-9 * (stamp_ns - row.at_ns)
@@ -161,7 +162,7 @@ sys.exit(main(ActuatorSettings(**settings), [HostSettings(**host) for host in ho
 
 
 class Log:
-    """The embedded log in a thread, which can be taken away and brought back on the same port."""
+    """The embedded log in a thread. It can be stopped and restarted on the same port."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.port = directory, 0
@@ -194,7 +195,7 @@ class Log:
         self.loop.close()
 
     def put(self, topic: str, key: str, record: dict[str, Any] | bytes) -> None:
-        """Publish a record, or any bytes, and wait until the log has it."""
+        """Publish a record or any bytes, and wait until the log has stored it."""
         data = record if isinstance(record, bytes) else codec.encode(TOPICS[topic].record, record)
         producer = Producer(
             {"bootstrap.servers": self.bootstrap, "partitioner": "murmur2_random", "log_level": 0}
@@ -212,7 +213,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 class Reader:
-    """Everything that a topic holds, decoded."""
+    """All records of a topic, decoded."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.record = TOPICS[topic].record
@@ -255,8 +256,9 @@ def read(log: Log) -> Iterator[Callable[[str], Reader]]:
 
 
 class Owner:
-    """A program that owns flows: comes back when the actuator does, and does as it is told. Commands wait in
-    `held` while `holding`; `silent` ones are done and never answered."""
+    """A flow endpoint that reconnects and carries out commands. Commands wait in `held` while `holding`;
+    commands in `silent` are carried out but never answered.
+    """
 
     def __init__(self, path: Path, host: str, flows: dict[str, int], how: str = "SOCKET") -> None:
         self.path, self.host, self.how = path, host, how
@@ -310,7 +312,7 @@ class Owner:
             self.say(f"DONE {number} {value} {self.how if verb == 'MOVE' else 'PACING'}")
 
     def answer(self) -> None:
-        """Carry out what was held, and say so."""
+        """Carry out and answer the waiting commands."""
         self.holding = False
         while self.held:
             self._heard(list(self.held.pop(0)))
@@ -327,7 +329,7 @@ class Owner:
 
 
 class ActProcess:
-    """The hand in a process of its own."""
+    """The flow actuator in a process of its own."""
 
     def __init__(self, settings: dict[str, Any], hosts: list[dict[str, Any]]) -> None:
         self.settings = settings
@@ -361,7 +363,7 @@ class ActProcess:
 
     @property
     def store(self) -> str:
-        """What it has noted so far."""
+        """The content of its journal."""
         path = self.control.with_name("journal.jsonl")
         return path.read_text() if path.exists() else ""
 
@@ -382,7 +384,7 @@ def start_act(log: Log, tmp_path: Path) -> Iterator[Callable[..., ActProcess]]:
     for process in made:
         if process.process.poll() is None:
             process.end(signal.SIGKILL)
-        sys.stderr.write(process.said)  # shown where the test failed
+        sys.stderr.write(process.said)  # shown if the test fails
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Decisions of one host: applied once, in order, in time, under the config in force; each with its report."""
+"""Decisions of one host: applied once, in order, in time, under the present config; each with its report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ EVERY = ["REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE"]
 
 
 class Flows:
-    """Flows of a host in a dict; `done`: what was really done. While `slow`, commands wait for `answer`."""
+    """Flows of a host in a dict; `done` holds the commands carried out. While `slow`, commands wait for
+    `answer`.
+    """
 
     def __init__(self, **paths):
         self.paths = {KEY: 50_000, **paths}
@@ -56,7 +58,7 @@ class Flows:
         answer(Answer(value, "SOCKET" if verb == "MOVE" else "PACING"))
 
     def answer(self):
-        """Carry out the oldest command that waits."""
+        """Carry out the oldest waiting command."""
         self.do(*self.open.pop(0))
 
     @property
@@ -65,7 +67,7 @@ class Flows:
 
 
 class Host:
-    """An `Applier` with its effector, a clock that a test sets, and the reports that it made."""
+    """An `Applier` with its effector, a clock that a test sets, and its reports."""
 
     def __init__(self, flows=None, records=None, **more):
         self.flows = flows or Flows()
@@ -85,7 +87,7 @@ class Host:
         self.reports.append(codec.decode(codec.encode(ACTIONS.record, record), ACTIONS.record))
 
     def take(self, record, token=None):
-        """Give a decision; return the outcome of the last report."""
+        """Pass a decision; return the outcome of the last report."""
         value = codec.encode(DECISIONS.record, record)
         self.it.take(read_decision(record["host"].encode(), value), token)
         return self.reports[-1]["outcome"] if self.reports else None
@@ -131,7 +133,7 @@ def all_allowed(**fields):
     return config(allowed_actions=EVERY, **fields)
 
 
-def test_a_decision_is_applied_once_and_says_so():
+def test_a_decision_is_applied_and_reported_once():
     host = Host()
     host.flows.slow = True
     host.it.take(decision(), "token")
@@ -180,7 +182,7 @@ def test_a_decision_is_applied_once_and_says_so():
         (decision(), 0, config(max_actions_per_s=0), "LIMITED"),
     ],
 )
-def test_what_is_not_to_be_done_is_not_done_and_has_its_line(given, now_ns, records, outcome):
+def test_a_refused_decision_is_reported_and_has_no_effect(given, now_ns, records, outcome):
     host = Host(records=records)
     host.now_ns = now_ns
     assert host.take(given) == outcome
@@ -188,7 +190,7 @@ def test_what_is_not_to_be_done_is_not_done_and_has_its_line(given, now_ns, reco
     assert host.take(given) == ("DUPLICATE" if outcome == "APPLIED" else outcome)
 
 
-def test_what_an_owner_does_not_offer_is_not_asked_of_it():
+def test_an_endpoint_gets_only_commands_that_it_supports():
     host = Host(records=all_allowed())
     host.flows.verbs = frozenset()
     assert host.take(decision()) == "FAILED"
@@ -206,7 +208,7 @@ def test_older_decisions_of_a_flow_are_stale_and_so_is_a_worker_that_lost_its_sh
     assert host.flows.moves == [(KEY, 50_001), ("qp:eth1:2:1", 50_001)]
 
 
-def test_a_flow_of_another_boot_or_host_is_not_here():
+def test_a_flow_of_another_boot_or_host_is_no_flow():
     host = Host(boot="b")
     assert host.take(decision(flow_id=f"h1/c/{KEY}")) == "NO_FLOW"
     assert host.take(decision(1, flow_id=f"h2/b/{KEY}")) == "NO_FLOW"
@@ -219,7 +221,7 @@ def test_wrong_keys_are_refused():
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), max_size=30))
-def test_in_any_order_and_however_often_the_newest_decision_stands(execute):
+def test_the_newest_decision_wins_in_any_order_and_with_duplicates(execute):
     host = Host()
     newest, done = (-1, -1), []
     for epoch, seq in execute:
@@ -233,7 +235,7 @@ def test_in_any_order_and_however_often_the_newest_decision_stands(execute):
     assert host.flows.moves == done
 
 
-def test_one_command_at_a_time_for_a_flow_and_a_slow_owner_holds_up_no_other():
+def test_one_command_at_a_time_per_flow_and_a_slow_endpoint_delays_no_other():
     host = Host(Flows(**{"qp:eth1:2:1": 40_000}))
     host.flows.slow = True
     host.take(decision(0, to_path=50_001))
@@ -264,7 +266,7 @@ def test_no_more_actions_than_allowed_within_any_second():
 # --- leases ---
 
 
-def test_a_pace_ends_by_itself_unless_it_is_renewed():
+def test_a_pace_ends_unless_it_is_renewed():
     host = Host(records=all_allowed())
     assert host.take(pace(0, 20_000_000, expires_at_ns=S)) == "APPLIED"
     assert host.reports[-1]["rate_bps"] == 20_000_000
@@ -283,7 +285,7 @@ def test_a_pace_ends_by_itself_unless_it_is_renewed():
     assert len(host.reports) == 3
 
 
-def test_unpace_lets_go_and_the_slice_of_the_tenant_stays():
+def test_unpace_ends_the_pace_and_keeps_the_slice():
     host = Host(records=all_allowed())
     host.take(pace(0, 50_000_000, action="SLICE"))
     host.take(pace(1, 20_000_000))
@@ -296,7 +298,7 @@ def test_unpace_lets_go_and_the_slice_of_the_tenant_stays():
     assert host.flows.rates == {KEY: 0}
 
 
-def test_a_lease_whose_owner_is_away_ends_when_it_is_back():
+def test_a_lease_of_a_disconnected_endpoint_ends_after_it_returns():
     host = Host(records=all_allowed())
     host.take(pace(0, 20_000_000))
     path = host.flows.paths.pop(KEY)
@@ -320,7 +322,7 @@ def test_a_flow_that_ended_has_nothing_in_force():
     assert host.it.due_ns() is None
 
 
-def test_at_its_end_it_lets_go_of_rates_and_moves_stay():
+def test_release_ends_leases_and_keeps_moves():
     host = Host(records=all_allowed())
     host.take(decision(0))
     host.take(pace(1, 20_000_000))
@@ -330,7 +332,7 @@ def test_at_its_end_it_lets_go_of_rates_and_moves_stay():
     assert host.outcomes[-1] == ("s0/1/1", "REVERTED")
 
 
-def test_a_rate_that_the_owner_refused_is_not_in_force_and_one_without_an_answer_may_be():
+def test_a_refused_rate_is_not_in_force_and_an_unanswered_one_may_be():
     host = Host(records=all_allowed())
     host.take(pace(0, 666))
     assert (host.it.in_force, host.reports[-1]["rate_bps"]) == (0, None)
@@ -369,7 +371,7 @@ def test_an_order_to_revert_undoes_what_was_applied_before_it_even_in_observe():
     assert not host.flows.done, "once"
 
 
-def test_what_came_after_the_order_stays_and_so_does_what_the_owner_did_itself():
+def test_later_actions_and_the_endpoints_own_moves_are_not_reverted():
     host = Host(Flows(**{"qp:eth1:2:1": 40_000}))
     host.take(decision(0, to_path=50_001))
     host.flows.paths[KEY] = 50_777
@@ -380,38 +382,38 @@ def test_what_came_after_the_order_stays_and_so_does_what_the_owner_did_itself()
     assert host.it.in_force == 1
 
 
-def test_a_flow_that_is_back_where_it_was_has_nothing_to_revert():
+def test_a_flow_back_on_its_first_path_has_nothing_to_revert():
     host = Host()
     host.take(decision(0, to_path=50_001))
     host.take(decision(1, to_path=50_000, action="RESTORE"))
     assert host.it.in_force == 0
 
 
-# --- a process that was killed ---
+# --- crash and restart ---
 
 
 def after_a_kill(journal, flows, tmp_path, **more):
-    """The next process, from what lies on disk."""
+    """The next process, with the journal on disk."""
     again = Journal(tmp_path / "journal.jsonl")
     return Host(flows, store=again, states=again.states, **more)
 
 
-def test_killed_between_sending_and_the_answer_the_move_is_told_once_with_its_true_path(tmp_path):
+def test_killed_before_the_answer_the_move_is_reported_once_with_its_true_path(tmp_path):
     flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
     host = Host(flows, store=journal)
     flows.slow = True
     host.take(decision())
     assert not host.reports
-    flows.paths[KEY] = 50_001  # its owner did it; nobody heard the answer
+    flows.paths[KEY] = 50_001  # its endpoint moved it; the answer was lost
     host = after_a_kill(journal, flows, tmp_path)
-    host.now_ns = 5 * S  # late: but it was done in time
+    host.now_ns = 5 * S  # late, but it was done in time
     assert host.take(decision()) == "APPLIED"
     assert (host.reports[-1]["from_path"], host.reports[-1]["to_path"]) == (50_000, 50_001)
     assert not flows.moves
     assert host.take(decision()) == "DUPLICATE"
 
 
-def test_killed_before_the_owner_did_it_the_move_is_done_then_or_has_expired(tmp_path):
+def test_killed_before_the_move_it_is_applied_after_restart_or_expires(tmp_path):
     for late, outcome in ((0, "APPLIED"), (5 * S, "EXPIRED")):
         flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
         host = Host(flows, store=journal)
@@ -424,7 +426,7 @@ def test_killed_before_the_owner_did_it_the_move_is_done_then_or_has_expired(tmp
         assert len(flows.moves) == (outcome == "APPLIED")
 
 
-def test_killed_between_applying_and_reporting_the_same_report_is_made_again(tmp_path):
+def test_killed_before_reporting_the_same_report_is_published_after_restart(tmp_path):
     flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
     host = Host(flows, store=journal)
     host.take(decision())
@@ -447,7 +449,7 @@ def test_killed_after_the_log_had_the_report_it_is_a_duplicate_and_fences_hold(t
     assert len(flows.moves) == 1
 
 
-def test_killed_with_a_rate_held_it_ends_in_time_all_the_same(tmp_path):
+def test_killed_with_a_lease_in_force_the_lease_still_ends_in_time(tmp_path):
     flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
     host = Host(flows, all_allowed(), store=journal)
     host.take(pace(0, 20_000_000))
@@ -459,7 +461,7 @@ def test_killed_with_a_rate_held_it_ends_in_time_all_the_same(tmp_path):
     assert (flows.rates, host.outcomes) == ({KEY: 0}, [("s0/1/0", "ENDED")])
 
 
-def test_an_order_to_revert_that_came_meanwhile_reaches_what_a_former_process_did(tmp_path):
+def test_an_order_to_revert_during_downtime_undoes_a_former_process_actions(tmp_path):
     flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
     Host(flows, store=journal).take(decision())
     host = after_a_kill(journal, flows, tmp_path, records=config(mode="OBSERVE", revert_before_ns=20))
@@ -467,7 +469,7 @@ def test_an_order_to_revert_that_came_meanwhile_reaches_what_a_former_process_di
     assert host.outcomes == [("s0/1/0", "REVERTED")]
 
 
-def test_decisions_wait_for_owners_to_come_back_after_a_start():
+def test_decisions_wait_for_endpoints_to_reconnect_after_a_start():
     flows = Flows()
     path = flows.paths.pop(KEY)
     host = Host(flows)
@@ -482,10 +484,10 @@ def test_decisions_wait_for_owners_to_come_back_after_a_start():
     assert host.outcomes[1:] == [("s0/1/1", "NO_FLOW")]
 
 
-# --- reflexes ---
+# --- local repair ---
 
 
-def test_a_reflex_is_within_the_same_limits_and_policy_goes_before():
+def test_a_local_repair_obeys_the_limits_and_policy_takes_precedence():
     host = Host(records=config(max_actions_per_s=1))
     assert host.it.repair(FLOW, 50_005, "path 50000 is dead")
     assert host.reports[-1]["outcome"] == "LOCAL_REPAIR"
@@ -508,7 +510,7 @@ def many(**more):
     return Host(Flows(**{flow.split("/", 2)[2]: 50_000 for flow in OTHERS}), **more)
 
 
-def test_no_more_flows_are_moved_by_reflex_within_a_minute_than_the_share_allows():
+def test_local_repairs_move_no_more_than_the_share_of_flows_per_minute():
     host = many(records=config(max_moved_share=0.3))
     moved = [host.it.repair(flow, 50_005, "path 50000 is dead", None, 10) for flow in OTHERS]
     assert sum(moved) == 3
@@ -523,7 +525,7 @@ def test_no_more_flows_are_moved_by_reflex_within_a_minute_than_the_share_allows
     assert not host.it.repair(OTHERS[0], 50_005, "", None, 10)
 
 
-def test_what_decisions_moved_counts_for_the_share_too():
+def test_moves_by_decisions_count_towards_the_share():
     host = many(records=config(max_moved_share=0.2))
     for seq, flow in enumerate(OTHERS[:2]):
         assert host.take(decision(seq, flow_id=flow)) == "APPLIED"
@@ -531,7 +533,7 @@ def test_what_decisions_moved_counts_for_the_share_too():
     assert host.it.repair(OTHERS[1], 50_005, "", None, 10), "it was moved already"
 
 
-def test_a_protected_job_is_not_moved_by_reflex_whatever_policy_said_before():
+def test_a_protected_job_is_never_moved_by_local_repair():
     host = Host(records=config(protected_jobs=["j7"]))
     assert not host.it.repair(FLOW, 50_005, "path 50000 is dead", "j7")
     assert host.reports[-1]["outcome"] == "LIMITED"
@@ -540,7 +542,7 @@ def test_a_protected_job_is_not_moved_by_reflex_whatever_policy_said_before():
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_killed_in_a_reflex_it_is_told_once_and_can_be_undone(tmp_path, done):
+def test_killed_during_a_local_repair_it_is_reported_once_and_can_be_reverted(tmp_path, done):
     flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
     flows.slow = True
     host = Host(flows, store=journal, states=journal.states)
@@ -560,7 +562,7 @@ def test_killed_in_a_reflex_it_is_told_once_and_can_be_undone(tmp_path, done):
     assert flows.paths[KEY] == 50_000
 
 
-def test_a_reflex_that_the_log_has_is_not_told_again_and_is_undone_after_a_restart(tmp_path):
+def test_a_published_local_repair_is_not_reported_twice_and_can_be_reverted_after_a_restart(tmp_path):
     flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
     host = Host(flows, store=journal, states=journal.states)
     host.it.repair(FLOW, 50_005, "path 50000 is dead")
@@ -579,7 +581,7 @@ def test_a_reflex_that_the_log_has_is_not_told_again_and_is_undone_after_a_resta
     assert flows.paths[KEY] == 50_000
 
 
-def test_a_rate_that_could_not_be_let_go_is_let_go_again():
+def test_a_lease_that_could_not_be_ended_is_retried():
     host = Host(records=config(allowed_actions=EVERY))
     host.take(pace(0, 10**9))
     execute, refuse = host.flows.execute, True
@@ -603,7 +605,7 @@ def test_a_rate_that_could_not_be_let_go_is_let_go_again():
     assert host.it.in_force == 0
 
 
-def test_of_one_flow_all_changes_of_its_rate_within_a_second_count_once():
+def test_rate_changes_of_one_flow_within_a_second_count_once():
     host = Host(records=config(max_actions_per_s=2, allowed_actions=EVERY))
     for seq in range(20):
         assert host.take(pace(seq, 10**9 + seq)) == "APPLIED"
@@ -611,7 +613,7 @@ def test_of_one_flow_all_changes_of_its_rate_within_a_second_count_once():
     assert host.take(decision(0, flow_id=OTHER)) != "APPLIED"
 
 
-def test_an_epoch_that_only_fallbacks_told_of_fences_off_older_decisions():
+def test_an_epoch_seen_only_in_fallbacks_fences_off_older_decisions():
     host = Host()
     host.it.see_epoch("s0", 7)
     assert host.take(decision(0, epoch=6)) == "STALE"

@@ -1,5 +1,8 @@
-"""What attacks the hand: owners that lie, flood or hang, records that no honest policy made, full disks, a
-second hand. Nothing of it ends the hand, is applied twice, or is left behind."""
+"""Attacks on the flow actuator: lying, flooding and hanging endpoints, absurd records, full disks, a
+second actuator.
+
+The actuator must not exit, apply a decision twice, or leave anything behind.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ def configs(*records):
 
 
 class Desk:
-    """The hand without a log: real sockets of owners, one applier, every report as the log would take it."""
+    """The actuator without a log: real endpoint sockets, one applier, and every report."""
 
     def __init__(self, folder, records=None, **more):
         self.path = folder / "c.sock"
@@ -107,7 +110,7 @@ class Desk:
         return program
 
     def own(self, *lines):
-        """A program that has told of its flows."""
+        """A program that has announced its flows."""
         before = self.endpoints.flows()
         program = self.connect(*lines)
         self.until(lambda: self.endpoints.flows() == before + len(lines))
@@ -141,7 +144,7 @@ with socket.socket(socket.AF_UNIX) as program:
 
 
 def another(desk, lines, *more):
-    """A program of another process that says some lines, and hears one where anything more is given."""
+    """A program in another process that sends some lines, and receives one if `more` is given."""
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, desk.path, lines, *more], stdout=subprocess.PIPE, text=True
     )
@@ -151,11 +154,11 @@ def heard(program):
     return program.recv(65_536).decode().splitlines()
 
 
-# --- owners that lie, flood, hang ---
+# --- endpoints that lie, flood or hang ---
 
 
 @pytest.mark.parametrize("port", [0, 65_536, 900_000_000_000])
-def test_an_answer_that_cannot_be_is_a_failure_and_told(desk, port):
+def test_an_impossible_answer_is_reported_as_a_failure(desk, port):
     program = desk.own("FLOW sock:7 50000 MOVE,PACE")
     desk.it.take(decision())
     assert heard(program) == ["MOVE 1 sock:7 50001 h1"]
@@ -166,7 +169,7 @@ def test_an_answer_that_cannot_be_is_a_failure_and_told(desk, port):
     assert desk.endpoints.path_of("h1", KEY) == 50_000
 
 
-def test_answers_to_commands_that_were_not_given_change_nothing(desk):
+def test_answers_to_unknown_commands_change_nothing(desk):
     liar, program = desk.own("FLOW sock:8 40000 MOVE,PACE"), desk.own("FLOW sock:7 50000 MOVE,PACE")
     desk.it.take(decision())
     liar.sendall(b"".join(b"DONE %d 1234 SOCKET\nFAILED %d no\n" % (number, number) for number in range(9)))
@@ -179,7 +182,7 @@ def test_answers_to_commands_that_were_not_given_change_nothing(desk):
     assert (desk.endpoints.path_of("h1", KEY), desk.endpoints.path_of("h1", "sock:8")) == (50_001, 40_000)
 
 
-def test_the_flow_of_a_program_is_no_other_programs_while_that_is_there(desk):
+def test_a_flow_belongs_to_its_program_while_that_is_connected(desk):
     desk.own("FLOW sock:7 50000 MOVE")
     with another(desk, "FLOW sock:7 666 MOVE,PACE\nGONE sock:7\n", "hear") as thief:
         desk.until(lambda: thief.poll() is not None)
@@ -187,16 +190,16 @@ def test_the_flow_of_a_program_is_no_other_programs_while_that_is_there(desk):
     assert desk.endpoints.path_of("h1", KEY) == 50_000
 
 
-def test_a_flow_of_a_program_that_hung_up_is_taken_over_before_we_look(desk):
+def test_a_flow_can_be_taken_over_before_the_hang_up_is_noticed(desk):
     with another(desk, "FLOW sock:7 50000 MOVE\n") as former:
         former.wait(20)
-    program = desk.connect("FLOW sock:7 51000 MOVE")  # both wait to be read now
+    program = desk.connect("FLOW sock:7 51000 MOVE")  # both are readable now
     desk.until(lambda: desk.endpoints.connected == 1 and desk.endpoints.flows() == 1)
     assert desk.endpoints.path_of("h1", KEY) == 51_000
     program.close()
 
 
-def test_an_owner_that_reads_nothing_is_let_go_and_hears_no_half_line(desk):
+def test_an_endpoint_that_reads_nothing_is_disconnected_and_gets_whole_lines_after(desk):
     program = desk.own("FLOW sock:7 50000 MOVE", "FLOW sock:8 50000 MOVE")
     program.settimeout(0)
 
@@ -221,7 +224,7 @@ def test_an_owner_that_reads_nothing_is_let_go_and_hears_no_half_line(desk):
     assert all(line.startswith(b"ERROR ") for line in lines)
 
 
-def test_a_flood_of_one_owner_holds_up_no_other_for_long(desk):
+def test_a_flood_from_one_endpoint_delays_no_other_for_long(desk):
     flooder, program = desk.connect(), desk.own("FLOW sock:7 50000 MOVE")
     flooder.settimeout(0)
     lines = b"".join(b"FLOW sock:%d 50000 MOVE\n" % number for number in range(100, 4000))
@@ -239,7 +242,7 @@ def test_a_flood_of_one_owner_holds_up_no_other_for_long(desk):
     assert desk.endpoints.flows() < 1000, "no more than a piece of it was looked at before"
 
 
-def test_without_descriptors_left_it_neither_ends_nor_spins(desk):
+def test_without_free_descriptors_it_neither_exits_nor_spins(desk):
     program = desk.own("FLOW sock:7 50000 MOVE")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     waiting = [desk.connect() for _ in range(8)]
@@ -262,7 +265,7 @@ def test_without_descriptors_left_it_neither_ends_nor_spins(desk):
 
 
 @given(st.lists(st.binary(max_size=60), max_size=20), st.randoms(use_true_random=False))
-def test_any_bytes_are_lines_or_refused(pieces, draw):
+def test_any_bytes_are_valid_lines_or_refused(pieces, draw):
     statuses_received = [
         b"FLOW",
         b"GONE",
@@ -290,7 +293,7 @@ def test_any_bytes_are_lines_or_refused(pieces, draw):
         )
 
 
-def test_rubbish_from_many_owners_leaves_the_books_right(desk):
+def test_garbage_from_many_endpoints_keeps_the_tables_consistent(desk):
     draw = random.Random(os.environ.get("FABRICTIME_SEED", "7"))
     programs = []
     keys = [f"sock:{number}" for number in range(4)]
@@ -327,10 +330,10 @@ def test_rubbish_from_many_owners_leaves_the_books_right(desk):
     assert len(told) == len(set(told)), "one line for each"
 
 
-# --- records that no honest writer made ---
+# --- records that no honest writer publishes ---
 
 
-def test_versions_that_nobody_counts_up_to_end_nothing(desk):
+def test_absurd_versions_have_no_effect(desk):
     records = configs(config(version=2**63 - 1), config("h1", 2**63 - 1))
     desk.own("FLOW sock:7 50000 MOVE")
     desk.it.take_config(records)
@@ -339,7 +342,7 @@ def test_versions_that_nobody_counts_up_to_end_nothing(desk):
     assert desk.reports[0]["config_version"] == Limits.of(records, "h1").version
 
 
-def test_an_order_to_revert_from_the_far_future_leaves_alone_what_comes_after_it(desk):
+def test_an_order_to_revert_from_the_far_future_spares_later_actions(desk):
     program = desk.own("FLOW sock:7 50000 MOVE,PACE")
     desk.now_ns = 100 * S
     desk.it.take_config(configs(config(revert_before_ns=2**62)))
@@ -355,7 +358,7 @@ def test_an_order_to_revert_from_the_far_future_leaves_alone_what_comes_after_it
     assert heard(program) == ["MOVE 2 sock:7 50000 h1"], "and a person's order is still one"
 
 
-def test_no_rate_is_held_for_ever(desk):
+def test_every_rate_ends(desk):
     program = desk.own("FLOW sock:7 50000 MOVE,PACE")
     desk.it.take(pace(0, expires_at_ns=2**62))
     assert desk.outcomes == [("s0/1/0", "FAILED")]
@@ -368,7 +371,7 @@ def test_no_rate_is_held_for_ever(desk):
     assert heard(program) == ["PACE 2 sock:7 0 h1"]
 
 
-def test_a_decision_about_another_host_or_boot_fences_off_none_of_ours(tmp_path):
+def test_a_decision_for_another_host_or_boot_changes_no_local_fence(tmp_path):
     desk = Desk(tmp_path, boot="b")
     desk.own("FLOW sock:7 50000 MOVE,PACE")
     desk.it.take(decision(0, to_path=50_000))
@@ -381,7 +384,7 @@ def test_a_decision_about_another_host_or_boot_fences_off_none_of_ours(tmp_path)
     desk.close()
 
 
-def test_many_decisions_for_a_flow_whose_owner_hangs_are_told_and_the_newest_stands(desk):
+def test_many_decisions_for_a_hanging_endpoint_are_reported_and_the_newest_wins(desk):
     program = desk.own("FLOW sock:7 50000 MOVE")
     for seq in range(1000):
         desk.it.take(decision(seq, to_path=50_001 + seq))
@@ -391,8 +394,8 @@ def test_many_decisions_for_a_flow_whose_owner_hangs_are_told_and_the_newest_sta
     assert desk.outcomes[-1] == ("s0/1/999", "NO_FLOW")
 
 
-def test_many_flows_that_nobody_has_cost_little(desk):
-    """Decisions that wait for owners to come back, as after a start: none is looked at again and again."""
+def test_many_flows_without_endpoints_cost_little(desk):
+    """Decisions that wait for endpoints to reconnect after a start are not checked repeatedly."""
     desk.it.settled = False
     for seq in range(60_000):
         desk.it.take(decision(seq, flow_id=f"h1/b/sock:{seq + 100}"))
@@ -400,7 +403,7 @@ def test_many_flows_that_nobody_has_cost_little(desk):
     assert len(desk.reports) == 60_000
 
 
-def test_shards_without_number_are_not_all_kept(desk):
+def test_the_number_of_shards_is_bounded(desk):
     for number in range(3000):
         desk.it.take(decision(shard=f"s{number}", decision_id=f"s{number}/1/0"))
     assert len(desk.it._fence.epochs) <= 1000
@@ -423,7 +426,7 @@ def test_shards_without_number_are_not_all_kept(desk):
         b'["flow h1/b/sock:7", {"flow_id":"h1/b/sock:7","leases":{"PACE":5},"fence":[1,2],"colour":1}]',
     ],
 )
-def test_notes_that_cannot_be_used_are_left_out(tmp_path, line):
+def test_invalid_journal_states_are_ignored(tmp_path, line):
     sound = Journal(tmp_path / "a.jsonl")
     first = Desk(tmp_path, store=sound)
     first.own("FLOW sock:7 50000 MOVE")
@@ -441,7 +444,7 @@ def test_notes_that_cannot_be_used_are_left_out(tmp_path, line):
     journal.close()
 
 
-def test_a_full_disk_ends_nothing_and_no_rate_begins_that_a_kill_would_leave_behind(tmp_path):
+def test_on_a_full_disk_it_continues_but_sets_no_rate(tmp_path):
     journal = Journal(tmp_path / "a.jsonl")
     desk = Desk(tmp_path, store=journal)
     program = desk.own("FLOW sock:7 50000 MOVE,PACE")
@@ -469,7 +472,7 @@ def test_a_full_disk_ends_nothing_and_no_rate_begins_that_a_kill_would_leave_beh
     desk.close()
 
 
-def test_a_link_in_the_place_of_the_next_journal_leads_nowhere(tmp_path):
+def test_a_symbolic_link_at_the_new_journal_is_not_followed(tmp_path):
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "a.jsonl.new").symlink_to(tmp_path / "victim")
     Journal(tmp_path / "a.jsonl").close()
@@ -477,10 +480,10 @@ def test_a_link_in_the_place_of_the_next_journal_leads_nowhere(tmp_path):
     assert not (tmp_path / "a.jsonl").is_symlink()
 
 
-# --- the folder of the sockets, a second hand ---
+# --- the folder of the sockets, a second actuator ---
 
 
-def test_a_folder_that_anybody_may_write_to_is_no_place_for_a_socket(tmp_path):
+def test_a_world_writable_folder_is_refused_for_a_socket(tmp_path):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(PermissionError, match="other users cannot write"):
@@ -490,7 +493,7 @@ def test_a_folder_that_anybody_may_write_to_is_no_place_for_a_socket(tmp_path):
     assert not (tmp_path / "open" / "c.sock").exists()
 
 
-def test_a_socket_is_for_its_owner_whatever_the_umask(tmp_path):
+def test_a_socket_is_owner_only_with_any_umask(tmp_path):
     before = os.umask(0)
     try:
         made = listen(tmp_path / "run" / "c.sock")
@@ -523,7 +526,7 @@ else:
 """
 
 
-def test_of_many_that_start_at_once_one_listens(tmp_path):
+def test_of_many_simultaneous_starts_one_listens(tmp_path):
     root = Path(__file__).parents[2]
     begun = [
         subprocess.Popen(
@@ -544,7 +547,7 @@ def test_of_many_that_start_at_once_one_listens(tmp_path):
     assert sorted(said) == ["in use"] * 5 + ["listens"]
 
 
-def test_a_second_hand_refuses_and_the_first_ones_notes_stay_its_own(log, read, start_act, own, wait_for):
+def test_a_second_actuator_exits_and_the_first_keeps_its_journal(log, read, start_act, own, wait_for):
     log.put(CONFIG.name, "*", config())
     first = start_act("h1")
     owner = own("h1", sock_7=50_000)
@@ -564,7 +567,7 @@ def test_a_second_hand_refuses_and_the_first_ones_notes_stay_its_own(log, read, 
 # --- through the log ---
 
 
-def test_hostile_records_leave_the_hand_at_work(log, read, start_act, own, wait_for):
+def test_hostile_records_do_not_stop_the_actuator(log, read, start_act, own, wait_for):
     start = {"host": "h1", "shard": "s0", "seq": 0, "at_ns": 0, "config_version": 1, "flows": []}
     log.put(CONFIG.name, "*", config())
     for number in range(50):
@@ -599,14 +602,14 @@ def test_hostile_records_leave_the_hand_at_work(log, read, start_act, own, wait_
     assert act.process.poll() is None
 
 
-# --- words of probers ---
+# --- path status reports ---
 
 
 def word(nic="h1/eth1", monotonic_ns=10 * S, paths=()):
     return {"nic": nic, "run": 1, "monotonic_ns": monotonic_ns, "paths": list(paths)}
 
 
-def test_words_that_were_heard_before_or_come_of_probers_without_number_are_refused():
+def test_repeated_reports_and_too_many_probers_are_refused():
     lost = {
         "peer": "h2/eth1",
         "path": 1,
@@ -634,7 +637,7 @@ def test_words_that_were_heard_before_or_come_of_probers_without_number_are_refu
     links.take(word("h1/more", 20 * S), 20 * S)
 
 
-def test_datagrams_that_make_no_sense_move_nothing(log, start_act, own, tmp_path, wait_for):
+def test_invalid_datagrams_move_nothing(log, start_act, own, tmp_path, wait_for):
     log.put(CONFIG.name, "*", config())
     path = {
         "peer": "h2/eth1",

@@ -1,4 +1,4 @@
-"""The servo on simulated clocks, and the system call as far as it goes without changing a clock here."""
+"""The servo on simulated clocks, and the system call as far as it changes no clock here."""
 
 import ctypes
 import json
@@ -14,7 +14,7 @@ S = 1_000_000_000
 
 
 class Oscillator:
-    """A clock with a rate of its own and one that is set; what Clockwork is to the kernel's."""
+    """A clock with its own rate and one that is set; replaces Clockwork."""
 
     def __init__(self, offset_ns=0.0, own_ppb=0.0, found_ppb=1_500.0):
         self.error_ns, self.own_ppb, self.set_ppb = offset_ns, own_ppb, found_ppb
@@ -41,7 +41,7 @@ def row(clock, at_ns, state=SYNCED, bound_ns=100.0):
 
 
 def drive(discipline, clock, seconds, start_s=0.0, **given):
-    """Run the loop; return the errors and the moves, one an interval."""
+    """Run the loop; return the errors and the corrections, one per interval."""
     errors, moves = [], []
     step_s = discipline.settings.interval_s
     for i in range(round(seconds / step_s)):
@@ -58,8 +58,8 @@ def make(tmp_path, clock, **given):
     return Discipline(settings, tmp_path / "clock.rate", lambda: clock)
 
 
-def test_settles_without_ringing_and_holds_a_drifting_clock(tmp_path):
-    """100 us off and 5 ppm fast: within five time constants the offset is gone, for good."""
+def test_settles_without_ringing_and_tracks_a_drifting_clock(tmp_path):
+    """100 us off and 5 ppm fast: within five time constants the offset is gone and stays away."""
     clock = Oscillator(100_000.0, own_ppb=5_000.0, found_ppb=0.0)
     errors, moves = drive(make(tmp_path, clock), clock, 400)
     assert all(move.refused is None for move in moves)
@@ -79,7 +79,9 @@ def test_rate_stays_within_its_limit_and_does_not_wind_up(tmp_path):
 
 
 def test_delay_of_the_measurement_leaves_it_stable(tmp_path):
-    """Errors seen 3 s late, as through two windows of the solver: no oscillation at the least constant."""
+    """Errors that are 3 s old, as after two windows of the clock stage: no oscillation at the smallest
+    constant.
+    """
     clock = Oscillator(50_000.0, own_ppb=1_000.0, found_ppb=0.0)
     discipline = make(tmp_path, clock, time_constant_s=10.0)
     seen = [clock.error_ns] * 4
@@ -118,7 +120,7 @@ def test_offset_too_large_to_slew_is_refused_and_reported(tmp_path, error_ns):
     assert "expected within +-500000" in moves[0].refused
 
 
-def test_interrupted_it_holds_its_rate_and_goes_on(tmp_path):
+def test_interrupted_it_keeps_its_rate_and_resumes(tmp_path):
     clock = Oscillator(50_000.0, own_ppb=2_000.0, found_ppb=0.0)
     discipline = make(tmp_path, clock)
     drive(discipline, clock, 200)
@@ -129,7 +131,7 @@ def test_interrupted_it_holds_its_rate_and_goes_on(tmp_path):
     assert abs(errors[-1]) < 100
 
 
-def test_dry_run_says_and_changes_nothing(tmp_path):
+def test_dry_run_logs_and_changes_nothing(tmp_path):
     clock = Oscillator(10_000.0, found_ppb=123.0)
     discipline = make(tmp_path, clock, mode="dry-run")
     drive(discipline, clock, 10)
@@ -139,7 +141,7 @@ def test_dry_run_says_and_changes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_end_puts_the_rate_back_as_it_was_found(tmp_path):
+def test_close_restores_the_original_rate(tmp_path):
     clock = Oscillator(50_000.0, own_ppb=-3_000.0, found_ppb=1_234.5)
     discipline = make(tmp_path, clock)
     drive(discipline, clock, 60)
@@ -152,7 +154,7 @@ def test_end_puts_the_rate_back_as_it_was_found(tmp_path):
     assert discipline.step(row(clock, 0), 0, 1e9) is None
 
 
-def test_next_start_puts_back_what_a_killed_one_left(tmp_path):
+def test_next_start_restores_the_rate_after_a_crash(tmp_path):
     clock = Oscillator(50_000.0, found_ppb=1_234.5)
     drive(make(tmp_path, clock), clock, 30)  # and never closed
     assert clock.set_ppb != 1_234.5
@@ -163,7 +165,7 @@ def test_next_start_puts_back_what_a_killed_one_left(tmp_path):
 
 
 @pytest.mark.parametrize("change", [{"boot": "another"}, {"clock": "ptp9"}, {"found_ppb": 1e9}])
-def test_note_that_is_not_ours_changes_nothing(tmp_path, change):
+def test_rate_file_of_another_clock_or_boot_changes_nothing(tmp_path, change):
     clock = Oscillator(50_000.0, found_ppb=1_000.0)
     drive(make(tmp_path, clock), clock, 30)
     left = clock.set_ppb
@@ -175,15 +177,15 @@ def test_note_that_is_not_ours_changes_nothing(tmp_path, change):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"clock": 3}'])
-def test_note_that_cannot_be_read_is_left_alone(tmp_path, text):
+def test_unreadable_rate_file_is_ignored(tmp_path, text):
     (tmp_path / "clock.rate").write_text(text)
     clock = Oscillator()
     make(tmp_path, clock)
     assert clock.set_calls == 0
 
 
-def test_another_program_at_the_same_clock_ends_it(tmp_path):
-    """Two servos would fight: the other one keeps the clock, and nothing is put back over it."""
+def test_another_program_on_the_same_clock_stops_it(tmp_path):
+    """Two servos would fight: the other one keeps the clock, and its rate is not changed."""
     clock = Oscillator(50_000.0, found_ppb=0.0)
     discipline = make(tmp_path, clock)
     drive(discipline, clock, 10)
@@ -195,7 +197,7 @@ def test_another_program_at_the_same_clock_ends_it(tmp_path):
     assert clock.set_ppb == 77_000.0
 
 
-def test_refusal_by_the_kernel_is_said_and_ends_it(tmp_path):
+def test_refusal_by_the_kernel_is_logged_and_stops_it(tmp_path):
     clock = Oscillator(50_000.0)
     clock.refuse = OSError(1, "clock_adjtime(system): Operation not permitted")
     discipline = make(tmp_path, clock)
@@ -205,7 +207,7 @@ def test_refusal_by_the_kernel_is_said_and_ends_it(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_servo_does_not_leap_after_a_pause():
+def test_servo_does_not_jump_after_a_pause():
     servo = Servo(DisciplineSettings(time_constant_s=20.0))
     servo.next(1_000.0, 1.0, SYNCED, 1.0)
     before = servo.rate_ppb
@@ -237,7 +239,9 @@ def test_wrong_clock_is_refused_with_its_name(tmp_path):
     with pytest.raises(FileNotFoundError, match="ptp0"):
         Clockwork("ptp0", writable=True, devices=tmp_path)
     (tmp_path / "ptp0").write_bytes(b"")
-    clock = Clockwork("ptp0", writable=False, devices=tmp_path)  # a file is no clock: the kernel says so
+    clock = Clockwork(
+        "ptp0", writable=False, devices=tmp_path
+    )  # a file is not a clock: the kernel refuses it
     with pytest.raises(OSError, match=r"clock_adjtime\(ptp0\)"):
         clock.rate_ppb()
     with pytest.raises(OSError, match=r"clock_adjtime\(ptp0\)"):

@@ -1,4 +1,4 @@
-"""Pages with known content, and the readers that other people's programs use: C header and package."""
+"""Pages with known content, and the readers: the C header and the Python package."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ S = 1_000_000_000
 
 
 def content(state: str = SYNCED, **given: Any) -> Content:
-    """A page that is right: fabric time is the system clock, with a bound of 50 ns that grows by 20 ns/s."""
+    """A valid page: fabric time is the system clock, with a bound of 50 ns that grows by 20 ns/s."""
     now_ns, fabric_ns = raw_ns(), time.time_ns()
     model = RawClockModel(now_ns, fabric_ns, 0.0, 50.0, 20.0, 1.0)
     row = ClockRow(SYNCED, fabric_ns, -1_000_000.25, 100.0, 70.0, 10.0, 1.0)

@@ -1,5 +1,5 @@
-/* A program with one flow: endpoint FLOWS CONTROL HOST ADDRESS PORT {tcp|udp}. Moves by a fresh socket, until standard
- * input ends. */
+/* A program with one flow: endpoint FLOWS CONTROL HOST ADDRESS PORT {tcp|udp}. It moves to a new socket,
+ * and runs until standard input ends. */
 #include "fabrictime_flow.h"
 
 #include <poll.h>

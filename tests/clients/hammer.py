@@ -1,7 +1,7 @@
-"""A writer in a process of its own: `hammer.py PATH lines|joins`. Writes until it is killed.
+"""A writer in a process of its own: `hammer.py PATH lines|joins`. It writes until it is killed.
 
-lines: line n is n * 10^12 ns ahead of the raw clock, with a bound of n ns, as fast as it can.
-joins: a new line every 2 ms, up to 2 us from the last one, joined to it as the actuator joins.
+lines: model n is n * 10^12 ns ahead of the raw clock, with a bound of n ns, as fast as possible. joins: a new
+model every 2 ms, up to 2 us from the last one, and slewed as by the actuator.
 """
 
 import random
@@ -57,7 +57,7 @@ def joins(page: PageFile) -> None:
         assert not stepped_ns
         if page.write(content(following), begin_ns, begin_ns + 5_000):
             slewed = following
-            if first:  # not before a line stands: one that comes too late for its moment is not written
+            if first:  # not before the first model: one that misses its start time is not written
                 first = False
                 print("writing", flush=True)
         time.sleep(0.002)

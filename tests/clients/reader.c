@@ -1,4 +1,4 @@
-/* What the tests ask of the C header. Every command prints one line of numbers. */
+/* Test program for the C header. Every command prints one line of numbers. */
 #include "fabrictime_clock.h"
 
 #define PRINT(name) printf("%s %zu\n", #name, name)
@@ -25,7 +25,8 @@ static int64_t number(const char *text) {
     return (int64_t)strtoll(text, NULL, 10);
 }
 
-/* Lines on which fabric time is n * 10^12 ns ahead of the raw clock with a bound of n ns: a torn one tells. */
+/* Models in which fabric time is n * 10^12 ns ahead of the raw clock with a bound of n ns, which reveals
+ * torn reads. */
 static int consistent(ft_reader *r, int64_t wanted_ns) {
     int64_t reads = 0, torn = 0, unsynced = 0, seen = 0, last = -1, end = ft_raw_ns_() + wanted_ns;
     while (ft_raw_ns_() < end) {

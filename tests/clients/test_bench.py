@@ -1,4 +1,4 @@
-"""The figures of the readers' cost: both are measured, and are sane beside the system's own clock calls."""
+"""The cost of the readers: both are measured, and comparable with the system's own clock calls."""
 
 from fabrictime.bench import Figure
 from fabrictime.bench.clock import now
@@ -14,7 +14,7 @@ def test_both_readers_are_measured(compiler):
         assert 1 < ns < 1e6, name
 
 
-def test_without_the_clients_it_says_so(monkeypatch, tmp_path):
+def test_missing_clients_are_reported(monkeypatch, tmp_path):
     monkeypatch.setattr(now, "CLIENTS", tmp_path / "clients")
     figures = now.measure(lambda line: None)
     assert "clients/ is not beside this package" in figures["now_ns_per_call_c"].reason

@@ -1,4 +1,4 @@
-"""Readers beside a writer that never rests, that dies in mid-write, and that comes back with another file."""
+"""Readers beside a writer that never pauses, that dies during a write, and that returns with another file."""
 
 import os
 import random
@@ -51,7 +51,7 @@ def hammer():
 
 
 def read_lines(clock, seconds):
-    """Read as `consistent` of reader.c does; return (reads, torn, different lines)."""
+    """Read like `consistent` of reader.c; return (reads, torn, different models)."""
     reads = torn = 0
     seen = set()
     end = time.monotonic() + seconds
@@ -63,7 +63,7 @@ def read_lines(clock, seconds):
     return reads, torn, len(seen)
 
 
-def test_every_read_beside_a_writer_that_never_rests_is_whole(tmp_path, hammer, reader):
+def test_every_read_beside_a_busy_writer_is_complete(tmp_path, hammer, reader):
     path = tmp_path / "clock"
     hammer(path, "lines")
     in_c = subprocess.Popen(
@@ -92,8 +92,8 @@ def test_threads_of_one_reader_agree(tmp_path, hammer):
     assert all(reads and not torn for reads, torn, _ in found)
 
 
-def test_time_never_runs_back_from_line_to_line(tmp_path, hammer, reader):
-    """New lines every few ms, us apart, joined: no reader sees an earlier time after a later one."""
+def test_time_never_runs_backwards_between_models(tmp_path, hammer, reader):
+    """New models every few ms, us apart, with slews: no reader sees an earlier time after a later one."""
     path = tmp_path / "clock"
     hammer(path, "joins")
     command = [reader.program, "monotonic", path, str(2 * S)]
@@ -122,7 +122,7 @@ def test_writer_killed_at_any_moment_leaves_a_whole_page(tmp_path, hammer, reade
         while time.monotonic() < deadline:
             readers[-1].now()
         running.kill()
-        for clock in readers:  # those of former writers too: the file is gone on with
+        for clock in readers:  # also those of former writers, because the file is continued
             time_ns, bound_ns = clock.now()
             ahead = time_ns - raw_ns()
             assert abs(ahead - (bound_ns - 2) * 10**12) < 60 * S
@@ -134,7 +134,7 @@ def words_of(path):
 
 
 def test_page_half_written_by_a_writer_that_died_reads_as_before(page, made, reader):
-    """The sequence is odd and copy 0 is rubbish: readers have copy 1, and the next writer heals it."""
+    """The sequence is odd and copy 0 is garbage: readers use copy 1, and the next writer repairs it."""
     before = page.path.read_bytes()
     clock = Clock(page.path)
     page.close()
@@ -157,8 +157,8 @@ def test_page_half_written_by_a_writer_that_died_reads_as_before(page, made, rea
     page._writer = healed._writer
 
 
-def test_readers_of_a_writer_that_never_ends_its_writing_give_up(page, reader):
-    """Both copies rubbish, as no writer of ours leaves them: an error or no answer, and soon."""
+def test_readers_of_an_endless_write_give_up(page, reader):
+    """Both copies are garbage, which no writer of ours produces: an error or UNSYNCED, and soon."""
     clock = Clock(page.path)
     with page.path.open("r+b") as file:
         file.seek(256)
@@ -178,7 +178,7 @@ def test_second_writer_is_refused_while_the_first_lives(page):
 
 
 def test_readers_notice_the_new_file_of_a_new_writer(page, made, reader):
-    """Another version's file in the way: it is replaced, and who had it mapped comes over to the new one."""
+    """A file of another version is replaced, and its readers switch to the new one."""
     follower = subprocess.Popen(
         [reader.program, "follow", page.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -193,7 +193,7 @@ def test_readers_notice_the_new_file_of_a_new_writer(page, made, reader):
         assert clock.now().bound_ns < 1000
         assert ask()[0] == 2
         page.close()
-        with page.path.open("r+b") as file:  # what a newer fabrictime's writer makes of it
+        with page.path.open("r+b") as file:  # as written by a newer version of fabrictime
             file.seek(64)
             file.write(b"h9")
         renewed = PageFile(page.path, "h1")
@@ -201,7 +201,7 @@ def test_readers_notice_the_new_file_of_a_new_writer(page, made, reader):
         slewed = SlewedModel(RawClockModel(raw_ns(), 77 * S, 0.0, 5.0, 0.0, 0.0))
         renewed.write(made.content(slewed=slewed, window=9))
         with pytest.raises(Unsynced):
-            clock.now()  # retired: this call looks, the next one has the new file
+            clock.now()  # retired: this call checks, the next one has the new file
         assert clock.status().window == 9
         assert clock.now().time_ns < 200 * S
         assert ask()[0] == 0
@@ -216,15 +216,15 @@ def test_readers_notice_the_new_file_of_a_new_writer(page, made, reader):
 
 
 def test_readers_find_a_file_put_in_place_of_one_whose_writer_was_killed(page, made, reader):
-    """Removed from outside (a runtime directory cleared): the old page was never marked as retired."""
+    """Removed from outside (a cleared runtime directory): the old page was never marked as retired."""
     now = raw_ns()
     page.write(made.content(reopen_raw_ns=now))  # its writer is late from now on
     clock = Clock(page.path)
     page.path.unlink()
-    assert clock.now().bound_ns < 1000  # what was known still holds
+    assert clock.now().bound_ns < 1000  # the last model is still valid
     renewed = PageFile(page.path, "h1")
     renewed.write(made.content(window=9))
-    clock._looked_ns -= 2 * S  # it looked a moment ago, and does so once a second
+    clock._looked_ns -= 2 * S  # it checked a moment ago, and checks once a second
     clock.now()
     assert clock.status().window == 9
     renewed.close()

@@ -1,7 +1,7 @@
-"""Offsets through a real log to pages, and C and Python readers held against the truth.
+"""Offsets through a real log to pages, and C and Python readers compared with the truth.
 
-Fabric time is this machine's system clock here, each simulated host has a test clock that is off by a known
-amount, and the test is the solver: it publishes the exact lines with a bound of 200 ns.
+Fabric time is this machine's system clock here. Each simulated host has a test clock with a known error. The
+test replaces the clock stage: it publishes the exact models with a bound of 200 ns.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class Log:
 
 
 class Solver:
-    """Publishes a window's true lines every 250 ms, in a thread, until it is stopped."""
+    """Publishes a window's true models every 250 ms, in a thread, until it is stopped."""
 
     def __init__(self, bootstrap, clocks):
         self.clocks = clocks
@@ -133,7 +133,7 @@ class Solver:
 
 
 class Actuator:
-    """`python -m actuators` with settings of the test's; it has said that it is ready when this returns."""
+    """`python -m actuators` with the test's settings; it is ready when this returns."""
 
     def __init__(self, bootstrap, folder, clocks, **given):
         self.folder = folder
@@ -229,7 +229,7 @@ def test_c_and_python_agree_with_the_truth_on_every_host(actuator, clocks, reade
             before, reading, after = time.time_ns(), clock.now(), time.time_ns()
             assert before - reading.bound_ns <= reading.time_ns <= after + reading.bound_ns
             bounds.append(reading.bound_ns)
-        assert min(bounds) < 1_000  # 200 published, the crossing's bracket, a second's growth
+        assert min(bounds) < 1_000  # 200 published, the bracket of the cross-timestamp, a second's growth
         before = time.time_ns()
         state, time_ns, bound_ns, *_ = reader("now", path)
         assert state == 2
@@ -246,8 +246,8 @@ def test_c_and_python_agree_with_the_truth_on_every_host(actuator, clocks, reade
         assert clock.status().source == "eth1"
 
 
-def test_all_hosts_of_the_machine_tell_the_same_time(actuator):
-    """Whose clocks are 7.5 ms and 19 ppm apart."""
+def test_all_hosts_of_the_machine_have_the_same_time(actuator):
+    """Their clocks are 7.5 ms and 19 ppm apart."""
     one, other = (wait_for(lambda host=host: synced(actuator.folder / host)) for host in HOSTS)
     for _ in range(100):
         first, second, third = one.now(), other.now(), one.now()
@@ -273,7 +273,7 @@ def test_time_does_not_run_back_over_windows_and_a_restart(actuator, log, clocks
 
     read_until(lambda: len(windows) > 4)
     actuator.end(signal.SIGKILL)
-    assert clock.state() in ("SYNCED", "HOLDOVER")  # the page holds by itself
+    assert clock.state() in ("SYNCED", "HOLDOVER")  # the page stays valid
     again = Actuator(log.bootstrap, actuator.folder, clocks)
     try:
         before = len(windows)
@@ -287,7 +287,7 @@ def test_time_does_not_run_back_over_windows_and_a_restart(actuator, log, clocks
         again.end()
 
 
-def test_page_that_is_removed_is_made_anew_and_found_by_its_readers(actuator):
+def test_a_removed_page_is_recreated_and_found_by_its_readers(actuator):
     path = actuator.folder / "h1"
     clock = wait_for(lambda: synced(path))
     path.unlink()
@@ -318,7 +318,7 @@ def rejects(bootstrap):
         consumer.close()
 
 
-def test_what_no_solver_makes_is_refused_counted_and_sent_on(actuator, log, solver):
+def test_implausible_records_are_rejected_and_counted(actuator, log, solver):
     path = actuator.folder / "h1"
     clock = wait_for(lambda: synced(path))
     record = solver.record(time.time_ns() // WINDOW_NS - 1)
@@ -369,7 +369,7 @@ def test_what_no_solver_makes_is_refused_counted_and_sent_on(actuator, log, solv
     assert any(line == "WATCHDOG=1" for line in actuator.told)
 
 
-def test_end_leaves_a_page_that_holds_by_itself(actuator):
+def test_the_page_stays_valid_after_the_actuator_ends(actuator):
     path = actuator.folder / "h1"
     clock = wait_for(lambda: synced(path))
     assert actuator.end() == 0

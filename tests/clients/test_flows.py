@@ -1,4 +1,4 @@
-"""Programs that own flows, in C and in Python: what they say, and that they do what an actuator asks."""
+"""Flow endpoints in C and in Python: their lines, and the commands that they carry out."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ WAIT_S = 20.0
 
 
 class Agent:
-    """A listening agent: hears lines, says lines."""
+    """A listening agent that exchanges lines."""
 
     def __init__(self, path):
         self._path = path
@@ -43,7 +43,7 @@ class Agent:
 
 @pytest.fixture(params=["c", "python"])
 def program(request, made, tmp_path):
-    """The command of a program that owns one flow."""
+    """The command of a program with one flow."""
     if request.param == "python":
         return [sys.executable, HERE / "endpoint.py"]
     compiler = request.getfixturevalue("compiler")

@@ -1,4 +1,4 @@
-"""Whatever stands in the file: an error of the package's own, or an answer that a sound page gives."""
+"""Any bytes in the file: an error of the package, or the answer of a valid page."""
 
 import os
 import struct
@@ -20,7 +20,7 @@ MOST = 2**63 - 1
 
 @pytest.fixture(scope="module")
 def sound(made, tmp_path_factory):
-    """The bytes of a sound page."""
+    """The bytes of a valid page."""
     path = tmp_path_factory.mktemp("sound") / "clock"
     file = PageFile(path, "h1")
     file.write(made.content())
@@ -29,7 +29,7 @@ def sound(made, tmp_path_factory):
 
 
 def answers(data):
-    """What a fresh reader says of a file with `data`; None for its own error."""
+    """The answers of a new reader for a file with `data`; None for its own error."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "clock")
         with open(path, "wb") as file:
@@ -56,8 +56,8 @@ def test_rubbish_is_refused(data, size):
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 20479), st.integers(1, 255)), min_size=1, max_size=8))
-def test_spoilt_page_gives_the_right_answer_or_none(sound, changes):
-    """Checksums over all that counts: bytes that are changed are noticed or mean nothing."""
+def test_a_corrupt_page_gives_the_right_answer_or_none(sound, changes):
+    """Checksums cover all relevant bytes: a change is detected or irrelevant."""
     data = bytearray(sound)
     for at, change in changes:
         data[at] ^= change
@@ -92,10 +92,10 @@ wholes = st.integers(-(2**63), MOST)
     st.integers(0, 2**32 - 1),
     st.tuples(wholes, numbers, numbers, numbers, numbers, numbers, wholes),
 )
-def test_page_with_right_checksums_and_mad_numbers_never_crashes_a_reader(
+def test_absurd_numbers_with_valid_checksums_never_crash_a_reader(
     sound, reader, state, flags, at, rates, slew_end, bounds, ends, clocks, row
 ):
-    """A writer gone mad, in C and in Python: an error, UNSYNCED, or numbers that are numbers."""
+    """A faulty writer, in C and in Python: an error, UNSYNCED, or valid numbers."""
     tables = bytearray(writer.COPY_BYTES - writer.LINE.size)
     struct.pack_into("<64sIIqdddddq", tables, 0, b"ptp0", state % 4, 0, *row)
     body = writer.LINE.pack(
@@ -139,7 +139,7 @@ def test_page_with_right_checksums_and_mad_numbers_never_crashes_a_reader(
         assert in_c[2] > 0
 
 
-def test_layout_constants_are_whole():
+def test_layout_constants_are_consistent():
     assert _page.MODEL.size == _page.MODEL_BYTES
     assert (
         _page.MODEL_BYTES + _page.CLOCKS * _page.CLOCK.size + _page.NICS * _page.NIC.size == _page.COPY_BYTES

@@ -1,4 +1,4 @@
-"""Both readers on one page: they agree with what was written, and say nothing where nothing is known."""
+"""Both readers on one page: they agree with the written content, and return no unknown time."""
 
 import os
 import re
@@ -94,7 +94,7 @@ def exact(whole_and_rest):
     return whole + round(rest)
 
 
-def test_now_is_the_line_of_the_page_in_both(page, made, reader):
+def test_now_follows_the_pages_model_in_both(page, made, reader):
     model = RawClockModel(raw_ns() - S, time.time_ns(), 20_000.0, 50.0, 20.0, 3.0)
     page.write(made.content(slewed=SlewedModel(model)))
     with Clock(page.path) as clock:
@@ -107,8 +107,8 @@ def test_now_is_the_line_of_the_page_in_both(page, made, reader):
         assert model.bound_at(low) <= bound <= model.bound_at(high) + 3
 
 
-def test_what_is_still_to_be_slewed_is_in_the_bound(page, made, reader):
-    """A line 10 us behind its place, brought there at 1 ppm: nearly 10 us of bound at first."""
+def test_the_remaining_slew_is_in_the_bound(page, made, reader):
+    """A model 10 us behind its place, slewed at 1 ppm: nearly 10 us of bound at first."""
     begin = raw_ns()
     slewed = SlewedModel(RawClockModel(begin, 10 * S, 0.0, 50.0, 0.0, 0.0), 1_000.0, begin + 10 * S)
     page.write(made.content(slewed=slewed))
@@ -142,7 +142,7 @@ def test_stamp_is_converted_by_clock_and_by_nic(page, made, reader, name, away_n
     assert bound <= c_bound_ns <= bound + 3
 
 
-def test_clock_that_is_not_there_is_named_with_those_that_are(page, reader):
+def test_an_unknown_clock_is_named_with_the_known_ones(page, reader):
     with Clock(page.path) as clock:
         with pytest.raises(
             UnknownClock, match=r"no clock 'ptp9', expected one of eth0, eth1, eth2, ptp0, system"
@@ -154,7 +154,7 @@ def test_clock_that_is_not_there_is_named_with_those_that_are(page, reader):
             assert reader("convert", page.path, name, 0)[0] == NO_CLOCK
 
 
-def test_stamp_too_far_from_what_was_measured_has_no_answer(page, made, reader):
+def test_a_stamp_too_far_from_the_last_measurement_is_unsynced(page, made, reader):
     given = made.content()
     row = replace(given.clocks["ptp0"], since_ns=given.clocks["ptp0"].at_ns - 2 * S)
     page.write(replace(given, clocks={**given.clocks, "ptp0": row}))
@@ -182,8 +182,8 @@ def test_stamp_too_far_from_what_was_measured_has_no_answer(page, made, reader):
         (HOLDOVER, -2, -1, UNSYNCED),
     ],
 )
-def test_state_is_what_time_has_made_of_it(page, made, reader, state, holdover_s, expires_s, seen):
-    """Also with a writer that is gone: the page itself says how long it holds."""
+def test_the_state_follows_the_age_of_the_page(page, made, reader, state, holdover_s, expires_s, seen):
+    """Also without a writer: the page states how long it is valid."""
     now = raw_ns()
     page.write(made.content(state, holdover_raw_ns=now + holdover_s * S, expires_raw_ns=now + expires_s * S))
     with Clock(page.path) as clock:
@@ -222,7 +222,7 @@ def spoil(path, at, data):
         (lambda path: (path.unlink(), os.mkfifo(path)), PageUnusable, BAD_PAGE),
     ],
 )
-def test_what_is_no_page_is_said(page, reader, what, error, code):
+def test_an_invalid_page_is_reported(page, reader, what, error, code):
     what(page.path)
     with pytest.raises(error, match=re.escape(str(page.path))):
         Clock(page.path)
@@ -230,7 +230,7 @@ def test_what_is_no_page_is_said(page, reader, what, error, code):
 
 
 def test_page_of_another_boot_is_refused(tmp_path, made, reader, monkeypatch):
-    """A page that outlived its boot on a disk: the raw clock began anew."""
+    """A page that outlived its boot on a disk: the raw clock restarted."""
     monkeypatch.setattr(writer, "boot_id", lambda: b"\1" * 16)
     old = PageFile(tmp_path / "clock", "h1")
     old.write(made.content())
@@ -269,7 +269,7 @@ def test_page_is_found_by_environment_and_by_default(page, reader, monkeypatch, 
     monkeypatch.setattr(fabrictime_client, "_clock", None)
 
 
-def test_without_a_page_the_state_is_unsynced_and_now_says_why(monkeypatch, tmp_path):
+def test_without_a_page_the_state_is_unsynced_and_now_raises_the_reason(monkeypatch, tmp_path):
     monkeypatch.setattr(fabrictime_client, "_clock", None)
     monkeypatch.setenv("FABRICTIME_CLOCK", str(tmp_path / "none"))
     assert fabrictime_client.state() == UNSYNCED
@@ -277,7 +277,7 @@ def test_without_a_page_the_state_is_unsynced_and_now_says_why(monkeypatch, tmp_
         fabrictime_client.now()
 
 
-def test_page_that_may_not_be_read_is_said(page, monkeypatch):
+def test_an_unreadable_page_is_reported(page, monkeypatch):
     def refused(*_args, **_kwargs):
         raise PermissionError(13, "Permission denied")
 
@@ -287,7 +287,7 @@ def test_page_that_may_not_be_read_is_said(page, monkeypatch):
 
 
 def test_forked_child_reads_on(page, made):
-    """Parent and child share the mapping, and the child sees what is written after the fork."""
+    """Parent and child share the mapping, and the child sees writes after the fork."""
     clock = Clock(page.path)
     clock.now()
     to_child, from_parent = os.pipe()

@@ -97,7 +97,7 @@ def test_wheel_works_in_a_bare_environment(wheel, made, page, tmp_path):
 
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
 def test_package_runs_on_other_pythons(made, page, version):
-    """Older and newer interpreters, where this machine has them."""
+    """Older and newer interpreters, if this machine has them."""
     if f"{sys.version_info[0]}.{sys.version_info[1]}" == version:
         pytest.skip("this one runs the other tests")
     python = shutil.which(f"python{version}")

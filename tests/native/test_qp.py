@@ -1,5 +1,6 @@
 """The queue-pair library without RDMA: its declarations against the real header, verbs found as NCCL finds
-them, orders while queue pairs come and go on other threads."""
+them, commands while queue pairs come and go on other threads.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def compiled(arguments: list[str | Path]) -> None:
     assert built.returncode == 0, built.stderr
 
 
-def test_what_we_declare_lies_where_the_real_header_has_it():
+def test_declarations_match_the_real_header():
     if not Path("/usr/include/infiniband/verbs.h").exists():
         pytest.skip("no <infiniband/verbs.h> (Debian: apt-get install libibverbs-dev)")
     compiled(["-fsyntax-only", HERE / "abi.c"])
@@ -40,7 +41,7 @@ def test_what_we_declare_lies_where_the_real_header_has_it():
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
-    """A command: the program, and the verbs that it is to load."""
+    """A command: the program, and the verbs library that it loads."""
     folder = tmp_path_factory.mktemp("qp")
     versions = folder / "versions"
     versions.write_text("IBVERBS_1.0 { local: *; };\nIBVERBS_1.1 { global: ibv_*; } IBVERBS_1.0;\n")
@@ -95,7 +96,7 @@ def running(command: list[str | Path], **environment: str) -> Iterator[subproces
             started.kill()
 
 
-def test_orders_are_carried_out_while_queue_pairs_come_and_go(program, tmp_path):
+def test_commands_are_carried_out_while_queue_pairs_come_and_go(program, tmp_path):
     peer = Peer(tmp_path / "control.sock")
     with (
         contextlib.closing(peer),
@@ -123,7 +124,7 @@ def test_orders_are_carried_out_while_queue_pairs_come_and_go(program, tmp_path)
         assert owner.wait(20) == 0
 
 
-def test_an_actuator_that_is_not_there_hinders_nothing(program, tmp_path):
+def test_a_missing_actuator_has_no_effect(program, tmp_path):
     with running(program, FABRICTIME_CONTROL=str(tmp_path / "nobody")) as owner:
         assert owner.stdout.readline().startswith("standing ")
         owner.stdin.write("\n")
@@ -134,7 +135,7 @@ def test_an_actuator_that_is_not_there_hinders_nothing(program, tmp_path):
 @pytest.mark.parametrize(
     "line", ["MOVE", "MOVE x y 1", "PACE 5", "PACE 5 k 1e3", "MOVE 6 k 70000", "\x01" * 100]
 )
-def test_an_order_that_cannot_be_read_is_refused_and_nothing_ends(program, tmp_path, line):
+def test_an_invalid_command_is_refused_without_side_effects(program, tmp_path, line):
     peer = Peer(tmp_path / "control.sock")
     with contextlib.closing(peer), running(program, FABRICTIME_CONTROL=str(tmp_path / "control.sock")):
         peer.accept()

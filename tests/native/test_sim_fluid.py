@@ -1,4 +1,4 @@
-"""The fluid kernel against what is known exactly: M/D/1, max-min fairness, conservation, its own truth."""
+"""The fluid simulation against exact results: M/D/1, max-min fairness, conservation, its own sums."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fluid_of(fleet, **more):
 
 
 def funnel(senders, **more):
-    """`senders` NICs with a link each, and one link that all of them share on to NIC `senders`."""
+    """`senders` NICs with a link each, and one shared link to NIC `senders`."""
     links = senders + 1
     return Fluid(
         **{
@@ -86,7 +86,7 @@ def test_packet_scale_queue_is_that_of_the_packet_kernel(load):
     size, rate, seconds = 4170, 10_000_000_000, 6.0
     sim = PacketSim([rate] * 3, [0] * 3, [10**9] * 3, seed=5)
     sim.add_poisson(([0, 1], [0]), [rate * load], size)
-    # probes come in by a link of their own: what they wait is the shared link's queue
+    # probes arrive on their own link: their wait is the shared link's queue
     sim.add_probes(([0, 2], [1, 0]), ([0, 1], [2]), [0], [1], [0], [20_000], 64)
     sim.run(seconds * 1e9)
     found = sim.probes()
@@ -100,7 +100,7 @@ def test_packet_scale_queue_is_that_of_the_packet_kernel(load):
 
 
 @pytest.mark.parametrize("load", [0.5, 0.9])
-def test_packet_scale_queue_remembers_about_as_long_as_a_real_one(load):
+def test_packet_scale_queue_decorrelates_like_a_real_one(load):
     """Integral of the autocorrelation, against an M/D/1 by Lindley's recursion, within a factor of 1.6."""
     rng = np.random.default_rng(4)
     n = 1 << 18
@@ -142,7 +142,7 @@ def test_probes_meet_the_queue_that_the_load_makes():
     service = 4170 * 8e9 / fleet.rate_bps[slow]
     extra = columns.forward - fleet.base_delay_ns(there, 128)[0]
     assert extra.mean() == pytest.approx(0.8 * service / (2 * 0.2), rel=0.05)
-    assert np.abs(columns.reverse - fleet.base_delay_ns(back, 128)[0]).max() <= 1.5  # stamps are whole ns
+    assert np.abs(columns.reverse - fleet.base_delay_ns(back, 128)[0]).max() <= 1.5  # timestamps are whole ns
     sums = fluid.link_sums()
     assert sums[2][slow] / fluid.steps == pytest.approx(0.8, rel=1e-3)
     assert sums[1][slow] / fluid.steps == pytest.approx(4170 * 0.8 / 0.4, rel=1e-3)
@@ -201,7 +201,7 @@ def test_demand_and_limits_hold_and_the_rest_goes_to_the_others():
 
 
 def test_every_byte_is_sent_once_and_arrives():
-    """Finite flows through a shared link: what went over it is their data, to the byte; then all is idle."""
+    """Finite flows through a shared link: the link carries exactly their data; then all is idle."""
     fluid = funnel(5)
     sizes = [1e6, 5e6, 2.5e7, 3e7, 1e8]
     for flow, size in zip(line_of(fluid, 5), sizes, strict=True):
@@ -215,7 +215,7 @@ def test_every_byte_is_sent_once_and_arrives():
     assert fluid.link_sums()[5].max() == 0
 
 
-def test_what_exceeds_a_buffer_is_sent_again_where_nothing_holds_it_back():
+def test_bytes_beyond_a_buffer_are_sent_again_in_a_lossy_fabric():
     held, dropping = funnel(8, lossless=True), funnel(8, lossless=False)
     for fluid in (held, dropping):
         for flow in line_of(fluid, 8):
@@ -227,8 +227,8 @@ def test_what_exceeds_a_buffer_is_sent_again_where_nothing_holds_it_back():
     assert held.link_max()[8] == pytest.approx(1_000_000)
 
 
-def test_quiet_flows_are_counted_as_if_each_step_were_looked_at():
-    """Half of the load stands still and is not looked at; a colliding flow wakes it; sums stay exact."""
+def test_quiet_flows_are_counted_as_if_each_step_were_computed():
+    """Half of the load is steady and not computed; a colliding flow wakes it; sums stay exact."""
     fluid = funnel(4)
     flows = line_of(fluid, 4)
     for flow in flows[:3]:
@@ -250,7 +250,7 @@ def test_quiet_flows_are_counted_as_if_each_step_were_looked_at():
 
 
 def test_a_standing_queue_delays_probes_by_its_depth():
-    """A slow receiver: the queue at its leaf, and what probes through it wait, are the same truth."""
+    """A slow receiver: the queue at its leaf equals the wait of probes through it."""
     fluid = funnel(2, rate_pps=5_000, spacing_ns=0, seed=3)
     for nic in range(3):
         fluid.set_nic_name(nic, f"n/{nic}")
@@ -293,7 +293,7 @@ def test_wrong_arguments_are_named(call, message):
 
 
 def fork(routes, **more):
-    """One NIC with a link of its own and then `routes` links side by side, of which each leads to NIC 1."""
+    """One NIC with a link of its own and then `routes` parallel links, each of which leads to NIC 1."""
     return Fluid(
         **{
             "rate_bps": np.full(routes + 2, RATE),
@@ -308,11 +308,11 @@ def fork(routes, **more):
 
 
 def used(fluid, before):
-    """Which of a fork's side links carried anything since `before`."""
+    """The parallel links of a fork that carried bytes since `before`."""
     return np.flatnonzero(fluid.link_sums()[3] - before > 1)
 
 
-def test_each_flowlet_goes_over_any_way_and_stays_on_it():
+def test_each_flowlet_takes_any_route_and_stays_on_it():
     fluid = fork(8, flowlet_ns=500_000, step_ns=100_000)
     flow = fluid.add_flow(0, RATE)
     fluid.set_flow_path(flow, [0, 1, 9])
@@ -341,7 +341,7 @@ def test_messages_that_follow_closely_are_one_flowlet():
     assert len([link for link in used(fluid, before) if 1 <= link <= 8]) == 1
 
 
-def test_without_flowlets_a_flow_keeps_its_way():
+def test_without_flowlets_a_flow_keeps_its_route():
     fluid = fork(4)
     flow = fluid.add_flow(0, RATE)
     fluid.set_flow_path(flow, [0, 2, 5])
@@ -353,8 +353,9 @@ def test_without_flowlets_a_flow_keeps_its_way():
 
 
 def test_a_step_begins_for_two_ends_once_both_have_done_the_one_before():
-    """Four ranks in a line of their own links: 0 and 1 are quick, 2 and 3 take ten times as long; the second
-    step of 0 with 1 does not wait for them, the one of 1 with 2 does."""
+    """Four ranks in a line with their own links: 0 and 1 are quick, 2 and 3 take ten times as long. The
+    second step of 0 with 1 does not wait for them; the one of 1 with 2 does.
+    """
     links = 6
     fluid = Fluid(
         rate_bps=np.full(links, RATE),

@@ -1,4 +1,4 @@
-"""The packet simulator against queueing theory, conservation, and what can be counted by hand."""
+"""The packet simulation against queueing theory, conservation, and results counted by hand."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def standard_error(values):
 
 @pytest.mark.parametrize("load", [0.2, 0.5, 0.7, 0.85])
 def test_mean_backlog_of_poisson_packets_is_pollaczek_khinchine(load):
-    """M/D/1: mean work found = load * service / (2 (1 - load)), by truth and by Poisson probes."""
+    """M/D/1: mean work = load * service / (2 (1 - load)), by the exact sums and by Poisson probes."""
     sim = PacketSim(LINE, 500, 1e9, slot_ns=1_000_000, links=2)
     sim.add_poisson(ONE, load * LINE, 1000)
     sim.add_probes(ONE, path(1), 0, 1, 2, 20_000, packet_bytes=1)
     sim.run(3e9)
     truth, probes = sim.truth(), sim.probes()
     wanted = 1000 * load / (2 * (1 - load))
-    depth = truth.depth_bytes[:, 0]  # slots of 1,250 packets' time hardly know each other
+    depth = truth.depth_bytes[:, 0]  # slots of 1,250 packets' time are nearly independent
     assert truth.busy[:, 0].mean() == pytest.approx(load, abs=0.002)
     assert depth.mean() == pytest.approx(wanted, abs=4 * standard_error(depth))
     waited = probes.wait_ns * LINE / 8e9
@@ -90,14 +90,14 @@ def test_bursts_queue_as_batches_do():
     assert depth.mean() == pytest.approx(1000 * 0.6 * (2 * 20 - 1) / (2 * 0.4), abs=4 * standard_error(depth))
 
 
-def test_in_a_row_of_equal_links_only_the_first_has_a_queue():
+def test_in_a_chain_of_equal_links_only_the_first_has_a_queue():
     sim = PacketSim(LINE, 500, 1e9, slot_ns=1_000_000, links=3)
     sim.add_poisson(path(0, 1, 2), 0.8 * LINE, 1000)
     sim.run(5e8)
     truth = sim.truth()
     assert truth.deepest_bytes[:, 0].max() > 10_000
     assert (truth.deepest_bytes[:, 1:] == 1000).all()
-    # a packet in service has 500 bytes left in the mean
+    # a packet in service has 500 bytes left on average
     assert truth.depth_bytes[:, 1:] == pytest.approx(truth.busy[:, 1:] * 500, rel=1e-3, abs=1)
 
 
@@ -128,7 +128,7 @@ def test_an_empty_network_delays_by_serialisation_and_wires_alone():
 
 
 def test_truth_of_one_burst_across_a_slots_end():
-    """20 packets at once at 96 us: a triangle of 16 us, its tip in one slot and its foot in the next."""
+    """20 packets at once at 96 us: a triangle of 16 us across two slots."""
     sim = PacketSim(LINE, 500, 1e6, slot_ns=100_000)
     sim.add_messages(copies(20, 0), 1000, 1e13, at_ns=96_000)
     sim.run(300_000)
@@ -141,7 +141,7 @@ def test_truth_of_one_burst_across_a_slots_end():
     assert sim.flows().done_ns == pytest.approx(96_000 + PACKET_NS * np.arange(1, 21) + 500)
 
 
-def test_a_probe_behind_a_burst_waits_for_it_in_its_own_queue_and_then_on_the_way():
+def test_a_probe_behind_a_burst_waits_in_its_own_queue_and_on_its_path():
     sim = PacketSim([40e9, 10e9, 10e9], 0, 1e6)
     sim.add_messages(
         path(0, 1), 10_000, 1e13, at_ns=0
@@ -163,7 +163,7 @@ def test_a_full_buffer_drops_the_tail():
     assert sim.flows().dropped_bytes.sum() >= 15_000  # five fit
     sim.run(1e6)
     flows, truth = sim.flows(), sim.truth()
-    assert (flows.delivered_bytes[:20] == 1000).all()  # what was dropped was sent again
+    assert (flows.delivered_bytes[:20] == 1000).all()  # dropped packets were sent again
     assert truth.deepest_bytes.max() <= 5_500
     assert truth.drops.sum() == flows.dropped.sum()
 
@@ -179,7 +179,7 @@ def test_coded_pairs_leave_with_their_spacing():
     assert np.median(gaps[1::2]) == pytest.approx(np.log(2) * 980_000, rel=0.15)
 
 
-def test_probes_in_turns_come_once_a_turn_at_any_time_of_its_first_part():
+def test_scheduled_probes_come_once_per_slot_within_its_first_part():
     sim = PacketSim(LINE, 500, 1e6, links=2)
     sim.add_probes(ONE, path(1), 0, 1, 2, 2_000, start_ns=3_000_000, jitter_ns=100_000)
     sim.run(1e9)
@@ -255,7 +255,7 @@ def test_nothing_is_lost_unseen(seed, links, flows, room, until, lossy):
     asked, accepted, drops = 0, np.zeros(links), 0
     for end in np.cumsum(until):
         sim.run(end)
-        state, under_way = sim.flows(), sim.under_way_bytes()
+        state, under_way = sim.flows(), sim.in_flight_bytes()
         assert state.sent_bytes.sum() == (state.delivered_bytes + state.dropped_bytes).sum() + under_way[0]
         assert (state.delivered_bytes[-flows:] <= whole).all()
         assert (np.isfinite(state.done_ns[-flows:]) == (state.delivered_bytes[-flows:] == whole)).all()
@@ -304,7 +304,7 @@ def test_incast_fills_the_receivers_link_and_no_other():
     sim.run(1e6)
     truth, flows = sim.truth(), sim.flows()
     last = fleet.kind == LinkKind.LEAF_DOWN
-    # 16 x 50,000 bytes go out at 10 Gbit/s whatever comes in: it takes 640 us
+    # 16 x 50,000 bytes leave at 10 Gbit/s, so it takes 640 us
     assert np.nanmax(flows.done_ns) == pytest.approx(10_000 + 640_000, abs=10_000)
     assert np.argmax(truth.deepest_bytes.max(axis=0)) == 2 * 3 + 1
     assert 400_000 < truth.deepest_bytes[:, last].max() < 800_000
@@ -332,7 +332,7 @@ def test_rate_control_shares_a_link_keeps_it_busy_and_its_queue_short():
     assert rates.sum() ** 2 / (4 * (rates**2).sum()) > 0.9  # Jain's index
 
 
-def test_a_controlled_flow_rises_to_its_most_when_it_is_alone_again():
+def test_a_controlled_flow_returns_to_its_maximum_when_alone():
     sim = PacketSim([40e9, 40e9, LINE], 1_000, 2e6, ecn=(20_000, 200_000, 0.1))
     long = sim.add_messages(path(0, 2), 0, LINE, control=Dcqcn())
     sim.add_messages(path(1, 2), 20_000_000, LINE, at_ns=0, control=Dcqcn())
@@ -381,7 +381,7 @@ def test_a_lossy_wire_loses_its_share_and_a_blackhole_all():
     assert not np.isnan(healed.reverse_ns[healed.path == 2]).any()
 
 
-def test_an_answer_lost_on_the_way_back_still_tells_the_truth_of_the_way_there():
+def test_a_probe_lost_on_the_reverse_path_keeps_its_forward_delay():
     sim = PacketSim(LINE, 500, 1e6, links=2)
     sim.set_loss(1, 1)
     sim.add_probes(ONE, path(1), 0, 1, 2, 10_000)
@@ -392,7 +392,7 @@ def test_an_answer_lost_on_the_way_back_still_tells_the_truth_of_the_way_there()
     assert np.isnan(probes.reverse_ns).all()
 
 
-def test_packets_without_a_way_are_lost_where_it_ends():
+def test_packets_without_a_route_are_lost_at_its_end():
     fleet = Fleet.of(64, rate_bps=10_000_000_000)
     living = np.ones(fleet.links, bool)
     living[2 * 5 + 1] = False
@@ -406,7 +406,7 @@ def test_packets_without_a_way_are_lost_where_it_ends():
     assert sim.truth().drops.sum() == 0  # no queue was full
 
 
-def test_flows_move_and_slow_down_when_told():
+def test_flows_move_and_slow_down_on_request():
     sim = PacketSim(LINE, 500, 1e6, slot_ns=1_000_000, links=2)
     flows = sim.add_messages(copies(2, 0), 0, 8e9)
     sim.run(1e7)
@@ -433,10 +433,11 @@ def test_a_link_that_serves_slower_queues():
 # ---- the whole fleet ----
 
 
-def test_what_probes_see_is_what_stands_in_the_queues_they_cross():
+def test_probes_see_the_queues_that_they_cross():
     """Poisson observers: the mean wait in the first queue is its mean backlog.
 
-    Behind it they are none any more, for a small packet catches up with the large one before it; but nearly.
+    Behind it they are no longer Poisson, because a small packet catches up with the large one before it; but
+    nearly.
     """
     fleet = Fleet.of(16, rate_bps=10_000_000_000, seed=2)
     rng = np.random.default_rng(2)
@@ -467,7 +468,7 @@ def test_what_probes_see_is_what_stands_in_the_queues_they_cross():
         assert np.corrcoef(by_path, wanted)[0, 1] > 0.75
 
 
-def test_probes_and_slots_are_given_once():
+def test_probes_and_slots_are_returned_once():
     sim = PacketSim(LINE, 500, 1e6, slot_ns=1_000_000, links=2)
     sim.add_probes(ONE, path(1), 0, 1, 2, 100_000)
     whole, slots = [], []
@@ -481,7 +482,7 @@ def test_probes_and_slots_are_given_once():
     assert len(t1) > 300
 
 
-def test_runs_beside_other_threads_and_lets_nobody_else_in_meanwhile():
+def test_runs_beside_other_threads_and_excludes_concurrent_calls():
     sim = PacketSim(LINE, 500, 1e6)
     sim.add_poisson(ONE, 6e9)
     seen = threading.Event()
@@ -496,7 +497,7 @@ def test_runs_beside_other_threads_and_lets_nobody_else_in_meanwhile():
         refused = None
         while runner.is_alive() and refused is None:
             try:
-                sim.under_way_bytes()
+                sim.in_flight_bytes()
             except RuntimeError as error:
                 refused = str(error)
     finally:
@@ -506,7 +507,7 @@ def test_runs_beside_other_threads_and_lets_nobody_else_in_meanwhile():
     assert sim.flows().delivered_bytes[0] > 0
 
 
-# ---- the door ----
+# ---- validation ----
 
 
 def fresh(**kwargs):

@@ -13,8 +13,8 @@ from fabrictime_client import Clock, ClockError
 
 def main() -> int:
     """Print one reading."""
-    arguments = [word for word in sys.argv[1:] if word != "--json"]
-    if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
+    arguments = [argument for argument in sys.argv[1:] if argument != "--json"]
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
         print("usage: python -m fabrictime_client [PATH] [--json]", file=sys.stderr)
         return 2
     try:

@@ -18,8 +18,8 @@ from fabrictime_client.errors import PageMissing, PageUnusable, UnknownClock, Un
 
 _ENVIRONMENT = "FABRICTIME_CLOCK"
 _TRIES = 100
-_LOOK_EVERY_NS = 1_000_000_000
-_MOST_BOUND_NS = 1e18
+_REOPEN_EVERY_NS = 1_000_000_000
+_MAX_BOUND_NS = 1e18
 
 _raw_ns = time.clock_gettime_ns
 _RAW = time.CLOCK_MONOTONIC_RAW
@@ -69,8 +69,8 @@ class Clock:
 
     def __init__(self, path: str | None = None) -> None:
         self.path = os.fspath(path) if path is not None else default_path()
-        self._looked_ns = -_LOOK_EVERY_NS
-        self._words: memoryview
+        self._looked_ns = -_REOPEN_EVERY_NS
+        self._quads: memoryview
         self._file: tuple[int, int]
         self.host = ""
         self._model: Model
@@ -85,14 +85,14 @@ class Clock:
         more than the actuator's limit.
         """
         sequence, raw_at, fabric_at, rest, rate, bound, growth, wander, usable = self._hot
-        if sequence != self._words[_SEQUENCE]:
+        if sequence != self._quads[_SEQUENCE]:
             sequence, raw_at, fabric_at, rest, rate, bound, growth, wander, usable = self._load().hot
         ahead = _raw_ns(_RAW) - raw_at
         if not 0 <= ahead < usable:
             return self._now_closely()
         bound += (growth + wander * ahead) * ahead
-        if not bound <= _MOST_BOUND_NS:
-            raise Unsynced("%s: the bound has grown beyond %g ns" % (self.path, _MOST_BOUND_NS))
+        if not bound <= _MAX_BOUND_NS:
+            raise Unsynced("%s: the bound has grown beyond %g ns" % (self.path, _MAX_BOUND_NS))
         # Like Reading(...), at half the cost.
         return _new(Reading, (fabric_at + ahead + round(rest + rate * ahead), int(bound) + 2))
 
@@ -120,8 +120,8 @@ class Clock:
         whole = int(found.offset_ns)
         rest = found.offset_ns - whole + found.drift * away
         bound = found.bound_ns + found.growth * abs(away) + found.wander * away * away
-        if not (bound <= _MOST_BOUND_NS and abs(rest) < _MOST_BOUND_NS):
-            raise Unsynced("%s: %s: the bound is beyond %g ns" % (self.path, clock, _MOST_BOUND_NS))
+        if not (bound <= _MAX_BOUND_NS and abs(rest) < _MAX_BOUND_NS):
+            raise Unsynced("%s: %s: the bound is beyond %g ns" % (self.path, clock, _MAX_BOUND_NS))
         return Reading(stamp_ns + whole + round(rest), int(bound) + 2)
 
     def state(self) -> str:
@@ -147,7 +147,7 @@ class Clock:
 
     def close(self) -> None:
         """Close the page. Later calls raise ValueError."""
-        self._words.release()
+        self._quads.release()
 
     def __enter__(self) -> Clock:
         return self
@@ -170,8 +170,8 @@ class Clock:
             if not stat_module.S_ISREG(file.st_mode):
                 raise PageUnusable("not a regular file")
             host = _page.check_head(os.pread(fd, _page.HEAD.size, 0), file.st_size)
-            words = memoryview(mmap.mmap(fd, _page.PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)).cast("Q")
-            copied = _copy_of(words)
+            quads = memoryview(mmap.mmap(fd, _page.PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)).cast("Q")
+            copied = _copy_of(quads)
             model = None if copied is None else _page.read_model(*copied)
             tables = None if copied is None or model is None else _page.read_tables(copied[0], model)
             if model is None or tables is None:
@@ -184,13 +184,13 @@ class Clock:
             os.close(fd)
         # The old mapping stays until its last reader drops it, so no thread finds it closed during a read.
         self._model, self._hot, self._tables = model, model.hot, (model.sequence, tables)
-        self._words, self.host = words, host
+        self._quads, self.host = quads, host
         self._file = (file.st_dev, file.st_ino)
 
     def _load(self) -> Model:
         """Read the model again. Raises PageUnusable if no complete copy can be read."""
         for _ in range(_TRIES):
-            copied = _copy_of(self._words, _page.MODEL_BYTES)
+            copied = _copy_of(self._quads, _page.MODEL_BYTES)
             if copied is None:
                 break
             model = _page.read_model(*copied)
@@ -201,7 +201,7 @@ class Clock:
 
     def _current(self) -> Model:
         model = self._model
-        return model if model.sequence == self._words[_SEQUENCE] else self._load()
+        return model if model.sequence == self._quads[_SEQUENCE] else self._load()
 
     def _load_tables(self) -> tuple[Model, Tables]:
         model = self._current()
@@ -209,7 +209,7 @@ class Clock:
         if sequence == model.sequence:
             return model, tables
         for _ in range(_TRIES):
-            copied = _copy_of(self._words)
+            copied = _copy_of(self._quads)
             if copied is None:
                 break
             fresh = _page.read_model(*copied)
@@ -232,13 +232,13 @@ class Clock:
             self._hot = hot
         _, _, fabric_at, rest, rate, bound, growth, wander, _ = hot
         bound += (growth + wander * abs(ahead)) * abs(ahead)
-        if not bound <= _MOST_BOUND_NS:
-            raise Unsynced("%s: the bound has grown beyond %g ns" % (self.path, _MOST_BOUND_NS))
+        if not bound <= _MAX_BOUND_NS:
+            raise Unsynced("%s: the bound has grown beyond %g ns" % (self.path, _MAX_BOUND_NS))
         return Reading(fabric_at + ahead + round(rest + rate * ahead), int(bound) + 2)
 
     def _state(self, model: Model, ahead_ns: int) -> int:
         self._reopen_if_late(model)
-        if model.state == UNSYNCED or ahead_ns >= model.expires_ns or ahead_ns < -_LOOK_EVERY_NS:
+        if model.state == UNSYNCED or ahead_ns >= model.expires_ns or ahead_ns < -_REOPEN_EVERY_NS:
             return UNSYNCED
         return HOLDOVER if model.state == SYNCED and ahead_ns >= model.holdover_ns else model.state
 
@@ -246,7 +246,7 @@ class Clock:
         """If the writer is late, open another file at the path, at most once a second."""
         raw_ns = _raw_ns(_RAW)
         late = model.retired or raw_ns - model.raw_at_ns >= model.reopen_ns
-        if not late or raw_ns - self._looked_ns < _LOOK_EVERY_NS:
+        if not late or raw_ns - self._looked_ns < _REOPEN_EVERY_NS:
             return
         self._looked_ns = raw_ns
         try:
@@ -265,17 +265,17 @@ class Clock:
         return "%s: UNSYNCED: no clock of this host is measured" % self.path
 
 
-def _copy_of(words: memoryview, size: int = _page.COPY_BYTES) -> tuple[bytes, int] | None:
+def _copy_of(quads: memoryview, size: int = _page.COPY_BYTES) -> tuple[bytes, int] | None:
     """Return the first `size` bytes of a complete copy and its sequence; None if the writer is always in
     between.
 
     The checksum detects an incomplete copy even if the processor reorders reads.
     """
     for _ in range(_TRIES):
-        sequence = words[_SEQUENCE]
+        sequence = quads[_SEQUENCE]
         start = (_page.COPY_AT + (sequence & 1) * _page.COPY_BYTES) // 8
-        data = words[start : start + size // 8].tobytes()
-        if words[_SEQUENCE] == sequence:
+        data = quads[start : start + size // 8].tobytes()
+        if quads[_SEQUENCE] == sequence:
             return data, sequence
     return None
 

@@ -202,26 +202,26 @@ class FlowEndpoint:
         self.refused += self._reporter.lines()
         called = 0
         for line in self._control.lines():
-            words = line.split(" ")
-            if words[0] == "ERROR":
+            fields = line.split(" ")
+            if fields[0] == "ERROR":
                 self.refused.append(line[:LINE_BYTES])
                 continue
             if (
-                len(words) not in (4, 5)
-                or words[0] not in ("MOVE", "PACE")
-                or not (_number(words[1]) and _number(words[3]))
+                len(fields) not in (4, 5)
+                or fields[0] not in ("MOVE", "PACE")
+                or not (_number(fields[1]) and _number(fields[3]))
             ):
                 self._control.send("ERROR expected MOVE or PACE, id, key and value, not %s" % line[:80])
                 continue
-            named = self._flows.get(words[2])
+            named = self._flows.get(fields[2])
             if named is None:
-                self._control.send("FAILED %s no such flow here" % words[1])
+                self._control.send("FAILED %s no such flow here" % fields[1])
                 continue
-            if words[0] == "MOVE" and not 0 < int(words[3]) < 65536:
-                self._control.send("FAILED %s source port %s: expected 1 to 65535" % (words[1], words[3]))
+            if fields[0] == "MOVE" and not 0 < int(fields[3]) < 65536:
+                self._control.send("FAILED %s source port %s: expected 1 to 65535" % (fields[1], fields[3]))
                 continue
             called += 1
-            named._execute(words[0], int(words[1]), int(words[3]))
+            named._execute(fields[0], int(fields[1]), int(fields[3]))
         del self.refused[:-16]
         return called
 

@@ -55,8 +55,8 @@ class ClockAlerts:
         """Raise, hold or end the alert for a complete window."""
         book = self._book
         unsynced = sorted(window.unsynced)
-        percent = 100 * len(unsynced) / window.count if window.count else 0.0
-        alert = next((a for a in book.open.values() if a.kind == "CLOCKS"), None)
+        percent = 100 * len(unsynced) / max(window.count, 1)
+        alert = book.find("CLOCKS", book.shard)
         end_ns = record["window_end_ns"]
         if not unsynced or percent < book.thresholds["alert_clocks_percent"]:
             self._unsynced_from_ns = None

@@ -129,6 +129,10 @@ class LinkHealthAlerts:
                 self._raise_death(subject)
             return
         alert.hold(subject)
+        self._update(alert, subject, record)
+
+    def _update(self, alert: OpenAlert, subject: str, record: Record) -> None:
+        """Publish an active alert again if it became worse, or has new evidence of a death."""
         severity = self._severity(alert.kind, record)
         is_worse = severity == "CRITICAL" and alert.severity != "CRITICAL"
         is_new_death = record["state"] == "DOWN" and record["evaluated_ns"] > alert.updated_ns
@@ -251,20 +255,9 @@ class LinkHealthAlerts:
         alert = min(active, key=lambda a: (a.raised_ns, a.alert_id), default=None)
         records = [self.health[cable] for cable in dead]
         if alert is None:
-            new = OpenAlert(
-                kind="LINK_DOWN",
-                subject=node,
-                severity="CRITICAL",
-                raised_ns=min(r["since_ns"] for r in records),
-                updated_ns=max(r["evaluated_ns"] for r in records),
-                text="",
-                links=[link for r in records for link in r["links"]],
-                nics=_nics_of(records),
-                grouped=list(dead),
-                evidence=[_evidence(r) for r in records],
-                members=set(dead),
+            book.raise_alert(
+                _switch_alert(node, dead, records), lambda a: self._switch_text(node, len(dead), a.raised_ns)
             )
-            book.raise_alert(new, lambda a: self._switch_text(node, len(dead), a.raised_ns))
         else:
             covered = {s for a in book.open.values() for s in a.covers()}
             for cable in dead:
@@ -279,6 +272,22 @@ class LinkHealthAlerts:
         cables = self._cables_of(node)
         count = f"{dead} of its {cables}" if cables >= dead else f"{dead} of its"
         return f"{node}: {count} cables are down since {clock_text(since_ns)}"
+
+
+def _switch_alert(node: str, dead: list[str], records: list[Record]) -> OpenAlert:
+    return OpenAlert(
+        kind="LINK_DOWN",
+        subject=node,
+        severity="CRITICAL",
+        raised_ns=min(r["since_ns"] for r in records),
+        updated_ns=max(r["evaluated_ns"] for r in records),
+        text="",
+        links=[link for r in records for link in r["links"]],
+        nics=_nics_of(records),
+        grouped=list(dead),
+        evidence=[_evidence(r) for r in records],
+        members=set(dead),
+    )
 
 
 def nodes_of(subject: str) -> set[str]:

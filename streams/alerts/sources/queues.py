@@ -67,18 +67,25 @@ class QueueAlerts:
 
         It is a cable of the same switch that died just before, or a NIC that holds all traffic back.
         """
-        near = {end.rpartition(":")[0] for end in window["link"].split(">")}
-        is_storm = window["kind"] == "PAUSE_STORM"
         for alert in sorted(self._book.open.values(), key=lambda a: (a.raised_ns, a.alert_id)):
-            if alert.kind in DEATHS.values() and alert.members:
-                after_ns = window["opened_ns"] - alert.raised_ns
-                nodes = {node for name in alert.covers() for node in nodes_of(name)}
-                if -EARLY_NS <= after_ns <= BEHIND_NS and near & nodes:
-                    return alert
-            shares_links = window["link"] in alert.links or alert.subject in window["links"]
-            if is_storm and alert.kind == "CONTENTION" and shares_links:
+            if _follows_death(window, alert) or _is_same_storm(window, alert):
                 return alert
         return None
+
+
+def _follows_death(window: Record, alert: OpenAlert) -> bool:
+    """Return whether a queue formed just after a death at one of its switches."""
+    if alert.kind not in DEATHS.values() or not alert.members:
+        return False
+    near = {end.rpartition(":")[0] for end in window["link"].split(">")}
+    nodes = {node for name in alert.covers() for node in nodes_of(name)}
+    return -EARLY_NS <= window["opened_ns"] - alert.raised_ns <= BEHIND_NS and bool(near & nodes)
+
+
+def _is_same_storm(window: Record, alert: OpenAlert) -> bool:
+    """Return whether a queue belongs to the pause storm of an active alert."""
+    shares_links = window["link"] in alert.links or alert.subject in window["links"]
+    return window["kind"] == "PAUSE_STORM" and alert.kind == "CONTENTION" and shares_links
 
 
 def _new_alert(window: Record) -> OpenAlert:

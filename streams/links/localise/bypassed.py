@@ -42,6 +42,22 @@ def localise_bypassed(evidence: Evidence, now_ns: int) -> list[Fault]:
         return []
     in_use = evidence.in_use(now_ns - STALE_NS)
     at_nics = set(evidence.egress.tolist()) | set(evidence.ingress.tolist())
+    empty = _empty_links(evidence, in_use, at_nics, now_ns)
+    suspects = [link for link, paths in empty.items() if len(paths) >= FEW_PATHS and not evidence.down[link]]
+    if not suspects:
+        return []
+    chance = _Chance(evidence, in_use, at_nics, empty)
+    faults = []
+    for link in suspects:
+        paths = np.array(sorted(empty[link]), np.intp)
+        ends = [len(np.unique(side)) for side in evidence.rows[paths, :2].T]
+        if min(ends) >= FEW_ENDS and chance.of(link) < MAX_CHANCE:
+            faults.append(_fault(evidence, link, paths))
+    return faults
+
+
+def _empty_links(evidence: Evidence, in_use: Bools, at_nics: set[int], now_ns: int) -> dict[int, set[int]]:
+    """Return link to the paths that departed from it, for unused links; forget old departures."""
     empty: dict[int, set[int]] = {}
     for link, departures in list(evidence.departures.items()):
         is_old = now_ns - departures.newest_ns > DEPARTED_KEPT_NS
@@ -49,15 +65,7 @@ def localise_bypassed(evidence: Evidence, now_ns: int) -> list[Fault]:
             del evidence.departures[link]
         elif not in_use[link]:
             empty[link] = _departed(evidence, departures, at_nics, now_ns - STALE_NS)
-    suspects = [link for link, paths in empty.items() if len(paths) >= FEW_PATHS and not evidence.down[link]]
-    chance = _Chance(evidence, in_use, at_nics, empty) if suspects else None
-    faults = []
-    for link in suspects:
-        paths = np.array(sorted(empty[link]), np.intp)
-        ends = [len(np.unique(side)) for side in evidence.rows[paths, :2].T]
-        if chance is not None and min(ends) >= FEW_ENDS and chance.of(link) < MAX_CHANCE:
-            faults.append(_fault(evidence, link, paths))
-    return faults
+    return empty
 
 
 def _fault(evidence: Evidence, link: int, paths: NDArray[np.intp]) -> Fault:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from zlib import crc32
 
 import pytest
-from tests.streams.contention.test_windows import queue
 
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import EPOCH_NS, Simulation
@@ -36,6 +35,7 @@ from streams.links.health import ShardHealth
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.route_table import RouteTable
 from tests.streams.alerts.test_shard_alerts import RULE, T0, slow
+from tests.streams.contention.test_detector import queue
 
 MS: Final = 1_000_000
 S: Final = 1_000_000_000
@@ -242,7 +242,7 @@ def at_once() -> Alerts:
     return merged(out)
 
 
-def test_the_hour_has_alerts_of_every_kind_each_raised_once_and_most_cleared() -> None:
+def test_the_hour_has_alerts_of_every_kind_each_raised_once() -> None:
     kinds: dict[str, set[str]] = {}
     states: dict[str, list[str]] = {}
     for (alert_id, _), record in sorted(at_once().items()):
@@ -260,7 +260,7 @@ def test_the_hour_has_alerts_of_every_kind_each_raised_once_and_most_cleared() -
     assert "absolute delays are not to be trusted" in unsynced["text"]
 
 
-def test_link_health_is_the_same_however_often_its_worker_looks_at_the_time() -> None:
+def test_link_health_does_not_depend_on_the_frequency_of_evaluation() -> None:
     log = hour()
     evidence, paths = log.of(LINKS), log.of(PATHS)
     told = [(m.key, m.value) for m in log.of(LINK_HEALTH)]
@@ -280,7 +280,7 @@ def test_followed_live_in_whatever_pieces_the_hour_gives_the_same_alerts(seed: i
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_workers_that_die_at_any_time_tell_the_same_alerts(seed: int) -> None:
+def test_workers_that_die_at_any_time_raise_the_same_alerts(seed: int) -> None:
     """Each takes over what its predecessor published, the last of which may be lost, and reads again only
     what `read_from` says."""
     rng, messages = random.Random(seed), hour().messages

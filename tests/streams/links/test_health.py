@@ -188,7 +188,7 @@ def test_it_is_up_again_once_paths_cross_it_and_stay_alive() -> None:
     assert it.last(cable)["seq"] == 2
 
 
-def test_links_that_die_together_are_told_apart() -> None:
+def test_links_that_die_together_are_distinguished() -> None:
     fleet = Fleet.of(256, seed=5)
     it = Watched(fleet, 5)
     it.run(WARM)
@@ -284,7 +284,7 @@ def test_a_spine_that_some_paths_still_cross_is_not_dead(seed: int) -> None:
     )
 
 
-def test_a_carrier_speaks_first_and_at_once_both_ways() -> None:
+def test_a_carrier_counts_first_and_at_once_up_and_down() -> None:
     it = small()
     it.run(WARM)
     it.probes.down[[it.link("h1", "leaf1"), it.link("leaf1", "h1")]] = True
@@ -304,7 +304,7 @@ def test_a_carrier_speaks_first_and_at_once_both_ways() -> None:
 
 
 @pytest.mark.parametrize("confess", [True, False])
-def test_a_starved_host_is_no_alarm_whether_it_says_so_or_not(confess: bool) -> None:
+def test_a_host_short_of_cpu_raises_nothing_whether_it_reports_so_or_not(confess: bool) -> None:
     it = small()
     it.probes.confess = confess
     it.run(WARM)
@@ -316,7 +316,7 @@ def test_a_starved_host_is_no_alarm_whether_it_says_so_or_not(confess: bool) -> 
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_host_that_is_starved_again_and_again_has_no_lossy_cable(seed: int) -> None:
+def test_a_host_that_is_often_short_of_cpu_has_no_lossy_cable(seed: int) -> None:
     it = small(seed)
     it.probes.confess = True
     it.run(WARM)
@@ -329,7 +329,7 @@ def test_a_host_that_is_starved_again_and_again_has_no_lossy_cable(seed: int) ->
 
 
 @pytest.mark.parametrize("after_ms", [0, 40, 120])
-def test_what_was_lost_while_a_host_came_late_is_never_counted_however_old_it_is(after_ms: int) -> None:
+def test_losses_of_a_late_host_never_count_at_any_age(after_ms: int) -> None:
     it = small()
     it.run(WARM + S)
     evidence = it.health.evidence
@@ -429,7 +429,7 @@ def test_a_lossy_cable_of_a_host_names_the_host_beside_it() -> None:
     assert it.said("DOWN") == set()
 
 
-def test_what_began_a_moment_ago_is_not_thinned_by_the_time_before() -> None:
+def test_a_new_loss_rate_is_not_diluted_by_the_time_before() -> None:
     took_ns = []
     for host in range(1, 9):
         it = small(host, rate_hz=200.0)
@@ -467,7 +467,7 @@ def flap(it: Watched, link: int, times: int) -> None:
         it.run(450 * MS)
 
 
-def test_a_link_that_flaps_is_said_so_and_counted() -> None:
+def test_a_link_that_flaps_is_flapping_and_its_flaps_are_counted() -> None:
     it = small()
     it.run(WARM)
     cable = it.cable("leaf2", "spine3")
@@ -518,7 +518,7 @@ def test_flaps_are_counted_once_whenever_the_worker_dies_and_how_much_it_reads_a
     assert record["seq"] == 12
 
 
-def test_without_known_paths_only_nics_are_judged() -> None:
+def test_without_known_paths_only_nics_are_evaluated() -> None:
     it = small()
     it.probes.book.forward = it.probes.book.reverse = lambda nic, peer, path: ()  # type: ignore[method-assign]
     it.run(WARM)
@@ -566,7 +566,7 @@ def lead(it: Watched, spine: str, into: str | None) -> dict[tuple[str, str, int]
     return before
 
 
-def test_a_switch_that_all_are_led_around_is_down_until_they_come_back() -> None:
+def test_a_bypassed_switch_is_down_until_paths_return() -> None:
     it = small()
     it.run(WARM)
     before = lead(it, "spine2", None)
@@ -582,7 +582,7 @@ def test_a_switch_that_all_are_led_around_is_down_until_they_come_back() -> None
     assert {it.state(cable) for cable in cables} == {"UP"}
 
 
-def test_what_is_led_around_is_told_as_soon_as_the_new_ways_are_known() -> None:
+def test_a_bypass_is_found_as_soon_as_the_new_routes_are_known() -> None:
     """Paths that live are told of once a second: it must not wait for that."""
     it = small()
     it.run(WARM)
@@ -614,7 +614,7 @@ def test_links_that_get_other_names_are_not_down(names: str) -> None:
 
 
 @pytest.mark.parametrize(("spines", "seed"), [(24, 1), (24, 2), (8, 3)])
-def test_flows_that_are_hashed_anew_leave_no_sound_link_dead(spines: int, seed: int) -> None:
+def test_flows_that_are_hashed_again_leave_no_living_link_dead(spines: int, seed: int) -> None:
     """One spine goes, and every flow takes another way: of the few paths over each link, all leave some."""
     fleet = Fleet(Shape(hosts=32, hosts_per_rack=4, spines=spines), seed)
     it = Watched(fleet, seed, peers=7, rate_hz=200.0)
@@ -634,7 +634,7 @@ def test_flows_that_are_hashed_anew_leave_no_sound_link_dead(spines: int, seed: 
         assert it.said("DOWN") == gone, "and with paths enough it is told"
 
 
-def test_a_switch_that_was_taken_away_is_forgotten_after_a_day() -> None:
+def test_a_removed_switch_is_forgotten_after_a_day() -> None:
     it = small()
     it.run(WARM)
     lead(it, "spine2", None)
@@ -682,7 +682,7 @@ def test_a_cable_that_is_plugged_elsewhere_is_no_more_and_not_down(lost_ns: int)
     assert not gone & it.health.subjects.keys(), "forgotten, so that no page draws them"
     if lost_ns:
         assert any(
-            "no longer exists: its port is now on leaf1:" in text for text in [r["text"] for _, (_, r) in it.changes if r]
+            "no longer exists: its port is now on leaf1:" in r["text"] for _, (_, r) in it.changes if r
         )
     for links, was in zip((it.probes.book._forward, it.probes.book._reverse), before, strict=True):
         links.update(was)
@@ -694,7 +694,7 @@ def test_a_cable_that_is_plugged_elsewhere_is_no_more_and_not_down(lost_ns: int)
     assert it.state(it.cable("leaf1", "spine1")) == "DOWN"
 
 
-def test_a_path_that_nobody_asks_any_more_does_not_make_the_next_death_look_like_a_share() -> None:
+def test_a_path_without_probes_does_not_make_the_next_death_a_loss_rate() -> None:
     """A flow's way is looked at while the flow takes it: the losses of a death that is over stay behind."""
     it = small()
     link, cable = it.link("spine2", "leaf3"), it.cable("spine2", "leaf3")
@@ -752,7 +752,7 @@ def test_flows_that_come_and_go_leave_nothing_behind(monkeypatch: pytest.MonkeyP
     assert it.said("DOWN") == {it.cable("spine2", "leaf3")}
 
 
-def test_a_link_over_which_answers_were_held_up_must_be_silent_for_longer(
+def test_a_link_with_delayed_answers_must_be_silent_for_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A queue that comes at once holds up all that crosses it for tens of ms: no path lives meanwhile."""
@@ -778,7 +778,7 @@ def test_a_link_over_which_answers_were_held_up_must_be_silent_for_longer(
     assert it.said("DOWN") == {it.cable("spine2", "leaf3")}
 
 
-def test_where_held_answers_storm_in_a_link_beside_them_must_be_silent_for_longer(
+def test_many_delayed_answers_make_every_link_wait_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     it = small()
@@ -810,7 +810,7 @@ def test_where_held_answers_storm_in_a_link_beside_them_must_be_silent_for_longe
     assert it.said("DOWN") == {cable}
 
 
-def test_answers_that_their_peers_were_late_with_make_no_link_patient(
+def test_answers_that_peers_sent_late_make_no_link_wait_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     it = small()
@@ -839,7 +839,7 @@ def test_the_longer_silence_is_a_threshold_and_never_the_shorter_of_the_two() ->
     assert silence(it) == 10 * MS
 
 
-def test_paths_that_are_dealt_anew_take_no_link_down() -> None:
+def test_paths_that_are_hashed_again_take_no_link_down() -> None:
     it = small()
     it.run(WARM)
     lead(it, "spine2", None)
@@ -901,7 +901,7 @@ def test_messages_that_come_late_by_much_blame_no_other_link_where_clocks_are_kn
     assert it.last(cable)["flaps_total"] == 3
 
 
-def test_losses_that_were_taken_back_beyond_the_window_ask_for_no_more_than_usual():
+def test_spurious_losses_from_before_the_window_need_no_more_losses():
     assert losses_needed(6, -3.0, 0.0) == losses_needed(6, 0.0, 0.0) >= 6
     assert losses_needed(6, -40.0, 10.0) >= 6
     assert losses_needed(6, 20.0, 20.0) > 6

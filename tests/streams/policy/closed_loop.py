@@ -167,7 +167,7 @@ class Loop:
 
     def port_over(self, source: int, destination: int, link: str) -> int:
         routes = self.routes.trace((self.fleet.nic_ids[source], self.fleet.nic_ids[destination]), list(PORTS))
-        return next(port for port, way in routes.items() if link in way.links)
+        return next(port for port, route in routes.items() if link in route.links)
 
     def dead_links(self) -> set[str]:
         states = self.run.states
@@ -199,9 +199,9 @@ class Loop:
         self.publish_contention()
         return self.decide() if self.run.ticks % self.every == 0 else []
 
-    def give(self, kind: str, what: Any) -> None:
-        self.inputs.append((kind, what))
-        feed(self.policy, self.live, self.flow_table, kind, what)
+    def give(self, kind: str, value: Any) -> None:
+        self.inputs.append((kind, value))
+        apply_input(self.policy, self.live, self.flow_table, kind, value)
 
     def take_health_changes(self, changes: Any) -> None:
         for subject, record in changes:
@@ -265,13 +265,13 @@ class Loop:
                 del self.windows[link]
 
 
-def feed(policy: Policy, live: Any, flow_table: FlowTable, kind: str, what: Any) -> None:
+def apply_input(policy: Policy, live: Any, flow_table: FlowTable, kind: str, value: Any) -> None:
     if kind == "flows":
-        flow_table.take(what[0], what[1], append_ns=what[2])
+        flow_table.take(value[0], value[1], append_ns=value[2])
     elif kind == "health":
-        policy.take_health(*what)
+        policy.take_health(*value)
     else:
-        policy.take_contention(what)
+        policy.take_contention(value)
 
 
 def health(link: str, state: str, seq: int, at_ns: int, loss: float = 0.0, **more: Any) -> dict[str, Any]:

@@ -35,23 +35,23 @@ def test_no_flow_moves_to_a_dead_path_and_no_limit_is_exceeded(story, obey, max_
     safe = sorted(w.paths)[3]
     w.job[safe] = "llm"
     w.decide()
-    for kind, what in story:
+    for kind, value in story:
         if kind == "pass":
-            w.now_ns += what
+            w.now_ns += value
         elif kind == "rate":
-            w.rate_bps = dict.fromkeys(w.paths, what)
+            w.rate_bps = dict.fromkeys(w.paths, value)
         elif kind in ("OPENED", "CLOSED"):
-            w.window(what, kind, opened_ns=w.now_ns)
+            w.window(value, kind, opened_ns=w.now_ns)
         else:
-            w.health(what, kind)
+            w.health(value, kind)
         for _ in range(3):
             for d in w.decide():
                 assert d["flow_id"] != safe
                 assert d["to_path"] != d["from_path"]
-                way = links_of(*w.ends[d["flow_id"]], d["to_path"] % SPINES)
-                assert not [link for link in way if w.states.get(link) == "DOWN"]
+                route = links_of(*w.ends[d["flow_id"]], d["to_path"] % SPINES)
+                assert not [link for link in route if w.states.get(link) == "DOWN"]
                 if d["action"] == "RESTORE" or d["reason"]["kind"] == "COLLISION":
-                    assert {w.states.get(link, "UP") for link in way} == {"UP"}
+                    assert {w.states.get(link, "UP") for link in route} == {"UP"}
     assert [d["seq"] for d in w.decisions] == list(range(len(w.decisions)))
     assert len({d["decision_id"] for d in w.decisions}) == len(w.decisions)
     allowed = max(1, int(share * 24)) if share else 0

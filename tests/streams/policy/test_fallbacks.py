@@ -76,8 +76,8 @@ def test_many_flows_are_ranked_over_several_cycles():
     world.decide()
     assert 0 < len(world.fallbacks) < len(of_host)
     for _ in range(2):
-        told = {host: len(record["flows"]) for host, record in world.fallbacks.items()}
-        assert told.items() <= of_host.items()
+        published = {host: len(record["flows"]) for host, record in world.fallbacks.items()}
+        assert published.items() <= of_host.items()
         world.decide()
     assert len(rows_of(world)) == 1200
 
@@ -95,7 +95,7 @@ def test_only_flows_that_could_use_a_dying_link_are_ranked_at_once():
     assert not fallbacks_over(world, link)
 
 
-def test_flows_whose_new_routes_use_a_dead_link_are_ranked_at_once():
+def test_flows_with_new_routes_over_a_dead_link_are_ranked_at_once():
     world, link = ranked_world(), "leaf1:u1>spine1:p1"
     world.health(link, "DOWN")
     world.decide()

@@ -102,8 +102,8 @@ def test_suppressed_actions_are_published_again_for_new_readers() -> None:
         log.run_cycles(inputs, 1.0)
         if second == 2:
             log.health("leaf1:u0>spine0:leaf1", "DOWN")
-    told = [
+    published = [
         row["suppressed"] for record in log.cycle_records for row in record["cycles"] if row["suppressed"]
     ]
-    assert 3 <= len(told) <= 5, "once, then every ten seconds"
-    assert {each["cause"] for suppressed in told for each in suppressed} == {"NOT_ALLOWED"}
+    assert 3 <= len(published) <= 5, "once, then every ten seconds"
+    assert {each["cause"] for suppressed in published for each in suppressed} == {"NOT_ALLOWED"}

@@ -26,17 +26,17 @@ def ran(acts: bool, seconds: float, **job: Any) -> AlternatingLoop:
 @pytest.mark.parametrize("ignore_incasts_ms", [0, 3000], ids=["not seen before", "seen before"])
 @pytest.mark.parametrize("job", JOBS, ids=str)
 def test_an_all_to_all_in_steps_is_not_slowed(job: dict[str, Any], ignore_incasts_ms: int) -> None:
-    free, held = ran(False, 15, **job), ran(True, 15, ignore_incasts_ms=ignore_incasts_ms, **job)
-    assert held.wanted, "the receiver is paced at first"
+    free, paced = ran(False, 15, **job), ran(True, 15, ignore_incasts_ms=ignore_incasts_ms, **job)
+    assert paced.wanted, "the receiver is paced at first"
     begun, settled, end = ignore_incasts_ms, ignore_incasts_ms + 3000, 15_000
-    assert held.done(begun, settled) >= free.done(begun, settled) / 1.5
-    assert held.iteration_ms(settled, end) <= 1.1 * free.iteration_ms(settled, end)
+    assert paced.done(begun, settled) >= free.done(begun, settled) / 1.5
+    assert paced.iteration_ms(settled, end) <= 1.1 * free.iteration_ms(settled, end)
 
 
 def test_an_all_to_all_is_not_slowed_for_minutes() -> None:
-    free, held = ran(False, 15), ran(True, 150)
-    assert held.iteration_ms(3000, 150_000) <= 1.1 * free.iteration_ms(3000, 15_000)
-    slow = [b - a for a, b in zip(held.iterations, held.iterations[1:], strict=False) if a > 3000]
+    free, paced = ran(False, 15), ran(True, 150)
+    assert paced.iteration_ms(3000, 150_000) <= 1.1 * free.iteration_ms(3000, 15_000)
+    slow = [b - a for a, b in zip(paced.iterations, paced.iterations[1:], strict=False) if a > 3000]
     assert max(slow) <= 2 * free.iteration_ms(3000, 15_000)
 
 
@@ -85,8 +85,8 @@ class Receiver:
         self.table.end("h0/0", self.feedback, 28, self.now_ns)
 
 
-def four_at_once(turns: float) -> float:
-    return min(90e6, turns * 4 / 28 * 93e6)
+def four_at_once(oversubscription: float) -> float:
+    return min(90e6, oversubscription * 4 / 28 * 93e6)
 
 
 def test_the_number_of_concurrent_senders_is_kept_for_the_next_incast() -> None:
@@ -110,7 +110,7 @@ def test_a_trial_without_an_earlier_receive_rate_ends_within_about_a_second() ->
 
 
 def test_a_loss_that_no_raise_recovers_is_not_due_to_pacing() -> None:
-    receiver = Receiver(FeedbackTable(), lambda turns: 30e6)
+    receiver = Receiver(FeedbackTable(), lambda oversubscription: 30e6)
     receiver.advance(6)
     assert (receiver.feedback.oversubscription, receiver.feedback.ineffective) == (1, False)
     assert receiver.feedback.before_bps == pytest.approx(30e6)
@@ -119,16 +119,16 @@ def test_a_loss_that_no_raise_recovers_is_not_due_to_pacing() -> None:
 def test_pauses_between_iterations_are_not_a_shortfall() -> None:
     """Iterations of 350 ms with pauses of 50 ms, as reports of 50 ms show them."""
     seen = itertools.cycle([93e6, 93e6, 93e6, 40e6])
-    receiver = Receiver(FeedbackTable(), lambda turns: next(seen), before_bps=85e6)
+    receiver = Receiver(FeedbackTable(), lambda oversubscription: next(seen), before_bps=85e6)
     receiver.advance(10)
     assert (receiver.feedback.oversubscription, receiver.feedback.insufficient) == (1, 0)
 
 
 def test_a_raise_without_effect_is_reverted() -> None:
-    receiver = Receiver(FeedbackTable(), lambda turns: 80e6 if receiver.now_ns > low_ns else 40e6)
+    receiver = Receiver(FeedbackTable(), lambda oversubscription: 80e6 if receiver.now_ns > low_ns else 40e6)
     low_ns = receiver.now_ns + 900 * MS
-    receiver.receive_rate_of = lambda turns: (
-        80e6 if receiver.now_ns > low_ns else 75e6 * min(turns, 1.05) / 1.2
+    receiver.receive_rate_of = lambda oversubscription: (
+        80e6 if receiver.now_ns > low_ns else 75e6 * min(oversubscription, 1.05) / 1.2
     )
     receiver.advance(0.9)
     assert receiver.feedback.oversubscription > 1, "the receive rate looked too low"
@@ -139,7 +139,7 @@ def test_a_raise_without_effect_is_reverted() -> None:
 def test_a_receiver_that_pacing_does_not_help_is_excluded_longer_each_time() -> None:
     table, at_s, waits = FeedbackTable(PacingFeedbackRules()), 0.0, []
     for _ in range(3):
-        receiver = Receiver(table, lambda turns: 90e6, at_s=at_s)
+        receiver = Receiver(table, lambda oversubscription: 90e6, at_s=at_s)
         receiver.advance(12, 5e6)
         assert receiver.feedback.ineffective, "the queue has not changed"
         receiver.end()

@@ -24,17 +24,17 @@ record_strategy = st.tuples(
 @given(st.lists(record_strategy, max_size=12))
 def test_unreported_links_are_healthy_and_all_good_means_no_bad_link(records):
     health = PathHealth(10 * S, 600 * S)
-    for seq, (what, state, others) in enumerate(records):
-        subject = what if what == NIC else cable_id(what)
+    for seq, (value, state, others) in enumerate(records):
+        subject = value if value == NIC else cable_id(value)
         record = (
             None
             if state is None
             else {
                 "seq": seq,
                 "state": state,
-                "links": [] if what == NIC else [what],
+                "links": [] if value == NIC else [value],
                 "candidates": others,
-                "kind": "NIC" if what == NIC else "LINK",
+                "kind": "NIC" if value == NIC else "LINK",
                 "flaps_hour": 0,
                 "loss_rate": 0.1,
                 "since_ns": seq * S,

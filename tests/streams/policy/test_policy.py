@@ -9,7 +9,7 @@ from tests.streams.policy.closed_loop import (
     Loop,
     S,
     advance_until_decided,
-    feed,
+    apply_input,
     open_colliding,
     open_random_flows,
 )
@@ -80,14 +80,14 @@ def test_the_same_inputs_give_the_same_decisions_byte_for_byte() -> None:
     assert {d["reason"]["kind"] for d in loop.decisions} >= {"DOWN", "GREY", "HEALED", "COLLISION"}
     policy, live, flow_table = loop.new_policy()
     again = []
-    for kind, what in loop.inputs:
+    for kind, value in loop.inputs:
         if kind == "decide":
-            live.advance(what)
-            found = policy.decide(what)
+            live.advance(value)
+            found = policy.decide(value)
             again += [
                 (outgoing.topic.name, outgoing.key, codec.encode(outgoing.topic.record, outgoing.record))
                 for outgoing in (*found.decisions, *found.fallbacks)
             ]
         else:
-            feed(policy, live, flow_table, kind, what)
+            apply_input(policy, live, flow_table, kind, value)
     assert again == loop.outgoing

@@ -16,8 +16,8 @@ def test_the_log_reproduces_the_decisions() -> None:
     assert {decision["action"] for decision in made} == {"REROUTE", "RESTORE"}
     log.now_ns += S
     log.run_cycles(inputs)
-    told = sum(len(record["cycles"]) for record in log.cycle_records)
-    assert told == inputs.shards["s0"].number, "every cycle is published within a second"
+    published = sum(len(record["cycles"]) for record in log.cycle_records)
+    assert published == inputs.shards["s0"].number, "every cycle is published within a second"
     assert replayed(log, EPOCH) == made
     for record in log.cycle_records:
         assert codec.decode(codec.encode("PolicyCycles", record), "PolicyCycles") == record

@@ -78,15 +78,15 @@ class Fabric(world.Log):
         return found
 
     def until(self, holds: Any, seconds: float = 30.0) -> None:
-        end_s, told_s = time.monotonic() + seconds, 0.0
+        end_s, reported_s = time.monotonic() + seconds, 0.0
         while not holds():
             assert time.monotonic() < end_s, f"not within {seconds} s"
-            if time.monotonic() - told_s > 0.5:
-                told_s = time.monotonic()
+            if time.monotonic() - reported_s > 0.5:
+                reported_s = time.monotonic()
                 self.report()
             self.producer.poll(0.02)
 
-    def told(self) -> list[dict[str, Any]]:
+    def cycle_records(self) -> list[dict[str, Any]]:
         return [record for _, record in self.log.read(POLICY_CYCLES.name)]
 
 
@@ -105,13 +105,13 @@ def test_flows_leave_a_dead_link_across_a_worker_kill_and_the_replay_agrees(
     first = Service("streams", {"bootstrap": bootstrap, **SETTINGS}, tmp_path)
     try:
         first.wait_ready()
-        fabric.until(lambda: any(record["movable"] == world.HOSTS for record in fabric.told()))
+        fabric.until(lambda: any(record["movable"] == world.HOSTS for record in fabric.cycle_records()))
         hit = fabric.over(DEAD)
         fabric.health(DEAD, "DOWN")
         fabric.until(lambda: len(fabric.decided()) >= len(hit))
         assert {decision["flow_id"] for decision in fabric.decided()} == hit
         assert not fabric.over(DEAD)
-        fabric.until(lambda: fabric.told()[-1]["at_ns"] > fabric.now_ns)
+        fabric.until(lambda: fabric.cycle_records()[-1]["at_ns"] > fabric.now_ns)
         first.process.send_signal(signal.SIGKILL)
         first.process.wait(10)
     finally:
@@ -121,7 +121,7 @@ def test_flows_leave_a_dead_link_across_a_worker_kill_and_the_replay_agrees(
     try:
         second.wait_ready()
         epoch = fabric.decided()[-1]["epoch"]
-        fabric.until(lambda: any(record["epoch"] > epoch for record in fabric.told()))
+        fabric.until(lambda: any(record["epoch"] > epoch for record in fabric.cycle_records()))
         other = "spine1:leaf2>leaf2:u1"
         hit = fabric.over(other)
         fabric.health(other, "DOWN")
@@ -133,7 +133,7 @@ def test_flows_leave_a_dead_link_across_a_worker_kill_and_the_replay_agrees(
         fabric.put(FLOW_ROUTES, "x", None)
         fabric.producer.produce(FLOW_ROUTES.name, b"nonsense", "x")
         fabric.until(lambda: any(r["topic"] == FLOW_ROUTES.name for _, r in fabric.log.read(REJECTS.name)))
-        fabric.until(lambda: fabric.told()[-1]["at_ns"] > fabric.now_ns)
+        fabric.until(lambda: fabric.cycle_records()[-1]["at_ns"] > fabric.now_ns)
     finally:
         second.stop()
     others = [each for _, record in fabric.log.read(FALLBACKS.name) for each in record["flows"]]
@@ -142,7 +142,7 @@ def test_flows_leave_a_dead_link_across_a_worker_kill_and_the_replay_agrees(
     )
     found = CliRunner().invoke(app, ["replay", "decisions", "--log", bootstrap, "--from", "5m", "--json"])
     assert found.exit_code == 0, found.output
-    said = json.loads(found.output)
-    assert said["differences"] == []
-    assert said["published"] == len(said["decisions"]) == len(fabric.decided())
-    assert said["epochs"] == 2
+    replayed = json.loads(found.output)
+    assert replayed["differences"] == []
+    assert replayed["published"] == len(replayed["decisions"]) == len(fabric.decided())
+    assert replayed["epochs"] == 2

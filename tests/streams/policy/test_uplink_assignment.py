@@ -40,7 +40,7 @@ def test_no_two_nics_share_a_link_while_there_are_enough(data, count):
     assert all(requests[nic].reachable[link] == 8 for nic, link in found.items())
 
 
-def test_an_uplink_is_where_most_flows_are_and_stays():
+def test_an_uplink_with_the_largest_number_of_flows_stays():
     assignment = UplinkAssignment(lambda link: int(LINE))
     reach = dict.fromkeys(("u0", "u1", "u2"), 4)
     requests = {"a": request({"u1": 3, "u0": 1}, reach), "b": request({"u1": 2, "u2": 2}, reach)}

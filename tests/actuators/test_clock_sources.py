@@ -1,4 +1,4 @@
-"""Reading this machine's clocks: brackets, PTP devices as the kernel answers them, test clocks."""
+"""Reading this machine's clocks: brackets, PTP devices with simulated ioctls, test clocks."""
 
 import errno
 import fcntl
@@ -52,7 +52,7 @@ def test_shortest_bracket_is_taken_and_its_half_is_the_error():
 
 @pytest.fixture
 def ptp(tmp_path, monkeypatch):
-    """A /dev/ptp0 whose ioctls are answered here: 37 s ahead of the system clock, read in 400 ns."""
+    """A /dev/ptp0 with simulated ioctls: 37 s ahead of the system clock, read in 400 ns."""
     device = tmp_path / "ptp0"
     device.write_bytes(b"")
     state = {"extended": True, "error": None, "asked": []}
@@ -112,7 +112,7 @@ def test_sources_cross_system_ptp_and_test_clocks(ptp):
     made.close()
 
 
-def test_ptp_clock_that_cannot_be_read_is_named_once_and_the_rest_goes_on(ptp, tmp_path):
+def test_an_unreadable_ptp_clock_is_reported_and_others_continue(ptp, tmp_path):
     device, state = ptp
     made = Sources({}, device.parent)
     state["error"] = errno.EBUSY
@@ -134,7 +134,7 @@ def test_reading_across_a_step_of_the_system_clock_is_dropped():
     assert through(before, CrossTimestamp(3000, 40_000, 40.0), 51_000, 7, 100.0) is None
 
 
-def test_system_clock_crosses_the_raw_clock_within_its_bracket():
+def test_the_system_clock_is_read_within_its_bracket():
     one = cross_timestamp_system()
     assert 0 < one.half_ns < 100_000
     assert abs(one.clock_ns - time.time_ns()) < S

@@ -1,4 +1,4 @@
-"""Lines between clocks: fits, joins and growing bounds, against what is exact."""
+"""Clock models: fits, slews and growing bounds, against exact values."""
 
 import math
 import random
@@ -47,7 +47,7 @@ def test_relation_is_right_within_its_error(rate_ppb, noise_ns, seed, at_s):
     assert abs(found.rate_ppb - rate_ppb) <= 5 * found.rate_sigma_ppb + noise_ns / 1.5 + 2
 
 
-def test_relation_is_not_carried_far_beyond_what_was_read():
+def test_relation_is_not_extrapolated_far():
     made = cross_timestamps(10_000.0)
     first, last = START + AHEAD, made.last.clock_ns
     assert made.at_clock(first - 300_000_000) is None
@@ -58,7 +58,7 @@ def test_relation_is_not_carried_far_beyond_what_was_read():
 
 
 @pytest.mark.parametrize("step_ns", [-10 * S, -50_000, 50_000, 10_000_000])
-def test_step_begins_a_new_stretch(step_ns):
+def test_a_step_begins_a_new_segment(step_ns):
     made = cross_timestamps(5_000.0, n=40, step=(20, step_ns))
     before = START + 10 * 200_000_000 + AHEAD
     assert made.at_clock(before) is None or step_ns < 0
@@ -66,8 +66,8 @@ def test_step_begins_a_new_stretch(step_ns):
     assert abs(newest.rate_ppb - 5_000.0) < 10
 
 
-def test_small_changes_of_rate_are_no_step():
-    """What NTP does in its ordinary course."""
+def test_small_rate_changes_are_no_step():
+    """The ordinary rate changes of NTP."""
     made = CrossTimestamps()
     raw, clock = START, AHEAD
     for i in range(50):
@@ -76,7 +76,7 @@ def test_small_changes_of_rate_are_no_step():
         clock += 200_000_000 + round(0.2 * 500.0 * (i % 3))
 
 
-def test_crossing_that_is_not_newer_is_left_out():
+def test_a_cross_timestamp_that_is_not_newer_is_dropped():
     made = cross_timestamps(0.0)
     assert not made.add(CrossTimestamp(START, 0, 1.0))
     assert made.last.raw_ns > START
@@ -103,7 +103,7 @@ lines = st.builds(
 
 
 @given(lines, lines, st.integers(0, 5 * S), st.floats(0.05, 10), st.floats(0.1, 500), st.floats(1, 1e6))
-def test_join_begins_where_the_last_line_is_and_ends_on_the_new_one(one, other, later, slew_s, ppm, step_ns):
+def test_slew_begins_at_the_last_model_and_ends_on_the_new_one(one, other, later, slew_s, ppm, step_ns):
     last, _ = slew(None, one, START, slew_s, ppm, step_ns)
     at = START + later
     slewed, stepped = slew(last, other, at, slew_s, ppm, step_ns)
@@ -128,7 +128,7 @@ def test_join_begins_where_the_last_line_is_and_ends_on_the_new_one(one, other, 
 
 
 @given(lines, st.integers(0, 100 * S), st.integers(0, 100 * S))
-def test_line_told_from_a_later_moment_is_the_same(model, later, after):
+def test_a_rebased_model_is_the_same(model, later, after):
     moved = model.rebased_to(START + later)
     moment = START + later + after
     one, other = model.fabric_ns(moment), moved.fabric_ns(moment)
@@ -136,7 +136,7 @@ def test_line_told_from_a_later_moment_is_the_same(model, later, after):
     assert moved.bound_at(moment) == pytest.approx(model.bound_at(moment), rel=1e-9, abs=1e-6)
 
 
-def test_carried_line_is_the_product_of_both():
+def test_the_model_on_the_raw_clock_is_the_product_of_both():
     made = cross_timestamps(200_000.0)
     clock_ns = made.last.clock_ns - S
     relation = made.at_clock(clock_ns)
@@ -151,7 +151,7 @@ def test_carried_line_is_the_product_of_both():
     assert model.growth_ppb >= 3.3 * 3.0
 
 
-def test_joined_without_a_slew_is_its_line():
+def test_a_slewed_model_without_slew_is_its_model():
     model = RawClockModel(START, AHEAD, 5.0, 10.0, 1.0, 0.0)
     slewed = SlewedModel(model)
     assert slewed.remaining_ns(START + S) == 0

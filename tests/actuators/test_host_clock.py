@@ -1,4 +1,4 @@
-"""A host's page over time: right within its bound, monotone, and honest about what is not known."""
+"""A host's page over time: right within its bound, monotone, and UNSYNCED if the time is unknown."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def assert_row_right(host, row, name, away_ns=0):
 
 
 def assert_never_back(host):
-    """The lines of one page after another, read where one takes over from the other, never run back."""
+    """The models of successive pages, read where one replaces the other, never run backwards."""
     for before, after in zip(host.contents, host.contents[1:], strict=False):
         if UNSYNCED in (before.state, after.state) or after.steps != before.steps:
             continue
@@ -54,7 +54,7 @@ def test_ptp_clock_is_related_to_the_raw_clock_by_reading_both(sim):
     assert (content.state, content.source) == (SYNCED, "ptp0")
     assert 500 < assert_right(host, content) < 900
     assert_row_right(host, content.clocks["ptp0"], "ptp0")
-    assert content.clocks["ptp0"].bound_ns == pytest.approx(100.0)  # a stamp of its own needs no bracket
+    assert content.clocks["ptp0"].bound_ns == pytest.approx(100.0)  # its own stamp needs no bracket
     assert_row_right(host, content.clocks["system"], "system")  # not published: by way of the raw clock
 
 
@@ -69,7 +69,7 @@ def test_ptp_clock_that_counts_from_its_power_on_keeps_an_honest_bound(sim):
     assert_row_right(host, content.clocks["ptp0"], "ptp0")
 
 
-def test_best_clock_of_the_host_leads_and_one_that_is_hardly_better_does_not_take_over(sim):
+def test_the_best_clock_is_the_source_and_a_slightly_better_one_does_not_replace_it(sim):
     host = sim.Host()
     host.others = {"ptp0": sim.Clock(1e6, 10.0), "ptp1": sim.Clock(2e6, 20.0)}
     host.published = ["ptp0", "ptp1"]
@@ -84,8 +84,8 @@ def test_best_clock_of_the_host_leads_and_one_that_is_hardly_better_does_not_tak
     assert_never_back(host)
 
 
-def test_new_windows_are_joined_without_running_back(sim):
-    """Windows that disagree by 80 ns each time: slewed, and what is left stands in the bound."""
+def test_new_windows_are_slewed_without_running_backwards(sim):
+    """Windows that disagree by 80 ns each time are slewed, and the remaining slew is in the bound."""
     host = sim.Host()
     host.error_ns = lambda name, window: 40.0 if window % 2 else -40.0
     host.run(5)
@@ -93,12 +93,12 @@ def test_new_windows_are_joined_without_running_back(sim):
         assert_right(host, host.step())
     assert_never_back(host)
     rates = {round(content.slewed.slew_ppb) for content in host.contents[30:]}
-    assert max(map(abs, rates)) <= 200  # 80 ns and some in half a second
+    assert max(map(abs, rates)) <= 200  # slightly more than 80 ns in half a second
     assert host.contents[-1].steps == 0
 
 
-def test_step_of_the_system_clock_moves_nothing(sim):
-    """CLOCK_REALTIME set 3 s back: fabric time goes on, and stamps of both sides are told apart."""
+def test_step_of_the_system_clock_does_not_move_fabric_time(sim):
+    """CLOCK_REALTIME set 3 s back: fabric time continues, and stamps of both sides are distinguished."""
     host = sim.Host()
     host.run(6)
     host.system.steps.append((host.now_ns + 1, -3 * sim.S))
@@ -122,7 +122,7 @@ def test_step_of_the_system_clock_moves_nothing(sim):
     assert_never_back(host)
 
 
-def test_step_seen_by_a_host_that_never_was_synced_waits_until_records_are_surely_newer(sim):
+def test_after_a_step_an_unsynced_host_waits_for_newer_records(sim):
     host = sim.Host()
     host.solving = False
     host.run(3)
@@ -136,8 +136,8 @@ def test_step_seen_by_a_host_that_never_was_synced_waits_until_records_are_surel
     assert_right(host, content)
 
 
-def test_sudden_slew_of_the_system_clock_by_ntp_moves_nothing(sim):
-    """500 ppm from one moment on: a line on CLOCK_REALTIME would be 1 ms off two seconds later."""
+def test_ntp_slew_of_the_system_clock_does_not_move_fabric_time(sim):
+    """500 ppm from one moment on: a model on CLOCK_REALTIME would be 1 ms off two seconds later."""
     host = sim.Host()
     host.run(6)
     host.system.rates.append((host.now_ns + 50_000_000, 500_000.0))
@@ -149,7 +149,7 @@ def test_sudden_slew_of_the_system_clock_by_ntp_moves_nothing(sim):
             assert_row_right(host, content.clocks["system"], "system")
 
 
-def test_without_records_it_goes_into_holdover_and_then_gives_up(sim):
+def test_without_records_it_enters_holdover_then_unsynced(sim):
     host = sim.Host(holdover_after_s=5.0, expires_s=20.0)
     host.run(6)
     host.solving = False
@@ -169,7 +169,7 @@ def test_without_records_it_goes_into_holdover_and_then_gives_up(sim):
     assert_right(host, content)
 
 
-def test_what_the_page_says_of_its_own_end_is_what_a_living_writer_would_say(sim):
+def test_the_pages_expiry_equals_that_of_a_living_writer(sim):
     host = sim.Host(holdover_after_s=5.0, expires_s=20.0)
     content = host.run(6)
     measured = host.raw.reading((content.window * sim.S) + sim.S // 2)
@@ -178,7 +178,7 @@ def test_what_the_page_says_of_its_own_end_is_what_a_living_writer_would_say(sim
 
 
 def test_bound_covers_an_oscillator_that_wanders_through_holdover(sim):
-    """60 s carried on while the rate walks away: inside the bound to the end."""
+    """60 s of extrapolation while the rate wanders: inside the bound to the end."""
     host = sim.Host(wander_ppb_per_sqrt_s=3.0, expires_s=80.0)
     host.run(6)
     host.solving = False
@@ -189,16 +189,16 @@ def test_bound_covers_an_oscillator_that_wanders_through_holdover(sim):
     assert content.state == HOLDOVER
 
 
-def test_solver_in_holdover_is_holdover_at_once(sim):
+def test_holdover_of_the_clock_stage_is_holdover_at_once(sim):
     host = sim.Host()
     host.run(6)
     host.states["system"] = {"state": "HOLDOVER", "bound_ns": 3_000.0}
     content = host.run(2)
     assert content.state == HOLDOVER
-    assert assert_right(host, content) < 1_000  # our own line is no worse than theirs
+    assert assert_right(host, content) < 1_000  # our own model is no worse than theirs
 
 
-def test_clock_that_is_only_held_is_better_than_none(sim):
+def test_a_clock_in_holdover_is_better_than_none(sim):
     host = sim.Host()
     host.states["system"] = {"state": "HOLDOVER", "bound_ns": 3_000.0}
     content = host.run(6)
@@ -206,7 +206,7 @@ def test_clock_that_is_only_held_is_better_than_none(sim):
     assert assert_right(host, content) > 3_000
 
 
-def test_liar_is_not_believed_nor_what_it_said_before(sim):
+def test_a_falseticker_and_its_earlier_records_are_not_used(sim):
     host = sim.Host()
     host.run(6)
     host.states["system"] = {"event": "FALSETICKER"}
@@ -215,7 +215,7 @@ def test_liar_is_not_believed_nor_what_it_said_before(sim):
     assert content.clocks["system"].state == UNSYNCED
 
 
-def test_liar_is_replaced_by_another_clock_of_the_host(sim):
+def test_a_falseticker_is_replaced_by_another_clock_of_the_host(sim):
     host = sim.Host()
     host.others = {"ptp0": sim.Clock(1e6, 10.0), "ptp1": sim.Clock(2e6, 20.0)}
     host.published = ["ptp0", "ptp1"]
@@ -229,7 +229,7 @@ def test_liar_is_replaced_by_another_clock_of_the_host(sim):
     assert_right(host, content)
 
 
-def test_timeline_that_moved_far_is_followed_by_a_step_that_is_counted(sim):
+def test_a_large_jump_of_the_timeline_is_a_counted_step(sim):
     host = sim.Host()
     host.run(6)
     host.error_ns = lambda name, window: 5e6
@@ -239,7 +239,7 @@ def test_timeline_that_moved_far_is_followed_by_a_step_that_is_counted(sim):
     assert host.fabric_error_ns(content) == pytest.approx(5e6, abs=300)
 
 
-def test_move_below_the_limit_is_slewed_at_the_greatest_rate(sim):
+def test_a_jump_below_the_limit_is_slewed_at_the_maximum_rate(sim):
     """60 us at 50 ppm take 1.2 s, and are in the bound until then."""
     host = sim.Host()
     host.run(6)
@@ -256,7 +256,7 @@ def test_move_below_the_limit_is_slewed_at_the_greatest_rate(sim):
     assert_never_back(host)
 
 
-def test_restarted_writer_goes_on_where_the_last_one_was(sim):
+def test_a_restarted_writer_continues_from_the_last_model(sim):
     host = sim.Host()
     host.error_ns = lambda name, window: 30.0 if window % 2 else -30.0
     before = host.run(6.4)
@@ -275,7 +275,7 @@ def test_restarted_writer_goes_on_where_the_last_one_was(sim):
     assert_never_back(host)
 
 
-def test_restart_long_after_finds_nothing_to_go_on_with(sim):
+def test_a_late_restart_finds_no_valid_model(sim):
     host = sim.Host()
     before = host.run(6)
     host.clock = HostClock("h1", host.clock.parameters, unpack(pack(before)))
@@ -284,7 +284,7 @@ def test_restart_long_after_finds_nothing_to_go_on_with(sim):
     assert host.step().state == UNSYNCED
 
 
-def test_nics_of_the_host_are_named_by_their_clock(sim):
+def test_nics_of_the_host_map_to_their_clock(sim):
     host = sim.Host()
     nic = {"shard": "fabric", "clock": "h1/system"}
     host.clock.take_nic("h1/eth0", nic)
@@ -296,7 +296,7 @@ def test_nics_of_the_host_are_named_by_their_clock(sim):
     content = host.run(4)
     assert content.nics == {"eth0": "system", "eth1": "ptp0"}
     assert host.clock.shards == {"fabric", "pod2"}
-    assert content.clocks["ptp0"].state == UNSYNCED  # stamps, but nobody measured it yet
+    assert content.clocks["ptp0"].state == UNSYNCED  # it timestamps a NIC but is not measured yet
     assert "eth3" in host.clock.clocks
 
 
@@ -313,7 +313,7 @@ def test_records_of_other_hosts_and_old_windows_change_nothing(sim):
 
 
 def test_clock_of_another_domain_than_the_pages_is_not_converted(sim):
-    """Times of two domains cannot be compared, so one page gives one of them alone."""
+    """Times of two domains cannot be compared, so one page has only one of them."""
     host = sim.Host()
     host.others = {"ptp0": sim.Clock(1e6, 10.0), "ptp1": sim.Clock(2e6, 20.0)}
     host.published = ["ptp0"]

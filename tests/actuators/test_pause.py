@@ -1,4 +1,4 @@
-"""Stopping all action: the order, who answers it, what is undone, and how people go on."""
+"""Stopping all actions: the order, the confirmations, the reverted actions, and the resumption."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def decision(flow_id, to_path, **fields):
 
 @pytest.fixture
 def fleet(tmp_path, start_act, log):
-    """A simulated fleet that owns its flows, its actuator, and what lets it run on until something is so."""
+    """A simulated fleet with its flow endpoint, its actuator, and a function that runs it until a
+    condition holds.
+    """
     run = Simulation(SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0), topics=())
     hosts = run.fleet.node_ids[: run.fleet.shape.hosts]
     log.put(CONFIG.name, "*", config(allowed_actions=list(live_config.ACTIONS)))
@@ -70,7 +72,7 @@ def fleet(tmp_path, start_act, log):
     owner.close()
 
 
-def test_the_simulated_fleet_moves_and_paces_its_flows_as_it_is_told(fleet, log, read):
+def test_the_simulated_fleet_carries_out_moves_and_paces(fleet, log, read):
     run, _, until, owner = fleet
     flow, other, *_ = run.flows()
     before = flow.port
@@ -93,7 +95,7 @@ def test_the_simulated_fleet_moves_and_paces_its_flows_as_it_is_told(fleet, log,
     assert {each["outcome"] for each in reports} == {"APPLIED", "NO_FLOW"}
 
 
-def test_hold_stops_all_action_with_revert_undoes_it_and_resume_goes_on(fleet, log, read):
+def test_pause_stops_actions_with_revert_undoes_them_and_resume_continues(fleet, log, read):
     run, _, until, _ = fleet
     flow = run.flows()[0]
     before, host = flow.port, flow.flow_id.split("/")[0]
@@ -135,7 +137,7 @@ def test_an_actuator_that_does_not_answer_is_named(fleet, log, read):
     assert len(found.missing) == 1
 
 
-def test_an_emergency_stop_goes_to_hosts_with_a_mode_of_their_own_and_remembers_it():
+def test_an_emergency_stop_reaches_hosts_with_their_own_mode_and_saves_it():
     records = {
         "*": config(),
         "h1": config("h1"),
@@ -155,8 +157,8 @@ def test_an_emergency_stop_goes_to_hosts_with_a_mode_of_their_own_and_remembers_
         live_config.resumed({"*": {**live_config.PLAIN, **config()}})
 
 
-def test_an_emergency_stop_can_be_written_whatever_version_a_record_claims():
-    """Also the limits that follow from it fit into a report."""
+def test_an_emergency_stop_can_be_written_over_any_version():
+    """The limits that follow from it must fit into a report as well."""
     for version in (MAX_VERSION, 2**63 - 1):
         claimed = live_config.held({}, revert=False, now_ns=0)[0] | {"version": version}
         records = live_config.held({"*": claimed}, revert=True, now_ns=0)
@@ -165,7 +167,7 @@ def test_an_emergency_stop_can_be_written_whatever_version_a_record_claims():
         assert Limits.of({"*": found | {"version": version}, "h1": found}, "h1").version < 2**62
 
 
-def test_what_actuators_say_in_parts_and_those_that_ended():
+def test_actuator_states_in_parts_and_of_ended_actuators():
     def state(at_ns, mode, part=0, parts=1, ending=False, host="h1", version=2, reverting=0):
         row = {
             "host": host,
@@ -243,7 +245,7 @@ def test_limits_on_the_command_line():
         live_config.changed(None, "h1", ["max_moved_share=0.5"])
 
 
-def test_a_config_that_would_allow_everything_is_told_and_one_that_did_before_is_not():
+def test_a_config_without_limits_is_reported_unless_it_had_none_before():
     wide = live_config.changed(None, "*", ["mode=ACT", "max_actions_per_s=5000", "max_moved_share=1"])
     assert len(live_config.too_wide(wide)) == 2
     assert not live_config.too_wide(live_config.changed(wide, "*", ["protected_jobs=a"]), wide)
@@ -251,7 +253,7 @@ def test_a_config_that_would_allow_everything_is_told_and_one_that_did_before_is
     assert live_config.too_wide(every)
 
 
-def test_a_file_says_all_that_is_set(tmp_path):
+def test_a_file_gives_all_settings(tmp_path):
     record = live_config.changed(None, "*", ["mode=ACT", "protected_jobs=a", "contention_min_kb=20"])
     after = live_config.from_file(record, "*", {"mode": "OBSERVE", "allowed_actions": ["REROUTE"]})
     assert live_config.differences(record, after) == [
@@ -262,7 +264,7 @@ def test_a_file_says_all_that_is_set(tmp_path):
     ]
 
 
-def test_up_begins_to_act_where_nothing_is_said_yet_and_leaves_what_people_said(log):
+def test_up_sets_act_only_without_an_existing_config(log):
     live_config.begin_acting(log.bootstrap, whole=True)
     records = LiveRecords(log.bootstrap).records
     limits = Limits.of(records, "h1")

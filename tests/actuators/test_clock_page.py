@@ -1,4 +1,4 @@
-"""The page's file: who may write and read it, what a former writer left, what another puts in its place."""
+"""The page's file: permissions, the page of a former writer, and replaced files."""
 
 import os
 import stat
@@ -40,7 +40,7 @@ CONTENT = Content(
 )
 
 
-def test_what_is_packed_reads_back():
+def test_packed_content_reads_back():
     assert unpack(pack(CONTENT)) == CONTENT
     assert unpack(pack(replace(CONTENT, retired=True))).retired
     assert unpack(pack(Content())).state == UNSYNCED
@@ -49,7 +49,7 @@ def test_what_is_packed_reads_back():
     assert unpack(bytes(spoilt)) is None
 
 
-def test_clocks_and_nics_beyond_the_page_are_left_out_and_the_rest_stands():
+def test_clocks_and_nics_beyond_capacity_are_left_out():
     clocks = {f"ptp{number}": ROW for number in range(CLOCKS + 5)}
     nics = {f"eth{number}": "ptp1" for number in range(NICS + 9)} | {"gone": "ptp36"}
     data = pack(replace(CONTENT, clocks={"c" * 64: ROW, **clocks}, nics={"n" * 60: "ptp0", **nics}))
@@ -60,7 +60,7 @@ def test_clocks_and_nics_beyond_the_page_are_left_out_and_the_rest_stands():
 
 
 @pytest.mark.parametrize(("readable", "mode"), [("owner", 0o600), ("group", 0o640), ("all", 0o644)])
-def test_others_read_only_by_setting(tmp_path, readable, mode):
+def test_only_the_setting_lets_others_read(tmp_path, readable, mode):
     path = tmp_path / "run" / "clock"
     before = os.umask(0o077)
     try:
@@ -73,7 +73,7 @@ def test_others_read_only_by_setting(tmp_path, readable, mode):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_next_writer_goes_on_with_the_file_of_the_last(tmp_path):
+def test_the_next_writer_continues_the_file(tmp_path):
     path = tmp_path / "clock"
     first = PageFile(path, "h1")
     assert first.last is None
@@ -140,7 +140,7 @@ def test_write_that_is_late_changes_nothing(tmp_path):
     again.close()
 
 
-def test_page_that_was_removed_is_missed(tmp_path):
+def test_a_removed_page_is_noticed(tmp_path):
     page = PageFile(tmp_path / "clock", "h1")
     assert page.in_place()
     (tmp_path / "clock").unlink()
@@ -177,7 +177,7 @@ def test_writer_refuses_what_does_not_fit(tmp_path):
         os.close(fd)
 
 
-def test_crossing_holds_the_clock_between_two_readings():
+def test_a_cross_timestamp_brackets_the_clock():
     import time
 
     before, clock, after = cross(time.CLOCK_MONOTONIC_RAW)

@@ -1,4 +1,4 @@
-"""Tenants' shares by the kernel: HTB and filters at hosts of a real fabric, in namespaces of their own."""
+"""Tenants' shares by the kernel: HTB and filters at hosts of a testbed fabric, in network namespaces."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def inside() -> Callable[..., Any]:
 
 
 def at_host(fabric: Fabric, work: Callable[[IPRoute], Any]) -> Any:
-    """Do something in the namespace of h1."""
+    """Call `work` in the namespace of h1."""
 
     def opened() -> Any:
         with IPRoute() as ip:
@@ -46,7 +46,7 @@ def on_fabric(work: Callable[[IPRoute], Any], **settings: Any) -> Any:
 
 
 def seen(ip: IPRoute) -> list[tuple[Any, ...]]:
-    """Everything that queues or sorts packets at eth1."""
+    """All qdiscs, classes and filters at eth1."""
     index = ip.link_lookup(ifname="eth1")[0]
     return [
         (found.get_attr("TCA_KIND"), found["handle"], found["parent"])
@@ -62,7 +62,7 @@ def test_shares_are_applied_once_changed_live_read_back_and_removed_without_trac
         shares = {"gold": Share(5_000_000), "silver": Share(0, 4_000_000)}
         assert kernel.apply(shares, {GOLD: "gold", OTHER: "silver"}) == 7
         assert kernel.apply(shares, {GOLD: "gold", OTHER: "silver"}) == 0
-        again = HtbQdisc(ip, "eth1", LINE)  # a service that was started anew finds what is there
+        again = HtbQdisc(ip, "eth1", LINE)  # a restarted service finds the present state
         assert again.apply(shares, {GOLD: "gold", OTHER: "silver"}) == 0
         there = again.read()
         assert sorted(there.classes.values()) == [
@@ -84,7 +84,7 @@ def test_shares_are_applied_once_changed_live_read_back_and_removed_without_trac
     inside(lambda: on_fabric(body))
 
 
-def test_a_guarantee_holds_beside_a_greedy_tenant_that_nobody_paces(inside) -> None:
+def test_a_guarantee_holds_beside_a_greedy_unpaced_tenant(inside) -> None:
     def body() -> tuple[float, float, float]:
         with Testbed(FabricSettings(**SHAPE)) as testbed:
             here, there = (testbed.fabric.nic(host).address for host in ("h1", "h2"))
@@ -122,7 +122,7 @@ def test_a_guarantee_holds_beside_a_greedy_tenant_that_nobody_paces(inside) -> N
     assert 0.7 * 4_000_000 < capped < 1.1 * 4_000_000
 
 
-def test_what_is_no_share_is_refused_in_one_line_and_changes_nothing(inside) -> None:
+def test_invalid_shares_are_refused_in_one_line_and_change_nothing(inside) -> None:
     def body(ip: IPRoute) -> None:
         before = seen(ip)
         kernel = HtbQdisc(ip, "eth1", LINE)
@@ -141,7 +141,7 @@ def test_what_is_no_share_is_refused_in_one_line_and_changes_nothing(inside) -> 
     inside(lambda: on_fabric(body))
 
 
-def test_a_nic_whose_root_is_somebody_elses_is_left_alone(inside) -> None:
+def test_a_nic_with_a_foreign_root_stays_untouched(inside) -> None:
     def body(ip: IPRoute) -> None:
         before = seen(ip)
         kernel = HtbQdisc(ip, "eth1", LINE)

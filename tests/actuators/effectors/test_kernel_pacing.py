@@ -1,4 +1,4 @@
-"""Flows that nobody owns, paced by the kernel: the hand as a process, a real log, a host of a real fabric."""
+"""Kernel pacing of flows without endpoints: the actuator process, a real log, a host of a testbed fabric."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def inside() -> Callable[..., Any]:
 
 
 def at_nic(testbed: Testbed) -> list[tuple[str, int]]:
-    """Kind and handle of all that queues at h1's NIC, in the kernel's order."""
+    """Kind and handle of all qdiscs at h1's NIC, in the kernel's order."""
 
     def look() -> list[tuple[str, int]]:
         with IPRoute() as ip:
@@ -51,7 +51,7 @@ def at_nic(testbed: Testbed) -> list[tuple[str, int]]:
 
 
 class Told:
-    """What the hand reports, and what it is told."""
+    """The reports of the actuator, and the records for it."""
 
     def __init__(self, log: Any, testbed: Testbed) -> None:
         self.log, self.testbed = log, testbed
@@ -104,7 +104,7 @@ class Told:
         )
 
     def decide(self, action: str, rate_bps: int | None, lasts_s: float = 60.0) -> dict[str, Any]:
-        """Decide, and return the report."""
+        """Publish a decision and return its report."""
         seq, now_ns = next(self._seq), time.time_ns()
         self.log.put(
             DECISIONS.name,
@@ -140,7 +140,7 @@ class Told:
         return found[0]
 
     def paced(self, sport: int, dport: int, rate_bps: int = PACE) -> dict[str, Any]:
-        """Tell of the flow and pace it, until the hand knows it."""
+        """Report the flow and pace it, once the actuator knows it."""
         end_s = time.monotonic() + 20
         while True:
             self.flows(sport, dport)
@@ -155,7 +155,7 @@ class Told:
 
 @contextmanager
 def running(log: Any, start_act: Any, **settings: Any) -> Iterator[tuple[Testbed, Any, Told]]:
-    """A fabric and the hand of its first host, whose NIC the kernel may pace at."""
+    """A fabric and the actuator of its first host, with a NIC that the kernel may pace."""
     with Testbed(FabricSettings(**{**SHAPE, **settings})) as testbed:
         log.put(
             CONFIG.name,
@@ -184,7 +184,7 @@ def running(log: Any, start_act: Any, **settings: Any) -> Iterator[tuple[Testbed
             act.end(signal.SIGKILL)
 
 
-def test_a_flow_that_nobody_owns_is_paced_found_again_after_a_kill_and_let_go_without_trace(
+def test_a_flow_without_endpoint_is_paced_adopted_after_a_crash_and_released(
     inside, log, start_act, wait_for
 ) -> None:
     def body() -> tuple[float, float, dict[str, Any]]:
@@ -199,7 +199,7 @@ def test_a_flow_that_nobody_owns_is_paced_found_again_after_a_kill_and_let_go_wi
                 return testbed.truth.links()[link].sent_bytes, time.monotonic()
 
             def sent_bps() -> float:
-                """Over twice a second's worth of bytes, after a burst that waited already."""
+                """Over bytes of two seconds, after a burst that was waiting."""
                 first = sent()[0]
                 wait_for(lambda: sent()[0] - first > PACE / 16)
                 begin, begin_s = sent()
@@ -236,9 +236,7 @@ def test_a_flow_that_nobody_owns_is_paced_found_again_after_a_kill_and_let_go_wi
     assert again_bps == pytest.approx(2 * PACE, rel=0.1)
 
 
-def test_what_a_killed_hand_left_is_removed_where_nothing_is_held_any_more(
-    inside, log, start_act, wait_for
-) -> None:
+def test_leftovers_of_a_crash_are_removed_once_no_lease_is_in_force(inside, log, start_act, wait_for) -> None:
     def body() -> None:
         with running(log, start_act, host_rate_bps=0) as (testbed, act, told):
             before = at_nic(testbed)
@@ -253,7 +251,7 @@ def test_what_a_killed_hand_left_is_removed_where_nothing_is_held_any_more(
     inside(body)
 
 
-def test_a_flow_that_ends_leaves_nothing_behind(inside, log, start_act, wait_for) -> None:
+def test_an_ended_flow_leaves_no_class(inside, log, start_act, wait_for) -> None:
     def body() -> None:
         with running(log, start_act, host_rate_bps=0) as (testbed, act, told):
             before = at_nic(testbed)
@@ -265,9 +263,7 @@ def test_a_flow_that_ends_leaves_nothing_behind(inside, log, start_act, wait_for
     inside(body)
 
 
-def test_a_nic_with_somebody_elses_queueing_is_left_alone_and_the_report_says_so(
-    inside, log, start_act
-) -> None:
+def test_a_nic_with_a_foreign_qdisc_stays_untouched_and_is_reported(inside, log, start_act) -> None:
     def body() -> dict[str, Any]:
         with running(log, start_act, host_rate_bps=LINE) as (testbed, act, told):
             before = at_nic(testbed)

@@ -1,4 +1,6 @@
-"""The hand as a process, with a real log and owners on the control socket: once and told, whatever breaks."""
+"""The flow actuator as a process, with a real log and endpoints: each decision is applied and reported
+once.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def told(reports, decision_id):
     return [each for each in reports if each["decision_id"] == decision_id]
 
 
-def test_decisions_are_carried_out_and_told_and_offsets_are_kept(log, read, start_act, own, decide):
+def test_decisions_are_applied_and_reported_and_offsets_committed(log, read, start_act, own, decide):
     log.put(CONFIG.name, "*", config())
     act = start_act("h1", "h2")
     one, two = own("h1", sock_7=50_000), own("h2", "UDP_SPORT", sock_8=51_000)
@@ -81,7 +83,7 @@ def test_decisions_are_carried_out_and_told_and_offsets_are_kept(log, read, star
     assert read(REJECTS.name).until(len)[0]["reader"] == "actuator"
     code, text = act.end()
     assert code == 0, text
-    act.start()  # a next process goes on after what is done
+    act.start()  # the next process continues after the last completed decision
     again = decide(to_path=50_002)
     reports = actions.until(lambda found: told(found, again))
     assert len(reports) == 4
@@ -90,13 +92,11 @@ def test_decisions_are_carried_out_and_told_and_offsets_are_kept(log, read, star
     assert {row["host"]: row["mode"] for row in states[0]["hosts"]} == {"h1": "ACT", "h2": "ACT"}
 
 
-def test_a_kill_between_applying_and_the_answer_leads_to_one_report(
-    log, read, start_act, own, decide, wait_for
-):
+def test_a_kill_between_command_and_answer_gives_one_report(log, read, start_act, own, decide, wait_for):
     log.put(CONFIG.name, "*", config())
     act = start_act("h1", answer_ms=10_000)
     owner = own("h1", sock_7=50_000)
-    owner.silent = True  # it does what it is told, and nobody hears of it
+    owner.silent = True  # it carries out commands without an answer
     moved = decide()
     wait_for(lambda: owner.moves)
     act.end(signal.SIGKILL)
@@ -111,9 +111,7 @@ def test_a_kill_between_applying_and_the_answer_leads_to_one_report(
     assert owner.moves == [(KEY, 50_001), (KEY, 50_002)]
 
 
-def test_a_kill_between_applying_and_reporting_leads_to_one_report(
-    log, read, start_act, own, decide, wait_for
-):
+def test_a_kill_between_applying_and_reporting_gives_one_report(log, read, start_act, own, decide, wait_for):
     log.put(CONFIG.name, "*", config())
     act = start_act("h1", answer_ms=10_000)
     owner = own("h1", sock_7=50_000)
@@ -133,7 +131,7 @@ def test_a_kill_between_applying_and_reporting_leads_to_one_report(
     assert owner.moves == [(KEY, 50_001), (KEY, 50_002)]
 
 
-def test_two_policy_workers_duplicates_and_what_comes_out_of_order(log, read, start_act, own, decide):
+def test_two_policy_workers_duplicates_and_reordered_decisions(log, read, start_act, own, decide):
     log.put(CONFIG.name, "*", config())
     start_act("h1")
     owner = own("h1", sock_7=50_000, sock_8=51_000)
@@ -162,7 +160,7 @@ def test_two_policy_workers_duplicates_and_what_comes_out_of_order(log, read, st
     assert owner.moves == [(KEY, 50_001), (KEY, 50_002)]
 
 
-def test_a_rate_ends_in_time_while_the_log_is_stopped(log, read, start_act, own, decide, wait_for):
+def test_a_lease_ends_in_time_while_the_log_is_stopped(log, read, start_act, own, decide, wait_for):
     log.put(CONFIG.name, "*", config())
     start_act("h1")
     owner = own("h1", sock_7=50_000)
@@ -175,7 +173,7 @@ def test_a_rate_ends_in_time_while_the_log_is_stopped(log, read, start_act, own,
     assert [each["outcome"] for each in told(reports, held)] == ["APPLIED", "ENDED"]
 
 
-def test_at_its_end_it_lets_go_of_the_rates_that_it_set(log, read, start_act, own, decide, wait_for):
+def test_on_exit_the_actuator_ends_its_leases(log, read, start_act, own, decide, wait_for):
     log.put(CONFIG.name, "*", config())
     act = start_act("h1")
     owner = own("h1", sock_7=50_000)
@@ -189,7 +187,7 @@ def test_at_its_end_it_lets_go_of_the_rates_that_it_set(log, read, start_act, ow
     assert [each["outcome"] for each in told(reports, held)] == ["APPLIED", "REVERTED"]
 
 
-def test_an_owner_that_never_answers_holds_up_no_other(log, read, start_act, own, decide):
+def test_an_endpoint_that_never_answers_delays_no_other(log, read, start_act, own, decide):
     log.put(CONFIG.name, "*", config())
     start_act("h1")
     slow, quick = own("h1", sock_7=50_000), own("h1", sock_8=51_000)
@@ -202,7 +200,7 @@ def test_an_owner_that_never_answers_holds_up_no_other(log, read, start_act, own
     assert quick.moves == [("sock:8", 51_001)]
 
 
-def test_lines_that_make_no_sense_are_answered_and_harm_nobody(log, start_act, own, decide, read, wait_for):
+def test_invalid_lines_are_answered_and_have_no_effect(log, start_act, own, decide, read, wait_for):
     log.put(CONFIG.name, "*", config())
     start_act("h1")
     odd, sound = own("h1", sock_6=52_000), own("h1", sock_7=50_000)
@@ -223,7 +221,7 @@ def test_lines_that_make_no_sense_are_answered_and_harm_nobody(log, start_act, o
     assert sound.moves == [(KEY, 50_001)]
 
 
-def test_partitions_are_those_that_kafkas_clients_choose():
+def test_partitions_equal_those_of_kafka_clients():
     from aiokafka.partitioner import murmur2 as theirs
 
     for key in ("", "a", "ab", "abc", "h1", "leaf-12.rack3", "é"):
@@ -231,7 +229,7 @@ def test_partitions_are_those_that_kafkas_clients_choose():
     assert partition_of("h1", 1) == 0
 
 
-def test_offsets_are_committed_once_all_before_is_done():
+def test_an_offset_is_committed_once_all_earlier_messages_are_done():
     offsets = Offsets()
     assert offsets.to_commit() is None
     for offset in (5, 6, 8):
@@ -246,7 +244,7 @@ def test_offsets_are_committed_once_all_before_is_done():
 
 
 def test_a_former_schema_of_the_config_is_read(log):
-    """Records that older versions wrote have no order to revert, and nothing is undone by them."""
+    """Records of older versions have no order to revert, and revert nothing."""
     from schemas.limits import Limits
 
     record = codec.decode(codec.encode(CONFIG.record, config()), CONFIG.record)

@@ -1,4 +1,6 @@
-"""Reflexes: which links are dead by a host's own probes, which flows move and where to; that it is heard."""
+"""Local repair: dead links by a host's own probes, the flows that move and their new paths, and the
+reports.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def fallbacks(flow_id=FLOW, at=50_000, links=("up", "s1"), others=((50_001, ("up
     }
 
 
-def test_losses_of_several_paths_make_a_link_dead_and_one_that_lives_exonerates_its_links():
+def test_losses_on_several_paths_make_a_link_dead_and_a_living_path_exonerates_its_links():
     links = DeadLinks()
     links.take(word(path(["up", "s1"], 1, 20, 5), path(["up", "s1"], 1, 30, 4), path(["up", "s2"], 0, 2)), 0)
     assert links.dead == frozenset(), "two losses may be chance"
@@ -74,13 +76,13 @@ def test_losses_of_several_paths_make_a_link_dead_and_one_that_lives_exonerates_
     assert links.dead == frozenset(), "it answers again"
 
 
-def test_losses_before_the_last_sign_of_life_are_none():
+def test_losses_before_the_last_answer_do_not_count():
     links = DeadLinks()
     links.take(word(path(["s1"], 3, 300, 200), path(["s1"], 0, 100)), 0)
     assert links.dead == frozenset()
 
 
-def test_probers_of_one_host_are_put_together_and_silent_ones_know_nothing():
+def test_reports_of_a_hosts_probers_are_merged_and_old_ones_ignored():
     links = DeadLinks()
     links.take(word(path(["s1"], 2, 50, 2)), 0)
     links.take(word(path(["s1"], 2, 50, 2), nic="h1/eth2"), 0)
@@ -95,7 +97,7 @@ def due(repair, dead, now_ms, at=50_000, fence=(-1, -1)):
     return [each.to_path for each in found]
 
 
-def test_it_waits_for_a_decision_and_takes_the_first_path_that_lives():
+def test_it_waits_for_a_decision_then_takes_the_first_living_path():
     repair = LocalRepair(30 * MS)
     others = ((50_001, ("up", "s1")), (50_002, ()), (50_003, ("up", "s3")), (50_004, ("up", "s4")))
     repair.take_fallbacks(fallbacks(others=others))
@@ -108,7 +110,7 @@ def test_it_waits_for_a_decision_and_takes_the_first_path_that_lives():
     assert due(repair, {"s1", "s3"}, 400, at=50_004) == []
 
 
-def test_a_decision_goes_before():
+def test_a_decision_takes_precedence():
     repair = LocalRepair(30 * MS)
     repair.take_fallbacks(fallbacks())
     due(repair, {"s1"}, 0)
@@ -117,9 +119,10 @@ def test_a_decision_goes_before():
     assert due(repair, {"s1"}, 64, fence=(1, 4)) == [50_001]
 
 
-def test_a_flow_that_can_go_nowhere_waits_for_news_and_keeps_nobody_busy():
-    """Looked at again and again without a pause, by a process that goes before all others, it starved the
-    probers, whose losses then made more links look dead."""
+def test_a_flow_without_a_living_fallback_waits_for_new_reports():
+    """Checked without a pause, by a process with a higher priority, it starved the probers, and their
+    losses made more links look dead.
+    """
     repair = LocalRepair(30 * MS)
     repair.take_fallbacks(fallbacks())
     assert due(repair, {"up"}, 0) == []
@@ -132,7 +135,7 @@ def test_a_flow_that_can_go_nowhere_waits_for_news_and_keeps_nobody_busy():
     assert repair.due_ns() > 50 * MS
 
 
-def test_what_is_not_known_moves_nothing():
+def test_unknown_links_or_paths_move_nothing():
     repair = LocalRepair(0)
     repair.take_fallbacks(fallbacks(links=()))
     assert due(repair, {"s1"}, 0) == []
@@ -146,7 +149,7 @@ def test_what_is_not_known_moves_nothing():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_by_truth_flows_leave_the_dead_link_and_none_goes_onto_it(seed):
+def test_flows_leave_the_dead_link_and_none_moves_onto_it(seed):
     rng = random.Random(seed)
     fleet = Fleet.of(64, rate_bps=10**11, fabric_rate_bps=10**11, oversubscription=1.0, seed=seed)
     names = fleet.link_ids
@@ -186,10 +189,12 @@ def test_by_truth_flows_leave_the_dead_link_and_none_goes_onto_it(seed):
 
 def news(peer="h2/eth1", port=9320, lost=0, answered=0, loss_streak=0, age_ms=0.0):
     age_ns = round(age_ms * MS)
-    return PathEvidence(peer, port, lost, answered, 0, 0, loss_streak, age_ns, age_ns, age_ns, age_ns, 10 * MS)
+    return PathEvidence(
+        peer, port, lost, answered, 0, 0, loss_streak, age_ns, age_ns, age_ns, age_ns, 10 * MS
+    )
 
 
-def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
+def test_a_prober_reports_losses_soon_with_the_last_answer_of_their_links():
     book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
     calm = [news(answered=3), news(port=9321, answered=2), news(port=9322, answered=2)]
     assert book.update(calm, 0)["paths"] == [], "nothing gets lost"
@@ -199,9 +204,9 @@ def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
     assert (row["path"], row["loss_streak"], row["answered_age_ns"]) == (9320, 1, 10 * MS)
     assert (row["first_lost_age_ns"], row["links"]) == (4 * MS, ["up", "s1"])
     assert (other["path"], other["answered_age_ns"]) == (9321, 0), "what was answered last across 'up'"
-    book.links_of = lambda peer, port: ["up"]  # traced anew, to where it is dead
-    assert book.update([], 24 * MS) is None
-    more = book.update([news(lost=2, loss_streak=3, age_ms=1), news(port=9322, answered=1)], 30 * MS)
+    book.links_of = lambda peer, port: ["up"]  # traced again, to the dead link
+    assert book.take([], 24 * MS) is None
+    more = book.take([news(lost=2, loss_streak=3, age_ms=1), news(port=9322, answered=1)], 30 * MS)
     row, other = more["paths"]
     assert (row["dead"], row["first_lost_age_ns"], row["last_lost_age_ns"]) == (True, 14 * MS, 1 * MS)
     assert (row["links"], other["path"]) == (["up", "s1"], 9322)
@@ -211,7 +216,7 @@ def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
     assert book.update([news(answered=1)], 1031 * MS)["paths"] == [], "it is still there"
 
 
-def test_what_goes_on_getting_lost_is_told_less_often():
+def test_continuing_losses_are_reported_less_often():
     book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up"])
     told = [ms for ms in range(2000) if book.update([news(lost=1, loss_streak=ms + 1)], ms * MS) is not None]
     assert told[:6] == [0, 5, 15, 35, 75, 115]
@@ -219,7 +224,7 @@ def test_what_goes_on_getting_lost_is_told_less_often():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_word_says_as_much_of_dead_links_as_all_paths_would(seed):
+def test_a_report_gives_the_same_dead_links_as_all_paths(seed):
     rng = random.Random(seed)
     names = [f"l{i}" for i in range(12)]
     ways = {(f"h{i}/eth1", port): rng.sample(names, 4) for i in range(2, 9) for port in (9320, 9321, 9322)}
@@ -253,7 +258,7 @@ def test_a_word_says_as_much_of_dead_links_as_all_paths_would(seed):
         assert links.dead == whole.dead
 
 
-def test_the_word_of_a_dead_nic_with_many_peers_arrives(tmp_path):
+def test_the_report_of_a_dead_nic_with_many_peers_arrives(tmp_path):
     receiver = receive_at(tmp_path / "path-status.sock", 4 << 20)
     names = [f"a-host-with-a-long-name-{number}/mlx5_bond_0" for number in range(6000)]
     book = PathStatusTracker(
@@ -272,9 +277,7 @@ def test_the_word_of_a_dead_nic_with_many_peers_arrives(tmp_path):
     assert "h1:eth1>leaf1:h1" in links.dead
 
 
-def test_a_word_is_heard_and_a_flow_moves_while_the_log_is_stopped(
-    log, read, start_act, own, tmp_path, wait_for
-):
+def test_a_report_moves_a_flow_while_the_log_is_stopped(log, read, start_act, own, tmp_path, wait_for):
     config = {"host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT"}
     log.put(CONFIG.name, "*", config)
     log.put(FALLBACKS.name, "h1", fallbacks())
