@@ -6,9 +6,8 @@ Each block of some 10 ms gives the links with queues, and each second all links 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +17,7 @@ from native.core.columns import Float64s, Int64s
 from native.core.queues import QueueSolver
 from schemas.topics import MAX_ELEMENTS
 from streams.delays.queueing import SUB_SLOTS
-from streams.queues.utilisation import busy_shares
+from streams.queues.utilisation import IdleProbes
 from streams.runtime.route_table import RouteTable
 from streams.runtime.units import NS_PER_S
 
@@ -30,8 +29,6 @@ BLOCK_NS, LONG_BLOCK_NS, MANY_LINKS = 10_000_000, 25_000_000, 1_000
 BLOCK_SLOTS: Final = 5
 """Length of a block; its length with many links, because much of the work is per block; its minimum in slots,
 because later probes also show a block's last slots."""
-USE_NS: Final = 10 * NS_PER_S
-"""ns of probes that give a link's utilisation."""
 GRACE_NS: Final = 150_000_000
 """ns behind the others after which a source is not awaited."""
 GONE_NS: Final = 2 * NS_PER_S
@@ -85,22 +82,6 @@ class _Cells:
     noise_ns: Float64s
 
 
-@dataclass(slots=True)
-class _Busy:
-    """Single and idle probes of a second, by route."""
-
-    second: int
-    singles: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
-    idle: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    def grow(self, routes: int) -> None:
-        """Grow to so many routes."""
-        more = routes - len(self.singles)
-        if more > 0:
-            self.singles = np.concatenate([self.singles, np.zeros(more, np.int64)])
-            self.idle = np.concatenate([self.idle, np.zeros(more, np.int64)])
-
-
 class ShardQueues:
     """The queues of one shard. `rate_of` returns a link's bit/s, 0 if unknown."""
 
@@ -139,8 +120,7 @@ class ShardQueues:
         self._flat: NDArray[np.int64] = np.zeros(0, np.int64)
         self._column: NDArray[np.int64] = np.zeros(0, np.int64)
         self._memory: dict[str, tuple[float, float]] = {}
-        self._busy: deque[_Busy] = deque()
-        self._share: Float64s | None = None
+        self._idle_probes = IdleProbes()
         self._flow_bps: Mapping[str, float] = {}
         self._sum_bytes: Float64s = np.zeros(0)
         self._max_bytes: Float64s = np.zeros(0)
@@ -174,7 +154,7 @@ class ShardQueues:
             self._used = 0
         self._synced = self._synced and record["synced"]
         route = self._routes_of(record, paths)
-        self._count_busy(record, route)
+        self._count_idle(record, route)
         cells = np.asarray(record["cells"], np.int64)
         of = np.repeat(route, cells)
         known = of >= 0
@@ -248,7 +228,7 @@ class ShardQueues:
         self._routes.clear()
         self._senders.clear()
         self._numbers.clear()
-        self._busy.clear()
+        self._idle_probes.clear()
         self._cells.clear()
         self._stale = True
 
@@ -259,20 +239,12 @@ class ShardQueues:
             self._names.append(name)
         return found
 
-    def _count_busy(self, record: Record, route: NDArray[np.int32]) -> None:
-        second = record["complete_ns"] // NS_PER_S
-        if not self._busy or self._busy[-1].second != second:
-            self._busy.append(_Busy(second))
-            while self._busy[0].second <= second - USE_NS // NS_PER_S:
-                self._busy.popleft()
-        busy = self._busy[-1]
+    def _count_idle(self, record: Record, route: NDArray[np.int32]) -> None:
         singles = np.asarray(record["singles"], np.int64)
-        has_singles = (route >= 0) & (singles > 0) & (np.asarray(record["direction"]) != 3)
-        if has_singles.any():
-            idle = np.asarray(record["idle"], np.int64)
-            busy.grow(len(self._routes))
-            np.add.at(busy.singles, route[has_singles], singles[has_singles])
-            np.add.at(busy.idle, route[has_singles], idle[has_singles])
+        idle = np.asarray(record["idle"], np.int64)
+        counts = (route >= 0) & (singles > 0) & (np.asarray(record["direction"]) != 3)
+        second = record["complete_ns"] // NS_PER_S
+        self._idle_probes.add(second, len(self._routes), route[counts], singles[counts], idle[counts])
 
     def _block_ns(self) -> int:
         slot = self._slot_ns * SUB_SLOTS
@@ -436,7 +408,7 @@ class ShardQueues:
             grown = np.zeros(len(self._names), old.dtype)
             grown[: len(old)] = old
             setattr(self, name, grown)
-        self._share = None
+        self._idle_probes.restart()
 
     def _save_state(self) -> None:
         if self._solver is not None and self._next_block % 20 == 0:
@@ -499,7 +471,7 @@ class ShardQueues:
         self._slots_of_second += len(depth)
         if (start_ns + block_ns) // NS_PER_S == start_ns // NS_PER_S:
             return []
-        share, sigma = self._utilisation()
+        share, sigma = self._idle_probes.shares(self._lengths, self._flat, len(self._names))
         rates, groups = self._rates(), self._groups()
         links = []
         for link in np.flatnonzero(self._samples).tolist():
@@ -531,19 +503,6 @@ class ShardQueues:
         self._slots_of_second = 0
         second_ns = start_ns // NS_PER_S * NS_PER_S
         return self._records(second_ns, NS_PER_S, 1, links, cells, solved_ns)
-
-    def _utilisation(self) -> tuple[Float64s, Float64s]:
-        singles, idle = np.zeros(len(self._routes), np.int64), np.zeros(len(self._routes), np.int64)
-        for busy in self._busy:
-            singles[: len(busy.singles)] += busy.singles
-            idle[: len(busy.idle)] += busy.idle
-        used = np.flatnonzero(singles)
-        start = np.concatenate([[0], np.cumsum(self._lengths[used])]).astype(np.int64)
-        hops = self._flat[np.repeat(singles > 0, self._lengths)].astype(np.int32)
-        begin = self._share if self._share is not None and len(self._share) == len(self._names) else None
-        share, sigma = busy_shares(start, hops, singles[used], idle[used], len(self._names), begin)
-        self._share = share
-        return share, sigma
 
     def _records(
         self, start_ns: int, slot_ns: int, slots: int, links: list[Record], cells: _Cells, solved_ns: int
