@@ -358,7 +358,7 @@ def clocks() -> dashboard.Dashboard:
         .override_by_name("holdover", _color_override(ORANGE))
         .override_by_name("unsynced", _color_override(VERMILLION))
     )
-    lanes = (
+    rows = (
         statetimeline.Panel()
         .title("States of the clocks with most trouble")
         .description("Worst state of each interval.")
@@ -381,7 +381,7 @@ def clocks() -> dashboard.Dashboard:
                 )
             ]
         )
-        .with_target(Query(queries.STATE_LANES, series=True))
+        .with_target(Query(queries.STATE_ROWS, series=True))
     )
     events = (
         _table(
@@ -446,7 +446,7 @@ def clocks() -> dashboard.Dashboard:
         .with_panel(spread)
         .with_panel(counted)
         .with_panel(residuals)
-        .with_panel(lanes)
+        .with_panel(rows)
         .with_panel(events)
         .with_panel(suspects)
         .with_panel(
@@ -542,7 +542,7 @@ def fabric() -> dashboard.Dashboard:
         .override_by_name("flapping", _color_override(PURPLE))
         .override_by_name("grey", _color_override(ORANGE))
     )
-    lanes = (
+    rows = (
         statetimeline.Panel()
         .title("Links with most trouble")
         .description("Worst state of each interval.")
@@ -567,7 +567,7 @@ def fabric() -> dashboard.Dashboard:
                 )
             ]
         )
-        .with_target(Query(queries.LINK_LANES, series=True))
+        .with_target(Query(queries.LINK_ROWS, series=True))
     )
     spread = (
         heatmap.Panel()
@@ -640,7 +640,7 @@ def fabric() -> dashboard.Dashboard:
                 (1, VERMILLION),
             )
         )
-        .with_panel(lanes)
+        .with_panel(rows)
         .with_panel(
             _lines(
                 "Flaps", "Times that a link went down, the 20 with most.", queries.FLAP_SERIES, "short", 10
@@ -752,7 +752,7 @@ def actions() -> dashboard.Dashboard:
             _table(
                 "Flows with most decisions",
                 "A flow that comes again and again is worth a look.",
-                queries.MOVED_MOST,
+                queries.MAX_MOVED,
             )
         )
     )

@@ -64,7 +64,7 @@ def run(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
     for decoded in (decode_probe_batch(messages[3], codec.HEADER_BYTES), by_fastavro(messages[3])):
         if not _same(decoded, batches[3]):
             raise RuntimeError("bench codec: a decoder gave other columns than were written")
-    ours, theirs = in_turns(
+    ours, theirs = alternately(
         lambda: [decode_probe_batch(m, codec.body_start(m, "ProbeBatch")) for m in messages],
         lambda: [by_fastavro(m) for m in messages],
         seconds,
@@ -126,7 +126,7 @@ def best(work: Callable[[], object], seconds: float) -> float:
             return shortest
 
 
-def in_turns(
+def alternately(
     first: Callable[[], object], second: Callable[[], object], seconds: float
 ) -> tuple[float, float]:
     """Return the shortest times in s of both, measured in turns, so that both meet the same machine."""

@@ -280,13 +280,13 @@ def _sink_rows_per_second() -> float:
             for kind in ("forward", "reverse", "rtt")
             for level in ("min", "p50", "p99")
         },
-        **{f"{way}_bucket": list(range(48, 48 + len(HISTOGRAM))) for way in tables.DIRECTIONS},
-        **{f"{way}_bucket_count": list(HISTOGRAM) for way in tables.DIRECTIONS},
+        **{f"{route}_bucket": list(range(48, 48 + len(HISTOGRAM))) for route in tables.DIRECTIONS},
+        **{f"{route}_bucket_count": list(HISTOGRAM) for route in tables.DIRECTIONS},
     }
     paths = [
-        {"peer": f"h{peer}/eth0", "path": 33434 + way, **path}
+        {"peer": f"h{peer}/eth0", "path": 33434 + route, **path}
         for peer in range(PEERS)
-        for way in range(PATHS)
+        for route in range(PATHS)
     ]
     record = {
         "nic": "",

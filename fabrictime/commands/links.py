@@ -121,7 +121,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             ("loss", _loss),
             ("paths dead / living", lambda r: f"{r['paths_dead']} / {r['paths_living']}"),
             ("or", lambda r: ", ".join(r["candidates"]) or "-"),
-            ("what", lambda r: r["text"]),
+            ("subject", lambda r: r["text"]),
         ),
         "no link, NIC or host is known to be anything but UP",
     ),
@@ -140,7 +140,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             ("cleared", lambda r: _at(r["cleared_ns"])),
             ("with it", lambda r: str(len(r["grouped"])) if r["grouped"] else "-"),
             ("jobs", lambda r: ", ".join(r["jobs"]) or "-"),
-            ("what", lambda r: r["text"]),
+            ("subject", lambda r: r["text"]),
         ),
         "no alert stands",
     ),
@@ -288,7 +288,7 @@ def draw(board: Board, wanted: Wanted, room: int = SHOWN) -> RenderableType:
     shown = rows if wanted.everything and room == SHOWN else rows[:room]
     table = Table(box=None, pad_edge=False)
     for title, _ in board.kind.columns:
-        table.add_column(title, no_wrap=title not in ("what", "or", "jobs"))
+        table.add_column(title, no_wrap=title not in ("subject", "or", "jobs"))
     for row in shown:
         cells = [Text(cell(row)) for _, cell in board.kind.columns]
         cells[0].stylize(_COLOURS.get(cells[0].plain, ""))

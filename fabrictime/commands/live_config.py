@@ -29,10 +29,10 @@ __all__ = [
     "begin_acting",
     "changed",
     "differences",
-    "held",
     "lines",
     "parse_rule",
     "resumed",
+    "suppressed",
     "too_wide",
     "with_rule",
 ]
@@ -76,8 +76,8 @@ class Line:
     name: str
     value: float
     default: float
-    least: float
-    most: float
+    minimum: float
+    maximum: float
     set_by: str | None
     doc: str
 
@@ -133,11 +133,11 @@ def _set_limit(found: dict[str, Any], name: str, text: str) -> None:
             raise ValueError(f"mode {text!r}: expected one of {', '.join(MODES)}")
         found["mode"], found["paused_mode"] = text, ""
     elif name == "allowed_actions":
-        words = _words(text)
-        for word in words:
-            if word not in ACTIONS:
-                raise ValueError(f"allowed_actions {word!r}: expected some of {', '.join(ACTIONS)}")
-        found[name] = words
+        actions = _items(text)
+        for action in actions:
+            if action not in ACTIONS:
+                raise ValueError(f"allowed_actions {action!r}: expected some of {', '.join(ACTIONS)}")
+        found[name] = actions
     elif name == "max_actions_per_s":
         if not text.isdecimal() or int(text) > 2**31 - 1:
             raise ValueError(f"{name} {text!r}: expected a whole number from 0")
@@ -150,7 +150,7 @@ def _set_limit(found: dict[str, Any], name: str, text: str) -> None:
             raise ValueError(f"{name} {text}: expected a number from 0 to 1")
         found[name] = share
     elif name == "protected_jobs":
-        found[name] = _words(text)
+        found[name] = _items(text)
     elif name == "slices":
         raise ValueError("slices: expected slice.TENANT=GUARANTEE:CEILING, bit/s")
     else:
@@ -174,8 +174,8 @@ def _unset_limit(found: dict[str, Any], name: str) -> None:
     found["slices"] = [each for each in found["slices"] if each["tenant"] != tenant]
 
 
-def _words(text: str) -> list[str]:
-    return sorted({word for word in text.split(",") if word})
+def _items(text: str) -> list[str]:
+    return sorted({token for token in text.split(",") if token})
 
 
 def _number(name: str, text: str) -> float:
@@ -199,9 +199,9 @@ def too_wide(record: Mapping[str, Any], before: Mapping[str, Any] | None = None)
     """Return the limits that a record removes and its predecessor had, one line each."""
     before = before or PLAIN
 
-    def wide(name: str, most: float) -> bool:
+    def wide(name: str, maximum: float) -> bool:
         value, old = record[name], before[name]
-        return value is not None and value > most and (old is None or old <= most)
+        return value is not None and value > maximum and (old is None or old <= maximum)
 
     found = []
     if wide("max_actions_per_s", SANE_ACTIONS_PER_S):
@@ -255,7 +255,9 @@ def from_file(record: Mapping[str, Any] | None, host: str, given: Mapping[str, A
     return found
 
 
-def held(records: Mapping[str, Mapping[str, Any]], *, revert: bool, now_ns: int) -> list[dict[str, Any]]:
+def suppressed(
+    records: Mapping[str, Mapping[str, Any]], *, revert: bool, now_ns: int
+) -> list[dict[str, Any]]:
     """Return the records that stop all action: that of `*`, and that of each host whose own mode is ACT."""
     found = []
     for host in sorted({EVERYONE, *(key for key, each in records.items() if each["mode"] == "ACT")}):
@@ -270,7 +272,7 @@ def held(records: Mapping[str, Mapping[str, Any]], *, revert: bool, now_ns: int)
 
 
 def resumed(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the records that take `held` back. Raises ValueError where nothing is held."""
+    """Return the records that take `suppressed` back. Raises ValueError where nothing is held."""
     found = []
     for host in sorted(key for key, each in records.items() if each["paused_mode"]):
         new = _next(records[host], host)
@@ -444,7 +446,7 @@ def show(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: 
             line.name,
             f"{line.value:g}",
             f"{line.default:g}",
-            f"{line.least:g} to {line.most:g}",
+            f"{line.minimum:g} to {line.maximum:g}",
             line.set_by or "-",
             line.doc,
             style=style,
@@ -460,10 +462,10 @@ def show(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: 
     for key in sorted(records):
         for each in records[key]["slices"]:
             ceiling = each["ceiling_bps"]
-            most = "no ceiling" if ceiling is None else f"at most {ceiling / 1e6:g} Mbit/s"
-            least = f"{each['guarantee_bps'] / 1e6:g} Mbit/s guaranteed"
+            maximum = "no ceiling" if ceiling is None else f"at most {ceiling / 1e6:g} Mbit/s"
+            minimum = f"{each['guarantee_bps'] / 1e6:g} Mbit/s guaranteed"
             console.print(
-                f"slice.{each['tenant']}: {least}, {most} (set by {key})",
+                f"slice.{each['tenant']}: {minimum}, {maximum} (set by {key})",
                 highlight=False,
             )
     limits = Limits.of(records, host)

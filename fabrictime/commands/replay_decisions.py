@@ -38,13 +38,13 @@ class Difference:
     """A difference of the replay; `fields` as (published, replayed)."""
 
     decision_id: str
-    what: str
+    subject: str
     fields: Mapping[str, tuple[Any, Any]]
 
     def line(self) -> str:
         """Return it as one line."""
         more = "; ".join(f"{name} {was!r}, replayed {now!r}" for name, (was, now) in self.fields.items())
-        return f"{self.decision_id}: {self.what}" + (f": {more}" if more else "")
+        return f"{self.decision_id}: {self.subject}" + (f": {more}" if more else "")
 
 
 @dataclass(slots=True)
@@ -176,7 +176,7 @@ def as_json(found: Replayed) -> str:
             "differences": [
                 {
                     "decision_id": d.decision_id,
-                    "what": d.what,
+                    "subject": d.subject,
                     "fields": {
                         name: {"published": str(a), "replayed": str(b)} for name, (a, b) in d.fields.items()
                     },

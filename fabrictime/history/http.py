@@ -38,7 +38,7 @@ AUTHENTICATION_FAILED: Final = 516
 TOO_LARGE: Final = 396
 CANNOT_DECOMPRESS: Final = 271
 BUSY: Final = 202
-MOST_IN_FLIGHT: Final = 64
+MAX_IN_FLIGHT: Final = 64
 
 STATUS: Final[Mapping[int, int]] = {
     REQUIRED_PASSWORD: 401,
@@ -132,8 +132,8 @@ class Endpoint:
             if request.method != "POST" and not request.query.get("query"):
                 return web.Response(text="Ok.\n")
             role = self._role(request)
-            if self._in_flight >= MOST_IN_FLIGHT:
-                raise Failure(BUSY, f"Too many simultaneous queries. Maximum: {MOST_IN_FLIGHT}")
+            if self._in_flight >= MAX_IN_FLIGHT:
+                raise Failure(BUSY, f"Too many simultaneous queries. Maximum: {MAX_IN_FLIGHT}")
             self._in_flight += 1
             try:
                 async with self._bodies[role]:
@@ -167,8 +167,8 @@ class Endpoint:
             if right and user in (None, "", "default", name):
                 found = role
         if found is None:
-            who = (user or "default")[:64]
-            raise Failure(AUTHENTICATION_FAILED, f"{who}: Authentication failed: password is incorrect")
+            user = (user or "default")[:64]
+            raise Failure(AUTHENTICATION_FAILED, f"{user}: Authentication failed: password is incorrect")
         return found
 
     async def _read(self, request: web.Request) -> tuple[bytes, dict[str, str]]:

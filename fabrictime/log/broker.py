@@ -188,7 +188,7 @@ class Broker:
                     if acks not in (-1, 0, 1):
                         raise LogError(Code.INVALID_REQUIRED_ACKS, f"acks {acks}: expected -1, 0 or 1")
                     partition = self.store.partition(topic, number)
-                    self.store.require_room(size)
+                    self.store.require_space(size)
                     offset, append_ms, _ = partition.append(data)
                     start = partition.start_offset
                 except LogError as error:
@@ -213,7 +213,7 @@ class Broker:
     def _note_refusal(self, error: LogError) -> None:
         if error.code is Code.KAFKA_STORAGE_ERROR:
             if isinstance(error.__cause__, OSError):
-                self.store.out_of_room(str(error))
+                self.store.out_of_space(str(error))
         else:
             log.debug("refused: %s", error)
 
@@ -609,7 +609,7 @@ class Broker:
             try:
                 self.offsets.commit(group, taken)
             except OSError as error:
-                self.store.out_of_room(f"offsets of group {group}: {error.strerror}")
+                self.store.out_of_space(f"offsets of group {group}: {error.strerror}")
                 for topic in topics:
                     for answer in topic["partitions"]:
                         answer["error_code"] = answer["error_code"] or Code.COORDINATOR_NOT_AVAILABLE

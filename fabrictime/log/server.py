@@ -119,7 +119,7 @@ class Connection:
                 elif result is not None:
                     self._send(head.correlation_id, result)
             if not self._closed:
-                self._make_room()
+                self._make_space()
         except MalformedRequest as error:
             self.close(str(error))
         except Exception:
@@ -138,7 +138,7 @@ class Connection:
                     f"request {api_key} of {size} B, expected at most {_MAX_SMALL_REQUEST_BYTES}"
                 )
 
-    def _make_room(self) -> None:
+    def _make_space(self) -> None:
         have = self._fill - self._start
         if not have:
             self._start = self._fill = 0
@@ -355,7 +355,7 @@ class LogServer:
         while True:
             await asyncio.sleep(self.settings.housekeeping_ms / 1000)
             try:
-                self.store.check_room()
+                self.store.check_space()
                 self.store.expire()
                 for partition in self.store.partitions():
                     await self._compact(partition)

@@ -45,7 +45,7 @@ def errors_ns(clocks: Mapping[str, ClockView], readings: Mapping[str, Reading]) 
     return {name: error - middle for name, error in raw.items()}
 
 
-def judge(
+def evaluate(
     view: View,
     nics: Iterable[str],
     now_s: float,

@@ -166,8 +166,8 @@ def clear(
             print(json.dumps(events))
             return
         for event in events:
-            held_s = (event["clear_end_ns"] - event["start_begin_ns"]) / 1e9
-            _plain(f"fault {event['fault']} cleared after {held_s:.1f} s: {event['text']}")
+            active_s = (event["clear_end_ns"] - event["start_begin_ns"]) / 1e9
+            _plain(f"fault {event['fault']} cleared after {active_s:.1f} s: {event['text']}")
         if not events:
             _plain("no fault in force")
 

@@ -214,9 +214,7 @@ class Fabric:
             try:
                 for number, swap in enumerate(swaps):
                     to = descriptors[swap.after.node]
-                    self.open_in(
-                        swap.before.node, partial(_hand_over, swap.before.name, to, f"moved{number}")
-                    )
+                    self.open_in(swap.before.node, partial(_transfer, swap.before.name, to, f"moved{number}"))
                 self.plan = plan
                 self.links = plan.links()
                 for name in (one, other):
@@ -396,7 +394,7 @@ def _wait_for_routes() -> None:
     raise OSError(errno.ETIMEDOUT, f"a port has no carrier after {_CARRIER_S:g} s")
 
 
-def _hand_over(name: str, to: int, temporary: str) -> None:
+def _transfer(name: str, to: int, temporary: str) -> None:
     """Move an interface of this namespace into another one, under a name that is free there."""
     with IPRoute() as ip:
         index = socket.if_nametoindex(name)

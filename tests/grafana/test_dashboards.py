@@ -95,7 +95,7 @@ def test_figures_are_right(asked):
     assert {row[1:] for row in states} == {(4, 0, 0)}
     assert {row[1:] for row in asked(queries.BOUND_SPREAD).result_rows} == {(90.0, 90.0, 90.0)}
     assert {row[3] for row in asked(queries.RESIDUAL_SPREAD).result_rows} == {15.0}
-    lanes = asked(queries.STATE_LANES, clock=["h0/system", "h3/system"]).result_rows
+    lanes = asked(queries.STATE_ROWS, clock=["h0/system", "h3/system"]).result_rows
     assert {row[1:] for row in lanes} == {("h0/system", 2), ("h3/system", 2)}
     events = asked(queries.CLOCK_EVENTS, clock=["h2/system", "h3/system"]).result_rows
     assert {row[1:6] for row in events} == {
@@ -114,7 +114,7 @@ def test_figures_are_right(asked):
 def test_figures_of_the_fabric_are_right(asked):
     assert asked(queries.LINK_COUNT).result_rows == [(0, 0, 1)]
     lanes = {}
-    for _, subject, state in asked(queries.LINK_LANES).result_rows:
+    for _, subject, state in asked(queries.LINK_ROWS).result_rows:
         lanes.setdefault(subject, []).append(state)
     assert set(lanes) == {"leaf1:swp3<>spine1:swp1", "h1/eth0"}, "what was UP all the time has no lane"
     assert set(lanes["h1/eth0"]) == {2}, "a state that began before the range"

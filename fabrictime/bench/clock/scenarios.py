@@ -16,8 +16,8 @@ __all__ = [
     "BadStamps",
     "Dark",
     "Event",
+    "Falseticker",
     "Incast",
-    "Liar",
     "Load",
     "Redraw",
     "Restart",
@@ -83,7 +83,7 @@ class Redraw:
 
 
 @dataclass(frozen=True, slots=True)
-class Liar:
+class Falseticker:
     """`nic` stamps wrongly: t2 and t3 of each prober's probes are off by an amount of their own, `rms_ns`
     rms."""
 
@@ -119,9 +119,11 @@ class BadStamps:
 
 
 FLEET: Final = 64
-"""Events name their NICs as of a fleet of so many."""
+"""Events number their NICs in a fleet of this size."""
 
-Event: TypeAlias = Step | Temperature | Restart | Dark | Apart | Redraw | Liar | Load | Incast | BadStamps
+Event: TypeAlias = (
+    Step | Temperature | Restart | Dark | Apart | Redraw | Falseticker | Load | Incast | BadStamps
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +245,7 @@ _ALL: Final = (
         16,
         "liar",
         "one NIC stamps wrongly by 5 us rms, another sum for everyone who asks",
-        events=(Liar(20.0, 1e9, 9, 5_000),),
+        events=(Falseticker(20.0, 1e9, 9, 5_000),),
     ),
     Scenario(
         17,

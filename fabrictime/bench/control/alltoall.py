@@ -111,15 +111,15 @@ def _seeds(
         pause.resume(LiveRecords(bootstrap))
         before = sum(job.goodput_bps((began_s, began_s + BEFORE_S)) for job in jobs)
         after = sum(job.goodput_bps((acted_s, acted_s + AFTER_S)) for job in jobs)
-        most = sum(job.started["best_goodput_bps"] for job in jobs)
+        maximum = sum(job.started["best_goodput_bps"] for job in jobs)
         moves = len(watch.decisions) - decided
         gains.append(after / before if before else 0.0)
-        ecmp.append(before / most)
-        best.append(after / most)
+        ecmp.append(before / maximum)
+        best.append(after / maximum)
         moved.append(moves / flows)
         progress(
             f"alltoall: seed {seed}: ECMP {before / 1e6:.1f} Mbit/s, steered {after / 1e6:.1f}, "
-            f"{gains[-1]:.3f} times, best {most / 1e6:.1f}; {moves} decisions on {flows} flows"
+            f"{gains[-1]:.3f} times, best {maximum / 1e6:.1f}; {moves} decisions on {flows} flows"
         )
         for job in jobs:
             job.leave()
@@ -155,7 +155,7 @@ def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[s
 
         @cache
         def spine_of(source: str, peer: str, port: int, peer_port: int = peer_port) -> int | None:
-            way = control.ask(
+            route = control.ask(
                 "path",
                 source=source,
                 destination=peer,
@@ -164,7 +164,7 @@ def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[s
                 protocol="tcp",
                 likely=True,
             )
-            found = (link.split(">")[1].split(":")[0] for link in way)
+            found = (link.split(">")[1].split(":")[0] for link in route)
             return next((spines.index(node) for node in found if node in spines), None)
 
         plan = make_job_plan("alltoall", len(mine), CONNECTIONS, SIZE_BYTES)

@@ -140,13 +140,13 @@ def _trials(control: ControlClient, watch: Watch, progress: Progress, trials: in
             faults.append((began_s, {link}, hit, f"trial {trial + 1}: blackhole {link}"))
             time.sleep(chance.uniform(*REST_S))
         progress("failover: three spines in a row")
-        row = _in_a_row(control, watch, flows, chance)
+        row = _successive(control, watch, flows, chance)
         failback_s = _failback(watch, progress)
     took: list[float] = []
-    for began_s, _, hit, words in faults:
+    for began_s, _, hit, text in faults:
         each = [regained_ms(flow_of(flows, name), began_s) for name in hit]
         took += [ms for ms in each if ms is not None]
-        progress(f"failover: {words}: {', '.join(f'{ms:.0f}' for ms in each if ms is not None)} ms")
+        progress(f"failover: {text}: {', '.join(f'{ms:.0f}' for ms in each if ms is not None)} ms")
     for began_s, hit in row:
         survived += [
             (ms := regained_ms(flow_of(flows, name), began_s)) is not None and ms < LOST_MS for name in hit
@@ -280,7 +280,7 @@ def regained_ms(flow: Steady, began_s: float) -> float | None:
     return float((low[0] + back[0] + OVER_SLOTS) * SLOT_S * 1e3)
 
 
-def _in_a_row(
+def _successive(
     control: ControlClient, watch: Watch, flows: list[Steady], chance: random.Random
 ) -> list[tuple[float, list[str]]]:
     """Cut the same flow's path three times in a row; return each fault's moment and the flows that it hit."""
@@ -313,8 +313,10 @@ def _failback(watch: Watch, progress: Progress) -> Value:
     watch.soon(lambda: not aways()[1], AWAY_S)
     ended, lasting = aways()
     every = [*ended, *(each._replace(end_s=time.time()) for each in lasting)]
-    ways = [watch.way_of(flows[each.flow_id], each.home) if each.flow_id in flows else () for each in every]
-    waited, early = could_be_home(every, ways, list(watch.health_told))
+    routes = [
+        watch.route_of(flows[each.flow_id], each.home) if each.flow_id in flows else () for each in every
+    ]
+    waited, early = could_be_home(every, routes, list(watch.health_records))
     back = [waited[number] for number, each in enumerate(ended) if each.back]
     if not back and not any(waited):
         return Missing("no flow could go back: all links that flows had left are held down still")
@@ -332,7 +334,7 @@ def _onto_dead(watch: Watch, spans: list[tuple[str, float, float]]) -> list[str]
         if action["outcome"] != "APPLIED" or decision is None or decision["to_path"] is None:
             continue
         flow = watch.flows.get(action["flow_id"])
-        links = () if flow is None else watch.way_of(flow, decision["to_path"])
+        links = () if flow is None else watch.route_of(flow, decision["to_path"])
         at_s = decision["at_ns"] / 1e9
         for link, from_s, to_s in spans:
             if link in links and from_s + 0.2 < at_s < to_s:

@@ -49,7 +49,7 @@ UNPACED_S: Final = 5.0
 PACED_S: Final = 6.0
 SETTLE_S: Final = 3.0
 KNOWN_S: Final = 15.0
-PACED_MOST_S: Final = 5.0
+MAX_PACED_S: Final = 5.0
 KEYS: Final = (
     "incast_bystander_rpc_p99_vs_unpaced",
     "incast_queue_p99_vs_unpaced",
@@ -58,7 +58,7 @@ KEYS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Spell:
+class _Interval:
     """What was measured within one span."""
 
     rpc_p99_ms: float
@@ -69,7 +69,7 @@ class _Spell:
     cores: float
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return (
             f"rpc p99 {self.rpc_p99_ms:.1f} ms, queue p99 {self.queue_p99_ms:.1f} ms,"
             f" {self.goodput_bps / 1e6:.1f} Mbit/s, batch {self.over_floor:.2f} of its floor"
@@ -94,7 +94,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 def _seeds(
     control: ControlClient, bootstrap: str, watch: Watch, progress: Progress, seeds: int
 ) -> dict[str, Value]:
-    found: list[tuple[_Spell, _Spell]] = []
+    found: list[tuple[_Interval, _Interval]] = []
     paced_share, decisions = [], []
     hosts = sorted({nic["host"] for nic in control.ask("show")["nics"]})
     for number in range(seeds):
@@ -102,7 +102,7 @@ def _seeds(
         chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
         receiver, bystander, *senders = chance.sample(hosts, SENDERS + 2)
         pause.pause(LiveRecords(bootstrap), revert=False)
-        total_s = KNOWN_S + UNPACED_S + PACED_MOST_S + SETTLE_S + PACED_S + 30
+        total_s = KNOWN_S + UNPACED_S + MAX_PACED_S + SETTLE_S + PACED_S + 30
         link = last_link(control, receiver)
         incast = JobRun(
             control,
@@ -134,23 +134,23 @@ def _seeds(
             loop, decided, acted = Loop(), len(watch.decisions), len(watch.actions)
             began_s = time.monotonic()
             time.sleep(UNPACED_S)
-            unpaced = _spell((began_s, time.monotonic()), incast, rpc, queue, loop.cores())
+            unpaced = _interval((began_s, time.monotonic()), incast, rpc, queue, loop.cores())
             pause.resume(LiveRecords(bootstrap))
-            watch.soon(lambda: bool(_paced(watch, incast, acted)), PACED_MOST_S)  # noqa: B023  # used at once
+            watch.soon(lambda: bool(_paced(watch, incast, acted)), MAX_PACED_S)  # noqa: B023  # used at once
             time.sleep(SETTLE_S)
             loop.cores()
             began_s = time.monotonic()
             time.sleep(PACED_S)
-            paced = _spell((began_s, time.monotonic()), incast, rpc, queue, loop.cores())
+            paced = _interval((began_s, time.monotonic()), incast, rpc, queue, loop.cores())
             paced_share.append(len(_paced(watch, incast, acted)) / len(incast.ports))
             decisions.append(len(watch.decisions) - decided)
         finally:
             for each in (incast, rpc, queue):
                 each.leave()
         found.append((unpaced, paced))
-        progress(f"incast: seed {seed}, {receiver}: unpaced: {unpaced.words}")
+        progress(f"incast: seed {seed}, {receiver}: unpaced: {unpaced.text}")
         progress(
-            f"incast: seed {seed}, {receiver}: paced: {paced.words}; {paced_share[-1]:.2f} of flows paced,"
+            f"incast: seed {seed}, {receiver}: paced: {paced.text}; {paced_share[-1]:.2f} of flows paced,"
             f" {decisions[-1]} decisions"
         )
         watch.soon(lambda: not _flows(watch, incast), 10)  # noqa: B023  # used at once
@@ -178,14 +178,14 @@ def _paced(watch: Watch, job: JobRun, since: int) -> set[str]:
     }
 
 
-def _spell(span: Span, incast: JobRun, rpc: JobRun, queue: QueueLog, cores: float) -> _Spell:
+def _interval(span: Span, incast: JobRun, rpc: JobRun, queue: QueueLog, cores: float) -> _Interval:
     """Return the figures of an interval. Raises CannotRun if no batch or request ended in it."""
     time.sleep(1.0)  # iterations and samples are reported each half second
     batches, requests, queued = incast.took_s(span), rpc.took_s(span), queue.within(span)
     if not len(batches) or not len(requests) or not len(queued):
         raise CannotRun(f"{len(batches)} batches, {len(requests)} requests, {len(queued)} samples in a spell")
     floor_s = incast.bytes * 8 * FRAME_BYTES / PAYLOAD_BYTES / RATE_BPS
-    return _Spell(
+    return _Interval(
         1e3 * float(np.percentile(requests, 99)),
         8e3 * float(np.percentile(queued, 99)) / RATE_BPS,
         incast.bytes * 8 * len(batches) / float(batches.sum()),
@@ -195,7 +195,7 @@ def _spell(span: Span, incast: JobRun, rpc: JobRun, queue: QueueLog, cores: floa
 
 
 def _figures(
-    found: list[tuple[_Spell, _Spell]], paced_share: list[float], decisions: list[int]
+    found: list[tuple[_Interval, _Interval]], paced_share: list[float], decisions: list[int]
 ) -> dict[str, Value]:
     def ratio(name: str, *, low: bool) -> Figure:
         each = [getattr(paced, name) / getattr(unpaced, name) for unpaced, paced in found]
@@ -205,7 +205,7 @@ def _figures(
     def both(name: str, unit: str) -> dict[str, Any]:
         made = {}
         for which, spells in zip(("unpaced", "paced"), zip(*found, strict=True), strict=True):
-            each = [getattr(spell, name) for spell in spells]
+            each = [getattr(interval, name) for interval in spells]
             made[which] = Figure(float(np.median(each)), unit, f"worst {max(each):.3g}")
         return made
 

@@ -112,7 +112,7 @@ class Scenario:
         )
 
 
-class _Ways:
+class _Routes:
     """The traces of hosts: the routes of each pair's flows from the ports that a reporter tries."""
 
     def __init__(self, run: Simulation) -> None:
@@ -184,7 +184,7 @@ class Loop:
         self._rate = rate
         self.live = LiveFlows(SHARD, RouteTable())
         self._seen = LiveFlows(SHARD, RouteTable())
-        self.policy = Policy(SHARD, 1, self.live, _Ways(run), rate.__getitem__)
+        self.policy = Policy(SHARD, 1, self.live, _Routes(run), rate.__getitem__)
         record = {
             "host": "*",
             "version": 1,
@@ -275,9 +275,9 @@ class Loop:
             "parts": 1,
             "links": links,
         }
-        self._at(now_ns + QUEUES_LAG_NS, partial(self._judge, record))
+        self._at(now_ns + QUEUES_LAG_NS, partial(self._evaluate, record))
 
-    def _judge(self, record: Record) -> None:
+    def _evaluate(self, record: Record) -> None:
         began = time.process_time()
         self._seen.advance(self.run.now_ns - FLOW_LAG_NS)
         for made in self.watch.ingest(record, ContentionRules()):
@@ -289,9 +289,9 @@ class Loop:
         self.live.advance(now_ns)
         found = self.policy.decide(now_ns)
         self.busy_s += time.process_time() - began
-        for said in found.decisions:
-            self.decisions.append(said.record)
-            self._at(now_ns + APPLY_NS, partial(self._apply, said.record))
+        for lines in found.decisions:
+            self.decisions.append(lines.record)
+            self._at(now_ns + APPLY_NS, partial(self._apply, lines.record))
 
     def _apply(self, decision: Record) -> None:
         """Do as the fleet's owner does (producers/sim/flow_endpoint.py), and report it."""
@@ -319,7 +319,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     found: list[_Seed] = []
     others: list[_Seed] = []
     for (scenario, seed), made in zip(asked, side_by_side(_one, asked), strict=True):
-        progress(f"sim: {scenario.nics} NICs, {scenario.connections} a pair, seed {seed}: {made.told()}")
+        progress(f"sim: {scenario.nics} NICs, {scenario.connections} a pair, seed {seed}: {made.published()}")
         (found if scenario.connections == 1 else others).append(made)
     figures = _figures(found, seeds)
     if others:
@@ -350,7 +350,7 @@ class _Seed:
     """Decisions in OBSERVE."""
     flows: int
 
-    def told(self) -> str:
+    def published(self) -> str:
         """Return it in words."""
         return (
             f"of the line rate ECMP {self.ecmp.share:.3f} (with policy in OBSERVE), flowlets "
@@ -400,15 +400,15 @@ def lead_apart(run: Simulation) -> None:
     for nic, leaf in enumerate(leaves):
         slot[nic] = leaves[:nic].count(leaf)
     for flow in run.flows():
-        ways = fleet.routes(flow.source, flow.destination)
-        run.kernel.set_flow_path(flow.number, ways[slot[flow.source] % len(ways)])
+        routes = fleet.routes(flow.source, flow.destination)
+        run.kernel.set_flow_path(flow.number, routes[slot[flow.source] % len(routes)])
 
 
-def _worst_of(values: list[float], unit: str, note: str = "", *, most: bool = False) -> Figure:
+def _worst_of(values: list[float], unit: str, note: str = "", *, maximum: bool = False) -> Figure:
     """Return the median of seeds, the worst and all else in its note."""
-    worst = max(values) if most else min(values)
-    words = f"worst {worst:.3f} of {len(values)} seeds"
-    return Figure(float(np.median(values)), unit, f"{words}; {note}" if note else words)
+    worst = max(values) if maximum else min(values)
+    text = f"worst {worst:.3f} of {len(values)} seeds"
+    return Figure(float(np.median(values)), unit, f"{text}; {note}" if note else text)
 
 
 def _figures(found: list[_Seed], seeds: list[int]) -> dict[str, Value]:
@@ -438,20 +438,20 @@ def _figures(found: list[_Seed], seeds: list[int]) -> dict[str, Value]:
             [each.steered.delay_us_p99 for each in found],
             "us",
             f"one way, probes from port to port; ECMP {middle(lambda each: each.ecmp.delay_us_p99):.0f} us",
-            most=True,
+            maximum=True,
         ),
-        "sim_flows_moved_share": _worst_of([each.moved for each in found], "1", most=True),
+        "sim_flows_moved_share": _worst_of([each.moved for each in found], "1", maximum=True),
         "sim_decisions": _worst_of(
             [float(each.decisions) for each in found],
             "decisions",
             f"in {STEER_S + MEASURE_S:g} s; {middle(lambda each: each.observed):.0f} in "
             f"{WARM_S + OBSERVE_S:g} s of OBSERVE; seeds {seeds}",
-            most=True,
+            maximum=True,
         ),
         "sim_loop_cpu": _worst_of(
             [each.cpu for each in found],
             "cores",
             "flow reports read, contention judged and policy, per second of the fleet's time",
-            most=True,
+            maximum=True,
         ),
     }

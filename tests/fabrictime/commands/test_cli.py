@@ -17,7 +17,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from fabrictime.bench import Figure, Missing, Target, judge, names, run_bench
+from fabrictime.bench import Figure, Missing, Target, evaluate, names, run_bench
 from fabrictime.commands import up
 from fabrictime.commands.cli import duration_s
 from fabrictime.commands.live_table import table
@@ -178,7 +178,7 @@ def test_figures_are_judged_against_their_targets():
         "gone": Target("x", ">=", 1),
         "context": Target("B"),
     }
-    found = judge(
+    found = evaluate(
         targets,
         {
             "rate": 10.0,

@@ -6,7 +6,7 @@ import pytest
 
 from fabrictime.commands.live_table import plain, table, time_text, totals
 from fabrictime.state.live_figures import ClockView, View
-from fabrictime.state.scorecard import errors_ns, judge, lines, true_ns
+from fabrictime.state.scorecard import errors_ns, evaluate, lines, true_ns
 from native.core.probe import TestClock
 
 HISTORY = {"rows_last_10_s": 5, "ok": True}
@@ -57,7 +57,7 @@ def view():
 
 def verdict(view, nics=("a", "b"), **changes):
     given = {"readings": None, "history": HISTORY, "page": None, **changes}
-    return judge(view, nics, time.monotonic(), **given)
+    return evaluate(view, nics, time.monotonic(), **given)
 
 
 def test_a_good_run_passes(view):
@@ -104,7 +104,7 @@ def test_nothing_at_all_does_not_pass():
 
 
 def test_a_silent_prober_fails(view):
-    late = judge(view, ["a", "b"], time.monotonic() + 60, readings=None, history=HISTORY, page=None)
+    late = evaluate(view, ["a", "b"], time.monotonic() + 60, readings=None, history=HISTORY, page=None)
     assert not late["passed"]
 
 

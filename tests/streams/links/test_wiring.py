@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from producers.sim.simulation import topology_file
+from producers.sim.setup import topology_file
 from producers.sim.topology import Fleet, Shape
 from producers.trace.route_names import name_path
 from schemas import codec

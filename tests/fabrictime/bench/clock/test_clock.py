@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fabrictime.bench import clock, judge
+from fabrictime.bench import clock, evaluate
 
 
 def test_quick_run_gives_every_figure_of_its_own(monkeypatch):
@@ -20,7 +20,7 @@ def test_quick_run_gives_every_figure_of_its_own(monkeypatch):
         "fabric_p99_loaded_over_idle",
     }
     lines = []
-    figures = judge(clock.TARGETS, clock.run(lines.append, quick=True))
+    figures = evaluate(clock.TARGETS, clock.run(lines.append, quick=True))
     assert set(clock.TARGETS) <= set(figures)
     assert len(lines) >= 7
     for key, figure in figures.items():
