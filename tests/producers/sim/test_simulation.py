@@ -99,7 +99,7 @@ def test_schedules_are_followed_on_the_nics_own_clock_until_its_rate_changes():
     assert sum(len(times) for route, times in sent.items() if route not in laid) > 80, (
         "the fourth turn is anybody's"
     )
-    with pytest.raises(ValueError, match=f"turns of {nic}: 2 paths per slot, expected 1 to 1"):
+    with pytest.raises(ValueError, match=f"probe schedule of {nic}: 2 paths per slot, expected 1 to 1"):
         run.follow_schedule(record | {"probes_per_slot": 2})
     run.follow_schedule(record | {"nic": "elsewhere/eth1"})
 
