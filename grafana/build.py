@@ -85,24 +85,39 @@ def _scaled() -> dashboard.FieldColor:
 def _stat(title: str, doc: str, sql: str, unit: str, *steps: tuple[float | None, str]) -> stat.Panel:
     return (
         stat.Panel()
-        .title(title).description(doc).datasource(SOURCE).height(4).span(6).unit(unit)
+        .title(title)
+        .description(doc)
+        .datasource(SOURCE)
+        .height(4)
+        .span(6)
+        .unit(unit)
         .color_mode(common_models.BigValueColorMode.VALUE)
         .graph_mode(common_models.BigValueGraphMode.NONE)
         .thresholds(_thresholds(*(steps or ((None, BLUE),))))
         .with_target(Query(sql))
-    )  # fmt: skip
+    )
 
 
 def _lines(title: str, doc: str, sql: str, unit: str, span: int = 12) -> timeseries.Panel:
     return (
         timeseries.Panel()
-        .title(title).description(doc).datasource(SOURCE).height(9).span(span).unit(unit)
-        .color_scheme(_scaled()).line_width(1).fill_opacity(0)
+        .title(title)
+        .description(doc)
+        .datasource(SOURCE)
+        .height(9)
+        .span(span)
+        .unit(unit)
+        .color_scheme(_scaled())
+        .line_width(1)
+        .fill_opacity(0)
         .show_points(common_models.VisibilityMode.NEVER)
-        .tooltip(common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI)
-                 .sort(common_models.SortOrder.DESCENDING))
+        .tooltip(
+            common.VizTooltipOptions()
+            .mode(common_models.TooltipDisplayMode.MULTI)
+            .sort(common_models.SortOrder.DESCENDING)
+        )
         .with_target(Query(sql, series=True))
-    )  # fmt: skip
+    )
 
 
 def _color_override(color: str) -> list[models.DynamicConfigValue]:
@@ -122,29 +137,50 @@ def _link_override(title: str, url: str) -> list[models.DynamicConfigValue]:
 def _table(title: str, doc: str, sql: str, height: int = 10, span: int = 24) -> table.Panel:
     return (
         table.Panel()
-        .title(title).description(doc).datasource(SOURCE).height(height).span(span)
-        .color_scheme(_fixed(BLUE)).filterable(True)
+        .title(title)
+        .description(doc)
+        .datasource(SOURCE)
+        .height(height)
+        .span(span)
+        .color_scheme(_fixed(BLUE))
+        .filterable(True)
         .with_target(Query(sql))
-    )  # fmt: skip
+    )
 
 
 def _values(name: str, label: str, sql: str) -> dashboard.QueryVariable:
     return (
         dashboard.QueryVariable(name)
-        .label(label).datasource(SOURCE).query(sql).multi(True).include_all(True)
-        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(models.VariableSort.ALPHABETICAL_ASC)
+        .label(label)
+        .datasource(SOURCE)
+        .query(sql)
+        .multi(True)
+        .include_all(True)
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_ASC)
         .current(models.VariableOption(text="All", value="$__all"))
-    )  # fmt: skip
+    )
 
 
 def _board(uid: str, title: str, doc: str) -> dashboard.Dashboard:
     return (
         dashboard.Dashboard(title)
-        .uid(uid).description(doc).tags([TAG]).timezone("browser").refresh("5s").time("now-15m", "now")
+        .uid(uid)
+        .description(doc)
+        .tags([TAG])
+        .timezone("browser")
+        .refresh("5s")
+        .time("now-15m", "now")
         .tooltip(models.DashboardCursorSync.CROSSHAIR)
-        .link(dashboard.DashboardLink(TAG).type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
-              .as_dropdown(False).include_vars(False).keep_time(True))
-    )  # fmt: skip
+        .link(
+            dashboard.DashboardLink(TAG)
+            .type(models.DashboardLinkType.DASHBOARDS)
+            .tags([TAG])
+            .as_dropdown(False)
+            .include_vars(False)
+            .keep_time(True)
+        )
+    )
 
 
 def delays() -> dashboard.Dashboard:
@@ -153,57 +189,118 @@ def delays() -> dashboard.Dashboard:
         "/d/fabrictime-delays?${__url_time_range}&var-nic=${__data.fields.nic}&var-peer=${__data.fields.peer}"
     )
     matrix = (
-        _table("p99 one-way delay, NIC by NIC", "Rows send, columns receive. Up to 4,096 pairs.",
-               queries.PAIR_MATRIX, 12, 12)
+        _table(
+            "p99 one-way delay, NIC by NIC",
+            "Rows send, columns receive. Up to 4,096 pairs.",
+            queries.PAIR_MATRIX,
+            12,
+            12,
+        )
         .unit("ns")
         .color_scheme(_scaled())
-        .cell_options(common_models.TableColoredBackgroundCellOptions(
-            mode=common_models.TableCellBackgroundDisplayMode.BASIC))
-        .with_transformation(models.DataTransformerConfig(
-            id_val="groupingToMatrix",
-            options={"rowField": "nic", "columnField": "peer", "valueField": "p99_ns", "emptyValue": "null"},
-        ))
-    )  # fmt: skip
+        .cell_options(
+            common_models.TableColoredBackgroundCellOptions(
+                mode=common_models.TableCellBackgroundDisplayMode.BASIC
+            )
+        )
+        .with_transformation(
+            models.DataTransformerConfig(
+                id_val="groupingToMatrix",
+                options={
+                    "rowField": "nic",
+                    "columnField": "peer",
+                    "valueField": "p99_ns",
+                    "emptyValue": "null",
+                },
+            )
+        )
+    )
     spread = (
         heatmap.Panel()
         .title("One-way delay, all samples")
         .description("How many samples took how long, sender to receiver, of the chosen NICs and peers.")
-        .datasource(SOURCE).height(12).span(12)
+        .datasource(SOURCE)
+        .height(12)
+        .span(12)
         .calculate(False)
-        .color(heatmap.HeatmapColorOptions().mode(heatmap_models.HeatmapColorMode.SCHEME).scheme("Viridis")
-               .steps(64).reverse(False).exponent(0.5).fill(BLUE))
+        .color(
+            heatmap.HeatmapColorOptions()
+            .mode(heatmap_models.HeatmapColorMode.SCHEME)
+            .scheme("Viridis")
+            .steps(64)
+            .reverse(False)
+            .exponent(0.5)
+            .fill(BLUE)
+        )
         .y_axis(heatmap.YAxisConfig().unit("ns"))
         .rows_frame(heatmap.RowsHeatmapOptions().layout(common_models.HeatmapCellLayout.LE))
         .with_target(Query(queries.DELAY_SPREAD, series=True))
-    )  # fmt: skip
+    )
     worst = (
-        _table("Slowest paths", "A path's worst window of the range. bound_ns: error of one-way figures.",
-               queries.WORST_PATHS)
+        _table(
+            "Slowest paths",
+            "A path's worst window of the range. bound_ns: error of one-way figures.",
+            queries.WORST_PATHS,
+        )
         .override_by_regexp(".*_ns", _unit_override("ns"))
         .override_by_name("loss", _unit_override("percentunit"))
         .override_by_name("nic", _link_override("this pair", pair_link))
-    )  # fmt: skip
+    )
     return (
         _board("fabrictime-delays", "fabrictime: fleet delays", "True one-way delay of every pair and path.")
         .with_variable(_values("nic", "NIC", queries.NIC_VALUES))
         .with_variable(_values("peer", "Peer", queries.PEER_VALUES))
         .with_panel(_stat("Pairs measured", "Pairs of NICs with a window in range.", queries.PAIRS, "short"))
         .with_panel(_stat("Samples", "Samples with all four stamps, a second.", queries.SAMPLES, "cps"))
-        .with_panel(_stat("p99 of the fleet", "99% of all samples took less.", queries.FLEET_P99, "ns",
-                          (None, BLUE), (50_000, ORANGE), (200_000, VERMILLION)))
-        .with_panel(_stat("Loss", "Requests without a reply.", queries.LOSS, "percentunit",
-                          (None, BLUE), (0.0001, ORANGE), (0.01, VERMILLION)))
+        .with_panel(
+            _stat(
+                "p99 of the fleet",
+                "99% of all samples took less.",
+                queries.FLEET_P99,
+                "ns",
+                (None, BLUE),
+                (50_000, ORANGE),
+                (200_000, VERMILLION),
+            )
+        )
+        .with_panel(
+            _stat(
+                "Loss",
+                "Requests without a reply.",
+                queries.LOSS,
+                "percentunit",
+                (None, BLUE),
+                (0.0001, ORANGE),
+                (0.01, VERMILLION),
+            )
+        )
         .with_panel(matrix)
         .with_panel(spread)
-        .with_panel(_lines("p99 of the slowest pairs", "The 20 slowest of the chosen pairs.",
-                           queries.PAIR_SERIES, "ns"))
-        .with_panel(_lines("p99 of the slowest paths", "The 20 slowest paths of these pairs: the path of "
-                           "a pair that is slow alone shares a link with others that are.",
-                           queries.PATH_SERIES, "ns"))
-        .with_panel(_lines("Loss", "Requests without a reply, of the chosen pairs.", queries.LOSS_SERIES,
-                           "percentunit", 24).color_scheme(_fixed(VERMILLION)))
+        .with_panel(
+            _lines(
+                "p99 of the slowest pairs", "The 20 slowest of the chosen pairs.", queries.PAIR_SERIES, "ns"
+            )
+        )
+        .with_panel(
+            _lines(
+                "p99 of the slowest paths",
+                "The 20 slowest paths of these pairs: the path of "
+                "a pair that is slow alone shares a link with others that are.",
+                queries.PATH_SERIES,
+                "ns",
+            )
+        )
+        .with_panel(
+            _lines(
+                "Loss",
+                "Requests without a reply, of the chosen pairs.",
+                queries.LOSS_SERIES,
+                "percentunit",
+                24,
+            ).color_scheme(_fixed(VERMILLION))
+        )
         .with_panel(worst)
-    )  # fmt: skip
+    )
 
 
 def clocks() -> dashboard.Dashboard:
@@ -216,92 +313,173 @@ def clocks() -> dashboard.Dashboard:
         .override_by_name("unsynced", _color_override(VERMILLION))
     )
     band = (
-        _lines("Error bound of the chosen clocks", "The true error is below its bound 99.9% of the time.",
-               queries.CLOCK_BAND, "ns")
+        _lines(
+            "Error bound of the chosen clocks",
+            "The true error is below its bound 99.9% of the time.",
+            queries.CLOCK_BAND,
+            "ns",
+        )
         .override_by_name("bound_max_ns", _color_override(VERMILLION))
         .override_by_name("bound_p50_ns", _color_override(BLUE))
         .override_by_name("residual_ns", _color_override(SKY))
-    )  # fmt: skip
+    )
     listed = (
         _table("Clocks", "Newest window of each clock.", queries.CLOCK_TABLE)
         .override_by_regexp(".*_ns", _unit_override("ns"))
         .override_by_regexp(".*_ppb", _unit_override("suffix: ppb"))
-        .override_by_name("clock", _link_override(
-            "this clock", "/d/fabrictime-clocks?${__url_time_range}&var-clock=${__data.fields.clock}"))
-    )  # fmt: skip
+        .override_by_name(
+            "clock",
+            _link_override(
+                "this clock", "/d/fabrictime-clocks?${__url_time_range}&var-clock=${__data.fields.clock}"
+            ),
+        )
+    )
     spread = (
-        _lines("Error bound of all clocks", "The true error is below its bound 99.9% of the time. Without "
-               "UNSYNCED clocks.", queries.BOUND_SPREAD, "ns")
+        _lines(
+            "Error bound of all clocks",
+            "The true error is below its bound 99.9% of the time. Without UNSYNCED clocks.",
+            queries.BOUND_SPREAD,
+            "ns",
+        )
         .override_by_name("p50_ns", _color_override(BLUE))
         .override_by_name("p99_ns", _color_override(ORANGE))
         .override_by_name("widest_ns", _color_override(VERMILLION))
-    )  # fmt: skip
+    )
     counted = (
-        _lines("Clocks by state", "A clock counts with its worst state of each interval.",
-               queries.CLOCK_STATES, "short")
-        .stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL)).fill_opacity(60)
+        _lines(
+            "Clocks by state",
+            "A clock counts with its worst state of each interval.",
+            queries.CLOCK_STATES,
+            "short",
+        )
+        .stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL))
+        .fill_opacity(60)
         .override_by_name("synced", _color_override(BLUE))
         .override_by_name("holdover", _color_override(ORANGE))
         .override_by_name("unsynced", _color_override(VERMILLION))
-    )  # fmt: skip
-    lanes = (
+    )
+    rows = (
         statetimeline.Panel()
-        .title("States of the clocks with most trouble").description("Worst state of each interval.")
-        .datasource(SOURCE).height(9).span(12).unit("short").color_scheme(_fixed(BLUE))
-        .show_value(common_models.VisibilityMode.NEVER).row_height(0.8).merge_values(True)
-        .mappings([models.ValueMap(options={
-            "0": models.ValueMappingResult(text="UNSYNCED", color=VERMILLION, index=0),
-            "1": models.ValueMappingResult(text="HOLDOVER", color=ORANGE, index=1),
-            "2": models.ValueMappingResult(text="SYNCED", color=BLUE, index=2),
-        })])
-        .with_target(Query(queries.STATE_LANES, series=True))
-    )  # fmt: skip
+        .title("States of the clocks with most trouble")
+        .description("Worst state of each interval.")
+        .datasource(SOURCE)
+        .height(9)
+        .span(12)
+        .unit("short")
+        .color_scheme(_fixed(BLUE))
+        .show_value(common_models.VisibilityMode.NEVER)
+        .row_height(0.8)
+        .merge_values(True)
+        .mappings(
+            [
+                models.ValueMap(
+                    options={
+                        "0": models.ValueMappingResult(text="UNSYNCED", color=VERMILLION, index=0),
+                        "1": models.ValueMappingResult(text="HOLDOVER", color=ORANGE, index=1),
+                        "2": models.ValueMappingResult(text="SYNCED", color=BLUE, index=2),
+                    }
+                )
+            ]
+        )
+        .with_target(Query(queries.STATE_ROWS, series=True))
+    )
     events = (
-        _table("Events", "What windows showed: NEW, STEP, RATE_CHANGE, FALSETICKER (rms of what its pairs "
-               "contradict), MERGED. At most 100 of a kind.", queries.CLOCK_EVENTS, 10, 12)
+        _table(
+            "Events",
+            "What windows showed: NEW, STEP, RATE_CHANGE, FALSETICKER (rms of what its pairs "
+            "contradict), MERGED. At most 100 of a kind.",
+            queries.CLOCK_EVENTS,
+            10,
+            12,
+        )
         .override_by_name("moved_ns", _unit_override("ns"))
         .override_by_name("rate_ppb", _unit_override("suffix: ppb"))
-    )  # fmt: skip
+    )
     suspects = (
-        _table("Suspect pairs", "Pairs that contradict the loops they are part of: the path out is slower "
-               "than back by twice the asymmetry. weight: share of its vote that the solve left it.",
-               queries.SUSPECTS, 10, 12)
+        _table(
+            "Suspect pairs",
+            "Pairs that contradict the loops they are part of: the path out is slower "
+            "than back by twice the asymmetry. weight: share of its vote that the solve left it.",
+            queries.SUSPECTS,
+            10,
+            12,
+        )
         .override_by_regexp(".*_ns", _unit_override("ns"))
         .override_by_name("weight", _unit_override("percentunit"))
-    )  # fmt: skip
+    )
     residuals = (
-        _lines("Residuals of all clocks", "rms of what is left of a clock's pairs once the mesh is solved.",
-               queries.RESIDUAL_SPREAD, "ns")
+        _lines(
+            "Residuals of all clocks",
+            "rms of what is left of a clock's pairs once the mesh is solved.",
+            queries.RESIDUAL_SPREAD,
+            "ns",
+        )
         .override_by_name("p50_ns", _color_override(BLUE))
         .override_by_name("p99_ns", _color_override(ORANGE))
         .override_by_name("worst_ns", _color_override(VERMILLION))
-    )  # fmt: skip
+    )
     return (
         _board("fabrictime-clocks", "fabrictime: clocks", "Every clock's offset, its bound, and the mesh.")
         .with_variable(_values("clock", "Clock", queries.CLOCK_VALUES))
         .with_panel(states)
-        .with_panel(_stat("Largest bound", "Of the clocks that are not UNSYNCED.", queries.WORST_BOUND, "ns",
-                          (None, BLUE), (1_000, ORANGE), (10_000, VERMILLION)))
-        .with_panel(_stat("Suspect pairs", "Whose path looks asymmetric in the newest window.",
-                          queries.SUSPECT_COUNT, "short", (None, BLUE), (1, ORANGE)))
+        .with_panel(
+            _stat(
+                "Largest bound",
+                "Of the clocks that are not UNSYNCED.",
+                queries.WORST_BOUND,
+                "ns",
+                (None, BLUE),
+                (1_000, ORANGE),
+                (10_000, VERMILLION),
+            )
+        )
+        .with_panel(
+            _stat(
+                "Suspect pairs",
+                "Whose path looks asymmetric in the newest window.",
+                queries.SUSPECT_COUNT,
+                "short",
+                (None, BLUE),
+                (1, ORANGE),
+            )
+        )
         .with_panel(spread)
         .with_panel(counted)
         .with_panel(residuals)
-        .with_panel(lanes)
+        .with_panel(rows)
         .with_panel(events)
         .with_panel(suspects)
-        .with_panel(_lines("Residuals of the worst clocks", "The 20 largest of the chosen clocks.",
-                           queries.WORST_RESIDUALS, "ns"))
-        .with_panel(_lines("Asymmetry of the worst suspects", "The 20 largest.",
-                           queries.SUSPECT_SERIES, "ns"))
-        .with_panel(_lines("Offset since the range's start", "How far each clock's offset moved.",
-                           queries.CLOCK_OFFSETS, "ns"))
+        .with_panel(
+            _lines(
+                "Residuals of the worst clocks",
+                "The 20 largest of the chosen clocks.",
+                queries.WORST_RESIDUALS,
+                "ns",
+            )
+        )
+        .with_panel(
+            _lines("Asymmetry of the worst suspects", "The 20 largest.", queries.SUSPECT_SERIES, "ns")
+        )
+        .with_panel(
+            _lines(
+                "Offset since the range's start",
+                "How far each clock's offset moved.",
+                queries.CLOCK_OFFSETS,
+                "ns",
+            )
+        )
         .with_panel(_lines("Error bound by clock", "", queries.CLOCK_BOUNDS, "ns"))
-        .with_panel(_lines("Drift", "Rate of each clock against fabric time, in parts per billion.",
-                           queries.CLOCK_DRIFT, "suffix: ppb"))
+        .with_panel(
+            _lines(
+                "Drift",
+                "Rate of each clock against fabric time, in parts per billion.",
+                queries.CLOCK_DRIFT,
+                "suffix: ppb",
+            )
+        )
         .with_panel(band)
         .with_panel(listed)
-    )  # fmt: skip
+    )
 
 
 def pipeline() -> dashboard.Dashboard:
@@ -312,11 +490,15 @@ def pipeline() -> dashboard.Dashboard:
         .override_by_name("samples", _color_override(BLUE))
     )
     lateness = (
-        _lines("Age of a window's fits", "From the window's end to the log's append time of its ClockFits.",
-               queries.LATENESS, "ms")
+        _lines(
+            "Age of a window's fits",
+            "From the window's end to the log's append time of its ClockFits.",
+            queries.LATENESS,
+            "ms",
+        )
         .override_by_name("p50_ms", _color_override(BLUE))
         .override_by_name("p99_ms", _color_override(VERMILLION))
-    )  # fmt: skip
+    )
     faults = (
         _lines("Late and refused messages", "Late ones count into the next window.", queries.FAULTS, "short")
         .override_by_name("late", _color_override(ORANGE))
@@ -325,9 +507,13 @@ def pipeline() -> dashboard.Dashboard:
     nics = (
         _table("Probers", "Lost batches are messages missing by their counter.", queries.NIC_TABLE, 10, 12)
         .override_by_name("clock_jump_ns", _unit_override("ns"))
-        .override_by_name("nic", _link_override(
-            "its delays", "/d/fabrictime-delays?${__url_time_range}&var-nic=${__data.fields.nic}"))
-    )  # fmt: skip
+        .override_by_name(
+            "nic",
+            _link_override(
+                "its delays", "/d/fabrictime-delays?${__url_time_range}&var-nic=${__data.fields.nic}"
+            ),
+        )
+    )
     return (
         _board(
             "fabrictime-pipeline", "fabrictime: pipeline health", "From the probers to the published windows."
@@ -346,44 +532,75 @@ def pipeline() -> dashboard.Dashboard:
 def fabric() -> dashboard.Dashboard:
     """The fabric: dead and flapping links, queues, contention, alerts, and the flows concerned."""
     states = (
-        _stat("In trouble", "Cables, NICs and hosts by the state of the range's end.", queries.LINK_COUNT,
-              "short")
+        _stat(
+            "In trouble",
+            "Cables, NICs and hosts by the state of the range's end.",
+            queries.LINK_COUNT,
+            "short",
+        )
         .override_by_name("down", _color_override(VERMILLION))
         .override_by_name("flapping", _color_override(PURPLE))
         .override_by_name("grey", _color_override(ORANGE))
-    )  # fmt: skip
-    lanes = (
+    )
+    rows = (
         statetimeline.Panel()
-        .title("Links with most trouble").description("Worst state of each interval.")
-        .datasource(SOURCE).height(9).span(14).unit("short").color_scheme(_fixed(BLUE))
-        .show_value(common_models.VisibilityMode.NEVER).row_height(0.8).merge_values(True)
-        .mappings([models.ValueMap(options={
-            "0": models.ValueMappingResult(text="UNKNOWN", color=GREY, index=0),
-            "1": models.ValueMappingResult(text="UP", color=BLUE, index=1),
-            "2": models.ValueMappingResult(text="GREY", color=ORANGE, index=2),
-            "3": models.ValueMappingResult(text="FLAPPING", color=PURPLE, index=3),
-            "4": models.ValueMappingResult(text="DOWN", color=VERMILLION, index=4),
-        })])
-        .with_target(Query(queries.LINK_LANES, series=True))
-    )  # fmt: skip
+        .title("Links with most trouble")
+        .description("Worst state of each interval.")
+        .datasource(SOURCE)
+        .height(9)
+        .span(14)
+        .unit("short")
+        .color_scheme(_fixed(BLUE))
+        .show_value(common_models.VisibilityMode.NEVER)
+        .row_height(0.8)
+        .merge_values(True)
+        .mappings(
+            [
+                models.ValueMap(
+                    options={
+                        "0": models.ValueMappingResult(text="UNKNOWN", color=GREY, index=0),
+                        "1": models.ValueMappingResult(text="UP", color=BLUE, index=1),
+                        "2": models.ValueMappingResult(text="GREY", color=ORANGE, index=2),
+                        "3": models.ValueMappingResult(text="FLAPPING", color=PURPLE, index=3),
+                        "4": models.ValueMappingResult(text="DOWN", color=VERMILLION, index=4),
+                    }
+                )
+            ]
+        )
+        .with_target(Query(queries.LINK_ROWS, series=True))
+    )
     spread = (
         heatmap.Panel()
-        .title("Queues of all links").description("How many links had which deepest queue, in bytes.")
-        .datasource(SOURCE).height(10).span(12)
+        .title("Queues of all links")
+        .description("How many links had which deepest queue, in bytes.")
+        .datasource(SOURCE)
+        .height(10)
+        .span(12)
         .calculate(False)
-        .color(heatmap.HeatmapColorOptions().mode(heatmap_models.HeatmapColorMode.SCHEME).scheme("Viridis")
-               .steps(64).reverse(False).exponent(0.5).fill(BLUE))
+        .color(
+            heatmap.HeatmapColorOptions()
+            .mode(heatmap_models.HeatmapColorMode.SCHEME)
+            .scheme("Viridis")
+            .steps(64)
+            .reverse(False)
+            .exponent(0.5)
+            .fill(BLUE)
+        )
         .y_axis(heatmap.YAxisConfig().unit("decbytes"))
         .rows_frame(heatmap.RowsHeatmapOptions().layout(common_models.HeatmapCellLayout.LE))
         .with_target(Query(queries.QUEUE_SPREAD, series=True))
-    )  # fmt: skip
+    )
     contention = (
-        _table("Contention", "Where a queue stood, why, and whose flows met there; the standing ones first, "
-               "then the heaviest (bytes over the threshold times seconds).", queries.CONTENTION_TABLE)
+        _table(
+            "Contention",
+            "Where a queue stood, why, and whose flows met there; the standing ones first, "
+            "then the heaviest (bytes over the threshold times seconds).",
+            queries.CONTENTION_TABLE,
+        )
         .override_by_regexp(".*_ns", _unit_override("ns"))
         .override_by_name("depth_peak_bytes", _unit_override("decbytes"))
         .override_by_name("over_byte_s", _unit_override("suffix: B s"))
-    )  # fmt: skip
+    )
     flows = (
         _table("Heaviest flows", "Mean rate over the range.", queries.FLOW_TABLE)
         .override_by_name("rate_bps", _unit_override("bps"))
@@ -392,59 +609,113 @@ def fabric() -> dashboard.Dashboard:
     return (
         _board("fabrictime-fabric", "fabrictime: fabric", "Links, queues, contention and alerts.")
         .with_panel(states)
-        .with_panel(_stat("Flaps", "Times that a link went down within the range.", queries.FLAP_COUNT,
-                          "short", (None, BLUE), (1, ORANGE), (9, VERMILLION)))
-        .with_panel(_stat("Contention now", "Queues that stand.", queries.CONTENTION_COUNT, "short",
-                          (None, BLUE), (1, ORANGE)))
-        .with_panel(_stat("Standing alerts", "Raised and not cleared.", queries.ALERT_COUNT, "short",
-                          (None, BLUE), (1, VERMILLION)))
-        .with_panel(lanes)
-        .with_panel(_lines("Flaps", "Times that a link went down, the 20 with most.", queries.FLAP_SERIES,
-                           "short", 10))
-        .with_panel(_table("Links in trouble", "What was not UP within the range, as last judged.",
-                           queries.LINK_TABLE))
+        .with_panel(
+            _stat(
+                "Flaps",
+                "Times that a link went down within the range.",
+                queries.FLAP_COUNT,
+                "short",
+                (None, BLUE),
+                (1, ORANGE),
+                (9, VERMILLION),
+            )
+        )
+        .with_panel(
+            _stat(
+                "Contention now",
+                "Queues that stand.",
+                queries.CONTENTION_COUNT,
+                "short",
+                (None, BLUE),
+                (1, ORANGE),
+            )
+        )
+        .with_panel(
+            _stat(
+                "Standing alerts",
+                "Raised and not cleared.",
+                queries.ALERT_COUNT,
+                "short",
+                (None, BLUE),
+                (1, VERMILLION),
+            )
+        )
+        .with_panel(rows)
+        .with_panel(
+            _lines(
+                "Flaps", "Times that a link went down, the 20 with most.", queries.FLAP_SERIES, "short", 10
+            )
+        )
+        .with_panel(
+            _table(
+                "Links in trouble", "What was not UP within the range, as last judged.", queries.LINK_TABLE
+            )
+        )
         .with_panel(spread)
-        .with_panel(_lines("Deepest queues", "Mean depth of a window; the 20 deepest links.",
-                           queries.QUEUE_SERIES, "decbytes").height(10))
-        .with_panel(_lines("Busiest links", "Share of the time that a link sends; the 20 busiest.",
-                           queries.LOAD_SERIES, "percentunit"))
+        .with_panel(
+            _lines(
+                "Deepest queues",
+                "Mean depth of a window; the 20 deepest links.",
+                queries.QUEUE_SERIES,
+                "decbytes",
+            ).height(10)
+        )
+        .with_panel(
+            _lines(
+                "Busiest links",
+                "Share of the time that a link sends; the 20 busiest.",
+                queries.LOAD_SERIES,
+                "percentunit",
+            )
+        )
         .with_panel(_lines("Contention windows opened", "By kind.", queries.CONTENTION_SERIES, "short"))
         .with_panel(contention)
         .with_panel(_table("Alerts", "Standing ones first.", queries.ALERT_TABLE))
         .with_panel(flows)
-    )  # fmt: skip
+    )
 
 
 def actions() -> dashboard.Dashboard:
     """Actions: decisions with cause, outcome and duration."""
     reasons = (
         _lines("Decisions by reason", "How many a step of the picture.", queries.DECISION_SERIES, "short")
-        .stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL)).fill_opacity(60)
+        .stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL))
+        .fill_opacity(60)
         .override_by_regexp(".*DOWN.*", _color_override(VERMILLION))
         .override_by_regexp(".*GREY.*", _color_override(ORANGE))
         .override_by_regexp(".*HEALED.*", _color_override(SKY))
         .override_by_regexp(".*COLLISION.*", _color_override(BLUE))
         .override_by_regexp(".*INCAST.*", _color_override(PURPLE))
-    )  # fmt: skip
+    )
     outcomes = (
-        _lines("What came of them", "Reports of actuators: APPLIED and LOCAL_REPAIR were done, the rest was not.",
-               queries.OUTCOME_SERIES, "short")
-        .stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL)).fill_opacity(60)
+        _lines(
+            "What came of them",
+            "Reports of actuators: APPLIED and LOCAL_REPAIR were done, the rest was not.",
+            queries.OUTCOME_SERIES,
+            "short",
+        )
+        .stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL))
+        .fill_opacity(60)
         .override_by_regexp(".*APPLIED.*", _color_override(BLUE))
         .override_by_regexp(".*LOCAL_REPAIR.*", _color_override(PURPLE))
         .override_by_regexp(".*OBSERVED.*", _color_override(SKY))
         .override_by_regexp(".*FAILED.*", _color_override(VERMILLION))
-        .override_by_regexp(".*(LIMITED|STALE|EXPIRED|NOT_ALLOWED|OLD_CONFIG|NO_FLOW).*",
-                            _color_override(ORANGE))
+        .override_by_regexp(
+            ".*(LIMITED|STALE|EXPIRED|NOT_ALLOWED|OLD_CONFIG|NO_FLOW).*", _color_override(ORANGE)
+        )
         .override_by_regexp(".*(DUPLICATE|ENDED|REVERTED).*", _color_override(GREY))
-    )  # fmt: skip
+    )
     taken = (
-        _lines("Time taken", "From the decision until the actuator had done, and the effector's part of it.",
-               queries.TAKEN_SERIES, "ns")
+        _lines(
+            "Time taken",
+            "From the decision until the actuator had done, and the effector's part of it.",
+            queries.TAKEN_SERIES,
+            "ns",
+        )
         .override_by_name("p50_ns", _color_override(BLUE))
         .override_by_name("p99_ns", _color_override(VERMILLION))
         .override_by_name("effector_p99_ns", _color_override(SKY))
-    )  # fmt: skip
+    )
     listed = (
         _table("Decisions", "The newest, each with all that was reported of it.", queries.DECISION_TABLE, 12)
         .override_by_name("effector_ns", _unit_override("ns"))
@@ -454,17 +725,37 @@ def actions() -> dashboard.Dashboard:
         _board("fabrictime-actions", "fabrictime: actions", "What flows were told to do, and what was done.")
         .with_panel(_stat("Decisions", "Made within the range.", queries.DECISION_COUNT, "short"))
         .with_panel(_stat("Done", "Of those that an actuator answered.", queries.DONE_SHARE, "percentunit"))
-        .with_panel(_stat("Decision to done, p99", "99% of what was done took less.", queries.TAKEN_P99, "ns",
-                          (None, BLUE), (20_000_000, ORANGE), (100_000_000, VERMILLION)).span(12))
+        .with_panel(
+            _stat(
+                "Decision to done, p99",
+                "99% of what was done took less.",
+                queries.TAKEN_P99,
+                "ns",
+                (None, BLUE),
+                (20_000_000, ORANGE),
+                (100_000_000, VERMILLION),
+            ).span(12)
+        )
         .with_panel(reasons)
         .with_panel(outcomes)
         .with_panel(taken)
-        .with_panel(_lines("By which means", "Moved sockets, changed ports, pacing and so on.",
-                           queries.MEANS_SERIES, "short"))
+        .with_panel(
+            _lines(
+                "By which means",
+                "Moved sockets, changed ports, pacing and so on.",
+                queries.MEANS_SERIES,
+                "short",
+            )
+        )
         .with_panel(listed)
-        .with_panel(_table("Flows with most decisions", "A flow that comes again and again is worth a look.",
-                           queries.MOVED_MOST))
-    )  # fmt: skip
+        .with_panel(
+            _table(
+                "Flows with most decisions",
+                "A flow that comes again and again is worth a look.",
+                queries.MAX_MOVED,
+            )
+        )
+    )
 
 
 DASHBOARDS: Final[Mapping[str, Callable[[], dashboard.Dashboard]]] = {

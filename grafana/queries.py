@@ -17,8 +17,8 @@ _TIME: Final = "$__timeInterval(window_start) AS time"
 _NICS: Final = "nic IN (${nic:singlequote})"
 _PEERS: Final = "peer IN (${peer:singlequote})"
 _CLOCKS: Final = "clock IN (${clock:singlequote})"
-_MOST_PAIRS: Final = 4096
-_MOST_SERIES: Final = 20
+_MAX_PAIRS: Final = 4096
+_MAX_SERIES: Final = 20
 _P99: Final = tables.quantile_sql(0.99, "merged")
 _P50: Final = tables.quantile_sql(0.5, "merged")
 _MERGED: Final = f"{tables.merged_sql('forward')} AS merged"
@@ -51,13 +51,13 @@ DELAY_SPREAD: Final = (
 )
 PAIR_MATRIX: Final = (
     f"SELECT nic, peer, round({_P99}) AS p99_ns FROM (SELECT nic, peer, {_MERGED} {_CHOSEN} "
-    f"GROUP BY nic, peer) ORDER BY nic, peer LIMIT {_MOST_PAIRS}"
+    f"GROUP BY nic, peer) ORDER BY nic, peer LIMIT {_MAX_PAIRS}"
 )
 PAIR_SERIES: Final = (
     f"SELECT time, concat(nic, ' > ', peer) AS pair, {_P99} AS p99_ns "
     f"FROM (SELECT {_TIME}, nic, peer, {_MERGED} "
     f"{_CHOSEN} AND (nic, peer) IN (SELECT nic, peer FROM (SELECT nic, peer, {_MERGED} {_CHOSEN} "
-    f"GROUP BY nic, peer) ORDER BY {_P99} DESC LIMIT {_MOST_SERIES}) GROUP BY time, nic, peer) "
+    f"GROUP BY nic, peer) ORDER BY {_P99} DESC LIMIT {_MAX_SERIES}) GROUP BY time, nic, peer) "
     "ORDER BY time, pair"
 )
 LOSS_SERIES: Final = (
@@ -76,7 +76,7 @@ PATH_SERIES: Final = (
     f"{_from(tables.DELAYS, _NICS, _PEERS)} AND (nic, peer, path) IN (SELECT nic, peer, path "
     f"{_from(tables.DELAYS, _NICS, _PEERS)} GROUP BY nic, peer, path "
     f"ORDER BY max(forward_p99_ns) DESC NULLS LAST "
-    f"LIMIT {_MOST_SERIES}) GROUP BY time, way ORDER BY time, way"
+    f"LIMIT {_MAX_SERIES}) GROUP BY time, way ORDER BY time, way"
 )
 
 CLOCK_COUNT: Final = (
@@ -124,11 +124,11 @@ CLOCK_STATES: Final = (
     f"countIf(worst = 'UNSYNCED') AS unsynced FROM (SELECT {_TIME}, shard, clock, min(state) AS worst "
     f"{_from(tables.CLOCKS)} GROUP BY time, shard, clock) GROUP BY time ORDER BY time"
 )
-STATE_LANES: Final = (
+STATE_ROWS: Final = (
     f"SELECT {_TIME}, clock, min(toInt8(state)) AS state_number {_from(tables.CLOCKS, _CLOCKS)} "
     f"AND clock IN (SELECT clock {_from(tables.CLOCKS, _CLOCKS)} GROUP BY clock "
     "ORDER BY countIf(state != 'SYNCED') DESC, countIf(event != 'NONE') DESC, clock "
-    f"LIMIT {_MOST_SERIES}) GROUP BY time, clock ORDER BY time, clock"
+    f"LIMIT {_MAX_SERIES}) GROUP BY time, clock ORDER BY time, clock"
 )
 CLOCK_EVENTS: Final = (
     "SELECT window_start AS time, clock, shard, toString(event) AS event, "
@@ -144,7 +144,7 @@ RESIDUAL_SPREAD: Final = (
 WORST_RESIDUALS: Final = (
     f"SELECT {_TIME}, clock, max(residual_ns) AS residual_ns {_from(tables.CLOCKS, _CLOCKS)} "
     f"AND clock IN (SELECT clock {_from(tables.CLOCKS, _CLOCKS)} GROUP BY clock "
-    f"ORDER BY max(residual_ns) DESC, clock LIMIT {_MOST_SERIES}) GROUP BY time, clock ORDER BY time, clock"
+    f"ORDER BY max(residual_ns) DESC, clock LIMIT {_MAX_SERIES}) GROUP BY time, clock ORDER BY time, clock"
 )
 SUSPECT_COUNT: Final = (
     "SELECT uniqExact(prober, peer) AS suspects "
@@ -161,7 +161,7 @@ SUSPECTS: Final = (
 SUSPECT_SERIES: Final = (
     f"SELECT {_TIME}, concat(prober, ' > ', peer) AS pair, avg(asymmetry_ns) AS asymmetry_ns "
     f"{_from(tables.SUSPECTS)} AND (prober, peer) IN (SELECT prober, peer {_from(tables.SUSPECTS)} "
-    f"GROUP BY prober, peer ORDER BY max(abs(asymmetry_ns)) DESC, prober, peer LIMIT {_MOST_SERIES}) "
+    f"GROUP BY prober, peer ORDER BY max(abs(asymmetry_ns)) DESC, prober, peer LIMIT {_MAX_SERIES}) "
     "GROUP BY time, pair ORDER BY time, pair"
 )
 
@@ -208,12 +208,12 @@ LINK_COUNT: Final = (
     "SELECT countIf(newest = 4) AS down, countIf(newest = 3) AS flapping, countIf(newest = 2) AS grey "
     f"FROM (SELECT subject, argMax(number, since) AS newest FROM ({_LINK_STATES}) GROUP BY subject)"
 )
-LINK_LANES: Final = (
+LINK_ROWS: Final = (
     "SELECT toDateTime(at) AS time, subject, max(number) AS state_number FROM (SELECT subject, number, "
     "arrayJoin(range(intDiv(toUnixTimestamp(begin), $__interval_s) * $__interval_s, "
     f"toUnixTimestamp(ends) + 1, $__interval_s)) AS at FROM ({_LINK_STATES})) "
     f"WHERE subject IN (SELECT subject FROM ({_LINK_STATES}) GROUP BY subject HAVING max(number) > 1 "
-    f"ORDER BY max(number) DESC, count() DESC, subject LIMIT {_MOST_SERIES}) "
+    f"ORDER BY max(number) DESC, count() DESC, subject LIMIT {_MAX_SERIES}) "
     "GROUP BY time, subject ORDER BY time, subject"
 )
 LINK_TABLE: Final = (
@@ -229,7 +229,7 @@ _FLAPS: Final = (
 FLAP_COUNT: Final = f"SELECT count() AS flaps {_FLAPS}"
 FLAP_SERIES: Final = (
     f"SELECT {_TIME}, subject, count() AS flaps {_FLAPS} AND subject IN (SELECT subject {_FLAPS} "
-    f"GROUP BY subject ORDER BY count() DESC, subject LIMIT {_MOST_SERIES}) "
+    f"GROUP BY subject ORDER BY count() DESC, subject LIMIT {_MAX_SERIES}) "
     "GROUP BY time, subject ORDER BY time, subject"
 )
 _QUEUES: Final = _from(tables.LINK_QUEUES)
@@ -241,12 +241,12 @@ QUEUE_SPREAD: Final = (
 QUEUE_SERIES: Final = (
     f"SELECT {_TIME}, link, max(depth_mean_bytes) AS depth_bytes {_QUEUES} "
     f"AND link IN (SELECT link {_QUEUES} GROUP BY link ORDER BY max(depth_mean_bytes) DESC, link "
-    f"LIMIT {_MOST_SERIES}) "
+    f"LIMIT {_MAX_SERIES}) "
     "GROUP BY time, link ORDER BY time, link"
 )
 LOAD_SERIES: Final = (
     f"SELECT {_TIME}, link, avg(utilisation) AS utilisation {_QUEUES} AND link IN (SELECT link {_QUEUES} "
-    f"GROUP BY link ORDER BY avg(utilisation) DESC NULLS LAST, link LIMIT {_MOST_SERIES}) "
+    f"GROUP BY link ORDER BY avg(utilisation) DESC NULLS LAST, link LIMIT {_MAX_SERIES}) "
     "GROUP BY time, link ORDER BY time, link"
 )
 _CONTENTION: Final = (
@@ -316,7 +316,7 @@ TAKEN_SERIES: Final = (
 MEANS_SERIES: Final = (
     f"SELECT {_TIME}, how, count() AS reports {_DONE} AND how != '' GROUP BY time, how ORDER BY time, how"
 )
-MOVED_MOST: Final = (
+MAX_MOVED: Final = (
     "SELECT flow_id, count() AS decisions, uniqExact(to_path) AS paths, "
     "arrayStringConcat(arraySort(groupUniqArray(reason_kind)), ', ') AS reasons, max(decided) AS last_time "
     f"{_DECIDED} GROUP BY flow_id ORDER BY decisions DESC, flow_id LIMIT 100"

@@ -177,8 +177,7 @@ class ProbeSettings(BaseModel):
         default=5,
         ge=0.1,
         le=10_000,
-        description="ms by which the prober's thread or an answer must be late to count as starved of "
-        "CPU",
+        description="ms by which the prober's thread or an answer must be late to count as starved of CPU",
     )
     counters_s: float = Field(
         default=1, ge=0.1, le=3600, description="s between two readings of the port's error counters"

@@ -11,7 +11,7 @@ import pytest
 from schemas import topics
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("schemas", "native", "producers", "streams", "actuators", "grafana", "fabrictime")
+TABLES = ("schemas", "native", "producers", "streams", "actuators", "grafana", "fabrictime")
 BIN = Path(sys.executable).parent
 
 # One worker runs them all: they share caches and would only get in each other's way.
@@ -21,8 +21,11 @@ pytestmark = pytest.mark.xdist_group("lint")
 def tracked(*suffixes):
     listed = subprocess.run(
         ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-co", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if listed.returncode:
         pytest.skip(f"not a git checkout: {listed.stderr.strip()}")
     paths = [ROOT / name for name in listed.stdout.splitlines()]
@@ -30,7 +33,7 @@ def tracked(*suffixes):
 
 
 def sources():
-    return [path for path in tracked(".py") if path.relative_to(ROOT).parts[0] in ROOMS]
+    return [path for path in tracked(".py") if path.relative_to(ROOT).parts[0] in TABLES]
 
 
 @pytest.mark.timeout(600)

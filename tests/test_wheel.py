@@ -13,10 +13,25 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.timeout(300)
 def test_wheel_carries_extensions_and_data(tmp_path):
     built = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-q",
-         "--config-settings", f"build-dir={tmp_path / 'build'}", "-w", str(tmp_path), str(ROOT)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--no-deps",
+            "--no-build-isolation",
+            "--no-index",
+            "-q",
+            "--config-settings",
+            f"build-dir={tmp_path / 'build'}",
+            "-w",
+            str(tmp_path),
+            str(ROOT),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("fabrictime-*.whl")
     names = zipfile.ZipFile(wheel).namelist()

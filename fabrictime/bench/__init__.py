@@ -21,7 +21,7 @@ __all__ = [
     "Report",
     "Target",
     "Value",
-    "judge",
+    "evaluate",
     "load",
     "names",
     "parts_of",
@@ -131,28 +131,28 @@ def run_bench(
 
     measured_on = machine()
     if not parts:
-        figures = judge(bench.TARGETS, bench.run(progress, quick))
+        figures = evaluate(bench.TARGETS, bench.run(progress, quick))
     elif isinstance(bench, PartedBench):
         values = bench.run(progress, quick, parts)
-        figures = judge({key: target for key, target in bench.TARGETS.items() if key in values}, values)
+        figures = evaluate({key: target for key, target in bench.TARGETS.items() if key in values}, values)
     else:
         raise TypeError(f"bench {bench.NAME}: expected no parts, for it has none, not {', '.join(parts)}")
     report = {"name": bench.NAME, "machine": measured_on, "figures": figures}
     return report | {"quick": True} if quick else report
 
 
-def judge(targets: Mapping[str, Target], values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
+def evaluate(targets: Mapping[str, Target], values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
     """Set measured values against their targets: first those with a target, then the rest, in given order.
 
     A value that is missing or not finite has `value` null, `met` false where there is a target, and a reason.
     """
     figures: dict[str, dict[str, Any]] = {}
     for key in [*targets, *(key for key in values if key not in targets)]:
-        figures[key] = _judged(targets.get(key), values.get(key, Missing("not measured by this bench")))
+        figures[key] = _evaluated(targets.get(key), values.get(key, Missing("not measured by this bench")))
     return figures
 
 
-def _judged(target: Target | None, value: Value) -> dict[str, Any]:
+def _evaluated(target: Target | None, value: Value) -> dict[str, Any]:
     figure = value if isinstance(value, Figure | Missing) else Figure(float(value))
     wanted = None if target is None else target.text()
     unit = None if target is None else target.unit
@@ -162,7 +162,10 @@ def _judged(target: Target | None, value: Value) -> dict[str, Any]:
         met = None if wanted is None else False
         return {"value": None, "unit": unit, "target": wanted, "met": met, "reason": figure.reason}
     met = None if target is None else target.met(figure.value)
-    judged: dict[str, Any] = {
-        "value": figure.value, "unit": unit or figure.unit, "target": wanted, "met": met
-    }  # fmt: skip
-    return judged if figure.note is None else judged | {"note": figure.note}
+    evaluated: dict[str, Any] = {
+        "value": figure.value,
+        "unit": unit or figure.unit,
+        "target": wanted,
+        "met": met,
+    }
+    return evaluated if figure.note is None else evaluated | {"note": figure.note}

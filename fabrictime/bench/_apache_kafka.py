@@ -99,9 +99,15 @@ def _fetch(maven: str, cache: Path, target: Path) -> None:
         pom = Path(folder) / "pom.xml"
         pom.write_text(_POM.format(group=group, artifact=artifact, version=VERSION))
         command = [
-            maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime",
+            maven,
+            "-q",
+            "-B",
+            "-f",
+            str(pom),
+            "dependency:copy-dependencies",
+            "-DincludeScope=runtime",
             f"-DoutputDirectory={folder}/jars",
-        ]  # fmt: skip
+        ]
         try:
             done = subprocess.run(
                 command,
@@ -142,14 +148,20 @@ def running(directory: Path) -> Iterator[str]:
     with output:
         done = subprocess.run(
             [*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)],
-            check=False, timeout=START_S, stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            check=False,
+            timeout=START_S,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
         if done.returncode:
             raise NotAvailable(f"Apache Kafka cannot format its directory: {_last(directory / 'output')}")
         process = subprocess.Popen(
-            [*java, "kafka.Kafka", str(properties)], stdout=output, stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            [*java, "kafka.Kafka", str(properties)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         try:
             _wait(process, port, directory / "output")
             yield f"127.0.0.1:{port}"

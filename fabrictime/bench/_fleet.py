@@ -89,18 +89,18 @@ class SyntheticFleet:
         groups = len(nic.peers) * self.paths
         first = np.sort(rng.integers(start_ns, end_ns, (groups, pairs_per_path)), axis=1)
         sent = np.stack([first, first + self.spacing_ns], axis=2).reshape(groups, per_group)
-        least = np.full((groups, per_group), self.delay_ns)
-        out = (least + rng.exponential(self.jitter_ns, sent.shape)).astype(np.int64)
-        back = (least + rng.exponential(self.jitter_ns, sent.shape)).astype(np.int64)
-        turn = rng.integers(1_000, 3_000, sent.shape)
+        minimum = np.full((groups, per_group), self.delay_ns)
+        out = (minimum + rng.exponential(self.jitter_ns, sent.shape)).astype(np.int64)
+        back = (minimum + rng.exponential(self.jitter_ns, sent.shape)).astype(np.int64)
+        turnaround = rng.integers(1_000, 3_000, sent.shape)
         t1 = nic.clock.reading(sent)
-        t4 = nic.clock.reading(sent + out + turn + back)
+        t4 = nic.clock.reading(sent + out + turnaround + back)
         t2, t3 = np.empty_like(t1), np.empty_like(t1)
         for number, peer in enumerate(nic.peers):
             rows = slice(number * self.paths, (number + 1) * self.paths)
             clock = self.members[peer].clock
             t2[rows] = clock.reading(sent[rows] + out[rows])
-            t3[rows] = clock.reading(sent[rows] + out[rows] + turn[rows])
+            t3[rows] = clock.reading(sent[rows] + out[rows] + turnaround[rows])
         nic.batch += 1
         return ProbeColumns(
             nic=nic.name,

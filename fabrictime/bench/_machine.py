@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGES = (
-    "fabrictime", "aiokafka", "chdb", "clickhouse-connect", "confluent-kafka", "fastavro", "faust-streaming",
+    "fabrictime",
+    "aiokafka",
+    "chdb",
+    "clickhouse-connect",
+    "confluent-kafka",
+    "fastavro",
+    "faust-streaming",
     "numpy",
-)  # fmt: skip
+)
 
 
 def machine() -> dict[str, Any]:

@@ -45,14 +45,14 @@ class Service:
         self._socket.settimeout(0.2)
         while time.monotonic() < deadline:
             try:
-                words = self._socket.recv(4096).decode()
+                text = self._socket.recv(4096).decode()
             except TimeoutError:
                 if self.process.poll() is not None:
                     break
                 continue
-            if words.startswith("STATUS="):
-                self.status = words.removeprefix("STATUS=").strip()
-            if "READY=1" in words:
+            if text.startswith("STATUS="):
+                self.status = text.removeprefix("STATUS=").strip()
+            if "READY=1" in text:
                 return
         raise RuntimeError(f"{self.output.name}: not ready, exit code {self.process.poll()}: {self.tail()}")
 
@@ -103,15 +103,18 @@ def service(module: str, settings: Mapping[str, Any], folder: Path) -> Iterator[
 def embedded_log(folder: Path, partitions: int = 8) -> Iterator[str]:
     """Run the embedded log with the project's topics; gives its address."""
     settings = {
-        "directory": str(folder / "log"), "port": 0, "partitions": partitions, "min_free_bytes": 0,
+        "directory": str(folder / "log"),
+        "port": 0,
+        "partitions": partitions,
+        "min_free_bytes": 0,
         "group_join_delay_ms": 50,
-    }  # fmt: skip
+    }
     with service("fabrictime.log", settings, folder) as log:
         deadline = time.monotonic() + 5
         while not log.status and time.monotonic() < deadline:
             log._socket.settimeout(0.2)
-            words = log._socket.recv(4096).decode()
-            log.status = words.removeprefix("STATUS=") if words.startswith("STATUS=") else ""
+            text = log._socket.recv(4096).decode()
+            log.status = text.removeprefix("STATUS=") if text.startswith("STATUS=") else ""
         yield log.status.removeprefix("listening on ").strip()
 
 

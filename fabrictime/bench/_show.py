@@ -85,8 +85,9 @@ def _print(report: Report) -> None:
     console.print(
         f"[bold]{report['name']}[/bold]: {found['cpu']}, {found['cores']} cores, {found['memory_gib']} GiB, "
         f"kernel {found['kernel']}, Python {found['python']}, load {found['load_1min_at_start']}",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        highlight=False,
+        soft_wrap=True,
+    )
     table = Table(box=None)
     for title in ("figure", "value", "unit", "target", "met"):
         table.add_column(title, no_wrap=True)

@@ -64,7 +64,7 @@ def run(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
     for decoded in (decode_probe_batch(messages[3], codec.HEADER_BYTES), by_fastavro(messages[3])):
         if not _same(decoded, batches[3]):
             raise RuntimeError("bench codec: a decoder gave other columns than were written")
-    ours, theirs = in_turns(
+    ours, theirs = alternately(
         lambda: [decode_probe_batch(m, codec.body_start(m, "ProbeBatch")) for m in messages],
         lambda: [by_fastavro(m) for m in messages],
         seconds,
@@ -126,7 +126,7 @@ def best(work: Callable[[], object], seconds: float) -> float:
             return shortest
 
 
-def in_turns(
+def alternately(
     first: Callable[[], object], second: Callable[[], object], seconds: float
 ) -> tuple[float, float]:
     """Return the shortest times in s of both, measured in turns, so that both meet the same machine."""
@@ -159,13 +159,22 @@ def batch_of(rng: np.random.Generator, number: int, samples: int, offsets: Any, 
     turnaround = rng.integers(8_000, 30_000, n)
     clock = offsets[peer] + drifts[peer] * 1e-9 * sent
     return ProbeColumns(
-        NIC, 7_046_029_254_386_353_131, number, T0_NS, T0_NS,
+        NIC,
+        7_046_029_254_386_353_131,
+        number,
+        T0_NS,
+        T0_NS,
         [name for name in peer_names() for _ in range(PATHS)],
         np.tile(np.arange(PATHS) + 40_000, PEERS).astype(np.int32),
-        np.full(groups, 20_000, np.int32), np.zeros(groups, np.int32), np.zeros(groups, np.int32),
-        np.arange(groups + 1) * per, sent + T0_NS, np.round(there + clock).astype(np.int64), turnaround,
+        np.full(groups, 20_000, np.int32),
+        np.zeros(groups, np.int32),
+        np.zeros(groups, np.int32),
+        np.arange(groups + 1) * per,
+        sent + T0_NS,
+        np.round(there + clock).astype(np.int64),
+        turnaround,
         np.round(back - clock).astype(np.int64),
-    )  # fmt: skip
+    )
 
 
 def window_of(batches: list[ProbeColumns]) -> NicWindow:
@@ -195,10 +204,22 @@ def by_fastavro(message: bytes) -> ProbeColumns:
         for name in ("path", "spacing_ns", "lost", "no_t3")
     )
     return ProbeColumns(
-        record["nic"], record["run"], record["batch"], record["clock_ns"], record["system_ns"],
-        [group["peer"] for group in groups], path, spacing_ns, lost, no_t3, start,
-        sums - np.repeat(before, sizes), forward, turnaround, reverse,
-    )  # fmt: skip
+        record["nic"],
+        record["run"],
+        record["batch"],
+        record["clock_ns"],
+        record["system_ns"],
+        [group["peer"] for group in groups],
+        path,
+        spacing_ns,
+        lost,
+        no_t3,
+        start,
+        sums - np.repeat(before, sizes),
+        forward,
+        turnaround,
+        reverse,
+    )
 
 
 def _same(one: ProbeColumns, other: ProbeColumns) -> bool:
@@ -217,7 +238,15 @@ def clock_fits(pairs: int) -> dict[str, Any]:
         if isinstance(field["type"], str)
     }
     pair = {
-        "prober": NIC, "peer": "host-0001/eth0", "at_ns": T0_NS, "offset_ns": 3e6, "drift_ppb": 12.5,
-        "sigma_ns": 8.0, "drift_sigma_ppb": 20.0, "rtt_min_ns": 1e4, "samples": 480, "accepted": 400,
-    }  # fmt: skip
+        "prober": NIC,
+        "peer": "host-0001/eth0",
+        "at_ns": T0_NS,
+        "offset_ns": 3e6,
+        "drift_ppb": 12.5,
+        "sigma_ns": 8.0,
+        "drift_sigma_ppb": 20.0,
+        "rtt_min_ns": 1e4,
+        "samples": 480,
+        "accepted": 400,
+    }
     return record | {"nics": [], "pairs": [pair] * pairs}

@@ -74,9 +74,14 @@ class Server:
         password = (self.directory / f"{kind}.token").read_text(encoding="utf-8").strip()
         host, _, port = self.url.removeprefix("http://").rpartition(":")
         return clickhouse_connect.get_client(
-            host=host, port=int(port), username=user, password=password, autogenerate_session_id=False,
-            send_receive_timeout=600, compress=False,
-        )  # fmt: skip
+            host=host,
+            port=int(port),
+            username=user,
+            password=password,
+            autogenerate_session_id=False,
+            send_receive_timeout=600,
+            compress=False,
+        )
 
     def memory_mib(self) -> float:
         """Resident memory of the server."""
@@ -89,17 +94,23 @@ class Server:
 def running_server(parent: Path | None = None) -> Iterator[Server]:
     """Run a history server on a directory that is deleted afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="fabrictime-bench-history-", dir=parent))
-    settings = {"directory": str(folder / "history"), "port": 0, "memory_limit_mib": 4096,
-                "query_memory_limit_mib": 3072}  # fmt: skip
+    settings = {
+        "directory": str(folder / "history"),
+        "port": 0,
+        "memory_limit_mib": 4096,
+        "query_memory_limit_mib": 3072,
+    }
     code = (
         "import sys; from fabrictime.history.server import main; "
         "from fabrictime.history.settings import HistorySettings; "
         "sys.exit(main(HistorySettings.model_validate_json(sys.argv[1])))"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code, json.dumps(settings)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        [sys.executable, "-c", code, json.dumps(settings)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-    )  # fmt: skip
+    )
     try:
         lock = folder / "history" / "lock"
         end = time.monotonic() + START_S
@@ -154,27 +165,37 @@ def _select(first_window: int, windows: int) -> str:
     # A path's least delay lies between 4 and 10 us, by pair and path; a tenth of the windows queue more.
     floor = f"toUInt16(48 + cityHash64(pair, path, 7) % 6 + ({first} % 10 = 0))"
     figures = {
-        "forward_min_ns": f"low + {first} % 400", "forward_p50_ns": f"low * 1.9 + {first} % 900",
-        "forward_p99_ns": f"low * 3.2 + {second} % 3000", "reverse_min_ns": f"low + {third} % 400",
-        "reverse_p50_ns": f"low * 1.9 + {second} % 900", "reverse_p99_ns": f"low * 3.2 + {third} % 3000",
-        "rtt_min_ns": f"low * 2 + {third} % 700", "rtt_p50_ns": f"low * 3.8 + {first} % 1500",
-        "rtt_p99_ns": f"low * 6 + {second} % 6000", "bound_ns": f"60 + {second} % 40",
-    }  # fmt: skip
+        "forward_min_ns": f"low + {first} % 400",
+        "forward_p50_ns": f"low * 1.9 + {first} % 900",
+        "forward_p99_ns": f"low * 3.2 + {second} % 3000",
+        "reverse_min_ns": f"low + {third} % 400",
+        "reverse_p50_ns": f"low * 1.9 + {second} % 900",
+        "reverse_p99_ns": f"low * 3.2 + {third} % 3000",
+        "rtt_min_ns": f"low * 2 + {third} % 700",
+        "rtt_p50_ns": f"low * 3.8 + {first} % 1500",
+        "rtt_p99_ns": f"low * 6 + {second} % 6000",
+        "bound_ns": f"60 + {second} % 40",
+    }
     values = {
         "nic": f"concat('h', toString(intDiv(pair, {PEERS})), '/eth0')",
         "peer": f"concat('h', toString((intDiv(pair, {PEERS}) + 1 + pair % {PEERS} * 9) % {NICS}), '/eth0')",
-        "path": "toUInt32(33434 + path)", "shard": "'s0'", "window": "at",
+        "path": "toUInt32(33434 + path)",
+        "shard": "'s0'",
+        "window": "at",
         "window_start": "fromUnixTimestamp64Nano(at * 1000000000, 'UTC')",
         "window_end": "fromUnixTimestamp64Nano((at + 1) * 1000000000, 'UTC')",
-        "part": "toUInt32(0)", "state": "'SYNCED'",
-        "count": f"toUInt32({sum(HISTOGRAM)})", "lost": f"toUInt32({first} % 500 = 0)",
-        "no_t3": "toUInt32(0)", **{name: f"toFloat32({value})" for name, value in figures.items()},
+        "part": "toUInt32(0)",
+        "state": "'SYNCED'",
+        "count": f"toUInt32({sum(HISTOGRAM)})",
+        "lost": f"toUInt32({first} % 500 = 0)",
+        "no_t3": "toUInt32(0)",
+        **{name: f"toFloat32({value})" for name, value in figures.items()},
         "forward_bucket": f"range(floor, toUInt16(floor + {len(HISTOGRAM)}))",
         "forward_bucket_count": f"arrayMap(c -> toUInt32(c + bitAnd({first}, c)), [{shape}])",
         "reverse_bucket": f"range(floor, toUInt16(floor + {len(HISTOGRAM)}))",
         "reverse_bucket_count": f"arrayMap(c -> toUInt32(c + bitAnd({second}, c)), [{shape}])",
         "recorded_ns": "(at + 1) * 1000000000",
-    }  # fmt: skip
+    }
     columns = ", ".join(f"{values[name]} AS c_{name}" for name in tables.TABLES[tables.DELAYS].column_names)
     return (
         f"SELECT {columns} FROM (SELECT number, intDiv(number, {ROWS_PER_WINDOW}) + {first_window} AS at, "
@@ -205,9 +226,11 @@ def _insert(server: Server, quick: bool) -> dict[str, Value]:
         shift = pa.scalar(by, pa.int64())
         changed = {
             "window": pc.add(block["window"], shift),
-            **{name: pc.add(block[name], pa.scalar(by * 10**9, pa.duration("ns")))
-               for name in ("window_start", "window_end")},
-        }  # fmt: skip
+            **{
+                name: pc.add(block[name], pa.scalar(by * 10**9, pa.duration("ns")))
+                for name in ("window_start", "window_end")
+            },
+        }
         columns = [changed.get(name, block[name]) for name in block.column_names]
         return pa.table(columns, names=block.column_names)
 
@@ -248,19 +271,34 @@ def _sink_rows_per_second() -> float:
 
     now_ns = time.time_ns()
     path = {
-        "count": sum(HISTOGRAM), "lost": 0, "no_t3": 0, "bound_ns": 60.0,
-        **{f"{kind}_{level}_ns": 10_000.5 for kind in ("forward", "reverse", "rtt")
-           for level in ("min", "p50", "p99")},
-        **{f"{way}_bucket": list(range(48, 48 + len(HISTOGRAM))) for way in tables.DIRECTIONS},
-        **{f"{way}_bucket_count": list(HISTOGRAM) for way in tables.DIRECTIONS},
-    }  # fmt: skip
+        "count": sum(HISTOGRAM),
+        "lost": 0,
+        "no_t3": 0,
+        "bound_ns": 60.0,
+        **{
+            f"{kind}_{level}_ns": 10_000.5
+            for kind in ("forward", "reverse", "rtt")
+            for level in ("min", "p50", "p99")
+        },
+        **{f"{route}_bucket": list(range(48, 48 + len(HISTOGRAM))) for route in tables.DIRECTIONS},
+        **{f"{route}_bucket_count": list(HISTOGRAM) for route in tables.DIRECTIONS},
+    }
     paths = [
-        {"peer": f"h{peer}/eth0", "path": 33434 + way, **path}
+        {"peer": f"h{peer}/eth0", "path": 33434 + route, **path}
         for peer in range(PEERS)
-        for way in range(PATHS)
+        for route in range(PATHS)
     ]
-    record = {"nic": "", "shard": "s0", "window": 0, "part": 0, "parts": 1, "window_start_ns": now_ns,
-              "window_end_ns": now_ns + 10**9, "state": "SYNCED", "paths": paths}  # fmt: skip
+    record = {
+        "nic": "",
+        "shard": "s0",
+        "window": 0,
+        "part": 0,
+        "parts": 1,
+        "window_start_ns": now_ns,
+        "window_end_ns": now_ns + 10**9,
+        "state": "SYNCED",
+        "paths": paths,
+    }
     messages = [codec.encode("PathDelays", {**record, "nic": f"h{nic}/eth0"}) for nic in range(NICS)]
     best = 0.0
     for _ in range(4):
@@ -277,10 +315,14 @@ def _fill(server: Server, rows: int, progress: Progress) -> int:
     end_s = int(time.time())
     columns = ", ".join(tables.TABLES[tables.DELAYS].column_names)
     settings = {
-        "max_threads": 1, "max_insert_threads": 1, "max_block_size": 16 * ROWS_PER_WINDOW,
-        "min_insert_block_size_rows": FILL_WINDOWS * ROWS_PER_WINDOW // 4, "min_insert_block_size_bytes": 0,
-        "insert_deduplicate": 0, "optimize_on_insert": 0,
-    }  # fmt: skip
+        "max_threads": 1,
+        "max_insert_threads": 1,
+        "max_block_size": 16 * ROWS_PER_WINDOW,
+        "min_insert_block_size_rows": FILL_WINDOWS * ROWS_PER_WINDOW // 4,
+        "min_insert_block_size_bytes": 0,
+        "insert_deduplicate": 0,
+        "optimize_on_insert": 0,
+    }
     client = server.client()
     starts = range(end_s - windows, end_s, FILL_WINDOWS)
     done = 0

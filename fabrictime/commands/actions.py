@@ -65,17 +65,17 @@ class Acts:
 
     def entries(self, wanted: Wanted, now_ns: int) -> list[ActionEntry]:
         """Return the wanted decisions, the newest first."""
-        least = now_ns - round(wanted.since_s * 1e9)
+        minimum = now_ns - round(wanted.since_s * 1e9)
         found = action_entries.entries(self.state, now_ns)
-        return [entry for entry in found if entry.at_ns >= least and _named(entry, wanted.patterns)]
+        return [entry for entry in found if entry.at_ns >= minimum and _named(entry, wanted.patterns)]
 
     def suppressed(self, wanted: Wanted) -> list[SuppressedAction]:
         """Return the suppressed actions, the longest suppressed first."""
         return [each for each in self.state.suppressed() if _named(each, wanted.patterns)]
 
 
-def _named(what: ActionEntry | SuppressedAction, patterns: Sequence[str]) -> bool:
-    names = (what.flow_id, action_text.flow_text(what.flow_id), str(what.reason))
+def _named(subject: ActionEntry | SuppressedAction, patterns: Sequence[str]) -> bool:
+    names = (subject.flow_id, action_text.flow_text(subject.flow_id), str(subject.reason))
     return not patterns or any(fnmatchcase(name, f"*{each}*") for name in names for each in patterns)
 
 
@@ -115,9 +115,9 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
         if wanted.as_json or not console.is_terminal:
             shown: set[SuppressedAction] = set()
             for entry in reversed(acts.entries(wanted, time.time_ns())):
-                _print_deed(entry, wanted)
+                _print_entry(entry, wanted)
             while True:
-                shown = _print_held(acts, wanted, shown)
+                shown = _print_suppressed(acts, wanted, shown)
                 for taken in reader.poll(0.25):
                     _print_news(acts, acts.take(taken), taken.topic, wanted)
         from rich.live import Live
@@ -148,10 +148,10 @@ def _print_news(acts: Acts, record: codec.Record | None, topic: str, wanted: Wan
     now_ns = time.time_ns()
     for entry in action_entries.entries(acts.state, now_ns, record["flow_id"]):
         if entry.decision_id == record["decision_id"] and _named(entry, wanted.patterns):
-            _print_deed(entry, wanted)
+            _print_entry(entry, wanted)
 
 
-def _print_deed(entry: ActionEntry, wanted: Wanted) -> None:
+def _print_entry(entry: ActionEntry, wanted: Wanted) -> None:
     if wanted.suppressed:
         return
     print(
@@ -169,16 +169,17 @@ def _line(entry: ActionEntry) -> str:
     )
 
 
-def _print_held(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set[SuppressedAction]:
+def _print_suppressed(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set[SuppressedAction]:
     suppressed = acts.suppressed(wanted)
     for each in suppressed:
         if each not in shown:
             print(
-                json.dumps(suppressed_record(each), allow_nan=False) if wanted.as_json
+                json.dumps(suppressed_record(each), allow_nan=False)
+                if wanted.as_json
                 else f"{action_text.time_text(each.since_ns)} HELD {each.flow_id}: "
                 f"{action_text.action_text(each)}; {action_text.LIMIT_TEXTS.get(each.cause, each.cause)}",
                 flush=True,
-            )  # fmt: skip
+            )
     return set(suppressed)
 
 
@@ -189,7 +190,7 @@ def suppressed_record(suppressed: SuppressedAction) -> dict[str, Any]:
         "reason": suppressed.reason._asdict(),
         "cause_text": action_text.LIMIT_TEXTS.get(suppressed.cause, suppressed.cause),
         "reason_text": action_text.suppressed_cause(suppressed),
-    }  # fmt: skip
+    }
 
 
 def as_json(acts: Acts, wanted: Wanted, now_ns: int) -> str:
@@ -229,7 +230,7 @@ def draw(acts: Acts, wanted: Wanted, now_ns: int, room: int = SHOWN) -> Renderab
     if not wanted.suppressed:
         entries = acts.entries(wanted, now_ns)
         parts += decided(entries, f"within {seconds_text(wanted.since_s)}", room)
-    parts += held_back(acts.suppressed(wanted), acts.state, now_ns, room)
+    parts += suppressed_rows(acts.suppressed(wanted), acts.state, now_ns, room)
     if acts.unreadable:
         parts.append(Text(f"{acts.unreadable:,} records could not be read", "yellow"))
     return Group(*parts)
@@ -269,7 +270,7 @@ def decided(
     return found
 
 
-def held_back(
+def suppressed_rows(
     suppressed: Sequence[SuppressedAction], state: ActionState, now_ns: int, room: int
 ) -> list[RenderableType]:
     """Return the suppressed actions for rich."""
@@ -279,17 +280,20 @@ def held_back(
     if not suppressed:
         told = any(shard.suppressed is not None for shard in state.shards.values())
         return [
-            Text("nothing is held back", "green") if told
+            Text("nothing is held back", "green")
+            if told
             else Text("policy has not told what it holds back", "yellow")
-        ]  # fmt: skip
+        ]
     table = Table(box=None, pad_edge=False)
     for title in ("flow", "would", "because", "held back"):
         table.add_column(title, no_wrap=title in ("flow", "would"))
     for each in suppressed[:room]:
         table.add_row(
-            Text(action_text.flow_text(each.flow_id)), Text(action_text.action_text(each)),
-            Text(action_text.suppressed_cause(each)), Text(action_text.suppressed_text(each, now_ns)),
-        )  # fmt: skip
+            Text(action_text.flow_text(each.flow_id)),
+            Text(action_text.action_text(each)),
+            Text(action_text.suppressed_cause(each)),
+            Text(action_text.suppressed_text(each, now_ns)),
+        )
     found: list[RenderableType] = [Text(f"{len(suppressed):,} held back", "bold"), table]
     if len(suppressed) > room:
         found.append(Text(f"and {len(suppressed) - room:,} more", "dim"))

@@ -253,10 +253,22 @@ class Fleet:
         of = homes.get(row["clock"], ())
         _, event, event_ns, event_at_ns = self._events.get((shard, row["clock"]), (0, None, None, None))
         return ClockLine(
-            row["clock"], tuple(sorted(set(of))) or (row["clock"].partition("/")[0],), len(of), row["state"],
-            shard, domain, row["offset_ns"], row["drift_ppb"], row["drift_sigma_ppb"], row["bound_ns"],
-            row["pairs"], row["residual_ns"], event, event_ns, event_at_ns,
-        )  # fmt: skip
+            row["clock"],
+            tuple(sorted(set(of))) or (row["clock"].partition("/")[0],),
+            len(of),
+            row["state"],
+            shard,
+            domain,
+            row["offset_ns"],
+            row["drift_ppb"],
+            row["drift_sigma_ppb"],
+            row["bound_ns"],
+            row["pairs"],
+            row["residual_ns"],
+            event,
+            event_ns,
+            event_at_ns,
+        )
 
 
 def _parts(parts: Mapping[int, tuple[Mapping[str, Any], int]]) -> int:
@@ -481,10 +493,14 @@ def draw(found: Picture, wanted: Wanted, room: int | None = None) -> RenderableT
 def _summary(found: Picture) -> list[tuple[str, str]]:
     figures = found.summary()
     if not found.clocks:
-        text = "no clock matches what was asked for" if found.shards else (
-            f"no window of clocks in {CLOCK_OFFSETS.name} yet: a worker must run, and two hosts must "
-            "probe each other"
-        )  # fmt: skip
+        text = (
+            "no clock matches what was asked for"
+            if found.shards
+            else (
+                f"no window of clocks in {CLOCK_OFFSETS.name} yet: a worker must run, and two hosts must "
+                "probe each other"
+            )
+        )
         return [(text, "yellow")]
     states = ", ".join(
         f"{figures[state.lower()]:,} {state}" for state in reversed(STATES) if figures[state.lower()]
@@ -538,10 +554,16 @@ def _clock_table(found: Picture, count: int) -> RenderableType:
         pairs = "-" if line.pairs is None else str(line.pairs)
         residual = _ns(line.residual_ns if line.pairs else None)
         cells: list[str | Text] = [
-            line.clock, _state(line.state), _ns(line.bound_ns), _signed_ns(line.offset_ns),
-            _ppm(line.drift_ppb, "+"), _ppm(line.drift_sigma_ppb), pairs, residual,
+            line.clock,
+            _state(line.state),
+            _ns(line.bound_ns),
+            _signed_ns(line.offset_ns),
+            _ppm(line.drift_ppb, "+"),
+            _ppm(line.drift_sigma_ppb),
+            pairs,
+            residual,
             event_text(line),
-        ]  # fmt: skip
+        ]
         table.add_row(*cells, *([line.domain or "-"] if several else []))
     return table
 

@@ -45,7 +45,7 @@ Record = Mapping[str, Any]
 S: Final = 1_000_000_000
 FLOWS_BACK_S: Final = 6.0
 ROUNDS_BACK_S: Final = 30.0
-SHOWN_WAYS: Final = 12
+SHOWN_ROUTES: Final = 12
 SHOWN: Final = 30
 _COLOURS: Final = {"DOWN": "red", "GREY": "yellow", "FLAPPING": "magenta", "UP": "green"}
 
@@ -57,7 +57,7 @@ class Seen:
         self.state = FabricState(
             lambda value: codec.decode(value, FLOWS.record, registry), round(since_s * S) + 60 * S
         )
-        self.ways = FlowRouteTable()
+        self.routes = FlowRouteTable()
         self.fallbacks: dict[str, Record] = {}
         self.unreadable = 0
         self._registry = registry
@@ -68,7 +68,7 @@ class Seen:
             if topic == FLOWS.name:
                 self.state.take_flows(key, value, append_ns)
             elif topic == FLOW_ROUTES.name:
-                self.ways.take(key.encode(), value, self._registry)
+                self.routes.take(key.encode(), value, self._registry)
             elif topic == FALLBACKS.name:
                 if value is not None:
                     self.fallbacks[key] = codec.decode(value, FALLBACKS.record, self._registry)
@@ -93,10 +93,12 @@ def find(text: str, flows: Mapping[str, Record], others: Iterable[str] = ()) -> 
         return text
     before, colon, port = text.rpartition(":")
     found = {
-        name for name, flow in flows.items()
-        if colon and port == str(flow["source_port"])
+        name
+        for name, flow in flows.items()
+        if colon
+        and port == str(flow["source_port"])
         and before in ("", flow["source_address"], name.partition("/")[0], flow["nic"])
-    }  # fmt: skip
+    }
     found = found or {name for name in (*flows, *others) if action_text.matches(text, name)}
     if len(found) == 1:
         return found.pop()
@@ -121,10 +123,10 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
     own = FlowRoute(())
     others: list[dict[str, Any]] = []
     if flow is not None:
-        ways = seen.ways.of(flow["nic"], flow["peer"], flow["peer_port"])
-        own = ways.get(flow["source_port"], own)
+        routes = seen.routes.of(flow["nic"], flow["peer"], flow["peer_port"])
+        own = routes.get(flow["source_port"], own)
         own = FlowRoute(tuple(flow["links"]) or own.links, own.reverse)
-        others = _others(seen, flow, ways, own, now_ns)
+        others = _others(seen, flow, routes, own, now_ns)
     mode = actions.mode(host)
     return {
         "flow_id": flow_id,
@@ -152,22 +154,24 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
     subject = None if number is None else state.subject_of(number)
     queue = None if number is None else state.queues.newest(number)
     windows = [
-        each for each in state.contention.values()
+        each
+        for each in state.contention.values()
         if is_active(each, now_ns) and (each["link"] == link or link in each["candidates"])
-    ]  # fmt: skip
+    ]
     record = None if subject is None else subject.record
     return {
-        "link": link, "state": "UNKNOWN" if number is None else STATES[state.state(number)],
+        "link": link,
+        "state": "UNKNOWN" if number is None else STATES[state.state(number)],
         "text": "" if record is None or record["state"] == "UP" else record["text"],
         "depth_bytes": None if queue is None or not queue.rate_bps else queue.mean_bytes,
         "wait_ns": None if queue is None else queue.delay_ns(queue.mean_bytes),
         "utilisation": None if queue is None else queue.utilisation,
         "contention": [each["text"] for each in windows],
-    }  # fmt: skip
+    }
 
 
 def _others(
-    seen: Seen, flow: Record, ways: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
+    seen: Seen, flow: Record, routes: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
 ) -> list[dict[str, Any]]:
     """Return the other routes, each once with its ports: in the policy's order, then the healthy ones."""
     told = seen.fallbacks.get(flow["flow_id"].partition("/")[0], {"flows": ()})
@@ -175,21 +179,27 @@ def _others(
         (each["other_paths"] for each in told["flows"] if each["flow_id"] == flow["flow_id"]), []
     )
     grouped: dict[Links, list[int]] = {}
-    for port, way in ways.items():
+    for port, way in routes.items():
         if way.links != own.links:
             grouped.setdefault(way.links, []).append(port)
     found = []
     for links, ports in grouped.items():
-        told_links = [_link(seen.state, link, now_ns) for link in links]
-        worst = max(told_links, key=lambda each: STATES.index(each["state"]))
-        loads = [each["utilisation"] for each in told_links if each["utilisation"] is not None]
-        waits = [each["wait_ns"] for each in told_links if each["wait_ns"] is not None]
+        known_links = [_link(seen.state, link, now_ns) for link in links]
+        worst = max(known_links, key=lambda each: STATES.index(each["state"]))
+        loads = [each["utilisation"] for each in known_links if each["utilisation"] is not None]
+        waits = [each["wait_ns"] for each in known_links if each["wait_ns"] is not None]
         ranks = [ranked.index(port) + 1 for port in ports if port in ranked]
-        found.append({
-            "rank": min(ranks, default=None), "ports": ports, "links": list(links),
-            "state": worst["state"], "detected_by": worst["text"], "busiest": max(loads, default=None),
-            "wait_ns": max(waits, default=None),
-        })  # fmt: skip
+        found.append(
+            {
+                "rank": min(ranks, default=None),
+                "ports": ports,
+                "links": list(links),
+                "state": worst["state"],
+                "detected_by": worst["text"],
+                "busiest": max(loads, default=None),
+                "wait_ns": max(waits, default=None),
+            }
+        )
     found.sort(
         key=lambda each: (each["rank"] or 1 << 30, STATES.index(each["state"]), each["busiest"] or 0.0)
     )
@@ -267,9 +277,9 @@ def draw(seen: Seen, story: Mapping[str, Any], now_ns: int, since_s: float) -> R
     elif flow is not None:
         parts.append(Text("\nwhich links it takes is not known: nobody traced its ports", "yellow"))
     if story["could_take"]:
-        parts += [Text("\ncould take", "bold"), _ways_table(story["could_take"])]
-        if len(story["could_take"]) > SHOWN_WAYS:
-            parts.append(Text(f"and {len(story['could_take']) - SHOWN_WAYS} more ways", "dim"))
+        parts += [Text("\ncould take", "bold"), _routes_table(story["could_take"])]
+        if len(story["could_take"]) > SHOWN_ROUTES:
+            parts.append(Text(f"and {len(story['could_take']) - SHOWN_ROUTES} more ways", "dim"))
     elif flow is not None:
         parts.append(Text("\nno other way of it was traced", "yellow"))
     entries = action_entries.with_effects(
@@ -279,7 +289,7 @@ def draw(seen: Seen, story: Mapping[str, Any], now_ns: int, since_s: float) -> R
     parts += decided(entries, f"for it within {seconds_text(since_s)}", SHOWN, effects=True)
     parts.append(Text(""))
     suppressed = [each for each in seen.state.actions.suppressed() if each.flow_id == story["flow_id"]]
-    parts += _held_lines(suppressed, story, now_ns)
+    parts += _suppressed_lines(suppressed, story, now_ns)
     if seen.unreadable:
         parts.append(Text(f"{seen.unreadable:,} records could not be read", "yellow"))
     return Group(*parts)
@@ -305,40 +315,43 @@ def _links_table(links: Sequence[Mapping[str, Any]]) -> RenderableType:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    for title in ("link", "state", "queue", "busy", "what"):
-        table.add_column(title, no_wrap=title != "what")
+    for title in ("link", "state", "queue", "busy", "subject"):
+        table.add_column(title, no_wrap=title != "subject")
     for each in links:
         queue = delay_text(each["wait_ns"])
         if each["depth_bytes"] is not None:
             queue = f"{bytes_text(each['depth_bytes'])}, {queue}"
         busy = "—" if each["utilisation"] is None else percent_text(each["utilisation"])
-        said = "; ".join(word for word in (each["text"], *each["contention"]) if word)
+        said = "; ".join(token for token in (each["text"], *each["contention"]) if token)
         state = Text(each["state"], _COLOURS.get(each["state"], ""))
         table.add_row(Text(arrow(each["link"])), state, Text(queue), Text(busy), Text(said))
     return table
 
 
-def _ways_table(ways: Sequence[Mapping[str, Any]]) -> RenderableType:
+def _routes_table(routes: Sequence[Mapping[str, Any]]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for title in ("rank", "ports", "state", "queue", "busiest", "over"):
         table.add_column(title, no_wrap=title != "over")
-    for each in ways[:SHOWN_WAYS]:
+    for each in routes[:SHOWN_ROUTES]:
         ports = ", ".join(map(str, each["ports"][:3])) + (" …" if len(each["ports"]) > 3 else "")
         inner = each["links"][1:-1] or each["links"]
         over = ", ".join(map(arrow, inner)) + (f": {each['detected_by']}" if each["detected_by"] else "")
         busiest = "—" if each["busiest"] is None else percent_text(each["busiest"])
         table.add_row(
-            Text("—" if each["rank"] is None else str(each["rank"])), Text(ports),
-            Text(each["state"], _COLOURS.get(each["state"], "")), Text(delay_text(each["wait_ns"])),
-            Text(busiest), Text(over),
-        )  # fmt: skip
+            Text("—" if each["rank"] is None else str(each["rank"])),
+            Text(ports),
+            Text(each["state"], _COLOURS.get(each["state"], "")),
+            Text(delay_text(each["wait_ns"])),
+            Text(busiest),
+            Text(over),
+        )
     return table
 
 
-def _held_lines(
+def _suppressed_lines(
     suppressed: Sequence[SuppressedAction], story: Mapping[str, Any], now_ns: int
 ) -> list[RenderableType]:
     from rich.text import Text

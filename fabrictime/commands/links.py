@@ -32,9 +32,15 @@ CLEARED_SHOWN_S: Final = 3600.0
 _STATES: Final = ("DOWN", "GREY", "FLAPPING", "UP", "UNKNOWN")
 _SEVERITIES: Final = ("CRITICAL", "WARNING", "INFO")
 _COLOURS: Final = {
-    "DOWN": "red", "GREY": "yellow", "FLAPPING": "magenta", "UP": "green", "CRITICAL": "red",
-    "WARNING": "yellow", "RAISED": "red", "CLEARED": "green",
-}  # fmt: skip
+    "DOWN": "red",
+    "GREY": "yellow",
+    "FLAPPING": "magenta",
+    "UP": "green",
+    "CRITICAL": "red",
+    "WARNING": "yellow",
+    "RAISED": "red",
+    "CLEARED": "green",
+}
 
 
 class Board:
@@ -62,9 +68,10 @@ class Board:
     def rows(self, patterns: Sequence[str] = (), *, everything: bool = False) -> list[Record]:
         """Return the unhealthy subjects, or all, that match one of `patterns`; the worst first."""
         found = [
-            r for r in self._records.values()
+            r
+            for r in self._records.values()
             if (everything or self.kind.wrong(r)) and (not patterns or _named(r, patterns))
-        ]  # fmt: skip
+        ]
         return sorted(found, key=self.kind.order)
 
 
@@ -100,7 +107,9 @@ def _loss(record: Record) -> str:
 
 KINDS: Final[Mapping[str, Kind]] = {
     "links": Kind(
-        LINK_HEALTH, "subject", "seq",
+        LINK_HEALTH,
+        "subject",
+        "seq",
         lambda r: r["state"] != "UP",
         lambda r: (_STATES.index(r["state"]), -r["since_ns"], natural(r["subject"])),
         lambda r: f"{_at(r['evaluated_ns'])} {r['state']} {r['text']}",
@@ -112,12 +121,14 @@ KINDS: Final[Mapping[str, Kind]] = {
             ("loss", _loss),
             ("paths dead / living", lambda r: f"{r['paths_dead']} / {r['paths_living']}"),
             ("or", lambda r: ", ".join(r["candidates"]) or "-"),
-            ("what", lambda r: r["text"]),
+            ("subject", lambda r: r["text"]),
         ),
         "no link, NIC or host is known to be anything but UP",
     ),
     "alerts": Kind(
-        ALERTS, "alert_id", "update",
+        ALERTS,
+        "alert_id",
+        "update",
         lambda r: r["state"] == "RAISED",
         lambda r: (r["state"] != "RAISED", _SEVERITIES.index(r["severity"]), -r["raised_ns"], r["alert_id"]),
         lambda r: f"{_at(r['updated_ns'])} {r['state']} {r['severity']} {r['kind']} {r['text']}",
@@ -129,11 +140,11 @@ KINDS: Final[Mapping[str, Kind]] = {
             ("cleared", lambda r: _at(r["cleared_ns"])),
             ("with it", lambda r: str(len(r["grouped"])) if r["grouped"] else "-"),
             ("jobs", lambda r: ", ".join(r["jobs"]) or "-"),
-            ("what", lambda r: r["text"]),
+            ("subject", lambda r: r["text"]),
         ),
         "no alert stands",
     ),
-}  # fmt: skip
+}
 
 
 # ------------------------------------------------------------------------------------------ the log
@@ -277,7 +288,7 @@ def draw(board: Board, wanted: Wanted, room: int = SHOWN) -> RenderableType:
     shown = rows if wanted.everything and room == SHOWN else rows[:room]
     table = Table(box=None, pad_edge=False)
     for title, _ in board.kind.columns:
-        table.add_column(title, no_wrap=title not in ("what", "or", "jobs"))
+        table.add_column(title, no_wrap=title not in ("subject", "or", "jobs"))
     for row in shown:
         cells = [Text(cell(row)) for _, cell in board.kind.columns]
         cells[0].stylize(_COLOURS.get(cells[0].plain, ""))

@@ -24,9 +24,18 @@ from streams.runtime.live_config import EVERYONE
 from streams.runtime.thresholds import THRESHOLDS, Thresholds, check_value
 
 __all__ = [
-    "Line", "LiveRecords", "begin_acting", "changed", "differences", "held", "lines", "parse_rule", "resumed",
-    "too_wide", "with_rule",
-]  # fmt: skip
+    "Line",
+    "LiveRecords",
+    "begin_acting",
+    "changed",
+    "differences",
+    "lines",
+    "parse_rule",
+    "resumed",
+    "suppressed",
+    "too_wide",
+    "with_rule",
+]
 
 MODES: Final = ("OBSERVE", "ACT", "UNKNOWN")
 ACTIONS: Final = ("REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE")
@@ -37,10 +46,17 @@ REVERT_AHEAD_NS: Final = 1_000_000_000
 """By how much an order to revert names a later moment than now: clocks that disagree leave nothing out, and
 nothing is applied meanwhile."""
 PLAIN: Final[dict[str, Any]] = {
-    "mode": "UNKNOWN", "thresholds": [], "latency_rules": [], "allowed_actions": [],
-    "max_actions_per_s": None, "max_moved_share": None, "protected_jobs": [], "slices": [],
-    "revert_before_ns": None, "paused_mode": "",
-}  # fmt: skip
+    "mode": "UNKNOWN",
+    "thresholds": [],
+    "latency_rules": [],
+    "allowed_actions": [],
+    "max_actions_per_s": None,
+    "max_moved_share": None,
+    "protected_jobs": [],
+    "slices": [],
+    "revert_before_ns": None,
+    "paused_mode": "",
+}
 """The value of a record, and the value in force without one."""
 LIMITS: Final = (
     "mode",
@@ -60,8 +76,8 @@ class Line:
     name: str
     value: float
     default: float
-    least: float
-    most: float
+    minimum: float
+    maximum: float
     set_by: str | None
     doc: str
 
@@ -117,11 +133,11 @@ def _set_limit(found: dict[str, Any], name: str, text: str) -> None:
             raise ValueError(f"mode {text!r}: expected one of {', '.join(MODES)}")
         found["mode"], found["paused_mode"] = text, ""
     elif name == "allowed_actions":
-        words = _words(text)
-        for word in words:
-            if word not in ACTIONS:
-                raise ValueError(f"allowed_actions {word!r}: expected some of {', '.join(ACTIONS)}")
-        found[name] = words
+        actions = _items(text)
+        for action in actions:
+            if action not in ACTIONS:
+                raise ValueError(f"allowed_actions {action!r}: expected some of {', '.join(ACTIONS)}")
+        found[name] = actions
     elif name == "max_actions_per_s":
         if not text.isdecimal() or int(text) > 2**31 - 1:
             raise ValueError(f"{name} {text!r}: expected a whole number from 0")
@@ -134,7 +150,7 @@ def _set_limit(found: dict[str, Any], name: str, text: str) -> None:
             raise ValueError(f"{name} {text}: expected a number from 0 to 1")
         found[name] = share
     elif name == "protected_jobs":
-        found[name] = _words(text)
+        found[name] = _items(text)
     elif name == "slices":
         raise ValueError("slices: expected slice.TENANT=GUARANTEE:CEILING, bit/s")
     else:
@@ -158,8 +174,8 @@ def _unset_limit(found: dict[str, Any], name: str) -> None:
     found["slices"] = [each for each in found["slices"] if each["tenant"] != tenant]
 
 
-def _words(text: str) -> list[str]:
-    return sorted({word for word in text.split(",") if word})
+def _items(text: str) -> list[str]:
+    return sorted({token for token in text.split(",") if token})
 
 
 def _number(name: str, text: str) -> float:
@@ -183,9 +199,9 @@ def too_wide(record: Mapping[str, Any], before: Mapping[str, Any] | None = None)
     """Return the limits that a record removes and its predecessor had, one line each."""
     before = before or PLAIN
 
-    def wide(name: str, most: float) -> bool:
+    def wide(name: str, maximum: float) -> bool:
         value, old = record[name], before[name]
-        return value is not None and value > most and (old is None or old <= most)
+        return value is not None and value > maximum and (old is None or old <= maximum)
 
     found = []
     if wide("max_actions_per_s", SANE_ACTIONS_PER_S):
@@ -239,7 +255,9 @@ def from_file(record: Mapping[str, Any] | None, host: str, given: Mapping[str, A
     return found
 
 
-def held(records: Mapping[str, Mapping[str, Any]], *, revert: bool, now_ns: int) -> list[dict[str, Any]]:
+def suppressed(
+    records: Mapping[str, Mapping[str, Any]], *, revert: bool, now_ns: int
+) -> list[dict[str, Any]]:
     """Return the records that stop all action: that of `*`, and that of each host whose own mode is ACT."""
     found = []
     for host in sorted({EVERYONE, *(key for key, each in records.items() if each["mode"] == "ACT")}):
@@ -254,7 +272,7 @@ def held(records: Mapping[str, Mapping[str, Any]], *, revert: bool, now_ns: int)
 
 
 def resumed(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the records that take `held` back. Raises ValueError where nothing is held."""
+    """Return the records that take `suppressed` back. Raises ValueError where nothing is held."""
     found = []
     for host in sorted(key for key, each in records.items() if each["paused_mode"]):
         new = _next(records[host], host)
@@ -313,10 +331,12 @@ def _next(record: Mapping[str, Any] | None, host: str) -> dict[str, Any]:
         raise ValueError(f"host {host!r}: expected a host's name or *")
     old = record or {"version": 0}
     return {
-        **copy.deepcopy({**PLAIN, **old}), "host": host,
-        "version": old["version"] + 1 if old["version"] < MAX_VERSION else 1, "at_ns": time.time_ns(),
+        **copy.deepcopy({**PLAIN, **old}),
+        "host": host,
+        "version": old["version"] + 1 if old["version"] < MAX_VERSION else 1,
+        "at_ns": time.time_ns(),
         "by": f"{getpass.getuser()}@{socket.gethostname()}",
-    }  # fmt: skip
+    }
 
 
 def _checked(found: dict[str, Any], record: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -374,10 +394,13 @@ class LiveRecords:
 
 def _limits_json(limits: Limits) -> dict[str, Any]:
     return {
-        "mode": "ACT" if limits.act else "OBSERVE", "allowed_actions": sorted(limits.allowed),
-        "max_actions_per_s": limits.max_actions_per_s, "max_moved_share": limits.max_moved_share,
-        "protected_jobs": sorted(limits.protected_jobs), "config_version": limits.version,
-    }  # fmt: skip
+        "mode": "ACT" if limits.act else "OBSERVE",
+        "allowed_actions": sorted(limits.allowed),
+        "max_actions_per_s": limits.max_actions_per_s,
+        "max_moved_share": limits.max_moved_share,
+        "protected_jobs": sorted(limits.protected_jobs),
+        "config_version": limits.version,
+    }
 
 
 def as_json(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: str = EVERYONE) -> str:
@@ -408,15 +431,26 @@ def show(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: 
     if not console.is_terminal:
         console = Console(width=200)
     table = Table(box=None, pad_edge=False)
-    for title, side in (("threshold", "left"), ("value", "right"), ("default", "right"), ("takes", "right"),
-                        ("set by", "left"), ("what it is", "left")):  # fmt: skip
+    for title, side in (
+        ("threshold", "left"),
+        ("value", "right"),
+        ("default", "right"),
+        ("takes", "right"),
+        ("set by", "left"),
+        ("what it is", "left"),
+    ):
         table.add_column(title, justify=side, no_wrap=title != "what it is")  # type: ignore[arg-type]
     for line in found:
         style = "bold" if line.set_by is not None else ""
         table.add_row(
-            line.name, f"{line.value:g}", f"{line.default:g}", f"{line.least:g} to {line.most:g}",
-            line.set_by or "-", line.doc, style=style,
-        )  # fmt: skip
+            line.name,
+            f"{line.value:g}",
+            f"{line.default:g}",
+            f"{line.minimum:g} to {line.maximum:g}",
+            line.set_by or "-",
+            line.doc,
+            style=style,
+        )
     console.print(table, highlight=False)
     for key in sorted(records):
         for rule in records[key]["latency_rules"]:
@@ -428,10 +462,10 @@ def show(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: 
     for key in sorted(records):
         for each in records[key]["slices"]:
             ceiling = each["ceiling_bps"]
-            most = "no ceiling" if ceiling is None else f"at most {ceiling / 1e6:g} Mbit/s"
-            least = f"{each['guarantee_bps'] / 1e6:g} Mbit/s guaranteed"
+            maximum = "no ceiling" if ceiling is None else f"at most {ceiling / 1e6:g} Mbit/s"
+            minimum = f"{each['guarantee_bps'] / 1e6:g} Mbit/s guaranteed"
             console.print(
-                f"slice.{each['tenant']}: {least}, {most} (set by {key})",
+                f"slice.{each['tenant']}: {minimum}, {maximum} (set by {key})",
                 highlight=False,
             )
     limits = Limits.of(records, host)

@@ -89,12 +89,14 @@ def table(view: View, rows: Sequence[Mapping[str, Any]], page_url: str | None, h
             nic, worst = view.nics[name], view.worst.get(name)
             clock = view.clocks.get(view.clock_of.get(name, name))
             nics.add_row(
-                name, f"{nic.probes_per_s:,.0f}", f"{nic.lost:,}",
+                name,
+                f"{nic.probes_per_s:,.0f}",
+                f"{nic.lost:,}",
                 "-" if clock is None else time_text(clock.offset_ns),
                 "-" if clock is None else time_text(clock.bound_ns),
                 Text("-") if clock is None else _state_text(clock.state),
                 "-" if worst is None else _worst_text(worst),
-            )  # fmt: skip
+            )
         more = len(view.nics) - len(shown)
     late = "-" if found["late_ms"] is None else f"{found['late_ms']:.0f} ms"
     summary = Text(

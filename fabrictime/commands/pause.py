@@ -82,7 +82,7 @@ def pause(
 ) -> Stopped:
     """Stop all action, with `revert` undo the actions in force, and wait for confirmations. Raises
     ValueError."""
-    records = live_config.held(live.records, revert=revert, now_ns=time.time_ns())
+    records = live_config.suppressed(live.records, revert=revert, now_ns=time.time_ns())
     return _order(live, records, revert, wait_s, registry, act=False)
 
 
@@ -92,9 +92,14 @@ def resume(live: LiveRecords, wait_s: float = WAIT_S, registry: codec.Registry |
 
 
 def _order(
-    live: LiveRecords, records: list[Record], revert: bool, wait_s: float, registry: codec.Registry | None,
-    *, act: bool,
-) -> Stopped:  # fmt: skip
+    live: LiveRecords,
+    records: list[Record],
+    revert: bool,
+    wait_s: float,
+    registry: codec.Registry | None,
+    *,
+    act: bool,
+) -> Stopped:
     import threading
 
     heard = Heard()
@@ -141,9 +146,7 @@ def _order(
     finally:
         reader.close()
     rows = [row for each in heard.hosts.values() for row in each.values()]
-    return Stopped(
-        len(heard.hosts), len(rows), missing, took_s * 1e3, sum(row["in_force"] for row in rows)
-    )  # fmt: skip
+    return Stopped(len(heard.hosts), len(rows), missing, took_s * 1e3, sum(row["in_force"] for row in rows))
 
 
 def _take(heard: Heard, value: bytes, registry: codec.Registry | None) -> None:

@@ -25,9 +25,18 @@ from streams.alerts.ordered_inputs import AlertInputs, Message, read_from
 from streams.runtime.live_config import LiveConfig
 
 __all__ = [
-    "Difference", "LogReader", "Replayed", "Span", "as_json", "compare", "lines_of", "main", "parse_time",
-    "read_all", "shown",
-]  # fmt: skip
+    "Difference",
+    "LogReader",
+    "Replayed",
+    "Span",
+    "as_json",
+    "compare",
+    "lines_of",
+    "main",
+    "parse_time",
+    "read_all",
+    "shown",
+]
 
 Record = dict[str, Any]
 Alerts = dict[tuple[str, int], tuple[Record, int]]
@@ -43,7 +52,7 @@ AHEAD_NS: Final = 10 * S
 """ns by which one partition may be read ahead of the others; messages ahead wait in memory."""
 STEP_NS: Final = S
 """Resolution of the evaluation times."""
-LOOK_S: Final = 0.2
+CHECK_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,7 @@ class Difference:
 
     alert_id: str
     update: int
-    what: str
+    subject: str
     fields: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
 
     def line(self) -> str:
@@ -69,7 +78,7 @@ class Difference:
         more = "; ".join(
             f"{name} {live!r}, replayed {again!r}" for name, (live, again) in self.fields.items()
         )
-        return f"{self.alert_id} update {self.update}: {self.what}" + (f": {more}" if more else "")
+        return f"{self.alert_id} update {self.update}: {self.subject}" + (f": {more}" if more else "")
 
 
 @dataclass(slots=True)
@@ -88,7 +97,7 @@ class Replayed:
 def parse_time(text: str, now_s: float) -> int:
     """Return ns since the Unix epoch: of `2026-03-01T12:00:00` (UTC where it names no zone), of seconds since
     the epoch, of `10m` for ten minutes ago, or of `now`. Raises ValueError."""
-    from fabrictime.commands.cli import duration_s
+    from fabrictime.commands.options import duration_s
 
     text = text.strip()
     if text == "now":
@@ -227,22 +236,27 @@ def main(
     again: Alerts = {}
     alerts: list[Record] = []
     taken, looked_s = 0, 0.0
-    feed: AlertInputs | None = None
+    consumer: AlertInputs | None = None
     waiting: list[Message] = []
     log = LogReader(bootstrap)
 
-    def judge(feed: AlertInputs, to_ns: int) -> None:
-        for _, record in feed.evaluate(to_ns) + feed.evaluate_delays(to_ns):
+    def evaluate(consumer: AlertInputs, to_ns: int) -> None:
+        for _, record in consumer.evaluate(to_ns) + consumer.evaluate_delays(to_ns):
             again[record["alert_id"], record["update"]] = (record, to_ns)
             if to_ns > span.from_ns:
                 alerts.append(record)
 
     def begin() -> AlertInputs:
         made = AlertInputs(
-            past.values(), default_shard=default_shard, topology=topology, registry=registry,
-            window_ns=window_ns, events_from_ns=since[LINKS.name], delays_from_ns=since[DELAYS.name],
+            past.values(),
+            default_shard=default_shard,
+            topology=topology,
+            registry=registry,
+            window_ns=window_ns,
+            events_from_ns=since[LINKS.name],
+            delays_from_ns=since[DELAYS.name],
             log_offset_ns=_log_offset_ns(waiting, registry),
-        )  # fmt: skip
+        )
         last: dict[str, Message] = {}
         for message in sorted(waiting):
             if message.topic == LINK_HEALTH.name and message.append_ns < since[LINK_HEALTH.name]:
@@ -257,32 +271,35 @@ def main(
     try:
         for messages, mark_ns in log.read(since | {LINK_HEALTH.name: 0}, span.to_ns):
             taken += len(messages)
-            if feed is None:
+            if consumer is None:
                 waiting += messages
                 if mark_ns >= span.from_ns:
-                    feed = begin()
-                    judge(feed, evaluated_ns)
+                    consumer = begin()
+                    evaluate(consumer, evaluated_ns)
             else:
                 for message in messages:
-                    feed.add(message)
-            while feed is not None and evaluated_ns + STEP_NS < mark_ns:
+                    consumer.add(message)
+            while consumer is not None and evaluated_ns + STEP_NS < mark_ns:
                 evaluated_ns += STEP_NS
-                judge(feed, evaluated_ns)
-            if time.monotonic() - looked_s >= LOOK_S:
+                evaluate(consumer, evaluated_ns)
+            if time.monotonic() - looked_s >= CHECK_S:
                 looked_s = time.monotonic()
                 progress(taken, mark_ns)
-        if feed is None:
-            feed = begin()
-            judge(feed, evaluated_ns)
-        judge(feed, span.to_ns - 1)
+        if consumer is None:
+            consumer = begin()
+            evaluate(consumer, evaluated_ns)
+        evaluate(consumer, span.to_ns - 1)
     finally:
         log.close()
     progress(taken, span.to_ns)
     return Replayed(
-        span, alerts, compare(span, live, again),
-        sum(span.from_ns <= at_ns < span.to_ns for _, at_ns in live.values()), taken,
+        span,
+        alerts,
+        compare(span, live, again),
+        sum(span.from_ns <= at_ns < span.to_ns for _, at_ns in live.values()),
+        taken,
         time.monotonic() - began_s,
-    )  # fmt: skip
+    )
 
 
 def _log_offset_ns(messages: Iterable[Message], registry: codec.Registry | None) -> int:
@@ -299,15 +316,26 @@ def _log_offset_ns(messages: Iterable[Message], registry: codec.Registry | None)
 
 def as_json(found: Replayed) -> str:
     """Return the result as one line of JSON."""
-    return json.dumps({
-        "from_ns": found.span.from_ns, "to_ns": found.span.to_ns, "messages": found.messages,
-        "took_s": round(found.took_s, 3), "published": found.published, "alerts": found.alerts,
-        "differences": [
-            {"alert_id": d.alert_id, "update": d.update, "what": d.what,
-             "fields": {name: {"published": a, "replayed": b} for name, (a, b) in d.fields.items()}}
-            for d in found.differences
-        ],
-    }, allow_nan=False)  # fmt: skip
+    return json.dumps(
+        {
+            "from_ns": found.span.from_ns,
+            "to_ns": found.span.to_ns,
+            "messages": found.messages,
+            "took_s": round(found.took_s, 3),
+            "published": found.published,
+            "alerts": found.alerts,
+            "differences": [
+                {
+                    "alert_id": d.alert_id,
+                    "update": d.update,
+                    "subject": d.subject,
+                    "fields": {name: {"published": a, "replayed": b} for name, (a, b) in d.fields.items()},
+                }
+                for d in found.differences
+            ],
+        },
+        allow_nan=False,
+    )
 
 
 def lines_of(found: Replayed) -> list[str]:

@@ -38,13 +38,13 @@ class Difference:
     """A difference of the replay; `fields` as (published, replayed)."""
 
     decision_id: str
-    what: str
+    subject: str
     fields: Mapping[str, tuple[Any, Any]]
 
     def line(self) -> str:
         """Return it as one line."""
         more = "; ".join(f"{name} {was!r}, replayed {now!r}" for name, (was, now) in self.fields.items())
-        return f"{self.decision_id}: {self.what}" + (f": {more}" if more else "")
+        return f"{self.decision_id}: {self.subject}" + (f": {more}" if more else "")
 
 
 @dataclass(slots=True)
@@ -123,9 +123,13 @@ def main(
         taken = len(messages)
         for (shard, epoch), records in sorted(told.items()):
             made = replay_cycles(
-                records, _of_epoch(messages, epoch), earlier_decisions(epoch, past),
-                default_shard=default_shard, topology=topology, registry=registry,
-            )  # fmt: skip
+                records,
+                _of_epoch(messages, epoch),
+                earlier_decisions(epoch, past),
+                default_shard=default_shard,
+                topology=topology,
+                registry=registry,
+            )
             rounds += sum(len(record["cycles"]) for record in records)
             again |= {each["decision_id"]: each for each in made if _in(span, each)}
             live |= {
@@ -136,9 +140,15 @@ def main(
     progress(taken, span.to_ns)
     decisions = sorted(again.values(), key=lambda each: (each["shard"], each["epoch"], each["seq"]))
     return Replayed(
-        span, decisions, compare(live, again), len(live), rounds, len(inside), taken,
+        span,
+        decisions,
+        compare(live, again),
+        len(live),
+        rounds,
+        len(inside),
+        taken,
         time.monotonic() - began_s,
-    )  # fmt: skip
+    )
 
 
 def _of_epoch(messages: list[Message], epoch: int) -> list[Message]:
@@ -153,16 +163,29 @@ def _in(span: Span, decision: Record) -> bool:
 def as_json(found: Replayed) -> str:
     """Return the result as one line of JSON."""
     decisions = [{**each, "signature": each["signature"].hex()} for each in found.decisions]
-    return json.dumps({
-        "from_ns": found.span.from_ns, "to_ns": found.span.to_ns, "messages": found.messages,
-        "cycles": found.rounds, "epochs": found.epochs, "took_s": round(found.took_s, 3),
-        "published": found.published, "decisions": decisions,
-        "differences": [
-            {"decision_id": d.decision_id, "what": d.what,
-             "fields": {name: {"published": str(a), "replayed": str(b)} for name, (a, b) in d.fields.items()}}
-            for d in found.differences
-        ],
-    }, allow_nan=False)  # fmt: skip
+    return json.dumps(
+        {
+            "from_ns": found.span.from_ns,
+            "to_ns": found.span.to_ns,
+            "messages": found.messages,
+            "cycles": found.rounds,
+            "epochs": found.epochs,
+            "took_s": round(found.took_s, 3),
+            "published": found.published,
+            "decisions": decisions,
+            "differences": [
+                {
+                    "decision_id": d.decision_id,
+                    "subject": d.subject,
+                    "fields": {
+                        name: {"published": str(a), "replayed": str(b)} for name, (a, b) in d.fields.items()
+                    },
+                }
+                for d in found.differences
+            ],
+        },
+        allow_nan=False,
+    )
 
 
 def lines_of(found: Replayed) -> list[str]:

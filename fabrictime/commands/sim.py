@@ -96,8 +96,8 @@ def clear(
             print(json.dumps(healed))
             return
         for each in healed:
-            held_s = max(0.0, (each["end_ns"] - each["begin_ns"]) / 1e9)
-            _plain(f"fault {each['fault']} cleared after {held_s:.1f} s: {each['line']}")
+            active_s = max(0.0, (each["end_ns"] - each["begin_ns"]) / 1e9)
+            _plain(f"fault {each['fault']} cleared after {active_s:.1f} s: {each['line']}")
         if not healed:
             _plain("no fault in force")
 

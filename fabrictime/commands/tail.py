@@ -23,9 +23,14 @@ _SHOWN_ELEMENTS: Final = 4
 
 
 def main(
-    bootstrap: str, topic: str, *, from_beginning: bool, limit: int | None, as_json: bool,
+    bootstrap: str,
+    topic: str,
+    *,
+    from_beginning: bool,
+    limit: int | None,
+    as_json: bool,
     schema_registry_url: str | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Print records until `limit`, SIGINT or a closed pipe. Raises ValueError where nothing can be read."""
     if topic not in TOPICS:
         close = difflib.get_close_matches(topic, TOPICS, n=1)

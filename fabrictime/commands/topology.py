@@ -103,10 +103,15 @@ class Picture:
         """Return the figures."""
         return {
             **{_plural(kind): sum(TIERS[node.tier] == kind for node in self.nodes) for kind in TIERS},
-            "cables": len(self.cables), "unseen": len(self.unseen), "paths": self.paths,
-            "complete": self.complete, "found": self.found, "misfits": len(self.misfits),
-            "contradictions": sum(count for _, count in self.contradictions), "silent": len(self.silent),
-        }  # fmt: skip
+            "cables": len(self.cables),
+            "unseen": len(self.unseen),
+            "paths": self.paths,
+            "complete": self.complete,
+            "found": self.found,
+            "misfits": len(self.misfits),
+            "contradictions": sum(count for _, count in self.contradictions),
+            "silent": len(self.silent),
+        }
 
     def wrong(self) -> list[str]:
         """Return a line for each reason why the fabric is not as it should be; none: it is."""
@@ -170,19 +175,26 @@ def picture_of(
                 members[groups.find(node)].add(node)
     nodes = [
         NodeLine(
-            name, tiers[name],
+            name,
+            tiers[name],
             topology.nodes[name].rail if name in topology.nodes else _rail(of_leaf.get(name, ()), nics),
-            tuple(of_leaf.get(name, ())), tuple(sorted(members[name], key=by_name)),
+            tuple(of_leaf.get(name, ())),
+            tuple(sorted(members[name], key=by_name)),
         )
         for name in names
-    ]  # fmt: skip
+    ]
     lines = [_cable_line(cable, crossed, tiers, groups, nics, topology, cable in listed) for cable in cables]
     return Picture(
-        nodes, sorted(lines, key=lambda line: (by_name(line.lower), by_name(line.upper), line.cable)),
+        nodes,
+        sorted(lines, key=lambda line: (by_name(line.lower), by_name(line.upper), line.cable)),
         misfits_of({nic: groups.find(node) for nic, node in first_hop.items()}, nics, topology),
-        contradictions.most_common(), paths, complete, dict(sorted(found.items())),
-        sorted((nic for nic in nics if nic not in known), key=natural), unreadable,
-    )  # fmt: skip
+        contradictions.most_common(),
+        paths,
+        complete,
+        dict(sorted(found.items())),
+        sorted((nic for nic in nics if nic not in known), key=natural),
+        unreadable,
+    )
 
 
 def _tiers(cables: Iterable[str], hosts: set[str], groups: Groups, topology: Topology) -> dict[str, int]:
@@ -413,13 +425,14 @@ def json_of(found: Picture) -> str:
     """Return the picture as one line of JSON."""
     return json.dumps(
         {
-            "summary": found.summary(), "nodes": [asdict(node) for node in found.nodes],
+            "summary": found.summary(),
+            "nodes": [asdict(node) for node in found.nodes],
             "cables": [asdict(line) | {"seen": line.seen} for line in found.cables],
             "misfits": [asdict(misfit) for misfit in found.misfits],
             "contradictions": [{"says": text, "paths": count} for text, count in found.contradictions],
             "silent": found.silent,
         }
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------------------------------------- display
@@ -433,9 +446,11 @@ def draw(found: Picture) -> RenderableType:
     parts: list[RenderableType] = [Text(line, style) for line, style in _summary(found)]
     for tier in range(len(TIERS) - 2, 0, -1):
         parts += _between(found, tier)
-    parts += _listed("rails that are wired wrong", [
-        f"{m.nic}  rail {m.rail} on {m.leaf}: {m.evidence}" for m in found.misfits
-    ], "red")  # fmt: skip
+    parts += _listed(
+        "rails that are wired wrong",
+        [f"{m.nic}  rail {m.rail} on {m.leaf}: {m.evidence}" for m in found.misfits],
+        "red",
+    )
     said = [f"{text} ({count} paths)" for text, count in found.contradictions]
     parts += _listed("what the file says otherwise", said, "yellow")
     parts += _listed("cables that no path crosses", [line.cable for line in found.unseen], "yellow")
@@ -459,9 +474,11 @@ def _summary(found: Picture) -> list[tuple[str, str]]:
         ),
     ]
     how = ", ".join(f"{count:,} {name}" for name, count in found.found.items())
-    whole = "all known from end to end" if found.complete == found.paths else (
-        f"{found.paths - found.complete:,} not known from end to end"
-    )  # fmt: skip
+    whole = (
+        "all known from end to end"
+        if found.complete == found.paths
+        else (f"{found.paths - found.complete:,} not known from end to end")
+    )
     lines.append(
         (f"{found.paths:,} paths: {how}; {whole}", "" if found.complete == found.paths else "yellow")
     )

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.runtime import status
 from fabrictime.runtime.config import Config, ConfigError, load
-from fabrictime.runtime.scheduling_priority import keep_precedence
+from fabrictime.runtime.scheduling_priority import keep_priority
 from fabrictime.runtime.service import APART
 from fabrictime.runtime.supervisor import Child, ChildFailed, Event, State, Step, Supervisor, python_child
 
@@ -40,7 +40,7 @@ PLAIN_EVERY_S: Final = 5.0
 """Pause between two lines of figures where the output is no terminal."""
 
 STATE_EVERY_S: Final = 1.0
-PATIENCE_S: Final = 60.0
+GRACE_S: Final = 60.0
 """Time that `--for` waits beyond its end for late clocks and history, which run behind other services on a
 full machine."""
 
@@ -48,7 +48,7 @@ CONTROL_VARIABLE: Final = "FABRICTIME_CONTROL"
 """Where owners of flows find their actuator's control socket."""
 _KEY_BYTES: Final = 32
 FABRIC_PPS_PER_CPU: Final = 1200.0
-LEAST_PPS: Final = 50.0
+MIN_PPS: Final = 50.0
 FLOWS_SHARE: Final = 0.5
 """Probe rates on a fabric of this machine, probes/s: of all NICs together, the minimum per NIC, and the
 additional flow probes per NIC."""
@@ -130,7 +130,7 @@ def say(line: str) -> None:
 
 
 def _with_ports(config: Config) -> Config:
-    """Return the settings with free ports in place of 0. Raises ValueError with the owner of a port in use."""
+    """Return the settings with free ports for 0. Raises ValueError with the owner of a port in use."""
     services = [("page", config.page.host, config.page.port)] if config.up.page else []
     if config.up.log_url is None:
         services.append(("log", config.log.host, config.log.port))
@@ -162,7 +162,7 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
     if kind == "fabric":
         from fabrictime.testbed import userns
 
-        let_go = keep_precedence()
+        let_go = keep_priority()
         try:
             userns.enter()
         except userns.NamespacesDenied as denied:
@@ -175,7 +175,7 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
             began_s = time.monotonic()
             testbed = Testbed(run.config.fabric, socket_path(run.directory), run.config.flows.socket)
             run.fabric = stack.enter_context(testbed).fabric
-            testbed.told_of_moves.append(partial(_write_topology, run))
+            testbed.reported_moves.append(partial(_write_topology, run))
             shape = run.config.fabric
             say(
                 f"fabric ready, {shape.hosts} hosts, {shape.leaves} leaves and {shape.spines} spines, "
@@ -241,7 +241,7 @@ def _rate_for(nics: int) -> float:
     cpus = len(os.sched_getaffinity(0))
 
     default: float = ProbeSettings.model_fields["rate_pps"].default
-    return max(LEAST_PPS, min(default, cpus * FABRIC_PPS_PER_CPU / nics))
+    return max(MIN_PPS, min(default, cpus * FABRIC_PPS_PER_CPU / nics))
 
 
 def _write_topology(run: Run) -> Path:
@@ -290,9 +290,10 @@ def children(run: Run) -> list[Child | Step]:
     def service(name: str, kind: str, needs: tuple[str, ...], *more: str) -> Child:
         argv = python_child("fabrictime.runtime.service", kind, settings, *more)
         env = {
-            "PYTHONUNBUFFERED": "1", "TMPDIR": str(_temporary(run.directory)),
+            "PYTHONUNBUFFERED": "1",
+            "TMPDIR": str(_temporary(run.directory)),
             CONTROL_VARIABLE: str(run.config.actuators.control_path),
-        }  # fmt: skip
+        }
         return Child(name, argv, needs, env=env, **times)
 
     nodes: list[Child | Step] = []
@@ -458,9 +459,13 @@ def _explain(console: Any, supervisor: Supervisor, failure: ChildFailed) -> None
 
 
 async def _show_until(
-    run: Run, console: Any, supervisor: Supervisor, watcher: Watcher, stop: asyncio.Event,
+    run: Run,
+    console: Any,
+    supervisor: Supervisor,
+    watcher: Watcher,
+    stop: asyncio.Event,
     failed: asyncio.Task[ChildFailed],
-) -> None:  # fmt: skip
+) -> None:
     """Keep the live table (or lines) and the state file fresh until it is time to end."""
     from rich.live import Live
 
@@ -490,10 +495,14 @@ async def _show_until(
 
 def _state(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "pid": os.getpid(), "fleet": run.fleet, "directory": str(run.directory), "started_s": run.started_s,
-        "addresses": run.addresses(), "nics": [f"{nic.host}/{nic.device}" for nic in run.nics],
+        "pid": os.getpid(),
+        "fleet": run.fleet,
+        "directory": str(run.directory),
+        "started_s": run.started_s,
+        "addresses": run.addresses(),
+        "nics": [f"{nic.host}/{nic.device}" for nic in run.nics],
         "children": rows,
-    }  # fmt: skip
+    }
 
 
 async def _finish(run: Run, console: Any, watcher: Watcher, stop: asyncio.Event) -> int:
@@ -502,14 +511,14 @@ async def _finish(run: Run, console: Any, watcher: Watcher, stop: asyncio.Event)
         return 0 if run.for_s is None else 130
     from fabrictime.state.scorecard import dumped, lines
 
-    patience_s = time.monotonic() + PATIENCE_S
-    card = await _judged(run, watcher)
+    grace_s = time.monotonic() + GRACE_S
+    card = await _evaluated(run, watcher)
     if not card["passed"]:
         late = ", ".join(part for part in ("probes", "clocks", "history") if not card[part]["ok"])
-        console.print(f"waiting up to {PATIENCE_S:.0f} s for {late}", highlight=False)
-    while not card["passed"] and not stop.is_set() and time.monotonic() < patience_s:
+        console.print(f"waiting up to {GRACE_S:.0f} s for {late}", highlight=False)
+    while not card["passed"] and not stop.is_set() and time.monotonic() < grace_s:
         await asyncio.sleep(1)
-        card = await _judged(run, watcher)
+        card = await _evaluated(run, watcher)
     if run.as_json:
         print(dumped(card), flush=True)
     else:
@@ -519,8 +528,8 @@ async def _finish(run: Run, console: Any, watcher: Watcher, stop: asyncio.Event)
     return 0 if card["passed"] else 1
 
 
-async def _judged(run: Run, watcher: Watcher) -> dict[str, Any]:
-    from fabrictime.state.scorecard import ask_history, ask_page, judge
+async def _evaluated(run: Run, watcher: Watcher) -> dict[str, Any]:
+    from fabrictime.state.scorecard import ask_history, ask_page, evaluate
 
     page = None if run.page_url is None else await asyncio.to_thread(ask_page, run.page_url)
     config = run.config
@@ -528,7 +537,7 @@ async def _judged(run: Run, watcher: Watcher) -> dict[str, Any]:
         ask_history, config.history_url, str(config.page.history_user), config.history_secret("read")
     )
     names = [f"{nic.host}/{nic.device}" for nic in run.nics]
-    verdict = judge(
+    verdict = evaluate(
         watcher.view, names, time.monotonic(), readings=_readings(run), history=history, page=page
     )
     passed = verdict.pop("passed")

@@ -60,7 +60,7 @@ class EngineError(Exception):
         self.code = code
 
 
-class DirectoryHeld(Exception):
+class DirectoryInUse(Exception):
     """Another process uses the directory; the text names it."""
 
 
@@ -145,7 +145,7 @@ class Engine:
         self._anchor.close()
         self._lock_file.close()
 
-    def say(self, text: str) -> None:
+    def note_owner(self, text: str) -> None:
         """Write the owner of the directory into its lock file, for the next process that tries."""
         self._lock_file.seek(0)
         self._lock_file.truncate()
@@ -197,7 +197,7 @@ class Engine:
         if call.role != WRITER or call.read_only:
             limits = self._limits()
             settings |= {
-                name: _at_most(settings[name], limits[name]) for name in limits.keys() & settings.keys()
+                name: _capped(settings[name], limits[name]) for name in limits.keys() & settings.keys()
             }
         if settings:
             pairs = ", ".join(f"{name} = {_literal(value)}" for name, value in settings.items())
@@ -299,13 +299,13 @@ def _literal(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _at_most(value: str, most: float) -> str:
-    """Return `value` if it is a limit of at most `most`, else `most`; 0 and non-numbers mean no limit."""
+def _capped(value: str, maximum: float) -> str:
+    """Return `value` if it is a limit of at most `maximum`, else `maximum`; 0 means no limit."""
     try:
-        fits = 0 < float(value) <= most
+        fits = 0 < float(value) <= maximum
     except ValueError:
         fits = False
-    return value if fits else str(most)
+    return value if fits else str(maximum)
 
 
 def _take(directory: Path) -> Any:
@@ -317,7 +317,7 @@ def _take(directory: Path) -> Any:
         file.seek(0)
         holder = file.read(200).strip() or "another process"
         file.close()
-        raise DirectoryHeld(f"history directory {directory}: held by {holder}") from None
+        raise DirectoryInUse(f"history directory {directory}: held by {holder}") from None
     file.seek(0)
     file.truncate()
     file.write(f"process {os.getpid()}")

@@ -38,21 +38,50 @@ AUTHENTICATION_FAILED: Final = 516
 TOO_LARGE: Final = 396
 CANNOT_DECOMPRESS: Final = 271
 BUSY: Final = 202
-MOST_IN_FLIGHT: Final = 64
+MAX_IN_FLIGHT: Final = 64
 
 STATUS: Final[Mapping[int, int]] = {
-    REQUIRED_PASSWORD: 401, AUTHENTICATION_FAILED: 403, sql.ACCESS_DENIED: 403, 164: 403, 452: 403,
-    sql.SYNTAX_ERROR: 400, CANNOT_DECOMPRESS: 400, 36: 400, 47: 404, 60: 404, 81: 404, 115: 404,
-    NOT_IMPLEMENTED: 501, 159: 408, TOO_LARGE: 413, BUSY: 503,
-}  # fmt: skip
+    REQUIRED_PASSWORD: 401,
+    AUTHENTICATION_FAILED: 403,
+    sql.ACCESS_DENIED: 403,
+    164: 403,
+    452: 403,
+    sql.SYNTAX_ERROR: 400,
+    CANNOT_DECOMPRESS: 400,
+    36: 400,
+    47: 404,
+    60: 404,
+    81: 404,
+    115: 404,
+    NOT_IMPLEMENTED: 501,
+    159: 408,
+    TOO_LARGE: 413,
+    BUSY: 503,
+}
 """HTTP status by ClickHouse code; 500 for the rest."""
 
 _OURS: Final = frozenset(
-    {"query", "database", "default_format", "query_id", "session_id", "session_timeout", "session_check",
-     "user", "wait_end_of_query",
-     "password", "compress", "decompress", "client_protocol_version", "quota_key", "role", "stacktrace",
-     "buffer_size", "close_session"}
-)  # fmt: skip
+    {
+        "query",
+        "database",
+        "default_format",
+        "query_id",
+        "session_id",
+        "session_timeout",
+        "session_check",
+        "user",
+        "wait_end_of_query",
+        "password",
+        "compress",
+        "decompress",
+        "client_protocol_version",
+        "quota_key",
+        "role",
+        "stacktrace",
+        "buffer_size",
+        "close_session",
+    }
+)
 """Parameters that mean something to the endpoint; all others are settings."""
 
 
@@ -103,8 +132,8 @@ class Endpoint:
             if request.method != "POST" and not request.query.get("query"):
                 return web.Response(text="Ok.\n")
             role = self._role(request)
-            if self._in_flight >= MOST_IN_FLIGHT:
-                raise Failure(BUSY, f"Too many simultaneous queries. Maximum: {MOST_IN_FLIGHT}")
+            if self._in_flight >= MAX_IN_FLIGHT:
+                raise Failure(BUSY, f"Too many simultaneous queries. Maximum: {MAX_IN_FLIGHT}")
             self._in_flight += 1
             try:
                 async with self._bodies[role]:
@@ -138,8 +167,8 @@ class Endpoint:
             if right and user in (None, "", "default", name):
                 found = role
         if found is None:
-            who = (user or "default")[:64]
-            raise Failure(AUTHENTICATION_FAILED, f"{who}: Authentication failed: password is incorrect")
+            user = (user or "default")[:64]
+            raise Failure(AUTHENTICATION_FAILED, f"{user}: Authentication failed: password is incorrect")
         return found
 
     async def _read(self, request: web.Request) -> tuple[bytes, dict[str, str]]:
@@ -223,11 +252,15 @@ def _answered(
     request: web.Request, answer: Answer, query_id: str, result_format: str, params: Mapping[str, str]
 ) -> web.Response:
     summary = {
-        "read_rows": str(answer.read_rows), "read_bytes": str(answer.read_bytes),
-        "written_rows": str(answer.written_rows), "written_bytes": str(answer.written_bytes),
-        "total_rows_to_read": "0", "result_rows": "0", "result_bytes": str(len(answer.body)),
+        "read_rows": str(answer.read_rows),
+        "read_bytes": str(answer.read_bytes),
+        "written_rows": str(answer.written_rows),
+        "written_bytes": str(answer.written_bytes),
+        "total_rows_to_read": "0",
+        "result_rows": "0",
+        "result_bytes": str(len(answer.body)),
         "elapsed_ns": str(answer.elapsed_ns),
-    }  # fmt: skip
+    }
     headers = {
         "X-ClickHouse-Query-Id": query_id,
         "X-ClickHouse-Summary": json.dumps(summary),

@@ -15,7 +15,7 @@ import psutil
 from aiohttp import web
 from sdnotify import SystemdNotifier
 
-from fabrictime.history.engine import DirectoryHeld, Engine, EngineError
+from fabrictime.history.engine import DirectoryInUse, Engine, EngineError
 from fabrictime.history.http import Endpoint
 from fabrictime.history.settings import HistorySettings
 from fabrictime.history.tokens import ensure_token
@@ -34,14 +34,14 @@ def main(settings: HistorySettings) -> int:
         read_token = ensure_token(settings.read_token_path)
         with Engine(settings) as engine:
             asyncio.run(_serve(engine, settings, write_token, read_token))
-    except (DirectoryHeld, ValueError, EngineError, OSError, _PortHeld) as error:
+    except (DirectoryInUse, ValueError, EngineError, OSError, _PortInUse) as error:
         print(f"fabrictime history: {error}", file=sys.stderr, flush=True)
         return 1
     LOG.info("history stopped")
     return 0
 
 
-class _PortHeld(Exception):
+class _PortInUse(Exception):
     """The port is in use; the text names its owner."""
 
 
@@ -60,7 +60,7 @@ async def _serve(engine: Engine, settings: HistorySettings, write_token: str, re
         listener = _listen(settings.host, settings.port)
         await web.SockSite(runner, listener).start()
         port = listener.getsockname()[1]
-        engine.say(f"process {os.getpid()} (fabrictime history on {settings.host}:{port})")
+        engine.note_owner(f"process {os.getpid()} (fabrictime history on {settings.host}:{port})")
         LOG.info("history listens on http://%s:%d, data in %s", settings.host, port, settings.directory)
         notifier.notify(f"STATUS=http://{settings.host}:{port}")
         notifier.notify("READY=1")
@@ -89,7 +89,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise _PortHeld(f"port {host}:{port}: held by {_holder(port)}") from error
+            raise _PortInUse(f"port {host}:{port}: held by {_holder(port)}") from error
         raise
     listener.setblocking(False)
     return listener

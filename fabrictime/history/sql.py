@@ -26,7 +26,7 @@ DENIED_CALLS: Final = frozenset(
 )
 LIMITS: Final = frozenset({"MAX_EXECUTION_TIME", "MAX_MEMORY_USAGE", "MAX_RESULT_BYTES"})
 """Settings that a reader's statement may not name; as parameters of a request they can only be lowered."""
-DENIED_WORDS: Final = frozenset({"OUTFILE", "INFILE", "DIALECT", "APPLY"})
+FORBIDDEN_KEYWORDS: Final = frozenset({"OUTFILE", "INFILE", "DIALECT", "APPLY"})
 """APPLY would call a function without its bracket."""
 
 _TOKEN: Final = re.compile(
@@ -70,7 +70,7 @@ class Statement:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens of `text` without space and comments. Raises Refused for SQL outside the plain subset."""
+    """Yield the tokens of `text` without space and comments. Raises Refused for other than plain SQL."""
     at = 0
     while at < len(text):
         found = _TOKEN.match(text, at)
@@ -112,7 +112,7 @@ def check_reader(statement: Statement) -> None:
         raise Refused(ACCESS_DENIED, f"reader: {statement.keyword[:32]} is not for readers")
     for token in tokens(statement.text):
         name = token.text.strip('`"').upper()
-        if token.kind in ("word", "quoted") and (name in LIMITS or "\\" in name):
+        if token.kind in ("token", "quoted") and (name in LIMITS or "\\" in name):
             raise Refused(ACCESS_DENIED, f"reader: {token.text[:40]} is not for readers")
     if statement.keyword == "SET" and any(
         token.kind != "string" and token.text.strip('`"').upper() == "ROLE"
@@ -136,13 +136,13 @@ def _insert_data(head: str) -> tuple[int, int, str] | None:
         if token.kind == "mark":
             depth += token.text in "([{"
             depth -= token.text in ")]}"
-        elif token.kind == "word" and depth == 0:
-            word = token.text.upper()
-            if word in ("VALUES", "SELECT", "WITH"):
+        elif token.kind == "token" and depth == 0:
+            keyword = token.text.upper()
+            if keyword in ("VALUES", "SELECT", "WITH"):
                 return None
-            if word == "FORMAT":
+            if keyword == "FORMAT":
                 name = next(stream, None)
-                if name is None or name.kind != "word":
+                if name is None or name.kind != "token":
                     raise Refused(SYNTAX_ERROR, "INSERT … FORMAT: expected the name of a format")
                 gap = re.compile(r"[ \t\f]*\r?\n?").match(head, name.end)
                 return token.end - len("FORMAT"), gap.end() if gap else name.end, name.text
@@ -159,9 +159,9 @@ def _check(text: str) -> str:
             raise Refused(SYNTAX_ERROR, "Multi-statements are not allowed")
         if token.kind == "mark" and token.text == ";":
             closed, end = True, token.end - 1
-        if token.kind == "word" and token.text.upper() in DENIED_WORDS:
+        if token.kind == "token" and token.text.upper() in FORBIDDEN_KEYWORDS:
             raise Refused(ACCESS_DENIED, f"{token.text}: not allowed on this endpoint")
-        if token.text == "(" and before is not None and before.kind in ("word", "quoted"):
+        if token.text == "(" and before is not None and before.kind in ("token", "quoted"):
             name = before.text.strip('`"').lower()
             if name in DENIED_CALLS or "\\" in name:
                 raise Refused(ACCESS_DENIED, f"{name}(): not allowed on this endpoint")

@@ -188,7 +188,7 @@ class Broker:
                     if acks not in (-1, 0, 1):
                         raise LogError(Code.INVALID_REQUIRED_ACKS, f"acks {acks}: expected -1, 0 or 1")
                     partition = self.store.partition(topic, number)
-                    self.store.require_room(size)
+                    self.store.require_space(size)
                     offset, append_ms, _ = partition.append(data)
                     start = partition.start_offset
                 except LogError as error:
@@ -213,7 +213,7 @@ class Broker:
     def _note_refusal(self, error: LogError) -> None:
         if error.code is Code.KAFKA_STORAGE_ERROR:
             if isinstance(error.__cause__, OSError):
-                self.store.out_of_room(str(error))
+                self.store.out_of_space(str(error))
         else:
             log.debug("refused: %s", error)
 
@@ -427,14 +427,17 @@ class Broker:
                 overrides = topic.overrides if topic is not None and kind == _TOPIC_RESOURCE else {}
                 entries = [
                     {
-                        "config_names": key, "config_value": value,
-                        "read_only": kind == _BROKER_RESOURCE, "is_default": key not in overrides,
+                        "config_names": key,
+                        "config_value": value,
+                        "read_only": kind == _BROKER_RESOURCE,
+                        "is_default": key not in overrides,
                         "config_source": 1 if key in overrides else 5,
-                        "is_sensitive": False, "config_synonyms": [],
+                        "is_sensitive": False,
+                        "config_synonyms": [],
                     }
                     for key, value in self.store.full_config(overrides).items()
                     if wanted is None or key in wanted
-                ]  # fmt: skip
+                ]
             answers.append(
                 {
                     "error_code": code,
@@ -511,9 +514,13 @@ class Broker:
             needs_known_id=head.version >= 4,
         )
         answer: Fields = {
-            "error_code": Code.NONE, "generation_id": -1, "group_protocol": "", "leader_id": "",
-            "member_id": request.member_id, "members": [],
-        }  # fmt: skip
+            "error_code": Code.NONE,
+            "generation_id": -1,
+            "group_protocol": "",
+            "leader_id": "",
+            "member_id": request.member_id,
+            "members": [],
+        }
         try:
             joined = await self.groups.join(request)
         except MemberIdRequired as error:
@@ -541,9 +548,12 @@ class Broker:
         }
         try:
             assignment = await self.groups.sync(
-                fields["group"] or "", fields["generation_id"], fields["member_id"] or "",
-                fields.get("group_instance_id"), given,
-            )  # fmt: skip
+                fields["group"] or "",
+                fields["generation_id"],
+                fields["member_id"] or "",
+                fields.get("group_instance_id"),
+                given,
+            )
         except LogError as error:
             code = error.code
         return [
@@ -553,9 +563,11 @@ class Broker:
     def _heartbeat(self, head: RequestHead, fields: Fields) -> Fields:
         try:
             self.groups.heartbeat(
-                fields["group"] or "", fields["generation_id"], fields["member_id"] or "",
+                fields["group"] or "",
+                fields["generation_id"],
+                fields["member_id"] or "",
                 fields.get("group_instance_id"),
-            )  # fmt: skip
+            )
         except LogError as error:
             return {"error_code": error.code}
         return {"error_code": Code.NONE}
@@ -597,7 +609,7 @@ class Broker:
             try:
                 self.offsets.commit(group, taken)
             except OSError as error:
-                self.store.out_of_room(f"offsets of group {group}: {error.strerror}")
+                self.store.out_of_space(f"offsets of group {group}: {error.strerror}")
                 for topic in topics:
                     for answer in topic["partitions"]:
                         answer["error_code"] = answer["error_code"] or Code.COORDINATOR_NOT_AVAILABLE
@@ -633,9 +645,13 @@ class Broker:
 
     def _describe_group(self, name: str) -> Fields:
         answer: Fields = {
-            "error_code": Code.NONE, "group": name, "state": State.DEAD,
-            "protocol_type": "", "protocol": "", "members": [],
-        }  # fmt: skip
+            "error_code": Code.NONE,
+            "group": name,
+            "state": State.DEAD,
+            "protocol_type": "",
+            "protocol": "",
+            "members": [],
+        }
         group = self.groups.groups.get(name)
         if group is None:
             if self.offsets.fetch(name):

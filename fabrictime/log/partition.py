@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _HINTS: Final = 32
 _BEHIND_MS: Final = 1000
 """A clock that runs back by more than this is worth a log line."""
-_ROOM_ERRORS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
+_SPACE_ERRORS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
 
 class TopicConfig(NamedTuple):
@@ -104,16 +104,18 @@ class Partition:
                 except (TypeError, ValueError) as error:
                     log.warning("%s: producers not usable (%s)", segment.meta_path, error)
             else:
-                sound = segment.scan(self.producers.note)
-                if sound < segment.size:
+                valid = segment.scan(self.producers.note)
+                if valid < segment.size:
                     last = number == len(paths) - 1
                     log.log(
                         logging.WARNING if last else logging.ERROR,
                         "%s: %d B after position %d are no whole batch: %s",
-                        path, segment.size - sound, sound,
+                        path,
+                        segment.size - valid,
+                        valid,
                         "cut off" if last else "cut off, later segments kept",
-                    )  # fmt: skip
-                    segment.cut(sound)
+                    )
+                    segment.cut(valid)
                 segment.unsynced = True
             segments.append(segment)
             end = segment.end_offset
@@ -175,7 +177,7 @@ class Partition:
             batch.stamp(view, base_offset, append_ms)
             position = active.append(view)
         except OSError as error:
-            kind = "no room" if error.errno in _ROOM_ERRORS else "write failed"
+            kind = "no room" if error.errno in _SPACE_ERRORS else "write failed"
             raise LogError(Code.KAFKA_STORAGE_ERROR, f"{self.directory}: {kind}: {error.strerror}") from error
         stamped = header._replace(base_offset=base_offset, max_timestamp=append_ms)
         active.note(stamped, position)
@@ -194,8 +196,9 @@ class Partition:
             self._behind = True
             log.warning(
                 "%s: the clock is %d ms behind the last append: its time stands still until then",
-                self.directory, behind_ms,
-            )  # fmt: skip
+                self.directory,
+                behind_ms,
+            )
         return self._last_ms
 
     def roll(self) -> Segment:
@@ -289,7 +292,7 @@ class Partition:
         oldest.delete()
         return oldest.size
 
-    def cleanable(self, now_ms: int, least_bytes: int) -> list[Segment]:
+    def cleanable(self, now_ms: int, min_bytes: int) -> list[Segment]:
         """Return the closed segments that a compaction pass may rewrite, none where it is not worth it."""
         config = self.config
         if not config.compact or self.compacting:
@@ -297,9 +300,9 @@ class Partition:
         before_ms = now_ms - config.min_compaction_lag_ms
         active = self.segments[-1]
         dirty = sum(s.size for s in self.segments if not s.cleaned and s.max_ms <= before_ms)
-        if not dirty or dirty < least_bytes or dirty < config.min_cleanable_dirty_ratio * self.size:
+        if not dirty or dirty < min_bytes or dirty < config.min_cleanable_dirty_ratio * self.size:
             return []
-        if active.size and active.max_ms <= before_ms and active.size >= max(least_bytes, 1):
+        if active.size and active.max_ms <= before_ms and active.size >= max(min_bytes, 1):
             self.roll()
         segments: list[Segment] = []
         for segment in self.segments[:-1]:

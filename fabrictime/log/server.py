@@ -119,7 +119,7 @@ class Connection:
                 elif result is not None:
                     self._send(head.correlation_id, result)
             if not self._closed:
-                self._make_room()
+                self._make_space()
         except MalformedRequest as error:
             self.close(str(error))
         except Exception:
@@ -138,7 +138,7 @@ class Connection:
                     f"request {api_key} of {size} B, expected at most {_MAX_SMALL_REQUEST_BYTES}"
                 )
 
-    def _make_room(self) -> None:
+    def _make_space(self) -> None:
         have = self._fill - self._start
         if not have:
             self._start = self._fill = 0
@@ -298,9 +298,12 @@ class LogServer:
             self._tasks.append(self.loop.create_task(self._sync()))
         log.info(
             "listening on %s:%d, %d topics with %d B in %s",
-            host, port, len(self.store.topics), sum(p.size for p in self.store.partitions()),
+            host,
+            port,
+            len(self.store.topics),
+            sum(p.size for p in self.store.partitions()),
             self.settings.directory,
-        )  # fmt: skip
+        )
 
     @property
     def port(self) -> int:
@@ -352,7 +355,7 @@ class LogServer:
         while True:
             await asyncio.sleep(self.settings.housekeeping_ms / 1000)
             try:
-                self.store.check_room()
+                self.store.check_space()
                 self.store.expire()
                 for partition in self.store.partitions():
                     await self._compact(partition)
@@ -371,9 +374,12 @@ class LogServer:
         partition.compacting = True
         try:
             cleaned = await asyncio.to_thread(
-                clean, segments, self.settings.compaction_keys, partition.config.segment_bytes,
+                clean,
+                segments,
+                self.settings.compaction_keys,
+                partition.config.segment_bytes,
                 now_ms - partition.config.delete_retention_ms,
-            )  # fmt: skip
+            )
             for group in cleaned:
                 partition.replace(group)
             after = sum(group.segment.size for group in cleaned)

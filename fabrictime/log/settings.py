@@ -33,9 +33,10 @@ class LogSettings(BaseModel):
         description="hours a topic is kept, by the name of its retention setting (probes.retention_hours)",
     )
     total_bytes: int = Field(
-        default=16 * 1024 * MIB, ge=64 * MIB,
+        default=16 * 1024 * MIB,
+        ge=64 * MIB,
         description="cap on all topics together: beyond it the oldest segments of uncompacted topics go",
-    )  # fmt: skip
+    )
     segment_bytes: int = Field(
         default=64 * MIB,
         ge=1024,
@@ -51,12 +52,14 @@ class LogSettings(BaseModel):
         description="messages are refused while the file system has less free space than this",
     )
     fsync_interval_ms: int = Field(
-        default=0, ge=0, le=3_600_000,
+        default=0,
+        ge=0,
+        le=3_600_000,
         description=(
             "interval of writing dirty files to the disk (0: never); bounds the loss after a power "
             "failure. A killed process loses nothing either way"
         ),
-    )  # fmt: skip
+    )
     housekeeping_ms: int = Field(
         default=1000,
         ge=50,
@@ -64,9 +67,11 @@ class LogSettings(BaseModel):
         description="how often retention, compaction and free space are looked at",
     )
     max_message_bytes: int = Field(
-        default=MAX_MESSAGE_BYTES, ge=1024, le=64 * MIB,
+        default=MAX_MESSAGE_BYTES,
+        ge=1024,
+        le=64 * MIB,
         description="largest record batch that a topic without a setting of its own takes",
-    )  # fmt: skip
+    )
     max_request_bytes: int = Field(
         default=32 * MIB, ge=64 * 1024, le=256 * MIB, description="a longer request closes its connection"
     )

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _ID_BLOCK: Final = 1000
-_CHECK_ROOM_BYTES: Final = 16 * 1024 * 1024
+_CHECK_SPACE_BYTES: Final = 16 * 1024 * 1024
 MAX_PARTITIONS: Final = 10_000
 
 
@@ -85,13 +85,13 @@ class Store:
         try:
             self.cluster_id = self._open_meta()
             self._next_id = self._id_limit = 0
-            self._room_bytes_left = 0
-            self._no_room = ""
+            self._space_bytes_left = 0
+            self._no_space = ""
             self.topics: dict[str, TopicLog] = {}
             self._open_topics()
             if settings.create_topics:
                 self._create_ours()
-            self.check_room()
+            self.check_space()
         except BaseException:
             self._lock.release()
             raise
@@ -260,31 +260,31 @@ class Store:
 
     # -- free space
 
-    def check_room(self) -> None:
+    def check_space(self) -> None:
         """Look at the file system's free space; one log line when intake stops, one when it goes on."""
         state = os.statvfs(self.directory)
         free = state.f_bavail * state.f_frsize
-        self._room_bytes_left = _CHECK_ROOM_BYTES
-        least = self.settings.min_free_bytes
-        if free < least:
-            self.out_of_room(f"{free} B free under {self.directory}, min_free_bytes is {least}")
-        elif self._no_room and free >= least + self.settings.max_message_bytes:
+        self._space_bytes_left = _CHECK_SPACE_BYTES
+        min_ = self.settings.min_free_bytes
+        if free < min_:
+            self.out_of_space(f"{free} B free under {self.directory}, min_free_bytes is {min_}")
+        elif self._no_space and free >= min_ + self.settings.max_message_bytes:
             log.warning("there is room again (%d B free): messages are taken again", free)
-            self._no_room = ""
+            self._no_space = ""
 
-    def out_of_room(self, reason: str) -> None:
+    def out_of_space(self, reason: str) -> None:
         """Log once that messages are refused, until there is space again."""
-        if not self._no_room:
+        if not self._no_space:
             log.error("no room: %s: messages are refused, what was acknowledged stays", reason)
-        self._no_room = reason
+        self._no_space = reason
 
-    def require_room(self, size: int) -> None:
+    def require_space(self, size: int) -> None:
         """Count `size` bytes that are about to be written. Raises LogError KAFKA_STORAGE_ERROR."""
-        self._room_bytes_left -= size
-        if self._room_bytes_left < 0:
-            self.check_room()
-        if self._no_room:
-            raise LogError(Code.KAFKA_STORAGE_ERROR, f"no room: {self._no_room}")
+        self._space_bytes_left -= size
+        if self._space_bytes_left < 0:
+            self.check_space()
+        if self._no_space:
+            raise LogError(Code.KAFKA_STORAGE_ERROR, f"no room: {self._no_space}")
 
     # -- upkeep
 

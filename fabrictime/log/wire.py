@@ -263,8 +263,10 @@ def _value(kind: Any, value: Any) -> Any:
 
 
 def _ordered(schema: Schema, fields: Mapping[str, Any]) -> list[Any]:
-    return [_plain(kind, fields[name] if name in fields else _DEFAULTS[name]) for name, kind in
-            zip(schema.names, schema.fields, strict=True)]  # fmt: skip
+    return [
+        _plain(kind, fields[name] if name in fields else _DEFAULTS[name])
+        for name, kind in zip(schema.names, schema.fields, strict=True)
+    ]
 
 
 def _plain(kind: Any, value: Any) -> Any:
@@ -278,6 +280,19 @@ def _plain(kind: Any, value: Any) -> Any:
 _DEFAULTS: Final[Fields] = {"throttle_time_ms": 0, "tags": {}, "error_message": None}
 
 __all__ = [
-    "FETCH_VERSIONS", "INT16", "INT32", "LAYOUTS", "PRODUCE_VERSIONS", "SUPPORTED", "Api", "Fields", "Int8",
-    "Layout", "Reader", "RequestHead", "decode", "encode", "read_head",
-]  # fmt: skip
+    "FETCH_VERSIONS",
+    "INT16",
+    "INT32",
+    "LAYOUTS",
+    "PRODUCE_VERSIONS",
+    "SUPPORTED",
+    "Api",
+    "Fields",
+    "Int8",
+    "Layout",
+    "Reader",
+    "RequestHead",
+    "decode",
+    "encode",
+    "read_head",
+]

@@ -37,7 +37,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 DEFAULT_FILE: Final = Path("fabrictime.toml")
 """Read where no --config is given and it is there."""
 
-ROOMS: Final[dict[str, str]] = {
+TABLES: Final[dict[str, str]] = {
     "up": "fabrictime.runtime.settings:UpSettings",
     "log": "fabrictime.log.settings:LogSettings",
     "history": "fabrictime.history.settings:HistorySettings",
@@ -67,7 +67,7 @@ class ConfigError(ValueError):
 
 def model_of(table: str) -> type[BaseModel]:
     """Return the model of a table of the file."""
-    module, _, name = ROOMS[table].partition(":")
+    module, _, name = TABLES[table].partition(":")
     return cast(type[BaseModel], getattr(import_module(module), name))
 
 
@@ -81,82 +81,82 @@ class Config:
     @cached_property
     def up(self) -> UpSettings:
         """What `up` starts."""
-        return self._room("up", UpSettings)
+        return self._table("up", UpSettings)
 
     @cached_property
     def schema_registry(self) -> SchemaRegistrySettings:
         """The schema registry, if any."""
-        return self._room("schema_registry", SchemaRegistrySettings)
+        return self._table("schema_registry", SchemaRegistrySettings)
 
     @cached_property
     def log(self) -> LogSettings:
         """The embedded log."""
         from fabrictime.log.settings import LogSettings
 
-        return self._room("log", LogSettings)
+        return self._table("log", LogSettings)
 
     @cached_property
     def history(self) -> HistorySettings:
         """The embedded history."""
         from fabrictime.history.settings import HistorySettings
 
-        return self._room("history", HistorySettings)
+        return self._table("history", HistorySettings)
 
     @cached_property
     def probes(self) -> ProbeSettings:
         """The probers, fleet-wide."""
         from producers.settings import ProbeSettings
 
-        return self._room("probes", ProbeSettings)
+        return self._table("probes", ProbeSettings)
 
     @cached_property
     def rdma_probes(self) -> RdmaProbeSettings:
         """The RDMA probers, fleet-wide."""
         from producers.probe.rdma.settings import RdmaProbeSettings
 
-        return self._room("rdma_probes", RdmaProbeSettings)
+        return self._table("rdma_probes", RdmaProbeSettings)
 
     @cached_property
     def flows(self) -> FlowSettings:
         """The flow reporters, fleet-wide."""
         from producers.settings import FlowSettings
 
-        return self._room("flows", FlowSettings)
+        return self._table("flows", FlowSettings)
 
     @cached_property
     def streams(self) -> StreamSettings:
         """The Faust workers."""
         from streams.settings import StreamSettings
 
-        return self._room("streams", StreamSettings)
+        return self._table("streams", StreamSettings)
 
     @cached_property
     def actuators(self) -> ActuatorSettings:
         """The actuator of a host."""
         from actuators.settings import ActuatorSettings
 
-        return self._room("actuators", ActuatorSettings)
+        return self._table("actuators", ActuatorSettings)
 
     @cached_property
     def page(self) -> WebSettings:
         """The live page."""
         from fabrictime.web.settings import WebSettings
 
-        return self._room("page", WebSettings)
+        return self._table("page", WebSettings)
 
     @cached_property
     def fabric(self) -> FabricSettings:
         """The fabric of real packets."""
         from fabrictime.testbed.settings import FabricSettings
 
-        return self._room("fabric", FabricSettings)
+        return self._table("fabric", FabricSettings)
 
     @cached_property
     def sim(self) -> SimSettings:
         """The simulated fleet."""
         from producers.sim.settings import SimSettings
 
-        return self._room("sim", SimSettings)
+        return self._table("sim", SimSettings)
 
     @cached_property
     def bootstrap(self) -> str:
@@ -175,9 +175,9 @@ class Config:
     def check(self) -> None:
         """Check every table. Raises ConfigError with one line per wrong key."""
         errors: list[ConfigError] = []
-        for room in ROOMS:
+        for table in TABLES:
             try:
-                getattr(self, room)
+                getattr(self, table)
             except ConfigError as error:
                 errors.append(error)
         if not errors:
@@ -199,12 +199,12 @@ class Config:
 
     def replaced(self, changes: Mapping[str, Mapping[str, Any]]) -> Config:
         """Return a config with changed keys; they are checked at the next use."""
-        tables = {name: {**self.tables.get(name, {}), **changes.get(name, {})} for name in ROOMS}
+        tables = {name: {**self.tables.get(name, {}), **changes.get(name, {})} for name in TABLES}
         return Config(tables, self.source)
 
     def dump(self) -> str:
         """Return all tables with their derived values, as JSON that `load` accepts instead of a TOML file."""
-        return json.dumps({name: getattr(self, name).model_dump(mode="json") for name in ROOMS}, indent=1)
+        return json.dumps({name: getattr(self, name).model_dump(mode="json") for name in TABLES}, indent=1)
 
     def value(self, table: str, key: str) -> Any:
         """Return one key as the file sets it, else its model's default, unchecked."""
@@ -217,7 +217,7 @@ class Config:
         given = self.tables.get("history", {}).get(f"{kind}_token_file")
         return Path(given) if given else self.up.data_directory / "secrets" / f"history-{kind}.token"
 
-    def _room(self, name: str, model: type[_Model]) -> _Model:
+    def _table(self, name: str, model: type[_Model]) -> _Model:
         given = self._filled(name, self.tables.get(name, {}))
         for path in _SHARED:
             table, dot, below = path.partition(".")
@@ -409,14 +409,14 @@ def _read(path: Path) -> Tables:
 
 def _unknown_tables(source: str, tables: Mapping[str, Any]) -> Iterator[str]:
     for name, value in tables.items():
-        if name not in ROOMS:
-            yield f"{source}: [{name}]: unknown table, {_meant(name, ROOMS)}"
+        if name not in TABLES:
+            yield f"{source}: [{name}]: unknown table, {_meant(name, TABLES)}"
         elif not isinstance(value, dict):
             yield f"{source}: {name} = {value!r}: expected a table, [{name}]"
 
 
-def _meant(word: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
+def _meant(token: str, known: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(token, known, n=1)
     return f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(sorted(known))}"
 
 
@@ -443,12 +443,12 @@ def _lines(
             yield f"{source}: {key}: missing, expected {takes(field)}"
         else:
             custom = found["type"] in ("value_error", "assertion_error") and where
-            because = str(found["msg"]).removeprefix("Value error, ") if custom else ""
+            detected_by = str(found["msg"]).removeprefix("Value error, ") if custom else ""
             if not field or not where:
                 yield f"{source}: [{table}]: {str(found['msg']).removeprefix('Value error, ')}"
                 continue
             meaning = f" ({field['description']})" if field.get("description") else ""
-            expected = because or f"expected {takes(field)}"
+            expected = detected_by or f"expected {takes(field)}"
             yield f"{source}: {key} = {found['input']!r}: {expected}{meaning}"
 
 

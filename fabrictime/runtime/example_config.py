@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from fabrictime.runtime.config import ROOMS, SHARED_DOC, field_schema, model_of, takes
+from fabrictime.runtime.config import SHARED_DOC, TABLES, field_schema, model_of, takes
 
 _WIDTH: Final = 100
 _HEAD: Final = """\
@@ -24,7 +24,7 @@ _HIDDEN_DEFAULTS: Final = {"up.data_directory": "$XDG_STATE_HOME/fabrictime, or 
 def example() -> str:
     """Return the whole file."""
     lines = [_HEAD]
-    for name in ROOMS:
+    for name in TABLES:
         model = model_of(name)
         schema = model.model_json_schema()
         doc = (model.__doc__ or "").strip().splitlines()[0]

@@ -85,7 +85,7 @@ def sim_settings(fleet: str) -> dict[str, Any] | None:
 
 def sim_nics(settings: SimSettings) -> list[NicSettings]:
     """Return the NICs of the simulated fleet with their clocks, as far as a reader of its topics can know."""
-    from producers.sim.simulation import draw_clocks, fleet_of  # heavy: not before a fabric is entered
+    from producers.sim.setup import draw_clocks, fleet_of  # heavy: not before a fabric is entered
     from producers.sim.workload import address_of
 
     fleet = fleet_of(settings)
@@ -93,12 +93,16 @@ def sim_nics(settings: SimSettings) -> list[NicSettings]:
     many_rails = fleet.shape.rails > 1
     return [
         NicSettings(
-            host=name.split("/")[0], device=name.split("/")[1], address=address_of(nic), shard=settings.shard,
-            rail=int(fleet.nic_rail[nic]) if many_rails else None, rack=f"rack{int(fleet.nic_rack[nic]) + 1}",
+            host=name.split("/")[0],
+            device=name.split("/")[1],
+            address=address_of(nic),
+            shard=settings.shard,
+            rail=int(fleet.nic_rail[nic]) if many_rails else None,
+            rack=f"rack{int(fleet.nic_rack[nic]) + 1}",
             clock=ClockSettings(**clocks[nic]),
         )
         for nic, name in enumerate(fleet.nic_ids)
-    ]  # fmt: skip
+    ]
 
 
 def with_clocks(nics: Sequence[NicSettings], clocks: Mapping[str, ClockSettings]) -> list[NicSettings]:

@@ -21,7 +21,7 @@ PARENT_VARIABLE: Final = "FABRICTIME_SUPERVISOR_PID"
 
 _PR_SET_PDEATHSIG: Final = 1
 _CREDENTIALS: Final = struct.Struct("iII")
-_MOST_BYTES: Final = 4096
+_MAX_BYTES: Final = 4096
 
 
 class NotifySocket:
@@ -43,10 +43,10 @@ class NotifySocket:
         self._socket.close()
 
     def messages(self, pid: int) -> Iterator[tuple[str, str]]:
-        """Yield the messages of process `pid` as (variable, value); datagrams of other processes are dropped."""
+        """Yield the messages of process `pid` as (variable, value); drop those of others."""
         while True:
             try:
-                data, control, _, _ = self._socket.recvmsg(_MOST_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
+                data, control, _, _ = self._socket.recvmsg(_MAX_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
             except BlockingIOError:
                 return
             senders = [

@@ -18,16 +18,28 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Final, TypeVar
 
-__all__ = ["NICE", "REAL_TIME", "aside", "give_way", "keep_precedence", "niceness"]
+__all__ = ["NICE", "REAL_TIME", "apply_priority", "aside", "keep_priority", "niceness"]
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 NICE: Final = {
-    "links": -15, "act": -15, "prober": -15, "rdma-probe": -15, "worker": -15, "streams": -15, "policy": -10,
-    "log": -10, "job": -10, "flows": -10, "page": -10, "sink": 0, "history": 2, "sim": 10,
-}  # fmt: skip
+    "links": -15,
+    "act": -15,
+    "prober": -15,
+    "rdma-probe": -15,
+    "worker": -15,
+    "streams": -15,
+    "policy": -10,
+    "log": -10,
+    "job": -10,
+    "flows": -10,
+    "page": -10,
+    "sink": 0,
+    "history": 2,
+    "sim": 10,
+}
 """Niceness per service, nice(2). Jobs of the testbed stand for programs on machines of their own. A simulated
 fleet runs behind the services that must keep up with it. Workers have the niceness of probers, because the
 kernel spreads processes by weight and leaves a lighter one where it starves. (At five steps more, workers
@@ -35,7 +47,7 @@ detect a queue a third sooner on two full processors, but probers send a quarter
 detected later.) The page runs before the browser that displays it. History and its sink take a seventh of a
 core: at 10 they lagged without end on full processors; at 0, level with kernel threads that carry the
 testbed's packets, links looked dead or lossy once in ten minutes beside two busy programs. A user without
-CAP_SYS_NICE gets 0 instead, or the order of `keep_precedence`."""
+CAP_SYS_NICE gets 0 instead, or the order of `keep_priority`."""
 REAL_TIME: Final = frozenset({"log", "links", "policy", "act", "job"})
 """Services in the real-time class, sched(7): those that decide on and move a flow without a path, and the
 testbed's jobs. Each works for a millisecond or two and then waits. In that class it is woken at once and
@@ -53,7 +65,7 @@ LAST: Final = 10
 """Niceness of the last service then; a browser that displays the page runs at 0."""
 
 
-def keep_precedence() -> Callable[[], None]:
+def keep_priority() -> Callable[[], None]:
     """Raise this process's priority, so that its children may have theirs; without the right, lower theirs in
     the same order. Returns a function that restores this process.
 
@@ -102,7 +114,7 @@ def niceness(name: str, behind: bool) -> int:
     return round((nice - first) * LAST / (last - first)) if behind else nice
 
 
-def give_way(name: str) -> None:
+def apply_priority(name: str) -> None:
     """Set class and niceness of this process for its service, and the switch interval of its threads.
 
     Call it in the main thread, before others exist. A service in `REAL_TIME` keeps the real-time class if it

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fabrictime.runtime.ready import die_with_parent
-from fabrictime.runtime.scheduling_priority import aside, give_way
+from fabrictime.runtime.scheduling_priority import apply_priority, aside
 
 if TYPE_CHECKING:
     from fabrictime.runtime.config import Config
@@ -172,7 +172,7 @@ outside of that class."""
 
 
 def load_all(name: str, path: Path | None) -> Config:
-    """Return the settings; load the code of service `name` and check its table, as far as `LOADED` lists it."""
+    """Return the settings; load the code of service `name` and check its tables."""
     from fabrictime.runtime.config import load
 
     config = load(path)
@@ -186,7 +186,7 @@ def load_all(name: str, path: Path | None) -> Config:
 
 def run(name: str, path: Path | None, nic: str | None = None) -> int:
     """Run service `name` until it ends and return its exit code."""
-    give_way(name)  # before anything is loaded
+    apply_priority(name)  # before anything is loaded
     die_with_parent()
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"

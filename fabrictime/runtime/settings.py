@@ -23,25 +23,28 @@ class UpSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     fleet: str = Field(
-        "fabric", min_length=1,
+        "fabric",
+        min_length=1,
         description=(
             "fleet to probe: fabric (real packets between namespaces), loopback, none, the path of a "
             "fleet file that lists the NICs of hosts, or sim: the simulated fleet, as in "
             "sim:1024,job=allreduce:256"
         ),
-    )  # fmt: skip
+    )
     data_directory: Path = Field(
         default_factory=default_data_directory,
         description="where log, history, secrets and run files lie; made owner-only",
     )
     log_url: str | None = Field(
-        None, pattern=r"^(kafka://)?[^\s,/]+:\d+(,[^\s,/]+:\d+)*$",
+        None,
+        pattern=r"^(kafka://)?[^\s,/]+:\d+(,[^\s,/]+:\d+)*$",
         description="host:port of a Kafka cluster to use in place of the embedded log",
-    )  # fmt: skip
+    )
     history_url: str | None = Field(
-        None, pattern=r"^https?://[^/?#\s@]+/?$",
+        None,
+        pattern=r"^https?://[^/?#\s@]+/?$",
         description="http://host:port of a ClickHouse to use in place of the embedded history",
-    )  # fmt: skip
+    )
     history_user: str = Field("default", min_length=1, description="user name at history_url")
     history_password_file: Path | None = Field(
         None, description="file that holds that user's password; without it none is sent"
@@ -50,9 +53,11 @@ class UpSettings(BaseModel):
         None, min_length=1, description="this host's name in a fleet file; without it the system's"
     )
     workers: int | None = Field(
-        None, ge=0, le=64,
+        None,
+        ge=0,
+        le=64,
         description="Faust workers on this machine; without it one on two processors or fewer, else two",
-    )  # fmt: skip
+    )
     page: bool = Field(True, description="whether to serve the live page")
     clock_pages: bool = Field(
         True, description="whether to keep the clock pages of the hosts that are probed from here"
@@ -89,6 +94,7 @@ class SchemaRegistrySettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str | None = Field(
-        None, pattern=r"^https?://\S+$",
+        None,
+        pattern=r"^https?://\S+$",
         description="its address; messages then carry the Confluent wire format",
-    )  # fmt: skip
+    )

@@ -136,8 +136,9 @@ def show(state: Mapping[str, Any]) -> None:
     console.print(
         f"pid {state['pid']}, fleet {state['fleet']}, up for {state['age_s']:.0f} s, "
         f"data in {state['directory']}",
-        soft_wrap=True, highlight=False,
-    )  # fmt: skip
+        soft_wrap=True,
+        highlight=False,
+    )
     for name, address in state["addresses"].items():
         console.print(f"{name}: {address}", soft_wrap=True, highlight=False)
     table = Table(box=None)

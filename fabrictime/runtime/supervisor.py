@@ -242,7 +242,7 @@ class Supervisor:
             await self._run_step(node, node.spec)
             return
         first_s = time.monotonic()
-        in_a_row = 0
+        successive = 0
         while True:
             started_s = time.monotonic()
             code = await self._run_once(node, node.spec)
@@ -260,9 +260,9 @@ class Supervisor:
                 self._fail(node, f"not ready after {tries} in {waited_s:.0f} s, last {node.last_exit}")
                 return
             steady = node.ready_since_s is not None and time.monotonic() - node.ready_since_s > STEADY_S
-            in_a_row = 0 if steady else in_a_row
-            pause_s = RESTART_DELAYS_S[min(in_a_row, len(RESTART_DELAYS_S) - 1)]
-            in_a_row += 1
+            successive = 0 if steady else successive
+            pause_s = RESTART_DELAYS_S[min(successive, len(RESTART_DELAYS_S) - 1)]
+            successive += 1
             lived_s = time.monotonic() - started_s
             self._set(node, State.RESTARTING, f"{node.last_exit} after {lived_s:.1f} s, starting it again")
             await asyncio.sleep(pause_s)
@@ -306,9 +306,13 @@ class Supervisor:
         ours = {"NOTIFY_SOCKET": notify.address, PARENT_VARIABLE: str(os.getpid())}
         with self.log_path(child.name).open("ab", buffering=0) as log:
             return subprocess.Popen(
-                child.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, **child.env, **ours}, process_group=0,
-            )  # fmt: skip
+                child.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **child.env, **ours},
+                process_group=0,
+            )
 
     async def _until_exit(self, node: _Node, child: Child) -> None:
         if node.exited is None:

@@ -127,10 +127,14 @@ def _configure(
         lines[topic.name] = f"{topic.name}: is there"
         if differing:
             entries = [
-                admin.ConfigEntry(name, value, admin.ConfigSource.DYNAMIC_TOPIC_CONFIG,
-                            incremental_operation=admin.AlterConfigOpType.SET)
+                admin.ConfigEntry(
+                    name,
+                    value,
+                    admin.ConfigSource.DYNAMIC_TOPIC_CONFIG,
+                    incremental_operation=admin.AlterConfigOpType.SET,
+                )
                 for name, value in differing.items()
-            ]  # fmt: skip
+            ]
             resource = admin.ConfigResource(admin.ResourceType.TOPIC, topic.name, incremental_configs=entries)
             changes[topic.name] = (resource, sorted(differing))
     if changes:

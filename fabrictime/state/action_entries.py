@@ -132,7 +132,7 @@ def _decided(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Ac
         outcome = "WAITING"
     else:
         outcome = "UNANSWERED"
-    # An expired lease or a reverted action was applied first. That report has the method and the duration.
+    # An expired lease or a reverted action was applied first, and its APPLIED report has method and duration.
     applied = reports.get("APPLIED", report)
     return ActionEntry(
         decision["decision_id"],

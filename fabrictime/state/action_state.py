@@ -30,7 +30,7 @@ MOVES: Final = frozenset({"REROUTE", "RESTORE"})
 class SuppressedAction(NamedTuple):
     """An action that the policy wanted and did not take, and since when, in fabric time.
 
-    `cause` is what suppressed it, `kind` and `reason` are its own reason.
+    `cause` is the limit that suppressed it, `kind` and `reason` are its own reason.
     """
 
     flow_id: str

@@ -120,9 +120,14 @@ class View:
             known = self.clocks.get(row["clock"])
             if known is None or known.window <= record["window"]:
                 self.clocks[row["clock"]] = ClockView(
-                    row["at_ns"], row["offset_ns"], row["drift_ppb"], row["bound_ns"], row["state"],
-                    record["window"], now_s,
-                )  # fmt: skip
+                    row["at_ns"],
+                    row["offset_ns"],
+                    row["drift_ppb"],
+                    row["bound_ns"],
+                    row["state"],
+                    record["window"],
+                    now_s,
+                )
 
     def _add_delays(self, record: Mapping[str, Any]) -> None:
         ways = [

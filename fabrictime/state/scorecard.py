@@ -45,10 +45,15 @@ def errors_ns(clocks: Mapping[str, ClockView], readings: Mapping[str, Reading]) 
     return {name: error - middle for name, error in raw.items()}
 
 
-def judge(
-    view: View, nics: Iterable[str], now_s: float, *,
-    readings: Mapping[str, Reading] | None, history: Mapping[str, Any], page: Mapping[str, Any] | None,
-) -> dict[str, Any]:  # fmt: skip
+def evaluate(
+    view: View,
+    nics: Iterable[str],
+    now_s: float,
+    *,
+    readings: Mapping[str, Reading] | None,
+    history: Mapping[str, Any],
+    page: Mapping[str, Any] | None,
+) -> dict[str, Any]:
     """Return the scorecard. `readings`: the fabric's test clocks by NIC; None: the truth is not known."""
     with view.lock:
         wanted = list(nics) or sorted(view.nics)  # no probers of this run: any prober counts
@@ -65,25 +70,32 @@ def judge(
     synced = {name: clock for name, clock in fresh.items() if clock.state == "SYNCED"}
     card: dict[str, Any] = {
         "probes": {
-            "samples": samples, "lost": lost, "loss_share": lost / max(1, samples + lost),
-            "lost_batches": lost_batches, "rejected_messages": rejected, "nics_probing": probing,
-            "nics": len(wanted), "ok": probing == len(wanted) > 0,
+            "samples": samples,
+            "lost": lost,
+            "loss_share": lost / max(1, samples + lost),
+            "lost_batches": lost_batches,
+            "rejected_messages": rejected,
+            "nics_probing": probing,
+            "nics": len(wanted),
+            "ok": probing == len(wanted) > 0,
         },
         "clocks": {
-            "synced": len(synced), "clocks": len(names),
+            "synced": len(synced),
+            "clocks": len(names),
             "worst_bound_ns": max((clock.bound_ns for clock in synced.values()), default=None),
             "ok": len(synced) == len(names) > 0,
         },
         "history": dict(history),
-    }  # fmt: skip
+    }
     if readings is not None:
         by_clock = {clock_of[name]: reading for name, reading in readings.items() if name in clock_of}
         errors = errors_ns(synced, by_clock)
         within = sum(abs(error) <= synced[name].bound_ns for name, error in errors.items())
         card["truth"] = {
-            "within_bound": within, "clocks": len(errors),
+            "within_bound": within,
+            "clocks": len(errors),
             "worst_error_ns": max((abs(error) for error in errors.values()), default=None),
-        }  # fmt: skip
+        }
     if page is not None:
         card["page"] = dict(page)
     card["passed"] = all(card[part]["ok"] for part in ("probes", "clocks", "history"))
@@ -129,13 +141,22 @@ def lines(card: Mapping[str, Any]) -> list[str]:
     probes, clocks, history = card["probes"], card["clocks"], card["history"]
     bound = clocks["worst_bound_ns"]
     found = [
-        (probes["ok"], f"probes   {probes['samples']:,} samples, {probes['lost']:,} lost "
-         f"({probes['loss_share']:.3%}), {probes['nics_probing']} of {probes['nics']} NICs probing"),
-        (clocks["ok"], f"clocks   {clocks['synced']} of {clocks['clocks']} SYNCED"
-         + ("" if bound is None else f", worst bound {bound:,.0f} ns")),
-        (history["ok"], f"history  {history['rows_last_10_s']:,} rows of the last {ROWS_WITHIN_S} s"
-         + (f" ({history['error']})" if "error" in history else "")),
-    ]  # fmt: skip
+        (
+            probes["ok"],
+            f"probes   {probes['samples']:,} samples, {probes['lost']:,} lost "
+            f"({probes['loss_share']:.3%}), {probes['nics_probing']} of {probes['nics']} NICs probing",
+        ),
+        (
+            clocks["ok"],
+            f"clocks   {clocks['synced']} of {clocks['clocks']} SYNCED"
+            + ("" if bound is None else f", worst bound {bound:,.0f} ns"),
+        ),
+        (
+            history["ok"],
+            f"history  {history['rows_last_10_s']:,} rows of the last {ROWS_WITHIN_S} s"
+            + (f" ({history['error']})" if "error" in history else ""),
+        ),
+    ]
     if "truth" in card:
         truth = card["truth"]
         worst = truth["worst_error_ns"]

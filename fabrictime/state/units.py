@@ -1,7 +1,4 @@
-"""Figures as people read them: the unit that fits, three digits, never a bare number.
-
-In: numbers in the unit of the parameter's name. Out: short text, e.g. `12.3 us`.
-"""
+"""Formats figures with three digits and the fitting unit, for example `12.3 µs`."""
 
 from __future__ import annotations
 
@@ -49,9 +46,9 @@ def count_text(count: float) -> str:
     return f"{count:,.0f}"
 
 
-def counted(count: float, what: str) -> str:
-    """Return a count with its noun, in the plural but for one."""
-    return f"{count_text(count)} {what}{'s' * (count != 1)}"
+def counted(count: float, noun: str) -> str:
+    """Return a count with its noun, in the plural unless the count is one."""
+    return f"{count_text(count)} {noun}{'s' * (count != 1)}"
 
 
 def rate_text(per_s: float) -> str:

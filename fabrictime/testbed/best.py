@@ -131,9 +131,12 @@ def link_loads(
 
 
 def shape_of(
-    leaf_of: dict[str, str], spines: int, host_rate_bps: int, fabric_rate_bps: int,
+    leaf_of: dict[str, str],
+    spines: int,
+    host_rate_bps: int,
+    fabric_rate_bps: int,
     mtu_bytes: int = MTU_BYTES,
-) -> Shape:  # fmt: skip
+) -> Shape:
     """Return a Shape. Raises ValueError without a spine or a host."""
     if spines < 1 or not leaf_of:
         raise ValueError(f"{len(leaf_of)} hosts, {spines} spines: expected one of each at least")

@@ -124,8 +124,9 @@ def show(directory: Directory = None, as_json: AsJson = False) -> None:
         for flow in state["flows"]:
             console.print(
                 f"flow {flow['flow']}: {flow['protocol']} {flow['source']}:{flow['sport']} > "
-                f"{flow['destination']}:{flow['dport']} {flow['rate_bps'] / 1e6:g} Mbit/s", markup=False,
-            )  # fmt: skip
+                f"{flow['destination']}:{flow['dport']} {flow['rate_bps'] / 1e6:g} Mbit/s",
+                markup=False,
+            )
 
 
 @app.command()
@@ -165,8 +166,8 @@ def clear(
             print(json.dumps(events))
             return
         for event in events:
-            held_s = (event["clear_end_ns"] - event["start_begin_ns"]) / 1e9
-            _plain(f"fault {event['fault']} cleared after {held_s:.1f} s: {event['text']}")
+            active_s = (event["clear_end_ns"] - event["start_begin_ns"]) / 1e9
+            _plain(f"fault {event['fault']} cleared after {active_s:.1f} s: {event['text']}")
         if not events:
             _plain("no fault in force")
 
@@ -190,11 +191,19 @@ def flow(
     with _clear_errors():
         duration_s = parse_duration(duration)
         answers = ControlClient(_path(directory)).stream(
-            "flow", duration_s + _FLOW_START_S,
-            source=source, destination=destination, rate_bps=parse_rate(rate), duration_s=duration_s,
-            protocol="tcp" if tcp else "udp", sport=sport, dport=dport, congestion=congestion,
-            job=job, tenant=tenant,
-        )  # fmt: skip
+            "flow",
+            duration_s + _FLOW_START_S,
+            source=source,
+            destination=destination,
+            rate_bps=parse_rate(rate),
+            duration_s=duration_s,
+            protocol="tcp" if tcp else "udp",
+            sport=sport,
+            dport=dport,
+            congestion=congestion,
+            job=job,
+            tenant=tenant,
+        )
         started = next(answers)
         if not as_json:
             path = started["path"] or [started["why"]]
@@ -238,11 +247,20 @@ def job(
         duration_s = parse_duration(duration)
         gap_s = 0.0 if gap in ("0", "0s") else parse_duration(gap)
         answers = ControlClient(_path(directory)).stream(
-            "job", duration_s + _JOB_START_S,
-            kind=kind.value, hosts=hosts.split(",") if hosts else [], connections=connections,
-            size_bytes=parse_size(size), duration_s=duration_s, iterations=iterations, gap_s=gap_s, seed=seed,
-            congestion=congestion, job=name, tenant=tenant,
-        )  # fmt: skip
+            "job",
+            duration_s + _JOB_START_S,
+            kind=kind.value,
+            hosts=hosts.split(",") if hosts else [],
+            connections=connections,
+            size_bytes=parse_size(size),
+            duration_s=duration_s,
+            iterations=iterations,
+            gap_s=gap_s,
+            seed=seed,
+            congestion=congestion,
+            job=name,
+            tenant=tenant,
+        )
         started = next(answers)
         connected = started["connections"]
         if not as_json:
@@ -288,9 +306,13 @@ def truth(directory: Directory = None, as_json: AsJson = False) -> None:
             table.add_column(title, justify="left" if title == "link" else "right", no_wrap=True)
         for link, now in state["links"].items():
             table.add_row(
-                link, f"{now['sent_packets']}", f"{now['received_packets']}",
-                f"{now['received_bytes'] / 1e6:.1f}", f"{now['backlog_bytes']}", f"{now['dropped_packets']}",
-            )  # fmt: skip
+                link,
+                f"{now['sent_packets']}",
+                f"{now['received_packets']}",
+                f"{now['received_bytes'] / 1e6:.1f}",
+                f"{now['backlog_bytes']}",
+                f"{now['dropped_packets']}",
+            )
         console.print(table)
         for event in state["faults"]:
             ended = "in force" if event["clear_end_ns"] is None else "cleared"
@@ -313,9 +335,13 @@ def path(
     """Show the links that a 5-tuple takes, proven by a burst and the links' counters."""
     with _clear_errors():
         links = ControlClient(_path(directory)).ask(
-            "path", source=source, destination=destination, sport=sport, dport=dport,
+            "path",
+            source=source,
+            destination=destination,
+            sport=sport,
+            dport=dport,
             protocol="tcp" if tcp else "udp",
-        )  # fmt: skip
+        )
         if as_json:
             print(json.dumps(links))
         else:

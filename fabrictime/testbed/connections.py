@@ -40,7 +40,7 @@ _AGAIN_NS: Final = 300_000_000
 _DIAL_NS: Final = 50_000_000
 _PORTS: Final = (20_000, 60_000)
 _TICK_NS: Final = 20_000_000
-_SPARES, _SPARES_LEAST = 12, 4
+_SPARES, _MIN_SPARES = 12, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _Attempt:
     begin_ns: int
     command: Command | None
     dialled_ns: int
-    said_hello: bool = False
+    greeted: bool = False
     answer: bytes = b""
 
 
@@ -147,7 +147,7 @@ class Connections:
         return True
 
     def run(self, until_ns: int) -> int:
-        """Run the streams until `until_ns` or an event, and handle it. Returns the result of `Streams.run`."""
+        """Run the streams until `until_ns` or an event. Returns the result of `Streams.run`."""
         why = self._streams.run(min(until_ns, time.monotonic_ns() + _TICK_NS))
         for stream, _ in self._streams.broken():
             self._broke(self._of[stream])
@@ -165,7 +165,7 @@ class Connections:
         now_ns = time.monotonic_ns()
         for one in self.carried:
             attempt = one.attempt
-            if attempt is not None and not attempt.said_hello and now_ns - attempt.dialled_ns > _DIAL_NS:
+            if attempt is not None and not attempt.greeted and now_ns - attempt.dialled_ns > _DIAL_NS:
                 self._dial_again(one, attempt, now_ns)
             late = attempt is not None and now_ns - attempt.begin_ns > _MOVE_NS
             if attempt is not None and late and one.tx is not None:
@@ -174,9 +174,11 @@ class Connections:
                 if gone:
                     self._broke(one)
             elif (
-                one.tx is None and one.flow is not None and (attempt is None or late)
+                one.tx is None
+                and one.flow is not None
+                and (attempt is None or late)
                 and now_ns - one.again_ns > _AGAIN_NS
-            ):  # fmt: skip
+            ):
                 one.again_ns = now_ns
                 self._abandon(one, "no answer on the new path")
                 self._begin(one, self._random.randrange(*_PORTS), None)
@@ -269,7 +271,7 @@ class Connections:
     def _fill_spares(self) -> None:
         """See to it that moves find sockets; one namespace a turn."""
         for netns, spares in self._spares.items():
-            if len(spares) < _SPARES_LEAST:
+            if len(spares) < _MIN_SPARES:
                 spares += self._opened(netns, _SPARES)
                 return
 
@@ -279,9 +281,9 @@ class Connections:
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 raise OSError(code, os.strerror(code))
-            if not attempt.said_hello:
+            if not attempt.greeted:
                 sock.send(_HELLO.pack(_MAGIC, one.stream, attempt.number))
-                attempt.said_hello = True
+                attempt.greeted = True
                 self._poll.modify(sock.fileno(), select.EPOLLIN)
                 return
             more = sock.recv(_ANSWER.size - len(attempt.answer))
@@ -316,16 +318,29 @@ class Connections:
         if one.flow is None:
             one.key = f"sock:{cookie_of(one.tx)}"
             one.flow = OwnedFlow(
-                one.key, one.source.host, "tcp", one.source.address, one.port, one.peer.address,
-                self.peer_port, ("MOVE", "PACE") if one.back is None else ("PACE",), self._job, self._tenant,
-            )  # fmt: skip
+                one.key,
+                one.source.host,
+                "tcp",
+                one.source.address,
+                one.port,
+                one.peer.address,
+                self.peer_port,
+                ("MOVE", "PACE") if one.back is None else ("PACE",),
+                self._job,
+                self._tenant,
+            )
             self._by_key[one.source.host, one.key] = one
         else:
             one.flow.source_port = one.port
-            self.moves.append({
-                "connection": one.stream, "from_port": before, "to_port": one.port,
-                "asked_ns": attempt.begin_ns, "went_on_ns": now_ns,
-            })  # fmt: skip
+            self.moves.append(
+                {
+                    "connection": one.stream,
+                    "from_port": before,
+                    "to_port": one.port,
+                    "asked_ns": attempt.begin_ns,
+                    "went_on_ns": now_ns,
+                }
+            )
         self._owner.add(one.flow)
         if attempt.command is not None:
             self._owner.done(attempt.command, one.port, "SOCKET")

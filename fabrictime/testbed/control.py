@@ -24,8 +24,8 @@ from typing import Any, Self
 from fabrictime.testbed.best import Shape, best_goodputs_bps, choose_ports, shape_of
 from fabrictime.testbed.fabric import Fabric, FabricError
 from fabrictime.testbed.faults import FaultEvent, Faults, parse_fault
+from fabrictime.testbed.fork_server import ForkServer
 from fabrictime.testbed.jobs import Jobs, JobSpec
-from fabrictime.testbed.nursery import Nursery
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import FlowResult, FlowSpec, Traffic
 from fabrictime.testbed.truth import PathUnclear, Truth
@@ -83,19 +83,19 @@ class Testbed:
         if path is not None:
             registrations = registrations or flows_path(path)
             control = control or actuator_path(path)
-        self._nursery = Nursery()
-        self.fabric.on_close(self._nursery.close)
-        self.traffic = Traffic(self.fabric, self._nursery, registrations, control)
-        self.jobs = Jobs(self.fabric, self._nursery, registrations, control)
+        self._fork_server = ForkServer()
+        self.fabric.on_close(self._fork_server.close)
+        self.traffic = Traffic(self.fabric, self._fork_server, registrations, control)
+        self.jobs = Jobs(self.fabric, self._fork_server, registrations, control)
         self.truth = Truth(self.fabric, self.faults)
-        self.told_of_moves: list[Callable[[], object]] = []
+        self.reported_moves: list[Callable[[], object]] = []
         self._path = path
 
     def __enter__(self) -> Self:
         self.fabric.open()
         try:
             if self._path is not None:
-                self._nursery.open()
+                self._fork_server.open()
                 server = ControlServer(self, self._path)
                 self.fabric.on_close(server.close)
         except BaseException:
@@ -152,8 +152,8 @@ class Testbed:
         if active:
             raise FabricError(f"move of {spine}: fault {active[0].fault} is in force, expected none")
         links = self.fabric.move(spine, other, leaves)
-        for tell in self.told_of_moves:
-            tell()
+        for report in self.reported_moves:
+            report()
         return links
 
 
@@ -275,10 +275,13 @@ class ControlServer:
         try:
             yield started | {
                 "path": self._testbed.truth.likely_path_of(
-                    nic(flow.spec.source).nic, nic(flow.spec.destination).nic,
-                    flow.sport, flow.dport, flow.spec.protocol,
+                    nic(flow.spec.source).nic,
+                    nic(flow.spec.destination).nic,
+                    flow.sport,
+                    flow.dport,
+                    flow.spec.protocol,
                 )
-            }  # fmt: skip
+            }
         except PathUnclear as unclear:
             yield started | {"path": None, "why": str(unclear)}
         except GeneratorExit:  # the client left: so does its flow
@@ -299,9 +302,12 @@ class ControlServer:
         job = self._testbed.jobs.start(spec)
         try:
             yield {
-                "job": job.number, "hosts": ranks, "iteration_bytes": job.iteration_bytes,
-                "best_goodput_bps": best_bps, "connections": [asdict(one) for one in job.connections],
-            }  # fmt: skip
+                "job": job.number,
+                "hosts": ranks,
+                "iteration_bytes": job.iteration_bytes,
+                "best_goodput_bps": best_bps,
+                "connections": [asdict(one) for one in job.connections],
+            }
             told, due = 0, 0.0
             while job.running:
                 job.wait_until_over(max(0.0, due - time.monotonic()))
@@ -314,11 +320,18 @@ class ControlServer:
             raise
         result = job.wait()
         yield {
-            "ended": True, "iterations": len(result.iterations), "elapsed_s": result.elapsed_s,
-            "goodput_bps": result.goodput_bps, "best_goodput_bps": best_bps, "moves": result.moves,
-            "received_bytes": result.received_bytes, "retransmits": result.retransmits,
-            "lost_connections": result.lost_connections, "cpu_s": result.cpu_s, "refused": result.refused,
-        }  # fmt: skip
+            "ended": True,
+            "iterations": len(result.iterations),
+            "elapsed_s": result.elapsed_s,
+            "goodput_bps": result.goodput_bps,
+            "best_goodput_bps": best_bps,
+            "moves": result.moves,
+            "received_bytes": result.received_bytes,
+            "retransmits": result.retransmits,
+            "lost_connections": result.lost_connections,
+            "cpu_s": result.cpu_s,
+            "refused": result.refused,
+        }
 
     def _truth(self, request: dict[str, Any]) -> Iterator[Any]:
         yield self._testbed.truth.snapshot()
@@ -333,13 +346,13 @@ class ControlServer:
             )
         end_s = time.monotonic() + duration_s
         samples: list[tuple[int, list[int]]] = []
-        told_s = due_s = time.monotonic()
+        reported_s = due_s = time.monotonic()
         while due_s < end_s:
             samples.append((time.monotonic_ns(), self._testbed.truth.queued(links)))
             now_s = time.monotonic()
-            if now_s - told_s >= _PROGRESS_S:
+            if now_s - reported_s >= _PROGRESS_S:
                 yield {"links": links, "samples": samples}
-                samples, told_s = [], now_s
+                samples, reported_s = [], now_s
             due_s = max(due_s + interval_s, now_s)
             time.sleep(max(0.0, due_s - time.monotonic()))
         yield {"links": links, "samples": samples}

@@ -214,9 +214,7 @@ class Fabric:
             try:
                 for number, swap in enumerate(swaps):
                     to = descriptors[swap.after.node]
-                    self.open_in(
-                        swap.before.node, partial(_hand_over, swap.before.name, to, f"moved{number}")
-                    )
+                    self.open_in(swap.before.node, partial(_transfer, swap.before.name, to, f"moved{number}"))
                 self.plan = plan
                 self.links = plan.links()
                 for name in (one, other):
@@ -291,17 +289,24 @@ class Fabric:
         """Make a node's cables upwards (the lower end makes both), then set its ports up."""
         frame = self.settings.frame_bytes
         shape = {
-            "gso_max_segs": 1, "gso_max_size": frame, "gro_max_size": frame, "mtu": self.settings.mtu_bytes,
-        }  # fmt: skip
+            "gso_max_segs": 1,
+            "gso_max_size": frame,
+            "gro_max_size": frame,
+            "mtu": self.settings.mtu_bytes,
+        }
         ip.link("set", index=1, state="up")
         for number, port in enumerate(node.ports):
             far = self.plan.far[node.name, port.name]
             if _lower(node, self.plan.nodes[far.node]):
                 ip.link(
-                    "add", index=_LOWER_INDEX + number, ifname=port.name, kind="veth",
-                    address=port.mac, **shape,
+                    "add",
+                    index=_LOWER_INDEX + number,
+                    ifname=port.name,
+                    kind="veth",
+                    address=port.mac,
+                    **shape,
                     peer={"ifname": far.name, "address": far.mac, "net_ns_fd": fds[far.node], **shape},
-                )  # fmt: skip
+                )
         for port in node.ports:
             self._set_up(ip, port, socket.if_nametoindex(port.name))
 
@@ -389,7 +394,7 @@ def _wait_for_routes() -> None:
     raise OSError(errno.ETIMEDOUT, f"a port has no carrier after {_CARRIER_S:g} s")
 
 
-def _hand_over(name: str, to: int, temporary: str) -> None:
+def _transfer(name: str, to: int, temporary: str) -> None:
     """Move an interface of this namespace into another one, under a name that is free there."""
     with IPRoute() as ip:
         index = socket.if_nametoindex(name)

@@ -47,15 +47,15 @@ class FaultSpec:
     for_s: float | None = None
 
     def __str__(self) -> str:
-        words: list[str] = [self.kind]
+        text: list[str] = [self.kind]
         if self.kind == "grey":
-            words.append(f"{self.share * 100:g}%")
-        words.append(self.target)
+            text.append(f"{self.share * 100:g}%")
+        text.append(self.target)
         if self.kind == "grey" and self.seed:
-            words.append(f"seed {self.seed}")
+            text.append(f"seed {self.seed}")
         if self.for_s is not None:
-            words.append(f"for {self.for_s:g}s")
-        return " ".join(words)
+            text.append(f"for {self.for_s:g}s")
+        return " ".join(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +89,18 @@ def parse_duration(text: str) -> float:
 
 def parse_fault(text: str) -> FaultSpec:
     """Return the fault that a line describes. Raises ValueError with the expected form."""
-    words = text.split()
+    parts = text.split()
     for_s = None
-    if len(words) > 2 and words[-2] == "for":
-        for_s = parse_duration(words[-1])
-        words = words[:-2]
+    if len(parts) > 2 and parts[-2] == "for":
+        for_s = parse_duration(parts[-1])
+        parts = parts[:-2]
     seed = 0
-    if len(words) > 2 and words[-2] == "seed":
-        if not re.fullmatch(r"\d{1,18}", words[-1]):
+    if len(parts) > 2 and parts[-2] == "seed":
+        if not re.fullmatch(r"\d{1,18}", parts[-1]):
             raise ValueError(f"fault {text!r}: expected a whole number after seed")
-        seed = int(words[-1])
-        words = words[:-2]
-    match words:
+        seed = int(parts[-1])
+        parts = parts[:-2]
+    match parts:
         case ["down" | "blackhole" as kind, target]:
             return FaultSpec(kind, target, 1.0, seed, for_s)
         case ["grey", share_text, target]:
@@ -172,9 +172,14 @@ class Faults:
                 _undo(active.heal)
                 event = active.event
                 done = FaultEvent(
-                    event.fault, event.spec, event.links, event.start_begin_ns, event.start_end_ns,
-                    begin, time.time_ns(),
-                )  # fmt: skip
+                    event.fault,
+                    event.spec,
+                    event.links,
+                    event.start_begin_ns,
+                    event.start_end_ns,
+                    begin,
+                    time.time_ns(),
+                )
                 self._past.append(done)
                 healed.append(done)
                 _log.info("fault %d cleared: %s", number, event.spec)

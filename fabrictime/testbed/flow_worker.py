@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fabrictime.runtime.scheduling_priority import give_way
+from fabrictime.runtime.scheduling_priority import apply_priority
 from fabrictime.testbed import userns
 from fabrictime.testbed.connections import Carried, Connections, Place
 from fabrictime.testbed.job_plan import ENDLESS_BYTES, make_job_plan
@@ -34,7 +34,7 @@ _UDP_OVERHEAD_BYTES = 42  # Ethernet, IP and UDP headers: rates are those of the
 _TICK_NS = 150_000  # several packets are sent together where they are due closer than this
 _CATCH_UP_PACKETS = 48
 _DRAIN_S = 0.5
-_TELL_NS = 100_000_000
+_REPORT_NS = 100_000_000
 _CHECK_NS = 20_000_000
 _BUFFER_BYTES = 4 << 20
 
@@ -107,7 +107,7 @@ class _Stop:
 
 def main() -> int:
     """Run the flow that standard input orders."""
-    give_way("job")
+    apply_priority("job")
     line = sys.stdin.readline()
     if not line:  # the starter is gone
         return 0
@@ -121,11 +121,11 @@ def main() -> int:
     try:
         result = (_udp if order.protocol == "udp" else _tcp)(order, stop, owner)
     except OSError as error:
-        _say({"error": f"flow to {order.destination_address}: {error}"})
+        _report({"error": f"flow to {order.destination_address}: {error}"})
         return 1
     finally:
         owner.close()
-    _say(result)
+    _report(result)
     return 0
 
 
@@ -143,9 +143,19 @@ def _udp(order: _Order, stop: _Stop, owner: Owner) -> dict[str, Any]:
     sender = dial(order.sport)
     _started(sender.getsockname()[1], target[1])
     flow = OwnedFlow(
-        f"sock:{cookie_of(sender)}", order.source_host, "udp", order.source_address, sender.getsockname()[1],
-        target[0], target[1], ("MOVE", "PACE"), order.job, order.tenant, 0, order.rate_bps,
-    )  # fmt: skip
+        f"sock:{cookie_of(sender)}",
+        order.source_host,
+        "udp",
+        order.source_address,
+        sender.getsockname()[1],
+        target[0],
+        target[1],
+        ("MOVE", "PACE"),
+        order.job,
+        order.tenant,
+        0,
+        order.rate_bps,
+    )
     owner.add(flow)
     frame_bytes = order.payload_bytes + _UDP_OVERHEAD_BYTES
     payload = bytes(order.payload_bytes)
@@ -163,7 +173,7 @@ def _udp(order: _Order, stop: _Stop, owner: Owner) -> dict[str, Any]:
         if asked or now - checked > _CHECK_NS:
             checked = now
             flow.sent_bytes = sent * frame_bytes
-            if now - told > _TELL_NS:
+            if now - told > _REPORT_NS:
                 told = now
                 owner.count(flow)
             for command in owner.tend():
@@ -301,10 +311,10 @@ def _socket(address: str, port: int) -> socket.socket:
 
 
 def _started(sport: int, dport: int) -> None:
-    _say({"started": True, "sport": sport, "dport": dport})
+    _report({"started": True, "sport": sport, "dport": dport})
 
 
-def _say(message: dict[str, Any]) -> None:
+def _report(message: dict[str, Any]) -> None:
     try:
         print(json.dumps(message), flush=True)
     except BrokenPipeError:

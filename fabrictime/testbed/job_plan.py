@@ -76,13 +76,14 @@ def make_job_plan(kind: Kind, ranks: int, connections: int, size_bytes: int) -> 
         raise ValueError(f"size_bytes {size_bytes}: expected a byte a connection at least")
     if kind == "rpc":
         return JobPlan(
-            2, tuple(Route(2 * c, 0, 1, 2 * c + 1) for c in range(connections)),
+            2,
+            tuple(Route(2 * c, 0, 1, 2 * c + 1) for c in range(connections)),
             ((0, 1), (1, 0)) * connections,
             (
                 (tuple((2 * c, chunk) for c in range(connections)), ()),
                 ((), tuple((2 * c + 1, chunk) for c in range(connections))),
             ),
-        )  # fmt: skip
+        )
     pairs: dict[tuple[int, int], list[int]] = {}
     for phase in steps:
         for pair in phase:
@@ -92,9 +93,12 @@ def make_job_plan(kind: Kind, ranks: int, connections: int, size_bytes: int) -> 
     size = ENDLESS_BYTES if kind == "bulk" else chunk
     parts: list[Sequence[Sequence[tuple[int, int]]]] = []
     for rank in range(ranks):
-        parts.append([
-            [(stream, size) for pair in phase if pair[0] == rank for stream in pairs[pair]] for phase in steps
-        ])  # fmt: skip
+        parts.append(
+            [
+                [(stream, size) for pair in phase if pair[0] == rank for stream in pairs[pair]]
+                for phase in steps
+            ]
+        )
     return JobPlan(
         ranks,
         tuple(Route(stream, *pair) for stream, pair in enumerate(ends)),

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fabrictime.runtime.scheduling_priority import give_way
+from fabrictime.runtime.scheduling_priority import apply_priority
 from fabrictime.testbed.connections import Carried, Connections, Place
 from fabrictime.testbed.job_plan import JobPlan, Kind, make_job_plan
 from fabrictime.testbed.owner import Command, Owner
@@ -33,7 +33,7 @@ __all__ = ["main"]
 
 _PR_SET_TIMERSLACK = 29
 _OPEN_S = 10.0
-_TELL_NS = 50_000_000
+_REPORT_NS = 50_000_000
 _PORTS = (20_000, 60_000)
 _TRIES = 20
 
@@ -97,7 +97,7 @@ class _Orders:
 
 def main() -> int:
     """Run the job that standard input orders."""
-    give_way("job")
+    apply_priority("job")
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(sys.stdin.fileno(), 1)
@@ -114,7 +114,7 @@ def main() -> int:
     try:
         _run(order, orders, owner)
     except (OSError, ValueError) as error:
-        _say({"error": str(error)})
+        _report({"error": str(error)})
         return 1
     finally:
         owner.close()
@@ -125,30 +125,41 @@ def _run(order: _Order, orders: _Orders, owner: Owner) -> None:
     plan = make_job_plan(order.kind, len(order.ranks), order.connections, order.size_bytes)
     slot_ns = int(order.slot_s * 1e9)
     streams = Streams(
-        plan.ranks, plan.ends, plan.parts, iterations=order.iterations, gap_ns=int(order.gap_s * 1e9),
-        slot_ns=slot_ns, slots_max=int(order.duration_s / order.slot_s) + 1 if slot_ns else 0,
+        plan.ranks,
+        plan.ends,
+        plan.parts,
+        iterations=order.iterations,
+        gap_ns=int(order.gap_s * 1e9),
+        slot_ns=slot_ns,
+        slots_max=int(order.duration_s / order.slot_s) + 1 if slot_ns else 0,
         check=order.check,
-    )  # fmt: skip
+    )
     connections = _connect(order, plan, streams, owner)
     try:
         if not connections.open(time.monotonic_ns() + int(_OPEN_S * 1e9), orders.ended):
             raise OSError(110, f"not all connections of the job stood within {_OPEN_S:g} s")
-        _say({
-            "started": True,
-            "dport": connections.peer_port,
-            "begin_monotonic_ns": time.monotonic_ns(),
-            "begin_wall_ns": time.time_ns(),
-            "iteration_bytes": plan.iteration_bytes,
-            "connections": [
-                {
-                    "number": one.stream, "source": one.source.host, "destination": one.peer.host,
-                    "source_port": one.port, "peer_port": connections.peer_port, "flow": one.key,
-                }
-                for one in connections.carried
-            ],
-        })  # fmt: skip
+        _report(
+            {
+                "started": True,
+                "dport": connections.peer_port,
+                "begin_monotonic_ns": time.monotonic_ns(),
+                "begin_wall_ns": time.time_ns(),
+                "iteration_bytes": plan.iteration_bytes,
+                "connections": [
+                    {
+                        "number": one.stream,
+                        "source": one.source.host,
+                        "destination": one.peer.host,
+                        "source_port": one.port,
+                        "peer_port": connections.peer_port,
+                        "flow": one.key,
+                    }
+                    for one in connections.carried
+                ],
+            }
+        )
         _loop(order, orders, streams, connections)
-        _say(_result(streams, connections, owner, slot_ns))
+        _report(_result(streams, connections, owner, slot_ns))
     finally:
         connections.close()
 
@@ -156,16 +167,16 @@ def _run(order: _Order, orders: _Orders, owner: Owner) -> None:
 def _loop(order: _Order, orders: _Orders, streams: Streams, connections: Connections) -> None:
     end_ns = time.monotonic_ns() + int(order.duration_s * 1e9)
     by_number = {one.stream: one for one in connections.carried}
-    told_ns = 0
+    reported_ns = 0
     why = -1
     while why != DONE and (now_ns := time.monotonic_ns()) < end_ns:
         why = connections.run(end_ns)
-        if now_ns - told_ns > _TELL_NS or why == DONE:
-            told_ns = now_ns
+        if now_ns - reported_ns > _REPORT_NS or why == DONE:
+            reported_ns = now_ns
             if found := streams.iterations():
-                _say({"iterations": found})
-            for said in orders.take():
-                for verb, (number, value) in said.items():
+                _report({"iterations": found})
+            for lines in orders.take():
+                for verb, (number, value) in lines.items():
                     flow = by_number[number].flow
                     if flow is not None:
                         asked = Command("MOVE" if verb == "move" else "PACE", None, flow, value)
@@ -173,7 +184,7 @@ def _loop(order: _Order, orders: _Orders, streams: Streams, connections: Connect
             if orders.wanted:
                 break
     if found := streams.iterations():
-        _say({"iterations": found})
+        _report({"iterations": found})
 
 
 def _connect(order: _Order, plan: JobPlan, streams: Streams, owner: Owner) -> Connections:
@@ -189,9 +200,15 @@ def _connect(order: _Order, plan: JobPlan, streams: Streams, owner: Owner) -> Co
         dport = order.dport or draw.randrange(*_PORTS)
         try:
             return Connections(
-                streams, carried, dport, owner, congestion=order.congestion, job=order.job,
-                tenant=order.tenant, seed=order.seed,
-            )  # fmt: skip
+                streams,
+                carried,
+                dport,
+                owner,
+                congestion=order.congestion,
+                job=order.job,
+                tenant=order.tenant,
+                seed=order.seed,
+            )
         except OSError as error:
             if order.dport or error.errno != 98 or tries == _TRIES - 1:  # EADDRINUSE
                 raise
@@ -221,7 +238,7 @@ def _result(streams: Streams, connections: Connections, owner: Owner, slot_ns: i
     }
 
 
-def _say(message: dict[str, Any]) -> None:
+def _report(message: dict[str, Any]) -> None:
     try:
         print(json.dumps(message), flush=True)
     except BrokenPipeError:

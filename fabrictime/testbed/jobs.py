@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from fabrictime.testbed.fabric import Fabric, FabricError, FabricNic
+from fabrictime.testbed.fork_server import ForkServer, Worker
 from fabrictime.testbed.job_plan import JobPlan, Kind, make_job_plan
-from fabrictime.testbed.nursery import Nursery, Worker
 
 __all__ = ["Connection", "Iteration", "Job", "JobResult", "JobSpec", "Jobs", "parse_size"]
 
@@ -30,7 +30,7 @@ _NAME_MAX = 128
 _SIZE_UNIT = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _CONNECTIONS_MAX = 4096
 _CELLS_MAX = 20_000_000
-_LEAST_HOSTS = {"alltoall": 2, "allreduce": 2, "incast": 2, "rpc": 2}
+_MIN_HOSTS = {"alltoall": 2, "allreduce": 2, "incast": 2, "rpc": 2}
 _LISTED_ITERATIONS = 1_000_000
 
 
@@ -65,8 +65,8 @@ class JobSpec:
 
     def check_values(self, ranks: int) -> Self:
         """Return the spec after a check. Raises ValueError with the field and its accepted values."""
-        if self.kind not in _LEAST_HOSTS:
-            raise ValueError(f"kind {self.kind!r}: expected {', '.join(_LEAST_HOSTS)}")
+        if self.kind not in _MIN_HOSTS:
+            raise ValueError(f"kind {self.kind!r}: expected {', '.join(_MIN_HOSTS)}")
         if ranks < 2 or (self.kind == "rpc" and ranks != 2):
             expected = "2" if self.kind == "rpc" else "2 at least"
             raise ValueError(f"hosts: {ranks} of a job {self.kind}, expected {expected}")
@@ -238,11 +238,11 @@ class Job:
 
     def move(self, connection: int, source_port: int) -> None:
         """Have a connection go on from another source port, as an actuator would."""
-        self._tell({"move": [connection, source_port]})
+        self._order({"move": [connection, source_port]})
 
     def pace(self, connection: int, rate_bps: int) -> None:
         """Have a connection send at most so fast; 0: as fast as it goes."""
-        self._tell({"pace": [connection, rate_bps]})
+        self._order({"pace": [connection, rate_bps]})
 
     def stop(self) -> JobResult:
         """End the job now and return its result."""
@@ -254,7 +254,7 @@ class Job:
         self._worker.hang_up()
 
     def wait(self, timeout_s: float | None = None) -> JobResult:
-        """Wait for the job's own end and return its result. Raises FabricError if it failed or does not end."""
+        """Wait for the job's end and return its result. Raises FabricError if it failed or goes on."""
         self._thread.join(self.spec.duration_s + _END_GRACE_S if timeout_s is None else timeout_s)
         end = self._end
         late = self._thread.is_alive()
@@ -264,16 +264,20 @@ class Job:
             raise FabricError(f"job {self.number}: {why}")
         slots = []
         for packed in end["slots"]:
-            words = array("I")
+            text = array("I")
             if packed:
-                words.frombytes(zlib.decompress(base64.b64decode(packed)))
-            slots.append(words)
+                text.frombytes(zlib.decompress(base64.b64decode(packed)))
+            slots.append(text)
         known = {"ended", "elapsed_ns", "slots"}
         return JobResult(
-            spec=self.spec, connections=self.connections, iterations=list(self._iterations),
-            iteration_bytes=self.iteration_bytes, elapsed_s=end["elapsed_ns"] / 1e9, slots=slots,
+            spec=self.spec,
+            connections=self.connections,
+            iterations=list(self._iterations),
+            iteration_bytes=self.iteration_bytes,
+            elapsed_s=end["elapsed_ns"] / 1e9,
+            slots=slots,
             **{key: value for key, value in end.items() if key not in known},
-        )  # fmt: skip
+        )
 
     def kill(self) -> None:
         """End its process without a result."""
@@ -281,7 +285,7 @@ class Job:
         self._thread.join(5)
         self._worker.stdout.close()
 
-    def _tell(self, order: dict[str, Any]) -> None:
+    def _order(self, order: dict[str, Any]) -> None:
         try:
             self._worker.stdin.write(json.dumps(order) + "\n")
             self._worker.stdin.flush()
@@ -291,14 +295,14 @@ class Job:
     def _listen(self) -> None:
         """Process the worker's output until it ends. Runs in a thread of its own."""
         while line := self._worker.stdout.readline():
-            said = json.loads(line)
+            lines = json.loads(line)
             with self._changed:
-                for values in said.get("iterations", ()):
+                for values in lines.get("iterations", ()):
                     if len(self._iterations) < _LISTED_ITERATIONS:
                         self._iterations.append(Iteration(self._finished, *values))
                     self._finished += 1
-                if "ended" in said or "error" in said:
-                    self._end = said
+                if "ended" in lines or "error" in lines:
+                    self._end = lines
                 self._changed.notify_all()
         with self._changed:
             self._over = True
@@ -308,18 +312,19 @@ class Job:
 class Jobs:
     """Starts jobs on one fabric and ends those that run when the fabric closes.
 
-    `nursery`: where their processes come from. `registrations`, `control`: sockets of the flow reporter and
+    `fork_server`: where their processes come from. `registrations`, `control`: sockets of the flow reporter
+    and
     of the actuator, once there are any.
     """
 
     def __init__(
         self,
         fabric: Fabric,
-        nursery: Nursery,
+        fork_server: ForkServer,
         registrations: Path | None = None,
         control: Path | None = None,
     ) -> None:
-        self._fabric, self._nursery = fabric, nursery
+        self._fabric, self._fork_server = fabric, fork_server
         self._registrations, self._control = registrations, control
         self._jobs: dict[int, Job] = {}
         self._numbers = itertools.count(1)
@@ -351,7 +356,7 @@ class Jobs:
             "control": None if self._control is None else str(self._control),
         }
         try:
-            worker = self._nursery.start("job")
+            worker = self._fork_server.start("job")
         except OSError as error:
             raise FabricError(f"job {spec.kind}: {error.strerror}") from error
         timer = threading.Timer(_START_TIMEOUT_S, worker.kill)

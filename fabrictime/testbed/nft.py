@@ -62,34 +62,49 @@ def add_drop(table: str, device: str, share: float, seed: int) -> None:
     messages = [
         _message(nft_table_msg, NFT_MSG_NEWTABLE, NFTA_TABLE_NAME=table, NFTA_TABLE_FLAGS=0),
         _message(
-            nft_chain_msg, NFT_MSG_NEWCHAIN, NFTA_CHAIN_TABLE=table, NFTA_CHAIN_NAME=_CHAIN,
-            NFTA_CHAIN_HOOK={"attrs": [
-                ("NFTA_HOOK_HOOKNUM", _INGRESS), ("NFTA_HOOK_PRIORITY", 0), ("NFTA_HOOK_DEV", device),
-            ]},
-            NFTA_CHAIN_POLICY=1, NFTA_CHAIN_TYPE="filter",
+            nft_chain_msg,
+            NFT_MSG_NEWCHAIN,
+            NFTA_CHAIN_TABLE=table,
+            NFTA_CHAIN_NAME=_CHAIN,
+            NFTA_CHAIN_HOOK={
+                "attrs": [
+                    ("NFTA_HOOK_HOOKNUM", _INGRESS),
+                    ("NFTA_HOOK_PRIORITY", 0),
+                    ("NFTA_HOOK_DEV", device),
+                ]
+            },
+            NFTA_CHAIN_POLICY=1,
+            NFTA_CHAIN_TYPE="filter",
         ),
-    ]  # fmt: skip
+    ]
     rule = [drop]
     if share < 1:
         messages += _loss_set(table, share, seed)
         rule = [
             _expression(
                 "numgen",
-                ("NFTA_NG_DREG", 1), ("NFTA_NG_MODULUS", SLOTS),
-                ("NFTA_NG_TYPE", 0), ("NFTA_NG_OFFSET", 0),
+                ("NFTA_NG_DREG", 1),
+                ("NFTA_NG_MODULUS", SLOTS),
+                ("NFTA_NG_TYPE", 0),
+                ("NFTA_NG_OFFSET", 0),
             ),
             _expression(
                 "lookup",
-                ("NFTA_LOOKUP_SET", _SET), ("NFTA_LOOKUP_SREG", 1), ("NFTA_LOOKUP_SET_ID", 1),
+                ("NFTA_LOOKUP_SET", _SET),
+                ("NFTA_LOOKUP_SREG", 1),
+                ("NFTA_LOOKUP_SET_ID", 1),
             ),
             drop,
-        ]  # fmt: skip
+        ]
     messages.append(
         _message(
-            nft_rule_msg, NFT_MSG_NEWRULE,
-            NFTA_RULE_TABLE=table, NFTA_RULE_CHAIN=_CHAIN, NFTA_RULE_EXPRESSIONS=rule,
+            nft_rule_msg,
+            NFT_MSG_NEWRULE,
+            NFTA_RULE_TABLE=table,
+            NFTA_RULE_CHAIN=_CHAIN,
+            NFTA_RULE_EXPRESSIONS=rule,
         )
-    )  # fmt: skip
+    )
     _commit(messages)
 
 
@@ -103,11 +118,16 @@ def _loss_set(table: str, share: float, seed: int) -> list[Any]:
     drawn = random.Random(seed).sample(range(SLOTS), max(1, round(share * SLOTS)))  # noqa: S311  # reproducible
     messages = [
         _message(
-            nft_set_msg, NFT_MSG_NEWSET,
-            NFTA_SET_TABLE=table, NFTA_SET_NAME=_SET, NFTA_SET_KEY_TYPE=0, NFTA_SET_KEY_LEN=4, NFTA_SET_ID=1,
+            nft_set_msg,
+            NFT_MSG_NEWSET,
+            NFTA_SET_TABLE=table,
+            NFTA_SET_NAME=_SET,
+            NFTA_SET_KEY_TYPE=0,
+            NFTA_SET_KEY_LEN=4,
+            NFTA_SET_ID=1,
             NFTA_SET_FLAGS=set(),
         )
-    ]  # fmt: skip
+    ]
     for first in range(0, len(drawn), _ELEMENTS_A_MESSAGE):
         elements = [
             {"attrs": [("NFTA_SET_ELEM_KEY", {"attrs": [("NFTA_DATA_VALUE", struct.pack("=I", slot))]})]}
@@ -115,11 +135,14 @@ def _loss_set(table: str, share: float, seed: int) -> list[Any]:
         ]
         messages.append(
             _message(
-                nft_set_elem_list_msg, NFT_MSG_NEWSETELEM,
-                NFTA_SET_ELEM_LIST_TABLE=table, NFTA_SET_ELEM_LIST_SET=_SET, NFTA_SET_ELEM_LIST_SET_ID=1,
+                nft_set_elem_list_msg,
+                NFT_MSG_NEWSETELEM,
+                NFTA_SET_ELEM_LIST_TABLE=table,
+                NFTA_SET_ELEM_LIST_SET=_SET,
+                NFTA_SET_ELEM_LIST_SET_ID=1,
                 NFTA_SET_ELEM_LIST_ELEMENTS=elements,
             )
-        )  # fmt: skip
+        )
     return messages
 
 

@@ -47,17 +47,25 @@ class OwnedFlow:
 
     def registration(self, at_ns: int) -> dict[str, Any]:
         """Return what the flow reporter is told; `at_ns` of CLOCK_MONOTONIC."""
-        said: dict[str, Any] = {
-            "protocol": self.protocol, "source_address": self.source_address, "source_port": self.source_port,
-            "peer_address": self.peer_address, "peer_port": self.peer_port, "job": self.job,
-            "tenant": self.tenant, "flow": self.key, "can": list(self.can),
-        }  # fmt: skip
+        lines: dict[str, Any] = {
+            "protocol": self.protocol,
+            "source_address": self.source_address,
+            "source_port": self.source_port,
+            "peer_address": self.peer_address,
+            "peer_port": self.peer_port,
+            "job": self.job,
+            "tenant": self.tenant,
+            "flow": self.key,
+            "can": list(self.can),
+        }
         if self.protocol == "udp":
-            said |= {
-                "cookie": int(self.key.removeprefix("sock:")), "sent_bytes": self.sent_bytes or 0,
-                "at_ns": at_ns, "rate_limit_bps": self.rate_limit_bps,
-            }  # fmt: skip
-        return said
+            lines |= {
+                "cookie": int(self.key.removeprefix("sock:")),
+                "sent_bytes": self.sent_bytes or 0,
+                "at_ns": at_ns,
+                "rate_limit_bps": self.rate_limit_bps,
+            }
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +87,13 @@ def cookie_of(sock: socket.socket) -> int:
 
 def parse_command(line: bytes, flows: dict[tuple[str, str], OwnedFlow]) -> Command:
     """Return what a line of the actuator asks. Raises ValueError, one line."""
-    words = line.decode("ascii", "replace").split(" ")
-    if len(words) not in (4, 5) or words[0] not in ("MOVE", "PACE"):
-        raise ValueError(f"{words[0][:20]!r} of {len(words)} words: expected MOVE or PACE, id, key and value")
-    verb, number, key, value = words[:4]
+    text = line.decode("ascii", "replace").split(" ")
+    if len(text) not in (4, 5) or text[0] not in ("MOVE", "PACE"):
+        raise ValueError(f"{text[0][:20]!r} of {len(text)} words: expected MOVE or PACE, id, key and value")
+    verb, number, key, value = text[:4]
     if not (number.isdigit() and value.isdigit() and len(number) < 20 and len(value) < 17):
         raise ValueError(f"{verb} {number[:20]!r} {value[:20]!r}: expected whole numbers")
-    flow = flows.get((words[4], key)) if len(words) == 5 else None
+    flow = flows.get((text[4], key)) if len(text) == 5 else None
     if flow is None:
         flow = next((found for (_, known), found in flows.items() if known == key), None)
     if flow is None:

@@ -43,20 +43,26 @@ class FabricSettings(BaseModel):
         description="bit/s of a host's link, each way; 0: not limited",
     )
     fabric_rate_bps: int = Field(
-        default=100_000_000, ge=0, le=32_000_000_000,
+        default=100_000_000,
+        ge=0,
+        le=32_000_000_000,
         description="bit/s of a link between leaf and spine, each way; 0: not limited",
-    )  # fmt: skip
+    )
     mtu_bytes: int = Field(
-        default=1_500, ge=1_280, le=9_216,
+        default=1_500,
+        ge=1_280,
+        le=9_216,
         description="bytes of the largest packet; large ones cost fewer looks a byte, and queue longer",
-    )  # fmt: skip
+    )
     buffer_bytes: int = Field(
         default=200_000, ge=3_000, le=1_000_000_000, description="bytes a limited port queues before it drops"
     )
     burst_bytes: int | None = Field(
-        default=None, ge=1_520, le=10_000_000,
+        default=None,
+        ge=1_520,
+        le=10_000_000,
         description="bytes a limited port may send at once; null: a full packet and 100 us of its rate",
-    )  # fmt: skip
+    )
     hash_seed: int = Field(
         default=20_240_229,
         ge=1,
@@ -76,17 +82,25 @@ class FabricSettings(BaseModel):
         default=1, ge=0, le=2**63 - 1, description="seed that the NICs' clocks are drawn from"
     )
     clock_offset_max_ns: int = Field(
-        default=0, ge=0, le=60_000_000_000,
+        default=0,
+        ge=0,
+        le=60_000_000_000,
         description="each NIC's clock starts within this many ns of the true time; 0: it starts right",
-    )  # fmt: skip
+    )
     clock_drift_max_ppb: float = Field(
-        default=0.0, ge=0, le=1_000_000, allow_inf_nan=False,
+        default=0.0,
+        ge=0,
+        le=1_000_000,
+        allow_inf_nan=False,
         description="each NIC's clock drifts by at most this many ppb; 0: none drifts",
-    )  # fmt: skip
+    )
     clock_wander_ppb_per_sqrt_s: float = Field(
-        default=0.0, ge=0, le=10_000, allow_inf_nan=False,
+        default=0.0,
+        ge=0,
+        le=10_000,
+        allow_inf_nan=False,
         description="random walk of each NIC's drift, ppb per square root of a second",
-    )  # fmt: skip
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

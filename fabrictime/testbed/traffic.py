@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from fabrictime.testbed.fabric import Fabric, FabricError
-from fabrictime.testbed.nursery import Nursery, Worker
+from fabrictime.testbed.fork_server import ForkServer, Worker
 
 __all__ = ["Flow", "FlowResult", "FlowSpec", "Traffic", "parse_rate"]
 
@@ -51,9 +51,9 @@ class FlowSpec:
 
     def check(self) -> Self:
         """Return the spec after a check. Raises ValueError with the field and its accepted values."""
-        least = 0 if self.protocol == "tcp" else 10_000
+        minimum = 0 if self.protocol == "tcp" else 10_000
         bounds: dict[str, tuple[float, float]] = {
-            "rate_bps": (least, 100_000_000_000),
+            "rate_bps": (minimum, 100_000_000_000),
             "duration_s": (0.01, 86_400),
             "sport": (0, 65535),
             "dport": (0, 65535),
@@ -159,18 +159,18 @@ class Flow:
 class Traffic:
     """Starts flows on one fabric and ends those that run when the fabric closes.
 
-    `nursery`: where their processes come from. `registrations`, `control`: sockets of the flow reporter,
+    `fork_server`: where their processes come from. `registrations`, `control`: sockets of the flow reporter,
     where flows register, and of the actuator, which may move and pace them, once there are any.
     """
 
     def __init__(
         self,
         fabric: Fabric,
-        nursery: Nursery,
+        fork_server: ForkServer,
         registrations: Path | None = None,
         control: Path | None = None,
     ) -> None:
-        self._fabric, self._nursery = fabric, nursery
+        self._fabric, self._fork_server = fabric, fork_server
         self._registrations, self._control = registrations, control
         self._flows: dict[int, Flow] = {}
         self._numbers = itertools.count(1)
@@ -197,7 +197,7 @@ class Traffic:
             "control": None if self._control is None else str(self._control),
         }
         try:
-            worker = self._nursery.start("flow")
+            worker = self._fork_server.start("flow")
         except OSError as error:
             raise FabricError(f"flow {spec.source} to {spec.destination}: {error.strerror}") from error
         try:

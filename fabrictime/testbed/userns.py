@@ -127,11 +127,11 @@ def _unshare_net() -> None:
     host's connections scans all of it. A namespace defines the table's size for those that are created from
     it, so there is one in between. Linux before 6.1 lacks this.
     """
-    _call("unshare", _CLONE_NEWNET, what="a network namespace")
+    _call("unshare", _CLONE_NEWNET, subject="a network namespace")
     with suppress(FileNotFoundError):
         with open(_CHILD_TABLE, "r+b", buffering=0) as file:
             file.write(b"%d" % _TABLE_ENTRIES)
-        _call("unshare", _CLONE_NEWNET, what="a network namespace")
+        _call("unshare", _CLONE_NEWNET, subject="a network namespace")
 
 
 def remove_netns(path: str) -> None:
@@ -149,7 +149,7 @@ def setns(path: str) -> None:
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _call("setns", fd, _CLONE_NEWNET, what=f"the network namespace {path}")
+        _call("setns", fd, _CLONE_NEWNET, subject=f"the network namespace {path}")
     finally:
         os.close(fd)
 
@@ -193,7 +193,7 @@ def _enter() -> None:
     _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # a process that gave up root does not own its /proc/self
     try:
         try:
-            _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS, what="a user and a mount namespace")
+            _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS, subject="a user and a mount namespace")
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
             Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
@@ -201,7 +201,7 @@ def _enter() -> None:
             if uid != 0:
                 raise
             _call(
-                "unshare", _CLONE_NEWNS, what="a mount namespace"
+                "unshare", _CLONE_NEWNS, subject="a mount namespace"
             )  # root needs no user namespace for the rest
         _mount("none", "/", None, _MS_REC | _MS_PRIVATE, None)
         _own_run()
@@ -296,10 +296,10 @@ def _read(path: str) -> str | None:
         return None
 
 
-def _call(name: str, *arguments: int, what: str) -> None:
+def _call(name: str, *arguments: int, subject: str) -> None:
     if getattr(_libc, name)(*(ctypes.c_int(argument) for argument in arguments)) != 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"{name} ({what}): {os.strerror(code)}")
+        raise OSError(code, f"{name} ({subject}): {os.strerror(code)}")
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None) -> None:

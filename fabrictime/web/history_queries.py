@@ -50,13 +50,13 @@ MAX_POINTS = 300
 MAX_DRAWN_CLOCKS = 16
 """Clocks that the Delays tab draws one by one. More clocks are shown as a distribution."""
 DRAW_ALL_CLOCKS = 8
-"""Clocks that the Clocks tab draws one by one. Of more clocks it draws the chosen or the widest ones."""
+"""Clocks that the Clocks tab draws one by one. With more clocks, it draws the chosen or the widest ones."""
 WIDEST_CLOCKS = 3
 MAX_TIMELINES = 16
 MAX_EVENTS = 200
 MAX_SUSPECTS = 256
 MAX_MESH_NICS = 200
-"""Of a mesh with more NICs, only the suspect pairs are queried and drawn."""
+"""With more NICs in the mesh, only the suspect pairs are queried and drawn."""
 MAX_WORST_PATHS = 12
 NEWEST_S = 3
 RECENT_S = 10

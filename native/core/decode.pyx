@@ -190,7 +190,7 @@ cdef const char *_utf8(object text, str field, Py_ssize_t *size) except NULL:
     return PyUnicode_AsUTF8AndSize(text, size)
 
 
-cdef int _least(str field, int64_t value, int64_t least, int64_t most) except -1:
+cdef int _minimum(str field, int64_t value, int64_t least, int64_t most) except -1:
     if value < least or value > most:
         raise ValueError(f"{field} {value}: expected {least} to {most}")
     return 0
@@ -233,9 +233,9 @@ def encode_probe_batch(columns):
         raise ValueError(f"start: {start.shape[0]} elements, expected {groups + 1} from 0 to {samples}")
     if samples > FT_MAX_SAMPLES or groups > FT_MAX_GROUPS:
         raise ValueError(f"{samples} samples, {groups} groups: expected at most {FT_MAX_SAMPLES}, {FT_MAX_GROUPS}")
-    _least("batch", columns.batch, 0, 0x7fffffffffffffff)
-    _least("clock_ns", columns.clock_ns, -FT_MAX_NS, FT_MAX_NS)
-    _least("system_ns", columns.system_ns, -FT_MAX_NS, FT_MAX_NS)
+    _minimum("batch", columns.batch, 0, 0x7fffffffffffffff)
+    _minimum("clock_ns", columns.clock_ns, -FT_MAX_NS, FT_MAX_NS)
+    _minimum("system_ns", columns.system_ns, -FT_MAX_NS, FT_MAX_NS)
     columns4[0] = &sent[0] if samples else NULL
     columns4[1] = &forward[0] if samples else NULL
     columns4[2] = &turnaround[0] if samples else NULL
@@ -265,10 +265,10 @@ def encode_probe_batch(columns):
                 raise ValueError(f"start[{g + 1}] {start[g + 1]}: expected {start[g]} to {samples}")
             if spacing_ns[g] > 0 and n % 2:
                 raise ValueError(f"group {g}: {n} samples, expected an even number of a coded pair's")
-            _least("path", path[g], 0, FT_MAX_PATH)
-            _least("spacing_ns", spacing_ns[g], 0, INT32_MAX)
-            _least("lost", lost[g], 0, INT32_MAX)
-            _least("no_t3", no_t3[g], 0, INT32_MAX)
+            _minimum("path", path[g], 0, FT_MAX_PATH)
+            _minimum("spacing_ns", spacing_ns[g], 0, INT32_MAX)
+            _minimum("lost", lost[g], 0, INT32_MAX)
+            _minimum("no_t3", no_t3[g], 0, INT32_MAX)
             text = _utf8(peers[g], "peer", &size)
             p = ft_put_long(p, size)
             memcpy(p, text, size)

@@ -70,7 +70,7 @@ typedef struct {
 typedef struct {
     int max_peers, paths;
     int spare; /* the last so many paths: only flow probing uses them */
-    int64_t spacing_ns, timeout_ns, overdue_ns, starved_ns, collect_delay_ns, drain_ns, max_age_ns;
+    int64_t spacing_ns, timeout_ns, overdue_ns, cpu_starved_ns, collect_delay_ns, drain_ns, max_age_ns;
     double rate_pps, max_pps, answer_max_pps;
     uint64_t run, seed;
     uint32_t nic_hash;
@@ -149,7 +149,7 @@ void ft_engine_set_schedule(ft_engine *e,
 void ft_engine_shift_schedule(ft_engine *e, int64_t at_ns); /* the same turns, from another time on */
 /* Ways that are to be looked at more often than turns or chance have it: single probes on top, in turns of their own. A
  * way of -1, or one that is gone, sends nothing. count 0: none */
-void ft_engine_set_flow_probing(ft_engine *e, ft_schedule aims);
+void ft_engine_set_flow_probing(ft_engine *e, ft_schedule flow_schedule);
 ft_clock *ft_engine_clock(ft_engine *e, int in_use);
 /* Replace the socket of path i; probes in flight there are forgotten, not lost. Returns 0, or an errno. */
 int ft_engine_set_path(ft_engine *e, int i, int fd);

@@ -405,19 +405,19 @@ struct line {
     int64_t used;
 };
 
-/* Means of the readings of one hill, heights from its middle with the slope changed by `turn`, and their sums of
+/* Means of the readings of one hill, heights from its middle with the slope changed by `cycle`, and their sums of
  * squares about these. */
 struct sums {
     double n, x, h, xx, xh, hh;
 };
 
-FT_WIDE static struct sums sums_of(const struct readings *r, const struct mode *mode, double turn,
+FT_WIDE static struct sums sums_of(const struct readings *r, const struct mode *mode, double cycle,
                                    double about) {
     ft_wide x1 = {0}, h1 = {0}, xx = {0}, xh = {0}, hh = {0};
     ft_whole n = {0};
     double reach = MODE_SIGMAS * mode->width, middle = mode->middle;
     for (int64_t i = 0; i < r->n; i += FT_SIMD_WIDTH) {
-        ft_wide x = FT_LOAD(r->x + i), off = FT_LOAD(r->h + i) - turn * x - middle;
+        ft_wide x = FT_LOAD(r->x + i), off = FT_LOAD(r->h + i) - cycle * x - middle;
         ft_whole in = FT_SIZE(off) <= reach;
         x = FT_KEEP(in, x - about);
         off = FT_KEEP(in, off);
@@ -444,12 +444,12 @@ struct batches {
     double n[BATCHES], h[BATCHES];
 };
 
-static void batches_of(const struct readings *r, const struct mode *mode, double turn, double from, double to,
+static void batches_of(const struct readings *r, const struct mode *mode, double cycle, double from, double to,
                        struct batches *out) {
     double per_ns = BATCHES / (to - from), reach = MODE_SIGMAS * mode->width;
     *out = (struct batches){0};
     for (int64_t i = 0; i < r->n; i++) {
-        double off = r->h[i] - turn * r->x[i] - mode->middle;
+        double off = r->h[i] - cycle * r->x[i] - mode->middle;
         if (fabs(off) > reach) continue;
         int k = (int)((r->x[i] - from) * per_ns);
         k = k < BATCHES ? k : BATCHES - 1;
@@ -464,12 +464,12 @@ static void batches_of(const struct readings *r, const struct mode *mode, double
  * clock that wanders and delays that come in bursts show this way. The expectation counts as three parts
  * more. */
 static double spells_of(const struct readings *of_f, const struct readings *of_r, const struct mode *on_f,
-                        const struct mode *on_r, double turn, double from, double to) {
+                        const struct mode *on_r, double cycle, double from, double to) {
     struct batches f, r;
     double squares = 0;
     int parts = 0;
-    batches_of(of_f, on_f, turn, from, to, &f);
-    batches_of(of_r, on_r, -turn, from, to, &r);
+    batches_of(of_f, on_f, cycle, from, to, &f);
+    batches_of(of_r, on_r, -cycle, from, to, &r);
     double vf = pow(on_f->slack * on_f->width, 2), vr = pow(on_r->slack * on_r->width, 2);
     for (int k = 0; k < BATCHES; k++) {
         if (f.n[k] == 0 || r.n[k] == 0) continue;
@@ -488,7 +488,7 @@ static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, str
     int64_t nf = f->n + FT_SIMD_WIDTH, nr = r->n + FT_SIMD_WIDTH;
     struct readings of_f = {room, room + nf, 0}, of_r = {room + 2 * nf, room + 2 * nf + nr, 0};
     struct mode on_f, on_r;
-    double turn = 0, about = (from + to) / 2;
+    double cycle = 0, about = (from + to) / 2;
     if (!find_mode(f, gap.slope, gap.forward, min_forward, grain, &of_f, &on_f) ||
         !find_mode(r, -gap.slope, gap.reverse, min_reverse, grain, &of_r, &on_r))
         return 0;
@@ -500,8 +500,8 @@ static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, str
     struct sums a = {0}, b = {0};
     double information = 0;
     for (int round = 0; round < 3; round++) {
-        a = sums_of(&of_f, &on_f, turn, about);
-        b = sums_of(&of_r, &on_r, -turn, about);
+        a = sums_of(&of_f, &on_f, cycle, about);
+        b = sums_of(&of_r, &on_r, -cycle, about);
         if (a.n < MODE || b.n < MODE || !(a.xx > 0) || !(b.xx > 0)) return 0;
         on_f.width = fmax(MODE_SHRINK * sqrt(a.hh / a.n), grain);
         on_r.width = fmax(MODE_SHRINK * sqrt(b.hh / b.n), grain);
@@ -511,9 +511,9 @@ static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, str
         /* the modes' middles at their own mean x stay fixed while the slope turns */
         on_f.middle += a.h - more * a.x;
         on_r.middle += b.h + more * b.x;
-        turn += more;
+        cycle += more;
     }
-    double slope = gap.slope + turn;
+    double slope = gap.slope + cycle;
     double floor_f = gap.forward + on_f.middle + slope * a.x,
            floor_r = gap.reverse + on_r.middle - slope * b.x;
     double variance_f = on_f.slack * on_f.slack * on_f.width * on_f.width / a.n;
@@ -522,7 +522,7 @@ static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, str
      * queueing is arbitrary */
     double lifted_f = on_f.lifted, lifted_r = on_r.lifted, apart = lifted_f - lifted_r;
     double lifted = on_f.lumpy | on_r.lumpy ? lifted_f * lifted_f + lifted_r * lifted_r : apart * apart;
-    double spells = spells_of(&of_f, &of_r, &on_f, &on_r, turn, from, to);
+    double spells = spells_of(&of_f, &of_r, &on_f, &on_r, cycle, from, to);
     *line = (struct line){
         .at = (a.x + b.x) / 2,
         .theta = (floor_f - floor_r) / 2,

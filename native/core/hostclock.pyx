@@ -58,7 +58,7 @@ cdef class PageWriter:
         self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self._view = self._map
 
-    cdef uint64_t *_words(self, size_t at) except NULL:
+    cdef uint64_t *_state_words(self, size_t at) except NULL:
         if self._view is None:
             raise ValueError("page: closed")
         return <uint64_t *> &self._view[at]
@@ -66,12 +66,12 @@ cdef class PageWriter:
     @property
     def sequence(self):
         """The number of the last update, twice."""
-        return self._words(self._sequence_at)[0]
+        return self._state_words(self._sequence_at)[0]
 
     def read(self):
         """Return the content that readers have now, as bytes."""
-        cdef uint64_t *sequence = self._words(self._sequence_at)
-        cdef uint64_t *copies = self._words(self._copies_at)
+        cdef uint64_t *sequence = self._state_words(self._sequence_at)
+        cdef uint64_t *copies = self._state_words(self._copies_at)
         cdef bytes content = bytes(self._copy_bytes)
         cdef uint64_t *to = <uint64_t *> malloc(self._copy_bytes)
         cdef int whole = 0
@@ -89,8 +89,8 @@ cdef class PageWriter:
     def write(self, bytes content not None, int64_t from_raw_ns=0, int64_t latest_raw_ns=2**63 - 1):
         """Replace the content from `from_raw_ns` on (waiting for it); return False, and leave everything as
         it was, where it is later than `latest_raw_ns` by then."""
-        cdef uint64_t *sequence = self._words(self._sequence_at)
-        cdef uint64_t *copies = self._words(self._copies_at)
+        cdef uint64_t *sequence = self._state_words(self._sequence_at)
+        cdef uint64_t *copies = self._state_words(self._copies_at)
         cdef uint64_t *source
         cdef int stands
         if <size_t> len(content) != self._copy_bytes:

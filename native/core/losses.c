@@ -335,7 +335,7 @@ int ft_losses_declared(const ft_losses *l, uint32_t slot) {
     return l->requests[slot].declared;
 }
 
-static void tell(ft_losses *l, request *r) {
+static void report(ft_losses *l, request *r) {
     path_state *w = &l->states[r->path_index];
     r->declared = 1;
     touch(l, r->path_index);
@@ -353,7 +353,7 @@ void ft_losses_over(ft_losses *l, uint32_t slot) {
     if (r->state == ASKED)
         l->counts.stuck += (uint64_t)counts(l, r);
     else if (r->state != IDLE && counts(l, r))
-        tell(l, r);
+        report(l, r);
     unlink_request(l, slot);
     r->state = IDLE;
     r->declared = 0;
@@ -396,7 +396,7 @@ static void evaluate_one(ft_losses *l, uint32_t slot, int64_t now) {
     if (state == ASKED) { /* still here, as far as we know */
         link_due(l, slot, now + network_timeout(l, &l->states[r->path_index]), ASKED);
     } else if (lost_by(l, r, now, &again)) {
-        tell(l, r);
+        report(l, r);
         l->counts.declared++;
     } else if (state == OVERDUE || again > r->sent + network_timeout(l, &l->states[r->path_index])) {
         link_at(l, slot, l->slots + WHEEL, OVERDUE);

@@ -31,7 +31,7 @@ double ft_mesh_votes_at(const struct view *view, double at) {
 }
 
 /* The place, against the present one, that most of the view votes for; 0 where none beats the present. */
-static double most_voted(const struct view *view) {
+static double majority_place(const struct view *view) {
     double best = 0, most = ft_mesh_votes_at(view, 0) + 0.5;
     int64_t stride = view->k / CANDIDATES + 1;
     for (int64_t k = 0; k < view->k; k += stride) {
@@ -87,7 +87,7 @@ static void settle(const struct mesh *m, const struct part *part, double *x, int
         int64_t off = 0;
         for (int64_t k = 0; k < view.k; k++) off += fabs(view.off[k]) * view.inverse[k] > SETTLED;
         if (2 * off < view.k) continue;
-        double by = most_voted(&view);
+        double by = majority_place(&view);
         if (by == 0) continue;
         x[low + i] += by;
         for (int64_t e = m->out[low + i]; e < m->out[low + i + 1]; e++) {
@@ -195,7 +195,7 @@ static int64_t merge_groups(const struct mesh *m, const struct part *part, doubl
                 view.inverse[view.k++] = m->w[e];
             }
         }
-        double by = most_voted(&view);
+        double by = majority_place(&view);
         for (int64_t i = group; i >= 0; i = next[i]) {
             int64_t at = low + i;
             x[at] += by;

@@ -8,15 +8,15 @@ from typing import NamedTuple
 from native.core.columns import ProbeColumns
 
 __all__ = [
-    "Prober",
     "Engine",
     "Evidence",
     "Link",
+    "PathEvidence",
     "Peer",
+    "Prober",
     "Sockets",
     "TestClock",
     "TraceHit",
-    "PathEvidence",
     "link_of",
     "open_socket",
     "open_sockets",

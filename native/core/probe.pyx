@@ -61,7 +61,7 @@ cdef extern from "engine.h":
         uint64_t requests_sent
     ctypedef struct ft_config:
         int max_peers, paths, spare, hardware
-        int64_t spacing_ns, timeout_ns, overdue_ns, starved_ns, collect_delay_ns, drain_ns, max_age_ns
+        int64_t spacing_ns, timeout_ns, overdue_ns, cpu_starved_ns, collect_delay_ns, drain_ns, max_age_ns
         double rate_pps, max_pps, answer_max_pps
         uint64_t run, seed
         uint32_t nic_hash, singles, table_probes, out_samples, reply_ring
@@ -423,7 +423,7 @@ cdef class Engine:
         self.config.spare = spare
         self.config.timeout_ns = <int64_t>(timeout_ms * 1e6)
         self.config.overdue_ns = <int64_t>(min(overdue_ms, timeout_ms) * 1e6)
-        self.config.starved_ns = <int64_t>(cpu_starved_ms * 1e6)
+        self.config.cpu_starved_ns = <int64_t>(cpu_starved_ms * 1e6)
         self.config.collect_delay_ns = <int64_t>(collect_delay_ms * 1e6)
         self.config.drain_ns = <int64_t>(drain_ms * 1e6)
         self.config.max_age_ns = <int64_t>(max_age_s * 1e9)

@@ -18,8 +18,8 @@
 #include <stdlib.h>
 
 enum { RUNS = 2 };
-static const double MOST = 8; /* a gap counts for so many mean ones at most */
-static const double WAYS = 6; /* c */
+static const double MAX_PATHS_TOTAL = 8; /* a gap counts for so many mean ones at most */
+static const double PATH_SPREAD = 6; /* c */
 static const double LONG_AGO = -1e9;
 
 static inline uint64_t draw(uint64_t *state) /* splitmix64, Steele, Lea and Flood (2014) */
@@ -42,7 +42,7 @@ static int in_order(const void *a, const void *b) {
 }
 
 static inline double squared(double gap) {
-    gap = gap < MOST ? gap : MOST;
+    gap = gap < MAX_PATHS_TOTAL ? gap : MAX_PATHS_TOTAL;
     return gap * gap;
 }
 
@@ -72,7 +72,7 @@ static int64_t choose(const struct ft_schedule_plan_input *t, struct memory *m, 
     int64_t first = t->path_start[nic], end = t->path_start[nic + 1], best = first;
     double per_age = (double)t->probes_per_slot / (double)(end - first), most = -1;
     for (int64_t w = first; w < end; w++) {
-        double age = (now - m->taken[w]) * per_age, score = WAYS * age * age;
+        double age = (now - m->taken[w]) * per_age, score = PATH_SPREAD * age * age;
         for (int64_t h = t->link_start[w]; h < t->link_start[w + 1]; h++)
             score += squared((now - m->looked[t->link[h]]) * m->per_gap);
         score *= 1 + 1e-3 * (double)(draw(&m->draws) >> 11) * 0x1p-53;
@@ -105,8 +105,8 @@ int ft_schedule_plan(struct ft_schedule_plan_input *t) {
         for (int32_t at = 0; at < t->nics; at++) {
             int32_t nic = order[at].nic;
             int32_t *out = t->path + ((int64_t)nic * t->slots + slot % t->slots) * t->probes_per_slot;
-            for (int32_t shot = 0; shot < t->probes_per_slot; shot++)
-                out[shot] = (int32_t)choose(t, &m, nic, slot + order[at].phase);
+            for (int32_t probe = 0; probe < t->probes_per_slot; probe++)
+                out[probe] = (int32_t)choose(t, &m, nic, slot + order[at].phase);
         }
     free(m.looked);
     free(m.taken);

@@ -54,7 +54,7 @@ cdef class SlotReducer:
     cdef double[:, ::1] _floor     # [rows][2] least delay of this stretch and of the one before
     cdef int64_t[::1] _stretch     # [rows]
     cdef double[::1] _row_noise
-    cdef int64_t[:, ::1] _tally    # [rows][3] singles, idle, lost since the last take
+    cdef int64_t[:, ::1] _counters    # [rows][3] singles, idle, lost since the last take
     cdef int32_t[::1] _row         # samples
     cdef int64_t[::1] _at
     cdef double[::1] _delay
@@ -68,19 +68,19 @@ cdef class SlotReducer:
         self.slot_ns, self._floor_ns = slot_ns, floor_ns
         self._rows, self._noise, self._names = {}, {}, []
         self._n_rows = self._n = 0
-        self._room_rows(64)
-        self._room(4096)
+        self._capacity_rows(64)
+        self._capacity(4096)
 
-    cdef void _room_rows(self, int64_t rows) except *:
+    cdef void _capacity_rows(self, int64_t rows) except *:
         floor, stretch = np.full((rows, 2), np.inf), np.zeros(rows, _i8)
         noise, counters = np.full(rows, 10.0), np.zeros((rows, 3), _i8)
         if self._n_rows:
             n = self._n_rows
             floor[:n], stretch[:n] = self._floor[:n], self._stretch[:n]
-            noise[:n], counters[:n] = self._row_noise[:n], self._tally[:n]
-        self._floor, self._stretch, self._row_noise, self._tally = floor, stretch, noise, counters
+            noise[:n], counters[:n] = self._row_noise[:n], self._counters[:n]
+        self._floor, self._stretch, self._row_noise, self._counters = floor, stretch, noise, counters
 
-    cdef void _room(self, int64_t samples) except *:
+    cdef void _capacity(self, int64_t samples) except *:
         row, at, delay, single = np.empty(samples, _i4), np.empty(samples, _i8), np.empty(samples), np.empty(
             samples, np.int8)
         if self._n:
@@ -92,8 +92,8 @@ cdef class SlotReducer:
         key = (nic, peer, path, way)
         found = self._rows.get(key)
         if found is None:
-            if self._n_rows == self._tally.shape[0]:
-                self._room_rows(2 * self._n_rows)
+            if self._n_rows == self._counters.shape[0]:
+                self._capacity_rows(2 * self._n_rows)
             found = self._rows[key] = self._n_rows
             self._names.append(key)
             self._row_noise[self._n_rows] = self._noise.get((nic, peer), 10.0)
@@ -126,7 +126,7 @@ cdef class SlotReducer:
         noise = np.asarray(self._row_noise)[keep]
         self._names, self._rows = names, {name: row for row, name in enumerate(names)}
         self._n_rows = 0
-        self._room_rows(max(64, len(keep)))
+        self._capacity_rows(max(64, len(keep)))
         self._n_rows = len(keep)
         for row in range(self._n_rows):
             self._floor[row, 0], self._floor[row, 1] = floor[row, 0], floor[row, 1]
@@ -163,12 +163,12 @@ cdef class SlotReducer:
         cdef list names = columns.peers
         cdef int64_t system = columns.system_ns - columns.clock_ns
         while self._n + 2 * sent.shape[0] > self._at.shape[0]:
-            self._room(2 * self._at.shape[0])
+            self._capacity(2 * self._at.shape[0])
         for g in range(groups):
             other = _line(peers.get(names[g]))
             if not (own.known and other.known):
                 row = self._row_of(nic, names[g], path[g], _ROUND)
-                self._tally[row, 2] += lost[g]
+                self._counters[row, 2] += lost[g]
                 self._row_noise[row] = self._noise.get((nic, names[g]), 10.0) * sqrt(2.0)
                 for i in range(start[g], start[g + 1]):
                     at = sent[i] + (<int64_t>own.offset if own.known else system)
@@ -179,7 +179,7 @@ cdef class SlotReducer:
                 continue
             row = self._row_of(nic, names[g], path[g], _FORWARD)
             back = self._row_of(nic, names[g], path[g], _REVERSE)
-            self._tally[row, 2] += lost[g]
+            self._counters[row, 2] += lost[g]
             noise = self._noise.get((nic, names[g]), 10.0)
             self._row_noise[row] = self._row_noise[back] = noise
             apart = other.offset - own.offset
@@ -215,8 +215,8 @@ cdef class SlotReducer:
         least = np.asarray(self._floor[:self._n_rows]).min(axis=1) if self._n_rows else np.zeros(0)
         noise = np.array(self._row_noise[:self._n_rows])
         floor = least + _LOW * noise
-        lost = np.array(self._tally[:self._n_rows, 2])
-        self._tally[:self._n_rows] = 0
+        lost = np.array(self._counters[:self._n_rows, 2])
+        self._counters[:self._n_rows] = 0
         used = np.flatnonzero((np.bincount(row, minlength=self._n_rows) > 0) | (lost > 0)) if self._n_rows else (
             np.zeros(0, _i8))
         number = np.zeros(self._n_rows, _i8)

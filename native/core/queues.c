@@ -85,9 +85,9 @@ typedef struct {
     float *grain, *x, *s2, *pull, *weight, *lean,
         *give; /* [cells]; pull: 1/p, between a row and the one before;
                                                           * weight: sum of w; give: 1 / (weight and pulls) */
-    struct look {
+    struct check {
         float x, var;
-    } *look; /* [cells] value of an observation there */
+    } *check; /* [cells] value of an observation there */
     int32_t *awake;
     uint8_t *moved;  /* [cells] */
     float *w, *push; /* [observations] weight, and weight times residual: apart, because sweeps mostly read */
@@ -222,7 +222,7 @@ static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coars
     k->weight = need(&workspaces, cells, sizeof *k->weight);
     k->lean = need(&workspaces, cells, sizeof *k->lean);
     k->give = need(&workspaces, cells, sizeof *k->give);
-    k->look = need(&workspaces, cells, sizeof *k->look);
+    k->check = need(&workspaces, cells, sizeof *k->check);
     k->awake = need(&workspaces, cells, sizeof *k->awake);
     k->moved = need(&workspaces, cells, 1);
     k->w = need(&workspaces, s->observations, sizeof *k->w);
@@ -253,18 +253,18 @@ static void weigh_coarse(const struct ft_queues *q, const struct ft_queue_slots 
     int64_t wide = k->links, end = (k->rows + 1) * wide;
     for (int64_t c = wide; c < end; c++) {
         float own = EVEN_GRAINS * k->grain[c];
-        k->look[c] = (struct look){k->x[c], how == EVEN ? own * own : unrest(k->grain[c], k->x[c])};
+        k->check[c] = (struct check){k->x[c], how == EVEN ? own * own : unrest(k->grain[c], k->x[c])};
     }
     memset(k->weight, 0, (size_t)(end + wide) * sizeof *k->weight);
     for (int64_t row = 0; row < k->rows; row++) {
-        const struct look *look = &k->look[(row + 1) * wide];
+        const struct check *check = &k->check[(row + 1) * wide];
         float *weight = &k->weight[(row + 1) * wide];
         for (int64_t i = begin_of(s, row); i < begin_of(s, row + 1); i++) {
             const int32_t *hop = &k->hop[k->from[i]], *last = &k->hop[k->from[i + 1]];
             float noise = (float)s->noise_ns[i], var = 1 + noise * noise, sum = 0;
             for (const int32_t *h = hop; h < last; h++) {
-                var += look[*h].var;
-                sum += look[*h].x;
+                var += check[*h].var;
+                sum += check[*h].x;
             }
             float w = (float)s->count[i] / var;
             for (const int32_t *h = hop; h < last; h++) weight[*h] += w;
@@ -695,7 +695,7 @@ static void learn(struct ft_queues *q, const struct ft_queue_slots *s, const coa
 }
 
 /* Tell one slot of a link: the mean of straight lines between knots. */
-static void tell(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first, const fine *k,
+static void report(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first, const fine *k,
                  int64_t t, int64_t a) {
     float x = 0, s2 = 0;
     for (int n = 0; n <= s->knots; n++) {
@@ -722,7 +722,7 @@ static void report_all(const struct ft_queues *q, struct ft_queue_slots *s, cons
         int64_t a = k->run[n] % wide, t = (k->run[n] / wide - 1) * s->merge, end = t + s->merge;
         for (t = t ? t - 1 : 0; t < end && t < s->slots;
              t++) /* the slot before ends at this one's first knot */
-            tell(q, s, first, k, t, a);
+            report(q, s, first, k, t, a);
     }
 }
 

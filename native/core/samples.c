@@ -294,7 +294,7 @@ void ft_ring(ft_engine *e) {
 
 /* The thread, or an answer, came so much later than it should have. */
 void ft_came_late(ft_engine *e, int64_t ns) {
-    if (ns < e->config.starved_ns || ns > 60000000000LL)
+    if (ns < e->config.cpu_starved_ns || ns > 60000000000LL)
         return; /* no thread waits for minutes: a clock was set */
     e->counters.cpu_starved++;
     if (ns > e->trouble.late_ns) e->trouble.late_ns = ns;

@@ -63,7 +63,7 @@ def read_from(now_ns: int, thresholds: Thresholds, delays_s: float = 0.0) -> dic
     """
     events_s = max(thresholds["alert_agent_s"], thresholds["alert_storm_s"])
     dated_s = max(events_s, thresholds["alert_miswired_s"], thresholds["alert_clocks_s"])
-    back_s = {
+    back_s: dict[Topic, float] = {
         LINKS: events_s + LOOKBACK_MARGIN_S,
         # clock offsets date the detections
         CLOCK_OFFSETS: dated_s + thresholds["alert_clear_s"] + 2 * LOOKBACK_MARGIN_S,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas import codec
+from schemas.records import ClockFits, ClockOffsets
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, PROBES
 from schemas.validation import validate_offsets
 from streams.clock.solver import ShardClocks, SolveParameters
@@ -96,9 +97,9 @@ class ClockStage(ShardStage[_Shard]):
 
         return create
 
-    def _learn_floors(self, clocks: ShardClocks, past_fits: Iterable[codec.Record]) -> None:
+    def _learn_floors(self, clocks: ShardClocks, past_fits: Iterable[ClockFits]) -> None:
         """Replay the fits of the windows before the last solved one."""
-        windows: dict[int, list[codec.Record]] = {}
+        windows: dict[int, list[ClockFits]] = {}
         for fits in past_fits:
             if fits["shard"] == clocks.shard and fits["window"] <= clocks.last_window:
                 windows.setdefault(fits["window"], []).append(fits)
@@ -118,8 +119,8 @@ class ClockStage(ShardStage[_Shard]):
             log.info("solve: %s of window %d arrived after its solve", fits["source"], fits["window"])
             self.partitions.done(message.partition, [message.offset])
 
-    def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> codec.Record:
-        decoded = codec.decode(value, CLOCK_FITS.record, self.context.registry)
+    def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> ClockFits:
+        decoded = codec.decode(value, ClockFits, self.context.registry)
         fits, left_out = validate_fits(decoded, message.append_ns, self.window_ns)
         if left_out:
             source, window = fits["source"], fits["window"]
@@ -153,5 +154,5 @@ class ClockStage(ShardStage[_Shard]):
         await asyncio.gather(*sent)
         self.partitions.done(partition, window.tokens)
 
-    def _encode(self, offsets: codec.Record) -> bytes:
+    def _encode(self, offsets: ClockOffsets) -> bytes:
         return codec.encode(CLOCK_OFFSETS.record, offsets, self.context.registry)

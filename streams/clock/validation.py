@@ -6,10 +6,11 @@ number would stop the solver, or move its windows out of reach, each time the re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from schemas import codec
+from schemas.records import ClockFits, NicWindow, PairFit
 
 __all__ = ["MAX_NS", "validate_fits"]
 
@@ -24,7 +25,7 @@ AHEAD_WINDOWS: Final = 1
 that clock."""
 
 
-def validate_fits(fits: codec.Record, append_ns: int, window_ns: int) -> tuple[codec.Record, int]:
+def validate_fits(fits: ClockFits, append_ns: int, window_ns: int) -> tuple[ClockFits, int]:
     """Return the record without implausible pairs and probers, and their number.
 
     Raises BadRecord if the window has not begun by the log's clock, or has another length.
@@ -44,7 +45,7 @@ def validate_fits(fits: codec.Record, append_ns: int, window_ns: int) -> tuple[c
     return ({**fits, "pairs": pairs, "nics": nics} if left_out else fits), left_out
 
 
-def _is_plausible_pair(pair: Mapping[str, Any]) -> bool:
+def _is_plausible_pair(pair: PairFit) -> bool:
     return bool(
         abs(pair["at_ns"]) <= MAX_NS
         and abs(pair["offset_ns"]) <= 2 * MAX_NS
@@ -54,13 +55,12 @@ def _is_plausible_pair(pair: Mapping[str, Any]) -> bool:
         and abs(pair["rtt_min_ns"]) <= 2 * MAX_NS
         and 0 <= pair.get("margin_ns", 0) <= 2 * MAX_NS
         and 0 <= pair.get("noise_ns", 0) <= MAX_SIGMA
-        and _is_plausible_hull(pair, "forward")
-        and _is_plausible_hull(pair, "reverse")
+        and _is_plausible_hull(pair.get("forward_after_ns", ()), pair.get("forward_delay_ns", ()))
+        and _is_plausible_hull(pair.get("reverse_after_ns", ()), pair.get("reverse_delay_ns", ()))
     )
 
 
-def _is_plausible_hull(pair: Mapping[str, Any], direction: str) -> bool:
-    after, delay = pair.get(f"{direction}_after_ns", ()), pair.get(f"{direction}_delay_ns", ())
+def _is_plausible_hull(after: Sequence[float], delay: Sequence[float]) -> bool:
     return (
         len(after) == len(delay) <= MAX_VERTICES
         and all(abs(each) <= MAX_AFTER_NS for each in after)
@@ -68,5 +68,5 @@ def _is_plausible_hull(pair: Mapping[str, Any], direction: str) -> bool:
     )
 
 
-def _is_plausible_nic(nic: Mapping[str, Any]) -> bool:
-    return all(abs(nic[name]) <= MAX_NS for name in ("clock_ns", "system_ns", "append_ns"))
+def _is_plausible_nic(nic: NicWindow) -> bool:
+    return all(abs(time_ns) <= MAX_NS for time_ns in (nic["clock_ns"], nic["system_ns"], nic["append_ns"]))

@@ -6,9 +6,11 @@ caller acknowledges once the window is published.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from schemas.records import ClockFits
 
 __all__ = ["CompleteWindow", "WindowBarrier"]
 
@@ -21,7 +23,7 @@ class CompleteWindow:
     """A window with all fits; `missing` names the sources that were too late."""
 
     window: int
-    fits: list[Mapping[str, Any]]
+    fits: list[ClockFits]
     tokens: list[Any]
     missing: list[str] = field(default_factory=list)
 
@@ -29,7 +31,7 @@ class CompleteWindow:
 @dataclass(slots=True)
 class _Waiting:
     first_seen_ns: int
-    parts: dict[tuple[str, int], tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
+    parts: dict[tuple[str, int], tuple[int, ClockFits]] = field(default_factory=dict)
     tokens: list[Any] = field(default_factory=list)
     complete: set[str] = field(default_factory=set)
 
@@ -45,7 +47,7 @@ class WindowBarrier:
         self._waiting: dict[int, _Waiting] = {}
         self._latest: dict[str, int] = {}
 
-    def add(self, fits: Mapping[str, Any], offset: int, seen_ns: int, token: Any) -> bool:
+    def add(self, fits: ClockFits, offset: int, seen_ns: int, token: Any) -> bool:
         """Add one record. Returns False, and ignores the record, if its window was solved."""
         window, source = fits["window"], fits["source"]
         self._latest[source] = max(window, self._latest.get(source, -1))

@@ -120,7 +120,7 @@ def test_our_settings_file_is_taken_by_every_room(settings):
     assert str(settings.page.history_url).rstrip("/") == "http://clickhouse:8123"
     assert settings.page.history_user == "reader"
     assert str(settings.page.history_token_file) == "/run/secrets/reader_password"
-    assert set(tomllib.loads((ROOT / "docker/fabrictime.toml").read_text())) <= set(config.ROOMS)
+    assert set(tomllib.loads((ROOT / "docker/fabrictime.toml").read_text())) <= set(config.TABLES)
 
 
 def test_addresses_agree_between_settings_and_services(settings):
@@ -186,9 +186,13 @@ def _docker(*command):
     if shutil.which("docker") is None:
         pytest.skip("no docker command")
     return subprocess.run(
-        ["docker", *command], cwd=ROOT, capture_output=True, text=True, check=False,
+        ["docker", *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, **{secret["environment"]: "x" for secret in COMPOSE["secrets"].values()}},
-    )  # fmt: skip
+    )
 
 
 def test_docker_compose_takes_the_file():

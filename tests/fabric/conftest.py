@@ -46,9 +46,12 @@ class Probers:
 
         for nic in fabric.nics():
             self.engines[nic.nic] = Engine(
-                opened(nic), nic=nic.nic, key=KEY, clock=clocks.get(nic.nic),
+                opened(nic),
+                nic=nic.nic,
+                key=KEY,
+                clock=clocks.get(nic.nic),
                 **{"rate_pps": 1000.0, "collect_delay_ms": 5.0, **settings},
-            )  # fmt: skip
+            )
         for nic in fabric.nics():
             wanted = [fabric.nic(name) for name in peers.get(nic.nic, [])]
             self.engines[nic.nic].set_peers([Peer(to.nic, to.address, PORT) for to in wanted])

@@ -37,9 +37,17 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
             others = [name for name in names if name != nic.nic]
             fleet = probers(fabric, {nic.nic: others}, rate_pps=100.0, paths=PATHS + SPARE, spare=SPARE)
             settings = ProbeSettings(
-                key_file="unused", paths=PATHS, retrace_s=600, rate_pps=100, singles=0, flow_gap_ms=GAP_MS,
-                flow_paths=SPARE, flow_pps=2000, path_candidates=48, topology_file=file,
-            )  # fmt: skip
+                key_file="unused",
+                paths=PATHS,
+                retrace_s=600,
+                rate_pps=100,
+                singles=0,
+                flow_gap_ms=GAP_MS,
+                flow_paths=SPARE,
+                flow_pps=2000,
+                path_candidates=48,
+                topology_file=file,
+            )
 
             def opener(of: Any) -> Any:
                 return lambda ports: fabric.open_in(
@@ -49,24 +57,31 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
             book = RouteTable()
             watches = {
                 each.nic: ProbeRouteTracer(
-                    fleet.engines[each.nic], settings, nic=each.nic, shard="fabric", address=each.address,
+                    fleet.engines[each.nic],
+                    settings,
+                    nic=each.nic,
+                    shard="fabric",
+                    address=each.address,
                     put=lambda topic, key, value: book.take(key.encode(), value),
                     open_candidates=opener(each) if each is nic else None,
                 )
                 for each in fabric.nics()
-            }  # fmt: skip
+            }
             engine, watch = fleet.engines[nic.nic], watches[nic.nic]
-            aimer = FlowProber(engine, settings, watch, ScheduleFollower(engine, nic.nic, slot_of(settings)), nic.nic)
+            aimer = FlowProber(
+                engine, settings, watch, ScheduleFollower(engine, nic.nic, slot_of(settings)), nic.nic
+            )
 
             def meet() -> None:
                 records = {
                     each.nic: {
-                        "nic": each.nic, "addresses": [each.address],
+                        "nic": each.nic,
+                        "addresses": [each.address],
                         "first_hop": watches[each.nic].first_hop,
                         "path_ports": list(fleet.engines[each.nic].path_ports),
                     }
                     for each in fabric.nics()
-                }  # fmt: skip
+                }
                 for each in watches.values():
                     each.set_fleet(records)
 
@@ -81,11 +96,18 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                 return {
                     "whole": True,
                     "flows": [
-                        {"flow_id": f"f{port}{peer}", "state": "OPEN", "nic": nic.nic, "peer": peer,
-                         "source_port": port, "links": list(links), "rate_bps": 1e6}
+                        {
+                            "flow_id": f"f{port}{peer}",
+                            "state": "OPEN",
+                            "nic": nic.nic,
+                            "peer": peer,
+                            "source_port": port,
+                            "links": list(links),
+                            "rate_bps": 1e6,
+                        }
                         for (peer, links), port in live.items()
                     ],
-                }  # fmt: skip
+                }
 
             meet()
             batches: list[Any] = []

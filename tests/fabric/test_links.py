@@ -174,8 +174,13 @@ def test_a_peer_that_dies_is_told_on_all_its_paths_and_by_all_who_ask_it(inside,
                 ways = {(a, gone, FIRST_PATH_PORT + p) for a in names if a != gone for p in range(PATHS)}
                 told = watch.until(lambda: watch.dead() >= ways)
                 watch.answered.clear()
-                others = {(a, b, FIRST_PATH_PORT + p) for a in names for b in names for p in range(PATHS)
-                          if a != b and gone not in (a, b)}  # fmt: skip
+                others = {
+                    (a, b, FIRST_PATH_PORT + p)
+                    for a in names
+                    for b in names
+                    for p in range(PATHS)
+                    if a != b and gone not in (a, b)
+                }
                 living = watch.until(lambda: watch.answered.keys() >= others)
                 return told, living, watch.dead() == ways
             finally:
@@ -203,11 +208,17 @@ def test_a_queue_that_stands_makes_late_answers_and_no_dead_paths(inside, prober
                 # 2 x 10.5 Mbit/s into a port of 20: its queue grows for a second, up to 60 ms
                 flows = [
                     testbed.traffic.start(
-                        FlowSpec(source=source, destination="h4", rate_bps=10_500_000, duration_s=1.2,
-                                 protocol="udp", sport=sport)
+                        FlowSpec(
+                            source=source,
+                            destination="h4",
+                            rate_bps=10_500_000,
+                            duration_s=1.2,
+                            protocol="udp",
+                            sport=sport,
+                        )
                     )
                     for source, sport in (("h1", 40_001), ("h2", 40_002))
-                ]  # fmt: skip
+                ]
                 for flow in flows:
                     flow.wait()
                 assert watch.until(lambda: len(watch.answered) >= 48 and min(watch.answered.values()) > 40)

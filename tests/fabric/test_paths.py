@@ -42,9 +42,14 @@ class Watched:
         for nic in self.fabric.nics():
             engine = self.fleet.engines[nic.nic]
             self.watches[nic.nic] = ProbeRouteTracer(
-                engine, ProbeSettings(**given), nic=nic.nic, shard="fabric", address=nic.address,
-                put=self.put, open_candidates=self.opener(nic) if "path_candidates" in settings else None,
-            )  # fmt: skip
+                engine,
+                ProbeSettings(**given),
+                nic=nic.nic,
+                shard="fabric",
+                address=nic.address,
+                put=self.put,
+                open_candidates=self.opener(nic) if "path_candidates" in settings else None,
+            )
         self.announce()
 
     def opener(self, nic: Any) -> Callable[[Any], Any]:
@@ -64,12 +69,14 @@ class Watched:
     def announce(self, without: tuple[str, ...] = ()) -> None:
         records = {
             nic.nic: {
-                "nic": nic.nic, "addresses": [nic.address], "first_hop": self.watches[nic.nic].first_hop,
+                "nic": nic.nic,
+                "addresses": [nic.address],
+                "first_hop": self.watches[nic.nic].first_hop,
                 "path_ports": list(self.fleet.engines[nic.nic].path_ports),
             }
             for nic in self.fabric.nics()
             if nic.nic not in without
-        }  # fmt: skip
+        }
         for watch in self.watches.values():
             watch.set_fleet(records)
 
@@ -369,17 +376,24 @@ def test_ipv6_paths_are_traced_alike(inside):
             engines["a"].set_peers([Peer("b/e", home["b"], PORT)])
             for name, engine in engines.items():
                 watches[name] = ProbeRouteTracer(
-                    engine, ProbeSettings(key_file="unused", paths=2), nic=f"{name}/e", shard="f",
-                    address=home[name], put=lambda topic, key, value: book.take(key.encode(), value),
-                )  # fmt: skip
+                    engine,
+                    ProbeSettings(key_file="unused", paths=2),
+                    nic=f"{name}/e",
+                    shard="f",
+                    address=home[name],
+                    put=lambda topic, key, value: book.take(key.encode(), value),
+                )
             ends = time.monotonic() + 30
             while not (book.forward("a/e", "b/e", 9320) and book.reverse("a/e", "b/e", 9321)):
                 assert time.monotonic() < ends, (book.paths("a/e", "b/e"), book.paths("b/e", "a/e"))
                 records = {
-                    f"{name}/e": {"addresses": [str(ipaddress.ip_address(home[name]))],
-                                  "first_hop": watches[name].first_hop, "path_ports": [9320, 9321]}
+                    f"{name}/e": {
+                        "addresses": [str(ipaddress.ip_address(home[name]))],
+                        "first_hop": watches[name].first_hop,
+                        "path_ports": [9320, 9321],
+                    }
                     for name in home
-                }  # fmt: skip
+                }
                 for watch in watches.values():
                     watch.set_fleet(records)
                     watch.tick(time.monotonic())

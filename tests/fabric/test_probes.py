@@ -152,11 +152,16 @@ def test_a_clock_3_ms_and_12_ppm_off_is_measured_back_within_its_bound(inside, p
                         offset, drift = 0, 0.0
                     found.append(
                         (
-                            name, peer, float(fits.offset_ns[i]) - offset, float(fits.sigma_ns[i]),
-                            float(fits.drift_ppb[i]) - drift, float(fits.drift_sigma_ppb[i]),
-                            float(fits.rtt_min_ns[i]), int(fits.accepted[i]),
+                            name,
+                            peer,
+                            float(fits.offset_ns[i]) - offset,
+                            float(fits.sigma_ns[i]),
+                            float(fits.drift_ppb[i]) - drift,
+                            float(fits.drift_sigma_ppb[i]),
+                            float(fits.rtt_min_ns[i]),
+                            int(fits.accepted[i]),
                         )
-                    )  # fmt: skip
+                    )
             return found
 
     found = inside(body)

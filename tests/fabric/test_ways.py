@@ -38,7 +38,9 @@ class Reporting:
         self.nics = fabric_nics(testbed.fabric)
         self.reporter = FlowReporter(self.settings, self.nics, AddressTable(), self.put)
         for nic in testbed.fabric.nics():
-            self.reporter.on_announcement(nic.nic, {"addresses": [nic.address], "first_hop": self.first_hop(nic)}, 0)
+            self.reporter.on_announcement(
+                nic.nic, {"addresses": [nic.address], "first_hop": self.first_hop(nic)}, 0
+            )
 
     def first_hop(self, nic: Any) -> str:
         """Return the address that a NIC's own router answers from."""
@@ -174,10 +176,16 @@ def test_ways_there_and_back_are_found_for_a_flow_that_moves_and_no_packet_comes
                 sport, dport = sender.getsockname()[1], receiver.getsockname()[1]
                 cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, 57, 8))[0]
                 said = {
-                    "protocol": "udp", "source_address": a.address, "source_port": sport,
-                    "peer_address": b.address, "peer_port": dport, "cookie": cookie, "can": ["MOVE"],
-                    "sent_bytes": 1000, "at_ns": time.monotonic_ns(),
-                }  # fmt: skip
+                    "protocol": "udp",
+                    "source_address": a.address,
+                    "source_port": sport,
+                    "peer_address": b.address,
+                    "peer_port": dport,
+                    "cookie": cookie,
+                    "can": ["MOVE"],
+                    "sent_bytes": 1000,
+                    "at_ns": time.monotonic_ns(),
+                }
                 program = connect(sockets, 5)
                 program.sendall(json.dumps(said).encode() + b"\n")
 
@@ -186,14 +194,19 @@ def test_ways_there_and_back_are_found_for_a_flow_that_moves_and_no_packet_comes
 
                 reporting.until(lambda: len(ways()) == 33 and all(way.reverse for way in ways().values()))
                 wrong = [
-                    port for port, way in ways().items()
+                    port
+                    for port, way in ways().items()
                     if list(way.links) != truth.likely_path_of(a.nic, b.nic, port, dport)
                     or list(way.reverse) != truth.likely_path_of(b.nic, a.nic, dport, port)
-                ]  # fmt: skip
+                ]
                 (before,) = reporting.flows.values()
                 other = next(port for port, way in ways().items() if list(way.links) != before["links"])
-                moved = said | {"source_port": other, "flow": f"sock:{cookie}", "sent_bytes": 2000,
-                                "at_ns": time.monotonic_ns()}  # fmt: skip
+                moved = said | {
+                    "source_port": other,
+                    "flow": f"sock:{cookie}",
+                    "sent_bytes": 2000,
+                    "at_ns": time.monotonic_ns(),
+                }
                 program.sendall(json.dumps(moved).encode() + b"\n")
                 reporting.until(lambda: reporting.of(other))
                 after = dict(reporting.flows)

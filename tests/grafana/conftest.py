@@ -94,62 +94,169 @@ def _records(end_s):
     made = {topic.name: [] for topic in topics.TOPICS.values() if "sink" in topic.readers}
     for window in range(end_s - WINDOWS, end_s):
         start_ns = window * 10**9
-        common = {"shard": "s0", "window": window, "part": 0, "parts": 1, "window_start_ns": start_ns,
-                  "window_end_ns": start_ns + 10**9}  # fmt: skip
+        common = {
+            "shard": "s0",
+            "window": window,
+            "part": 0,
+            "parts": 1,
+            "window_start_ns": start_ns,
+            "window_end_ns": start_ns + 10**9,
+        }
         published_ns = start_ns + 1_200_000_000
         for number, nic in enumerate(NICS):
             paths = [
-                {"peer": peer, "path": 33434 + path, "count": 10, "lost": int(window % 10 == 0), "no_t3": 0,
-                 **{f"{kind}_{level}_ns": 9_000.0 + 500 * number for kind in ("forward", "reverse", "rtt")
-                    for level in ("min", "p50", "p99")},
-                 "bound_ns": 80.0, "forward_bucket": [52 + number], "forward_bucket_count": [10],
-                 "reverse_bucket": [52], "reverse_bucket_count": [10]}
-                for peer in NICS if peer != nic for path in range(2)
-            ]  # fmt: skip
+                {
+                    "peer": peer,
+                    "path": 33434 + path,
+                    "count": 10,
+                    "lost": int(window % 10 == 0),
+                    "no_t3": 0,
+                    **{
+                        f"{kind}_{level}_ns": 9_000.0 + 500 * number
+                        for kind in ("forward", "reverse", "rtt")
+                        for level in ("min", "p50", "p99")
+                    },
+                    "bound_ns": 80.0,
+                    "forward_bucket": [52 + number],
+                    "forward_bucket_count": [10],
+                    "reverse_bucket": [52],
+                    "reverse_bucket_count": [10],
+                }
+                for peer in NICS
+                if peer != nic
+                for path in range(2)
+            ]
             record = {**common, "nic": nic, "state": "SYNCED", "paths": paths}
             made[topics.DELAYS.name].append(Message(record, nic, published_ns))
         stepped = window % 20 == 5
         clocks = [
-            {"clock": f"h{number}/system", "at_ns": start_ns, "offset_ns": 1e6 * number + window % 7,
-             "drift_ppb": 10.0 * number, "bound_ns": 90.0, "state": "SYNCED", "pairs": 3,
-             "residual_ns": 12.0 + number, "drift_sigma_ppb": 1.0,
-             "event": ("STEP" if number == 3 else "RATE_CHANGE" if number == 2 else "NONE")
-             if stepped else "NONE",
-             "event_ns": 1500.0 if stepped and number >= 2 else 0.0,
-             "knot_at_ns": start_ns - 5 * 10**8, "knot_offset_ns": 1e6 * number, "knot_bound_ns": 95.0}
+            {
+                "clock": f"h{number}/system",
+                "at_ns": start_ns,
+                "offset_ns": 1e6 * number + window % 7,
+                "drift_ppb": 10.0 * number,
+                "bound_ns": 90.0,
+                "state": "SYNCED",
+                "pairs": 3,
+                "residual_ns": 12.0 + number,
+                "drift_sigma_ppb": 1.0,
+                "event": ("STEP" if number == 3 else "RATE_CHANGE" if number == 2 else "NONE")
+                if stepped
+                else "NONE",
+                "event_ns": 1500.0 if stepped and number >= 2 else 0.0,
+                "knot_at_ns": start_ns - 5 * 10**8,
+                "knot_offset_ns": 1e6 * number,
+                "knot_bound_ns": 95.0,
+            }
             for number in range(4)
-        ]  # fmt: skip
-        suspects = [{"prober": NICS[1], "peer": NICS[2], "asymmetry_ns": -300.0 - window % 3,
-                     "sigma_ns": 4.0, "weight": 0.05}]  # fmt: skip
-        offsets = {**common, "domain": "d0", "log_offset_ns": 0, "solved_ns": published_ns, "clocks": clocks,
-                   "reference": "ensemble", "suspects": suspects}  # fmt: skip
+        ]
+        suspects = [
+            {
+                "prober": NICS[1],
+                "peer": NICS[2],
+                "asymmetry_ns": -300.0 - window % 3,
+                "sigma_ns": 4.0,
+                "weight": 0.05,
+            }
+        ]
+        offsets = {
+            **common,
+            "domain": "d0",
+            "log_offset_ns": 0,
+            "solved_ns": published_ns,
+            "clocks": clocks,
+            "reference": "ensemble",
+            "suspects": suspects,
+        }
         made[topics.CLOCK_OFFSETS.name].append(Message(offsets, "s0/0", published_ns))
         nics = [
-            {"nic": nic, "clock": f"{nic[:2]}/system", "run": 1, "batches": 10, "last_batch": 1,
-             "samples": 60,
-             "lost": 0, "lost_batches": 0, "restarts": 0, "clock_jump_ns": 0, "clock_ns": start_ns,
-             "system_ns": start_ns, "append_ns": start_ns}
+            {
+                "nic": nic,
+                "clock": f"{nic[:2]}/system",
+                "run": 1,
+                "batches": 10,
+                "last_batch": 1,
+                "samples": 60,
+                "lost": 0,
+                "lost_batches": 0,
+                "restarts": 0,
+                "clock_jump_ns": 0,
+                "clock_ns": start_ns,
+                "system_ns": start_ns,
+                "append_ns": start_ns,
+            }
             for nic in NICS
-        ]  # fmt: skip
-        fits = {**common, "source": "fabric.probes/0", "first_offset": 0, "next_offset": 40,
-                "lag_messages": 3,
-                "messages": 40, "bytes": 4000, "samples": 240, "late": 1, "rejected": 0, "nics": nics,
-                "pairs": [
-                    {"prober": nic, "peer": peer, "at_ns": start_ns, "offset_ns": 5.0, "drift_ppb": 1.0,
-                     "sigma_ns": 3.0, "drift_sigma_ppb": 2.0, "rtt_min_ns": 9_000.0, "samples": 60,
-                     "accepted": 12, "margin_ns": 8_900.0, "noise_ns": 4.0}
-                    for nic in NICS for peer in NICS if peer != nic
-                ]}  # fmt: skip
+        ]
+        fits = {
+            **common,
+            "source": "fabric.probes/0",
+            "first_offset": 0,
+            "next_offset": 40,
+            "lag_messages": 3,
+            "messages": 40,
+            "bytes": 4000,
+            "samples": 240,
+            "late": 1,
+            "rejected": 0,
+            "nics": nics,
+            "pairs": [
+                {
+                    "prober": nic,
+                    "peer": peer,
+                    "at_ns": start_ns,
+                    "offset_ns": 5.0,
+                    "drift_ppb": 1.0,
+                    "sigma_ns": 3.0,
+                    "drift_sigma_ppb": 2.0,
+                    "rtt_min_ns": 9_000.0,
+                    "samples": 60,
+                    "accepted": 12,
+                    "margin_ns": 8_900.0,
+                    "noise_ns": 4.0,
+                }
+                for nic in NICS
+                for peer in NICS
+                if peer != nic
+            ],
+        }
         made[topics.CLOCK_FITS.name].append(Message(fits, "s0", published_ns))
-    reject = {"topic": "fabric.probes", "partition": 0, "offset": 9, "append_ns": end_s * 10**9,
-              "reader": "map",
-              "reason": "TRUNCATED", "detail": "cut", "key": b"k", "size_bytes": 1, "head": b"h"}  # fmt: skip
+    reject = {
+        "topic": "fabric.probes",
+        "partition": 0,
+        "offset": 9,
+        "append_ns": end_s * 10**9,
+        "reader": "map",
+        "reason": "TRUNCATED",
+        "detail": "cut",
+        "key": b"k",
+        "size_bytes": 1,
+        "head": b"h",
+    }
     made[topics.REJECTS.name].append(Message(reject, "fabric.probes", end_s * 10**9))
-    nic = {"nic": NICS[0], "host": "h0", "device": "eth0", "shard": "s0", "rail": None, "rack": None,
-           "addresses": [], "probe_port": 0, "clock": "h0/system", "stamp": "KERNEL", "speed_bps": None,
-           "mtu_bytes": None, "run": 1, "since_ns": 1, "announced_ns": 1, "capabilities": [],
-           "path_ports": [], "first_hop": None, "slot_ns": 0, "slot_probes": 0, "ud": None,
-           "stamp_error_ns": 0}  # fmt: skip
+    nic = {
+        "nic": NICS[0],
+        "host": "h0",
+        "device": "eth0",
+        "shard": "s0",
+        "rail": None,
+        "rack": None,
+        "addresses": [],
+        "probe_port": 0,
+        "clock": "h0/system",
+        "stamp": "KERNEL",
+        "speed_bps": None,
+        "mtu_bytes": None,
+        "run": 1,
+        "since_ns": 1,
+        "announced_ns": 1,
+        "capabilities": [],
+        "path_ports": [],
+        "first_hop": None,
+        "slot_ns": 0,
+        "slot_probes": 0,
+        "ud": None,
+        "stamp_error_ns": 0,
+    }
     made[topics.INVENTORY.name].append(Message(nic, NICS[0], end_s * 10**9))
     for topic, record, at_ns in _fabric(end_s):
         made[topic.name].append(
@@ -168,23 +275,48 @@ def _fabric(end_s):
     """A link down in the range's middle, one down before it; queues, contention, alerts, flows, paths."""
     begin, middle = (end_s - WINDOWS) * 10**9, (end_s - WINDOWS // 2) * 10**9
     for subject, seq, state, since_ns, flaps in (
-        (CABLE, 1, "UP", begin - 10**12, []), (CABLE, 2, "DOWN", middle, [middle]),
+        (CABLE, 1, "UP", begin - 10**12, []),
+        (CABLE, 2, "DOWN", middle, [middle]),
         (CABLE, 3, "UP", middle + 10 * 10**9, [middle]),
-        ("old", 1, "DOWN", begin - 10**12, []), ("old", 2, "UP", begin - 10**11, []),
+        ("old", 1, "DOWN", begin - 10**12, []),
+        ("old", 2, "UP", begin - 10**11, []),
         ("h1/eth0", 1, "GREY", begin - 10**12, []),
-    ):  # fmt: skip
-        record = {"subject": subject, "kind": "LINK", "shard": "s0", "seq": seq, "state": state,
-                  "before": "UP", "links": [], "since_ns": since_ns, "evaluated_ns": since_ns,
-                  "flaps_hour": len(flaps), "flaps_total": 1, "flap_ns": flaps, "detected_by": "PROBES",
-                  "text": "words"}  # fmt: skip
+    ):
+        record = {
+            "subject": subject,
+            "kind": "LINK",
+            "shard": "s0",
+            "seq": seq,
+            "state": state,
+            "before": "UP",
+            "links": [],
+            "since_ns": since_ns,
+            "evaluated_ns": since_ns,
+            "flaps_hour": len(flaps),
+            "flaps_total": 1,
+            "flap_ns": flaps,
+            "detected_by": "PROBES",
+            "text": "words",
+        }
         yield topics.LINK_HEALTH, record, since_ns + 10**8
     for window in range(end_s - WINDOWS, end_s):
         links = [
-            {"link": link, "rate_bps": 10**9, "depth_mean_bytes": depth, "depth_max_bytes": 2 * depth,
-             "bound_bytes": 10.0, "utilisation": load, "utilisation_bound": None, "from_flows": True,
-             "samples": 10, "group": 0, "slot": [], "depth_bytes": []}
+            {
+                "link": link,
+                "rate_bps": 10**9,
+                "depth_mean_bytes": depth,
+                "depth_max_bytes": 2 * depth,
+                "bound_bytes": 10.0,
+                "utilisation": load,
+                "utilisation_bound": None,
+                "from_flows": True,
+                "samples": 10,
+                "group": 0,
+                "slot": [],
+                "depth_bytes": [],
+            }
             for link, depth, load in ((LINK, 50_000.0, 0.9), ("a:b>c:d", 0.0, None))
-        ]  # fmt: skip
+        ]
         queues = {
             "shard": "s0",
             "window": window,
@@ -202,34 +334,121 @@ def _fabric(end_s):
     common = {"shard": "s0", "updated_ns": middle, "text": "words", "jobs": ["llm"]}
     for number, closed_ns in enumerate((None, middle, begin - 10**12)):
         opened = middle if closed_ns is None else closed_ns - 10**9
-        yield topics.CONTENTION, {
-            **common, "window_id": f"w{number}", "link": LINK, "update": 0,
-            "state": "OPENED" if closed_ns is None else "CLOSED", "kind": "INCAST", "confidence": 1.0,
-            "opened_ns": opened, "closed_ns": closed_ns, "depth_bytes": 1.0, "depth_peak_bytes": 2.0,
-            "delay_ns": 3.0, "utilisation": None, "over_ns": 1, "over_byte_s": 4.0 + number, "rate_bps": 0,
-            "flows": [], "flows_total": 2, "links": [],
-        }, middle  # fmt: skip
-        yield topics.ALERTS, {
-            **common, "alert_id": f"a{number}", "subject": CABLE, "kind": "LINK_DOWN",
-            "state": "RAISED" if closed_ns is None else "CLEARED", "severity": "CRITICAL", "update": 0,
-            "raised_ns": opened, "cleared_ns": closed_ns, "links": [LINK], "nics": [], "grouped": [],
-            "evidence": [{"topic": "t", "key": "k", "at_ns": 1, "text": "detected_by"}],
-        }, middle  # fmt: skip
-    flow = {"flow_id": "h1/b/sock:1", "state": "OPEN", "nic": "h1/eth0", "peer": "h2/eth0",
-            "source_address": "", "peer_address": "", "source_port": 1, "peer_port": 2, "protocol": "TCP",
-            "links": [LINK], "job": "llm", "tenant": None, "bytes_total": 1, "interval_ns": 1, "bytes": 1,
-            "rate_bps": 8e6, "can": ["MOVE"]}  # fmt: skip
-    yield topics.FLOWS, {"host": "h1", "boot": "b", "report": 1, "shard": "s0", "system_ns": middle,
-                         "whole": True, "flows": [flow]}, middle  # fmt: skip
-    way = {"path": 1, "leg": "REQUEST", "links": [LINK], "found": "TRACED", "complete": True, "since_ns": 1,
-           "changes": 0}  # fmt: skip
-    yield topics.PATHS, {"nic": "h1/eth0", "peer": "h2/eth0", "shard": "s0", "run": 1, "traced_ns": middle,
-                         "paths": [way]}, middle  # fmt: skip
-    step = {"decision_id": "s0/1/0", "shard": "s0", "epoch": 1, "seq": 0, "at_ns": middle, "host": "h1",
-            "action": "REROUTE", "flow_id": "h1/b/sock:1", "from_path": 1, "to_path": 2,
-            "config_version": 1}  # fmt: skip
-    yield topics.DECISIONS, {**step, "rate_bps": None, "expires_at_ns": middle + 10**9, "signature": b"",
-                             "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None}, "text": "words"}, middle  # fmt: skip
+        yield (
+            topics.CONTENTION,
+            {
+                **common,
+                "window_id": f"w{number}",
+                "link": LINK,
+                "update": 0,
+                "state": "OPENED" if closed_ns is None else "CLOSED",
+                "kind": "INCAST",
+                "confidence": 1.0,
+                "opened_ns": opened,
+                "closed_ns": closed_ns,
+                "depth_bytes": 1.0,
+                "depth_peak_bytes": 2.0,
+                "delay_ns": 3.0,
+                "utilisation": None,
+                "over_ns": 1,
+                "over_byte_s": 4.0 + number,
+                "rate_bps": 0,
+                "flows": [],
+                "flows_total": 2,
+                "links": [],
+            },
+            middle,
+        )
+        yield (
+            topics.ALERTS,
+            {
+                **common,
+                "alert_id": f"a{number}",
+                "subject": CABLE,
+                "kind": "LINK_DOWN",
+                "state": "RAISED" if closed_ns is None else "CLEARED",
+                "severity": "CRITICAL",
+                "update": 0,
+                "raised_ns": opened,
+                "cleared_ns": closed_ns,
+                "links": [LINK],
+                "nics": [],
+                "grouped": [],
+                "evidence": [{"topic": "t", "key": "k", "at_ns": 1, "text": "detected_by"}],
+            },
+            middle,
+        )
+    flow = {
+        "flow_id": "h1/b/sock:1",
+        "state": "OPEN",
+        "nic": "h1/eth0",
+        "peer": "h2/eth0",
+        "source_address": "",
+        "peer_address": "",
+        "source_port": 1,
+        "peer_port": 2,
+        "protocol": "TCP",
+        "links": [LINK],
+        "job": "llm",
+        "tenant": None,
+        "bytes_total": 1,
+        "interval_ns": 1,
+        "bytes": 1,
+        "rate_bps": 8e6,
+        "can": ["MOVE"],
+    }
+    yield (
+        topics.FLOWS,
+        {
+            "host": "h1",
+            "boot": "b",
+            "report": 1,
+            "shard": "s0",
+            "system_ns": middle,
+            "whole": True,
+            "flows": [flow],
+        },
+        middle,
+    )
+    way = {
+        "path": 1,
+        "leg": "REQUEST",
+        "links": [LINK],
+        "found": "TRACED",
+        "complete": True,
+        "since_ns": 1,
+        "changes": 0,
+    }
+    yield (
+        topics.PATHS,
+        {"nic": "h1/eth0", "peer": "h2/eth0", "shard": "s0", "run": 1, "traced_ns": middle, "paths": [way]},
+        middle,
+    )
+    step = {
+        "decision_id": "s0/1/0",
+        "shard": "s0",
+        "epoch": 1,
+        "seq": 0,
+        "at_ns": middle,
+        "host": "h1",
+        "action": "REROUTE",
+        "flow_id": "h1/b/sock:1",
+        "from_path": 1,
+        "to_path": 2,
+        "config_version": 1,
+    }
+    yield (
+        topics.DECISIONS,
+        {
+            **step,
+            "rate_bps": None,
+            "expires_at_ns": middle + 10**9,
+            "signature": b"",
+            "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
+            "text": "words",
+        },
+        middle,
+    )
     yield (
         topics.ACTIONS,
         {

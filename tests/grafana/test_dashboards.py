@@ -95,7 +95,7 @@ def test_figures_are_right(asked):
     assert {row[1:] for row in states} == {(4, 0, 0)}
     assert {row[1:] for row in asked(queries.BOUND_SPREAD).result_rows} == {(90.0, 90.0, 90.0)}
     assert {row[3] for row in asked(queries.RESIDUAL_SPREAD).result_rows} == {15.0}
-    lanes = asked(queries.STATE_LANES, clock=["h0/system", "h3/system"]).result_rows
+    lanes = asked(queries.STATE_ROWS, clock=["h0/system", "h3/system"]).result_rows
     assert {row[1:] for row in lanes} == {("h0/system", 2), ("h3/system", 2)}
     events = asked(queries.CLOCK_EVENTS, clock=["h2/system", "h3/system"]).result_rows
     assert {row[1:6] for row in events} == {
@@ -114,7 +114,7 @@ def test_figures_are_right(asked):
 def test_figures_of_the_fabric_are_right(asked):
     assert asked(queries.LINK_COUNT).result_rows == [(0, 0, 1)]
     lanes = {}
-    for _, subject, state in asked(queries.LINK_LANES).result_rows:
+    for _, subject, state in asked(queries.LINK_ROWS).result_rows:
         lanes.setdefault(subject, []).append(state)
     assert set(lanes) == {"leaf1:swp3<>spine1:swp1", "h1/eth0"}, "what was UP all the time has no lane"
     assert set(lanes["h1/eth0"]) == {2}, "a state that began before the range"
@@ -139,25 +139,32 @@ def test_figures_of_what_was_decided_and_done_are_right(asked):
     [row] = table.result_rows
     told = dict(zip(table.column_names, row, strict=True))
     assert (told["flow"], told["outcomes"], told["done_by"], told["effector_ns"]) == (
-        "h1/b/sock:1", "APPLIED", "SOCKET", 1000,
-    )  # fmt: skip
+        "h1/b/sock:1",
+        "APPLIED",
+        "SOCKET",
+        1000,
+    )
 
 
 @pytest.mark.parametrize(
     ("sql", "expanded"),
     [
         ("$__timeFilter(t)", "t >= toDateTime(100) AND t <= toDateTime(160)"),
-        ("$__timeFilter_ms(a.t)",
-         "a.t >= fromUnixTimestamp64Milli(100500) AND a.t <= fromUnixTimestamp64Milli(160250)"),
+        (
+            "$__timeFilter_ms(a.t)",
+            "a.t >= fromUnixTimestamp64Milli(100500) AND a.t <= fromUnixTimestamp64Milli(160250)",
+        ),
         ("$__timeInterval(t)", "toStartOfInterval(toDateTime(t), INTERVAL 1 second)"),
         ("$__timeInterval_ms(t)", "toStartOfInterval(toDateTime64(t, 3), INTERVAL 250 millisecond)"),
         ("$__fromTime $__toTime", "toDateTime(100) toDateTime(160)"),
-        ("$__fromTime_ms, $__toTime_ms",
-         "fromUnixTimestamp64Milli(100500), fromUnixTimestamp64Milli(160250)"),
+        (
+            "$__fromTime_ms, $__toTime_ms",
+            "fromUnixTimestamp64Milli(100500), fromUnixTimestamp64Milli(160250)",
+        ),
         ("$__interval_s", "1"),
         ("${nic:singlequote}", "'a','it''s'"),
     ],
-)  # fmt: skip
+)
 def test_macros_expand_as_the_plugin_does(expand_macros, sql, expanded):
     assert expand_macros(sql, 100.5, 160.25, 0.25, nic=["a", "it's"]) == expanded
 

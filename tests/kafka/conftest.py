@@ -254,13 +254,20 @@ def record_batch() -> Callable[..., bytes]:
     """Builds one record batch of (key, value) pairs."""
 
     def build(
-        pairs: list[tuple[bytes | None, bytes | None]], producer: tuple[int, int, int] = (-1, -1, -1),
-        timestamp: int = 1_000, codec: int = 0,
-    ) -> bytes:  # fmt: skip
+        pairs: list[tuple[bytes | None, bytes | None]],
+        producer: tuple[int, int, int] = (-1, -1, -1),
+        timestamp: int = 1_000,
+        codec: int = 0,
+    ) -> bytes:
         builder = DefaultRecordBatchBuilder(
-            magic=2, compression_type=codec, is_transactional=False, producer_id=producer[0],
-            producer_epoch=producer[1], base_sequence=producer[2], batch_size=1 << 24,
-        )  # fmt: skip
+            magic=2,
+            compression_type=codec,
+            is_transactional=False,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=producer[2],
+            batch_size=1 << 24,
+        )
         for offset, (key, value) in enumerate(pairs):
             assert builder.append(offset, timestamp, key, value, []) is not None
         return bytes(builder.build())

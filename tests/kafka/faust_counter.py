@@ -16,10 +16,22 @@ app = faust.App(
     broker_commit_interval=0.2,
     web_enabled=False,
 )
-words = app.topic(f"{os.environ['APP']}-in", key_type=bytes, value_type=bytes, key_serializer="raw",
-                  value_serializer="raw", partitions=4)  # fmt: skip
-counts_out = app.topic(f"{os.environ['APP']}-out", key_type=bytes, value_type=bytes, key_serializer="raw",
-                       value_serializer="raw", partitions=4)  # fmt: skip
+words = app.topic(
+    f"{os.environ['APP']}-in",
+    key_type=bytes,
+    value_type=bytes,
+    key_serializer="raw",
+    value_serializer="raw",
+    partitions=4,
+)
+counts_out = app.topic(
+    f"{os.environ['APP']}-out",
+    key_type=bytes,
+    value_type=bytes,
+    key_serializer="raw",
+    value_serializer="raw",
+    partitions=4,
+)
 counts = app.Table("counts", default=int, partitions=4)
 
 

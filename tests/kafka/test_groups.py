@@ -98,9 +98,12 @@ def test_every_message_reaches_one_member(kafka, topic, member, group, produce, 
 async def test_aiokafka_members_rebalance(kafka, topic, group):
     name = topic(4)
     options = {
-        "bootstrap_servers": kafka.bootstrap, "group_id": group, "session_timeout_ms": 6000,
-        "heartbeat_interval_ms": 200, "auto_offset_reset": "earliest",
-    }  # fmt: skip
+        "bootstrap_servers": kafka.bootstrap,
+        "group_id": group,
+        "session_timeout_ms": 6000,
+        "heartbeat_interval_ms": 200,
+        "auto_offset_reset": "earliest",
+    }
 
     async def shared(consumers):
         async with asyncio.timeout(20):
@@ -123,9 +126,13 @@ async def test_both_clients_in_one_group(kafka, topic, group, member, wait_for):
     from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
     async with AIOKafkaConsumer(
-        name, bootstrap_servers=kafka.bootstrap, group_id=group, session_timeout_ms=6000,
-        heartbeat_interval_ms=200, partition_assignment_strategy=[RoundRobinPartitionAssignor],
-    ) as other:  # fmt: skip
+        name,
+        bootstrap_servers=kafka.bootstrap,
+        group_id=group,
+        session_timeout_ms=6000,
+        heartbeat_interval_ms=200,
+        partition_assignment_strategy=[RoundRobinPartitionAssignor],
+    ) as other:
         async with asyncio.timeout(20):
             while (len(consumer.assignment()), len(other.assignment())) != (2, 2):
                 await asyncio.to_thread(consumer.poll, 0.05)
@@ -320,9 +327,13 @@ async def test_aiokafka_static_member(kafka, topic, group):
     name = topic(2)
     for _ in range(2):
         async with AIOKafkaConsumer(
-            name, bootstrap_servers=kafka.bootstrap, group_id=group, group_instance_id="host-1",
-            session_timeout_ms=6000, heartbeat_interval_ms=200,
-        ) as consumer:  # fmt: skip
+            name,
+            bootstrap_servers=kafka.bootstrap,
+            group_id=group,
+            group_instance_id="host-1",
+            session_timeout_ms=6000,
+            heartbeat_interval_ms=200,
+        ) as consumer:
             async with asyncio.timeout(20):
                 while len(consumer.assignment()) != 2:
                     await consumer.getmany(timeout_ms=50)

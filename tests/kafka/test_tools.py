@@ -34,8 +34,10 @@ def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tm
         with (folder / "output").open("wb") as output:
             worker = subprocess.Popen(
                 [sys.executable, str(WORKER), "worker", "-l", "warn", "--without-web"],
-                env=env, stdout=output, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                env=env,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
         workers.append(worker)
         return worker
 
@@ -74,9 +76,10 @@ def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tm
                 missed = error
             outputs = [folder / "output" for folder in sorted(tmp_path.iterdir())]
             hung = [
-                worker for worker, output in zip(workers, outputs, strict=True)
+                worker
+                for worker, output in zip(workers, outputs, strict=True)
                 if worker.poll() is None and HUNG in output.read_bytes()
-            ]  # fmt: skip
+            ]
             if not hung:
                 break
             for worker in hung:
@@ -125,8 +128,12 @@ def kcat(kafka):
     def call(*arguments, data=""):
         done = subprocess.run(
             [program, "-b", kafka.bootstrap, *arguments],
-            input=data, capture_output=True, text=True, timeout=30, check=False,
-        )  # fmt: skip
+            input=data,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

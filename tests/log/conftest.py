@@ -42,9 +42,14 @@ def build_batch(
     codec: int = 0,
 ) -> bytearray:
     builder = DefaultRecordBatchBuilder(
-        magic=2, compression_type=codec, is_transactional=False, producer_id=producer[0],
-        producer_epoch=producer[1], base_sequence=producer[2], batch_size=1 << 24,
-    )  # fmt: skip
+        magic=2,
+        compression_type=codec,
+        is_transactional=False,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+        batch_size=1 << 24,
+    )
     for offset, (key, value) in enumerate(pairs):
         assert builder.append(offset, 1000, key, value, []) is not None
     return bytearray(builder.build())
@@ -82,9 +87,13 @@ class LogProcess:
             sock.bind(("127.0.0.1", 0))
             self.port = sock.getsockname()[1]
         self.settings = {
-            "directory": str(folder / "data"), "port": self.port, "create_topics": False, "min_free_bytes": 0,
-            "housekeeping_ms": 100, **settings,
-        }  # fmt: skip
+            "directory": str(folder / "data"),
+            "port": self.port,
+            "create_topics": False,
+            "min_free_bytes": 0,
+            "housekeeping_ms": 100,
+            **settings,
+        }
         self.command = [*command, sys.executable, "-m", "fabrictime.log"]
         self.starts = 0
         self.start()

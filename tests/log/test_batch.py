@@ -65,11 +65,13 @@ def test_filtering_leaves_a_batch_that_clients_read(make_batch, codec):
 @pytest.mark.parametrize(
     ("codec", "compress"),
     [
-        (1, cramjam.gzip.compress), (2, cramjam.snappy.compress_raw), (3, cramjam.lz4.compress),
+        (1, cramjam.gzip.compress),
+        (2, cramjam.snappy.compress_raw),
+        (3, cramjam.lz4.compress),
         (4, cramjam.zstd.compress),
     ],
     ids=["gzip", "snappy", "lz4", "zstd"],
-)  # fmt: skip
+)
 def test_bombs_do_not_go_off(monkeypatch, codec, compress):
     monkeypatch.setattr(batch, "MAX_INFLATED_BYTES", 3_000_000)
     assert len(batch.inflate(memoryview(bytes(compress(bytes(2_900_000)))), codec)) == 2_900_000

@@ -58,10 +58,15 @@ def test_kill_9_loses_doubles_and_reorders_nothing_acknowledged(start_log, wait_
     create(log, "t", 3)
     producer = Producer(
         {
-            "bootstrap.servers": log.bootstrap, "enable.idempotence": True, "linger.ms": 1,
-            "message.timeout.ms": 60_000, "partitioner": "murmur2_random", "retry.backoff.ms": 20, **QUIET,
+            "bootstrap.servers": log.bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 1,
+            "message.timeout.ms": 60_000,
+            "partitioner": "murmur2_random",
+            "retry.backoff.ms": 20,
+            **QUIET,
         }
-    )  # fmt: skip
+    )
     acknowledged: dict[tuple[int, int], bytes] = {}
     failed = []
 
@@ -119,11 +124,16 @@ def test_kill_9_in_the_midst_of_compaction_keeps_the_newest_of_every_key(start_l
     create(log, "t", 1, **options)
     producer = Producer(
         {
-            "bootstrap.servers": log.bootstrap, "enable.idempotence": True, "batch.size": 5000,
-            "linger.ms": 1, "message.timeout.ms": 60_000, "retry.backoff.ms": 20,
-            "compression.type": "lz4", **QUIET,
+            "bootstrap.servers": log.bootstrap,
+            "enable.idempotence": True,
+            "batch.size": 5000,
+            "linger.ms": 1,
+            "message.timeout.ms": 60_000,
+            "retry.backoff.ms": 20,
+            "compression.type": "lz4",
+            **QUIET,
         }
-    )  # fmt: skip
+    )
     newest: dict[bytes, tuple[int, bytes]] = {}
 
     def delivered(error, message):
@@ -157,10 +167,15 @@ def test_committed_offsets_and_groups_after_kill_9(start_log, wait_for):
     assert producer.flush(20) == 0
     consumer = Consumer(
         {
-            "bootstrap.servers": log.bootstrap, "group.id": "g", "auto.offset.reset": "earliest",
-            "enable.auto.commit": False, "session.timeout.ms": 6000, "heartbeat.interval.ms": 200, **QUIET,
+            "bootstrap.servers": log.bootstrap,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 200,
+            **QUIET,
         }
-    )  # fmt: skip
+    )
     try:
         consumer.subscribe(["t"])
         got = []
@@ -199,8 +214,11 @@ def test_a_clean_end_and_a_second_start(start_log):
 def second(log, **settings):
     return subprocess.run(
         [sys.executable, "-m", "fabrictime.log", json.dumps({**log.settings, **settings})],
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
 
 
 def test_a_second_process_says_who_holds_the_directory_or_the_port(start_log, tmp_path):
@@ -221,8 +239,11 @@ def test_a_second_process_says_who_holds_the_directory_or_the_port(start_log, tm
 def test_settings_that_are_wrong_are_one_line(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "fabrictime.log", json.dumps({"directory": str(tmp_path), "port": 99999})],
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     assert done.returncode == 1
     assert done.stderr.strip() == "fabrictime.log: port: Input should be less than or equal to 65535"
 

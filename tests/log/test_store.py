@@ -93,12 +93,12 @@ def test_too_little_room_refuses_and_says_so_once(tmp_path, caplog):
     store = Store(LogSettings(directory=tmp_path, create_topics=False, min_free_bytes=2**60))
     for _ in range(3):
         with pytest.raises(LogError, match="min_free_bytes") as error:
-            store.require_room(1)
+            store.require_space(1)
     assert error.value.code is Code.KAFKA_STORAGE_ERROR
     assert caplog.text.count("messages are refused") == 1
     store.settings = options(tmp_path)
-    store.check_room()
-    store.require_room(1)
+    store.check_space()
+    store.require_space(1)
     assert "room again" in caplog.text
     store.close()
 

@@ -60,15 +60,36 @@ records = st.fixed_dictionaries(
 )
 
 HONEST = {
-    "nic": "hôst-1/eth0", "run": -5, "batch": 7, "clock_ns": 1_763_700_000_000_000_000, "system_ns": 12,
+    "nic": "hôst-1/eth0",
+    "run": -5,
+    "batch": 7,
+    "clock_ns": 1_763_700_000_000_000_000,
+    "system_ns": 12,
     "samples": [
-        {"peer": "b/eth0", "path": 40_000, "spacing_ns": 20_000, "sent": [1_763_700_000_000_000_000, 20_000],
-         "forward": [3_005_000, 3_004_990], "turnaround": [9_000, 8_000], "reverse": [-2_994_000, -2_994_100],
-         "lost": 1, "no_t3": 2},
-        {"peer": "c/eth0", "path": 0, "spacing_ns": 0, "sent": [5], "forward": [-(2**62)], "turnaround": [0],
-         "reverse": [2**62], "lost": 0, "no_t3": 0},
+        {
+            "peer": "b/eth0",
+            "path": 40_000,
+            "spacing_ns": 20_000,
+            "sent": [1_763_700_000_000_000_000, 20_000],
+            "forward": [3_005_000, 3_004_990],
+            "turnaround": [9_000, 8_000],
+            "reverse": [-2_994_000, -2_994_100],
+            "lost": 1,
+            "no_t3": 2,
+        },
+        {
+            "peer": "c/eth0",
+            "path": 0,
+            "spacing_ns": 0,
+            "sent": [5],
+            "forward": [-(2**62)],
+            "turnaround": [0],
+            "reverse": [2**62],
+            "lost": 0,
+            "no_t3": 0,
+        },
     ],
-}  # fmt: skip
+}
 
 
 def body_of(record):

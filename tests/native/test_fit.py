@@ -26,9 +26,17 @@ def one(fits):
     assert len(fits.peers) == 1
     return {
         name: getattr(fits, name)[0].item()
-        for name in ("at_ns", "offset_ns", "drift_ppb", "sigma_ns", "drift_sigma_ppb", "rtt_min_ns",
-                     "samples", "accepted")
-    }  # fmt: skip
+        for name in (
+            "at_ns",
+            "offset_ns",
+            "drift_ppb",
+            "sigma_ns",
+            "drift_sigma_ppb",
+            "rtt_min_ns",
+            "samples",
+            "accepted",
+        )
+    }
 
 
 def check_sane(fits):

@@ -42,8 +42,10 @@ def margin(tmp_path_factory):
     path = tmp_path_factory.mktemp("margin") / "margin.so"
     built = subprocess.run(
         [gcc, "-std=gnu11", "-O2", "-shared", "-fPIC", "-Werror", CORE / "margin.c", "-lm", "-o", path],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert built.returncode == 0, built.stderr
     library = ctypes.CDLL(str(path))
     library.ft_widest_gap.restype = Gap
@@ -65,9 +67,13 @@ def margin(tmp_path_factory):
         _, _, of = kept = cloud(points)
         room, x, y = np.full(4 * of.n, np.nan), np.empty(CORNERS), np.empty(CORNERS)
         n = library.ft_corners(
-            ctypes.byref(of), ctypes.c_double(slope), ctypes.c_double(around), pointer(room), pointer(x),
+            ctypes.byref(of),
+            ctypes.c_double(slope),
+            ctypes.c_double(around),
+            pointer(room),
+            pointer(x),
             pointer(y),
-        )  # fmt: skip
+        )
         del kept
         return x[:n], y[:n]
 

@@ -259,15 +259,20 @@ D = 1e6
         ([(0, 1, 0), (1, 2, 0), (2, 3, 0), (3, 0, D)], {0, 1, 2, 3}),
         ([(2, 0, 0), (2, 1, 0), (3, 0, 0), (3, 1, 0), (4, 0, 0), (4, 1, D)], {4}),
         # a clock against a group that holds together: 3 to 3
-        ([(0, k, 0 if k < 4 else D) for k in range(1, 7)]
-         + [(i, j, 0) for i in range(1, 7) for j in range(i + 1, 7)], {0}),
+        (
+            [(0, k, 0 if k < 4 else D) for k in range(1, 7)]
+            + [(i, j, 0) for i in range(1, 7) for j in range(i + 1, 7)],
+            {0},
+        ),
         # two groups: 3 to 3
-        ([(i, 4 + i, 0 if i < 2 else D) for i in range(4)]
-         + [(4 * g + i, 4 * g + j, 0) for g in (0, 1) for i in range(4) for j in range(i + 1, 4)],
-         set(range(8))),
+        (
+            [(i, 4 + i, 0 if i < 2 else D) for i in range(4)]
+            + [(4 * g + i, 4 * g + j, 0) for g in (0, 1) for i in range(4) for j in range(i + 1, 4)],
+            set(range(8)),
+        ),
     ],
     ids=["two edges", "ring", "star with two centres", "clock and group", "two groups"],
-)  # fmt: skip
+)
 def test_a_tie_is_told_by_sigma(edges, uncertain):
     a, b, value = (np.array(column) for column in zip(*edges, strict=True))
     nodes = int(max(a.max(), b.max())) + 1

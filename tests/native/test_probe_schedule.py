@@ -50,7 +50,9 @@ def test_links_are_probed_evenly_and_every_path_is_probed():
     rng = np.random.default_rng(3)
     phase = rng.permutation(64) / 64
     slots = 2 * PEERS * PATHS
-    path = plan_schedule(path_start, link_start, path_link, len(fleet.rate_bps), phase, slots=slots, probes_per_slot=1, seed=1)
+    path = plan_schedule(
+        path_start, link_start, path_link, len(fleet.rate_bps), phase, slots=slots, probes_per_slot=1, seed=1
+    )
     assert path.shape == (64, slots, 1)
     drawn = rng.integers(0, PEERS * PATHS, path.shape)
 
@@ -79,7 +81,14 @@ def test_probes_of_a_slot_take_different_paths():
     fleet = Fleet.of(64, seed=4)
     path_start, link_start, path_link = paths_of(fleet, 4)
     path = plan_schedule(
-        path_start, link_start, path_link, len(fleet.rate_bps), np.zeros(64), slots=20, probes_per_slot=4, seed=1
+        path_start,
+        link_start,
+        path_link,
+        len(fleet.rate_bps),
+        np.zeros(64),
+        slots=20,
+        probes_per_slot=4,
+        seed=1,
     )
     assert all(len(set(slot)) == 4 for nic in path for slot in nic)
 
@@ -93,9 +102,14 @@ def test_probes_of_a_slot_take_different_paths():
 def test_any_fleet_has_a_schedule(fleet: list[list[list[int]]], slots: int, probes: int):
     crossed = [path for nic in fleet for path in nic]
     path = plan_schedule(
-        np.cumsum([0, *(len(nic) for nic in fleet)]), np.cumsum([0, *(len(path) for path in crossed)]),
-        [link for path in crossed for link in path], 6, np.zeros(len(fleet)), slots=slots, probes_per_slot=probes,
-    )  # fmt: skip
+        np.cumsum([0, *(len(nic) for nic in fleet)]),
+        np.cumsum([0, *(len(path) for path in crossed)]),
+        [link for path in crossed for link in path],
+        6,
+        np.zeros(len(fleet)),
+        slots=slots,
+        probes_per_slot=probes,
+    )
     assert path.shape == (len(fleet), slots, probes)
     for nic, chosen in zip(fleet, path, strict=True):
         assert ((chosen >= 0) & (chosen < len(nic))).all()
@@ -115,7 +129,14 @@ def test_any_fleet_has_a_schedule(fleet: list[list[list[int]]], slots: int, prob
     ],
 )
 def test_invalid_input_is_named(change: dict[str, Any], expected: str):
-    given = {"path_start": [0, 2], "link_start": [0, 1, 2], "path_link": [0, 1], "links": 3, "phase": [0.0],
-             "slots": 4, "probes_per_slot": 1} | change  # fmt: skip
+    given = {
+        "path_start": [0, 2],
+        "link_start": [0, 1, 2],
+        "path_link": [0, 1],
+        "links": 3,
+        "phase": [0.0],
+        "slots": 4,
+        "probes_per_slot": 1,
+    } | change
     with pytest.raises(ValueError, match=expected):
         plan_schedule(**given)

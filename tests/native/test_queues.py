@@ -19,11 +19,14 @@ class Mesh:
     def __init__(self, seed, hosts=24, uplinks=12, downlinks=12, routes=400):
         self.rng = np.random.default_rng(seed)
         self.links = hosts + uplinks + downlinks
-        self.routes = np.stack([
-            hosts + self.rng.integers(0, uplinks, routes),
-            hosts + uplinks + self.rng.integers(0, downlinks, routes),
-            self.rng.integers(0, hosts, routes),
-        ], axis=1)  # fmt: skip
+        self.routes = np.stack(
+            [
+                hosts + self.rng.integers(0, uplinks, routes),
+                hosts + uplinks + self.rng.integers(0, downlinks, routes),
+                self.rng.integers(0, hosts, routes),
+            ],
+            axis=1,
+        )
 
     def solver(self, **options):
         start = np.arange(0, self.routes.size + 1, 3)
@@ -37,9 +40,14 @@ class Mesh:
         delay = queue_ns[np.arange(slots)[:, None, None], self.routes[route]].sum(axis=2)
         delay = delay + self.rng.normal(0, noise_ns, delay.shape)
         return (
-            SLOT_NS, np.arange(slots + 1) * per_slot, route.ravel(), at, np.ones(route.size), delay.ravel(),
+            SLOT_NS,
+            np.arange(slots + 1) * per_slot,
+            route.ravel(),
+            at,
+            np.ones(route.size),
+            delay.ravel(),
             np.full(route.size, noise_ns),
-        )  # fmt: skip
+        )
 
 
 def test_standing_queues_are_found_and_others_stay_empty():
@@ -173,9 +181,14 @@ def test_a_slope_within_a_slot_is_followed_by_when_each_probe_came():
     at[4:8] *= 0.3
     level = 500_000 - 40_000 * (np.arange(slots)[:, None] + at)
     found = solver.solve(
-        1e6, np.arange(slots + 1) * each, np.zeros(slots * each, int), at.ravel(), np.ones(slots * each),
-        level.ravel(), np.full(slots * each, 10.0),
-    )  # fmt: skip
+        1e6,
+        np.arange(slots + 1) * each,
+        np.zeros(slots * each, int),
+        at.ravel(),
+        np.ones(slots * each),
+        level.ravel(),
+        np.full(slots * each, 10.0),
+    )
     true = 500_000 - 40_000 * (np.arange(slots) + 0.5)
     assert found.queue_ns[2:, 0] == pytest.approx(true[2:], abs=6_000)
 

@@ -102,10 +102,13 @@ def test_a_known_truth_comes_back(simulated):
 
 def test_spacings_and_batches_of_a_path_are_one_row(columns_of):
     groups = [
-        [("b", 1, 0, [1], [10], [0], [30]), ("b", 1, 50, [2, 3], [20, 21], [0, 0], [30, 31]),
-         ("c", 1, 0, [], [], [], [])],
+        [
+            ("b", 1, 0, [1], [10], [0], [30]),
+            ("b", 1, 50, [2, 3], [20, 21], [0, 0], [30, 31]),
+            ("c", 1, 0, [], [], [], []),
+        ],
         [("b", 2, 0, [4], [50], [0], [60]), ("b", 1, 0, [5], [12], [0], [36])],
-    ]  # fmt: skip
+    ]
     batches = [
         columns_of(groups[0], lost=[1, 2, 4], no_t3=[1, 1, 1]),
         columns_of(groups[1], lost=[8, 16], no_t3=[0, 5]),
@@ -174,8 +177,18 @@ def test_many_rows_and_paths(columns_of):
 
 def test_buckets_are_four_an_octave():
     assert [bucket_of(ns) for ns in (-5, 0, 0.99, 1, 1.24, 1.25, 1.5, 1.75, 2, 4, 5_000)] == [
-        0, 0, 0, 0, 0, 1, 2, 3, 4, 8, 48
-    ]  # fmt: skip
+        0,
+        0,
+        0,
+        0,
+        0,
+        1,
+        2,
+        3,
+        4,
+        8,
+        48,
+    ]
     assert bucket_of(math.inf) == bucket_of(1e300) == 255
     assert bucket_of(math.nan) == 0
     assert bucket_edges_ns(0)[0] == 0

@@ -49,11 +49,27 @@ def test_no_sanitizer_has_anything_to_say(fuzzer, room, sources, tmp_path):
             pytest.skip(f"the compiler has no {library}")
     program = tmp_path / "fuzz"
     built = subprocess.run(
-        [gcc, "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
-         "-fno-sanitize-recover=all", f"-I{NATIVE / room}", Path(__file__).with_name(fuzzer),
-         *(NATIVE / room / name for name in sources), "-lm", "-o", program],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            gcc,
+            "-std=gnu11",
+            "-O1",
+            "-g",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fsanitize=address,undefined",
+            "-fno-sanitize-recover=all",
+            f"-I{NATIVE / room}",
+            Path(__file__).with_name(fuzzer),
+            *(NATIVE / room / name for name in sources),
+            "-lm",
+            "-o",
+            program,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert built.returncode == 0, built.stderr
     ran = subprocess.run([program], capture_output=True, text=True, check=False, timeout=100)
     assert ran.returncode == 0, ran.stderr[-6000:]

@@ -77,7 +77,7 @@ def test_it_survives_two_silent_blackholes_and_ends_well(guest):
     assert seen["exit"] == 0
 
 
-def test_what_cannot_be_done_is_said_in_one_line(guest):
+def test_impossible_commands_fail_with_one_line(guest):
     seen = found(guest, "perftest_is_seen_moved_and_saved")
     assert seen["pace"] == "FAILED RATE_LIMIT: Operation not supported (errno 95)"
     assert seen["low_port"] == f"FAILED {TOO_LOW}"
@@ -124,7 +124,7 @@ def test_the_guest_left_nothing_here(guest):
     assert not [name for name in os.listdir("/sys/class/net") if name in ("a0", "a1", "b0")]
 
 
-def test_rdma_probes_take_the_paths_that_their_source_ports_say(guest):
+def test_rdma_probes_take_the_paths_of_their_source_ports(guest):
     seen = found(guest, "probers_see_every_path")
     assert len(seen["spine_of"]) == 6, "a path a queue pair"
     taken = set(seen["spine_of"].values())
@@ -164,7 +164,7 @@ def test_rdma_samples_are_probe_batches_as_all_others(guest):
     assert 0 < last["stamp_error_ns"] < 1500e6
 
 
-def test_stamps_that_soft_roce_refuses_are_user_spaces_and_said_so(guest):
+def test_refused_hardware_timestamps_fall_back_to_user_space(guest):
     ready = found(guest, "probers_see_every_path")["ready"]["a0"]
     assert ready["hardware"] is False
     assert ready["refused"] == ["completion stamps: Operation not supported (errno 95)"]

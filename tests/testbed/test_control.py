@@ -29,8 +29,11 @@ def start(directory: Path, *more: str) -> subprocess.Popen[str]:
     shape = ("--hosts", "4", "--leaves", "2", "--spines", "2", "--rate", "50mbit", "--for", "100s")
     return subprocess.Popen(
         [sys.executable, "-c", UP, "up", *shape, "--dir", str(directory), *more],
-        env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=ENV,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -177,9 +177,14 @@ def test_a_port_holds_its_rate(inside, rate_mbit, mtu):
     def body():
         rate = rate_mbit * 1_000_000
         settings = FabricSettings(
-            hosts=2, leaves=2, spines=1, host_rate_bps=0, fabric_rate_bps=rate, buffer_bytes=60_000,
+            hosts=2,
+            leaves=2,
+            spines=1,
+            host_rate_bps=0,
+            fabric_rate_bps=rate,
+            buffer_bytes=60_000,
             mtu_bytes=mtu,
-        )  # fmt: skip
+        )
         tries = []
         with Testbed(settings) as testbed:
             for _ in range(6):

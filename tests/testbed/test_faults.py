@@ -52,9 +52,17 @@ def settled(fabric: Fabric, wanted: dict[str, object]) -> dict[str, object]:
 
 
 EVERY = [
-    "down leaf1>spine2", "down spine2>leaf1", "down h1", "down leaf1>h1", "down spine1", "down leaf1",
-    "blackhole leaf1>spine2", "blackhole spine2", "blackhole h1/eth1", "grey 20% leaf1<>spine1 seed 3",
-]  # fmt: skip
+    "down leaf1>spine2",
+    "down spine2>leaf1",
+    "down h1",
+    "down leaf1>h1",
+    "down spine1",
+    "down leaf1",
+    "blackhole leaf1>spine2",
+    "blackhole spine2",
+    "blackhole h1/eth1",
+    "grey 20% leaf1<>spine1 seed 3",
+]
 
 
 @pytest.mark.parametrize("line", EVERY)
@@ -262,9 +270,21 @@ def test_a_line_is_read_and_written_the_same(line, spec):
 
 @pytest.mark.parametrize(
     "line",
-    ["", "grey leaf1>spine1", "grey 0% a", "grey 100% a", "grey 20 a", "lag 5ms a", "down", "down a b",
-     "down a for 5", "down a for 0s", "grey 5% a seed x", "grey nan% a"],
-)  # fmt: skip
+    [
+        "",
+        "grey leaf1>spine1",
+        "grey 0% a",
+        "grey 100% a",
+        "grey 20 a",
+        "lag 5ms a",
+        "down",
+        "down a b",
+        "down a for 5",
+        "down a for 0s",
+        "grey 5% a seed x",
+        "grey nan% a",
+    ],
+)
 def test_a_line_that_is_no_fault_is_refused(line):
     with pytest.raises(ValueError, match="expected"):
         parse_fault(line)

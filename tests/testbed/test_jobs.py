@@ -129,9 +129,15 @@ def test_a_blackholed_connection_is_moved_at_once_and_the_iteration_ends(inside)
     def body():
         with Testbed(SMALL) as testbed:
             spec = JobSpec(
-                "alltoall", ("h1", "h3"), connections=1, size_bytes=200_000, duration_s=60, dport=7100,
-                check=True, slot_s=0.005,
-            )  # fmt: skip
+                "alltoall",
+                ("h1", "h3"),
+                connections=1,
+                size_bytes=200_000,
+                duration_s=60,
+                dport=7100,
+                check=True,
+                slot_s=0.005,
+            )
             ways = port_by_spine(testbed, "h1", "h3", 7100)
             here, there = ways
             # h1's data goes over one spine, its acknowledgements of h3's over the other.
@@ -174,10 +180,16 @@ def test_a_move_onto_a_dead_path_fails_and_the_connection_goes_on(inside):
             beside = testbed.jobs.start(spec)
             job = testbed.jobs.start(
                 JobSpec(
-                    "incast", ("h3", "h1"), connections=1, size_bytes=50_000, duration_s=60, dport=7100,
-                    sports=(ways[here],), check=True,
+                    "incast",
+                    ("h3", "h1"),
+                    connections=1,
+                    size_bytes=50_000,
+                    duration_s=60,
+                    dport=7100,
+                    sports=(ways[here],),
+                    check=True,
                 )
-            )  # fmt: skip
+            )
             job.wait_iterations(2, WAIT_S)
             testbed.faults.add(f"blackhole {there}")
             job.move(0, ways[there])

@@ -24,8 +24,12 @@ def python(code: str, *arguments: str, **options: object) -> subprocess.Complete
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=60, check=False, **options,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
 
 
 def test_the_machines_network_and_run_stay_within_reach(inside):
@@ -153,9 +157,12 @@ def test_nothing_is_left_behind(denied, end):
         pytest.skip(denied)
     interfaces = set(socket.if_nameindex())
     owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER], env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", OWNER],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert owner.stdin is not None
     assert owner.stdout is not None
     line = owner.stdout.readline().split()

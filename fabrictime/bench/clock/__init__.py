@@ -120,21 +120,21 @@ def by_hand(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rivals", action="store_true", help="minimum filter and Huygens too")
     parser.add_argument("--each", action="store_true", help="a line a window")
-    told = parser.parse_args(arguments)
-    for name in told.scenario:
+    given = parser.parse_args(arguments)
+    for name in given.scenario:
         if name not in SCENARIOS and name != "all":
             parser.error(f"scenario {name!r}: none of that name, expected all or {', '.join(SCENARIOS)}")
-    if not told.scenario:
+    if not given.scenario:
         for scenario in SCENARIOS.values():
             print(f"{scenario.number:3d} {scenario.name:28s} {scenario.story}")
         return 0
-    for name in SCENARIOS if "all" in told.scenario else told.scenario:
-        scenario = SCENARIOS[name] if told.nics is None else replace(SCENARIOS[name], nics=told.nics)
+    for name in SCENARIOS if "all" in given.scenario else given.scenario:
+        scenario = SCENARIOS[name] if given.nics is None else replace(SCENARIOS[name], nics=given.nics)
         ours = Fabrictime()
-        rivals = _rivals() if told.rivals else []
-        for by, found in score(scenario, [ours, *rivals], told.windows, told.seed).items():
+        rivals = _rivals() if given.rivals else []
+        for by, found in score(scenario, [ours, *rivals], given.windows, given.seed).items():
             print(f"{scenario.number:3d} {name} {by}: {found.line()}", flush=True)
-            if told.each:
+            if given.each:
                 _print_windows(found)
         print(f"      ours: fit {ours.fit_s:.2f} s, solve {ours.solve_s:.2f} s")
     return 0
@@ -147,9 +147,11 @@ def _print_windows(found: Score) -> None:
             f"{(state == code).sum()} {name}" for name, code in STATES.items() if code in state
         )
         if len(errors):
-            middle, high, most = np.percentile(errors, [50, 99, 100], method="inverted_cdf")
+            middle, high, maximum = np.percentile(errors, [50, 99, 100], method="inverted_cdf")
             bound = float(np.nanmedian(found.bound_ns[w]))
-            print(f"  {w:3d} p50 {middle:.1f} p99 {high:.1f} max {most:.1f} ns, bound {bound:.1f}, {counts}")
+            print(
+                f"  {w:3d} p50 {middle:.1f} p99 {high:.1f} max {maximum:.1f} ns, bound {bound:.1f}, {counts}"
+            )
 
 
 if __name__ == "__main__":

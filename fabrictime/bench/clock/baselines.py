@@ -75,7 +75,7 @@ class MinimumFilter:
         """Return the lines."""
         rates = self._rates()
         pairs = [
-            _least_trip(pair, prober, rates)
+            _min_round_trip(pair, prober, rates)
             for prober, columns in _by_prober(given)
             for pair in pairs_of(columns, given)
         ]
@@ -253,17 +253,23 @@ def pairs_of(columns: ProbeColumns, given: WindowInput) -> Iterator[PairSamples]
             by_peer.setdefault(peer, []).append(group)
     for peer, groups in by_peer.items():
         rows = np.concatenate([np.arange(columns.start[g], columns.start[g + 1]) for g in groups])
-        coded = np.concatenate([
-            np.full(columns.start[g + 1] - columns.start[g], columns.spacing_ns[g] > 0) for g in groups
-        ])  # fmt: skip
+        coded = np.concatenate(
+            [np.full(columns.start[g + 1] - columns.start[g], columns.spacing_ns[g] > 0) for g in groups]
+        )
         sent, forward, reverse = columns.sent[rows], columns.forward[rows], columns.reverse[rows]
         at = int(sent.min()) + (int(sent.max()) - int(sent.min())) // 2
         base = (int(forward[0]) - int(reverse[0])) // 2
         back = sent + forward + columns.turnaround[rows] + reverse
         yield PairSamples(
-            given.truth.index[peer], at, base, (sent - at) * 1e-9, (back - at) * 1e-9,
-            (forward - base).astype(np.float64), (reverse + base).astype(np.float64), coded,
-        )  # fmt: skip
+            given.truth.index[peer],
+            at,
+            base,
+            (sent - at) * 1e-9,
+            (back - at) * 1e-9,
+            (forward - base).astype(np.float64),
+            (reverse + base).astype(np.float64),
+            coded,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,20 +283,22 @@ class _Rough:
 
 
 def _rough_line(pair: PairSamples) -> _Rough:
-    """Return a line through the least round trips of eight slots of the window."""
+    """Return a line through the smallest round trips of eight slots of the window."""
     trip = pair.forward + pair.reverse
     slot = np.minimum(
         ((pair.sent_s / max(1e-9, np.abs(pair.sent_s).max()) + 1) * (SLOTS / 2)).astype(int), SLOTS - 1
     )
-    least = [int(rows[np.argmin(trip[rows])]) for k in range(SLOTS) if len(rows := np.flatnonzero(slot == k))]
-    x, y = (pair.sent_s[least] + pair.back_s[least]) / 2, (pair.forward[least] - pair.reverse[least]) / 2
-    if len(least) < 2:
+    members = [np.flatnonzero(slot == number) for number in range(SLOTS)]
+    minimum = [int(rows[np.argmin(trip[rows])]) for rows in members if len(rows)]
+    x = (pair.sent_s[minimum] + pair.back_s[minimum]) / 2
+    y = (pair.forward[minimum] - pair.reverse[minimum]) / 2
+    if len(minimum) < 2:
         return _Rough(float(y[0]), 0.0)
     drift, offset = np.polyfit(x, y, 1)
     return _Rough(float(offset), float(drift))
 
 
-def _least_trip(pair: PairSamples, prober: int, rates: dict[int, float] | None) -> PairLine:
+def _min_round_trip(pair: PairSamples, prober: int, rates: dict[int, float] | None) -> PairLine:
     """Return the offset of the sample with the least round trip; the rates of the clocks carry it to the
     window's middle, in the first windows the rough line's does."""
     best = int(np.argmin(pair.forward + pair.reverse))

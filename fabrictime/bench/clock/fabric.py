@@ -41,7 +41,7 @@ SHARE: Final = 0.3
 START_S: Final = 90.0
 WARM_S: Final = 15.0
 """The first windows, in which floors and wander are learned, and those in which traffic starts."""
-SPELL_S: Final = 40.0
+INTERVAL_S: Final = 40.0
 QUICK_S: Final = 15.0
 SETTINGS: Final = f"""
 [up]
@@ -68,7 +68,7 @@ KEYS: Final = ("fabric_p99_ns_idle", "fabric_p99_ns_loaded", "fabric_p99_loaded_
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; some two and a half minutes, or one and a half where `quick`."""
-    spell_s = QUICK_S if quick else SPELL_S
+    interval_s = QUICK_S if quick else INTERVAL_S
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
         try:
             with running_fabric(Path(folder), progress) as (control, bootstrap):
@@ -76,16 +76,18 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
                 _wait_synced(bootstrap, len(clocks))
                 spells = {}
                 for name in ("idle", "loaded"):
-                    progress(f"fabric: {name}, {WARM_S + spell_s:g} s")
-                    with _load(control, WARM_S + spell_s) if name == "loaded" else contextlib.nullcontext():
+                    progress(f"fabric: {name}, {WARM_S + interval_s:g} s")
+                    with (
+                        _load(control, WARM_S + interval_s) if name == "loaded" else contextlib.nullcontext()
+                    ):
                         time.sleep(WARM_S)
                         begin_ns = time.time_ns()
-                        time.sleep(spell_s)
+                        time.sleep(interval_s)
                         spells[name] = (begin_ns, time.time_ns())
                 records = _offsets(bootstrap)
         except CannotRun as reason:
             return {key: Missing(str(reason)) for key in KEYS}
-    found = {name: errors_of(records, clocks, *spell) for name, spell in spells.items()}
+    found = {name: errors_of(records, clocks, *interval) for name, interval in spells.items()}
     for name, errors in found.items():
         if not len(errors["pairs"]):
             return {key: Missing(f"{name}: no two clocks were SYNCED at once") for key in KEYS}
@@ -94,7 +96,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     for name, errors in found.items():
         note = (
             f"p50 {np.percentile(errors['pairs'], 50):.0f}, most {errors['pairs'].max():.0f} ns; bounds"
-            f" {np.median(errors['bounds']):.0f} ns in the median, held {errors['held'].mean():.4f};"
+            f" {np.median(errors['bounds']):.0f} ns in the median, held {errors['covered'].mean():.4f};"
             f" {errors['synced'].mean():.4f} of clocks SYNCED"
         )
         figures[f"fabric_p99_ns_{name}"] = Figure(p99[name], note=note)
@@ -114,8 +116,21 @@ def running_fabric(
     progress("fabric: starting")
     config, data = folder / "fabrictime.toml", folder / "data"
     config.write_text(settings, encoding="utf-8")
-    command = [sys.executable, "-m", "fabrictime", "up", "--fleet", "fabric", "--for", "15m",
-               "--config", str(config), "--dir", str(data), "--json"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "fabrictime",
+        "up",
+        "--fleet",
+        "fabric",
+        "--for",
+        "15m",
+        "--config",
+        str(config),
+        "--dir",
+        str(data),
+        "--json",
+    ]
     with (folder / "up.log").open("wb") as out:
         child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
     try:
@@ -172,10 +187,10 @@ def errors_of(
     records: list[codec.Record], clocks: Mapping[str, TestClock], begin_ns: int, end_ns: int
 ) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
     """Return figures of the windows in an interval: `pairs`, |error| between any two SYNCED clocks of a
-    domain; `held`, whether each clock's bound held against the domain's median; `bounds`; and `synced`,
+    domain; `covered`, whether each clock's bound held against the domain's median; `bounds`; and `synced`,
     whether each given clock was SYNCED."""
     pairs: list[float] = []
-    held: list[float] = []
+    covered: list[float] = []
     bounds: list[float] = []
     synced: list[float] = []
     windows: dict[int, list[codec.Record]] = {}
@@ -194,11 +209,15 @@ def errors_of(
             a, b = np.triu_indices(len(found), 1)
             pairs.extend(np.abs(error[a] - error[b]).tolist())
             bound = np.array([c["bound_ns"] for c in found])
-            held.extend((np.abs(error - np.median(error)) <= bound).tolist() if len(found) else [])
+            covered.extend((np.abs(error - np.median(error)) <= bound).tolist() if len(found) else [])
             bounds.extend(bound.tolist())
         synced.extend(float(name in states and states[name][0]["state"] == "SYNCED") for name in clocks)
-    return {"pairs": np.array(pairs), "held": np.array(held), "bounds": np.array(bounds),
-            "synced": np.array(synced)}  # fmt: skip
+    return {
+        "pairs": np.array(pairs),
+        "covered": np.array(covered),
+        "bounds": np.array(bounds),
+        "synced": np.array(synced),
+    }
 
 
 @contextlib.contextmanager

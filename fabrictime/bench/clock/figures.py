@@ -63,17 +63,19 @@ def bounds(scores: Mapping[str, Score]) -> dict[str, Value]:
     """Return the figures of bounds over all scenarios."""
     clocks = {name: found.covered() for name, found in scores.items()}
     pairs = [found.pairs_covered() for found in scores.values()]
-    shares = {name: held / stated for name, (held, stated) in clocks.items() if stated}
+    shares = {name: covered / stated for name, (covered, stated) in clocks.items() if stated}
     worst = min(shares, key=lambda name: shares[name])
     stated = sum(each for _, each in clocks.values())
     ratios = {name: scores[name].bound_over_p99() for name in HEADLINE}
     figures: dict[str, Value] = {
         "bound_coverage": Figure(
-            sum(held for held, _ in clocks.values()) / stated,
+            sum(covered for covered, _ in clocks.values()) / stated,
             note=f"{stated} bounds of {len(scores)} scenarios, the worst {worst} {shares[worst]:.5f}",
         ),
         "bound_coverage_pairs": Figure(
-            sum(held for held, _ in pairs) / sum(each for _, each in pairs), "1", "sums of two clocks' bounds"
+            sum(covered for covered, _ in pairs) / sum(each for _, each in pairs),
+            "1",
+            "sums of two clocks' bounds",
         ),
         "bound_over_p99_error": max(ratios.values()),
     }
@@ -108,14 +110,14 @@ def _holdover(found: Score) -> dict[str, Value]:
     scenario = found.scenario
     dark = next(event for event in scenario.events if isinstance(event, Dark))
     nics = scenario.members(dark.nics)
-    told = slice(int(dark.at_s // scenario.window_s), -1)
-    held = found.state[told, nics] == STATES[HOLDOVER]
-    if not held.all():
-        lost = Missing(f"{int((~held).sum())} of {held.size} states in the dark are not HOLDOVER")
+    published = slice(int(dark.at_s // scenario.window_s), -1)
+    covered = found.state[published, nics] == STATES[HOLDOVER]
+    if not covered.all():
+        lost = Missing(f"{int((~covered).sum())} of {covered.size} states in the dark are not HOLDOVER")
         return {"holdover_60s_error_ns": lost, "holdover_60s_error_over_bound": lost}
     seconds = scenario.windows * scenario.window_s - dark.at_s
     last = np.abs(found.against_fleet_ns(nics, live=True)[-1, -1])
-    over = np.abs(found.against_fleet_ns(nics)[told, MIDDLE]) / found.bound_ns[told, nics]
+    over = np.abs(found.against_fleet_ns(nics)[published, MIDDLE]) / found.bound_ns[published, nics]
     return {
         "holdover_60s_error_ns": Figure(
             float(last.max()), note=f"worst of {len(nics)} NICs, {seconds:.0f} s dark"

@@ -84,9 +84,21 @@ def _content() -> Content:
     slewed = SlewedModel(RawClockModel(now_ns, system_ns, 1_234.5, 80.0, 25.0, 1.0), -40.0, end_ns)
     row = ClockRow(SYNCED, system_ns, 123.5, -1_234.5, 80.0, 25.0, 1.0)
     return Content(
-        SYNCED, slewed, end_ns, end_ns, end_ns, now_ns, 0, 1, "h1/ptp0", "ptp0", 600_000, 600_000,
-        {"ptp0": row, "system": row}, {"eth0": "ptp0"},
-    )  # fmt: skip
+        SYNCED,
+        slewed,
+        end_ns,
+        end_ns,
+        end_ns,
+        now_ns,
+        0,
+        1,
+        "h1/ptp0",
+        "ptp0",
+        600_000,
+        600_000,
+        {"ptp0": row, "system": row},
+        {"eth0": "ptp0"},
+    )
 
 
 def _in_c(folder: Path, page: Path, calls: int) -> dict[str, Value]:
@@ -97,8 +109,10 @@ def _in_c(folder: Path, page: Path, calls: int) -> dict[str, Value]:
     source.write_text(_PROGRAM, encoding="utf-8")
     built = subprocess.run(
         [compiler, "-O2", f"-DLOOPS={_LOOPS}", "-I", CLIENTS / "c", source, "-o", program],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if built.returncode:
         return {"now_ns_per_call_c": Missing(f"does not compile: {built.stderr.strip().splitlines()[:1]}")}
     done = subprocess.run([program, page, str(calls)], capture_output=True, text=True, check=False)

@@ -20,8 +20,8 @@ from fabrictime.bench.clock.scenarios import (
     Apart,
     BadStamps,
     Dark,
+    Falseticker,
     Incast,
-    Liar,
     Load,
     Redraw,
     Restart,
@@ -42,9 +42,9 @@ EPOCH_NS: Final = 1_764_000_000_000_000_000
 KNOT_NS: Final = 10_000_000
 FLUSH_NS: Final = 100_000_000
 FIRST_PORT: Final = 40_000
-TURN_NS: Final = (5_000.0, 15_000.0)
+TURNAROUND_NS: Final = (5_000.0, 15_000.0)
 """From t2 to t3, for both probes of a coded pair but for TURN_JITTER_NS."""
-TURN_JITTER_NS: Final = 500.0
+TURNAROUND_JITTER_NS: Final = 500.0
 SPACING_JITTER_NS: Final = 500.0
 APPEND_NS: Final = 1_000_000
 """From a flush to its append time."""
@@ -252,7 +252,7 @@ class _Fleet:
                 inside = np.zeros(n, np.bool_)
                 inside[s.members(event.nics)] = True
                 open_ &= inside[:, None] == inside[None]
-            elif isinstance(event, Liar) and lasting:
+            elif isinstance(event, Falseticker) and lasting:
                 lie[:, s.member(event.nic)] = event.rms_ns * self.lies[:, s.member(event.nic)]
             elif isinstance(event, Redraw):
                 redraws += 1
@@ -280,9 +280,17 @@ class _Fleet:
             probed[reached] = True
             probed[nic] |= bool(reached)
         return WindowInput(
-            s, EPOCH_NS // self.window_ns + index, index, float(start), self.window_ns, columns, flushes,
-            alive, probed, self.truth,
-        )  # fmt: skip
+            s,
+            EPOCH_NS // self.window_ns + index,
+            index,
+            float(start),
+            self.window_ns,
+            columns,
+            flushes,
+            alive,
+            probed,
+            self.truth,
+        )
 
     def _flushes(self, nic: int, start: int, end: int) -> list[Flush]:
         at = np.arange(start + FLUSH_NS, end + 1, FLUSH_NS) - 2 * APPEND_NS
@@ -312,11 +320,11 @@ class _Fleet:
         path = np.tile(np.arange(s.paths), len(peers))
         group = np.repeat(np.arange(groups), count)
         edges = np.concatenate([[0], np.cumsum(count)])
-        shots = len(group)
-        sent = np.empty((halves, shots))
+        probes = len(group)
+        sent = np.empty((halves, probes))
         sent[0] = self._poisson(count, group) + start
         if halves == 2:
-            sent[1] = sent[0] + s.spacing_ns + rng.random(shots) * SPACING_JITTER_NS
+            sent[1] = sent[0] + s.spacing_ns + rng.random(probes) * SPACING_JITTER_NS
         out = self._queues(self.link_load[nic, 0], self.link_load[to, 1], edges, halves)
         back = self._queues(self.link_load[to, 0], self.link_load[nic, 1], edges, halves)
         out += np.repeat(self.delay[path, nic, to], count)
@@ -328,13 +336,13 @@ class _Fleet:
                 wait = event.delay_ns * (0.5 + 0.5 * rng.random(sent.shape)) * stands
                 out += wait * (np.repeat(to, count) == into)
                 back += wait * (nic == into)
-        turn = TURN_NS[0] + (TURN_NS[1] - TURN_NS[0]) * rng.random(shots)
-        turn = turn + TURN_JITTER_NS * rng.random((halves, shots))
+        turnaround = TURNAROUND_NS[0] + (TURNAROUND_NS[1] - TURNAROUND_NS[0]) * rng.random(probes)
+        turnaround = turnaround + TURNAROUND_JITTER_NS * rng.random((halves, probes))
         if s.stamp_late_ns:
             out += s.stamp_late_ns * rng.standard_gamma(2.0, out.shape)
             back += s.stamp_late_ns * rng.standard_gamma(2.0, back.shape)
         at2 = sent + out
-        at3 = at2 + turn
+        at3 = at2 + turnaround
         at4 = at3 + back
         t1, t4 = sent + truth.ahead_ns(nic, sent), at4 + truth.ahead_ns(nic, at4)
         t2, t3 = np.empty_like(t1), np.empty_like(t1)
@@ -364,11 +372,22 @@ class _Fleet:
             lost = np.concatenate([lost, np.full(more, round(mean * halves))])
             begin = np.concatenate([begin, np.full(more, begin[-1])])
         return ProbeColumns(
-            truth.names[nic], flush.run, flush.batch, flush.clock_ns, flush.system_ns, names,
-            ports.astype(np.int32), spacing.astype(np.int32), lost.astype(np.int32),
-            np.zeros(len(names), np.int32), begin.astype(np.int64), stamps[0], stamps[1] - stamps[0],
-            stamps[2] - stamps[1], stamps[3] - stamps[2],
-        )  # fmt: skip
+            truth.names[nic],
+            flush.run,
+            flush.batch,
+            flush.clock_ns,
+            flush.system_ns,
+            names,
+            ports.astype(np.int32),
+            spacing.astype(np.int32),
+            lost.astype(np.int32),
+            np.zeros(len(names), np.int32),
+            begin.astype(np.int64),
+            stamps[0],
+            stamps[1] - stamps[0],
+            stamps[2] - stamps[1],
+            stamps[3] - stamps[2],
+        )
 
     def _poisson(self, count: Int64s, group: NDArray[np.intp]) -> Float64s:
         """Return the points of Poisson processes in a window, `count` of each group, ascending in a group.
@@ -435,10 +454,12 @@ def _lose(
     number = np.arange(there.size).reshape(there.shape)
     lone = there & ~both[:, None]
     kept = np.concatenate([number[both].reshape(-1), number[lone]])
-    count = np.concatenate([
-        np.bincount(group[both], minlength=groups) * halves,
-        np.bincount(group, lone.sum(axis=1), groups).astype(np.int64),
-    ])  # fmt: skip
+    count = np.concatenate(
+        [
+            np.bincount(group[both], minlength=groups) * halves,
+            np.bincount(group, lone.sum(axis=1), groups).astype(np.int64),
+        ]
+    )
     lost = np.bincount(group, (~there).sum(axis=1), groups).astype(np.int64)
     return kept, count, np.concatenate([lost, np.zeros(groups, np.int64)])
 

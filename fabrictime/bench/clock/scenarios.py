@@ -16,8 +16,8 @@ __all__ = [
     "BadStamps",
     "Dark",
     "Event",
+    "Falseticker",
     "Incast",
-    "Liar",
     "Load",
     "Redraw",
     "Restart",
@@ -83,7 +83,7 @@ class Redraw:
 
 
 @dataclass(frozen=True, slots=True)
-class Liar:
+class Falseticker:
     """`nic` stamps wrongly: t2 and t3 of each prober's probes are off by an amount of their own, `rms_ns`
     rms."""
 
@@ -119,9 +119,11 @@ class BadStamps:
 
 
 FLEET: Final = 64
-"""Events name their NICs as of a fleet of so many."""
+"""Events number their NICs in a fleet of this size."""
 
-Event: TypeAlias = Step | Temperature | Restart | Dark | Apart | Redraw | Liar | Load | Incast | BadStamps
+Event: TypeAlias = (
+    Step | Temperature | Restart | Dark | Apart | Redraw | Falseticker | Load | Incast | BadStamps
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +196,11 @@ class Scenario:
 
 
 HEADLINE: Final = (
-    "load40_symmetric", "load40_asymmetry10", "load80_500pps_asymmetry10", "load80_4000pps_asymmetry10"
-)  # fmt: skip
+    "load40_symmetric",
+    "load40_asymmetry10",
+    "load80_500pps_asymmetry10",
+    "load80_4000pps_asymmetry10",
+)
 """The scenarios of the issue's accuracy figures."""
 
 _EIGHT: Final = tuple(range(0, 64, 8))
@@ -203,46 +208,95 @@ _EIGHT: Final = tuple(range(0, 64, 8))
 _ALL: Final = (
     Scenario(1, "load40_symmetric", "the fleet of the figures, no asymmetry"),
     Scenario(2, "load40_asymmetry10", "every path 10 ns rms asymmetric", asymmetry_ns=10),
-    Scenario(
-        3, "load80_500pps_asymmetry10", "hardly a clean probe in a window", load=0.8, asymmetry_ns=10
-    ),
+    Scenario(3, "load80_500pps_asymmetry10", "hardly a clean probe in a window", load=0.8, asymmetry_ns=10),
     Scenario(
         4, "load80_4000pps_asymmetry10", "eight times the probes", load=0.8, asymmetry_ns=10, rate_pps=4000
     ),
     Scenario(5, "idle", "nothing but probes", load=0.0),
-    Scenario(6, "uneven_loads", "NICs from idle to saturated, each direction its own", load=0.5,
-             load_spread=0.45, asymmetry_ns=10),
+    Scenario(
+        6,
+        "uneven_loads",
+        "NICs from idle to saturated, each direction its own",
+        load=0.5,
+        load_spread=0.45,
+        asymmetry_ns=10,
+    ),
     Scenario(7, "load_rises", "quiet, then a load of 80%", load=0.2, events=(Load(24, 0.8),)),
-    Scenario(8, "kernel_stamps", "stamps of a kernel: late by 1 us in the mean, with a tail",
-             stamp_late_ns=1_000, stamp_noise_ns=30),
+    Scenario(
+        8,
+        "kernel_stamps",
+        "stamps of a kernel: late by 1 us in the mean, with a tail",
+        stamp_late_ns=1_000,
+        stamp_noise_ns=30,
+    ),
     Scenario(9, "coarse_stamps", "a clock that counts in 64 ns", stamp_step_ns=64),
     Scenario(10, "wander10", "oscillators ten times worse", wander_ppb_per_sqrt_s=10),
-    Scenario(11, "temperature_step", "a row of racks warms up: 300 ppb within half a minute",
-             events=(Temperature(24, _EIGHT, 300, 10),)),
+    Scenario(
+        11,
+        "temperature_step",
+        "a row of racks warms up: 300 ppb within half a minute",
+        events=(Temperature(24, _EIGHT, 300, 10),),
+    ),
     Scenario(12, "clock_step", "one clock steps by 1 ms in mid-window", events=(Step(29.3, 5, 1e6),)),
     Scenario(13, "small_step", "one clock steps by 2 us at a window's start", events=(Step(30.0, 5, 2e3),)),
     Scenario(14, "restart", "a NIC comes back with another clock", events=(Restart(31.0, 7, 3.2e8, -3_500),)),
     Scenario(15, "loss", "three of ten probes lost", loss=0.3),
-    Scenario(16, "liar", "one NIC stamps wrongly by 5 us rms, another sum for everyone who asks",
-             events=(Liar(20.0, 1e9, 9, 5_000),)),
-    Scenario(17, "asymmetric_paths", "a dozen paths are asymmetric by 500 ns", asymmetric_pairs=12,
-             asymmetric_ns=500, asymmetry_ns=10),
-    Scenario(18, "churn", "NICs leave and come back, peers are drawn anew",
-             events=(Dark(14, 30, (3, 11, 20), gone=True), Redraw(20), Dark(26, 44, (1, 2), gone=True),
-                     Redraw(40))),
-    Scenario(19, "partition", "a quarter of the fleet is cut off for 20 s",
-             events=(Apart(20, 40, tuple(range(16))),)),
+    Scenario(
+        16,
+        "liar",
+        "one NIC stamps wrongly by 5 us rms, another sum for everyone who asks",
+        events=(Falseticker(20.0, 1e9, 9, 5_000),),
+    ),
+    Scenario(
+        17,
+        "asymmetric_paths",
+        "a dozen paths are asymmetric by 500 ns",
+        asymmetric_pairs=12,
+        asymmetric_ns=500,
+        asymmetry_ns=10,
+    ),
+    Scenario(
+        18,
+        "churn",
+        "NICs leave and come back, peers are drawn anew",
+        events=(
+            Dark(14, 30, (3, 11, 20), gone=True),
+            Redraw(20),
+            Dark(26, 44, (1, 2), gone=True),
+            Redraw(40),
+        ),
+    ),
+    Scenario(
+        19,
+        "partition",
+        "a quarter of the fleet is cut off for 20 s",
+        events=(Apart(20, 40, tuple(range(16))),),
+    ),
     Scenario(20, "few_samples", "ten samples a pair and window", rate_pps=5),
-    Scenario(21, "one_direction", "every pair probed from one end only, three peers each", peers=3,
-             one_direction=True),
+    Scenario(
+        21,
+        "one_direction",
+        "every pair probed from one end only, three peers each",
+        peers=3,
+        one_direction=True,
+    ),
     Scenario(22, "four_paths", "each pair over four paths of other lengths", paths=4, asymmetry_ns=10),
     Scenario(23, "single_probes", "no coded pairs", spacing_ns=0),
     Scenario(24, "bad_stamps", "one sample in fifty is nonsense", events=(BadStamps(0.02),)),
     Scenario(25, "fast_drift", "clocks up to 100 ppm off", drift_ppb=100_000),
-    Scenario(26, "holdover", "eight NICs lose all their pairs for a minute", windows=60,
-             events=(Dark(60, 1e9, _EIGHT),)),
-    Scenario(27, "incast", "what comes into one NIC waits 0.1 to 0.2 ms for 20 s",
-             events=(Incast(20.5, 40.5, 9, 200_000),)),
-)  # fmt: skip
+    Scenario(
+        26,
+        "holdover",
+        "eight NICs lose all their pairs for a minute",
+        windows=60,
+        events=(Dark(60, 1e9, _EIGHT),),
+    ),
+    Scenario(
+        27,
+        "incast",
+        "what comes into one NIC waits 0.1 to 0.2 ms for 20 s",
+        events=(Incast(20.5, 40.5, 9, 200_000),),
+    ),
+)
 
 SCENARIOS: Final = {scenario.name: scenario for scenario in _ALL}

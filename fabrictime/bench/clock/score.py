@@ -179,21 +179,21 @@ class Score:
         window."""
         errors = self.clock_errors_ns()
         stated = (self.state >= STATES[HOLDOVER]) & ~np.isnan(errors)
-        held = np.abs(errors[stated]) <= self.bound_ns[stated]
-        return int(held.sum()), int(stated.sum())
+        covered = np.abs(errors[stated]) <= self.bound_ns[stated]
+        return int(covered.sum()), int(stated.sum())
 
     def pairs_covered(self) -> tuple[int, int]:
         """Return the same for pairs of clocks: the difference against the sum of the two bounds."""
-        held = every = 0
+        covered = every = 0
         for w in range(len(self.state)):
             members = np.flatnonzero(self.state[w] >= STATES[HOLDOVER])
             a, b = (members[side] for side in np.triu_indices(len(members), 1))
             same = self.domain[w, a] == self.domain[w, b]
             a, b = a[same], b[same]
             off = np.abs(self.error_ns[w, MIDDLE, a] - self.error_ns[w, MIDDLE, b])
-            held += int((off <= self.bound_ns[w, a] + self.bound_ns[w, b]).sum())
+            covered += int((off <= self.bound_ns[w, a] + self.bound_ns[w, b]).sum())
             every += len(a)
-        return held, every
+        return covered, every
 
     def bound_over_p99(self) -> float:
         """Return the median over pairs and windows after the third of (sum of both bounds), over `p99_ns`."""
@@ -248,8 +248,8 @@ class Score:
             return f"nothing after window {WARM_UP}"
         synced = self.errors_among(self.state == STATES[SYNCED], slice(WARM_UP, None))
         live = self.p99_ns(live=True)
-        held, stated = self.covered()
-        bound = f", bound/p99 {self.bound_over_p99():.2f}, held {held}/{stated}" if stated else ""
+        covered, stated = self.covered()
+        bound = f", bound/p99 {self.bound_over_p99():.2f}, held {covered}/{stated}" if stated else ""
         return (
             f"p50 {_percentile(errors, 50):.2f} p99 {_percentile(errors, 99):.2f} max {errors.max():.2f} ns "
             f"(SYNCED alone p99 {_percentile(synced, 99):.2f}, live p99 {live:.2f}){bound}, "

@@ -51,8 +51,8 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         figures["solve_memory_mb"] = Figure(ours["memory_mb"], note=f"{size}, peak growth of the process")
         figures["solve_rms_error_over_sigma"] = Figure(ours["rms_over_sigma"], "1", "1 where sigma is honest")
     progress("mesh solve: scipy")
-    for key, what, size_nics in (("scipy_cg_s", "cg", nics), ("scipy_spsolve_s", "spsolve", factor_nics)):
-        theirs = _child(what, size_nics)
+    for key, kind, size_nics in (("scipy_cg_s", "cg", nics), ("scipy_spsolve_s", "spsolve", factor_nics)):
+        theirs = _child(kind, size_nics)
         if isinstance(theirs, Missing):
             figures[key] = theirs
             continue
@@ -65,18 +65,21 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     return figures
 
 
-def _child(what: str, nics: int) -> Any:
+def _child(kind: str, nics: int) -> Any:
     """Return the result of a child process, or the reason of its failure."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "fabrictime.bench.clock.solve", what, str(nics)],
-            capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "fabrictime.bench.clock.solve", kind, str(nics)],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
-        return Missing(f"{what} on {nics} NICs took longer than {LIMIT_S:.0f} s")
+        return Missing(f"{kind} on {nics} NICs took longer than {LIMIT_S:.0f} s")
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or ["without a word"]
-        raise RuntimeError(f"bench clock: {what} on {nics} NICs ended with {done.returncode}: {last[0]}")
+        raise RuntimeError(f"bench clock: {kind} on {nics} NICs ended with {done.returncode}: {last[0]}")
     found = json.loads(done.stdout)
     return Missing(found["missing"]) if "missing" in found else found
 
@@ -126,8 +129,8 @@ def ours(nics: int) -> dict[str, float]:
     return {"seconds": seconds, "memory_mb": memory_mb, "rms_over_sigma": float(np.sqrt(np.mean(off**2)))}
 
 
-def scipys(what: str, nics: int) -> dict[str, Any]:
-    """Return the time of scipy's solver `what`: cg or spsolve."""
+def scipys(kind: str, nics: int) -> dict[str, Any]:
+    """Return the time of scipy's solver `kind`: cg or spsolve."""
     try:
         from scipy import sparse
         from scipy.sparse.linalg import LinearOperator, cg, spsolve
@@ -152,7 +155,7 @@ def scipys(what: str, nics: int) -> dict[str, Any]:
     def off(x: NDArray[np.float64]) -> float:
         return float(np.sqrt(np.mean(((x - solution.x) / solution.sigma) ** 2)))
 
-    if what == "spsolve":
+    if kind == "spsolve":
         seconds = _seconds(lambda: spsolve(matrix, wanted))
         return {
             "seconds": seconds,
@@ -197,8 +200,8 @@ def _status_mb(key: str) -> float:
 
 def main() -> int:
     """Carry out the parent's order; print one JSON object."""
-    what, nics = sys.argv[1], int(sys.argv[2])
-    print(json.dumps(ours(nics) if what == "ours" else scipys(what, nics)))
+    kind, nics = sys.argv[1], int(sys.argv[2])
+    print(json.dumps(ours(nics) if kind == "ours" else scipys(kind, nics)))
     return 0
 
 

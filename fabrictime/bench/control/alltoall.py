@@ -46,8 +46,11 @@ CHOSEN_PORT: Final = 42_000
 CANDIDATES: Final = 300
 READY_S: Final = 60.0
 KEYS: Final = (
-    "two_alltoall_throughput_vs_ecmp", "two_alltoall_vs_optimum", "oscillations_10min", "pause_stops_within_ms",
-)  # fmt: skip
+    "two_alltoall_throughput_vs_ecmp",
+    "two_alltoall_vs_optimum",
+    "oscillations_10min",
+    "pause_stops_within_ms",
+)
 
 
 def _job(
@@ -55,9 +58,17 @@ def _job(
 ) -> JobRun:
     """Start an all-to-all among some hosts."""
     return JobRun(
-        control, kind="alltoall", hosts=hosts, connections=CONNECTIONS, size_bytes=SIZE_BYTES,
-        duration_s=duration_s, seed=seed, job=name, slot_s=0, **ports,
-    )  # fmt: skip
+        control,
+        kind="alltoall",
+        hosts=hosts,
+        connections=CONNECTIONS,
+        size_bytes=SIZE_BYTES,
+        duration_s=duration_s,
+        seed=seed,
+        job=name,
+        slot_s=0,
+        **ports,
+    )
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
@@ -100,15 +111,15 @@ def _seeds(
         pause.resume(LiveRecords(bootstrap))
         before = sum(job.goodput_bps((began_s, began_s + BEFORE_S)) for job in jobs)
         after = sum(job.goodput_bps((acted_s, acted_s + AFTER_S)) for job in jobs)
-        most = sum(job.started["best_goodput_bps"] for job in jobs)
+        maximum = sum(job.started["best_goodput_bps"] for job in jobs)
         moves = len(watch.decisions) - decided
         gains.append(after / before if before else 0.0)
-        ecmp.append(before / most)
-        best.append(after / most)
+        ecmp.append(before / maximum)
+        best.append(after / maximum)
         moved.append(moves / flows)
         progress(
             f"alltoall: seed {seed}: ECMP {before / 1e6:.1f} Mbit/s, steered {after / 1e6:.1f}, "
-            f"{gains[-1]:.3f} times, best {most / 1e6:.1f}; {moves} decisions on {flows} flows"
+            f"{gains[-1]:.3f} times, best {maximum / 1e6:.1f}; {moves} decisions on {flows} flows"
         )
         for job in jobs:
             job.leave()
@@ -144,11 +155,16 @@ def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[s
 
         @cache
         def spine_of(source: str, peer: str, port: int, peer_port: int = peer_port) -> int | None:
-            way = control.ask(
-                "path", source=source, destination=peer, sport=port, dport=peer_port, protocol="tcp",
+            route = control.ask(
+                "path",
+                source=source,
+                destination=peer,
+                sport=port,
+                dport=peer_port,
+                protocol="tcp",
                 likely=True,
-            )  # fmt: skip
-            found = (link.split(">")[1].split(":")[0] for link in way)
+            )
+            found = (link.split(">")[1].split(":")[0] for link in route)
             return next((spines.index(node) for node in found if node in spines), None)
 
         plan = make_job_plan("alltoall", len(mine), CONNECTIONS, SIZE_BYTES)

@@ -63,9 +63,16 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
                 Watch(bootstrap) as watch,
             ):
                 light = JobRun(
-                    control, kind="alltoall", connections=1, size_bytes=LIGHT_BYTES, gap_s=LIGHT_GAP_S,
-                    duration_s=1_000, slot_s=0, job="light", seed=random.SystemRandom().randrange(2**31),
-                )  # fmt: skip
+                    control,
+                    kind="alltoall",
+                    connections=1,
+                    size_bytes=LIGHT_BYTES,
+                    gap_s=LIGHT_GAP_S,
+                    duration_s=1_000,
+                    slot_s=0,
+                    job="light",
+                    seed=random.SystemRandom().randrange(2**31),
+                )
                 watch.until(lambda: len(_known(watch, "light")) == len(light.ports), START_S, "light flows")
                 try:
                     return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
@@ -108,11 +115,17 @@ def _seeds(
         cores[1].append(loop.cores())
         decisions.append(len(watch.decisions) - decided)
         moved.append(
-            len({
-                each["flow_id"] for each in watch.actions[acted:]
-                if each["action"] == "REROUTE" and each["outcome"] == "APPLIED" and each["flow_id"] in names
-            }) / len(flows)
-        )  # fmt: skip
+            len(
+                {
+                    each["flow_id"]
+                    for each in watch.actions[acted:]
+                    if each["action"] == "REROUTE"
+                    and each["outcome"] == "APPLIED"
+                    and each["flow_id"] in names
+                }
+            )
+            / len(flows)
+        )
         met.append((link, before, after))
         progress(
             f"collision: seed {seed}: two flows over {link},"
@@ -167,15 +180,25 @@ def _meeting(
     for source, destination, dport in zip(near, far, dports, strict=True):
         for sport in chance.sample(PORTS, TRIED):
             path = control.ask(
-                "path", source=source, destination=destination, sport=sport, dport=dport, protocol="tcp",
+                "path",
+                source=source,
+                destination=destination,
+                sport=sport,
+                dport=dport,
+                protocol="tcp",
                 likely=True,
-            )  # fmt: skip
+            )
             if not link or path[1] == link:
                 link = path[1]
-                specs.append({
-                    "source": source, "destination": destination, "rate_bps": FLOW_BPS, "sport": sport,
-                    "dport": dport,
-                })  # fmt: skip
+                specs.append(
+                    {
+                        "source": source,
+                        "destination": destination,
+                        "rate_bps": FLOW_BPS,
+                        "sport": sport,
+                        "dport": dport,
+                    }
+                )
                 break
     if len(specs) < len(near):
         raise CannotRun(f"no port of {TRIED} leads over {link}")

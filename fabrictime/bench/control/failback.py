@@ -51,15 +51,15 @@ def times_away(decisions: Iterable[Record], actions: Iterable[Record]) -> tuple[
 
 
 def could_be_home(
-    aways: Sequence[Away], ways: Sequence[Sequence[str]], health: Iterable[Record]
+    aways: Sequence[Away], routes: Sequence[Sequence[str]], health: Iterable[Record]
 ) -> tuple[list[float], int]:
     """Return the longest time, s, for which the home route was healthy during each time away, and how many
     flows returned before.
 
-    `ways` has the links of each home route, in both directions. A link is healthy as the policy defines it
+    `routes` has the links of each home route, in both directions. A link is healthy as the policy defines it
     (streams/policy/path_health.py): every link UP, and its hold-down over.
     """
-    told = sorted(health, key=lambda record: record["evaluated_ns"])
+    published = sorted(health, key=lambda record: record["evaluated_ns"])
     rules = Rules()
     health_table = PathHealth(rules.hold_down_ns, rules.max_hold_down_ns)
     longest, since_s, early = [0.0] * len(aways), [0.0] * len(aways), 0
@@ -67,13 +67,13 @@ def could_be_home(
     end_s = max((each.end_s for each in aways), default=0.0)
     taken = 0
     for at_s in np.arange(begin_s, end_s + STEP_S, STEP_S).tolist():
-        while taken < len(told) and told[taken]["evaluated_ns"] <= at_s * 1e9:
-            health_table.take(told[taken]["subject"], told[taken])
+        while taken < len(published) and published[taken]["evaluated_ns"] <= at_s * 1e9:
+            health_table.take(published[taken]["subject"], published[taken])
             taken += 1
-        for number, (each, way) in enumerate(zip(aways, ways, strict=True)):
-            if not each.begin_s <= at_s < each.end_s + STEP_S or not way:
+        for number, (each, route) in enumerate(zip(aways, routes, strict=True)):
+            if not each.begin_s <= at_s < each.end_s + STEP_S or not route:
                 continue
-            well = health_table.of_links(way, int(at_s * 1e9)).grade is Grade.HEALTHY
+            well = health_table.of_links(route, int(at_s * 1e9)).grade is Grade.HEALTHY
             since_s[number] = (since_s[number] or at_s) if well else 0.0
             if well:
                 longest[number] = max(longest[number], min(at_s, each.end_s) - since_s[number])

@@ -28,9 +28,19 @@ from fabrictime.bench.control.watch import Watch
 from fabrictime.testbed.control import ControlClient
 
 __all__ = [
-    "KEYS", "NEVER_MS", "RATE_BPS", "SETTINGS", "Steady", "crossed", "fault", "flow_of", "measure", "over",
-    "regained_ms", "steady_flows",
-]  # fmt: skip
+    "KEYS",
+    "NEVER_MS",
+    "RATE_BPS",
+    "SETTINGS",
+    "Steady",
+    "crossed",
+    "fault",
+    "flow_of",
+    "measure",
+    "over",
+    "regained_ms",
+    "steady_flows",
+]
 
 Record = dict[str, Any]
 
@@ -77,9 +87,13 @@ AWAY_S: Final = 40.0
 LOST_MS: Final = 1_000.0
 """A flow that has not come back within this is not counted as failed over."""
 KEYS: Final = (
-    "failover_to_90pct_ms_p50", "failover_to_90pct_ms_p99", "second_failure_survived", "failback_within_s",
-    "flows_moved_onto_dead_path", "decision_to_applied_ms_p99",
-)  # fmt: skip
+    "failover_to_90pct_ms_p50",
+    "failover_to_90pct_ms_p99",
+    "second_failure_survived",
+    "failback_within_s",
+    "flows_moved_onto_dead_path",
+    "decision_to_applied_ms_p99",
+)
 
 
 @dataclass(slots=True)
@@ -126,16 +140,17 @@ def _trials(control: ControlClient, watch: Watch, progress: Progress, trials: in
             faults.append((began_s, {link}, hit, f"trial {trial + 1}: blackhole {link}"))
             time.sleep(chance.uniform(*REST_S))
         progress("failover: three spines in a row")
-        row = _in_a_row(control, watch, flows, chance)
+        row = _successive(control, watch, flows, chance)
         failback_s = _failback(watch, progress)
     took: list[float] = []
-    for began_s, _, hit, words in faults:
+    for began_s, _, hit, text in faults:
         each = [regained_ms(flow_of(flows, name), began_s) for name in hit]
         took += [ms for ms in each if ms is not None]
-        progress(f"failover: {words}: {', '.join(f'{ms:.0f}' for ms in each if ms is not None)} ms")
+        progress(f"failover: {text}: {', '.join(f'{ms:.0f}' for ms in each if ms is not None)} ms")
     for began_s, hit in row:
-        survived += [(ms := regained_ms(flow_of(flows, name), began_s)) is not None and ms < LOST_MS
-                     for name in hit]  # fmt: skip
+        survived += [
+            (ms := regained_ms(flow_of(flows, name), began_s)) is not None and ms < LOST_MS for name in hit
+        ]
     if not took:
         return {key: Missing("no fault hit a flow") for key in KEYS}
     onto = _onto_dead(watch, dead_spans)
@@ -156,9 +171,11 @@ def _trials(control: ControlClient, watch: Watch, progress: Progress, trials: in
         "decision_to_applied_ms_p99": Figure(
             float(np.percentile(applied, 99)),
             note=f"p50 {np.median(applied):.1f}, most {max(applied):.0f}, of {len(applied)}",
-        ) if applied else Missing("nothing was applied"),
+        )
+        if applied
+        else Missing("nothing was applied"),
         "flows_moved": Figure(float(len(watch.decisions)), "decisions"),
-    }  # fmt: skip
+    }
 
 
 @contextmanager
@@ -175,9 +192,16 @@ def steady_flows(
 
     def run(pair: tuple[str, str], sport: int) -> None:
         stream = control.stream(
-            "flow", source=pair[0], destination=pair[1], protocol="tcp", rate_bps=FLOW_BPS, sport=sport,
-            duration_s=duration_s, interval_s=SLOT_S, job="steady",
-        )  # fmt: skip
+            "flow",
+            source=pair[0],
+            destination=pair[1],
+            protocol="tcp",
+            rate_bps=FLOW_BPS,
+            sport=sport,
+            duration_s=duration_s,
+            interval_s=SLOT_S,
+            job="steady",
+        )
         started = next(stream)
         steady = Steady(*pair, started["sport"], started["dport"])
         flows.append(steady)
@@ -256,7 +280,7 @@ def regained_ms(flow: Steady, began_s: float) -> float | None:
     return float((low[0] + back[0] + OVER_SLOTS) * SLOT_S * 1e3)
 
 
-def _in_a_row(
+def _successive(
     control: ControlClient, watch: Watch, flows: list[Steady], chance: random.Random
 ) -> list[tuple[float, list[str]]]:
     """Cut the same flow's path three times in a row; return each fault's moment and the flows that it hit."""
@@ -289,8 +313,10 @@ def _failback(watch: Watch, progress: Progress) -> Value:
     watch.soon(lambda: not aways()[1], AWAY_S)
     ended, lasting = aways()
     every = [*ended, *(each._replace(end_s=time.time()) for each in lasting)]
-    ways = [watch.way_of(flows[each.flow_id], each.home) if each.flow_id in flows else () for each in every]
-    waited, early = could_be_home(every, ways, list(watch.health_told))
+    routes = [
+        watch.route_of(flows[each.flow_id], each.home) if each.flow_id in flows else () for each in every
+    ]
+    waited, early = could_be_home(every, routes, list(watch.health_records))
     back = [waited[number] for number, each in enumerate(ended) if each.back]
     if not back and not any(waited):
         return Missing("no flow could go back: all links that flows had left are held down still")
@@ -308,7 +334,7 @@ def _onto_dead(watch: Watch, spans: list[tuple[str, float, float]]) -> list[str]
         if action["outcome"] != "APPLIED" or decision is None or decision["to_path"] is None:
             continue
         flow = watch.flows.get(action["flow_id"])
-        links = () if flow is None else watch.way_of(flow, decision["to_path"])
+        links = () if flow is None else watch.route_of(flow, decision["to_path"])
         at_s = decision["at_ns"] / 1e9
         for link, from_s, to_s in spans:
             if link in links and from_s + 0.2 < at_s < to_s:

@@ -49,14 +49,16 @@ UNPACED_S: Final = 5.0
 PACED_S: Final = 6.0
 SETTLE_S: Final = 3.0
 KNOWN_S: Final = 15.0
-PACED_MOST_S: Final = 5.0
+MAX_PACED_S: Final = 5.0
 KEYS: Final = (
-    "incast_bystander_rpc_p99_vs_unpaced", "incast_queue_p99_vs_unpaced", "incast_goodput_vs_unpaced",
-)  # fmt: skip
+    "incast_bystander_rpc_p99_vs_unpaced",
+    "incast_queue_p99_vs_unpaced",
+    "incast_goodput_vs_unpaced",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class _Spell:
+class _Interval:
     """What was measured within one span."""
 
     rpc_p99_ms: float
@@ -67,7 +69,7 @@ class _Spell:
     cores: float
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return (
             f"rpc p99 {self.rpc_p99_ms:.1f} ms, queue p99 {self.queue_p99_ms:.1f} ms,"
             f" {self.goodput_bps / 1e6:.1f} Mbit/s, batch {self.over_floor:.2f} of its floor"
@@ -92,7 +94,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 def _seeds(
     control: ControlClient, bootstrap: str, watch: Watch, progress: Progress, seeds: int
 ) -> dict[str, Value]:
-    found: list[tuple[_Spell, _Spell]] = []
+    found: list[tuple[_Interval, _Interval]] = []
     paced_share, decisions = [], []
     hosts = sorted({nic["host"] for nic in control.ask("show")["nics"]})
     for number in range(seeds):
@@ -100,40 +102,55 @@ def _seeds(
         chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
         receiver, bystander, *senders = chance.sample(hosts, SENDERS + 2)
         pause.pause(LiveRecords(bootstrap), revert=False)
-        total_s = KNOWN_S + UNPACED_S + PACED_MOST_S + SETTLE_S + PACED_S + 30
+        total_s = KNOWN_S + UNPACED_S + MAX_PACED_S + SETTLE_S + PACED_S + 30
         link = last_link(control, receiver)
         incast = JobRun(
-            control, kind="incast", hosts=[receiver, *senders], connections=CONNECTIONS,
-            size_bytes=SIZE_BYTES, gap_s=GAP_S, duration_s=total_s, seed=seed, job=f"incast-{number}",
+            control,
+            kind="incast",
+            hosts=[receiver, *senders],
+            connections=CONNECTIONS,
+            size_bytes=SIZE_BYTES,
+            gap_s=GAP_S,
+            duration_s=total_s,
+            seed=seed,
+            job=f"incast-{number}",
             slot_s=0,
-        )  # fmt: skip
+        )
         rpc = JobRun(
-            control, kind="rpc", hosts=[bystander, receiver], connections=1, size_bytes=RPC_BYTES,
-            gap_s=RPC_GAP_S, duration_s=total_s, seed=seed, job=f"rpc-{number}", slot_s=0,
-        )  # fmt: skip
+            control,
+            kind="rpc",
+            hosts=[bystander, receiver],
+            connections=1,
+            size_bytes=RPC_BYTES,
+            gap_s=RPC_GAP_S,
+            duration_s=total_s,
+            seed=seed,
+            job=f"rpc-{number}",
+            slot_s=0,
+        )
         queue = QueueLog(control, [link], total_s)
         try:
             watch.until(lambda: len(_flows(watch, incast)) == len(incast.ports), KNOWN_S, "flows")  # noqa: B023  # used at once
             loop, decided, acted = Loop(), len(watch.decisions), len(watch.actions)
             began_s = time.monotonic()
             time.sleep(UNPACED_S)
-            unpaced = _spell((began_s, time.monotonic()), incast, rpc, queue, loop.cores())
+            unpaced = _interval((began_s, time.monotonic()), incast, rpc, queue, loop.cores())
             pause.resume(LiveRecords(bootstrap))
-            watch.soon(lambda: bool(_paced(watch, incast, acted)), PACED_MOST_S)  # noqa: B023  # used at once
+            watch.soon(lambda: bool(_paced(watch, incast, acted)), MAX_PACED_S)  # noqa: B023  # used at once
             time.sleep(SETTLE_S)
             loop.cores()
             began_s = time.monotonic()
             time.sleep(PACED_S)
-            paced = _spell((began_s, time.monotonic()), incast, rpc, queue, loop.cores())
+            paced = _interval((began_s, time.monotonic()), incast, rpc, queue, loop.cores())
             paced_share.append(len(_paced(watch, incast, acted)) / len(incast.ports))
             decisions.append(len(watch.decisions) - decided)
         finally:
             for each in (incast, rpc, queue):
                 each.leave()
         found.append((unpaced, paced))
-        progress(f"incast: seed {seed}, {receiver}: unpaced: {unpaced.words}")
+        progress(f"incast: seed {seed}, {receiver}: unpaced: {unpaced.text}")
         progress(
-            f"incast: seed {seed}, {receiver}: paced: {paced.words}; {paced_share[-1]:.2f} of flows paced,"
+            f"incast: seed {seed}, {receiver}: paced: {paced.text}; {paced_share[-1]:.2f} of flows paced,"
             f" {decisions[-1]} decisions"
         )
         watch.soon(lambda: not _flows(watch, incast), 10)  # noqa: B023  # used at once
@@ -145,28 +162,30 @@ def _flows(watch: Watch, job: JobRun) -> list[str]:
     hosts = {host for host, _, _ in job.ports}
     peer_ports = {peer_port for _, _, peer_port in job.ports}
     return [
-        name for name, flow in watch.flows.items()
+        name
+        for name, flow in watch.flows.items()
         if flow["nic"].partition("/")[0] in hosts and flow["peer_port"] in peer_ports
-    ]  # fmt: skip
+    ]
 
 
 def _paced(watch: Watch, job: JobRun, since: int) -> set[str]:
     """Return ids of the job's flows that an actuator has paced, of the reports from number `since` on."""
     flows = set(_flows(watch, job))
     return {
-        action["flow_id"] for action in watch.actions[since:]
+        action["flow_id"]
+        for action in watch.actions[since:]
         if action["action"] == "PACE" and action["outcome"] == "APPLIED" and action["flow_id"] in flows
-    }  # fmt: skip
+    }
 
 
-def _spell(span: Span, incast: JobRun, rpc: JobRun, queue: QueueLog, cores: float) -> _Spell:
+def _interval(span: Span, incast: JobRun, rpc: JobRun, queue: QueueLog, cores: float) -> _Interval:
     """Return the figures of an interval. Raises CannotRun if no batch or request ended in it."""
     time.sleep(1.0)  # iterations and samples are reported each half second
     batches, requests, queued = incast.took_s(span), rpc.took_s(span), queue.within(span)
     if not len(batches) or not len(requests) or not len(queued):
         raise CannotRun(f"{len(batches)} batches, {len(requests)} requests, {len(queued)} samples in a spell")
     floor_s = incast.bytes * 8 * FRAME_BYTES / PAYLOAD_BYTES / RATE_BPS
-    return _Spell(
+    return _Interval(
         1e3 * float(np.percentile(requests, 99)),
         8e3 * float(np.percentile(queued, 99)) / RATE_BPS,
         incast.bytes * 8 * len(batches) / float(batches.sum()),
@@ -176,7 +195,7 @@ def _spell(span: Span, incast: JobRun, rpc: JobRun, queue: QueueLog, cores: floa
 
 
 def _figures(
-    found: list[tuple[_Spell, _Spell]], paced_share: list[float], decisions: list[int]
+    found: list[tuple[_Interval, _Interval]], paced_share: list[float], decisions: list[int]
 ) -> dict[str, Value]:
     def ratio(name: str, *, low: bool) -> Figure:
         each = [getattr(paced, name) / getattr(unpaced, name) for unpaced, paced in found]
@@ -186,13 +205,16 @@ def _figures(
     def both(name: str, unit: str) -> dict[str, Any]:
         made = {}
         for which, spells in zip(("unpaced", "paced"), zip(*found, strict=True), strict=True):
-            each = [getattr(spell, name) for spell in spells]
+            each = [getattr(interval, name) for interval in spells]
             made[which] = Figure(float(np.median(each)), unit, f"worst {max(each):.3g}")
         return made
 
     floor, rpc, queue, cores = (
-        both("over_floor", "1"), both("rpc_p99_ms", "ms"), both("queue_p99_ms", "ms"), both("cores", "cores")
-    )  # fmt: skip
+        both("over_floor", "1"),
+        both("rpc_p99_ms", "ms"),
+        both("queue_p99_ms", "ms"),
+        both("cores", "cores"),
+    )
     return {
         "incast_bystander_rpc_p99_vs_unpaced": ratio("rpc_p99_ms", low=False),
         "incast_queue_p99_vs_unpaced": ratio("queue_p99_ms", low=False),
@@ -209,4 +231,4 @@ def _figures(
         "incast_decisions": Figure(float(np.median(decisions)), "decisions", "of a seed, renewals too"),
         "incast_loop_cores_unpaced": cores["unpaced"],
         "incast_loop_cores_paced": cores["paced"],
-    }  # fmt: skip
+    }

@@ -41,7 +41,7 @@ FRAME_BYTES: Final = 1_514
 PAYLOAD_BYTES: Final = 1_448
 """Of a full TCP segment with timestamps, in a frame of `FRAME_BYTES`."""
 _SLOT_S: Final = 0.02
-_NO_LOOP: Final = "fabrictime.testbed.nursery"
+_NO_LOOP: Final = "fabrictime.testbed.fork_server"
 """What sends: no part of the loop."""
 
 
@@ -61,11 +61,11 @@ class JobRun:
 
     def _listen(self) -> None:
         with contextlib.suppress(FabricError):
-            for said in self._stream:
-                if "ended" in said:
-                    self.result = said
+            for lines in self._stream:
+                if "ended" in lines:
+                    self.result = lines
                 else:
-                    found = [(each["begin_ns"] / 1e9, each["end_ns"] / 1e9) for each in said["iterations"]]
+                    found = [(each["begin_ns"] / 1e9, each["end_ns"] / 1e9) for each in lines["iterations"]]
                     self.iterations += found
                 if self._leaving:
                     break
@@ -117,8 +117,8 @@ class FlowRun:
         slots = np.array(self._result["interval_bytes"], float)
         begin_s = self._result["begin_monotonic_ns"] / 1e9
         first, last = (round((at_s - begin_s) / _SLOT_S) for at_s in span)
-        held = slots[max(0, first) : max(0, last)].sum()
-        return float(held * 8 * FRAME_BYTES / PAYLOAD_BYTES / (span[1] - span[0]))
+        paced = slots[max(0, first) : max(0, last)].sum()
+        return float(paced * 8 * FRAME_BYTES / PAYLOAD_BYTES / (span[1] - span[0]))
 
 
 class QueueLog:
@@ -138,8 +138,8 @@ class QueueLog:
 
     def _listen(self) -> None:
         with contextlib.suppress(FabricError):
-            for said in self._stream:
-                for at_ns, queued in said["samples"]:
+            for lines in self._stream:
+                for at_ns, queued in lines["samples"]:
                     self._at_s.append(at_ns / 1e9)
                     self._bytes.append(queued)
                 if self._leaving:
@@ -177,8 +177,8 @@ class Loop:
         found = {}
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                words = process.cmdline()
-                if _NO_LOOP not in words:
+                text = process.cmdline()
+                if _NO_LOOP not in text:
                     times = process.cpu_times()
                     found[process.pid, process.create_time()] = times.user + times.system
         return found

@@ -63,9 +63,11 @@ WARM_S, STEER_S, MEASURE_S = 1.0, 6.0, 1.5
 OBSERVE_S: Final = 1.5
 PROBES_PPS: Final = 100.0
 KEYS: Final = (
-    "sim_two_alltoall_vs_ecmp", "sim_two_alltoall_vs_flowlet", "sim_contended_share_of_line_rate",
+    "sim_two_alltoall_vs_ecmp",
+    "sim_two_alltoall_vs_flowlet",
+    "sim_contended_share_of_line_rate",
     "sim_contended_delay_us_p99",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +83,36 @@ class Scenario:
 
     def settings(self, seed: int, *, flowlet_us: float = 0.0) -> SimSettings:
         """Return the fleet with its jobs."""
-        return SimSettings.model_validate({
-            "nics": self.nics, "seed": seed, "shard": SHARD, "rate_bps": RATE_BPS, "load": 0.0,
-            "rate_pps": PROBES_PPS, "flush_ms": 100, "flowlet_us": flowlet_us, "clock_offset_max_ns": 0,
-            "clock_drift_max_ppb": 0, "clock_wander_ppb_per_sqrt_s": 0,
-            "jobs": [
-                {"name": f"moe-{n + 1}", "kind": "rail-alltoall", "nics": self.nics // self.jobs,
-                 "placed": "apart", "bytes": self.bytes_each, "compute_ms": 0,
-                 "connections": self.connections}
-                for n in range(self.jobs)
-            ],
-        })  # fmt: skip
+        return SimSettings.model_validate(
+            {
+                "nics": self.nics,
+                "seed": seed,
+                "shard": SHARD,
+                "rate_bps": RATE_BPS,
+                "load": 0.0,
+                "rate_pps": PROBES_PPS,
+                "flush_ms": 100,
+                "flowlet_us": flowlet_us,
+                "clock_offset_max_ns": 0,
+                "clock_drift_max_ppb": 0,
+                "clock_wander_ppb_per_sqrt_s": 0,
+                "jobs": [
+                    {
+                        "name": f"moe-{n + 1}",
+                        "kind": "rail-alltoall",
+                        "nics": self.nics // self.jobs,
+                        "placed": "apart",
+                        "bytes": self.bytes_each,
+                        "compute_ms": 0,
+                        "connections": self.connections,
+                    }
+                    for n in range(self.jobs)
+                ],
+            }
+        )
 
 
-class _Ways:
+class _Routes:
     """The traces of hosts: the routes of each pair's flows from the ports that a reporter tries."""
 
     def __init__(self, run: Simulation) -> None:
@@ -166,11 +184,15 @@ class Loop:
         self._rate = rate
         self.live = LiveFlows(SHARD, RouteTable())
         self._seen = LiveFlows(SHARD, RouteTable())
-        self.policy = Policy(SHARD, 1, self.live, _Ways(run), rate.__getitem__)
+        self.policy = Policy(SHARD, 1, self.live, _Routes(run), rate.__getitem__)
         record = {
-            "host": "*", "version": 1, "at_ns": 0, "by": "bench", "max_moved_share": 1.0,
+            "host": "*",
+            "version": 1,
+            "at_ns": 0,
+            "by": "bench",
+            "max_moved_share": 1.0,
             "mode": "ACT" if self.act else "OBSERVE",
-        }  # fmt: skip
+        }
         self.policy.take_config({"*": codec.decode(codec.encode(CONFIG.record, record), CONFIG.record)})
         hosts = fleet.shape.hosts
         self.watch = ContentionDetector(SHARD, self._seen, self._nics, lambda: hosts, rate.__getitem__)
@@ -231,20 +253,31 @@ class Loop:
         slots, self._slots = np.array(self._slots), []
         names = self.run.fleet.link_ids
         links = [
-            {"link": names[link], "rate_bps": self._rate[names[link]], "bound_bytes": 0.0, "group": 0,
-             "depth_mean_bytes": float(slots[:, link].mean()), "depth_max_bytes": float(slots[:, link].max()),
-             "utilisation": None, "slot": np.flatnonzero(slots[:, link]).tolist(),
-             "depth_bytes": slots[slots[:, link] > 0, link].tolist()}
+            {
+                "link": names[link],
+                "rate_bps": self._rate[names[link]],
+                "bound_bytes": 0.0,
+                "group": 0,
+                "depth_mean_bytes": float(slots[:, link].mean()),
+                "depth_max_bytes": float(slots[:, link].max()),
+                "utilisation": None,
+                "slot": np.flatnonzero(slots[:, link]).tolist(),
+                "depth_bytes": slots[slots[:, link] > 0, link].tolist(),
+            }
             for link in np.flatnonzero(slots.any(axis=0)).tolist()
-        ]  # fmt: skip
+        ]
         start_ns = now_ns - QUEUES_TICKS * TICK_NS
         record = {
-            "window_start_ns": start_ns, "slot_ns": TICK_NS, "slots": QUEUES_TICKS, "part": 0, "parts": 1,
+            "window_start_ns": start_ns,
+            "slot_ns": TICK_NS,
+            "slots": QUEUES_TICKS,
+            "part": 0,
+            "parts": 1,
             "links": links,
-        }  # fmt: skip
-        self._at(now_ns + QUEUES_LAG_NS, partial(self._judge, record))
+        }
+        self._at(now_ns + QUEUES_LAG_NS, partial(self._evaluate, record))
 
-    def _judge(self, record: Record) -> None:
+    def _evaluate(self, record: Record) -> None:
         began = time.process_time()
         self._seen.advance(self.run.now_ns - FLOW_LAG_NS)
         for made in self.watch.ingest(record, ContentionRules()):
@@ -256,9 +289,9 @@ class Loop:
         self.live.advance(now_ns)
         found = self.policy.decide(now_ns)
         self.busy_s += time.process_time() - began
-        for said in found.decisions:
-            self.decisions.append(said.record)
-            self._at(now_ns + APPLY_NS, partial(self._apply, said.record))
+        for lines in found.decisions:
+            self.decisions.append(lines.record)
+            self._at(now_ns + APPLY_NS, partial(self._apply, lines.record))
 
     def _apply(self, decision: Record) -> None:
         """Do as the fleet's owner does (producers/sim/flow_endpoint.py), and report it."""
@@ -266,8 +299,10 @@ class Loop:
             self.run.set_flow_path(decision["flow_id"], decision["to_path"])
         action = {
             **{key: decision[key] for key in ("flow_id", "action", "epoch", "seq", "from_path", "to_path")},
-            "shard": SHARD, "outcome": "APPLIED" if self.act else "OBSERVED", "at_ns": self.run.now_ns,
-        }  # fmt: skip
+            "shard": SHARD,
+            "outcome": "APPLIED" if self.act else "OBSERVED",
+            "at_ns": self.run.now_ns,
+        }
         self._at(self.run.now_ns + HOP_NS, partial(self.policy.take_action, action))
 
     def moved(self) -> int:
@@ -284,16 +319,17 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     found: list[_Seed] = []
     others: list[_Seed] = []
     for (scenario, seed), made in zip(asked, side_by_side(_one, asked), strict=True):
-        progress(f"sim: {scenario.nics} NICs, {scenario.connections} a pair, seed {seed}: {made.told()}")
+        progress(f"sim: {scenario.nics} NICs, {scenario.connections} a pair, seed {seed}: {made.published()}")
         (found if scenario.connections == 1 else others).append(made)
     figures = _figures(found, seeds)
     if others:
         ecmp = float(np.median([each.ecmp.share for each in others]))
         steered = float(np.median([each.steered.share for each in others]))
         figures["sim_more_connections_vs_ecmp"] = _worst_of(
-            [each.steered.share / each.ecmp.share for each in others], "x",
+            [each.steered.share / each.ecmp.share for each in others],
+            "x",
             f"{MORE_CONNECTIONS} connections a pair; of the line rate ECMP {ecmp:.3f}, steered {steered:.3f}",
-        )  # fmt: skip
+        )
     return figures
 
 
@@ -314,7 +350,7 @@ class _Seed:
     """Decisions in OBSERVE."""
     flows: int
 
-    def told(self) -> str:
+    def published(self) -> str:
         """Return it in words."""
         return (
             f"of the line rate ECMP {self.ecmp.share:.3f} (with policy in OBSERVE), flowlets "
@@ -337,9 +373,16 @@ def _one(asked: tuple[Scenario, int]) -> _Seed:
     lead_apart(best)
     flows = len(steered.run.flows())
     return _Seed(
-        ecmp, flowlet, _alone(best), after, steered.moved() / flows, len(steered.decisions),
-        steered.busy_s / (STEER_S + MEASURE_S), len(watched.decisions), flows,
-    )  # fmt: skip
+        ecmp,
+        flowlet,
+        _alone(best),
+        after,
+        steered.moved() / flows,
+        len(steered.decisions),
+        steered.busy_s / (STEER_S + MEASURE_S),
+        len(watched.decisions),
+        flows,
+    )
 
 
 def _alone(run: Simulation) -> Stretch:
@@ -357,15 +400,15 @@ def lead_apart(run: Simulation) -> None:
     for nic, leaf in enumerate(leaves):
         slot[nic] = leaves[:nic].count(leaf)
     for flow in run.flows():
-        ways = fleet.routes(flow.source, flow.destination)
-        run.kernel.set_flow_path(flow.number, ways[slot[flow.source] % len(ways)])
+        routes = fleet.routes(flow.source, flow.destination)
+        run.kernel.set_flow_path(flow.number, routes[slot[flow.source] % len(routes)])
 
 
-def _worst_of(values: list[float], unit: str, note: str = "", *, most: bool = False) -> Figure:
+def _worst_of(values: list[float], unit: str, note: str = "", *, maximum: bool = False) -> Figure:
     """Return the median of seeds, the worst and all else in its note."""
-    worst = max(values) if most else min(values)
-    words = f"worst {worst:.3f} of {len(values)} seeds"
-    return Figure(float(np.median(values)), unit, f"{words}; {note}" if note else words)
+    worst = max(values) if maximum else min(values)
+    text = f"worst {worst:.3f} of {len(values)} seeds"
+    return Figure(float(np.median(values)), unit, f"{text}; {note}" if note else text)
 
 
 def _figures(found: list[_Seed], seeds: list[int]) -> dict[str, Value]:
@@ -383,28 +426,32 @@ def _figures(found: list[_Seed], seeds: list[int]) -> dict[str, Value]:
             [now / then for now, then in zip(steered, ecmp, strict=True)], "x", note
         ),
         "sim_two_alltoall_vs_flowlet": _worst_of(
-            [now / then for now, then in zip(steered, flowlet, strict=True)], "x",
+            [now / then for now, then in zip(steered, flowlet, strict=True)],
+            "x",
             f"LetFlow, {FLOWLET_US:g} us",
         ),
-        "sim_two_alltoall_vs_best": _worst_of(
-            [each.steered.share / each.best.share for each in found], "1"
-        ),
+        "sim_two_alltoall_vs_best": _worst_of([each.steered.share / each.best.share for each in found], "1"),
         "sim_contended_share_of_line_rate": _worst_of(
             steered, "1", f"ECMP {np.median(ecmp):.3f}; the same in OBSERVE, which is what it was measured in"
         ),
         "sim_contended_delay_us_p99": _worst_of(
-            [each.steered.delay_us_p99 for each in found], "us",
+            [each.steered.delay_us_p99 for each in found],
+            "us",
             f"one way, probes from port to port; ECMP {middle(lambda each: each.ecmp.delay_us_p99):.0f} us",
-            most=True,
+            maximum=True,
         ),
-        "sim_flows_moved_share": _worst_of([each.moved for each in found], "1", most=True),
+        "sim_flows_moved_share": _worst_of([each.moved for each in found], "1", maximum=True),
         "sim_decisions": _worst_of(
-            [float(each.decisions) for each in found], "decisions",
+            [float(each.decisions) for each in found],
+            "decisions",
             f"in {STEER_S + MEASURE_S:g} s; {middle(lambda each: each.observed):.0f} in "
-            f"{WARM_S + OBSERVE_S:g} s of OBSERVE; seeds {seeds}", most=True,
+            f"{WARM_S + OBSERVE_S:g} s of OBSERVE; seeds {seeds}",
+            maximum=True,
         ),
         "sim_loop_cpu": _worst_of(
-            [each.cpu for each in found], "cores",
-            "flow reports read, contention judged and policy, per second of the fleet's time", most=True,
+            [each.cpu for each in found],
+            "cores",
+            "flow reports read, contention judged and policy, per second of the fleet's time",
+            maximum=True,
         ),
-    }  # fmt: skip
+    }

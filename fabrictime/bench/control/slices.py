@@ -34,7 +34,7 @@ GREEDY: Final = 4
 SEEDS, QUICK_SEEDS = 10, 2
 OBSERVE_S: Final = 3.0
 SETTLE_S: Final = 3.0
-HELD_S: Final = 4.0
+STEADY_S: Final = 4.0
 AFTER_S: Final = 2.0
 """From the end of the guaranteed tenant's traffic until the other tenant's rate is measured."""
 IDLE_S: Final = 4.0
@@ -53,9 +53,10 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
                 Watch(bootstrap) as watch,
             ):
                 configure(
-                    bootstrap, "allowed_actions=REROUTE,RESTORE,SLICE,UNPACE",
+                    bootstrap,
+                    "allowed_actions=REROUTE,RESTORE,SLICE,UNPACE",
                     f"slice.gold={GUARANTEE_BPS}:{GUARANTEE_BPS}",
-                )  # fmt: skip
+                )
                 return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
         except CannotRun as reason:
             return {key: Missing(str(reason)) for key in KEYS}
@@ -72,21 +73,33 @@ def _seeds(
         chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
         receiver, own, *others = chance.sample(hosts, 4)
         pause.pause(LiveRecords(bootstrap), revert=False)
-        held_s = KNOWN_S / 3 + OBSERVE_S + SETTLE_S + HELD_S + 2
+        steady_s = KNOWN_S / 3 + OBSERVE_S + SETTLE_S + STEADY_S + 2
         ports = chance.sample(PORTS, 1 + GREEDY)
         decided, acted = len(watch.decisions), len(watch.actions)
         gold = FlowRun(
-            control, source=own, destination=receiver, rate_bps=0, sport=ports[0], duration_s=held_s,
-            tenant="gold", job=f"gold-{number}",
-        )  # fmt: skip
-        ends_s = time.monotonic() + held_s
+            control,
+            source=own,
+            destination=receiver,
+            rate_bps=0,
+            sport=ports[0],
+            duration_s=steady_s,
+            tenant="gold",
+            job=f"gold-{number}",
+        )
+        ends_s = time.monotonic() + steady_s
         greedy = [
             FlowRun(
-                control, source=others[i % len(others)], destination=receiver, rate_bps=0, sport=port,
-                duration_s=held_s + AFTER_S + IDLE_S + 1, tenant="greedy", job=f"greedy-{number}",
+                control,
+                source=others[i % len(others)],
+                destination=receiver,
+                rate_bps=0,
+                sport=port,
+                duration_s=steady_s + AFTER_S + IDLE_S + 1,
+                tenant="greedy",
+                job=f"greedy-{number}",
             )
             for i, port in enumerate(ports[1:])
-        ]  # fmt: skip
+        ]
         count = 1 + len(greedy)
         watch.until(lambda: len(_names(watch, number)) == count, KNOWN_S / 3, "flows")  # noqa: B023  # used at once
         loop = Loop()
@@ -95,7 +108,7 @@ def _seeds(
         pause.resume(LiveRecords(bootstrap))
         time.sleep(SETTLE_S)
         loop.cores()
-        held = (time.monotonic(), ends_s - 0.2)
+        paced = (time.monotonic(), ends_s - 0.2)
         time.sleep(max(0.0, ends_s - time.monotonic()))
         names = _names(watch, number)
         cores[1].append(loop.cores())
@@ -104,13 +117,17 @@ def _seeds(
         for flow in (gold, *greedy):
             flow.join()
         sliced.append(
-            len({
-                each["flow_id"] for each in watch.actions[acted:]
-                if each["action"] == "SLICE" and each["outcome"] == "APPLIED" and each["flow_id"] in names
-            }) / count
-        )  # fmt: skip
+            len(
+                {
+                    each["flow_id"]
+                    for each in watch.actions[acted:]
+                    if each["action"] == "SLICE" and each["outcome"] == "APPLIED" and each["flow_id"] in names
+                }
+            )
+            / count
+        )
         decisions.append(len(watch.decisions) - decided)
-        got, whole = gold.frames_bps(held), sum(flow.frames_bps(held) for flow in (gold, *greedy))
+        got, whole = gold.frames_bps(paced), sum(flow.frames_bps(paced) for flow in (gold, *greedy))
         left = sum(flow.frames_bps(idle) for flow in greedy)
         errors.append(abs(got - GUARANTEE_BPS) / GUARANTEE_BPS)
         before.append(abs(gold.frames_bps(observed) - GUARANTEE_BPS) / GUARANTEE_BPS)

@@ -29,11 +29,11 @@ class Watch:
     def __init__(self, bootstrap: str) -> None:
         self.flows: dict[str, Record] = {}
         """Open flows by id, as last reported."""
-        self.ways: dict[tuple[str, str, str, int, int], tuple[str, ...]] = {}
+        self.routes: dict[tuple[str, str, str, int, int], tuple[str, ...]] = {}
         """(nic, peer, leg, flow's port, flow's peer port) to links."""
         self.health: dict[str, Record] = {}
         """Subject to its newest record."""
-        self.health_told: list[Record] = []
+        self.health_records: list[Record] = []
         """All records of all subjects."""
         self.decisions: dict[str, Record] = {}
         self.actions: list[Record] = []
@@ -54,10 +54,10 @@ class Watch:
         self._thread.join(10)
         self._reader.close()
 
-    def until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
+    def until(self, holds: Callable[[], bool], seconds: float, kind: str) -> None:
         """Wait until something holds. Raises CannotRun after so many s."""
         if not self.soon(holds, seconds):
-            raise CannotRun(f"{what}: not within {seconds:g} s")
+            raise CannotRun(f"{kind}: not within {seconds:g} s")
 
     def soon(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Wait until something holds, at most so many s; return whether it does."""
@@ -73,13 +73,13 @@ class Watch:
     def links_of(self, flow: Record) -> tuple[str, ...]:
         """Return the links of a flow's data and, if known, of its acknowledgements."""
         key = (flow["peer"], flow["nic"], "ACK", flow["source_port"], flow["peer_port"])
-        return (*flow["links"], *self.ways.get(key, ()))
+        return (*flow["links"], *self.routes.get(key, ()))
 
-    def way_of(self, flow: Record, port: int) -> tuple[str, ...]:
+    def route_of(self, flow: Record, port: int) -> tuple[str, ...]:
         """Return the links that a flow takes from a source port, there and back, as far as they are known."""
         there = (flow["nic"], flow["peer"], "DATA", port, flow["peer_port"])
         back = (flow["peer"], flow["nic"], "ACK", port, flow["peer_port"])
-        return (*self.ways.get(there, ()), *self.ways.get(back, ()))
+        return (*self.routes.get(there, ()), *self.routes.get(back, ()))
 
     def _follow(self) -> None:
         by_name = {topic.name: topic for topic in TOPICS}
@@ -105,13 +105,13 @@ class Watch:
                 for name in [name for name in self.flows if name.startswith(mine) and name not in here]:
                     del self.flows[name]
         elif topic is FLOW_ROUTES:
-            for way in record["routes"]:
-                if way["complete"]:
-                    key = (record["nic"], record["peer"], way["leg"], way["path"], way["peer_port"])
-                    self.ways[key] = tuple(way["links"])
+            for route in record["routes"]:
+                if route["complete"]:
+                    key = (record["nic"], record["peer"], route["leg"], route["path"], route["peer_port"])
+                    self.routes[key] = tuple(route["links"])
         elif topic is LINK_HEALTH:
             self.health[record["subject"]] = record
-            self.health_told.append(record)
+            self.health_records.append(record)
         elif topic is DECISIONS:
             self.decisions[record["decision_id"]] = record
         elif topic is ACTIONS:

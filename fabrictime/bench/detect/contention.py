@@ -71,7 +71,7 @@ GREY: Final = 0.4
 
 
 @dataclass(slots=True)
-class Told:
+class Detected:
     """One published window: its time in the simulation, and the pipeline's cost."""
 
     link: str
@@ -105,7 +105,9 @@ class Score:
 
     def figures(self) -> dict[str, Value]:
         kinds = ", ".join(
-            f"{true} told as {told} {n}" for (true, told), n in self.confused.most_common() if true != told
+            f"{true} told as {published} {n}"
+            for (true, published), n in self.confused.most_common()
+            if true != published
         )
         missing = ", ".join(f"{kind} {n}" for kind, n in self.missing.most_common())
         invented = ", ".join(f"{kind} {n}" for kind, n in self.invented.most_common())
@@ -114,14 +116,15 @@ class Score:
             "contention_open_ms_p50": Figure(float(np.median(self.open_ms or [np.nan])), "ms"),
             "contention_close_ms_p95": Figure(_p95(self.close_ms), "ms", f"{len(self.close_ms)} windows"),
             "contention_link_right": Figure(
-                self.found / max(1, self.found + self.missed + self.false), "1",
+                self.found / max(1, self.found + self.missed + self.false),
+                "1",
                 f"{self.found} found, {self.missed} missed ({missing}), {self.false} false ({invented})",
             ),
             "contention_kind_right": Figure(self.right / max(1, self.found), "1", kinds or "none confused"),
             "contention_kind_right_at_once": Figure(
                 self.right_at_once / max(1, self.found), "1", "as first published"
             ),
-        }  # fmt: skip
+        }
 
 
 def _p95(values: list[float]) -> float:
@@ -134,16 +137,26 @@ class Run:
     def __init__(self, seed: int, seconds: float, hop_ns: float) -> None:
         self.seconds, self._hop_ns = seconds, hop_ns
         rng = self._rng = np.random.default_rng(seed)
-        settings = SimSettings.model_validate({
-            "nics": NICS, "seed": seed, "shard": SHARD, "rate_bps": RATE_BPS, "load": 0.2,
-            "rate_pps": PROBES_PPS, "peers": 10, "paths": 4, "clock_offset_max_ns": 0,
-            "clock_drift_max_ppb": 0, "clock_wander_ppb_per_sqrt_s": 0,
-            "jobs": [
-                {"name": "train", "kind": "allreduce", "nics": 16, "bytes": 500e6},
-                {"name": "serve", "kind": "alltoall", "nics": 8, "bytes": 300e6},
-            ],
-            "faults": list(_events(rng, seconds)),
-        })  # fmt: skip
+        settings = SimSettings.model_validate(
+            {
+                "nics": NICS,
+                "seed": seed,
+                "shard": SHARD,
+                "rate_bps": RATE_BPS,
+                "load": 0.2,
+                "rate_pps": PROBES_PPS,
+                "peers": 10,
+                "paths": 4,
+                "clock_offset_max_ns": 0,
+                "clock_drift_max_ppb": 0,
+                "clock_wander_ppb_per_sqrt_s": 0,
+                "jobs": [
+                    {"name": "train", "kind": "allreduce", "nics": 16, "bytes": 500e6},
+                    {"name": "serve", "kind": "alltoall", "nics": 8, "bytes": 300e6},
+                ],
+                "faults": list(_events(rng, seconds)),
+            }
+        )
         self.sim = Simulation(settings, topics=(INVENTORY, PATHS, PROBES, FLOWS, TRUTH))
         fleet = self.sim.fleet
         self.rate = dict(zip(fleet.link_ids, fleet.rate_bps.tolist(), strict=True))
@@ -160,7 +173,7 @@ class Run:
             lambda: len(self.members),
             lambda link: int(self.rate.get(link, 0)),
         )
-        self.told: dict[str, Told] = {}
+        self.published: dict[str, Detected] = {}
         self.truth: dict[tuple[str, int], dict[str, Any]] = {}
         self.deep: dict[str, list[tuple[int, float]]] = {}
         self.busy_s = 0.0
@@ -226,25 +239,29 @@ class Run:
         self.busy_s += time.process_time() - began
 
     def _note(self, made: dict[str, Any], at_ns: float) -> None:
-        told = self.told.get(made["window_id"])
-        if told is None:
-            told = self.told[made["window_id"]] = Told(
+        published = self.published.get(made["window_id"])
+        if published is None:
+            published = self.published[made["window_id"]] = Detected(
                 made["link"], made["candidates"], made["kind"], made["opened_ns"], at_ns, made["kind"]
             )
-        told.kind, told.others = made["kind"], made["candidates"]
+        published.kind, published.others = made["kind"], made["candidates"]
         if made["state"] == "CLOSED":
-            told.closed_ns, told.close_at_ns = made["closed_ns"], at_ns
+            published.closed_ns, published.close_at_ns = made["closed_ns"], at_ns
 
     def score(self, into: Score, each: bool = False) -> None:
         """Compare the detected contention with the truth."""
         first_ns = self.sim.start_ns + round(WARM_UP_S * 1e9)
         last_ns = self.sim.start_ns + round(self.seconds * 1e9)
         matched: set[int] = set()
-        windows = list(self.told.values())
+        windows = list(self.published.values())
         for true in sorted(self.truth.values(), key=lambda row: row["begin_ns"]):
             end_ns = true["end_ns"]
             lasted_ns = (last_ns if end_ns is None else end_ns) - true["begin_ns"]
-            mine = [n for n, told in enumerate(windows) if true["link"] in told.links and _meet(told, true)]
+            mine = [
+                n
+                for n, published in enumerate(windows)
+                if true["link"] in published.links and _meet(published, true)
+            ]
             matched.update(mine)
             if true["begin_ns"] < first_ns or lasted_ns < SHORT_NS:
                 continue
@@ -255,40 +272,42 @@ class Run:
                     print(f"  missed {true['link']} {true['kind']} {lasted_ns / MS:.0f} ms")
                 continue
             into.found += 1
-            told, ended = windows[mine[0]], windows[mine[-1]]
-            into.open_ms.append((told.open_at_ns - true["begin_ns"]) / MS)
+            published, ended = windows[mine[0]], windows[mine[-1]]
+            into.open_ms.append((published.open_at_ns - true["begin_ns"]) / MS)
             if end_ns is not None and ended.close_at_ns is not None:
                 into.close_ms.append((ended.close_at_ns - end_ns) / MS)
             into.right += ended.kind == true["kind"]
-            into.right_at_once += told.first_kind == true["kind"]
+            into.right_at_once += published.first_kind == true["kind"]
             into.confused[true["kind"], ended.kind] += 1
             if each:
                 print(
-                    f"  {true['link']} {true['kind']} told {told.first_kind}, {ended.kind}, opened after "
+                    f"  {true['link']} {true['kind']} told {published.first_kind}, {ended.kind}, opened after "
                     f"{into.open_ms[-1]:.0f} ms"
                 )
-        for n, told in enumerate(windows):
-            if n not in matched and told.opened_ns >= first_ns and not self._there(told):
+        for n, published in enumerate(windows):
+            if n not in matched and published.opened_ns >= first_ns and not self._there(published):
                 into.false += 1
-                into.invented[told.kind] += 1
+                into.invented[published.kind] += 1
                 if each:
-                    print(f"  false {told.link} {told.kind} at {(told.opened_ns - first_ns) / MS:.0f} ms")
+                    print(
+                        f"  false {published.link} {published.kind} at {(published.opened_ns - first_ns) / MS:.0f} ms"
+                    )
 
-    def _there(self, told: Told) -> bool:
+    def _there(self, published: Detected) -> bool:
         """Return whether a queue was present that is only a little too small to count as contention."""
         mark = GREY * 0.5 * 0.1 * self.sim.fleet.shape.buffer_bytes
-        end_ns = told.closed_ns or self.sim.now_ns
+        end_ns = published.closed_ns or self.sim.now_ns
         return any(
-            told.opened_ns - SLACK_NS <= at_ns <= end_ns + SLACK_NS and depth >= mark
-            for link in told.links
+            published.opened_ns - SLACK_NS <= at_ns <= end_ns + SLACK_NS and depth >= mark
+            for link in published.links
             for at_ns, depth in self.deep.get(link, ())
         )
 
 
-def _meet(told: Told, true: dict[str, Any]) -> bool:
+def _meet(published: Detected, true: dict[str, Any]) -> bool:
     begin_ns, end_ns = true["begin_ns"] - SLACK_NS, true["end_ns"]
-    return (told.closed_ns is None or told.closed_ns >= begin_ns) and (
-        end_ns is None or told.opened_ns <= end_ns + SLACK_NS
+    return (published.closed_ns is None or published.closed_ns >= begin_ns) and (
+        end_ns is None or published.opened_ns <= end_ns + SLACK_NS
     )
 
 
@@ -301,13 +320,13 @@ def _events(rng: np.random.Generator, seconds: float) -> Iterator[str]:
         for kind in rng.permutation(kinds):
             nic = nics[int(rng.integers(len(nics)))]
             lasts_ms = int(rng.integers(600, 1500))
-            words = {
+            text = {
                 "incast": f"incast {int(rng.integers(4, 12))} {nic}",
                 "slow-receiver": f"slow-receiver {int(rng.integers(3, 10))}% {nic}",
                 "slow-sender": f"slow-sender {int(rng.integers(3, 8))}% {nic}",
                 "pause-storm": f"pause-storm {nic}",
             }[str(kind)]
-            yield f"{words} after {round(at_s * 1000)}ms for {lasts_ms}ms"
+            yield f"{text} after {round(at_s * 1000)}ms for {lasts_ms}ms"
             at_s += lasts_ms / 1000 + float(rng.uniform(0.1, 0.6))
             if at_s >= seconds - 1.5:
                 return
@@ -320,10 +339,14 @@ def _hop_ns(progress: Progress) -> float:
     taken = []
     with TemporaryDirectory() as directory, embedded_log(Path(directory), 1) as bootstrap:
         producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
-        consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False,
-            "fetch.wait.max.ms": 100,
-        })  # fmt: skip
+        consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "bench",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 100,
+            }
+        )
         consumer.assign([TopicPartition(CONTENTION.name, 0, 0)])
         for number in range(120):
             began = time.perf_counter()

@@ -45,7 +45,7 @@ WARM_S: Final = 12.0
 CALM_S: Final = 10.0
 """Over which probes and processor time are counted."""
 FLOWS_S: Final = 600.0
-MOST_PPS: Final = 10_000
+MAX_PPS: Final = 10_000
 """Probes a second that all NICs together may send."""
 GIVE_UP_S: Final = 5.0
 HEAL_S: Final = 20.0
@@ -75,9 +75,12 @@ port = 0
 port = 0
 """
 KEYS: Final = (
-    "dead_link_detect_ms_p50", "dead_link_detect_ms_p99", "link_probed_every_ms",
-    "flow_route_probed_every_ms", "agents_probes_per_second",
-)  # fmt: skip
+    "dead_link_detect_ms_p50",
+    "dead_link_detect_ms_p99",
+    "link_probed_every_ms",
+    "flow_route_probed_every_ms",
+    "agents_probes_per_second",
+)
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
@@ -118,9 +121,9 @@ def _trials(
             else:
                 found[kind].append(took_ms)
             wrong += others
-            said = "not within 5 s" if took_ms is None else f"{took_ms:.0f} ms"
+            lines = "not within 5 s" if took_ms is None else f"{took_ms:.0f} ms"
             beside = f", beside it {', '.join(others)}" if others else ""
-            progress(f"fabric: {kind} {link}: {said}{beside}")
+            progress(f"fabric: {kind} {link}: {lines}{beside}")
             flaps.until(lambda record: False, chance.uniform(*REST_S))
     every = np.array([took for kind in KINDS for took in found[kind]])
     if not len(every):
@@ -139,7 +142,7 @@ def _trials(
         "dead_link_detect_wrong": Figure(len(wrong) / trials, "1", "; ".join(wrong[:3])),
         "agents_processors": Figure(load["agents"], "1", "all eight probers together, nothing lost"),
         "agents_probes_per_second": Figure(
-            load["probes"], "1/s", f"requests of all eight NICs, {MOST_PPS:,} allowed"
+            load["probes"], "1/s", f"requests of all eight NICs, {MAX_PPS:,} allowed"
         ),
     } | figures
 

@@ -25,7 +25,7 @@ from schemas.kafka.reader import BEGINNING, Message, TopicReader
 from schemas.topics import FLOW_ROUTES, FLOWS, Topic
 from streams.runtime.flow_routes import FlowRouteTable
 
-__all__ = ["TARGETS", "measure_ways"]
+__all__ = ["TARGETS", "measure_routes"]
 
 TARGETS: Final = {
     "flow_paths_right": Target("share", ">=", 1.0),
@@ -42,7 +42,7 @@ CHECKED: Final = 200
 PEER_PORT: Final = 5201
 
 
-def measure_ways(
+def measure_routes(
     control: ControlClient, bootstrap: str, socket: Path, progress: Progress
 ) -> dict[str, Value]:
     """Measure; about half a minute."""
@@ -71,10 +71,10 @@ class _Follower:
         """Protocol, NIC and ports of a flow to the time (s) of its first published links, and the newest
         links."""
 
-    def until(self, what: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
+    def until(self, subject: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
         """Read until it is so; return whether it is."""
         deadline = time.monotonic() + limit_s
-        while not what():
+        while not subject():
             if time.monotonic() > deadline:
                 return False
             for message in self._reader.poll(0.05, 200):
@@ -108,9 +108,15 @@ def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) ->
 
     def run(protocol: str, nic: str, peer: str) -> None:
         results = control.stream(
-            "flow", FLOW_S + 30, source=nic, destination=peer, rate_bps=RATE_BPS, duration_s=FLOW_S,
-            protocol=protocol, job="bench",
-        )  # fmt: skip
+            "flow",
+            FLOW_S + 30,
+            source=nic,
+            destination=peer,
+            rate_bps=RATE_BPS,
+            duration_s=FLOW_S,
+            protocol=protocol,
+            job="bench",
+        )
         first = next(results)
         key = (protocol.upper(), nic, first["sport"], first["dport"])
         started.append((key, peer, time.time()))
@@ -156,35 +162,41 @@ def _all_to_all(
         program = stack.enter_context(connect(socket, 10))
         began_s = time.monotonic()
         for number, (nic, peer) in enumerate(pairs):
-            said = {
-                "protocol": "udp", "source_address": nics[nic]["address"], "source_port": 40_000 + number,
-                "peer_address": nics[peer]["address"], "peer_port": PEER_PORT, "cookie": 2**63 + number,
-                "sent_bytes": 1, "at_ns": time.monotonic_ns(), "can": ["MOVE"],
-            }  # fmt: skip
-            program.sendall(json.dumps(said).encode() + b"\n")
+            lines = {
+                "protocol": "udp",
+                "source_address": nics[nic]["address"],
+                "source_port": 40_000 + number,
+                "peer_address": nics[peer]["address"],
+                "peer_port": PEER_PORT,
+                "cookie": 2**63 + number,
+                "sent_bytes": 1,
+                "at_ns": time.monotonic_ns(),
+                "can": ["MOVE"],
+            }
+            program.sendall(json.dumps(lines).encode() + b"\n")
 
         def all_known() -> bool:
             return all(
                 len(found := follower.book.of(nic, peer, PEER_PORT)) > 1
-                and all(way.reverse for way in found.values())
+                and all(route.reverse for route in found.values())
                 for nic, peer in pairs
             )
 
         if not follower.until(all_known):
             return dict.fromkeys(("ways_right", "ways_known_s"), Missing(f"not all within {LIMIT_S:g} s"))
         took_s = time.monotonic() - began_s
-        told = [
-            (nic, peer, port, way)
+        published = [
+            (nic, peer, port, route)
             for nic, peer in pairs
-            for port, way in follower.book.of(nic, peer, PEER_PORT).items()
+            for port, route in follower.book.of(nic, peer, PEER_PORT).items()
         ]
-        sample = told[:: max(1, len(told) // CHECKED)]
+        sample = published[:: max(1, len(published) // CHECKED)]
         right = sum(
-            list(way.links) == _likely(control, nic, peer, port, PEER_PORT)
-            and list(way.reverse) == _likely(control, peer, nic, PEER_PORT, port)
-            for nic, peer, port, way in sample
+            list(route.links) == _likely(control, nic, peer, port, PEER_PORT)
+            and list(route.reverse) == _likely(control, peer, nic, PEER_PORT, port)
+            for nic, peer, port, route in sample
         )
-    note = f"{len(told)} ways of {len(pairs)} pairs, there and back; {len(sample)} held to the routes"
+    note = f"{len(published)} ways of {len(pairs)} pairs, there and back; {len(sample)} held to the routes"
     return {
         "ways_right": Figure(right / len(sample), note=note),
         "ways_known_s": took_s,

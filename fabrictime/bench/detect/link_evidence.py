@@ -74,9 +74,11 @@ class ProbedFleet:
         n, rng = fleet.nics, self.rng
         peers = min(peers, n - 1)
         src = np.repeat(np.arange(n), peers * paths)
-        ring = np.argsort(rng.random((n, n - 1)), axis=1)[:, :peers] if n <= 2048 else rng.integers(
-            0, n - 1, (n, peers)
-        )  # fmt: skip
+        ring = (
+            np.argsort(rng.random((n, n - 1)), axis=1)[:, :peers]
+            if n <= 2048
+            else rng.integers(0, n - 1, (n, peers))
+        )
         ring = ring + (ring >= np.arange(n)[:, None])
         dst = np.repeat(ring, paths, axis=1).reshape(-1)
         port = np.tile(np.arange(paths), n * peers) * 7 + FIRST_PORT + rng.integers(0, 7, len(src))
@@ -91,16 +93,19 @@ class ProbedFleet:
             both = np.concatenate([forward, reverse])
             self.links[p, : len(both)] = both
             self.book.add(
-                fleet.nic_ids[src[p]], fleet.nic_ids[dst[p]], int(port[p]),
-                tuple(names[i] for i in forward), tuple(names[i] for i in reverse),
-            )  # fmt: skip
+                fleet.nic_ids[src[p]],
+                fleet.nic_ids[dst[p]],
+                int(port[p]),
+                tuple(names[i] for i in forward),
+                tuple(names[i] for i in reverse),
+            )
         self.rate_hz = np.full(len(src), rate_hz / (peers * paths))
         self.down = np.zeros(fleet.links + 1, np.bool_)
         self.loss = np.zeros(fleet.links + 1)
         self.gone = np.zeros(n, np.bool_)
         self.muzzled = np.zeros(n, np.bool_)
         """[N] agents whose reports do not reach the log."""
-        self.starved_until = np.zeros(n, np.int64)
+        self.cpu_starved_until = np.zeros(n, np.int64)
         self.now_ns = start_ns
         self.timeout_ns = 2 * MS
         self.gather_ns = 10 * MS
@@ -131,7 +136,7 @@ class ProbedFleet:
 
     def starve(self, nic: int, for_ns: int) -> None:
         """Take the processor from a NIC's agent for some time: it sends no probes, and answers late."""
-        self.starved_until[nic] = self.now_ns + for_ns
+        self.cpu_starved_until[nic] = self.now_ns + for_ns
         self._trouble[nic] = for_ns
 
     def run(self, for_ns: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -148,16 +153,16 @@ class ProbedFleet:
     def _probe(self) -> None:
         now_ns, rng = self.now_ns, self.rng
         sends = np.flatnonzero(rng.random(len(self.src)) < self.rate_hz * (STEP_NS / 1e9))
-        active = ~self.gone & (self.starved_until <= now_ns)
+        active = ~self.gone & (self.cpu_starved_until <= now_ns)
         sends = sends[active[self.src[sends]]]
         links = self.links[sends]
         lost = self.down[links].any(axis=1) | self.gone[self.dst[sends]]
         if self.loss.any():
             keep = np.prod(1 - self.loss[links], axis=1)
             lost |= rng.random(len(sends)) > keep
-        late = ~lost & (self.starved_until[self.dst[sends]] > now_ns)
+        late = ~lost & (self.cpu_starved_until[self.dst[sends]] > now_ns)
         for p in sends[late].tolist():
-            heapq.heappush(self._late, (int(self.starved_until[self.dst[p]]), p, now_ns))
+            heapq.heappush(self._late, (int(self.cpu_starved_until[self.dst[p]]), p, now_ns))
         good = sends[~lost & ~late]
         alive_again = good[self._row[good] >= 3]
         self._urgent[self.src[alive_again]] = True
@@ -184,9 +189,9 @@ class ProbedFleet:
     def _report(self) -> None:
         now_ns = self.now_ns
         age_ns = now_ns - self._sent_ns
-        woken = (self._trouble > 0) & (self.starved_until <= now_ns)
+        woken = (self._trouble > 0) & (self.cpu_starved_until <= now_ns)
         due = (self._urgent & (age_ns >= self.gather_ns)) | (age_ns >= self.beat_ns) | woken
-        due &= ~self.gone & (self.starved_until <= now_ns)
+        due &= ~self.gone & (self.cpu_starved_until <= now_ns)
         for nic in np.flatnonzero(due).tolist():
             self._send(nic, now_ns)
 
@@ -201,22 +206,40 @@ class ProbedFleet:
         elements = []
         for p in at.tolist():
             row = int(self._row[p])
-            elements.append({
-                "peer": names[self.dst[p]], "path": int(self.port[p]), "lost": int(self._lost[p]),
-                "answered": int(self._answered[p]), "loss_streak": row,
-                "first_lost_age_ns": age(int(self._first[p])) if row else -1,
-                "last_lost_age_ns": age(int(self._last[p])) if self._last[p] else -1,
-                "answered_age_ns": age(int(self._good[p])), "arrived_age_ns": age(int(self._came[p])),
-                "timeout_ns": self.timeout_ns, "late": int(self._latecomers[p]), "delayed": 0,
-            })  # fmt: skip
+            elements.append(
+                {
+                    "peer": names[self.dst[p]],
+                    "path": int(self.port[p]),
+                    "lost": int(self._lost[p]),
+                    "answered": int(self._answered[p]),
+                    "loss_streak": row,
+                    "first_lost_age_ns": age(int(self._first[p])) if row else -1,
+                    "last_lost_age_ns": age(int(self._last[p])) if self._last[p] else -1,
+                    "answered_age_ns": age(int(self._good[p])),
+                    "arrived_age_ns": age(int(self._came[p])),
+                    "timeout_ns": self.timeout_ns,
+                    "late": int(self._latecomers[p]),
+                    "delayed": 0,
+                }
+            )
         late_ns = int(self._trouble[nic])
         event = {
-            "nic": names[nic], "shard": "fabric", "run": 1, "event": int(self._event[nic]), "kind": "PROBE",
-            "clock_ns": int(now_ns + self._clock[nic]), "system_ns": now_ns,
+            "nic": names[nic],
+            "shard": "fabric",
+            "run": 1,
+            "event": int(self._event[nic]),
+            "kind": "PROBE",
+            "clock_ns": int(now_ns + self._clock[nic]),
+            "system_ns": now_ns,
             "interval_ns": int(now_ns - self._sent_ns[nic]),
-            "trouble": ["STARVED"] if late_ns and self.confess else [], "late_ns": late_ns,
-            "paths": elements, "carrier": None, "speed_bps": None, "counters": [], "verbs": None,
-        }  # fmt: skip
+            "trouble": ["STARVED"] if late_ns and self.confess else [],
+            "late_ns": late_ns,
+            "paths": elements,
+            "carrier": None,
+            "speed_bps": None,
+            "counters": [],
+            "verbs": None,
+        }
         self._trouble[nic] = 0
         self._event[nic] += 1
         self._sent_ns[nic] = now_ns

@@ -42,12 +42,12 @@ BROKEN_S: Final = 1.0
 HEALED_S: Final = 1.6
 GREY_S: Final = 3.0
 GREY_HEALED_S: Final = 8.0
-TELL_EVERY: Final = 5
+REPORT_EVERY: Final = 5
 """Trials between two lines of progress."""
 FLAP_SETTINGS: Final = {"stages": ["links"], "session_timeout_s": 2}
 
 
-class _Judged:
+class _Evaluated:
     """A simulated fleet and the verdicts on its evidence, in simulated time."""
 
     def __init__(self, nics: int, seed: int) -> None:
@@ -58,7 +58,7 @@ class _Judged:
         self.now_ns = 0
         self.events = 0
         self.cpu_s = 0.0
-        self.told: list[tuple[int, dict[str, Any]]] = []
+        self.published: list[tuple[int, dict[str, Any]]] = []
         """(log time, `LinkHealth`) of everything since the last `forget`."""
 
     def pump(self, seconds: float) -> None:
@@ -75,12 +75,12 @@ class _Judged:
                 found += self.health.evaluate(self.now_ns)
             self.cpu_s += time.process_time() - begin_s
             self.events += 1
-            self.told += [(self.now_ns, record) for _, record in found if record is not None]
+            self.published += [(self.now_ns, record) for _, record in found if record is not None]
 
     def named(self, state: str) -> dict[str, int]:
         """Return the subjects that entered a state, with the time of its publication."""
         found: dict[str, int] = {}
-        for at_ns, record in self.told:
+        for at_ns, record in self.published:
             if record["state"] == state:
                 found.setdefault(record["subject"], at_ns)
         return found
@@ -99,16 +99,16 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 def _dead_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[str, Value]:
     """Break one to three links at once, again and again; a verdict counts within `BROKEN_S`."""
     progress(f"dead links: {trials} times 1 to 3 of {nics} NICs' links at once, seed {seed}")
-    it, rng = _Judged(nics, seed), np.random.default_rng(seed)
+    it, rng = _Evaluated(nics, seed), np.random.default_rng(seed)
     it.pump(WARM_S)
     broken = right = false = verdicts = 0
     took_ms: list[float] = []
     for trial in range(trials):
-        if trial and trial % TELL_EVERY == 0:
+        if trial and trial % REPORT_EVERY == 0:
             progress(f"dead links: {trial} of {trials} trials, {right} of {broken} links named")
         links = rng.choice(it.run.fleet.link_ids, trial % 3 + 1, replace=False).tolist()
         cables = {cable_id(link) for link in links}
-        it.told.clear()
+        it.published.clear()
         began_ns = it.now_ns
         for link in links:
             it.run.fault(f"blackhole {link}")
@@ -135,15 +135,15 @@ def _grey_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[s
     """Lose 5 % on one link at a time; return the 95th percentile of the detection time, infinite for missed
     ones."""
     progress(f"lossy links: {trials} times 5 % on a link of {nics} NICs")
-    it, rng = _Judged(nics, seed + 1), np.random.default_rng(seed + 1)
+    it, rng = _Evaluated(nics, seed + 1), np.random.default_rng(seed + 1)
     it.pump(WARM_S)
     took_s: list[float] = []
     false = 0
     for trial in range(trials):
-        if trial and trial % TELL_EVERY == 0:
+        if trial and trial % REPORT_EVERY == 0:
             progress(f"lossy links: {trial} of {trials}, {np.isfinite(took_s).sum()} told")
         link = str(rng.choice(it.run.fleet.link_ids))
-        it.told.clear()
+        it.published.clear()
         began_ns = it.now_ns
         it.run.fault(f"grey 5% {link}")
         it.pump(GREY_S)
@@ -193,7 +193,7 @@ def _flaps(progress: Progress, times: int, seed: int) -> dict[str, Value]:
             live.close()
         found = live.last(cable_id(link))
         counted = found["flaps_total"] if found else 0
-        others = live.said("DOWN") - {cable_id(link)}
+        others = live.lines("DOWN") - {cable_id(link)}
     note = f"{counted} counted of {times}, {killed} workers killed, {len(others)} other links named"
     return {"flap_count_exact": Figure(counted / times if counted <= times else times / counted, note=note)}
 
@@ -261,8 +261,11 @@ def _kinds(alerts: list[Mapping[str, Any]]) -> str:
 def _fabrictime(*arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "fabrictime", *arguments],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout
@@ -282,12 +285,23 @@ def _wait_ready(common: list[str]) -> None:
 
 
 @contextmanager
-def _up(common: list[str], most_s: float) -> Iterator[None]:
+def _up(common: list[str], max_s: float) -> Iterator[None]:
     started = subprocess.Popen(
-        [sys.executable, "-m", "fabrictime", "up", "--fleet", "fabric", "--for", f"{most_s + 240:g}s",
-         "--json", *common],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "fabrictime",
+            "up",
+            "--fleet",
+            "fabric",
+            "--for",
+            f"{max_s + 240:g}s",
+            "--json",
+            *common,
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         yield
     finally:
@@ -304,18 +318,33 @@ def _load(seconds: float, data: Path) -> Iterator[None]:
     """Let every host send to the one half the ring away, for so long."""
     flows = [
         subprocess.Popen(
-            [sys.executable, "-m", "fabrictime", "fabric", "flow", f"h{n + 1}", f"h{(n + 4) % 8 + 1}",
-             "--rate", f"{20 * LOAD:g}mbit", "--for", f"{seconds:g}s", "--dir", str(data)],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            [
+                sys.executable,
+                "-m",
+                "fabrictime",
+                "fabric",
+                "flow",
+                f"h{n + 1}",
+                f"h{(n + 4) % 8 + 1}",
+                "--rate",
+                f"{20 * LOAD:g}mbit",
+                "--for",
+                f"{seconds:g}s",
+                "--dir",
+                str(data),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for n in range(8)
-    ]  # fmt: skip
+    ]
     try:
         yield
         for flow in flows:
-            _, said = flow.communicate(timeout=60)
+            _, lines = flow.communicate(timeout=60)
             if flow.returncode:
-                raise RuntimeError(f"a flow of the load: {said.strip()}")
+                raise RuntimeError(f"a flow of the load: {lines.strip()}")
     finally:
         for flow in flows:
             if flow.poll() is None:

@@ -46,10 +46,18 @@ class LiveLinks:
                 ((nic, peer), "REQUEST", probes.book.forward(nic, peer, port)),
                 ((peer, nic), "ANSWER", probes.book.reverse(nic, peer, port)),
             ):
-                pairs.setdefault(pair, []).append({
-                    "path": port, "leg": leg, "links": list(hops), "found": "TRACED", "complete": True,
-                    "since_ns": 0, "changes": 0, "contradiction": None,
-                })  # fmt: skip
+                pairs.setdefault(pair, []).append(
+                    {
+                        "path": port,
+                        "leg": leg,
+                        "links": list(hops),
+                        "found": "TRACED",
+                        "complete": True,
+                        "since_ns": 0,
+                        "changes": 0,
+                        "contradiction": None,
+                    }
+                )
         for (nic, peer), paths in pairs.items():
             record = {"nic": nic, "peer": peer, "shard": "fabric", "run": 1, "traced_ns": 0, "paths": paths}
             self._send(PATHS.name, f"{nic}>{peer}", PATHS.record, record)
@@ -92,7 +100,7 @@ class LiveLinks:
         found = self.last(subject)
         return None if found is None else str(found["state"])
 
-    def said(self, state: str) -> set[str]:
+    def lines(self, state: str) -> set[str]:
         """Return the subjects that were ever in a state."""
         return {key for _, _, r, key in self.records if r is not None and r["state"] == state}
 

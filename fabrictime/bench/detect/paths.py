@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from fabrictime.bench import Figure, Missing, Progress, Target, Value
 from fabrictime.bench.clock.fabric import CannotRun, running_fabric
-from fabrictime.bench.detect.flow_routes import TARGETS as WAY_TARGETS
-from fabrictime.bench.detect.flow_routes import measure_ways
+from fabrictime.bench.detect.flow_routes import TARGETS as FLOW_ROUTE_TARGETS
+from fabrictime.bench.detect.flow_routes import measure_routes
 from fabrictime.commands.topology import Reader
 from fabrictime.testbed.control import ControlClient
 
@@ -48,7 +48,7 @@ TARGETS: Final = {
     "topology_links_found_after_move": Target("share", ">=", 1.0),
     "topology_found_after_s": Target("s"),
     "topology_found_after_move_s": Target("s"),
-    **WAY_TARGETS,
+    **FLOW_ROUTE_TARGETS,
 }
 
 
@@ -71,26 +71,26 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 def _measure(
     control: ControlClient, bootstrap: str, socket: Path, reader: Reader, progress: Progress
 ) -> dict[str, Value]:
-    judge = _Judge(control, reader)
+    evaluate = _Comparison(control, reader)
     progress("paths: waiting for all to be named")
     began_s = time.monotonic()
-    found = judge.until_right()
+    found = evaluate.until_right()
     took_s = time.monotonic() - began_s
-    proven = f"{judge.proven()} of {PROVEN} proven by their packets"
-    note = f"{judge.asked} paths; {proven}"
+    proven = f"{evaluate.proven()} of {PROVEN} proven by their packets"
+    note = f"{evaluate.asked} paths; {proven}"
     figures: dict[str, Value] = {
         "topology_links_found": Figure(found, note=note),
         "topology_found_after_s": took_s,
     }
-    figures |= measure_ways(control, bootstrap, socket, progress)
+    figures |= measure_routes(control, bootstrap, socket, progress)
     progress("paths: a spine is moved")
     control.ask("move", spine="spine1", other="spine2", leaves=["leaf1"])
     began_s = time.monotonic()
-    judge.truth.clear()
-    moved = 1 - judge.share()
-    found = judge.until_right()
+    evaluate.truth.clear()
+    moved = 1 - evaluate.share()
+    found = evaluate.until_right()
     took_s = time.monotonic() - began_s
-    note = f"{moved:.0%} of paths were others then; {judge.proven()} of {PROVEN} proven by their packets"
+    note = f"{moved:.0%} of paths were others then; {evaluate.proven()} of {PROVEN} proven by their packets"
     return figures | {
         "topology_links_found_after_move": Figure(found, note=note),
         "topology_found_after_move_s": took_s,
@@ -98,7 +98,7 @@ def _measure(
 
 
 @dataclass(slots=True)
-class _Judge:
+class _Comparison:
     """Compares published paths with the truth."""
 
     control: ControlClient
@@ -127,12 +127,12 @@ class _Judge:
                 if hosts[nic] == hosts[peer]:
                     continue
                 for port in record["path_ports"]:
-                    for said, true in (
+                    for lines, true in (
                         (self.reader.book.forward(nic, peer, port), (nic, peer, port, other["probe_port"])),
                         (self.reader.book.reverse(nic, peer, port), (peer, nic, other["probe_port"], port)),
                     ):
                         total += 1
-                        right += said == self._true(*true)
+                        right += lines == self._true(*true)
         self.asked = total
         return right / total if total else 0.0
 

@@ -84,11 +84,11 @@ def times_of(batches: Iterable[codec.Record], begin_ns: int, end_ns: int) -> dic
     return times
 
 
-def cover_of(looks: Mapping[Any, Sequence[NDArray[np.int64]]], begin_ns: int, end_ns: int) -> Cover:
+def cover_of(probes: Mapping[Any, Sequence[NDArray[np.int64]]], begin_ns: int, end_ns: int) -> Cover:
     """Return the probe intervals of each subject; the ends of the measured interval count as probes, so that
     a subject with one probe has long intervals."""
     gaps = {}
-    for subject, parts in looks.items():
+    for subject, parts in probes.items():
         at_ns = np.sort(np.concatenate([np.array([begin_ns, end_ns], np.int64), *parts]))
         gaps[subject] = np.diff(at_ns)
     return Cover(gaps)
@@ -100,9 +100,10 @@ def figures_of(
     links: Iterable[str],
     flows: Sequence[Flow],
     route: Route,
-    spell: tuple[int, int],
+    interval: tuple[int, int],
 ) -> dict[str, Value]:
-    """Return the probe intervals of links and flow routes. `ports`: NIC to its probe port; `spell`: begin and
+    """Return the probe intervals of links and flow routes. `ports`: NIC to its probe port; `interval`: begin
+    and
     end, ns of the system clock."""
     of_link: dict[str, list[NDArray[np.int64]]] = {link: [] for link in links}
     of_flow: dict[Flow, list[NDArray[np.int64]]] = {flow: [] for flow in flows}
@@ -115,13 +116,13 @@ def figures_of(
             if (flow.nic, flow.peer) == (nic, peer) and true[flow] == there:
                 of_flow[flow].append(at_ns)
     figures: dict[str, Value] = {}
-    for name, what, looks in (("link", "directed links", of_link), ("flow_route", "live flows", of_flow)):
-        if not looks:
+    for name, subject, probes in (("link", "directed links", of_link), ("flow_route", "live flows", of_flow)):
+        if not probes:
             continue
-        cover = cover_of(looks, *spell)
+        cover = cover_of(probes, *interval)
         means, every = cover.mean_ms(), cover.all_ms()
         note = (
-            f"the worst of {len(means)} {what}; all: {np.median(means):.1f} ms in the median, gaps p99"
+            f"the worst of {len(means)} {subject}; all: {np.median(means):.1f} ms in the median, gaps p99"
             f" {np.percentile(every, 99):.1f} most {every.max():.0f} ms,"
             f" {cover.long_share():.0%} of the time in gaps above {ASKED_MS:g} ms"
         )
@@ -140,9 +141,14 @@ def live_flows(
 
     def run(nic: str, peer: str) -> None:
         results = control.stream(
-            "flow", seconds + 30, source=nic, destination=peer, rate_bps=FLOW_BPS, duration_s=seconds,
+            "flow",
+            seconds + 30,
+            source=nic,
+            destination=peer,
+            rate_bps=FLOW_BPS,
+            duration_s=seconds,
             protocol="udp",
-        )  # fmt: skip
+        )
         first = next(results)
         started.append(Flow(nic, peer, first["sport"], first["dport"]))
         ready.release()

@@ -51,8 +51,15 @@ class Traffic:
     rest messages from 64 kB to 8 MB under a rate control, from anyone to anyone; with `incast`, every 4 ms
     some 8 to 24 senders hit one receiver with 32 kB each at once."""
 
-    def __init__(self, fleet: Fleet, sim: PacketSim, rng: np.random.Generator, until_ns: float, load: float,
-                 incast: bool) -> None:  # fmt: skip
+    def __init__(
+        self,
+        fleet: Fleet,
+        sim: PacketSim,
+        rng: np.random.Generator,
+        until_ns: float,
+        load: float,
+        incast: bool,
+    ) -> None:
         nics = fleet.nics
         self.paths: list[Any] = []
         """Paths of the flows, in the order of their numbers."""
@@ -90,8 +97,14 @@ class Run:
         rng = np.random.default_rng(seed)
         self.fleet = fleet = Fleet.of(nics, rate_bps=RATE_BPS, seed=seed)
         self.until_ns = seconds * 1e9
-        sim = PacketSim(fleet.rate_bps, fleet.delay_ns, fleet.buffer_bytes, slot_ns=SLOT_NS, seed=seed,
-                        ecn=(20_000, 200_000, 0.1))  # fmt: skip
+        sim = PacketSim(
+            fleet.rate_bps,
+            fleet.delay_ns,
+            fleet.buffer_bytes,
+            slot_ns=SLOT_NS,
+            seed=seed,
+            ecn=(20_000, 200_000, 0.1),
+        )
         traffic = Traffic(fleet, sim, rng, self.until_ns, load, incast)
         nic = np.repeat(np.arange(nics), PEERS * PATHS)
         choice = [rng.permutation(np.delete(np.arange(nics), each))[:PEERS] for each in range(nics)]
@@ -130,11 +143,11 @@ class Run:
         nic, peer, path = p.nic[whole], p.peer[whole], p.path[whole]
         true = [t1, t1 + forward, t1 + forward + turnaround, t1 + forward + turnaround + reverse]
         error = rng.normal(0, CLOCK_ERROR_NS, self.fleet.nics)
-        whose = [nic, peer, peer, nic]
+        of_link = [nic, peer, peer, nic]
         read = [
             np.round((at + error[of] + rng.normal(0, STAMP_NOISE_NS, len(at))) / STAMP_STEP_NS)
             * STAMP_STEP_NS
-            for at, of in zip(true, whose, strict=True)
+            for at, of in zip(true, of_link, strict=True)
         ]
         stamps: list[Any] = [EPOCH_NS + stamp.astype(np.int64) for stamp in read]
         flush = ((true[3] + 20 * MS) // FLUSH_NS).astype(np.int64) + 1
@@ -147,17 +160,28 @@ class Run:
             begin = np.concatenate([[0], np.flatnonzero(np.any(np.diff(group, axis=1) != 0, axis=0)) + 1])
             when = EPOCH_NS + int(flush[at[0]]) * FLUSH_NS
             none = np.zeros(len(begin), np.int32)
-            found.append((
-                when,
-                ProbeColumns(
-                    nic=names[nic[at[0]]], run=1, batch=int(flush[at[0]]), clock_ns=when, system_ns=when,
-                    peers=[names[each] for each in peer[at[begin]]], path=path[at[begin]].astype(np.int32),
-                    spacing_ns=none, lost=none, no_t3=none,
-                    start=np.append(begin, len(at)).astype(np.int64), sent=stamps[0][at],
-                    forward=stamps[1][at] - stamps[0][at], turnaround=stamps[2][at] - stamps[1][at],
-                    reverse=stamps[3][at] - stamps[2][at],
-                ),
-            ))  # fmt: skip
+            found.append(
+                (
+                    when,
+                    ProbeColumns(
+                        nic=names[nic[at[0]]],
+                        run=1,
+                        batch=int(flush[at[0]]),
+                        clock_ns=when,
+                        system_ns=when,
+                        peers=[names[each] for each in peer[at[begin]]],
+                        path=path[at[begin]].astype(np.int32),
+                        spacing_ns=none,
+                        lost=none,
+                        no_t3=none,
+                        start=np.append(begin, len(at)).astype(np.int64),
+                        sent=stamps[0][at],
+                        forward=stamps[1][at] - stamps[0][at],
+                        turnaround=stamps[2][at] - stamps[1][at],
+                        reverse=stamps[3][at] - stamps[2][at],
+                    ),
+                )
+            )
         return sorted(found, key=lambda each: each[0])
 
     def infer(self, flows: bool = False) -> list[dict[str, Any]]:
@@ -185,7 +209,7 @@ class Run:
     def depths(self, records: list[dict[str, Any]]) -> tuple[Any, Any, Any]:
         """Return (true, inferred, bound) bytes, [slots, links crossed], of the slots after the warm-up."""
         number = {name: k for k, name in enumerate(self.fleet.link_ids)}
-        told, bound = np.zeros(self.truth.depth_bytes.shape), np.zeros(self.truth.depth_bytes.shape)
+        published, bound = np.zeros(self.truth.depth_bytes.shape), np.zeros(self.truth.depth_bytes.shape)
         last = 0
         for record in records:
             if record["slot_ns"] != SLOT_NS:
@@ -195,27 +219,27 @@ class Run:
             for link in record["links"]:
                 column = number[link["link"]]
                 at = first + np.asarray(link["slot"], np.int64)
-                fits = (at >= 0) & (at < len(told))
-                told[at[fits], column] = np.asarray(link["depth_bytes"])[fits]
+                fits = (at >= 0) & (at < len(published))
+                published[at[fits], column] = np.asarray(link["depth_bytes"])[fits]
                 bound[max(0, first) : first + record["slots"], column] = link["bound_bytes"]
-        span = slice(WARM_UP_NS // SLOT_NS, min(last, len(told)))
+        span = slice(WARM_UP_NS // SLOT_NS, min(last, len(published)))
         true = self.truth.depth_bytes[span][:, self.crossed].astype(np.float64)
-        return true, told[span][:, self.crossed], bound[span][:, self.crossed]
+        return true, published[span][:, self.crossed], bound[span][:, self.crossed]
 
 
 def _add_probes(fleet: Fleet, sim: PacketSim, book: RouteTable) -> None:
     """Let all NICs probe by the turns that the solve stage lays for them, one probe in each."""
     number = {name: at for at, name in enumerate(fleet.nic_ids)}
-    turn_ns = round(1e9 / PROBES_PPS)
-    plans = plan_shard(dict.fromkeys(fleet.nic_ids, (turn_ns, 1)), book)
+    slot_ns = round(1e9 / PROBES_PPS)
+    plans = plan_shard(dict.fromkeys(fleet.nic_ids, (slot_ns, 1)), book)
     rows = [
-        (number[nic], number[peer], port, (plan.phase + turn) * turn_ns, 1e9 / (len(plan.paths) * turn_ns))
+        (number[nic], number[peer], port, (plan.phase + slot) * slot_ns, 1e9 / (len(plan.paths) * slot_ns))
         for nic, plan in plans.items()
-        for turn, (peer, port) in enumerate(plan.paths)
+        for slot, (peer, port) in enumerate(plan.paths)
     ]
     nic, peer, port, start_ns, rate_pps = (np.array(column) for column in zip(*rows, strict=True))
     there, back = fleet.round_trips(nic, peer, port)
-    sim.add_probes(there, back, nic, peer, port, rate_pps=rate_pps, start_ns=start_ns, jitter_ns=turn_ns / 2)
+    sim.add_probes(there, back, nic, peer, port, rate_pps=rate_pps, start_ns=start_ns, jitter_ns=slot_ns / 2)
 
 
 def _over_links(fleet: Fleet, paths: list[Any], sent_bytes: Any) -> dict[str, float]:
@@ -237,10 +261,18 @@ def _book(fleet: Fleet, nic: Any, peer: Any, port: Any, there: Any, back: Any) -
     for row, (a, b, entropy) in enumerate(zip(nic.tolist(), peer.tolist(), port.tolist(), strict=True)):
         for pair, leg, paths in (((a, b), "REQUEST", there), ((b, a), "ANSWER", back)):
             hops = [ids[link] for link in paths.of(row)]
-            records.setdefault(pair, []).append({
-                "path": entropy, "leg": leg, "links": hops, "found": "TRACED", "complete": True, "since_ns": 0,
-                "changes": 0, "contradiction": None,
-            })  # fmt: skip
+            records.setdefault(pair, []).append(
+                {
+                    "path": entropy,
+                    "leg": leg,
+                    "links": hops,
+                    "found": "TRACED",
+                    "complete": True,
+                    "since_ns": 0,
+                    "changes": 0,
+                    "contradiction": None,
+                }
+            )
     for (a, b), maps in records.items():
         record = {
             "nic": names[a],
@@ -271,12 +303,12 @@ def _accuracy(progress: Progress, seeds: int, seconds: float) -> dict[str, Value
         for seed in drawn:
             progress(f"queues packet by packet: 64 NICs, {seconds:g} s, seed {seed}{name.replace('_', ', ')}")
             run = Run(64, int(seed), seconds, 0.6, incast)
-            true, told, bound = run.depths(run.infer())
-            squares["ours"].append(float(((told - true) ** 2).mean()))
+            true, published, bound = run.depths(run.infer())
+            squares["ours"].append(float(((published - true) ** 2).mean()))
             squares["zero"].append(float((true**2).mean()))
             squares["last_window"].append(float((np.diff(true, axis=0) ** 2).mean()))
             seen = bound > 0
-            inside.append(float((np.abs(told - true)[seen] <= bound[seen]).mean()))
+            inside.append(float((np.abs(published - true)[seen] <= bound[seen]).mean()))
         rms = {key: float(np.sqrt(np.mean(values))) for key, values in squares.items()}
         note = f"seeds {', '.join(str(seed) for seed in drawn)}"
         figures[f"queue_error_bytes_rms{name}"] = Figure(rms["ours"], "bytes", note)

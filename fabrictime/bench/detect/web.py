@@ -24,7 +24,7 @@ import psutil
 
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench.clock.fabric import CannotRun, running_fabric
-from fabrictime.bench.detect.web_reader import BrowserReader, FeedReader, Reader, Sight, browser_missing
+from fabrictime.bench.detect.web_reader import BrowserReader, Reader, Sight, TopicReader_, browser_missing
 from fabrictime.runtime import status
 from fabrictime.runtime.supervisor import State
 from fabrictime.testbed.control import ControlClient
@@ -79,7 +79,7 @@ class Case:
     from the end of `make` and `heal`, which take a while. `stays`: the page rightly keeps the row.
     """
 
-    what: str
+    subject: str
     make: Callable[[], object]
     heal: Callable[[], object]
     wanted: Mapping[str, str]
@@ -97,7 +97,7 @@ class Seen:
     named_s: float | None
     cleared_s: float | None
     wrong: tuple[str, ...]
-    said: str
+    lines: str
 
     @property
     def right(self) -> bool:
@@ -109,7 +109,7 @@ def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float
     """Return the result of a case, from all sightings between its creation and the quiet time after it."""
     named_s = cleared_s = None
     wrong: dict[str, None] = {}
-    said = ""
+    lines = ""
     stands = False
     ends = [*(at_ms for at_ms, _ in sights[1:]), math.inf][: len(sights)]
     for (at_ms, rows), end_ms in zip(sights, ends, strict=True):
@@ -119,8 +119,8 @@ def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float
         if named_s is None and right:
             named_s = (at_ms - made_ms) / 1e3
         stands = stands or (right and end_ms > made_ms)  # a cable that flaps is DOWN at times until then
-        if not said and here:
-            said = found[min(here)].text
+        if not lines and here:
+            lines = found[min(here)].text
         for row in rows:
             known = row.subject in case.wanted or row.subject in case.allowed
             other = stands and case.wanted.get(row.subject, row.kind) != row.kind
@@ -136,7 +136,7 @@ def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float
         and not {row.subject for row in sights[-1].rows} & set(case.wanted)
     ):
         cleared_s = 0.0  # it had passed by itself, or was cleared, before it was undone
-    return Seen(case, named_s, cleared_s, tuple(wrong), said)
+    return Seen(case, named_s, cleared_s, tuple(wrong), lines)
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
@@ -147,7 +147,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
             with running_fabric(folder, progress, SETTINGS) as (control, bootstrap):
                 url = _page_of(folder / "data")
                 missing = browser_missing()
-                reader: Reader = FeedReader(bootstrap) if missing else BrowserReader(url)
+                reader: Reader = TopicReader_(bootstrap) if missing else BrowserReader(url)
                 try:
                     _wait_drawn(reader, control)
                     progress(f"page: {reader.how}" + (f", since {missing}" if missing else ""))
@@ -164,23 +164,27 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 def _figures(seen: Sequence[Seen], moved_s: float | None, how: str, quick: bool) -> dict[str, Value]:
     soon = [each for each in seen if each.case.slow is None]
-    missed = [each.case.what for each in soon if each.named_s is None]
+    missed = [each.case.subject for each in soon if each.named_s is None]
     figures: dict[str, Value] = {}
     if missed:
         figures["web_names_fault_s_worst"] = Missing(f"not named: {', '.join(missed)}")
     else:
         worst = max(soon, key=lambda each: each.named_s or 0.0)
-        slow = [f"{each.case.what} {_s(each.named_s)}: {each.case.slow}" for each in seen if each.case.slow]
-        note = "; ".join([f"{worst.case.what}, of {len(soon)} faults, {how}", *slow])
+        slow = [
+            f"{each.case.subject} {_s(each.named_s)}: {each.case.slow}" for each in seen if each.case.slow
+        ]
+        note = "; ".join([f"{worst.case.subject}, of {len(soon)} faults, {how}", *slow])
         figures["web_names_fault_s_worst"] = Figure(worst.named_s or 0.0, note=note)
-    wrong = [f"{each.case.what}: {', '.join(each.wrong) or 'not named'}" for each in seen if not each.right]
+    wrong = [
+        f"{each.case.subject}: {', '.join(each.wrong) or 'not named'}" for each in seen if not each.right
+    ]
     figures["web_names_fault_right"] = Figure(
         sum(each.right for each in seen) / len(seen), note="; ".join(wrong) or f"{len(seen)} faults"
     )
     cleared = [each for each in seen if each.cleared_s is not None]
     if cleared:
         last = max(cleared, key=lambda each: each.cleared_s or 0.0)
-        figures["page_clears_fault_s_worst"] = Figure(last.cleared_s or 0.0, "s", last.case.what)
+        figures["page_clears_fault_s_worst"] = Figure(last.cleared_s or 0.0, "s", last.case.subject)
     if not quick:
         figures["page_draws_moved_spine_s"] = (
             Missing(f"not drawn as it is {MOVED_S:g} s after the move")
@@ -194,11 +198,11 @@ def table(seen: Sequence[Seen]) -> list[str]:
     """Return a line a fault, for people."""
     lines = [f"{'fault':<34} {'named':>8} {'cleared':>8}  what the page said"]
     for each in seen:
-        said = each.said or "nothing"
+        shown = each.lines or "nothing"
         beside = f"; WRONGLY {', '.join(each.wrong)}" if each.wrong else ""
         slow = f" ({each.case.slow})" if each.case.slow else ""
         named, cleared = _s(each.named_s), _s(each.cleared_s)
-        lines.append(f"{each.case.what:<34} {named:>8} {cleared:>8}  {said}{beside}{slow}")
+        lines.append(f"{each.case.subject:<34} {named:>8} {cleared:>8}  {shown}{beside}{slow}")
     return lines
 
 
@@ -222,11 +226,10 @@ def link_cases(
     def cables(node: str) -> dict[str, str]:
         return {cable_id(link): "DOWN" for link, pair in ends.items() if node in pair}
 
-    def fault(line: str, wanted: Mapping[str, str], allowed: frozenset[str] = frozenset(),
-              slow: str | None = None) -> Case:  # fmt: skip
-        return Case(
-            line, lambda: ask("fault", line=line), lambda: ask("clear"), wanted, allowed, slow=slow
-        )  # fmt: skip
+    def fault(
+        line: str, wanted: Mapping[str, str], allowed: frozenset[str] = frozenset(), slow: str | None = None
+    ) -> Case:
+        return Case(line, lambda: ask("fault", line=line), lambda: ask("clear"), wanted, allowed, slow=slow)
 
     own = {
         nic["host"]: cable_id(next(link for link in links if link.startswith(f"{nic['host']}:")))
@@ -258,7 +261,7 @@ def link_cases(
         fault("grey 10% leaf2>spine1", {cable("leaf2", "spine1"): "GREY"}),
         fault("grey 5% leaf1>spine4", {cable("leaf1", "spine4"): "GREY"}, slow=LOSES_LITTLE),
         fault("down spine2", cables("spine2")),
-    ]  # fmt: skip
+    ]
 
 
 QUICK: Final = 4
@@ -291,8 +294,14 @@ def _stopped_agent(data: Path, nic: Mapping[str, Any]) -> Case:
     agent = psutil.Process(pid)
     wanted = {nic["host"]: "DOWN"}
     allowed = frozenset({nic["nic"]})
-    return Case(f"SIGSTOP to {nic['nic']}'s agent", lambda: agent.send_signal(signal.SIGSTOP),
-                lambda: agent.send_signal(signal.SIGCONT), wanted, allowed, slow=SILENT)  # fmt: skip
+    return Case(
+        f"SIGSTOP to {nic['nic']}'s agent",
+        lambda: agent.send_signal(signal.SIGSTOP),
+        lambda: agent.send_signal(signal.SIGCONT),
+        wanted,
+        allowed,
+        slow=SILENT,
+    )
 
 
 def _flapping(links: Sequence[str], control: ControlClient) -> Case:
@@ -315,9 +324,14 @@ def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
 
     def path(source: str, destination: str, sport: int, dport: int) -> list[str]:
         found: list[str] = control.ask(
-            "path", source=source, destination=destination, sport=sport, dport=dport, protocol="tcp",
+            "path",
+            source=source,
+            destination=destination,
+            sport=sport,
+            dport=dport,
+            protocol="tcp",
             likely=True,
-        )  # fmt: skip
+        )
         return found
 
     def disjoint(pairs: Sequence[tuple[str, str]], wanted: str | None) -> list[dict[str, Any]]:
@@ -329,21 +343,31 @@ def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
                 inner = path(source, destination, sport, 45_000 + number)[1:-1]
                 if (wanted in inner) if wanted else used.isdisjoint(inner):
                     used.update(inner)
-                    flows.append({"source": source, "destination": destination, "sport": sport,
-                                  "dport": 45_000 + number})  # fmt: skip
+                    flows.append(
+                        {
+                            "source": source,
+                            "destination": destination,
+                            "sport": sport,
+                            "dport": 45_000 + number,
+                        }
+                    )
                     break
         return flows
 
     into = next(link for link in links if ">h8:" in link)
     up = next(link for link in links if link.startswith("leaf1:") and ">spine1:" in link)
     made = []
-    for what, kind, link, flows in (
+    for subject, kind, link, flows in (
         ("incast of h1 and h5 at h8", "incast", into, disjoint([("h1", "h8"), ("h5", "h8")], None)),
-        ("h1>h5 and h2>h7 by leaf1>spine1", "collision in the fabric", up,
-         disjoint([("h1", "h5"), ("h2", "h7")], up)),
-    ):  # fmt: skip
+        (
+            "h1>h5 and h2>h7 by leaf1>spine1",
+            "collision in the fabric",
+            up,
+            disjoint([("h1", "h5"), ("h2", "h7")], up),
+        ),
+    ):
         load = _Load(control, flows, link)
-        made.append(Case(what, load.start, load.end, {link: kind}, from_end=True))
+        made.append(Case(subject, load.start, load.end, {link: kind}, from_end=True))
     return made
 
 
@@ -403,7 +427,7 @@ def _one(reader: Reader, case: Case) -> Seen:
     """Make a fault, look until it is named and a while longer, heal it, and look until all is calm."""
     sights: list[Sight] = []
 
-    def look(seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+    def check(seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         end_s = time.monotonic() + seconds
         while True:
             sights.extend(reader.news())
@@ -417,22 +441,22 @@ def _one(reader: Reader, case: Case) -> Seen:
     reader.news()
     made_ms = _timed(case.make, case.from_end)
     sights = _since(reader.news(), made_ms)
-    look(GIVE_UP_S, named)
-    look(STAND_S)
+    check(GIVE_UP_S, named)
+    check(STAND_S)
     healed_ms = _timed(case.heal, case.from_end)
     if not case.stays:
-        look(CALM_S)
-        look(HEAL_S, lambda: not sights[-1].rows)
-    look(CALM_S)
+        check(CALM_S)
+        check(HEAL_S, lambda: not sights[-1].rows)
+    check(CALM_S)
     return scored(case, sights, made_ms, healed_ms)
 
 
 def _timed(do: Callable[[], object], from_end: bool) -> float:
     """Run it; return the ms of CLOCK_REALTIME at which it began or ended, or the start that it reports."""
     began_ms = time.time_ns() / 1e6
-    told = do()
-    if isinstance(told, float):
-        return told
+    published = do()
+    if isinstance(published, float):
+        return published
     return time.time_ns() / 1e6 if from_end else began_ms
 
 

@@ -21,7 +21,7 @@ from fabrictime.web.tabs.fabric import frames as fabric_frames
 from schemas import codec
 from schemas.topics import FLOWS
 
-__all__ = ["BrowserReader", "FeedReader", "Named", "Reader", "Sight", "browser_missing"]
+__all__ = ["BrowserReader", "Named", "Reader", "Sight", "TopicReader_", "browser_missing"]
 
 CHROMIUM: Final = "/usr/bin/chromium"
 CHROMEDRIVER: Final = "/usr/bin/chromedriver"
@@ -124,10 +124,15 @@ class BrowserReader:
         options = webdriver.ChromeOptions()
         options.binary_location = CHROMIUM
         for argument in (
-            "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
-            "--disable-background-networking", "--disable-component-update",
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-sync",
+            "--disable-background-networking",
+            "--disable-component-update",
             f"--user-data-dir={self._profile.name}",
-        ):  # fmt: skip
+        ):
             options.add_argument(argument)
         self.driver: Any = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
         self.driver.set_window_size(1400, 900)
@@ -149,7 +154,7 @@ class BrowserReader:
         """Return the changes since the last call, oldest first."""
         seen = self.driver.execute_script("const s = window.ftSeen; window.ftSeen = []; return s;")
         return [
-            Sight(at_ms, tuple(Named(_id(what), kind, said) for what, kind, said in rows))
+            Sight(at_ms, tuple(Named(_id(subject), kind, lines) for subject, kind, lines in rows))
             for at_ms, rows in seen
         ]
 
@@ -163,7 +168,7 @@ class BrowserReader:
         self._profile.cleanup()
 
 
-class FeedReader:
+class TopicReader_:
     """The page's own feed and rows in this process, for a machine without a browser."""
 
     how = f"as the page's feed makes it, {PERIOD_S * 1e3:g} ms added for the page's own period; not drawn"
@@ -173,8 +178,8 @@ class FeedReader:
         self._seen: list[Sight] = []
         self._tab: Tab = "fabric"
         self._last: tuple[Named, ...] | None = None
-        self._feed = FabricConsumer(bootstrap, self._state, self._changed)
-        self._feed.start()
+        self._consumer = FabricConsumer(bootstrap, self._state, self._changed)
+        self._consumer.start()
 
     def open(self, tab: Tab) -> None:
         """Read that tab's rows, and forget earlier sightings."""
@@ -198,7 +203,7 @@ class FeedReader:
 
     def close(self) -> None:
         """End the feed."""
-        self._feed.stop()
+        self._consumer.stop()
 
     def _changed(self, parts: frozenset[Part]) -> None:
         now_ns = time.time_ns()
@@ -218,6 +223,6 @@ class FeedReader:
         return tuple(Named(row["id"], row["state"], row["text"]) for row in found)
 
 
-def _id(what: str) -> str:
+def _id(subject: str) -> str:
     """Return the id of a link, cable, NIC or host from how the page writes it."""
-    return what.replace(" ⇄ ", "<>").replace(" → ", ">")
+    return subject.replace(" ⇄ ", "<>").replace(" → ", ">")

@@ -38,13 +38,13 @@ def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
     ) as process:
         values: dict[str, Value] = {}
         for line in process.stdout or ():
-            said = json.loads(line)
-            if "progress" in said:
-                progress(said["progress"])
-            elif "missing" in said:
-                values = {key: Missing(said["missing"]) for key in TARGETS}
+            lines = json.loads(line)
+            if "progress" in lines:
+                progress(lines["progress"])
+            elif "missing" in lines:
+                values = {key: Missing(lines["missing"]) for key in TARGETS}
             else:
-                values = _values(said["figures"], said["versus"])
+                values = _values(lines["figures"], lines["versus"])
     if process.returncode:
         raise RuntimeError(f"bench probe: its fabric process ended with {process.returncode}")
     return values

@@ -71,35 +71,35 @@ def cpu_s(pid: int) -> float:
 
 
 def measure(
-    asker: FabricNic, answerer: FabricNic, paths: int, rate_pps: float, seconds: float
+    prober: FabricNic, responder: FabricNic, paths: int, rate_pps: float, seconds: float
 ) -> dict[str, Any]:
     """Probe from one host to the other; return the asker's figures with the answerer's processor time."""
-    far, near = Worker(answerer, paths, 1.0), Worker(asker, paths, rate_pps)
+    far, near = Worker(responder, paths, 1.0), Worker(prober, paths, rate_pps)
     try:
         far.read()
         near.read()
         before = cpu_s(far.process.pid)
-        found = near.ask(answerer, seconds)
+        found = near.ask(responder, seconds)
         return found | {"far_cpu_s": cpu_s(far.process.pid) - before}
     finally:
         near.close()
         far.close()
 
 
-def fastest(asker: FabricNic, answerer: FabricNic, quick: bool) -> dict[str, float]:
+def fastest(prober: FabricNic, responder: FabricNic, quick: bool) -> dict[str, float]:
     """Return the highest rate at which nothing was lost: the median of several runs at each offered rate."""
     best = {"probes_per_second_one_thread": 0.0, "offered_pps": 0.0}
     for offered in OFFERED_PPS[:1] if quick else OFFERED_PPS:
         runs = []
         for _ in range(1 if quick else 3):
-            found = measure(asker, answerer, 4, offered, 0.5 if quick else 1.5)
+            found = measure(prober, responder, 4, offered, 0.5 if quick else 1.5)
             whole = found["lost"] == found["incomplete"] == found["missing"] == 0
             runs.append((found["samples"] / found["took_s"] if whole else 0.0, found))
         rate = statistics.median(rate for rate, _ in runs)
         last = runs[-1][1]
         lost = [run["lost"] for _, run in runs]
         cost_us = (last["cpu_s"] + last["far_cpu_s"]) / max(last["samples"], 1) * 1e6
-        say(f"offered {offered:,}/s: {rate:,.0f}/s without loss (lost {lost}, {cost_us:.1f} us a probe)")
+        report(f"offered {offered:,}/s: {rate:,.0f}/s without loss (lost {lost}, {cost_us:.1f} us a probe)")
         if rate > best["probes_per_second_one_thread"]:
             best = {
                 "probes_per_second_one_thread": rate,
@@ -112,15 +112,15 @@ def fastest(asker: FabricNic, answerer: FabricNic, quick: bool) -> dict[str, flo
 
 
 def irtt_once(
-    asker: FabricNic, answerer: FabricNic, server: int, interval: str, seconds: float
+    prober: FabricNic, responder: FabricNic, server: int, interval: str, seconds: float
 ) -> tuple[float, float]:
     """Run irtt's client once: the rate that it comes to, 1/s, and both sides' processor time a probe, us.
 
     What the client costs without sending anything (its start) is taken off.
     """
-    idle = irtt_client(asker, answerer, "-n")[1]
+    idle = irtt_client(prober, responder, "-n")[1]
     before = cpu_s(server)
-    text, cost = irtt_client(asker, answerer, "-i", interval, "-d", f"{seconds:g}s", "-q")
+    text, cost = irtt_client(prober, responder, "-i", interval, "-d", f"{seconds:g}s", "-q")
     far = cpu_s(server) - before
     found = re.search(r"packets sent/received: (\d+)/(\d+)", text)
     if found is None:
@@ -129,12 +129,12 @@ def irtt_once(
     return sent / seconds, (cost - idle + far) / sent * 1e6
 
 
-def irtt_client(asker: FabricNic, answerer: FabricNic, *options: str) -> tuple[str, float]:
+def irtt_client(prober: FabricNic, responder: FabricNic, *options: str) -> tuple[str, float]:
     """Run irtt's client to its end; return its output and its processor time, s."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        ["irtt", "client", *options, f"{answerer.address}:{IRTT_PORT}"],
-        preexec_fn=lambda: userns.setns(asker.netns),
+        ["irtt", "client", *options, f"{responder.address}:{IRTT_PORT}"],
+        preexec_fn=lambda: userns.setns(prober.netns),
         capture_output=True,
         text=True,
         timeout=60,
@@ -148,30 +148,30 @@ def irtt_client(asker: FabricNic, answerer: FabricNic, *options: str) -> tuple[s
     return done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def against_irtt(asker: FabricNic, answerer: FabricNic, quick: bool) -> dict[str, float | str]:
+def against_irtt(prober: FabricNic, responder: FabricNic, quick: bool) -> dict[str, float | str]:
     """Return processor time a probe of ours and of irtt's, in turn, at the rate that irtt comes to."""
     if shutil.which("irtt") is None:
         return {"missing": "irtt is not installed (Debian: apt-get install irtt)"}
     seconds = 0.5 if quick else 3.0
     server = subprocess.Popen(
-        ["irtt", "server", "-b", f"{answerer.address}:{IRTT_PORT}", "-i", "0", "-d", "0", "-l", "0"],
-        preexec_fn=lambda: userns.setns(answerer.netns),
+        ["irtt", "server", "-b", f"{responder.address}:{IRTT_PORT}", "-i", "0", "-d", "0", "-l", "0"],
+        preexec_fn=lambda: userns.setns(responder.netns),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     figures: dict[str, float | str] = {}
     try:
-        wait_for_server(asker, answerer)
+        wait_for_server(prober, responder)
         for name, interval in IRTT_INTERVALS.items():
             theirs, ours, rates = [], [], []
-            for turn in range(1 if quick else 5):
-                rate, cost = irtt_once(asker, answerer, server.pid, interval, seconds)
-                found = measure(asker, answerer, 4, rate, seconds)
+            for order in range(1 if quick else 5):
+                rate, cost = irtt_once(prober, responder, server.pid, interval, seconds)
+                found = measure(prober, responder, 4, rate, seconds)
                 own = (found["cpu_s"] + found["far_cpu_s"]) / max(found["samples"], 1) * 1e6
                 theirs.append(cost)
                 ours.append(own)
                 rates.append(rate)
-                say(f"irtt, turn {turn + 1}: {cost:.1f} us a probe at {rate:,.0f}/s, ours {own:.1f} us")
+                report(f"irtt, turn {order + 1}: {cost:.1f} us a probe at {rate:,.0f}/s, ours {own:.1f} us")
             ratio = statistics.median(own / their for own, their in zip(ours, theirs, strict=True))
             figures |= {
                 f"cpu_per_probe_vs_irtt{name}": ratio,
@@ -185,12 +185,12 @@ def against_irtt(asker: FabricNic, answerer: FabricNic, quick: bool) -> dict[str
     return figures
 
 
-def wait_for_server(asker: FabricNic, answerer: FabricNic) -> None:
+def wait_for_server(prober: FabricNic, responder: FabricNic) -> None:
     """Return once irtt's server answers. Raises RuntimeError after 10 s."""
     end = time.monotonic() + 10
     while True:
         try:
-            irtt_client(asker, answerer, "-n")
+            irtt_client(prober, responder, "-n")
             return
         except RuntimeError:
             if time.monotonic() > end:
@@ -198,7 +198,7 @@ def wait_for_server(asker: FabricNic, answerer: FabricNic) -> None:
             time.sleep(0.1)
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Report progress."""
     print(json.dumps({"progress": text}), flush=True)
 
@@ -213,10 +213,10 @@ def main() -> int:
         return 0
     settings = FabricSettings(hosts=2, leaves=2, spines=2, host_rate_bps=0, fabric_rate_bps=0)
     with Fabric(settings) as fabric:
-        asker, answerer = fabric.nics()
-        say("leaf-spine-leaf fabric stands: 2 hosts, 2 leaves, 2 spines, no rate limits")
-        versus = against_irtt(asker, answerer, quick)
-        speed = fastest(asker, answerer, quick)
+        prober, responder = fabric.nics()
+        report("leaf-spine-leaf fabric stands: 2 hosts, 2 leaves, 2 spines, no rate limits")
+        versus = against_irtt(prober, responder, quick)
+        speed = fastest(prober, responder, quick)
     print(json.dumps({"figures": speed, "versus": versus}), flush=True)
     return 0
 

@@ -38,13 +38,13 @@ def main() -> int:
     )
     thread = threading.Thread(target=engine.run, daemon=True)
     thread.start()
-    _say({"ready": True})
+    _report({"ready": True})
     for line in sys.stdin:
         command = json.loads(line)
         if "ask" in command:
-            _say(_ask(engine, Peer(*command["ask"]), command["seconds"]))
+            _report(_ask(engine, Peer(*command["ask"]), command["seconds"]))
         else:
-            _say(engine.counters())
+            _report(engine.counters())
     engine.stop()
     thread.join()
     engine.close()
@@ -82,7 +82,7 @@ def _ask(engine: Engine, peer: Peer, seconds: float) -> dict[str, Any]:
     }
 
 
-def _say(answer: dict[str, Any]) -> None:
+def _report(answer: dict[str, Any]) -> None:
     print(json.dumps(answer), flush=True)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from fabrictime.bench import judge, load
+from fabrictime.bench import evaluate, load
 
 
 def test_quick_run_gives_every_figure():
     bench = load("codec")
     lines = []
-    figures = judge(bench.TARGETS, bench.run(lines.append, quick=True))
+    figures = evaluate(bench.TARGETS, bench.run(lines.append, quick=True))
     assert set(figures) == set(bench.TARGETS)
     assert lines
     for key, figure in figures.items():

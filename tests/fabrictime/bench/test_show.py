@@ -10,18 +10,30 @@ REMARK = "in 600 s; link health told of 2 subjects; [LINK_DOWN] leaf1:swp5<>spin
 REPORT: Any = {
     "name": "see",
     "machine": {
-        "cpu": "EPYC", "cores": 2, "memory_gib": 23.5, "kernel": "6.18", "python": "3.11",
+        "cpu": "EPYC",
+        "cores": 2,
+        "memory_gib": 23.5,
+        "kernel": "6.18",
+        "python": "3.11",
         "load_1min_at_start": 0.1,
     },
     "figures": {
         "false_alarms_10min": {
-            "value": 1.0, "unit": "alarms", "target": "<= 0", "met": False, "note": REMARK,
+            "value": 1.0,
+            "unit": "alarms",
+            "target": "<= 0",
+            "met": False,
+            "note": REMARK,
         },
         "web_names_fault_s_worst": {
-            "value": None, "unit": "s", "target": "<= 1", "met": False, "reason": "no browser",
+            "value": None,
+            "unit": "s",
+            "target": "<= 1",
+            "met": False,
+            "reason": "no browser",
         },
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("columns", [80, 200, None])

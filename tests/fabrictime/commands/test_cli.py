@@ -17,7 +17,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from fabrictime.bench import Figure, Missing, Target, judge, names, run_bench
+from fabrictime.bench import Figure, Missing, Target, evaluate, names, run_bench
 from fabrictime.commands import up
 from fabrictime.commands.cli import duration_s
 from fabrictime.commands.live_table import table
@@ -30,9 +30,13 @@ ROOT = Path(__file__).resolve().parents[3]
 def fabrictime(*arguments, cwd=ROOT):
     return subprocess.run(
         [sys.executable, "-m", "fabrictime", *arguments],
-        cwd=cwd, capture_output=True, text=True, check=False, timeout=60,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
 
 
 def processor_s(run):
@@ -168,10 +172,23 @@ def test_fleet_file_mistakes_name_the_nic(tmp_path):
 
 
 def test_figures_are_judged_against_their_targets():
-    targets = {"rate": Target("1/s", ">=", 10), "time": Target("ms", "<=", 5), "gone": Target("x", ">=", 1),
-               "context": Target("B")}  # fmt: skip
-    found = judge(targets, {"rate": 10.0, "time": Figure(5.1, note="cold"), "gone": Missing("no Java"),
-                            "context": 3, "more": Figure(1, "cores"), "bad": float("nan")})  # fmt: skip
+    targets = {
+        "rate": Target("1/s", ">=", 10),
+        "time": Target("ms", "<=", 5),
+        "gone": Target("x", ">=", 1),
+        "context": Target("B"),
+    }
+    found = evaluate(
+        targets,
+        {
+            "rate": 10.0,
+            "time": Figure(5.1, note="cold"),
+            "gone": Missing("no Java"),
+            "context": 3,
+            "more": Figure(1, "cores"),
+            "bad": float("nan"),
+        },
+    )
     assert found["rate"] == {"value": 10.0, "unit": "1/s", "target": ">= 10", "met": True}
     assert found["time"] == {"value": 5.1, "unit": "ms", "target": "<= 5", "met": False, "note": "cold"}
     assert found["gone"] == {"value": None, "unit": "x", "target": ">= 1", "met": False, "reason": "no Java"}
@@ -183,9 +200,11 @@ def test_figures_are_judged_against_their_targets():
 
 def test_one_part_of_a_bench_is_judged_by_its_own_targets_alone():
     parted = SimpleNamespace(
-        NAME="parted", TARGETS=dict.fromkeys("ab", Target("s", "<=", 1)), PARTS={"x": ["a"], "y": ["b"]},
+        NAME="parted",
+        TARGETS=dict.fromkeys("ab", Target("s", "<=", 1)),
+        PARTS={"x": ["a"], "y": ["b"]},
         run=lambda progress, quick=False, parts=(): {"a": 0.5} if parts == ["x"] else {"a": 0.5, "b": 2.0},
-    )  # fmt: skip
+    )
     assert list(run_bench(parted, print, parts=["x"])["figures"]) == ["a"]
     assert [figure["met"] for figure in run_bench(parted, print)["figures"].values()] == [True, False]
     whole = SimpleNamespace(NAME="whole", TARGETS={}, run=lambda progress, quick=False: {})
@@ -215,15 +234,23 @@ def test_a_directory_of_somebody_elses_is_not_closed_to_them(tmp_path):
 def test_status_fits_a_narrow_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     child = {
-        "name": "prober h1/eth1", "pid": 4321, "state": "ready", "age_s": 12.5, "restarts": 0,
+        "name": "prober h1/eth1",
+        "pid": 4321,
+        "state": "ready",
+        "age_s": 12.5,
+        "restarts": 0,
         "status": "7 peers, 28378 samples, 2 lost, 0 refused, throttle 0.49, 1 messages wait, 0 dropped",
-    }  # fmt: skip
+    }
     status.show(
         {
-            "pid": 1, "fleet": "fabric", "age_s": 13.0, "directory": "/d",
-            "addresses": {"page": "http://127.0.0.1:8480/"}, "children": [child],
+            "pid": 1,
+            "fleet": "fabric",
+            "age_s": 13.0,
+            "directory": "/d",
+            "addresses": {"page": "http://127.0.0.1:8480/"},
+            "children": [child],
         }
-    )  # fmt: skip
+    )
     printed = capsys.readouterr().out
     assert re.search(r"process +pid +state +age s +restarts +says", printed)
     assert re.search(r"prober h1/eth1 +4321 +ready +12\.5 +0 +7 peers", printed)

@@ -26,27 +26,62 @@ WINDOW = NOW // S
 
 def state(name, **fields):
     return {
-        "clock": name, "at_ns": NOW, "offset_ns": -1_234_567.0, "drift_ppb": 4_321.0, "bound_ns": 18.0,
-        "state": "SYNCED", "pairs": 20, "residual_ns": 6.5, "drift_sigma_ppb": 0.4, "event": "NONE",
-        "event_ns": 0.0, "knot_at_ns": 0, "knot_offset_ns": 0.0, "knot_bound_ns": 0.0, **fields,
-    }  # fmt: skip
+        "clock": name,
+        "at_ns": NOW,
+        "offset_ns": -1_234_567.0,
+        "drift_ppb": 4_321.0,
+        "bound_ns": 18.0,
+        "state": "SYNCED",
+        "pairs": 20,
+        "residual_ns": 6.5,
+        "drift_sigma_ppb": 0.4,
+        "event": "NONE",
+        "event_ns": 0.0,
+        "knot_at_ns": 0,
+        "knot_offset_ns": 0.0,
+        "knot_bound_ns": 0.0,
+        **fields,
+    }
 
 
 def offsets(clocks, window=WINDOW, **fields):
     return {
-        "shard": "s0", "window": window, "part": 0, "parts": 1, "domain": "s0/0",
-        "window_start_ns": (window - 1) * S, "window_end_ns": window * S, "log_offset_ns": 0,
-        "solved_ns": window * S, "clocks": clocks, "reference": "ensemble", "suspects": [], **fields,
-    }  # fmt: skip
+        "shard": "s0",
+        "window": window,
+        "part": 0,
+        "parts": 1,
+        "domain": "s0/0",
+        "window_start_ns": (window - 1) * S,
+        "window_end_ns": window * S,
+        "log_offset_ns": 0,
+        "solved_ns": window * S,
+        "clocks": clocks,
+        "reference": "ensemble",
+        "suspects": [],
+        **fields,
+    }
 
 
 def announced(nic, name):
     host, device = nic.split("/")
     return {
-        "nic": nic, "host": host, "device": device, "shard": "s0", "rail": None, "rack": None,
-        "addresses": ["10.0.0.1"], "probe_port": 9319, "clock": name, "stamp": "HARDWARE", "speed_bps": None,
-        "mtu_bytes": None, "run": 1, "since_ns": 1, "announced_ns": NOW, "capabilities": [],
-    }  # fmt: skip
+        "nic": nic,
+        "host": host,
+        "device": device,
+        "shard": "s0",
+        "rail": None,
+        "rack": None,
+        "addresses": ["10.0.0.1"],
+        "probe_port": 9319,
+        "clock": name,
+        "stamp": "HARDWARE",
+        "speed_bps": None,
+        "mtu_bytes": None,
+        "run": 1,
+        "since_ns": 1,
+        "announced_ns": NOW,
+        "capabilities": [],
+    }
 
 
 SUSPECT = {"prober": "h1/eth0", "peer": "h2/eth1", "asymmetry_ns": -412.0, "sigma_ns": 3.5, "weight": 0.04}
@@ -71,14 +106,15 @@ def fleet():
     made.add(
         offsets(
             [
-                state("h1/ptp0"), state("h2/ptp0", bound_ns=90.0),
+                state("h1/ptp0"),
+                state("h2/ptp0", bound_ns=90.0),
                 state("h3/ptp0", state="HOLDOVER", bound_ns=700.0, pairs=0),
                 state("h10/ptp0", state="UNSYNCED", bound_ns=1e9, event="FALSETICKER", event_ns=250.0),
             ],
             suspects=[SUSPECT],
         ),
         NOW,
-    )  # fmt: skip
+    )
     return made
 
 
@@ -192,9 +228,14 @@ def command(log, *arguments):
 
 def run(log, *arguments):
     return subprocess.run(
-        command(log, *arguments), cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        command(log, *arguments),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
 
 
 def test_a_script_gets_json_and_exit_codes(log):
@@ -232,9 +273,12 @@ def test_a_script_gets_json_and_exit_codes(log):
 
 async def test_watching_prints_each_new_window_and_ends_calmly(log):
     watcher = await asyncio.create_subprocess_exec(
-        *command(log, "--watch", "--json"), cwd=ROOT, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        *command(log, "--watch", "--json"),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     await asyncio.wait_for(watcher.stdout.readline(), 30)
     for window in (WINDOW + 10, WINDOW + 11):
         produce(log, "fabric.clock.offsets", "ClockOffsets", "s0/0", offsets([state("h5/ptp0")], window))

@@ -23,18 +23,37 @@ NOW = 1_760_000_000 * S
 
 def health(subject, state, seq=1, **more):
     return {
-        "subject": subject, "kind": "LINK", "shard": "fabric", "seq": seq, "state": state, "before": "UP",
-        "links": [subject.replace("<>", ">")], "since_ns": NOW, "evaluated_ns": NOW + seq, "flaps_hour": 1,
-        "flaps_total": 1, "detected_by": "PROBES", "text": f"{subject} is {state}", **more,
-    }  # fmt: skip
+        "subject": subject,
+        "kind": "LINK",
+        "shard": "fabric",
+        "seq": seq,
+        "state": state,
+        "before": "UP",
+        "links": [subject.replace("<>", ">")],
+        "since_ns": NOW,
+        "evaluated_ns": NOW + seq,
+        "flaps_hour": 1,
+        "flaps_total": 1,
+        "detected_by": "PROBES",
+        "text": f"{subject} is {state}",
+        **more,
+    }
 
 
 def alert(subject, state, update=0, severity="CRITICAL"):
     return {
-        "alert_id": f"LINK_DOWN:{subject}:{NOW}", "subject": subject, "kind": "LINK_DOWN", "state": state,
-        "severity": severity, "shard": "fabric", "update": update, "raised_ns": NOW, "updated_ns": NOW,
-        "cleared_ns": NOW if state == "CLEARED" else None, "text": f"alert on {subject}",
-    }  # fmt: skip
+        "alert_id": f"LINK_DOWN:{subject}:{NOW}",
+        "subject": subject,
+        "kind": "LINK_DOWN",
+        "state": state,
+        "severity": severity,
+        "shard": "fabric",
+        "update": update,
+        "raised_ns": NOW,
+        "updated_ns": NOW,
+        "cleared_ns": NOW if state == "CLEARED" else None,
+        "text": f"alert on {subject}",
+    }
 
 
 def produce(log, topic, records):
@@ -50,11 +69,18 @@ def fabrictime(log, *arguments):
 
 def test_links_shows_the_newest_of_what_is_not_up_and_check_is_an_exit_code(log):
     assert fabrictime(log, "links", "nothing-here", "--check").exit_code == 0
-    produce(log, LINK_HEALTH, [
-        health("leaf1:swp3<>spine1:swp1", "DOWN"), health("leaf1:swp3<>spine1:swp1", "UP", 2),
-        health("leaf2:swp3<>spine1:swp2", "DOWN"),
-        health("leaf3:swp3<>spine1:swp3", "GREY", loss_rate=0.05, loss_rate_low=0.04, loss_rate_high=0.06),
-    ])  # fmt: skip
+    produce(
+        log,
+        LINK_HEALTH,
+        [
+            health("leaf1:swp3<>spine1:swp1", "DOWN"),
+            health("leaf1:swp3<>spine1:swp1", "UP", 2),
+            health("leaf2:swp3<>spine1:swp2", "DOWN"),
+            health(
+                "leaf3:swp3<>spine1:swp3", "GREY", loss_rate=0.05, loss_rate_low=0.04, loss_rate_high=0.06
+            ),
+        ],
+    )
     done = fabrictime(log, "links", "--json")
     rows = json.loads(done.stdout)["rows"]
     assert [(r["subject"], r["state"]) for r in rows] == [
@@ -70,11 +96,22 @@ def test_links_shows_the_newest_of_what_is_not_up_and_check_is_an_exit_code(log)
 
 
 def test_alerts_shows_those_that_stand_by_severity_though_one_subject_has_several(log):
-    older = {**alert("spine9", "RAISED"), "alert_id": "CONTENTION:spine9:5", "kind": "CONTENTION",
-             "severity": "WARNING"}  # fmt: skip
-    produce(log, ALERTS, [
-        older, alert("spine9", "RAISED"), alert("spine8", "RAISED"), alert("spine8", "CLEARED", 1),
-    ])  # fmt: skip
+    older = {
+        **alert("spine9", "RAISED"),
+        "alert_id": "CONTENTION:spine9:5",
+        "kind": "CONTENTION",
+        "severity": "WARNING",
+    }
+    produce(
+        log,
+        ALERTS,
+        [
+            older,
+            alert("spine9", "RAISED"),
+            alert("spine8", "RAISED"),
+            alert("spine8", "CLEARED", 1),
+        ],
+    )
     rows = json.loads(fabrictime(log, "alerts", "--json").stdout)["rows"]
     assert [(r["kind"], r["subject"]) for r in rows] == [("LINK_DOWN", "spine9"), ("CONTENTION", "spine9")]
     assert "1 CRITICAL, 1 WARNING, 1 CLEARED" in fabrictime(log, "alerts", "--all").stdout
@@ -84,8 +121,11 @@ def test_alerts_shows_those_that_stand_by_severity_though_one_subject_has_severa
 def test_watch_prints_each_change_as_it_comes(log):
     child = subprocess.Popen(
         [sys.executable, "-m", "fabrictime", "links", "leaf7", "--watch", "--log", log],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
     try:
         subject = "leaf7:swp3<>spine1:swp7"
         produce(log, LINK_HEALTH, [health(subject, "DOWN")])
@@ -104,8 +144,13 @@ def test_config_is_set_live_checked_first_and_compared(log):
     assert fabrictime(log, "config", "diff").exit_code == 0
     done = fabrictime(log, "config", "set", "flaps_max=3", "up_delay_ms=50", "mode=OBSERVE")
     assert (done.exit_code, done.stdout) == (0, "*: version 1 is in force\n"), done.stderr
-    for wrong, word in (("flaps_max=0", "1 to 4096"), ("flaps=1", "no such threshold"), ("x", "NAME=VALUE"),
-                        ("flaps_max=many", "a number"), ("mode=FAST", "OBSERVE")):  # fmt: skip
+    for wrong, word in (
+        ("flaps_max=0", "1 to 4096"),
+        ("flaps=1", "no such threshold"),
+        ("x", "NAME=VALUE"),
+        ("flaps_max=many", "a number"),
+        ("mode=FAST", "OBSERVE"),
+    ):
         refused = fabrictime(log, "config", "set", wrong)
         assert refused.exit_code == 2
         assert word in refused.stderr

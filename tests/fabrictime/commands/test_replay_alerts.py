@@ -35,18 +35,30 @@ def test_what_was_published_is_what_a_replay_says_and_what_was_not_is_found_out(
         log = Log(bootstrap)
         producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
         config = {
-            "host": "*", "version": 1, "at_ns": 0, "by": "test", "mode": "UNKNOWN",
-            "thresholds": [{"name": "alert_clear_s", "value": 0.5}], "latency_rules": [],
-        }  # fmt: skip
+            "host": "*",
+            "version": 1,
+            "at_ns": 0,
+            "by": "test",
+            "mode": "UNKNOWN",
+            "thresholds": [{"name": "alert_clear_s", "value": 0.5}],
+            "latency_rules": [],
+        }
         begin_s = time.time() - 1
         producer.produce(CONFIG.name, codec.encode(CONFIG.record, config), "*")
         numbers = {"h1/eth1": 0, "h2/eth1": 0}
 
         def port(nic: str, up: bool) -> None:
             event = {
-                "nic": nic, "shard": "fabric", "run": 7, "event": numbers[nic], "kind": "CARRIER",
-                "clock_ns": 0, "system_ns": 0, "interval_ns": 0, "carrier": up,
-            }  # fmt: skip
+                "nic": nic,
+                "shard": "fabric",
+                "run": 7,
+                "event": numbers[nic],
+                "kind": "CARRIER",
+                "clock_ns": 0,
+                "system_ns": 0,
+                "interval_ns": 0,
+                "carrier": up,
+            }
             numbers[nic] += 1
             producer.produce(LINKS.name, codec.encode(LINKS.record, event), "fabric")
             assert producer.flush(10) == 0

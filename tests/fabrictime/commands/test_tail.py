@@ -14,10 +14,21 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def reject(number):
-    return codec.encode("Reject", {
-        "topic": "fabric.probes", "partition": 0, "offset": number, "append_ns": 1, "reader": "map",
-        "reason": "TRUNCATED", "detail": "ends early", "key": b"", "size_bytes": 3, "head": b"\x01\x02\x03",
-    })  # fmt: skip
+    return codec.encode(
+        "Reject",
+        {
+            "topic": "fabric.probes",
+            "partition": 0,
+            "offset": number,
+            "append_ns": 1,
+            "reader": "map",
+            "reason": "TRUNCATED",
+            "detail": "ends early",
+            "key": b"",
+            "size_bytes": 3,
+            "head": b"\x01\x02\x03",
+        },
+    )
 
 
 def produce(log, topic, *values):
@@ -30,8 +41,12 @@ def produce(log, topic, *values):
 def tail(log, *arguments):
     return subprocess.run(
         [sys.executable, "-m", "fabrictime", "tail", *arguments, "--log", log],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=30,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
 
 
 def test_records_come_decoded_from_the_beginning(log):

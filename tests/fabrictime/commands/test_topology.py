@@ -22,10 +22,19 @@ def nic(name: str, rail: int | None = None, **more: Any) -> dict[str, Any]:
 
 def put(book: RouteTable, start: str, goal: str, *ways: tuple[str, ...], **more: Any) -> None:
     paths = [
-        {"path": 9320 + at, "leg": "REQUEST", "links": list(way), "found": "TRACED", "complete": True,
-         "since_ns": 1, "changes": 0, "contradiction": None, **more}
+        {
+            "path": 9320 + at,
+            "leg": "REQUEST",
+            "links": list(way),
+            "found": "TRACED",
+            "complete": True,
+            "since_ns": 1,
+            "changes": 0,
+            "contradiction": None,
+            **more,
+        }
         for at, way in enumerate(ways)
-    ]  # fmt: skip
+    ]
     record = {"nic": start, "peer": goal, "shard": "f", "run": 1, "traced_ns": 1, "paths": paths}
     book.take(f"{start}>{goal}".encode(), codec.encode("PathMaps", record))
 
@@ -91,9 +100,14 @@ def test_where_leaves_take_all_rails_alike_none_stands_out() -> None:
 def test_the_file_says_which_rail_a_leaf_is_and_what_should_be_there() -> None:
     book, nics = rails({})
     spare = [{"ends": ["l0:9", "s3:1"]}, {"ends": ["l0:s1", "s1:l0"], "rate_bps": 400}]
-    file = Topology(topology.TopologyFile.model_validate({
-        "nodes": [{"name": "l0", "kind": "leaf", "rail": 1}], "links": spare,
-    }))  # fmt: skip
+    file = Topology(
+        topology.TopologyFile.model_validate(
+            {
+                "nodes": [{"name": "l0", "kind": "leaf", "rail": 1}],
+                "links": spare,
+            }
+        )
+    )
     found = picture_of(book, {**nics, "h9/e0": nic("h9/e0")}, file)
     assert [m.evidence for m in found.misfits] == ["the file says that l0 is rail 1's"] * 4
     assert [line.cable for line in found.unseen] == ["l0:9<>s3:1"]
@@ -132,9 +146,11 @@ def test_addresses_of_one_switch_are_one_switch_and_make_a_file() -> None:
     )
     found = picture_of(book, {"a/e": nic("a/e"), "b/e": nic("b/e")})
     assert {(node.tier, node.addresses) for node in found.nodes if node.tier} == {
-        (1, ("10.0.0.1", "10.9.0.0", "10.9.0.4")), (1, ("10.0.1.1", "10.9.0.2", "10.9.0.6")),
-        (2, ("10.9.0.1", "10.9.0.3")), (2, ("10.9.0.5", "10.9.0.7")),
-    }  # fmt: skip
+        (1, ("10.0.0.1", "10.9.0.0", "10.9.0.4")),
+        (1, ("10.0.1.1", "10.9.0.2", "10.9.0.6")),
+        (2, ("10.9.0.1", "10.9.0.3")),
+        (2, ("10.9.0.5", "10.9.0.7")),
+    }
     assert (len(found.cables), found.complete) == (6, 4)
     file = Topology(file_of(found))
     assert file.at("10.9.0.6") == ("leaf-10.0.1.1", "10.9.0.6")

@@ -73,10 +73,20 @@ class Pipeline:
         (folder / "ft.toml").write_text(SETTINGS)
         self.output = (folder / "up.out").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fabrictime", "up", "--config", folder / "ft.toml",
-             "--dir", self.directory],
-            cwd=ROOT, stdout=self.output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "fabrictime",
+                "up",
+                "--config",
+                folder / "ft.toml",
+                "--dir",
+                self.directory,
+            ],
+            cwd=ROOT,
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+        )
 
     def state(self):
         if self.process.poll() is not None:
@@ -99,12 +109,13 @@ class Pipeline:
     def ask(self, sql):
         """Rows of a query to history, as JSON."""
         request = urllib.request.Request(
-            self.state()["addresses"]["history"] + "/", data=f"{sql} FORMAT JSONCompact".encode(),
+            self.state()["addresses"]["history"] + "/",
+            data=f"{sql} FORMAT JSONCompact".encode(),
             headers={
                 "X-ClickHouse-User": "fabrictime",
                 "X-ClickHouse-Key": (self.directory / "secrets" / "history-write.token").read_text().strip(),
             },
-        )  # fmt: skip
+        )
         with urllib.request.urlopen(request, timeout=20) as answer:
             return json.load(answer)["data"]
 
@@ -165,8 +176,11 @@ def pipeline(tmp_path_factory, _namespaces):
 def test_status_shows_processes_and_addresses(pipeline):
     done = subprocess.run(
         [sys.executable, "-m", "fabrictime", "status", "--dir", pipeline.directory, "--json"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     found = json.loads(done.stdout)
     assert found["pid"] == pipeline.process.pid
     assert found["fleet"] == "fabric"
@@ -370,12 +384,28 @@ def mounted():
 
 def scorecard(folder, *, wrapper=()):
     (folder / "ft.toml").write_text(SETTINGS)
-    command = [sys.executable, "-m", "fabrictime", "up", "--for", "5s", "--json",
-               "--config", str(folder / "ft.toml"), "--dir", str(folder / "data")]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "fabrictime",
+        "up",
+        "--for",
+        "5s",
+        "--json",
+        "--config",
+        str(folder / "ft.toml"),
+        "--dir",
+        str(folder / "data"),
+    ]
     done = subprocess.run(
-        [*wrapper, *command], cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(folder)}, timeout=200,
-    )  # fmt: skip
+        [*wrapper, *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(folder)},
+        timeout=200,
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     (line,) = done.stdout.splitlines()
     return json.loads(line)
@@ -399,11 +429,13 @@ def test_up_works_for_an_ordinary_user():
         pytest.skip("already an ordinary user: the test above is this one")
     user = pwd.getpwnam("nobody")
     drop = [
-        sys.executable, "-c",
+        sys.executable,
+        "-c",
         "import os, sys; os.setgroups([]); os.setresgid(*[int(sys.argv[2])] * 3);"
         "os.setresuid(*[int(sys.argv[1])] * 3); os.execv(sys.argv[3], sys.argv[3:])",
-        str(user.pw_uid), str(user.pw_gid),
-    ]  # fmt: skip
+        str(user.pw_uid),
+        str(user.pw_gid),
+    ]
     probe = "import fabrictime.commands.cli, native.core.probe"
     readable = subprocess.run(
         [*drop, sys.executable, "-c", probe], cwd=ROOT, capture_output=True, check=False
@@ -411,9 +443,12 @@ def test_up_works_for_an_ordinary_user():
     if readable.returncode:
         pytest.skip("user nobody cannot read this checkout or its environment")
     allowed = subprocess.run(
-        [*drop, sys.executable, "-m", "fabrictime.testbed.userns"], cwd=ROOT, capture_output=True, text=True,
+        [*drop, sys.executable, "-m", "fabrictime.testbed.userns"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     if allowed.returncode:
         pytest.skip(f"user nobody: {allowed.stdout.strip()}")
     folder = Path(tempfile.mkdtemp(prefix="fabrictime-test-"))

@@ -24,7 +24,7 @@ def errors(tmp_path, text):
         ("[log]\nport = 99999", "log.port = 99999: expected a whole number from 0 to 65535"),
         ("[log]\nprot = 1", "log.prot: unknown key, did you mean 'port'?"),
         ("[lgo]\nport = 1", "[lgo]: unknown table, did you mean 'log'?"),
-        ("[probes]\npublish = 'cooked'", "probes.publish = 'cooked': expected \"raw\" or \"reduced\""),
+        ("[probes]\npublish = 'cooked'", 'probes.publish = \'cooked\': expected "raw" or "reduced"'),
         ("[up]\nworkers = 'two'", "up.workers = 'two': expected a whole number from 0 to 64"),
         ("[up]\nworkers = nan", "up.workers = nan: expected a whole number from 0 to 64"),
         ("[probes]\nrate_pps = inf", "probes.rate_pps = inf: expected a number from 0.1 to 1000000"),
@@ -36,7 +36,7 @@ def errors(tmp_path, text):
         ("[streams.history.retention]\nclocks_days = 0", "streams.history.retention.clocks_days = 0: exp"),
         ("port = ", "not a TOML file: Invalid value (at end of document)"),
     ],
-)  # fmt: skip
+)
 def test_wrong_value_is_one_line(tmp_path, text, line):
     found = errors(tmp_path, text)
     assert len(found) == 1
@@ -72,10 +72,17 @@ def test_rooms_share_what_the_file_says_once(tmp_path):
 
 
 def test_services_of_others_take_the_place_of_ours():
-    config = load(None, {"up": {
-        "log_url": "kafka://k1:9092,k2:9092", "history_url": "http://ch:8123/", "history_user": "ft",
-        "history_password_file": "/secret",
-    }})  # fmt: skip
+    config = load(
+        None,
+        {
+            "up": {
+                "log_url": "kafka://k1:9092,k2:9092",
+                "history_url": "http://ch:8123/",
+                "history_user": "ft",
+                "history_password_file": "/secret",
+            }
+        },
+    )
     assert config.streams.bootstrap == "k1:9092,k2:9092"
     assert (config.streams.history.url, config.streams.history.user) == ("http://ch:8123", "ft")
     assert config.page.history_token_file == Path("/secret")

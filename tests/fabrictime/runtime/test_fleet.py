@@ -46,11 +46,19 @@ def test_every_nic_has_a_prober_and_everything_waits_for_what_it_needs(run):
     up._make_secrets(made)
     needs = {node.name: set(node.needs) for node in up.children(made)}
     assert needs == {
-        "log": set(), "history": set(), "worker-1": {"log"}, "worker-2": {"log"},
-        "links": {"log"}, "policy": {"log"}, "sink": {"log", "history"},
-        "prober lo1/lo": {"log"}, "prober lo2/lo": {"log"}, "flows": {"log"}, "clock": {"log"},
+        "log": set(),
+        "history": set(),
+        "worker-1": {"log"},
+        "worker-2": {"log"},
+        "links": {"log"},
+        "policy": {"log"},
+        "sink": {"log", "history"},
+        "prober lo1/lo": {"log"},
+        "prober lo2/lo": {"log"},
+        "flows": {"log"},
+        "clock": {"log"},
         "page": {"history"},
-    }  # fmt: skip
+    }
     key = made.config.probes.key_file
     assert key.stat().st_mode & 0o777 == 0o600
     assert len(bytes.fromhex(key.read_text())) == 32

@@ -33,9 +33,11 @@ async def test_nodes_start_when_their_needs_are_ready_and_stop_in_reverse(superv
         made.append("topics")
 
     supervised.add(
-        steady("log"), Step("topics", make_topics, ("log",)), steady("worker", needs=("topics",)),
+        steady("log"),
+        Step("topics", make_topics, ("log",)),
+        steady("worker", needs=("topics",)),
         steady("page", needs=("log",)),
-    )  # fmt: skip
+    )
     await supervised.start()
     ready = order(supervised, State.READY)
     assert ready.index("log") < ready.index("topics") < ready.index("worker")

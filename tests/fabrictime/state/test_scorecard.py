@@ -6,7 +6,7 @@ import pytest
 
 from fabrictime.commands.live_table import plain, table, time_text, totals
 from fabrictime.state.live_figures import ClockView, View
-from fabrictime.state.scorecard import errors_ns, judge, lines, true_ns
+from fabrictime.state.scorecard import errors_ns, evaluate, lines, true_ns
 from native.core.probe import TestClock
 
 HISTORY = {"rows_last_10_s": 5, "ok": True}
@@ -14,24 +14,37 @@ HISTORY = {"rows_last_10_s": 5, "ok": True}
 
 def fits(window, **nics):
     return {
-        "source": "fabric.probes/0", "window": window, "part": 0, "rejected": 0, "lag_messages": 2,
-        "window_start_ns": window * 10**9, "window_end_ns": (window + 1) * 10**9,
+        "source": "fabric.probes/0",
+        "window": window,
+        "part": 0,
+        "rejected": 0,
+        "lag_messages": 2,
+        "window_start_ns": window * 10**9,
+        "window_end_ns": (window + 1) * 10**9,
         "nics": [
             {"nic": nic, "samples": samples, "lost": lost, "lost_batches": 0, "restarts": 0}
             for nic, (samples, lost) in nics.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def offsets(window, **states):
     return {
-        "window": window, "log_offset_ns": 0, "window_end_ns": (window + 1) * 10**9,
+        "window": window,
+        "log_offset_ns": 0,
+        "window_end_ns": (window + 1) * 10**9,
         "clocks": [
-            {"clock": clock, "state": state, "at_ns": 10**18, "offset_ns": 0.0,
-             "drift_ppb": 0.0, "bound_ns": 50.0}
+            {
+                "clock": clock,
+                "state": state,
+                "at_ns": 10**18,
+                "offset_ns": 0.0,
+                "drift_ppb": 0.0,
+                "bound_ns": 50.0,
+            }
             for clock, state in states.items()
         ],
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
@@ -44,7 +57,7 @@ def view():
 
 def verdict(view, nics=("a", "b"), **changes):
     given = {"readings": None, "history": HISTORY, "page": None, **changes}
-    return judge(view, nics, time.monotonic(), **given)
+    return evaluate(view, nics, time.monotonic(), **given)
 
 
 def test_a_good_run_passes(view):
@@ -91,7 +104,7 @@ def test_nothing_at_all_does_not_pass():
 
 
 def test_a_silent_prober_fails(view):
-    late = judge(view, ["a", "b"], time.monotonic() + 60, readings=None, history=HISTORY, page=None)
+    late = evaluate(view, ["a", "b"], time.monotonic() + 60, readings=None, history=HISTORY, page=None)
     assert not late["passed"]
 
 

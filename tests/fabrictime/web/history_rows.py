@@ -73,14 +73,14 @@ class Writer:
                     "rtt_p99_ns": 40_000.0,
                     "recorded_ns": start_ns + window_ns,
                 }
-                for way in ("forward", "reverse"):
-                    p50 = figures.get(f"{way}_p50_ns", 9_000.0)
-                    row[f"{way}_p50_ns"] = p50
+                for direction in ("forward", "reverse"):
+                    p50 = figures.get(f"{direction}_p50_ns", 9_000.0)
+                    row[f"{direction}_p50_ns"] = p50
                     known = p50 is not None
-                    row[f"{way}_min_ns"] = p50 * 0.8 if known else None
-                    row[f"{way}_p99_ns"] = p50 * 2 if known else None
-                    row[f"{way}_bucket"] = [_bucket(p50)] if known else []
-                    row[f"{way}_bucket_count"] = [figures.get("count", 100)] if known else []
+                    row[f"{direction}_min_ns"] = p50 * 0.8 if known else None
+                    row[f"{direction}_p99_ns"] = p50 * 2 if known else None
+                    row[f"{direction}_bucket"] = [_bucket(p50)] if known else []
+                    row[f"{direction}_bucket_count"] = [figures.get("count", 100)] if known else []
                 rows.append({**row, **figures})
         self.insert(tables.DELAYS, rows)
 

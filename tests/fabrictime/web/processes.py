@@ -38,15 +38,15 @@ DEADLINE_S = 40.0
 T = TypeVar("T")
 
 
-def until(what: str, ask: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
-    """Return the first truthy answer of `ask`; fail with `what` and the last answer after the deadline."""
+def until(condition: str, ask: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
+    """Return the first truthy answer of `ask`. At the deadline, fail with `condition` and the last answer."""
     end = time.monotonic() + deadline_s
     while True:
         answer = ask()
         if answer:
             return answer
         if time.monotonic() > end:
-            pytest.fail(f"not within {deadline_s} s: {what}; last answer {answer!r}")
+            pytest.fail(f"not within {deadline_s} s: {condition}; last answer {answer!r}")
         time.sleep(0.05)
 
 

@@ -91,7 +91,7 @@ def test_the_first_change_after_a_pause_is_passed_on_at_once(watched: Watched, p
     assert watched.notified == [(0.0, {part})]
 
 
-def test_queues_are_passed_on_at_most_ten_times_a_second(watched: Watched) -> None:
+def test_queues_are_passed_on_ten_times_a_second(watched: Watched) -> None:
     for _ in range(200):
         watched.change("queues")
         watched.loop.go(0.005)

@@ -67,8 +67,8 @@ def test_picture_of_the_fabric(
     now = time.time_ns() // S * S
     grey, hot = fabric.up("leaf1", 2), fabric.up("leaf3", 4)
     near, far = grey.split(">")
-    words = f"{near.split(':')[0]} to {far.split(':')[0]} loses 20% of its packets (17% to 23%) since "
-    words += time.strftime("%H:%M:%S", time.gmtime(now / S - 240))
+    expected = f"{near.split(':')[0]} to {far.split(':')[0]} loses 20% of its packets (17% to 23%) since "
+    expected += time.strftime("%H:%M:%S", time.gmtime(now / S - 240))
     down = now - 1_500 * S
     cable = fabric.cable(grey)
     fabric.publish(
@@ -88,7 +88,7 @@ def test_picture_of_the_fabric(
                 flaps_hour=1,
                 flaps_total=1,
                 flap_ns=[down],
-                text=words,
+                text=expected,
                 paths_dead=0,
                 paths_living=12,
             ),
@@ -96,7 +96,7 @@ def test_picture_of_the_fabric(
         (
             "fabric.alerts",
             cable,
-            fabric.alert(cable, words, kind="LINK_GREY", severity="WARNING", links=[grey]),
+            fabric.alert(cable, expected, kind="LINK_GREY", severity="WARNING", links=[grey]),
         ),
     )
     opened = now - 9 * S
@@ -141,13 +141,13 @@ def test_picture_of_the_fabric(
         second(now - back * S)
     page = start_page(shared_server, bootstrap=log_address)
     browser.open(f"{page.url}fabric?link={grey.replace('>', '%3E')}")
-    told = now
+    written = now
 
     def drawn() -> bool:
-        nonlocal told
-        while told + S < time.time_ns():
-            second(told)
-            told += S
+        nonlocal written
+        while written + S < time.time_ns():
+            second(written)
+            written += S
         charts = min(browser.frames("hour"), browser.frames("minute"))
         return charts >= 3 and "µs" in browser.text("paths") and "train-7" in browser.text("flows")
 
@@ -179,7 +179,7 @@ def test_picture_of_the_live_page(
             second += 1
         charts = ("heat", "pair", "clock-chart")
         frames = min(browser.frames(chart) for chart in charts)
-        return frames >= 3 and browser.text("health-word") == "OK" and slow(second - 10) and slow(second)
+        return frames >= 3 and browser.text("health-state") == "OK" and slow(second - 10) and slow(second)
 
     until("all charts", drawn)
     save(browser)

@@ -1,4 +1,4 @@
-"""The page's process: readiness, health, headers, foreign callers, a taken port, the end."""
+"""The page's process: readiness, health, headers, foreign callers, a port in use, shutdown."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ask(page: Any, path: str, **headers: str) -> tuple[int, dict[str, str], str]
     return answer.status, {name.lower(): value for name, value in answer.getheaders()}, body
 
 
-def test_without_history_the_page_is_up_and_says_so(lonely: Any) -> None:
+def test_without_history_the_page_is_up_and_reports_it(lonely: Any) -> None:
     status, body = lonely.healthz()
     assert status == 503
     assert "does not answer" in body["history"]
@@ -98,7 +98,7 @@ def test_a_signal_ends_it_cleanly_and_soon(lonely: Any, sign: int) -> None:
     assert not (lonely.process.log.parent / ".nicegui").exists()
 
 
-def test_it_tells_the_supervisor_when_it_listens(tmp_path: Path) -> None:
+def test_the_supervisor_is_notified_when_it_listens(tmp_path: Path) -> None:
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.bind(str(path))
@@ -112,11 +112,11 @@ def test_it_tells_the_supervisor_when_it_listens(tmp_path: Path) -> None:
         environment |= {"NOTIFY_SOCKET": str(path), "PYTHONPATH": os.pathsep.join(sys.path)}
         child = subprocess.Popen([sys.executable, "-c", code, settings.model_dump_json()], env=environment)
         try:
-            said = notify.recv(4096).decode()
+            message = notify.recv(4096).decode()
         finally:
             child.terminate()
             assert child.wait(20) == 0
-    assert said.startswith("READY=1\nSTATUS=http://127.0.0.1:")
+    assert message.startswith("READY=1\nSTATUS=http://127.0.0.1:")
 
 
 def test_a_taken_port_is_one_line(lonely: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -128,15 +128,13 @@ def test_a_taken_port_is_one_line(lonely: Any, tmp_path: Path, capfd: pytest.Cap
     )
 
 
-def test_settings_refuse_what_they_do_not_know() -> None:
+def test_settings_refuse_unknown_keys() -> None:
     for wrong in ({"port": 70_000}, {"refresh_ms": 1}, {"history_url": "ftp://x"}, {"colour": "red"}):
         with pytest.raises(ValidationError):
             WebSettings.model_validate(wrong)
 
 
-def test_history_that_is_away_refuses_or_lacks_a_token_is_told_apart(
-    tmp_path: Path, shared_server: Any
-) -> None:
+def test_absent_refusing_and_tokenless_histories_differ(tmp_path: Path, shared_server: Any) -> None:
     nowhere = connect_http(Nowhere(tmp_path).url, "reader", None, "fabrictime", 2.0, 1)
     with pytest.raises(HistoryDown, match="does not answer"):
         nowhere.columns("SELECT 1")

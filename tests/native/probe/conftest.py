@@ -115,9 +115,19 @@ def collect(
 class ScriptedResponder:
     """A responder in Python that treats the engine badly: drops, doubles and reorders packets, by seed."""
 
-    def __init__(self, address: str, *, drop: float = 0, double: float = 0, reorder: float = 0,
-                 no_followup: float = 0, run: int | None = None, seed: int = 1,
-                 t2_ns: int | None = None, t3_ns: int | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        address: str,
+        *,
+        drop: float = 0,
+        double: float = 0,
+        reorder: float = 0,
+        no_followup: float = 0,
+        run: int | None = None,
+        seed: int = 1,
+        t2_ns: int | None = None,
+        t3_ns: int | None = None,
+    ) -> None:
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.sock.bind((address, 0))
         self.sock.settimeout(0.02)

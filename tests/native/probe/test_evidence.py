@@ -219,9 +219,13 @@ def child() -> Iterator[Callable[[str, int, str], subprocess.Popen[str]]]:
 
     def start(address: str, port: int, name: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, address, str(port), name], cwd=ROOT, text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            [sys.executable, "-c", CHILD, address, str(port), name],
+            cwd=ROOT,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         started.append(process)
         return process
 

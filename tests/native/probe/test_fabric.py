@@ -76,9 +76,14 @@ def seen() -> dict[str, Any]:
         pytest.skip(reason)
     root = str(Path(__file__).parents[3])
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], cwd=root, env=os.environ | {"PYTHONPATH": root},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", SCRIPT],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -99,5 +99,5 @@ def test_the_rate_cap_holds_for_aims_too(make_nic) -> None:
     ],
 )
 def test_aims_that_cannot_be_are_refused(make_nic, length_ns, shots, ways) -> None:
-    with pytest.raises(ValueError, match="slots? |per slot"):
+    with pytest.raises(ValueError, match=r"slots? |per slot"):
         make_nic("a/lo").engine.set_flow_probing(length_ns, shots, ways)

@@ -115,5 +115,5 @@ def test_the_stamping_clock_and_the_monotonic_one_are_read_together(make_nic) ->
     ],
 )
 def test_turns_that_cannot_be_are_refused(make_nic, at_ns, length_ns, shots, ways) -> None:
-    with pytest.raises(ValueError, match="slots? |per slot"):
+    with pytest.raises(ValueError, match=r"slots? |per slot"):
         make_nic("a/lo").engine.set_schedule(at_ns, length_ns, shots, ways)

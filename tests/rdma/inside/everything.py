@@ -41,7 +41,9 @@ class Program:
     """A program, mostly with the library loaded; its lines come by `read`."""
 
     def __init__(self, command: list[str], actuator: Actuator | None, library: bool = True) -> None:
-        more = {"PYTHONPATH": f"{HERE}:/repo:/repo/clients/python"} | ({"LD_PRELOAD": LIBRARY} if library else {})
+        more = {"PYTHONPATH": f"{HERE}:/repo:/repo/clients/python"} | (
+            {"LD_PRELOAD": LIBRARY} if library else {}
+        )
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

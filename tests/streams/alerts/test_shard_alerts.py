@@ -53,7 +53,8 @@ class Script:
         at_ns = self.now_ns + SHIFT
         record = {
             "subject": subject, "kind": kind, "shard": "fabric", "seq": seq, "state": state, "before": "UP",
-            "links": [subject.replace("<>", ">")] if kind == "LINK" else [], "candidates": more.get("candidates", []),
+            "links": [subject.replace("<>", ">")] if kind == "LINK" else [],
+            "candidates": more.get("candidates", []),
             "since_ns": at_ns - 20 * MS, "evaluated_ns": at_ns, "loss_rate": loss or None,
             "flaps_hour": flaps, "flaps_total": flaps, "detected_by": "PROBES",
             "text": f"{subject} is {state}",
@@ -146,7 +147,7 @@ def test_a_dead_spine_is_one_alert_on_the_spine() -> None:
     ]
 
 
-def test_cables_that_follow_one_told_of_already_join_it() -> None:
+def test_cables_that_follow_an_active_alert_join_it() -> None:
     script = Script().health(cable(1, 2), "DOWN").wait(0.5)
     for leaf in (2, 3, 4):
         script.health(cable(leaf, 2), "DOWN").wait(0.01)
@@ -191,7 +192,7 @@ def test_a_link_that_flaps_is_few_alerts_and_then_one() -> None:
     assert lines(play(script.inputs))[-1] == ("LINK_FLAPPING", cable(2, 3), "CLEARED")
 
 
-def test_a_lossy_link_is_critical_from_a_share_on_and_gives_way_to_its_death() -> None:
+def test_a_lossy_link_is_critical_from_a_share_on_and_yields_to_its_death() -> None:
     records = play(Script().health(cable(1, 1), "GREY", loss=0.02).inputs)
     assert (records[0]["kind"], records[0]["severity"]) == ("LINK_GREY", "WARNING")
     script = Script().health(cable(1, 1), "GREY", loss=0.2).wait(5).health(cable(1, 1), "DOWN").wait(9)
@@ -205,7 +206,7 @@ def test_a_lossy_link_is_critical_from_a_share_on_and_gives_way_to_its_death() -
     ]
 
 
-def test_a_queue_is_an_alert_once_it_stands_and_one_while_it_comes_and_goes() -> None:
+def test_a_queue_that_persists_is_one_alert_while_it_comes_and_goes() -> None:
     link = "spine1:swp1>leaf1:swp3"
     script = Script().queue(link, "OPENED", 0).wait(1).queue(link, "CLOSED", 0).wait(20)
     assert play(script.inputs) == []
@@ -230,7 +231,7 @@ def test_queues_behind_a_dead_link_belong_to_its_alert() -> None:
     assert {r["subject"] for r in records} == {cable(1, 2), elsewhere}
 
 
-def test_links_that_one_nic_holds_back_are_one_alert() -> None:
+def test_links_that_one_nic_stops_are_one_alert() -> None:
     root, up = "leaf1:swp1>h1:eth1", "spine1:swp1>leaf1:swp3"
     script = Script().queue(root, "OPENED", 0, "PAUSE_STORM", links=[up]).wait(6)
     script.queue(root, "UPDATED", 0, "PAUSE_STORM", links=[up]).queue(up, "UPDATED", 0, "PAUSE_STORM")
@@ -326,7 +327,7 @@ RULE = {"name": "gold", "from_group": "h1", "to_group": "h2", "p99_us": 20.0, "f
 
 
 def slow(window: int, us: float) -> Input:
-    """What h1's NIC measured in a window of a second: all probes to h2's took so long."""
+    """Return one second of h1's measured delays: all probes to h2 took this long."""
     start_ns = T0 + window * S
     legs = {
         f"{leg}_{key}": value
@@ -352,7 +353,7 @@ def by_host(nic: str) -> frozenset[str]:
     return frozenset({"*", nic, nic.partition("/")[0]})
 
 
-def test_a_broken_promise_is_raised_once_with_its_pair_and_cleared_once_it_is_kept():
+def test_a_broken_latency_slo_is_raised_once_with_its_pair_and_cleared():
     alerts = ShardAlerts("fabric", groups=by_host)
     assert alerts.set_latency_rules([RULE]) == []
     assert alerts.wants_delays("h1/eth1")
@@ -373,7 +374,7 @@ def test_a_broken_promise_is_raised_once_with_its_pair_and_cleared_once_it_is_ke
     assert cleared["cleared_ns"] == T0 + 15 * S
 
 
-def test_a_new_owner_goes_on_with_a_broken_promise_and_says_nothing_twice():
+def test_a_new_owner_continues_a_broken_latency_slo_and_raises_nothing_twice():
     first = ShardAlerts("fabric", groups=by_host)
     first.set_latency_rules([RULE])
     out = []
@@ -396,7 +397,7 @@ def test_a_new_owner_goes_on_with_a_broken_promise_and_says_nothing_twice():
     assert again == []
 
 
-def test_a_rule_that_is_taken_back_takes_its_alert_along():
+def test_a_removed_rule_clears_its_alert():
     alerts = ShardAlerts("fabric", groups=by_host)
     alerts.set_latency_rules([RULE])
     out = []

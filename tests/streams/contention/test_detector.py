@@ -1,4 +1,4 @@
-"""Contention windows: when they open and close, what they say of the cause, and whose traffic it is."""
+"""Contention windows: opening, closing, cause and flows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def flow(name: int, source: int, to: int, rate: float, hops: list[str], **more: 
 
 
 class Shard:
-    """A watch with its flows and paths, fed window by window."""
+    """A detector with its flows and routes, fed window by window."""
 
     def __init__(self, watch: ContentionDetector | None = None) -> None:
         self.paths = RouteTable()
@@ -152,7 +152,7 @@ def test_a_queue_opens_after_two_slots_and_closes_a_quarter_second_after_it_drai
     ],
     ids=["one burst", "bursts", "shallow", "below its bound"],
 )  # fmt: skip
-def test_what_does_not_stand_opens_nothing(depths, more):
+def test_a_passing_queue_opens_nothing(depths, more):
     shard = Shard()
     record = queue(SPINE, [0.0] * 10, **more) | {
         "slot": list(range(10)), "depth_bytes": [float(each) for each in depths], "depth_max_bytes": 300e3,
@@ -162,7 +162,7 @@ def test_what_does_not_stand_opens_nothing(depths, more):
     assert shard.made == []
 
 
-def test_short_slots_are_judged_by_their_mean_and_slow_links_by_bytes():
+def test_short_slots_count_by_their_mean_and_slow_links_by_bytes():
     shard = Shard()
     for _ in range(4):
         links = [queue(SPINE, 60e3), queue(DOWN, [70e3, 0.0] + [0.0] * 8)]
@@ -218,7 +218,7 @@ def test_two_flows_that_meet_inside_the_fabric_are_a_collision_with_their_jobs()
     ],
     ids=["two senders", "one sender", "nobody"],
 )
-def test_the_less_is_sent_over_a_link_the_longer_its_queue_must_stand(flows, least_ms):
+def test_the_less_is_sent_over_a_link_the_longer_its_queue_must_persist(flows, least_ms):
     for stands_ms, made in ((least_ms - 10, []), (least_ms, ["OPENED"])):
         shard = Shard()
         shard.report(*flows)
@@ -235,7 +235,7 @@ def test_several_senders_to_one_nic_are_incast_and_their_own_links_are_not():
     assert opened["confidence"] > 0.8
 
 
-def test_a_last_link_with_a_queue_and_room_is_a_slow_receiver():
+def test_a_last_link_with_a_queue_and_headroom_is_a_slow_receiver():
     shard = Shard()
     shard.report(flow(1, 1, 5, 100, [UP1, SPINE, DOWN, LAST]), flow(2, 2, 5, 150, [UP2, SPINE, DOWN, LAST]))
     (opened,) = shard.step(queue(LAST, 150e3))
@@ -258,7 +258,7 @@ def test_a_receiver_that_closes_its_window_is_slow_without_any_queue():
     assert (closed["state"], closed["kind"], closed["jobs"]) == ("CLOSED", "SLOW_RECEIVER", ["j"])
 
 
-def test_a_flow_that_its_own_host_holds_back_is_a_slow_sender_at_its_first_link():
+def test_a_flow_limited_by_its_own_host_is_a_slow_sender_at_its_first_link():
     shard = Shard()
     held = {"busy_share": 1.0, "sender_limited_share": 0.9}
     shard.report(
@@ -270,7 +270,7 @@ def test_a_flow_that_its_own_host_holds_back_is_a_slow_sender_at_its_first_link(
     assert (opened["link"], opened["kind"]) == (UP1, "SLOW_SENDER"), "an idle or a paced one is not slow"
 
 
-def test_links_that_stand_still_because_one_nic_holds_everything_back_are_a_pause_storm():
+def test_links_that_one_nic_stops_are_a_pause_storm():
     shard = Shard()
     victim = flow(3, 2, 6, 40, [UP2, SPINE, DOWN, LAST6])
     shard.report(
@@ -282,7 +282,7 @@ def test_links_that_stand_still_because_one_nic_holds_everything_back_are_a_paus
     assert all(each["links"] == sorted([SPINE, DOWN, LAST]) for each in told.values())
 
 
-def test_links_held_back_by_an_incast_are_told_as_that_incast():
+def test_links_limited_by_an_incast_are_part_of_it():
     shard = Shard()
     shard.report(
         *(flow(n, n, 5, 500, [f"h{n}:eth1>leaf9:x", LAST]) for n in (3, 4)),
@@ -292,7 +292,7 @@ def test_links_held_back_by_an_incast_are_told_as_that_incast():
     assert {link: each["kind"] for link, each in told.items()} == {SPINE: "INCAST", LAST: "INCAST"}
 
 
-def test_without_flow_reports_only_what_the_place_tells_is_said():
+def test_without_flow_reports_only_the_position_decides():
     shard = Shard()
     opened = shard.step(queue(SPINE, 80e3), queue(LAST6, 80e3))
     assert {each["link"]: each["kind"] for each in opened} == {SPINE: "UNKNOWN", LAST6: "UNKNOWN"}
@@ -317,7 +317,7 @@ def test_a_kind_follows_better_evidence_and_outlives_the_flows():
     assert (closed["state"], closed["kind"], closed["flows_total"]) == ("CLOSED", "INCAST", 3)
 
 
-def test_a_flow_nobody_traced_counts_where_its_pairs_paths_agree():
+def test_an_untraced_flow_counts_if_its_pairs_paths_agree():
     shard = Shard()
     ways = [[UP1, f"leaf1:s{n}>spine{n}:a", f"spine{n}:b>leaf2:s{n}", LAST] for n in (1, 2)]
     record = {
@@ -340,7 +340,7 @@ def test_a_flow_nobody_traced_counts_where_its_pairs_paths_agree():
     assert "1 flow may cross it" in opened["text"]
 
 
-def test_links_that_cannot_be_told_apart_are_one_window_that_says_so():
+def test_aliased_links_are_one_window_that_names_them():
     shard = Shard()
     shard.report(flow(1, 1, 5, 600, [SPINE]), flow(2, 2, 6, 600, [SPINE]))
     alike = [queue(SPINE, 12e3, group=3), queue(DOWN, 11e3, group=3)]
@@ -407,7 +407,7 @@ def fed(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_replay_says_the_same(seed):
+def test_a_replay_gives_the_same_records(seed):
     both = []
     for _ in range(2):
         shard = Shard()
@@ -425,7 +425,7 @@ def test_a_replay_says_the_same(seed):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_new_owner_goes_on_from_the_published_records(seed):
-    """It reads again what was not acknowledged, and opens and closes the same windows at the same times."""
+    """It reads unacknowledged records again, and opens and closes the same windows at the same times."""
     whole = Shard()
     fed(whole)
     for links in noisy(seed):
@@ -482,7 +482,7 @@ def test_repeated_and_older_windows_change_nothing_and_parts_make_one():
         ({"links": ["leaf1"]}, "links 'leaf1'"),
     ],
 )  # fmt: skip
-def test_a_flow_that_cannot_be_is_left_out_and_told(change, says, caplog):
+def test_an_impossible_flow_is_left_out_and_logged(change, says, caplog):
     shard = Shard()
     shard.report(flow(7, 1, 5, 50, [LAST]))
     bad = flow(1, 1, 5, 900, [LAST]) | change
@@ -527,7 +527,7 @@ def test_flows_show_as_of_a_moment_and_those_of_silent_hosts_go():
     assert (shard.flows.count(), shard.flows.hosts()) == (0, set())
 
 
-def test_where_a_link_lies_is_what_the_inventory_knows():
+def test_the_position_of_a_link_follows_the_inventory():
     is_nic = NICS.__contains__
     assert place_of(LAST, is_nic).receiver == "h5/eth1"
     assert place_of(UP1, is_nic).sender == "h1/eth1"

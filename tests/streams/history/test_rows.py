@@ -274,7 +274,9 @@ def test_each_table_keeps_the_fields_of_its_record():
     assert items("FlowReports", "flows") <= columns(tables.FLOWS)
     assert items("PathMaps", "paths") | {"nic", "peer", "traced_ns"} <= columns(tables.PATHS)
     decided = names(codec.raw_schema("Decision")) - {"at_ns", "reason", "signature"}
-    assert decided | {"reason_kind", "reason_subject", "reason_seq", "reason_window_id"} <= columns(tables.DECISIONS)
+    assert decided | {"reason_kind", "reason_subject", "reason_seq", "reason_window_id"} <= columns(
+        tables.DECISIONS
+    )
     assert names(codec.raw_schema("ActionReport")) - {"at_ns"} <= columns(tables.ACTIONS)
 
 
@@ -378,13 +380,15 @@ def test_a_decision_and_each_of_its_outcomes_is_a_row(insert, client):
         insert(topics.ACTIONS, action(), action("DUPLICATE"))
     got = ask(
         client,
-        "SELECT decision_id, host, action, flow_id, from_path, to_path, reason_kind, reason_subject, reason_seq, "
-        "toUnixTimestamp64Nano(decided) FROM fabrictime.decisions FINAL ORDER BY seq",
+        "SELECT decision_id, host, action, flow_id, from_path, to_path, reason_kind, reason_subject, "
+        "reason_seq, toUnixTimestamp64Nano(decided) FROM fabrictime.decisions FINAL ORDER BY seq",
     )
     flow, cable = "h1/b/qp:eth1:1:1", "leaf1:swp3<>spine1:swp1"
     assert got == [
         ("s0/1/0", "h1", "REROUTE", flow, 50_000, 50_001, "DOWN", cable, 1, T),
         ("s0/1/1", "h1", "REROUTE", flow, 50_000, None, "DOWN", cable, 1, T),
     ]
-    got = ask(client, "SELECT decision_id, outcome, took_ns FROM fabrictime.commands.actions FINAL ORDER BY outcome")
+    got = ask(
+        client, "SELECT decision_id, outcome, took_ns FROM fabrictime.commands.actions FINAL ORDER BY outcome"
+    )
     assert got == [("s0/1/0", "APPLIED", 1_000), ("s0/1/0", "DUPLICATE", 1_000)]

@@ -1,4 +1,4 @@
-"""A shard's turns: from what is known of paths, for each pace apart, on each NIC's own clock."""
+"""Probe schedules of a shard, by known routes, slots and clocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def book(fleet: Fleet) -> RouteTable:
     return _book(fleet, nic, peer, port, *fleet.round_trips(nic, peer, port))
 
 
-def test_every_prober_gets_turns_of_its_own_pace_over_all_of_its_paths(fleet, book):
+def test_every_prober_gets_slots_of_its_own_rate_over_all_its_paths(fleet, book):
     paces = dict.fromkeys(fleet.nic_ids, (5 * MS, 4)) | {fleet.nic_ids[3]: (2 * MS, 1)}
     plans = plan_shard(paces, book)
     assert plans.keys() == set(fleet.nic_ids)
@@ -44,7 +44,7 @@ def test_every_prober_gets_turns_of_its_own_pace_over_all_of_its_paths(fleet, bo
     assert phases == pytest.approx(np.arange(15) / 15)
 
 
-def test_who_takes_no_turns_or_knows_no_path_gets_none_and_is_probed_all_the_same(fleet, book):
+def test_a_nic_without_slots_or_paths_gets_no_schedule_but_is_probed(fleet, book):
     quiet = fleet.nic_ids[5]
     plans = plan_shard(
         {nic: (5 * MS, 2) for nic in fleet.nic_ids if nic != quiet} | {"new/eth1": (5 * MS, 2)}, book
@@ -55,12 +55,12 @@ def test_who_takes_no_turns_or_knows_no_path_gets_none_and_is_probed_all_the_sam
     assert plan_shard(dict.fromkeys(fleet.nic_ids, (MS, 1)), RouteTable()) == {}
 
 
-def test_paths_whose_links_are_not_known_are_probed_all_the_same():
+def test_paths_with_unknown_links_are_probed_too():
     book = RouteTable()
     for nic, peer in (("a/e", "b/e"), ("b/e", "a/e")):
         paths = [
-            {"path": port, "leg": "REQUEST", "links": [], "found": "UNKNOWN", "complete": False, "since_ns": 0,
-             "changes": 0, "contradiction": None}
+            {"path": port, "leg": "REQUEST", "links": [], "found": "UNKNOWN", "complete": False,
+             "since_ns": 0, "changes": 0, "contradiction": None}
             for port in (7, 8, 9)
         ]  # fmt: skip
         record = {"nic": nic, "peer": peer, "shard": "fabric", "run": 1, "traced_ns": 0, "paths": paths}

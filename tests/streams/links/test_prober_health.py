@@ -1,4 +1,4 @@
-"""Trouble of probers themselves: told of their host once, and not of the network; probe storms by name."""
+"""Trouble of probers is one alert of their host, and storms name the NIC."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACE = {f"h{i}/eth1": (4_000_000, 3) for i in range(1, 7)}
 
 
 class Fleet:
-    """Six probers that say each second how they are."""
+    """Six probers that report each second."""
 
     def __init__(self, alerts: ShardAlerts | None = None, pace: Any = PACE.get) -> None:
         self.alerts = alerts or ShardAlerts("fabric", SOON, probe_slots=pace)
@@ -28,7 +28,7 @@ class Fleet:
         self.out: list[dict[str, Any]] = []
 
     def run(self, seconds: int, **how: dict[str, Any]) -> Fleet:
-        """Let time pass; `how`: host to what is special about its event."""
+        """Advance the time; `how`: host to the special fields of its events."""
         for _ in range(seconds):
             for i in range(1, 7):
                 one = how.get(f"h{i}", {})
@@ -64,7 +64,7 @@ def event(
     return record
 
 
-def test_a_starved_prober_is_told_of_its_host_once_and_over_once() -> None:
+def test_a_prober_short_of_cpu_is_one_alert_of_its_host() -> None:
     bad = {"late_ms": 130, "trouble": ("STARVED",)}
     fleet = Fleet().run(20).run(30, h3=bad).run(30)
     assert fleet.lines() == [("AGENT", "h3", "RAISED"), ("AGENT", "h3", "CLEARED")]
@@ -91,12 +91,12 @@ def test_a_starved_prober_is_told_of_its_host_once_and_over_once() -> None:
         ({"trouble": ("CAPPED",)}, None),
     ],
 )
-def test_what_counts_as_trouble_and_how_bad_it_is(how: dict[str, Any], severity: str | None) -> None:
+def test_trouble_and_its_severity(how: dict[str, Any], severity: str | None) -> None:
     fleet = Fleet().run(30, h2=how)
     assert [r["severity"] for r in fleet.out] == ([] if severity is None else [severity])
 
 
-def test_an_agent_that_hardly_runs_and_so_speaks_rarely_is_in_trouble_all_the_same() -> None:
+def test_an_agent_that_hardly_runs_and_reports_rarely_is_in_trouble() -> None:
     fleet = Fleet()
     for _ in range(8):
         fleet.run(3, h4={"silent": True}).run(1, h4={"late_ms": 3000, "trouble": ("STARVED",), "s": 4})
@@ -108,7 +108,7 @@ def test_a_moment_of_trouble_is_no_alert() -> None:
     assert Fleet().run(20).run(3, h1={"late_ms": 900, "trouble": ("STARVED",)}).run(20).out == []
 
 
-def test_a_storm_is_told_by_name_and_how_many_times_too_much_it_is() -> None:
+def test_a_storm_alert_names_the_nic_and_the_excess() -> None:
     fleet = Fleet().run(5).run(20, h5={"pps": 40_000}).run(20)
     assert fleet.lines() == [("PROBE_STORM", "h5", "RAISED"), ("PROBE_STORM", "h5", "CLEARED")]
     assert fleet.out[0]["text"] == (
@@ -119,7 +119,7 @@ def test_a_storm_is_told_by_name_and_how_many_times_too_much_it_is() -> None:
     assert fleet.out[1]["cleared_ns"] - fleet.out[0]["raised_ns"] == 25 * S
 
 
-def test_an_agent_that_announces_the_wrong_pace_is_held_against_its_shard() -> None:
+def test_an_agent_that_announces_a_wrong_rate_is_compared_with_its_shard() -> None:
     wrong = PACE | {"h5/eth1": (100_000, 3)}
     fleet = Fleet(pace=wrong.get).run(20, h5={"pps": 40_000})
     assert [r["text"].partition(" times ")[2].partition(":")[0] for r in fleet.out] == [
@@ -128,7 +128,7 @@ def test_an_agent_that_announces_the_wrong_pace_is_held_against_its_shard() -> N
     assert Fleet(pace={}.get).run(20, h5={"pps": 40_000}).lines() == [("PROBE_STORM", "h5", "RAISED")]
 
 
-def test_what_is_no_storm() -> None:
+def test_rates_below_the_limits_are_no_storm() -> None:
     assert Fleet().run(30, h5={"pps": 4000}).out == []  # not five times as much
     assert Fleet().run(4, h5={"pps": 40_000}).run(10).out == []  # not for long enough
     everyone = {f"h{i}": {"pps": 40_000} for i in range(1, 7)}
@@ -152,7 +152,7 @@ def test_storm_and_trouble_of_a_host_leave_its_health_alone() -> None:
     assert lines(play(script.inputs, again, rest_s=5)) == [("HOST_DOWN", "h3", "RAISED")]
 
 
-def test_a_new_owner_says_nothing_of_it_twice_and_clears_it() -> None:
+def test_a_new_owner_raises_nothing_twice_and_clears_it() -> None:
     bad = {"late_ms": 130, "trouble": ("STARVED",), "pps": 40_000}
     whole = Fleet().run(5).run(40, h3=bad).run(30)
     for cut in range(6, 70, 4):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
 from fabrictime.bench.detect.link_evidence import ProbedFleet
 from fabrictime.bench.detect.live_links import LiveLinks
-from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
 from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.ids import cable_id
@@ -163,9 +163,7 @@ def test_an_alert_outlives_its_worker_and_is_cleared_once(
     log.close()
 
 
-def test_a_broken_promise_of_latency_outlives_its_worker_and_is_cleared_once(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_a_broken_latency_slo_outlives_its_worker_and_is_cleared_once(bootstrap: str, tmp_path: Path) -> None:
     log = Log(bootstrap)
     rule = {"name": "gold", "from_group": "h1", "to_group": "h2", "p99_us": 20.0, "for_s": 3.0}
     config = {

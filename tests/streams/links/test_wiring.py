@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from producers.sim.simulation import topology_file
+from producers.sim.setup import topology_file
 from producers.sim.topology import Fleet, Shape
 from producers.trace.route_names import name_path
 from schemas import codec
@@ -21,7 +21,7 @@ FLEET = Fleet(Shape(hosts=4, hosts_per_rack=4, spines=2, nics_per_host=4, rails=
 
 
 class Traced:
-    """A railed fleet as its hosts trace it. `swap`: two NICs whose cables change places."""
+    """A railed fleet, traced by its hosts. `swap`: two NICs with swapped cables."""
 
     def __init__(self, file: TopologyFile | None = None) -> None:
         self.topology = Topology(file) if file is not None else Topology()
@@ -93,7 +93,7 @@ class Traced:
         return [(r["kind"], r["subject"], r["state"]) for r in self.out]
 
 
-def test_a_fabric_that_is_wired_right_says_nothing() -> None:
+def test_a_fabric_that_is_wired_right_raises_nothing() -> None:
     assert Traced(topology_file(FLEET)).trace().wait(100).trace().wait(100).out == []
 
 
@@ -129,7 +129,7 @@ def test_a_path_that_moves_for_a_moment_or_loops_while_it_moves_is_no_alert() ->
     assert fabric.wait(100).out == []
 
 
-def test_a_nic_on_another_rails_leaf_is_told_with_what_says_so() -> None:
+def test_a_nic_on_another_rails_leaf_is_an_alert_with_evidence() -> None:
     fabric = Traced()
     a, b = FLEET.nic_ids[4], FLEET.nic_ids[6]
     fabric.trace().wait(60).swap(a, b).trace(a).wait(60)
@@ -139,7 +139,7 @@ def test_a_nic_on_another_rails_leaf_is_told_with_what_says_so() -> None:
     assert fabric.wait(20).lines()[1:] == [("MISWIRED", a, "CLEARED")]  # it left the fabric
 
 
-def test_cables_swapped_at_a_spine_are_one_alert_however_many_paths_say_so() -> None:
+def test_cables_swapped_at_a_spine_are_one_alert_for_all_paths() -> None:
     file = TopologyFile.model_validate({
         "nodes": [
             {"name": "leaf1", "kind": "leaf", "ports": {
@@ -180,7 +180,7 @@ def test_cables_swapped_at_a_spine_are_one_alert_however_many_paths_say_so() -> 
     assert sorted(out[0]["links"]) == ["leaf1:up1<>spine1:d1", "leaf2:up1<>spine1:d2"]
 
 
-def test_a_wrong_cable_that_stands_is_told_once_by_whoever_owns_the_shard() -> None:
+def test_a_wrong_cable_is_raised_once_over_all_owners_of_the_shard() -> None:
     a, b = FLEET.nic_ids[4], FLEET.nic_ids[6]
     fabric = Traced().trace().wait(60).swap(a, b).trace().wait(60)
     again = AlertInputs(fabric.out)

@@ -308,8 +308,8 @@ class ActionsTab(LiveTab):
         self._kpi("suppressed", count_text(suppressed), "see below" if suppressed else "nothing")
         shares = [each for each in view.limits if each.limit.startswith("flows")]
         if shares:
-            most = max(shares, key=lambda each: each.share)
-            self._kpi("moved", f"{most.used:,}", f"of {most.max:,} allowed, {most.name}")
+            highest = max(shares, key=lambda each: each.share)
+            self._kpi("moved", f"{highest.used:,}", f"of {highest.max:,} allowed, {highest.name}")
         else:
             self._kpi("moved", "—", "no policy cycle yet")
 

@@ -13,9 +13,15 @@ from fabrictime.bench.clock.samples import EPOCH_NS, coded_queue, simulate
 from fabrictime.bench.clock.scenarios import SCENARIOS, Restart, Step
 
 QUIET = replace(
-    SCENARIOS["idle"], nics=12, peers=4, windows=3, stamp_noise_ns=0.0, stamp_step_ns=1.0, drift_ppb=0.0,
+    SCENARIOS["idle"],
+    nics=12,
+    peers=4,
+    windows=3,
+    stamp_noise_ns=0.0,
+    stamp_step_ns=1.0,
+    drift_ppb=0.0,
     wander_ppb_per_sqrt_s=0.0,
-)  # fmt: skip
+)
 
 
 def stamps(columns):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fabrictime.bench.clock.scenarios import SCENARIOS, Dark, Liar, Restart, Scenario, Step
+from fabrictime.bench.clock.scenarios import SCENARIOS, Dark, Falseticker, Restart, Scenario, Step
 from fabrictime.bench.clock.score import STATES, Fabrictime, score
 from streams.clock.solver import SYNCED
 
@@ -75,7 +75,7 @@ def test_scenario(name):
     limits = LIMITS[name]
     scenario = SCENARIOS[name].smaller(12, 4, limits.windows)
     found = score(scenario, [Fabrictime()])[Fabrictime.name]
-    liars = [scenario.member(event.nic) for event in scenario.events if isinstance(event, Liar)]
+    liars = [scenario.member(event.nic) for event in scenario.events if isinstance(event, Falseticker)]
     honest = found.state == STATES[SYNCED]
     honest[:, liars] = False
     errors = found.errors_among(honest, slice(3, None))

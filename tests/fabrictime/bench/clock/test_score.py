@@ -34,9 +34,13 @@ class Oracle:
                 ahead = float(given.truth.ahead_ns(i, np.array([middle]))[0])
                 rate = float(given.truth.ppb[i][0])
                 lines[name] = Line(
-                    EPOCH_NS + round(middle + ahead), -ahead + self.gauge_ns + self.off_ns.get(i, 0.0),
-                    -rate / (1 + rate * 1e-9), self.bound_ns, self.state.get(i, SYNCED), "all",
-                )  # fmt: skip
+                    EPOCH_NS + round(middle + ahead),
+                    -ahead + self.gauge_ns + self.off_ns.get(i, 0.0),
+                    -rate / (1 + rate * 1e-9),
+                    self.bound_ns,
+                    self.state.get(i, SYNCED),
+                    "all",
+                )
         return lines
 
 

@@ -15,25 +15,41 @@ LINKS = {HOME: ("leaf1:a>spine1:a",), ELSEWHERE: ("leaf1:b>spine2:a",), THIRD: (
 
 def health(state: str, at_s: float, seq: int) -> dict[str, Any]:
     return {
-        "subject": "leaf1:a<>spine1:a", "kind": "LINK", "state": state, "seq": seq,
-        "links": list(LINKS[HOME]), "candidates": [], "since_ns": int(at_s * S), "evaluated_ns": int(at_s * S),
-        "loss_rate": None, "flaps_hour": (seq + 1) // 2,
-    }  # fmt: skip
+        "subject": "leaf1:a<>spine1:a",
+        "kind": "LINK",
+        "state": state,
+        "seq": seq,
+        "links": list(LINKS[HOME]),
+        "candidates": [],
+        "since_ns": int(at_s * S),
+        "evaluated_ns": int(at_s * S),
+        "loss_rate": None,
+        "flaps_hour": (seq + 1) // 2,
+    }
 
 
 def decision(at_s: float, kind: str, to_path: int, from_path: int, seq: int) -> dict[str, Any]:
     return {
-        "decision_id": f"d/{seq}", "epoch": 1, "seq": seq, "at_ns": int(at_s * S), "flow_id": "f",
-        "from_path": from_path, "to_path": to_path, "reason": {"kind": kind, "subject": "", "seq": None, "window_id": None},
+        "decision_id": f"d/{seq}",
+        "epoch": 1,
+        "seq": seq,
+        "at_ns": int(at_s * S),
+        "flow_id": "f",
+        "from_path": from_path,
+        "to_path": to_path,
+        "reason": {"kind": kind, "subject": "", "seq": None, "window_id": None},
         "action": "RESTORE" if kind == "HEALED" else "REROUTE",
-    }  # fmt: skip
+    }
 
 
 def times(decisions: list[dict[str, Any]], refused: int | None = None) -> tuple[list[Away], list[Away]]:
-    return times_away(decisions, [
-        {"decision_id": each["decision_id"], "outcome": "FAILED" if each["seq"] == refused else "APPLIED"}
-        for each in decisions
-    ])  # fmt: skip
+    return times_away(
+        decisions,
+        [
+            {"decision_id": each["decision_id"], "outcome": "FAILED" if each["seq"] == refused else "APPLIED"}
+            for each in decisions
+        ],
+    )
 
 
 def waits(aways: list[Away], *health: dict[str, Any]) -> tuple[list[float], int]:

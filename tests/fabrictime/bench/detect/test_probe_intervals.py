@@ -16,9 +16,11 @@ BEGIN, END = 1000 * MS, 1100 * MS
 def batch(nic: str, peer: str, path: int, at_ns: list[int], ahead_ns: int) -> dict[str, Any]:
     sent = np.diff([0, *(at + ahead_ns for at in at_ns)]).tolist()
     return {
-        "nic": nic, "clock_ns": 5 * MS + ahead_ns, "system_ns": 5 * MS,
+        "nic": nic,
+        "clock_ns": 5 * MS + ahead_ns,
+        "system_ns": 5 * MS,
         "samples": [{"peer": peer, "path": path, "sent": sent}],
-    }  # fmt: skip
+    }
 
 
 def route(source: str, destination: str, sport: int, dport: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The tab Actions as its user sees it: Chromium on a page that reads a real log."""
+"""The Actions tab in Chromium, on a page that reads a real log."""
 
 from __future__ import annotations
 
@@ -42,37 +42,35 @@ def calm(browser: Any, page: Any) -> None:
     assert "Traceback" not in page.process.log.read_text()
 
 
-def click_row(browser: Any, test: str, words: str) -> None:
+def click_row(browser: Any, test: str, expected: str) -> None:
     browser.js(
         "[...document.querySelectorAll(`[data-testid=${arguments[0]}] tbody tr`)]"
         ".find((r) => r.innerText.includes(arguments[1])).click()",
         test,
-        words,
+        expected,
     )
 
 
 def report(fabric: Any, flow: dict[str, Any], number: int, **more: Any) -> None:
     """The flow's host reports it, as of an interval of 20 ms that ends now."""
     host = flow["flow_id"].partition("/")[0]
-    told = {**flow, "interval_ns": 20_000_000, **more}
-    fabric.publish(("fabric.flows", host, fabric.flows(host, [told], report=number)))
+    reported = {**flow, "interval_ns": 20_000_000, **more}
+    fabric.publish(("fabric.flows", host, fabric.flows(host, [reported], report=number)))
 
 
-def test_without_anything_it_says_what_is_missing_and_what_the_mode_is(
-    show: Any, browser: Any, until: Any
-) -> None:
+def test_an_empty_tab_shows_the_mode_and_missing_inputs(show: Any, browser: Any, until: Any) -> None:
     page = show()
-    until("no decision", lambda: browser.text("actions-empty").startswith("No decision yet: one is made"))
-    until("not known", lambda: "Policy has not told of a round yet" in browser.text("held-empty"))
-    assert browser.text("mode") == "OBSERVE: decisions are told, nothing is done; nobody has set a mode"
+    until(
+        "no decision", lambda: browser.text("actions-empty").startswith("No decision yet: the policy decides")
+    )
+    until("not known", lambda: "No policy cycle yet" in browser.text("suppressed-empty"))
+    assert browser.text("mode") == "OBSERVE: decisions are only published; the default"
     assert "OBSERVE" in browser.text("kpi-mode")
     until("nothing is paced", lambda: browser.text("paced-note") == "No flow is paced.")
     calm(browser, page)
 
 
-def test_a_flow_is_moved_and_cause_act_and_effect_stand_side_by_side(
-    fabric: Any, show: Any, browser: Any, until: Any
-) -> None:
+def test_a_move_shows_cause_action_and_effect(fabric: Any, show: Any, browser: Any, until: Any) -> None:
     page = show()
     link = fabric.up("leaf1", 1)
     flow = fabric.flow(17, "h1/eth1", "h5/eth1", spine=1)
@@ -112,30 +110,30 @@ def test_a_flow_is_moved_and_cause_act_and_effect_stand_side_by_side(
     report(fabric, flow, 2, **after)
     until("its effect", lambda: "20.0 Mbit/s → 640 Mbit/s" in browser.text("actions"))
     row = browser.text("actions")
-    for words in ("h1 sock:17", "is down", "move, port 50017 → 50018", "12.0 ms", "900 µs → 80.0 µs"):
-        assert words in row
-    until("its figures", lambda: "3.00 ms of it SOCKET" in browser.text("act-figures"))
-    assert "leaf1:swp3 → spine1:swp1" in browser.text("act-figures")
-    assert browser.text("act-title") == "h1 sock:17"
-    frame = until("its picture", lambda: browser.last("flow_history"))
-    until("both reports", lambda: [x for x in browser.last("flow_history")["rate"] if x] == [2e7, 6.4e8])
+    for expected in ("h1 sock:17", "is down", "move, port 50017 → 50018", "12.0 ms", "900 µs → 80.0 µs"):
+        assert expected in row
+    until("its figures", lambda: "3.00 ms of it SOCKET" in browser.text("action-figures"))
+    assert "leaf1:swp3 → spine1:swp1" in browser.text("action-figures")
+    assert browser.text("action-title") == "h1 sock:17"
+    frame = until("its picture", lambda: browser.last("flow-history"))
+    until("both reports", lambda: [x for x in browser.last("flow-history")["rate"] if x] == [2e7, 6.4e8])
     assert [mark[1:4:2] for mark in frame["marks"]] == [["DOWN", "APPLIED"]]
     until(
         "the pace",
-        lambda: "held to" in browser.text("paced").lower() and "500 Mbit/s" in browser.text("paced"),
+        lambda: "limit" in browser.text("paced").lower() and "500 Mbit/s" in browser.text("paced"),
     )
     until("the slice", lambda: "red" in browser.text("slices") and "100 Mbit/s" in browser.text("slices"))
     assert "1 of" in browser.text("limits")
-    ways = browser.js(
-        "return [...document.querySelectorAll('[data-testid=act-links] a')].map((a) => a.innerText)"
+    links = browser.js(
+        "return [...document.querySelectorAll('[data-testid=action-links] a')].map((a) => a.innerText)"
     )
-    assert ways[:2] == ["leaf1:swp3 ⇄ spine1:swp1 in the fabric", "alert: leaf1 to spine1 is DOWN"]
-    browser.js("document.querySelector('[data-testid=act-links] a').click()")
+    assert links[:2] == ["leaf1:swp3 ⇄ spine1:swp1 in the fabric", "alert: leaf1 to spine1 is DOWN"]
+    browser.js("document.querySelector('[data-testid=action-links] a').click()")
     until("its link", lambda: browser.text("link-title") == "leaf1:swp3 ⇄ spine1:swp1")
     calm(browser, page)
 
 
-def test_what_is_held_back_stands_there_in_words_until_it_is_not(
+def test_suppressed_actions_are_shown_until_they_end(
     fabric: Any, show: Any, browser: Any, until: Any
 ) -> None:
     page = show()
@@ -150,13 +148,13 @@ def test_what_is_held_back_stands_there_in_words_until_it_is_not(
             fabric.rounds(0, [(flow["flow_id"], "REROUTE", "PROTECTED", window)]),
         ),
     )
-    until("suppressed", lambda: "its job is protected (protected_jobs)" in browser.text("suppressed"))
-    assert "a queue stands at leaf1:swp3 → spine1:swp1" in browser.text("suppressed")
-    until("counted", lambda: "1" in browser.text("kpi-held"))
-    until("the mode", lambda: "Otherwise at h2: ACT" in browser.text("mode"))
+    until("suppressed", lambda: "the job is protected (protected_jobs)" in browser.text("suppressed"))
+    assert "a queue persists at leaf1:swp3 → spine1:swp1" in browser.text("suppressed")
+    until("counted", lambda: "1" in browser.text("kpi-suppressed"))
+    until("the mode", lambda: "Exceptions (ACT): h2" in browser.text("mode"))
     fabric.publish(("fabric.policy-cycles", "fabric", fabric.rounds(1, None, at_ns=time.time_ns())))
     fabric.publish(("fabric.policy-cycles", "fabric", fabric.rounds(2, [], at_ns=time.time_ns())))
-    until("no more", lambda: browser.text("held-empty") == "Nothing is held back.")
+    until("no more", lambda: browser.text("suppressed-empty") == "Nothing is suppressed.")
     calm(browser, page)
 
 
@@ -191,23 +189,26 @@ def test_a_thousand_decisions_are_listed_newest_first_and_found_by_flow(
     flow_id = fabric.flow(10_500, fabric.nics[500 % 8], "h1/eth1")["flow_id"]
     show(f"?flow={quote(flow_id, safe='')}")
     until("one", lambda: browser.text("actions-note") == "1 UNANSWERED")
-    until("its flow", lambda: browser.text("act-title").endswith("sock:10500"))
-    assert browser.text("trail-empty").startswith("No reports of this flow from around then")
-    until("why not", lambda: "no actuator answered" in browser.text("act-figures"))
+    until("its flow", lambda: browser.text("action-title").endswith("sock:10500"))
+    assert browser.text("flow-history-empty").startswith("No reports of this flow in this span")
+    until("why not", lambda: "no actuator answered" in browser.text("action-figures"))
     calm(browser, page)
 
 
-def test_a_flow_nothing_was_done_to_is_followed_while_it_is_looked_at(
+def test_a_flow_without_decisions_is_recorded_while_it_is_shown(
     fabric: Any, show: Any, browser: Any, until: Any
 ) -> None:
     flow = fabric.flow(9, "h3/eth1", "h7/eth1", rtt_ns=50_000)
     page = show(f"?flow={quote(flow['flow_id'], safe='')}")
-    until("nothing of it", lambda: "no one flow of which reports" in browser.text("act-nothing"))
+    until(
+        "nothing of it",
+        lambda: "no reports or decisions of exactly one such flow" in browser.text("action-nothing"),
+    )
     report(fabric, flow, 1)
-    until("found", lambda: browser.text("act-title") == "h3 sock:9")
+    until("found", lambda: browser.text("action-title") == "h3 sock:9")
     report(fabric, flow, 2)
-    until("two reports", lambda: len((browser.last("flow_history") or {"t": []})["t"]) == 2)
-    assert browser.text("actions-empty") == "No decision of this flow within the last hour."
+    until("two reports", lambda: len((browser.last("flow-history") or {"t": []})["t"]) == 2)
+    assert browser.text("actions-empty") == "No decision about this flow within the last hour."
     calm(browser, page)
 
 
@@ -226,7 +227,7 @@ def test_names_from_the_network_are_shown_and_never_run(
         ("fabric.policy-cycles", "fabric", fabric.rounds(0, [suppressed])),
     )
     page = show()
-    until("shown", lambda: "<img src=x" in browser.text("act-text"))
+    until("shown", lambda: "<img src=x" in browser.text("action-text"))
     until("suppressed", lambda: "<img src=x" in browser.text("suppressed"))
     assert browser.js("return window.hacked ?? null") is None
     assert "<img src=x" in browser.text("mode")

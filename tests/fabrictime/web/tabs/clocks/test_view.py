@@ -1,4 +1,4 @@
-"""The clocks' page as its user sees it: Chromium on a real history server filled with known rows."""
+"""The Clocks tab in Chromium, on a real history server with known rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.chromium
 
 S = 1_000_000_000
-CHARTS = ("bounds", "offsets", "residuals", "strip", "lanes", "mesh")
+CHARTS = ("bounds", "offsets", "residuals", "strip", "timeline", "mesh")
 
 
 def now_ns() -> int:
@@ -79,7 +79,7 @@ def fill(history: Any, seconds: int = 20, clocks: int = 12) -> int:
     return start
 
 
-def test_the_fleet_s_clocks_are_told_and_drawn(history: Any, show: Any, browser: Any, until: Any) -> None:
+def test_the_fleets_clocks_are_listed_and_drawn(history: Any, show: Any, browser: Any, until: Any) -> None:
     fill(history)
     page = show()
     until("all charts", lambda: min(browser.frames(chart) for chart in CHARTS) > 0)
@@ -89,8 +89,8 @@ def test_the_fleet_s_clocks_are_told_and_drawn(history: Any, show: Any, browser:
     events = browser.text("events")
     assert "STEP +1.50 µs" in events
     assert "FALSETICKER 250 ns rms" in events
-    for words in ("h1/eth0 → h2/eth0", "-412 ns", "3.50 ns", "5%"):
-        assert words in browser.text("suspects")
+    for expected in ("h1/eth0 → h2/eth0", "-412 ns", "3.50 ns", "5%"):
+        assert expected in browser.text("suspects")
     assert browser.text("mesh-note").startswith("12 NICs, 24 directed pairs; 1 suspect pair, worst h1/eth0")
 
     def drawn() -> list[str]:
@@ -100,9 +100,9 @@ def test_the_fleet_s_clocks_are_told_and_drawn(history: Any, show: Any, browser:
     assert drawn()[4:] == ["h3/ptp0", "h11/ptp0", "h12/ptp0"], "the widest three over the span"
     wander = browser.last("offsets")["lines"][0]["v"]
     assert max(abs(v) for v in wander if v is not None) < 1
-    lanes = browser.last("lanes")
-    place = lanes["lanes"].index("h4/ptp0")
-    assert [segment[3] for segment in lanes["segments"] if segment[0] == place] == [0, 2]
+    timeline = browser.last("timeline")
+    row = timeline["rows"].index("h4/ptp0")
+    assert [segment[3] for segment in timeline["segments"] if segment[0] == row] == [0, 2]
     calm(browser, page)
 
 
@@ -115,23 +115,23 @@ def test_hovering_names_the_clock_the_nic_and_the_suspect_s_figures(
     until("the strip", lambda: len(browser.last("strip")["points"]) == 12)
     browser.hover_point("strip", "clocks", 1)
     tip = until("the strip's tooltip", lambda: browser.tip("strip"))
-    for words in ("h3/ptp0", "HOLDOVER", "± 700 ns"):
-        assert words in tip
+    for expected in ("h3/ptp0", "HOLDOVER", "± 700 ns"):
+        assert expected in tip
     node = [n[0] for n in browser.last("mesh")["nodes"]].index("h1/eth0")
     browser.hover_point("mesh", "nics", node)
     tip = until("the mesh's tooltip", lambda: browser.tip("mesh"))
-    for words in ("h1/eth0", "h1/ptp0", "± 11.0 ns", "suspect pairs"):
-        assert words in tip
+    for expected in ("h1/eth0", "h1/ptp0", "± 11.0 ns", "suspect pairs"):
+        assert expected in tip
     suspect = browser.js(
         "const d = document.querySelector('[data-testid=mesh]').ft.drawer;"
         "return d.tip({seriesId: 'suspects', dataIndex: 0}) + d.tip({seriesId: 'pairs', dataIndex: 0})"
     )
-    for words in ("-412 ns ± 3.50 ns", "back is 824 ns slower than out", "5%", "least round trip"):
-        assert words in suspect
+    for expected in ("-412 ns ± 3.50 ns", "back is 824 ns slower than out", "5%", "smallest round trip"):
+        assert expected in suspect
     calm(browser, page)
 
 
-def test_a_clock_is_chosen_by_a_click_and_stands_in_the_address(
+def test_a_clicked_clock_is_drawn_and_in_the_address(
     history: Any, show: Any, browser: Any, until: Any
 ) -> None:
     fill(history)
@@ -177,7 +177,7 @@ def test_nothing_yet_then_one_nic_then_its_first_peers(
     history.nics({"h1/eth0": {"clock": "h1/ptp0"}}, now_ns())
     history.clocks(now_ns() - S, {"h1/ptp0": {"state": "UNSYNCED", "bound_ns": 1e9, "pairs": 0}})
     until("one clock", lambda: browser.text("state-note") == "1 UNSYNCED")
-    until("said", lambda: browser.text("mesh-note").startswith("One NIC alone"))
+    until("said", lambda: browser.text("mesh-note").startswith("A single NIC"))
     until("its mark", lambda: [p[1] for p in (browser.last("strip") or {"points": []})["points"]] == [None])
     assert browser.text("kpi-synced").split("\n")[1:] == ["0", "of 1"]
     fill(history, 3, 3)
@@ -211,7 +211,7 @@ def test_a_thousand_clocks_stay_legible(history: Any, show: Any, browser: Any, u
     until("all charts", lambda: min(browser.frames(chart) for chart in CHARTS) > 0)
     note = "1,000 NICs, 10,000 directed pairs; 2 suspect pairs"
     until("the mesh is told", lambda: browser.text("mesh-note").startswith(note))
-    assert browser.text("mesh-note").endswith("Drawn are only these and their 3 NICs.")
+    assert browser.text("mesh-note").endswith("Only these and their 3 NICs are drawn.")
     mesh = browser.last("mesh")
     assert ([len(mesh[part]) for part in ("nodes", "edges", "suspects")]) == [3, 0, 2]
     assert [line["name"] for line in browser.last("bounds")["lines"]] == [
@@ -224,7 +224,7 @@ def test_a_thousand_clocks_stay_legible(history: Any, show: Any, browser: Any, u
         "h125/ptp7",
     ]
     assert len(browser.last("strip")["points"]) <= 601
-    assert len(browser.last("lanes")["lanes"]) == 16
+    assert len(browser.last("timeline")["rows"]) == 16
     assert "1-9 of 1000" in browser.text("clock-table")
     calm(browser, page)
 
@@ -247,7 +247,7 @@ def test_names_from_the_network_are_shown_and_never_run(
         "const d = (t) => document.querySelector(`[data-testid=${t}]`).ft.drawer;"
         "const f = d('bounds').last; const e = document.createElement('div');"
         "e.innerHTML = d('mesh').tip({seriesId: 'suspects', dataIndex: 0}) + d('strip').tip({dataIndex: 0})"
-        " + d('strip').tip({dataIndex: 1}) + d('lanes').tip({seriesId: 'events', dataIndex: 0})"
+        " + d('strip').tip({dataIndex: 1}) + d('timeline').tip({seriesId: 'events', dataIndex: 0})"
         " + d('bounds').tip([{axisValue: f.t[0]}]) + d('mesh').tip({seriesId: 'nics', dataIndex: 0});"
         "document.body.append(e); return e.querySelectorAll('img').length"
     )
@@ -255,7 +255,7 @@ def test_names_from_the_network_are_shown_and_never_run(
     assert browser.js("return window.hacked ?? null") is None
 
 
-def test_both_pages_lead_to_each_other(history: Any, show: Any, browser: Any, until: Any) -> None:
+def test_both_tabs_link_to_each_other(history: Any, show: Any, browser: Any, until: Any) -> None:
     fill(history, 2, 3)
     page = show()
     until("the clocks", lambda: browser.text("state-note") == "3 SYNCED")

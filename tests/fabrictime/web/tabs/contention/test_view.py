@@ -1,4 +1,4 @@
-"""The tabs Contention and Alerts as their user sees them: Chromium on a page that reads a real log."""
+"""The Contention and Alerts tabs in Chromium, on a page that reads a real log."""
 
 from __future__ import annotations
 
@@ -43,37 +43,37 @@ def calm(browser: Any, page: Any) -> None:
     assert "Traceback" not in page.process.log.read_text()
 
 
-def click_row(browser: Any, test: str, words: str) -> None:
+def click_row(browser: Any, test: str, expected: str) -> None:
     browser.js(
         "[...document.querySelectorAll(`[data-testid=${arguments[0]}] tbody tr`)]"
         ".find((r) => r.innerText.includes(arguments[1])).click()",
         test,
-        words,
+        expected,
     )
 
 
-def test_empty_tabs_say_what_is_needed(fabric: Any, show: Any, browser: Any, until: Any) -> None:
+def test_empty_tabs_explain_the_missing_inputs(fabric: Any, show: Any, browser: Any, until: Any) -> None:
     page = show("contention")
-    until("said", lambda: browser.text("bars-empty").startswith("No contention told yet: it takes inferred"))
+    until("said", lambda: browser.text("bars-empty").startswith("No contention window yet"))
     until("time without bars", lambda: (browser.last("bars") or {}).get("bars") == [])
     show("alerts")
-    until("said", lambda: browser.text("alerts-empty").startswith("No alert yet: they are raised once"))
+    until("said", lambda: browser.text("alerts-empty").startswith("No alert yet. Alerts are raised"))
     assert browser.text("badge") == ""
     calm(browser, page)
 
 
-def test_a_standing_queue_is_a_bar_and_leads_to_flows_job_and_link(
+def test_an_active_window_is_a_bar_with_flows_job_and_link(
     fabric: Any, show: Any, browser: Any, until: Any
 ) -> None:
     page = show("contention")
     link, other = fabric.up("leaf1", 2), fabric.back(fabric.first("h7/eth1"))
-    words = "leaf1 to spine2: 2 flows collide, 720 µs deep, job llama"
+    expected = "leaf1 to spine2: 2 flows collide, 720 µs deep, job llama"
     window = fabric.contention(
         link,
-        text=words,
+        text=expected,
         jobs=["llama"],
         flows_total=2,
-        others=[fabric.up("leaf1", 3)],
+        candidates=[fabric.up("leaf1", 3)],
         flows=[
             fabric.contending(1, "h1/eth1", "h5/eth1", job="llama"),
             fabric.contending(2, "h2/eth1", "h7/eth1"),
@@ -85,12 +85,12 @@ def test_a_standing_queue_is_a_bar_and_leads_to_flows_job_and_link(
     )
     until("the tab listens", lambda: "No contention" in browser.text("bars-empty"))
     fabric.publish(("fabric.contention", link, window), ("fabric.contention", other, closed))
-    until("told", lambda: words == browser.text("window-text"))
+    until("told", lambda: expected == browser.text("window-text"))
     until("both bars", lambda: len((browser.last("bars") or {"bars": []})["bars"]) == 2)
-    assert browser.last("bars")["lanes"] == ["leaf1:swp4 → spine2:swp1", "leaf4:swp1 → h7:eth1"]
-    assert browser.text("bars-note").startswith("2 windows on 2 links, 1 stand")
+    assert browser.last("bars")["rows"] == ["leaf1:swp4 → spine2:swp1", "leaf4:swp1 → h7:eth1"]
+    assert browser.text("bars-note").startswith("2 windows on 2 links, 1 active")
     assert browser.text("window-kind") == "collision in the fabric, confidence 90%"
-    assert re.search(r"or as well\s+leaf1:swp5 → spine3:swp1", browser.text("window-figures"))
+    assert re.search(r"candidates\s+leaf1:swp5 → spine3:swp1", browser.text("window-figures"))
     for figure in ("h1/eth1 → h5/eth1", "500 Mbit/s", "50%", "llama"):
         assert figure in browser.text("window-flows")
     click_row(browser, "windows", "incast")
@@ -101,33 +101,31 @@ def test_a_standing_queue_is_a_bar_and_leads_to_flows_job_and_link(
         ".find((r) => r.innerText.includes('collision')).focus()"
     )
     browser.driver.switch_to.active_element.send_keys("\n")
-    until("the first, by the keyboard", lambda: browser.text("window-text") == words)
+    until("the first, by the keyboard", lambda: browser.text("window-text") == expected)
     browser.js("document.querySelector('[data-testid=window-jobs] a').click()")
     until("the fabric", lambda: "/fabric" in browser.driver.current_url)
     until("its link", lambda: browser.text("link-title") == "leaf1:swp4 ⇄ spine2:swp1")
-    assert "contention leaf1 to spine2: 2 flows collide" in browser.text("about")
-    until("its job", lambda: browser.text("job-chip") == "llama: no more")
+    assert "contention leaf1 to spine2: 2 flows collide" in browser.text("notes")
+    until("its job", lambda: browser.text("job-chip") == "llama: stop showing")
     calm(browser, page)
 
 
-def test_what_changes_has_the_browser_render_nothing_else(
-    fabric: Any, show: Any, browser: Any, until: Any
-) -> None:
+def test_a_change_renders_nothing_else(fabric: Any, show: Any, browser: Any, until: Any) -> None:
     """An `update` of NiceGUI has it render the whole page: a tenth of a second on a busy machine."""
     page = show("contention")
     link = fabric.up("leaf1", 2)
     until("the tab listens", lambda: "No contention" in browser.text("bars-empty"))
 
-    def told(figure: int) -> None:
-        words = f"leaf1 to spine2: 2 flows collide, {figure} µs deep"
-        fabric.publish(("fabric.contention", link, fabric.contention(link, text=words, jobs=["llama"])))
-        until("told", lambda: browser.text("window-text") == words)
+    def update(figure: int) -> None:
+        expected = f"leaf1 to spine2: 2 flows collide, {figure} µs deep"
+        fabric.publish(("fabric.contention", link, fabric.contention(link, text=expected, jobs=["llama"])))
+        until("told", lambda: browser.text("window-text") == expected)
         until("its row", lambda: "collision" in browser.text("windows"))
 
-    told(1)
+    update(1)
     browser.js("window.ftUpdates = 0; window.socket.on('update', () => { window.ftUpdates++; })")
-    told(2)
-    told(3)
+    update(2)
+    update(3)
     assert browser.js("return window.ftUpdates") == 0
     calm(browser, page)
 
@@ -138,7 +136,7 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
     page = show("")
     link = fabric.up("leaf3", 1)
     now = time.time_ns()
-    judged = fabric.health(link, "DOWN", evaluated_ns=now, paths_dead=17)
+    record = fabric.health(link, "DOWN", evaluated_ns=now, paths_dead=17)
     lost = {
         "nic": "h5/eth1",
         "shard": "fabric",
@@ -150,14 +148,14 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
         "interval_ns": 10**7,
     }
     fabric.publish(
-        ("fabric.link-health", fabric.cable(link), judged),
+        ("fabric.link-health", fabric.cable(link), record),
         ("fabric.links", "fabric", {**lost, "nic": "h6/eth1"}),
         ("fabric.links", "fabric", lost),
     )
-    words = "leaf3 to spine1 is DOWN since 12:00:00"
+    expected = "leaf3 to spine1 is DOWN since 12:00:00"
     alert = fabric.alert(
         fabric.cable(link),
-        words,
+        expected,
         links=[link],
         jobs=["llama"],
         grouped=["h5/eth1>h1/eth1"],
@@ -173,8 +171,8 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
     for tab in TABS[1:]:
         show(tab)
         until(f"counted on {tab}", lambda: browser.text("badge") == "1")
-    until("its row", lambda: words in browser.text("alerts"))
-    assert browser.text("alert-title") == words
+    until("its row", lambda: expected in browser.text("alerts"))
+    assert browser.text("alert-title") == expected
     assert "h5/eth1>h1/eth1" in browser.text("alert-figures").replace(" → ", ">")
     browser.js("document.querySelector('[data-testid=evidence-0]').click()")
     until("the record", lambda: "paths_dead\n17" in browser.text("record-0"))
@@ -187,10 +185,10 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
     fabric.publish(("fabric.alerts", alert["subject"], cleared))
     until("counted no more", lambda: browser.text("badge") == "")
     until("listed as cleared", lambda: "cleared" in browser.text("alerts"))
-    browser.toggle("listed", "standing")
-    until("no row", lambda: browser.text("alerts-empty") == "No alert stands.")
+    browser.toggle("listed", "active")
+    until("no row", lambda: browser.text("alerts-empty") == "No alert is active.")
     show("alerts", f"?alert={alert['alert_id']}".replace(">", "%3E").replace("<", "%3C"))
-    until("opened by its address", lambda: browser.text("alert-title") == words)
+    until("opened by its address", lambda: browser.text("alert-title") == expected)
     browser.js("document.querySelector('[data-testid=alert-links] a').click()")
     until("its link", lambda: browser.text("link-title") == "leaf3:swp3 ⇄ spine1:swp3")
     calm(browser, page)
@@ -204,7 +202,7 @@ def test_names_from_the_network_are_shown_and_never_run(
     link = f"{node}:1>leaf1:9"
     fabric.publish(
         ("fabric.inventory", f"{node}/e", fabric.nic(f"{node}/e", rack=evil, host=node)),
-        ("fabric.link-health", fabric.cable(link), fabric.health(link, "DOWN", text=evil, others=[evil])),
+        ("fabric.link-health", fabric.cable(link), fabric.health(link, "DOWN", text=evil, candidates=[evil])),
         ("fabric.queues", "fabric", fabric.queues({link: {"depth_mean_bytes": 9e4}})),
         ("fabric.contention", link, fabric.contention(link, text=evil, jobs=[evil])),
         ("fabric.alerts", link, fabric.alert(fabric.cable(link), evil, links=[link], jobs=[evil])),
@@ -217,13 +215,13 @@ def test_names_from_the_network_are_shown_and_never_run(
     html = browser.js(
         "const d = document.querySelector('[data-testid=fabric]').ft.drawer;"
         "const e = document.createElement('div');"
-        "d.plan.cables.forEach((_, k) => { e.innerHTML += d.tip({what: 'cable', k}); });"
-        "d.plan.nodes.forEach((_, k) => { e.innerHTML += d.tip({what: 'node', k}); });"
-        "d.plan.nics.forEach((_, k) => { e.innerHTML += d.tip({what: 'nic', k}); });"
+        "d.plan.cables.forEach((_, k) => { e.innerHTML += d.tip({kind: 'cable', k}); });"
+        "d.plan.nodes.forEach((_, k) => { e.innerHTML += d.tip({kind: 'node', k}); });"
+        "d.plan.nics.forEach((_, k) => { e.innerHTML += d.tip({kind: 'nic', k}); });"
         "document.body.append(e); return e.querySelectorAll('img').length"
     )
     assert html == 0
     click_row(browser, "trouble", "src=x")
     until("its panel", lambda: "<img src=x" in browser.text("link-text"))
-    until("what is about it", lambda: "<img src=x" in browser.text("about"))
+    until("what is about it", lambda: "<img src=x" in browser.text("notes"))
     assert browser.js("return window.hacked ?? null") is None

@@ -1,4 +1,4 @@
-"""The live page as its user sees it: Chromium on a real history server filled with known rows."""
+"""The Delays tab in Chromium, on a real history server with known rows."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_the_heat_map_shows_a_known_pair_and_a_click_opens_its_series(
             ".map((e) => e.innerText).find((t) => t.includes('p50')) || ''"
         ),
     )
-    for word in ("h1/eth1 → h2/eth0", "73.7 µs", "81.8 µs", "± 800 ns", "100 of 2100 (4.8%)"):
-        assert word in tip
+    for expected in ("h1/eth1 → h2/eth0", "73.7 µs", "81.8 µs", "± 800 ns", "100 of 2100 (4.8%)"):
+        assert expected in tip
 
     browser.click_cell("h1/eth1", "h2/eth0")
     until("the pair's title", lambda: browser.text("pair-title") == "h1/eth1 → h2/eth0")
@@ -100,7 +100,7 @@ def test_the_heat_map_shows_a_known_pair_and_a_click_opens_its_series(
     assert browser.errors() == []
 
 
-def test_metric_direction_and_span_change_what_is_shown(
+def test_metric_direction_and_span_change_the_heat_map(
     small: Any, show: Any, browser: Any, until: Any
 ) -> None:
     start = now_ns() - 70 * S
@@ -124,9 +124,9 @@ def test_metric_direction_and_span_change_what_is_shown(
     shows("p50", 8_192 * 1.125)
     browser.toggle("metric", "p99")
     shows("p99", 8_192 * 1.2475)
-    browser.toggle("way", "back")
+    browser.toggle("direction", "back")
     shows("p99", 32_768 * 1.2475)
-    browser.toggle("way", "out")
+    browser.toggle("direction", "out")
     browser.toggle("span", "1 min")
     shows("p99", 1_048_576 * 1.245)
     browser.toggle("metric", "loss")
@@ -136,7 +136,7 @@ def test_metric_direction_and_span_change_what_is_shown(
     assert browser.errors() == []
 
 
-def test_an_empty_history_is_said_and_the_first_window_appears_by_itself(
+def test_an_empty_history_is_reported_and_the_first_window_appears(
     small: Any, show: Any, browser: Any, until: Any
 ) -> None:
     show()
@@ -161,7 +161,7 @@ def test_a_narrow_window_keeps_the_heat_map(small: Any, show: Any, browser: Any,
     assert browser.js("return document.documentElement.scrollWidth") <= 900
 
 
-def test_one_nic_alone_is_a_row_and_no_error(small: Any, show: Any, browser: Any, until: Any) -> None:
+def test_a_single_nic_is_a_row_and_no_error(small: Any, show: Any, browser: Any, until: Any) -> None:
     start = now_ns() - 3 * S
     small.nics({"h1/eth0": {}}, start)
     for second in range(3):
@@ -190,7 +190,7 @@ def test_a_new_window_shows_within_two_seconds(small: Any, show: Any, browser: A
     assert sorted(took)[1] < 2.0, took
 
 
-def test_pipeline_and_clocks_tell_what_is_wrong(small: Any, show: Any, browser: Any, until: Any) -> None:
+def test_pipeline_and_clocks_show_faults(small: Any, show: Any, browser: Any, until: Any) -> None:
     start = now_ns() - 20 * S
     for second in range(20):
         at = start + second * S
@@ -226,7 +226,7 @@ def test_pipeline_and_clocks_tell_what_is_wrong(small: Any, show: Any, browser: 
     assert "h2/eth1 (33%)" in check("Probes lost")
     assert check("Rejects").startswith("warn")
     assert check("Offset latency").startswith("ok")
-    assert browser.text("health-word") == "BAD"
+    assert browser.text("health-state") == "BAD"
     until("the reject", lambda: "samples[0].lost: -1, expected 0 or more" in browser.text("rejects"))
     until("the clock", lambda: "HOLDOVER" in browser.text("clock-table"))
     first = browser.text("clock-table").split("\n")

@@ -23,7 +23,7 @@ import weakref
 from pathlib import Path
 from typing import Final, Literal, TextIO
 
-__all__ = ["Kind", "Nursery", "Worker", "main"]
+__all__ = ["ForkServer", "Kind", "Worker", "main"]
 
 Kind = Literal["flow", "job"]
 
@@ -33,9 +33,9 @@ _MODULES: Final[dict[str, str]] = {
 }
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
 _ANSWER_S: Final = 30.0
-"""Until the first worker is there: the nursery may have to load on a machine that is busy."""
+"""Until the first worker is there: the fork server may have to load on a machine that is busy."""
 _END_S: Final = 2.0
-_WORD_BYTES: Final = 64
+_TOKEN_BYTES: Final = 64
 _PR_SET_NAME: Final = 15
 
 
@@ -79,7 +79,7 @@ class Worker:
             signal.pidfd_send_signal(self._pidfd, number)
 
 
-class Nursery:
+class ForkServer:
     """Starts workers, for any thread. Its own process starts with `open`, else with the first worker."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Nursery:
         path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "fabrictime.testbed.nursery", str(theirs.fileno())],
+                [sys.executable, "-m", "fabrictime.testbed.fork_server", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONPATH": path},
@@ -133,16 +133,16 @@ class Nursery:
         assert self._socket is not None  # noqa: S101  # `_ensure` made it
         try:
             socket.send_fds(self._socket, [kind.encode()], [its_in, its_out])
-            word, fds, _, _ = socket.recv_fds(self._socket, _WORD_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            token, fds, _, _ = socket.recv_fds(self._socket, _TOKEN_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         except OSError as error:
             self._close()
-            raise OSError(error.errno, f"the testbed's nursery does not answer: {error}") from error
+            raise OSError(error.errno, f"the testbed's fork server does not answer: {error}") from error
         if len(fds) != 1:
-            if not word:
+            if not token:
                 self._close()
-            why = word.decode(errors="replace") or "it ended"
-            raise OSError(0, f"no worker from the testbed's nursery: {why}")
-        return int(word), fds[0]
+            why = token.decode(errors="replace") or "it ended"
+            raise OSError(0, f"no worker from the testbed's fork server: {why}")
+        return int(token), fds[0]
 
     def _close(self) -> None:
         if self._socket is not None:
@@ -166,7 +166,7 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     while True:
-        kind, fds, _, _ = socket.recv_fds(asked, _WORD_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+        kind, fds, _, _ = socket.recv_fds(asked, _TOKEN_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
         if not kind:
             return 0
         try:
@@ -176,7 +176,7 @@ def main() -> int:
                 _live(kind.decode(), *fds)
             pidfd = os.pidfd_open(child)
         except OSError as error:
-            asked.send(str(error).encode()[:_WORD_BYTES])
+            asked.send(str(error).encode()[:_TOKEN_BYTES])
             continue
         finally:
             for fd in fds:

@@ -13,12 +13,12 @@ import time
 import psutil
 import pytest
 
-from fabrictime.testbed.nursery import Nursery
+from fabrictime.testbed.fork_server import ForkServer
 
 
 @pytest.fixture
-def nursery():
-    made = Nursery()
+def fork_server():
+    made = ForkServer()
     yield made
     made.close()
 
@@ -45,8 +45,8 @@ def finish(worker) -> str:
     return said
 
 
-def test_workers_of_both_kinds_are_children_of_one_process_that_is_not_ours(nursery):
-    workers = [nursery.start("flow"), nursery.start("job"), nursery.start("flow")]
+def test_workers_of_both_kinds_are_children_of_one_process_that_is_not_ours(fork_server):
+    workers = [fork_server.start("flow"), fork_server.start("job"), fork_server.start("flow")]
     parents = {psutil.Process(worker.pid).ppid() for worker in workers}
     assert len(parents) == 1
     assert os.getpid() not in parents
@@ -60,8 +60,8 @@ def test_workers_of_both_kinds_are_children_of_one_process_that_is_not_ours(nurs
     assert psutil.Process(parents.pop()).is_running()
 
 
-def test_an_order_that_is_none_is_the_workers_own_trouble(nursery, capfd):
-    worker = nursery.start("flow")
+def test_an_order_that_is_none_is_the_workers_own_trouble(fork_server, capfd):
+    worker = fork_server.start("flow")
     worker.stdin.write(json.dumps({"protocol": "carrier pigeon"}) + "\n")
     worker.stdin.flush()
     assert worker.stdout.read() == ""
@@ -69,25 +69,25 @@ def test_an_order_that_is_none_is_the_workers_own_trouble(nursery, capfd):
     worker.end()
     worker.stdout.close()
     assert "Traceback" in capfd.readouterr().err
-    finish(nursery.start("flow"))
+    finish(fork_server.start("flow"))
 
 
-def test_many_workers_leave_no_descriptor_behind_here_or_there(nursery):
-    first = nursery.start("flow")
+def test_many_workers_leave_no_descriptor_behind_here_or_there(fork_server):
+    first = fork_server.start("flow")
     there = psutil.Process(psutil.Process(first.pid).ppid())
     finish(first)
     del first
     here = psutil.Process()
     before = here.num_fds(), there.num_fds()
     for _ in range(20):
-        finish(nursery.start("job"))
+        finish(fork_server.start("job"))
     assert (here.num_fds(), there.num_fds()) == before
     assert there.children() == []
 
 
-def test_threads_that_ask_at_once_each_get_a_worker_of_their_own(nursery):
+def test_threads_that_ask_at_once_each_get_a_worker_of_their_own(fork_server):
     workers = []
-    threads = [threading.Thread(target=lambda: workers.append(nursery.start("flow"))) for _ in range(12)]
+    threads = [threading.Thread(target=lambda: workers.append(fork_server.start("flow"))) for _ in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -99,20 +99,20 @@ def test_threads_that_ask_at_once_each_get_a_worker_of_their_own(nursery):
     finish(workers[0])
 
 
-def test_a_nursery_that_is_killed_takes_no_worker_along_and_is_there_again_when_asked(nursery):
-    old = nursery.start("flow")
+def test_a_nursery_that_is_killed_takes_no_worker_along_and_is_there_again_when_asked(fork_server):
+    old = fork_server.start("flow")
     parent = psutil.Process(old.pid).ppid()
     os.kill(parent, signal.SIGKILL)
     assert gone(parent)
-    new = nursery.start("flow")
+    new = fork_server.start("flow")
     assert old.running
     assert psutil.Process(new.pid).ppid() != parent
     finish(old)
     finish(new)
 
 
-def test_a_worker_that_takes_no_hint_is_killed(nursery):
-    worker = nursery.start("flow")
+def test_a_worker_that_takes_no_hint_is_killed(fork_server):
+    worker = fork_server.start("flow")
     os.kill(worker.pid, signal.SIGSTOP)
     worker.end()
     worker.stdout.close()
@@ -121,7 +121,7 @@ def test_a_worker_that_takes_no_hint_is_killed(nursery):
 
 def test_when_the_starter_is_killed_the_nursery_and_its_workers_end():
     code = """
-from fabrictime.testbed.nursery import Nursery
+from fabrictime.testbed.fork_server import Nursery
 import time
 worker = Nursery().start("job")
 print(worker.pid, flush=True)
