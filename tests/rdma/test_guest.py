@@ -77,7 +77,7 @@ def test_it_survives_two_silent_blackholes_and_ends_well(guest):
     assert seen["exit"] == 0
 
 
-def test_an_impossible_request_fails_with_one_line(guest):
+def test_impossible_commands_fail_with_one_line(guest):
     seen = found(guest, "perftest_is_seen_moved_and_saved")
     assert seen["pace"] == "FAILED RATE_LIMIT: Operation not supported (errno 95)"
     assert seen["low_port"] == f"FAILED {TOO_LOW}"
@@ -164,7 +164,7 @@ def test_rdma_samples_are_probe_batches_as_all_others(guest):
     assert 0 < last["stamp_error_ns"] < 1500e6
 
 
-def test_stamps_that_soft_roce_refuses_come_from_user_space_and_are_marked(guest):
+def test_refused_hardware_timestamps_fall_back_to_user_space(guest):
     ready = found(guest, "probers_see_every_path")["ready"]["a0"]
     assert ready["hardware"] is False
     assert ready["refused"] == ["completion stamps: Operation not supported (errno 95)"]
