@@ -221,10 +221,10 @@ def link_cases(
     ends = {link: tuple(end.partition(":")[0] for end in link.split(">")) for link in links}
 
     def cable(a: str, b: str) -> str:
-        return next(cable_id(link) for link, pair in ends.items() if pair == (a, b))
+        return next(str(cable_id(link)) for link, pair in ends.items() if pair == (a, b))
 
     def cables(node: str) -> dict[str, str]:
-        return {cable_id(link): "DOWN" for link, pair in ends.items() if node in pair}
+        return {str(cable_id(link)): "DOWN" for link, pair in ends.items() if node in pair}
 
     def fault(
         line: str, wanted: Mapping[str, str], allowed: frozenset[str] = frozenset(), slow: str | None = None
@@ -232,7 +232,7 @@ def link_cases(
         return Case(line, lambda: ask("fault", line=line), lambda: ask("clear"), wanted, allowed, slow=slow)
 
     own = {
-        nic["host"]: cable_id(next(link for link in links if link.startswith(f"{nic['host']}:")))
+        nic["host"]: str(cable_id(next(link for link in links if link.startswith(f"{nic['host']}:"))))
         for nic in nics
     }
     port = {nic["host"]: f"{nic['leaf']}:{nic['leaf_port']}" for nic in nics}
@@ -315,7 +315,7 @@ def _flapping(links: Sequence[str], control: ControlClient) -> Case:
             time.sleep(FLAP_S)
             control.ask("clear")
 
-    wanted = {cable_id(link): "FLAPPING"}
+    wanted: dict[str, str] = {cable_id(link): "FLAPPING"}
     return Case(f"{FLAPS} flaps of leaf4>spine3", flap, lambda: None, wanted, from_end=True, stays=True)
 
 
