@@ -380,8 +380,8 @@ def test_a_decision_and_each_of_its_outcomes_is_a_row(insert, client):
         insert(topics.ACTIONS, action(), action("DUPLICATE"))
     got = ask(
         client,
-        "SELECT decision_id, host, action, flow_id, from_path, to_path, reason_kind, reason_subject, reason_seq, "
-        "toUnixTimestamp64Nano(decided) FROM fabrictime.decisions FINAL ORDER BY seq",
+        "SELECT decision_id, host, action, flow_id, from_path, to_path, reason_kind, reason_subject, "
+        "reason_seq, toUnixTimestamp64Nano(decided) FROM fabrictime.decisions FINAL ORDER BY seq",
     )
     flow, cable = "h1/b/qp:eth1:1:1", "leaf1:swp3<>spine1:swp1"
     assert got == [

@@ -455,14 +455,6 @@ async def test_an_unexpected_failure_loses_no_message(log, shared_server):
     assert log.acknowledged == [0, 1]
 
 
-def test_a_token_identifies_exactly_its_messages():
-    places = [batch.Place(0, offset, APPEND_NS) for offset in range(5)]
-    token = batch.token("t", places)
-    assert token == batch.token("t", places[::-1])
-    assert token != batch.token("t", places[1:])
-    assert token != batch.token("t", [batch.Place(0, offset, APPEND_NS + 1) for offset in range(5)])
-
-
 async def test_the_agents_read_the_topics_that_the_table_lists(shared_server):
     assert {topic.name for topic in rows.TOPICS} == {
         topic.name for topic in topics.TOPICS.values() if "sink" in topic.readers

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from schemas import codec
 from streams.runtime.tables import ClockTable, Inventory
-from streams.settings import StreamSettings
 
 S = 1_000_000_000
 
@@ -166,26 +164,3 @@ def test_a_forged_window_far_ahead_changes_nothing() -> None:
     view.take(None, offsets(6, {"a/e0": (1e300, "SYNCED")}), None, 7 * S)
     assert view.models()["a/e0"].offset_ns == 1.0
     assert view.newest("fabric")[0]["window"] == 6
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("bootstrap", "localhost"),
-        ("window_ms", 0),
-        ("stages", []),
-        ("stages", ["paint"]),
-        ("solve", {"slew_max_ppb": 500}),
-        ("surprise", 1),
-    ],
-)
-def test_a_wrong_setting_is_refused(key: str, value: Any) -> None:
-    with pytest.raises(ValidationError) as refused:
-        StreamSettings.model_validate({key: value})
-    assert key in str(refused.value)
-
-
-def test_every_setting_has_a_description_with_its_unit() -> None:
-    for model in (StreamSettings, StreamSettings.model_fields["solve"].annotation):
-        assert model is not None
-        assert all(field.description for field in model.model_fields.values())
