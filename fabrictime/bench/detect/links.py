@@ -218,7 +218,7 @@ FABRIC: Final = """
 port = 0
 [history]
 port = 0
-[page]
+[web]
 port = 0
 [fabric]
 host_rate_bps = 20000000
