@@ -124,7 +124,7 @@ def test_a_taken_port_is_one_line(lonely: Any, tmp_path: Path, capfd: pytest.Cap
 
     assert main(WebSettings(port=lonely.port)) == 1
     assert capfd.readouterr().err.strip() == (
-        f"fabrictime page: page.port {lonely.port} on 127.0.0.1: Address already in use, expected a free port"
+        f"fabrictime web: web.port {lonely.port} on 127.0.0.1: Address already in use, expected a free port"
     )
 
 
