@@ -91,7 +91,7 @@ class ProbeSettings(BaseModel):
         default=None,
         description="file with the fabric's names, cables and rates; none: nodes are named by addresses",
     )
-    local_repair_socket: Path | None = Field(
+    path_status_socket: Path | None = Field(
         default=None,
         description="Unix socket of the host's flow actuator for path status reports; none: no reports",
     )

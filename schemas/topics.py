@@ -98,7 +98,7 @@ INVENTORY: Final = Topic(
     None,
     compacted=True,
     writers=("prober", "sim"),
-    readers=("prober", "flows", "map", "solve", "sink", "page", "up", "actuator"),
+    readers=("prober", "flows", "map", "solve", "sink", "web", "up", "actuator"),
 )
 CLOCK_FITS: Final = Topic(
     "fabric.clock.fits",
@@ -119,7 +119,7 @@ CLOCK_OFFSETS: Final = Topic(
     7 * DAY_MS,
     compacted=True,
     writers=("solve",),
-    readers=("prober", "sim", "map", "solve", "sink", "page", "up", "actuator"),
+    readers=("prober", "sim", "map", "solve", "sink", "web", "up", "actuator"),
 )
 DELAYS: Final = Topic(
     "fabric.delays",
@@ -129,7 +129,7 @@ DELAYS: Final = Topic(
     Partitions.DATA,
     DAY_MS,
     writers=("map", "prober"),
-    readers=("solve", "sink", "page", "up"),
+    readers=("solve", "sink", "web", "up"),
 )
 PATHS: Final = Topic(
     "fabric.paths",
@@ -140,7 +140,7 @@ PATHS: Final = Topic(
     None,
     compacted=True,
     writers=("prober", "sim"),
-    readers=("solve", "sink", "page", "up"),
+    readers=("solve", "sink", "web", "up"),
 )
 PROBE_SCHEDULES: Final = Topic(
     "fabric.probe-schedules",
@@ -172,7 +172,7 @@ LINKS: Final = Topic(
     Partitions.DATA,
     7 * DAY_MS,
     writers=("prober", "sim"),
-    readers=("solve", "page"),
+    readers=("solve", "web"),
 )
 LINK_HEALTH: Final = Topic(
     "fabric.link-health",
@@ -183,7 +183,7 @@ LINK_HEALTH: Final = Topic(
     None,
     compacted=True,
     writers=("solve",),
-    readers=("solve", "sink", "page", "up"),
+    readers=("solve", "sink", "web", "up"),
 )
 PATH_QUEUEING: Final = Topic(
     "fabric.path-queueing",
@@ -203,7 +203,7 @@ QUEUES: Final = Topic(
     Partitions.DATA,
     DAY_MS,
     writers=("solve",),
-    readers=("solve", "sink", "page", "up"),
+    readers=("solve", "sink", "web", "up"),
 )
 FLOWS: Final = Topic(
     "fabric.flows",
@@ -213,7 +213,7 @@ FLOWS: Final = Topic(
     Partitions.DATA,
     DAY_MS,
     writers=("flows", "sim"),
-    readers=("prober", "solve", "sink", "page", "up", "actuator"),
+    readers=("prober", "solve", "sink", "web", "up", "actuator"),
 )
 CONTENTION: Final = Topic(
     "fabric.contention",
@@ -223,7 +223,7 @@ CONTENTION: Final = Topic(
     Partitions.DATA,
     7 * DAY_MS,
     writers=("solve",),
-    readers=("solve", "sink", "page", "up"),
+    readers=("solve", "sink", "web", "up"),
 )
 ALERTS: Final = Topic(
     "fabric.alerts",
@@ -234,7 +234,7 @@ ALERTS: Final = Topic(
     7 * DAY_MS,
     compacted=True,
     writers=("solve",),
-    readers=("solve", "sink", "page", "up"),
+    readers=("solve", "sink", "web", "up"),
 )
 DECISIONS: Final = Topic(
     "fabric.decisions",
@@ -244,7 +244,7 @@ DECISIONS: Final = Topic(
     Partitions.DATA,
     7 * DAY_MS,
     writers=("solve",),
-    readers=("solve", "sink", "page", "up", "actuator"),
+    readers=("solve", "sink", "web", "up", "actuator"),
 )
 POLICY_CYCLES: Final = Topic(
     "fabric.policy-cycles",
@@ -254,7 +254,7 @@ POLICY_CYCLES: Final = Topic(
     Partitions.DATA,
     7 * DAY_MS,
     writers=("solve",),
-    readers=("solve", "page", "up"),
+    readers=("solve", "web", "up"),
 )
 FALLBACKS: Final = Topic(
     "fabric.fallbacks",
@@ -285,7 +285,7 @@ ACTIONS: Final = Topic(
     Partitions.DATA,
     7 * DAY_MS,
     writers=("actuator",),
-    readers=("solve", "sink", "page", "up"),
+    readers=("solve", "sink", "web", "up"),
 )
 CONFIG: Final = Topic(
     "fabric.config",
@@ -296,7 +296,7 @@ CONFIG: Final = Topic(
     None,
     compacted=True,
     writers=("config",),
-    readers=("solve", "page", "up", "actuator"),
+    readers=("solve", "web", "up", "actuator"),
 )
 TRUTH: Final = Topic(
     "fabric.truth",

@@ -19,8 +19,8 @@ from fabrictime.state.action_entries import ActionEntry
 from fabrictime.state.action_state import ActionState, SuppressedAction
 from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, Message, TopicReader, back
-from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES, TOPICS
+from schemas.kafka.reader import BEGINNING, Message, Start, TopicReader, back
+from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES, TOPICS, Topic
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -137,7 +137,12 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
 
 def _reader(bootstrap: str, wanted: Wanted) -> TopicReader:
     recent = back(wanted.since_s)
-    starts = {CONFIG: BEGINNING, DECISIONS: recent, ACTIONS: recent, POLICY_CYCLES: back(ROUNDS_BACK_S)}
+    starts: dict[Topic[Any], Start] = {
+        CONFIG: BEGINNING,
+        DECISIONS: recent,
+        ACTIONS: recent,
+        POLICY_CYCLES: back(ROUNDS_BACK_S),
+    }
     return TopicReader.open(bootstrap, starts)
 
 
@@ -163,8 +168,9 @@ def _print_entry(entry: ActionEntry, wanted: Wanted) -> None:
 def _line(entry: ActionEntry) -> str:
     took = "" if entry.done_ns is None else f" after {delay_text(entry.done_ns - entry.at_ns)}"
     more = f" ({entry.detail})" if entry.detail else ""
+    action = action_text.action_text(entry)
     return (
-        f"{action_text.time_text(entry.at_ns)} {entry.outcome} {entry.flow_id}: {action_text.action_text(entry)}; "
+        f"{action_text.time_text(entry.at_ns)} {entry.outcome} {entry.flow_id}: {action}; "
         f"{action_text.cause_text(entry.kind, entry.reason)}{took}{more}"
     )
 
@@ -278,11 +284,11 @@ def suppressed_rows(
     from rich.text import Text
 
     if not suppressed:
-        told = any(shard.suppressed is not None for shard in state.shards.values())
+        published = any(shard.suppressed is not None for shard in state.shards.values())
         return [
             Text("nothing is held back", "green")
-            if told
-            else Text("policy has not told what it holds back", "yellow")
+            if published
+            else Text("the policy has not published its suppressed actions", "yellow")
         ]
     table = Table(box=None, pad_edge=False)
     for title in ("flow", "would", "because", "held back"):

@@ -174,9 +174,9 @@ def _others(
     seen: Seen, flow: Record, routes: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
 ) -> list[dict[str, Any]]:
     """Return the other routes, each once with its ports: in the policy's order, then the healthy ones."""
-    told = seen.fallbacks.get(flow["flow_id"].partition("/")[0], {"flows": ()})
+    fallbacks = seen.fallbacks.get(flow["flow_id"].partition("/")[0], {"flows": ()})
     ranked: list[int] = next(
-        (each["other_paths"] for each in told["flows"] if each["flow_id"] == flow["flow_id"]), []
+        (each["other_paths"] for each in fallbacks["flows"] if each["flow_id"] == flow["flow_id"]), []
     )
     grouped: dict[Links, list[int]] = {}
     for port, way in routes.items():
@@ -244,11 +244,11 @@ def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
         for message in first.read_to_end():
             seen.take(message.topic, message.key, message.value, message.append_ns)
     flows, actions = seen.state.flows.flows(), seen.state.actions
-    told = [
+    decided = [
         *(each["flow_id"] for each in actions.decisions.values()),
         *(each.flow_id for each in actions.suppressed()),
     ]
-    flow_id = find(text, flows, told)
+    flow_id = find(text, flows, decided)
     host = flow_id.partition("/")[0]
     with TopicReader.open(bootstrap, {FLOWS: back(since_s + SIDE_NS / S)}, key=host) as reader:
         messages = [message for message in reader.read_to_end() if message.value is not None]
@@ -366,5 +366,5 @@ def _suppressed_lines(
             for each in suppressed
         ]
     if story["policy_heard_ns"] is None:
-        return [Text("policy has not told of a round: whether anything is held back is not known", "yellow")]
+        return [Text("the policy has published no cycle: suppressed actions are not known", "yellow")]
     return [Text("nothing is held back for it", "green")]

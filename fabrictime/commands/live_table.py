@@ -72,7 +72,7 @@ def plain(view: View, rows: Iterable[Mapping[str, Any]]) -> str:
     return f"{text}; {', '.join(ill)}" if ill else text
 
 
-def table(view: View, rows: Sequence[Mapping[str, Any]], page_url: str | None, height: int) -> RenderableType:
+def table(view: View, rows: Sequence[Mapping[str, Any]], web_url: str | None, height: int) -> RenderableType:
     """Return the whole picture for a terminal of `height` lines."""
     from rich.console import Group
     from rich.table import Table
@@ -111,7 +111,7 @@ def table(view: View, rows: Sequence[Mapping[str, Any]], page_url: str | None, h
     ready = sum(row["state"] == "ready" for row in rows)
     parts += [Text(""), summary, Text(f"{ready} of {len(rows)} processes ready")]
     parts += [Text(line, "yellow") for line in _notable(rows)]
-    where = "" if page_url is None else f"live page {page_url}   "
+    where = "" if web_url is None else f"web page {web_url}   "
     parts.append(Text(f"{where}Ctrl-C stops everything", "bold"))
     return Group(*parts)
 

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from fabrictime.commands.links import KINDS
 from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.kafka.reader import SILENT_S, LogUnavailable, Place, TopicReader, since
+from schemas.records import Alert
 from schemas.topics import ALERTS, CLOCK_OFFSETS, CONFIG, DELAYS, LINK_HEALTH, LINKS, TOPICS, Topic
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import AlertInputs, Message, read_from
@@ -38,8 +39,8 @@ __all__ = [
     "shown",
 ]
 
-Record = dict[str, Any]
-Alerts = dict[tuple[str, int], tuple[Record, int]]
+R = TypeVar("R")
+Alerts = dict[tuple[str, int], tuple[Alert, int]]
 """(alert id, update) to the record and its time, ns of append time."""
 
 MS: Final = 1_000_000
@@ -70,7 +71,7 @@ class Difference:
 
     alert_id: str
     update: int
-    subject: str
+    kind: str
     fields: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
 
     def line(self) -> str:
@@ -78,7 +79,7 @@ class Difference:
         more = "; ".join(
             f"{name} {live!r}, replayed {again!r}" for name, (live, again) in self.fields.items()
         )
-        return f"{self.alert_id} update {self.update}: {self.subject}" + (f": {more}" if more else "")
+        return f"{self.alert_id} update {self.update}: {self.kind}" + (f": {more}" if more else "")
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class Replayed:
     """What a replay found."""
 
     span: Span
-    alerts: list[Record]
+    alerts: list[Alert]
     """Alerts of the interval as replayed, in the order of their evaluation."""
     differences: list[Difference]
     published: int
@@ -125,16 +126,18 @@ def compare(span: Span, live: Alerts, again: Alerts) -> list[Difference]:
     only help to find counterparts."""
     found = []
     for identity in sorted(live.keys() | again.keys()):
-        was, told = live.get(identity), again.get(identity)
-        if told is None:
+        was, replayed = live.get(identity), again.get(identity)
+        if replayed is None:
             if was is not None and span.from_ns <= was[1] < span.to_ns:
                 found.append(Difference(*identity, "was published, and is not replayed"))
         elif was is None:
-            if span.from_ns <= told[1] < span.to_ns - EDGE_NS:
+            if span.from_ns <= replayed[1] < span.to_ns - EDGE_NS:
                 found.append(Difference(*identity, "is replayed, and was not published"))
-        elif was[0] != told[0] and (span.from_ns <= was[1] < span.to_ns):
-            names = [name for name in was[0] if was[0][name] != told[0].get(name)]
-            fields = {name: (was[0][name], told[0].get(name)) for name in names}
+        elif was[0] != replayed[0] and (span.from_ns <= was[1] < span.to_ns):
+            new = dict(replayed[0])
+            fields = {
+                name: (value, new.get(name)) for name, value in was[0].items() if value != new.get(name)
+            }
             found.append(Difference(*identity, "differs", fields))
     return found
 
@@ -190,8 +193,8 @@ class LogReader:
 
 
 def read_all(
-    bootstrap: str, topic: Topic, to_ns: int, registry: codec.Registry | None, since_ns: int = 0
-) -> Iterator[tuple[Message, Record]]:
+    bootstrap: str, topic: Topic[R], to_ns: int, registry: codec.Registry | None, since_ns: int = 0
+) -> Iterator[tuple[Message, R]]:
     """Yield a topic's records of an interval with their messages; unreadable ones are left out."""
     log = LogReader(bootstrap)
     try:
@@ -199,7 +202,7 @@ def read_all(
             for message in messages:
                 if message.value is not None:
                     with contextlib.suppress(codec.BadRecord):
-                        yield message, codec.decode(message.value, topic.record, registry)
+                        yield message, codec.decode(message.value, topic.type, registry)
     finally:
         log.close()
 
@@ -219,7 +222,7 @@ def main(
     `progress` gets the number of messages and the time reached. Raises ValueError if the log cannot be read.
     """
     began_s = time.monotonic()
-    past: dict[str, Record] = {}
+    past: dict[str, Alert] = {}
     live: Alerts = {}
     for message, record in read_all(bootstrap, ALERTS, span.to_ns + AFTER_NS, registry):
         live[record["alert_id"], record["update"]] = (record, message.append_ns)
@@ -234,7 +237,7 @@ def main(
     longest_s = max((rule["for_s"] for rule in config.latency_rules()), default=0.0)
     since = read_from(span.from_ns, config.thresholds(), longest_s)
     again: Alerts = {}
-    alerts: list[Record] = []
+    alerts: list[Alert] = []
     taken, looked_s = 0, 0.0
     consumer: AlertInputs | None = None
     waiting: list[Message] = []
@@ -242,13 +245,14 @@ def main(
 
     def evaluate(consumer: AlertInputs, to_ns: int) -> None:
         for _, record in consumer.evaluate(to_ns) + consumer.evaluate_delays(to_ns):
-            again[record["alert_id"], record["update"]] = (record, to_ns)
+            alert = cast(Alert, record)
+            again[alert["alert_id"], alert["update"]] = (alert, to_ns)
             if to_ns > span.from_ns:
-                alerts.append(record)
+                alerts.append(alert)
 
     def begin() -> AlertInputs:
         made = AlertInputs(
-            past.values(),
+            [dict(record) for record in past.values()],
             default_shard=default_shard,
             topology=topology,
             registry=registry,
@@ -328,7 +332,7 @@ def as_json(found: Replayed) -> str:
                 {
                     "alert_id": d.alert_id,
                     "update": d.update,
-                    "subject": d.subject,
+                    "kind": d.kind,
                     "fields": {name: {"published": a, "replayed": b} for name, (a, b) in d.fields.items()},
                 }
                 for d in found.differences

@@ -17,6 +17,7 @@ from typing import Any, Final
 from fabrictime.commands.replay_alerts import LogReader, Span, read_all
 from fabrictime.state.units import seconds_text
 from schemas import codec
+from schemas.records import Decision, PolicyCycles
 from schemas.topics import DECISIONS, POLICY_CYCLES
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import Message
@@ -24,8 +25,6 @@ from streams.policy.inputs import DECISION_LOOKBACK_NS, read_from
 from streams.policy.replay import earlier_decisions, replay_cycles
 
 __all__ = ["Difference", "Replayed", "as_json", "compare", "lines_of", "main"]
-
-Record = dict[str, Any]
 
 MS: Final = 1_000_000
 S: Final = 1_000_000_000
@@ -38,13 +37,13 @@ class Difference:
     """A difference of the replay; `fields` as (published, replayed)."""
 
     decision_id: str
-    subject: str
+    kind: str
     fields: Mapping[str, tuple[Any, Any]]
 
     def line(self) -> str:
         """Return it as one line."""
         more = "; ".join(f"{name} {was!r}, replayed {now!r}" for name, (was, now) in self.fields.items())
-        return f"{self.decision_id}: {self.subject}" + (f": {more}" if more else "")
+        return f"{self.decision_id}: {self.kind}" + (f": {more}" if more else "")
 
 
 @dataclass(slots=True)
@@ -52,7 +51,7 @@ class Replayed:
     """What a replay found."""
 
     span: Span
-    decisions: list[Record]
+    decisions: list[Decision]
     """Those of the span as replayed."""
     differences: list[Difference]
     published: int
@@ -62,7 +61,7 @@ class Replayed:
     took_s: float
 
 
-def compare(live: Mapping[str, Record], again: Mapping[str, Record]) -> list[Difference]:
+def compare(live: Mapping[str, Decision], again: Mapping[str, Decision]) -> list[Difference]:
     """Return how decisions, by id, differ."""
     found = []
     for name in sorted(live.keys() | again.keys()):
@@ -72,7 +71,8 @@ def compare(live: Mapping[str, Record], again: Mapping[str, Record]) -> list[Dif
         elif now is None:
             found.append(Difference(name, "was published, and is not replayed", {}))
         elif was != now:
-            fields = {key: (was[key], now.get(key)) for key in was if was[key] != now.get(key)}
+            new = dict(now)
+            fields = {key: (value, new.get(key)) for key, value in was.items() if value != new.get(key)}
             found.append(Difference(name, "differs", fields))
     return found
 
@@ -96,9 +96,9 @@ def main(
         (record["shard"], record["epoch"])
         for _, record in read_all(bootstrap, POLICY_CYCLES, span.to_ns + AFTER_NS, registry, span.from_ns)
     }
-    again: dict[str, Record] = {}
+    again: dict[str, Decision] = {}
     rounds = taken = 0
-    live: dict[str, Record] = {}
+    live: dict[str, Decision] = {}
     if inside:
         first_ns = min(epoch for _, epoch in inside) * MS
         past = [
@@ -107,10 +107,10 @@ def main(
                 bootstrap, DECISIONS, span.to_ns + AFTER_NS, registry, first_ns - DECISION_LOOKBACK_NS
             )
         ]
-        told: dict[tuple[str, int], list[Record]] = defaultdict(list)
+        published: dict[tuple[str, int], list[PolicyCycles]] = defaultdict(list)
         for _, record in read_all(bootstrap, POLICY_CYCLES, span.to_ns + AFTER_NS, registry, first_ns):
             if (record["shard"], record["epoch"]) in inside:
-                told[record["shard"], record["epoch"]].append(record)
+                published[record["shard"], record["epoch"]].append(record)
         since = read_from(first_ns // MS)
         messages = []
         log = LogReader(bootstrap)
@@ -121,7 +121,7 @@ def main(
         finally:
             log.close()
         taken = len(messages)
-        for (shard, epoch), records in sorted(told.items()):
+        for (shard, epoch), records in sorted(published.items()):
             made = replay_cycles(
                 records,
                 _of_epoch(messages, epoch),
@@ -156,7 +156,7 @@ def _of_epoch(messages: list[Message], epoch: int) -> list[Message]:
     return [message for message in messages if message.append_ns >= since[message.topic]]
 
 
-def _in(span: Span, decision: Record) -> bool:
+def _in(span: Span, decision: Decision) -> bool:
     return span.from_ns <= int(decision["at_ns"]) < span.to_ns
 
 
@@ -176,7 +176,7 @@ def as_json(found: Replayed) -> str:
             "differences": [
                 {
                     "decision_id": d.decision_id,
-                    "subject": d.subject,
+                    "kind": d.kind,
                     "fields": {
                         name: {"published": str(a), "replayed": str(b)} for name, (a, b) in d.fields.items()
                     },

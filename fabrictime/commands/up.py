@@ -82,16 +82,16 @@ class Run:
         return self.fleet == "sim"
 
     @property
-    def page_url(self) -> str | None:
-        """The live page's address; None where none is served."""
-        return f"http://{self.config.page.host}:{self.config.page.port}/" if self.config.up.page else None
+    def web_url(self) -> str | None:
+        """The web page's address; None where none is served."""
+        return f"http://{self.config.web.host}:{self.config.web.port}/" if self.config.up.web else None
 
     def addresses(self) -> dict[str, str]:
         """Return where each service is reached, by name."""
         found = {"log": self.config.bootstrap, "history": self.config.history_url}
         if self.config.up.clock_pages and self.nics and not self.simulated:
             found["clock"] = str(self.directory / "run" / "clock")
-        return found if self.page_url is None else {"page": self.page_url, **found}
+        return found if self.web_url is None else {"web": self.web_url, **found}
 
 
 def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as_json: bool) -> int:
@@ -131,7 +131,7 @@ def say(line: str) -> None:
 
 def _with_ports(config: Config) -> Config:
     """Return the settings with free ports for 0. Raises ValueError with the owner of a port in use."""
-    services = [("page", config.page.host, config.page.port)] if config.up.page else []
+    services = [("web", config.web.host, config.web.port)] if config.up.web else []
     if config.up.log_url is None:
         services.append(("log", config.log.host, config.log.port))
     if config.up.history_url is None:
@@ -262,7 +262,7 @@ def _topology_of(run: Run) -> TopologyFile | None:
 
         return topology_file(run.fabric.plan)
     if run.simulated:
-        from producers.sim import simulation as sim
+        from producers.sim import setup as sim
 
         return sim.topology_file(sim.fleet_of(run.config.sim))
     return None
@@ -332,8 +332,8 @@ def children(run: Run) -> list[Child | Step]:
         nodes.append(Step("mode", partial(_set_mode, run), ("log",)))
         name = run.fleet if run.fleet in ("fabric", "sim") else run.nics[0].host
         nodes.append(service("act", "act", ("log",), name))
-    if up.page:
-        nodes.append(service("page", "page", ("history",) if up.history_url is None else ()))
+    if up.web:
+        nodes.append(service("web", "web", ("history",) if up.history_url is None else ()))
     return nodes
 
 
@@ -394,8 +394,8 @@ async def _run(run: Run) -> int:
         if not await _started(supervisor, stop):
             return 0 if run.for_s is None else 130
         console.print(f"all ready after {time.monotonic() - began_s:.1f} s", highlight=False)
-        if run.page_url is not None:
-            console.print(f"live page: [bold]{run.page_url}[/bold]", highlight=False, soft_wrap=True)
+        if run.web_url is not None:
+            console.print(f"web page: [bold]{run.web_url}[/bold]", highlight=False, soft_wrap=True)
         from fabrictime.state.live_figures import Watcher
 
         watcher = Watcher(run.config.bootstrap, _registry(run.config))
@@ -484,7 +484,7 @@ async def _show_until(
                 status.write(run.directory, _state(run, rows))
                 next_state_s = now_s + STATE_EVERY_S
             if live is not None:
-                live.update(table(watcher.view, rows, run.page_url, console.size.height), refresh=True)
+                live.update(table(watcher.view, rows, run.web_url, console.size.height), refresh=True)
             elif now_s >= next_line_s:
                 console.print(plain(watcher.view, rows), highlight=False, soft_wrap=True)
                 next_line_s = now_s + PLAIN_EVERY_S
@@ -529,16 +529,16 @@ async def _finish(run: Run, console: Any, watcher: Watcher, stop: asyncio.Event)
 
 
 async def _evaluated(run: Run, watcher: Watcher) -> dict[str, Any]:
-    from fabrictime.state.scorecard import ask_history, ask_page, evaluate
+    from fabrictime.state.scorecard import ask_history, ask_web, evaluate
 
-    page = None if run.page_url is None else await asyncio.to_thread(ask_page, run.page_url)
+    web = None if run.web_url is None else await asyncio.to_thread(ask_web, run.web_url)
     config = run.config
     history = await asyncio.to_thread(
-        ask_history, config.history_url, str(config.page.history_user), config.history_secret("read")
+        ask_history, config.history_url, str(config.web.history_user), config.history_secret("read")
     )
     names = [f"{nic.host}/{nic.device}" for nic in run.nics]
     verdict = evaluate(
-        watcher.view, names, time.monotonic(), readings=_readings(run), history=history, page=page
+        watcher.view, names, time.monotonic(), readings=_readings(run), history=history, web=web
     )
     passed = verdict.pop("passed")
     return {"passed": passed, "for_s": run.for_s, "fleet": run.fleet, **verdict}

@@ -46,7 +46,7 @@ TABLES: Final[dict[str, str]] = {
     "flows": "producers.settings:FlowSettings",
     "streams": "streams.settings:StreamSettings",
     "actuators": "actuators.settings:ActuatorSettings",
-    "page": "fabrictime.web.settings:WebSettings",
+    "web": "fabrictime.web.settings:WebSettings",
     "fabric": "fabrictime.testbed.settings:FabricSettings",
     "sim": "producers.sim.settings:SimSettings",
     "schema_registry": "fabrictime.runtime.settings:SchemaRegistrySettings",
@@ -138,11 +138,11 @@ class Config:
         return self._table("actuators", ActuatorSettings)
 
     @cached_property
-    def page(self) -> WebSettings:
+    def web(self) -> WebSettings:
         """The live page."""
         from fabrictime.web.settings import WebSettings
 
-        return self._table("page", WebSettings)
+        return self._table("web", WebSettings)
 
     @cached_property
     def fabric(self) -> FabricSettings:
@@ -293,7 +293,7 @@ _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "path_status_socket": lambda c: c.up.data_directory / "run" / "path-status.sock",
         "journal_file": lambda c: c.up.data_directory / "run" / "journal.jsonl",
     },
-    "page": {
+    "web": {
         "bootstrap": lambda c: c.bootstrap,
         "schema_registry_url": lambda c: c.schema_registry.url,
         "history_url": lambda c: c.history_url,
@@ -370,11 +370,11 @@ SHARED_DOC: Final[dict[str, str]] = {
     "actuators.control_socket": "run/control.sock in up.data_directory",
     "actuators.path_status_socket": "run/path-status.sock in up.data_directory",
     "actuators.acts_file": "run/journal.jsonl in up.data_directory",
-    "page.bootstrap": "up.log_url, else the embedded log",
-    "page.schema_registry_url": "schema_registry.url",
-    "page.history_url": "up.history_url, else the embedded history",
-    "page.history_user": "up.history_user where up.history_url is set",
-    "page.history_token_file": "up.history_password_file where up.history_url is set",
+    "web.bootstrap": "up.log_url, else the embedded log",
+    "web.schema_registry_url": "schema_registry.url",
+    "web.history_url": "up.history_url, else the embedded history",
+    "web.history_user": "up.history_user where up.history_url is set",
+    "web.history_token_file": "up.history_password_file where up.history_url is set",
     "fabric.clock_offset_max_ns": "5000000, so that there is something to see",
     "fabric.clock_drift_max_ppb": "15000",
     "fabric.clock_wander_ppb_per_sqrt_s": "1",

@@ -85,7 +85,7 @@ def sim_settings(fleet: str) -> dict[str, Any] | None:
 
 def sim_nics(settings: SimSettings) -> list[NicSettings]:
     """Return the NICs of the simulated fleet with their clocks, as far as a reader of its topics can know."""
-    from producers.sim.simulation import draw_clocks, fleet_of  # heavy: not before a fabric is entered
+    from producers.sim.setup import draw_clocks, fleet_of  # heavy: not before a fabric is entered
     from producers.sim.workload import address_of
 
     fleet = fleet_of(settings)

@@ -35,7 +35,7 @@ NICE: Final = {
     "log": -10,
     "job": -10,
     "flows": -10,
-    "page": -10,
+    "web": -10,
     "sink": 0,
     "history": 2,
     "sim": 10,

@@ -69,10 +69,10 @@ def _sink(config: Config, nic: str | None) -> int | None:
     return main(config.streams.model_copy(update={"stages": ("sink",)}))
 
 
-def _page(config: Config, nic: str | None) -> int | None:
+def _web(config: Config, nic: str | None) -> int | None:
     from fabrictime.web.server import main
 
-    return main(config.page)
+    return main(config.web)
 
 
 def _prober(config: Config, nic: str | None) -> int | None:
@@ -127,7 +127,7 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
     "links": _links,
     "policy": _policy,
     "sink": _sink,
-    "page": _page,
+    "web": _web,
     "prober": _prober,
     "rdma-probe": _rdma_probe,
     "flows": _flows,

@@ -58,7 +58,7 @@ class UpSettings(BaseModel):
         le=64,
         description="Faust workers on this machine; without it one on two processors or fewer, else two",
     )
-    page: bool = Field(True, description="whether to serve the live page")
+    web: bool = Field(True, description="whether to serve the live page")
     clock_pages: bool = Field(
         True, description="whether to keep the clock pages of the hosts that are probed from here"
     )

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Message, TopicReader
-from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, TOPICS
+from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Message, Start, TopicReader
+from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, TOPICS, Topic
 
 RECENT_S: Final = 5.0
 DELAYS_SHARE: Final = 0.2
@@ -184,7 +184,10 @@ class Watcher:
             self._thread.join(timeout=3)
 
     def _run(self) -> None:
-        starts = {INVENTORY: BEGINNING, **dict.fromkeys((CLOCK_FITS, CLOCK_OFFSETS, DELAYS), END)}
+        starts: dict[Topic[Any], Start] = {
+            INVENTORY: BEGINNING,
+            **dict.fromkeys((CLOCK_FITS, CLOCK_OFFSETS, DELAYS), END),
+        }
         share = Share(DELAYS_SHARE)
         with TopicReader(self._bootstrap, starts, fetch_wait_ms=100) as reader:
             while not self._ending.is_set() and not reader.assigned:

@@ -52,7 +52,7 @@ def evaluate(
     *,
     readings: Mapping[str, Reading] | None,
     history: Mapping[str, Any],
-    page: Mapping[str, Any] | None,
+    web: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return the scorecard. `readings`: the fabric's test clocks by NIC; None: the truth is not known."""
     with view.lock:
@@ -96,8 +96,8 @@ def evaluate(
             "clocks": len(errors),
             "worst_error_ns": max((abs(error) for error in errors.values()), default=None),
         }
-    if page is not None:
-        card["page"] = dict(page)
+    if web is not None:
+        card["web"] = dict(web)
     card["passed"] = all(card[part]["ok"] for part in ("probes", "clocks", "history"))
     return card
 
@@ -117,7 +117,7 @@ def ask_history(url: str, user: str, password_file: Path | None) -> dict[str, An
     return {"rows_last_10_s": rows, "ok": rows > 0}
 
 
-def ask_page(url: str) -> dict[str, Any]:
+def ask_web(url: str) -> dict[str, Any]:
     """Fetch the page. The answer carries `ok`, and `error` where there is none."""
     try:
         page = _get(url, {})
@@ -163,9 +163,9 @@ def lines(card: Mapping[str, Any]) -> list[str]:
         text = f"truth    {truth['within_bound']} of {truth['clocks']} offsets within their bound"
         text += "" if worst is None else f", worst error {worst:,.0f} ns"
         found.append((truth["within_bound"] == truth["clocks"], text))
-    if "page" in card:
-        error = card["page"].get("error")
-        found.append((card["page"]["ok"], f"page     {card['page']['url']}{f' ({error})' if error else ''}"))
+    if "web" in card:
+        error = card["web"].get("error")
+        found.append((card["web"]["ok"], f"web      {card['web']['url']}{f' ({error})' if error else ''}"))
     return [f"{'ok  ' if ok else 'FAIL'}  {text}" for ok, text in found]
 
 

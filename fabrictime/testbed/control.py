@@ -308,12 +308,12 @@ class ControlServer:
                 "best_goodput_bps": best_bps,
                 "connections": [asdict(one) for one in job.connections],
             }
-            told, due = 0, 0.0
+            sent, due = 0, 0.0
             while job.running:
                 job.wait_until_over(max(0.0, due - time.monotonic()))
                 due = time.monotonic() + _PROGRESS_S
-                fresh = job.iterations(told)
-                told += len(fresh)
+                fresh = job.iterations(sent)
+                sent += len(fresh)
                 yield {"iterations": [asdict(one) for one in fresh]}
         except GeneratorExit:  # the client left: so does its job
             job.kill()

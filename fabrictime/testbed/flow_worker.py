@@ -167,14 +167,14 @@ def _udp(order: _Order, stop: _Stop, owner: Owner) -> dict[str, Any]:
     end = begin + int(order.duration_s * 1e9)
     sent = refused = skipped = 0
     due = float(begin)
-    checked = told = begin
+    checked = reported = begin
     asked = False
     while (now := time.monotonic_ns()) < end:
         if asked or now - checked > _CHECK_NS:
             checked = now
             flow.sent_bytes = sent * frame_bytes
-            if now - told > _REPORT_NS:
-                told = now
+            if now - reported > _REPORT_NS:
+                reported = now
                 owner.count(flow)
             for command in owner.tend():
                 if command.verb == "PACE":

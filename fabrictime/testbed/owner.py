@@ -46,7 +46,7 @@ class OwnedFlow:
     rate_limit_bps: int | None = None
 
     def registration(self, at_ns: int) -> dict[str, Any]:
-        """Return what the flow reporter is told; `at_ns` of CLOCK_MONOTONIC."""
+        """Return the entry for the flow reporter; `at_ns` of CLOCK_MONOTONIC."""
         lines: dict[str, Any] = {
             "protocol": self.protocol,
             "source_address": self.source_address,

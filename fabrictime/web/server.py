@@ -40,7 +40,7 @@ def main(settings: WebSettings) -> int:
     try:
         listener = _listen(settings)
     except OSError as error:
-        print(f"fabrictime page: {error.strerror}", file=sys.stderr, flush=True)
+        print(f"fabrictime web: {error.strerror}", file=sys.stderr, flush=True)
         return 1
     with contextlib.closing(listener):
         return asyncio.run(_serve(settings, listener))
@@ -56,7 +56,7 @@ def _listen(settings: WebSettings) -> socket.socket:
         listener.close()
         raise OSError(
             error.errno,
-            f"page.port {settings.port} on {settings.host}: {error.strerror}, expected a free port",
+            f"web.port {settings.port} on {settings.host}: {error.strerror}, expected a free port",
         ) from error
     listener.listen(128)
     return listener

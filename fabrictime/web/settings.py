@@ -1,4 +1,4 @@
-"""Settings of the web page: the `page` table of the TOML file."""
+"""Settings of the web page: the `web` table of the TOML file."""
 
 from __future__ import annotations
 

@@ -162,10 +162,10 @@ class ProbeService:
         return readers
 
     def _open_path_status(self) -> PathStatusReporter | None:
-        if self.settings.local_repair_socket is None:
+        if self.settings.path_status_socket is None:
             return None
         tracker = PathStatusTracker(self.name, self.transport.engine.run_id, self.tracer.links_of)
-        return PathStatusReporter(self.settings.local_repair_socket, tracker)
+        return PathStatusReporter(self.settings.path_status_socket, tracker)
 
     def _on_announcement(self, name: str, record: codec.Record | None, append_ms: int) -> None:
         if name == self.name and record is not None and record["run"] != self.transport.engine.run_id:

@@ -19,9 +19,10 @@ from sdnotify import SystemdNotifier
 from producers.bounded_producer import BoundedProducer, kafka_client, registry_of
 from producers.inventory.nics import LookupReader, RecordHandler
 from producers.sim.control import ControlServer
+from producers.sim.fault_injection import SimFault
 from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings
-from producers.sim.simulation import TICK_NS, SimFault, Simulation
+from producers.sim.simulation import TICK_NS, Simulation
 from producers.stop_request import StopRequest
 from schemas import codec
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, PROBE_SCHEDULES, Topic

@@ -6,9 +6,8 @@ Each block of some 10 ms gives the links with queues, and each second all links 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,9 +15,9 @@ from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
 from native.core.queues import QueueSolver
-from schemas.topics import MAX_ELEMENTS
 from streams.delays.queueing import SUB_SLOTS
-from streams.queues.utilisation import busy_shares
+from streams.queues.records import NO_UTILISATION, SecondTotals, in_parts
+from streams.queues.utilisation import IdleProbes
 from streams.runtime.route_table import RouteTable
 from streams.runtime.units import NS_PER_S
 
@@ -30,14 +29,14 @@ BLOCK_NS, LONG_BLOCK_NS, MANY_LINKS = 10_000_000, 25_000_000, 1_000
 BLOCK_SLOTS: Final = 5
 """Length of a block; its length with many links, because much of the work is per block; its minimum in slots,
 because later probes also show a block's last slots."""
-USE_NS: Final = 10 * NS_PER_S
-"""ns of probes that give a link's utilisation."""
 GRACE_NS: Final = 150_000_000
 """ns behind the others after which a source is not awaited."""
 GONE_NS: Final = 2 * NS_PER_S
 PACKET_BYTES: Final = 1500
 UNKNOWN_BPS: Final = 1_000_000_000
 """Rate that a link of unknown rate is assumed to have."""
+FLOWS_ERROR: Final = 0.01
+"""Error of a link's utilisation from flow reports."""
 JOINT_ERROR: Final = 0.04
 """Error of a link's utilisation from probes alone, because links on one flow's route are busy together."""
 SIGMAS: Final = (2.0, 1.2)
@@ -85,22 +84,6 @@ class _Cells:
     noise_ns: Float64s
 
 
-@dataclass(slots=True)
-class _Busy:
-    """Single and idle probes of a second, by route."""
-
-    second: int
-    singles: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
-    idle: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    def grow(self, routes: int) -> None:
-        """Grow to so many routes."""
-        more = routes - len(self.singles)
-        if more > 0:
-            self.singles = np.concatenate([self.singles, np.zeros(more, np.int64)])
-            self.idle = np.concatenate([self.idle, np.zeros(more, np.int64)])
-
-
 class ShardQueues:
     """The queues of one shard. `rate_of` returns a link's bit/s, 0 if unknown."""
 
@@ -139,14 +122,9 @@ class ShardQueues:
         self._flat: NDArray[np.int64] = np.zeros(0, np.int64)
         self._column: NDArray[np.int64] = np.zeros(0, np.int64)
         self._memory: dict[str, tuple[float, float]] = {}
-        self._busy: deque[_Busy] = deque()
-        self._share: Float64s | None = None
+        self._idle_probes = IdleProbes()
         self._flow_bps: Mapping[str, float] = {}
-        self._sum_bytes: Float64s = np.zeros(0)
-        self._max_bytes: Float64s = np.zeros(0)
-        self._error_bytes: Float64s = np.zeros(0)
-        self._slots_of_second = 0
-        self._samples: Int64s = np.zeros(0, np.int64)
+        self._second = SecondTotals()
 
     def set_flow_rates(self, bps: Mapping[str, float]) -> None:
         """Set the bit/s over each link, as flows report it."""
@@ -174,7 +152,7 @@ class ShardQueues:
             self._used = 0
         self._synced = self._synced and record["synced"]
         route = self._routes_of(record, paths)
-        self._count_busy(record, route)
+        self._count_idle(record, route)
         cells = np.asarray(record["cells"], np.int64)
         of = np.repeat(route, cells)
         known = of >= 0
@@ -248,7 +226,7 @@ class ShardQueues:
         self._routes.clear()
         self._senders.clear()
         self._numbers.clear()
-        self._busy.clear()
+        self._idle_probes.clear()
         self._cells.clear()
         self._stale = True
 
@@ -259,20 +237,12 @@ class ShardQueues:
             self._names.append(name)
         return found
 
-    def _count_busy(self, record: Record, route: NDArray[np.int32]) -> None:
-        second = record["complete_ns"] // NS_PER_S
-        if not self._busy or self._busy[-1].second != second:
-            self._busy.append(_Busy(second))
-            while self._busy[0].second <= second - USE_NS // NS_PER_S:
-                self._busy.popleft()
-        busy = self._busy[-1]
+    def _count_idle(self, record: Record, route: NDArray[np.int32]) -> None:
         singles = np.asarray(record["singles"], np.int64)
-        has_singles = (route >= 0) & (singles > 0) & (np.asarray(record["direction"]) != 3)
-        if has_singles.any():
-            idle = np.asarray(record["idle"], np.int64)
-            busy.grow(len(self._routes))
-            np.add.at(busy.singles, route[has_singles], singles[has_singles])
-            np.add.at(busy.idle, route[has_singles], idle[has_singles])
+        idle = np.asarray(record["idle"], np.int64)
+        counts = (route >= 0) & (singles > 0) & (np.asarray(record["direction"]) != 3)
+        second = record["complete_ns"] // NS_PER_S
+        self._idle_probes.add(second, len(self._routes), route[counts], singles[counts], idle[counts])
 
     def _block_ns(self) -> int:
         slot = self._slot_ns * SUB_SLOTS
@@ -431,12 +401,8 @@ class ShardQueues:
             last[self._column[link]], mean[self._column[link]] = self._memory.get(name, (0.0, 0.0))
         if self._memory:
             self._solver.restore(last, mean)
-        for name in ("_sum_bytes", "_max_bytes", "_error_bytes", "_samples"):
-            old = getattr(self, name)
-            grown = np.zeros(len(self._names), old.dtype)
-            grown[: len(old)] = old
-            setattr(self, name, grown)
-        self._share = None
+        self._second.grow(len(self._names))
+        self._idle_probes.restart()
 
     def _save_state(self) -> None:
         if self._solver is not None and self._next_block % 20 == 0:
@@ -462,27 +428,22 @@ class ShardQueues:
     def _fast(
         self, start_ns: int, depth: Float64s, error: Float64s, cells: _Cells, solved_ns: int
     ) -> list[Record]:
+        """Return the records of a block: its links with queues, slot by slot."""
         shallow = SHALLOW_PACKETS * PACKET_BYTES
-        deepest = depth.max(axis=0)
-        deep = np.flatnonzero(deepest > np.maximum(shallow, error))
+        deep = np.flatnonzero(depth.max(axis=0) > np.maximum(shallow, error))
         groups = self._groups()
         samples = self._probes_by_link(cells)
-        self._samples += samples
+        self._second.samples += samples
         links = []
         for link in deep.tolist():
             slots = np.flatnonzero(depth[:, link] > shallow / 4)
             links.append(
-                {
-                    "link": self._names[link],
-                    "rate_bps": self._rate_of(self._names[link]),
+                self._link_fields(link, groups)
+                | {
                     "depth_mean_bytes": float(depth[:, link].mean()),
-                    "depth_max_bytes": float(deepest[link]),
+                    "depth_max_bytes": float(depth[:, link].max()),
                     "bound_bytes": float(error[link]),
-                    "utilisation": None,
-                    "utilisation_bound": None,
-                    "from_flows": False,
                     "samples": int(samples[link]),
-                    "group": groups[link],
                     "slot": slots.tolist(),
                     "depth_bytes": depth[slots, link].tolist(),
                 }
@@ -493,77 +454,56 @@ class ShardQueues:
     def _slow(
         self, start_ns: int, block_ns: int, depth: Float64s, error: Float64s, cells: _Cells, solved_ns: int
     ) -> list[Record]:
-        self._sum_bytes += depth.sum(axis=0)
-        self._max_bytes = np.maximum(self._max_bytes, depth.max(axis=0))
-        self._error_bytes = np.maximum(self._error_bytes, error)
-        self._slots_of_second += len(depth)
+        """Return the records of the second that a block ends, with the utilisation of all links."""
+        second = self._second
+        second.add(depth, error)
         if (start_ns + block_ns) // NS_PER_S == start_ns // NS_PER_S:
             return []
-        share, sigma = self._utilisation()
-        rates, groups = self._rates(), self._groups()
-        links = []
-        for link in np.flatnonzero(self._samples).tolist():
-            name = self._names[link]
-            use, bound, from_flows = float(share[link]), float(2 * sigma[link]) + JOINT_ERROR, False
-            reported = self._flow_bps.get(name)
-            # reported flows are exact; if probes show more, some traffic is not reported
-            if reported is not None and self._rate_of(name) and reported / rates[link] >= use - bound - 0.01:
-                use, bound, from_flows = min(1.0, reported / rates[link]), 0.01, True
-            known = from_flows or np.isfinite(bound)
-            links.append(
-                {
-                    "link": name,
-                    "rate_bps": self._rate_of(name),
-                    "depth_mean_bytes": float(self._sum_bytes[link] / self._slots_of_second),
-                    "depth_max_bytes": float(self._max_bytes[link]),
-                    "bound_bytes": float(self._error_bytes[link]),
-                    "utilisation": use if known else None,
-                    "utilisation_bound": min(bound, 1.0) if known else None,
-                    "from_flows": from_flows,
-                    "samples": int(self._samples[link]),
-                    "group": groups[link],
-                    "slot": [],
-                    "depth_bytes": [],
-                }
-            )
-        for column in (self._sum_bytes, self._max_bytes, self._error_bytes, self._samples):
-            column[:] = 0
-        self._slots_of_second = 0
+        share, sigma = self._idle_probes.shares(self._lengths, self._flat, len(self._names))
+        groups = self._groups()
+        links = [
+            self._link_fields(link, groups)
+            | second.depths(link)
+            | self._link_utilisation(link, float(share[link]), float(2 * sigma[link]) + JOINT_ERROR)
+            for link in np.flatnonzero(second.samples).tolist()
+        ]
+        second.reset()
         second_ns = start_ns // NS_PER_S * NS_PER_S
         return self._records(second_ns, NS_PER_S, 1, links, cells, solved_ns)
 
-    def _utilisation(self) -> tuple[Float64s, Float64s]:
-        singles, idle = np.zeros(len(self._routes), np.int64), np.zeros(len(self._routes), np.int64)
-        for busy in self._busy:
-            singles[: len(busy.singles)] += busy.singles
-            idle[: len(busy.idle)] += busy.idle
-        used = np.flatnonzero(singles)
-        start = np.concatenate([[0], np.cumsum(self._lengths[used])]).astype(np.int64)
-        hops = self._flat[np.repeat(singles > 0, self._lengths)].astype(np.int32)
-        begin = self._share if self._share is not None and len(self._share) == len(self._names) else None
-        share, sigma = busy_shares(start, hops, singles[used], idle[used], len(self._names), begin)
-        self._share = share
-        return share, sigma
+    def _link_fields(self, link: int, groups: list[int]) -> Record:
+        """Return the fields of a link without utilisation and slots."""
+        name = self._names[link]
+        return NO_UTILISATION | {"link": name, "rate_bps": self._rate_of(name), "group": groups[link]}
+
+    def _link_utilisation(self, link: int, share: float, bound: float) -> Record:
+        """Return the utilisation of a link: from flow reports if they are complete, else from probes."""
+        rate_bps, reported_bps = self._rate_of(self._names[link]), self._flow_bps.get(self._names[link])
+        from_flows = False
+        if reported_bps is not None and rate_bps:
+            reported = reported_bps / rate_bps
+            # reported flows are exact; if probes show more, some traffic is not reported
+            if reported >= share - bound - FLOWS_ERROR:
+                share, bound, from_flows = min(1.0, reported), FLOWS_ERROR, True
+        known = from_flows or np.isfinite(bound)
+        return {
+            "utilisation": share if known else None,
+            "utilisation_bound": min(bound, 1.0) if known else None,
+            "from_flows": from_flows,
+        }
 
     def _records(
         self, start_ns: int, slot_ns: int, slots: int, links: list[Record], cells: _Cells, solved_ns: int
     ) -> list[Record]:
-        parts = max(1, -(-len(links) // MAX_ELEMENTS))
-        synced, paths = self._synced, len(np.unique(cells.route))
-        self._synced = True
-        return [
-            {
-                "shard": self.shard,
-                "window": start_ns // (slot_ns * slots),
-                "part": part,
-                "parts": parts,
-                "window_start_ns": start_ns,
-                "slot_ns": slot_ns,
-                "slots": slots,
-                "synced": synced,
-                "paths": paths,
-                "solved_ns": solved_ns,
-                "links": links[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
-            }
-            for part in range(parts)
-        ]
+        synced, self._synced = self._synced, True
+        head = {
+            "shard": self.shard,
+            "window": start_ns // (slot_ns * slots),
+            "window_start_ns": start_ns,
+            "slot_ns": slot_ns,
+            "slots": slots,
+            "synced": synced,
+            "paths": len(np.unique(cells.route)),
+            "solved_ns": solved_ns,
+        }
+        return in_parts(head, links)

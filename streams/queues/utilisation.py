@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
+from streams.runtime.units import NS_PER_S
 
-__all__ = ["busy_shares"]
+__all__ = ["IdleProbes", "busy_shares"]
 
 ITERATIONS: Final = 40
 FIRST_SHARE: Final = 0.2
 """Share from which the iteration starts without an earlier result."""
+
+USE_NS: Final = 10 * NS_PER_S
+"""ns of probes that give a link's utilisation."""
 
 
 def busy_shares(
@@ -57,3 +63,60 @@ def busy_shares(
     with np.errstate(divide="ignore"):
         sigma = np.where(known > 0, (1 - share) / np.sqrt(known), np.inf)
     return np.where(seen > 0, share, 0.0), sigma
+
+
+@dataclass(slots=True)
+class _Busy:
+    """Single and idle probes of a second, by route."""
+
+    second: int
+    singles: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    idle: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def grow(self, routes: int) -> None:
+        """Grow to so many routes."""
+        more = routes - len(self.singles)
+        if more > 0:
+            self.singles = np.concatenate([self.singles, np.zeros(more, np.int64)])
+            self.idle = np.concatenate([self.idle, np.zeros(more, np.int64)])
+
+
+class IdleProbes:
+    """The single and idle probes of each route over the last `USE_NS`, and the utilisation that they show."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[_Busy] = deque()
+        self._share: Float64s | None = None
+
+    def clear(self) -> None:
+        """Drop all probes."""
+        self._seconds.clear()
+
+    def restart(self) -> None:
+        """Start the next estimate without the last one, because routes have changed."""
+        self._share = None
+
+    def add(self, second: int, routes: int, route: Int64s, singles: Int64s, idle: Int64s) -> None:
+        """Add the probes of some routes, of `routes` in total, in a second."""
+        if not self._seconds or self._seconds[-1].second != second:
+            self._seconds.append(_Busy(second))
+            while self._seconds[0].second <= second - USE_NS // NS_PER_S:
+                self._seconds.popleft()
+        if len(route):
+            busy = self._seconds[-1]
+            busy.grow(routes)
+            np.add.at(busy.singles, route, singles)
+            np.add.at(busy.idle, route, idle)
+
+    def shares(self, lengths: Int64s, flat: Int64s, links: int) -> tuple[Float64s, Float64s]:
+        """Return `busy_shares` of the links; `flat` has all routes' links, `lengths` of each."""
+        singles, idle = np.zeros(len(lengths), np.int64), np.zeros(len(lengths), np.int64)
+        for busy in self._seconds:
+            singles[: len(busy.singles)] += busy.singles
+            idle[: len(busy.idle)] += busy.idle
+        used = np.flatnonzero(singles)
+        start = np.concatenate([[0], np.cumsum(lengths[used])]).astype(np.int64)
+        hop_link = flat[np.repeat(singles > 0, lengths)].astype(np.int32)
+        begin = self._share if self._share is not None and len(self._share) == links else None
+        self._share, sigma = busy_shares(start, hop_link, singles[used], idle[used], links, begin)
+        return self._share, sigma

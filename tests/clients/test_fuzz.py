@@ -96,9 +96,9 @@ def test_absurd_numbers_with_valid_checksums_never_crash_a_reader(
     sound, reader, state, flags, at, rates, slew_end, bounds, ends, clocks, row
 ):
     """A faulty writer, in C and in Python: an error, UNSYNCED, or valid numbers."""
-    tables = bytearray(writer.COPY_BYTES - writer.LINE.size)
+    tables = bytearray(writer.COPY_BYTES - writer.MODEL.size)
     struct.pack_into("<64sIIqdddddq", tables, 0, b"ptp0", state % 4, 0, *row)
-    body = writer.LINE.pack(
+    body = writer.MODEL.pack(
         0,
         state % 4 if state % 2 else state,
         flags,

@@ -17,12 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yml"
 COMPOSE = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 SERVICES = COMPOSE["services"]
-OURS = {"topics", "worker", "links", "page"}
+OURS = {"topics", "worker", "links", "web"}
 OPTIONS = re.compile(r"\$\{[A-Z_]+(:-([^}]*))?\}")
 
 
 def test_the_services_of_the_whole_pipeline_are_there():
-    assert set(SERVICES) == {"kafka", "topics", "clickhouse", "worker", "links", "page", "grafana"}
+    assert set(SERVICES) == {"kafka", "topics", "clickhouse", "worker", "links", "web", "grafana"}
     assert set(COMPOSE["volumes"]) == {"kafka", "clickhouse", "grafana"}
 
 
@@ -117,9 +117,9 @@ def test_our_settings_file_is_taken_by_every_room(settings):
     history = settings.streams.history
     assert (history.url, history.user) == ("http://clickhouse:8123", "fabrictime")
     assert str(history.password_file) == "/run/secrets/writer_password"
-    assert str(settings.page.history_url).rstrip("/") == "http://clickhouse:8123"
-    assert settings.page.history_user == "reader"
-    assert str(settings.page.history_token_file) == "/run/secrets/reader_password"
+    assert str(settings.web.history_url).rstrip("/") == "http://clickhouse:8123"
+    assert settings.web.history_user == "reader"
+    assert str(settings.web.history_token_file) == "/run/secrets/reader_password"
     assert set(tomllib.loads((ROOT / "docker/fabrictime.toml").read_text())) <= set(config.TABLES)
 
 
@@ -131,8 +131,8 @@ def test_addresses_agree_between_settings_and_services(settings):
     advertised = OPTIONS.sub(lambda found: found[2], kafka["KAFKA_ADVERTISED_LISTENERS"])
     assert advertised == "INSIDE://kafka:9092,HOSTS://127.0.0.1:19092"
     assert SERVICES["kafka"]["ports"] == ["127.0.0.1:19092:9094"]
-    assert settings.page.history_url.host in SERVICES
-    assert SERVICES["page"]["ports"] == [f"127.0.0.1:8480:{settings.page.port}"]
+    assert settings.web.history_url.host in SERVICES
+    assert SERVICES["web"]["ports"] == [f"127.0.0.1:8480:{settings.web.port}"]
     grafana = SERVICES["grafana"]["environment"]
     assert (grafana["FABRICTIME_HISTORY_HOST"], grafana["FABRICTIME_HISTORY_PORT"]) == ("clickhouse", "8123")
     source = (ROOT / "grafana/provisioning/datasources/fabrictime.yaml").read_text()

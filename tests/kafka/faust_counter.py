@@ -16,7 +16,7 @@ app = faust.App(
     broker_commit_interval=0.2,
     web_enabled=False,
 )
-words = app.topic(
+input_topic = app.topic(
     f"{os.environ['APP']}-in",
     key_type=bytes,
     value_type=bytes,
@@ -35,7 +35,7 @@ counts_out = app.topic(
 counts = app.Table("counts", default=int, partitions=4)
 
 
-@app.agent(words)
+@app.agent(input_topic)
 async def count(stream):
     async for key, _ in stream.items():
         counts[key.decode()] += 1

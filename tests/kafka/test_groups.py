@@ -181,7 +181,7 @@ def test_a_silent_member_is_dropped_and_replaced(raw, ready, wait_for):
     assert client.ask(HeartbeatRequest_v1(ready, generation, member_id)).error_code in (22, 25)
 
 
-def test_wrong_members_and_generations_are_told_so(raw, ready, topic):
+def test_wrong_members_and_generations_get_an_error(raw, ready, topic):
     name, client = topic(1), raw()
     generation, member_id = enter(client, ready)
     assert client.ask(HeartbeatRequest_v1(ready, generation + 1, member_id)).error_code == 22
@@ -207,7 +207,7 @@ def test_wrong_members_and_generations_are_told_so(raw, ready, topic):
     assert (offset, note, code) == (7, "note", 0)
 
 
-def test_a_rebalance_is_told_by_heartbeat_and_waits_for_all(raw, ready):
+def test_a_heartbeat_announces_a_rebalance_which_waits_for_all(raw, ready):
     first, second = raw(), raw()
     generation, member_id = enter(first, ready)
     request = join_request(ready, "")

@@ -121,7 +121,7 @@ def test_append_time_replaces_the_producers_and_never_runs_back(topic, produce, 
     assert times[-1] <= after
 
 
-def test_tombstones_empty_values_and_null_keys_stay_what_they_are(topic, produce, consume):
+def test_tombstones_empty_values_and_null_keys_are_preserved(topic, produce, consume):
     name = topic(1)
     pairs = [(b"k", None), (b"k", b""), (None, b"v"), (b"", b"v"), (None, None)]
     produce(name, pairs)
@@ -165,7 +165,7 @@ def test_fetch_from_within_a_batch_returns_the_batch(raw, topic, record_batch):
     assert struct.unpack_from(">q", data)[0] == 4
 
 
-def test_offsets_out_of_range_are_said_to_be(raw, topic, record_batch):
+def test_offsets_out_of_range_return_an_error(raw, topic, record_batch):
     name, client = topic(1), raw()
     send_batch(client, name, record_batch([(b"k", b"v")]))
     assert fetched(client.ask(fetch_request(name, 1)))[0] == 0

@@ -35,7 +35,7 @@ def blocks(items: list[bytes], chance: random.Random) -> bytes:
     return out + varint(0)
 
 
-def by_hand(record: dict[str, Any], chance: random.Random) -> bytes:
+def encode_independently(record: dict[str, Any], chance: random.Random) -> bytes:
     """The body of a ProbeBatch as another Avro library might write it."""
 
     def text(value: str) -> bytes:
@@ -140,21 +140,21 @@ def simulate(
             + rng.exponential(noise_ns, per)
             + (rng.random(per) < queued) * rng.exponential(queue_ns, per)
         )
-        turn = rng.integers(8_000, 30_000, per)
+        turnaround = rng.integers(8_000, 30_000, per)
 
         def theta(at: Any) -> Any:
             stepped = 0.0 if step_at_ns is None else step_ns * (at >= step_at_ns)
             return offset_ns + drift_ppb * 1e-9 * at + stepped
 
         forward = np.round(there + theta(sent + there)).astype(np.int64)
-        reverse = np.round(back - theta(sent + there + turn)).astype(np.int64)
-        groups.append((peer, 40_000 + path, spacing_ns, sent + at_ns, forward, turn, reverse))
+        reverse = np.round(back - theta(sent + there + turnaround)).astype(np.int64)
+        groups.append((peer, 40_000 + path, spacing_ns, sent + at_ns, forward, turnaround, reverse))
     return batch_of(groups)
 
 
 @pytest.fixture(scope="session")
-def avro_by_hand() -> Callable[[dict[str, Any], random.Random], bytes]:
-    return by_hand
+def avro_independent() -> Callable[[dict[str, Any], random.Random], bytes]:
+    return encode_independently
 
 
 @pytest.fixture(scope="session")

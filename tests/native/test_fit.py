@@ -73,7 +73,7 @@ def test_an_agent_clock_3_ms_and_12_ppm_off(simulated):
         ("long delays", {"noise_ns": 5_000.0, "queued": 0.3, "queue_ns": 5e6}),
     ],
 )
-def test_errors_are_what_sigma_says(simulated, label, options):
+def test_errors_match_sigma(simulated, label, options):
     rng = np.random.default_rng(7)
     off, drift_off = [], []
     for _ in range(150):
@@ -109,11 +109,11 @@ def with_stamp_noise(batch, rng, noise_ns=6.0):
     return batch
 
 
-def queue(batch, rng, out, back, least_ns=2_000, most_ns=20_000):
+def queue(batch, rng, out, back, min_ns=2_000, max_ns=20_000):
     """The batch with queueing where `out` and `back` are true, in place."""
     n = len(batch.sent)
-    batch.forward = batch.forward + out * rng.integers(least_ns, most_ns, n)
-    batch.reverse = batch.reverse + back * rng.integers(least_ns, most_ns, n)
+    batch.forward = batch.forward + out * rng.integers(min_ns, max_ns, n)
+    batch.reverse = batch.reverse + back * rng.integers(min_ns, max_ns, n)
     return batch
 
 
@@ -167,7 +167,7 @@ def corners_of(fits):
     )
 
 
-def test_hills_need_no_corners_and_queues_hand_them_on(simulated):
+def test_modes_need_no_hull_vertices_and_queues_pass_them_on(simulated):
     rng = np.random.default_rng(13)
     quiet = fit(with_stamp_noise(simulated(rng, noise_ns=0.0), rng))
     assert all(len(after) == 0 for after, _ in corners_of(quiet))
@@ -177,7 +177,7 @@ def test_hills_need_no_corners_and_queues_hand_them_on(simulated):
     assert busy.noise_ns[0] == 0, "not known without a hill"
 
 
-def test_corners_turn_the_line_as_all_samples_would(simulated):
+def test_hull_vertices_rotate_the_line_as_all_samples_would(simulated):
     """Whoever knows the rate gets the floors at that rate from the corners alone."""
     rng = np.random.default_rng(14)
     batch = simulated(rng, offset_ns=2e6, drift_ppb=8_000, queued=0.98, queue_ns=5_000.0, noise_ns=20.0)
@@ -189,15 +189,16 @@ def test_corners_turn_the_line_as_all_samples_would(simulated):
     (after_f, delay_f), (after_r, delay_r) = corners_of(fits)
     assert len(after_f) >= 2 or len(after_r) >= 2
     for sigmas in (-3.0, -1.0, 0.0, 0.5, 2.0):
-        turn = sigmas * row["drift_sigma_ppb"] * 1e-9
-        slope = row["drift_ppb"] * 1e-9 + turn
+        extra_slope = sigmas * row["drift_sigma_ppb"] * 1e-9
+        slope = row["drift_ppb"] * 1e-9 + extra_slope
         floor_f = (batch.forward - slope * x_forward).min()
         floor_r = (batch.reverse + slope * x_reverse).min()
         offset_ns = (
-            row["offset_ns"] + ((delay_f - turn * after_f).min() - (delay_r + turn * after_r).min()) / 2
+            row["offset_ns"]
+            + ((delay_f - extra_slope * after_f).min() - (delay_r + extra_slope * after_r).min()) / 2
         )
         assert offset_ns == pytest.approx((floor_f - floor_r) / 2, abs=0.01)
-        margin_ns = (delay_f - turn * after_f).min() + (delay_r + turn * after_r).min()
+        margin_ns = (delay_f - extra_slope * after_f).min() + (delay_r + extra_slope * after_r).min()
         assert margin_ns == pytest.approx(floor_f + floor_r, abs=0.01)
 
 
@@ -299,7 +300,7 @@ def test_small_steps_are_no_confident_answers_either(simulated, busy, step_ns):
 
 @pytest.mark.parametrize("step_ns", [8, 64, 1_000])
 @pytest.mark.parametrize("drift_ppb", [0.0, 3.0, 40.0, 4_000.0])
-def test_errors_are_what_sigma_says_of_stamps_in_steps(simulated, step_ns, drift_ppb):
+def test_errors_match_sigma_for_stamps_in_steps(simulated, step_ns, drift_ppb):
     """Clocks that hardly drift apart: a reading takes two values, of which neither is right."""
     rng = np.random.default_rng([step_ns, int(drift_ppb)])
     off = []
@@ -432,9 +433,9 @@ def test_one_thread_at_a_time(simulated):
         window.add(batch)
     wanted = window.fit()
 
-    def work(turn):
+    def work(index):
         try:
-            if turn % 4 == 3:
+            if index % 4 == 3:
                 window.add(batches[0])
             return window.fit()
         except RuntimeError as refused:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 CORE = Path(__file__).resolve().parents[2] / "native" / "core"
-MOST = 1e-3
+MAX_SLOPE = 1e-3
 CORNERS = 8
 
 Doubles = ctypes.POINTER(ctypes.c_double)
@@ -56,21 +56,21 @@ def margin(tmp_path_factory):
 
     def gap(f, r):
         (_, _, of_f), (_, _, of_r) = kept = cloud(f), cloud(r)
-        room = np.full(2 * (of_f.n + of_r.n), np.nan)
+        margins = np.full(2 * (of_f.n + of_r.n), np.nan)
         found = library.ft_widest_gap(
-            ctypes.byref(of_f), ctypes.byref(of_r), ctypes.c_double(MOST), pointer(room)
+            ctypes.byref(of_f), ctypes.byref(of_r), ctypes.c_double(MAX_SLOPE), pointer(margins)
         )
         del kept
         return found
 
     def corners(points, slope, around):
         _, _, of = kept = cloud(points)
-        room, x, y = np.full(4 * of.n, np.nan), np.empty(CORNERS), np.empty(CORNERS)
+        margins, x, y = np.full(4 * of.n, np.nan), np.empty(CORNERS), np.empty(CORNERS)
         n = library.ft_corners(
             ctypes.byref(of),
             ctypes.c_double(slope),
             ctypes.c_double(around),
-            pointer(room),
+            pointer(margins),
             pointer(x),
             pointer(y),
         )
@@ -86,19 +86,19 @@ def width(f, r, slope):
 
 def widest(f, r):
     """The most that any slope gives: it is piecewise linear, bent where two points of a cloud tie."""
-    slopes = [0.0, MOST, -MOST]
+    slopes = [0.0, MAX_SLOPE, -MAX_SLOPE]
     for (x, y), sign in ((f, 1), (r, -1)):
         for i, j in itertools.combinations(range(len(x)), 2):
             if x[i] != x[j]:
                 slopes.append(sign * (y[i] - y[j]) / (x[i] - x[j]))
-    return max(width(f, r, slope) for slope in slopes if abs(slope) <= MOST)
+    return max(width(f, r, slope) for slope in slopes if abs(slope) <= MAX_SLOPE)
 
 
-def points(most):
+def points(largest):
     """Clouds as a window has them and as it should not: clumps, ties, columns of equal x, one point."""
     x = st.one_of(st.integers(0, 2_000_000_000), st.integers(0, 5), st.sampled_from([0, 10**9, 2 * 10**9]))
     y = st.one_of(st.integers(-20_000, 20_000), st.integers(-3, 3), st.integers(-(10**9), 10**9))
-    return st.lists(st.tuples(x, y), min_size=1, max_size=most).map(
+    return st.lists(st.tuples(x, y), min_size=1, max_size=largest).map(
         lambda rows: tuple(np.array(column, np.float64) for column in zip(*rows, strict=True))
     )
 
@@ -108,7 +108,7 @@ def points(most):
 def test_no_slope_has_a_wider_gap(margin, f, r):
     gap, _ = margin
     found = gap(f, r)
-    assert abs(found.slope) <= MOST
+    assert abs(found.slope) <= MAX_SLOPE
     assert found.forward == pytest.approx((f[1] - found.slope * f[0]).min(), abs=1e-5)
     assert found.reverse == pytest.approx((r[1] + found.slope * r[0]).min(), abs=1e-5)
     assert found.forward + found.reverse == pytest.approx(widest(f, r), abs=1e-5)
@@ -127,7 +127,10 @@ def test_the_gap_of_a_window_is_the_widest(margin, drift, n):
     found = gap(f, r)
     best = found.forward + found.reverse
     near = found.slope + np.concatenate([np.linspace(-1e-6, 1e-6, 2_001), np.linspace(-1e-10, 1e-10, 201)])
-    assert max(width(f, r, slope) for slope in [*near, *np.linspace(-MOST, MOST, 2_001)]) <= best + 1e-5
+    assert (
+        max(width(f, r, slope) for slope in [*near, *np.linspace(-MAX_SLOPE, MAX_SLOPE, 2_001)])
+        <= best + 1e-5
+    )
     assert abs(found.slope - drift) < 1e-5
 
 
@@ -138,19 +141,19 @@ def test_the_gap_of_a_window_is_the_widest(margin, drift, n):
     st.lists(st.floats(-1, 1), max_size=8),
 )
 @settings(max_examples=400, deadline=None)
-def test_corners_are_all_that_a_slope_in_reach_needs(margin, cloud, slope, around, turns):
+def test_hull_vertices_suffice_for_every_slope_in_reach(margin, cloud, slope, around, slope_offsets):
     _, corners = margin
     x, y = corners(cloud, slope, around)
     assert 1 <= len(x) <= CORNERS
     assert (np.diff(x) > 0).all()
     there = set(zip(*cloud, strict=True))
     assert all((a, round(b)) in there and abs(b - round(b)) < 1e-4 for a, b in zip(x, y, strict=True))
-    for turn in [0.0] if len(x) == CORNERS else [0.0, -1.0, 1.0, *turns]:
-        at = slope + turn * around
+    for slope_offset in [0.0] if len(x) == CORNERS else [0.0, -1.0, 1.0, *slope_offsets]:
+        at = slope + slope_offset * around
         assert (y - at * x).min() == pytest.approx((cloud[1] - at * cloud[0]).min(), abs=1e-4)
 
 
-def test_of_many_corners_those_about_the_slope_are_kept(margin):
+def test_of_many_hull_vertices_those_about_the_slope_are_kept(margin):
     _, corners = margin
     x = np.arange(-50.0, 51.0) * 1e7
     y = (x / 1e7) ** 2  # a bowl: its bends are 2e-7 apart

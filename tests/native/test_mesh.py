@@ -29,7 +29,7 @@ def centred(x, a, b, weight, component):
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 8, 60, 150, 400])
-def test_equals_numpy_least_squares(nodes):
+def test_the_solution_equals_numpy_lstsq(nodes):
     """Edges without outliers: Huber's weights stay 1 where no residual is large, so plain least squares."""
     rng = np.random.default_rng(nodes)
     a, b, value, sigma, truth = random_mesh(rng, nodes)
@@ -65,7 +65,7 @@ def test_sigma_covers_the_truth(nodes, rounds, outliers):
     assert (inside < 3).mean() > 0.985
 
 
-def test_sigma_grows_where_edges_are_worse_than_they_say():
+def test_sigma_grows_where_edges_are_worse_than_stated():
     rng = np.random.default_rng(6)
     a, b, value, sigma, _ = random_mesh(rng, 100)
     honest = solve_mesh(100, a, b, value, sigma)
@@ -214,7 +214,7 @@ def test_wrong_edges_of_any_size(share, nodes, rounds, prior_ns):
 
 @pytest.mark.parametrize("nodes", [16, 64, 1_000])
 @pytest.mark.parametrize("with_priors", [True, False])
-def test_a_liar_moves_nobody_and_is_named(nodes, with_priors):
+def test_a_falseticker_moves_no_clock_and_is_named(nodes, with_priors):
     """One clock, the first, where a walk would begin: each of its edges is wrong by another amount."""
     rng = np.random.default_rng(15)
     for _ in range(6):
@@ -236,7 +236,7 @@ def test_a_liar_moves_nobody_and_is_named(nodes, with_priors):
             assert abs(got.x[0] - truth[0]) < 100  # as none of its pairs says more than its prior
 
 
-def test_a_clock_that_stepped_by_itself_contradicts_nobody():
+def test_a_clock_that_stepped_alone_contradicts_no_other():
     rng = np.random.default_rng(16)
     a, b, value, sigma, truth = random_mesh(rng, 64)
     truth[5] += 1e6
@@ -273,12 +273,12 @@ D = 1e6
     ],
     ids=["two edges", "ring", "star with two centres", "clock and group", "two groups"],
 )
-def test_a_tie_is_told_by_sigma(edges, uncertain):
+def test_sigma_marks_a_tie(edges, uncertain):
     a, b, value = (np.array(column) for column in zip(*edges, strict=True))
     nodes = int(max(a.max(), b.max())) + 1
     got = solve_mesh(nodes, a, b, value, np.ones(len(a)))
-    told = set(np.flatnonzero(got.sigma > D / 20).tolist())
-    assert told >= uncertain or told >= set(range(nodes)) - uncertain  # one side of it or the other
+    wide = set(np.flatnonzero(got.sigma > D / 20).tolist())
+    assert wide >= uncertain or wide >= set(range(nodes)) - uncertain  # one side of it or the other
 
 
 def test_two_against_one_is_no_tie():
@@ -383,7 +383,7 @@ def test_leverage_is_exact_in_small_parts_and_near_in_large_ones():
         assert got.dof.tolist() == [a.size - nodes + 1]
 
 
-def test_scale_tells_how_much_worse_edges_are():
+def test_scale_measures_how_much_worse_edges_are():
     rng = np.random.default_rng(20)
     a, b, value, sigma, _ = random_mesh(rng, 200)
     assert solve_mesh(200, a, b, value, sigma).scale == pytest.approx([1], rel=0.1)
@@ -391,7 +391,7 @@ def test_scale_tells_how_much_worse_edges_are():
     assert solve_mesh(200, a, b, value, sigma * 10).scale == pytest.approx([0.1], rel=0.1)
 
 
-def test_plain_least_squares_where_asked():
+def test_a_solution_without_robust_weights_equals_plain_lstsq():
     rng = np.random.default_rng(21)
     a, b, value, sigma, _ = random_mesh(rng, 30)
     value[3] += 1e5
@@ -435,7 +435,7 @@ def test_empty_inputs():
     assert np.isinf(alone.sigma).all()
 
 
-def test_an_edge_to_itself_says_nothing():
+def test_an_edge_to_itself_has_no_effect():
     got = solve_mesh(2, [0, 1, 1], [1, 1, 1], [4.0, 9.0, -9.0], [1.0, 1.0, 1.0])
     assert (got.x[1] - got.x[0]) == pytest.approx(4)
     assert got.residual.tolist() == pytest.approx([0, 9, -9])

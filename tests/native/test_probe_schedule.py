@@ -69,8 +69,8 @@ def test_links_are_probed_evenly_and_every_path_is_probed():
     assert max(float(g.max()) for g in gaps(path, path_start, link_start, path_link, phase).values()) < 4
     of_pair = np.stack([np.bincount(each.ravel() // PATHS, minlength=PEERS) for each in path])
     assert of_pair.min() >= 0.4 * slots / PEERS
-    of_way = np.stack([np.bincount(each.ravel(), minlength=PEERS * PATHS) for each in path])
-    assert (of_way == 0).mean() < 0.02
+    per_path = np.stack([np.bincount(each.ravel(), minlength=PEERS * PATHS) for each in path])
+    assert (per_path == 0).mean() < 0.02
     again = plan_schedule(
         path_start, link_start, path_link, len(fleet.rate_bps), phase, slots=slots, probes_per_slot=1, seed=1
     )

@@ -71,7 +71,7 @@ class Peer:
                 return line.rstrip("\n")
         raise AssertionError(f"hung up before {begin!r}")
 
-    def say(self, line: str) -> None:
+    def send(self, line: str) -> None:
         self._connection.sendall(line.encode() + b"\n")
 
     def close(self) -> None:
@@ -108,15 +108,15 @@ def test_commands_are_carried_out_while_queue_pairs_come_and_go(program, tmp_pat
         _, key, port, verbs = line.split(" ")
         assert (port, verbs) == ("0", "PACE"), "no RoCE v2, but a device that limits rates"
         for id in range(1, 200):
-            peer.say(f"PACE {id} {key} {id}500")
+            peer.send(f"PACE {id} {key} {id}500")
             assert (
                 peer.until(f"DONE {id} ") == f"DONE {id} {(id * 1000 + 500 + 999) // 1000 * 1000} RATE_LIMIT"
             )
-        peer.say(f"MOVE 200 {key} 50000")
+        peer.send(f"MOVE 200 {key} 50000")
         assert peer.until("FAILED 200") == (
             "FAILED 200 no RoCE v2: its packets have no source port; no standby"
         )
-        peer.say("MOVE 201 qp:made_up0:0:0 50000")
+        peer.send("MOVE 201 qp:made_up0:0:0 50000")
         assert peer.until("FAILED 201") == "FAILED 201 no such queue pair"
         owner.stdin.write("\n")
         owner.stdin.flush()
@@ -139,7 +139,7 @@ def test_an_invalid_command_is_refused_without_side_effects(program, tmp_path, l
     peer = Peer(tmp_path / "control.sock")
     with contextlib.closing(peer), running(program, FABRICTIME_CONTROL=str(tmp_path / "control.sock")):
         peer.accept()
-        peer.say(line)
+        peer.send(line)
         assert peer.until("FAILED ")
-        peer.say("MOVE 7 nobody 50000")
+        peer.send("MOVE 7 nobody 50000")
         assert peer.until("FAILED 7") == "FAILED 7 no such queue pair"

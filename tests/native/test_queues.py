@@ -89,7 +89,7 @@ def test_calls_go_on_from_each_other_and_a_restored_solver_too():
     assert again.queue_ns[0, 5] == pytest.approx(80_000, rel=0.1)
 
 
-def test_the_stated_error_holds_for_what_it_is_meant_for():
+def test_the_stated_error_covers_the_truth():
     mesh = Mesh(4)
     rng = np.random.default_rng(5)
     queue = np.abs(np.cumsum(rng.normal(0, 4_000, (160, mesh.links)), axis=0))
@@ -136,7 +136,7 @@ def test_links_of_any_rate_give_finite_queues(packet_ns):
 
 
 @pytest.mark.parametrize(
-    ("packet_ns", "start", "link", "said"),
+    ("packet_ns", "start", "link", "message"),
     [
         ([0.0], [0], [], "packet_ns of link 0"),
         ([1.0], [0, 2], [0, 0], "twice"),
@@ -144,13 +144,13 @@ def test_links_of_any_rate_give_finite_queues(packet_ns):
         ([1.0], [1, 1], [0], "route_start"),
     ],
 )
-def test_routes_that_make_no_sense_are_refused(packet_ns, start, link, said):
-    with pytest.raises(ValueError, match=said):
+def test_routes_that_make_no_sense_are_refused(packet_ns, start, link, message):
+    with pytest.raises(ValueError, match=message):
         QueueSolver(packet_ns, start, link)
 
 
 @pytest.mark.parametrize(
-    ("start", "route", "at", "count", "delay", "said"),
+    ("start", "route", "at", "count", "delay", "message"),
     [
         ([0, 1], [7], [0.5], [1.0], [0.0], "route 7"),
         ([0, 1], [0], [1.5], [1.0], [0.0], "at 1.5"),
@@ -161,9 +161,9 @@ def test_routes_that_make_no_sense_are_refused(packet_ns, start, link, said):
         ([0, 1], [0], [0.5], [1.0, 1.0], [0.0], "1, 2, 1, 1 elements"),
     ],
 )
-def test_observations_that_make_no_sense_are_refused(start, route, at, count, delay, said):
+def test_observations_that_make_no_sense_are_refused(start, route, at, count, delay, message):
     solver = QueueSolver([1200.0], [0, 1], [0])
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         solver.solve(SLOT_NS, start, route, at, count, delay, np.ones(len(route)))
 
 

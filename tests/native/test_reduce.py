@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from native.core import ClockLine, NicWindow, bucket_edges_ns, bucket_of
 
 T0_NS = 1_763_700_000_000_000_000
-ONE_WAY = [f"{way}_{what}_ns" for way in ("forward", "reverse") for what in ("min", "p50", "p99")]
+DIRECTED = [
+    f"{direction}_{figure}_ns" for direction in ("forward", "reverse") for figure in ("min", "p50", "p99")
+]
 
 
 def exact(batch, prober, peer):
@@ -23,14 +25,14 @@ def exact(batch, prober, peer):
         return Fraction(line.offset_ns) + Fraction(line.drift_ppb) / 10**9 * (at - line.at_ns) + at
 
     forward, reverse = [], []
-    for t1, f, turn, r in zip(
+    for t1, f, turnaround, r in zip(
         batch.sent.tolist(),
         batch.forward.tolist(),
         batch.turnaround.tolist(),
         batch.reverse.tolist(),
         strict=True,
     ):
-        t2, t3, t4 = t1 + f, t1 + f + turn, t1 + f + turn + r
+        t2, t3, t4 = t1 + f, t1 + f + turnaround, t1 + f + turnaround + r
         forward.append(fabric(peer, t2) - fabric(prober, t1))
         reverse.append(fabric(prober, t4) - fabric(peer, t3))
     return forward, reverse
@@ -47,10 +49,13 @@ def delays(batches, prober, peers):
     return window.delays(prober, peers)
 
 
-def buckets(columns, way, row):
-    start = getattr(columns, f"{way}_bucket_start")
+def buckets(columns, direction, row):
+    start = getattr(columns, f"{direction}_bucket_start")
     part = slice(int(start[row]), int(start[row + 1]))
-    numbers, counts = getattr(columns, f"{way}_bucket")[part], getattr(columns, f"{way}_bucket_count")[part]
+    numbers, counts = (
+        getattr(columns, f"{direction}_bucket")[part],
+        getattr(columns, f"{direction}_bucket_count")[part],
+    )
     return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
 
@@ -75,13 +80,13 @@ def test_equals_exact_arithmetic(simulated, columns_of, shift_ns, samples):
     got = delays([batch], prober, {"b/eth0": peer})
     forward, reverse = exact(batch, prober, peer)
     rtt = (batch.forward + batch.reverse).tolist()
-    for way, values in (("forward", forward), ("reverse", reverse), ("rtt", rtt)):
-        for what, percent in (("min", 0.0001), ("p50", 50), ("p99", 99)):
-            value = getattr(got, f"{way}_{what}_ns")[0]
-            assert value == pytest.approx(nearest_rank(values, percent), abs=1e-3), (way, what)
+    for direction, values in (("forward", forward), ("reverse", reverse), ("rtt", rtt)):
+        for figure, percent in (("min", 0.0001), ("p50", 50), ("p99", 99)):
+            value = getattr(got, f"{direction}_{figure}_ns")[0]
+            assert value == pytest.approx(nearest_rank(values, percent), abs=1e-3), (direction, figure)
     assert got.bound_ns.tolist() == [55.0]
-    for way, values in (("forward", forward), ("reverse", reverse)):
-        found = buckets(got, way, 0)
+    for direction, values in (("forward", forward), ("reverse", reverse)):
+        found = buckets(got, direction, 0)
         assert sum(found.values()) == samples
         assert list(found) == sorted(found)
         counted = {}
@@ -135,7 +140,7 @@ def test_spacings_and_batches_of_a_path_are_one_row(columns_of):
 )
 def test_without_both_clocks_only_round_trips(simulated, prober, peers):
     got = delays([simulated(np.random.default_rng(2))], prober, peers)
-    for name in (*ONE_WAY, "bound_ns"):
+    for name in (*DIRECTED, "bound_ns"):
         assert np.isnan(getattr(got, name)).all(), name
     assert np.isfinite(got.rtt_p99_ns).all()
     assert got.forward_bucket.size == got.reverse_bucket.size == 0
@@ -154,10 +159,12 @@ def test_round_trips_are_never_negative(columns_of):
 def test_absurd_stamps_give_finite_ordered_figures(columns_of, rows):
     line = ClockLine(T0_NS, 1e18, 5e4, 1.0)
     got = delays([columns_of([("b", 1, 0, *zip(*rows, strict=True))])], line, {"b": line})
-    for way in ("forward", "reverse", "rtt"):
-        least, middle, high = (getattr(got, f"{way}_{what}_ns")[0] for what in ("min", "p50", "p99"))
-        assert np.isfinite([least, middle, high]).all()
-        assert least <= middle <= high
+    for direction in ("forward", "reverse", "rtt"):
+        lowest, middle, high = (
+            getattr(got, f"{direction}_{figure}_ns")[0] for figure in ("min", "p50", "p99")
+        )
+        assert np.isfinite([lowest, middle, high]).all()
+        assert lowest <= middle <= high
     assert sum(buckets(got, "forward", 0).values()) == len(rows)
 
 

@@ -30,7 +30,7 @@ CORE = (
 
 
 @pytest.mark.parametrize(
-    ("fuzzer", "room", "sources"),
+    ("fuzzer", "package", "sources"),
     [
         ("fuzz.c", "core", CORE),
         ("fuzz_losses.c", "core", ("losses.c",)),
@@ -38,7 +38,7 @@ CORE = (
         ("fuzz_sim.c", "sim", ("packet.c",)),
     ],
 )
-def test_no_sanitizer_has_anything_to_say(fuzzer, room, sources, tmp_path):
+def test_no_sanitizer_reports_an_error(fuzzer, package, sources, tmp_path):
     gcc = shutil.which(os.environ.get("CC", "gcc"))
     if gcc is None:
         pytest.skip("no C compiler")
@@ -59,9 +59,9 @@ def test_no_sanitizer_has_anything_to_say(fuzzer, room, sources, tmp_path):
             "-Werror",
             "-fsanitize=address,undefined",
             "-fno-sanitize-recover=all",
-            f"-I{NATIVE / room}",
+            f"-I{NATIVE / package}",
             Path(__file__).with_name(fuzzer),
-            *(NATIVE / room / name for name in sources),
+            *(NATIVE / package / name for name in sources),
             "-lm",
             "-o",
             program,

@@ -216,15 +216,15 @@ def test_every_byte_is_sent_once_and_arrives():
 
 
 def test_bytes_beyond_a_buffer_are_sent_again_in_a_lossy_fabric():
-    held, dropping = funnel(8, lossless=True), funnel(8, lossless=False)
-    for fluid in (held, dropping):
+    without_loss, dropping = funnel(8, lossless=True), funnel(8, lossless=False)
+    for fluid in (without_loss, dropping):
         for flow in line_of(fluid, 8):
             fluid.send(flow, 2e7)
         fluid.advance(60 * MS)
         assert fluid.flow_sums()[0][:, 0] == pytest.approx(np.full(8, 2e7), abs=1)
-    assert held.flow_sums()[0][:, 1].sum() == 0
+    assert without_loss.flow_sums()[0][:, 1].sum() == 0
     assert dropping.flow_sums()[0][:, 1].sum() > 1e5
-    assert held.link_max()[8] == pytest.approx(1_000_000)
+    assert without_loss.link_max()[8] == pytest.approx(1_000_000)
 
 
 def test_quiet_flows_are_counted_as_if_each_step_were_computed():

@@ -63,7 +63,7 @@ def test_packets_of_two_sizes_queue_by_their_second_moment():
     assert depth.mean() == pytest.approx(wanted, abs=4 * standard_error(depth))
 
 
-def test_a_buffer_of_one_packet_drops_as_erlang_says():
+def test_a_buffer_of_one_packet_drops_as_erlang_predicts():
     """M/D/1/1: the share lost is load / (1 + load), whatever the service's distribution."""
     sim = PacketSim(LINE, 500, 1000, slot_ns=1_000_000)
     sim.add_poisson(ONE, 0.8 * LINE, 1000)
@@ -224,17 +224,17 @@ def test_probes_of_one_path_never_overtake():
     seed=st.integers(0, 2**64 - 1),
     links=st.integers(1, 6),
     flows=st.integers(1, 12),
-    room=st.integers(1, 40),
+    buffer_packets=st.integers(1, 40),
     until=st.lists(st.floats(0, 3e5), min_size=1, max_size=4),
     lossy=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_nothing_is_lost_unseen(seed, links, flows, room, until, lossy):
+def test_nothing_is_lost_unseen(seed, links, flows, buffer_packets, until, lossy):
     rng = np.random.default_rng(seed)
     sim = PacketSim(
         rng.uniform(1e9, 1e11, links),
         rng.integers(0, 2_000, links),
-        room * 1000,
+        buffer_packets * 1000,
         slot_ns=50_000,
         seed=seed,
         ecn=(2_000, 20_000, 0.2),
@@ -255,8 +255,8 @@ def test_nothing_is_lost_unseen(seed, links, flows, room, until, lossy):
     asked, accepted, drops = 0, np.zeros(links), 0
     for end in np.cumsum(until):
         sim.run(end)
-        state, under_way = sim.flows(), sim.in_flight_bytes()
-        assert state.sent_bytes.sum() == (state.delivered_bytes + state.dropped_bytes).sum() + under_way[0]
+        state, in_flight = sim.flows(), sim.in_flight_bytes()
+        assert state.sent_bytes.sum() == (state.delivered_bytes + state.dropped_bytes).sum() + in_flight[0]
         assert (state.delivered_bytes[-flows:] <= whole).all()
         assert (np.isfinite(state.done_ns[-flows:]) == (state.delivered_bytes[-flows:] == whole)).all()
         truth = sim.truth()
@@ -266,7 +266,7 @@ def test_nothing_is_lost_unseen(seed, links, flows, room, until, lossy):
         drops += truth.drops.sum()
         assert ((truth.busy >= 0) & (truth.busy <= 1 + 1e-6)).all()
         assert (truth.depth_bytes <= truth.deepest_bytes * (1 + 1e-6)).all()
-        assert (truth.deepest_bytes <= room * 1000 + 1).all()
+        assert (truth.deepest_bytes <= buffer_packets * 1000 + 1).all()
         probes = sim.probes()
         known = np.isfinite(probes.reverse_ns)
         assert np.isfinite(probes.forward_ns[known]).all()

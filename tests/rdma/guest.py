@@ -173,14 +173,14 @@ def run(script: str, image: Image, timeout_s: float = 300.0, root: Path = ROOT) 
         ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-            code, said = done.returncode, done.stderr
+            code, error_text = done.returncode, done.stderr
         except subprocess.TimeoutExpired:
-            code, said = 0, f"no end within {timeout_s:.0f} s"
+            code, error_text = 0, f"no end within {timeout_s:.0f} s"
         seen = console.read_text(errors="replace") if console.exists() else ""
         lines = results.read_text(errors="replace").splitlines() if results.exists() else []
         if code % 2 == 0:
             tail = "\n".join([*lines[-4:], seen[-8000:]])
-            raise GuestError(f"guest died, QEMU ended with {code}: {said.strip()}\n{tail}")
+            raise GuestError(f"guest died, QEMU ended with {code}: {error_text.strip()}\n{tail}")
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return Outcome(code // 2, found, seen)
 

@@ -65,10 +65,10 @@ def test_an_unmodified_program_is_seen_with_its_path_and_its_bytes(guest):
     assert seen["verbs"] == "MOVE", "rxe has no rate limit, so none is offered"
     assert seen["first_port_spine"] == seen["first_spine"], "the source port told is the one on the wire"
     assert seen["sent_bytes"] == seen["iterations"] * (4096 + 58), "every write's frame, no more"
-    key, said = parse_registration(json.dumps(seen["report"]).encode())
+    key, registration = parse_registration(json.dumps(seen["report"]).encode())
     assert key[0] == "ROCE"
     assert (key[1], key[3], key[4]) == ("10.1.0.1", "10.2.0.1", 4791)
-    assert said.can == ("MOVE",)
+    assert registration.can == ("MOVE",)
 
 
 def test_it_survives_two_silent_blackholes_and_ends_well(guest):
@@ -77,7 +77,7 @@ def test_it_survives_two_silent_blackholes_and_ends_well(guest):
     assert seen["exit"] == 0
 
 
-def test_what_cannot_be_done_is_said_in_one_line(guest):
+def test_impossible_commands_fail_with_one_line(guest):
     seen = found(guest, "perftest_is_seen_moved_and_saved")
     assert seen["pace"] == "FAILED RATE_LIMIT: Operation not supported (errno 95)"
     assert seen["low_port"] == f"FAILED {TOO_LOW}"
@@ -93,7 +93,7 @@ def test_failover_beats_the_transports_own_error(guest):
 
 def test_where_nothing_else_moves_it_the_owners_standby_takes_over(guest):
     seen = found(guest, "standby_takes_over")
-    assert seen["said"] == ["0", "2"], "one that is not known is ENOENT"
+    assert seen["return_codes"] == ["0", "2"], "one that is not known is ENOENT"
     assert seen["answer"] == "DONE 50123 STANDBY"
     assert seen["written"] == "True"
     assert seen["exit"] == 0
@@ -111,9 +111,9 @@ def test_a_fork_and_an_actuator_that_comes_back_change_nothing(guest):
 
 
 def test_queue_pairs_handed_over_by_a_python_program_move_as_well(guest):
-    seen = found(guest, "pyverbs_moves_what_is_handed_over")
+    seen = found(guest, "pyverbs_moves_registered_queue_pairs")
     assert seen["moved"] == seen["expected"]
-    assert seen["told"], "FLOW with the new source port"
+    assert seen["reported"], "FLOW with the new source port"
     assert seen["pace"] == "FAILED RATE_LIMIT: Operation not supported (errno 95)"
     assert seen["low_port"].startswith("FAILED UDP_SPORT: ")
     assert seen["nobody"] == "FAILED no such queue pair"
@@ -124,7 +124,7 @@ def test_the_guest_left_nothing_here(guest):
     assert not [name for name in os.listdir("/sys/class/net") if name in ("a0", "a1", "b0")]
 
 
-def test_rdma_probes_take_the_paths_that_their_source_ports_say(guest):
+def test_rdma_probes_take_the_paths_of_their_source_ports(guest):
     seen = found(guest, "probers_see_every_path")
     assert len(seen["spine_of"]) == 6, "a path a queue pair"
     taken = set(seen["spine_of"].values())
@@ -134,12 +134,12 @@ def test_rdma_probes_take_the_paths_that_their_source_ports_say(guest):
 
 def test_a_silent_spine_is_lost_on_its_own_paths_alone(guest):
     seen = found(guest, "probers_see_every_path")
-    for path, told in seen["while_dead"].items():
+    for path, reported in seen["while_dead"].items():
         if int(path) in seen["dead"]:
-            assert told["lost"] > 2
+            assert reported["lost"] > 2
         else:
-            assert told["lost"] == 0
-            assert told["answered"] > 5
+            assert reported["lost"] == 0
+            assert reported["answered"] > 5
     assert seen["ended"] == {"a0": "ended with 0", "b0": "ended with 0"}
 
 
@@ -164,7 +164,7 @@ def test_rdma_samples_are_probe_batches_as_all_others(guest):
     assert 0 < last["stamp_error_ns"] < 1500e6
 
 
-def test_stamps_that_soft_roce_refuses_are_user_spaces_and_said_so(guest):
+def test_refused_hardware_timestamps_fall_back_to_user_space(guest):
     ready = found(guest, "probers_see_every_path")["ready"]["a0"]
     assert ready["hardware"] is False
     assert ready["refused"] == ["completion stamps: Operation not supported (errno 95)"]

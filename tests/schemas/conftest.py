@@ -14,28 +14,28 @@ from schemas.topics import TOPICS
 RECORDS = tuple(sorted(topic.record for topic in TOPICS.values()))
 
 
-def values_of(schema: Any, least: float | None = None) -> st.SearchStrategy[Any]:
+def values_of(schema: Any, minimum: float | None = None) -> st.SearchStrategy[Any]:
     """Values that `schema` and its `min` allow."""
     if isinstance(schema, list):
-        return st.one_of([st.none() if branch == "null" else values_of(branch, least) for branch in schema])
+        return st.one_of([st.none() if branch == "null" else values_of(branch, minimum) for branch in schema])
     kind = schema["type"] if isinstance(schema, dict) else schema
     if kind == "record":
         return st.fixed_dictionaries(
             {field["name"]: values_of(field["type"], field.get("min")) for field in schema["fields"]}
         )
     if kind == "array":
-        return st.lists(values_of(schema["items"], least), max_size=3)
+        return st.lists(values_of(schema["items"], minimum), max_size=3)
     if kind == "enum":
         return st.sampled_from(schema["symbols"])
-    low = None if least is None else int(least)
+    low = None if minimum is None else int(minimum)
     if kind == "int":
         return st.integers(-(2**31) if low is None else low, 2**31 - 1)
     if kind == "long":
         return st.integers(-(2**63) if low is None else low, 2**63 - 1)
     if kind == "double":
-        return st.floats(least, allow_nan=False, allow_infinity=False)
+        return st.floats(minimum, allow_nan=False, allow_infinity=False)
     if kind == "float":
-        return st.floats(least, allow_nan=False, allow_infinity=False, width=32)
+        return st.floats(minimum, allow_nan=False, allow_infinity=False, width=32)
     if kind == "boolean":
         return st.booleans()
     if kind == "string":
@@ -45,15 +45,15 @@ def values_of(schema: Any, least: float | None = None) -> st.SearchStrategy[Any]
     raise AssertionError(f"a schema uses {kind!r}: teach the tests and the codec's checks about it")
 
 
-def plain(schema: Any, least: float | None = None) -> Any:
+def plain(schema: Any, minimum: float | None = None) -> Any:
     """One small honest value."""
     if isinstance(schema, list):
-        return plain(schema[-1], least)
+        return plain(schema[-1], minimum)
     kind = schema["type"] if isinstance(schema, dict) else schema
     if kind == "record":
         return {field["name"]: plain(field["type"], field.get("min")) for field in schema["fields"]}
     if kind == "array":
-        return [plain(schema["items"], least)]
+        return [plain(schema["items"], minimum)]
     if kind == "enum":
         return schema["symbols"][-1]
     numbers = {"int": 3, "long": 4, "double": 5.5, "float": 6.5, "boolean": True}

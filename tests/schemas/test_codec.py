@@ -132,7 +132,7 @@ def test_foreign_messages_are_named(honest, registry):
 def places(schema, path=()):
     """(path, schema, min) of every leaf of a record."""
     for field in schema["fields"]:
-        kind, least, at = field["type"], field.get("min"), (*path, field["name"])
+        kind, minimum, at = field["type"], field.get("min"), (*path, field["name"])
         if isinstance(kind, list):
             kind = next(branch for branch in kind if branch != "null")
         if isinstance(kind, dict) and kind["type"] == "array":
@@ -140,7 +140,7 @@ def places(schema, path=()):
         if isinstance(kind, dict) and kind["type"] == "record":
             yield from places(kind, at)
         else:
-            yield at, kind["type"] if isinstance(kind, dict) else kind, least
+            yield at, kind["type"] if isinstance(kind, dict) else kind, minimum
 
 
 def put(record, path, value):
@@ -155,16 +155,16 @@ def put(record, path, value):
 LEAVES = [(name, *place) for name in RECORDS for place in places(codec.raw_schema(name))]
 
 
-@pytest.mark.parametrize(("name", "path", "kind", "least"), LEAVES)
-def test_every_field_refuses_what_it_must(name, path, kind, least, honest):
+@pytest.mark.parametrize(("name", "path", "kind", "minimum"), LEAVES)
+def test_every_field_refuses_wrong_values(name, path, kind, minimum, honest):
     wrong = {
         "double": [float("nan"), float("inf"), float("-inf")],
         "int": [2**31, -(2**31) - 1],
         "string": ["x" * 513],
         "bytes": [b"x" * 4097],
     }.get(kind, [])
-    if least is not None:
-        wrong = [*wrong, type(least)(least) - 1]
+    if minimum is not None:
+        wrong = [*wrong, type(minimum)(minimum) - 1]
     for value in wrong:
         try:
             message = unchecked(name, put(honest(name), path, value))
@@ -248,7 +248,7 @@ def test_absurd_lengths_take_no_memory(name, claim):
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_writers_are_held_to_the_schema(name, honest):
+def test_writers_obey_the_schema(name, honest):
     record = honest(name)
     with pytest.raises(ValueError, match=name):
         codec.encode(name, {**record, "stranger": 1})

@@ -70,13 +70,13 @@ def test_parts_that_would_break_an_id(bad):
 
 
 @pytest.mark.parametrize("bad", ["", "host", "/eth0", "host/", "a/b/c", "a /b"])
-def test_what_is_no_nic(bad):
+def test_other_text_is_no_nic(bad):
     with pytest.raises(ValueError):
         nic_parts(bad)
 
 
 @pytest.mark.parametrize("bad", ["", "a:b", "a:b>c:d>e:f"])
-def test_what_is_no_link(bad):
+def test_other_text_is_no_link(bad):
     with pytest.raises(ValueError, match="expected node:port>node:port"):
         cable_id(bad)
 

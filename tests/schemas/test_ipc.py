@@ -28,7 +28,7 @@ def test_a_stream_socket_serves_its_owner_at_a_long_path(tmp_path):
     assert not path.exists()
 
 
-def test_what_a_killed_program_left_is_replaced(tmp_path):
+def test_a_socket_left_by_a_killed_program_is_replaced(tmp_path):
     path = tmp_path / "s.sock"
     listen(path).close()
     assert path.exists()

@@ -121,7 +121,7 @@ def test_an_unknown_id_is_a_bad_record_and_stays_one_question(server):
 
 
 @pytest.mark.parametrize("text", ['"string"', "not json", "[]"])
-def test_what_is_no_avro_record_is_unknown(server, text):
+def test_a_schema_that_is_no_avro_record_is_unknown(server, text):
     server.schemas[9] = text
     with pytest.raises(KeyError, match="schema 9"):
         ConfluentRegistry(server.url).schema_of(9)
@@ -147,9 +147,9 @@ def test_a_schema_that_the_registry_refuses(server):
 
 
 def test_nobody_there(server):
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{occupied.getsockname()[1]}"
         with pytest.raises(RegistryUnavailable, match="schema registry http://127"):
             ConfluentRegistry(url, timeout_s=1).schema_of(1)
 

@@ -25,7 +25,7 @@ RELEASED = sorted((ROOT / "schemas" / "released").glob("*.avsc"))
 RECORDS = sorted({topic.record for topic in TOPICS.values()})
 
 
-def judge(text):
+def parse_avro(text):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return avro.schema.parse(text)
@@ -49,37 +49,40 @@ def test_every_current_schema_is_released():
 
 
 @pytest.mark.parametrize("path", RELEASED, ids=lambda path: path.name)
-def test_released_files_are_what_their_names_say(path):
+def test_released_files_match_their_names(path):
     name, fingerprint = named(path)
     schema = json.loads(path.read_text())
     assert schema["name"] == name
     assert codec._fingerprint(schema).hex() == fingerprint
 
 
-def told_to(schema, record):
+def without_newer_fields(schema, record):
     """A record as its reader of this schema takes symbols that it does not know: as the enum's default. So
     the specification has it (1.12, Schema Resolution), and the judge does not."""
     if isinstance(schema, dict) and schema.get("type") == "enum":
         return record if record in schema["symbols"] else schema["default"]
     if isinstance(schema, dict) and schema.get("type") == "array":
-        return [told_to(schema["items"], each) for each in record]
+        return [without_newer_fields(schema["items"], each) for each in record]
     if isinstance(schema, dict) and isinstance(schema.get("type"), dict):
-        return told_to(schema["type"], record)
+        return without_newer_fields(schema["type"], record)
     if isinstance(schema, dict) and schema.get("type") == "record":
         known = {field["name"]: field["type"] for field in schema["fields"]}
-        return {key: told_to(known[key], value) if key in known else value for key, value in record.items()}
+        return {
+            key: without_newer_fields(known[key], value) if key in known else value
+            for key, value in record.items()
+        }
     if isinstance(schema, list) and record is not None:
-        return told_to(next(each for each in schema if each != "null"), record)
+        return without_newer_fields(next(each for each in schema if each != "null"), record)
     return record
 
 
 @pytest.mark.parametrize("path", RELEASED, ids=lambda path: path.name)
 def test_released_and_current_read_each_other(path, honest):
     name, _ = named(path)
-    ours = judge(json.dumps(codec.raw_schema(name)))
-    theirs = judge(path.read_text())
+    ours = parse_avro(json.dumps(codec.raw_schema(name)))
+    theirs = parse_avro(path.read_text())
     assert theirs.match(ours)
-    record = told_to(json.loads(path.read_text()), honest(name))
+    record = without_newer_fields(json.loads(path.read_text()), honest(name))
     written = io.BytesIO()
     avro.io.DatumWriter(ours).write(record, avro.io.BinaryEncoder(written))
     as_theirs = avro.io.DatumReader(ours, theirs).read(avro.io.BinaryDecoder(io.BytesIO(written.getvalue())))
@@ -92,9 +95,9 @@ def test_released_and_current_read_each_other(path, honest):
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_the_judge_reads_our_bytes(name, honest):
+def test_the_avro_package_reads_our_bytes(name, honest):
     record = honest(name)
-    schema = judge(json.dumps(codec.raw_schema(name)))
+    schema = parse_avro(json.dumps(codec.raw_schema(name)))
     body = io.BytesIO(codec.encode(name, record)[codec.HEADER_BYTES :])
     assert avro.io.DatumReader(schema).read(avro.io.BinaryDecoder(body)) == record
 
@@ -107,7 +110,7 @@ def changed(name, change):
 
 def written_by(schema, record, registry):
     out = io.BytesIO()
-    avro.io.DatumWriter(judge(json.dumps(schema))).write(record, avro.io.BinaryEncoder(out))
+    avro.io.DatumWriter(parse_avro(json.dumps(schema))).write(record, avro.io.BinaryEncoder(out))
     return b"\x00" + registry.id_of(schema["name"], schema).to_bytes(4, "big") + out.getvalue()
 
 
@@ -132,7 +135,7 @@ def test_a_newer_writer_with_a_further_field_and_symbol(honest, registry):
     assert codec.decode(message, "Nic", registry) == {**honest("Nic"), "stamp": "UNKNOWN"}
 
 
-def test_a_writer_that_lacks_what_we_need(honest, registry):
+def test_a_writer_without_a_required_field(honest, registry):
     schema = changed("Nic", lambda fields: fields.remove(next(f for f in fields if f["name"] == "host")))
     record = honest("Nic")
     del record["host"]
@@ -142,7 +145,7 @@ def test_a_writer_that_lacks_what_we_need(honest, registry):
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_every_field_says_what_it_means(name):
+def test_every_field_has_a_doc_with_its_unit(name):
     """A doc at every record, enum and field; figures name their unit, or say what they count."""
     seen = set()
 
@@ -160,8 +163,8 @@ def test_every_field_says_what_it_means(name):
                 assert "\n" not in doc, at
                 for unit in ("ns", "ppb", "bps", "bytes", "ms"):
                     if field["name"].endswith(f"_{unit}"):
-                        said = {"bps": "bit/s"}.get(unit, unit)
-                        assert said in doc, f"{at}: doc {doc!r} does not say {said}"
+                        unit_text = {"bps": "bit/s"}.get(unit, unit)
+                        assert unit_text in doc, f"{at}: doc {doc!r} does not say {unit_text}"
                 walk(field["type"], at)
             if schema["type"] == "array":
                 walk(schema["items"], where)
@@ -172,7 +175,7 @@ def test_every_field_says_what_it_means(name):
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_enums_have_a_default_for_what_newer_writers_say(name):
+def test_enums_have_a_default_for_symbols_of_newer_writers(name):
     for schema in enums(codec.raw_schema(name)):
         assert schema["default"] == schema["symbols"][0], schema["name"]
 

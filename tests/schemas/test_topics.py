@@ -15,7 +15,7 @@ WHOLE = {"retention.ms", "max.message.bytes", "min.compaction.lag.ms"}
 
 
 @pytest.mark.parametrize("topic", TOPICS.values(), ids=lambda topic: topic.name)
-def test_config_is_what_a_broker_takes(topic):
+def test_a_broker_accepts_the_topic_config(topic):
     for config in (topic.config(), topic.config(retention_hours=0.5)):
         assert set(config) <= set(ALLOWED) | WHOLE
         for key, value in config.items():

@@ -36,7 +36,7 @@ links = ["h1:eth1>leaf1:p1", "leaf1:p2>h2:eth1"]
 
 
 @pytest.mark.parametrize("suffix", ["toml", "json"])
-def test_a_file_says_names_cables_rates_and_paths(tmp_path: Path, suffix: str) -> None:
+def test_a_file_defines_names_cables_rates_and_paths(tmp_path: Path, suffix: str) -> None:
     import tomllib
 
     path = tmp_path / f"fabric.{suffix}"
@@ -58,7 +58,7 @@ def test_a_file_says_names_cables_rates_and_paths(tmp_path: Path, suffix: str) -
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "error"),
     [
         ("nodes = 3", "nodes: "),
         ("surprise = 1", "surprise: "),
@@ -88,14 +88,16 @@ def test_a_file_says_names_cables_rates_and_paths(tmp_path: Path, suffix: str) -
         ("\x00", "not TOML: "),
     ],
 )
-def test_a_file_that_cannot_be_is_one_line_that_names_the_place(tmp_path: Path, text: str, says: str) -> None:
+def test_a_file_that_cannot_be_is_one_line_that_names_the_place(
+    tmp_path: Path, text: str, error: str
+) -> None:
     path = tmp_path / "fabric.toml"
     path.write_text(text)
     with pytest.raises(TopologyError) as refused:
         load_topology(path)
     line = str(refused.value)
     assert line.startswith(f"topology file {path}: ")
-    assert says in line
+    assert error in line
     assert "\n" not in line
 
 
@@ -116,7 +118,7 @@ def test_a_file_that_is_not_there_or_not_text_is_one_line(tmp_path: Path) -> Non
 def test_whatever_a_file_holds_it_is_understood_or_refused(tmp_path: Path) -> None:
     rng = random.Random(4)
     path = tmp_path / "fabric.json"
-    words: list[Any] = [
+    values: list[Any] = [
         "a",
         "a:1",
         "b:2",
@@ -137,7 +139,7 @@ def test_whatever_a_file_holds_it_is_understood_or_refused(tmp_path: Path) -> No
     def value(depth: int) -> Any:
         kind = rng.random()
         if depth > 3 or kind < 0.4:
-            return rng.choice(words)
+            return rng.choice(values)
         if kind < 0.7:
             return [value(depth + 1) for _ in range(rng.randrange(3))]
         keys = [
@@ -162,7 +164,7 @@ def test_whatever_a_file_holds_it_is_understood_or_refused(tmp_path: Path) -> No
             load_topology(path)
 
 
-def test_ways_are_those_of_the_fewest_links_and_lead_through_no_host() -> None:
+def test_routes_have_the_fewest_links_and_cross_no_host() -> None:
     ends = [("h1:a", "l1:1"), ("h1:b", "l2:1"), ("h2:a", "l1:2"), ("h3:a", "l2:2")]
     ends += [(f"l{leaf}:s{spine}", f"s{spine}:l{leaf}") for leaf in (1, 2) for spine in (1, 2, 3)]
     found = Topology(TopologyFile.model_validate({
@@ -171,12 +173,12 @@ def test_ways_are_those_of_the_fewest_links_and_lead_through_no_host() -> None:
     }))  # fmt: skip
     routes = found.routes("h2", "h3")
     assert len(routes) == 3
-    assert all(len(way) == 4 and way[0] == "h2:a>l1:2" and way[-1] == "l2:2>h3:a" for way in routes)
+    assert all(len(route) == 4 and route[0] == "h2:a>l1:2" and route[-1] == "l2:2>h3:a" for route in routes)
     assert found.routes("h2", "h2") == found.routes("h2", "nowhere") == []
     assert found.routes("l1", "s1", 1) == [("l1:s1>s1:l1",)]
 
 
-def test_a_file_is_taken_anew_when_it_changes_and_a_bad_one_changes_nothing(tmp_path: Path) -> None:
+def test_a_changed_file_is_read_again_and_a_bad_one_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "fabric.toml"
     path.write_text(GOOD)
     source = TopologySource(path)

@@ -54,7 +54,7 @@ rate_pps = 500
 port = 0
 [history]
 port = 0
-[page]
+[web]
 port = 0
 [fabric]
 host_rate_bps = {LINK_BPS}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fabrictime.bench.clock.samples import EPOCH_NS, WindowInput, simulate
 from fabrictime.bench.clock.scenarios import Scenario
 from native.core import NicWindow
+from schemas.records import ClockFits, ClockOffsets
 from streams.clock.solver import HOLDOVER, SYNCED, UNSYNCED, ShardClocks, SolveParameters
 from streams.delays.counters import JumpLimit, NicCounters, NicState
 from streams.delays.records import clock_fits, fit_window
@@ -39,7 +40,7 @@ MIDDLE: Final = 1
 WARM_UP: Final = 3
 """Windows that accuracy figures leave out, as the issue has it."""
 SHARD: Final = "bench"
-STATES: Final = {UNSYNCED: 0, HOLDOVER: 1, SYNCED: 2}
+STATES: Final[dict[str, int]] = {UNSYNCED: 0, HOLDOVER: 1, SYNCED: 2}
 ABSENT: Final = -1
 
 
@@ -74,8 +75,8 @@ class Fabrictime:
     def __init__(self, parameters: SolveParameters | None = None, limit: JumpLimit | None = None) -> None:
         self.clocks = ShardClocks(SHARD, parameters or SolveParameters())
         self.limit = limit or JumpLimit(100_000.0, 1_000.0)
-        self.records: list[dict[str, Any]] = []
-        self.fits: list[dict[str, Any]] = []
+        self.records: list[ClockOffsets] = []
+        self.fits: list[ClockFits] = []
         self.fit_s = self.solve_s = 0.0
         self._states: dict[str, NicState] = {}
 
@@ -97,7 +98,7 @@ class Fabrictime:
         begin = time.perf_counter()
         fitted = fit_window(closed)
         fitted_at = time.perf_counter()
-        self.fits = clock_fits(fitted, members, [SHARD], given.window_ns, self.limit)
+        self.fits = cast(list[ClockFits], clock_fits(fitted, members, [SHARD], given.window_ns, self.limit))
         self.records = self.clocks.solve(given.number, given.window_ns, self.fits, clock_of, solved_ns)
         self.fit_s += fitted_at - begin
         self.solve_s += time.perf_counter() - fitted_at

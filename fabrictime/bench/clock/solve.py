@@ -59,7 +59,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         note = (
             f"{size_nics} NICs, one linear solve with our weights, no standard errors; matrix built in "
             f"{theirs['build_s']:.2f} s more, rms off ours by {theirs['off_sigma']:.1g} sigma; "
-            f"ours, all told, at that size {theirs['ours_s']:.3g} s"
+            f"ours in total at that size {theirs['ours_s']:.3g} s"
         )
         figures[key] = Figure(theirs["seconds"], "s", note)
     return figures

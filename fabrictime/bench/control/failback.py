@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from schemas.records import LinkHealth
 from streams.policy.path_health import Grade, PathHealth
 from streams.policy.rules import Rules
 
@@ -51,7 +52,7 @@ def times_away(decisions: Iterable[Record], actions: Iterable[Record]) -> tuple[
 
 
 def could_be_home(
-    aways: Sequence[Away], routes: Sequence[Sequence[str]], health: Iterable[Record]
+    aways: Sequence[Away], routes: Sequence[Sequence[str]], health: Iterable[LinkHealth]
 ) -> tuple[list[float], int]:
     """Return the longest time, s, for which the home route was healthy during each time away, and how many
     flows returned before.

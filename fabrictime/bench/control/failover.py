@@ -67,7 +67,7 @@ local_repair_ms = {local_repair_ms}
 port = 0
 [history]
 port = 0
-[page]
+[web]
 port = 0
 """
 RATE_BPS: Final = 50_000_000

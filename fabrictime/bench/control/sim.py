@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from producers.sim.simulation import TICK_NS, Simulation
 from producers.sim.workload import FLOW_PORT, address_of
 from producers.trace.flow_routes import flow_candidate_ports
 from schemas import codec
+from schemas.records import ActionReport, ContentionWindow, Decision
 from schemas.topics import CONFIG, FLOWS, PROBES
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
@@ -175,7 +176,7 @@ class Loop:
 
     def __init__(self, run: Simulation, act: bool, *, decides: bool = True) -> None:
         self.run, self.act, self._decides = run, act, decides
-        self.decisions: list[Record] = []
+        self.decisions: list[Decision] = []
         self.busy_s = 0.0
         """Processor time of flow reports, contention and policy."""
         fleet = self.run.fleet
@@ -193,7 +194,7 @@ class Loop:
             "max_moved_share": 1.0,
             "mode": "ACT" if self.act else "OBSERVE",
         }
-        self.policy.take_config({"*": codec.decode(codec.encode(CONFIG.record, record), CONFIG.record)})
+        self.policy.take_config({"*": codec.decode(codec.encode(CONFIG.record, record), CONFIG.type)})
         hosts = fleet.shape.hosts
         self.watch = ContentionDetector(SHARD, self._seen, self._nics, lambda: hosts, rate.__getitem__)
         self._depth = self.run.kernel.link_sums()[0]
@@ -281,7 +282,9 @@ class Loop:
         began = time.process_time()
         self._seen.advance(self.run.now_ns - FLOW_LAG_NS)
         for made in self.watch.ingest(record, ContentionRules()):
-            self._at(self.run.now_ns + HOP_NS, partial(self.policy.take_contention, made))
+            self._at(
+                self.run.now_ns + HOP_NS, partial(self.policy.take_contention, cast(ContentionWindow, made))
+            )
         self.busy_s += time.process_time() - began
 
     def _decide(self, now_ns: int) -> None:
@@ -293,17 +296,18 @@ class Loop:
             self.decisions.append(lines.record)
             self._at(now_ns + APPLY_NS, partial(self._apply, lines.record))
 
-    def _apply(self, decision: Record) -> None:
+    def _apply(self, decision: Decision) -> None:
         """Do as the fleet's owner does (producers/sim/flow_endpoint.py), and report it."""
         if self.act:
-            self.run.set_flow_path(decision["flow_id"], decision["to_path"])
+            self.run.set_flow_path(decision["flow_id"], cast(int, decision["to_path"]))
+        fields = ("flow_id", "action", "epoch", "seq", "from_path", "to_path")
         action = {
-            **{key: decision[key] for key in ("flow_id", "action", "epoch", "seq", "from_path", "to_path")},
+            **{key: value for key, value in decision.items() if key in fields},
             "shard": SHARD,
             "outcome": "APPLIED" if self.act else "OBSERVED",
             "at_ns": self.run.now_ns,
         }
-        self._at(self.run.now_ns + HOP_NS, partial(self.policy.take_action, action))
+        self._at(self.run.now_ns + HOP_NS, partial(self.policy.take_action, cast(ActionReport, action)))
 
     def moved(self) -> int:
         """Return how many flows decisions were about."""

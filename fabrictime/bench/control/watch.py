@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from fabrictime.bench.clock.fabric import CannotRun
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, TopicReader
+from schemas.records import LinkHealth
 from schemas.topics import ACTIONS, DECISIONS, FLOW_ROUTES, FLOWS, LINK_HEALTH, POLICY_CYCLES, Topic
 
 __all__ = ["Watch"]
@@ -33,7 +34,7 @@ class Watch:
         """(nic, peer, leg, flow's port, flow's peer port) to links."""
         self.health: dict[str, Record] = {}
         """Subject to its newest record."""
-        self.health_records: list[Record] = []
+        self.health_records: list[LinkHealth] = []
         """All records of all subjects."""
         self.decisions: dict[str, Record] = {}
         self.actions: list[Record] = []
@@ -111,7 +112,7 @@ class Watch:
                     self.routes[key] = tuple(route["links"])
         elif topic is LINK_HEALTH:
             self.health[record["subject"]] = record
-            self.health_records.append(record)
+            self.health_records.append(cast(LinkHealth, record))
         elif topic is DECISIONS:
             self.decisions[record["decision_id"]] = record
         elif topic is ACTIONS:

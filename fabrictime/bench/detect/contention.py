@@ -105,7 +105,7 @@ class Score:
 
     def figures(self) -> dict[str, Value]:
         kinds = ", ".join(
-            f"{true} told as {published} {n}"
+            f"{true} published as {published} {n}"
             for (true, published), n in self.confused.most_common()
             if true != published
         )
@@ -281,17 +281,16 @@ class Run:
             into.confused[true["kind"], ended.kind] += 1
             if each:
                 print(
-                    f"  {true['link']} {true['kind']} told {published.first_kind}, {ended.kind}, opened after "
-                    f"{into.open_ms[-1]:.0f} ms"
+                    f"  {true['link']} {true['kind']} published as {published.first_kind}, {ended.kind}, "
+                    f"opened after {into.open_ms[-1]:.0f} ms"
                 )
         for n, published in enumerate(windows):
             if n not in matched and published.opened_ns >= first_ns and not self._there(published):
                 into.false += 1
                 into.invented[published.kind] += 1
                 if each:
-                    print(
-                        f"  false {published.link} {published.kind} at {(published.opened_ns - first_ns) / MS:.0f} ms"
-                    )
+                    at_ms = (published.opened_ns - first_ns) / MS
+                    print(f"  false {published.link} {published.kind} at {at_ms:.0f} ms")
 
     def _there(self, published: Detected) -> bool:
         """Return whether a queue was present that is only a little too small to count as contention."""

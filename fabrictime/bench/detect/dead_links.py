@@ -71,7 +71,7 @@ flow_gap_ms = {FLOW_GAP_MS}
 port = 0
 [history]
 port = 0
-[page]
+[web]
 port = 0
 """
 KEYS: Final = (

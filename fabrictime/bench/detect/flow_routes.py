@@ -145,7 +145,7 @@ def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) ->
     finally:
         ended.set()
     known = sum(np.isfinite(each) for each in took_ms)
-    note = f"{len(started)} flows of UDP and TCP, by the links' counters; {known} told at all"
+    note = f"{len(started)} flows of UDP and TCP, by the links' counters; {known} published at all"
     p95_ms = float(np.quantile(took_ms, 0.95, method="higher"))
     return {
         "flow_paths_right": Figure(right / len(started), note=note),

@@ -141,7 +141,7 @@ def _grey_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[s
     false = 0
     for trial in range(trials):
         if trial and trial % REPORT_EVERY == 0:
-            progress(f"lossy links: {trial} of {trials}, {np.isfinite(took_s).sum()} told")
+            progress(f"lossy links: {trial} of {trials}, {np.isfinite(took_s).sum()} detected")
         link = str(rng.choice(it.run.fleet.link_ids))
         it.published.clear()
         began_ns = it.now_ns
@@ -218,7 +218,7 @@ FABRIC: Final = """
 port = 0
 [history]
 port = 0
-[page]
+[web]
 port = 0
 [fabric]
 host_rate_bps = 20000000
@@ -248,7 +248,7 @@ def _false_alarms(progress: Progress, seconds: float) -> dict[str, Value]:
     about_links = [a for a in alerts if a["kind"].startswith(("LINK", "NIC", "HOST"))]
     for alert in about_links:
         progress(f"false alarm: {alert['kind']} {alert['subject']}: {alert['text']}")
-    note = f"in {seconds:g} s; link health told of {len(links)} subjects; other alerts: {_kinds(alerts)}"
+    note = f"in {seconds:g} s; link health of {len(links)} subjects; other alerts: {_kinds(alerts)}"
     note += "".join(f"; {alert['kind']} {alert['subject']}" for alert in about_links)
     return {"false_alarms_10min": Figure(float(len(about_links)), note=note)}
 

@@ -34,7 +34,7 @@ rate_pps = 500
 port = 0
 [history]
 port = 0
-[page]
+[web]
 port = 0
 [fabric]
 hosts = {hosts}

@@ -314,7 +314,9 @@ def _accuracy(progress: Progress, seeds: int, seconds: float) -> dict[str, Value
         figures[f"queue_error_bytes_rms{name}"] = Figure(rms["ours"], "bytes", note)
         figures[f"queue_error_bytes_rms{name}_answering_zero"] = Figure(rms["zero"], "bytes")
         figures[f"queue_error_bytes_rms{name}_last_window"] = Figure(rms["last_window"], "bytes")
-        figures[f"queue_bound_coverage{name}"] = Figure(float(np.mean(inside)), "1", "of links told to queue")
+        figures[f"queue_bound_coverage{name}"] = Figure(
+            float(np.mean(inside)), "1", "of queueing links"
+        )
     return figures
 
 
@@ -328,7 +330,7 @@ def _utilisation(progress: Progress, quick: bool) -> dict[str, Value]:
     records = [record for record in run.infer() if record["slot_ns"] == 1_000_000_000]
     span = min(10, int(seconds) - 1) * 1000
     if not records:
-        return {"utilisation_error_10s_probes_alone": Missing("no second was told")}
+        return {"utilisation_error_10s_probes_alone": Missing("no second was published")}
     last = records[-1]
     end = (last["window_start_ns"] - EPOCH_NS) // SLOT_NS + 1000
     errors, outside = [], []

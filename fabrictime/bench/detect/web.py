@@ -39,7 +39,7 @@ SETTINGS: Final = f"""
 port = 0
 [history]
 port = 0
-[page]
+[web]
 port = 0
 [fabric]
 host_rate_bps = {LINK_BPS}
@@ -145,12 +145,12 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         folder = Path(name)
         try:
             with running_fabric(folder, progress, SETTINGS) as (control, bootstrap):
-                url = _page_of(folder / "data")
+                url = _web_url(folder / "data")
                 missing = browser_missing()
                 reader: Reader = TopicReader_(bootstrap) if missing else BrowserReader(url)
                 try:
                     _wait_drawn(reader, control)
-                    progress(f"page: {reader.how}" + (f", since {missing}" if missing else ""))
+                    progress(f"web: {reader.how}" + (f", since {missing}" if missing else ""))
                     seen = _all(reader, control, folder / "data", progress, quick)
                     moved_s = None if quick else _moved_s(reader, control)
                 finally:
@@ -184,9 +184,9 @@ def _figures(seen: Sequence[Seen], moved_s: float | None, how: str, quick: bool)
     cleared = [each for each in seen if each.cleared_s is not None]
     if cleared:
         last = max(cleared, key=lambda each: each.cleared_s or 0.0)
-        figures["page_clears_fault_s_worst"] = Figure(last.cleared_s or 0.0, "s", last.case.subject)
+        figures["web_clears_fault_s_worst"] = Figure(last.cleared_s or 0.0, "s", last.case.subject)
     if not quick:
-        figures["page_draws_moved_spine_s"] = (
+        figures["web_draws_moved_spine_s"] = (
             Missing(f"not drawn as it is {MOVED_S:g} s after the move")
             if moved_s is None
             else Figure(moved_s, "s", "from the move until it is drawn as it is")
@@ -196,7 +196,7 @@ def _figures(seen: Sequence[Seen], moved_s: float | None, how: str, quick: bool)
 
 def table(seen: Sequence[Seen]) -> list[str]:
     """Return a line a fault, for people."""
-    lines = [f"{'fault':<34} {'named':>8} {'cleared':>8}  what the page said"]
+    lines = [f"{'fault':<34} {'named':>8} {'cleared':>8}  rows of the page"]
     for each in seen:
         shown = each.lines or "nothing"
         beside = f"; WRONGLY {', '.join(each.wrong)}" if each.wrong else ""
@@ -221,10 +221,10 @@ def link_cases(
     ends = {link: tuple(end.partition(":")[0] for end in link.split(">")) for link in links}
 
     def cable(a: str, b: str) -> str:
-        return next(cable_id(link) for link, pair in ends.items() if pair == (a, b))
+        return next(str(cable_id(link)) for link, pair in ends.items() if pair == (a, b))
 
     def cables(node: str) -> dict[str, str]:
-        return {cable_id(link): "DOWN" for link, pair in ends.items() if node in pair}
+        return {str(cable_id(link)): "DOWN" for link, pair in ends.items() if node in pair}
 
     def fault(
         line: str, wanted: Mapping[str, str], allowed: frozenset[str] = frozenset(), slow: str | None = None
@@ -232,7 +232,7 @@ def link_cases(
         return Case(line, lambda: ask("fault", line=line), lambda: ask("clear"), wanted, allowed, slow=slow)
 
     own = {
-        nic["host"]: cable_id(next(link for link in links if link.startswith(f"{nic['host']}:")))
+        nic["host"]: str(cable_id(next(link for link in links if link.startswith(f"{nic['host']}:"))))
         for nic in nics
     }
     port = {nic["host"]: f"{nic['leaf']}:{nic['leaf_port']}" for nic in nics}
@@ -315,7 +315,7 @@ def _flapping(links: Sequence[str], control: ControlClient) -> Case:
             time.sleep(FLAP_S)
             control.ask("clear")
 
-    wanted = {cable_id(link): "FLAPPING"}
+    wanted: dict[str, str] = {cable_id(link): "FLAPPING"}
     return Case(f"{FLAPS} flaps of leaf4>spine3", flap, lambda: None, wanted, from_end=True, stays=True)
 
 
@@ -483,17 +483,17 @@ def _moved_s(reader: Reader, control: ControlClient) -> float | None:
     return None
 
 
-def _page_of(data: Path) -> str:
+def _web_url(data: Path) -> str:
     """Return the page's address once it answers. Raises CannotRun."""
     end_s = time.monotonic() + START_S
     while time.monotonic() < end_s:
         with contextlib.suppress(ValueError, KeyError):
             found = status.read(data)
             states = {row["name"]: row["state"] for row in found["children"]}
-            if states.get("page") == State.READY.value:
-                return str(found["addresses"]["page"])
+            if states.get("web") == State.READY.value:
+                return str(found["addresses"]["web"])
         time.sleep(0.2)
-    raise CannotRun(f"page: not ready after {START_S:g} s")
+    raise CannotRun(f"web: not ready after {START_S:g} s")
 
 
 def _wait_drawn(reader: Reader, control: ControlClient) -> None:
@@ -503,6 +503,6 @@ def _wait_drawn(reader: Reader, control: ControlClient) -> None:
     end_s = time.monotonic() + START_S
     while not wanted <= (drawn := reader.cables()):
         if time.monotonic() > end_s:
-            raise CannotRun(f"page: {len(drawn & wanted)} of {len(wanted)} cables drawn after {START_S:g} s")
+            raise CannotRun(f"web: {len(drawn & wanted)} of {len(wanted)} cables drawn after {START_S:g} s")
         time.sleep(0.2)
     time.sleep(WARM_S)

@@ -216,11 +216,11 @@ class TopicReader_:
     def _rows(self, now_ns: int) -> tuple[Named, ...]:
         if self._tab == "contention":
             return tuple(
-                Named(each["link"], frames.KINDS.get(each["kind"], "not told"), each["text"])
+                Named(each["link"], frames.KINDS.get(each["kind"], "unknown"), each["text"])
                 for each in self._state.open_contention(now_ns)
             )
-        found = fabric_frames.worst_first(self._state, fabric_frames.drawn(self._state.plan()))
-        return tuple(Named(row["id"], row["state"], row["text"]) for row in found)
+        rows = fabric_frames.trouble_rows(self._state)
+        return tuple(Named(row["id"], row["state"], row["text"]) for row in rows)
 
 
 def _id(subject: str) -> str:

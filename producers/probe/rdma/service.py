@@ -251,7 +251,7 @@ class RdmaProbeService:
         """Log why there are no probes, each reason once."""
         if reason != self._last_warning:
             self._last_warning = reason
-            _log.warning("%s/%s: %s; tried every %.0f s", self._nic.host, self._device, reason, RETRY_S)
+            _log.warning("%s/%s: %s; tried again every %.0f s", self._nic.host, self._device, reason, RETRY_S)
 
     def _log_opened(self, transport: UdTransport) -> None:
         self._last_warning, ready = "", transport.ready

@@ -141,10 +141,10 @@ def test_taken_port_names_its_holder(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         path = tmp_path / "ft.toml"
-        path.write_text(f"[page]\nport = {port}\n[log]\nport = 0\n[history]\nport = 0\n")
+        path.write_text(f"[web]\nport = {port}\n[log]\nport = 0\n[history]\nport = 0\n")
         done = fabrictime("up", "--fleet", "none", "--dir", str(tmp_path / "d"), "--config", str(path))
     assert done.returncode == 2
-    assert done.stderr.startswith(f"fabrictime: page.port {port}: in use by process {os.getpid()} (")
+    assert done.stderr.startswith(f"fabrictime: web.port {port}: in use by process {os.getpid()} (")
 
 
 @pytest.mark.parametrize("directory", ["/dev/null", "/proc/x"])
@@ -247,7 +247,7 @@ def test_status_fits_a_narrow_terminal(capsys, monkeypatch):
             "fleet": "fabric",
             "age_s": 13.0,
             "directory": "/d",
-            "addresses": {"page": "http://127.0.0.1:8480/"},
+            "addresses": {"web": "http://127.0.0.1:8480/"},
             "children": [child],
         }
     )

@@ -95,7 +95,7 @@ def test_what_was_published_is_what_a_replay_says_and_what_was_not_is_found_out(
         assert producer.flush(10) == 0
         code, found, _ = replayed(bootstrap, f"{begin_s:.3f}")
         assert code == 1
-        assert {d["alert_id"]: d["what"] for d in found["differences"]} == {
+        assert {d["alert_id"]: d["kind"] for d in found["differences"]} == {
             cleared["alert_id"]: "differs",
             "LINK_DOWN:nothing:1": "was published, and is not replayed",
         }
@@ -131,6 +131,6 @@ def test_what_falls_on_an_edge_of_the_span_is_no_difference() -> None:
     assert compare(span, {one: (a, 150 * S)}, {one: (a, 90 * S)}) == []
     assert compare(span, {one: (a, 90 * S)}, {}) == []  # of before
     assert compare(span, {}, {one: (a, 199 * S)}) == []  # not published yet
-    assert [d.what for d in compare(span, {}, {one: (a, 150 * S)})] == ["is replayed, and was not published"]
+    assert [d.kind for d in compare(span, {}, {one: (a, 150 * S)})] == ["is replayed, and was not published"]
     [difference] = compare(span, {one: (a, 150 * S)}, {one: (b, 150 * S)})
     assert difference.line() == "X:y:1 update 0: differs: text 'a', replayed 'b'"

@@ -41,7 +41,7 @@ drift_ppb = 12000
 port = 0
 [history]
 port = 0
-[page]
+[web]
 port = 0
 """
 
@@ -185,8 +185,8 @@ def test_status_shows_processes_and_addresses(pipeline):
     assert found["pid"] == pipeline.process.pid
     assert found["fleet"] == "fabric"
     assert len(found["nics"]) == NICS
-    assert {"log", "history", "worker-1", "page"} <= {row["name"] for row in found["children"]}
-    with urllib.request.urlopen(found["addresses"]["page"], timeout=10) as page:
+    assert {"log", "history", "worker-1", "web"} <= {row["name"] for row in found["children"]}
+    with urllib.request.urlopen(found["addresses"]["web"], timeout=10) as page:
         assert b"fabrictime" in page.read()
 
 
@@ -261,7 +261,7 @@ def test_clock_pages_of_all_hosts_tell_the_same_time(pipeline):
         assert clock.status().host == nic["host"]
 
 
-@pytest.mark.parametrize("name", ["prober h2/eth1", "page", "worker-1", "links", "sink", "history", "log"])
+@pytest.mark.parametrize("name", ["prober h2/eth1", "web", "worker-1", "links", "sink", "history", "log"])
 def test_killed_process_is_replaced_within_10_s(pipeline, name):
     before = wait_for(pipeline.all_ready, 30)[name]
     os.kill(before["pid"], signal.SIGKILL)
@@ -417,7 +417,7 @@ def check(card):
     assert card["probes"]["nics_probing"] == card["clocks"]["synced"] == NICS
     assert card["truth"] == card["truth"] | {"within_bound": NICS, "clocks": NICS}
     assert card["history"]["rows_last_10_s"] > 0
-    assert card["page"]["ok"]
+    assert card["web"]["ok"]
 
 
 def test_up_for_a_while_prints_a_scorecard_and_exits_0(tmp_path):

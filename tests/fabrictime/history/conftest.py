@@ -24,15 +24,15 @@ sys.exit(main(HistorySettings.model_validate_json(sys.argv[1])))
 """
 
 
-def until(what, deadline_s=DEADLINE_S):
-    """Return the first true value of `what()`; fails when there is none in time."""
+def until(check, deadline_s=DEADLINE_S):
+    """Return the first true value of `check()`; fails when there is none in time."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
-        value = what()
+        value = check()
         if value:
             return value
         time.sleep(0.02)
-    raise AssertionError(f"not within {deadline_s} s: {what}")
+    raise AssertionError(f"not within {deadline_s} s: {check}")
 
 
 class Server:

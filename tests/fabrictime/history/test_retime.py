@@ -14,7 +14,7 @@ from streams.history.settings import HistorySinkSettings
 S = 1_000_000_000
 WINDOW_NS = 2 * S
 WINDOWS = 60
-STEP_WINDOW, BACK_WINDOW, LOST, HELD = 12, 24, (36, 37), (44, 45, 46)
+STEP_WINDOW, BACK_WINDOW, LOST, HOLDOVER_WINDOWS = 12, 24, (36, 37), (44, 45, 46)
 START = (time.time_ns() // WINDOW_NS - WINDOWS - 10) * WINDOW_NS
 NOISE_NS, BOUND_NS = 2.0, 8.0
 
@@ -38,8 +38,8 @@ def clock(name, window, rng):
     )
     knot_ahead = truth_ns(name, start_ns)
     odd = name == "odd/system"
-    anew = window == 0 or (odd and window in (STEP_WINDOW, BACK_WINDOW, LOST[0], LOST[1], LOST[1] + 1))
-    state = "UNSYNCED" if odd and window in LOST else "HOLDOVER" if window in HELD else "SYNCED"
+    restarted = window == 0 or (odd and window in (STEP_WINDOW, BACK_WINDOW, LOST[0], LOST[1], LOST[1] + 1))
+    state = "UNSYNCED" if odd and window in LOST else "HOLDOVER" if window in HOLDOVER_WINDOWS else "SYNCED"
     return {
         "clock": name,
         "at_ns": middle_ns + round(ahead),
@@ -52,9 +52,9 @@ def clock(name, window, rng):
         "drift_sigma_ppb": 1.0,
         "event": "NEW" if window == 0 else "STEP" if odd and window == STEP_WINDOW else "NONE",
         "event_ns": 1e6 if odd and window == STEP_WINDOW else 0.0,
-        "knot_at_ns": 0 if anew else start_ns + round(knot_ahead),
-        "knot_offset_ns": 0.0 if anew else -knot_ahead + rng.uniform(-NOISE_NS, NOISE_NS),
-        "knot_bound_ns": 0.0 if anew else BOUND_NS,
+        "knot_at_ns": 0 if restarted else start_ns + round(knot_ahead),
+        "knot_offset_ns": 0.0 if restarted else -knot_ahead + rng.uniform(-NOISE_NS, NOISE_NS),
+        "knot_bound_ns": 0.0 if restarted else BOUND_NS,
     }
 
 

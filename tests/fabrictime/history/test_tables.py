@@ -22,7 +22,7 @@ def test_each_table_keeps_the_fields_of_its_record():
     clocks = set(tables.TABLES[tables.CLOCKS].column_names)
     assert names(items("ClockOffsets", "clocks")) <= clocks
     assert names(items("ClockOffsets", "suspects")) <= set(tables.TABLES[tables.SUSPECTS].column_names)
-    hulls = {f"{way}_{what}_ns" for way in tables.DIRECTIONS for what in ("after", "delay")}
+    hulls = {f"{direction}_{axis}_ns" for direction in tables.DIRECTIONS for axis in ("after", "delay")}
     assert names(items("ClockFits", "pairs")) - hulls <= set(tables.TABLES[tables.PAIR_FITS].column_names)
     assert names(items("ClockFits", "nics")) <= set(tables.TABLES[tables.NIC_WINDOWS].column_names)
     assert names(codec.raw_schema("Nic")) <= set(tables.TABLES[tables.NICS].column_names)

@@ -44,8 +44,8 @@ def test_wrong_value_is_one_line(tmp_path, text, line):
 
 
 def test_every_wrong_key_of_every_room_gets_its_line(tmp_path):
-    found = errors(tmp_path, "[log]\nport = -1\nhost = 'x'\n[page]\nrefresh_ms = 1\n")
-    assert sorted(line.split(" ")[0] for line in found) == ["log.host", "log.port", "page.refresh_ms"]
+    found = errors(tmp_path, "[log]\nport = -1\nhost = 'x'\n[web]\nrefresh_ms = 1\n")
+    assert sorted(line.split(" ")[0] for line in found) == ["log.host", "log.port", "web.refresh_ms"]
 
 
 def test_missing_file_is_named(tmp_path):
@@ -93,7 +93,7 @@ def test_what_children_are_handed_reads_back_the_same(tmp_path):
     path = tmp_path / "settings.json"
     path.write_text(config.dump())
     again = load(path)
-    for room in ("up", "log", "history", "probes", "streams", "page", "fabric", "schema_registry"):
+    for room in ("up", "log", "history", "probes", "streams", "web", "fabric", "schema_registry"):
         assert getattr(again, room) == getattr(config, room)
 
 
@@ -114,7 +114,7 @@ def test_example_file_says_what_is_in_force(tmp_path):
     path.write_text("\n".join(lines))
     given = load(path)
     given.check()
-    for room in ("log", "history", "probes", "streams", "page", "fabric"):
+    for room in ("log", "history", "probes", "streams", "web", "fabric"):
         assert getattr(given, room) == getattr(load(None), room)
 
 

@@ -57,7 +57,7 @@ def test_every_nic_has_a_prober_and_everything_waits_for_what_it_needs(run):
         "prober lo2/lo": {"log"},
         "flows": {"log"},
         "clock": {"log"},
-        "page": {"history"},
+        "web": {"history"},
     }
     key = made.config.probes.key_file
     assert key.stat().st_mode & 0o777 == 0o600
@@ -78,7 +78,7 @@ def test_a_simulated_fleet_begins_once_everybody_listens(run):
 
 
 def test_services_of_others_are_used_and_not_started(run):
-    made = run(fleet="none", log_url="k:9092", history_url="http://ch:8123", page=False, workers=1)
+    made = run(fleet="none", log_url="k:9092", history_url="http://ch:8123", web=False, workers=1)
     up._make_fleet(made, contextlib.ExitStack())
     up._make_secrets(made)
     nodes = {node.name: node for node in up.children(made)}
@@ -88,7 +88,7 @@ def test_services_of_others_are_used_and_not_started(run):
 
 
 def test_a_host_without_workers_judges_no_links(run):
-    made = run(fleet="none", log_url="k:9092", history_url="http://ch:8123", page=False, workers=0)
+    made = run(fleet="none", log_url="k:9092", history_url="http://ch:8123", web=False, workers=0)
     up._make_fleet(made, contextlib.ExitStack())
     up._make_secrets(made)
     assert {node.name for node in up.children(made)} == {"log"}

@@ -150,7 +150,7 @@ def may_be_real_time():
 
 def test_what_decides_from_a_lost_probe_to_a_moved_flow_is_real_time_and_nothing_else():
     may_be_real_time()
-    names = ("log", "links", "policy", "act", "job", "prober", "worker", "page", "sink", "history", "flows")
+    names = ("log", "links", "policy", "act", "job", "prober", "worker", "web", "sink", "history", "flows")
     expected = [os.SCHED_RR] * 5 + [os.SCHED_OTHER] * 6
     assert classes(CLASSES, "stay", *names) == expected
     denied = namespaces_allowed()

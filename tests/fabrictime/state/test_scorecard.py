@@ -56,7 +56,7 @@ def view():
 
 
 def verdict(view, nics=("a", "b"), **changes):
-    given = {"readings": None, "history": HISTORY, "page": None, **changes}
+    given = {"readings": None, "history": HISTORY, "web": None, **changes}
     return evaluate(view, nics, time.monotonic(), **given)
 
 
@@ -104,7 +104,7 @@ def test_nothing_at_all_does_not_pass():
 
 
 def test_a_silent_prober_fails(view):
-    late = evaluate(view, ["a", "b"], time.monotonic() + 60, readings=None, history=HISTORY, page=None)
+    late = evaluate(view, ["a", "b"], time.monotonic() + 60, readings=None, history=HISTORY, web=None)
     assert not late["passed"]
 
 

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def until(condition: str, ask: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
-    """Return the first truthy answer of `ask`; fail with `condition` and the last answer after the deadline."""
+    """Return the first truthy answer of `ask`. At the deadline, fail with `condition` and the last answer."""
     end = time.monotonic() + deadline_s
     while True:
         answer = ask()

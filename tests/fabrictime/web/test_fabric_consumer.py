@@ -156,8 +156,8 @@ def test_records_appended_during_the_assignment_are_read(
     state, consumer, _ = follow()
     until("caught up", lambda: consumer.status.caught_up)
 
-    def told() -> bool:
+    def received() -> bool:
         with state.lock:
             return bool(state.contention)
 
-    until("the window", told)
+    until("the window", received)

@@ -141,13 +141,13 @@ def test_picture_of_the_fabric(
         second(now - back * S)
     page = start_page(shared_server, bootstrap=log_address)
     browser.open(f"{page.url}fabric?link={grey.replace('>', '%3E')}")
-    told = now
+    written = now
 
     def drawn() -> bool:
-        nonlocal told
-        while told + S < time.time_ns():
-            second(told)
-            told += S
+        nonlocal written
+        while written + S < time.time_ns():
+            second(written)
+            written += S
         charts = min(browser.frames("hour"), browser.frames("minute"))
         return charts >= 3 and "µs" in browser.text("paths") and "train-7" in browser.text("flows")
 

@@ -112,11 +112,11 @@ def test_the_supervisor_is_notified_when_it_listens(tmp_path: Path) -> None:
         environment |= {"NOTIFY_SOCKET": str(path), "PYTHONPATH": os.pathsep.join(sys.path)}
         child = subprocess.Popen([sys.executable, "-c", code, settings.model_dump_json()], env=environment)
         try:
-            said = notify.recv(4096).decode()
+            message = notify.recv(4096).decode()
         finally:
             child.terminate()
             assert child.wait(20) == 0
-    assert said.startswith("READY=1\nSTATUS=http://127.0.0.1:")
+    assert message.startswith("READY=1\nSTATUS=http://127.0.0.1:")
 
 
 def test_a_taken_port_is_one_line(lonely: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +124,7 @@ def test_a_taken_port_is_one_line(lonely: Any, tmp_path: Path, capfd: pytest.Cap
 
     assert main(WebSettings(port=lonely.port)) == 1
     assert capfd.readouterr().err.strip() == (
-        f"fabrictime page: page.port {lonely.port} on 127.0.0.1: Address already in use, expected a free port"
+        f"fabrictime web: web.port {lonely.port} on 127.0.0.1: Address already in use, expected a free port"
     )
 
 

@@ -147,24 +147,24 @@ class ScriptedResponder:
         self.thread.join(5)
         self.sock.close()
 
-    def _luck(self, what: str) -> bool:
-        return self.random.random() < self.odds[what]
+    def _luck(self, fault: str) -> bool:
+        return self.random.random() < self.odds[fault]
 
     def _serve(self) -> None:
         while not self.stopping:
             try:
-                data, asker = self.sock.recvfrom(2048)
+                data, prober = self.sock.recvfrom(2048)
             except TimeoutError:
                 self._let_go()
                 continue
-            assert data[-MAC:] == mac(KEY, asker, self.address, data[:-MAC])
+            assert data[-MAC:] == mac(KEY, prober, self.address, data[:-MAC])
             seq, run = struct.unpack(">IQ", data[4:HEAD])
             if data[2] & 15 == REQUEST:
-                self._reply(seq, self.run or run, asker)
+                self._reply(seq, self.run or run, prober)
             else:
-                self._follow_up(data, run, asker)
+                self._follow_up(data, run, prober)
 
-    def _reply(self, seq: int, run: int, asker: Address) -> None:
+    def _reply(self, seq: int, run: int, prober: Address) -> None:
         self.asked += 1
         if self._luck("drop"):
             self.dropped += 1
@@ -173,9 +173,9 @@ class ScriptedResponder:
         self.t3[seq] = t2 + 1000 if self.lie[1] is None else self.lie[1]
         t2 = t2 if self.lie[0] is None else self.lie[0]
         body = head(REPLY, 0, seq, run) + struct.pack(">qII", t2, seq ^ 0x5555, 0)
-        self._send(body, asker)
+        self._send(body, prober)
 
-    def _follow_up(self, data: bytes, run: int, asker: Address) -> None:
+    def _follow_up(self, data: bytes, run: int, prober: Address) -> None:
         self.collects += 1
         if self._luck("no_followup"):
             return
@@ -184,16 +184,16 @@ class ScriptedResponder:
             seq, ticket, _ = struct.unpack_from(">III", data, HEAD + 12 * i)
             assert ticket == seq ^ 0x5555
             body += struct.pack(">Iq", seq, self.t3[seq])
-        self._send(body, asker)
+        self._send(body, prober)
 
-    def _send(self, body: bytes, asker: Address) -> None:
-        packet = body + mac(KEY, self.address, asker, body)
+    def _send(self, body: bytes, prober: Address) -> None:
+        packet = body + mac(KEY, self.address, prober, body)
         if self._luck("reorder"):
-            self.delayed.append((packet, asker))
+            self.delayed.append((packet, prober))
             return
-        self.sock.sendto(packet, asker)
+        self.sock.sendto(packet, prober)
         if self._luck("double"):
-            self.sock.sendto(packet, asker)
+            self.sock.sendto(packet, prober)
         if len(self.delayed) > 8:
             self._let_go()
 

@@ -84,7 +84,7 @@ def test_gaps_are_exponential(make_nic: MakeNic) -> None:
     a.until(seen, timeout_s=60.0)
 
 
-def test_singles_beside_the_pairs_take_every_path_in_turn(make_nic: MakeNic) -> None:
+def test_singles_beside_the_pairs_cycle_through_every_path(make_nic: MakeNic) -> None:
     a, b = make_nic("a/lo", paths=8, singles=3, rate_pps=2500.0, timeout_ms=2000, seed=3), make_nic("b/lo")
     a.engine.set_peers([b.peer()])
     b.start()
@@ -153,7 +153,7 @@ def test_a_peer_that_is_not_there_is_loss_and_nothing_else(make_nic: MakeNic) ->
     assert counters["lost"] >= lost["gone/lo"]
 
 
-def test_what_is_sent_is_answered_or_lost_once(make_nic: MakeNic) -> None:
+def test_each_probe_is_answered_or_lost_once(make_nic: MakeNic) -> None:
     a, b = make_nic("a/lo", timeout_ms=20), make_nic("b/lo")
     a.engine.set_peers([b.peer()])
     a.start()

@@ -23,7 +23,7 @@ MakeResponder = Callable[..., Any]
 ROOT = Path(__file__).parents[3]
 
 
-class Told:
+class EvidenceLog:
     """All that an engine told so far."""
 
     def __init__(self, engine: Engine) -> None:
@@ -41,23 +41,23 @@ class Told:
             self.take()
 
     def paths(self) -> list[PathEvidence]:
-        return [way for event in self.events for way in event.paths]
+        return [status for event in self.events for status in event.paths]
 
     def sum(self, name: str) -> int:
-        return sum(getattr(way, name) for way in self.paths())
+        return sum(getattr(status, name) for status in self.paths())
 
     def row(self) -> int:
-        newest = {(way.peer, way.path): way.loss_streak for way in self.paths()}
+        newest = {(status.peer, status.path): status.loss_streak for status in self.paths()}
         return max(newest.values(), default=0)
 
 
-def test_what_is_answered_is_counted_once_and_nothing_is_lost(make_nic: MakeNic) -> None:
+def test_each_answer_is_counted_once_and_nothing_is_lost(make_nic: MakeNic) -> None:
     a, b = make_nic("a/lo", timeout_ms=10_000), make_nic("b/lo")
     a.engine.set_peers([b.peer()])
     a.start()
     b.start()
-    told = Told(a.engine)
-    told.until(lambda: told.sum("answered") > 2000)
+    evidence_log = EvidenceLog(a.engine)
+    evidence_log.until(lambda: evidence_log.sum("answered") > 2000)
     a.engine.set_rate(
         0.001
     )  # a peer that is left takes what was told of it along, and what came late as well
@@ -65,59 +65,64 @@ def test_what_is_answered_is_counted_once_and_nothing_is_lost(make_nic: MakeNic)
     def asked() -> int:
         return int(a.engine.counters()["requests_sent"])
 
-    told.until(lambda: told.sum("answered") == asked() and told.sum("lost") == told.sum("late"))
+    evidence_log.until(
+        lambda: (
+            evidence_log.sum("answered") == asked() and evidence_log.sum("lost") == evidence_log.sum("late")
+        )
+    )
     sent = asked()
-    told.take()
-    assert (told.sum("answered"), asked()) == (sent, sent), "each once"
-    assert told.sum("lost") == told.sum("late")
+    evidence_log.take()
+    assert (evidence_log.sum("answered"), asked()) == (sent, sent), "each once"
+    assert evidence_log.sum("lost") == evidence_log.sum("late")
     assert a.engine.counters()["lost"] == 0
-    way = next(way for way in told.paths() if not way.lost and not way.loss_streak)
-    assert way.peer == "b/lo"
-    assert way.path in a.engine.path_ports
-    assert 0 <= way.arrived_age_ns <= way.answered_age_ns
-    assert way.first_lost_age_ns == -1
-    assert way.timeout_ns >= 2_000_000
-    assert sum(event.interval_ns for event in told.events) > 0
+    status = next(status for status in evidence_log.paths() if not status.lost and not status.loss_streak)
+    assert status.peer == "b/lo"
+    assert status.path in a.engine.path_ports
+    assert 0 <= status.arrived_age_ns <= status.answered_age_ns
+    assert status.first_lost_age_ns == -1
+    assert status.timeout_ns >= 2_000_000
+    assert sum(event.interval_ns for event in evidence_log.events) > 0
 
 
-def test_a_peer_that_falls_silent_is_told_with_the_age_of_its_last_answer(make_nic: MakeNic) -> None:
+def test_evidence_of_a_silent_peer_has_the_age_of_its_last_answer(make_nic: MakeNic) -> None:
     a, b = make_nic("a/lo", timeout_ms=400), make_nic("b/lo")
     a.engine.set_peers([b.peer()])
     a.start()
     b.start()
-    told = Told(a.engine)
-    told.until(lambda: told.sum("answered") > 600)
+    evidence_log = EvidenceLog(a.engine)
+    evidence_log.until(lambda: evidence_log.sum("answered") > 600)
     stopped = time.monotonic()
     b.stop()
-    told.until(lambda: told.row() >= 3)
+    evidence_log.until(lambda: evidence_log.row() >= 3)
     took_ns = (time.monotonic() - stopped) * 1e9
-    news = next(way for way in reversed(told.paths()) if way.loss_streak >= 3)
+    news = next(status for status in reversed(evidence_log.paths()) if status.loss_streak >= 3)
     assert 0 <= news.last_lost_age_ns <= news.first_lost_age_ns < took_ns
     assert news.first_lost_age_ns < news.answered_age_ns < took_ns + 1e9
     assert news.timeout_ns <= 400e6
     b.start()
-    told.until(lambda: told.row() == 0)
-    assert told.paths()[-1].answered_age_ns >= 0
+    evidence_log.until(lambda: evidence_log.row() == 0)
+    assert evidence_log.paths()[-1].answered_age_ns >= 0
 
 
-def test_losses_are_those_that_were_dropped_each_told_once(
-    make_nic: MakeNic, make_responder: MakeResponder
-) -> None:
+def test_each_dropped_probe_is_declared_lost_once(make_nic: MakeNic, make_responder: MakeResponder) -> None:
     a = make_nic("a/lo", timeout_ms=300, rate_pps=1500.0)
     responder = make_responder(a.address, drop=0.2, double=0.05, seed=5)
     a.engine.set_peers([Peer("r/lo", *responder.address)])
     a.start()
-    told = Told(a.engine)
-    told.until(lambda: told.sum("lost") - told.sum("late") > 150)
+    evidence_log = EvidenceLog(a.engine)
+    evidence_log.until(lambda: evidence_log.sum("lost") - evidence_log.sum("late") > 150)
     a.engine.set_rate(0.001)
     counts = (0.0, 0.0)
     while counts != (counts := (responder.asked, a.engine.counters()["requests_sent"])) or sum(counts) == 0:
         threading.Event().wait(0.4)
-    told.take()
+    evidence_log.take()
     counters = a.engine.counters()
-    assert told.sum("answered") + told.sum("lost") - told.sum("late") == counters["requests_sent"]
-    assert told.sum("lost") - told.sum("late") == counters["lost"] >= responder.dropped
-    assert told.sum("late") == counters["spurious"]
+    assert (
+        evidence_log.sum("answered") + evidence_log.sum("lost") - evidence_log.sum("late")
+        == counters["requests_sent"]
+    )
+    assert evidence_log.sum("lost") - evidence_log.sum("late") == counters["lost"] >= responder.dropped
+    assert evidence_log.sum("late") == counters["spurious"]
 
 
 def test_an_answer_that_comes_late_takes_the_loss_back(
@@ -127,54 +132,54 @@ def test_an_answer_that_comes_late_takes_the_loss_back(
     responder = make_responder(a.address, reorder=0.005, seed=9)  # holds some replies until it has nine
     a.engine.set_peers([Peer("r/lo", *responder.address)])
     a.start()
-    told = Told(a.engine)
-    told.until(lambda: told.sum("late") > 15)
-    for event in told.events:
-        for way in event.paths:
-            assert way.late <= way.answered
-    assert told.sum("lost") >= told.sum("late")
+    evidence_log = EvidenceLog(a.engine)
+    evidence_log.until(lambda: evidence_log.sum("late") > 15)
+    for event in evidence_log.events:
+        for status in event.paths:
+            assert status.late <= status.answered
+    assert evidence_log.sum("lost") >= evidence_log.sum("late")
     a.until(lambda: a.samples() > 500)
     assert a.lost() == 0, "its sample counts all the same"
 
 
-def test_a_peer_that_is_no_longer_asked_leaves_no_losses_to_who_comes_after(make_nic: MakeNic) -> None:
+def test_a_removed_peer_leaves_no_losses_to_its_successor(make_nic: MakeNic) -> None:
     a, b = make_nic("a/lo", max_peers=1, timeout_ms=300), make_nic("b/lo")
     a.engine.set_peers([Peer("gone/lo", b.address, 9)])
     a.start()
     b.start()
-    told = Told(a.engine)
-    told.until(lambda: told.row() >= 3)
+    evidence_log = EvidenceLog(a.engine)
+    evidence_log.until(lambda: evidence_log.row() >= 3)
     a.engine.set_peers([])
-    told.take()
-    told.events.clear()
+    evidence_log.take()
+    evidence_log.events.clear()
 
     def asked() -> bool:
         a.engine.drain()  # slots rest until nothing of who had them can come any more
         a.engine.set_peers([b.peer()])
-        return told.sum("answered") > 200
+        return evidence_log.sum("answered") > 200
 
-    told.until(asked)
+    evidence_log.until(asked)
     # b may have slept; what is not b's never comes back
-    told.until(lambda: told.sum("lost") == told.sum("late"))
-    assert {way.peer for way in told.paths()} == {"b/lo"}
+    evidence_log.until(lambda: evidence_log.sum("lost") == evidence_log.sum("late"))
+    assert {status.peer for status in evidence_log.paths()} == {"b/lo"}
 
 
-def test_a_peer_at_a_new_address_begins_anew(make_nic: MakeNic) -> None:
+def test_a_peer_at_a_new_address_starts_without_evidence(make_nic: MakeNic) -> None:
     a, b = make_nic("a/lo", timeout_ms=200), make_nic("b/lo")
     a.engine.set_peers([b.peer("x/lo", port=9)])
     a.start()
-    told = Told(a.engine)
-    told.until(lambda: told.row() >= 3)
+    evidence_log = EvidenceLog(a.engine)
+    evidence_log.until(lambda: evidence_log.row() >= 3)
     c = make_nic("x/lo")
     c.start()
     a.engine.set_peers([c.peer("x/lo")])
-    told.take()
-    told.events.clear()
-    told.until(lambda: told.sum("answered") > 100)
-    told.until(lambda: told.sum("lost") == told.sum("late"))
+    evidence_log.take()
+    evidence_log.events.clear()
+    evidence_log.until(lambda: evidence_log.sum("answered") > 100)
+    evidence_log.until(lambda: evidence_log.sum("lost") == evidence_log.sum("late"))
 
 
-def test_news_beyond_what_is_taken_comes_with_the_next(make_nic: MakeNic) -> None:
+def test_news_beyond_the_batch_limit_comes_with_the_next_batch(make_nic: MakeNic) -> None:
     a, b = make_nic("a/lo", paths=8), make_nic("b/lo")
     a.engine.set_peers([b.peer()])
     a.start()
@@ -183,16 +188,16 @@ def test_news_beyond_what_is_taken_comes_with_the_next(make_nic: MakeNic) -> Non
     first = a.engine.evidence(3)
     second = a.engine.evidence()
     assert len(first.paths) == 3
-    assert len({way.path for way in (*first.paths, *second.paths)}) == 8
+    assert len({status.path for status in (*first.paths, *second.paths)}) == 8
 
 
-def test_requests_without_a_way_out_are_told_as_stuck_and_not_as_lost(make_nic: MakeNic) -> None:
+def test_requests_without_a_route_count_as_stuck_and_not_as_lost(make_nic: MakeNic) -> None:
     a = make_nic("a/lo", timeout_ms=50)
     a.engine.set_peers([Peer("far/lo", "240.0.0.1", 9)])  # from a loopback address nothing goes there
     a.start()
-    told = Told(a.engine)
-    told.until(lambda: sum(event.stuck for event in told.events) > 20)
-    assert told.sum("lost") == 0
+    evidence_log = EvidenceLog(a.engine)
+    evidence_log.until(lambda: sum(event.stuck for event in evidence_log.events) > 20)
+    assert evidence_log.sum("lost") == 0
     assert a.engine.counters()["stuck"] > 20
 
 
@@ -237,7 +242,7 @@ def child() -> Iterator[Callable[[str, int, str], subprocess.Popen[str]]]:
         process.stdout.close()  # type: ignore[union-attr]
 
 
-def test_an_agent_that_gets_no_processor_says_so_and_tells_no_losses_of_its_own(
+def test_an_agent_without_cpu_time_reports_starvation_and_no_losses_of_its_own(
     make_nic: MakeNic, child: Callable[..., Any]
 ) -> None:
     a = make_nic("a/lo", timeout_ms=5000)
@@ -252,17 +257,19 @@ def test_an_agent_that_gets_no_processor_says_so_and_tells_no_losses_of_its_own(
 
     port = json.loads(process.stdout.readline())
     a.engine.set_peers([Peer("child/lo", a.address, port)])
-    told = Told(a.engine)
-    told.until(lambda: told.sum("answered") > 300)
+    evidence_log = EvidenceLog(a.engine)
+    evidence_log.until(lambda: evidence_log.sum("answered") > 300)
     ask()
-    told.take()
-    told.events.clear()
+    evidence_log.take()
+    evidence_log.events.clear()
     process.send_signal(signal.SIGSTOP)
-    told.until(
-        lambda: told.row() >= 50
+    evidence_log.until(
+        lambda: evidence_log.row() >= 50
     )  # towards the outside it is as dead, for longer than any of its pauses
     process.send_signal(signal.SIGCONT)
-    told.until(lambda: told.row() == 0 and told.sum("lost") == told.sum("late"))
+    evidence_log.until(
+        lambda: evidence_log.row() == 0 and evidence_log.sum("lost") == evidence_log.sum("late")
+    )
     heard, mine = 0, []
     while heard < 100:
         mine.append(ask())

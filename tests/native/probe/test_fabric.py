@@ -105,5 +105,5 @@ def test_a_dead_link_is_lost_on_its_paths_and_on_no_other(seen: dict[str, Any]) 
     assert all(lost <= 0.2 * answered for answered, lost in living.values())
 
 
-def test_one_way_delay_is_microseconds_past_the_clock_offset(seen: dict[str, Any]) -> None:
+def test_forward_delay_is_microseconds_past_the_clock_offset(seen: dict[str, Any]) -> None:
     assert 1_000_000 < seen["forward_p50_ns"] < 1_100_000

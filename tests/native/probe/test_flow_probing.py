@@ -10,7 +10,7 @@ import pytest
 from tests.native.probe.test_schedule import sampled
 
 
-def test_aims_come_on_top_at_their_own_pace_and_spare_paths_are_theirs_alone(make_nic) -> None:
+def test_flow_probes_have_a_rate_of_their_own_and_spare_paths_carry_nothing_else(make_nic) -> None:
     nic, far, other = make_nic("a/lo", paths=3, spare=1, rate_pps=400.0), make_nic("b/lo"), make_nic("c/lo")
     first, _ = nic.engine.path_ports
     *_, spare = nic.engine.all_ports
@@ -37,7 +37,7 @@ def test_aims_come_on_top_at_their_own_pace_and_spare_paths_are_theirs_alone(mak
     }
     assert spaced == {0}, "single probes"
 
-    def in_turn() -> bool:
+    def in_schedule() -> bool:
         """Whether the newest aimed probes went out a turn apart, give or take a half: they do on a machine
         that has time for them."""
         sent = [
@@ -50,7 +50,7 @@ def test_aims_come_on_top_at_their_own_pace_and_spare_paths_are_theirs_alone(mak
         steps = [b - a for a, b in itertools.pairwise(sorted(sent)[-7:])]
         return len(steps) == 6 and all(9e6 < step < 51e6 for step in steps)
 
-    nic.until(in_turn, 60)
+    nic.until(in_schedule, 60)
     nic.engine.set_flow_probing(0, 0, [])
     had = nic.engine.counters()["flow_probes"]
     since = nic.samples()
@@ -58,7 +58,7 @@ def test_aims_come_on_top_at_their_own_pace_and_spare_paths_are_theirs_alone(mak
     assert nic.engine.counters()["flow_probes"] == had, "it drops back"
 
 
-def test_aims_go_on_beside_turns_and_when_their_peer_comes_later(make_nic) -> None:
+def test_flow_probes_continue_beside_a_schedule_and_with_a_later_peer(make_nic) -> None:
     nic, far = make_nic("a/lo", paths=2, spare=1), make_nic("b/lo")
     port, spare = nic.engine.all_ports
     nic.engine.set_peers([far.peer()])
@@ -72,7 +72,7 @@ def test_aims_go_on_beside_turns_and_when_their_peer_comes_later(make_nic) -> No
     nic.until(lambda: min(sampled(nic)["b/lo", each] for each in (port, spare)) > 50)
 
 
-def test_the_rate_cap_holds_for_aims_too(make_nic) -> None:
+def test_the_rate_cap_limits_flow_probes_too(make_nic) -> None:
     nic, far = (
         make_nic("a/lo", paths=2, spare=1, max_pps=50.0, rate_pps=1.0, flow_pps=5000.0),
         make_nic("b/lo"),
@@ -88,7 +88,7 @@ def test_the_rate_cap_holds_for_aims_too(make_nic) -> None:
 
 
 @pytest.mark.parametrize(
-    ("length_ns", "shots", "ways"),
+    ("length_ns", "slot_probes", "flow_paths"),
     [
         (1e6, 0, [("b/lo", 1)]),
         (1e6, 10, [None] * 10),
@@ -98,6 +98,6 @@ def test_the_rate_cap_holds_for_aims_too(make_nic) -> None:
         (1e6, 1, [None] * 70_000),
     ],
 )
-def test_aims_that_cannot_be_are_refused(make_nic, length_ns, shots, ways) -> None:
+def test_impossible_flow_targets_are_refused(make_nic, length_ns, slot_probes, flow_paths) -> None:
     with pytest.raises(ValueError, match=r"slots? |per slot"):
-        make_nic("a/lo").engine.set_flow_probing(length_ns, shots, ways)
+        make_nic("a/lo").engine.set_flow_probing(length_ns, slot_probes, flow_paths)

@@ -19,7 +19,7 @@ def sampled(nic: Nic, since: int = 0) -> Counter[tuple[str, int]]:
     return found
 
 
-def test_probes_go_the_ways_of_the_turns_in_their_first_half(make_nic) -> None:
+def test_probes_take_the_paths_of_their_slots_in_the_first_half(make_nic) -> None:
     nic, far, other = make_nic("a/lo", spacing_ns=0), make_nic("b/lo"), make_nic("c/lo")
     nic.engine.set_peers([far.peer(), other.peer()])
     first, second = nic.engine.path_ports
@@ -38,18 +38,20 @@ def test_probes_go_the_ways_of_the_turns_in_their_first_half(make_nic) -> None:
         "a throttled one skips turns"
     )
 
-    def in_turn() -> bool:
+    def in_schedule() -> bool:
         """Whether the newest probes went out in the first half of their turn, or hardly later: they do on a
         machine that has time for them."""
         newest = [int(t) - to_system_ns - begin_ns for batch in nic.batches[-20:] for t in batch.sent]
         early = [t % length_ns < 0.6 * length_ns for t in newest]
-        turns = {t // length_ns for t in newest}
-        return len(newest) >= 20 and sum(early) > 0.9 * len(early) and 2 * len(turns) <= len(newest) + 2
+        slot_numbers = {t // length_ns for t in newest}
+        return (
+            len(newest) >= 20 and sum(early) > 0.9 * len(early) and 2 * len(slot_numbers) <= len(newest) + 2
+        )
 
-    nic.until(in_turn, 60)
+    nic.until(in_schedule, 60)
 
 
-def test_ways_that_are_gone_are_drawn_and_turns_can_be_taken_back(make_nic) -> None:
+def test_missing_paths_are_drawn_at_random_and_a_schedule_can_be_removed(make_nic) -> None:
     nic, far = make_nic("a/lo"), make_nic("b/lo")
     nic.engine.set_peers([far.peer()])
     nic.engine.set_schedule(0, 1e6, 3, [("nobody/lo", 1), ("b/lo", 2), ("c/lo", 3)])
@@ -69,7 +71,7 @@ def test_ways_that_are_gone_are_drawn_and_turns_can_be_taken_back(make_nic) -> N
     assert nic.lost() == 0
 
 
-def test_turns_without_a_peer_are_no_missed_timers(make_nic) -> None:
+def test_slots_without_a_peer_are_no_missed_timers(make_nic) -> None:
     nic, far = make_nic("a/lo"), make_nic("b/lo")
     nic.engine.set_schedule(time.monotonic_ns(), 100e3, 1, [("b/lo", nic.engine.path_ports[0])])
     far.start()
@@ -81,7 +83,7 @@ def test_turns_without_a_peer_are_no_missed_timers(make_nic) -> None:
     assert nic.engine.counters()["missed_timers"] < 3000, "5000 turns went by without anybody to ask"
 
 
-def test_turns_may_be_moved(make_nic) -> None:
+def test_a_schedule_may_be_moved(make_nic) -> None:
     nic, far = make_nic("a/lo"), make_nic("b/lo")
     nic.engine.set_peers([far.peer()])
     nic.engine.set_schedule(time.monotonic_ns(), 2e6, 1, [("b/lo", nic.engine.path_ports[1])])
@@ -103,7 +105,7 @@ def test_the_stamping_clock_and_the_monotonic_one_are_read_together(make_nic) ->
 
 
 @pytest.mark.parametrize(
-    ("at_ns", "length_ns", "shots", "ways"),
+    ("at_ns", "length_ns", "slot_probes", "paths"),
     [
         (0, 1e6, 0, [("b/lo", 1)]),
         (0, 1e6, 10, [("b/lo", 1)] * 10),
@@ -114,6 +116,6 @@ def test_the_stamping_clock_and_the_monotonic_one_are_read_together(make_nic) ->
         (0, 1e6, 1, [("b/lo", 1)] * 70_000),
     ],
 )
-def test_turns_that_cannot_be_are_refused(make_nic, at_ns, length_ns, shots, ways) -> None:
+def test_impossible_schedules_are_refused(make_nic, at_ns, length_ns, slot_probes, paths) -> None:
     with pytest.raises(ValueError, match=r"slots? |per slot"):
-        make_nic("a/lo").engine.set_schedule(at_ns, length_ns, shots, ways)
+        make_nic("a/lo").engine.set_schedule(at_ns, length_ns, slot_probes, paths)

@@ -71,63 +71,63 @@ class Prober:
 def test_an_answer_is_never_larger_than_its_question(make_nic: MakeNic, wire: Any) -> None:
     nic = make_nic("a/lo")
     nic.start()
-    asker = Prober(nic)
-    question = wire.request(wire.KEY, asker.own, asker.target, "a/lo", seq=5)
-    answer = asker.ask(question)
+    prober = Prober(nic)
+    question = wire.request(wire.KEY, prober.own, prober.target, "a/lo", seq=5)
+    answer = prober.ask(question)
     assert answer is not None
     assert len(answer) <= len(question)
     assert answer[:4] == b"FT\x12\x00"
-    assert answer[-8:] == wire.mac(wire.KEY, asker.target, asker.own, answer[:-8])
+    assert answer[-8:] == wire.mac(wire.KEY, prober.target, prober.own, answer[:-8])
     t2, ticket, _ = struct.unpack(">qII", answer[16:32])
     asked = 1
     for count in (1, 2, 32):
-        question = wire.collect(wire.KEY, asker.own, asker.target, [(5, ticket)] * count)
+        question = wire.collect(wire.KEY, prober.own, prober.target, [(5, ticket)] * count)
         t3, end = NO_STAMP, time.monotonic() + 10
         while t3 == NO_STAMP:  # the kernel has not given it yet
             assert time.monotonic() < end
-            answer = asker.ask(question)
+            answer = prober.ask(question)
             asked += 1
             assert answer is not None
             assert len(answer) == len(question)
             seq, t3 = struct.unpack_from(">Iq", answer, 16)
             assert seq == 5
         assert t2 < t3 < t2 + 10_000_000_000
-    asker.sock.settimeout(0.1)
+    prober.sock.settimeout(0.1)
     with pytest.raises(TimeoutError):
-        asker.sock.recv(2048)
-    asker.sock.close()
+        prober.sock.recv(2048)
+    prober.sock.close()
     counters = nic.engine.counters()
     assert counters["bytes_answered"] <= counters["bytes_asked"]
     assert counters["replies_sent"] + counters["followups_sent"] == asked
 
 
-def test_a_stamp_is_given_to_its_asker_alone(make_nic: MakeNic, wire: Any) -> None:
+def test_a_stamp_is_sent_to_its_prober_alone(make_nic: MakeNic, wire: Any) -> None:
     nic = make_nic("a/lo")
     nic.start()
-    asker = Prober(nic)
-    answer = asker.ask(wire.request(wire.KEY, asker.own, asker.target, "a/lo", seq=5))
+    prober = Prober(nic)
+    answer = prober.ask(wire.request(wire.KEY, prober.own, prober.target, "a/lo", seq=5))
     assert answer is not None
     ticket = struct.unpack_from(">I", answer, 24)[0]
     for seq, run in ((5, 2), (6, 1)):
-        answer = asker.ask(wire.collect(wire.KEY, asker.own, asker.target, [(seq, ticket)], run=run))
+        answer = prober.ask(wire.collect(wire.KEY, prober.own, prober.target, [(seq, ticket)], run=run))
         assert answer is not None
         assert struct.unpack_from(">q", answer, 20)[0] == NO_STAMP
-    asker.sock.close()
+    prober.sock.close()
 
 
 def test_strangers_get_no_answer_and_are_counted(make_nic: MakeNic, wire: Any) -> None:
     nic = make_nic("a/lo", max_age_s=60)
     nic.start()
-    asker, other = Prober(nic), Prober(nic)
-    good = wire.request(wire.KEY, asker.own, asker.target, "a/lo")
+    prober, other = Prober(nic), Prober(nic)
+    good = wire.request(wire.KEY, prober.own, prober.target, "a/lo")
     flipped = bytearray(good)
     flipped[20] ^= 1
     old = time.time_ns() - 120 * 10**9
     strange = {
-        "other key": (wire.request(bytes(16), asker.own, asker.target, "a/lo"), "bad_mac"),
+        "other key": (wire.request(bytes(16), prober.own, prober.target, "a/lo"), "bad_mac"),
         "one bit": (bytes(flipped), "bad_mac"),
-        "another NIC": (wire.request(wire.KEY, asker.own, asker.target, "b/lo"), "wrong_nic"),
-        "too old": (wire.request(wire.KEY, asker.own, asker.target, "a/lo", at_ns=old), "stale_time"),
+        "another NIC": (wire.request(wire.KEY, prober.own, prober.target, "b/lo"), "wrong_nic"),
+        "too old": (wire.request(wire.KEY, prober.own, prober.target, "a/lo", at_ns=old), "stale_time"),
         "cut": (good[:-1], "malformed"),
         "longer": (good + b"\0", "malformed"),
         "foreign": (b"GET / HTTP/1.0\r\n\r\n", "malformed"),
@@ -135,24 +135,24 @@ def test_strangers_get_no_answer_and_are_counted(make_nic: MakeNic, wire: Any) -
         "empty": (b"", "malformed"),
         "other version": (b"FT\x21\0" + good[4:], "malformed"),
     }
-    for what, (data, counter) in strange.items():
+    for case, (data, counter) in strange.items():
         before = nic.engine.counters()[counter]
-        asker.sock.sendto(data, asker.target)
+        prober.sock.sendto(data, prober.target)
         end = time.monotonic() + 5
         while nic.engine.counters()[counter] == before:
-            assert time.monotonic() < end, f"{what}: not counted under {counter}"
+            assert time.monotonic() < end, f"{case}: not counted under {counter}"
     before = nic.engine.counters()["bad_mac"]
     other.sock.sendto(good, other.target)  # a true packet replayed from another port
     end = time.monotonic() + 5
     while nic.engine.counters()["bad_mac"] == before:
         assert time.monotonic() < end
     assert nic.engine.counters()["replies_sent"] == 0
-    assert asker.ask(good) is not None
-    asker.sock.close()
+    assert prober.ask(good) is not None
+    prober.sock.close()
     other.sock.close()
 
 
-def test_loss_duplicates_and_reordering_are_told_apart(
+def test_loss_duplicates_and_reordering_are_distinguished(
     make_nic: MakeNic, make_responder: MakeResponder
 ) -> None:
     nic = make_nic("a/lo", rate_pps=1000.0, timeout_ms=1500)
@@ -190,9 +190,9 @@ def test_a_peers_absurd_stamps_do_not_spoil_the_batch(
     make_nic: MakeNic, make_responder: MakeResponder, lie: dict[str, int]
 ) -> None:
     nic, honest = make_nic("a/lo", spacing_ns=0), make_nic("b/lo")
-    liar = make_responder(nic.address, **lie)
+    falseticker = make_responder(nic.address, **lie)
     honest.start()
-    nic.engine.set_peers([honest.peer(), honest.peer("liar/lo", *liar.address)])
+    nic.engine.set_peers([honest.peer(), honest.peer("liar/lo", *falseticker.address)])
     nic.start()
     nic.until(lambda: nic.samples() > 100 and nic.engine.counters()["no_t3"] > 20)
     for batch in nic.batches:
@@ -280,21 +280,21 @@ def test_a_trace_that_arrives_is_answered_and_counts_as_nothing_else(make_nic: M
 def test_strangers_traces_get_no_answer(make_nic: MakeNic, wire: Any) -> None:
     nic, other = make_nic("a/lo", max_age_s=60), make_nic("x/lo", key=bytes(16))
     nic.start()
-    asker = Prober(nic)
-    wrong_key = other.engine.trace_packet(asker.own, asker.target, "a/lo", 1, 3)
-    other_nic = nic.engine.trace_packet(asker.own, asker.target, "b/lo", 1, 3)
-    good = nic.engine.trace_packet(asker.own, asker.target, "a/lo", 1, 3)
+    prober = Prober(nic)
+    wrong_key = other.engine.trace_packet(prober.own, prober.target, "a/lo", 1, 3)
+    other_nic = nic.engine.trace_packet(prober.own, prober.target, "b/lo", 1, 3)
+    good = nic.engine.trace_packet(prober.own, prober.target, "a/lo", 1, 3)
     for data, counter in ((wrong_key, "bad_mac"), (other_nic, "wrong_nic"), (good[:39], "malformed")):
-        asker.sock.sendto(data, asker.target)
+        prober.sock.sendto(data, prober.target)
         nic.until(taken(nic, counter))
     assert nic.engine.counters()["traces_answered"] == 0
-    answer = asker.ask(good)
+    answer = prober.ask(good)
     assert answer is not None
     assert len(answer) == len(good)
-    assert nic.engine.traced_seq(answer, asker.target, asker.own) == 1
-    assert other.engine.traced_seq(answer, asker.target, asker.own) is None
-    assert nic.engine.traced_seq(answer[:-1], asker.target, asker.own) is None
-    asker.sock.close()
+    assert nic.engine.traced_seq(answer, prober.target, prober.own) == 1
+    assert other.engine.traced_seq(answer, prober.target, prober.own) is None
+    assert nic.engine.traced_seq(answer[:-1], prober.target, prober.own) is None
+    prober.sock.close()
 
 
 def test_another_socket_for_a_path_is_neither_loss_nor_a_sample_too_many(make_nic: MakeNic) -> None:

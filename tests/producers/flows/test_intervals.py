@@ -68,7 +68,7 @@ def reported(of: FlowTable, whole: bool = False) -> list[dict[str, Any]]:
     return [flow for record in records for flow in record["flows"]]
 
 
-def test_a_flow_is_told_of_at_once_with_the_rate_of_its_frames():
+def test_a_new_flow_is_reported_at_once_with_the_rate_of_its_frames():
     flows = table()
     flows.read([], [], {}, 0)
     flows.read([tcp(1_000_000)], [], {}, 100 * MS)
@@ -87,7 +87,7 @@ def test_a_flow_is_told_of_at_once_with_the_rate_of_its_frames():
 
 
 @pytest.mark.parametrize(("kernel", "can"), [(False, ["MOVE"]), (True, ["MOVE", "PACE"])])
-def test_a_flow_whose_owner_does_not_pace_it_can_be_paced_where_the_kernel_does(kernel, can):
+def test_kernel_pacing_makes_any_flow_paceable(kernel, can):
     flows = table(kernel_pacing=kernel)
     key = ("TCP", "10.0.0.1", 4000, "10.0.0.2", 80)
     flows.read([], [], {}, 0)
@@ -95,7 +95,7 @@ def test_a_flow_whose_owner_does_not_pace_it_can_be_paced_where_the_kernel_does(
     assert [flow["can"] for flow in reported(flows)] == [can]
 
 
-def test_every_second_all_flows_are_told_and_an_end_at_once():
+def test_all_flows_are_reported_each_second_and_an_end_at_once():
     flows = table()
     flows.read([], [], {}, 0)
     flows.read([tcp(10**6)], [], {}, 100 * MS)
@@ -111,7 +111,7 @@ def test_every_second_all_flows_are_told_and_an_end_at_once():
     assert reported(flows) == [], "an end is told once"
 
 
-def test_an_end_that_the_kernel_tells_late_has_its_last_bytes_and_one_it_never_tells_ends_too():
+def test_a_late_end_notice_has_the_last_bytes_and_a_missing_notice_ends_the_flow_too():
     flows = table()
     flows.read([], [], {}, 0)
     flows.read([tcp(10**6), tcp(10**6, cookie=8)], [], {}, 100 * MS)
@@ -125,7 +125,7 @@ def test_an_end_that_the_kernel_tells_late_has_its_last_bytes_and_one_it_never_t
     assert ended["8"]["state"] == "CLOSED"
 
 
-def test_a_flow_that_lived_between_two_looks_is_told_of():
+def test_a_flow_that_lived_between_two_readings_is_reported():
     flows = table()
     flows.read([], [], {}, 0)
     flows.read([], [tcp(10**6)], {}, 100 * MS)
@@ -134,7 +134,7 @@ def test_a_flow_that_lived_between_two_looks_is_told_of():
 
 
 @pytest.mark.parametrize("known_late", [False, True], ids=["reporter started late", "peer known late"])
-def test_what_was_sent_before_a_flow_was_seen_is_no_rate(known_late):
+def test_bytes_from_before_the_first_reading_are_no_rate(known_late):
     fleet = {} if known_late else dict(FLEET)
     flows = FlowTable("a", "boot", "fabric", LOCAL, fleet.get)
     if known_late:
@@ -149,7 +149,7 @@ def test_what_was_sent_before_a_flow_was_seen_is_no_rate(known_late):
     assert reported(flows)[0]["bytes"] == 1_066_000
 
 
-def test_only_flows_between_hosts_of_the_fleet_are_told_of():
+def test_only_flows_between_hosts_of_the_fleet_are_reported():
     flows = table()
     flows.read([], [], {}, 0)
     outside = tcp(10**6, peer="192.0.2.1", cookie=1)
@@ -175,7 +175,7 @@ def test_a_connection_that_only_acknowledges_is_no_flow_of_its_own():
     assert [flow["job"] for flow in reported(flows)] == ["train"], "unless a program said so"
 
 
-def test_a_registered_flow_carries_its_job_and_is_told_however_small():
+def test_a_registered_flow_is_reported_with_its_job_even_if_small():
     flows = table()
     flows.read([], [], {}, 0)
     key = ("TCP", "10.0.0.1", 4000, "10.0.0.2", 80)
@@ -198,7 +198,7 @@ def test_counters_that_wrap_or_run_back_make_no_negative_figure():
     assert flow["bytes_total"] >= 10**6
 
 
-def test_who_holds_a_flow_back_is_told():
+def test_the_end_that_limits_a_flow_is_reported():
     flows = table()
     flows.read([tcp(10**6)], [], {}, 0)
     reported(flows)
@@ -260,11 +260,11 @@ def test_a_flow_that_moved_to_another_socket_goes_on_as_one(old_ends, line_late)
     flows = table()
     movable_flow(flows)
     moved = {SECOND: Registration("train", flow="sock:7", can=("MOVE",))}
-    all_told = []
+    all_reported = []
 
     def read(at_ms: int, sockets: list[TcpSocket], ended: list[TcpSocket], registration: Any) -> None:
         flows.read(sockets, ended, registration, at_ms * MS)
-        all_told.extend(reported(flows))
+        all_reported.extend(reported(flows))
 
     if old_ends == "before":
         read(200, [], [tcp(2 * 10**6)], {FIRST: MOVABLE})
@@ -276,17 +276,17 @@ def test_a_flow_that_moved_to_another_socket_goes_on_as_one(old_ends, line_late)
     read(500, [second(3 * 10**6)], [tcp(2 * 10**6)] if old_ends == "after" else [], moved)
     read(600, [second(4 * 10**6)], [], moved)
     flows.read([second(5 * 10**6)], [], moved, 700 * MS)
-    all_told += reported(flows, whole=True)
-    assert {flow["flow_id"] for flow in all_told} == {"a/boot/sock:7"}, "nothing else shows"
-    assert {flow["state"] for flow in all_told} == {"OPEN"}
-    assert all_told[-1]["source_port"] == 61_000
-    assert all_told[-1]["bytes_total"] == 7 * 10**6 * 1.066, "of both sockets"
-    assert 10**6 * 1.066 + sum(flow["bytes"] for flow in all_told) == all_told[-1]["bytes_total"]
+    all_reported += reported(flows, whole=True)
+    assert {flow["flow_id"] for flow in all_reported} == {"a/boot/sock:7"}, "nothing else shows"
+    assert {flow["state"] for flow in all_reported} == {"OPEN"}
+    assert all_reported[-1]["source_port"] == 61_000
+    assert all_reported[-1]["bytes_total"] == 7 * 10**6 * 1.066, "of both sockets"
+    assert 10**6 * 1.066 + sum(flow["bytes"] for flow in all_reported) == all_reported[-1]["bytes_total"]
     flows.read([], [second(5 * 10**6)], {}, 800 * MS)
     assert [flow["state"] for flow in reported(flows)] == ["CLOSED"]
 
 
-def test_a_movable_flow_whose_socket_ended_for_good_is_told_as_closed_all_the_same():
+def test_a_movable_flow_without_a_next_socket_is_reported_as_closed():
     flows = table()
     movable_flow(flows)
     flows.read([], [tcp(2 * 10**6)], {FIRST: MOVABLE}, 200 * MS)
@@ -297,7 +297,7 @@ def test_a_movable_flow_whose_socket_ended_for_good_is_told_as_closed_all_the_sa
     assert (flow["state"], flow["bytes_total"]) == ("CLOSED", 2 * 10**6 * 1.066)
 
 
-def test_another_connection_beside_a_movable_flow_is_told_once_nobody_claimed_it():
+def test_a_connection_beside_a_movable_flow_is_reported_once_no_flow_claimed_it():
     flows = table()
     movable_flow(flows)
     for at in range(2, 12):
@@ -311,12 +311,12 @@ def test_a_flow_moves_many_times_and_back():
     flows = table()
     movable_flow(flows)
     sent = 1
-    for turn in range(1, 6):
-        port = 4000 if turn % 2 == 0 else 61_000
+    for iteration in range(1, 6):
+        port = 4000 if iteration % 2 == 0 else 61_000
         key = ("TCP", "10.0.0.1", port, "10.0.0.2", 80)
         registration = {key: Registration("train", flow="sock:7", can=("MOVE",))}
-        found = tcp(10**6, cookie=100 + turn, source_port=port)
-        flows.read([found], [], registration, (100 + 100 * turn) * MS)
+        found = tcp(10**6, cookie=100 + iteration, source_port=port)
+        flows.read([found], [], registration, (100 + 100 * iteration) * MS)
         sent += 1
         reported(flows)
     (flow,) = reported(flows, whole=True)
@@ -378,7 +378,7 @@ def test_addresses_follow_the_inventory():
     assert addresses.nic_of("10.0.0.1") is None
 
 
-SAID = {
+REGISTERED = {
     "protocol": "udp",
     "source_address": "127.0.0.1",
     "source_port": 5,
@@ -417,7 +417,7 @@ SAID = {
 )
 def test_a_registration_that_cannot_be_is_refused_in_one_line(change, says):
     with pytest.raises(ValueError, match=says) as refused:
-        parse_registration(json.dumps(SAID | change).encode())
+        parse_registration(json.dumps(REGISTERED | change).encode())
     assert "\n" not in str(refused.value)
 
 
@@ -535,7 +535,7 @@ def test_the_socket_is_its_owners_and_lets_go_of_a_flow_after_its_last_counters(
     registrations = Registrations(path, {"127.0.0.1"}.__contains__)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     program = connect(path, 5)
-    program.sendall(json.dumps(SAID).encode() + b"\n")
+    program.sendall(json.dumps(REGISTERED).encode() + b"\n")
     served(registrations, lambda: registrations.flows)
     ((key, registration),) = registrations.flows.items()
     assert key == ("UDP", "127.0.0.1", 5, "127.0.0.2", 6)
@@ -543,8 +543,8 @@ def test_the_socket_is_its_owners_and_lets_go_of_a_flow_after_its_last_counters(
 
     other = connect(path, 5)
     for line, says in (
-        (SAID, "registered by another"),
-        (SAID | {"source_address": "127.0.0.9"}, "no NIC of this host"),
+        (REGISTERED, "registered by another"),
+        (REGISTERED | {"source_address": "127.0.0.9"}, "no NIC of this host"),
     ):
         other.sendall(json.dumps(line).encode() + b"\n")
         registrations.serve(time.monotonic() + 0.05)
@@ -554,10 +554,10 @@ def test_the_socket_is_its_owners_and_lets_go_of_a_flow_after_its_last_counters(
     assert "expected at most 4096" in json.loads(other.recv(1000))["error"]
     other.close()
 
-    program.sendall(json.dumps(SAID | {"sent_bytes": 9, "at_ns": 12}).encode() + b"\n")
+    program.sendall(json.dumps(REGISTERED | {"sent_bytes": 9, "at_ns": 12}).encode() + b"\n")
     registrations.serve(time.monotonic() + 0.05)
     assert "expected 10 or more" in json.loads(program.recv(1000))["error"]
-    program.sendall(json.dumps(SAID | {"sent_bytes": 99, "at_ns": 12}).encode() + b"\n")
+    program.sendall(json.dumps(REGISTERED | {"sent_bytes": 99, "at_ns": 12}).encode() + b"\n")
     program.close()
     served(registrations, lambda: not registrations._clients)
     assert registrations.flows[key].sent_bytes == 99
@@ -571,7 +571,7 @@ def test_the_socket_is_its_owners_and_lets_go_of_a_flow_after_its_last_counters(
 
 def test_a_flood_of_garbage_and_many_flows_that_end_at_once_hold_up_nothing(tmp_path, caplog):
     registrations = Registrations(tmp_path / "flows.sock", {"127.0.0.1"}.__contains__)
-    lines = [SAID | {"source_port": port, "cookie": port} for port in range(1, 20_001)]
+    lines = [REGISTERED | {"source_port": port, "cookie": port} for port in range(1, 20_001)]
     reported = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
     for _ in range(2):  # a program that ends, and its next run, which takes them all over before a sweep
         program = connect(tmp_path / "flows.sock", None)
@@ -592,7 +592,7 @@ def test_a_flood_of_garbage_and_many_flows_that_end_at_once_hold_up_nothing(tmp_
         b"\xff\xfe\n",
         b'{"job": NaN}\n',
         b'"' + b"x" * 8000 + b'"\n',
-        json.dumps(SAID | {"peer_address": "fe80::1%" + "x" * 900}).encode() + b"\n",
+        json.dumps(REGISTERED | {"peer_address": "fe80::1%" + "x" * 900}).encode() + b"\n",
     ]
     program = connect(tmp_path / "flows.sock", 5)
     for number in range(400):
@@ -630,7 +630,7 @@ def test_without_descriptors_left_registrations_neither_end_nor_spin(tmp_path):
 def test_a_moved_flow_lets_go_of_its_former_ports(tmp_path):
     registrations = Registrations(tmp_path / "flows.sock", {"127.0.0.1"}.__contains__)
     program, other = connect(tmp_path / "flows.sock", 5), connect(tmp_path / "flows.sock", 5)
-    first = SAID | {"can": ["PACE", "MOVE"]}
+    first = REGISTERED | {"can": ["PACE", "MOVE"]}
     moved = first | {"source_port": 61_000, "flow": "sock:3", "cookie": 4, "sent_bytes": 12}
     program.sendall(json.dumps(first).encode() + b"\n")
     served(registrations, lambda: registrations.flows)
@@ -645,7 +645,7 @@ def test_a_moved_flow_lets_go_of_its_former_ports(tmp_path):
     served(registrations, lambda: registrations.changes > changes)
     ((key, registration),) = registrations.flows.items()
     assert (key[2], registration.name, registration.can) == (61_000, "sock:3", ("MOVE", "PACE"))
-    other.sendall(json.dumps(SAID | {"cookie": 5}).encode() + b"\n")
+    other.sendall(json.dumps(REGISTERED | {"cookie": 5}).encode() + b"\n")
     served(registrations, lambda: len(registrations.flows) == 2)
     for each in (program, other):
         each.close()
@@ -693,7 +693,7 @@ def pump(sender: socket.socket, receiver: socket.socket, size: int) -> None:
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_a_real_connection_is_told_with_its_bytes_and_its_end(reporter, family):
+def test_a_real_connection_is_reported_with_its_bytes_and_its_end(reporter, family):
     with connection(family) as (sender, receiver):
         cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, 57, 8))[0]
         port = sender.getsockname()[1]
@@ -782,7 +782,7 @@ def announce(bootstrap: str) -> None:
     assert producer.flush(10) == 0
 
 
-def test_the_service_publishes_by_host_and_stops_when_told(tmp_path, log, read):
+def test_the_service_publishes_by_host_and_stops_on_a_signal(tmp_path, log, read):
     announce(log.bootstrap)
     settings = {"bootstrap": log.bootstrap, "socket": str(tmp_path / "flows.sock"), "whole_ms": 100}
     root = str(Path(__file__).parents[3])

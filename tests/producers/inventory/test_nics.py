@@ -40,7 +40,7 @@ def test_an_announcement_fits_its_schema() -> None:
         (None, ClockSettings(offset_ns=5), "h1/eth0", "KERNEL"),
     ],
 )
-def test_the_clock_is_named_by_what_stamps(
+def test_the_clock_is_named_by_the_timestamp_source(
     phc: int | None, clock: ClockSettings | None, name: str, stamp: str
 ) -> None:
     nic = NicSettings(host="h1", device="eth0", address="10.0.0.1", clock=clock)

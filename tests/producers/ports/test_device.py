@@ -37,7 +37,7 @@ def link(name: str, flags: int, *attributes: bytes, kind: int = NEWLINK, index: 
     return message(kind, body + b"".join(attributes))
 
 
-def test_a_link_message_says_name_carrier_and_counters():
+def test_a_link_message_has_name_carrier_and_counters():
     stats = struct.pack("=24Q", *range(24))
     data = link("eth1", LOWER_UP, attribute(23, stats), attribute(48, struct.pack("=I", 5))) + link("eth2", 1)
     up, down = parse_links(data)
@@ -68,7 +68,7 @@ def test_spoiled_messages_are_refused_or_read_and_nothing_else(noise, at, patch)
                 assert isinstance(state, NetlinkLink)
 
 
-def test_loopback_says_its_state_once_and_keeps_quiet_then():
+def test_loopback_reports_its_state_once():
     watch = PortWatch("lo", None)
     try:
         assert [seen.carrier for seen in watch.read()] == [True]
@@ -152,7 +152,7 @@ def test_rdma_ports_are_found_by_their_own_name_and_by_the_network_device_beneat
     assert rdma_ports("eth0", tmp_path / "none") == []
 
 
-def test_counters_tell_what_grew_and_by_how_much(tmp_path):
+def test_grown_counters_are_returned_with_their_increase(tmp_path):
     port = make_rdma(
         tmp_path,
         "rxe0",

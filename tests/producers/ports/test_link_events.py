@@ -70,13 +70,13 @@ def test_every_event_of_a_run_has_the_next_number_whatever_its_kind():
     assert records[4]["verbs"] == "PORT_ERR"
 
 
-def test_more_ways_than_one_record_may_hold_go_into_more_events():
+def test_paths_beyond_one_record_go_into_more_events():
     records = LinkEvents("a/b", "s", 1).probes(replace(WELL, paths=[ALIVE] * 5000))
     assert [len(record["paths"]) for record in records] == [4096, 904]
     assert [record["event"] for record in records] == [0, 1]
 
 
-def test_nothing_is_told_of_nothing():
+def test_no_evidence_gives_no_event():
     assert LinkEvents("a/b", "s", 1).probes(WELL) == []
     assert LinkEvents("a/b", "s", 1).counters({}, 1, 2, 3) == []
 
@@ -92,7 +92,7 @@ def test_nothing_is_told_of_nothing():
         ({"capped": 1}, "CAPPED"),
     ],
 )
-def test_the_agents_own_trouble_is_told_even_without_losses(what, name):
+def test_the_agents_own_trouble_is_reported_without_losses(what, name):
     (record,) = LinkEvents("a/b", "s", 1).probes(replace(WELL, **what))
     assert record["trouble"] == [name]
     assert record["late_ns"] == what.get("late_ns", 0)
@@ -103,7 +103,7 @@ def test_a_short_wait_in_the_hosts_queue_is_no_trouble():
     assert agent_trouble(replace(WELL, queue_ns=1_999_999)) == []
 
 
-def test_what_is_urgent_waits_for_the_least_gap_and_the_rest_by_how_well_all_is():
+def test_urgent_evidence_waits_for_the_minimum_gap_and_other_evidence_longer():
     pace = EvidencePacer(0.005, 1.0, now=10.0)
     assert pace.due(urgent=True) == pytest.approx(10.005)
     assert pace.due(urgent=False) == pytest.approx(11.0)

@@ -70,7 +70,7 @@ def test_events_come_by_name_and_unknown_ones_by_number(watch: Callable[..., Ver
 @pytest.mark.parametrize(
     ("device", "fake", "says"), [("mlx5_7", True, "no device mlx5_7"), ("rxe0", False, "pyverbs: not here")]
 )
-def test_what_cannot_be_watched_says_why_and_is_done(
+def test_a_device_that_cannot_be_watched_ends_with_its_reason(
     watch: Callable[..., VerbsEventReader], device: str, fake: bool, says: str
 ) -> None:
     watching = watch(device, fake)

@@ -46,7 +46,7 @@ def report(*flows: dict[str, Any], whole: bool = True) -> dict[str, Any]:
     return codec.decode(codec.encode(FLOWS.record, record), FLOWS.record)
 
 
-def test_ways_are_those_of_this_nics_open_flows_and_each_stands_once():
+def test_routes_are_those_of_the_nics_open_flows_without_duplicates():
     taker = LiveFlows(NIC)
     assert taker.routes(0.0) == ()
     taker.update(
@@ -70,15 +70,15 @@ def test_ways_are_those_of_this_nics_open_flows_and_each_stands_once():
 
 
 def test_a_flow_that_is_stuck_is_looked_at_a_while_and_one_that_idles_is_not():
-    taker, way = LiveFlows(NIC), PeerRoute("h2/eth1", tuple(ROUTE))
+    taker, route = LiveFlows(NIC), PeerRoute("h2/eth1", tuple(ROUTE))
     taker.update(report(flow()), 0.0)
     for second in range(1, 31):
         taker.update(report(flow(rate_bps=0.0, links=[] if second > 2 else ROUTE)), float(second))
-        assert taker.routes(float(second)) == ((way,) if second <= LIVE_S else ()), (
+        assert taker.routes(float(second)) == ((route,) if second <= LIVE_S else ()), (
             "its old way is what matters"
         )
     taker.update(report(flow()), 31.0)
-    assert taker.routes(31.0) == (way,)
+    assert taker.routes(31.0) == (route,)
     taker.update(report(flow(source_port=9, links=[])), 32.0)
     assert taker.routes(32.0) == (), "from another port it goes another way"
 
@@ -90,8 +90,8 @@ def test_a_host_that_reports_no_more_has_no_flows_that_anybody_knows_of():
     assert not taker.routes(REPORT_TIMEOUT_S + 0.1)
 
 
-def test_of_too_many_ways_those_of_the_fastest_flows_are_looked_at():
+def test_the_routes_of_the_fastest_flows_are_probed_first():
     taker = LiveFlows(NIC)
     flows = [flow(n, peer=f"p{n}/e", rate_bps=1.0 + n) for n in range(MAX_ROUTES + 5)]
     taker.update(report(*flows), 0.0)
-    assert {way.peer for way in taker.routes(0.0)} == {f"p{n}/e" for n in range(5, MAX_ROUTES + 5)}
+    assert {route.peer for route in taker.routes(0.0)} == {f"p{n}/e" for n in range(5, MAX_ROUTES + 5)}

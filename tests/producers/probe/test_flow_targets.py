@@ -46,7 +46,7 @@ known_ports = st.dictionaries(
     st.floats(20, 20_000),
     st.sampled_from([50.0, PACE]),
 )
-def test_every_way_has_its_pace_evenly_and_under_the_cap(wanted, known, present_pps, cap_pps, wanted_pps):
+def test_every_route_gets_its_rate_evenly_and_under_the_cap(wanted, known, present_pps, cap_pps, wanted_pps):
     rates = {path: present_pps / (1 + at % 3) for at, path in enumerate(known)}
     targets = plan_flow_targets(wanted, known, rates, wanted_pps, cap_pps)
     assert targets == plan_flow_targets(list(reversed(wanted)) + wanted, known, rates, wanted_pps, cap_pps)
@@ -77,7 +77,7 @@ def test_every_way_has_its_pace_evenly_and_under_the_cap(wanted, known, present_
         assert all(abs(step - len(slots) / count) < 1 for step in steps), "even steps"
 
 
-def test_what_crosses_the_way_anyway_counts_and_the_rest_is_added_to_its_busiest_port():
+def test_present_probes_count_and_the_rest_is_added_to_the_busiest_port():
     there = route(1, 2)
     known = {("h1/e", 9320): there.links, ("h1/e", 9321): there.links, ("h1/e", 9322): route(1, 3).links}
     rates = {("h1/e", 9320): 20.0, ("h1/e", 9321): 60.0, ("h1/e", 9322): 500.0}
@@ -90,7 +90,7 @@ def test_what_crosses_the_way_anyway_counts_and_the_rest_is_added_to_its_busiest
     assert plan_flow_targets([], known, rates, PACE, 1000.0) == NO_FLOW_TARGETS
 
 
-def test_ways_with_links_in_common_are_apart():
+def test_routes_with_common_links_use_different_slots():
     wanted = [route(1, 1), route(2, 1), route(3, 2), route(4, 2)]
     known = {(each.peer, 9320): each.links for each in wanted}
     targets = plan_flow_targets(wanted, known, {}, PACE, 1000.0)
@@ -116,12 +116,12 @@ def test_the_level_takes_the_whole_cap_and_no_more(looked, cap_pps):
     assert level == PACE or math.isclose(poured, cap_pps, rel_tol=1e-6)
 
 
-def test_turns_as_rates():
+def test_schedule_rates():
     probes = [("a", 1), ("b", 1), ("a", 1), ("c", 1)]
     assert schedule_rates_pps(probes, 10e6, 2) == {("a", 1): 100.0, ("b", 1): 50.0, ("c", 1): 50.0}
 
 
-def test_few_added_ports_serve_the_ways_that_no_port_in_use_goes():
+def test_few_spare_ports_serve_the_routes_that_no_port_takes():
     known = {("h1/e", 9320): route(1, 1).links, ("h2/e", 9320): route(2, 1).links}
     candidates = {
         9320: {"h1/e": route(1, 2).links},

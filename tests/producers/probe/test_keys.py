@@ -33,7 +33,7 @@ def test_wrong_settings_are_refused(change: dict[str, Any], text: str) -> None:
         ProbeSettings(**(good | change))
 
 
-def test_a_replayed_request_is_answered_for_minutes_at_most() -> None:
+def test_a_replayed_request_is_answered_only_for_minutes() -> None:
     assert ProbeSettings(key_file="/dev/null").max_age_s <= 300
 
 

@@ -85,7 +85,7 @@ def test_a_window_is_closed_by_the_next_ones_batch_and_fits_the_schemas() -> Non
     assert delays[0]["state"] == "UNSYNCED"
 
 
-def test_one_way_delays_come_with_known_clocks() -> None:
+def test_one_direction_delays_need_known_clocks() -> None:
     view = ClockView()
     view.update(offsets(99))
     reducer = Reducer("a/e", "fabric", "a/system", WINDOW_NS, view)
@@ -147,7 +147,7 @@ def test_a_clock_jump_is_seen_and_drift_is_not() -> None:
     assert reducer.close(CLOCKS)[0][0]["nics"][0]["clock_jump_ns"] == 0
 
 
-def test_an_empty_window_is_told_as_well() -> None:
+def test_an_empty_window_is_published_too() -> None:
     reducer = Reducer("a/e", "fabric", "a/e", WINDOW_NS, ClockView())
     empty = ProbeColumns(nic="a/e", run=1, batch=0, clock_ns=100 * S, system_ns=100 * S)
     reducer.add(empty, 100 * S, CLOCKS)

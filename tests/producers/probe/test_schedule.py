@@ -60,29 +60,29 @@ def taker() -> tuple[ScheduleFollower, FakeEngine]:
 
 
 def test_a_plan_is_set_once_on_the_engine_s_time_and_then_kept_where_it_is():
-    turns, engine = taker()
-    turns.refresh()
+    follower, engine = taker()
+    follower.refresh()
     assert engine.calls == []
     record = plan()
-    turns.on_schedule("h2/eth1", plan(nic="h2/eth1"), 0)
-    turns.refresh()
+    follower.on_schedule("h2/eth1", plan(nic="h2/eth1"), 0)
+    follower.refresh()
     assert engine.calls == [], "another NIC's"
-    turns.on_schedule("h1/eth1", record, 0)
-    turns.refresh()
-    [(call, at_ns, slot_ns, probes_per_slot, ways)] = engine.calls
+    follower.on_schedule("h1/eth1", record, 0)
+    follower.refresh()
+    [(call, at_ns, slot_ns, probes_per_slot, paths)] = engine.calls
     assert (call, slot_ns, probes_per_slot) == ("set", 5e6, 2)
     assert at_ns == pytest.approx(record["begin_ns"], abs=50_000)
-    assert ways == [("h2/eth1", 9320), ("h3/eth1", 9321), ("h3/eth1", 9320), ("h2/eth1", 9321)]
-    turns.refresh()
+    assert paths == [("h2/eth1", 9320), ("h3/eth1", 9321), ("h3/eth1", 9320), ("h2/eth1", 9321)]
+    follower.refresh()
     assert engine.calls[1][0] == "shift"
     assert engine.calls[1][1] == pytest.approx(record["begin_ns"], abs=50_000)
     engine.peers.append(SimpleNamespace(nic="h3/eth1"))
-    turns.refresh()
+    follower.refresh()
     assert engine.calls[2][0] == "set", "peers have other places now"
-    turns.on_schedule("h1/eth1", None, 0)
-    turns.refresh()
+    follower.on_schedule("h1/eth1", None, 0)
+    follower.refresh()
     assert engine.calls[3] == ("set", 0, 1e9, 1, ())
-    assert not turns.is_active
+    assert not follower.is_active
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_a_plan_is_set_once_on_the_engine_s_time_and_then_kept_where_it_is():
     ],
 )
 def test_a_plan_that_would_send_faster_or_nowhere_is_refused_and_the_last_one_stands(bent: dict[str, Any]):
-    turns, engine = taker()
-    turns.on_schedule("h1/eth1", plan(), 0)
-    turns.refresh()
-    turns.on_schedule("h1/eth1", plan(**bent), 0)
-    turns.refresh()
-    assert turns.refused == 1
+    follower, engine = taker()
+    follower.on_schedule("h1/eth1", plan(), 0)
+    follower.refresh()
+    follower.on_schedule("h1/eth1", plan(**bent), 0)
+    follower.refresh()
+    assert follower.refused == 1
     assert [call[0] for call in engine.calls] == ["set", "shift"]
 
 
@@ -114,15 +114,15 @@ def test_a_plan_that_would_send_faster_or_nowhere_is_refused_and_the_last_one_st
     "bent", [{"begin_ns": -(2**62)}, {"offset_ns": 3.9e18}, {"clock_at_ns": -(2**62), "drift_ppb": 9e7}]
 )
 def test_a_plan_of_another_age_is_let_go(bent: dict[str, Any]):
-    turns, engine = taker()
-    turns.on_schedule("h1/eth1", plan(**bent), 0)
-    turns.refresh()
-    turns.refresh()
-    assert turns.refused == 1
+    follower, engine = taker()
+    follower.on_schedule("h1/eth1", plan(**bent), 0)
+    follower.refresh()
+    follower.refresh()
+    assert follower.refused == 1
     assert engine.calls == []
-    turns.on_schedule("h1/eth1", plan(), 0)
-    turns.refresh()
-    assert turns.is_active
+    follower.on_schedule("h1/eth1", plan(), 0)
+    follower.refresh()
+    assert follower.is_active
 
 
 def test_the_pace_makes_the_rate():

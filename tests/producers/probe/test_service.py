@@ -136,7 +136,7 @@ def test_it_ends_quickly_while_the_log_is_away(start_prober: Callable[..., Any],
     log.up()
 
 
-def test_what_it_cannot_start_with_is_one_line(start_prober: Callable[..., Any], key_file: Path) -> None:
+def test_a_failed_start_gives_one_line(start_prober: Callable[..., Any], key_file: Path) -> None:
     key_file.chmod(0o644)
     a = start_prober("a")
     a.process.wait(20)
@@ -154,7 +154,7 @@ def test_what_it_cannot_start_with_is_one_line(start_prober: Callable[..., Any],
     assert "Traceback" not in text
 
 
-def test_a_peer_that_is_killed_is_told_at_once_with_the_answers_of_the_living(
+def test_a_killed_peer_is_reported_at_once_with_the_answers_of_living_peers(
     start_prober: Callable[..., Any], read: Callable[[str], Any]
 ) -> None:
     start_prober("a")
@@ -173,7 +173,7 @@ def test_a_peer_that_is_killed_is_told_at_once_with_the_answers_of_the_living(
     killed_ns = time.time_ns()
     b.end(signal.SIGKILL)
 
-    def told(found: Records) -> bool:
+    def reported(found: Records) -> bool:
         return any(
             row["peer"] == "b/lo" and row["loss_streak"] >= 3
             for record in found
@@ -181,7 +181,7 @@ def test_a_peer_that_is_killed_is_told_at_once_with_the_answers_of_the_living(
             for row in record["paths"]
         )
 
-    found = links.until(told)
+    found = links.until(reported)
     after = [r for r in found if r["nic"] == "a/lo" and r["system_ns"] > killed_ns and r["kind"] == "PROBE"]
     numbers = [record["event"] for record in found if record["nic"] == "a/lo"]
     assert numbers == list(range(len(numbers)))
@@ -193,7 +193,7 @@ def test_a_peer_that_is_killed_is_told_at_once_with_the_answers_of_the_living(
     assert {"probe.udp", "links.probes", "links.carrier"} <= set(nics["a/lo"]["capabilities"])
 
 
-def test_batches_come_the_sooner_the_fewer_nics_there_are_unless_somebody_said() -> None:
+def test_the_flush_interval_depends_on_the_fleet_size_unless_it_is_set() -> None:
     assert [flush_ms_of(None, nics) for nics in (0, 8, 250, 251, 100_000)] == [50, 50, 50, 100, 100]
     assert [flush_ms_of(20, nics) for nics in (8, 100_000)] == [20, 20]
 
@@ -207,7 +207,7 @@ def test_flushes_come_together_a_little_after_round_times(system_ns: int, flush_
     assert abs((at_ns - 33_000_000 + every_ns // 2) % every_ns - every_ns // 2) <= 1
 
 
-def test_a_live_flows_way_is_looked_at_on_top_of_everything_else_until_the_flow_ends(
+def test_a_live_flows_route_is_probed_additionally_until_the_flow_ends(
     start_prober: Callable[..., Any], read: Callable[[str], Any], log: Any
 ) -> None:
     given_settings = {"flow_gap_ms": 5, "flow_pps": 300, "rate_pps": 40, "scheduled": False, "flow_paths": 1}
@@ -216,11 +216,11 @@ def test_a_live_flows_way_is_looked_at_on_top_of_everything_else_until_the_flow_
 
     def rows(found: Records) -> Records:
         newest = {(record["nic"], record["peer"]): record for record in found}
-        said = newest.get(("a/lo", "b/lo"), {"paths": []})["paths"]
-        return [row for row in said if row["leg"] == "REQUEST" and row["complete"]]
+        text = newest.get(("a/lo", "b/lo"), {"paths": []})["paths"]
+        return [row for row in text if row["leg"] == "REQUEST" and row["complete"]]
 
     paths = read("fabric.paths")
-    way = rows(paths.until(lambda found: len(rows(found)) == 2))[0]["links"]
+    route = rows(paths.until(lambda found: len(rows(found)) == 2))[0]["links"]
     producer = Producer({"bootstrap.servers": log.bootstrap, "partitioner": "murmur2_random"})
 
     def tell(state: str) -> None:
@@ -234,7 +234,7 @@ def test_a_live_flows_way_is_looked_at_on_top_of_everything_else_until_the_flow_
             "peer_address": "127.0.0.2",
             "source_port": 1,
             "protocol": "TCP",
-            "links": way,
+            "links": route,
             "bytes_total": 10,
             "interval_ns": 1,
             "bytes": 10,

@@ -13,7 +13,7 @@ def fleet(**more: object) -> Simulation:
     return Simulation(SimSettings.model_validate(given), topics=(FLOW_ROUTES,))
 
 
-def told(run: Simulation, book: FlowRouteTable, seconds: float) -> list[str]:
+def reported(run: Simulation, book: FlowRouteTable, seconds: float) -> list[str]:
     keys = []
     for out in run.advance(seconds):
         assert out.topic is FLOW_ROUTES
@@ -22,9 +22,9 @@ def told(run: Simulation, book: FlowRouteTable, seconds: float) -> list[str]:
     return keys
 
 
-def test_every_flow_has_its_way_there_and_back_and_others_over_every_spine() -> None:
+def test_every_flow_has_routes_in_both_directions_and_alternatives_over_every_spine() -> None:
     run, book = fleet(), FlowRouteTable()
-    told(run, book, 2)
+    reported(run, book, 2)
     for flow in run.flows():
         nic, peer = (run.fleet.nic_ids[end] for end in (flow.source, flow.destination))
         found = book.of(nic, peer, 4791)
@@ -35,12 +35,12 @@ def test_every_flow_has_its_way_there_and_back_and_others_over_every_spine() -> 
         )
         if len(flow.hops) > 2:
             assert len({route.links for route in found.values()}) > 1
-    assert not told(run, book, 2), "nothing new"
+    assert not reported(run, book, 2), "nothing new"
 
 
-def test_a_flow_that_moves_to_a_port_that_was_told_takes_the_way_that_was_told() -> None:
+def test_a_moved_flow_takes_the_published_route_of_its_new_port() -> None:
     run, book = fleet(), FlowRouteTable()
-    told(run, book, 2)
+    reported(run, book, 2)
     flow = next(flow for flow in run.flows() if len(flow.hops) > 2)
     nic, peer = (run.fleet.nic_ids[end] for end in (flow.source, flow.destination))
     port, route = next(
@@ -50,12 +50,12 @@ def test_a_flow_that_moves_to_a_port_that_was_told_takes_the_way_that_was_told()
     assert tuple(flow.hops) == route.links
 
 
-def test_ways_are_told_anew_when_a_switch_sees_a_link_down() -> None:
+def test_routes_are_published_again_after_a_carrier_loss() -> None:
     run, book = fleet(), FlowRouteTable()
-    told(run, book, 2)
+    reported(run, book, 2)
     before = {flow.flow_id: flow.hops for flow in run.flows()}
     run.fault("down leaf1>spine1")
-    told(run, book, 3)
+    reported(run, book, 3)
     assert any(flow.hops != before[flow.flow_id] for flow in run.flows())
     for flow in run.flows():
         nic, peer = (run.fleet.nic_ids[end] for end in (flow.source, flow.destination))
@@ -67,9 +67,9 @@ def test_ways_are_told_anew_when_a_switch_sees_a_link_down() -> None:
             assert found is None, "it comes nowhere: no way of it is known whole"
 
 
-def test_pairs_without_a_flow_make_room_for_others_and_are_taken_back() -> None:
+def test_pairs_without_flows_are_evicted_and_deleted() -> None:
     run, book = fleet(flow_s=0.5, route_pairs=20, flows_per_nic=1), FlowRouteTable()
-    told(run, book, 5)
+    reported(run, book, 5)
     nics = run.fleet.nic_ids
     known = {(a, b) for a in nics for b in nics if a != b and book.of(a, b, 4791)}
     assert 0 < len(known) <= 20

@@ -19,7 +19,8 @@ from producers.sim.control import NoFleet, ask, socket_path
 from producers.sim.fault_grammar import parse_fault
 from producers.sim.service import RealTimePacer, WorkerProgress
 from producers.sim.settings import SimSettings, parse_fleet
-from producers.sim.simulation import Simulation, draw_clocks
+from producers.sim.setup import draw_clocks
+from producers.sim.simulation import Simulation
 from schemas import codec
 from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TOPICS, TRUTH
 
@@ -47,7 +48,7 @@ sys.exit(main(SimSettings(**json.loads(sys.argv[1])), Path(sys.argv[2])))
         "pause-storm h2/eth1",
     ],
 )
-def test_a_fault_says_itself_again(line):
+def test_a_fault_prints_as_its_line(line):
     assert str(parse_fault(line)) == line
     assert parse_fault(str(parse_fault(line))) == parse_fault(line)
 
@@ -76,7 +77,7 @@ def test_a_fault_that_makes_no_sense_is_refused_in_one_line(line):
     assert "\n" not in str(caught.value)
 
 
-def test_flap_may_say_times():
+def test_flap_accepts_times():
     assert parse_fault("flap 9 times leaf1>spine2") == parse_fault("flap 9 leaf1>spine2")
 
 
@@ -157,7 +158,7 @@ def test_time_that_was_waited_is_given_up() -> None:
     assert pace.factor(3.02) < 0.01
 
 
-def test_pace_waits_says_how_far_it_is_behind_and_lets_go():
+def test_the_pacer_waits_reports_its_lag_and_skips_time():
     pace = RealTimePacer(0.0, 0.01)
     assert pace.wait_s(0.0) == pytest.approx(0.01)
     now_s = 0.0
@@ -203,7 +204,7 @@ class Topics:
                     self.found[name].append(codec.decode(message.value(), TOPICS[name].record))
 
 
-def test_service_publishes_what_agents_would_and_takes_faults(log, tmp_path):
+def test_the_service_publishes_like_agents_and_accepts_faults(log, tmp_path):
     path = socket_path(tmp_path)
     settings = {
         "bootstrap": log.bootstrap,

@@ -59,7 +59,7 @@ def test_same_seed_same_bytes():
     assert run(3) != run(4)
 
 
-def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
+def test_schedules_are_followed_on_the_nics_own_clock_until_its_rate_changes():
     run = Simulation(settings(clock_drift_max_ppb=200, clock_wander_ppb_per_sqrt_s=0))
     nic = run.fleet.nic_ids[3]
     found = by_topic(run, 0.1)
@@ -99,7 +99,7 @@ def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
     assert sum(len(times) for route, times in sent.items() if route not in laid) > 80, (
         "the fourth turn is anybody's"
     )
-    with pytest.raises(ValueError, match=f"turns of {nic}: 2 paths in a turn, expected 1 to 1"):
+    with pytest.raises(ValueError, match=f"probe schedule of {nic}: 2 paths per slot, expected 1 to 1"):
         run.follow_schedule(record | {"probes_per_slot": 2})
     run.follow_schedule(record | {"nic": "elsewhere/eth1"})
 
@@ -141,7 +141,7 @@ def test_idle_delays_are_those_of_the_links_and_clocks():
     assert worst < 3  # rounding, and what clocks gain in 5 ms: their reading is taken for true time
 
 
-def test_blackhole_loses_what_crosses_it_and_nothing_else():
+def test_a_blackhole_loses_only_packets_that_cross_it():
     run = Simulation(settings(nics=16, faults=("blackhole leaf1>spine2",)))
     (dead,) = [
         run.fleet.link_index[name]
@@ -161,7 +161,7 @@ def test_blackhole_loses_what_crosses_it_and_nothing_else():
     crossing = set()
     nic, peer, port = run._group
     for g in range(len(nic)):
-        if any(dead in leg.of(g) for leg in run._legs):
+        if any(dead in leg.of(g) for leg in run.legs):
             crossing.add((run.fleet.nic_ids[nic[g]], run.fleet.nic_ids[peer[g]], int(port[g])))
     assert lost == crossing
     assert answered
@@ -170,7 +170,7 @@ def test_blackhole_loses_what_crosses_it_and_nothing_else():
     assert run.fleet.link_ids[event.target.links[0]] == run.fleet.link_ids[dead]
 
 
-def test_loss_is_told_at_once():
+def test_losses_are_published_at_once():
     run = Simulation(settings(faults=("blackhole leaf1>spine1 after 100ms",)))
     first = next(out for out in by_topic(run, 0.3)[LINKS] if any(p["lost"] for p in out.record()["paths"]))
     fault_ns = run.faults[0].begin_ns
@@ -197,7 +197,7 @@ def test_down_is_seen_by_the_host_itself_and_paths_are_traced_again():
     assert back
 
 
-def test_flap_goes_down_as_often_as_it_says():
+def test_a_flap_repeats_as_configured():
     run = Simulation(settings(faults=("flap 3 leaf1>spine1 every 100ms",)))
     by_topic(run, 0.5)
     (fault,) = run.faults
@@ -228,7 +228,7 @@ def test_dead_host_falls_silent_and_a_dead_nic_is_still_reported():
         ("pause-storm h1/eth1", "PAUSE_STORM", "leaf1:swp1>h1:eth1"),
     ],
 )
-def test_contention_is_told_with_its_kind_and_ends(line, kind, link):
+def test_contention_is_published_with_its_kind_and_end(line, kind, link):
     run = Simulation(settings(load=0.3))
     for flow in run.flows():
         run.book.close(flow)
@@ -325,7 +325,7 @@ def test_an_alltoall_within_rails_stays_within_them_and_apart_jobs_share_no_nic(
         Simulation(settings(nics=256, rate_pps=0, jobs=[*jobs, third]), topics=())
 
 
-def test_flowlets_take_any_way_and_have_no_trace():
+def test_flowlets_take_any_route_and_have_no_trace():
     job = JobSettings(name="moe", kind="alltoall", nics=8, bytes=1e8, compute_ms=2)
     one, other = (Simulation(settings(nics=64, jobs=[job], flowlet_us=us)) for us in (0, 64))
     for run in (one, other):

@@ -146,7 +146,7 @@ def test_ecmp_spreads_evenly_on_every_tier(kind):
     assert chi2 < len(counts) + 5 * np.sqrt(2 * len(counts))
 
 
-def test_source_ports_of_one_pair_reach_every_spine_and_answers_take_ways_of_their_own():
+def test_source_ports_of_one_pair_reach_every_spine_and_answers_have_their_own_routes():
     fleet = Fleet.of(64, seed=3)
     ports = np.arange(50_000, 50_256)
     there, back = fleet.round_trips(0, 63, ports)
@@ -205,7 +205,7 @@ def test_no_path_crosses_a_link_that_the_switch_before_it_knows_dead(seed, share
 
 @given(SHAPES, st.integers(0, 2**32), st.floats(0.3, 1))
 @settings(max_examples=60, deadline=None)
-def test_converged_switches_find_a_way_wherever_there_is_one(shape, seed, share):
+def test_converged_switches_find_every_possible_route(shape, seed, share):
     """Against a search over all living up-and-down ways."""
     fleet = Fleet(shape, seed)
     living = np.random.default_rng(seed).random(fleet.links) < share
@@ -295,7 +295,7 @@ def test_wrong_arguments_are_named(call, message):
 
 
 @pytest.mark.parametrize(("nics", "tiers"), [(64, 2), (256, 2), (256, 3)])
-def test_every_way_that_a_port_leads_over_is_one_of_all_ways(nics, tiers):
+def test_the_route_of_every_port_is_one_of_all_routes(nics, tiers):
     fleet = Fleet.of(nics, tiers=tiers)
     rng = np.random.default_rng(nics)
     for _ in range(5):

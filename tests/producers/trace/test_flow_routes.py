@@ -151,17 +151,17 @@ def test_without_a_socket_for_tcp_its_flows_have_no_links():
     assert not watched.puts
 
 
-def test_flows_that_may_be_moved_have_their_other_ways_published():
+def test_movable_flows_have_their_alternative_routes_published():
     watched = Watched()
     watched.run(2, [("b/e", key(40_000), True), ("b/e", key(40_001, 81), False)])
     found = watched.book.of("a/e", "b/e", 80)
     assert set(found) == {40_000, *flow_candidate_ports(A, B, 80, 32, 61_000)}
-    assert all(way.links == watched.links(port, 80) for port, way in found.items())
-    assert len({way.links for way in found.values()}) == 4, "over all spines"
+    assert all(route.links == watched.links(port, 80) for port, route in found.items())
+    assert len({route.links for route in found.values()}) == 4, "over all spines"
     assert set(watched.book.of("a/e", "b/e", 81)) == {40_001}
 
 
-def test_what_a_peer_asks_for_is_answered_for():
+def test_answers_to_a_peers_flows_are_traced():
     watched = Watched()
     rows = [
         {
@@ -181,11 +181,11 @@ def test_what_a_peer_asks_for_is_answered_for():
     (name, value) = watched.puts[-1]
     record = codec.decode(value, "FlowRoutes")
     assert name == "a/e>b/e"
-    assert [(way["leg"], way["path"], way["peer_port"]) for way in record["routes"]] == [
+    assert [(route["leg"], route["path"], route["peer_port"]) for route in record["routes"]] == [
         ("ACK", 61_000, 80),
         ("ACK", 61_001, 80),
     ]
-    assert [tuple(way["links"]) for way in record["routes"]] == [
+    assert [tuple(route["links"]) for route in record["routes"]] == [
         watched.links(80, 61_000),
         watched.links(80, 61_001),
     ]
@@ -201,18 +201,18 @@ def test_a_queue_pair_goes_as_udp_does_and_nothing_ever_comes_to_its_peer():
     assert all(ttl <= 3 for _, target, ttl in watched.networks["UDP"].sent if target == (B, 4791))
 
 
-def test_a_way_that_moved_is_told_and_has_the_others_looked_at():
+def test_a_moved_route_is_published_and_triggers_traces_of_others():
     watched = Watched()
     flows = [("b/e", key(40_000), True)]
     watched.run(2, flows)
     watched.networks["UDP"].shift = 1
     watched.run(4, flows)
     assert watched.tracer.links_of("b/e", key(40_000)) == watched.links(40_000, 80)
-    for port, way in watched.book.of("a/e", "b/e", 80).items():
-        assert way.links == watched.links(port, 80), "long before its own turn"
+    for port, route in watched.book.of("a/e", "b/e", 80).items():
+        assert route.links == watched.links(port, 80), "long before its own turn"
 
 
-def test_a_way_that_is_cut_stays_what_it_was():
+def test_a_cut_route_keeps_its_last_complete_trace():
     watched = Watched()
     flows = [("b/e", key(40_000), True)]
     watched.run(2, flows)
@@ -225,7 +225,7 @@ def test_a_way_that_is_cut_stays_what_it_was():
     assert watched.tracer.links_of("b/e", key(40_001)) == (), "nobody knows where it would go"
 
 
-def test_ways_are_taken_back_when_their_flows_are_long_gone():
+def test_routes_are_deleted_after_their_flows_ended():
     watched = Watched(routes_keep_s=5)
     watched.run(1, [("b/e", key(40_000), True)])
     assert watched.book.of("a/e", "b/e", 80)
@@ -237,14 +237,14 @@ def test_ways_are_taken_back_when_their_flows_are_long_gone():
     assert len(watched.networks["UDP"].sent) == sent, "nobody asks"
 
 
-def test_what_an_earlier_run_said_is_taken_back_where_nobody_wants_it_any_more():
+def test_records_of_an_earlier_run_are_deleted_once_unused():
     watched = Watched(routes_keep_s=5)
     watched.tracer.on_own_routes("b/e", {"routes": [{"leg": "DATA"}]}, watched.now_s)
     watched.run(20)
     assert watched.puts == [("a/e>b/e", None)]
 
 
-def test_a_peer_that_left_is_forgotten_with_its_ways():
+def test_a_peer_that_left_is_dropped_with_its_routes():
     watched = Watched()
     watched.run(1, [("b/e", key(40_000), True)])
     del watched.peers["b/e"]
@@ -254,7 +254,7 @@ def test_a_peer_that_left_is_forgotten_with_its_ways():
     assert watched.tracer.links_of("b/e", key(40_000)) == ()
 
 
-def test_a_peer_that_says_nothing_of_being_reached_is_not_guessed_at():
+def test_the_distance_of_a_silent_peer_is_not_guessed():
     watched = Watched()
     for network in watched.networks.values():
         network.silent_end = True
@@ -266,12 +266,12 @@ def test_a_peer_that_says_nothing_of_being_reached_is_not_guessed_at():
     assert watched.tracer.links_of("b/e", key(40_000)) == watched.links(40_000, 80)
 
 
-@pytest.mark.parametrize("most", [40, 100])
-def test_no_more_ways_are_traced_than_settings_say(most, caplog):
-    watched = Watched(max_routes=most)
+@pytest.mark.parametrize("limit", [40, 100])
+def test_the_number_of_traced_routes_is_limited(limit, caplog):
+    watched = Watched(max_routes=limit)
     watched.run(3, [("b/e", key(40_000, port), True) for port in range(80, 90)])
     found = sum(len(watched.book.of("a/e", "b/e", port)) for port in range(80, 90))
-    assert found <= most + 10
+    assert found <= limit + 10
     assert "some are not traced" in caplog.text
 
 

@@ -110,7 +110,7 @@ def test_packets_are_paced() -> None:
     assert 200 <= len(network.sent) <= 240
 
 
-def test_an_error_that_does_not_say_which_packet_counts_where_only_one_can_be_meant() -> None:
+def test_an_unquoted_error_counts_if_only_one_packet_can_be_meant() -> None:
     """Old switches quote eight bytes: then TTLs are tried one by one."""
     tracer = Tracer(1000, 3)
     tracer.schedule(FLOW)
@@ -146,7 +146,7 @@ def test_a_change_is_believed_when_two_traces_agree() -> None:
     assert (known.hops, known.changes, known.since_ns) == (moved.hops, 1, 5)
 
 
-def test_a_change_that_others_tell_of_is_believed_at_once_where_the_trace_is_whole() -> None:
+def test_an_expected_change_is_accepted_after_one_complete_trace() -> None:
     other = (HOPS[0], "10.9.9.1", "10.9.9.2")
     known = KnownRoute(HOPS, True, 1)
     assert known.update(Trace(FLOW, (HOPS[0], None, other[2]), True), 2, expected=True), (
@@ -158,7 +158,7 @@ def test_a_change_that_others_tell_of_is_believed_at_once_where_the_trace_is_who
     assert (known.hops, known.since_ns, known.changes) == (other, 3, 1)
 
 
-def test_a_path_that_died_stays_what_it_was() -> None:
+def test_a_dead_path_keeps_its_route() -> None:
     """Whoever looks for the dead link needs the way as it was."""
     known = KnownRoute(HOPS, True, 1)
     for cut in ((), HOPS[:1], (HOPS[0], None)):
@@ -181,7 +181,7 @@ def test_a_hop_that_falls_silent_is_unknown_after_some_traces_and_comes_back() -
 # ---- names
 
 
-def test_ways_up_end_where_they_turn_and_only_there_are_looked_at() -> None:
+def test_uplink_routes_end_at_the_apex() -> None:
     found = uplink_routes(
         [
             ("two tiers", ("leaf1", "spine1", "leaf2")),
@@ -203,7 +203,7 @@ def test_ways_up_end_where_they_turn_and_only_there_are_looked_at() -> None:
 
 
 @pytest.mark.parametrize(("nics", "routes"), [(8, 1), (1024, 1), (1024, 2), (2, 1), (65_536, 4)])
-def test_no_switch_answers_more_looks_than_it_may(nics: int, routes: int) -> None:
+def test_uplink_checks_respect_the_limit_per_switch(nics: int, routes: int) -> None:
     pause = pause_s(nics, routes, 64)
     assert nics * routes / pause <= 64 * (1 + 1e-9)
     assert pause >= 0.125
@@ -211,7 +211,7 @@ def test_no_switch_answers_more_looks_than_it_may(nics: int, routes: int) -> Non
         pause_s(8, 1, 0)
 
 
-def test_a_look_is_one_packet_and_no_more_where_nothing_answers() -> None:
+def test_an_uplink_check_is_one_packet_even_without_an_answer() -> None:
     uplink_check = FLOW._replace(max_ttl=2, uplink_check=True)
     tracer, network = Tracer(1000, 8), Network()
     tracer.schedule(uplink_check)
@@ -222,7 +222,7 @@ def test_a_look_is_one_packet_and_no_more_where_nothing_answers() -> None:
     assert [packet.ttl for packet in network.sent + silent.sent] == [2, 2]
 
 
-def test_an_error_that_may_be_of_a_look_or_of_a_whole_trace_is_nobodys() -> None:
+def test_an_ambiguous_unquoted_error_is_ignored() -> None:
     """What a spine says of the look would become the silent third hop of the trace."""
     tracer = Tracer(1000, 8)
     tracer.schedule(FLOW)
@@ -251,7 +251,7 @@ def test_reasons_without_end_trace_every_path_once_in_a_rest_and_a_spine_that_go
     assert not again.take(0, 2000.0), "of nothing there is nothing to trace"
 
 
-def test_a_look_that_ends_early_is_other_only_where_it_differs() -> None:
+def test_a_short_uplink_check_differs_only_at_a_differing_hop() -> None:
     known = KnownRoute(HOPS, True, 1)
     assert not known.differs_from(HOPS[:2])
     assert not known.differs_from((HOPS[0], None))
@@ -295,7 +295,7 @@ def test_the_other_address_of_a_cable(address: str, prefix: Any, partner: str | 
     assert partner_of(address, prefix) == partner
 
 
-def test_until_a_peer_says_its_first_hop_its_cable_is_not_guessed() -> None:
+def test_a_peers_cable_is_unknown_until_its_first_hop_is_announced() -> None:
     named = name_path("a/e0", "b/e1", HOPS, True, path=1)
     assert not named.complete
     assert len(named.links) == 3
@@ -349,13 +349,13 @@ def test_the_file_names_links_and_agrees() -> None:
 
 
 @pytest.mark.parametrize("silent", [(0,), (1,), (2,), (0, 2)])
-def test_silent_switches_are_filled_in_where_the_file_leaves_one_way(silent: tuple[int, ...]) -> None:
+def test_silent_switches_are_filled_in_if_the_file_has_one_route(silent: tuple[int, ...]) -> None:
     hops = tuple(None if k in silent else hop for k, hop in enumerate(("10.1.1.0", "10.2.1.1", "10.1.2.1")))
     found = named(hops)
     assert (found.links, found.complete, found.found) == (ROUTE, True, "FILLED")
 
 
-def test_silent_switches_are_not_guessed_where_there_are_two_ways() -> None:
+def test_silent_switches_are_not_guessed_between_two_routes() -> None:
     found = named(("10.1.1.0", None, None))
     assert (found.links, found.complete) == ((ROUTE[0], ROUTE[3]), False), (
         "both hosts' own cables are certain"
@@ -372,7 +372,7 @@ def test_a_path_that_nothing_traces_is_the_files() -> None:
     assert name_path("a/e0", "b/e1", (), False, path=1).found == "UNKNOWN"
 
 
-def test_a_file_that_says_otherwise_is_a_contradiction_and_never_a_wrong_link() -> None:
+def test_a_contradicting_file_never_gives_a_wrong_link() -> None:
     crossed = named(("10.1.1.0", "10.2.1.1", "10.1.2.2"))
     assert "l2:s2" in str(crossed.contradiction)
     assert not crossed.complete
@@ -408,7 +408,7 @@ def test_names_never_fail_whatever_answers() -> None:
 # ---- ports
 
 
-def test_as_many_ports_are_tried_as_see_every_way() -> None:
+def test_enough_candidates_see_every_route() -> None:
     assert candidates_for(8, 0.01) == 54
     rng, routes, missed = random.Random(3), 8, 0
     for _ in range(2000):
@@ -510,7 +510,7 @@ def sock_error(origin: int, type_: int, code: int, offender: bytes) -> bytes:
     return struct.pack("=IBBBBII", 113, origin, type_, code, 0, 0, 0) + offender
 
 
-def test_what_the_error_queue_says() -> None:
+def test_icmp_errors_are_read_from_the_error_queue() -> None:
     v4 = struct.pack("=H2x4s8x", socket.AF_INET, socket.inet_aton("10.0.0.1"))
     found = error_of([(socket.SOL_SOCKET, 37, b"x" * 48), (socket.SOL_IP, 11, sock_error(2, 11, 0, v4))])
     assert found is not None

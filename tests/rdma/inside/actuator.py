@@ -65,11 +65,11 @@ class Actuator:
     def environment(self) -> dict[str, str]:
         return {"FABRICTIME_CONTROL": self._control.path, "FABRICTIME_FLOWS": self._flows.path}
 
-    def order(self, word: str, key: str, value: int) -> str:
+    def order(self, verb: str, key: str, value: int) -> str:
         """Give an order; return the answer, without its id."""
         self._id += 1
-        self._control.write(f"{word} {self._id} {key} {value}")
-        until(lambda: self._id in self.answers, f"answer to {word}")
+        self._control.write(f"{verb} {self._id} {key} {value}")
+        until(lambda: self._id in self.answers, f"answer to {verb}")
         return self.answers[self._id]
 
     def hang_up(self) -> None:
@@ -78,16 +78,16 @@ class Actuator:
 
     def _line(self, line: str) -> None:
         self.heard.append(line)
-        word, _, rest = line.partition(" ")
-        if word == "FLOW":
+        verb, _, rest = line.partition(" ")
+        if verb == "FLOW":
             key, port, verbs = rest.split(" ")
             self.flows[key] = (int(port), verbs)
-        elif word == "GONE":
+        elif verb == "GONE":
             self.flows.pop(rest, None)
             self.gone.append(rest)
         else:
             number, _, text = rest.partition(" ")
-            self.answers[int(number)] = f"{word} {text}"
+            self.answers[int(number)] = f"{verb} {text}"
 
     def _report(self, line: str) -> None:
         text = json.loads(line)

@@ -62,19 +62,19 @@ class Program:
         for line in self._process.stdout:
             self.text.append(line)
 
-    def read(self, word: str) -> list[str]:
-        """The fields of the next line that begins with `word`."""
+    def read(self, verb: str) -> list[str]:
+        """The fields of the next line that begins with `verb`."""
         while True:
             ended = not self._reader.is_alive()
             while self._read < len(self.text):
                 self._read += 1
-                if self.text[self._read - 1].startswith(word + " "):
+                if self.text[self._read - 1].startswith(verb + " "):
                     return self.text[self._read - 1].split()[1:]
             if ended:
-                raise RuntimeError(f"ended before it said {word}: {''.join(self.text)}")
+                raise RuntimeError(f"ended before it said {verb}: {''.join(self.text)}")
             time.sleep(0.001)
 
-    def tell(self) -> None:
+    def release(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -292,9 +292,9 @@ def standby_takes_over() -> dict[str, Any]:
         until(lambda: len(acting.flows) == 4, "FLOW of both ends of both pairs")
         answer = acting.order("MOVE", flow_of(acting), 1000)
         written = owner.read("written")
-        owner.tell()
+        owner.release()
         return {
-            "said": text,
+            "return_codes": text,
             "answer": answer,
             "written": written[0],
             "ms": float(written[1]) * 1e3,
@@ -322,12 +322,12 @@ def forks_and_reconnects() -> dict[str, Any]:
         acting.hang_up()
         until(lambda: acting.flows == flows, "FLOW again")
         answer = acting.order("MOVE", flow_of(acting), 50_001)
-        owner.tell()
+        owner.release()
         return {"threads": int(after) - int(before), "child": child[0], "answer": answer, "exit": owner.end()}
 
 
 @check
-def pyverbs_moves_what_is_handed_over() -> dict[str, Any]:
+def pyverbs_moves_registered_queue_pairs() -> dict[str, Any]:
     """No library loaded: the program moves its own, by the service's protocol and by call."""
     acting = actuator()
     with program(script("owner"), acting, library=False) as owner:
@@ -342,11 +342,11 @@ def pyverbs_moves_what_is_handed_over() -> dict[str, Any]:
         found["expected"] = f"DONE {port_of(chosen)} SQD"
         before = counts()[chosen]
         until(lambda: counts()[chosen] > before + 20, "writes on the new path")
-        found["told"] = acting.flows[key][0] == port_of(chosen)
+        found["reported"] = acting.flows[key][0] == port_of(chosen)
         found["pace"] = acting.order("PACE", key, 10**8)
         found["low_port"] = acting.order("MOVE", key, 1000)
         found["nobody"] = acting.order("MOVE", "qp:rxe_a0:99:1", 50_000)
-        owner.tell()
+        owner.release()
         found["exit"] = owner.end()
         until(lambda: acting.gone == [key], "GONE")
         return found

@@ -117,7 +117,10 @@ def build() -> None:
                 }
             )
     here = (("accept_local", "1"), ("arp_ignore", "1"), ("arp_announce", "2"))
-    sysctl(routing | {f"ipv4/conf/{who}/{key}": value for who in ("all", "default") for key, value in here})
+    sysctl(
+        routing
+        | {f"ipv4/conf/{interface}/{key}": value for interface in ("all", "default") for key, value in here}
+    )
     batch("ip", cables)
     for router, lines in todo.items():
         batch("ip", lines, router)

@@ -110,7 +110,7 @@ def test_following(log):
         assert [message.key for message in more] == ["c"]
 
 
-def test_what_is_not_there(log):
+def test_a_missing_topic(log):
     missing = Topic("fabric.none", "x", LinkHealth, "none", CONFIG.partitions, None)
     with (
         TopicReader(log, {missing: BEGINNING}) as reader,

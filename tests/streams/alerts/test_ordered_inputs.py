@@ -77,24 +77,24 @@ class Log:
         return [m for m in self.messages if m.topic in names]
 
 
-def judge(
+def health_changes(
     evidence: Iterable[Message], paths: Iterable[Message], seed: int | None
 ) -> list[tuple[int, str, Any]]:
-    """What link health says of evidence; `seed`: its worker looks at the time now and then, in between."""
+    """Return the link health of evidence; `seed`: of extra evaluations at random times."""
     rng, book = random.Random(seed), RouteTable()
     health = ShardHealth("fabric", source="fabric.links/0")
-    said: list[tuple[int, str, Any]] = []
+    changes_at: list[tuple[int, str, Any]] = []
     now_ns = 0
     for message in sorted([*evidence, *paths]):
         if message.topic == PATHS.name:
             book.take(message.key.encode(), message.value, None, message.append_ns)
             continue
         while seed is not None and now_ns < message.append_ns:
-            said += [(now_ns, *change) for change in health.evaluate(now_ns)]
+            changes_at += [(now_ns, *change) for change in health.evaluate(now_ns)]
             now_ns = max(now_ns, message.append_ns - 600 * MS) + rng.choice((1, 5, 30, 100)) * MS
         changes = health.ingest(message.record or {}, message.append_ns, book, message.offset)
-        said += [(message.append_ns, *change) for change in changes]
-    return said
+        changes_at += [(message.append_ns, *change) for change in changes]
+    return changes_at
 
 
 @cache
@@ -123,30 +123,30 @@ def hour() -> Log:
     _clocks(log)
     _delays(log)
     _queues(log)
-    for at_ns, subject, record in judge(log.of(LINKS), log.of(PATHS), seed=1):
+    for at_ns, subject, record in health_changes(log.of(LINKS), log.of(PATHS), seed=1):
         log.put(LINK_HEALTH, subject, at_ns + 2 * MS, record)
     log.messages.sort()
     return log
 
 
 def _config(log: Log) -> None:
-    def tell(second: int, version: int, rules: list[Any], **thresholds: float) -> None:
+    def configure(second: int, version: int, rules: list[Any], **thresholds: float) -> None:
         log.put(CONFIG, "*", EPOCH_NS + second * S, {
             "host": "*", "version": version, "at_ns": 0, "by": "test", "mode": "UNKNOWN",
             "latency_rules": rules,
             "thresholds": [{"name": name, "value": value} for name, value in thresholds.items()],
         }, partition=0)  # fmt: skip
 
-    tell(0, 1, [], alert_storm_min_pps=1500)
-    tell(300, 2, [RULE], alert_storm_min_pps=1500)
-    tell(2810, 3, [RULE | {"p99_us": 50.0}], alert_storm_min_pps=1500, alert_clear_s=9)
+    configure(0, 1, [], alert_storm_min_pps=1500)
+    configure(300, 2, [RULE], alert_storm_min_pps=1500)
+    configure(2810, 3, [RULE | {"p99_us": 50.0}], alert_storm_min_pps=1500, alert_clear_s=9)
 
 
 def _wires(log: Log) -> None:
     newest = next(m for m in reversed(log.of(PATHS)) if m.key == "h3/eth1>h4/eth1")
     record = codec.decode(newest.value or b"", PATHS.record)
-    said = "hop 1 is leaf2, and the file wires h3:eth1 to leaf1:swp9"
-    for second, text in ((MISWIRED.start, said), (MISWIRED.stop, None)):
+    contradiction = "hop 1 is leaf2, and the file wires h3:eth1 to leaf1:swp9"
+    for second, text in ((MISWIRED.start, contradiction), (MISWIRED.stop, None)):
         paths = [path | {"contradiction": text} for path in record["paths"]]
         log.put(PATHS, newest.key, EPOCH_NS + second * S, record | {"paths": paths})
 
@@ -201,7 +201,7 @@ Alerts = dict[tuple[str, int], dict[str, Any]]
 
 
 def merged(published: Iterable[tuple[str, dict[str, Any]]], found: Alerts | None = None) -> Alerts:
-    """Alerts by identity; what is told twice must be told alike."""
+    """Return alerts by identity; an alert that is published twice must be equal."""
     found = {} if found is None else found
     for key, record in published:
         assert key == record["subject"]
@@ -263,12 +263,12 @@ def test_the_hour_has_alerts_of_every_kind_each_raised_once() -> None:
 def test_link_health_does_not_depend_on_the_frequency_of_evaluation() -> None:
     log = hour()
     evidence, paths = log.of(LINKS), log.of(PATHS)
-    told = [(m.key, m.value) for m in log.of(LINK_HEALTH)]
+    published = [(m.key, m.value) for m in log.of(LINK_HEALTH)]
     again = [
         (subject, None if record is None else codec.encode(LINK_HEALTH.record, record))
-        for _, subject, record in judge(evidence, paths, seed=None)
+        for _, subject, record in health_changes(evidence, paths, seed=None)
     ]
-    assert sorted(again, key=repr) == sorted(told, key=repr)
+    assert sorted(again, key=repr) == sorted(published, key=repr)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -284,8 +284,8 @@ def test_workers_that_die_at_any_time_raise_the_same_alerts(seed: int) -> None:
     """Each takes over what its predecessor published, the last of which may be lost, and reads again only
     what `read_from` says."""
     rng, messages = random.Random(seed), hour().messages
-    told = sorted({r["updated_ns"] for r in at_once().values()})
-    near = [rng.choice(told) + rng.randrange(-8_000, 8_000) * MS for _ in range(8)]
+    update_times = sorted({r["updated_ns"] for r in at_once().values()})
+    near = [rng.choice(update_times) + rng.randrange(-8_000, 8_000) * MS for _ in range(8)]
     cuts = sorted([*near, *(EPOCH_NS + rng.randrange(20, HOUR_S) * S for _ in range(4))])
     published: list[tuple[str, dict[str, Any]]] = []
     for begin_ns, end_ns in zip([EPOCH_NS, *cuts], [*cuts, END_NS], strict=True):

@@ -327,7 +327,7 @@ RULE = {"name": "gold", "from_group": "h1", "to_group": "h2", "p99_us": 20.0, "f
 
 
 def slow(window: int, us: float) -> Input:
-    """What h1's NIC measured in a window of a second: all probes to h2's took so long."""
+    """Return one second of h1's measured delays: all probes to h2 took this long."""
     start_ns = T0 + window * S
     legs = {
         f"{leg}_{key}": value

@@ -1,4 +1,4 @@
-"""Contention windows: when they open and close, what they say of the cause, and whose traffic it is."""
+"""Contention windows: opening, closing, cause and flows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def flow(name: int, source: int, to: int, rate: float, hops: list[str], **more: 
 
 
 class Shard:
-    """A watch with its flows and paths, fed window by window."""
+    """A detector with its flows and routes, fed window by window."""
 
     def __init__(self, watch: ContentionDetector | None = None) -> None:
         self.paths = RouteTable()
@@ -425,7 +425,7 @@ def test_a_replay_gives_the_same_records(seed):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_new_owner_goes_on_from_the_published_records(seed):
-    """It reads again what was not acknowledged, and opens and closes the same windows at the same times."""
+    """It reads unacknowledged records again, and opens and closes the same windows at the same times."""
     whole = Shard()
     fed(whole)
     for links in noisy(seed):

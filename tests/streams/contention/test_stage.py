@@ -21,7 +21,7 @@ SPINE, LAST = "leaf1:swp9>spine1:swp1", "leaf2:swp1>h3:eth1"
 
 
 class Log:
-    """Publishes what agents and queue inference would; reads what comes out."""
+    """Publishes the records of agents and queue inference, and reads the stage's output."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap

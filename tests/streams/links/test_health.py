@@ -1,4 +1,4 @@
-"""Which link is dead: evidence of a probed fleet whose broken links are known, verdicts out."""
+"""Link health of a probed fleet whose broken links are known."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from streams.runtime.thresholds import Thresholds
 MS = 1_000_000
 S = 1_000_000_000
 WARM = 2200 * MS
-"""Every NIC has told of its living paths by then."""
+"""By then every NIC has reported its living paths."""
 
 
 class Watched:
@@ -59,7 +59,7 @@ class Watched:
                 assert record["subject"] == subject
             self.changes.append((self.probes.now_ns, (subject, record)))
 
-    def said(self, state: str) -> set[str]:
+    def ever_in(self, state: str) -> set[str]:
         """Subjects that were ever in a state."""
         return {s for _, (s, r) in self.changes if r is not None and r["state"] == state}
 
@@ -82,7 +82,7 @@ class Watched:
         return cable_id(self.fleet.link_ids[self.link(near, far)])
 
     def port(self, nic: str, up: bool) -> None:
-        """The NIC's port says that its carrier is there, or gone."""
+        """Report the carrier of the NIC's port."""
         index = self.fleet.nic_index[nic]
         now_ns = self.probes.now_ns
         self.feed(now_ns, {
@@ -106,7 +106,7 @@ def small(seed: int = 1, **settings: Any) -> Watched:
 
 
 def lose_across(it: Watched, link: int, nic: int) -> Callable[[bool], None]:
-    """Return what has all paths of one NIC that cross a link get lost, and no other, or live again."""
+    """Return a switch for the losses of all paths of one NIC over a link, and of no other path."""
     probes, size = it.probes, it.fleet.links
     probes.down, probes.loss = np.zeros(size + 2, np.bool_), np.zeros(size + 2)
     mine = (probes.links == link).any(axis=1) & (probes.src == nic)
@@ -121,7 +121,7 @@ def lose_across(it: Watched, link: int, nic: int) -> Callable[[bool], None]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_link_is_not_dead_by_a_few_of_its_paths(seed: int) -> None:
-    """The others live, but are told of once a second: that far more would have lost something must do."""
+    """The others live but are reported once a second: the number of expected losses must suffice."""
     it = small(seed)
     lose = lose_across(it, it.link("leaf1", "spine2"), 0)
     it.run(WARM)
@@ -129,7 +129,7 @@ def test_a_link_is_not_dead_by_a_few_of_its_paths(seed: int) -> None:
     it.run(150 * MS)
     lose(False)
     it.run(2 * S)
-    assert it.said("DOWN") == set()
+    assert it.ever_in("DOWN") == set()
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -142,7 +142,7 @@ def test_a_dead_link_inside_is_named_at_once_and_no_other(seed: int) -> None:
     began = it.probes.now_ns
     it.run(300 * MS)
     cable = it.cable("leaf1", "spine2")
-    assert it.said("DOWN") == {cable}
+    assert it.ever_in("DOWN") == {cable}
     at_ns, (_, record) = it.changes[0]
     assert at_ns - began < 60 * MS
     assert record is not None
@@ -166,7 +166,7 @@ def test_of_two_leaves_the_cables_of_a_path_are_named_together_and_not_waited_fo
     assert record is not None
     assert {subject, *record["candidates"]} == {it.cable("leaf1", "spine2"), it.cable("leaf2", "spine2")}
     it.run(300 * MS)
-    assert it.said("DOWN") == {subject}
+    assert it.ever_in("DOWN") == {subject}
 
 
 def test_it_is_up_again_once_paths_cross_it_and_stay_alive() -> None:
@@ -178,7 +178,7 @@ def test_it_is_up_again_once_paths_cross_it_and_stay_alive() -> None:
     healed = it.probes.now_ns
     cable = it.cable("spine3", "leaf4")
     it.run(600 * MS, until=lambda: it.state(cable) == "UP")
-    assert it.said("DOWN") == {cable}
+    assert it.ever_in("DOWN") == {cable}
     record = it.last(cable)
     assert abs(record["since_ns"] - healed) < 20 * MS
     assert record["links"]
@@ -195,7 +195,7 @@ def test_links_that_die_together_are_distinguished() -> None:
     dead = [it.link("leaf1", "spine2"), it.link("leaf3", "spine2"), it.link("spine7", "leaf16")]
     it.probes.down[dead] = True
     it.run(400 * MS)
-    assert it.said("DOWN") == {cable_id(fleet.link_ids[link]) for link in dead}
+    assert it.ever_in("DOWN") == {cable_id(fleet.link_ids[link]) for link in dead}
 
 
 def test_a_nic_cut_off_is_its_own_cable_where_its_agent_still_speaks() -> None:
@@ -204,7 +204,7 @@ def test_a_nic_cut_off_is_its_own_cable_where_its_agent_still_speaks() -> None:
     it.probes.down[it.link("leaf3", "h6")] = True
     it.run(400 * MS)
     cable = it.cable("leaf3", "h6")
-    assert it.said("DOWN") == {cable}
+    assert it.ever_in("DOWN") == {cable}
     record = it.last(cable)
     assert record["candidates"] == ["h6/eth1"]
     assert record["detected_by"] == "PROBES"
@@ -224,7 +224,7 @@ def test_a_host_that_vanishes_is_one_host_no_link_and_is_forgotten() -> None:
     assert it.last("h4")["candidates"] == [it.cable("h4", "leaf2")]
     it.run(14 * S)
     assert it.state("h4") is None
-    assert it.said("DOWN") == {"h4"}
+    assert it.ever_in("DOWN") == {"h4"}
 
 
 def test_one_of_a_hosts_nics_is_that_nic_and_all_are_the_host() -> None:
@@ -233,10 +233,10 @@ def test_one_of_a_hosts_nics_is_that_nic_and_all_are_the_host() -> None:
     it.run(WARM)
     it.probes.gone[fleet.nic_index["h2/eth1"]] = True
     it.run(4 * S)
-    assert it.said("DOWN") == {"h2/eth1"}
+    assert it.ever_in("DOWN") == {"h2/eth1"}
     it.probes.gone[[fleet.nic_index["h5/eth1"], fleet.nic_index["h5/eth2"]]] = True
     it.run(4 * S)
-    assert it.said("DOWN") == {"h2/eth1", "h5"}
+    assert it.ever_in("DOWN") == {"h2/eth1", "h5"}
     assert it.last("h5")["kind"] == "HOST"
 
 
@@ -247,7 +247,7 @@ def test_a_dead_leaf_is_its_cables_and_not_the_hosts_behind_it() -> None:
     it.probes.down[leaf] = True
     it.run(600 * MS)
     cables = {cable_id(it.fleet.link_ids[i]) for i in leaf}
-    assert it.said("DOWN") == cables
+    assert it.ever_in("DOWN") == cables
     it.probes.down[:] = False
     it.run(800 * MS, until=lambda: all(it.state(cable) == "UP" for cable in cables))
 
@@ -260,9 +260,9 @@ def test_a_dead_spine_is_all_its_cables_and_soon(seed: int, rate_hz: float) -> N
     spine = [i for i, name in enumerate(it.fleet.link_ids) if "spine3:" in name]
     cables = {cable_id(it.fleet.link_ids[i]) for i in spine}
     it.probes.down[spine] = True
-    it.run(250 * MS, until=lambda: cables <= it.said("DOWN"))
+    it.run(250 * MS, until=lambda: cables <= it.ever_in("DOWN"))
     it.run(1500 * MS)
-    assert it.said("DOWN") == cables
+    assert it.ever_in("DOWN") == cables
     assert {it.last(cable)["flaps_total"] for cable in cables} == {1}, "none was said to be UP meanwhile"
     assert any("nothing crosses spine3 any more" in it.last(cable)["text"] for cable in cables)
     it.probes.down[:] = False
@@ -278,7 +278,7 @@ def test_a_spine_that_some_paths_still_cross_is_not_dead(seed: int) -> None:
         it.probes.down[[it.link(near, far), it.link(far, near)]] = True
     it.run(1500 * MS)
     cables = {it.cable(near, far) for near, far in ends}
-    assert {each for each in it.said("DOWN") if it.state(each) == "DOWN"} == cables
+    assert {each for each in it.ever_in("DOWN") if it.state(each) == "DOWN"} == cables
     assert not any(
         "nothing crosses" in r["text"] and "any more" in r["text"] for _, (_, r) in it.changes if r
     )
@@ -293,7 +293,7 @@ def test_a_carrier_counts_first_and_at_once_up_and_down() -> None:
     assert it.state(cable) == "DOWN"
     assert it.last(cable)["detected_by"] == "CARRIER"
     it.run(500 * MS)
-    assert it.said("DOWN") == {cable}
+    assert it.ever_in("DOWN") == {cable}
     it.port("h1/eth1", True)
     assert it.state(cable) == "UP"
     it.run(500 * MS)  # routes need a moment more
@@ -358,7 +358,7 @@ def test_a_host_that_came_late_once_hides_its_lossy_cable_no_longer_than_that(se
     it.probes.loss[it.link("h3", "leaf2")] = 0.2
     it.probes.starve(it.fleet.nic_index["h3/eth1"], 30 * MS)
     it.run(1600 * MS, until=lambda: bool(it.changes))
-    assert it.said("GREY") == {it.cable("h3", "leaf2")}
+    assert it.ever_in("GREY") == {it.cable("h3", "leaf2")}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -371,7 +371,7 @@ def test_a_host_that_came_late_once_hides_its_dead_port_no_longer_than_that(seed
     it.probes.starve(it.fleet.nic_index["h3/eth1"], 40 * MS)
     it.run(700 * MS, until=lambda: bool(it.changes))
     cable = it.cable("h3", "leaf2")
-    assert it.said("DOWN") == {cable}
+    assert it.ever_in("DOWN") == {cable}
     assert "though its agent is healthy" in it.last(cable)["text"]
 
 
@@ -392,8 +392,8 @@ def test_a_lossy_link_is_grey_with_a_rate_that_holds_the_truth(share: float) -> 
     began = it.probes.now_ns
     it.run(2500 * MS)
     cable = it.cable("leaf1", "spine2")
-    assert it.said("GREY") == {cable}
-    assert it.said("DOWN") == set()
+    assert it.ever_in("GREY") == {cable}
+    assert it.ever_in("DOWN") == set()
     first_ns, (_, first) = it.changes[0]
     assert first is not None
     assert first_ns - began < 1500 * MS
@@ -403,7 +403,7 @@ def test_a_lossy_link_is_grey_with_a_rate_that_holds_the_truth(share: float) -> 
     assert abs(last["loss_rate"] - share) < 0.5 * share
     it.probes.loss[:] = 0
     it.run(10 * S, until=lambda: it.state(cable) == "UP")
-    assert it.said("DOWN") == set()
+    assert it.ever_in("DOWN") == set()
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
@@ -414,8 +414,8 @@ def test_half_of_all_lost_is_no_dead_link(seed: int) -> None:
         links = [it.link("leaf1", "spine2"), it.link("spine2", "leaf1")][:ways]
         it.probes.loss[links] = share
         it.run(3 * S)
-        assert it.said("GREY") == {it.cable("leaf1", "spine2")}
-        assert it.said("DOWN") == set()
+        assert it.ever_in("GREY") == {it.cable("leaf1", "spine2")}
+        assert it.ever_in("DOWN") == set()
 
 
 def test_a_lossy_cable_of_a_host_names_the_host_beside_it() -> None:
@@ -424,9 +424,9 @@ def test_a_lossy_cable_of_a_host_names_the_host_beside_it() -> None:
     it.probes.loss[it.link("h3", "leaf2")] = 0.2
     it.run(1500 * MS)
     cable = it.cable("h3", "leaf2")
-    assert it.said("GREY") == {cable}
+    assert it.ever_in("GREY") == {cable}
     assert it.last(cable)["candidates"] == ["h3/eth1"]
-    assert it.said("DOWN") == set()
+    assert it.ever_in("DOWN") == set()
 
 
 def test_a_new_loss_rate_is_not_diluted_by_the_time_before() -> None:
@@ -437,7 +437,7 @@ def test_a_new_loss_rate_is_not_diluted_by_the_time_before() -> None:
         link = next(n for n, name in enumerate(it.fleet.link_ids) if name.startswith(f"h{host}:"))
         it.probes.loss[link] = 0.05
         began_ns = it.probes.now_ns
-        it.run(6 * S, until=lambda it=it: bool(it.said("GREY")))
+        it.run(6 * S, until=lambda it=it: bool(it.ever_in("GREY")))
         took_ns.append(it.changes[0][0] - began_ns)
     assert sum(took_ns) / len(took_ns) < 870 * MS, took_ns
 
@@ -456,7 +456,7 @@ def test_losses_on_congested_paths_are_no_grey_link() -> None:
     it.probes.loss[it.link("leaf1", "spine2")] = 0.1
     it.probes.timeout_ns = 40 * MS  # follows the p99 of delays
     it.run(3 * S)
-    assert it.said("GREY") == set()
+    assert it.ever_in("GREY") == set()
 
 
 def flap(it: Watched, link: int, times: int) -> None:
@@ -511,7 +511,7 @@ def test_flaps_are_counted_once_whenever_the_worker_dies_and_how_much_it_reads_a
         if number % 2 == 0:
             die(3000)
         it.run(100 * MS)
-    assert it.said("DOWN") == {cable}
+    assert it.ever_in("DOWN") == {cable}
     record = it.last(cable)
     assert (record["flaps_total"], record["flaps_hour"]) == (6, 6)
     assert record["state"] == "UP"
@@ -572,7 +572,7 @@ def test_a_bypassed_switch_is_down_until_paths_return() -> None:
     before = lead(it, "spine2", None)
     it.run(1500 * MS)
     cables = {it.cable(f"leaf{n}", "spine2") for n in range(1, 5)}
-    assert it.said("DOWN") == cables
+    assert it.ever_in("DOWN") == cables
     assert "bypass it now, and none crosses it" in it.last(it.cable("leaf1", "spine2"))["text"]
     book = it.probes.book
     book._forward.update(before[0])
@@ -583,13 +583,13 @@ def test_a_bypassed_switch_is_down_until_paths_return() -> None:
 
 
 def test_a_bypass_is_found_as_soon_as_the_new_routes_are_known() -> None:
-    """Paths that live are told of once a second: it must not wait for that."""
+    """Living paths are reported once a second; the bypass must be found sooner."""
     it = small()
     it.run(WARM)
     it.probes.book.moved = {(nic, peer) for nic, peer, _ in it.probes.book._forward}
     lead(it, "spine2", None)
     it.run(200 * MS)
-    assert it.said("DOWN") == {it.cable(f"leaf{n}", "spine2") for n in range(1, 5)}
+    assert it.ever_in("DOWN") == {it.cable(f"leaf{n}", "spine2") for n in range(1, 5)}
 
 
 @pytest.mark.parametrize("names", ["leaves and spines", "ports"])
@@ -610,7 +610,7 @@ def test_links_that_get_other_names_are_not_down(names: str) -> None:
             links[key] = tuple(">".join(map(named, link.split(">"))) for link in way)
     book.version += 1
     it.run(4 * S)
-    assert it.said("DOWN") == set()
+    assert it.ever_in("DOWN") == set()
 
 
 @pytest.mark.parametrize(("spines", "seed"), [(24, 1), (24, 2), (8, 3)])
@@ -629,9 +629,9 @@ def test_flows_that_are_hashed_again_leave_no_living_link_dead(spines: int, seed
     book.version += 1
     it.run(3 * S)
     gone = {it.cable(f"leaf{n}", "spine1") for n in range(1, 9)}
-    assert it.said("DOWN") <= gone
+    assert it.ever_in("DOWN") <= gone
     if spines == 8:
-        assert it.said("DOWN") == gone, "and with paths enough it is told"
+        assert it.ever_in("DOWN") == gone, "and with paths enough it is told"
 
 
 def test_a_removed_switch_is_forgotten_after_a_day() -> None:
@@ -640,7 +640,7 @@ def test_a_removed_switch_is_forgotten_after_a_day() -> None:
     lead(it, "spine2", None)
     it.run(1500 * MS)
     cables = {it.cable(f"leaf{n}", "spine2") for n in range(1, 5)}
-    assert it.said("DOWN") == cables
+    assert it.ever_in("DOWN") == cables
     hour = 3_600 * S
     it._keep(it.health.evaluate(it.probes.now_ns + 23 * hour))
     assert {it.state(cable) for cable in cables} == {"DOWN"}
@@ -675,10 +675,10 @@ def test_a_cable_that_is_plugged_elsewhere_is_no_more_and_not_down(lost_ns: int)
         it.probes.down[[it.link("leaf1", "spine1"), it.link("leaf1", "spine2")]] = True
         it.run(lost_ns)
         it.probes.down[:] = False
-        assert it.said("DOWN") == gone
+        assert it.ever_in("DOWN") == gone
     plug(it, "leaf1", "spine1", "spine2")
     it.run(4 * S)
-    assert it.said("DOWN") == (gone if lost_ns else set())
+    assert it.ever_in("DOWN") == (gone if lost_ns else set())
     assert not gone & it.health.subjects.keys(), "forgotten, so that no page draws them"
     if lost_ns:
         assert any(
@@ -688,7 +688,7 @@ def test_a_cable_that_is_plugged_elsewhere_is_no_more_and_not_down(lost_ns: int)
         links.update(was)
     it.probes.book.version += 1
     it.run(4 * S)
-    assert it.said("DOWN") == (gone if lost_ns else set()), "and plugged back it is there again"
+    assert it.ever_in("DOWN") == (gone if lost_ns else set()), "and plugged back it is there again"
     it.probes.down[it.link("leaf1", "spine1")] = True
     it.run(200 * MS)
     assert it.state(it.cable("leaf1", "spine1")) == "DOWN"
@@ -749,7 +749,7 @@ def test_flows_that_come_and_go_leave_nothing_behind(monkeypatch: pytest.MonkeyP
     assert it.changes == []
     it.probes.down[it.link("spine2", "leaf3")] = True
     it.run(200 * MS)
-    assert it.said("DOWN") == {it.cable("spine2", "leaf3")}
+    assert it.ever_in("DOWN") == {it.cable("spine2", "leaf3")}
 
 
 def test_a_link_with_delayed_answers_must_be_silent_for_longer(
@@ -764,18 +764,18 @@ def test_a_link_with_delayed_answers_must_be_silent_for_longer(
         paths = [{**path, "delayed": min(1, path["answered"])} for path in event["paths"]]
         return whole({**event, "paths": paths}, *rest)
 
-    with monkeypatch.context() as held:
-        held.setattr(it.health, "ingest", take)
+    with monkeypatch.context() as patch:
+        patch.setattr(it.health, "ingest", take)
         it.run(1100 * MS)  # all have told by then
     link = it.link("spine2", "leaf3")
     it.probes.down[link] = True
     it.run(50 * MS)
     it.probes.down[link] = False
     it.run(50 * MS)
-    assert it.said("DOWN") == set()
+    assert it.ever_in("DOWN") == set()
     it.probes.down[link] = True
     it.run(250 * MS)
-    assert it.said("DOWN") == {it.cable("spine2", "leaf3")}
+    assert it.ever_in("DOWN") == {it.cable("spine2", "leaf3")}
 
 
 def test_many_delayed_answers_make_every_link_wait_longer(
@@ -785,7 +785,7 @@ def test_many_delayed_answers_make_every_link_wait_longer(
     link, cable = it.link("spine2", "leaf3"), it.cable("spine2", "leaf3")
     name, take, many = it.fleet.link_ids[link], it.health.ingest, 0
 
-    def held_elsewhere(event: Any, append_ns: int, book: Any, *rest: Any) -> list[Change]:
+    def delayed_elsewhere(event: Any, append_ns: int, book: Any, *rest: Any) -> list[Change]:
         paths = [
             {**p, "delayed": min(many, p["answered"])
              if name not in {*book.forward(event["nic"], p["peer"], p["path"]),
@@ -794,7 +794,7 @@ def test_many_delayed_answers_make_every_link_wait_longer(
         ]  # fmt: skip
         return take({**event, "paths": paths}, append_ns, book, *rest)
 
-    monkeypatch.setattr(it.health, "ingest", held_elsewhere)
+    monkeypatch.setattr(it.health, "ingest", delayed_elsewhere)
     it.run(WARM)
     many = 3
     it.run(1100 * MS)
@@ -803,11 +803,11 @@ def test_many_delayed_answers_make_every_link_wait_longer(
     it.run(50 * MS)
     it.probes.down[link] = False
     it.run(50 * MS)
-    assert it.said("DOWN") == set()
+    assert it.ever_in("DOWN") == set()
     it.run(20 * S)  # the storm is over
     it.probes.down[link] = True
     it.run(50 * MS)
-    assert it.said("DOWN") == {cable}
+    assert it.ever_in("DOWN") == {cable}
 
 
 def test_answers_that_peers_sent_late_make_no_link_wait_longer(
@@ -845,9 +845,9 @@ def test_paths_that_are_hashed_again_take_no_link_down() -> None:
     lead(it, "spine2", None)
     lead(it, "spine1", "spine2")
     it.run(2 * S)
-    assert not {cable for cable in it.said("DOWN") if "spine2" in cable}
+    assert not {cable for cable in it.ever_in("DOWN") if "spine2" in cable}
     for kind in ("GREY", "FLAPPING"):
-        assert it.said(kind) == set()
+        assert it.ever_in(kind) == set()
 
 
 def test_a_message_that_comes_twice_counts_once() -> None:
@@ -897,7 +897,7 @@ def test_messages_that_come_late_by_much_blame_no_other_link_where_clocks_are_kn
         run(400 * MS)
         it.probes.down[:] = False
         run(700 * MS)
-    assert it.said("DOWN") == {cable}
+    assert it.ever_in("DOWN") == {cable}
     assert it.last(cable)["flaps_total"] == 3
 
 

@@ -1,4 +1,4 @@
-"""A shard's turns: from what is known of paths, for each pace apart, on each NIC's own clock."""
+"""Probe schedules of a shard, by known routes, slots and clocks."""
 
 from __future__ import annotations
 

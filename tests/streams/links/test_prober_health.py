@@ -1,4 +1,4 @@
-"""Trouble of probers themselves: told of their host once, and not of the network; probe storms by name."""
+"""Trouble of probers is one alert of their host, and storms name the NIC."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACE = {f"h{i}/eth1": (4_000_000, 3) for i in range(1, 7)}
 
 
 class Fleet:
-    """Six probers that say each second how they are."""
+    """Six probers that report each second."""
 
     def __init__(self, alerts: ShardAlerts | None = None, pace: Any = PACE.get) -> None:
         self.alerts = alerts or ShardAlerts("fabric", SOON, probe_slots=pace)
@@ -28,7 +28,7 @@ class Fleet:
         self.out: list[dict[str, Any]] = []
 
     def run(self, seconds: int, **how: dict[str, Any]) -> Fleet:
-        """Let time pass; `how`: host to what is special about its event."""
+        """Advance the time; `how`: host to the special fields of its events."""
         for _ in range(seconds):
             for i in range(1, 7):
                 one = how.get(f"h{i}", {})

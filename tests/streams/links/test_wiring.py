@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from producers.sim.simulation import topology_file
+from producers.sim.setup import topology_file
 from producers.sim.topology import Fleet, Shape
 from producers.trace.route_names import name_path
 from schemas import codec
@@ -21,7 +21,7 @@ FLEET = Fleet(Shape(hosts=4, hosts_per_rack=4, spines=2, nics_per_host=4, rails=
 
 
 class Traced:
-    """A railed fleet as its hosts trace it. `swap`: two NICs whose cables change places."""
+    """A railed fleet, traced by its hosts. `swap`: two NICs with swapped cables."""
 
     def __init__(self, file: TopologyFile | None = None) -> None:
         self.topology = Topology(file) if file is not None else Topology()

@@ -170,7 +170,7 @@ class Loop:
         return next(port for port, route in routes.items() if link in route.links)
 
     def dead_links(self) -> set[str]:
-        states = self.run._states
+        states = self.run.states
         return {self.fleet.link_ids[i] for i in np.flatnonzero(~states.up | (states.loss >= 1)).tolist()}
 
     def flows_over(self, links: set[str]) -> set[str]:
@@ -197,7 +197,7 @@ class Loop:
         else:
             self.publish_health()
         self.publish_contention()
-        return self.decide() if self.run._tick % self.every == 0 else []
+        return self.decide() if self.run.ticks % self.every == 0 else []
 
     def give(self, kind: str, value: Any) -> None:
         self.inputs.append((kind, value))
@@ -228,7 +228,7 @@ class Loop:
 
     def publish_health(self) -> None:
         """Make `LinkHealth` records from the truth, some ticks late."""
-        states = self.run._states
+        states = self.run.states
         now: dict[str, tuple[str, float]] = {}
         for i in np.flatnonzero(~states.up | (states.loss > 0)).tolist():
             loss = float(states.loss[i]) if states.up[i] else 1.0

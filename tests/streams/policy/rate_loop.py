@@ -125,14 +125,14 @@ class RateLoop:
         self.depths.append((self.sums[-1][0] - self.sums[-2][0]) / (TICK_NS / self.run._step_ns))
         self.sent.append(self.run.kernel.flow_sums()[0][:, 0].copy())
         self.sums = self.sums[-1:]
-        if self.run._tick % WINDOW_TICKS == 0:
+        if self.run.ticks % WINDOW_TICKS == 0:
             self.at(now_ns + QUEUES_LAG_NS, self.queues(now_ns))
         self.contention(now_ns)
         while self.later and self.later[0][0] <= now_ns:
             heapq.heappop(self.later)[2]()
         for name in [name for name, end_ns in self.leases.items() if end_ns <= now_ns]:
             self.apply(name, None, 0)
-        if self.run._tick % self.every == 0:
+        if self.run.ticks % self.every == 0:
             self.live.advance(now_ns)
             for wanted in self.rates.decide(now_ns, self.live.open_flows()):
                 self.made.append((now_ns, wanted))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from fabrictime.bench.control.failback import Away, could_be_home, times_away
+from schemas.records import LinkHealth
 
 S = 1_000_000_000
 HOME, ELSEWHERE, THIRD = 1, 2, 3
 LINKS = {HOME: ("leaf1:a>spine1:a",), ELSEWHERE: ("leaf1:b>spine2:a",), THIRD: ("leaf1:c>spine3:a",)}
 
 
-def health(state: str, at_s: float, seq: int) -> dict[str, Any]:
-    return {
+def health(state: str, at_s: float, seq: int) -> LinkHealth:
+    record = {
         "subject": "leaf1:a<>spine1:a",
         "kind": "LINK",
         "state": state,
@@ -26,6 +27,7 @@ def health(state: str, at_s: float, seq: int) -> dict[str, Any]:
         "loss_rate": None,
         "flaps_hour": (seq + 1) // 2,
     }
+    return cast(LinkHealth, record)
 
 
 def decision(at_s: float, kind: str, to_path: int, from_path: int, seq: int) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def test_of_infiniband_the_first_gid_and_the_lid_with_its_path_bits(tmp_path: Pa
     assert target_lid(0, 2, 1) == 0, "a network without LIDs"
 
 
-def test_what_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
+def test_missing_devices_ports_and_gids_give_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="rxe9: no such RDMA device"):
         choose_port("rxe9", read_ports("rxe9", tmp_path))
     tree(tmp_path, "rxe0", 1, [], state="1: DOWN")
@@ -103,7 +103,7 @@ def test_what_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
         choose_gid(choose_port("rxe0", read_ports("rxe0", tmp_path), 1), None)
 
 
-def test_each_kind_of_device_gets_its_paths_its_own_way() -> None:
+def test_each_kind_of_device_has_its_own_source_of_entropy() -> None:
     soft = plan_paths("ROCE_V2", SOFT_ROCE, [17, 18, 19, 20], 50_176)
     # what Soft-RoCE of kernel 6.1 puts on the wire for these numbers, seen in the guest
     assert [path.value for path in soft] == [57_236, 63_494, 53_368, 59_626]

@@ -40,7 +40,7 @@ packets = st.builds(
 
 
 @given(packets)
-def test_what_is_packed_is_read_and_all_are_of_one_length(packet: Packet) -> None:
+def test_packets_round_trip_and_have_one_length(packet: Packet) -> None:
     data = pack(packet, KEY, A, B)
     assert parse(data, KEY, A, B) == packet
     assert len(data) == BYTES

@@ -154,7 +154,7 @@ def test_follow_ups_that_are_lost_are_no_loss_of_the_path() -> None:
     assert not any(group.sent for group in found)
 
 
-def test_what_never_left_the_host_is_no_loss_either() -> None:
+def test_requests_that_never_left_the_host_are_no_loss() -> None:
     net = Net()
     for name in ("a/x", "b/x"):
         net.add(name, hardware=True)
@@ -188,7 +188,7 @@ def answer_of(
     return prober.receive(0, data, source, 0, now_ns, SYSTEM_NS)
 
 
-def test_who_gets_no_answer() -> None:
+def test_invalid_requests_get_no_answer() -> None:
     prober = Net().add("a/x", max_age_ns=10**9).prober
     assert answer_of(prober, REQUEST, "a/x", SYSTEM_NS) is not None
     assert answer_of(prober, REQUEST, "a/x", SYSTEM_NS, key=bytes(16)) is None

@@ -117,7 +117,7 @@ def samples(records: list[dict[str, Any]], nic: str) -> list[dict[str, Any]]:
     return [group for record in records if record["nic"] == nic for group in record["samples"]]
 
 
-def test_two_find_each_other_and_tell_samples_whoever_stamps(
+def test_two_probers_find_each_other_and_publish_samples_with_either_timestamps(
     start: Start, read: Callable[[str], Any]
 ) -> None:
     a, b = start("a", stamps=True), start("b")
@@ -160,7 +160,7 @@ def test_two_find_each_other_and_tell_samples_whoever_stamps(
     assert {record["probe_port"] for record in reported if record["ud"] is None} == {0}, "a goodbye"
 
 
-def test_a_process_that_dies_is_said_and_started_again(start: Start, read: Callable[[str], Any]) -> None:
+def test_a_worker_that_dies_is_logged_and_restarted(start: Start, read: Callable[[str], Any]) -> None:
     a = start("a")
     inventory = read("fabric.inventory")
     (first, *_) = inventory.until(lambda found: bool(found), timeout_s=60)
@@ -175,7 +175,7 @@ def test_a_process_that_dies_is_said_and_started_again(start: Start, read: Calla
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("given", "expected"),
     [
         (
             {"verbs": "without"},
@@ -186,14 +186,16 @@ def test_a_process_that_dies_is_said_and_started_again(start: Start, read: Calla
         ({"enabled": "off"}, "a/eth0: no RDMA probes: rdma_probes.enabled = 'off'"),
     ],
 )
-def test_where_there_is_nothing_to_do_it_says_why_and_is_done(start: Start, given: Any, text: str) -> None:
+def test_without_a_usable_device_the_service_logs_the_reason_and_ends(
+    start: Start, given: Any, expected: str
+) -> None:
     code, text = end(start("a", **given), None)
     assert code == 0
     assert len(text.splitlines()) == 1
-    assert re.search(text, text), text
+    assert re.search(expected, text), text
 
 
-def test_a_device_that_is_down_is_said_once_and_waited_for(start: Start) -> None:
+def test_a_device_that_is_down_is_logged_once_and_tried_again(start: Start) -> None:
     a = start("a", state="1: DOWN")
     assert a.stderr is not None
     assert "a/mlx5_0: mlx5_0: no port is active; tried again every 10 s" in a.stderr.readline()

@@ -1,0 +1,45 @@
+"""A message that an agent of the simulated fleet would publish."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from native.core import ProbeColumns, decode_probe_batch
+from schemas import codec
+from schemas.topics import PROBES, Topic
+
+__all__ = ["SimMessage"]
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SimMessage:
+    """One message. `at_ns` is fabric time, ns since the Unix epoch. It has a record or an Avro body; with
+    `gone` it is a tombstone."""
+
+    topic: Topic
+    key: str
+    at_ns: int
+    made: Record | None = None
+    body: bytes | None = None
+    gone: bool = False
+
+    def value(self, registry: codec.Registry | None = None) -> bytes | None:
+        """Return the message's value on the wire; None for a tombstone."""
+        if self.gone:
+            return None
+        if self.body is not None:
+            return codec.header(self.topic.record, registry) + self.body
+        return codec.encode(self.topic.record, self.made or {}, registry)
+
+    def record(self) -> Record:
+        """Return the record; a body is decoded and checked."""
+        return self.made if self.made is not None else codec.decode(self.value() or b"", self.topic.record)
+
+    def columns(self) -> ProbeColumns:
+        """Return a `ProbeBatch` as columns. Raises ValueError for any other message."""
+        if self.topic is not PROBES or self.body is None:
+            raise ValueError(f"{self.topic.name}: expected a ProbeBatch")
+        return decode_probe_batch(self.body)

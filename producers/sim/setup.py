@@ -1,0 +1,67 @@
+"""Builds the parts of a simulated fleet from its settings: network, clocks and topology file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from producers.sim.settings import SimSettings
+from producers.sim.topology import Fleet
+from schemas.topology import CableEntry, NodeEntry, TopologyFile
+
+__all__ = ["draw_clocks", "fleet_of", "topology_file"]
+
+
+def fleet_of(settings: SimSettings) -> Fleet:
+    """Return the network of these settings. Raises ValueError if there is no such shape."""
+    s = settings
+    return Fleet.of(
+        s.nics,
+        rate_bps=s.rate_bps,
+        fabric_rate_bps=s.fabric_rate_bps,
+        oversubscription=s.oversubscription,
+        seed=s.seed,
+    )
+
+
+def draw_clocks(settings: SimSettings, nics: int, start_ns: int) -> list[dict[str, Any]]:
+    """Return each NIC's clock, as for `ClockSettings` and `TestClock`, drawn from the settings' seed.
+
+    It drifts from the settings' epoch on, or from `start_ns` if they have none.
+    """
+    s, rng = settings, np.random.Generator(np.random.SFC64([settings.seed, 5]))
+    offset = rng.integers(-s.clock_offset_max_ns, s.clock_offset_max_ns + 1, nics).tolist()
+    drift = rng.uniform(-s.clock_drift_max_ppb, s.clock_drift_max_ppb, nics).tolist()
+    seed = rng.integers(0, 2**62, nics).tolist()
+    return [
+        {
+            "offset_ns": offset[i],
+            "drift_ppb": drift[i],
+            "epoch_ns": s.clock_epoch_ns or start_ns,
+            "seed": seed[i],
+            "step_ns": 0,
+            "step_at_ns": 0,
+            "wander_ppb_per_sqrt_s": s.clock_wander_ppb_per_sqrt_s,
+        }
+        for i in range(nics)
+    ]
+
+
+def topology_file(fleet: Fleet) -> TopologyFile:
+    """Return the fleet's topology file: nodes, cables and their rates."""
+    rails = fleet.shape.rails > 1
+    ends = [link.split(">") for link in fleet.link_ids[::2]]
+    kinds = fleet.document()["nodes"]
+    leaves = zip(fleet.nic_leaf.tolist(), fleet.nic_rail.tolist(), strict=True)
+    rail_of = {f"leaf{leaf + 1}": rail for leaf, rail in leaves}
+    return TopologyFile(
+        nodes=tuple(
+            NodeEntry(name=name, kind=node["kind"], rail=rail_of.get(name) if rails else None)
+            for name, node in kinds.items()
+        ),
+        links=tuple(
+            CableEntry(ends=(near, far), rate_bps=rate)
+            for (near, far), rate in zip(ends, fleet.rate_bps[::2].tolist(), strict=True)
+        ),
+    )

@@ -1,0 +1,139 @@
+"""Records the truth of the simulated fleet: link state, queues and contention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from producers.sim.topology import LinkKind
+from schemas.topics import MAX_ELEMENTS, TRUTH
+
+if TYPE_CHECKING:
+    from producers.sim.simulation import Simulation
+
+__all__ = ["TruthRecorder"]
+
+_SECOND_NS: Final = 1_000_000_000
+_OPEN_SHARE: Final = 0.5
+_CLOSE_SHARE: Final = 0.125
+_OPEN_TICKS: Final = 2
+_CLOSE_TICKS: Final = 10
+"""True contention: a fluid queue with a mean of at least half of Kmin in each of two ticks, until it has been
+below an eighth of Kmin for ten."""
+
+Record = dict[str, Any]
+
+
+class TruthRecorder:
+    """Follows the queues of one simulation and publishes `FabricTruth`."""
+
+    def __init__(self, sim: Simulation, tick_ns: int) -> None:
+        self._sim, self._tick_ns = sim, tick_ns
+        links = sim.fleet.links
+        self._sums = self._second_sums = sim.kernel.link_sums()
+        self._second_step = 0
+        self.wait_ns = np.zeros(links)
+        """Recent wait of packets at each link."""
+        self._hot, self._cool = np.zeros(links, np.int64), np.zeros(links, np.int64)
+        self._contention: dict[int, Record] = {}
+        self._contention_past: list[Record] = []
+
+    def watch_queues(self) -> None:
+        """Follow the mean depth of every fluid queue per tick; a persistent queue is contention."""
+        sums = self._sim.kernel.link_sums()
+        steps = self._tick_ns / self._sim.step_ns
+        depth = (sums[0] - self._sums[0]) / steps
+        self._sums = sums
+        begin_mark = 0.1 * self._sim.fleet.shape.buffer_bytes
+        self._hot = np.where(depth >= _OPEN_SHARE * begin_mark, self._hot + 1, 0)
+        self._cool = np.where(depth < _CLOSE_SHARE * begin_mark, self._cool + 1, 0)
+        now_ns = self._sim.now_ns
+        for link in np.flatnonzero(self._hot == _OPEN_TICKS).tolist():
+            if link not in self._contention:
+                self._contention[link] = {
+                    "link": self._sim.fleet.link_ids[link],
+                    "kind": self._kind_of(link),
+                    "begin_ns": now_ns - _OPEN_TICKS * self._tick_ns,
+                    "end_ns": None,
+                }
+        for link in [link for link in self._contention if self._cool[link] >= _CLOSE_TICKS]:
+            ended = self._contention.pop(link)
+            self._contention_past.append({**ended, "end_ns": now_ns - _CLOSE_TICKS * self._tick_ns})
+
+    def _kind_of(self, link: int) -> str:
+        """Return the kind of contention at a link: by its fault, otherwise by the link's place."""
+        kinds = {f.spec.kind for f in self._sim.faults if f.on and link in f.target.links}
+        for kind in ("pause-storm", "slow-receiver", "slow-sender"):
+            if kind in kinds:
+                return kind.replace("-", "_").upper()
+        if self._sim.fleet.kind[link] == LinkKind.LEAF_DOWN:
+            return "INCAST"
+        return "SLOW_SENDER" if self._sim.fleet.kind[link] == LinkKind.HOST_UP else "COLLISION"
+
+    def publish(self, jobs: list[Record]) -> None:
+        """Publish the truth of the last second; `jobs` are the iterations that ended in it."""
+        sums, limit = self._sim.kernel.link_sums(), self._sim.kernel.link_max()
+        steps = self._sim.kernel.steps - self._second_step
+        each = (sums - self._second_sums) / max(1, steps)
+        self._second_sums, self._second_step = sums, self._sim.kernel.steps
+        depth, packet, busy = each[0], each[1], each[2]
+        self.wait_ns = (depth + packet) * 8e9 / self._sim.fleet.rate_bps
+        begin_ns, end_ns = self._sim.now_ns - _SECOND_NS, self._sim.now_ns
+        past, self._contention_past = self._contention_past, []
+        if TRUTH.name not in self._sim.topic_names:
+            return
+        s, names = self._sim.states, self._sim.fleet.link_ids
+        wanted = np.flatnonzero((busy > 0) | (depth > 0) | ~s.up | (s.loss > 0) | (s.share < 1))
+        rows = [
+            {
+                "link": names[link],
+                "up": up,
+                "loss_rate": loss,
+                "depth_mean_bytes": mean,
+                "depth_max_bytes": deepest,
+                "utilisation": used,
+            }
+            for link, up, loss, mean, deepest, used in zip(
+                wanted.tolist(),
+                s.up[wanted].tolist(),
+                s.loss[wanted].tolist(),
+                (depth + packet)[wanted].tolist(),
+                (limit + packet)[wanted].tolist(),
+                busy[wanted].tolist(),
+                strict=True,
+            )
+        ]
+        faults = [
+            {
+                "fault": fault.number,
+                "line": str(fault.spec),
+                "links": [names[link] for link in fault.target.links],
+                "begin_ns": fault.begin_ns,
+                "end_ns": fault.end_ns,
+            }
+            for fault in self._sim.faults
+            if fault.begin_ns < end_ns and (fault.end_ns is None or fault.end_ns >= begin_ns)
+        ]
+        parts = max(1, -(-len(rows) // MAX_ELEMENTS))
+        for part in range(parts):
+            self._sim.publish(
+                TRUTH,
+                self._sim.settings.shard,
+                end_ns,
+                {
+                    "shard": self._sim.settings.shard,
+                    "start_ns": begin_ns,
+                    "end_ns": end_ns,
+                    "part": part,
+                    "parts": parts,
+                    "faults": [] if part else faults,
+                    "links": rows[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
+                    "contention": [] if part else [*past, *self._contention.values()],
+                    "jobs": [] if part else jobs,
+                },
+            )
+
+    def contention(self) -> list[Record]:
+        """Return the present contention, as `TrueContention` rows."""
+        return list(self._contention.values())
