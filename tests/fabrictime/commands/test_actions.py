@@ -181,7 +181,7 @@ def test_actions_lists_decisions_outcomes_and_what_is_held_back(log):
     assert empty.exit_code == 0, empty.stderr
     assert "; the default" in empty.stdout
     assert "nothing was decided" in empty.stdout
-    assert "policy has not told what it holds back" in empty.stdout
+    assert "the policy has not published its suppressed actions" in empty.stdout
     now = time.time_ns()
     first = decision(1, "h1/b/sock:1", now - 3 * S)
     second = decision(2, "h2/b/sock:2", now - 2 * S, "COLLISION", "fabric/leaf1:swp3>spine1:swp1/77")
