@@ -17,7 +17,7 @@ ZERO: dict[str, Any] = {
 }
 
 
-def make(kind: str | type[Any], **fields: Any) -> Any:
+def make(kind: str | type[Any], /, **fields: Any) -> Any:
     """Build a record of a name or type of `schemas.records`; fields that are not given take plain defaults.
 
     A field without a default in the schema is null if it may be, else empty or the smallest allowed number;
@@ -26,7 +26,7 @@ def make(kind: str | type[Any], **fields: Any) -> Any:
     return _record(codec.raw_schema(codec.name_of(kind)), fields)
 
 
-def make_part(kind: str | type[Any], part: str, **fields: Any) -> Any:
+def make_part(kind: str | type[Any], part: str, /, **fields: Any) -> Any:
     """Build a record that is nested in another one: `make_part("FlowReports", "Flow", nic="h1/eth0")`."""
     found = _find(codec.raw_schema(codec.name_of(kind)), part)
     if found is None:

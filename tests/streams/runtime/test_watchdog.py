@@ -1,4 +1,4 @@
-"""The watchdog: a stalled worker is detected, a busy or waiting one is not."""
+"""Watchdog: stalled partitions, on a clock that slows while the worker is busy."""
 
 from __future__ import annotations
 
@@ -7,45 +7,53 @@ from pathlib import Path
 import pytest
 from faust.types import TP
 
-from streams.runtime.watchdog import CpuTimeClock, StallWatch
+from streams.runtime.watchdog import BUSY_WEIGHT, CpuTimeClock, StallWatch
 
-A, B = TP("t", 0), TP("t", 1)
-
-
-def test_a_constant_position_while_the_log_grows_is_a_stall() -> None:
-    watch = StallWatch(8.0)
-    for second in range(8):
-        assert watch.check(second, {A: 10 + second}, {A: 10}) == []
-    assert watch.check(8.5, {A: 20}, {A: 10}) == [A]
+FIRST, SECOND = TP("fabric.probes", 0), TP("fabric.probes", 1)
 
 
-def test_an_idle_moving_or_revoked_partition_is_no_stall() -> None:
-    watch = StallWatch(8.0)
-    for second in range(30):
-        assert watch.check(second, {A: 10, B: 1000}, {A: 10, B: second}) == []
-    assert watch.check(31, {A: 11}, {}) == []
-    assert watch.check(60, {A: 11}, {A: 10}) == []
+def test_a_partition_stalls_if_its_log_grows_and_its_position_stays() -> None:
+    stalls = StallWatch(stall_s=10)
+    ends = {FIRST: 100, SECOND: 100}
+    assert stalls.check(0, ends, {FIRST: 5, SECOND: 5}) == []
+    assert stalls.check(9.9, ends, {FIRST: 5, SECOND: 5}) == []
+    assert stalls.check(10, ends, {FIRST: 5, SECOND: 6}) == [FIRST]
 
 
-def test_a_worker_that_waits_for_a_processor_or_computes_has_not_stalled(tmp_path: Path) -> None:
+def test_a_partition_at_its_end_never_stalls() -> None:
+    stalls = StallWatch(stall_s=10)
+    for now_s in (0, 50, 100):
+        assert stalls.check(now_s, {FIRST: 5}, {FIRST: 5}) == []
+    assert stalls.check(109, {FIRST: 6}, {FIRST: 5}) == []
+    assert stalls.check(110, {FIRST: 6}, {FIRST: 5}) == [FIRST]
+
+
+def test_a_revoked_partition_starts_with_a_new_time() -> None:
+    stalls = StallWatch(stall_s=10)
+    stalls.check(0, {FIRST: 100}, {FIRST: 5})
+    stalls.check(5, {FIRST: 100}, {})
+    assert stalls.check(12, {FIRST: 100}, {FIRST: 5}) == []
+    assert stalls.check(22, {FIRST: 100}, {FIRST: 5}) == [FIRST]
+
+
+def test_the_clock_slows_while_threads_run_or_wait_for_a_processor(tmp_path: Path) -> None:
     now_s = 100.0
-
-    def threads(*told_s: tuple[float, float]) -> None:
-        for number, (ran_s, waited_s) in enumerate(told_s):
-            (tmp_path / str(number)).mkdir(exist_ok=True)
-            (tmp_path / str(number) / "schedstat").write_text(f"{ran_s * 1e9:.0f} {waited_s * 1e9:.0f} 7\n")
-
-    threads((1, 0), (1, 0))
+    statistics = tmp_path / "1" / "schedstat"
+    statistics.parent.mkdir()
+    statistics.write_text("0 0 0\n")
     clock = CpuTimeClock(tmp_path, lambda: now_s)
-    now_s += 12
-    threads((1, 0), (1, 0))
-    assert clock.now_s() == pytest.approx(12), "it slept"
-    now_s += 12
-    threads((1, 0), (7, 6))
-    assert clock.now_s() == pytest.approx(14), "another thread computed, with half a processor"
-    now_s += 12
-    threads((9, 30), (17, 36))
-    assert clock.now_s() == pytest.approx(16), "two did"
-    now_s += 12
-    assert CpuTimeClock(tmp_path / "nothing", lambda: now_s).now_s() == 0
-    assert clock.now_s() == pytest.approx(28)
+    now_s = 103.0
+    assert clock.now_s() == pytest.approx(3.0), "an idle process: full speed"
+    statistics.write_text("1000000000 1000000000 7\n")
+    now_s = 105.0
+    assert clock.now_s() == pytest.approx(3.0 + 2 * BUSY_WEIGHT), "busy for both seconds"
+    statistics.write_text("9000000000 9000000000 7\n")
+    now_s = 106.0
+    assert clock.now_s() == pytest.approx(3.0 + 3 * BUSY_WEIGHT), "many threads count once"
+
+
+def test_the_clock_runs_at_full_speed_without_scheduling_times(tmp_path: Path) -> None:
+    now_s = 0.0
+    clock = CpuTimeClock(tmp_path / "missing", lambda: now_s)
+    now_s = 4.0
+    assert clock.now_s() == 4.0

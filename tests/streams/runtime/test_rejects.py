@@ -1,0 +1,61 @@
+"""Rejects: records of messages that could not be used."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from schemas import codec
+from schemas.topics import REJECTS
+from streams.runtime.rejects import KEY_BYTES, VALUE_BYTES, RejectedMessage, reject_record, send_reject
+
+
+class Context:
+    """A worker context that keeps the records it is given."""
+
+    def __init__(self) -> None:
+        self.rejected = 0
+        self.sent: list[tuple[str, str, str, Any]] = []
+
+    async def send(self, topic: str, key: str, record: str, value: Any) -> Any:
+        self.sent.append((topic, key, record, value))
+        return None
+
+
+class Input:
+    topic, partition, offset, append_ns, key = "fabric.links", 2, 77, 1_700_000_000_123_000_000, "s1"
+
+
+def test_long_keys_values_and_details_are_cut_and_the_size_is_kept() -> None:
+    record = reject_record("t", 0, 1, 2, b"k" * 999, b"v" * 5000, "links", "OUT_OF_RANGE", "d" * 999)
+    assert len(record["key"]) == KEY_BYTES
+    assert len(record["head"]) == VALUE_BYTES
+    assert record["size_bytes"] == 5000
+    assert codec.decode(codec.encode("Reject", record), "Reject") == record
+
+
+def test_a_tombstone_has_an_empty_head() -> None:
+    record = reject_record("t", 0, 1, 2, None, None, "links", "OTHER", "")
+    assert (record["key"], record["head"], record["size_bytes"]) == (b"", b"", 0)
+
+
+def test_a_reject_is_sent_under_the_topic_of_its_message_and_counted() -> None:
+    context = Context()
+    error = codec.BadRecord("OUT_OF_RANGE", "epoch 5")
+    asyncio.run(send_reject(context, RejectedMessage(Input()), b"xyz", "policy", error))  # type: ignore[arg-type]
+    [(topic, key, kind, record)] = context.sent
+    assert (topic, key, kind) == (REJECTS.name, "fabric.links", "Reject")
+    assert context.rejected == 1
+    assert record["append_ns"] == Input.append_ns, "whole milliseconds survive"
+    assert (record["partition"], record["offset"], record["key"]) == (2, 77, b"s1")
+    assert (record["reason"], record["reader"]) == ("OUT_OF_RANGE", "policy")
+
+
+def test_a_faust_message_has_its_time_in_seconds() -> None:
+    context = Context()
+    message = RejectedMessage(Input(), key=b"\xff")
+    message.timestamp = 1_700_000_000.123  # type: ignore[assignment]
+    asyncio.run(send_reject(context, message, b"", "policy", ValueError("bad")))  # type: ignore[arg-type]
+    record = context.sent[0][3]
+    assert record["append_ns"] == Input.append_ns
+    assert (record["reason"], record["key"]) == ("OTHER", b"\xff")
