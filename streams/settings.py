@@ -15,7 +15,7 @@ Stage = Literal["map", "solve", "links", "policy", "sink"]
 
 
 class SolveSettings(BaseModel):
-    """Settings of settings of the clock solve."""
+    """Settings of the clock solver."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -73,7 +73,7 @@ def thresholds_page() -> str:
     rows = []
     for name in sorted(THRESHOLDS):
         threshold = THRESHOLDS[name]
-        limits = f"{threshold.min:g} to {threshold.max:g}"
+        limits = f"{threshold.min_value:g} to {threshold.max_value:g}"
         rows.append(f"| `{name}` | {threshold.default:g} | {limits} | {cell(threshold.doc)} |\n")
     return THRESHOLDS_HEAD + "".join(rows)
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fabrictime.testbed.best import Shape, best_goodputs_bps, choose_ports, shape_of
 from fabrictime.testbed.fabric import Fabric, FabricError
 from fabrictime.testbed.faults import FaultEvent, Faults, parse_fault
 from fabrictime.testbed.fork_server import ForkServer
 from fabrictime.testbed.jobs import Jobs, JobSpec
+from fabrictime.testbed.optimum import Shape, best_goodputs_bps, choose_ports, shape_of
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import FlowResult, FlowSpec, Traffic
 from fabrictime.testbed.truth import PathUnclear, Truth

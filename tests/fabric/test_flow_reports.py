@@ -18,7 +18,7 @@ SMALL = FabricSettings(hosts=4, leaves=2, spines=2, host_rate_bps=200_000_000, f
 RATE = 20_000_000
 
 
-def test_flows_are_told_with_their_job_and_within_a_tenth_of_their_rate(inside):
+def test_flows_are_reported_with_their_job_and_within_a_tenth_of_their_rate(inside):
     def body() -> Any:
         from producers.flows.service import AddressTable, FlowReporter
         from producers.settings import FlowSettings
@@ -35,16 +35,16 @@ def test_flows_are_told_with_their_job_and_within_a_tenth_of_their_rate(inside):
                     start(FlowSpec("h1", "h3", RATE, 60.0, "udp", job="train", tenant="blue")),
                     start(FlowSpec("h2", "h4", RATE, 60.0, "tcp", congestion="reno", job="serve")),
                 ]
-                told: dict[str, list[dict[str, Any]]] = {}
+                reported: dict[str, list[dict[str, Any]]] = {}
 
-                def look(whole: bool) -> None:
+                def poll(whole: bool) -> None:
                     reporter.read()
                     for record in reporter.report(whole):
                         for flow in record["flows"]:
-                            told.setdefault(flow["flow_id"], []).append(flow | {"host": record["host"]})
+                            reported.setdefault(flow["flow_id"], []).append(flow | {"host": record["host"]})
 
                 def enough() -> bool:
-                    ours = [each for each in told.values() if each[-1]["job"] is not None]
+                    ours = [each for each in reported.values() if each[-1]["job"] is not None]
                     return len(ours) == 2 and all(
                         sum(flow["interval_ns"] for flow in each) > 2_000_000_000 for each in ours
                     )
@@ -53,18 +53,18 @@ def test_flows_are_told_with_their_job_and_within_a_tenth_of_their_rate(inside):
                 while not enough():
                     assert time.monotonic() < end
                     reporter.registrations.serve(time.monotonic() + 0.1)
-                    look(True)
+                    poll(True)
                 ports = [(flow.sport, flow.dport) for flow in flows]
                 results = [flow.stop() for flow in flows]
-                while not all(each[-1]["state"] == "CLOSED" for each in told.values() if each[-1]["job"]):
+                while not all(each[-1]["state"] == "CLOSED" for each in reported.values() if each[-1]["job"]):
                     assert time.monotonic() < end
                     reporter.registrations.serve(time.monotonic() + 0.1)
-                    look(False)
+                    poll(False)
                 reporter.close()
-                return told, ports, [(result.sent_bytes, result.elapsed_s) for result in results]
+                return reported, ports, [(result.sent_bytes, result.elapsed_s) for result in results]
 
-    told, ports, results = inside(body)
-    by_job = {each[-1]["job"]: each for each in told.values() if each[-1]["job"]}
+    reported, ports, results = inside(body)
+    by_job = {each[-1]["job"]: each for each in reported.values() if each[-1]["job"]}
     for job, protocol, ends, port, (sent_bytes, elapsed_s) in (
         ("train", "UDP", ("h1/eth1", "h3/eth1"), ports[0], results[0]),
         ("serve", "TCP", ("h2/eth1", "h4/eth1"), ports[1], results[1]),
@@ -83,5 +83,5 @@ def test_flows_are_told_with_their_job_and_within_a_tenth_of_their_rate(inside):
             assert flow["rate_bps"] * flow["interval_ns"] == pytest.approx(flow["bytes"] * 8e9)
     assert {flow["tenant"] for flow in by_job["train"]} == {"blue"}
     assert all(flow["retransmits"] is not None for flow in by_job["serve"])
-    backwards = [each[-1] for each in told.values() if each[-1]["nic"] == "h4/eth1"]
+    backwards = [each[-1] for each in reported.values() if each[-1]["nic"] == "h4/eth1"]
     assert all(flow["rate_bps"] < 0.1 * RATE for flow in backwards), "acknowledgements alone"

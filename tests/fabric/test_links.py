@@ -19,7 +19,7 @@ PORT, FIRST_PATH_PORT, PATHS = 9319, 9320, 4
 SMALL = FabricSettings(hosts=4, leaves=2, spines=2)
 WAIT_S = 20.0
 
-Way = tuple[str, str, int]
+ProbedPath = tuple[str, str, int]
 
 
 class Watch:
@@ -27,10 +27,10 @@ class Watch:
 
     def __init__(self, fleet: Any) -> None:
         self.engines = fleet.engines
-        self.row: dict[Way, int] = {}
-        self.lost: dict[Way, int] = {}
-        self.answered: dict[Way, int] = {}
-        self.late: dict[Way, int] = {}
+        self.row: dict[ProbedPath, int] = {}
+        self.lost: dict[ProbedPath, int] = {}
+        self.answered: dict[ProbedPath, int] = {}
+        self.late: dict[ProbedPath, int] = {}
         self.trouble: dict[str, set[str]] = {name: set() for name in self.engines}
         self.events: list[tuple[str, Any]] = []
 
@@ -47,14 +47,14 @@ class Watch:
             self.events.append((name, evidence))
             self.trouble[name] |= set(trouble_of(evidence))
             for news in evidence.paths:
-                way = (name, news.peer, news.path)
-                self.row[way] = news.loss_streak
+                probed = (name, news.peer, news.path)
+                self.row[probed] = news.loss_streak
                 for count, more in (
                     (self.lost, news.lost),
                     (self.answered, news.answered),
                     (self.late, news.late),
                 ):
-                    count[way] = count.get(way, 0) + more
+                    count[probed] = count.get(probed, 0) + more
 
     def until(self, done: Callable[[], bool], timeout_s: float = WAIT_S) -> bool:
         """Take until it is so; return whether it became so."""
@@ -67,18 +67,18 @@ class Watch:
             self.take()
         return True
 
-    def dead(self) -> set[Way]:
+    def dead(self) -> set[ProbedPath]:
         """Ways of whom several were lost in a row, and none answered since."""
-        return {way for way, row in self.row.items() if row >= 3}
+        return {probed for probed, row in self.row.items() if row >= 3}
 
 
 def ring(names: list[str], count: int) -> dict[str, list[str]]:
     return {name: [names[(i + k) % len(names)] for k in range(1, count + 1)] for i, name in enumerate(names)}
 
 
-def crossing(testbed: Testbed, way: Way) -> set[str]:
+def crossing(testbed: Testbed, probed: ProbedPath) -> set[str]:
     """Return the links that a probe of this way and its answer take."""
-    source, destination, sport = way
+    source, destination, sport = probed
     links: set[str] = set()
     try:
         links |= set(testbed.truth.likely_path_of(source, destination, sport, PORT))
@@ -95,7 +95,7 @@ def warm(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("line", ["blackhole leaf1>spine2", "blackhole spine1>leaf2"])
-def test_a_blackhole_is_told_of_exactly_the_paths_that_cross_it(inside, probers, line):
+def test_a_blackhole_kills_exactly_the_paths_that_cross_it(inside, probers, line):
     def body():
         with Testbed(SMALL) as testbed:
             names = [nic.nic for nic in testbed.fabric.nics()]
@@ -103,32 +103,32 @@ def test_a_blackhole_is_told_of_exactly_the_paths_that_cross_it(inside, probers,
             watch = Watch(fleet)
             try:
                 warm(watch)
-                ways = {
+                probed_paths = {
                     (a, b, FIRST_PATH_PORT + p) for a in names for b in names if a != b for p in range(PATHS)
                 }
                 (link,) = testbed.faults.add(line).links
-                crossed = {way for way in ways if link in crossing(testbed, way)}
-                told = watch.until(lambda: watch.dead() >= crossed)
+                crossed = {probed for probed in probed_paths if link in crossing(testbed, probed)}
+                declared = watch.until(lambda: watch.dead() >= crossed)
                 watch.answered.clear()
-                living = watch.until(lambda: watch.answered.keys() >= ways - crossed)
+                living = watch.until(lambda: watch.answered.keys() >= probed_paths - crossed)
                 dead = watch.dead()
                 timeouts = [n.timeout_ns for _, e in watch.events for n in e.paths if n.loss_streak]
                 testbed.faults.clear()
-                healed = watch.until(lambda: not watch.dead() and watch.answered.keys() >= ways)
-                return ways, crossed, told, living, dead, healed, min(timeouts)
+                healed = watch.until(lambda: not watch.dead() and watch.answered.keys() >= probed_paths)
+                return probed_paths, crossed, declared, living, dead, healed, min(timeouts)
             finally:
                 fleet.close()
 
-    ways, crossed, told, living, dead, healed, timeout_ns = inside(body)
-    assert 0 < len(crossed) < len(ways)
-    assert told, "a path that crosses the fault is not told dead"
+    probed_paths, crossed, declared, living, dead, healed, timeout_ns = inside(body)
+    assert 0 < len(crossed) < len(probed_paths)
+    assert declared, "a path that crosses the fault is not told dead"
     assert dead == crossed, "others are told dead"
     assert living, "a path that does not cross it is not answered"
     assert healed, "paths are not told to live again"
     assert timeout_ns >= 2_000_000
 
 
-def test_a_grey_link_is_told_by_its_share_and_only_on_paths_that_cross_it(inside, probers):
+def test_a_grey_link_loses_its_share_and_only_on_paths_that_cross_it(inside, probers):
     def body():
         with Testbed(SMALL) as testbed:
             names = [nic.nic for nic in testbed.fabric.nics()]
@@ -140,28 +140,28 @@ def test_a_grey_link_is_told_by_its_share_and_only_on_paths_that_cross_it(inside
                 watch.forget()
 
                 def counted() -> bool:
-                    crossed = [way for way in watch.answered if link in crossing(testbed, way)]
-                    return sum(watch.answered[way] + watch.lost[way] for way in crossed) > 1500
+                    crossed = [probed for probed in watch.answered if link in crossing(testbed, probed)]
+                    return sum(watch.answered[probed] + watch.lost[probed] for probed in crossed) > 1500
 
                 assert watch.until(counted)
-                tally = {True: [0, 0], False: [0, 0]}
-                for way in watch.answered:
-                    hit = tally[link in crossing(testbed, way)]
-                    hit[0] += watch.lost[way] - watch.late[way]
-                    hit[1] += watch.answered[way]
-                return tally
+                counters = {True: [0, 0], False: [0, 0]}
+                for probed in watch.answered:
+                    hit = counters[link in crossing(testbed, probed)]
+                    hit[0] += watch.lost[probed] - watch.late[probed]
+                    hit[1] += watch.answered[probed]
+                return counters
             finally:
                 fleet.close()
 
-    tally = inside(body)
-    lost, answered = tally[True]
+    counters = inside(body)
+    lost, answered = counters[True]
     # a probe crosses the link once: on its way out, or its answer on the way back
     assert 0.13 < lost / (lost + answered) < 0.27
-    lost, answered = tally[False]
+    lost, answered = counters[False]
     assert lost <= 2 + answered // 200, "paths beside it lose packets as well"
 
 
-def test_a_peer_that_dies_is_told_on_all_its_paths_and_by_all_who_ask_it(inside, probers):
+def test_a_dead_peer_is_declared_lost_on_all_paths_by_all_its_probers(inside, probers):
     def body():
         with Testbed(SMALL) as testbed:
             names = [nic.nic for nic in testbed.fabric.nics()]
@@ -171,8 +171,10 @@ def test_a_peer_that_dies_is_told_on_all_its_paths_and_by_all_who_ask_it(inside,
                 warm(watch)
                 gone = names[2]
                 fleet.engines[gone].stop()
-                ways = {(a, gone, FIRST_PATH_PORT + p) for a in names if a != gone for p in range(PATHS)}
-                told = watch.until(lambda: watch.dead() >= ways)
+                probed_paths = {
+                    (a, gone, FIRST_PATH_PORT + p) for a in names if a != gone for p in range(PATHS)
+                }
+                declared = watch.until(lambda: watch.dead() >= probed_paths)
                 watch.answered.clear()
                 others = {
                     (a, b, FIRST_PATH_PORT + p)
@@ -182,12 +184,12 @@ def test_a_peer_that_dies_is_told_on_all_its_paths_and_by_all_who_ask_it(inside,
                     if a != b and gone not in (a, b)
                 }
                 living = watch.until(lambda: watch.answered.keys() >= others)
-                return told, living, watch.dead() == ways
+                return declared, living, watch.dead() == probed_paths
             finally:
                 fleet.close()
 
-    told, living, exactly = inside(body)
-    assert told, "not all who ask it tell it lost on all paths"
+    declared, living, exactly = inside(body)
+    assert declared, "not all who ask it tell it lost on all paths"
     assert living, "others are not answered any more"
     assert exactly
 
@@ -222,7 +224,7 @@ def test_a_queue_that_stands_makes_late_answers_and_no_dead_paths(inside, prober
                 for flow in flows:
                     flow.wait()
                 assert watch.until(lambda: len(watch.answered) >= 48 and min(watch.answered.values()) > 40)
-                into = [way for way in watch.answered if way[1] == "h4/eth1"]
+                into = [probed for probed in watch.answered if probed[1] == "h4/eth1"]
                 worst = max((n.loss_streak for _, e in watch.events for n in e.paths), default=0)
                 stayed = sum(watch.lost.values()) - sum(watch.late.values())
                 return worst, stayed, sum(watch.answered.values()), watch.dead(), len(into)
@@ -236,7 +238,7 @@ def test_a_queue_that_stands_makes_late_answers_and_no_dead_paths(inside, prober
     assert worst < 10
 
 
-def test_the_hosts_own_port_going_down_is_told_at_once_and_makes_no_losses_of_its_own(inside, probers):
+def test_the_hosts_own_port_going_down_is_detected_at_once_and_counts_no_losses(inside, probers):
     def body():
         from producers.ports.device import PortWatch
 
@@ -251,31 +253,33 @@ def test_the_hosts_own_port_going_down_is_told_at_once_and_makes_no_losses_of_it
                 testbed.faults.add(f"down {names[0]}")
                 ready, _, _ = select.select([port.fileno()], [], [], 5)
                 down = port.read()
-                ways = {(names[0], b, FIRST_PATH_PORT + p) for b in names[1:] for p in range(PATHS)}
-                others = {(a, names[0], path) for _, a, path in ways}
-                told = watch.until(lambda: watch.dead() >= others and "LOCAL_DROP" in watch.trouble[names[0]])
+                probed_paths = {(names[0], b, FIRST_PATH_PORT + p) for b in names[1:] for p in range(PATHS)}
+                others = {(a, names[0], path) for _, a, path in probed_paths}
+                declared = watch.until(
+                    lambda: watch.dead() >= others and "LOCAL_DROP" in watch.trouble[names[0]]
+                )
                 watch.until(lambda: False, 0.3)  # what was under way when the port went is lost, and told so
-                under_way = [watch.row.get(way, 0) for way in ways]
+                in_flight = [watch.row.get(probed, 0) for probed in probed_paths]
                 watch.until(lambda: False, 0.3)
-                rows = [watch.row.get(way, 0) for way in ways]
+                rows = [watch.row.get(probed, 0) for probed in probed_paths]
                 testbed.faults.clear()
                 up = []
                 end = time.monotonic() + 5
                 while not up and time.monotonic() < end:
                     select.select([port.fileno()], [], [], 0.1)
                     up = port.read()
-                return before, bool(ready), down, told, under_way, rows, up
+                return before, bool(ready), down, declared, in_flight, rows, up
             finally:
                 port.close()
                 fleet.close()
 
-    before, ready, down, told, under_way, rows, up = inside(body)
+    before, ready, down, declared, in_flight, rows, up = inside(body)
     assert [seen.carrier for seen in before] == [True]
     assert before[0].speed_bps
     assert ready
     assert [seen.carrier for seen in down] == [False]
-    assert told, "its peers do not tell it lost, or it does not say that its requests stay with it"
-    assert rows == under_way, "requests that never left the host are told as losses of the network"
+    assert declared, "its peers do not tell it lost, or it does not say that its requests stay with it"
+    assert rows == in_flight, "requests that never left the host are told as losses of the network"
     assert max(rows) <= 8, "but for a tenth of a second of a path: those that had left when the port went"
     assert [seen.carrier for seen in up] == [True]
 
@@ -298,18 +302,18 @@ def test_hogs_beside_the_agents_make_trouble_and_no_dead_paths_without_it(inside
                 watch.forget()
                 assert watch.until(lambda: len(watch.answered) >= 48 and min(watch.answered.values()) > 60)
                 dead = {(name, n.peer) for name, e in watch.events for n in e.paths if n.loss_streak >= 3}
-                starved = {name for name, trouble in watch.trouble.items() if "STARVED" in trouble}
+                cpu_starved = {name for name, trouble in watch.trouble.items() if "STARVED" in trouble}
                 for hog in hogs:
                     hog.kill()
                 healed = watch.until(lambda: not watch.dead())
-                return dead, starved, healed, sum(watch.answered.values())
+                return dead, cpu_starved, healed, sum(watch.answered.values())
             finally:
                 for hog in hogs:
                     hog.kill()
                     hog.wait()
                 fleet.close()
 
-    dead, starved, healed, answered = inside(body)
+    dead, cpu_starved, healed, answered = inside(body)
     assert answered > 48 * 60
-    assert {peer for _, peer in dead} <= starved, "told dead, and it says that it was well"
+    assert {peer for _, peer in dead} <= cpu_starved, "told dead, and it says that it was well"
     assert healed

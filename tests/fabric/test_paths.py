@@ -108,12 +108,12 @@ class Watched:
         for name, peer, port in self.asked():
             out = tuple(self.truth.likely_path_of(name, peer, port, PORT))
             back = tuple(self.truth.likely_path_of(peer, name, PORT, port))
-            for way, true, said in (
+            for direction, true, traced_links in (
                 ("out", out, self.book.forward(name, peer, port)),
                 ("back", back, self.book.reverse(name, peer, port)),
             ):
-                if said != true:
-                    found.append(f"{name} {peer} {port} {way}: {said}, truly {true}")
+                if traced_links != true:
+                    found.append(f"{name} {peer} {port} {direction}: {traced_links}, truly {true}")
         return found
 
     def malformed(self) -> dict[str, int]:
@@ -252,7 +252,7 @@ def test_ports_are_chosen_so_that_every_spine_is_probed(inside, probers, tmp_pat
     assert ports != {(9320, 9321, 9322, 9323)}
 
 
-def test_a_dead_link_stays_on_its_paths_and_who_leaves_is_forgotten(inside, probers, tmp_path):
+def test_a_dead_link_stays_on_its_paths_and_a_peer_that_leaves_is_forgotten(inside, probers, tmp_path):
     def body():
         with Testbed(SMALL) as testbed:
             names = write_names(testbed, tmp_path / "names.json")
@@ -294,20 +294,20 @@ def test_a_file_that_is_out_of_date_is_a_contradiction_and_not_a_wrong_link(insi
             try:
                 watched.run(lambda: all(watched.book.route(*where).links for where in watched.asked()))
                 lines = [(watched.book.route(*where), where) for where in watched.asked()]
-                told = [line.contradiction for line, _ in lines if line.contradiction]
+                contradicted = [line.contradiction for line, _ in lines if line.contradiction]
                 whole = [line for line, _ in lines if line.complete and line.contradiction]
-                return len(lines), told, whole
+                return len(lines), contradicted, whole
             finally:
                 watched.close()
 
-    lines, told, whole = inside(body)
-    assert told
-    assert len(told) < lines, "paths over the spine that stayed are as the file says"
+    lines, contradicted, whole = inside(body)
+    assert contradicted
+    assert len(contradicted) < lines, "paths over the spine that stayed are as the file says"
     assert not whole
-    assert any("which the file wires to" in text for text in told)
+    assert any("which the file wires to" in text for text in contradicted)
 
 
-def test_ipv6_paths_are_traced_alike(inside):
+def test_ipv6_paths_are_traced_like_ipv4_paths(inside):
     """Two hosts and two routers in a row, built by hand: the fabric itself speaks IPv4 alone."""
     if not Path("/proc/sys/net/ipv6").exists():
         pytest.skip("this kernel has no IPv6")

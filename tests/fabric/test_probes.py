@@ -94,9 +94,9 @@ def test_a_blackhole_shows_on_exactly_the_paths_that_cross_it(inside, probers, l
             for batches in during.values():
                 for batch in batches:
                     for g, peer in enumerate(batch.peers):
-                        tally = got[batch.nic, peer, path_number(int(batch.path[g]))]
-                        tally[0] += int(batch.start[g + 1] - batch.start[g])
-                        tally[1] += int(batch.lost[g])
+                        counts = got[batch.nic, peer, path_number(int(batch.path[g]))]
+                        counts[0] += int(batch.start[g + 1] - batch.start[g])
+                        counts[1] += int(batch.lost[g])
             answered = {key for key, (samples, _) in got.items() if samples}
             losing = {key for key, (_, lost) in got.items() if lost}
             crossed = {key for key in got if link in crossing(testbed, *key)}

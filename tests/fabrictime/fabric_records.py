@@ -297,7 +297,7 @@ class FabricRecords:
     ) -> dict[str, Any]:
         """One round of the policy; `suppressed`: (flow, action, why, reason), None: as before."""
         names = ("flow_id", "action", "cause", "reason")
-        told = (
+        entries = (
             None
             if suppressed is None
             else [dict(zip(names, (*each[:3], reason_record(each[3])), strict=True)) for each in suppressed]
@@ -312,7 +312,7 @@ class FabricRecords:
             "flows": 20,
             "movable": 18,
             "cycles": [
-                {"now_ns": at_ns, "flows_ns": at_ns, "positions": [], "decisions": 0, "suppressed": told}
+                {"now_ns": at_ns, "flows_ns": at_ns, "positions": [], "decisions": 0, "suppressed": entries}
             ],
             **fields,
         }

@@ -14,9 +14,9 @@ libc = ctypes.CDLL(None, use_errno=True)
 user, group = os.getuid(), os.getgid()
 
 
-def checked(result, what):
+def checked(result, call):
     if result:
-        print(f"{what}: {os.strerror(ctypes.get_errno())}", file=sys.stderr)
+        print(f"{call}: {os.strerror(ctypes.get_errno())}", file=sys.stderr)
         sys.exit(77)
 
 

@@ -125,7 +125,7 @@ def test_a_torn_batch_is_cut_off_and_overwritten(tmp_path, clock, make_batch, pa
     assert [value for _, _, value in content(again, parse)] == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_hole_in_an_old_segment_costs_only_what_it_holds(tmp_path, clock, make_batch, parse, caplog):
+def test_a_hole_in_an_old_segment_costs_only_its_own_batches(tmp_path, clock, make_batch, parse, caplog):
     partition = Partition(tmp_path, config(segment_bytes=400), clock)
     for number in range(12):
         partition.append(memoryview(make_batch([(b"k", b"%02d" % number)])))
@@ -231,7 +231,7 @@ def test_batches_that_cannot_be_opened_are_kept(tmp_path, clock, make_batch):
     assert partition.size == size
 
 
-def test_a_full_disk_refuses_and_keeps_what_was_acknowledged(tmp_path, clock, make_batch, parse, monkeypatch):
+def test_a_full_disk_refuses_and_keeps_acknowledged_batches(tmp_path, clock, make_batch, parse, monkeypatch):
     partition = Partition(tmp_path, config(), clock)
     partition.append(memoryview(make_batch([(b"k", b"before")])))
 

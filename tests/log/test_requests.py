@@ -158,7 +158,7 @@ async def test_absurd_counts_take_no_memory(harness, api):
     assert peak < 4_000_000
 
 
-async def test_an_unknown_version_of_api_versions_is_told_what_there_is(harness):
+async def test_an_unknown_version_of_api_versions_is_answered_with_the_known_ones(harness):
     answer = await harness().ask(frame(Api.API_VERSIONS, 99, b""))
     code, count = struct.unpack_from(">hi", answer)
     assert code == 35

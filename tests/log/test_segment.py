@@ -31,8 +31,8 @@ def write(folder: Path, make_batch, sizes, name="00000000000000000000.log"):
 def reopened(segment):
     again = Segment(segment.path)
     seen = []
-    sound = again.scan(seen.append)
-    return again, sound, seen
+    valid_bytes = again.scan(seen.append)
+    return again, valid_bytes, seen
 
 
 @given(sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=40), data=st.data())
@@ -96,12 +96,12 @@ def test_a_cut_anywhere_leaves_the_whole_batches_before_it(make_batch, sizes, da
         segment, positions = write(Path(folder), make_batch, sizes)
         cut = data.draw(st.integers(0, segment.size))
         os.truncate(segment.path, cut)
-        again, sound, seen = reopened(segment)
+        again, valid_bytes, seen = reopened(segment)
         ends = [*positions[1:], segment.size]
-        assert sound == max([end for end in ends if end <= cut], default=0)
+        assert valid_bytes == max([end for end in ends if end <= cut], default=0)
         assert len(seen) == sum(end <= cut for end in ends)
-        again.cut(sound)
-        assert reopened(again)[1] == sound
+        again.cut(valid_bytes)
+        assert reopened(again)[1] == valid_bytes
 
 
 @given(sizes=st.lists(st.integers(0, 500), min_size=2, max_size=8), data=st.data())
@@ -113,15 +113,15 @@ def test_a_changed_byte_is_noticed_and_everything_before_it_stays(make_batch, si
         content = bytearray(segment.path.read_bytes())
         content[at] ^= data.draw(st.integers(1, 255))
         segment.path.write_bytes(content)
-        _, sound, _ = reopened(segment)
+        _, valid_bytes, _ = reopened(segment)
         ends = [*positions[1:], segment.size]
         start = max(position for position in positions if position <= at)
-        assert sound >= start
+        assert valid_bytes >= start
         # Offset and leader epoch stand before the checksum: Kafka's format leaves them to the reader.
         if at - start >= 16 or 8 <= at - start < 12:
-            assert sound == start
+            assert valid_bytes == start
         else:
-            assert sound in ends or sound == start
+            assert valid_bytes in ends or valid_bytes == start
 
 
 @given(content=st.binary(max_size=2000))

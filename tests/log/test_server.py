@@ -221,7 +221,7 @@ def second(log, **settings):
     )
 
 
-def test_a_second_process_says_who_holds_the_directory_or_the_port(start_log, tmp_path):
+def test_a_second_process_names_the_holder_of_the_directory_or_the_port(start_log, tmp_path):
     log = start_log()
     done = second(log, port=0)
     assert done.returncode == 1
@@ -249,7 +249,7 @@ def test_settings_that_are_wrong_are_one_line(tmp_path):
 
 
 @pytest.mark.timeout(120)
-def test_a_full_disk_refuses_loses_nothing_and_goes_on_when_there_is_room(start_log, wait_for):
+def test_a_full_disk_refuses_loses_nothing_and_goes_on_when_space_is_free(start_log, wait_for):
     log = start_log(disk_size="12m")
     create(log, "t", 2, segment_bytes=1_100_000)
     admin = create(log, "ballast", 1)
@@ -280,11 +280,11 @@ def test_a_full_disk_refuses_loses_nothing_and_goes_on_when_there_is_room(start_
     assert log.output.count("messages are refused") == 1
     assert "No space left" in log.output
     # A patient producer waits until somebody makes room.
-    patient = Producer({**options, "message.timeout.ms": 60_000})
-    patient.produce("t", b"9999patience", partition=0, on_delivery=delivered)
-    patient.poll(0.5)
+    waiting = Producer({**options, "message.timeout.ms": 60_000})
+    waiting.produce("t", b"9999patience", partition=0, on_delivery=delivered)
+    waiting.poll(0.5)
     admin.delete_topics(["ballast"])["ballast"].result(20)
-    assert patient.flush(30) == 0
+    assert waiting.flush(30) == 0
     wait_for(lambda: "room again" in log.output)
     assert [m.value() for m in everything(log, "t", 2)] == acknowledged
     assert acknowledged[-1] == b"9999patience"

@@ -41,7 +41,7 @@ def test_the_projects_topics_are_there_with_their_configuration(tmp_path):
     store.close()
 
 
-def test_a_directory_has_one_holder_and_says_who(tmp_path):
+def test_a_directory_has_one_holder_and_the_error_names_it(tmp_path):
     store = Store(options(tmp_path, create_topics=False))
     with pytest.raises(AlreadyRunning, match=rf"held by process {os.getpid()}$"):
         Store(options(tmp_path))
@@ -89,7 +89,7 @@ def test_the_cap_takes_the_oldest_and_spares_compacted_topics(tmp_path, make_bat
     store.close()
 
 
-def test_too_little_room_refuses_and_says_so_once(tmp_path, caplog):
+def test_too_little_space_refuses_and_logs_one_line(tmp_path, caplog):
     store = Store(LogSettings(directory=tmp_path, create_topics=False, min_free_bytes=2**60))
     for _ in range(3):
         with pytest.raises(LogError, match="min_free_bytes") as error:
@@ -148,7 +148,7 @@ def test_commits_survive_a_torn_journal(history, torn):
             opened.close()
 
 
-def test_the_journal_is_written_anew_when_it_is_mostly_history(tmp_path, monkeypatch):
+def test_the_journal_is_rewritten_when_it_is_mostly_history(tmp_path, monkeypatch):
     monkeypatch.setattr("fabrictime.log.offsets._REWRITE_BYTES", 2000)
     store = OffsetStore(tmp_path)
     for number in range(2000):

@@ -74,11 +74,11 @@ def test_show_names_every_nic(running):
     assert "h3/eth1" in run(running, "show")
 
 
-def test_what_waits_at_links_is_told_again_and_again_and_a_link_that_is_none_is_refused(running):
+def test_queue_depths_are_streamed_and_an_unknown_link_is_refused(running):
     client = ControlClient(socket_path(running))
     link = client.ask("show")["links"][0]
-    told = list(client.stream("queues", links=[link], interval_s=0.01, duration_s=0.1))
-    samples = [sample for each in told for sample in each["samples"]]
+    samples_read = list(client.stream("queues", links=[link], interval_s=0.01, duration_s=0.1))
+    samples = [sample for each in samples_read for sample in each["samples"]]
     assert samples
     assert all(len(queued) == 1 and queued[0] >= 0 for _, queued in samples)
     assert sorted(samples) == samples, "in the order of time"
@@ -111,7 +111,7 @@ def test_fault_flow_truth_and_clear(running):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "error_text"),
     [
         (("fault", "grey 200% h1"), 1, "expected a loss of"),
         (("fault", "down nowhere"), 1, "target 'nowhere'"),
@@ -122,9 +122,9 @@ def test_fault_flow_truth_and_clear(running):
         (("path", "h1", "h2", "--sport", "0", "--dport", "1"), 1, "sport 0"),
     ],
 )
-def test_what_cannot_be_is_one_line(running, arguments, code, says):
+def test_an_impossible_request_is_one_line(running, arguments, code, error_text):
     output = run(running, *arguments, code=code)
-    assert says in output
+    assert error_text in output
     assert output.count("\n") == 1
 
 
@@ -164,14 +164,14 @@ def test_garbage_is_answered_and_stops_nothing(running):
     assert client.ask("show")["nics"]
 
 
-def test_a_second_up_on_the_same_directory_is_told_so(running):
+def test_a_second_up_on_the_same_directory_is_refused(running):
     second = start(running)
     _, err = second.communicate(timeout=30)
     assert second.returncode == 1
     assert "is running at" in err
 
 
-def test_without_a_fabric_the_commands_say_so(tmp_path):
+def test_without_a_fabric_the_commands_are_refused(tmp_path):
     assert "no running fabric at" in run(tmp_path, "show", code=1)
     with pytest.raises(NoFabric):
         ControlClient(socket_path(tmp_path)).ask("show")

@@ -61,7 +61,7 @@ def test_every_nic_reaches_every_other_at_once(inside, shape):
 
 
 @pytest.mark.parametrize("shape", ["8/4/4", "rails"])
-def test_a_moved_spine_carries_what_it_should_and_what_runs_goes_on(inside, shape):
+def test_a_moved_spine_carries_its_flows_and_running_traffic_goes_on(inside, shape):
     def body():
         with Testbed(FabricSettings(**SHAPES[shape])) as testbed:
             fabric, truth = testbed.fabric, testbed.truth

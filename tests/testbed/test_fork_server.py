@@ -37,12 +37,12 @@ def gone(pid: int) -> bool:
 def finish(worker) -> str:
     """End a worker that has had no order; returns what it said."""
     worker.hang_up()
-    said = worker.stdout.read()
+    output = worker.stdout.read()
     assert gone(worker.pid)
     assert not worker.running
     worker.end()
     worker.stdout.close()
-    return said
+    return output
 
 
 def test_workers_of_both_kinds_are_children_of_one_process_that_is_not_ours(fork_server):
@@ -99,7 +99,7 @@ def test_threads_that_ask_at_once_each_get_a_worker_of_their_own(fork_server):
     finish(workers[0])
 
 
-def test_a_nursery_that_is_killed_takes_no_worker_along_and_is_there_again_when_asked(fork_server):
+def test_a_killed_fork_server_leaves_its_workers_and_is_restarted_on_demand(fork_server):
     old = fork_server.start("flow")
     parent = psutil.Process(old.pid).ppid()
     os.kill(parent, signal.SIGKILL)
@@ -119,7 +119,7 @@ def test_a_worker_that_takes_no_hint_is_killed(fork_server):
     assert not worker.running
 
 
-def test_when_the_starter_is_killed_the_nursery_and_its_workers_end():
+def test_when_the_starter_is_killed_the_fork_server_and_its_workers_end():
     code = """
 from fabrictime.testbed.fork_server import Nursery
 import time

@@ -138,15 +138,15 @@ def test_a_blackholed_connection_is_moved_at_once_and_the_iteration_ends(inside)
                 check=True,
                 slot_s=0.005,
             )
-            ways = port_by_spine(testbed, "h1", "h3", 7100)
-            here, there = ways
+            port_of_spine = port_by_spine(testbed, "h1", "h3", 7100)
+            here, there = port_of_spine
             # h1's data goes over one spine, its acknowledgements of h3's over the other.
             back = next(
                 port
                 for port in range(44_000, 44_200)
                 if testbed.truth.likely_path_of("h1", "h3", 7100, port, "tcp")[1] == there
             )
-            job = testbed.jobs.start(replace(spec, sports=(ways[here], back)))
+            job = testbed.jobs.start(replace(spec, sports=(port_of_spine[here], back)))
             job.wait_iterations(2, WAIT_S)
             testbed.faults.add(f"blackhole {here}")
             before = job.finished
@@ -158,7 +158,7 @@ def test_a_blackholed_connection_is_moved_at_once_and_the_iteration_ends(inside)
                     break
             assert job.finished <= before + 1
             at = job.finished
-            job.move(0, ways[there])
+            job.move(0, port_of_spine[there])
             job.wait_iterations(at + 3, 5.0)
             return job.stop()
 
@@ -172,8 +172,8 @@ def test_a_blackholed_connection_is_moved_at_once_and_the_iteration_ends(inside)
 def test_a_move_onto_a_dead_path_fails_and_the_connection_goes_on(inside):
     def body():
         with Testbed(SMALL) as testbed:
-            ways = port_by_spine(testbed, "h1", "h3", 7100)
-            here, there = ways
+            port_of_spine = port_by_spine(testbed, "h1", "h3", 7100)
+            here, there = port_of_spine
             spec = JobSpec(
                 "rpc", ("h1", "h3"), connections=1, size_bytes=1_000, duration_s=60, dport=7101
             )  # beside it, as a bystander
@@ -186,13 +186,13 @@ def test_a_move_onto_a_dead_path_fails_and_the_connection_goes_on(inside):
                     size_bytes=50_000,
                     duration_s=60,
                     dport=7100,
-                    sports=(ways[here],),
+                    sports=(port_of_spine[here],),
                     check=True,
                 )
             )
             job.wait_iterations(2, WAIT_S)
             testbed.faults.add(f"blackhole {there}")
-            job.move(0, ways[there])
+            job.move(0, port_of_spine[there])
             begin = time.monotonic()
             until(lambda: time.monotonic() - begin > 2.0)  # longer than a move is waited for
             job.wait_iterations(job.finished + 5, WAIT_S)
@@ -208,7 +208,7 @@ class Actuator:
     """A listener that says lines of the control protocol and keeps what owners say."""
 
     def __init__(self, path):
-        self.said = []
+        self.received = []
         self._socket = listen(path, blocking=True)
         self._socket.settimeout(WAIT_S)
         self._connection = None
@@ -220,12 +220,12 @@ class Actuator:
     def ask(self, line):
         self._connection.sendall(line.encode() + b"\n")
 
-    def hear(self, *starts):
-        """The next line that begins with one of `starts`; others are kept in `said`."""
+    def receive(self, *starts):
+        """The next line that begins with one of `starts`; others are kept in `received`."""
         while True:
             line = self._lines.readline().decode().rstrip("\n")
             assert line, "the owner hung up"
-            self.said.append(line)
+            self.received.append(line)
             if line.startswith(starts):
                 return line.split(" ")
 
@@ -247,7 +247,7 @@ def test_an_actuator_moves_and_paces_a_flow_that_keeps_its_name(inside, tmp_path
             )
             actuator.accept()
             lines = reporter.accept()[0].makefile("rb")
-            _, key, port, verbs, host = actuator.hear("FLOW")
+            _, key, port, verbs, host = actuator.receive("FLOW")
             assert (port, verbs, host) == ("42000", "MOVE,PACE", "h1")
             assert key.startswith("sock:")
             first = json.loads(lines.readline())
@@ -256,8 +256,8 @@ def test_an_actuator_moves_and_paces_a_flow_that_keeps_its_name(inside, tmp_path
             assert (first["job"], first["tenant"], first["source_port"]) == ("train", "blue", 42_000)
 
             actuator.ask(f"MOVE 7 {key} 42001 h1")
-            assert actuator.hear("DONE", "FAILED") == ["DONE", "7", "42001", "SOCKET"]
-            assert f"FLOW {key} 42001 MOVE,PACE h1" in actuator.said
+            assert actuator.receive("DONE", "FAILED") == ["DONE", "7", "42001", "SOCKET"]
+            assert f"FLOW {key} 42001 MOVE,PACE h1" in actuator.received
             while (moved := json.loads(lines.readline()))["source_port"] != 42_001:
                 continue
             assert moved["flow"] == key
@@ -267,15 +267,15 @@ def test_an_actuator_moves_and_paces_a_flow_that_keeps_its_name(inside, tmp_path
 
             taken = testbed.fabric.open_in("h1", lambda: _bound(testbed.fabric.nic("h1").address, protocol))
             actuator.ask(f"MOVE 8 {key} {taken.getsockname()[1]} h1")
-            assert actuator.hear("DONE", "FAILED")[:2] == ["FAILED", "8"], "a port that another one holds"
+            assert actuator.receive("DONE", "FAILED")[:2] == ["FAILED", "8"], "a port that another one holds"
             taken.close()
             actuator.ask("MOVE 9 sock:1 42002 h1")
-            assert actuator.hear("DONE", "FAILED")[:2] == ["FAILED", "9"], "a flow that is not there"
+            assert actuator.receive("DONE", "FAILED")[:2] == ["FAILED", "9"], "a flow that is not there"
             actuator.ask("MOVE 10 nonsense")
-            assert actuator.hear("DONE", "FAILED", "ERROR")[0] == "ERROR"
+            assert actuator.receive("DONE", "FAILED", "ERROR")[0] == "ERROR"
 
             actuator.ask(f"PACE 11 {key} 1000000 h1")
-            assert actuator.hear("DONE", "FAILED") == ["DONE", "11", "1000000", "PACING"]
+            assert actuator.receive("DONE", "FAILED") == ["DONE", "11", "1000000", "PACING"]
             truth = testbed.truth
             link = next(link for link in testbed.fabric.links if link.startswith("h1:"))
             begin_s, begin = time.monotonic(), truth.links()[link].sent_bytes
@@ -284,9 +284,9 @@ def test_an_actuator_moves_and_paces_a_flow_that_keeps_its_name(inside, tmp_path
             assert rate < 3_000_000, "paced to 1 Mbit/s, after at most what was queued"
 
             actuator.ask(f"PACE 12 {key} 0 h1")
-            actuator.hear("DONE")
+            actuator.receive("DONE")
             result = flow.stop()
-            actuator.hear("GONE")
+            actuator.receive("GONE")
             assert result.sport == 42_001
             actuator.close()
             reporter.close()
@@ -303,7 +303,7 @@ def _bound(address, protocol):
     return sock
 
 
-def test_an_owner_that_loses_its_actuator_says_all_its_flows_again(inside, tmp_path):
+def test_an_endpoint_that_loses_its_actuator_registers_all_its_flows_again(inside, tmp_path):
     def body():
         with Testbed(SMALL, tmp_path / "fabric.sock") as testbed:
             job = testbed.jobs.start(JobSpec("alltoall", connections=1, size_bytes=8_000, duration_s=60))
@@ -312,8 +312,8 @@ def test_an_owner_that_loses_its_actuator_says_all_its_flows_again(inside, tmp_p
             for _ in range(2):
                 actuator = Actuator(tmp_path / "control.sock")
                 actuator.accept()
-                heard = {actuator.hear("FLOW")[1] for _ in keys}
-                assert heard == keys
+                received_keys = {actuator.receive("FLOW")[1] for _ in keys}
+                assert received_keys == keys
                 actuator.close()
                 (tmp_path / "control.sock").unlink()
             job.wait_iterations(job.finished + 1, WAIT_S)
@@ -374,7 +374,7 @@ def test_a_job_ends_with_its_fabric_and_at_its_time(inside):
 def test_a_job_that_cannot_be_is_refused_in_one_line(inside):
     def body():
         with Testbed(SMALL) as testbed:
-            for spec, says in (
+            for spec, error_text in (
                 (JobSpec("alltoall", ("h1",)), "hosts: 1"),
                 (JobSpec("rpc"), "hosts: 4 of a job rpc"),
                 (JobSpec("gossip"), "kind 'gossip'"),  # type: ignore[arg-type]
@@ -385,7 +385,7 @@ def test_a_job_that_cannot_be_is_refused_in_one_line(inside):
                 (JobSpec("alltoall", sports=(1, 2)), "sports: 2, expected 48"),
                 (JobSpec("alltoall", duration_s=80_000, slot_s=0.001), "slot_s 0.001"),
             ):
-                with pytest.raises(ValueError, match=says):
+                with pytest.raises(ValueError, match=error_text):
                     testbed.jobs.start(spec)
             with pytest.raises(FabricError, match="'h9'"):
                 testbed.jobs.start(JobSpec("alltoall", ("h1", "h9")))
@@ -424,7 +424,7 @@ def test_the_command_shows_iterations_and_the_share_of_the_best(inside, tmp_path
     def body():
         with Testbed(SMALL, socket_path(tmp_path)):
             run = CliRunner().invoke
-            words = [
+            arguments = [
                 "job",
                 "alltoall",
                 "--size",
@@ -436,17 +436,17 @@ def test_the_command_shows_iterations_and_the_share_of_the_best(inside, tmp_path
                 "--dir",
                 str(tmp_path),
             ]
-            shown, said = run(app, words), run(app, [*words, "--json"])
+            shown, received = run(app, arguments), run(app, [*arguments, "--json"])
             wrong = run(app, ["job", "alltoall", "--hosts", "h1,h9", "--dir", str(tmp_path)])
-            return shown.output, json.loads(said.output), wrong.output, wrong.exit_code
+            return shown.output, json.loads(received.output), wrong.output, wrong.exit_code
 
-    shown, said, wrong, code = inside(body)
+    shown, received, wrong, code = inside(body)
     assert "alltoall of 4 hosts over 48 connections" in shown
     assert "iteration 5: " in shown
     assert "% of the best; 0 moves" in shown
-    assert [one["number"] for one in said["iterations"]] == [0, 1, 2, 3, 4]
-    assert len(said["connections"]) == 48
-    assert 0 < said["goodput_bps"] <= said["best_goodput_bps"]
+    assert [one["number"] for one in received["iterations"]] == [0, 1, 2, 3, 4]
+    assert len(received["connections"]) == 48
+    assert 0 < received["goodput_bps"] <= received["best_goodput_bps"]
     assert "'h9'" in wrong
     assert code == 1
 
@@ -457,6 +457,6 @@ def test_sizes(text, size):
 
 
 @pytest.mark.parametrize("text", ["", "big", "-1mb", "1tb"])
-def test_what_is_no_size(text):
+def test_an_invalid_size_is_refused(text):
     with pytest.raises(ValueError, match="expected"):
         parse_size(text)

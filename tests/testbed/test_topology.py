@@ -54,7 +54,7 @@ def walk(plan: Plan, source: str, destination: str) -> set[int]:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_host_reaches_every_other_over_at_most_four_links(shape):
+def test_every_host_reaches_every_other_over_four_links_or_fewer(shape):
     plan = make_plan(FabricSettings(**shape))
     hosts = [n.name for n in plan.nodes.values() if n.kind == "host"]
     for source in hosts[:4]:
@@ -88,7 +88,7 @@ def test_hosts_spread_evenly_and_rails_go_to_their_own_leaf():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "error_text"),
     [
         ({"hosts": 0}, "hosts"),
         ({"leaves": 3, "nics_per_host": 2}, "multiple of nics_per_host"),
@@ -100,8 +100,8 @@ def test_hosts_spread_evenly_and_rails_go_to_their_own_leaf():
     ],
     ids=str,
 )
-def test_a_wrong_setting_is_named(wrong, says):
-    with pytest.raises(ValidationError, match=says):
+def test_a_wrong_setting_is_named(wrong, error_text):
+    with pytest.raises(ValidationError, match=error_text):
         FabricSettings(**wrong)
 
 

@@ -103,14 +103,14 @@ def test_a_tcp_flow_into_a_blackhole_ends_by_its_own_time(inside):
 def test_a_flow_that_cannot_be_is_refused_in_one_line(inside):
     def body():
         with Testbed(SMALL) as testbed:
-            for spec, says in (
+            for spec, error_text in (
                 (FlowSpec("h1", "h1", 1_000_000), "two hosts"),
                 (FlowSpec("h1", "h2", 1), "rate_bps 1"),
                 (FlowSpec("h1", "h2", 1_000_000, float("nan")), "duration_s nan"),
                 (FlowSpec("h1", "h2", 1_000_000, sport=70_000), "sport 70000"),
                 (FlowSpec("h1", "h2", 1_000_000, protocol="sctp"), "expected udp or tcp"),  # type: ignore[arg-type]
             ):
-                with pytest.raises(ValueError, match=says):
+                with pytest.raises(ValueError, match=error_text):
                     testbed.traffic.start(spec)
             with pytest.raises(FabricError, match="'nosuch' is not in this kernel"):
                 testbed.traffic.start(FlowSpec("h1", "h2", 0, 1.0, "tcp", congestion="nosuch"))
@@ -134,6 +134,6 @@ def test_rates(text, bps):
 
 
 @pytest.mark.parametrize("text", ["", "fast", "-1mbit", "1tbit", "nan"])
-def test_what_is_no_rate(text):
+def test_an_invalid_rate_is_refused(text):
     with pytest.raises(ValueError, match="expected"):
         parse_rate(text)

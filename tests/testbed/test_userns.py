@@ -72,7 +72,7 @@ def test_children_open_the_namespaces_and_sockets_stay_where_they_were_opened(in
     inside(body)
 
 
-def test_a_process_with_threads_is_told_so_and_stays_as_it_was(denied):
+def test_a_process_with_threads_is_refused_and_stays_as_it_was(denied):
     if denied:
         pytest.skip(denied)
     stop = threading.Event()

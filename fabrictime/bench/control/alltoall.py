@@ -2,8 +2,8 @@
 
 Each job has every other host, half of them on either leaf, as GPUs are assigned to jobs: the jobs meet in the
 fabric only, and the optimum is the capacity of all NICs. The figures are goodput with decisions carried out
-over goodput in OBSERVE; the same over the optimum (fabrictime/testbed/best.py); the share that optimal source
-ports reach; flows that returned to links that they had left; the time until `fabrictime pause` has stopped
+over goodput in OBSERVE; the same over the optimum (fabrictime/testbed/optimum.py); the share that optimal
+source ports reach; flows that returned to links that they had left; the time until `fabrictime pause` has stopped
 all action. Each seed draws new source ports. By hand: `fabrictime bench control alltoall [--quick]`.
 """
 
@@ -27,9 +27,9 @@ from fabrictime.bench.control.live_fabric import JobRun
 from fabrictime.bench.control.watch import Watch
 from fabrictime.commands import pause
 from fabrictime.commands.live_config import LiveRecords
-from fabrictime.testbed.best import choose_ports, shape_of
 from fabrictime.testbed.control import ControlClient
 from fabrictime.testbed.job_plan import make_job_plan
+from fabrictime.testbed.optimum import choose_ports, shape_of
 
 __all__ = ["KEYS", "measure"]
 

@@ -32,7 +32,7 @@ from tests.records import reason_record
 
 ROOT = Path(__file__).resolve().parents[3]
 S = 1_000_000_000
-WAY = {
+ROUTE_BY_SPINE = {
     spine: (
         "h1:eth0>leaf1:swp1",
         f"leaf1:swp{2 + spine}>spine{spine}:swp1",
@@ -73,7 +73,7 @@ def decision(seq, flow_id, at_ns, kind="DOWN", reason=f"{CABLE}/4", **more):
         "reason": reason_record(reason, kind),
         "config_version": 1,
         "signature": b"",
-        "text": "words",
+        "text": "fragment",
         **more,
     }
 
@@ -106,7 +106,7 @@ def action(made, outcome, **more):
 def rounds(epoch, suppressed, first=0):
     names = ("flow_id", "action", "cause", "reason")
     now = time.time_ns()
-    told = (
+    listed = (
         None
         if suppressed is None
         else [dict(zip(names, (*each[:3], reason_record(each[3])), strict=True)) for each in suppressed]
@@ -119,7 +119,7 @@ def rounds(epoch, suppressed, first=0):
         "inputs": [],
         "flows": 40,
         "movable": 40,
-        "cycles": [{"now_ns": now, "flows_ns": now, "positions": [], "decisions": 0, "suppressed": told}],
+        "cycles": [{"now_ns": now, "flows_ns": now, "positions": [], "decisions": 0, "suppressed": listed}],
     }
 
 
@@ -176,17 +176,17 @@ def until():
     return wait
 
 
-def test_actions_lists_decisions_outcomes_and_what_is_held_back(log):
+def test_actions_lists_decisions_outcomes_and_suppressed_actions(log):
     empty = fabrictime(log, "actions")
     assert empty.exit_code == 0, empty.stderr
     assert "; the default" in empty.stdout
     assert "nothing was decided" in empty.stdout
-    assert "policy has not told what it holds back" in empty.stdout
+    assert "the policy has not published its suppressed actions" in empty.stdout
     now = time.time_ns()
     first = decision(1, "h1/b/sock:1", now - 3 * S)
     second = decision(2, "h2/b/sock:2", now - 2 * S, "COLLISION", "fabric/leaf1:swp3>spine1:swp1/77")
     third = decision(3, "h3/b/sock:3", now - 4 * S)
-    reflex = action(decision(0, "h4/b/sock:4", now - S, decision_id="h4/reflex/1"), "LOCAL_REPAIR", epoch=0)
+    repair = action(decision(0, "h4/b/sock:4", now - S, decision_id="h4/reflex/1"), "LOCAL_REPAIR", epoch=0)
     produce(
         log,
         (CONFIG, "*", config()),
@@ -196,7 +196,7 @@ def test_actions_lists_decisions_outcomes_and_what_is_held_back(log):
         (ACTIONS, "h1", action(first, "APPLIED")),
         (ACTIONS, "h1", action(first, "DUPLICATE")),
         (ACTIONS, "h2", action(second, "FAILED", detail="no such socket")),
-        (ACTIONS, "h4", reflex),
+        (ACTIONS, "h4", repair),
         (POLICY_CYCLES, "fabric", rounds(9, [("h1/b/sock:1", "RESTORE", "NO_BETTER_PATH", f"{CABLE}/5")])),
     )
     found = json.loads(fabrictime(log, "actions", "--json").stdout)
@@ -215,7 +215,7 @@ def test_actions_lists_decisions_outcomes_and_what_is_held_back(log):
     moved = next(each for each in found["limits"] if each["limit"].startswith("flows"))
     assert (moved["used"], moved["max"]) == (4, 20)
     text = fabrictime(log, "actions").stdout
-    for words in (
+    for fragment in (
         "ACT: decisions are carried out",
         "1 APPLIED, 1 LOCAL_REPAIR, 1 FAILED, 1 UNANSWERED",
         "port 50001 → 50002",
@@ -223,7 +223,7 @@ def test_actions_lists_decisions_outcomes_and_what_is_held_back(log):
         "1 held back",
         "no other path is better",
     ):
-        assert words in text
+        assert fragment in text
     assert "sock:2" not in fabrictime(log, "actions", "sock:1").stdout
     suppressed = json.loads(fabrictime(log, "actions", "--suppressed", "--json").stdout)
     assert "decisions" not in suppressed
@@ -234,7 +234,7 @@ def test_actions_lists_decisions_outcomes_and_what_is_held_back(log):
     assert fabrictime(log, "actions", "--since", "soon").exit_code == 2
 
 
-def test_watch_prints_what_happens_a_line_each(log):
+def test_watch_prints_one_line_for_each_event(log):
     child = subprocess.Popen(
         [sys.executable, "-m", "fabrictime", "actions", "sock:71", "--watch", "--log", log],
         cwd=ROOT,
@@ -262,10 +262,10 @@ def test_watch_prints_what_happens_a_line_each(log):
         child.communicate()
 
 
-def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, until):
+def test_explain_shows_links_other_paths_decisions_effect_and_suppressed_actions(log, until):
     flow_id = "h1/boot/sock:17"
-    other = flow(18, 50_003, 1e6, None, WAY[3], can=[])
-    produce(log, reports(1, flow(17, 50_001, 2e7, 900_000, WAY[1]), other))
+    other = flow(18, 50_003, 1e6, None, ROUTE_BY_SPINE[3], can=[])
+    produce(log, reports(1, flow(17, 50_001, 2e7, 900_000, ROUTE_BY_SPINE[1]), other))
     now = time.time_ns()
     made = decision(17, flow_id, now)
     done = action(made, "APPLIED")
@@ -294,7 +294,7 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
         )
         for nic in ("h1/eth0", "h5/eth0")
     ]
-    ways = {
+    flow_routes = {
         "nic": "h1/eth0",
         "peer": "h5/eth0",
         "shard": "fabric",
@@ -304,11 +304,11 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
                 "leg": "DATA",
                 "path": 50_000 + spine,
                 "peer_port": 5001,
-                "links": list(WAY[spine]),
+                "links": list(ROUTE_BY_SPINE[spine]),
                 "complete": True,
                 "since_ns": now,
             }
-            for spine in WAY
+            for spine in ROUTE_BY_SPINE
         ],
     }
     health = {
@@ -318,7 +318,7 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
         "seq": 4,
         "state": "DOWN",
         "before": "UP",
-        "links": [WAY[1][1], ">".join(reversed(WAY[1][1].split(">")))],
+        "links": [ROUTE_BY_SPINE[1][1], ">".join(reversed(ROUTE_BY_SPINE[1][1].split(">")))],
         "since_ns": now,
         "evaluated_ns": now,
         "flaps_hour": 1,
@@ -327,7 +327,7 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
         "text": "leaf1 to spine1 is DOWN",
     }
     queue = {
-        "link": WAY[2][1],
+        "link": ROUTE_BY_SPINE[2][1],
         "rate_bps": 10**9,
         "depth_mean_bytes": 60_000.0,
         "depth_max_bytes": 9e4,
@@ -354,8 +354,8 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
         "links": [queue],
     }
     window = {
-        "window_id": f"fabric/{WAY[2][1]}/5",
-        "link": WAY[2][1],
+        "window_id": f"fabric/{ROUTE_BY_SPINE[2][1]}/5",
+        "link": ROUTE_BY_SPINE[2][1],
         "shard": "fabric",
         "update": 0,
         "state": "OPENED",
@@ -385,38 +385,40 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
     }
     produce(
         log,
-        reports(2, flow(17, 50_002, 6.4e8, 80_000, WAY[2]), other),
+        reports(2, flow(17, 50_002, 6.4e8, 80_000, ROUTE_BY_SPINE[2]), other),
         *nics,
-        (FLOW_ROUTES, "h1/eth0>h5/eth0", ways),
+        (FLOW_ROUTES, "h1/eth0>h5/eth0", flow_routes),
         (LINK_HEALTH, CABLE, health),
         (QUEUES, "fabric", queues),
-        (CONTENTION, WAY[2][1], window),
+        (CONTENTION, ROUTE_BY_SPINE[2][1], window),
         (FALLBACKS, "h1", fallbacks),
         (DECISIONS, "h1", made),
         (ACTIONS, "h1", done),
         (POLICY_CYCLES, "fabric", rounds(11, [(flow_id, "RESTORE", "NO_BETTER_PATH", f"{CABLE}/5")])),
     )
-    said = fabrictime(log, "explain", flow_id, "--json")
-    assert said.exit_code == 0, said.stderr
-    story = json.loads(said.stdout)
-    assert [each["link"] for each in story["takes"]] == list(WAY[2])
+    explained = fabrictime(log, "explain", flow_id, "--json")
+    assert explained.exit_code == 0, explained.stderr
+    story = json.loads(explained.stdout)
+    assert [each["link"] for each in story["takes"]] == list(ROUTE_BY_SPINE[2])
     up = story["takes"][1]
     assert (up["depth_bytes"], up["contention"]) == (60_000.0, ["2 flows collide"])
     assert up["utilisation"] == pytest.approx(0.71)
-    assert [(way["rank"], way["ports"], way["state"]) for way in story["could_take"]] == [
+    assert [
+        (other_path["rank"], other_path["ports"], other_path["state"]) for other_path in story["could_take"]
+    ] == [
         (1, [50_003], "UNKNOWN"),
         (2, [50_001], "DOWN"),
     ]
-    [told] = story["decisions"]
-    effect = told["effect"]
+    [listed] = story["decisions"]
+    effect = listed["effect"]
     assert (effect["before_bps"], effect["after_bps"]) == (2e7, 6.4e8)
     assert (effect["before_rtt_ns"], effect["after_rtt_ns"]) == (900_000, 80_000)
-    assert effect["taken"] == list(WAY[2][1:3])
+    assert effect["taken"] == list(ROUTE_BY_SPINE[2][1:3])
     assert [each["cause"] for each in story["suppressed"]] == ["NO_BETTER_PATH"]
     for name in ("sock:17", "10.0.0.1:50002", "h1:50002", ":50002"):
         text = fabrictime(log, "explain", name)
         assert text.exit_code == 0, text.stderr
-    for words in (
+    for fragment in (
         "h1/eth0 → h5/eth0, TCP 10.0.0.1:50002 → 10.0.0.5:5001, job llm",
         "its owner lets it be moved",
         "60.0 kB, 480 µs",
@@ -429,13 +431,13 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
         "held back: move back, since",
         "no other path is better",
     ):
-        assert words in text.stdout
+        assert fragment in text.stdout
     plain = fabrictime(log, "explain", "sock:18").stdout
     assert "its owner lets nothing be done to it" in plain
     assert "nothing was decided for it" in plain
 
 
-def test_why_names_what_it_does_not_know(log):
+def test_explain_names_unknown_facts(log):
     unknown = fabrictime(log, "explain", "sock:99999")
     assert unknown.exit_code == 2
     assert "no such flow among" in unknown.stderr

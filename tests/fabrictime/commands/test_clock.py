@@ -118,7 +118,7 @@ def fleet():
     return made
 
 
-def test_the_worst_stand_first_and_each_tells_its_last_event(fleet):
+def test_the_worst_are_first_and_each_shows_its_last_event(fleet):
     found = fleet.picture(now_ns=NOW + 2 * S)
     assert [line.clock for line in found.clocks] == ["h10/ptp0", "h3/ptp0", "h2/ptp0", "h1/ptp0"]
     assert [line.event for line in found.clocks] == ["FALSETICKER", None, "STEP", None]
@@ -127,7 +127,7 @@ def test_the_worst_stand_first_and_each_tells_its_last_event(fleet):
     assert summary["bound_worst_clock"] == "h3/ptp0"
     assert (summary["bound_median_ns"], summary["bound_worst_ns"], summary["age_s"]) == (90.0, 700.0, 2.0)
     text = drawn(found)
-    for words in (
+    for fragment in (
         "4 clocks: 2 SYNCED, 1 HOLDOVER, 1 UNSYNCED",
         "error bound 90.0 ns in the median, worst 700 ns at h3/ptp0",
         "fabric time follows the ensemble of all clocks; 1 domain",
@@ -140,9 +140,9 @@ def test_the_worst_stand_first_and_each_tells_its_last_event(fleet):
         "-412 ns",
         "4%",
     ):
-        assert words in text, words
-    held = next(row for row in text.splitlines() if row.startswith("h3/ptp0")).split()
-    assert held[-3:] == ["0", "-", "-"], "no pair, so no residual"
+        assert fragment in text, fragment
+    in_holdover = next(row for row in text.splitlines() if row.startswith("h3/ptp0")).split()
+    assert in_holdover[-3:] == ["0", "-", "-"], "no pair, so no residual"
 
 
 def test_a_window_that_lacks_a_part_waits_for_it(fleet):
@@ -186,7 +186,7 @@ def test_a_check_passes_only_where_all_are_synced_now_and_within_the_bound(fleet
     assert late.wrong(None) == ["shard s0: its newest window is 60 s old, expected at most 10 s"]
 
 
-def test_nothing_yet_and_one_clock_alone_are_said():
+def test_an_empty_log_and_a_single_clock_are_explained():
     assert "no window of clocks in fabric.clock.offsets yet" in drawn(Fleet().picture())
     one = Fleet()
     one.add(offsets([state("h1/system", state="UNSYNCED", bound_ns=1e9, pairs=0)]), NOW)
@@ -297,7 +297,7 @@ async def test_watching_prints_each_new_window_and_ends_calmly(log):
         (("--check", "--watch"), "fabrictime: --check: expected without --watch"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(arguments, line):
+def test_an_impossible_request_is_one_line(arguments, line):
     done = run("127.0.0.1:1", *arguments)
     assert done.returncode == 2
     assert done.stderr.startswith(line)

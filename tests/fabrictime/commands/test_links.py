@@ -67,7 +67,7 @@ def fabrictime(log, *arguments):
     return CliRunner().invoke(app, [*arguments, "--log", log])
 
 
-def test_links_shows_the_newest_of_what_is_not_up_and_check_is_an_exit_code(log):
+def test_links_shows_the_newest_that_are_not_up_and_check_is_an_exit_code(log):
     assert fabrictime(log, "links", "nothing-here", "--check").exit_code == 0
     produce(
         log,
@@ -144,7 +144,7 @@ def test_config_is_set_live_checked_first_and_compared(log):
     assert fabrictime(log, "config", "diff").exit_code == 0
     done = fabrictime(log, "config", "set", "flaps_max=3", "up_delay_ms=50", "mode=OBSERVE")
     assert (done.exit_code, done.stdout) == (0, "*: version 1 is in force\n"), done.stderr
-    for wrong, word in (
+    for wrong, fragment in (
         ("flaps_max=0", "1 to 4096"),
         ("flaps=1", "no such threshold"),
         ("x", "NAME=VALUE"),
@@ -153,7 +153,7 @@ def test_config_is_set_live_checked_first_and_compared(log):
     ):
         refused = fabrictime(log, "config", "set", wrong)
         assert refused.exit_code == 2
-        assert word in refused.stderr
+        assert fragment in refused.stderr
         assert len(refused.stderr.splitlines()) == 1
     assert fabrictime(log, "config", "set", "flaps_max=5", "--host", "h1").exit_code == 0
     assert fabrictime(log, "config", "rule", "r3r7", "rack:r3>rack:r7", "--p99-us", "20").exit_code == 0
@@ -172,7 +172,7 @@ def test_config_is_set_live_checked_first_and_compared(log):
     assert "set by" in fabrictime(log, "config", "get").stdout
 
 
-def test_what_changes_nothing_or_makes_no_sense_is_refused():
+def test_a_change_without_effect_or_meaning_is_refused():
     record = changed(None, "*", ["flaps_max=3"])
     with pytest.raises(ValueError, match="nothing would change"):
         changed(record, "*", ["flaps_max=3"])

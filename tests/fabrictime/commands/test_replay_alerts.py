@@ -30,7 +30,7 @@ def replayed(bootstrap: str, start: str, *more: str) -> tuple[int, dict[str, Any
     return done.exit_code, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
-def test_what_was_published_is_what_a_replay_says_and_what_was_not_is_found_out(tmp_path: Path) -> None:
+def test_a_replay_equals_the_published_alerts_and_reports_forged_ones(tmp_path: Path) -> None:
     with embedded_log(tmp_path, 2) as bootstrap:
         log = Log(bootstrap)
         producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
@@ -112,7 +112,7 @@ def test_what_was_published_is_what_a_replay_says_and_what_was_not_is_found_out(
         log.close()
 
 
-def test_a_time_is_said_as_people_do_and_a_wrong_one_is_one_line() -> None:
+def test_a_time_is_parsed_as_people_write_it_and_a_wrong_one_is_one_line() -> None:
     assert parse_time("10m", 1000.0) == 400 * S
     assert parse_time("now", 1000.0) == 1000 * S
     assert parse_time("1700000000.5", 0.0) == 1_700_000_000 * S + S // 2
@@ -124,7 +124,7 @@ def test_a_time_is_said_as_people_do_and_a_wrong_one_is_one_line() -> None:
     assert (done.exit_code, done.stderr) == (2, "fabrictime: --to 2m: expected later than --from 1m\n")
 
 
-def test_what_falls_on_an_edge_of_the_span_is_no_difference() -> None:
+def test_alerts_on_an_edge_of_the_span_are_no_difference() -> None:
     span = Span(100 * S, 200 * S)
     a, b = {"text": "a"}, {"text": "b"}
     one = ("X:y:1", 0)

@@ -61,7 +61,7 @@ def test_records_come_decoded_from_the_beginning(log):
     assert "'reason': 'TRUNCATED'" in pretty.stdout
 
 
-def test_from_the_end_only_what_comes_is_shown(log):
+def test_from_the_end_only_new_records_are_shown(log):
     produce(log, "fabric.delays", b"old")
     command = [
         sys.executable,
@@ -78,11 +78,11 @@ def test_from_the_end_only_what_comes_is_shown(log):
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as reader:
         done = threading.Event()
 
-        def feed():
+        def produce_later():
             while not done.wait(0.2):
                 produce(log, "fabric.delays", b"new")
 
-        feeder = threading.Thread(target=feed)
+        feeder = threading.Thread(target=produce_later)
         feeder.start()
         line = json.loads(reader.stdout.readline())
         done.set()

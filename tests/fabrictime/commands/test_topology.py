@@ -20,12 +20,12 @@ def nic(name: str, rail: int | None = None, **more: Any) -> dict[str, Any]:
     return {"nic": name, "rail": rail, "speed_bps": 25_000, "probe_port": 1, **more}
 
 
-def put(book: RouteTable, start: str, goal: str, *ways: tuple[str, ...], **more: Any) -> None:
+def put(book: RouteTable, start: str, goal: str, *links_of_paths: tuple[str, ...], **more: Any) -> None:
     paths = [
         {
             "path": 9320 + at,
             "leg": "REQUEST",
-            "links": list(way),
+            "links": list(route),
             "found": "TRACED",
             "complete": True,
             "since_ns": 1,
@@ -33,13 +33,13 @@ def put(book: RouteTable, start: str, goal: str, *ways: tuple[str, ...], **more:
             "contradiction": None,
             **more,
         }
-        for at, way in enumerate(ways)
+        for at, route in enumerate(links_of_paths)
     ]
     record = {"nic": start, "peer": goal, "shard": "f", "run": 1, "traced_ns": 1, "paths": paths}
     book.take(f"{start}>{goal}".encode(), codec.encode("PathMaps", record))
 
 
-def way(start: str, low: str, spine: str, far: str, goal: str) -> tuple[str, ...]:
+def route(start: str, low: str, spine: str, far: str, goal: str) -> tuple[str, ...]:
     a, b = start.replace("/", ":"), goal.replace("/", ":")
     near, last = start.replace("/", "."), goal.replace("/", ".")
     return (
@@ -59,7 +59,9 @@ def rails(wired: dict[str, str]) -> tuple[RouteTable, dict[str, dict[str, Any]]]
         nics[name] = nic(name, int(name[-1]))
         for other in names:
             if other.partition("/")[0] != name.partition("/")[0] and leaf[name] != leaf[other]:
-                put(book, name, other, *(way(name, leaf[name], s, leaf[other], other) for s in ("s1", "s2")))
+                put(
+                    book, name, other, *(route(name, leaf[name], s, leaf[other], other) for s in ("s1", "s2"))
+                )
     return book, nics
 
 
@@ -69,7 +71,7 @@ def shown(picture: Picture) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_a_sound_fabric_is_drawn_tier_by_tier_and_nothing_is_wrong() -> None:
+def test_a_valid_fabric_is_drawn_tier_by_tier_and_nothing_is_wrong() -> None:
     found = picture_of(*rails({}))
     figures = found.summary()
     assert (figures["hosts"], figures["leaves"], figures["spines"], figures["cores"]) == (4, 2, 2, 0)
@@ -92,12 +94,12 @@ def test_swapped_rails_stand_out_and_the_evidence_is_named() -> None:
     assert "rails that are wired wrong" in shown(found)
 
 
-def test_where_leaves_take_all_rails_alike_none_stands_out() -> None:
+def test_no_leaf_is_wrong_if_all_leaves_take_all_rails() -> None:
     nics = {f"h{host}/e{rail}": nic(f"h{host}/e{rail}", rail) for host in range(4) for rail in range(2)}
     assert topology.misfits_of({name: f"l{name[1]}" for name in nics}, nics) == []
 
 
-def test_the_file_says_which_rail_a_leaf_is_and_what_should_be_there() -> None:
+def test_the_file_defines_the_rail_of_a_leaf_and_the_expected_cables() -> None:
     book, nics = rails({})
     spare = [{"ends": ["l0:9", "s3:1"]}, {"ends": ["l0:s1", "s1:l0"], "rate_bps": 400}]
     file = Topology(
@@ -161,10 +163,10 @@ def test_addresses_of_one_switch_are_one_switch_and_make_a_file() -> None:
 
 
 def test_json_holds_all_of_it() -> None:
-    told = json.loads(topology.json_of(picture_of(*rails({"h3/e0": "l1", "h3/e1": "l0"}))))
-    assert told["summary"]["misfits"] == len(told["misfits"]) == 2
-    assert {node["tier"] for node in told["nodes"]} == {0, 1, 2}
-    assert all(line["seen"] for line in told["cables"])
+    document = json.loads(topology.json_of(picture_of(*rails({"h3/e0": "l1", "h3/e1": "l0"}))))
+    assert document["summary"]["misfits"] == len(document["misfits"]) == 2
+    assert {node["tier"] for node in document["nodes"]} == {0, 1, 2}
+    assert all(line["seen"] for line in document["cables"])
 
 
 def test_a_large_fabric_is_drawn_in_few_lines() -> None:
@@ -172,7 +174,7 @@ def test_a_large_fabric_is_drawn_in_few_lines() -> None:
     for leaf in range(64):
         a, b = f"h{leaf}/e", f"g{leaf}/e"
         nics[a], nics[b] = nic(a), nic(b)
-        put(book, a, b, *(way(a, f"l{leaf}", f"s{s}", f"l{(leaf + 1) % 64}", b) for s in range(32)))
+        put(book, a, b, *(route(a, f"l{leaf}", f"s{s}", f"l{(leaf + 1) % 64}", b) for s in range(32)))
     text = shown(picture_of(book, nics))
     assert len(text.splitlines()) < 70
     assert "and 16 more" in text

@@ -190,13 +190,13 @@ def test_status_shows_processes_and_addresses(pipeline):
         assert b"fabrictime" in page.read()
 
 
-def test_probers_take_the_turns_that_are_laid_for_them(pipeline):
-    def in_turns():
+def test_probers_probe_in_their_scheduled_slots(pipeline):
+    def slots_followed():
         """every prober in turns"""
         probers = [row for name, row in pipeline.rows().items() if name.startswith("prober")]
         return len(probers) == 8 and all("in turns" in (row["status"] or "") for row in probers)
 
-    wait_for(in_turns, 90)
+    wait_for(slots_followed, 90)
     laid = {}
     for _, _, value in pipeline.messages("fabric.probe-schedules"):
         record = codec.decode(value, "ProbeSchedule")
@@ -233,7 +233,7 @@ def test_clock_3_ms_and_12_ppm_off_is_published_within_its_bound(pipeline):
     assert last["bound_ns"] < 100_000
 
 
-def test_clock_pages_of_all_hosts_tell_the_same_time(pipeline):
+def test_clock_pages_of_all_hosts_show_the_same_time(pipeline):
     """Read by the client, as any program would; the clocks behind them are ms and ppm apart."""
     folder = Path(pipeline.state()["addresses"]["clock"])
     nics = json.loads((pipeline.directory / "run" / "fleet.json").read_text())["nics"]
@@ -303,9 +303,9 @@ def test_no_acknowledged_batch_is_lost(pipeline):
     assert len([run for nic, run in batches if nic == "h2/eth1"]) == 1 + pipeline.killed.count(
         "prober h2/eth1"
     )
-    for who, seen in batches.items():
-        assert sorted(set(seen)) == list(range(min(seen), max(seen) + 1)), who
-        assert min(seen) <= 1, who
+    for sender, seen in batches.items():
+        assert sorted(set(seen)) == list(range(min(seen), max(seen) + 1)), sender
+        assert min(seen) <= 1, sender
 
 
 def test_every_sample_is_counted_once(pipeline):
@@ -332,7 +332,7 @@ def test_every_sample_is_counted_once(pipeline):
             assert record["samples"] == sum(samples[partition, offset] for offset in inside)
 
 
-def test_history_holds_what_the_topics_hold(pipeline):
+def test_history_has_the_records_of_the_topics(pipeline):
     newest = max(record["window"] for record in pipeline.records("fabric.delays"))
     last = newest - 2
 
@@ -347,15 +347,15 @@ def test_history_holds_what_the_topics_hold(pipeline):
         for row in record["paths"] if record["window"] <= last else ():
             wanted[record["nic"], record["window"], row["peer"], row["path"]] = row["count"]
 
-    def held():
+    def stored():
         """the rows of the topics"""
         rows = pipeline.ask(
             f"SELECT nic, window, peer, path, count FROM fabrictime.delays FINAL WHERE window <= {last}"
         )
         return {(nic, int(window), peer, path): int(count) for nic, window, peer, path, count in rows}
 
-    wait_for(lambda: len(held()) >= len(wanted), 30)
-    assert held() == wanted
+    wait_for(lambda: len(stored()) >= len(wanted), 30)
+    assert stored() == wanted
 
 
 def test_ctrl_c_leaves_nothing(pipeline):

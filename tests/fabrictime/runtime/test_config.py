@@ -43,7 +43,7 @@ def test_wrong_value_is_one_line(tmp_path, text, line):
     assert found[0].startswith(line)
 
 
-def test_every_wrong_key_of_every_room_gets_its_line(tmp_path):
+def test_every_wrong_key_of_every_table_gets_its_line(tmp_path):
     found = errors(tmp_path, "[log]\nport = -1\nhost = 'x'\n[web]\nrefresh_ms = 1\n")
     assert sorted(line.split(" ")[0] for line in found) == ["log.host", "log.port", "web.refresh_ms"]
 
@@ -53,7 +53,7 @@ def test_missing_file_is_named(tmp_path):
         load(tmp_path / "none.toml")
 
 
-def test_rooms_share_what_the_file_says_once(tmp_path):
+def test_packages_share_values_that_the_file_has_once(tmp_path):
     path = tmp_path / "ft.toml"
     path.write_text(
         "[up]\ndata_directory = '/d'\n[log]\nport = 1234\n[history]\nport = 2345\n"
@@ -88,13 +88,13 @@ def test_services_of_others_take_the_place_of_ours():
     assert config.page.history_token_file == Path("/secret")
 
 
-def test_what_children_are_handed_reads_back_the_same(tmp_path):
+def test_the_settings_of_child_processes_read_back_the_same(tmp_path):
     config = load(None, {"up": {"data_directory": str(tmp_path)}, "streams": {"window_ms": 250}})
     path = tmp_path / "settings.json"
     path.write_text(config.dump())
     again = load(path)
-    for room in ("up", "log", "history", "probes", "streams", "web", "fabric", "schema_registry"):
-        assert getattr(again, room) == getattr(config, room)
+    for table_name in ("up", "log", "history", "probes", "streams", "web", "fabric", "schema_registry"):
+        assert getattr(again, table_name) == getattr(config, table_name)
 
 
 def test_example_file_is_current():
@@ -102,7 +102,7 @@ def test_example_file_is_current():
     assert text == example(), "run fabrictime config example > docs/fabrictime.toml"
 
 
-def test_example_file_says_what_is_in_force(tmp_path):
+def test_example_file_has_the_values_in_force(tmp_path):
     """With every commented default taken at its word, the settings are those of no file at all."""
     lines = [
         line.removeprefix("#")
@@ -114,11 +114,11 @@ def test_example_file_says_what_is_in_force(tmp_path):
     path.write_text("\n".join(lines))
     given = load(path)
     given.check()
-    for room in ("log", "history", "probes", "streams", "web", "fabric"):
-        assert getattr(given, room) == getattr(load(None), room)
+    for table_name in ("log", "history", "probes", "streams", "web", "fabric"):
+        assert getattr(given, table_name) == getattr(load(None), table_name)
 
 
-def test_words_for_shared_keys_name_keys_that_are_there():
+def test_descriptions_of_shared_keys_name_existing_keys():
     tables = example()
     for full in SHARED_DOC:
         table, _, key = full.rpartition(".")

@@ -27,7 +27,7 @@ def run(tmp_path):
     return make
 
 
-def test_denied_namespaces_are_said_and_loopback_is_probed(run, monkeypatch, capsys):
+def test_denied_namespaces_are_reported_and_loopback_is_probed(run, monkeypatch, capsys):
     def denied():
         raise userns.NamespacesDenied("namespaces are refused here")
 
@@ -36,11 +36,13 @@ def test_denied_namespaces_are_said_and_loopback_is_probed(run, monkeypatch, cap
     up._make_fleet(made, contextlib.ExitStack())
     assert made.fleet == "loopback"
     assert [nic.address for nic in made.nics] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
-    said = capsys.readouterr().err
-    assert said == "no fabric here: namespaces are refused here; probing between loopback addresses instead\n"
+    message = capsys.readouterr().err
+    assert (
+        message == "no fabric here: namespaces are refused here; probing between loopback addresses instead\n"
+    )
 
 
-def test_every_nic_has_a_prober_and_everything_waits_for_what_it_needs(run):
+def test_every_nic_has_a_prober_and_every_service_waits_for_its_prerequisites(run):
     made = run(fleet="loopback", loopback_nics=2, workers=2)
     up._make_fleet(made, contextlib.ExitStack())
     up._make_secrets(made)
@@ -108,7 +110,7 @@ def test_fleet_file_gives_this_hosts_nics(run, tmp_path):
         fleet.file_nics(path, "c")
 
 
-def test_a_nic_with_an_rdma_device_is_probed_over_it_or_it_is_said_why_not(run, tmp_path, capsys):
+def test_a_nic_with_an_rdma_device_is_probed_over_it_or_the_reason_is_printed(run, tmp_path, capsys):
     path = tmp_path / "fleet.toml"
     path.write_text(
         "[[nics]]\nhost = 'a'\ndevice = 'eth0'\naddress = '10.0.0.1'\nrdma_device = 'mlx5_none'\n"
@@ -123,7 +125,7 @@ def test_a_nic_with_an_rdma_device_is_probed_over_it_or_it_is_said_why_not(run, 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "expected \\[\\[nics\\]\\]"),
         ("nics = 3", "expected \\[\\[nics\\]\\]"),
@@ -135,10 +137,10 @@ def test_a_nic_with_an_rdma_device_is_probed_over_it_or_it_is_said_why_not(run, 
         ("[[nics]]\nhost = 'a'\ndevice = 'e'\naddress = '1.1.1.1'\n" * 2, "a/e is listed twice"),
     ],
 )
-def test_wrong_fleet_file_is_one_line(tmp_path, text, said):
+def test_wrong_fleet_file_is_one_line(tmp_path, text, message):
     path = tmp_path / "fleet.toml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=said) as raised:
+    with pytest.raises(ConfigError, match=message) as raised:
         fleet.file_nics(path)
     assert "\n" not in str(raised.value)
 

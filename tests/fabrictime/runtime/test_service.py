@@ -29,7 +29,7 @@ def niceness(*arguments):
     return int(done.stdout)
 
 
-def test_what_is_merely_looked_at_gives_way():
+def test_display_services_have_lower_priority():
     mine = os.getpriority(os.PRIO_PROCESS, 0)
     if mine > 0:
         pytest.skip(f"this process itself gives way, by {mine}")
@@ -93,7 +93,7 @@ def test_within_the_fabrics_namespaces_services_go_first_as_outside():
     assert niceness_of_each(FABRIC) == {"links": -15, "worker": -15, "policy": -10, "history": 2, "sim": 10}
 
 
-def test_who_may_not_go_first_keeps_the_order_by_going_behind():
+def test_without_permission_the_order_is_kept_by_niceness():
     assert niceness_of_each(UNPRIVILEGED) == {"links": 0, "worker": 0, "policy": 2, "history": 7, "sim": 10}
 
 
@@ -148,7 +148,7 @@ def may_be_real_time():
         pytest.skip("this process may not enter the real-time class")
 
 
-def test_what_decides_from_a_lost_probe_to_a_moved_flow_is_real_time_and_nothing_else():
+def test_only_the_services_from_a_lost_probe_to_a_moved_flow_are_real_time():
     may_be_real_time()
     names = ("log", "links", "policy", "act", "job", "prober", "worker", "web", "sink", "history", "flows")
     expected = [os.SCHED_RR] * 5 + [os.SCHED_OTHER] * 6
@@ -158,16 +158,16 @@ def test_what_decides_from_a_lost_probe_to_a_moved_flow_is_real_time_and_nothing
         assert classes(CLASSES, "enter", *names) == expected
 
 
-def test_who_is_started_as_usual_never_becomes_real_time():
+def test_a_service_started_without_priority_never_becomes_real_time():
     assert classes(AS_USUAL) == [os.SCHED_OTHER]
 
 
-def test_who_runs_on_and_on_leaves_the_real_time_class():
+def test_a_service_that_never_waits_leaves_the_real_time_class():
     may_be_real_time()
     assert classes(RUN_ON, "8") == [os.SCHED_RR, os.SCHED_OTHER]
 
 
-def test_who_waits_now_and_then_stays_in_it():
+def test_a_service_that_waits_at_times_stays_in_the_real_time_class():
     may_be_real_time()
     assert classes(RUN_ON, "2.5", "waits") == [os.SCHED_RR, os.SCHED_RR]
 
@@ -187,7 +187,7 @@ except ZeroDivisionError:
 """
 
 
-def test_what_takes_long_is_done_outside_of_the_real_time_class():
+def test_long_work_is_done_outside_of_the_real_time_class():
     may_be_real_time()
     assert classes(ASIDE) == [os.SCHED_OTHER, os.SCHED_RR, os.SCHED_RR]
 
@@ -206,7 +206,7 @@ print(*(set(sys.modules) - loaded))
 
 
 @pytest.mark.parametrize("name", sorted(REAL_TIME & SERVICES.keys()))
-def test_services_of_the_real_time_class_load_what_they_need_outside_of_it(name):
+def test_services_of_the_real_time_class_load_their_modules_outside_of_it(name):
     done = subprocess.run(
         [sys.executable, "-c", LATE, name], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -227,7 +227,7 @@ print(int(before == stand()))
 """
 
 
-def test_who_goes_first_for_nothing_can_let_go():
+def test_a_service_can_leave_the_real_time_class():
     """Where no namespace may be entered, `up` goes on with loopback NICs, as if it had not tried."""
     assert classes(LET_GO, "stay") == [1]
     assert classes(LET_GO, "drop") == [1]

@@ -7,7 +7,7 @@ import pytest
 from fabrictime.state.live_figures import Share
 
 
-def test_work_is_held_to_its_share_of_the_time():
+def test_work_is_limited_to_its_share_of_the_time():
     """A thousand NICs' delays a second, 1.5 ms each: a fifth of the time goes into them, all along."""
     share, now_s, worked_s, done = Share(0.2), 0.0, 0.0, 0
     while now_s < 20:

@@ -84,7 +84,7 @@ def test_a_record_that_comes_twice_counts_once(view):
         ({"history": {"rows_last_10_s": 0, "ok": False, "error": "HTTP 500"}}, "history"),
     ],
 )
-def test_what_is_missing_fails(view, changes, part):
+def test_a_missing_figure_fails(view, changes, part):
     card = verdict(view, **changes)
     assert not card["passed"]
     assert not card[part]["ok"]
@@ -114,7 +114,7 @@ def test_time_of_a_reading_is_found_again():
     assert true_ns(clock.reading, clock.reading(moment)) == pytest.approx(moment, abs=2)
 
 
-def test_errors_leave_out_what_all_clocks_share():
+def test_errors_leave_out_the_common_shift_of_all_clocks():
     """Fabric time a millisecond ahead of the machine's clock is no clock's error."""
     truth = {
         name: TestClock(offset_ns=off, epoch_ns=10**18) for name, off in (("a", 500), ("b", -70), ("c", 9))

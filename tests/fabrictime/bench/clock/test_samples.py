@@ -41,7 +41,7 @@ def test_both_probes_of_a_pair_meet_an_m_m_1_queue(load):
         assert (probe > deep).mean() == pytest.approx(load / math.e, abs=0.008)
 
 
-def test_a_queue_that_cannot_run_empty_drains_by_what_load_leaves():
+def test_a_queue_that_cannot_run_empty_drains_at_the_rate_that_load_leaves():
     queue = coded_queue(0.8, 334.0, 3_000.0, 1 << 17)
     deep = queue[queue[:, 0] > 3_000]
     # in 3 us come 7.2 frames of 334 ns on average, with a variance of 2 * 334^2 each
@@ -49,10 +49,12 @@ def test_a_queue_that_cannot_run_empty_drains_by_what_load_leaves():
     assert (deep[:, 1] - deep[:, 0]).mean() == pytest.approx(-0.2 * 3_000, abs=4 * sigma)
 
 
-@pytest.mark.parametrize(("spacing_ns", "least", "most"), [(10.0, 0.98, 1.0), (1e6, -0.02, 0.02)])
-def test_a_queue_is_remembered_for_as_long_as_it_lasts(spacing_ns, least, most):
+@pytest.mark.parametrize(
+    ("spacing_ns", "min_correlation", "max_correlation"), [(10.0, 0.98, 1.0), (1e6, -0.02, 0.02)]
+)
+def test_a_queue_is_remembered_for_as_long_as_it_lasts(spacing_ns, min_correlation, max_correlation):
     first, second = coded_queue(0.8, 334.0, spacing_ns, 1 << 15).T
-    assert least <= np.corrcoef(first, second)[0, 1] <= most
+    assert min_correlation <= np.corrcoef(first, second)[0, 1] <= max_correlation
 
 
 def test_truth_is_the_integral_of_the_rate():
@@ -101,20 +103,20 @@ def test_without_noise_the_samples_are_the_truth():
             at = float((t1[rows] - EPOCH_NS).mean())  # prober's reading; truth is within 1 s of it
             for _ in range(3):
                 at = float((t1[rows] - EPOCH_NS).mean()) - float(truth.ahead_ns(prober, np.array([at]))[0])
-            turn = float((t4[rows] - t1[rows]).mean()) / 2
-            ahead = [float(truth.ahead_ns(i, np.array([at + turn]))[0]) for i in (nic, prober)]
+            half_ns = float((t4[rows] - t1[rows]).mean()) / 2
+            ahead = [float(truth.ahead_ns(i, np.array([at + half_ns]))[0]) for i in (nic, prober)]
             half = (columns.forward[rows] - columns.reverse[rows]).mean() / 2
             off[prober, nic] = float(half) - (ahead[0] - ahead[1])
     values = np.array(list(off.values()))
     assert len(values) == 400
     assert math.sqrt((values**2).mean()) == pytest.approx(10.0, rel=0.12)
-    both_ways = [(a, b) for a, b in off if (b, a) in off]
-    assert len(both_ways) > 20
-    for a, b in both_ways:
+    both_directions = [(a, b) for a, b in off if (b, a) in off]
+    assert len(both_directions) > 20
+    for a, b in both_directions:
         assert off[a, b] == pytest.approx(-off[b, a], abs=0.5)
 
 
-def test_stamps_are_steps_of_the_clock_and_noisy_by_what_is_asked():
+def test_stamps_are_steps_of_the_clock_with_the_configured_noise():
     scenario = replace(QUIET, stamp_noise_ns=4.0, stamp_step_ns=8.0, windows=1)
     columns = next(simulate(scenario)).columns["host000/eth0"]
     for t in stamps(columns):
@@ -139,7 +141,7 @@ def test_probes_come_in_coded_pairs_with_exponential_gaps():
     assert gaps.mean() == pytest.approx(2e9 / (counts.mean() / 2), rel=0.1)
 
 
-def test_what_is_lost_is_counted_and_its_other_half_is_single():
+def test_lost_probes_are_counted_and_their_other_half_is_single():
     columns = next(simulate(replace(QUIET, loss=0.3, windows=1))).columns["host000/eth0"]
     coded = columns.spacing_ns > 0
     counts = np.diff(columns.start)
@@ -158,7 +160,7 @@ def test_the_same_seed_gives_the_same_samples():
     assert not np.array_equal(next(simulate(scenario, seed=6)).columns[name].forward[:9], columns.forward[:9])
 
 
-def test_events_end_what_they_are_about():
+def test_events_end_after_their_interval():
     def probed_by_window(name):
         return [given.probed.sum() for given in simulate(SCENARIOS[name].smaller(16, 4, 24))]
 

@@ -44,13 +44,13 @@ class Oracle:
         return lines
 
 
-def judged(oracle, scenario=FLEET):
+def scored(oracle, scenario=FLEET):
     return score(scenario, [oracle])["oracle"]
 
 
-def test_who_knows_the_truth_has_no_error_whatever_the_gauge():
+def test_an_estimator_that_knows_the_truth_has_no_error_for_any_gauge():
     for gauge_ns in (0.0, 1e6):
-        found = judged(Oracle(gauge_ns))
+        found = scored(Oracle(gauge_ns))
         assert found.p99_ns() < 0.01
         assert found.p99_ns(live=True) < 0.01
         assert np.nanmax(np.abs(found.clock_errors_ns())) < 0.01
@@ -59,7 +59,7 @@ def test_who_knows_the_truth_has_no_error_whatever_the_gauge():
 
 
 def test_one_clock_that_is_off_is_off_against_all_others():
-    found = judged(Oracle(off_ns={2: 40.0}))
+    found = scored(Oracle(off_ns={2: 40.0}))
     errors = found.pair_errors_ns(slice(3, None))
     assert len(errors) == 3 * 3 * 28
     assert (errors > 39).mean() == pytest.approx(7 / 28)
@@ -72,13 +72,13 @@ def test_one_clock_that_is_off_is_off_against_all_others():
 
 
 def test_a_clock_without_a_line_is_infinitely_wrong_and_one_that_warns_states_no_bound():
-    assert math.isinf(judged(Oracle(leave_out=(3,))).pair_errors_ns(slice(3, None)).max())
-    unsynced = judged(Oracle(off_ns={3: 1e6}, state={3: UNSYNCED}))
+    assert math.isinf(scored(Oracle(leave_out=(3,))).pair_errors_ns(slice(3, None)).max())
+    unsynced = scored(Oracle(off_ns={3: 1e6}, state={3: UNSYNCED}))
     assert unsynced.p99_ns() == pytest.approx(1e6, rel=1e-3)
     assert unsynced.covered() == (42, 42)
     assert unsynced.windows_to_sync(1.0) is None
-    held = judged(Oracle(off_ns={3: 1e3}, state={3: HOLDOVER}))
-    assert held.covered() == (42, 48)
+    holdover = scored(Oracle(off_ns={3: 1e3}, state={3: HOLDOVER}))
+    assert holdover.covered() == (42, 48)
 
 
 def test_the_peers_find_the_clocks():

@@ -70,7 +70,7 @@ def test_a_stay_away_counts_from_the_end_of_the_hold_down_to_the_return() -> Non
     assert (ended[0].back, early) == (True, 0)
 
 
-def test_a_return_before_the_hold_down_is_over_is_told() -> None:
+def test_a_return_before_the_hold_down_is_over_is_counted() -> None:
     ended, _ = times([LEFT, decision(108.0, "HEALED", HOME, ELSEWHERE, 1)])
     assert waits(ended, DOWN, UP) == ([0.0], 1)
 
@@ -82,7 +82,7 @@ def test_a_flow_that_is_not_back_counts_until_now_and_a_return_that_failed_is_no
     assert waited == [pytest.approx(9.0, abs=0.05)]
 
 
-def test_another_death_on_the_way_home_does_not_hide_how_long_the_flow_had_stayed_away() -> None:
+def test_another_death_during_the_return_does_not_hide_how_long_the_flow_had_stayed_away() -> None:
     ended, _ = times([LEFT, decision(136.1, "HEALED", HOME, ELSEWHERE, 1)])
     waited, _ = waits(ended, DOWN, UP, health("DOWN", 115, 3), health("UP", 116, 4))
     assert waited == [pytest.approx(4.0, abs=0.05)]

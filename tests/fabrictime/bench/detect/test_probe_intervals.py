@@ -29,7 +29,7 @@ def route(source: str, destination: str, sport: int, dport: int) -> tuple[str, .
     return (f"{source}>s{spine}", f"s{spine}>{destination}")
 
 
-def test_times_are_the_system_clocks_and_within_the_spell():
+def test_times_are_the_system_clocks_and_within_the_outage():
     batches = [
         batch("a", "b", 2, [BEGIN - 1, BEGIN, BEGIN + 5], 7_000_000_000),
         batch("a", "b", 2, [END - 1, END], -3),

@@ -26,7 +26,7 @@ def test_times_count_from_the_fault_and_from_its_end() -> None:
     sights = [sight(1_000), sight(1_250, (A, "DOWN")), sight(3_400)]
     seen = scored(case(), sights, 1_000, 3_000)
     assert (seen.named_s, seen.cleared_s, seen.right) == (0.25, 0.4, True)
-    assert seen.said == f"{A} is DOWN"
+    assert seen.lines == f"{A} is DOWN"
 
 
 def test_a_fault_is_named_once_all_of_it_is() -> None:
@@ -46,7 +46,7 @@ def test_another_link_or_another_kind_is_wrong() -> None:
     assert turned.wrong == (f"{A} GREY",)
 
 
-def test_while_a_link_is_made_to_flap_it_may_be_told_as_down_and_not_after_that() -> None:
+def test_a_link_may_be_shown_as_down_while_it_is_made_to_flap_and_not_after_that() -> None:
     flaps = case(wanted={A: "FLAPPING"}, from_end=True, stays=True)
     sights = [
         sight(100, (A, "DOWN")),
@@ -58,18 +58,18 @@ def test_while_a_link_is_made_to_flap_it_may_be_told_as_down_and_not_after_that(
     assert scored(flaps, [*sights, sight(1_600, (A, "DOWN"))], 1_000, 1_000).wrong == (f"{A} DOWN",)
 
 
-def test_what_comes_back_was_not_cleared() -> None:
+def test_a_row_that_comes_back_was_not_cleared() -> None:
     sights = [sight(100, (A, "DOWN")), sight(2_100), sight(2_300, (A, "DOWN")), sight(2_900)]
     assert scored(case(), sights, 0, 2_000).cleared_s == 0.9
     assert scored(case(), sights[:3], 0, 2_000).cleared_s is None
 
 
-def test_what_passed_before_it_was_undone_took_no_time_to_clear() -> None:
+def test_a_fault_that_passed_before_its_removal_took_no_time_to_clear() -> None:
     assert scored(case(), [sight(100, (A, "DOWN")), sight(1_500)], 0, 2_000).cleared_s == 0.0
     assert scored(case(), [sight(100)], 0, 2_000).cleared_s is None, "what was never named was not cleared"
 
 
-def test_the_table_says_what_was_wrong_and_what_is_slow_by_its_nature() -> None:
+def test_the_table_lists_wrong_rows_and_inherently_slow_faults() -> None:
     seen = [
         scored(case(), [sight(100, (A, "DOWN"), (B, "GREY"))], 0, 5_000),
         scored(case(slow="it takes time"), [], 0, 5_000),
@@ -88,7 +88,7 @@ def test_every_case_is_a_line_that_the_testbed_takes() -> None:
     links = list(plan.links())
     cables = {"<>".join(sorted(link.split(">"))) for link in links}
     cases = link_cases(links, nics, lambda *_, **__: None)
-    assert {parse_fault(each.what).kind for each in cases} == {"down", "blackhole", "grey"}
+    assert {parse_fault(each.subject).kind for each in cases} == {"down", "blackhole", "grey"}
     for each in cases:
-        assert each.wanted, each.what
-        assert set(each.wanted) <= cables, each.what
+        assert each.wanted, each.subject
+        assert set(each.wanted) <= cables, each.subject

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from fabrictime.testbed.best import (
+from fabrictime.testbed.job_plan import make_job_plan
+from fabrictime.testbed.optimum import (
     Shape,
     best_goodputs_bps,
     choose_ports,
@@ -16,7 +17,6 @@ from fabrictime.testbed.best import (
     spread,
     wire_bytes,
 )
-from fabrictime.testbed.job_plan import make_job_plan
 
 RATE = 100_000_000
 EIGHT = Shape({f"h{n}": f"leaf{1 + n // 4}" for n in range(8)}, 4, RATE, RATE)
@@ -86,7 +86,7 @@ def test_the_best_is_line_rate_less_headers():
     assert acked == pytest.approx(8 * RATE * 1448 / (1514 + 33))
 
 
-def test_jobs_at_once_share_what_they_both_cross_and_only_that():
+def test_concurrent_jobs_share_only_the_links_that_both_cross():
     hosts = sorted(EIGHT.leaf_of)
     one, other = best_goodputs_bps(EIGHT, [job("alltoall", hosts)] * 2)
     assert one == pytest.approx(other)
@@ -96,7 +96,7 @@ def test_jobs_at_once_share_what_they_both_cross_and_only_that():
     assert left == pytest.approx(4 * RATE * 1448 / 1514)
 
 
-def test_fewer_spines_or_slower_links_are_what_limits():
+def test_fewer_spines_or_slower_links_are_the_limit():
     narrow = Shape(EIGHT.leaf_of, 2, RATE, RATE)
     hosts = sorted(EIGHT.leaf_of)
     (best,) = best_goodputs_bps(narrow, [job("alltoall", hosts)])

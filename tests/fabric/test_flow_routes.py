@@ -65,7 +65,7 @@ class Reporting:
         self.records[key] = record
         self.reporter.on_routes(key, record, 0)
 
-    def turn(self, whole: bool = False) -> None:
+    def poll(self, whole: bool = False) -> None:
         self.reporter.read()
         for record in self.reporter.report(whole):
             for flow in record["flows"]:
@@ -75,11 +75,11 @@ class Reporting:
             self.reporter.registrations.serve(time.monotonic() + 0.002)
             self.reporter.trace()
 
-    def until(self, what: Callable[[], Any], limit_s: float = 30.0) -> None:
+    def until(self, condition: Callable[[], Any], limit_s: float = 30.0) -> None:
         end = time.monotonic() + limit_s
-        while not what():
+        while not condition():
             assert time.monotonic() < end, self.flows
-            self.turn()
+            self.poll()
 
     def of(self, sport: int) -> dict[str, Any] | None:
         return next((flow for flow in self.flows.values() if flow["source_port"] == sport), None)
@@ -100,14 +100,14 @@ def port_over(testbed: Testbed, host: str, peer: str, protocol: str, first: int)
     spine = {"udp": "spine1", "tcp": "spine2"}[protocol]
     ports = range(first, first + 50) if protocol == "udp" else range(first + 50, first + 100)
     for port in ports:
-        way = testbed.truth.path_of(f"{host}/eth1", f"{peer}/eth1", port, port + 1_000, protocol)
-        if len(way) == 2 or any(spine in hop for hop in way):
+        route = testbed.truth.path_of(f"{host}/eth1", f"{peer}/eth1", port, port + 1_000, protocol)
+        if len(route) == 2 or any(spine in hop for hop in route):
             return port
     raise AssertionError(f"no port of {ports} takes {protocol} from {host} to {peer} over {spine}")
 
 
 @pytest.mark.parametrize("hash_protocol", [False, True])
-def test_flows_are_told_with_the_links_that_their_packets_take(inside, hash_protocol):
+def test_flows_are_reported_with_the_links_that_their_packets_take(inside, hash_protocol):
     def body() -> Any:
         with TemporaryDirectory() as directory:
             sockets = Path(directory) / "flows.sock"
@@ -127,8 +127,8 @@ def test_flows_are_told_with_the_links_that_their_packets_take(inside, hash_prot
                         flows.append(start(FlowSpec(f"h{a}", f"h{b}", RATE, 60.0, protocol, **ends)))
                 ports = [flow.sport for flow in flows]
                 reporting.until(lambda: all((flow := reporting.of(port)) and flow["links"] for port in ports))
-                told = [reporting.of(port) for port in ports]
-                found = [(flow["protocol"], right(testbed, flow), flow["links"]) for flow in told]
+                flows_now = [reporting.of(port) for port in ports]
+                found = [(flow["protocol"], right(testbed, flow), flow["links"]) for flow in flows_now]
                 results = [flow.stop() for flow in flows]
                 reporting.close()
                 return found, [result.loss for result in results]
@@ -140,7 +140,7 @@ def test_flows_are_told_with_the_links_that_their_packets_take(inside, hash_prot
     assert all(loss in (None, 0) for loss in losses), "tracing harms no flow"
 
 
-def test_ways_there_and_back_are_found_for_a_flow_that_moves_and_no_packet_comes_to_its_sockets(inside):
+def test_routes_in_both_directions_are_found_for_a_flow_that_moves_and_its_sockets_get_no_packet(inside):
     def body() -> Any:
         import json
         import socket
@@ -175,7 +175,7 @@ def test_ways_there_and_back_are_found_for_a_flow_that_moves_and_no_packet_comes
                 receiver.connect(sender.getsockname())
                 sport, dport = sender.getsockname()[1], receiver.getsockname()[1]
                 cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, 57, 8))[0]
-                said = {
+                line = {
                     "protocol": "udp",
                     "source_address": a.address,
                     "source_port": sport,
@@ -187,21 +187,23 @@ def test_ways_there_and_back_are_found_for_a_flow_that_moves_and_no_packet_comes
                     "at_ns": time.monotonic_ns(),
                 }
                 program = connect(sockets, 5)
-                program.sendall(json.dumps(said).encode() + b"\n")
+                program.sendall(json.dumps(line).encode() + b"\n")
 
-                def ways() -> Any:
+                def routes() -> Any:
                     return reporting.book.of(a.nic, b.nic, dport)
 
-                reporting.until(lambda: len(ways()) == 33 and all(way.reverse for way in ways().values()))
+                reporting.until(
+                    lambda: len(routes()) == 33 and all(route.reverse for route in routes().values())
+                )
                 wrong = [
                     port
-                    for port, way in ways().items()
-                    if list(way.links) != truth.likely_path_of(a.nic, b.nic, port, dport)
-                    or list(way.reverse) != truth.likely_path_of(b.nic, a.nic, dport, port)
+                    for port, route in routes().items()
+                    if list(route.links) != truth.likely_path_of(a.nic, b.nic, port, dport)
+                    or list(route.reverse) != truth.likely_path_of(b.nic, a.nic, dport, port)
                 ]
                 (before,) = reporting.flows.values()
-                other = next(port for port, way in ways().items() if list(way.links) != before["links"])
-                moved = said | {
+                other = next(port for port, route in routes().items() if list(route.links) != before["links"])
+                moved = line | {
                     "source_port": other,
                     "flow": f"sock:{cookie}",
                     "sent_bytes": 2000,
@@ -215,7 +217,7 @@ def test_ways_there_and_back_are_found_for_a_flow_that_moves_and_no_packet_comes
                 sender.send(b"works")
                 program.close()
                 reporting.close()
-                return sport, other, ways()[sport].links, wrong, before, after, expected, quiet
+                return sport, other, routes()[sport].links, wrong, before, after, expected, quiet
 
     sport, other, links, wrong, before, after, expected, quiet = inside(body)
     assert not wrong

@@ -17,7 +17,7 @@ PORT, PATHS, SPARE = 9319, 2, 3
 GAP_MS = 10.0
 
 
-def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_it(inside, probers, tmp_path):
+def test_each_live_flows_route_is_probed_and_a_port_is_added_where_none_takes_it(inside, probers, tmp_path):
     def body() -> Any:
         from fabrictime.testbed.topology import topology_file
         from native.core.probe import open_socket
@@ -68,7 +68,7 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                 for each in fabric.nics()
             }
             engine, watch = fleet.engines[nic.nic], watches[nic.nic]
-            aimer = FlowProber(
+            prober_of_flows = FlowProber(
                 engine, settings, watch, ScheduleFollower(engine, nic.nic, slot_of(settings)), nic.nic
             )
 
@@ -113,14 +113,14 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
             batches: list[Any] = []
 
             def run(until: Any, live: dict[Any, int], limit_s: float = 25.0) -> None:
-                began_s, told_s = time.monotonic(), 0.0
+                began_s, reported_s = time.monotonic(), 0.0
                 while not until():
                     now_s = time.monotonic()
-                    assert now_s - began_s < limit_s, (aimer.targets, watch.known_routes())
-                    if now_s > told_s + 0.2:
-                        told_s = now_s
-                        aimer.on_report(nic.host, report(live), 0)
-                    aimer.refresh(now_s)
+                    assert now_s - began_s < limit_s, (prober_of_flows.targets, watch.known_routes())
+                    if now_s > reported_s + 0.2:
+                        reported_s = now_s
+                        prober_of_flows.on_report(nic.host, report(live), 0)
+                    prober_of_flows.refresh(now_s)
                     for name, each in watches.items():
                         batch = fleet.engines[name].drain()
                         if each is watch:
@@ -132,11 +132,11 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                         meet()
                     time.sleep(0.01)
 
-            run(lambda: len(aimer.targets.rates_pps()) == len(flows), flows)
-            aims = aimer.targets
+            run(lambda: len(prober_of_flows.targets.rates_pps()) == len(flows), flows)
+            flow_targets = prober_of_flows.targets
             went = {
                 (peer, tuple(truth.likely_path_of(nic.nic, peer, port, PORT))): port
-                for peer, port in aims.rates_pps()
+                for peer, port in flow_targets.rates_pps()
             }
             mark, began_s = len(batches), time.monotonic()
 
@@ -144,7 +144,7 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                 """Whether all were looked at for a while, and their far ends tell how they answer."""
                 return time.monotonic() - began_s > 3 and all(
                     list(book.reverse(nic.nic, peer, port)) == truth.likely_path_of(peer, nic.nic, PORT, port)
-                    for peer, port in aims.rates_pps()
+                    for peer, port in flow_targets.rates_pps()
                 )
 
             run(answered, flows)
@@ -153,7 +153,7 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                 for at, (peer, port) in enumerate(zip(batch.peers, batch.path.tolist(), strict=True)):
                     looked[peer, port] += int(batch.start[at + 1] - batch.start[at])
             spare = set(engine.all_ports) - set(engine.path_ports)
-            run(lambda: not aimer.targets.probes, {})
+            run(lambda: not prober_of_flows.targets.probes, {})
             flow_probes = engine.counters()["flow_probes"]
             sent = engine.counters()["requests_sent"]
             run(lambda: engine.counters()["requests_sent"] > sent + 30, {})
@@ -161,7 +161,16 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
             for each in watches.values():
                 each.close()
             fleet.close()
-            return set(flows), went, looked, spare, len(hosts), aims.pace_pps, aims.pps, dropped
+            return (
+                set(flows),
+                went,
+                looked,
+                spare,
+                len(hosts),
+                flow_targets.pace_pps,
+                flow_targets.pps,
+                dropped,
+            )
 
     wanted, went, looked, spare, hosts, pace_pps, pps, dropped = inside(body)
     assert hosts == 4
