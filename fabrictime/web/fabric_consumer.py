@@ -95,6 +95,9 @@ class FabricConsumer:
 
     def start(self) -> None:
         """Start the thread."""
+        # list_topics looks its classes up in this module, which fails while another thread imports it
+        import confluent_kafka.admin  # noqa: F401
+
         self._thread.start()
 
     def stop(self) -> None:

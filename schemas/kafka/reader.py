@@ -92,6 +92,8 @@ class TopicReader:
         `key`: only messages with this key are read, from its partitions. `fetch_wait_ms`: longest time for
         which a broker delays a fetch. `options`: further options of confluent-kafka.
         """
+        # list_topics looks its classes up in this module, which fails while another thread imports it
+        import confluent_kafka.admin  # noqa: F401
         from confluent_kafka import Consumer
 
         self._cluster = as_settings(cluster)
