@@ -74,7 +74,7 @@ def keep_priority() -> Callable[[], None]:
     scheduler, nice = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
     behind = os.environ.get(BEHIND)
 
-    def let_go() -> None:
+    def restore() -> None:
         if scheduler == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         with contextlib.suppress(PermissionError):
@@ -89,7 +89,7 @@ def keep_priority() -> Callable[[], None]:
         os.setpriority(os.PRIO_PROCESS, 0, min(NICE.values()))
     except PermissionError:
         os.environ[BEHIND] = "1"
-    return let_go
+    return restore
 
 
 def _never_run_on() -> None:
