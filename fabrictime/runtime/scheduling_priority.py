@@ -94,8 +94,8 @@ def keep_priority() -> Callable[[], None]:
 
 def _never_run_on() -> None:
     """Have whatever of this process or its children runs on and on leave the real-time class."""
-    most = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
-    soft, hard = (s * 1_000_000 if most < 0 else min(s * 1_000_000, most) for s in RUN_ON_S)
+    hard_limit = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
+    soft, hard = (s * 1_000_000 if hard_limit < 0 else min(s * 1_000_000, hard_limit) for s in RUN_ON_S)
     resource.setrlimit(resource.RLIMIT_RTTIME, (soft, hard))
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGXCPU, _leave_real_time)
