@@ -386,7 +386,7 @@ def clocks() -> dashboard.Dashboard:
     events = (
         _table(
             "Events",
-            "What windows showed: NEW, STEP, RATE_CHANGE, FALSETICKER (rms of what its pairs "
+            "Events of the windows: NEW, STEP, RATE_CHANGE, FALSETICKER (rms of what its pairs "
             "contradict), MERGED. At most 100 of a kind.",
             queries.CLOCK_EVENTS,
             10,
@@ -410,7 +410,7 @@ def clocks() -> dashboard.Dashboard:
     residuals = (
         _lines(
             "Residuals of all clocks",
-            "rms of what is left of a clock's pairs once the mesh is solved.",
+            "rms of the residuals of a clock's pairs after the mesh is solved.",
             queries.RESIDUAL_SPREAD,
             "ns",
         )
@@ -722,13 +722,13 @@ def actions() -> dashboard.Dashboard:
         .override_by_name("held_to_bps", _unit_override("bps"))
     )
     return (
-        _board("fabrictime-actions", "fabrictime: actions", "What flows were told to do, and what was done.")
+        _board("fabrictime-actions", "fabrictime: actions", "Decisions about flows, and their outcomes.")
         .with_panel(_stat("Decisions", "Made within the range.", queries.DECISION_COUNT, "short"))
         .with_panel(_stat("Done", "Of those that an actuator answered.", queries.DONE_SHARE, "percentunit"))
         .with_panel(
             _stat(
                 "Decision to done, p99",
-                "99% of what was done took less.",
+                "99% of the actions took less.",
                 queries.TAKEN_P99,
                 "ns",
                 (None, BLUE),

@@ -87,13 +87,13 @@ def _connect(url: str, token_file: Path | None, user: str | None, password: str 
 
 
 def _ask(
-    grafana: Any, method: str, path: str, what: str, body: dict[str, Any] | None = None
+    grafana: Any, method: str, path: str, action: str, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Send a request for which grafana-api has no function, through its session. Raises PushError."""
     try:
         answer: dict[str, Any] = getattr(grafana.api, method)(path, json=body)
     except GrafanaException as error:
-        raise PushError(f"{what}: {error.message}") from error
+        raise PushError(f"{action}: {error.message}") from error
     return answer
 
 

@@ -32,12 +32,12 @@ Progress: TypeAlias = Callable[[str], None]
 """Receives one line about the present step of a bench."""
 
 Report: TypeAlias = dict[str, Any]
-"""What `fabrictime bench NAME --json` prints."""
+"""The output of `fabrictime bench NAME --json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure has to reach: `value` in `unit`, as the least (`>=`) or the most (`<=`) allowed.
+    """The target of a figure: `value` in `unit`, the minimum (`>=`) or the maximum (`<=`) allowed.
 
     `op` and `value` None: a figure for context, with a unit and nothing to reach.
     """

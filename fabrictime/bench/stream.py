@@ -36,7 +36,7 @@ TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True)
 class Load:
-    """What is put into the log for a throughput figure: `nics` batches every `flush_ms` for `windows`
+    """The load for a throughput figure: `nics` batches every `flush_ms` for `windows`
     windows."""
 
     nics: int
@@ -54,7 +54,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Throughput:
-    """What one worker made of a load."""
+    """The throughput of one worker."""
 
     samples_per_second: float
     message_kb: float

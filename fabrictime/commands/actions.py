@@ -44,7 +44,7 @@ class Wanted:
 
 
 class Acts:
-    """What is decided and done, filled from messages."""
+    """Decisions and outcomes, filled from messages."""
 
     def __init__(self, registry: codec.Registry | None = None) -> None:
         self.state = ActionState(lambda value: codec.decode(value, FLOWS.record, registry))
@@ -127,8 +127,8 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
             while True:
                 for taken in reader.poll(0.25):
                     acts.take(taken)
-                room = max(3, console.size.height - 8)
-                live.update(draw(acts, wanted, now_ns(), room), refresh=True)
+                max_rows = max(3, console.size.height - 8)
+                live.update(draw(acts, wanted, now_ns(), max_rows), refresh=True)
     except KeyboardInterrupt:
         return
     finally:
@@ -221,7 +221,7 @@ def as_json(acts: Acts, wanted: Wanted, now_ns: int) -> str:
     return json.dumps(found, allow_nan=False)
 
 
-def draw(acts: Acts, wanted: Wanted, now_ns: int, room: int = SHOWN) -> RenderableType:
+def draw(acts: Acts, wanted: Wanted, now_ns: int, max_rows: int = SHOWN) -> RenderableType:
     """Return mode, limits, decisions and suppressed actions for rich."""
     from rich.console import Group
     from rich.text import Text
@@ -235,15 +235,15 @@ def draw(acts: Acts, wanted: Wanted, now_ns: int, room: int = SHOWN) -> Renderab
         )
     if not wanted.suppressed:
         entries = acts.entries(wanted, now_ns)
-        parts += decided(entries, f"within {seconds_text(wanted.since_s)}", room)
-    parts += suppressed_rows(acts.suppressed(wanted), acts.state, now_ns, room)
+        parts += decided(entries, f"within {seconds_text(wanted.since_s)}", max_rows)
+    parts += suppressed_rows(acts.suppressed(wanted), acts.state, now_ns, max_rows)
     if acts.unreadable:
         parts.append(Text(f"{acts.unreadable:,} records could not be read", "yellow"))
     return Group(*parts)
 
 
 def decided(
-    entries: Sequence[ActionEntry], when: str, room: int, *, effects: bool = False
+    entries: Sequence[ActionEntry], when: str, max_rows: int, *, effects: bool = False
 ) -> list[RenderableType]:
     """Return decisions as rich prints them."""
     from rich.table import Table
@@ -263,7 +263,7 @@ def decided(
         columns = [columns[0], *columns[2:], ("rate", "rate"), ("delay", "round trip")]
     for _, title in (*columns, ("cause", "cause")):
         table.add_column(title, no_wrap=title != "cause")
-    for entry in entries[:room]:
+    for entry in entries[:max_rows]:
         row = action_text.table_row(entry)
         cells = [Text(str(row[name])) for name, _ in columns]
         cells[[name for name, _ in columns].index("outcome")].stylize(COLOURS[row["status"]])
@@ -271,13 +271,13 @@ def decided(
         table.add_row(*cells, Text(row["cause"] + more))
     counted = action_text.counts_text(action_entries.counts(entries))
     found: list[RenderableType] = [Text(f"{counted} {when}", "bold"), table]
-    if len(entries) > room:
-        found.append(Text(f"and {len(entries) - room:,} older", "dim"))
+    if len(entries) > max_rows:
+        found.append(Text(f"and {len(entries) - max_rows:,} older", "dim"))
     return found
 
 
 def suppressed_rows(
-    suppressed: Sequence[SuppressedAction], state: ActionState, now_ns: int, room: int
+    suppressed: Sequence[SuppressedAction], state: ActionState, now_ns: int, max_rows: int
 ) -> list[RenderableType]:
     """Return the suppressed actions for rich."""
     from rich.table import Table
@@ -293,7 +293,7 @@ def suppressed_rows(
     table = Table(box=None, pad_edge=False)
     for title in ("flow", "would", "because", "held back"):
         table.add_column(title, no_wrap=title in ("flow", "would"))
-    for each in suppressed[:room]:
+    for each in suppressed[:max_rows]:
         table.add_row(
             Text(action_text.flow_text(each.flow_id)),
             Text(action_text.action_text(each)),
@@ -301,6 +301,6 @@ def suppressed_rows(
             Text(action_text.suppressed_text(each, now_ns)),
         )
     found: list[RenderableType] = [Text(f"{len(suppressed):,} held back", "bold"), table]
-    if len(suppressed) > room:
-        found.append(Text(f"and {len(suppressed) - room:,} more", "dim"))
+    if len(suppressed) > max_rows:
+        found.append(Text(f"and {len(suppressed) - max_rows:,} more", "dim"))
     return found

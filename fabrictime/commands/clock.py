@@ -439,8 +439,8 @@ def _watch_screen(reader: Reader, wanted: Wanted, console: Any) -> None:
 
     def drawn() -> RenderableType:
         found = reader.fleet.picture(wanted.patterns, wanted.hosts)
-        room = max(3, console.size.height - 8 - min(len(found.suspects) + 2, SUSPECTS_SHOWN + 3))
-        return draw(found, wanted, room)
+        max_rows = max(3, console.size.height - 8 - min(len(found.suspects) + 2, SUSPECTS_SHOWN + 3))
+        return draw(found, wanted, max_rows)
 
     with Live(drawn(), console=console, auto_refresh=False, screen=True) as live:
         while True:
@@ -468,7 +468,7 @@ def plain(found: Picture) -> str:
     return "; ".join(text for text, _ in _summary(found))
 
 
-def draw(found: Picture, wanted: Wanted, room: int | None = None) -> RenderableType:
+def draw(found: Picture, wanted: Wanted, max_rows: int | None = None) -> RenderableType:
     """Return the figures of the fleet, the worst clocks and the suspect pairs for rich."""
     from rich.console import Group
     from rich.text import Text
@@ -476,11 +476,11 @@ def draw(found: Picture, wanted: Wanted, room: int | None = None) -> RenderableT
     parts: list[RenderableType] = [Text(text, style) for text, style in _summary(found)]
     if found.clocks:
         count = wanted.lines(len(found.clocks))
-        count = count if room is None else min(count, room)
+        count = count if max_rows is None else min(count, max_rows)
         parts += [Text(""), _clock_table(found, count)]
         more = len(found.clocks) - count
         if more > 0:
-            hint = "" if room is not None else "; --all lists them"
+            hint = "" if max_rows is not None else "; --all lists them"
             parts.append(Text(f"and {more:,} more clocks, no worse than these{hint}", "dim"))
     if found.suspects:
         parts += [Text(""), _suspect_table(found.suspects)]

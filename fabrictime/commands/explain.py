@@ -179,9 +179,9 @@ def _others(
         (each["other_paths"] for each in fallbacks["flows"] if each["flow_id"] == flow["flow_id"]), []
     )
     grouped: dict[Links, list[int]] = {}
-    for port, way in routes.items():
-        if way.links != own.links:
-            grouped.setdefault(way.links, []).append(port)
+    for port, other_route in routes.items():
+        if other_route.links != own.links:
+            grouped.setdefault(other_route.links, []).append(port)
     found = []
     for links, ports in grouped.items():
         known_links = [_link(seen.state, link, now_ns) for link in links]
@@ -281,7 +281,7 @@ def draw(seen: Seen, story: Mapping[str, Any], now_ns: int, since_s: float) -> R
         if len(story["could_take"]) > SHOWN_ROUTES:
             parts.append(Text(f"and {len(story['could_take']) - SHOWN_ROUTES} more ways", "dim"))
     elif flow is not None:
-        parts.append(Text("\nno other way of it was traced", "yellow"))
+        parts.append(Text("\nno other path of it was traced", "yellow"))
     entries = action_entries.with_effects(
         action_entries.entries(seen.state.actions, now_ns, story["flow_id"]), seen.state.actions, now_ns
     )
@@ -322,9 +322,9 @@ def _links_table(links: Sequence[Mapping[str, Any]]) -> RenderableType:
         if each["depth_bytes"] is not None:
             queue = f"{bytes_text(each['depth_bytes'])}, {queue}"
         busy = "—" if each["utilisation"] is None else percent_text(each["utilisation"])
-        said = "; ".join(token for token in (each["text"], *each["contention"]) if token)
+        notes = "; ".join(token for token in (each["text"], *each["contention"]) if token)
         state = Text(each["state"], _COLOURS.get(each["state"], ""))
-        table.add_row(Text(arrow(each["link"])), state, Text(queue), Text(busy), Text(said))
+        table.add_row(Text(arrow(each["link"])), state, Text(queue), Text(busy), Text(notes))
     return table
 
 

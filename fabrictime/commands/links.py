@@ -271,7 +271,7 @@ def as_json(rows: Sequence[Record], unreadable: int) -> str:
     return json.dumps({"unreadable": unreadable, "rows": list(rows)}, allow_nan=False)
 
 
-def draw(board: Board, wanted: Wanted, room: int = SHOWN) -> RenderableType:
+def draw(board: Board, wanted: Wanted, max_rows: int = SHOWN) -> RenderableType:
     """Return the counts per state and the worst subjects for rich."""
     from rich.console import Group
     from rich.table import Table
@@ -285,7 +285,7 @@ def draw(board: Board, wanted: Wanted, room: int = SHOWN) -> RenderableType:
     for row in rows:
         counts[first(row)] = counts.get(first(row), 0) + 1
     parts: list[RenderableType] = [Text(", ".join(f"{n:,} {name}" for name, n in counts.items()), "bold")]
-    shown = rows if wanted.everything and room == SHOWN else rows[:room]
+    shown = rows if wanted.everything and max_rows == SHOWN else rows[:max_rows]
     table = Table(box=None, pad_edge=False)
     for title, _ in board.kind.columns:
         table.add_column(title, no_wrap=title not in ("subject", "or", "jobs"))

@@ -297,11 +297,11 @@ def begin_acting(bootstrap: str, registry: codec.Registry | None = None, *, whol
     live.publish(new)
 
 
-def parse_rule(name: str, way: str, p99_us: float, for_s: float) -> dict[str, Any]:
-    """Return the promise that a delay keeps; `way`: FROM>TO, two groups. Raises ValueError."""
-    source, arrow, target = way.partition(">")
+def parse_rule(name: str, between: str, p99_us: float, for_s: float) -> dict[str, Any]:
+    """Return the promise that a delay keeps; `between`: FROM>TO, two groups. Raises ValueError."""
+    source, arrow, target = between.partition(">")
     if not arrow or not source or not target:
-        raise ValueError(f"{way!r}: expected FROM>TO, as in 'rack:r3>rack:r7'")
+        raise ValueError(f"{between!r}: expected FROM>TO, as in 'rack:r3>rack:r7'")
     if not p99_us > 0 or for_s < 0:
         raise ValueError(f"rule {name}: p99_us {p99_us:g} and {for_s:g} s, expected above 0 and 0 or more")
     return dict(zip(RULE_FIELDS, (name, source, target, p99_us, for_s), strict=True))

@@ -54,8 +54,8 @@ def totals(view: View) -> dict[str, Any]:
     found["worst"] = None
     if worst:
         p99_ns, name, path = max(worst, key=lambda row: row[0])
-        way = f"{path.peer} > {name}" if path.back else f"{name} > {path.peer}"
-        found["worst"] = f"{way} path {path.path}: p99 {time_text(p99_ns)}"
+        direction = f"{path.peer} > {name}" if path.back else f"{name} > {path.peer}"
+        found["worst"] = f"{direction} path {path.path}: p99 {time_text(p99_ns)}"
     return found
 
 

@@ -66,7 +66,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What came of it."""
+    """The result of a pause or resume."""
 
     actuators: int
     hosts: int

@@ -84,7 +84,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay found."""
+    """The result of a replay."""
 
     span: Span
     alerts: list[Alert]

@@ -48,7 +48,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay found."""
+    """The result of a replay."""
 
     span: Span
     decisions: list[Decision]

@@ -80,7 +80,7 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What was found."""
+    """The traced fabric."""
 
     nodes: list[NodeLine]
     cables: list[CableLine]
@@ -451,8 +451,8 @@ def draw(found: Picture) -> RenderableType:
         [f"{m.nic}  rail {m.rail} on {m.leaf}: {m.evidence}" for m in found.misfits],
         "red",
     )
-    said = [f"{text} ({count} paths)" for text, count in found.contradictions]
-    parts += _listed("what the file says otherwise", said, "yellow")
+    disagreements = [f"{text} ({count} paths)" for text, count in found.contradictions]
+    parts += _listed("contradictions of the topology file", disagreements, "yellow")
     parts += _listed("cables that no path crosses", [line.cable for line in found.unseen], "yellow")
     parts += _listed("NICs of whose paths nothing is known", found.silent, "yellow")
     return Group(*parts)

@@ -45,7 +45,7 @@ GRACE_S: Final = 60.0
 full machine."""
 
 CONTROL_VARIABLE: Final = "FABRICTIME_CONTROL"
-"""Where owners of flows find their actuator's control socket."""
+"""The variable that gives flow endpoints their actuator's control socket."""
 _KEY_BYTES: Final = 32
 FABRIC_PPS_PER_CPU: Final = 1200.0
 MIN_PPS: Final = 50.0
@@ -124,7 +124,7 @@ def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as
         lock.release()
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line of progress to standard error."""
     print(line, file=sys.stderr, flush=True)
 
@@ -162,12 +162,12 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
     if kind == "fabric":
         from fabrictime.testbed import userns
 
-        let_go = keep_priority()
+        restore = keep_priority()
         try:
             userns.enter()
         except userns.NamespacesDenied as denied:
-            let_go()
-            say(f"no fabric here: {denied}; probing between loopback addresses instead")
+            restore()
+            print_line(f"no fabric here: {denied}; probing between loopback addresses instead")
             kind = "loopback"
         else:
             from fabrictime.testbed.control import Testbed, socket_path
@@ -177,7 +177,7 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
             run.fabric = stack.enter_context(testbed).fabric
             testbed.reported_moves.append(partial(_write_topology, run))
             shape = run.config.fabric
-            say(
+            print_line(
                 f"fabric ready, {shape.hosts} hosts, {shape.leaves} leaves and {shape.spines} spines, "
                 f"{time.monotonic() - began_s:.1f} s"
             )
@@ -192,7 +192,7 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
         # from here on, so that the clocks are known here too
         run.config = run.config.replaced({"sim": {"clock_epoch_ns": time.time_ns()}})
         run.nics = fleet.sim_nics(run.config.sim)
-        say(f"simulated fleet of {len(run.nics)} NICs; faults: fabrictime sim fault")
+        print_line(f"simulated fleet of {len(run.nics)} NICs; faults: fabrictime sim fault")
     elif kind != "none":
         run.nics = fleet.file_nics(Path(kind), fleet.host_name(run.config))
     run.nics = fleet.with_clocks(run.nics, run.config.up.clocks)
@@ -214,12 +214,12 @@ def _make_secrets(run: Run) -> None:
     if run.config.probes.topology_file is None and (run.fabric is not None or run.simulated):
         probes["topology_file"] = str(_write_topology(run))
     if run.fabric is not None:
-        said, carried_pps = run.config.tables.get("probes", {}), _rate_for(len(run.nics))
-        if "rate_pps" not in said:
+        given_keys, carried_pps = run.config.tables.get("probes", {}), _rate_for(len(run.nics))
+        if "rate_pps" not in given_keys:
             probes["rate_pps"] = carried_pps
-        if "flow_pps" not in said:
+        if "flow_pps" not in given_keys:
             probes["flow_pps"] = min(run.config.probes.flow_pps, carried_pps * FLOWS_SHARE)
-        if "flush_ms" not in said and len(os.sched_getaffinity(0)) <= FEW_CPUS:
+        if "flush_ms" not in given_keys and len(os.sched_getaffinity(0)) <= FEW_CPUS:
             probes["flush_ms"] = FEW_CPUS_FLUSH_MS
     if probes:
         changes["probes"] = probes
@@ -351,7 +351,7 @@ def _probed_by_verbs(run: Run, nics: list[NicSettings]) -> list[NicSettings]:
         if reason is None:
             found.append(nic)
         else:
-            say(reason)
+            print_line(reason)
     return found
 
 
@@ -454,8 +454,8 @@ def _announce(console: Any, event: Event) -> None:
 
 def _explain(console: Any, supervisor: Supervisor, failure: ChildFailed) -> None:
     for line in failure.tail:
-        say(f"  {line}")
-    say(f"fabrictime: {failure} (all of its output: {supervisor.log_path(failure.name)})")
+        print_line(f"  {line}")
+    print_line(f"fabrictime: {failure} (all of its output: {supervisor.log_path(failure.name)})")
 
 
 async def _show_until(

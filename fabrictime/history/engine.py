@@ -205,7 +205,7 @@ class Engine:
         return list(settings)
 
     def _limits(self) -> dict[str, float]:
-        """What a reader's query may use at most."""
+        """Return the limits of a reader's query."""
         return {
             "max_execution_time": self._settings.query_limit_s,
             "max_memory_usage": self._settings.query_memory_limit_mib * MIB,

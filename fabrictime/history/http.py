@@ -244,8 +244,8 @@ async def _ping(_: web.Request) -> web.Response:
 
 def _format_of(text: str, asked: str) -> str:
     """The format of a result: the statement's own where it ends with one."""
-    words = [token.text for token in sql.tokens(text)][-2:]
-    return words[1] if len(words) == 2 and words[0].upper() == "FORMAT" else asked
+    last_tokens = [token.text for token in sql.tokens(text)][-2:]
+    return last_tokens[1] if len(last_tokens) == 2 and last_tokens[0].upper() == "FORMAT" else asked
 
 
 def _answered(

@@ -96,7 +96,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _holder(port: int) -> str:
-    """Who listens on a port, as far as this user may see."""
+    """Describe the process that listens on a port, if this user may see it."""
     for process in psutil.process_iter(["pid", "name"]):
         try:
             connections = process.net_connections("tcp")

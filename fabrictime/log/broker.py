@@ -1,7 +1,7 @@
-"""What each request does. In: one request's bytes. Out: the response's bytes, now or once there is something.
+"""Answers each Kafka request: takes the bytes of one request and returns the bytes of the response.
 
-Produce and Fetch are read by hand because they carry the payload: its bytes stay where they were received
-until they are written, and go out straight from the segment's file.
+The broker decodes Produce and Fetch without the general codec because they carry the payload. It writes the
+payload from the receive buffer, and sends it straight from the segment's file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BROKER_RESOURCE: Final = 4
 
 Chunk = bytes | Range
 Response = Sequence[Chunk] | None
-"""What goes out behind the correlation id; None where the client wants no answer."""
+"""Response bytes after the correlation id; None if the client wants no answer."""
 
 
 class Peer(NamedTuple):

@@ -24,7 +24,7 @@ MAX_GROUPS: Final = 10_000
 
 
 class State(StrEnum):
-    """Where a group stands; the names are Kafka's own."""
+    """The state of a group, by Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"

@@ -337,7 +337,7 @@ class Partition:
             self.segments[-1].save_meta(self.producers.dump())
 
     def wake(self) -> None:
-        """Tell every waiting reader that this partition is gone."""
+        """Wake every waiting reader with the error that this partition is gone."""
         for waiter in tuple(self.waiters):
             waiter.gone()
 

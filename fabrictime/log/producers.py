@@ -1,6 +1,6 @@
-"""What a partition remembers of idempotent producers: their epoch and their last five batches.
+"""State of idempotent producers in a partition: their epoch and their last five batches.
 
-In: batch headers in the order they were written. Out: whether a batch is the next one, a duplicate or out of
+From the batch headers, in write order, it decides whether a batch is the next one, a duplicate or out of
 order. The state follows from the batches on disk, so a restart rebuilds it.
 """
 

@@ -1,8 +1,8 @@
 """Segment files: whole record batches end to end, and a sparse index in memory.
 
-In: stamped batches. Out: byte ranges of the file that hold the batches from an offset or a time on. A file's
-name is the offset it starts at; `NAME.meta` beside a closed file keeps its index and the producers' state.
-What a crash left behind at the end is found by checksum and cut off.
+A segment stores stamped batches and returns the byte range of the batches from an offset or a time on. A
+file's name is its first offset; `NAME.meta` beside a closed file keeps its index and the producers' state.
+After a crash, a checksum finds the incomplete end and recovery cuts it off.
 """
 
 from __future__ import annotations

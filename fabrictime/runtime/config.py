@@ -80,7 +80,7 @@ class Config:
 
     @cached_property
     def up(self) -> UpSettings:
-        """What `up` starts."""
+        """Settings of `fabrictime up`."""
         return self._table("up", UpSettings)
 
     @cached_property
@@ -369,7 +369,7 @@ SHARED_DOC: Final[dict[str, str]] = {
     "actuators.host": "up.host_name",
     "actuators.control_socket": "run/control.sock in up.data_directory",
     "actuators.path_status_socket": "run/path-status.sock in up.data_directory",
-    "actuators.acts_file": "run/journal.jsonl in up.data_directory",
+    "actuators.journal_file": "run/journal.jsonl in up.data_directory",
     "web.bootstrap": "up.log_url, else the embedded log",
     "web.schema_registry_url": "schema_registry.url",
     "web.history_url": "up.history_url, else the embedded history",
@@ -379,7 +379,7 @@ SHARED_DOC: Final[dict[str, str]] = {
     "fabric.clock_drift_max_ppb": "15000",
     "fabric.clock_wander_ppb_per_sqrt_s": "1",
 }
-"""The same in words, for the example file."""
+"""Descriptions of the shared values, for the example file."""
 
 
 def load(path: Path | None, changes: Mapping[str, Mapping[str, Any]] | None = None) -> Config:
@@ -481,7 +481,7 @@ def _resolved(below: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, 
 
 
 def takes(field: Mapping[str, Any]) -> str:
-    """Say in words which values a JSON schema allows: 'a whole number from 0 to 65535'."""
+    """Describe the values that a JSON schema allows: 'a whole number from 0 to 65535'."""
     if "enum" in field or "const" in field:
         symbols = field.get("enum", [field.get("const")])
         return " or ".join(json.dumps(symbol) for symbol in symbols)
@@ -509,11 +509,11 @@ def takes(field: Mapping[str, Any]) -> str:
 def _range(field: Mapping[str, Any]) -> str:
     low, high = field.get("minimum"), field.get("maximum")
     above, below = field.get("exclusiveMinimum"), field.get("exclusiveMaximum")
-    words = []
+    limits = []
     if low is not None and high is not None:
         return f" from {low:.12g} to {high:.12g}"
-    words += [f"at least {low:.12g}"] if low is not None else []
-    words += [f"above {above:.12g}"] if above is not None else []
-    words += [f"at most {high:.12g}"] if high is not None else []
-    words += [f"below {below:.12g}"] if below is not None else []
-    return f" {' and '.join(words)}" if words else ""
+    limits += [f"at least {low:.12g}"] if low is not None else []
+    limits += [f"above {above:.12g}"] if above is not None else []
+    limits += [f"at most {high:.12g}"] if high is not None else []
+    limits += [f"below {below:.12g}"] if below is not None else []
+    return f" {' and '.join(limits)}" if limits else ""

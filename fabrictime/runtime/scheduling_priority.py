@@ -74,7 +74,7 @@ def keep_priority() -> Callable[[], None]:
     scheduler, nice = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
     behind = os.environ.get(BEHIND)
 
-    def let_go() -> None:
+    def restore() -> None:
         if scheduler == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         with contextlib.suppress(PermissionError):
@@ -89,13 +89,13 @@ def keep_priority() -> Callable[[], None]:
         os.setpriority(os.PRIO_PROCESS, 0, min(NICE.values()))
     except PermissionError:
         os.environ[BEHIND] = "1"
-    return let_go
+    return restore
 
 
 def _never_run_on() -> None:
     """Have whatever of this process or its children runs on and on leave the real-time class."""
-    most = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
-    soft, hard = (s * 1_000_000 if most < 0 else min(s * 1_000_000, most) for s in RUN_ON_S)
+    hard_limit = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
+    soft, hard = (s * 1_000_000 if hard_limit < 0 else min(s * 1_000_000, hard_limit) for s in RUN_ON_S)
     resource.setrlimit(resource.RLIMIT_RTTIME, (soft, hard))
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGXCPU, _leave_real_time)

@@ -18,7 +18,7 @@ def default_data_directory() -> Path:
 
 
 class UpSettings(BaseModel):
-    """What `fabrictime up` starts."""
+    """Settings of `fabrictime up`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

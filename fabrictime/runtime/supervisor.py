@@ -41,7 +41,7 @@ _TICK_S: Final = 0.5
 
 
 class State(StrEnum):
-    """Where a node stands."""
+    """The state of a child or step."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -94,7 +94,7 @@ class Event:
 
 
 class _Node:
-    """What the supervisor knows of one child or step."""
+    """The supervisor's state of one child or step."""
 
     def __init__(self, spec: Child | Step) -> None:
         self.spec = spec

@@ -19,7 +19,7 @@ from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, TOPICS,
 
 RECENT_S: Final = 5.0
 DELAYS_SHARE: Final = 0.2
-"""Of one processor, for path delays: of more NICs than that is enough for, some are left out each second."""
+"""Share of one processor for path delays. If that is too little, some NICs are left out each second."""
 _BURST_S: Final = 0.5
 _REMEMBERED: Final = 100_000
 _RECORD_NS: Final = 1_000_000_000
@@ -130,14 +130,20 @@ class View:
                 )
 
     def _add_delays(self, record: Mapping[str, Any]) -> None:
-        ways = [
-            (row[f"{way}_p99_ns"], row["bound_ns"] or 0.0, row["peer"], row["path"], way == "reverse")
+        worst_of_paths = [
+            (
+                row[f"{direction}_p99_ns"],
+                row["bound_ns"] or 0.0,
+                row["peer"],
+                row["path"],
+                direction == "reverse",
+            )
             for row in record["paths"]
-            for way in ("forward", "reverse")
-            if row[f"{way}_p99_ns"] is not None
+            for direction in ("forward", "reverse")
+            if row[f"{direction}_p99_ns"] is not None
         ]
-        if ways:
-            p99_ns, bound_ns, peer, path, back = max(ways)
+        if worst_of_paths:
+            p99_ns, bound_ns, peer, path, back = max(worst_of_paths)
             self.worst[record["nic"]] = PathView(peer, path, p99_ns, bound_ns, time.monotonic(), back)
 
 

@@ -16,7 +16,7 @@ __all__ = ["ClockTruth", "draw_clock"]
 
 @dataclass(frozen=True, slots=True)
 class ClockTruth:
-    """What a NIC's clock does: reads true + offset_ns + drift_ppb * 1e-9 * (true - epoch_ns), plus its
+    """Behaviour of a NIC's clock: it reads true + offset_ns + drift_ppb * 1e-9 * (true - epoch_ns), plus its
     wander.
 
     epoch_ns 0: the drift counts from the moment that the prober starts. `wander_ppb_per_sqrt_s` is a random

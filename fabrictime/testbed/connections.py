@@ -45,7 +45,7 @@ _SPARES, _MIN_SPARES = 12, 4
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank lives."""
+    """The place of a rank."""
 
     host: str
     netns: str | None
@@ -467,7 +467,7 @@ class Connections:
 
 
 def _nothing() -> None:
-    """What is to be done comes after."""
+    """Do nothing; the caller acts later."""
 
 
 def congestion_of(sock: socket.socket, name: str) -> None:

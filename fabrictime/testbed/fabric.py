@@ -1,8 +1,8 @@
 """A leaf-spine fabric of real packets: network namespaces wired with veth pairs, static equal-cost routes.
 
-In: FabricSettings, in a process that has called `userns.enter`. Out: running namespaces, the description of
-every NIC for a prober, every directed link, and `open_in` for sockets there. Closing it, or the end of its
-last process, leaves nothing. What each sysctl is for stands beside it: without them equal-cost paths do not
+The process must have called `userns.enter`. `Fabric` starts the namespaces, describes every NIC for a prober
+and every directed link, and opens sockets there by `open_in`. Closing it, or the end of its last process,
+leaves nothing. A comment gives the reason of each sysctl: without them equal-cost paths do not
 follow the 5-tuple.
 """
 

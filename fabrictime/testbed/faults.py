@@ -38,7 +38,7 @@ _DURATION_MAX_S = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class FaultSpec:
-    """What to break. `share` 0..1: the part of packets lost; `for_s` None: until cleared."""
+    """A fault to inject. `share` 0..1: the part of packets lost; `for_s` None: until cleared."""
 
     kind: FaultKind
     target: str

@@ -45,7 +45,7 @@ class JobPlan:
 
     @property
     def iteration_bytes(self) -> int:
-        """What all ranks together send in one iteration, bytes."""
+        """Return the bytes that all ranks together send in one iteration."""
         return sum(size for rank in self.parts for phase in rank for _, size in phase)
 
     def phases(self) -> list[list[tuple[int, int, int]]]:

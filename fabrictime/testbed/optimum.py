@@ -16,7 +16,7 @@ __all__ = ["Shape", "best_goodputs_bps", "choose_ports", "link_loads", "shape_of
 
 MTU_BYTES: Final = 1500
 _IN_MTU_BYTES: Final = 52
-"""Of a full packet: IP, TCP and its timestamps."""
+"""Bytes of IP, TCP and its timestamps in a full packet."""
 _HEADER_BYTES: Final = 14 + _IN_MTU_BYTES
 
 Flow = tuple[str, str, int]
@@ -57,30 +57,31 @@ def best_goodputs_bps(
     A job is one iteration's flows. Raises ValueError where a job has no link that limits it.
     """
     loads = [_load(shape, flows, packets_per_ack) for flows in jobs]
-    room = {link: float(_rate(shape, link)) for load in loads for link in load if _rate(shape, link)}
+    left_bps = {link: float(_rate(shape, link)) for load in loads for link in load if _rate(shape, link)}
     speed = [0.0] * len(jobs)  # iterations a second
     growing = set(range(len(jobs)))
     while growing:
         # All growing jobs take equal shares of the rest, in units of their own optimum.
         alone = {
             j: min(
-                (_rate(shape, link) / bits for link, bits in loads[j].items() if link in room), default=0.0
+                (_rate(shape, link) / bits for link, bits in loads[j].items() if link in left_bps),
+                default=0.0,
             )
             for j in growing
         }
         if not all(alone.values()):
             raise ValueError("a job that no link limits: expected a rate of hosts or of the fabric")
         step = min(
-            room[link] / used
-            for link in room
+            left_bps[link] / used
+            for link in left_bps
             if (used := sum(alone[j] * loads[j].get(link, 0) for j in growing)) > 0
         )
         for j in growing:
             speed[j] += step * alone[j]
             for link, bits in loads[j].items():
-                if link in room:
-                    room[link] -= step * alone[j] * bits
-        full = {link for link, left in room.items() if left <= 1e-9 * _rate(shape, link)}
+                if link in left_bps:
+                    left_bps[link] -= step * alone[j] * bits
+        full = {link for link, left in left_bps.items() if left <= 1e-9 * _rate(shape, link)}
         growing = {j for j in growing if not full & loads[j].keys()}
     return [rate * 8 * sum(size for _, _, size in flows) for rate, flows in zip(speed, jobs, strict=True)]
 

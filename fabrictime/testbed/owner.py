@@ -1,10 +1,8 @@
-"""The owner's side of flows that may be moved and paced: tells whose they are, and takes what an actuator
-asks.
+"""The flow endpoint: registers a program's flows that may be moved and paced, and receives commands for them.
 
-In: the flows of one program, and lines from the actuator's control socket. Out: a line of JSON a flow to the
-flow reporter, `FLOW`, `GONE`, `DONE` and `FAILED` lines to the actuator, and `Command`s for the program. Both
-sockets may be missing, come late or go: they are found again, everything is said again, and no flow ever
-waits for them.
+The endpoint reports each flow as a line of JSON to the flow reporter. It sends `FLOW`, `GONE`, `DONE` and
+`FAILED` lines to the actuator and returns the actuator's lines as `Command`s. Both sockets may be missing or
+appear later. The endpoint then reconnects and sends everything again; no flow ever waits for a socket.
 """
 
 from __future__ import annotations
@@ -70,8 +68,9 @@ class OwnedFlow:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is asked: MOVE to source port `value`, or PACE to `value` bit/s (0: let go). `number` None: by
-    somebody other than the actuator, who gets no answer.
+    """A command: MOVE to source port `value`, or PACE to `value` bit/s (0: unlimited).
+
+    `number` None: the sender is not the actuator and gets no answer.
     """
 
     verb: Literal["MOVE", "PACE"]
@@ -86,7 +85,7 @@ def cookie_of(sock: socket.socket) -> int:
 
 
 def parse_command(line: bytes, flows: dict[tuple[str, str], OwnedFlow]) -> Command:
-    """Return what a line of the actuator asks. Raises ValueError, one line."""
+    """Parse a line from the actuator. Raises ValueError with one line."""
     text = line.decode("ascii", "replace").split(" ")
     if len(text) not in (4, 5) or text[0] not in ("MOVE", "PACE"):
         raise ValueError(f"{text[0][:20]!r} of {len(text)} words: expected MOVE or PACE, id, key and value")
@@ -122,7 +121,7 @@ class _Wire:
             return False
         return True
 
-    def say(self, line: bytes) -> None:
+    def send_line(self, line: bytes) -> None:
         """Send a line, or keep it until the socket takes it; dropped where there is no connection, since
         all is said again on the next one.
         """
@@ -177,36 +176,36 @@ class Owner:
         self._reporter, self._actuator = _Wire(registrations), _Wire(control)
         self._flows: dict[tuple[str, str], OwnedFlow] = {}
         self.refused: list[str] = []
-        """What the reporter or the actuator refused, the first lines."""
+        """The first lines that the reporter or the actuator refused."""
 
     def add(self, flow: OwnedFlow) -> None:
-        """Take a flow in, or say that it has changed."""
+        """Add a flow, or report that it has changed."""
         self._flows[flow.host, flow.key] = flow
         self.count(flow)
-        self._actuator.say(_flow_line(flow))
+        self._actuator.send_line(_flow_line(flow))
 
     def count(self, flow: OwnedFlow) -> None:
         """Tell the flow reporter alone: what a UDP flow has sent."""
-        self._reporter.say(json.dumps(flow.registration(time.monotonic_ns())).encode())
+        self._reporter.send_line(json.dumps(flow.registration(time.monotonic_ns())).encode())
 
     def drop(self, flow: OwnedFlow) -> None:
         """Say that a flow is no more."""
         if self._flows.pop((flow.host, flow.key), None) is not None:
-            self._actuator.say(f"GONE {flow.key} {flow.host}".encode())
+            self._actuator.send_line(f"GONE {flow.key} {flow.host}".encode())
 
     def sockets(self) -> list[socket.socket]:
         """Return the sockets that are connected now."""
         return [wire.socket for wire in (self._reporter, self._actuator) if wire.socket is not None]
 
     def tend(self) -> list[Command]:
-        """Connect, say and hear what is due; return what is asked of this program."""
+        """Connect, exchange all lines that are due, and return the commands for this program."""
         now_ns = time.monotonic_ns()
         if self._reporter.open(now_ns):
             for flow in self._flows.values():
                 self.count(flow)
         if self._actuator.open(now_ns):
             for flow in self._flows.values():
-                self._actuator.say(_flow_line(flow))
+                self._actuator.send_line(_flow_line(flow))
         self._reporter.flush()
         self._actuator.flush()
         self._note(line.decode("utf-8", "replace") for line in self._reporter.lines())
@@ -215,13 +214,13 @@ class Owner:
     def done(self, command: Command, value: int, how: str) -> None:
         """Say that a command is carried out: the port or bit/s in force now, and by which means."""
         if command.number is not None:
-            self._actuator.say(f"DONE {command.number} {value} {how}".encode())
+            self._actuator.send_line(f"DONE {command.number} {value} {how}".encode())
 
     def failed(self, command: Command, reason: str) -> None:
         """Say that a command was not carried out; the flow goes on as it was."""
         if command.number is not None:
             text = " ".join(reason.split())[:400]
-            self._actuator.say(f"FAILED {command.number} {text}".encode("ascii", "backslashreplace"))
+            self._actuator.send_line(f"FAILED {command.number} {text}".encode("ascii", "backslashreplace"))
 
     def close(self) -> None:
         """Take leave of both."""
@@ -238,10 +237,10 @@ class Owner:
             try:
                 command = parse_command(line, self._flows)
             except LookupError as unknown:
-                self._actuator.say(f"FAILED {unknown.args[0]} no such flow here".encode())
+                self._actuator.send_line(f"FAILED {unknown.args[0]} no such flow here".encode())
                 continue
             except ValueError as error:
-                self._actuator.say(f"ERROR {error}".encode()[:_LINE_BYTES])
+                self._actuator.send_line(f"ERROR {error}".encode()[:_LINE_BYTES])
                 continue
             if command.verb not in command.flow.can:
                 self.failed(command, f"{command.flow.key} does not {command.verb.lower()}")

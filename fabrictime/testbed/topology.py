@@ -65,7 +65,7 @@ class Cable:
 
 @dataclass(frozen=True, slots=True)
 class Nexthop:
-    """Where a route leads: out of `port`, to the far end's `gateway`."""
+    """The next hop of a route: out of `port`, to the far end's `gateway`."""
 
     port: str
     gateway: str
@@ -258,11 +258,11 @@ def exchange(
 def _route_host(plan: Plan, host: Node) -> None:
     """Give a host its default route; with several NICs, each source address leaves by its own NIC."""
     for rail, port in enumerate(host.ports):
-        way = (Nexthop(port.name, plan.far[host.name, port.name].address),)
+        first_hop = (Nexthop(port.name, plan.far[host.name, port.name].address),)
         if rail == 0:
-            host.routes.append(Route("default", way, source=port.address))
+            host.routes.append(Route("default", first_hop, source=port.address))
         if len(host.ports) > 1:
-            host.routes.append(Route("default", way, table=_RAIL_TABLE + rail, source=port.address))
+            host.routes.append(Route("default", first_hop, table=_RAIL_TABLE + rail, source=port.address))
             host.rules.append((port.address, _RAIL_TABLE + rail))
 
 

@@ -75,10 +75,12 @@ class FlowSpec:
 
 @dataclass(frozen=True, slots=True)
 class FlowResult:
-    """What a flow did. Bytes are payload; loss and packets are UDP's, retransmits TCP's, None for the other.
+    """The result of a flow.
+
+    Bytes are payload; loss and packets are UDP's, retransmits TCP's, None for the other.
 
     `interval_bytes[i]`: payload that arrived in [begin_monotonic_ns + i * interval_s, + interval_s).
-    `refused_packets`: the sender's own kernel took them not; `skipped_packets`: the sender was held up.
+    `refused_packets`: the sender's own kernel refused them; `skipped_packets`: the sender was late.
     """
 
     spec: FlowSpec

@@ -53,8 +53,8 @@ class LinkTruth:
     end.
 
     `backlog_*` wait in the sending port's queue now; `dropped_packets` did not fit into it. A difference of
-    sent and received is on the wire now. What a blackhole or grey fault takes counts as received: the fault
-    sits behind.
+    sent and received is on the wire now. Packets that a blackhole or grey fault drops count as received:
+    the fault acts after the counter.
     """
 
     sent_packets: int = 0

@@ -111,7 +111,7 @@ def _part(module: str, keys: Sequence[str], progress: Progress, quick: bool) -> 
     return found
 
 
-def by_hand(arguments: Sequence[str]) -> int:
+def run_cli(arguments: Sequence[str]) -> int:
     """Run scenarios from the command line and print a line each; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m fabrictime.bench.clock")
     parser.add_argument("scenario", nargs="*", help="names, or all; none: list them")
@@ -155,4 +155,4 @@ def _print_windows(found: Score) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(by_hand(sys.argv[1:]))
+    sys.exit(run_cli(sys.argv[1:]))

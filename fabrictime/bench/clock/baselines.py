@@ -1,8 +1,7 @@
-"""What else synchronises clocks from the same samples: the minimum filter, and Huygens as published.
+"""Baseline estimators for the same samples: the minimum filter, and Huygens as published.
 
-In: `WindowInput`s. Out: `Line`s, without bounds. Both work on one window at a time and put their pairs
-together by unweighted least squares over the mesh. For NICs that are all there; nothing here recognises
-steps.
+Both take `WindowInput`s and return `Line`s without bounds. They use one window at a time and combine the
+pairs by unweighted least squares over the mesh. They expect all NICs to be present and recognise no steps.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class MinimumFilter:
 
     def __init__(self) -> None:
         self._past: list[tuple[list[int], Int64s, Float64s]] = []
-        """Of the last windows: the clocks, their readings at the common instant, their offsets."""
+        """The last windows: the clocks, their readings at the common instant, their offsets."""
 
     def window(self, given: WindowInput) -> Mapping[str, Line]:
         """Return the lines."""

@@ -37,7 +37,7 @@ __all__ = ["CannotRun", "errors_of", "measure", "running_fabric"]
 
 LINK_BPS: Final = 20_000_000
 SHARE: Final = 0.3
-"""Of a host's link that each of its two flows takes."""
+"""Share of a host's link for each of its two flows."""
 START_S: Final = 90.0
 WARM_S: Final = 15.0
 """The first windows, in which floors and wander are learned, and those in which traffic starts."""

@@ -105,7 +105,7 @@ def recovery(scores: Mapping[str, Score]) -> dict[str, Value]:
 def _holdover(found: Score) -> dict[str, Value]:
     """Return the worst of the NICs that went dark, 60 s later, and the worst error over its bound until then.
 
-    What a reader has at the end of those 60 s is the record of the window before.
+    At the end of those 60 s a reader has the record of the previous window.
     """
     scenario = found.scenario
     dark = next(event for event in scenario.events if isinstance(event, Dark))

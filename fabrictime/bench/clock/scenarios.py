@@ -103,7 +103,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Incast:
-    """What comes into `nic` waits between half of `delay_ns` and all of it, and none gets by."""
+    """Each packet into `nic` is delayed by half of `delay_ns` to all of it."""
 
     at_s: float
     until_s: float

@@ -35,7 +35,7 @@ __all__ = ["Estimator", "Fabrictime", "Line", "Score", "score"]
 Float64s = NDArray[np.float64]
 
 AT: Final = (0.0, 0.5, 1.0)
-"""Where in a window lines are held against the truth: start, middle, end."""
+"""Positions in a window where lines are compared with the truth: start, middle, end."""
 MIDDLE: Final = 1
 WARM_UP: Final = 3
 """Windows that accuracy figures leave out, as the issue has it."""

@@ -3,8 +3,8 @@
 Each job has every other host, half of them on either leaf, as GPUs are assigned to jobs: the jobs meet in the
 fabric only, and the optimum is the capacity of all NICs. The figures are goodput with decisions carried out
 over goodput in OBSERVE; the same over the optimum (fabrictime/testbed/optimum.py); the share that optimal
-source ports reach; flows that returned to links that they had left; the time until `fabrictime pause` has stopped
-all action. Each seed draws new source ports. By hand: `fabrictime bench control alltoall [--quick]`.
+source ports reach; flows that returned to links that they had left; the time until `fabrictime pause` has
+stopped all action. Each seed draws new source ports. By hand: `fabrictime bench control alltoall [--quick]`.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ RATE_BPS: Final = 50_000_000
 SENDERS, CONNECTIONS = 4, 4
 """16 connections to one host, from four."""
 SIZE_BYTES: Final = 125_000
-"""What each sends in a round: 2 MB a batch, 0.33 s at line rate."""
+"""Bytes that each sends per iteration: 2 MB a batch, 0.33 s at line rate."""
 GAP_S: Final = 0.05
 RPC_BYTES: Final = 1_000
 RPC_GAP_S: Final = 0.004
@@ -59,7 +59,7 @@ KEYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """What was measured within one span."""
+    """The measurements of one interval."""
 
     rpc_p99_ms: float
     queue_p99_ms: float

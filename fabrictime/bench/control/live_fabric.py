@@ -1,7 +1,7 @@
-"""What the benches of rates see and do on a fabric that runs: jobs, flows, queues by the truth, its cost.
+"""Runs and observes jobs, flows and queues on a running fabric, for the benches of pacing and steering.
 
-In: a fabric's control, a log's address. Out: `JobRun`, `FlowRun` and `QueueLog`, which follow in threads of
-their own, `Loop` and `configure`. Times are those of the monotonic clock, s.
+`JobRun`, `FlowRun` and `QueueLog` each follow the fabric's control in a thread. `Loop` measures the cost of
+the services. All times are of the monotonic clock, in s.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Span = tuple[float, float]
 
 FRAME_BYTES: Final = 1_514
 PAYLOAD_BYTES: Final = 1_448
-"""Of a full TCP segment with timestamps, in a frame of `FRAME_BYTES`."""
+"""Payload of a full TCP segment with timestamps, in a frame of `FRAME_BYTES`."""
 _SLOT_S: Final = 0.02
 _NO_LOOP: Final = "fabrictime.testbed.fork_server"
-"""What sends: no part of the loop."""
+"""The process that sends; not counted as part of the loop."""
 
 
 class JobRun:

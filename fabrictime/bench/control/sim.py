@@ -73,13 +73,13 @@ KEYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What the fleet does. Jobs are all-to-alls within rails, in pairwise steps, each on hosts of its own
+    """The load of the fleet. Jobs are all-to-alls within rails, in pairwise steps, each on hosts of its own
     that are drawn over the fleet; together they take all NICs."""
 
     jobs: int = 2
     connections: int = 1
     bytes_each: float = 750e6
-    """That a NIC sends in an iteration."""
+    """Bytes that a NIC sends in an iteration."""
     nics: int = NICS
 
     def settings(self, seed: int, *, flowlet_us: float = 0.0) -> SimSettings:
@@ -159,12 +159,12 @@ class _Routes:
 
 @dataclass(slots=True)
 class Stretch:
-    """What the fleet did in some time."""
+    """The figures of an interval."""
 
     share: float
-    """Of the line rate that NICs sent at, in the mean."""
+    """Mean share of the line rate."""
     delay_us_p99: float
-    """Of packets from port to port, one way, as probes met it."""
+    """One-way delay of probe packets from port to port."""
     iterations: int
 
 
@@ -245,7 +245,7 @@ class Loop:
         heapq.heappush(self._later, (at_ns, next(self._order), act))
 
     def _see(self, now_ns: int) -> None:
-        """Tell queues, from the truth, as windows of slots of a tick each."""
+        """Publish the true queues as windows of slots of one tick."""
         depth = self.run.kernel.link_sums()[0]
         self._slots.append((depth - self._depth) / (TICK_NS / self.run.settings.step_ns))
         self._depth = depth
@@ -339,7 +339,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class _Seed:
-    """What came of one seed."""
+    """The results of one seed."""
 
     ecmp: Stretch
     flowlet: Stretch
@@ -349,7 +349,7 @@ class _Seed:
     """Share of flows."""
     decisions: int
     cpu: float
-    """Of the loop, share of a core per simulated second."""
+    """Cost of the loop: share of a core per simulated second."""
     observed: int
     """Decisions in OBSERVE."""
     flows: int

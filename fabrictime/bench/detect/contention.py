@@ -65,7 +65,7 @@ HOPS: Final = 3
 SHORT_NS: Final = 150 * MS
 """True contention that is over sooner need not be seen: it may be over before its window has to open."""
 SLACK_NS: Final = 150 * MS
-"""Of a match in time."""
+"""Tolerance of a match in time."""
 GREY: Final = 0.4
 """Share of the true contention depth from which a detected queue counts as present."""
 
@@ -90,7 +90,7 @@ class Detected:
 
 @dataclass(slots=True)
 class Score:
-    """What came of one or several runs."""
+    """The results of one or several runs."""
 
     open_ms: list[float] = field(default_factory=list)
     close_ms: list[float] = field(default_factory=list)

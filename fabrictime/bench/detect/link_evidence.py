@@ -105,7 +105,7 @@ class ProbedFleet:
         self.gone = np.zeros(n, np.bool_)
         self.muzzled = np.zeros(n, np.bool_)
         """[N] agents whose reports do not reach the log."""
-        self.cpu_starved_until = np.zeros(n, np.int64)
+        self.starvation_end_ns = np.zeros(n, np.int64)
         self.now_ns = start_ns
         self.timeout_ns = 2 * MS
         self.gather_ns = 10 * MS
@@ -136,7 +136,7 @@ class ProbedFleet:
 
     def starve(self, nic: int, for_ns: int) -> None:
         """Take the processor from a NIC's agent for some time: it sends no probes, and answers late."""
-        self.cpu_starved_until[nic] = self.now_ns + for_ns
+        self.starvation_end_ns[nic] = self.now_ns + for_ns
         self._trouble[nic] = for_ns
 
     def run(self, for_ns: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -153,16 +153,16 @@ class ProbedFleet:
     def _probe(self) -> None:
         now_ns, rng = self.now_ns, self.rng
         sends = np.flatnonzero(rng.random(len(self.src)) < self.rate_hz * (STEP_NS / 1e9))
-        active = ~self.gone & (self.cpu_starved_until <= now_ns)
+        active = ~self.gone & (self.starvation_end_ns <= now_ns)
         sends = sends[active[self.src[sends]]]
         links = self.links[sends]
         lost = self.down[links].any(axis=1) | self.gone[self.dst[sends]]
         if self.loss.any():
             keep = np.prod(1 - self.loss[links], axis=1)
             lost |= rng.random(len(sends)) > keep
-        late = ~lost & (self.cpu_starved_until[self.dst[sends]] > now_ns)
+        late = ~lost & (self.starvation_end_ns[self.dst[sends]] > now_ns)
         for p in sends[late].tolist():
-            heapq.heappush(self._late, (int(self.cpu_starved_until[self.dst[p]]), p, now_ns))
+            heapq.heappush(self._late, (int(self.starvation_end_ns[self.dst[p]]), p, now_ns))
         good = sends[~lost & ~late]
         alive_again = good[self._row[good] >= 3]
         self._urgent[self.src[alive_again]] = True
@@ -189,9 +189,9 @@ class ProbedFleet:
     def _report(self) -> None:
         now_ns = self.now_ns
         age_ns = now_ns - self._sent_ns
-        woken = (self._trouble > 0) & (self.cpu_starved_until <= now_ns)
+        woken = (self._trouble > 0) & (self.starvation_end_ns <= now_ns)
         due = (self._urgent & (age_ns >= self.gather_ns)) | (age_ns >= self.beat_ns) | woken
-        due &= ~self.gone & (self.cpu_starved_until <= now_ns)
+        due &= ~self.gone & (self.starvation_end_ns <= now_ns)
         for nic in np.flatnonzero(due).tolist():
             self._send(nic, now_ns)
 

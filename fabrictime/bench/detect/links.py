@@ -225,7 +225,7 @@ host_rate_bps = 20000000
 fabric_rate_bps = 20000000
 """
 LOAD: Final = 0.6
-"""Of each host's link, each to the host half the ring away: both of a leaf, so over spines."""
+"""Share of each host's link, to the host half the ring away: over spines, because a leaf has two hosts."""
 
 
 def _false_alarms(progress: Progress, seconds: float) -> dict[str, Value]:

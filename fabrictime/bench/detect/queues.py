@@ -47,7 +47,7 @@ TARGET_BYTES: Final = 4_000.0
 
 
 class Traffic:
-    """What crosses the fleet beside the probes: `load` of the NICs' rate, a third of it single packets, the
+    """Traffic of the fleet beside the probes: `load` of the NICs' rate, a third of it single packets, the
     rest messages from 64 kB to 8 MB under a rate control, from anyone to anyone; with `incast`, every 4 ms
     some 8 to 24 senders hit one receiver with 32 kB each at once."""
 
@@ -314,9 +314,7 @@ def _accuracy(progress: Progress, seeds: int, seconds: float) -> dict[str, Value
         figures[f"queue_error_bytes_rms{name}"] = Figure(rms["ours"], "bytes", note)
         figures[f"queue_error_bytes_rms{name}_answering_zero"] = Figure(rms["zero"], "bytes")
         figures[f"queue_error_bytes_rms{name}_last_window"] = Figure(rms["last_window"], "bytes")
-        figures[f"queue_bound_coverage{name}"] = Figure(
-            float(np.mean(inside)), "1", "of queueing links"
-        )
+        figures[f"queue_bound_coverage{name}"] = Figure(float(np.mean(inside)), "1", "of queueing links")
     return figures
 
 

@@ -33,7 +33,7 @@ from schemas.ids import cable_id
 __all__ = ["KEYS", "Case", "Seen", "link_cases", "measure", "scored", "table"]
 
 LINK_BPS: Final = 100_000_000
-"""Of every link: two flows fill it on two cores, which they do not with 1 Gbit/s. All else is the default."""
+"""Rate of every link: two flows on two cores fill it, but not 1 Gbit/s. All else is the default."""
 SETTINGS: Final = f"""
 [log]
 port = 0
@@ -63,7 +63,7 @@ STANDS_MS: Final = 60.0
 """A queue stands in truth once it is as deep in all looks of so long."""
 TRAFFIC_S: Final = 8.0
 TRAFFIC_BPS: Final = 70_000_000
-"""Of each of two flows into one link: neither sender's own link is full."""
+"""Rate of each of two flows into one link: neither sender's own link is full."""
 KEYS: Final = ("web_names_fault_s_worst", "web_names_fault_right")
 
 SILENT: Final = "a starved host looks the same for a while: nic_silent_ms is 3 s"

@@ -116,7 +116,7 @@ def irtt_once(
 ) -> tuple[float, float]:
     """Run irtt's client once: the rate that it comes to, 1/s, and both sides' processor time a probe, us.
 
-    What the client costs without sending anything (its start) is taken off.
+    The cost of a client that sends nothing (its start) is subtracted.
     """
     idle = irtt_client(prober, responder, "-n")[1]
     before = cpu_s(server)

@@ -62,10 +62,10 @@ def test_packages_share_values_that_the_file_has_once(tmp_path):
     )
     config = load(path)
     assert config.probes.bootstrap == config.streams.bootstrap == "127.0.0.1:1234"
-    assert config.streams.history.url == str(config.page.history_url).rstrip("/") == "http://127.0.0.1:2345"
+    assert config.streams.history.url == str(config.web.history_url).rstrip("/") == "http://127.0.0.1:2345"
     assert config.streams.history.retention.delays_days == 9
     assert config.streams.history.password_file == config.history.write_token_file
-    assert config.page.history_token_file == config.history.read_token_file
+    assert config.web.history_token_file == config.history.read_token_file
     assert config.probes.window_ms == 500
     assert config.log.retention_hours == {"probes.retention_hours": 3}
     assert config.log.directory == Path("/d/log")
@@ -85,7 +85,7 @@ def test_services_of_others_take_the_place_of_ours():
     )
     assert config.streams.bootstrap == "k1:9092,k2:9092"
     assert (config.streams.history.url, config.streams.history.user) == ("http://ch:8123", "ft")
-    assert config.page.history_token_file == Path("/secret")
+    assert config.web.history_token_file == Path("/secret")
 
 
 def test_the_settings_of_child_processes_read_back_the_same(tmp_path):

@@ -14,10 +14,10 @@ from fabrictime.testbed.userns import namespaces_allowed
 ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import os, sys
-from fabrictime.runtime.scheduling_priority import give_way
+from fabrictime.runtime.scheduling_priority import apply_priority
 if len(sys.argv) > 2:
     os.setresuid(65534, 65534, 65534)
-give_way(sys.argv[1])
+apply_priority(sys.argv[1])
 print(os.getpriority(os.PRIO_PROCESS, 0))
 """
 
@@ -50,12 +50,12 @@ def test_without_the_right_to_go_before_others_a_service_stands_as_it_is():
 
 FABRIC = """
 import os, subprocess, sys
-from fabrictime.runtime.scheduling_priority import keep_precedence
+from fabrictime.runtime.scheduling_priority import keep_priority
 from fabrictime.testbed.userns import enter
-keep_precedence()
+keep_priority()
 enter()
 child = (
-    "from fabrictime.runtime import scheduling_priority as s; s.give_way('{}'); import os; "
+    "from fabrictime.runtime import scheduling_priority as s; s.apply_priority('{}'); import os; "
     "print(os.getpriority(0, 0))"
 )
 for name in sys.argv[1:]:
@@ -63,12 +63,12 @@ for name in sys.argv[1:]:
 """
 UNPRIVILEGED = """
 import os, sys
-from fabrictime.runtime.scheduling_priority import give_way, keep_precedence
+from fabrictime.runtime.scheduling_priority import apply_priority, keep_priority
 if os.geteuid() == 0:
     os.setresuid(65534, 65534, 65534)
-keep_precedence()
+keep_priority()
 for name in sys.argv[1:]:  # from the one that goes first to the one that goes last
-    give_way(name)
+    apply_priority(name)
     print(os.getpriority(os.PRIO_PROCESS, 0))
 """
 NAMES = ("links", "worker", "policy", "history", "sim")
@@ -99,13 +99,13 @@ def test_without_permission_the_order_is_kept_by_niceness():
 
 CLASSES = """
 import os, subprocess, sys
-from fabrictime.runtime.scheduling_priority import keep_precedence
+from fabrictime.runtime.scheduling_priority import keep_priority
 from fabrictime.testbed.userns import enter
-keep_precedence()
+keep_priority()
 if sys.argv[1] == "enter":
     enter()
 child = (
-    "import os; from fabrictime.runtime import scheduling_priority as s; s.give_way('{}'); "
+    "import os; from fabrictime.runtime import scheduling_priority as s; s.apply_priority('{}'); "
     "print(os.sched_getscheduler(0))"
 )
 for name in sys.argv[2:]:
@@ -113,16 +113,16 @@ for name in sys.argv[2:]:
 """
 AS_USUAL = """
 import os
-from fabrictime.runtime.scheduling_priority import give_way
-give_way("links")
+from fabrictime.runtime.scheduling_priority import apply_priority
+apply_priority("links")
 print(os.sched_getscheduler(0))
 """
 RUN_ON = """
 import os, sys, time
 from fabrictime.runtime import scheduling_priority
-precedence.RUN_ON_S = (1, 10)
-precedence.keep_precedence()
-precedence.give_way("links")
+scheduling_priority.RUN_ON_S = (1, 10)
+scheduling_priority.keep_priority()
+scheduling_priority.apply_priority("links")
 for_s, waits = float(sys.argv[1]), len(sys.argv) > 2
 begin, end, pause = os.sched_getscheduler(0), time.monotonic() + for_s, time.monotonic()
 while time.monotonic() < end and os.sched_getscheduler(0) == begin:
@@ -175,13 +175,13 @@ def test_a_service_that_waits_at_times_stays_in_the_real_time_class():
 ASIDE = """
 import os
 from fabrictime.runtime import scheduling_priority
-precedence.keep_precedence()
-precedence.give_way("links")
+scheduling_priority.keep_priority()
+scheduling_priority.apply_priority("links")
 stand = lambda: print(os.sched_getscheduler(0))
-precedence.aside(stand)
+scheduling_priority.aside(stand)
 stand()
 try:
-    precedence.aside(lambda: 1 / 0)
+    scheduling_priority.aside(lambda: 1 / 0)
 except ZeroDivisionError:
     stand()
 """
@@ -214,20 +214,20 @@ def test_services_of_the_real_time_class_load_their_modules_outside_of_it(name):
     assert [module for module in done.stdout.split() if module.split(".")[0] in ours] == [], "loaded late"
 
 
-LET_GO = """
+RESTORE = """
 import os, sys
-from fabrictime.runtime.scheduling_priority import keep_precedence
+from fabrictime.runtime.scheduling_priority import keep_priority
 if sys.argv[1] == "drop" and os.geteuid() == 0:
     os.setuid(65534)
 stand = lambda: (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), dict(os.environ))
 before = stand()
-let_go = keep_precedence()
-let_go()
+restore = keep_priority()
+restore()
 print(int(before == stand()))
 """
 
 
-def test_a_service_can_leave_the_real_time_class():
+def test_a_raised_priority_can_be_undone():
     """Where no namespace may be entered, `up` goes on with loopback NICs, as if it had not tried."""
-    assert classes(LET_GO, "stay") == [1]
-    assert classes(LET_GO, "drop") == [1]
+    assert classes(RESTORE, "stay") == [1]
+    assert classes(RESTORE, "drop") == [1]

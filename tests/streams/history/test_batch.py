@@ -1,15 +1,50 @@
-"""Deduplication tokens of batches."""
+"""Batches: limits of size and age, and deduplication tokens."""
 
-from schemas import topics
-from streams.history import batch
+from __future__ import annotations
 
-DELAYS = topics.DELAYS.name
-APPEND_NS = 1_800_000_000_000_000_000
+from streams.history.batch import Batch, Place, Policy, token
+
+POLICY = Policy(batch_bytes=100, batch_messages=3, batch_s=2.0)
 
 
-def test_a_token_identifies_exactly_its_messages():
-    places = [batch.Place(0, offset, APPEND_NS) for offset in range(5)]
-    token = batch.token("t", places)
-    assert token == batch.token("t", places[::-1])
-    assert token != batch.token("t", places[1:])
-    assert token != batch.token("t", [batch.Place(0, offset, APPEND_NS + 1) for offset in range(5)])
+def test_a_batch_waits_for_its_age_unless_it_is_full() -> None:
+    batch: Batch[str] = Batch(POLICY)
+    assert batch.wait_s(0.0) is None
+    batch.add("a", 10, now_s=5.0)
+    batch.add("b", 10, now_s=6.0)
+    assert batch.wait_s(6.0) == 1.0, "the first message sets the age"
+    assert batch.wait_s(9.0) == 0.0
+    batch.add("c", 10, now_s=6.0)
+    assert batch.full()
+    assert batch.wait_s(6.0) == 0.0
+
+
+def test_a_large_message_fills_a_batch() -> None:
+    batch: Batch[str] = Batch(POLICY)
+    batch.add("a", 100, 0.0)
+    assert batch.full()
+    assert batch.take() == ["a"]
+    assert (batch.size_bytes, batch.wait_s(1.0)) == (0, None)
+
+
+def test_messages_that_could_not_be_sent_stay_first() -> None:
+    batch: Batch[str] = Batch(POLICY)
+    batch.add("a", 10, 0.0)
+    items = batch.take()
+    batch.add("b", 10, 1.0)
+    batch.put_back(items, 3.0)
+    assert batch.wait_s(3.0) == 2.0
+    assert batch.take() == ["a", "b"]
+
+
+def test_a_token_depends_on_the_set_of_messages_and_not_on_their_order() -> None:
+    places = [Place(0, 5, 100), Place(1, 5, 101), Place(0, 6, 102)]
+    assert token("t", places) == token("t", places[::-1])
+    assert token("t", places).startswith("t/0,1/3/")
+    others = [
+        token("u", places),
+        token("t", places[:2]),
+        token("t", [Place(0, 5, 99), *places[1:]]),
+        token("t", [Place(0, 4, 100), *places[1:]]),
+    ]
+    assert len({token("t", places), *others}) == 5

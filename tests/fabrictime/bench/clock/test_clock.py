@@ -37,9 +37,9 @@ def test_a_part_that_is_not_there_is_missing_with_its_reason():
 
 
 def test_one_scenario_from_the_command_line(capsys):
-    assert clock.by_hand([]) == 0
+    assert clock.run_cli([]) == 0
     assert "load80_500pps_asymmetry10" in capsys.readouterr().out
-    assert clock.by_hand(["idle", "--windows", "5", "--nics", "12", "--each"]) == 0
+    assert clock.run_cli(["idle", "--windows", "5", "--nics", "12", "--each"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("  5 idle fabrictime: p50 ")
     assert len(printed) == 1 + 5 + 1
