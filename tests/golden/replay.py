@@ -64,7 +64,7 @@ class Names:
         self.topic = names.TOPICS.get(topic, topic)
         self._fields, self._symbols = Table(names.FIELDS, topic), Table(names.SYMBOLS, topic)
         self._prose, self._ids = Table(names.PROSE, topic), Table(names.IDS, topic)
-        self._ignored = Table(names.IGNORED, topic)
+        self._ignored, self._forms = Table(names.IGNORED, topic), Table(names.FORMS, topic)
         self._renames = bool(self._fields or self._symbols or names.TOPICS)
         self._old: dict[Path, dict[str, str]] = {}
 
@@ -101,6 +101,9 @@ class Names:
 
     def _canonical(self, value: Any, path: Path, ids: Callable[[str], str], renamed: bool) -> Any:
         """Follow the value with `path`, the recorded path of it."""
+        form = self._forms.get(path) if renamed and value is not None else None
+        if form is not None:
+            value = form(value)
         if isinstance(value, dict):
             if renamed:
                 back = {self._fields.exact[at]: at[-1] for at in self._fields.exact if at[:-1] == path}

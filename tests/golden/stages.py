@@ -22,37 +22,40 @@ from schemas.topics import (
     CONTENTION,
     DECISIONS,
     DELAYS,
-    FLAPS,
+    FLOW_ROUTES,
     FLOWS,
     INVENTORY,
+    LINK_HEALTH,
     LINKS,
     PATH_QUEUEING,
     PATHS,
+    POLICY_CYCLES,
     PROBES,
     QUEUES,
-    ROUNDS,
     TOPICS,
-    WAYS,
 )
 from schemas.topology import Topology, load_topology
-from streams.config import LiveConfig
-from streams.flows import FlowTail, LiveFlows
-from streams.lookups import Inventory, Offsets
-from streams.map.columnar import decode_columnar, encode_columnar
-from streams.map.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
-from streams.map.records import Member, clock_fits, fit_window, path_delays
-from streams.map.source import ClosedWindow, Source
-from streams.map.tally import JumpLimit
-from streams.paths import PathBook, link_rate_bps
-from streams.policy.again import decide_again
-from streams.solve.clocks import ShardClocks, SolveParameters
-from streams.solve.contention import ContentionRules, ContentionWatch, sound_queues
-from streams.solve.door import sound
-from streams.solve.evidence import sound_event
-from streams.solve.feed import AlertsFeed, Message
-from streams.solve.gate import CompleteWindow, WindowGate
-from streams.solve.liveness import ShardHealth
-from streams.solve.queues import ShardQueues, sound_queueing
+from streams.alerts.ordered_inputs import AlertInputs, Message
+from streams.clock.solver import ShardClocks, SolveParameters
+from streams.clock.validation import validate_fits
+from streams.clock.window_barrier import CompleteWindow, WindowBarrier
+from streams.contention.detector import ContentionDetector
+from streams.contention.rules import ContentionRules
+from streams.contention.validation import validate_queues
+from streams.delays.counters import JumpLimit
+from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.delays.records import clock_fits, fit_window, path_delays
+from streams.delays.source_partition import ClosedWindow, Source
+from streams.links.health import ShardHealth
+from streams.links.validation import validate_link_event
+from streams.policy.replay import replay_cycles
+from streams.queues.inference import ShardQueues
+from streams.queues.validation import validate_queueing
+from streams.runtime.columnar import decode_columnar, encode_columnar
+from streams.runtime.flow_table import FlowTable, LiveFlows
+from streams.runtime.live_config import LiveConfig
+from streams.runtime.route_table import RouteTable, link_rate_bps
+from streams.runtime.tables import ClockTable, Inventory, Member
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -101,15 +104,15 @@ class Tables:
 
     def __init__(self, shard: str, topology: Topology) -> None:
         self.inventory = Inventory(shard)
-        self.offsets = Offsets(self.inventory, HOLDOVER_S, WINDOW_NS)
-        self.paths = PathBook()
+        self.clocks = ClockTable(self.inventory, HOLDOVER_S, WINDOW_NS)
+        self.routes = RouteTable()
         self.config = LiveConfig()
-        self.flows = FlowTail(self.paths, self.inventory.members.__contains__)
+        self.flows = FlowTable(self.routes, self.inventory.members.__contains__)
         self.topology = topology
         self._of = {
             INVENTORY.name: self.inventory,
-            CLOCK_OFFSETS.name: self.offsets,
-            PATHS.name: self.paths,
+            CLOCK_OFFSETS.name: self.clocks,
+            PATHS.name: self.routes,
             CONFIG.name: self.config,
             FLOWS.name: self.flows,
         }
@@ -195,7 +198,7 @@ class MapStage(Stage):
         value = row.value or b""
         batch = decode_probe_batch(value, codec.body_start(value, PROBES.record))
         closed = source.add(row.append_ns, row.offset, len(value), batch, row.offset)
-        queueing.add(batch, row.append_ns, row.offset, self.tables.offsets.lines())
+        queueing.add(batch, row.append_ns, row.offset, self.tables.clocks.models())
         yield from self._publish(queueing, closed)
         self._newest_ns = max(self._newest_ns, row.append_ns)
         if self._newest_ns - self._taken_ns >= QUEUEING_EVERY_NS:
@@ -212,23 +215,23 @@ class MapStage(Stage):
             yield from self._queueing(queueing)
 
     def _publish(self, queueing: SourceQueueing, closed: Iterable[ClosedWindow]) -> Iterator[Output]:
-        inventory, offsets = self.tables.inventory, self.tables.offsets
+        inventory, clocks = self.tables.inventory, self.tables.clocks
         for window in closed:
             fitted = fit_window(window)
             members = {nic: inventory.member(nic) for nic in window.nics}
             for record in clock_fits(fitted, members, inventory.shards(), WINDOW_NS, self._limit):
                 yield CLOCK_FITS.name, record["shard"], record
             queueing.learn(fitted.fits)
-            lines, end_ns = offsets.lines(), (window.cut.window + 1) * WINDOW_NS
+            models, end_ns = clocks.models(), (window.cut.window + 1) * WINDOW_NS
             for nic, found in sorted(window.nics.items()):
                 bodies = path_delays(
                     found.samples,
                     inventory.member(nic),
                     window.cut.window,
                     WINDOW_NS,
-                    lines,
-                    offsets.state_of(nic, end_ns),
-                    offsets.log_offset_ns,
+                    models,
+                    clocks.state_of(nic, end_ns),
+                    clocks.log_offset_ns,
                 )
                 for body in bodies:
                     yield DELAYS.name, nic, codec.decode(codec.header(DELAYS.record) + body, DELAYS.record)
@@ -247,26 +250,26 @@ class ClocksStage(Stage):
     def __init__(self, tables: Tables, sources: Iterable[str] = ()) -> None:
         super().__init__(tables)
         self._sources = set(sources)
-        self._shards: dict[str, tuple[ShardClocks, WindowGate]] = {}
+        self._shards: dict[str, tuple[ShardClocks, WindowBarrier]] = {}
 
     def take(self, row: In) -> Iterator[Output]:
         """Take the fits of one source and window."""
         if row.topic != CLOCK_FITS.name or row.value is None:
             return
-        fits, _ = sound(codec.decode(row.value, CLOCK_FITS.record), row.append_ns, WINDOW_NS)
+        fits, _ = validate_fits(codec.decode(row.value, CLOCK_FITS.record), row.append_ns, WINDOW_NS)
         shard = fits["shard"]
         if shard not in self._shards:
-            gate = WindowGate(self._sources, GRACE_NS)
-            self._shards[shard] = (ShardClocks(shard, SolveParameters()), gate)
-        clocks, gate = self._shards[shard]
-        gate.add(fits, row.offset, row.append_ns, row.offset)
-        for window in gate.ready(row.append_ns):
+            barrier = WindowBarrier(self._sources, GRACE_NS)
+            self._shards[shard] = (ShardClocks(shard, SolveParameters()), barrier)
+        clocks, barrier = self._shards[shard]
+        barrier.add(fits, row.offset, row.append_ns, row.offset)
+        for window in barrier.ready(row.append_ns):
             yield from self._solve(clocks, window)
 
     def end(self) -> Iterator[Output]:
         """Solve the windows that wait for sources."""
-        for _, (clocks, gate) in sorted(self._shards.items()):
-            for window in gate.ready(NEVER_NS):
+        for _, (clocks, barrier) in sorted(self._shards.items()):
+            for window in barrier.ready(NEVER_NS):
                 yield from self._solve(clocks, window)
 
     def _solve(self, clocks: ShardClocks, window: CompleteWindow) -> Iterator[Output]:
@@ -295,7 +298,7 @@ class HealthStage(Stage):
     def take(self, row: In) -> Iterator[Output]:
         """Take evidence, and let time pass up to the message."""
         if row.topic == LINKS.name and row.value is not None:
-            event = sound_event(codec.decode(row.value, LINKS.record))
+            event = validate_link_event(codec.decode(row.value, LINKS.record))
             at = (row.partition, event["shard"])
             if at not in self._shards:
                 members = self.tables.inventory.members
@@ -305,19 +308,19 @@ class HealthStage(Stage):
                     f"{row.topic}/{row.partition}",
                     lambda nic: not members or nic in members,
                 )
-            health = self._told(at)
-            for subject, record in health.take(event, row.append_ns, self.tables.paths, row.offset):
-                yield FLAPS.name, subject, record
+            health = self._updated(at)
+            for subject, record in health.ingest(event, row.append_ns, self.tables.routes, row.offset):
+                yield LINK_HEALTH.name, subject, record
         for at in sorted(self._shards):
             if self._shards[at].due_ns <= row.append_ns:
-                for subject, record in self._told(at).tick(row.append_ns):
-                    yield FLAPS.name, subject, record
+                for subject, record in self._updated(at).evaluate(row.append_ns):
+                    yield LINK_HEALTH.name, subject, record
 
-    def _told(self, at: tuple[int, str]) -> ShardHealth:
-        health, offsets = self._shards[at], self.tables.offsets
+    def _updated(self, at: tuple[int, str]) -> ShardHealth:
+        health, clocks = self._shards[at], self.tables.clocks
         health.thresholds = self.tables.config.thresholds()
-        health.log_offset_ns = health.evidence.log_offset_ns = offsets.log_offset_ns
-        health.evidence.lines = offsets.lines()
+        health.log_offset_ns = health.evidence.log_offset_ns = clocks.log_offset_ns
+        health.evidence.clock_models = clocks.models()
         return health
 
 
@@ -335,13 +338,13 @@ class QueuesStage(Stage):
         """Take the queueing of one source's paths."""
         if row.topic != PATH_QUEUEING.name or row.value is None:
             return
-        now_ns = row.append_ns + self.tables.offsets.log_offset_ns
-        record = sound_queueing(decode_columnar(row.value, PATH_QUEUEING.record), now_ns)
+        now_ns = row.append_ns + self.tables.clocks.log_offset_ns
+        record = validate_queueing(decode_columnar(row.value, PATH_QUEUEING.record), now_ns)
         shard = record["shard"]
         if shard not in self._shards:
             self._shards[shard] = (ShardQueues(shard, self.tables.rate_bps), self.tables.flows.of(shard))
         queues, flows = self._shards[shard]
-        queues.take(record, self.tables.paths)
+        queues.take(record, self.tables.routes)
         if row.append_ns - self._flows_ns.get(shard, 0) >= FLOWS_EVERY_NS:
             self._flows_ns[shard] = row.append_ns
             flows.advance(row.append_ns)
@@ -358,21 +361,23 @@ class ContentionStage(Stage):
 
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
-        self._shards: dict[str, tuple[ContentionWatch, LiveFlows]] = {}
+        self._shards: dict[str, tuple[ContentionDetector, LiveFlows]] = {}
 
     def take(self, row: In) -> Iterator[Output]:
         """Take a window of queues."""
         if row.topic != QUEUES.name or row.value is None:
             return
-        queues = sound_queues(codec.decode(row.value, QUEUES.record), row.append_ns)
+        queues = validate_queues(codec.decode(row.value, QUEUES.record), row.append_ns)
         shard, members = queues["shard"], self.tables.inventory.members
         if shard not in self._shards:
             flows = self.tables.flows.of(shard)
-            watch = ContentionWatch(shard, flows, members.__contains__, self._hosts, self.tables.rate_bps)
-            self._shards[shard] = (watch, flows)
-        watch, flows = self._shards[shard]
+            detector = ContentionDetector(
+                shard, flows, members.__contains__, self._hosts, self.tables.rate_bps
+            )
+            self._shards[shard] = (detector, flows)
+        detector, flows = self._shards[shard]
         flows.advance(row.append_ns - FLOW_LAG_NS)
-        for record in watch.take(queues, ContentionRules.of(self.tables.config.thresholds())):
+        for record in detector.ingest(queues, ContentionRules.of(self.tables.config.thresholds())):
             yield CONTENTION.name, record["link"], record
 
     def _hosts(self) -> int:
@@ -386,7 +391,7 @@ class AlertsStage(Stage):
         CONFIG.name,
         INVENTORY.name,
         PATHS.name,
-        FLAPS.name,
+        LINK_HEALTH.name,
         CONTENTION.name,
         CLOCK_OFFSETS.name,
         DELAYS.name,
@@ -395,29 +400,29 @@ class AlertsStage(Stage):
 
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
-        self._feed = AlertsFeed(
+        self._inputs = AlertInputs(
             default_shard=tables.inventory.default_shard, topology=tables.topology, window_ns=WINDOW_NS
         )
         self._at_ns = self._newest_ns = 0
 
     def take(self, row: In) -> Iterator[Output]:
-        """Take a message, and judge what lies `STEP_NS` and more before it."""
-        self._feed.offer(row.message)
+        """Take a message, and evaluate what lies `STEP_NS` and more before it."""
+        self._inputs.add(row.message)
         self._newest_ns = row.append_ns
         if not self._at_ns:
             self._at_ns = row.append_ns - STEP_NS
         while self._at_ns + 2 * STEP_NS <= row.append_ns:
             self._at_ns += STEP_NS
-            yield from self._judged()
+            yield from self._evaluated()
 
     def end(self) -> Iterator[Output]:
-        """Judge the rest."""
+        """Evaluate the rest."""
         self._at_ns = self._newest_ns
-        yield from self._judged()
-        assert not self._feed.refused, self._feed.refused[0][1]
+        yield from self._evaluated()
+        assert not self._inputs.invalid, self._inputs.invalid[0][1]
 
-    def _judged(self) -> Iterator[Output]:
-        for key, record in self._feed.advance(self._at_ns) + self._feed.advance_delays(self._at_ns):
+    def _evaluated(self) -> Iterator[Output]:
+        for key, record in self._inputs.evaluate(self._at_ns) + self._inputs.evaluate_delays(self._at_ns):
             yield ALERTS.name, key, record
 
 
@@ -427,13 +432,13 @@ class PolicyStage(Stage):
     inputs = (
         CONFIG.name,
         INVENTORY.name,
-        WAYS.name,
-        FLAPS.name,
+        FLOW_ROUTES.name,
+        LINK_HEALTH.name,
         CONTENTION.name,
         QUEUES.name,
         FLOWS.name,
         ACTIONS.name,
-        ROUNDS.name,
+        POLICY_CYCLES.name,
     )
     times_are_exact = True
 
@@ -444,10 +449,10 @@ class PolicyStage(Stage):
 
     def take(self, row: In) -> Iterator[Output]:
         """Keep a message until the log ends."""
-        if row.topic != ROUNDS.name:
+        if row.topic != POLICY_CYCLES.name:
             self._messages.append(row.message)
         elif row.value is not None:
-            record = codec.decode(row.value, ROUNDS.record)
+            record = codec.decode(row.value, POLICY_CYCLES.record)
             self._cycles.setdefault((record["shard"], record["epoch"]), []).append(record)
         yield from ()
 
@@ -455,7 +460,7 @@ class PolicyStage(Stage):
         """Decide every cycle again."""
         shard = self.tables.inventory.default_shard
         for _, records in sorted(self._cycles.items()):
-            made = decide_again(records, self._messages, default_shard=shard, topology=self.tables.topology)
+            made = replay_cycles(records, self._messages, default_shard=shard, topology=self.tables.topology)
             for record in made:
                 yield DECISIONS.name, record["host"], record
 
