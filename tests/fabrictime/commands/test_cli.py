@@ -1,4 +1,4 @@
-"""The command line's manners: quick, one line and exit code 2 for what is wrong, one `up` a directory."""
+"""The command line: quick start, one line and exit code 2 for a mistake, one `up` per directory."""
 
 import asyncio
 import io
