@@ -1,6 +1,7 @@
 """`fabrictime replay alerts` on a real log.
 
-A replay equals the alerts of a worker that was killed. It reports forged alerts, with an exit code for scripts.
+A replay equals the alerts of a worker that was killed. It reports forged alerts, with an exit code for
+scripts.
 """
 
 from __future__ import annotations
