@@ -86,7 +86,7 @@ def test_version_is_the_projects():
             "fabrictime: fleet fleet.toml: No such file or directory",
         ),
         (("bench", "nothing"), "fabrictime: bench nothing: expected one of"),
-        (("bench", "detect", "nothing"), "fabrictime: bench detect nothing: expected paths, detect, links"),
+        (("bench", "detect", "nothing"), "fabrictime: bench detect nothing: expected paths, dead_links, links"),
         (("bench", "log", "part"), "fabrictime: bench log part: expected no part"),
         (
             ("tail", "fabric.probe", "--log", "127.0.0.1:1"),
