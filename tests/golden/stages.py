@@ -1,0 +1,488 @@
+"""The only module of the golden tests that imports product code: each stage's pure logic behind one function.
+
+Follow a move or a rename of product code here. A stage takes the rows of its input topics in log order and
+yields `(topic, key, record)` of its output topics. Field names are those of today's schemas.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from native.core import decode_probe_batch
+from schemas import codec
+from schemas.topics import (
+    ACTIONS,
+    ALERTS,
+    CLOCK_FITS,
+    CLOCK_OFFSETS,
+    CONFIG,
+    CONTENTION,
+    DECISIONS,
+    DELAYS,
+    FLAPS,
+    FLOWS,
+    INVENTORY,
+    LINKS,
+    PATH_QUEUEING,
+    PATHS,
+    PROBES,
+    QUEUES,
+    ROUNDS,
+    TOPICS,
+    WAYS,
+)
+from schemas.topology import Topology, load_topology
+from streams.config import LiveConfig
+from streams.flows import FlowTail, LiveFlows
+from streams.lookups import Inventory, Offsets
+from streams.map.columnar import decode_columnar, encode_columnar
+from streams.map.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.map.records import Member, clock_fits, fit_window, path_delays
+from streams.map.source import ClosedWindow, Source
+from streams.map.tally import JumpLimit
+from streams.paths import PathBook, link_rate_bps
+from streams.policy.again import decide_again
+from streams.solve.clocks import ShardClocks, SolveParameters
+from streams.solve.contention import ContentionRules, ContentionWatch, sound_queues
+from streams.solve.door import sound
+from streams.solve.evidence import sound_event
+from streams.solve.feed import AlertsFeed, Message
+from streams.solve.gate import CompleteWindow, WindowGate
+from streams.solve.liveness import ShardHealth
+from streams.solve.queues import ShardQueues, sound_queueing
+
+MS = 1_000_000
+S = 1_000_000_000
+WINDOW_NS = S
+SILENCE_NS = 150 * MS
+GRACE_NS = 1_500 * MS
+HOLDOVER_S = 60.0
+FLOWS_EVERY_NS = 500 * MS
+FLOW_LAG_NS = 50 * MS
+QUEUEING_EVERY_NS = 100 * MS
+STEP_NS = 100 * MS
+NEVER_NS = 2**62
+DEFAULT_SHARD = "fabric"
+
+Record = dict[str, Any]
+Output = tuple[str, str, Record | None]
+
+
+class In(NamedTuple):
+    """One message as a stage receives it."""
+
+    append_ns: int
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    record: Record | None
+
+    @property
+    def value(self) -> bytes | None:
+        """The message's value on the wire."""
+        if self.record is None:
+            return None
+        if self.topic == PATH_QUEUEING.name:
+            return encode_columnar(PATH_QUEUEING.record, self.record)
+        return codec.encode(TOPICS[self.topic].record, self.record)
+
+    @property
+    def message(self) -> Message:
+        """The message as the ordered inputs of alerts and policy hold it."""
+        return Message(self.append_ns, self.topic, self.partition, self.offset, self.key, self.value)
+
+
+class Tables:
+    """The global tables that stages look up, filled in log order."""
+
+    def __init__(self, shard: str, topology: Topology) -> None:
+        self.inventory = Inventory(shard)
+        self.offsets = Offsets(self.inventory, HOLDOVER_S, WINDOW_NS)
+        self.paths = PathBook()
+        self.config = LiveConfig()
+        self.flows = FlowTail(self.paths, self.inventory.members.__contains__)
+        self.topology = topology
+        self._of = {
+            INVENTORY.name: self.inventory,
+            CLOCK_OFFSETS.name: self.offsets,
+            PATHS.name: self.paths,
+            CONFIG.name: self.config,
+            FLOWS.name: self.flows,
+        }
+
+    def take(self, row: In) -> None:
+        """Take a message where a table holds its topic; pass over one that the codec refuses."""
+        if row.topic in self._of:
+            with contextlib.suppress(codec.BadRecord):
+                self._of[row.topic].take(row.key.encode(), row.value, None, row.append_ns)
+
+    def rate_bps(self, link: str) -> int:
+        """Return bit/s of a link."""
+        return link_rate_bps(link, self.topology, self.inventory.speeds_bps)
+
+    def fastest_bps(self) -> int:
+        """Return the rate of the fastest link."""
+        rates = [self.topology.rate_bps(link) for link in self.topology.links()]
+        return max(rates, default=0) or max(self.inventory.speeds_bps.values(), default=0)
+
+
+def topology_of(path: Path) -> Topology:
+    """Return what the topology file says, or an empty topology."""
+    return load_topology(path) if path.exists() else Topology()
+
+
+# ------------------------------------------------------------------------------------ stages
+
+
+class Stage:
+    """One stage. `inputs`: the topics that it reads, the one that it works through last."""
+
+    inputs: tuple[str, ...] = ()
+    times_are_exact = False
+    """Whether append times are compared with times inside records, so that none may be moved by 1 ns."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+
+    def take(self, row: In) -> Iterator[Output]:
+        """Take the next message of the log; yield what follows from it."""
+        raise NotImplementedError
+
+    def end(self) -> Iterator[Output]:
+        """Yield what still follows when the log ends."""
+        yield from ()
+
+
+class _Members(dict[str, Member]):
+    def __init__(self, inventory: Inventory) -> None:
+        super().__init__()
+        self._inventory = inventory
+
+    def __missing__(self, nic: str) -> Member:
+        return self._inventory.member(nic)
+
+    def __contains__(self, nic: object) -> bool:
+        return True
+
+
+class MapStage(Stage):
+    """Probes in; `ClockFits`, `PathDelays` and `PathQueueing` out."""
+
+    inputs = (INVENTORY.name, CLOCK_OFFSETS.name, PROBES.name)
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        self._limit = JumpLimit(100_000, 1000.0)
+        self._parts: dict[int, tuple[Source, SourceQueueing]] = {}
+        self._taken_ns = self._newest_ns = 0
+
+    def take(self, row: In) -> Iterator[Output]:
+        """Take a batch of probes."""
+        if row.topic != PROBES.name:
+            return
+        if row.partition not in self._parts:
+            name = f"{row.topic}/{row.partition}"
+            slot_ns = slot_ns_of(self.tables.fastest_bps()) // SUB_SLOTS
+            self._parts[row.partition] = (
+                Source(name, WINDOW_NS, SILENCE_NS),
+                SourceQueueing(name, slot_ns),
+            )
+        source, queueing = self._parts[row.partition]
+        value = row.value or b""
+        batch = decode_probe_batch(value, codec.body_start(value, PROBES.record))
+        closed = source.add(row.append_ns, row.offset, len(value), batch, row.offset)
+        queueing.add(batch, row.append_ns, row.offset, self.tables.offsets.lines())
+        yield from self._publish(queueing, closed)
+        self._newest_ns = max(self._newest_ns, row.append_ns)
+        if self._newest_ns - self._taken_ns >= QUEUEING_EVERY_NS:
+            self._taken_ns = self._newest_ns
+            for _, (_, each) in sorted(self._parts.items()):
+                yield from self._queueing(each)
+
+    def end(self) -> Iterator[Output]:
+        """Close the open windows."""
+        for _, (source, queueing) in sorted(self._parts.items()):
+            yield from self._publish(
+                queueing, source.tick(self._newest_ns + 2 * WINDOW_NS, 2 * WINDOW_NS, True)
+            )
+            yield from self._queueing(queueing)
+
+    def _publish(self, queueing: SourceQueueing, closed: Iterable[ClosedWindow]) -> Iterator[Output]:
+        inventory, offsets = self.tables.inventory, self.tables.offsets
+        for window in closed:
+            fitted = fit_window(window)
+            members = {nic: inventory.member(nic) for nic in window.nics}
+            for record in clock_fits(fitted, members, inventory.shards(), WINDOW_NS, self._limit):
+                yield CLOCK_FITS.name, record["shard"], record
+            queueing.learn(fitted.fits)
+            lines, end_ns = offsets.lines(), (window.cut.window + 1) * WINDOW_NS
+            for nic, found in sorted(window.nics.items()):
+                bodies = path_delays(
+                    found.samples,
+                    inventory.member(nic),
+                    window.cut.window,
+                    WINDOW_NS,
+                    lines,
+                    offsets.state_of(nic, end_ns),
+                    offsets.log_offset_ns,
+                )
+                for body in bodies:
+                    yield DELAYS.name, nic, codec.decode(codec.header(DELAYS.record) + body, DELAYS.record)
+
+    def _queueing(self, queueing: SourceQueueing) -> Iterator[Output]:
+        for record in queueing.take(_Members(self.tables.inventory)):
+            value = encode_columnar(PATH_QUEUEING.record, record)
+            yield PATH_QUEUEING.name, record["shard"], decode_columnar(value, PATH_QUEUEING.record)
+
+
+class ClocksStage(Stage):
+    """`ClockFits` in, `ClockOffsets` out."""
+
+    inputs = (INVENTORY.name, CLOCK_FITS.name)
+
+    def __init__(self, tables: Tables, sources: Iterable[str] = ()) -> None:
+        super().__init__(tables)
+        self._sources = set(sources)
+        self._shards: dict[str, tuple[ShardClocks, WindowGate]] = {}
+
+    def take(self, row: In) -> Iterator[Output]:
+        """Take the fits of one source and window."""
+        if row.topic != CLOCK_FITS.name or row.value is None:
+            return
+        fits, _ = sound(codec.decode(row.value, CLOCK_FITS.record), row.append_ns, WINDOW_NS)
+        shard = fits["shard"]
+        if shard not in self._shards:
+            gate = WindowGate(self._sources, GRACE_NS)
+            self._shards[shard] = (ShardClocks(shard, SolveParameters()), gate)
+        clocks, gate = self._shards[shard]
+        gate.add(fits, row.offset, row.append_ns, row.offset)
+        for window in gate.ready(row.append_ns):
+            yield from self._solve(clocks, window)
+
+    def end(self) -> Iterator[Output]:
+        """Solve the windows that wait for sources."""
+        for _, (clocks, gate) in sorted(self._shards.items()):
+            for window in gate.ready(NEVER_NS):
+                yield from self._solve(clocks, window)
+
+    def _solve(self, clocks: ShardClocks, window: CompleteWindow) -> Iterator[Output]:
+        inventory, solved_ns = self.tables.inventory, (window.window + 1) * WINDOW_NS
+        records = clocks.solve(
+            window.window,
+            WINDOW_NS,
+            window.fits,
+            inventory.clock_of(),
+            solved_ns,
+            inventory.stamp_errors_ns(),
+        )
+        for record in records:
+            yield CLOCK_OFFSETS.name, f"{record['shard']}/{record['part']}", record
+
+
+class HealthStage(Stage):
+    """`LinkEvent` in, `LinkHealth` out."""
+
+    inputs = (INVENTORY.name, PATHS.name, CONFIG.name, CLOCK_OFFSETS.name, LINKS.name)
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        self._shards: dict[tuple[int, str], ShardHealth] = {}
+
+    def take(self, row: In) -> Iterator[Output]:
+        """Take evidence, and let time pass up to the message."""
+        if row.topic == LINKS.name and row.value is not None:
+            event = sound_event(codec.decode(row.value, LINKS.record))
+            at = (row.partition, event["shard"])
+            if at not in self._shards:
+                members = self.tables.inventory.members
+                self._shards[at] = ShardHealth(
+                    event["shard"],
+                    self.tables.config.thresholds(),
+                    f"{row.topic}/{row.partition}",
+                    lambda nic: not members or nic in members,
+                )
+            health = self._told(at)
+            for subject, record in health.take(event, row.append_ns, self.tables.paths, row.offset):
+                yield FLAPS.name, subject, record
+        for at in sorted(self._shards):
+            if self._shards[at].due_ns <= row.append_ns:
+                for subject, record in self._told(at).tick(row.append_ns):
+                    yield FLAPS.name, subject, record
+
+    def _told(self, at: tuple[int, str]) -> ShardHealth:
+        health, offsets = self._shards[at], self.tables.offsets
+        health.thresholds = self.tables.config.thresholds()
+        health.log_offset_ns = health.evidence.log_offset_ns = offsets.log_offset_ns
+        health.evidence.lines = offsets.lines()
+        return health
+
+
+class QueuesStage(Stage):
+    """`PathQueueing` in, `LinkQueues` out."""
+
+    inputs = (INVENTORY.name, PATHS.name, FLOWS.name, CLOCK_OFFSETS.name, PATH_QUEUEING.name)
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        self._shards: dict[str, tuple[ShardQueues, LiveFlows]] = {}
+        self._flows_ns: dict[str, int] = {}
+
+    def take(self, row: In) -> Iterator[Output]:
+        """Take the queueing of one source's paths."""
+        if row.topic != PATH_QUEUEING.name or row.value is None:
+            return
+        now_ns = row.append_ns + self.tables.offsets.log_offset_ns
+        record = sound_queueing(decode_columnar(row.value, PATH_QUEUEING.record), now_ns)
+        shard = record["shard"]
+        if shard not in self._shards:
+            self._shards[shard] = (ShardQueues(shard, self.tables.rate_bps), self.tables.flows.of(shard))
+        queues, flows = self._shards[shard]
+        queues.take(record, self.tables.paths)
+        if row.append_ns - self._flows_ns.get(shard, 0) >= FLOWS_EVERY_NS:
+            self._flows_ns[shard] = row.append_ns
+            flows.advance(row.append_ns)
+            queues.set_flow_rates(flows.rates_bps())
+        while queues.ready():
+            for made in queues.solve(row.append_ns):
+                yield QUEUES.name, made["shard"], made
+
+
+class ContentionStage(Stage):
+    """`LinkQueues` in, `ContentionWindow` out."""
+
+    inputs = (INVENTORY.name, PATHS.name, CONFIG.name, FLOWS.name, QUEUES.name)
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        self._shards: dict[str, tuple[ContentionWatch, LiveFlows]] = {}
+
+    def take(self, row: In) -> Iterator[Output]:
+        """Take a window of queues."""
+        if row.topic != QUEUES.name or row.value is None:
+            return
+        queues = sound_queues(codec.decode(row.value, QUEUES.record), row.append_ns)
+        shard, members = queues["shard"], self.tables.inventory.members
+        if shard not in self._shards:
+            flows = self.tables.flows.of(shard)
+            watch = ContentionWatch(shard, flows, members.__contains__, self._hosts, self.tables.rate_bps)
+            self._shards[shard] = (watch, flows)
+        watch, flows = self._shards[shard]
+        flows.advance(row.append_ns - FLOW_LAG_NS)
+        for record in watch.take(queues, ContentionRules.of(self.tables.config.thresholds())):
+            yield CONTENTION.name, record["link"], record
+
+    def _hosts(self) -> int:
+        return len({member.host for member in self.tables.inventory.members.values()})
+
+
+class AlertsStage(Stage):
+    """All that alerts are made of in, `Alert` out."""
+
+    inputs = (
+        CONFIG.name,
+        INVENTORY.name,
+        PATHS.name,
+        FLAPS.name,
+        CONTENTION.name,
+        CLOCK_OFFSETS.name,
+        DELAYS.name,
+        LINKS.name,
+    )
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        self._feed = AlertsFeed(
+            default_shard=tables.inventory.default_shard, topology=tables.topology, window_ns=WINDOW_NS
+        )
+        self._at_ns = self._newest_ns = 0
+
+    def take(self, row: In) -> Iterator[Output]:
+        """Take a message, and judge what lies `STEP_NS` and more before it."""
+        self._feed.offer(row.message)
+        self._newest_ns = row.append_ns
+        if not self._at_ns:
+            self._at_ns = row.append_ns - STEP_NS
+        while self._at_ns + 2 * STEP_NS <= row.append_ns:
+            self._at_ns += STEP_NS
+            yield from self._judged()
+
+    def end(self) -> Iterator[Output]:
+        """Judge the rest."""
+        self._at_ns = self._newest_ns
+        yield from self._judged()
+        assert not self._feed.refused, self._feed.refused[0][1]
+
+    def _judged(self) -> Iterator[Output]:
+        for key, record in self._feed.advance(self._at_ns) + self._feed.advance_delays(self._at_ns):
+            yield ALERTS.name, key, record
+
+
+class PolicyStage(Stage):
+    """Recorded cycles and the inputs that they read in, `Decision` out."""
+
+    inputs = (
+        CONFIG.name,
+        INVENTORY.name,
+        WAYS.name,
+        FLAPS.name,
+        CONTENTION.name,
+        QUEUES.name,
+        FLOWS.name,
+        ACTIONS.name,
+        ROUNDS.name,
+    )
+    times_are_exact = True
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        self._cycles: dict[tuple[str, int], list[Record]] = {}
+        self._messages: list[Message] = []
+
+    def take(self, row: In) -> Iterator[Output]:
+        """Keep a message until the log ends."""
+        if row.topic != ROUNDS.name:
+            self._messages.append(row.message)
+        elif row.value is not None:
+            record = codec.decode(row.value, ROUNDS.record)
+            self._cycles.setdefault((record["shard"], record["epoch"]), []).append(record)
+        yield from ()
+
+    def end(self) -> Iterator[Output]:
+        """Decide every cycle again."""
+        shard = self.tables.inventory.default_shard
+        for _, records in sorted(self._cycles.items()):
+            made = decide_again(records, self._messages, default_shard=shard, topology=self.tables.topology)
+            for record in made:
+                yield DECISIONS.name, record["host"], record
+
+
+STAGES: dict[str, type[Stage]] = {
+    "map": MapStage,
+    "clocks": ClocksStage,
+    "health": HealthStage,
+    "queues": QueuesStage,
+    "contention": ContentionStage,
+    "alerts": AlertsStage,
+    "policy": PolicyStage,
+}
+
+
+def run(stage: str, rows: Sequence[In], topology: Topology) -> Iterator[Output]:
+    """Yield what a stage makes of the rows of its inputs."""
+    tables = Tables(DEFAULT_SHARD, topology)
+    if stage == "clocks":
+        found = {row.record["source"] for row in rows if row.topic == CLOCK_FITS.name and row.record}
+        work: Stage = ClocksStage(tables, found)
+    else:
+        work = STAGES[stage](tables)
+    for row in rows:
+        tables.take(row)
+        yield from work.take(row)
+    yield from work.end()
+
+
+__all__ = ["STAGES", "In", "Output", "Stage", "Tables", "run", "topology_of"]

@@ -1,0 +1,436 @@
+"""Record the inputs of the stream stages for the golden tests.
+
+`python tools/record_golden.py run fabric RAW` runs `fabrictime up` on the fabric of real packets through its
+faults and writes every topic to the folder RAW. `run sim RAW` does so with the simulated fleet and the pure
+logic of the stages in one process, in simulated time, so that a busy machine changes nothing. `cut CASE RAW`
+thins RAW to `tests/golden/CASE/` and computes the expected outputs with the code of this checkout. `expect
+CASE` computes the expected outputs again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from confluent_kafka import Consumer, TopicPartition  # noqa: E402
+
+from fabrictime import status  # noqa: E402 - the checkout, wherever this is called from
+from fabrictime.testbed.control import ControlClient, socket_path  # noqa: E402
+from producers.sim.run import TICK_NS, SimRun, topology_file  # noqa: E402
+from producers.sim.settings import SimSettings  # noqa: E402
+from schemas import codec  # noqa: E402
+from schemas.partition import partition_of  # noqa: E402
+from schemas.topics import ACTIONS, CONFIG, PROBES, ROUNDS, TOPICS, Partitions  # noqa: E402
+from schemas.topology import Topology  # noqa: E402
+from streams.policy.feed import INPUTS as policy_inputs  # noqa: E402
+from streams.policy.feed import PolicyFeed  # noqa: E402
+from tests.golden import goldens, replay, stages  # noqa: E402
+
+Record = dict[str, Any]
+
+START_S: Final = 400.0
+MS: Final = 1_000_000
+SETTINGS: Final = """
+[up]
+page = false
+workers = 1
+clock_pages = false
+[log]
+port = 0
+[history]
+port = 0
+[page]
+port = 0
+"""
+SIM_S: Final = 36
+SIM_NICS: Final = 256
+SIM_SHARD: Final = "sim"
+SIM: Final[dict[str, Any]] = {
+    "shard": SIM_SHARD,
+    "peers": 5,
+    "paths": 3,
+    "rate_pps": 50,
+    "load": 0,
+    "rate_bps": 8_000_000_000,
+    "ways": 16,
+    "ways_pairs": 64,
+    "flush_ms": 100,
+    "jobs": [
+        {"name": "train", "kind": "allreduce", "nics": 16, "bytes": 4e7},
+        {"name": "moe", "kind": "alltoall", "nics": 8, "bytes": 2e7, "placed": "apart"},
+    ],
+    "faults": [
+        "down leaf1>spine2 after 6s for 4s",
+        "blackhole leaf2>spine3 after 11s for 4s",
+        "grey 20% leaf1>spine5 after 14s for 9s",
+        "flap 6 leaf2>spine7 every 2s after 12s",
+        "dead h20 after 18s for 4s",
+        "incast 12 h9/eth1 after 25s for 4s",
+        "slow-receiver 30% h3/eth2 after 30s for 2s",
+        "pause-storm h5/eth3 after 33s for 2s",
+    ],
+}
+PARTITIONS: Final = 4
+ROUND_TICKS: Final = 10
+APPLY_NS: Final = 20 * MS
+FABRIC: Final = """
+[fabric]
+host_rate_bps = 100_000_000
+fabric_rate_bps = 100_000_000
+"""
+
+
+@contextlib.contextmanager
+def running(fleet: str, settings: str, work: Path) -> Iterator[tuple[Path, str]]:
+    """Run `fabrictime up`; yield its data directory and the address of its log."""
+    config, data = work / "fabrictime.toml", work / "data"
+    config.write_text(settings, encoding="utf-8")
+    command = [sys.executable, "-m", "fabrictime.cli", "up", "--fleet", fleet, "--for", "15m"]
+    command += ["--config", str(config), "--dir", str(data), "--json"]
+    with (work / "up.log").open("wb") as out:
+        child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT)
+    try:
+        deadline = time.monotonic() + START_S
+        while True:
+            if child.poll() is not None:
+                raise SystemExit((work / "up.log").read_text(encoding="utf-8", errors="replace")[-2000:])
+            with contextlib.suppress(ValueError, KeyError):
+                bootstrap = status.read(data)["addresses"]["log"]
+                break
+            if time.monotonic() > deadline:
+                raise SystemExit(f"fabrictime up does not run after {START_S:g} s")
+            time.sleep(0.2)
+        yield data, bootstrap
+    finally:
+        child.send_signal(signal.SIGINT)
+        try:
+            child.wait(30)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def copy_log(bootstrap: str, data: Path, raw: Path) -> None:
+    """Write every topic of the log to `raw`, and the topology file where there is one."""
+    raw.mkdir(parents=True, exist_ok=True)
+    messages = read_log(bootstrap)
+    for found in (data / "run").glob("topology.json"):
+        shutil.copy(found, raw / "topology.json")
+    goldens.write_lines(raw / "messages.jsonl.xz", messages, preset=0)
+
+
+def read_log(bootstrap: str) -> list[tuple[str, int, int, int, str, bytes | None]]:
+    """Return (topic, partition, offset, append ms, key, value) of all messages up to now."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "golden", "enable.auto.commit": False})
+    messages = []
+    try:
+        left: dict[tuple[str, int], int] = {}
+        starts = []
+        for topic in TOPICS:
+            for number in consumer.list_topics(topic, timeout=60).topics[topic].partitions:
+                low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=60)
+                if high > low:
+                    left[topic, number] = high
+                    starts.append(TopicPartition(topic, number, low))
+        consumer.assign(starts)
+        while left:
+            for each in consumer.consume(1000, 60):
+                if each.error() is not None:
+                    continue
+                place, offset = (each.topic(), each.partition()), each.offset()
+                if place in left:
+                    key = (each.key() or b"").decode()
+                    messages.append((*place, offset, each.timestamp()[1], key, each.value()))
+                    if offset + 1 >= left[place]:
+                        del left[place]
+    finally:
+        consumer.close()
+    return messages
+
+
+def decode_log(raw: Path) -> None:
+    """Write the messages of a recording as rows, topic by topic."""
+    rows: dict[str, list[goldens.Row]] = {}
+    for topic, partition, offset, append_ms, key, value in goldens.read_lines(raw / "messages.jsonl.xz"):
+        try:
+            record = None if value is None else codec.decode(value, TOPICS[topic].record)
+        except codec.BadRecord as error:
+            print(f"{topic}/{partition} {offset}: {error}")
+            continue
+        row = goldens.Row(topic, partition, offset, append_ms * MS, key, record)
+        rows.setdefault(topic, []).append(row)
+    for topic, of_topic in rows.items():
+        goldens.write_rows(raw / f"{topic}.jsonl.xz", of_topic, preset=1)
+        print(f"{topic}: {len(of_topic)} messages", flush=True)
+
+
+# ------------------------------------------------------------------------------------ the two fleets
+
+
+class SimLog:
+    """The log of the simulated fleet and its stages in one process, in simulated time: no broker."""
+
+    def __init__(self, run: SimRun) -> None:
+        self.rows: dict[str, list[goldens.Row]] = {}
+        self._run = run
+        self._next: dict[tuple[str, int], int] = {}
+        self._coming: list[tuple[str, str, Record | None]] = []
+        topology = Topology(topology_file(run.fleet))
+        self._tables = stages.Tables(SIM_SHARD, topology)
+        sources = [f"{PROBES.name}/{number}" for number in range(PARTITIONS)]
+        self._stages: list[stages.Stage] = [
+            stages.ClocksStage(self._tables, sources)
+            if name == "clocks"
+            else stages.STAGES[name](self._tables)
+            for name in ("map", "clocks", "health", "queues", "contention")
+        ]
+        places = [
+            (topic.name, number) for topic in policy_inputs for number in range(self._partitions(topic.name))
+        ]
+        self._epoch = run.start_ns // MS
+        self._feed = PolicyFeed(self._epoch, places, default_shard=SIM_SHARD, topology=topology)
+        self._later: list[tuple[int, Record]] = []
+
+    def _partitions(self, topic: str) -> int:
+        return PARTITIONS if TOPICS[topic].partitions == Partitions.DATA else 1
+
+    def start(self, messages: Iterable[tuple[str, str, Record]]) -> None:
+        """Put messages into the log with the first tick."""
+        self._coming += messages
+
+    def tick(self) -> None:
+        """Let 10 ms pass: what the stages made in the last tick is in the log by then."""
+        outs = self._run.tick()
+        now_ns = self._run.now_ns
+        coming, self._coming = self._coming, []
+        for out in outs:
+            self._append(out.topic.name, out.key, now_ns, None if out.gone else out.record())
+        for topic, key, record in coming:
+            self._append(topic, key, now_ns, record)
+        while self._later and self._later[0][0] <= now_ns:
+            self._apply(self._later.pop(0)[1], now_ns)
+        if (now_ns - self._run.start_ns) // TICK_NS % ROUND_TICKS == 0 or self._feed.hurries:
+            self._decide(now_ns)
+
+    def _append(self, topic: str, key: str, now_ns: int, record: Record | None) -> None:
+        place = (topic, partition_of(key, self._partitions(topic)))
+        offset = self._next.get(place, 0)
+        self._next[place] = offset + 1
+        row = goldens.Row(topic, place[1], offset, now_ns, key, record)
+        self.rows.setdefault(topic, []).append(row)
+        read = stages.In(now_ns, topic, place[1], offset, key, record)
+        self._tables.take(read)
+        for stage in self._stages:
+            if topic in stage.inputs:
+                self._coming += stage.take(read)
+        if topic in self._policy_topics:
+            self._feed.offer(read.message)
+
+    _policy_topics = frozenset(topic.name for topic in policy_inputs)
+
+    def _decide(self, now_ns: int) -> None:
+        self._feed.take()
+        for shard in sorted(self._feed.shards):
+            made = self._feed.round(shard, now_ns, now_ns)
+            for said in made.decisions:
+                self._later.append((now_ns + APPLY_NS, said.record))
+            self._coming += [(said.topic.name, said.key, said.record) for said in made.decisions]
+            self._coming += [(said.topic.name, said.key, said.record) for said in made.fallbacks]
+            self._coming += [(ROUNDS.name, shard, record) for record in made.rounds]
+
+    def _apply(self, decision: Record, now_ns: int) -> None:
+        outcome = "APPLIED"
+        try:
+            if decision["action"] in ("REROUTE", "RESTORE"):
+                self._run.set_flow_path(decision["flow_id"], decision["to_path"])
+            elif decision["action"] in ("PACE", "UNPACE"):
+                self._run.set_flow_rate(decision["flow_id"], decision["rate_bps"])
+        except ValueError:
+            outcome = "NO_FLOW"
+        same = ("host", "decision_id", "shard", "epoch", "seq", "flow_id", "action")
+        same += ("from_path", "to_path", "rate_bps", "config_version")
+        report = {name: decision[name] for name in same}
+        report |= {"at_ns": now_ns, "outcome": outcome, "how": "SIMULATED", "took_ns": APPLY_NS, "detail": ""}
+        self._coming.append((ACTIONS.name, decision["host"], report))
+
+
+def run_sim(raw: Path) -> None:
+    """Run the simulated fleet through its faults."""
+    raw.mkdir(parents=True, exist_ok=True)
+    run = SimRun(SimSettings.model_validate({"nics": SIM_NICS, **SIM}))
+    log = SimLog(run)
+    act: Record = {"host": "*", "version": 1, "at_ns": run.start_ns, "by": "golden", "mode": "ACT"}
+    act["thresholds"] = [{"name": "flaps_max", "value": 2.0}]
+    log.start([(CONFIG.name, "*", codec.decode(codec.encode(CONFIG.record, act), CONFIG.record))])
+    for second in range(SIM_S):
+        for _ in range(100):
+            log.tick()
+        counts = {topic: len(rows) for topic, rows in sorted(log.rows.items())}
+        print(f"{second + 1} s: {counts}", flush=True)
+    for topic, rows in log.rows.items():
+        goldens.write_rows(raw / f"{topic}.jsonl.xz", rows, preset=1)
+    text = topology_file(run.fleet).model_dump_json(exclude_none=True)
+    (raw / "topology.json").write_text(text, encoding="utf-8")
+
+
+def run_fabric(raw: Path) -> None:
+    """Run the fabric of real packets through every kind of fault, with two jobs."""
+    with (
+        tempfile.TemporaryDirectory(prefix="golden-") as folder,
+        running("fabric", SETTINGS + FABRIC, Path(folder)) as (data, bootstrap),
+    ):
+        control = ControlClient(socket_path(data))
+        begin_s = time.monotonic()
+        while not socket_path(data).exists() or not _shown(control):
+            if time.monotonic() - begin_s > START_S:
+                raise SystemExit("the fabric does not answer")
+            time.sleep(0.5)
+        time.sleep(10)
+        _fabric_faults(control, data, bootstrap)
+        copy_log(bootstrap, data, raw)
+    decode_log(raw)
+
+
+def _shown(control: ControlClient) -> Mapping[str, Any] | None:
+    with contextlib.suppress(Exception):
+        found: Mapping[str, Any] = control.ask("show")
+        return found
+    return None
+
+
+def _fabric_faults(control: ControlClient, data: Path, bootstrap: str) -> None:
+    def job(**spec: Any) -> threading.Thread:
+        def follow() -> None:
+            with contextlib.suppress(Exception):  # the fabric goes before the job ends
+                for _ in control.stream("job", 200, slot_s=0, **spec):
+                    pass
+
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        return thread
+
+    def rule(*words: str) -> None:
+        command = [sys.executable, "-m", "fabrictime.cli", "config", "rule", *words, "--log", bootstrap]
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+    def flap() -> None:
+        link = next(
+            one for one in control.ask("show")["links"] if one.startswith("leaf4:") and "spine3" in one
+        )
+        for _ in range(8):
+            control.ask("fault", line=f"blackhole {link}")
+            time.sleep(0.35)
+            control.ask("clear")
+            time.sleep(0.5)
+
+    def fault(line: str, held_s: float) -> Callable[[], None]:
+        def make() -> None:
+            control.ask("fault", line=line)
+            time.sleep(held_s)
+            control.ask("clear")
+
+        return make
+
+    def silent() -> None:
+        children = status.read(data)["children"]
+        pid = next(row["pid"] for row in children if row["name"].startswith("prober h4"))
+        subprocess.run(["kill", "-STOP", str(pid)], check=True)
+        time.sleep(4.5)
+        subprocess.run(["kill", "-CONT", str(pid)], check=True)
+
+    job(
+        kind="alltoall",
+        hosts=[],
+        connections=1,
+        size_bytes=400_000,
+        gap_s=0.3,
+        duration_s=115.0,
+        seed=3,
+        job="train",
+    )
+    job(
+        kind="rpc",
+        hosts=["h2", "h7"],
+        connections=1,
+        size_bytes=20_000,
+        gap_s=0.05,
+        duration_s=115.0,
+        seed=5,
+        job="rpc",
+    )
+    rule("golden", "h1>h5", "--p99-us", "1", "--for", "3s")
+    time.sleep(10)
+    steps: Sequence[tuple[str, Callable[[], None]]] = (
+        ("blackhole", fault("blackhole leaf1>spine2", 3)),
+        ("down", fault("down spine3>leaf2", 3)),
+        ("grey", fault("grey 25% leaf3>spine1", 5)),
+        ("host", fault("down h3", 3)),
+        ("spine", fault("blackhole spine4", 3)),
+        ("flaps", flap),
+        ("silent", silent),
+        (
+            "incast",
+            lambda: job(
+                kind="incast",
+                hosts=["h8", "h1", "h3", "h5"],
+                connections=2,
+                size_bytes=4_000_000,
+                duration_s=7.0,
+                seed=7,
+                job="incast",
+            ).join(15),
+        ),
+        (
+            "collision",
+            lambda: job(
+                kind="alltoall",
+                hosts=["h1", "h2", "h5", "h6"],
+                connections=4,
+                size_bytes=8_000_000,
+                duration_s=8.0,
+                seed=9,
+                job="heavy",
+            ).join(15),
+        ),
+    )
+    for name, step in steps:
+        print(name, flush=True)
+        step()
+        time.sleep(4)
+
+
+# ------------------------------------------------------------------------------------ command line
+
+
+def main() -> None:
+    """Run what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=("run", "cut", "expect"))
+    parser.add_argument("case", choices=("sim", "fabric"))
+    parser.add_argument("raw", type=Path, nargs="?", help="folder of the whole recording")
+    given = parser.parse_args()
+    if given.what != "expect" and given.raw is None:
+        parser.error("RAW: expected a folder")
+    if given.what == "run":
+        (run_sim if given.case == "sim" else run_fabric)(given.raw)
+        return
+    if given.what == "cut":
+        goldens.cut(given.raw, given.case)
+    goldens.write_expected(given.case, replay.outputs(given.case))
+
+
+if __name__ == "__main__":
+    main()
