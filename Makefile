@@ -7,12 +7,12 @@ JOBS   ?= 2
 
 .PHONY: run test lint build native lock clean help
 
-run: build  ## start everything; Ctrl-C ends it and leaves nothing behind
+run: build  ## start the whole pipeline; Ctrl-C stops it
 	@exec $(BIN)/fabrictime up $(ARGS)
 
-# The Soft-RoCE guest is an emulated machine with timeouts of its own: beside fabrics, whose services go before it, it
-# starves. So it has the processors to itself, after the rest.
-test: build  ## run the whole test suite, or what ARGS names of it
+# The Soft-RoCE guest is an emulated machine with time-outs of its own, and gets too little CPU time beside fabrics. So it
+# runs alone, after the rest.
+test: build  ## run the whole test suite, or the part that ARGS names
 ifeq ($(strip $(ARGS)),)
 	@code=0; \
 	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not rdma" || code=$$?; \
@@ -22,8 +22,9 @@ else
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 endif
 
-lint: build  ## run ruff, mypy and import-linter alone
-	@$(BIN)/python -m pytest tests/test_lint.py $(ARGS)
+lint: build  ## run ruff, clang-format, mypy, import-linter and the house figures alone
+	@$(BIN)/python -m pytest tests/test_lint.py tests/test_house.py $(ARGS)
+	@$(BIN)/python tools/house.py --json
 
 build: $(VENV)/.installed native
 
@@ -45,12 +46,12 @@ $(VENV)/.installed: requirements.lock
 native: $(VENV)/.installed
 	@$(BIN)/python tools/build_native.py
 
-lock:  ## resolve the dependencies anew into requirements.lock
+lock:  ## resolve the dependencies into requirements.lock
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
 	  --no-emit-trusted-host --no-emit-find-links --extra test --extra build --extra registry --extra bench \
 	  -o requirements.lock pyproject.toml
 
-clean:  ## remove what the build made
+clean:  ## remove the results of the build
 	rm -rf build $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find native -name '*.so' -delete
 

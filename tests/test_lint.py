@@ -11,7 +11,7 @@ import pytest
 from schemas import topics
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES = ("schemas", "native", "producers", "streams", "actuators", "grafana", "fabrictime")
+PACKAGES = ("schemas", "native", "producers", "streams", "actuators", "grafana", "fabrictime")
 BIN = Path(sys.executable).parent
 
 # One worker runs them all: they share caches and would only get in each other's way.
@@ -33,7 +33,7 @@ def tracked(*suffixes):
 
 
 def sources():
-    return [path for path in tracked(".py") if path.relative_to(ROOT).parts[0] in TABLES]
+    return [path for path in tracked(".py") if path.relative_to(ROOT).parts[0] in PACKAGES]
 
 
 @pytest.mark.timeout(600)
@@ -46,13 +46,28 @@ def sources():
         pytest.param(["lint-imports", "--no-cache"], id="imports"),
     ],
 )
-def test_tool_has_nothing_to_say(command):
+def test_tool_reports_no_error(command):
     program = BIN / command[0]
     if not program.exists():
         pytest.skip(f"{command[0]} is not installed beside {sys.executable}")
     done = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "warning" not in done.stderr.lower(), done.stderr
+
+
+def test_c_is_formatted():
+    program = BIN / "clang-format"
+    if not program.exists():
+        pytest.skip(f"clang-format is not installed beside {sys.executable}")
+    files = [
+        path
+        for path in tracked(".c", ".h")
+        if path.relative_to(ROOT).parts[0] in ("native", "clients", "tests")
+    ]
+    done = subprocess.run(
+        [program, "--dry-run", "-Werror", *files], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 SERVICES = {
@@ -83,7 +98,7 @@ SERVICES = {
 }
 """The services that `topics.py` names, and the files that open their topics."""
 
-SHARED_ROOM = (
+SHARED_FILES = (
     "streams/runtime/",
     "streams/runtime/global_tables.py",
     "streams/runtime/live_config.py",
@@ -118,18 +133,18 @@ def constants_used(prefixes, but=()):
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_service_opens_the_topics_that_the_table_says(service):
-    said = {t.name for t in topics.TOPICS.values() if service in t.writers or service in t.readers}
+def test_service_opens_the_topics_of_the_table(service):
+    listed_topics = {t.name for t in topics.TOPICS.values() if service in t.writers or service in t.readers}
     but = SERVICES["flows"] + SERVICES["sim"] if service == "prober" else ()
     opened = constants_used(SERVICES[service], but) - COUNTED_ONLY.get(service, set())
-    shared = constants_used(SHARED_ROOM) if service in ("map", "solve") else set()
-    assert opened <= said, f"{service} opens {opened - said}, which topics.py does not say"
-    assert said - UNREAD <= opened | shared, (
-        f"topics.py says that {service} opens {said - opened - shared}, it does not"
+    shared = constants_used(SHARED_FILES) if service in ("map", "solve") else set()
+    assert opened <= listed_topics, f"{service} opens {opened - listed_topics}, which topics.py does not list"
+    assert listed_topics - UNREAD <= opened | shared, (
+        f"topics.py lists for {service} {listed_topics - opened - shared}, which it does not open"
     )
 
 
-def test_topics_are_opened_by_constant_and_by_no_other_room():
+def test_topics_are_opened_by_constant():
     """A topic's name as a literal would slip past the comparison above."""
     literal = re.compile(r"""["']fabric\.[a-z][a-z.-]*["']""")
     known = {f'"{name}"' for name in topics.TOPICS} | {f"'{name}'" for name in topics.TOPICS}
@@ -148,7 +163,7 @@ def test_every_service_of_the_table_is_known():
     assert named == set(SERVICES)
 
 
-def test_every_module_says_what_it_is_for_in_a_few_lines():
+def test_every_module_has_a_short_docstring():
     wrong = []
     for path in sources():
         doc = ast.get_docstring(ast.parse(path.read_text()))

@@ -97,11 +97,10 @@ typedef struct {
     double rate_ppb;                 /* rate of fabric time relative to that clock */
     double slew_ppb;                 /* added to it until slew_end_raw_ns */
     int64_t slew_end_raw_ns;
-    double bound_ns, growth_ppb,
-        wander_ppb_per_s;                    /* bound: at raw_at_ns, without the remaining slew */
-    int64_t holdover_raw_ns, expires_raw_ns; /* from here at best HOLDOVER; from here UNSYNCED */
-    int64_t reopen_raw_ns; /* from here the writer is late: check for another file */
-    uint64_t steps;        /* number of steps of fabric time */
+    double bound_ns, growth_ppb, wander_ppb_per_s; /* bound: at raw_at_ns, without the remaining slew */
+    int64_t holdover_raw_ns, expires_raw_ns;       /* from here at best HOLDOVER; from here UNSYNCED */
+    int64_t reopen_raw_ns;                         /* from here the writer is late: check for another file */
+    uint64_t steps;                                /* number of steps of fabric time */
     int64_t window;
     uint64_t domain_hash;
     int64_t writer_pid;
@@ -137,9 +136,9 @@ typedef struct {
 
 /* -- reading --------------------------------------------------------------------------------------------------- */
 
-#define FT_TRIES_         1000 /* a writer would have to finish as many updates meanwhile */
+#define FT_TRIES_           1000 /* a writer would have to finish as many updates meanwhile */
 #define FT_REOPEN_EVERY_NS_ INT64_C(1000000000)
-#define FT_MAX_          4.6e18 /* limit of times and offsets, so that a sum of two fits */
+#define FT_MAX_             4.6e18 /* limit of times and offsets, so that a sum of two fits */
 
 static inline int64_t ft_raw_ns_(void) {
     struct timespec t;
@@ -375,7 +374,8 @@ static inline int ft_find_(const unsigned char *map, const char *name, ft_page_m
         for (uint32_t i = 0; i < nics && !found; i++) {
             ft_copy_quads_(&nic, copy + offsetof(ft_page_copy, nic) + i * sizeof nic, sizeof nic);
             if (memcmp(nic.name, wanted, sizeof nic.name) != 0 || nic.clock >= clocks) continue;
-            ft_copy_quads_(clock, copy + offsetof(ft_page_copy, clock) + nic.clock * sizeof *clock, sizeof *clock);
+            ft_copy_quads_(clock, copy + offsetof(ft_page_copy, clock) + nic.clock * sizeof *clock,
+                           sizeof *clock);
             found = 1;
         }
         if (ft_unchanged_(map, sequence)) return found;
@@ -414,7 +414,8 @@ static inline int ft_convert(ft_reader *reader, const char *name, int64_t stamp_
         !(rest > -1e18 && rest < 1e18))
         return ft_none_(FT_UNSYNCED, time_ns, bound_ns);
     *time_ns = stamp_ns + offset_ns + ft_round_(rest);
-    return clock.state == FT_SYNCED && away > (double)model.holdover_ms * 1e6 ? FT_HOLDOVER : (int)clock.state;
+    return clock.state == FT_SYNCED && away > (double)model.holdover_ms * 1e6 ? FT_HOLDOVER
+                                                                              : (int)clock.state;
 }
 
 #ifdef __cplusplus

@@ -58,7 +58,7 @@ struct ft_flow {
     int64_t rate_limit_bps;
     int udp, source_port, peer_port;
     char source_address[INET6_ADDRSTRLEN], peer_address[INET6_ADDRSTRLEN];
-    int unsent;     /* bits: messages to the reporter, to the actuator */
+    int unsent;          /* bits: messages to the reporter, to the actuator */
     uint64_t pending_id; /* id of the pending MOVE */
     int asked_open;
     ft_flow *next;
@@ -218,7 +218,8 @@ static inline int ft_flow_registration_(const ft_flow *flow, char *line, size_t 
 static inline void ft_endpoint_send_(ft_endpoint *endpoint) {
     char line[2048];
     for (int which = 0; which < 2; which++) {
-        for (ft_flow *flow = endpoint->first; flow && ft_wire_flush_(&endpoint->wire[which]); flow = flow->next) {
+        for (ft_flow *flow = endpoint->first; flow && ft_wire_flush_(&endpoint->wire[which]);
+             flow = flow->next) {
             if (!(flow->unsent & 1 << which)) continue;
             flow->unsent &= ~(1 << which);
             if (which == FT_ACTUATOR_) {
@@ -263,7 +264,8 @@ static inline int ft_flow_socket_(ft_flow *flow, int fd) {
 /* Open an endpoint. `flows`, `control`: paths of the reporter's and the actuator's sockets; NULL:
  * $FABRICTIME_FLOWS and $FABRICTIME_CONTROL, else below $XDG_RUNTIME_DIR/fabrictime or /run/fabrictime.
  * `host`: NULL, or this host's name if one actuator serves several. Return 0, or -1 with errno. */
-static inline int ft_endpoint_open(ft_endpoint *endpoint, const char *flows, const char *control, const char *host) {
+static inline int ft_endpoint_open(ft_endpoint *endpoint, const char *flows, const char *control,
+                                   const char *host) {
     const char *given[2] = {flows ? flows : getenv("FABRICTIME_FLOWS"),
                             control ? control : getenv("FABRICTIME_CONTROL")};
     const char *runtime = getenv("XDG_RUNTIME_DIR");
@@ -435,7 +437,8 @@ static inline void ft_endpoint_poll(ft_endpoint *endpoint) {
     for (int which = 0; which < 2; which++) {
         ft_wire *wire = &endpoint->wire[which];
         ft_wire_open_(endpoint, which);
-        for (int iteration = 0; iteration < 16 && wire->fd >= 0; iteration++) { /* more data will wake us again */
+        for (int iteration = 0; iteration < 16 && wire->fd >= 0;
+             iteration++) { /* more data will wake us again */
             ssize_t got =
                 recv(wire->fd, wire->in + wire->in_bytes, sizeof wire->in - 1 - wire->in_bytes, MSG_DONTWAIT);
             if (got < 0 && errno == EINTR) continue;

@@ -429,7 +429,7 @@ def json_of(found: Picture) -> str:
             "nodes": [asdict(node) for node in found.nodes],
             "cables": [asdict(line) | {"seen": line.seen} for line in found.cables],
             "misfits": [asdict(misfit) for misfit in found.misfits],
-            "contradictions": [{"says": text, "paths": count} for text, count in found.contradictions],
+            "contradictions": [{"text": text, "paths": count} for text, count in found.contradictions],
             "silent": found.silent,
         }
     )

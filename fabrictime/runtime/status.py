@@ -144,7 +144,7 @@ def show(state: Mapping[str, Any]) -> None:
     table = Table(box=None)
     for title in ("process", "pid", "state", "age s", "restarts"):
         table.add_column(title, no_wrap=True)
-    table.add_column("says")  # the one column that may take two lines
+    table.add_column("status")  # the one column that may take two lines
     for row in state["children"]:
         cells = (row["name"], row["pid"], row["state"], row["age_s"], row["restarts"], row["status"])
         table.add_row(*("" if cell is None else str(cell) for cell in cells))

@@ -444,8 +444,8 @@ struct batches {
     double n[BATCHES], h[BATCHES];
 };
 
-static void batches_of(const struct readings *r, const struct mode *mode, double cycle, double from, double to,
-                       struct batches *out) {
+static void batches_of(const struct readings *r, const struct mode *mode, double cycle, double from,
+                       double to, struct batches *out) {
     double per_ns = BATCHES / (to - from), reach = MODE_SIGMAS * mode->width;
     *out = (struct batches){0};
     for (int64_t i = 0; i < r->n; i++) {

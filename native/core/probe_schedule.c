@@ -19,7 +19,7 @@
 
 enum { RUNS = 2 };
 static const double MAX_PATHS_TOTAL = 8; /* a gap counts for so many mean ones at most */
-static const double PATH_SPREAD = 6; /* c */
+static const double PATH_SPREAD = 6;     /* c */
 static const double LONG_AGO = -1e9;
 
 static inline uint64_t draw(uint64_t *state) /* splitmix64, Steele, Lea and Flood (2014) */

@@ -696,7 +696,7 @@ static void learn(struct ft_queues *q, const struct ft_queue_slots *s, const coa
 
 /* Tell one slot of a link: the mean of straight lines between knots. */
 static void report(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first, const fine *k,
-                 int64_t t, int64_t a) {
+                   int64_t t, int64_t a) {
     float x = 0, s2 = 0;
     for (int n = 0; n <= s->knots; n++) {
         int64_t at = t * s->knots + n, row = at / k->per < first->rows ? at / k->per : first->rows - 1;

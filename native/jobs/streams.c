@@ -130,7 +130,8 @@ static void count(ft_job *job, int s, int64_t bytes, int64_t at_ns) {
             job->failed = ENOMEM;
             return;
         }
-        memset(larger + job->slots_capacity[s], 0, (size_t)(capacity - job->slots_capacity[s]) * sizeof(uint32_t));
+        memset(larger + job->slots_capacity[s], 0,
+               (size_t)(capacity - job->slots_capacity[s]) * sizeof(uint32_t));
         job->slot[s] = larger, job->slots_capacity[s] = capacity;
     }
     job->slot[s][slot] += (uint32_t)bytes;

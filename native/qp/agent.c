@@ -122,10 +122,10 @@ static void report(struct ft_pair *pair, const struct view *view) {
 
 static void announce(struct ft_pair *pair, const struct view *view) {
     ft_channel_send(&control, "FLOW %s %u %s\n", pair->key, view->source_port,
-                   view->moves && pair->paces ? "MOVE,PACE"
-                   : view->moves              ? "MOVE"
-                   : pair->paces              ? "PACE"
-                                              : "-");
+                    view->moves && pair->paces ? "MOVE,PACE"
+                    : view->moves              ? "MOVE"
+                    : pair->paces              ? "PACE"
+                                               : "-");
     pair->announced = true;
 }
 
@@ -146,7 +146,7 @@ static void withdraw(struct ft_pair *pair) {
 static void answer(struct ft_pair *pair, uint64_t id, const struct ft_result *result) {
     if (result->outcome == FT_DONE)
         ft_channel_send(&control, "DONE %llu %llu %s\n", (unsigned long long)id,
-                       (unsigned long long)result->in_force, result->how);
+                        (unsigned long long)result->in_force, result->how);
     else if (result->outcome == FT_FAILED)
         ft_channel_send(&control, "FAILED %llu %s\n", (unsigned long long)id, result->text);
     else

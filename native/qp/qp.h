@@ -111,8 +111,7 @@ struct ft_channel {
     size_t in_used;
 };
 void ft_channel_init(struct ft_channel *channel, const char *path);
-bool ft_channel_connect(struct ft_channel *channel,
-                        uint64_t now_ns); /* true if it has just connected */
+bool ft_channel_connect(struct ft_channel *channel, uint64_t now_ns); /* true if it has just connected */
 void ft_channel_send(struct ft_channel *channel, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void ft_channel_flush(struct ft_channel *channel);

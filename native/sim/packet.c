@@ -190,7 +190,8 @@ static int32_t take_source(struct ft_sim *sim, int32_t owner) {
         int32_t *empty = realloc(sim->free_seats, (size_t)capacity * sizeof *empty);
         if (empty) sim->free_seats = empty;
         if (owners == NULL || empty == NULL || !tree_open(&sim->sources, capacity)) return -1;
-        for (int32_t i = 0; i < old.capacity; i++) tree_set(&sim->sources, i, old.node[old.capacity + i].at_ps);
+        for (int32_t i = 0; i < old.capacity; i++)
+            tree_set(&sim->sources, i, old.node[old.capacity + i].at_ps);
         free(old.node);
     }
     int32_t source_slot = sim->n_free ? sim->free_seats[--sim->n_free] : sim->seats++;
@@ -495,7 +496,7 @@ int ft_sim_run(struct ft_sim *sim, int64_t until_ps, int64_t events) {
             if (t >= until_ps) break;
             sim->now_ps = t;
             ok = link.at_ps <= source_slot.at_ps ? arrive(sim, (int32_t)link.id, t)
-                                          : source(sim, (int32_t)source_slot.id, t);
+                                                 : source(sim, (int32_t)source_slot.id, t);
         }
         if (!ok) return -1;
     }
@@ -598,7 +599,8 @@ int ft_sim_add_flow(struct ft_sim *sim, struct ft_flow flow, int64_t start_ps, c
 }
 
 int ft_sim_add_prober(struct ft_sim *sim, struct ft_prober prober, int64_t start_ps) {
-    if (!grow((void **)&sim->prober, &sim->prober_capacity, sim->n_probers + 1, sizeof *sim->prober)) return 0;
+    if (!grow((void **)&sim->prober, &sim->prober_capacity, sim->n_probers + 1, sizeof *sim->prober))
+        return 0;
     int32_t source_slot = take_source(sim, (int32_t)(-1 - sim->n_probers));
     if (source_slot < 0) return 0;
     prober.second = 0;

@@ -49,9 +49,9 @@ struct ft_rules {
 
 /* The fields of every packet come first: one cache line. */
 struct ft_flow {
-    int32_t path;    /* its first position in `ft_sim.hops` */
-    int32_t source_slot;    /* in the tree of sources, -1: not waiting to send */
-    int32_t control; /* -1: none */
+    int32_t path;        /* its first position in `ft_sim.hops` */
+    int32_t source_slot; /* in the tree of sources, -1: not waiting to send */
+    int32_t control;     /* -1: none */
     uint16_t packet_bytes;
     uint8_t kind, pending;
     uint64_t rng;
@@ -71,7 +71,8 @@ struct ft_prober {
     uint16_t bytes;
     uint8_t second; /* the next probe is the second of a pair */
     int64_t spacing_ps, stop_ps;
-    int64_t jitter_ps; /* >= 0: a probe in each slot of gap_ps, at most this long after its begin; < 0: exponential gaps */
+    int64_t
+        jitter_ps; /* >= 0: a probe in each slot of gap_ps, at most this long after its begin; < 0: exponential gaps */
     int64_t turn_ps;
     double gap_ps;
     uint64_t rng;

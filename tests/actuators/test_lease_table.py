@@ -38,7 +38,7 @@ def test_one_lease_per_flow_is_overdue_at_a_time() -> None:
     assert table.due_ns(is_open) == 50
 
 
-def test_a_busy_flow_and_one_whose_endpoint_hung_up_keep_their_leases() -> None:
+def test_a_busy_flow_and_a_flow_without_an_endpoint_keep_their_leases() -> None:
     table, busy = LeaseTable(), flow(PACE=1)
     busy.busy = True
     table.update("a", busy)
@@ -49,7 +49,7 @@ def test_a_busy_flow_and_one_whose_endpoint_hung_up_keep_their_leases() -> None:
     assert [key for key, _, _ in table.overdue(99, is_open)] == ["a"]
 
 
-def test_a_lease_far_in_the_future_is_over_because_the_clock_stepped() -> None:
+def test_a_lease_far_in_the_future_is_over_after_a_clock_step() -> None:
     lease = Lease(1, 10 * MAX_LEASE_NS, 0, {})
     assert lease.is_over(0)
     assert not lease.is_over(9 * MAX_LEASE_NS)

@@ -1,4 +1,4 @@
-"""Probers on a real fabric: engines whose sockets stand in the hosts' namespaces, run by threads."""
+"""Probers on a real fabric: threads run engines whose sockets are in the hosts' namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aims on a fabric of real packets: the ports that probe a live flow's way truly go it, as often as asked."""
+"""Flow probing on a fabric of real packets: each chosen port takes a live flow's route, at the set rate."""
 
 from __future__ import annotations
 

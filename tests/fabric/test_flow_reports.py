@@ -1,4 +1,4 @@
-"""The testbed's traffic as the flow reporter tells it: who sends to whom, for which job, at which rate."""
+"""Flow reports of the testbed's traffic: endpoints, job and rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The links that flows take with their own ports, as the flow reporter traces them, held to real packets."""
+"""Links of flows, as the flow reporter traces them, compared with the paths of real packets."""
 
 from __future__ import annotations
 

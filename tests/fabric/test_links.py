@@ -1,4 +1,4 @@
-"""Evidence of broken links from real packets: which paths are told lost, which live, whose fault it is."""
+"""Evidence of broken links from real packets: lost paths, living paths, and the cause."""
 
 from __future__ import annotations
 

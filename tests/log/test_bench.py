@@ -1,4 +1,4 @@
-"""The log bench measures what it says: every message passes, figures are finite."""
+"""The log bench: every message passes, and figures are finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments: what is found again, and what a crash or a bad disk leaves behind."""
+"""Segments: recovery after a crash or a bad disk."""
 
 from __future__ import annotations
 

@@ -364,7 +364,8 @@ static void tail_probes(void) {
     now += 2000 * MS;
     leaves(l, 1, 3, now);
     ft_losses_evaluate(l, now += 3 * MS);
-    CHECK(ft_losses_silent(l) == 1 && ft_losses_tail_probes(l, now, ways, 2) == 0 && ft_losses_silent(l) == 0);
+    CHECK(ft_losses_silent(l) == 1 && ft_losses_tail_probes(l, now, ways, 2) == 0 &&
+          ft_losses_silent(l) == 0);
     ft_losses_remove_peer(l, 0);
     ft_losses_free(l);
 }
@@ -428,7 +429,8 @@ static void wild(void) {
             ft_losses_evaluate(l, now);
             break;
         case 6: {
-            uint32_t most = (uint32_t)chance(PEERS + 1), n = ft_losses_tail_probes(l, now, asked, most), met = 0;
+            uint32_t most = (uint32_t)chance(PEERS + 1), n = ft_losses_tail_probes(l, now, asked, most),
+                     met = 0;
             CHECK(n <= most && ft_losses_silent(l) <= PEERS);
             for (uint32_t i = 0; i < n; i++) {
                 CHECK(asked[i] < WAYS && used[asked[i] / PATHS] && !(met & 1U << asked[i] / PATHS));

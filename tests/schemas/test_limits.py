@@ -49,7 +49,7 @@ def test_a_huge_version_is_capped() -> None:
     assert Limits.of(records, "h1").version == MAX_VERSION
 
 
-def test_at_least_one_flow_may_move_unless_the_share_is_zero() -> None:
+def test_one_flow_may_always_move_unless_the_share_is_zero() -> None:
     assert Limits(max_moved_share=0.5).max_moves(100) == 50
     assert Limits(max_moved_share=0.5).max_moves(100, part=0.1) == 5
     assert Limits(max_moved_share=0.01).max_moves(3) == 1

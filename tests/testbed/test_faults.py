@@ -1,4 +1,4 @@
-"""Each fault takes exactly what it says from exactly the link it names, and healing leaves no trace."""
+"""Each fault drops exactly its share on its link, and healing leaves no trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers from the nursery: one interpreter for all, nothing left behind, whoever is killed."""
+"""Workers of the fork server: one interpreter for all, and nothing is left behind after any kill."""
 
 from __future__ import annotations
 
@@ -121,9 +121,9 @@ def test_a_worker_that_takes_no_hint_is_killed(fork_server):
 
 def test_when_the_starter_is_killed_the_fork_server_and_its_workers_end():
     code = """
-from fabrictime.testbed.fork_server import Nursery
+from fabrictime.testbed.fork_server import ForkServer
 import time
-worker = Nursery().start("job")
+worker = ForkServer().start("job")
 print(worker.pid, flush=True)
 time.sleep(3600)
 """

@@ -1,4 +1,4 @@
-"""Flows between hosts: their rate, their path, their end, and what is reported of them."""
+"""Flows between hosts: rate, path, end and report."""
 
 from __future__ import annotations
 

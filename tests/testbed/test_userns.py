@@ -1,4 +1,4 @@
-"""Entering namespaces: what changes, what stays, who is told why not, and what is left behind."""
+"""Entering namespaces: the changes, the refusals and the cleanup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`actions` and `why` on a real log: what was decided, what came of it, and one flow's story."""
+"""`actions` and `explain` on a real log: decisions, outcomes, and the story of one flow."""
 
 import json
 import os

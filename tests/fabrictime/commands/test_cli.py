@@ -1,4 +1,4 @@
-"""The command line's manners: quick, one line and exit code 2 for what is wrong, one `up` a directory."""
+"""The command line: quick start, one line and exit code 2 for a mistake, one `up` per directory."""
 
 import asyncio
 import io
@@ -86,7 +86,10 @@ def test_version_is_the_projects():
             "fabrictime: fleet fleet.toml: No such file or directory",
         ),
         (("bench", "nothing"), "fabrictime: bench nothing: expected one of"),
-        (("bench", "detect", "nothing"), "fabrictime: bench detect nothing: expected paths, dead_links, links"),
+        (
+            ("bench", "detect", "nothing"),
+            "fabrictime: bench detect nothing: expected paths, dead_links, links",
+        ),
         (("bench", "log", "part"), "fabrictime: bench log part: expected no part"),
         (
             ("tail", "fabric.probe", "--log", "127.0.0.1:1"),

@@ -1,4 +1,4 @@
-"""`clock`: what it says of a fleet, worst first, and what a script may rely on."""
+"""`clock`: the table of a fleet, worst first, and the output for scripts."""
 
 import asyncio
 import io

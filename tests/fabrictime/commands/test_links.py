@@ -1,4 +1,4 @@
-"""`links`, `alerts` and `config get|set|diff` on a real log: what people and scripts see and change."""
+"""`links`, `alerts` and `config get|set|diff` on a real log, for people and scripts."""
 
 import json
 import os

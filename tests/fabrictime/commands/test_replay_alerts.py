@@ -1,5 +1,7 @@
-"""`fabrictime replay alerts` on a real log: what a worker published, and died over, is what a replay says;
-what it did not say is found out, with an exit code for scripts.
+"""`fabrictime replay alerts` on a real log.
+
+A replay equals the alerts of a worker that was killed. It reports forged alerts, with an exit code for
+scripts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tail` on a real embedded log: decoded records, rejects of what cannot be read, nothing lost at its end."""
+"""`tail` on a real embedded log: decoded records, rejects of unreadable ones, nothing lost at the end."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""`topology`: the fabric that paths show, rails that are wired wrong, and what a script may rely on."""
+"""`topology`: the traced fabric, miswired rails, and the output for scripts."""
 
 from __future__ import annotations
 

@@ -192,9 +192,9 @@ def test_status_shows_processes_and_addresses(pipeline):
 
 def test_probers_probe_in_their_scheduled_slots(pipeline):
     def slots_followed():
-        """every prober in turns"""
+        """every prober probes in scheduled slots"""
         probers = [row for name, row in pipeline.rows().items() if name.startswith("prober")]
-        return len(probers) == 8 and all("in turns" in (row["status"] or "") for row in probers)
+        return len(probers) == 8 and all("scheduled" in (row["status"] or "") for row in probers)
 
     wait_for(slots_followed, 90)
     laid = {}

@@ -1,4 +1,4 @@
-"""The one TOML file: what is wrong is said in one line that names file, key and what it takes."""
+"""The TOML file: each mistake is one line that names file, key and expected values."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What `up` would start: fleets, children in order, and the way out where namespaces are denied."""
+"""Children of `up`: fleets, start order, and the fallback if namespaces are denied."""
 
 import contextlib
 import json

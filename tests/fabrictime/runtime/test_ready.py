@@ -49,7 +49,7 @@ def test_two_sockets_have_different_addresses(notify: NotifySocket) -> None:
     other.close()
 
 
-def test_a_child_whose_supervisor_is_gone_ends() -> None:
+def test_a_child_without_a_living_supervisor_ends() -> None:
     code = "from fabrictime.runtime.ready import die_with_parent; die_with_parent(); print('lives')"
     for parent, lives in ((os.getpid(), True), (1, False)):
         environment = {**os.environ, PARENT_VARIABLE: str(parent)}

@@ -1,4 +1,4 @@
-"""How services that share a machine give way to each other."""
+"""Scheduling priorities of services that share a machine."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The verdict on made-up runs: what passes, what does not, and how offsets are held against the truth."""
+"""The verdict on made-up runs: passes, failures, and offsets compared with the truth."""
 
 import time
 

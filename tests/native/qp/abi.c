@@ -3,12 +3,13 @@
 
 #include "verbs_abi.h"
 
-#define SAME(ours, our_field, theirs, their_field)                                                                 \
-	_Static_assert(offsetof(struct ours, our_field) == offsetof(struct theirs, their_field), #theirs "." #their_field)
-#define BEFORE(ours, our_field, theirs, their_field)                                                               \
-	_Static_assert(offsetof(struct ours, context) - offsetof(struct ours, our_field) ==                        \
-			       offsetof(struct theirs, context) - offsetof(struct theirs, their_field),            \
-		       #theirs "." #their_field)
+#define SAME(ours, our_field, theirs, their_field)                                                           \
+    _Static_assert(offsetof(struct ours, our_field) == offsetof(struct theirs, their_field),                 \
+                   #theirs "." #their_field)
+#define BEFORE(ours, our_field, theirs, their_field)                                                         \
+    _Static_assert(offsetof(struct ours, context) - offsetof(struct ours, our_field) ==                      \
+                       offsetof(struct theirs, context) - offsetof(struct theirs, their_field),              \
+                   #theirs "." #their_field)
 
 SAME(ft_context, device, ibv_context, device);
 SAME(ft_context, post_send, ibv_context, ops.post_send);
@@ -42,9 +43,10 @@ _Static_assert(sizeof(struct ft_qp_attr) == sizeof(struct ibv_qp_attr), "ibv_qp_
 _Static_assert(sizeof(struct ft_ah_attr) == sizeof(struct ibv_ah_attr), "ibv_ah_attr");
 _Static_assert(sizeof(struct ft_send_wr) <= sizeof(struct ibv_send_wr), "ibv_send_wr");
 _Static_assert((int)FT_QP_AV == (int)IBV_QP_AV && (int)FT_QP_PATH_MTU == (int)IBV_QP_PATH_MTU &&
-		       (int)FT_QP_DEST_QPN == (int)IBV_QP_DEST_QPN && (int)FT_QP_RATE_LIMIT == (int)IBV_QP_RATE_LIMIT,
-	       "attribute masks");
+                   (int)FT_QP_DEST_QPN == (int)IBV_QP_DEST_QPN &&
+                   (int)FT_QP_RATE_LIMIT == (int)IBV_QP_RATE_LIMIT,
+               "attribute masks");
 _Static_assert((int)FT_QPT_RC == (int)IBV_QPT_RC && (int)FT_QPS_RTS == (int)IBV_QPS_RTS &&
-		       (int)FT_QPS_SQD == (int)IBV_QPS_SQD && (int)FT_WR_RDMA_READ == (int)IBV_WR_RDMA_READ &&
-		       (int)FT_WR_LAST_ATOMIC == (int)IBV_WR_ATOMIC_FETCH_AND_ADD,
-	       "numbers");
+                   (int)FT_QPS_SQD == (int)IBV_QPS_SQD && (int)FT_WR_RDMA_READ == (int)IBV_WR_RDMA_READ &&
+                   (int)FT_WR_LAST_ATOMIC == (int)IBV_WR_ATOMIC_FETCH_AND_ADD,
+               "numbers");

@@ -8,58 +8,50 @@
 static _Atomic uint32_t next_number = 1;
 static struct ft_extended extended;
 
-static int post_send(struct ft_qp *qp, struct ft_send_wr *wr, struct ft_send_wr **bad_wr)
-{
-	(void)qp, (void)wr, (void)bad_wr;
-	return 0;
+static int post_send(struct ft_qp *qp, struct ft_send_wr *wr, struct ft_send_wr **bad_wr) {
+    (void)qp, (void)wr, (void)bad_wr;
+    return 0;
 }
 
-static int query_device_ex(struct ft_context *context, const void *input, void *attr, size_t attr_size)
-{
-	struct ft_device_attr_ex *found = attr;
+static int query_device_ex(struct ft_context *context, const void *input, void *attr, size_t attr_size) {
+    struct ft_device_attr_ex *found = attr;
 
-	(void)context, (void)input, (void)attr_size;
-	found->rate_limit_max_kbps = 100000000;
-	found->rate_limit_qp_types = 1 << FT_QPT_RC;
-	return 0;
+    (void)context, (void)input, (void)attr_size;
+    found->rate_limit_max_kbps = 100000000;
+    found->rate_limit_qp_types = 1 << FT_QPT_RC;
+    return 0;
 }
 
-struct ft_context *ibv_open_device(void *device)
-{
-	extended.size = sizeof(extended);
-	extended.query_device_ex = query_device_ex;
-	extended.context.device = device;
-	extended.context.post_send = post_send;
-	extended.context.abi_compat = (void *)UINTPTR_MAX;
-	return &extended.context;
+struct ft_context *ibv_open_device(void *device) {
+    extended.size = sizeof(extended);
+    extended.query_device_ex = query_device_ex;
+    extended.context.device = device;
+    extended.context.post_send = post_send;
+    extended.context.abi_compat = (void *)UINTPTR_MAX;
+    return &extended.context;
 }
 
-const char *ibv_get_device_name(void *device)
-{
-	return device;
+const char *ibv_get_device_name(void *device) {
+    return device;
 }
 
-struct ft_qp *ibv_create_qp(void *pd, void *init_attr)
-{
-	struct ft_qp *qp = calloc(1, sizeof(*qp));
+struct ft_qp *ibv_create_qp(void *pd, void *init_attr) {
+    struct ft_qp *qp = calloc(1, sizeof(*qp));
 
-	(void)init_attr;
-	qp->context = pd;
-	qp->qp_type = FT_QPT_RC;
-	qp->qp_num = next_number++;
-	return qp;
+    (void)init_attr;
+    qp->context = pd;
+    qp->qp_type = FT_QPT_RC;
+    qp->qp_num = next_number++;
+    return qp;
 }
 
-int ibv_modify_qp(struct ft_qp *qp, struct ft_qp_attr *attr, int mask)
-{
-	if (mask & FT_QP_STATE)
-		qp->state = attr->qp_state;
-	return 0;
+int ibv_modify_qp(struct ft_qp *qp, struct ft_qp_attr *attr, int mask) {
+    if (mask & FT_QP_STATE) qp->state = attr->qp_state;
+    return 0;
 }
 
-int ibv_destroy_qp(struct ft_qp *qp)
-{
-	memset(qp, 0x5a, sizeof(*qp));
-	free(qp);
-	return 0;
+int ibv_destroy_qp(struct ft_qp *qp) {
+    memset(qp, 0x5a, sizeof(*qp));
+    free(qp);
+    return 0;
 }

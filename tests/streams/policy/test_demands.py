@@ -66,7 +66,7 @@ def test_a_flow_that_its_host_limits_is_not_bottlenecked() -> None:
     assert not flow.bottlenecked
 
 
-def test_a_nic_whose_bursts_exceed_its_line_alternates_between_peers() -> None:
+def test_a_nic_with_bursts_above_its_line_rate_alternates_between_peers() -> None:
     state = make_state()
     first = add(state, 1, 400.0, busy_share=0.45)
     second = add(state, 2, 400.0, peer="h6/a", links=TO_SECOND, busy_share=0.45)
