@@ -1,13 +1,13 @@
 """The ClickHouse tables of history, their DDL, and SQL expressions for histograms and clock models.
 
 The statements are the same for chdb and for a ClickHouse server. Every table is a ReplacingMergeTree: its
-sorting key is the identity of a row, its version the log append time of the row's record. A record that is
-inserted or computed again overwrites its row, regardless of how the inserts were cut. **Read with FINAL**, or with an
-aggregate that ignores repeated rows (min, max, any, argMax).
+sorting key is the identity of a row, its version the log append time of the row's record. A record that
+is inserted or computed again overwrites its row, regardless of how the inserts were cut. **Read with
+FINAL**, or with an aggregate that ignores repeated rows (min, max, any, argMax).
 
-A materialized view feeds the rollup `delays_1s`, one row per (nic, peer, window, part of the record). A record
-is inserted as a whole, so each block gives complete rows, and they replace like the rows of the base table.
-`sumMap` of the histograms merges rollup rows over any interval.
+A materialized view feeds the rollup `delays_1s`, one row per (nic, peer, window, part of the record). A
+record is inserted as a whole, so each block gives complete rows, and they replace like the rows of the
+base table. `sumMap` of the histograms merges rollup rows over any interval.
 """
 
 from __future__ import annotations

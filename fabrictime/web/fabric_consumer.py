@@ -112,7 +112,7 @@ class FabricConsumer:
         consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap,
-                "group.id": "fabrictime-page",
+                "group.id": "fabrictime-web",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
