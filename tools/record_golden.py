@@ -27,16 +27,17 @@ sys.path.insert(0, str(ROOT))
 
 from confluent_kafka import Consumer, TopicPartition  # noqa: E402
 
-from fabrictime import status  # noqa: E402 - the checkout, wherever this is called from
+from fabrictime.runtime import status  # noqa: E402 - the checkout, wherever this is called from
 from fabrictime.testbed.control import ControlClient, socket_path  # noqa: E402
-from producers.sim.run import TICK_NS, SimRun, topology_file  # noqa: E402
 from producers.sim.settings import SimSettings  # noqa: E402
+from producers.sim.setup import topology_file  # noqa: E402
+from producers.sim.simulation import TICK_NS, Simulation  # noqa: E402
 from schemas import codec  # noqa: E402
-from schemas.partition import partition_of  # noqa: E402
-from schemas.topics import ACTIONS, CONFIG, PROBES, ROUNDS, TOPICS, Partitions  # noqa: E402
+from schemas.kafka.partitioning import partition_of  # noqa: E402
+from schemas.topics import ACTIONS, CONFIG, POLICY_CYCLES, PROBES, TOPICS, Partitions  # noqa: E402
 from schemas.topology import Topology  # noqa: E402
-from streams.policy.feed import INPUTS as policy_inputs  # noqa: E402
-from streams.policy.feed import PolicyFeed  # noqa: E402
+from streams.policy.inputs import INPUTS as POLICY_TOPICS  # noqa: E402
+from streams.policy.inputs import PolicyInputs  # noqa: E402
 from tests.golden import goldens, replay, stages  # noqa: E402
 
 Record = dict[str, Any]
@@ -45,14 +46,14 @@ START_S: Final = 400.0
 MS: Final = 1_000_000
 SETTINGS: Final = """
 [up]
-page = false
+web = false
 workers = 1
 clock_pages = false
 [log]
 port = 0
 [history]
 port = 0
-[page]
+[web]
 port = 0
 """
 SIM_S: Final = 36
@@ -65,8 +66,8 @@ SIM: Final[dict[str, Any]] = {
     "rate_pps": 50,
     "load": 0,
     "rate_bps": 8_000_000_000,
-    "ways": 16,
-    "ways_pairs": 64,
+    "candidate_ports": 16,
+    "route_pairs": 64,
     "flush_ms": 100,
     "jobs": [
         {"name": "train", "kind": "allreduce", "nics": 16, "bytes": 4e7},
@@ -84,7 +85,7 @@ SIM: Final[dict[str, Any]] = {
     ],
 }
 PARTITIONS: Final = 4
-ROUND_TICKS: Final = 10
+CYCLE_TICKS: Final = 10
 APPLY_NS: Final = 20 * MS
 FABRIC: Final = """
 [fabric]
@@ -98,7 +99,7 @@ def running(fleet: str, settings: str, work: Path) -> Iterator[tuple[Path, str]]
     """Run `fabrictime up`; yield its data directory and the address of its log."""
     config, data = work / "fabrictime.toml", work / "data"
     config.write_text(settings, encoding="utf-8")
-    command = [sys.executable, "-m", "fabrictime.cli", "up", "--fleet", fleet, "--for", "15m"]
+    command = [sys.executable, "-m", "fabrictime", "up", "--fleet", fleet, "--for", "15m"]
     command += ["--config", str(config), "--dir", str(data), "--json"]
     with (work / "up.log").open("wb") as out:
         child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT)
@@ -183,7 +184,7 @@ def decode_log(raw: Path) -> None:
 class SimLog:
     """The log of the simulated fleet and its stages in one process, in simulated time: no broker."""
 
-    def __init__(self, run: SimRun) -> None:
+    def __init__(self, run: Simulation) -> None:
         self.rows: dict[str, list[goldens.Row]] = {}
         self._run = run
         self._next: dict[tuple[str, int], int] = {}
@@ -198,10 +199,10 @@ class SimLog:
             for name in ("map", "clocks", "health", "queues", "contention")
         ]
         places = [
-            (topic.name, number) for topic in policy_inputs for number in range(self._partitions(topic.name))
+            (topic.name, number) for topic in POLICY_TOPICS for number in range(self._partitions(topic.name))
         ]
         self._epoch = run.start_ns // MS
-        self._feed = PolicyFeed(self._epoch, places, default_shard=SIM_SHARD, topology=topology)
+        self._policy = PolicyInputs(self._epoch, places, default_shard=SIM_SHARD, topology=topology)
         self._later: list[tuple[int, Record]] = []
 
     def _partitions(self, topic: str) -> int:
@@ -222,7 +223,7 @@ class SimLog:
             self._append(topic, key, now_ns, record)
         while self._later and self._later[0][0] <= now_ns:
             self._apply(self._later.pop(0)[1], now_ns)
-        if (now_ns - self._run.start_ns) // TICK_NS % ROUND_TICKS == 0 or self._feed.hurries:
+        if (now_ns - self._run.start_ns) // TICK_NS % CYCLE_TICKS == 0 or self._policy.needs_urgent_cycle:
             self._decide(now_ns)
 
     def _append(self, topic: str, key: str, now_ns: int, record: Record | None) -> None:
@@ -237,19 +238,18 @@ class SimLog:
             if topic in stage.inputs:
                 self._coming += stage.take(read)
         if topic in self._policy_topics:
-            self._feed.offer(read.message)
+            self._policy.offer(read.message)
 
-    _policy_topics = frozenset(topic.name for topic in policy_inputs)
+    _policy_topics = frozenset(topic.name for topic in POLICY_TOPICS)
 
     def _decide(self, now_ns: int) -> None:
-        self._feed.take()
-        for shard in sorted(self._feed.shards):
-            made = self._feed.round(shard, now_ns, now_ns)
-            for said in made.decisions:
-                self._later.append((now_ns + APPLY_NS, said.record))
-            self._coming += [(said.topic.name, said.key, said.record) for said in made.decisions]
-            self._coming += [(said.topic.name, said.key, said.record) for said in made.fallbacks]
-            self._coming += [(ROUNDS.name, shard, record) for record in made.rounds]
+        self._policy.take()
+        for shard in sorted(self._policy.shards):
+            made = self._policy.run_cycle(shard, now_ns, now_ns)
+            self._later += [(now_ns + APPLY_NS, each.record) for each in made.decisions]
+            messages = [*made.decisions, *made.fallbacks]
+            self._coming += [(each.topic.name, each.key, each.record) for each in messages]
+            self._coming += [(POLICY_CYCLES.name, shard, record) for record in made.cycle_records]
 
     def _apply(self, decision: Record, now_ns: int) -> None:
         outcome = "APPLIED"
@@ -270,7 +270,7 @@ class SimLog:
 def run_sim(raw: Path) -> None:
     """Run the simulated fleet through its faults."""
     raw.mkdir(parents=True, exist_ok=True)
-    run = SimRun(SimSettings.model_validate({"nics": SIM_NICS, **SIM}))
+    run = Simulation(SimSettings.model_validate({"nics": SIM_NICS, **SIM}))
     log = SimLog(run)
     act: Record = {"host": "*", "version": 1, "at_ns": run.start_ns, "by": "golden", "mode": "ACT"}
     act["thresholds"] = [{"name": "flaps_max", "value": 2.0}]
@@ -323,7 +323,7 @@ def _fabric_faults(control: ControlClient, data: Path, bootstrap: str) -> None:
         return thread
 
     def rule(*words: str) -> None:
-        command = [sys.executable, "-m", "fabrictime.cli", "config", "rule", *words, "--log", bootstrap]
+        command = [sys.executable, "-m", "fabrictime", "config", "rule", *words, "--log", bootstrap]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
     def flap() -> None:

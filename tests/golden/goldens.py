@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.golden import names
+
 FOLDER = Path(__file__).resolve().parent
 MS, S = 1_000_000, 1_000_000_000
 
@@ -145,7 +147,8 @@ def cut(raw: Path, case: str) -> None:
     inputs = FOLDER / case / "inputs"
     shutil.rmtree(FOLDER / case, ignore_errors=True)
     begin_ns = min(row.append_ns for row in read_rows(raw / "fabric.inventory.jsonl.xz"))
-    for topic, how in CUTS[case].items():
+    for recorded, how in CUTS[case].items():
+        topic = names.TOPICS.get(recorded, recorded)
         rows = [
             row._replace(record=_rounded(row.record, how.rounded) if how.rounded else row.record)
             for row in read_rows(raw / f"{topic}.jsonl.xz")

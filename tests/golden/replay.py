@@ -154,12 +154,13 @@ def rows_of(case: str, stage: str) -> list[stages.In]:
     order their inputs by the names of topics.
     """
     work, left_out = stages.STAGES[stage], LEFT_OUT.get((case, stage), set())
+    tables_first = {names.TOPICS.get(topic, topic): number for number, topic in enumerate(TABLES_FIRST)}
     found: list[tuple[tuple[Any, ...], Row, Names]] = []
     for path in sorted((FOLDER / case / "inputs").glob("*.jsonl.xz")):
         recorded = path.name.removesuffix(".jsonl.xz")
         of_topic = Names(recorded)
         if of_topic.topic in work.inputs and recorded not in left_out:
-            first = TABLES_FIRST.index(recorded) if recorded in TABLES_FIRST else len(TABLES_FIRST)
+            first = tables_first.get(of_topic.topic, len(tables_first))
             for row in goldens.read_rows(path):
                 order = (row.append_ns, first, recorded, row.partition, row.offset)
                 found.append((order, row, of_topic))

@@ -59,6 +59,36 @@ def test_ids_compare_by_which_are_equal():
     assert told("a/1", "b/2") != told("a/1", "a/1")
 
 
+def test_a_field_of_another_type_compares_in_its_recorded_form():
+    def decision(subject, seq, window_id):
+        reason = {"kind": "DOWN", "subject": subject, "seq": seq, "window_id": window_id}
+        return ("fabric.decisions", "k", {"reason": reason})
+
+    made = [
+        decision("a", 1, None),
+        decision("a", 2, None),
+        decision("a", 1, None),
+        decision("a", None, "s/a/9"),
+    ]
+    have = [record["reason"] for _, record in replay.canonical(made)["fabric.decisions"]]
+    assert have == [{"kind": "DOWN", "id": name} for name in ("#1", "#2", "#1", "#3")]
+
+
+def test_recorded_reasons_become_records():
+    window = "sim/a:1>b:1/1800000000000000000"
+    assert names.reason_of(window) | {"kind": ""} == {
+        "kind": "",
+        "subject": "a:1>b:1",
+        "seq": None,
+        "window_id": window,
+    }
+    assert names.reason_of("a:1<>b:1/3")["subject"] == "a:1<>b:1"
+    assert names.reason_of("a:1<>b:1/3")["seq"] == 3
+    assert names.reason_of("h1/boot/sock:9")["subject"] == "h1/boot/sock:9"
+    for text in (window, "a:1<>b:1/3", "h1/boot/sock:9", ""):
+        assert names.recorded_reason(names.reason_of(text))["id"] == text
+
+
 def test_floats_compare_within_a_tolerance_and_integers_exactly():
     assert not list(replay.differences({"a": [1.0]}, {"a": [1.0 + 1e-12]}))
     assert list(replay.differences({"a": [1.0]}, {"a": [1.0 + 1e-6]})) == [".a[0]: 1.000001, expected 1.0"]
