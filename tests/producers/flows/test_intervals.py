@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 
 from producers.flows.intervals import FlowRules, FlowTable, Registration
 from producers.flows.registrations import Registrations, parse_registration
-from producers.flows.service.service import AddressTable, FlowReporter
+from producers.flows.service import AddressTable, FlowReporter
 from producers.flows.socket_diag import TcpSocket
 from producers.inventory.nics import nic_record
 from producers.settings import FlowSettings, NicSettings
@@ -563,7 +563,7 @@ def test_the_socket_is_its_owners_and_lets_go_of_a_flow_after_its_last_counters(
     assert registrations.flows[key].sent_bytes == 99
     registrations.sweep()
     assert not registrations.flows
-    with pytest.raises(OSError, match="another program listens there"):
+    with pytest.raises(OSError, match="another process listens there"):
         Registrations(path, {}.__contains__)
     registrations.close()
     assert not path.exists()

@@ -9,6 +9,7 @@ from schemas.codec import BadRecord
 from streams.history import rows
 from streams.history.clickhouse import Writer
 from streams.history.settings import HistorySinkSettings
+from tests.records import reason_record
 
 S = 1_000_000_000
 T = time.time_ns() // S * S - 100 * S  # retention drops what is old
@@ -199,7 +200,7 @@ def decision(seq=0, **fields):
         "from_path": 50_000,
         "to_path": 50_001,
         "expires_at_ns": T + S,
-        "reason": {"kind": "DOWN", "id": "leaf1:swp3<>spine1:swp1/1"},
+        "reason": reason_record("leaf1:swp3<>spine1:swp1/1"),
         "config_version": 3,
         "signature": b"",
         "text": "away from leaf1 to spine1",
@@ -389,6 +390,6 @@ def test_a_decision_and_each_of_its_outcomes_is_a_row(insert, client):
         ("s0/1/1", "h1", "REROUTE", flow, 50_000, None, "DOWN", cable, 1, T),
     ]
     got = ask(
-        client, "SELECT decision_id, outcome, took_ns FROM fabrictime.commands.actions FINAL ORDER BY outcome"
+        client, "SELECT decision_id, outcome, took_ns FROM fabrictime.actions FINAL ORDER BY outcome"
     )
     assert got == [("s0/1/0", "APPLIED", 1_000), ("s0/1/0", "DUPLICATE", 1_000)]

@@ -157,7 +157,7 @@ class Loop:
 
     def open(self, source: int, destination: int, port: int = 50_000, demand_bps: float | None = None):
         flow = self.run.book.open(source, destination, port, demand_bps=demand_bps)
-        self.run._note(flow)
+        self.run.note_flow(flow)
         return flow
 
     def link(self, near: str, far: str) -> str:

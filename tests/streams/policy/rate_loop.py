@@ -80,7 +80,7 @@ class RateLoop:
 
     def open(self, source: int, destination: int, port: int = 50_000, **more: Any):
         flow = self.run.book.open(source, destination, port, **more)
-        self.run._note(flow)
+        self.run.note_flow(flow)
         return flow
 
     def want(self, flow: Any, demand_bps: float | None) -> None:
@@ -122,7 +122,7 @@ class RateLoop:
             self.tail.take(out.key.encode(), value, append_ns=out.at_ns)
         now_ns = self.run.now_ns
         self.sums.append(self.run.kernel.link_sums())
-        self.depths.append((self.sums[-1][0] - self.sums[-2][0]) / (TICK_NS / self.run._step_ns))
+        self.depths.append((self.sums[-1][0] - self.sums[-2][0]) / (TICK_NS / self.run.step_ns))
         self.sent.append(self.run.kernel.flow_sums()[0][:, 0].copy())
         self.sums = self.sums[-1:]
         if self.run.ticks % WINDOW_TICKS == 0:
