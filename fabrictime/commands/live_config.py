@@ -31,8 +31,8 @@ __all__ = [
     "differences",
     "lines",
     "parse_rule",
+    "paused",
     "resumed",
-    "suppressed",
     "too_wide",
     "with_rule",
 ]
@@ -255,7 +255,7 @@ def from_file(record: Mapping[str, Any] | None, host: str, given: Mapping[str, A
     return found
 
 
-def suppressed(
+def paused(
     records: Mapping[str, Mapping[str, Any]], *, revert: bool, now_ns: int
 ) -> list[dict[str, Any]]:
     """Return the records that stop all action: that of `*`, and that of each host whose own mode is ACT."""

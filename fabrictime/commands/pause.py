@@ -82,7 +82,7 @@ def pause(
 ) -> Stopped:
     """Stop all action, with `revert` undo the actions in force, and wait for confirmations. Raises
     ValueError."""
-    records = live_config.suppressed(live.records, revert=revert, now_ns=time.time_ns())
+    records = live_config.paused(live.records, revert=revert, now_ns=time.time_ns())
     return _order(live, records, revert, wait_s, registry, act=False)
 
 

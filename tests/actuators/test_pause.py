@@ -145,12 +145,12 @@ def test_an_emergency_stop_reaches_hosts_with_their_own_mode_and_saves_it():
         "h3": config("h3", "UNKNOWN"),
     }
     records = {key: {**live_config.PLAIN, **each} for key, each in records.items()}
-    found = {each["host"]: each for each in live_config.held(records, revert=True, now_ns=5)}
+    found = {each["host"]: each for each in live_config.paused(records, revert=True, now_ns=5)}
     assert {key: each["mode"] for key, each in found.items()} == {"*": "OBSERVE", "h1": "OBSERVE"}
     assert found["*"]["revert_before_ns"] == 5 + S
     records |= found
     assert not Limits.of(records, "h1").act
-    again = {each["host"]: each["mode"] for each in live_config.held(records, revert=False, now_ns=6)}
+    again = {each["host"]: each["mode"] for each in live_config.paused(records, revert=False, now_ns=6)}
     assert again == {"*": "OBSERVE"}
     assert {each["host"]: each["mode"] for each in live_config.resumed(records)} == {"*": "ACT", "h1": "ACT"}
     with pytest.raises(ValueError, match="nothing is held"):
@@ -160,8 +160,8 @@ def test_an_emergency_stop_reaches_hosts_with_their_own_mode_and_saves_it():
 def test_an_emergency_stop_can_be_written_over_any_version():
     """The limits that follow from it must fit into a report as well."""
     for version in (MAX_VERSION, 2**63 - 1):
-        claimed = live_config.held({}, revert=False, now_ns=0)[0] | {"version": version}
-        records = live_config.held({"*": claimed}, revert=True, now_ns=0)
+        claimed = live_config.paused({}, revert=False, now_ns=0)[0] | {"version": version}
+        records = live_config.paused({"*": claimed}, revert=True, now_ns=0)
         found = codec.decode(codec.encode(CONFIG.record, records[0]), CONFIG.record)
         assert (found["mode"], found["version"]) == ("OBSERVE", 1)
         assert Limits.of({"*": found | {"version": version}, "h1": found}, "h1").version < 2**62

@@ -40,12 +40,12 @@ class Watch:
         self.__init__(self)  # type: ignore[misc]  # the engines are all that stays
 
     def take(self) -> None:
-        from producers.ports.link_events import trouble_of
+        from producers.ports.link_events import agent_trouble
 
         for name, engine in self.engines.items():
             evidence = engine.evidence()
             self.events.append((name, evidence))
-            self.trouble[name] |= set(trouble_of(evidence))
+            self.trouble[name] |= set(agent_trouble(evidence))
             for news in evidence.paths:
                 probed = (name, news.peer, news.path)
                 self.row[probed] = news.loss_streak
