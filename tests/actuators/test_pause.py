@@ -82,7 +82,7 @@ def test_the_simulated_fleet_carries_out_moves_and_paces(fleet, log, read):
     gone = decision(flow.flow_id.rpartition(":")[0] + ":9", 55_555)
     until(lambda: flow.port == 55_555 and other.limit_bps == 10**9)
     run.book.close(flow)
-    run._note(flow)
+    run.note_flow(flow)
     late = decision(flow.flow_id, 55_556)
     until(lambda: owner._run is run and not run._flow_news)
     for each in (gone, late):
