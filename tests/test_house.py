@@ -30,8 +30,8 @@ def figures():
 BOUNDS = {
     "who_per_1000_words": (3, 3),
     "speech_per_1000_words": (1, 1),
-    "headless_share": (0.005, 0.001),
-    "denied_names": (230, 0),
+    "headless_share": (0.001, 0.001),
+    "denied_names": (200, 0),
     "complex_share": (0.029, 0.02),
     "largest_python_file": (800, 600),
     "largest_class": (570, 350),
@@ -54,7 +54,7 @@ def test_figure_is_within_its_bound(figures, figure):
 
 
 def test_modules_have_a_test_of_their_name(figures):
-    assert house.report(figures)["modules_with_test_share"] >= 0.5, "the target is 0.9"
+    assert house.report(figures)["modules_with_test_share"] >= 0.59, "the target is 0.9"
 
 
 def test_denied_words_are_found_in_names():
