@@ -255,9 +255,7 @@ def from_file(record: Mapping[str, Any] | None, host: str, given: Mapping[str, A
     return found
 
 
-def paused(
-    records: Mapping[str, Mapping[str, Any]], *, revert: bool, now_ns: int
-) -> list[dict[str, Any]]:
+def paused(records: Mapping[str, Mapping[str, Any]], *, revert: bool, now_ns: int) -> list[dict[str, Any]]:
     """Return the records that stop all action: that of `*`, and that of each host whose own mode is ACT."""
     found = []
     for host in sorted({EVERYONE, *(key for key, each in records.items() if each["mode"] == "ACT")}):

@@ -255,7 +255,7 @@ def test_status_fits_a_narrow_terminal(capsys, monkeypatch):
         }
     )
     printed = capsys.readouterr().out
-    assert re.search(r"process +pid +state +age s +restarts +says", printed)
+    assert re.search(r"process +pid +state +age s +restarts +status", printed)
     assert re.search(r"prober h1/eth1 +4321 +ready +12\.5 +0 +7 peers", printed)
     assert "0 dropped" in " ".join(printed.split())
     assert max(map(len, printed.splitlines())) <= 80

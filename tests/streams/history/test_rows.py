@@ -389,7 +389,5 @@ def test_a_decision_and_each_of_its_outcomes_is_a_row(insert, client):
         ("s0/1/0", "h1", "REROUTE", flow, 50_000, 50_001, "DOWN", cable, 1, T),
         ("s0/1/1", "h1", "REROUTE", flow, 50_000, None, "DOWN", cable, 1, T),
     ]
-    got = ask(
-        client, "SELECT decision_id, outcome, took_ns FROM fabrictime.actions FINAL ORDER BY outcome"
-    )
+    got = ask(client, "SELECT decision_id, outcome, took_ns FROM fabrictime.actions FINAL ORDER BY outcome")
     assert got == [("s0/1/0", "APPLIED", 1_000), ("s0/1/0", "DUPLICATE", 1_000)]
