@@ -494,7 +494,7 @@ def _summary(found: Picture) -> list[tuple[str, str]]:
     figures = found.summary()
     if not found.clocks:
         text = (
-            "no clock matches what was asked for"
+            "no clock matches the given names"
             if found.shards
             else (
                 f"no window of clocks in {CLOCK_OFFSETS.name} yet: a worker must run, and two hosts must "

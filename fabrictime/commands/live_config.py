@@ -435,7 +435,7 @@ def show(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: 
         ("default", "right"),
         ("takes", "right"),
         ("set by", "left"),
-        ("what it is", "left"),
+        ("meaning", "left"),
     ):
         table.add_column(title, justify=side, no_wrap=title != "what it is")  # type: ignore[arg-type]
     for line in found:

@@ -39,7 +39,7 @@ RATE_KEPT: Final = 0.7
 """Weight of the earlier request rate in the smoothed one."""
 EXEMPTING: Final = frozenset({"RX_OVERFLOW"})
 """Agent trouble that voids its own losses and its peers' losses to it. Other trouble leaves the agent's own
-results valid, and a peer short of CPU shows by answering nobody, on any path."""
+results valid, and a peer without CPU time answers no prober on any path."""
 
 
 class _PathReports(NamedTuple):

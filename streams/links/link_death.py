@@ -120,7 +120,7 @@ def silence_ns(evidence: Evidence, thresholds: Thresholds, now_ns: int, links: i
 def _losses_needed(evidence: Evidence, min_losses: float, link: int) -> int:
     """Return the losses in a row that declare a link dead: more if it has a loss rate, even a recent one."""
     paths = evidence.paths_over(link)
-    # A path that nobody probes any more keeps the losses of an outage that is over.
+    # A path without probes keeps the losses of an outage that is over.
     explained = evidence.recovered_ns[evidence.rows[paths]] > evidence.first_lost_ns[paths, None]
     paths = paths[~explained.any(axis=1)]
     since = np.full(len(paths), evidence.last_answer_ns[link])

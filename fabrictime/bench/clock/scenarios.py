@@ -258,7 +258,7 @@ _ALL: Final = (
     Scenario(
         18,
         "churn",
-        "NICs leave and come back, peers are drawn anew",
+        "NICs leave and come back, peers are drawn again",
         events=(
             Dark(14, 30, (3, 11, 20), gone=True),
             Redraw(20),

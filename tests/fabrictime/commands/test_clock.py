@@ -173,7 +173,7 @@ def test_clocks_and_hosts_are_chosen_by_name_or_pattern(fleet):
     assert fleet.picture(hosts=["h3"]).suspects == []
     nobody = fleet.picture(["nobody"])
     assert nobody.wrong(None) == ["no clock that is asked for is in a window, expected at least one"]
-    assert "no clock matches what was asked for" in drawn(nobody)
+    assert "no clock matches the given names" in drawn(nobody)
 
 
 def test_a_check_passes_only_where_all_are_synced_now_and_within_the_bound(fleet):
