@@ -5,10 +5,10 @@ from fabrictime.bench.clock import now
 
 
 def test_both_readers_are_measured(compiler):
-    said = []
-    figures = now.measure(said.append, quick=True)
+    lines = []
+    figures = now.measure(lines.append, quick=True)
     assert set(figures) >= {"now_ns_per_call_c", "now_ns_per_call_python"}
-    assert len(said) == 2
+    assert len(lines) == 2
     for name, value in figures.items():
         ns = value.value if isinstance(value, Figure) else value
         assert 1 < ns < 1e6, name

@@ -167,17 +167,17 @@ def test_each_live_flows_route_is_probed_and_a_port_is_added_where_none_takes_it
                 looked,
                 spare,
                 len(hosts),
-                flow_targets.pace_pps,
+                flow_targets.rate_pps,
                 flow_targets.pps,
                 dropped,
             )
 
-    wanted, went, looked, spare, hosts, pace_pps, pps, dropped = inside(body)
+    wanted, went, looked, spare, hosts, rate_pps, pps, dropped = inside(body)
     assert hosts == 4
     assert len(wanted) == 8, "two peers, four spines"
     assert went.keys() == wanted, "each flow's own way, by a port of its own"
     assert set(went.values()) & spare, "two ports go two of four spines"
-    assert pace_pps == 100
+    assert rate_pps == 100
     assert pps <= 800
     assert all(looked[peer, port] > 30 for (peer, _), port in went.items()), looked
     assert dropped, "when the flows end"

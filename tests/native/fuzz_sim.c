@@ -48,11 +48,11 @@ static void add(struct ft_sim *sim) {
 }
 
 static void check(const struct ft_sim *sim) {
-    int64_t open = ft_sim_under_way(sim, 0);
+    int64_t open = ft_sim_in_flight(sim, 0);
     for (int64_t i = 0; i < sim->n_flows; i++)
         open -= sim->flow[i].sent_bytes - sim->flow[i].delivered_bytes - sim->flow[i].dropped_bytes;
     if (open) {
-        printf("%lld bytes too many under way\n", (long long)open);
+        printf("%lld bytes too many in flight\n", (long long)open);
         exit(1);
     }
 }

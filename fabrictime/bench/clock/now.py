@@ -24,7 +24,7 @@ from native.core.hostclock import raw_ns
 
 __all__ = ["measure"]
 
-CLIENTS: Final = Path(__file__).resolve().parents[2] / "clients"
+CLIENTS: Final = Path(__file__).resolve().parents[3] / "clients"
 _S: Final = 1_000_000_000
 _LOOPS: Final = 200
 """Short loops, many of them: on a busy machine some are left alone."""

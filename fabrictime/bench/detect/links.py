@@ -193,7 +193,7 @@ def _flaps(progress: Progress, times: int, seed: int) -> dict[str, Value]:
             live.close()
         found = live.last(cable_id(link))
         counted = found["flaps_total"] if found else 0
-        others = live.lines("DOWN") - {cable_id(link)}
+        others = live.subjects_ever("DOWN") - {cable_id(link)}
     note = f"{counted} counted of {times}, {killed} workers killed, {len(others)} other links named"
     return {"flap_count_exact": Figure(counted / times if counted <= times else times / counted, note=note)}
 

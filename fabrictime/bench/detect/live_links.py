@@ -100,7 +100,7 @@ class LiveLinks:
         found = self.last(subject)
         return None if found is None else str(found["state"])
 
-    def lines(self, state: str) -> set[str]:
+    def subjects_ever(self, state: str) -> set[str]:
         """Return the subjects that were ever in a state."""
         return {key for _, _, r, key in self.records if r is not None and r["state"] == state}
 

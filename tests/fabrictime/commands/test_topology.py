@@ -89,7 +89,7 @@ def test_a_valid_fabric_is_drawn_tier_by_tier_and_nothing_is_wrong() -> None:
 def test_swapped_rails_stand_out_and_the_evidence_is_named() -> None:
     found = picture_of(*rails({"h3/e0": "l1", "h3/e1": "l0"}))
     assert [(m.nic, m.leaf) for m in found.misfits] == [("h3/e0", "l1"), ("h3/e1", "l0")]
-    assert found.misfits[0].evidence == "3 of 4 NICs there are of rail 1; its rail's others are on l0"
+    assert found.misfits[0].evidence == "3 of 4 NICs there are of rail 1; the others of its rail are on l0"
     assert found.wrong()[0].startswith("h3/e0: rail 0 on l1: 3 of 4")
     assert "rails that are wired wrong" in shown(found)
 
@@ -111,7 +111,7 @@ def test_the_file_defines_the_rail_of_a_leaf_and_the_expected_cables() -> None:
         )
     )
     found = picture_of(book, {**nics, "h9/e0": nic("h9/e0")}, file)
-    assert [m.evidence for m in found.misfits] == ["the file says that l0 is rail 1's"] * 4
+    assert [m.evidence for m in found.misfits] == ["the file has l0 in rail 1"] * 4
     assert [line.cable for line in found.unseen] == ["l0:9<>s3:1"]
     assert found.silent == ["h9/e0"]
     assert {line.rate_bps for line in found.cables if line.cable == "l0:s1<>s1:l0"} == {400}

@@ -79,7 +79,7 @@ def test_flaps_are_counted_exactly_though_the_worker_is_killed_and_thresholds_ar
         assert producer.flush(10) == 0
         break_link(live, False)
         assert live.run(20, until=lambda: live.state(CABLE) == "FLAPPING")
-    assert live.said("DOWN") == {CABLE}
+    assert live.subjects_ever("DOWN") == {CABLE}
     record = live.last(CABLE)
     assert record is not None
     assert (record["flaps_total"], record["flaps_hour"], record["seq"]) == (3, 3, 6)

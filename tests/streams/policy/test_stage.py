@@ -86,7 +86,7 @@ class Fabric(world.Log):
                 self.report()
             self.producer.poll(0.02)
 
-    def cycle_records(self) -> list[dict[str, Any]]:
+    def published_cycles(self) -> list[dict[str, Any]]:
         return [record for _, record in self.log.read(POLICY_CYCLES.name)]
 
 
@@ -105,13 +105,13 @@ def test_flows_leave_a_dead_link_across_a_worker_kill_and_the_replay_agrees(
     first = Service("streams", {"bootstrap": bootstrap, **SETTINGS}, tmp_path)
     try:
         first.wait_ready()
-        fabric.until(lambda: any(record["movable"] == world.HOSTS for record in fabric.cycle_records()))
+        fabric.until(lambda: any(record["movable"] == world.HOSTS for record in fabric.published_cycles()))
         hit = fabric.over(DEAD)
         fabric.health(DEAD, "DOWN")
         fabric.until(lambda: len(fabric.decided()) >= len(hit))
         assert {decision["flow_id"] for decision in fabric.decided()} == hit
         assert not fabric.over(DEAD)
-        fabric.until(lambda: fabric.cycle_records()[-1]["at_ns"] > fabric.now_ns)
+        fabric.until(lambda: fabric.published_cycles()[-1]["at_ns"] > fabric.now_ns)
         first.process.send_signal(signal.SIGKILL)
         first.process.wait(10)
     finally:
@@ -121,7 +121,7 @@ def test_flows_leave_a_dead_link_across_a_worker_kill_and_the_replay_agrees(
     try:
         second.wait_ready()
         epoch = fabric.decided()[-1]["epoch"]
-        fabric.until(lambda: any(record["epoch"] > epoch for record in fabric.cycle_records()))
+        fabric.until(lambda: any(record["epoch"] > epoch for record in fabric.published_cycles()))
         other = "spine1:leaf2>leaf2:u1"
         hit = fabric.over(other)
         fabric.health(other, "DOWN")
@@ -133,7 +133,7 @@ def test_flows_leave_a_dead_link_across_a_worker_kill_and_the_replay_agrees(
         fabric.put(FLOW_ROUTES, "x", None)
         fabric.producer.produce(FLOW_ROUTES.name, b"nonsense", "x")
         fabric.until(lambda: any(r["topic"] == FLOW_ROUTES.name for _, r in fabric.log.read(REJECTS.name)))
-        fabric.until(lambda: fabric.cycle_records()[-1]["at_ns"] > fabric.now_ns)
+        fabric.until(lambda: fabric.published_cycles()[-1]["at_ns"] > fabric.now_ns)
     finally:
         second.stop()
     others = [each for _, record in fabric.log.read(FALLBACKS.name) for each in record["flows"]]

@@ -213,7 +213,7 @@ def test_no_log_address_then_no_log_then_records(
 ) -> None:
     page = start_page(shared_server)
     browser.open(f"{page.url}fabric")
-    until("said", lambda: browser.text("banner").startswith("page.bootstrap is not set"))
+    until("said", lambda: browser.text("banner").startswith("web.bootstrap is not set"))
     page = start_page(shared_server, bootstrap="127.0.0.1:1")
     browser.open(f"{page.url}fabric")
     until("said", lambda: "the log at 127.0.0.1:1 does not answer" in browser.text("banner"))
