@@ -60,6 +60,7 @@ def fallbacks(flow_id=FLOW, at=50_000, links=("up", "s1"), others=((50_001, ("up
                 "other_paths": [port for port, _ in others],
                 "links": list(links),
                 "other_links": [list(its) for _, its in others],
+                "job": None,
             }
         ],
     }
