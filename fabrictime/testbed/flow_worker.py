@@ -204,8 +204,10 @@ def _udp(order: _Order, stop: _Stop, endpoint: FlowEndpoint) -> dict[str, Any]:
     quiet.register(receiver, select.POLLIN)
     while meter.packets < sent and time.monotonic_ns() < deadline and quiet.poll(100):
         _drain_udp(receiver, scratch, meter)
+    sender.close()
+    receiver.close()
     return {
-        "sport": sender.getsockname()[1],
+        "sport": flow.source_port,
         "dport": target[1],
         "elapsed_s": elapsed_ns / 1e9,
         "received_packets": meter.packets,
