@@ -26,6 +26,7 @@ from fabrictime.bench.clock.fabric import CannotRun, running_fabric
 from fabrictime.bench.control.failback import Away, could_be_home, times_away
 from fabrictime.bench.control.watch import Watch
 from fabrictime.testbed.control import ControlClient
+from schemas.records import Flow
 
 __all__ = [
     "KEYS",
@@ -42,7 +43,6 @@ __all__ = [
     "steady_flows",
 ]
 
-Record = dict[str, Any]
 
 SETTINGS: Final = """
 [up]
@@ -104,7 +104,7 @@ class Steady:
     peer: str
     sport: int
     dport: int
-    result: Record = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
@@ -223,7 +223,7 @@ def steady_flows(
             each.result(duration_s + 30)
 
 
-def _known(watch: Watch, flows: list[Steady]) -> dict[str, Record]:
+def _known(watch: Watch, flows: list[Steady]) -> dict[str, Flow]:
     """Return the flows as reported that have their links, by the port that they began with."""
     dports = {(flow.source, flow.dport): flow for flow in flows}
     return {
