@@ -17,10 +17,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from actuators.clock_page import SYNCED, ClockRow, Content, PageFile
+from actuators.clock_page import ClockRow, Content, PageFile
 from actuators.timescale import RawClockModel, SlewedModel
 from fabrictime.bench import Figure, Missing, Progress, Value
 from native.core.hostclock import raw_ns
+from schemas.records import ClockSync
 
 __all__ = ["measure"]
 
@@ -82,9 +83,9 @@ def _content() -> Content:
     now_ns, system_ns = raw_ns(), time.time_ns()
     end_ns = now_ns + 600 * _S
     slewed = SlewedModel(RawClockModel(now_ns, system_ns, 1_234.5, 80.0, 25.0, 1.0), -40.0, end_ns)
-    row = ClockRow(SYNCED, system_ns, 123.5, -1_234.5, 80.0, 25.0, 1.0)
+    row = ClockRow(ClockSync.SYNCED, system_ns, 123.5, -1_234.5, 80.0, 25.0, 1.0)
     return Content(
-        SYNCED,
+        ClockSync.SYNCED,
         slewed,
         end_ns,
         end_ns,
