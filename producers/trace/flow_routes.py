@@ -1,7 +1,7 @@
 """Traces the links that a NIC's flows take, and would take from other source ports.
 
 Each trace uses a flow's own port pair. The result is the links of each flow and `FlowRoutes` of each pair:
-leg DATA for packets that this NIC sends, leg ACK for its answers to peers' flows.
+leg FlowLeg.DATA for packets that this NIC sends, leg FlowLeg.ACK for its answers to peers' flows.
 
 No trace packet reaches a peer, where it could be taken for data: its TTL ends at the last router. The number
 of routers is found once per peer, with packets to a port where no program listens.
@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from producers.flows.intervals import Key
 from producers.settings import FlowSettings
@@ -30,6 +30,7 @@ from producers.trace.route_tracer import (
 from producers.trace.sockets import TraceSocket
 from producers.trace.tracer import KnownRoute, Packet, Trace, TracedFlow
 from schemas import codec
+from schemas.records import FlowLeg, FlowProtocol, FlowRoute, FlowRoutes, Leg, Nic
 from schemas.topics import FLOW_ROUTES, MAX_ELEMENTS
 from schemas.topology import Topology
 
@@ -37,10 +38,6 @@ __all__ = ["FlowRouteKey", "FlowRouteTracer", "flow_candidate_ports"]
 
 _log = logging.getLogger(__name__)
 
-Record = dict[str, Any]
-
-DATA: Final = "DATA"
-ACK: Final = "ACK"
 LAST_PORT: Final = 65_535
 TRACEROUTE_PORT: Final = 33_434
 """UDP port of traceroute: no program listens there, so the host answers and shows its distance."""
@@ -61,7 +58,7 @@ ENDED_S: Final = 2.0
 """A flow that was not seen for this long has ended."""
 SILENT_PEER_S: Final = 3 * REPUBLISH_S
 """Answers to a peer are no longer traced after this time without a record from its reporter."""
-SHAPES: Final = ("UDP", "TCP")
+SHAPES: Final = (FlowProtocol.UDP, FlowProtocol.TCP)
 BYTES_PER_PORT_DRAW: Final = 4
 
 Wanted = tuple[str, Key, bool]
@@ -71,15 +68,15 @@ Wanted = tuple[str, Key, bool]
 class FlowRouteKey(NamedTuple):
     """One direction of a port pair: `leg`, the peer, and the flow's source and destination port."""
 
-    leg: str
+    leg: FlowLeg
     peer: str
     port: int
     peer_port: int
 
 
-def shape_of(protocol: str) -> str:
+def shape_of(protocol: str) -> FlowProtocol:
     """Return the protocol that switches see for a flow: TCP or UDP."""
-    return "TCP" if protocol == "TCP" else "UDP"
+    return FlowProtocol.TCP if protocol == FlowProtocol.TCP else FlowProtocol.UDP
 
 
 def flow_candidate_ports(source: str, peer: str, peer_port: int, count: int, first: int) -> list[int]:
@@ -113,7 +110,7 @@ def flow_candidate_ports(source: str, peer: str, peer_port: int, count: int, fir
 
 @dataclass(slots=True)
 class _Route:
-    shape: str
+    shape: FlowProtocol
     """Protocol of its packets: UDP or TCP."""
     flow: TracedFlow | None = None
     known: KnownRoute | None = None
@@ -143,11 +140,11 @@ class _Pair:
     """Consecutive distance traces without an answer."""
     address: str | None = None
     first_hop: str | None = None
-    movable: dict[int, tuple[str, float]] = field(default_factory=dict)
+    movable: dict[int, tuple[FlowProtocol, float]] = field(default_factory=dict)
     """Destination port of movable flows to their protocol and the time of the last one."""
     dirty: bool = False
     moved: bool = False
-    published: list[Record] | None = None
+    published: list[FlowRoute] | None = None
     published_s: float = 0.0
     next_record_s: float = 0.0
     dirty_s: float = 0.0
@@ -164,7 +161,7 @@ class _Pair:
         settling = any(route.known is None for route in self.routes.values())
         return now_s < self.next_record_s or (settling and now_s - self.dirty_s < SETTLE_S)
 
-    def rows(self) -> list[Record]:
+    def rows(self) -> list[FlowRoute]:
         """Return the elements of the pair's `FlowRoutes`."""
         return [
             {
@@ -191,7 +188,7 @@ class FlowRouteTracer(RouteTracer):
         nic: str,
         shard: str,
         address: str,
-        peers: Mapping[str, Record],
+        peers: Mapping[str, Nic],
         sockets: Mapping[str, TraceSocket],
         put: Put,
         registry: codec.Registry | None = None,
@@ -238,7 +235,7 @@ class FlowRouteTracer(RouteTracer):
         else:
             self._apply_announcement(pair, record, now_s)
 
-    def _apply_announcement(self, pair: _Pair, record: Record, now_s: float) -> None:
+    def _apply_announcement(self, pair: _Pair, record: Nic, now_s: float) -> None:
         is_ipv6 = ":" in self.address
         address = next((each for each in record["addresses"] if (":" in each) == is_ipv6), None)
         if address != pair.address:
@@ -249,22 +246,22 @@ class FlowRouteTracer(RouteTracer):
             pair.first_hop = record["first_hop"]
             self._name_all(pair, now_s)
 
-    def on_peer_routes(self, peer: str, record: Record | None, now_s: float) -> None:
+    def on_peer_routes(self, peer: str, record: FlowRoutes | None, now_s: float) -> None:
         """Apply a peer's record of its flows to this NIC, whose answers start here.
 
         RoCE is left out, because its acknowledgements use the responder queue pair's own source port.
         """
         needed: dict[FlowRouteKey, str] = {}
         for row in () if record is None else record["routes"]:
-            is_roce = row["peer_port"] == ROCE_PORT and shape_of(row["protocol"]) == "UDP"
-            if row["leg"] == DATA and not is_roce and len(needed) < MAX_ROUTES_PER_LEG:
-                needed[FlowRouteKey(ACK, peer, row["path"], row["peer_port"])] = row["protocol"]
+            is_roce = row["peer_port"] == ROCE_PORT and shape_of(row["protocol"]) == FlowProtocol.UDP
+            if row["leg"] == FlowLeg.DATA and not is_roce and len(needed) < MAX_ROUTES_PER_LEG:
+                needed[FlowRouteKey(FlowLeg.ACK, peer, row["path"], row["peer_port"])] = row["protocol"]
         self._requested[peer] = (now_s, needed)
         self._keep_requested(peer, now_s)
         if not needed:
             del self._requested[peer]
 
-    def on_own_routes(self, peer: str, record: Record | None, now_s: float) -> None:
+    def on_own_routes(self, peer: str, record: FlowRoutes | None, now_s: float) -> None:
         """Note a record of an earlier run of this reporter, so that it is deleted once it is not needed."""
         if record is not None and peer not in self._pairs:
             pair = self._pairs[peer] = _Pair(now_s)
@@ -277,7 +274,7 @@ class FlowRouteTracer(RouteTracer):
             if record is None or shape not in self._sockets_by_shape:
                 continue
             pair = self._pair(peer, record, now_s)
-            self._keep(pair, FlowRouteKey(DATA, peer, port, peer_port), shape, now_s, in_use=True)
+            self._keep(pair, FlowRouteKey(FlowLeg.DATA, peer, port, peer_port), shape, now_s, in_use=True)
             if pair.routers is None:
                 self._measure_distance(peer, pair, now_s)
             if may_move:
@@ -289,14 +286,14 @@ class FlowRouteTracer(RouteTracer):
     def trace_soon(self, peer: str, port: int, peer_port: int, now_s: float) -> None:
         """Trace a flow's route at once, because the flow shows a change."""
         pair = self._pairs.get(peer)
-        route = None if pair is None else pair.routes.get(FlowRouteKey(DATA, peer, port, peer_port))
+        route = None if pair is None else pair.routes.get(FlowRouteKey(FlowLeg.DATA, peer, port, peer_port))
         if route is not None and route.flow is not None and now_s - route.traced_s > SUSPECT_REST_S:
             self._tracer.schedule(route.flow, soon=True)
 
     def links_of(self, peer: str, key: Key) -> tuple[str, ...]:
         """Return the links of a flow's data; empty unless all are known."""
         pair = self._pairs.get(peer)
-        route = None if pair is None else pair.routes.get(FlowRouteKey(DATA, peer, key[2], key[4]))
+        route = None if pair is None else pair.routes.get(FlowRouteKey(FlowLeg.DATA, peer, key[2], key[4]))
         if route is None or not route.complete or route.shape != shape_of(key[0]):
             return ()
         return route.links
@@ -377,7 +374,7 @@ class FlowRouteTracer(RouteTracer):
 
     # ---- the set of traced routes
 
-    def _pair(self, peer: str, record: Record, now_s: float) -> _Pair:
+    def _pair(self, peer: str, record: Nic, now_s: float) -> _Pair:
         pair = self._pairs.get(peer)
         if pair is None:
             pair = self._pairs[peer] = _Pair(now_s)
@@ -410,9 +407,11 @@ class FlowRouteTracer(RouteTracer):
             return
         for peer_port, (shape, _) in pair.movable.items():
             for port in self._candidate_ports(pair.address, peer_port):
-                self._keep(pair, FlowRouteKey(DATA, peer, port, peer_port), shape, now_s)
+                self._keep(pair, FlowRouteKey(FlowLeg.DATA, peer, port, peer_port), shape, now_s)
 
-    def _keep(self, pair: _Pair, key: FlowRouteKey, shape: str, now_s: float, in_use: bool = False) -> None:
+    def _keep(
+        self, pair: _Pair, key: FlowRouteKey, shape: FlowProtocol, now_s: float, in_use: bool = False
+    ) -> None:
         route = pair.routes.get(key)
         if (
             route is not None and route.shape != shape and route.wanted_s < now_s
@@ -431,7 +430,7 @@ class FlowRouteTracer(RouteTracer):
         if in_use and not route.in_use:
             route.in_use, route.due_s = True, min(route.due_s, now_s)
 
-    def _is_full(self, pair: _Pair, leg: str, in_use: bool) -> bool:
+    def _is_full(self, pair: _Pair, leg: FlowLeg, in_use: bool) -> bool:
         might_fill_leg = len(pair.routes) >= MAX_ROUTES_PER_LEG
         if might_fill_leg and sum(each.leg == leg for each in pair.routes) >= MAX_ROUTES_PER_LEG:
             return True
@@ -454,8 +453,8 @@ class FlowRouteTracer(RouteTracer):
             self._name(pair, key, route)
             pair.mark_dirty(now_s)
             return
-        source, target = (key.port, key.peer_port) if key.leg == DATA else (key.peer_port, key.port)
-        leg: Literal["REQUEST", "ANSWER"] = "REQUEST" if key.leg == DATA else "ANSWER"
+        source, target = (key.port, key.peer_port) if key.leg == FlowLeg.DATA else (key.peer_port, key.port)
+        leg = Leg.REQUEST if key.leg == FlowLeg.DATA else Leg.ANSWER
         socket = SHAPES.index(route.shape)
         route.flow = TracedFlow(leg, key.peer, source, (pair.address, target), socket, pair.routers)
         route.due_s = float("inf")
@@ -475,7 +474,7 @@ class FlowRouteTracer(RouteTracer):
         pair.distance_due_s = now_s + self._jittered(pause_s)
         pair.distance_tries += 1
         target = (pair.address, TRACEROUTE_PORT)
-        pair.distance_flow = TracedFlow("REQUEST", peer, self.settings.first_candidate_port, target, 0)
+        pair.distance_flow = TracedFlow(Leg.REQUEST, peer, self.settings.first_candidate_port, target, 0)
         self._tracer.schedule(pair.distance_flow, soon=True)
 
     def _send(self, packet: Packet) -> None:
@@ -500,9 +499,9 @@ class FlowRouteTracer(RouteTracer):
             self._on_distance(pair, trace, now_s)
             return
         key = (
-            FlowRouteKey(DATA, flow.peer, flow.port, flow.target[1])
-            if flow.leg == "REQUEST"
-            else FlowRouteKey(ACK, flow.peer, flow.target[1], flow.port)
+            FlowRouteKey(FlowLeg.DATA, flow.peer, flow.port, flow.target[1])
+            if flow.leg == Leg.REQUEST
+            else FlowRouteKey(FlowLeg.ACK, flow.peer, flow.target[1], flow.port)
         )
         route = pair.routes.get(key)
         if route is None or route.flow != flow:
@@ -574,7 +573,7 @@ class FlowRouteTracer(RouteTracer):
         known = route.known
         if known is None:
             return
-        port = key.port if key.leg == DATA else key.peer_port
+        port = key.port if key.leg == FlowLeg.DATA else key.peer_port
         named = self._name_route(key.peer, port, known.hops, known.reached, pair.first_hop, self.topology)
         complete = named.complete and named.contradiction is None
         if (named.links, complete) != (route.links, route.complete):
@@ -593,7 +592,7 @@ class FlowRouteTracer(RouteTracer):
             return
         pair.published, pair.next_record_s = rows, now_s + MIN_RECORD_GAP_S
         pair.published_s = now_s + self._random.uniform(0, REPUBLISH_S / 4)
-        record = {
+        record: FlowRoutes = {
             "nic": self.nic,
             "peer": peer,
             "shard": self.shard,

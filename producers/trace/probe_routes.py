@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from native.core.columns import ProbeColumns
 from native.core.probe import Engine, Prober
@@ -34,6 +34,7 @@ from producers.trace.sockets import send_trace
 from producers.trace.tracer import KnownRoute, Packet, Trace, TracedFlow
 from producers.trace.uplinks import TokenBucket, pause_s, uplink_routes
 from schemas import codec
+from schemas.records import Leg, Nic, PathMap, PathMaps
 from schemas.topics import PATHS
 from schemas.topology import TopologyError, TopologySource
 
@@ -41,9 +42,8 @@ __all__ = ["ProbeRouteTracer"]
 
 _log = logging.getLogger(__name__)
 
-Record = dict[str, Any]
 Hops = tuple[str | None, ...]
-LegPort = tuple[str, int]
+LegPort = tuple[Leg, int]
 
 RESPONDER: Final = -1
 REFRESH_S: Final = 0.5
@@ -87,7 +87,7 @@ class _Pair:
     dirty: bool = False
     moved: bool = False
     """True if the published record is wrong, not only incomplete."""
-    published: list[Record] | None = None
+    published: list[PathMap] | None = None
     published_s: float = 0.0
     next_record_s: float = 0.0
 
@@ -95,7 +95,7 @@ class _Pair:
         """Bring the next trace of a path forward."""
         self.due_s[key] = min(self.due_s.get(key, due_s), due_s)
 
-    def must_wait(self, rows: Sequence[Record], now_s: float) -> bool:
+    def must_wait(self, rows: Sequence[PathMap], now_s: float) -> bool:
         """Return True if the record is not to be published yet."""
         if not rows:
             return True
@@ -158,7 +158,7 @@ class ProbeRouteTracer(RouteTracer):
         """Flows that are traced because other traces show that they moved."""
         self._changes = PathChangeDetector()
         self._pairs: dict[str, _Pair] = {}
-        self._alive: Mapping[str, Record] = {}
+        self._alive: Mapping[str, Nic] = {}
         self._fleet_nics = 0
         self._nic_of: dict[str, str] = {}
         self._refresh_at_s = self._publish_at_s = self._uplinks_at_s = 0.0
@@ -177,7 +177,7 @@ class ProbeRouteTracer(RouteTracer):
     def announcement_changed(self, changed: bool) -> None:
         self._first_hop_changed = self.ports.ports_changed = changed
 
-    def set_fleet(self, alive: Mapping[str, Record], fleet_nics: int = 0) -> None:
+    def set_fleet(self, alive: Mapping[str, Nic], fleet_nics: int = 0) -> None:
         """Set the announcements of the shard's living NICs and the number of NICs of all shards."""
         self._alive, self._fleet_nics = alive, fleet_nics
         self._nic_of = {
@@ -187,7 +187,7 @@ class ProbeRouteTracer(RouteTracer):
             for address in record["addresses"]
         }
         for name, pair in self._pairs.items():
-            first_hop = alive.get(name, {}).get("first_hop")
+            first_hop = alive[name]["first_hop"] if name in alive else None
             if first_hop is not None and first_hop != pair.first_hop:
                 pair.first_hop, pair.dirty = first_hop, True
         self.refresh_soon()
@@ -196,7 +196,7 @@ class ProbeRouteTracer(RouteTracer):
         """Trace the paths at once that seem to have moved by these measurements."""
         for peer, port in self._changes.observe(batch, now_s):
             pair = self._pairs.get(peer)
-            flow = pair.flows.get(("REQUEST", port)) if pair is not None else None
+            flow = pair.flows.get((Leg.REQUEST, port)) if pair is not None else None
             if flow is not None:
                 self._tracer.schedule(flow, soon=True)
 
@@ -212,9 +212,8 @@ class ProbeRouteTracer(RouteTracer):
         """Return the published links of probes to a peer from a source port; empty if unknown."""
         pair = self._pairs.get(peer)
         for row in (pair.published or ()) if pair is not None else ():
-            if row["path"] == port and row["leg"] == "REQUEST" and row["complete"]:
-                links: list[str] = row["links"]
-                return links
+            if row["path"] == port and row["leg"] == Leg.REQUEST and row["complete"]:
+                return row["links"]
         return []
 
     def known_routes(self) -> dict[PathKey, tuple[str, ...]]:
@@ -223,7 +222,7 @@ class ProbeRouteTracer(RouteTracer):
             (name, row["path"]): tuple(row["links"])
             for name, pair in self._pairs.items()
             for row in pair.published or ()
-            if row["leg"] == "REQUEST" and row["complete"]
+            if row["leg"] == Leg.REQUEST and row["complete"]
         }
 
     def request_hops(self, peer: str) -> dict[int, Hops]:
@@ -232,7 +231,7 @@ class ProbeRouteTracer(RouteTracer):
         return {
             port: known.hops
             for (leg, port), known in (pair.known.items() if pair is not None else ())
-            if leg == "REQUEST" and known.reached and any(known.hops)
+            if leg == Leg.REQUEST and known.reached and any(known.hops)
         }
 
     def peers_with_routes(self) -> Iterable[str]:
@@ -320,19 +319,21 @@ class ProbeRouteTracer(RouteTracer):
             for at, port in enumerate(self.engine.all_ports):
                 if self.ports.is_traced(peer.nic, at, port):
                     target = (peer.address, peer.port)
-                    flows["REQUEST", port] = TracedFlow("REQUEST", peer.nic, port, target, at)
+                    flows[Leg.REQUEST, port] = TracedFlow(Leg.REQUEST, peer.nic, port, target, at)
         return wanted
 
-    def _add_answers(self, wanted: Wanted, now_s: float) -> dict[LegPort, float]:
+    def _add_answers(self, wanted: Wanted, now_s: float) -> dict[PathKey, float]:
         """Add the answers to present probers; return when each (peer, port) last traced us."""
-        traced_s: dict[LegPort, float] = {}
+        traced_s: dict[PathKey, float] = {}
         for prober in self.engine.probers():
             name = self._nic_of.get(prober.address)
             if name is None:
                 continue
             flows = wanted.setdefault(name, {})
             for port in self._announced_ports(name, prober, now_s):
-                flows["ANSWER", port] = TracedFlow("ANSWER", name, port, (prober.address, port), RESPONDER)
+                flows[Leg.ANSWER, port] = TracedFlow(
+                    Leg.ANSWER, name, port, (prober.address, port), RESPONDER
+                )
             if prober.traced_s is not None:
                 traced_s[name, prober.port] = now_s - prober.traced_s
         return traced_s
@@ -344,7 +345,7 @@ class ProbeRouteTracer(RouteTracer):
         """
         pair = self._pairs.setdefault(name, _Pair(now_s))
         pair.probed_s = now_s
-        announced: Sequence[int] = self._alive[name].get("path_ports") or [prober.port]
+        announced: Sequence[int] = self._alive[name]["path_ports"] or [prober.port]
         if prober.probed_s is not None and prober.port not in announced:
             pair.unannounced[prober.port] = (prober.address, now_s - prober.probed_s)
         return announced
@@ -355,15 +356,15 @@ class ProbeRouteTracer(RouteTracer):
             record = self._alive.get(name)
             if record is None or now_s - pair.probed_s > PROBER_TIMEOUT_S:
                 continue
-            ports = record.get("path_ports") or [port for leg, port in pair.flows if leg == "ANSWER"]
+            ports = record["path_ports"] or [port for leg, port in pair.flows if leg == Leg.ANSWER]
             for port, (address, last_s) in list(pair.unannounced.items()):
                 if now_s - last_s > UNANNOUNCED_KEEP_S or port in ports:
                     del pair.unannounced[port]
                 else:
-                    flow = TracedFlow("ANSWER", name, port, (address, port), RESPONDER)
-                    wanted.setdefault(name, {})["ANSWER", port] = flow
+                    flow = TracedFlow(Leg.ANSWER, name, port, (address, port), RESPONDER)
+                    wanted.setdefault(name, {})[Leg.ANSWER, port] = flow
             for key, flow in pair.flows.items():
-                if key[0] == "ANSWER" and key[1] in ports:
+                if key[0] == Leg.ANSWER and key[1] in ports:
                     wanted.setdefault(name, {}).setdefault(key, flow)
 
     def _schedule_pair(
@@ -371,7 +372,7 @@ class ProbeRouteTracer(RouteTracer):
         name: str,
         pair: _Pair,
         flows: dict[LegPort, TracedFlow],
-        peer_traced_s: Mapping[LegPort, float],
+        peer_traced_s: Mapping[PathKey, float],
         now_s: float,
     ) -> None:
         pair.gone_s = None
@@ -390,7 +391,7 @@ class ProbeRouteTracer(RouteTracer):
                     pair.known[key], pair.dirty = KnownRoute((), False, self._system_ns()), True
                 continue
             last_s = pair.traced_s.get(key, float("-inf"))
-            theirs_s = peer_traced_s.get((name, key[1])) if key[0] == "ANSWER" else None
+            theirs_s = peer_traced_s.get((name, key[1])) if key[0] == Leg.ANSWER else None
             trace_back = theirs_s is not None and theirs_s > last_s and now_s - last_s > ANSWERS_REST_S
             if now_s >= pair.due_s[key] or trace_back:
                 pair.due_s[key] = now_s + self._retrace_pause_s(key[0])
@@ -433,7 +434,7 @@ class ProbeRouteTracer(RouteTracer):
             (flow, known.hops)
             for pair in self._pairs.values()
             for key, flow in pair.flows.items()
-            if key[0] == "REQUEST" and (known := pair.known.get(key)) is not None and known.reached
+            if key[0] == Leg.REQUEST and (known := pair.known.get(key)) is not None and known.reached
         )
         if len(routes) < 2:  # no alternative uplink
             return
@@ -450,7 +451,7 @@ class ProbeRouteTracer(RouteTracer):
         return hop if at is None else at[0]
 
     def _retrace_pause_s(self, leg: str) -> float:
-        factor = ANSWER_PAUSE_FACTOR if leg == "ANSWER" else 1.0
+        factor = ANSWER_PAUSE_FACTOR if leg == Leg.ANSWER else 1.0
         return self._jittered(self.settings.retrace_s * factor)
 
     def _cancel(self, flow: TracedFlow) -> None:
@@ -552,8 +553,8 @@ class ProbeRouteTracer(RouteTracer):
         """Replace the known route of a path by a trace from a port search."""
         pair = self._pairs.get(peer)
         if pair is not None:
-            pair.known["REQUEST", port] = self._new_route(trace)
-            pair.due_s["REQUEST", port] = now_s + self._retrace_pause_s("REQUEST")
+            pair.known[Leg.REQUEST, port] = self._new_route(trace)
+            pair.due_s[Leg.REQUEST, port] = now_s + self._retrace_pause_s(Leg.REQUEST)
             pair.dirty = True
 
     # ---- records
@@ -573,7 +574,7 @@ class ProbeRouteTracer(RouteTracer):
             return
         pair.published, pair.published_s = rows, now_s + self._random.uniform(0, REPUBLISH_S / 4)
         pair.next_record_s = now_s + MIN_RECORD_GAP_S
-        record = {
+        record: PathMaps = {
             "nic": self.nic,
             "peer": name,
             "shard": self.shard,
@@ -583,9 +584,9 @@ class ProbeRouteTracer(RouteTracer):
         }
         self._publish_record(PATHS, name, record)
 
-    def _rows(self, name: str, pair: _Pair) -> list[Record]:
+    def _rows(self, name: str, pair: _Pair) -> list[PathMap]:
         """Return the elements of the pair's `PathMaps`, of the paths that were traced."""
-        rows = []
+        rows: list[PathMap] = []
         for leg, port in sorted(pair.flows):
             known = pair.known.get((leg, port))
             if known is None:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Final
 
 from producers.trace.route_names import LinkPrefix, NamedPath, name_path
 from producers.trace.tracer import KnownRoute, Trace, Tracer
 from schemas import codec
-from schemas.topics import Topic
+from schemas.topics import R, Topic
 from schemas.topology import Topology
 
 __all__ = ["Change", "Put", "RouteTracer", "without_since"]
 
-Record = dict[str, Any]
 Put = Callable[[str, str, bytes | None], None]
 """Publishes a value, or a tombstone, under a topic name and a key."""
 
@@ -106,14 +105,14 @@ class RouteTracer:
             link_prefix=self._link_prefix,
         )
 
-    def _publish_record(self, topic: Topic, peer: str, record: Record) -> None:
-        value = codec.encode(topic.record, record, self._registry)
+    def _publish_record(self, topic: Topic[R], peer: str, record: R) -> None:
+        value = codec.encode(topic.type, record, self._registry)
         self._put(topic.name, f"{self.nic}>{peer}", value)
 
     def _publish_tombstone(self, topic: Topic, nic: str, peer: str) -> None:
         self._put(topic.name, f"{nic}>{peer}", None)
 
 
-def without_since(rows: Iterable[Record]) -> list[Record]:
+def without_since(rows: Iterable[Mapping[str, object]]) -> list[dict[str, object]]:
     """Return rows without the time of the last change, to compare their content."""
     return [{key: value for key, value in row.items() if key != "since_ns"} for row in rows]
