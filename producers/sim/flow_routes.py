@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from producers.sim.topology import Fleet
 from producers.sim.workload import FLOW_PORT, SimFlow, address_of
-from producers.trace.flow_routes import flow_candidate_ports
+from producers.trace.candidate_ports import flow_candidate_ports
 from schemas.records import FlowLeg, FlowProtocol, FlowRoute, FlowRoutes
 
 __all__ = ["SimFlowRoutes"]
