@@ -19,10 +19,10 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
-from fabrictime.runtime.scheduling_priority import apply_priority
 from fabrictime.testbed import userns
 from fabrictime.testbed.connections import Carried, Connections, Place
 from fabrictime.testbed.job_plan import ENDLESS_BYTES, make_job_plan
+from fabrictime.testbed.scheduling_priority import apply_priority
 from fabrictime_client import FlowEndpoint
 from native.jobs.streams import Streams
 
