@@ -25,6 +25,7 @@ from producers.sim.settings import SimSettings
 from producers.sim.shape import Shape
 from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet
+from schemas.records import TrueContention
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
@@ -175,7 +176,7 @@ class Run:
             lambda link: int(self.rate.get(link, 0)),
         )
         self.published: dict[str, Detected] = {}
-        self.truth: dict[tuple[str, int], dict[str, Any]] = {}
+        self.truth: dict[tuple[str, int], TrueContention] = {}
         self.deep: dict[str, list[tuple[int, float]]] = {}
         self.busy_s = 0.0
 
@@ -218,7 +219,7 @@ class Run:
                 self._map(now_ns)
         self._note_truth(self.sim.contention())
 
-    def _note_truth(self, rows: list[dict[str, Any]]) -> None:
+    def _note_truth(self, rows: list[TrueContention]) -> None:
         for row in rows:
             self.truth[row["link"], row["begin_ns"]] = row
 
@@ -304,7 +305,7 @@ class Run:
         )
 
 
-def _meet(published: Detected, true: dict[str, Any]) -> bool:
+def _meet(published: Detected, true: TrueContention) -> bool:
     begin_ns, end_ns = true["begin_ns"] - SLACK_NS, true["end_ns"]
     return (published.closed_ns is None or published.closed_ns >= begin_ns) and (
         end_ns is None or published.opened_ns <= end_ns + SLACK_NS
