@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from fabrictime.runtime import scheduling_priority
-from fabrictime.runtime.scheduling_priority import LAST, NICE, REAL_TIME, aside, niceness
+from fabrictime.testbed import scheduling_priority
+from fabrictime.testbed.scheduling_priority import LAST, NICE, REAL_TIME, aside, niceness
 
 
 def test_without_the_right_the_order_stays_and_none_goes_before_others():
