@@ -24,8 +24,8 @@ from fabrictime.bench._fabric import CannotRun, needs_fabric, running_fabric
 from fabrictime.state.scorecard import true_ns
 from fabrictime.testbed.control import ControlClient
 from native.core.probe import TestClock
-from schemas import codec
 from schemas.kafka.reader import BEGINNING, TopicReader
+from schemas.records import ClockOffsets, ClockSync
 from schemas.topics import CLOCK_OFFSETS
 
 __all__ = ["errors_of", "measure"]
@@ -115,7 +115,7 @@ def _wait_synced(bootstrap: str, clocks: int) -> None:
     raise CannotRun(f"clocks: not all {clocks} SYNCED after {START_S:g} s")
 
 
-def _offsets(bootstrap: str) -> list[codec.Record]:
+def _offsets(bootstrap: str) -> list[ClockOffsets]:
     """Return all `ClockOffsets` of the log."""
     with TopicReader(bootstrap, {CLOCK_OFFSETS: BEGINNING}) as reader:
         messages = reader.connect(10).read_to_end()
@@ -123,7 +123,7 @@ def _offsets(bootstrap: str) -> list[codec.Record]:
 
 
 def errors_of(
-    records: list[codec.Record], clocks: Mapping[str, TestClock], begin_ns: int, end_ns: int
+    records: list[ClockOffsets], clocks: Mapping[str, TestClock], begin_ns: int, end_ns: int
 ) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
     """Return figures of the windows in an interval: `pairs`, |error| between any two SYNCED clocks of a
     domain; `covered`, whether each clock's bound held against the domain's median; `bounds`; and `synced`,
@@ -132,7 +132,7 @@ def errors_of(
     covered: list[float] = []
     bounds: list[float] = []
     synced: list[float] = []
-    windows: dict[int, list[codec.Record]] = {}
+    windows: dict[int, list[ClockOffsets]] = {}
     for record in records:
         windows.setdefault(record["window"], []).append(record)
     for parts in windows.values():
@@ -141,7 +141,7 @@ def errors_of(
             continue
         states = {c["clock"]: (c, r["domain"]) for r in parts for c in r["clocks"] if c["clock"] in clocks}
         for domain in {domain for _, domain in states.values()}:
-            found = [c for c, d in states.values() if d == domain and c["state"] == "SYNCED"]
+            found = [c for c, d in states.values() if d == domain and c["state"] == ClockSync.SYNCED]
             error = np.array(
                 [c["at_ns"] - true_ns(clocks[c["clock"]].reading, c["at_ns"]) + c["offset_ns"] for c in found]
             )
@@ -150,7 +150,9 @@ def errors_of(
             bound = np.array([c["bound_ns"] for c in found])
             covered.extend((np.abs(error - np.median(error)) <= bound).tolist() if len(found) else [])
             bounds.extend(bound.tolist())
-        synced.extend(float(name in states and states[name][0]["state"] == "SYNCED") for name in clocks)
+        synced.extend(
+            float(name in states and states[name][0]["state"] == ClockSync.SYNCED) for name in clocks
+        )
     return {
         "pairs": np.array(pairs),
         "covered": np.array(covered),

@@ -28,6 +28,7 @@ from fabrictime.commands.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 from fabrictime.testbed.job_plan import make_job_plan
 from fabrictime.testbed.optimum import choose_ports, shape_of
+from schemas.records import ReasonKind
 
 __all__ = ["KEYS", "measure"]
 
@@ -179,8 +180,9 @@ def _steered_back(watch: Watch) -> list[str]:
     seen: dict[str, set[int]] = defaultdict(set)
     found = []
     for decision in sorted(watch.decisions.values(), key=lambda each: (each["epoch"], each["seq"])):
-        if decision["reason"]["kind"] == "COLLISION":
-            seen[decision["flow_id"]].add(decision["from_path"])
+        from_path = decision["from_path"]
+        if decision["reason"]["kind"] == ReasonKind.COLLISION and from_path is not None:
+            seen[decision["flow_id"]].add(from_path)
             if decision["to_path"] in seen[decision["flow_id"]]:
                 found.append(decision["flow_id"])
     return found

@@ -25,7 +25,8 @@ from fabrictime.commands.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, TopicReader
-from schemas.topics import PATHS, PROBES, TOPICS
+from schemas.records import Flow, Leg
+from schemas.topics import PATHS, PROBES, R, Topic
 
 __all__ = ["KEYS", "measure"]
 
@@ -202,7 +203,7 @@ def _between(link: str) -> tuple[str, str]:
     return begin.partition(":")[0], end.partition(":")[0].rstrip("0123456789")
 
 
-def _known(watch: Watch, job: str) -> dict[str, dict[str, Any]]:
+def _known(watch: Watch, job: str) -> dict[str, Flow]:
     """Return a job's flows with known links."""
     return {name: flow for name, flow in watch.flows.items() if flow["job"] == job and flow["links"]}
 
@@ -230,24 +231,24 @@ def _p99_us(delays: Iterable[tuple[float, float]], span: Span) -> float:
 def _delays(bootstrap: str, links: set[str]) -> Delays:
     """Return the delays of all probes of the log that crossed some links, on their way out."""
     crossing: dict[tuple[str, str, int], set[str]] = {}
-    for record in _records(bootstrap, PATHS.name, PATHS.record):
+    for record in _records(bootstrap, PATHS):
         for path in record["paths"]:
-            if path["leg"] == "REQUEST":
+            if path["leg"] == Leg.REQUEST:
                 key = (record["nic"], record["peer"], path["path"])
                 crossing[key] = links.intersection(path["links"])
     found: Delays = {}
-    for record in _records(bootstrap, PROBES.name, PROBES.record):
-        ahead_ns = record["system_ns"] - record["clock_ns"]
-        for samples in record["samples"]:
-            for link in crossing.get((record["nic"], samples["peer"], samples["path"]), ()):
+    for batch in _records(bootstrap, PROBES):
+        ahead_ns = batch["system_ns"] - batch["clock_ns"]
+        for samples in batch["samples"]:
+            for link in crossing.get((batch["nic"], samples["peer"], samples["path"]), ()):
                 sent = np.cumsum(samples["sent"]) + ahead_ns
                 found.setdefault(link, []).extend(zip((sent / 1e9).tolist(), samples["forward"], strict=True))
     return found
 
 
-def _records(bootstrap: str, topic: str, record: str) -> Iterable[codec.Record]:
+def _records(bootstrap: str, topic: Topic[R]) -> Iterable[R]:
     """Yield all records of a topic, as it is now."""
-    with TopicReader(bootstrap, {TOPICS[topic]: BEGINNING}) as reader:
+    with TopicReader(bootstrap, {topic: BEGINNING}) as reader:
         for message in reader.connect(10).read_to_end():
             if message.value is not None:
-                yield codec.decode(message.value, record)
+                yield codec.decode(message.value, topic.type)

@@ -25,6 +25,7 @@ from fabrictime.bench._fabric import needs_fabric, running_fabric
 from fabrictime.bench.control.failback import Away, could_be_home, times_away
 from fabrictime.bench.control.watch import Watch
 from fabrictime.testbed.control import ControlClient
+from schemas.records import Flow
 
 __all__ = [
     "KEYS",
@@ -40,7 +41,6 @@ __all__ = [
     "watched_fabric",
 ]
 
-Record = dict[str, Any]
 
 SETTINGS: Final = """
 [up]
@@ -102,7 +102,7 @@ class Steady:
     peer: str
     sport: int
     dport: int
-    result: Record = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
 
 
 @contextmanager
@@ -224,7 +224,7 @@ def steady_flows(
             each.result(duration_s + 30)
 
 
-def _known(watch: Watch, flows: list[Steady]) -> dict[str, Record]:
+def _known(watch: Watch, flows: list[Steady]) -> dict[str, Flow]:
     """Return the flows as reported that have their links, by the port that they began with."""
     dports = {(flow.source, flow.dport): flow for flow in flows}
     return {
