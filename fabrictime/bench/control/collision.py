@@ -9,17 +9,15 @@ collision [--quick]`.
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench.clock.fabric import CannotRun, running_fabric
-from fabrictime.bench.control.failover import NEVER_MS, SETTINGS
+from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._fabric import CannotRun, needs_fabric
+from fabrictime.bench.control.failover import watched_fabric
 from fabrictime.bench.control.live_fabric import FlowRun, JobRun, Loop, Span
 from fabrictime.bench.control.watch import Watch
 from fabrictime.commands import pause
@@ -54,33 +52,26 @@ Delays = dict[str, list[tuple[float, float]]]
 """Link to (when, s since the Unix epoch; ns under way) of the probes that crossed it."""
 
 
+@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; some four minutes, or one where `quick`."""
-    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
+    with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):
+        light = JobRun(
+            control,
+            kind="alltoall",
+            connections=1,
+            size_bytes=LIGHT_BYTES,
+            gap_s=LIGHT_GAP_S,
+            duration_s=1_000,
+            slot_s=0,
+            job="light",
+            seed=random.SystemRandom().randrange(2**31),
+        )
+        watch.until(lambda: len(_known(watch, "light")) == len(light.ports), START_S, "light flows")
         try:
-            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=NEVER_MS)
-            with (
-                running_fabric(Path(folder), progress, settings) as (control, bootstrap),
-                Watch(bootstrap) as watch,
-            ):
-                light = JobRun(
-                    control,
-                    kind="alltoall",
-                    connections=1,
-                    size_bytes=LIGHT_BYTES,
-                    gap_s=LIGHT_GAP_S,
-                    duration_s=1_000,
-                    slot_s=0,
-                    job="light",
-                    seed=random.SystemRandom().randrange(2**31),
-                )
-                watch.until(lambda: len(_known(watch, "light")) == len(light.ports), START_S, "light flows")
-                try:
-                    return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
-                finally:
-                    light.leave()
-        except CannotRun as reason:
-            return {key: Missing(str(reason)) for key in KEYS}
+            return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
+        finally:
+            light.leave()
 
 
 def _seeds(

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
-from fabrictime.bench.clock.fabric import CannotRun
+from fabrictime.bench._fabric import CannotRun
 from fabrictime.commands.live_config import LiveRecords, changed
 from fabrictime.testbed.control import ControlClient
 from fabrictime.testbed.fabric import FabricError

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from fabrictime.bench.clock.fabric import CannotRun
+from fabrictime.bench._fabric import CannotRun
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import ActionReport, Decision, Flow, FlowLeg, FlowState, LinkHealth

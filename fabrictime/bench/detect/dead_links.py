@@ -13,7 +13,6 @@ Agents, workers, log and the fabric share the cores.
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -25,7 +24,7 @@ import numpy as np
 import psutil
 
 from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench.clock.fabric import CannotRun, running_fabric
+from fabrictime.bench._fabric import CannotRun, needs_fabric, running_fabric
 from fabrictime.bench.detect.probe_intervals import Flow, Times, figures_of, live_flows, times_of
 from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient
@@ -84,15 +83,11 @@ KEYS: Final = (
 )
 
 
+@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; some three minutes, or one where `quick`."""
-    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
-        try:
-            with running_fabric(Path(folder), progress, SETTINGS) as (control, bootstrap):
-                data = Path(folder) / "data"
-                return _trials(control, bootstrap, data, progress, QUICK_TRIALS if quick else TRIALS)
-        except CannotRun as reason:
-            return {key: Missing(str(reason)) for key in KEYS}
+    with running_fabric(progress, SETTINGS) as fabric:
+        return _trials(*fabric, progress, QUICK_TRIALS if quick else TRIALS)
 
 
 def _trials(

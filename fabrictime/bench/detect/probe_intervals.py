@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabrictime.bench import Figure, Value
-from fabrictime.bench.clock.fabric import CannotRun
+from fabrictime.bench._fabric import CannotRun
 from fabrictime.testbed.control import ControlClient
 from schemas.records import ProbeBatch
 
