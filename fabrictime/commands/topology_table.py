@@ -96,7 +96,7 @@ def _between(found: Picture, tier: int) -> list[RenderableType]:
         _Column(TIERS[tier], lambda node: node.node, justify="left"),
         *_rail_column(lower),
         *_cable_columns(found, tier, upper),
-        *([_nic_column(found)] if tier == 1 else []),
+        *_nic_column(found, tier),
     ]
     table = Table(box=None, pad_edge=False, title_justify="left")
     for column in columns:
@@ -145,8 +145,8 @@ def _crossed_text(cables: Sequence[CableLine]) -> Text:
     return Text(str(seen), "" if seen == len(cables) else "yellow")
 
 
-def _nic_column(found: Picture) -> _Column:
-    """Return the column of a leaf's NICs, those on a wrong rail marked."""
+def _nic_column(found: Picture, tier: int) -> list[_Column]:
+    """Return the column of a leaf's NICs, those on a wrong rail marked; none for other tiers."""
     odd = {misfit.nic for misfit in found.misfits}
 
     def cell(node: NodeLine) -> Text:
@@ -159,7 +159,7 @@ def _nic_column(found: Picture) -> _Column:
             shown.append(f"  and {len(node.nics) - COLUMNS} more")
         return shown
 
-    return _Column("NICs", cell, justify="left", no_wrap=False)
+    return [_Column("NICs", cell, justify="left", no_wrap=False)] if tier == 1 else []
 
 
 def _cell(lines: Sequence[CableLine]) -> Text:

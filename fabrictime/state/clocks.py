@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
@@ -197,17 +197,18 @@ class Fleet:
         homes = self._homes()
         views = [self._shard(shard, window, homes, now_ns) for shard, window in sorted(self.newest().items())]
         clocks = [line for view in views for line in view.clocks]
-        clocks += self._absent({line.clock for line in clocks}, homes, now_ns)
+        clocks += self._absent(clocks, homes, now_ns)
         chosen = [line for line in clocks if _chosen(line, patterns, hosts)]
         suspects = [row for view in views for row in view.suspects]
         if patterns or hosts:
-            suspects = self._suspects_of({line.clock for line in chosen}, suspects)
+            suspects = self._suspects_of(chosen, suspects)
         chosen.sort(key=lambda line: (STATES.index(line.state), -bound_or_zero_ns(line), natural(line.clock)))
         suspects.sort(key=lambda row: (-abs(row.asymmetry_ns), row.prober, row.peer))
         return Picture(chosen, suspects, [view.line for view in views], self.since_ns, self.unreadable)
 
-    def _suspects_of(self, clocks: set[str], suspects: Iterable[SuspectLine]) -> list[SuspectLine]:
+    def _suspects_of(self, lines: Iterable[ClockLine], suspects: Iterable[SuspectLine]) -> list[SuspectLine]:
         """Return the suspect pairs that one of the clocks is part of."""
+        clocks = {line.clock for line in lines}
         ours = {nic for nic, (clock, _, _) in self._nics.items() if clock in clocks} | clocks
         return [row for row in suspects if row.prober in ours or row.peer in ours]
 
@@ -233,9 +234,10 @@ class Fleet:
         return homes
 
     def _absent(
-        self, there: Container[str], homes: Mapping[str, Sequence[str]], now_ns: int
+        self, present: Iterable[ClockLine], homes: Mapping[str, Sequence[str]], now_ns: int
     ) -> list[ClockLine]:
         """Return the clocks whose NICs announce themselves and that no newest window contains."""
+        there = {line.clock for line in present}
         oldest_ns = now_ns - ANNOUNCED_S * 1e9
         announced = {clock for clock, _, append_ns in self._nics.values() if append_ns > oldest_ns}
         return [

@@ -155,7 +155,11 @@ def picture_of(
     return Picture(
         _node_lines(tiers, cables, traces, nics, topology),
         sorted(lines, key=lambda line: (by_name(line.lower), by_name(line.upper), line.cable)),
-        misfits_of({nic: groups.find(node) for nic, node in traces.first_hop.items()}, nics, topology),
+        misfits_of(
+            {nic: groups.find(node) for nic, node in traces.first_hop.items()},
+            {nic: record["rail"] for nic, record in nics.items()},
+            topology,
+        ),
         traces.contradictions.most_common(),
         traces.paths,
         traces.complete,
