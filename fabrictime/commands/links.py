@@ -18,6 +18,7 @@ from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.ids import natural
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.kafka.settings import KafkaSettings
 from schemas.topics import ALERTS, LINK_HEALTH, Topic
 
 if TYPE_CHECKING:
@@ -153,11 +154,13 @@ KINDS: Final[Mapping[str, Kind]] = {
 class Reader:
     """Follows one topic without a group and fills a `Board`."""
 
-    def __init__(self, bootstrap: str, kind: Kind, registry: codec.Registry | None = None) -> None:
+    def __init__(
+        self, cluster: KafkaSettings | str, kind: Kind, registry: codec.Registry | None = None
+    ) -> None:
         """Connect. Raises ValueError if the log does not answer or the topic does not exist."""
         self.board = Board(kind)
         self._registry = registry
-        self._reader = TopicReader.open(bootstrap, {kind.topic: BEGINNING})
+        self._reader = TopicReader.open(cluster, {kind.topic: BEGINNING})
 
     def close(self) -> None:
         """Leave the log."""
@@ -206,10 +209,10 @@ class Wanted:
 
 
 def main(
-    bootstrap: str, kind: Kind, wanted: Wanted, *, registry: codec.Registry | None = None
+    cluster: KafkaSettings | str, kind: Kind, wanted: Wanted, *, registry: codec.Registry | None = None
 ) -> list[Record]:
     """Print the unhealthy subjects once and return them. Raises ValueError if the log cannot be read."""
-    reader = Reader(bootstrap, kind, registry)
+    reader = Reader(cluster, kind, registry)
     try:
         reader.catch_up()
     finally:
@@ -227,7 +230,9 @@ def main(
     return [row for row in rows if kind.wrong(row)]
 
 
-def watch(bootstrap: str, kind: Kind, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
+def watch(
+    cluster: KafkaSettings | str, kind: Kind, wanted: Wanted, *, registry: codec.Registry | None = None
+) -> None:
     """Show it live until SIGINT; a line for each change where stdout is no terminal.
 
     Raises ValueError where the log cannot be read at the start.
@@ -235,7 +240,7 @@ def watch(bootstrap: str, kind: Kind, wanted: Wanted, *, registry: codec.Registr
     from rich.console import Console
 
     console = Console()
-    reader = Reader(bootstrap, kind, registry)
+    reader = Reader(cluster, kind, registry)
     try:
         reader.catch_up()
         if wanted.as_json or not console.is_terminal:

@@ -56,7 +56,7 @@ class ContentionStage(ShardStage[_Shard]):
     async def recover_shards(self) -> Callable[[_Partition, str], _Shard]:
         """Read the newest windows; return a function that creates a shard's state from them."""
         past = await read_tail(
-            self.context.settings.bootstrap, CONTENTION.name, TAIL_RECORDS, self.context.registry
+            self.context.settings.kafka, CONTENTION.name, TAIL_RECORDS, self.context.registry
         )
 
         def create(partition: _Partition, name: str) -> _Shard:
