@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import KafkaException, Producer
 
@@ -18,6 +18,7 @@ from schemas import codec
 from schemas.kafka.publisher import publisher_options
 from schemas.kafka.reader import BEGINNING, LogUnavailable, Message, TopicReader, tail
 from schemas.kafka.settings import KafkaSettings, service_options
+from schemas.records import ClockOffsets, Nic, Reject, RejectReason
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, REJECTS
 from schemas.validation import validate_offsets
 
@@ -35,10 +36,8 @@ _RETRY_S: Final = 0.5
 ASSIGN_TIMEOUT_S: Final = 1.0
 _CLOSE_S: Final = 1.0
 
-Record = dict[str, Any]
 
-
-def reject_record(message: Message, error: codec.BadRecord) -> Record:
+def reject_record(message: Message, error: codec.BadRecord) -> Reject:
     """Return the `Reject` record of a message that could not be used."""
     value = message.value or b""
     return {
@@ -47,7 +46,7 @@ def reject_record(message: Message, error: codec.BadRecord) -> Record:
         "offset": message.offset,
         "append_ns": max(0, message.append_ns),
         "reader": READER,
-        "reason": error.reason,
+        "reason": RejectReason(error.reason),
         "detail": str(error)[:300],
         "key": (message.key_bytes or b"")[:KEY_BYTES],
         "size_bytes": len(value),
@@ -62,8 +61,8 @@ class ClockConsumer:
         self,
         cluster: KafkaSettings,
         window_ns: int,
-        on_nic: Callable[[str, Record | None], None],
-        on_offsets: Callable[[Record], None],
+        on_nic: Callable[[str, Nic | None], None],
+        on_offsets: Callable[[ClockOffsets], None],
         registry: codec.Registry | None = None,
         wanted: Callable[[str], bool] = lambda shard: True,
     ) -> None:
@@ -124,7 +123,7 @@ class ClockConsumer:
             if message.topic == INVENTORY.name:
                 self._on_nic(key, None if value is None else self._nic(key, value))
             elif value is not None and self._wanted(key.rpartition("/")[0]):
-                record = codec.decode(value, CLOCK_OFFSETS.record, self._registry)
+                record = codec.decode(value, CLOCK_OFFSETS.type, self._registry)
                 record, left_out = validate_offsets(record, message.append_ns, self._window_ns)
                 if left_out:
                     self._warn(
@@ -134,8 +133,8 @@ class ClockConsumer:
         except codec.BadRecord as bad:
             self._reject(message, bad)
 
-    def _nic(self, key: str, value: bytes) -> Record:
-        record = codec.decode(value, INVENTORY.record, self._registry)
+    def _nic(self, key: str, value: bytes) -> Nic:
+        record = codec.decode(value, INVENTORY.type, self._registry)
         if record["nic"] != key:
             raise codec.BadRecord("WRONG_KEY", f"Nic.nic: {record['nic']!r}, expected the key, {key!r}")
         return record
@@ -153,7 +152,7 @@ class ClockConsumer:
                     "queue.buffering.max.messages": 1000,
                 }
             )
-        data = codec.encode(REJECTS.record, reject_record(message, bad), self._registry)
+        data = codec.encode(REJECTS.type, reject_record(message, bad), self._registry)
         try:
             self._producer.produce(REJECTS.name, key=message.topic.encode(), value=data)
         except (

@@ -36,7 +36,8 @@ from schemas.kafka.reader import (
     committed,
 )
 from schemas.kafka.settings import KafkaSettings, service_options
-from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, FLOWS, REJECTS, Topic
+from schemas.records import ActionReport, ActuatorState
+from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, FLOWS, REJECTS, R, Topic
 
 __all__ = ["CommandIO", "LogMessage", "Offsets"]
 
@@ -56,8 +57,6 @@ _MAX_QUEUED_BYTES: Final = 32 << 20
 _BATCH: Final = 1000
 _DECISION_BYTES: Final = 32_768
 """Larger than any valid decision."""
-
-Record = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -103,7 +102,7 @@ class LogMessage:
     value: bytes | None = None
     message: Any = None
     """A `Message` of the log; None for `ready` and `published`."""
-    record: Record | None = None
+    record: ActionReport | None = None
 
     @property
     def append_ms(self) -> int:
@@ -178,7 +177,7 @@ class CommandIO:
         self._taken_bytes += len(queued.value or b"")
         return queued
 
-    def report(self, record: Record, done: Callable[[], None]) -> None:
+    def report(self, record: ActionReport, done: Callable[[], None]) -> None:
         """Publish an `ActionReport`. `done` is called once the log has stored it, or it is given up."""
 
         def delivered(error: KafkaError | None, message: Any) -> None:
@@ -197,7 +196,7 @@ class CommandIO:
         self._waiting += 1
         self._produce(ACTIONS, record["host"], record, delivered)
 
-    def state(self, record: Record) -> None:
+    def state(self, record: ActuatorState) -> None:
         """Publish an `ActuatorState`."""
         self._produce(ACTUATORS, record["actuator"], record, None)
 
@@ -229,8 +228,8 @@ class CommandIO:
         self._reader.close()
         os.close(self.wake_fd)
 
-    def _produce(self, topic: Topic, key: str, record: Record, delivered: Any) -> None:
-        data = codec.encode(topic.record, record, self._registry)
+    def _produce(self, topic: Topic[R], key: str, record: R, delivered: Any) -> None:
+        data = codec.encode(topic.type, record, self._registry)
         try:
             self._producer.produce(topic.name, key=key.encode(), value=data, on_delivery=delivered)
         except (BufferError, KafkaException) as error:

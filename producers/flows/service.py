@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sdnotify import SystemdNotifier
 
@@ -30,10 +30,11 @@ from producers.stop_request import StopRequest
 from producers.trace.flow_routes import FlowRouteTracer, Wanted
 from producers.trace.route_tracer import Put
 from producers.trace.sockets import open_trace_sockets
+from producers.trace.topology_watch import TopologyWatch
 from schemas import codec
 from schemas.ids import host_of, nic_id
+from schemas.records import FlowReports, FlowRoutes, Nic
 from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY
-from schemas.topology import TopologyError, TopologySource
 
 __all__ = ["AddressTable", "FlowReporter", "boot_id", "main"]
 
@@ -41,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 _CLOSE_S: Final = 2.0
 _STATUS_S: Final = 5.0
-_FILE_CHECK_S: Final = 2.0
+
 _MS_PER_S: Final = 1e3
 _REFRESH_S: Final = 0.5
 _TRACE_S: Final = 0.005
@@ -63,7 +64,7 @@ class AddressTable:
         self._of: dict[str, str] = {}
         self._addresses_of: dict[str, list[str]] = {}
 
-    def update(self, name: str, record: dict[str, Any] | None, append_ms: int) -> None:
+    def update(self, name: str, record: Nic | None, append_ms: int) -> None:
         """Apply an announcement; None removes the NIC."""
         for address in self._addresses_of.pop(name, []):
             if self._of.get(address) == name:
@@ -110,9 +111,9 @@ class FlowReporter:
         self._spaces: dict[str | None, _Namespace] = {}
         self._tables: list[FlowTable] = []
         self._addresses = addresses
-        self._peers: dict[str, dict[str, Any]] = {}
-        self._source = TopologySource(settings.topology_file)
-        self._file_due_s = self._refresh_at_s = 0.0
+        self._peers: dict[str, Nic] = {}
+        self._watch = TopologyWatch(settings.topology_file)
+        self._refresh_at_s = 0.0
         self._registration_changes = 0
         self._tracers: dict[str, FlowRouteTracer] = {}
         self._nic_by_address = {_plain(nic.address): nic_id(nic.host, nic.device) for nic in nics}
@@ -174,7 +175,7 @@ class FlowReporter:
 
     # ---- routes of the flows
 
-    def on_announcement(self, name: str, record: dict[str, Any] | None, append_ms: int) -> None:
+    def on_announcement(self, name: str, record: Nic | None, append_ms: int) -> None:
         """Apply a message of the inventory."""
         self._addresses.update(name, record, append_ms)
         if record is None:
@@ -190,7 +191,7 @@ class FlowReporter:
         nic, _, peer = pair.partition(">")
         return peer in self._tracers or nic in self._tracers
 
-    def on_routes(self, pair: str, record: dict[str, Any] | None, append_ms: int) -> None:
+    def on_routes(self, pair: str, record: FlowRoutes | None, append_ms: int) -> None:
         """Apply a message of the flow route topic: peers' flows to us, and records of an earlier run."""
         nic, _, peer = pair.partition(">")
         now_s = time.monotonic()
@@ -240,7 +241,7 @@ class FlowReporter:
             put=put,
             registry=registry,
         )
-        tracer.set_topology(self._source.topology, time.monotonic())
+        tracer.set_topology(self._watch.topology, time.monotonic())
         return tracer
 
     def _trace_flows(self, now_s: float) -> None:
@@ -254,8 +255,10 @@ class FlowReporter:
             self._tracers[nic].trace_flows(flows, now_s)
         if now_s >= self._refresh_at_s:
             self._refresh_at_s = now_s + _REFRESH_S
-            self._check_file(now_s)
+            is_new = self._watch.check(now_s)
             for tracer in self._tracers.values():
+                if is_new:
+                    tracer.set_topology(self._watch.topology, now_s)
                 tracer.refresh(now_s)
         for tracer in self._tracers.values():
             tracer.links_changed = False
@@ -280,21 +283,7 @@ class FlowReporter:
     def _links_of(self, nic: str, peer: str, key: Key) -> Sequence[str]:
         return self._tracers[nic].links_of(peer, key)
 
-    def _check_file(self, now_s: float) -> None:
-        """Reload the topology file if it changed; an unusable file is ignored."""
-        if now_s < self._file_due_s:
-            return
-        self._file_due_s = now_s + _FILE_CHECK_S
-        try:
-            if not self._source.refresh():
-                return
-        except TopologyError as error:
-            _log.error("%s; the last valid file stays in use", error)
-            return
-        for tracer in self._tracers.values():
-            tracer.set_topology(self._source.topology, now_s)
-
-    def report(self, whole: bool) -> list[dict[str, Any]]:
+    def report(self, whole: bool) -> list[FlowReports]:
         """Return the records to publish now."""
         return [
             record
@@ -367,7 +356,7 @@ def _run(
         is_full = began_s >= full_at_s
         records = reporter.report(is_full)
         for record in records:
-            producer.put(FLOWS.name, record["host"], codec.encode(FLOWS.record, record, registry))
+            producer.put(FLOWS.name, record["host"], codec.encode(FLOWS.type, record, registry))
         if is_full:
             full_at_s = max(full_at_s + full_s, began_s)
             flows = sum(len(record["flows"]) for record in records)

@@ -16,16 +16,17 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from schemas.ids import link_id
+from schemas.records import PathSource
 from schemas.topology import End, Topology, end_text, nic_end
 
-__all__ = ["LinkPrefix", "NamedPath", "name_path", "node_of_address", "partner_of"]
+__all__ = ["LinkPrefix", "NamedPath", "RouteNames", "name_path", "node_of_address", "partner_of"]
 
-Found = Literal["UNKNOWN", "TRACED", "FILLED", "TOPOLOGY"]
 LinkPrefix = Literal[31, 30, 0]
 
 ADDRESS_PORT: Final = "ip"
 """Port of an end that is known only by its address; the address then names the node."""
 UNKNOWN_PORT: Final = "?"
+MAX_CACHED_ROUTES: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,11 @@ class NamedPath:
 
     links: tuple[str, ...]
     complete: bool
-    found: Found
+    found: PathSource
     contradiction: str | None = None
 
 
-NO_PATH: Final = NamedPath((), False, "UNKNOWN")
+NO_PATH: Final = NamedPath((), False, PathSource.UNKNOWN)
 
 
 @lru_cache(maxsize=65536)
@@ -103,21 +104,21 @@ def name_path(
     contradiction = "; ".join(dict.fromkeys(contradictions)) or (
         _differs_from_listed(topology.listed(nic, peer, path), known) if complete else None
     )
-    return NamedPath(known, complete, "FILLED" if filled else "TRACED", contradiction)
+    return NamedPath(known, complete, PathSource.FILLED if filled else PathSource.TRACED, contradiction)
 
 
 def _from_file(nic: str, peer: str, path: int, topology: Topology, count: int | None) -> NamedPath:
     """Return the path by the file alone: the listed or only route, else the ends that all routes share."""
     listed = topology.listed(nic, peer, path)
     if listed:
-        return NamedPath(listed, True, "TOPOLOGY")
+        return NamedPath(listed, True, PathSource.TOPOLOGY)
     routes = topology.routes(nic_end(nic), nic_end(peer), count)
     if not routes:
         return NO_PATH
     if len(routes) == 1:
-        return NamedPath(routes[0], True, "TOPOLOGY")
+        return NamedPath(routes[0], True, PathSource.TOPOLOGY)
     ends = [routes[0][at] for at in (0, -1) if len({route[at] for route in routes}) == 1]
-    return NamedPath(tuple(ends), False, "TOPOLOGY")
+    return NamedPath(tuple(ends), False, PathSource.TOPOLOGY)
 
 
 def _differs_from_listed(listed: tuple[str, ...] | None, links: tuple[str, ...]) -> str | None:
@@ -126,6 +127,49 @@ def _differs_from_listed(listed: tuple[str, ...] | None, links: tuple[str, ...])
     differing = (k for k, (a, b) in enumerate(zip(listed, links, strict=False)) if a != b)
     first = next(differing, min(len(listed), len(links)))
     return f"the file lists another path, from link {first + 1} on"
+
+
+class RouteNames:
+    """Names the routes from one NIC by the present topology."""
+
+    def __init__(self, nic: str, link_prefix: LinkPrefix) -> None:
+        self.topology = Topology()
+        self._nic, self._link_prefix = nic, link_prefix
+        self._complete: dict[tuple[str, int, str | None, tuple[str | None, ...]], tuple[str, ...]] = {}
+        """Peer, port, the peer's first hop and hops to links; empty if any link is unknown."""
+
+    def set_topology(self, topology: Topology) -> None:
+        """Name routes by this topology from now on."""
+        self.topology = topology
+        self._complete.clear()
+
+    def complete_links(
+        self, peer: str, port: int, hops: tuple[str | None, ...], peer_first_hop: str | None
+    ) -> tuple[str, ...]:
+        """Return the links of hops that reach `peer`; empty if any is unknown."""
+        key = (peer, port, peer_first_hop, hops)
+        links = self._complete.get(key)
+        if links is None:
+            if len(self._complete) >= MAX_CACHED_ROUTES:
+                self._complete.clear()
+            named = self.name(peer, port, hops, True, peer_first_hop)
+            links = self._complete[key] = named.links if named.complete else ()
+        return links
+
+    def name(
+        self, peer: str, port: int, hops: Sequence[str | None], reached: bool, peer_first_hop: str | None
+    ) -> NamedPath:
+        """Return the links to `peer`, as `name_path` does."""
+        return name_path(
+            self._nic,
+            peer,
+            hops,
+            reached,
+            path=port,
+            peer_first_hop=peer_first_hop,
+            topology=self.topology,
+            link_prefix=self._link_prefix,
+        )
 
 
 @dataclass(slots=True)
