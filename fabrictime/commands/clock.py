@@ -11,6 +11,7 @@ from fabrictime.commands.clock_table import SUSPECTS_SHOWN, Wanted, as_json, dra
 from fabrictime.state.clocks import Fleet, Picture
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, Message, TopicReader, back, tail
+from schemas.kafka.settings import KafkaSettings
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ STATES_DECODED: Final = 200_000
 class Reader:
     """Follows both topics without a group and fills a `Fleet`."""
 
-    def __init__(self, bootstrap: str, registry: codec.Registry | None = None) -> None:
+    def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
         """Create the client without connecting."""
         self.fleet = Fleet()
         self._registry = registry
-        self._reader = TopicReader(bootstrap, {INVENTORY: BEGINNING})
+        self._reader = TopicReader(cluster, {INVENTORY: BEGINNING})
 
     def close(self) -> None:
         """Leave the log."""
@@ -95,9 +96,9 @@ class Reader:
         return len(record["clocks"])
 
 
-def main(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = None) -> Picture:
+def main(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Registry | None = None) -> Picture:
     """Print the clocks once and return them. Raises ValueError where the log cannot be read."""
-    reader = Reader(bootstrap, registry)
+    reader = Reader(cluster, registry)
     try:
         reader.catch_up(wanted.since_s)
     finally:
@@ -115,7 +116,7 @@ def main(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = No
     return found
 
 
-def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
+def watch(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
     """Show the clocks live until SIGINT; a line a window where stdout is no terminal.
 
     Raises ValueError where the log cannot be read at the start; a log that goes away later shows as age.
@@ -123,7 +124,7 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
     from rich.console import Console
 
     console = Console()
-    reader = Reader(bootstrap, registry)
+    reader = Reader(cluster, registry)
     try:
         reader.catch_up(wanted.since_s)
         if wanted.as_json or not console.is_terminal:

@@ -15,6 +15,7 @@ from fabrictime.state.clocks import ANNOUNCED_S
 from fabrictime.state.traced_fabric import Picture, file_of, picture_of
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.kafka.settings import KafkaSettings
 from schemas.topics import INVENTORY, PATHS
 from schemas.topology import Topology, TopologyError, TopologySource
 from streams.runtime.route_table import RouteTable
@@ -30,13 +31,13 @@ WATCH_S: Final = 1.0
 class Reader:
     """Follows both topics without a group."""
 
-    def __init__(self, bootstrap: str, registry: codec.Registry | None = None) -> None:
+    def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
         """Connect. Raises ValueError if the log does not answer or a topic does not exist."""
         self.book = RouteTable()
         self.unreadable = 0
         self._nics: dict[str, tuple[dict[str, Any], int]] = {}
         self._registry = registry
-        self._reader = TopicReader.open(bootstrap, {PATHS: BEGINNING, INVENTORY: BEGINNING})
+        self._reader = TopicReader.open(cluster, {PATHS: BEGINNING, INVENTORY: BEGINNING})
 
     def close(self) -> None:
         """Leave the log."""
@@ -81,7 +82,7 @@ class Reader:
 
 
 def main(
-    bootstrap: str,
+    cluster: KafkaSettings | str,
     *,
     topology: Topology | None = None,
     as_json: bool = False,
@@ -90,7 +91,7 @@ def main(
 ) -> Picture:
     """Print the fabric once, or write it to `file`, and return it. Raises ValueError where the log cannot be
     read, OSError where the file cannot be written."""
-    reader = Reader(bootstrap, registry)
+    reader = Reader(cluster, registry)
     try:
         reader.catch_up()
     finally:
@@ -122,7 +123,9 @@ def source_of(config: Config) -> TopologySource:
     return TopologySource(None if path is None else Path(path))
 
 
-def watch(bootstrap: str, source: TopologySource, *, registry: codec.Registry | None = None) -> None:
+def watch(
+    cluster: KafkaSettings | str, source: TopologySource, *, registry: codec.Registry | None = None
+) -> None:
     """Show the fabric live until SIGINT. Raises ValueError where the log cannot be read at the start."""
     from rich.live import Live
 
@@ -131,7 +134,7 @@ def watch(bootstrap: str, source: TopologySource, *, registry: codec.Registry | 
             source.refresh()
         return draw(reader.picture(source.topology))
 
-    reader = Reader(bootstrap, registry)
+    reader = Reader(cluster, registry)
     try:
         reader.catch_up()
         with Live(now(), auto_refresh=False, screen=True) as live:
