@@ -64,14 +64,14 @@ class KafkaSettings(BaseModel):
             "sasl.username": self.sasl_username,
             "sasl.password": self.sasl_password,
         }
-        options: dict[str, Any] = {"bootstrap.servers": self.bootstrap}
+        options: dict[str, object] = {"bootstrap.servers": self.bootstrap}
         if self.security_protocol != "PLAINTEXT":
             options["security.protocol"] = self.security_protocol
         return options | {name: value for name, value in given.items() if value is not None}
 
     def aiokafka_options(self) -> dict[str, Any]:
         """Return the address and security as arguments of aiokafka's clients."""
-        options: dict[str, Any] = {"bootstrap_servers": self.bootstrap}
+        options: dict[str, object] = {"bootstrap_servers": self.bootstrap}
         if self.security_protocol != "PLAINTEXT":
             options["security_protocol"] = self.security_protocol
         if self.tls:
