@@ -104,9 +104,7 @@ class SchedulePublisher:
         due = {nic: plan for nic, plan in plans.items() if self._is_due(nic, models.get(nic), now_s)}
         sent = []
         for nic, record in records_of(due, shard, models, now_ns).items():
-            sent.append(
-                await self.context.send(PROBE_SCHEDULES.name, nic, PROBE_SCHEDULES.record, dict(record))
-            )
+            sent.append(await self.context.send(PROBE_SCHEDULES, nic, record))
             self._published[nic] = (record, now_s)
         await asyncio.gather(*sent)
 
