@@ -44,7 +44,7 @@ __all__ = [
 
 SETTINGS: Final = """
 [up]
-page = false
+web = false
 workers = 1
 clock_pages = false
 [streams]
