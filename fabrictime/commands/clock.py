@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
-from schemas.ids import natural
+from schemas.ids import host_of, natural
 from schemas.kafka.reader import BEGINNING, Message, TopicReader, back, tail
 from schemas.kafka.settings import KafkaSettings
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
@@ -255,7 +255,7 @@ class Fleet:
         _, event, event_ns, event_at_ns = self._events.get((shard, row["clock"]), (0, None, None, None))
         return ClockLine(
             row["clock"],
-            tuple(sorted(set(of))) or (row["clock"].partition("/")[0],),
+            tuple(sorted(set(of))) or (host_of(row["clock"]),),
             len(of),
             row["state"],
             shard,

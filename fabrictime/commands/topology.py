@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.commands.clock import ANNOUNCED_S
 from schemas import codec
-from schemas.ids import cable_id, natural
+from schemas.ids import cable_id, link_ends, natural
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.topics import INVENTORY, PATHS
@@ -259,7 +259,7 @@ def _rail(of_leaf: Sequence[str], nics: Mapping[str, Mapping[str, Any]]) -> int 
 
 
 def _ends(link: str) -> tuple[End, End]:
-    near, _, far = link.partition(">")
+    near, far = link_ends(link)
     return split_end(near), split_end(far)
 
 
