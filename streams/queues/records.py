@@ -1,18 +1,30 @@
-"""Parts of `LinkQueues` records: the totals of a second, and records in parts."""
+"""Makes `LinkQueues` records: of each block the links with queues, of each second all links."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from native.core.columns import Float64s, Int64s
 from schemas.topics import MAX_ELEMENTS
+from streams.queues.cells import Cells
+from streams.queues.link_columns import PACKET_BYTES, LinkColumns
+from streams.queues.utilisation import IdleProbes
+from streams.runtime.units import NS_PER_S
 
-__all__ = ["NO_UTILISATION", "SecondTotals", "in_parts"]
+__all__ = ["QueueRecords", "SolvedBlock"]
 
 Record = dict[str, Any]
 
+FLOWS_ERROR: Final = 0.01
+"""Error of a link's utilisation from flow reports."""
+JOINT_ERROR: Final = 0.04
+"""Error of a link's utilisation from probes alone, because links on one flow's route are busy together."""
+SHALLOW_BYTES: Final = 2.0 * PACKET_BYTES
+"""Queues deeper than two full packets are published several times a second."""
 NO_UTILISATION: Final[Record] = {
     "utilisation": None,
     "utilisation_bound": None,
@@ -23,7 +35,22 @@ NO_UTILISATION: Final[Record] = {
 """Fields of a link that only one of the two series of records has."""
 
 
-class SecondTotals:
+@dataclass(frozen=True, slots=True)
+class SolvedBlock:
+    """The queues of one block."""
+
+    start_ns: int
+    end_ns: int
+    slot_ns: int
+    solved_ns: int
+    depth_bytes: Float64s
+    """[slots, links]"""
+    error_bytes: Float64s
+    """[links]"""
+    cells: Cells
+
+
+class _SecondTotals:
     """Depths and probes of each link since the start of the second."""
 
     def __init__(self) -> None:
@@ -63,7 +90,101 @@ class SecondTotals:
         self._slots = 0
 
 
-def in_parts(head: Record, links: list[Record]) -> list[Record]:
+class QueueRecords:
+    """Makes the records of one shard; `rate_of` returns a link's bit/s, 0 if unknown."""
+
+    def __init__(self, shard: str, rate_of: Callable[[str], int]) -> None:
+        self.synced = True
+        """False if a source's clocks were not synced since the last record."""
+        self.flow_bps: Mapping[str, float] = {}
+        """bit/s over each link, as flows report it."""
+        self._shard, self._rate_of = shard, rate_of
+        self._second = _SecondTotals()
+
+    def grow(self, links: int) -> None:
+        """Make room for so many links."""
+        self._second.grow(links)
+
+    def of_block(self, block: SolvedBlock, columns: LinkColumns, names: Sequence[str]) -> list[Record]:
+        """Return the records of a block: its links with queues, slot by slot."""
+        depth = block.depth_bytes
+        deep = np.flatnonzero(depth.max(axis=0) > np.maximum(SHALLOW_BYTES, block.error_bytes))
+        groups = columns.groups()
+        samples = columns.probes_by_link(block.cells)
+        self._second.samples += samples
+        links = []
+        for link in deep.tolist():
+            slots = np.flatnonzero(depth[:, link] > SHALLOW_BYTES / 4)
+            links.append(
+                self._link_fields(names[link], groups[link])
+                | {
+                    "depth_mean_bytes": float(depth[:, link].mean()),
+                    "depth_max_bytes": float(depth[:, link].max()),
+                    "bound_bytes": float(block.error_bytes[link]),
+                    "samples": int(samples[link]),
+                    "slot": slots.tolist(),
+                    "depth_bytes": depth[slots, link].tolist(),
+                }
+            )
+        return self._records(block, block.start_ns, block.slot_ns, len(depth), links)
+
+    def of_second(
+        self, block: SolvedBlock, columns: LinkColumns, names: Sequence[str], probes: IdleProbes
+    ) -> list[Record]:
+        """Return the records of the second that a block ends, with the utilisation of all links."""
+        self._second.add(block.depth_bytes, block.error_bytes)
+        second = block.start_ns // NS_PER_S
+        if block.end_ns // NS_PER_S == second:
+            return []
+        share, sigma = probes.shares(columns.lengths, columns.flat, len(names))
+        groups = columns.groups()
+        links = [
+            self._link_fields(names[link], groups[link])
+            | self._second.depths(link)
+            | self._utilisation(names[link], float(share[link]), float(2 * sigma[link]) + JOINT_ERROR)
+            for link in np.flatnonzero(self._second.samples).tolist()
+        ]
+        self._second.reset()
+        return self._records(block, second * NS_PER_S, NS_PER_S, 1, links)
+
+    def _link_fields(self, name: str, group: int) -> Record:
+        """Return the fields of a link without utilisation and slots."""
+        return NO_UTILISATION | {"link": name, "rate_bps": self._rate_of(name), "group": group}
+
+    def _utilisation(self, name: str, share: float, bound: float) -> Record:
+        """Return the utilisation of a link: from flow reports if they are complete, else from probes."""
+        rate_bps, reported_bps = self._rate_of(name), self.flow_bps.get(name)
+        from_flows = False
+        if reported_bps is not None and rate_bps:
+            reported = reported_bps / rate_bps
+            # reported flows are exact; if probes show more, some traffic is not reported
+            if reported >= share - bound - FLOWS_ERROR:
+                share, bound, from_flows = min(1.0, reported), FLOWS_ERROR, True
+        known = from_flows or np.isfinite(bound)
+        return {
+            "utilisation": share if known else None,
+            "utilisation_bound": min(bound, 1.0) if known else None,
+            "from_flows": from_flows,
+        }
+
+    def _records(
+        self, block: SolvedBlock, start_ns: int, slot_ns: int, slots: int, links: list[Record]
+    ) -> list[Record]:
+        synced, self.synced = self.synced, True
+        head = {
+            "shard": self._shard,
+            "window": start_ns // (slot_ns * slots),
+            "window_start_ns": start_ns,
+            "slot_ns": slot_ns,
+            "slots": slots,
+            "synced": synced,
+            "paths": len(np.unique(block.cells.route)),
+            "solved_ns": block.solved_ns,
+        }
+        return _in_parts(head, links)
+
+
+def _in_parts(head: Record, links: list[Record]) -> list[Record]:
     """Return records with at most `MAX_ELEMENTS` links each, at least one."""
     parts = max(1, -(-len(links) // MAX_ELEMENTS))
     return [
