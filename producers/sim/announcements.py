@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from producers.sim.topology import PROBE_PORT
 from producers.sim.workload import address_of
 from schemas.ids import clock_id, nic_parts
+from schemas.records import Nic, Stamp
 
 if TYPE_CHECKING:
     from producers.sim.simulation import Simulation
 
 __all__ = ["nic_announcements"]
 
-Record = dict[str, Any]
 
-
-def nic_announcements(sim: Simulation) -> Iterator[Record]:
+def nic_announcements(sim: Simulation) -> Iterator[Nic]:
     """Yield the `Nic` of every NIC with a living agent, as of now."""
     f, now_ns = sim.fleet, sim.system_ns()
     rails = f.shape.rails > 1
@@ -35,7 +34,7 @@ def nic_announcements(sim: Simulation) -> Iterator[Record]:
             "addresses": [address_of(nic)],
             "probe_port": PROBE_PORT,
             "clock": clock_id(host, f"ptp{int(f.nic_device[nic])}"),
-            "stamp": "HARDWARE",
+            "stamp": Stamp.HARDWARE,
             "speed_bps": int(f.rate_bps[2 * nic]),
             "mtu_bytes": 4200,
             "run": sim.runs[nic],
@@ -43,6 +42,9 @@ def nic_announcements(sim: Simulation) -> Iterator[Record]:
             "announced_ns": now_ns,
             "capabilities": ["probe.udp"],
             "path_ports": sim.probes.path_ports,
+            "first_hop": None,
             "slot_ns": sim.probes.pace[0],
             "slot_probes": sim.probes.pace[1],
+            "ud": None,
+            "stamp_error_ns": 0,
         }

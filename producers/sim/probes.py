@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from producers.probe.peers import choose_peers, hashes_of
 from producers.probe.schedule import fabric_time_ns, schedule_error, schedule_paths
 from producers.sim.ecmp import Paths
+from schemas.records import Leg, PathMap, PathMaps, PathSource, ProbeSchedule
 from schemas.topics import PATHS
 
 if TYPE_CHECKING:
     from producers.sim.simulation import Simulation
 
 __all__ = ["SimProbes"]
-
-Record = dict[str, Any]
 
 
 class SimProbes:
@@ -74,7 +73,7 @@ class SimProbes:
         probes = 2 if self._sim.settings.spacing_ns else 1
         return round(1e9 * probes / self._sim.settings.rate_pps), 1
 
-    def follow_schedule(self, record: Record) -> None:
+    def follow_schedule(self, record: ProbeSchedule) -> None:
         """Have a NIC follow a `ProbeSchedule` on its own clock; other fleets' NICs are ignored.
 
         Raises ValueError with one line if no prober could follow it.
@@ -102,18 +101,18 @@ class SimProbes:
                 key = ">".join(self._sim.fleet.nic_ids[nic] for nic in pair)
                 self._sim.publish(PATHS, key, self._sim.system_ns(), self._path_maps(*pair))
 
-    def _path_maps(self, nic: int, peer: int) -> Record:
+    def _path_maps(self, nic: int, peer: int) -> PathMaps:
         names = self._sim.fleet.link_ids
-        rows = []
+        rows: list[PathMap] = []
         for leg, groups in enumerate(self._pairs[nic, peer]):
             paths = self.legs[leg]
             for g in groups:
                 rows.append(
                     {
                         "path": int(self._group[2][g]),
-                        "leg": ("REQUEST", "ANSWER")[leg],
+                        "leg": (Leg.REQUEST, Leg.ANSWER)[leg],
                         "links": [names[link] for link in paths.of(g).tolist()],
-                        "found": "TRACED",
+                        "found": PathSource.TRACED,
                         "complete": bool(paths.reached[g]),
                         "since_ns": int(self._since_ns[leg, g]),
                         "changes": int(self._moves[leg, g]),

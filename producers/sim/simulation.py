@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,7 +31,13 @@ from producers.sim.topology import Fleet
 from producers.sim.truth import TruthRecorder
 from producers.sim.workload import SimFlow, SimFlowTable, job_members, job_phases
 from schemas import codec
-from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH, Topic
+from schemas.records import (
+    EvidenceKind,
+    LinkEvent,
+    TrueContention,
+    TrueJob,
+)
+from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH, R, Topic
 
 __all__ = ["EPOCH_NS", "EVERYTHING", "TICK_NS", "Simulation"]
 
@@ -50,8 +56,18 @@ _PROBE_KIND: Final = [
     for symbol in f["type"]["symbols"]
 ].index("PROBE")
 
-Record = dict[str, Any]
 Float64s = NDArray[np.float64]
+
+
+class JobState(TypedDict):
+    """A job and its completed iterations."""
+
+    job: str
+    kind: str
+    nics: int
+    iterations: int
+    time_ns: int | None
+    """ns that the last iteration took; None: none has ended."""
 
 
 class Simulation:
@@ -116,7 +132,7 @@ class Simulation:
         self.truth = TruthRecorder(self, TICK_NS)
         self._flow_reporter = SimFlowReporter(self, TICK_NS)
         self._injector = FaultInjector(self)
-        self._iterations: list[Record] = []
+        self._iterations: list[TrueJob] = []
         self._job_done: list[tuple[int, int | None]] = [(0, None)] * len(s.jobs)
         self._taken: set[int] = set()
         """NICs used by jobs."""
@@ -191,7 +207,7 @@ class Simulation:
         return self.start_ns + round(self.kernel.now_ns)
 
     def publish(
-        self, topic: Topic, key: str, at_ns: int, record: Record | None = None, body: bytes | None = None
+        self, topic: Topic[R], key: str, at_ns: int, record: R | None = None, body: bytes | None = None
     ) -> None:
         """Add a message if its topic is selected."""
         if topic.name in self.topic_names:
@@ -230,22 +246,24 @@ class Simulation:
     def publish_carrier(self, nic: int, carrier: bool) -> None:
         """Publish a NIC's carrier event."""
         now_ns = self.system_ns()
-        self.publish(
-            LINKS,
-            self.settings.shard,
-            now_ns,
-            {
-                "nic": self.fleet.nic_ids[nic],
-                "shard": self.settings.shard,
-                "run": self.runs[nic],
-                "event": self._events[nic],
-                "kind": "CARRIER",
-                "clock_ns": self.kernel.clock_ns(nic, self.kernel.now_ns),
-                "system_ns": now_ns,
-                "interval_ns": 0,
-                "carrier": carrier,
-            },
-        )
+        event: LinkEvent = {
+            "nic": self.fleet.nic_ids[nic],
+            "shard": self.settings.shard,
+            "run": self.runs[nic],
+            "event": self._events[nic],
+            "kind": EvidenceKind.CARRIER,
+            "clock_ns": self.kernel.clock_ns(nic, self.kernel.now_ns),
+            "system_ns": now_ns,
+            "interval_ns": 0,
+            "trouble": [],
+            "late_ns": 0,
+            "paths": [],
+            "carrier": carrier,
+            "speed_bps": None,
+            "counters": [],
+            "verbs": None,
+        }
+        self.publish(LINKS, self.settings.shard, now_ns, event)
         self._events[nic] += 1
 
     # --- flows and jobs ---
@@ -374,16 +392,16 @@ class Simulation:
         """Add traffic without flow reports: its share of each link's rate ([L], or one value for all)."""
         self._injector.set_base_load(load)
 
-    def contention(self) -> list[Record]:
+    def contention(self) -> list[TrueContention]:
         """Return the present contention, as `TrueContention` rows."""
         return self.truth.contention()
 
-    def _take_iterations(self) -> list[Record]:
+    def _take_iterations(self) -> list[TrueJob]:
         iterations, self._iterations = self._iterations, []
         return iterations
 
-    def job_state(self) -> list[Record]:
-        """Return each job's name, NICs, completed iterations and last iteration time (ns; None: none yet)."""
+    def job_state(self) -> list[JobState]:
+        """Return the state of each job."""
         return [
             {"job": job.name, "kind": job.kind, "nics": job.nics, "iterations": done, "time_ns": time_ns}
             for job, (done, time_ns) in zip(self.settings.jobs, self._job_done, strict=True)

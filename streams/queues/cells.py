@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
+from schemas.records import PathQueueing
 
 __all__ = ["Cells", "without_own_delay"]
-
-Record = dict[str, Any]
 
 OWN_RECEIVERS: Final = 3
 OWN_SIGMAS: Final = 5.0
@@ -34,7 +33,7 @@ class Cells:
     noise_ns: Float64s
 
     @classmethod
-    def of(cls, record: Record, route: NDArray[np.int32]) -> Cells:
+    def of(cls, record: PathQueueing, route: NDArray[np.int32]) -> Cells:
         """Return the cells of a record's rows with a known route; `route` has -1 for the others."""
         cells = np.asarray(record["cells"], np.int64)
         cell_route = np.repeat(route, cells)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from native.core.columns import Float64s
 from native.core.queues import QueueSolver
+from schemas.records import LinkQueues, PathQueueing
 from streams.delays.queueing import SUB_SLOTS
 from streams.queues.cells import Cells, without_own_delay
 from streams.queues.link_columns import LinkColumns, LinkState
@@ -25,8 +26,6 @@ from streams.runtime.route_table import RouteTable
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["ShardQueues", "fold_of", "knots_of"]
-
-Record = dict[str, Any]
 
 BLOCK_NS, LONG_BLOCK_NS, MANY_LINKS = 10_000_000, 25_000_000, 1_000
 BLOCK_SLOTS: Final = 5
@@ -63,7 +62,7 @@ class _Source:
     first_offset: int = -1
     next_offset: int = -1
 
-    def advance(self, record: Record) -> bool:
+    def advance(self, record: PathQueueing) -> bool:
         """Note a record of the source; return False if its offsets were added before."""
         first, after = record["first_offset"], record["next_offset"]
         if (first, after) != (self.first_offset, self.next_offset):
@@ -105,7 +104,7 @@ class ShardQueues:
         """Set the bit/s over each link, as flows report it."""
         self._records.flow_bps = bps
 
-    def take(self, record: Record, paths: RouteTable) -> None:
+    def take(self, record: PathQueueing, paths: RouteTable) -> None:
         """Add a record of one of the shard's sources; skip offsets that were added before."""
         source = self._sources.setdefault(record["source"], _Source())
         if not source.advance(record):
@@ -125,7 +124,7 @@ class ShardQueues:
         if len(cells.route):
             self._cells.append(cells)
 
-    def _count_idle(self, record: Record, route: NDArray[np.int32]) -> None:
+    def _count_idle(self, record: PathQueueing, route: NDArray[np.int32]) -> None:
         singles = np.asarray(record["singles"], np.int64)
         idle = np.asarray(record["idle"], np.int64)
         counts = (route >= 0) & (singles > 0) & (np.asarray(record["direction"]) != 3)
@@ -158,7 +157,7 @@ class ShardQueues:
         speaking = [s.complete_ns for s in self._sources.values() if newest - s.complete_ns < GONE_NS]
         return min(speaking) >= end or newest - end > GRACE_NS
 
-    def solve(self, solved_ns: int) -> list[Record]:
+    def solve(self, solved_ns: int) -> list[LinkQueues]:
         """Solve the block that is `ready`; return its `LinkQueues`, and those of the second that it ends.
 
         Slow.

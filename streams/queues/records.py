@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import numpy as np
 
 from native.core.columns import Float64s, Int64s
+from schemas.records import LinkQueue, LinkQueues
 from schemas.topics import MAX_ELEMENTS
 from streams.queues.cells import Cells
 from streams.queues.link_columns import PACKET_BYTES, LinkColumns
@@ -17,22 +18,33 @@ from streams.runtime.units import NS_PER_S
 
 __all__ = ["QueueRecords", "SolvedBlock"]
 
-Record = dict[str, Any]
-
 FLOWS_ERROR: Final = 0.01
 """Error of a link's utilisation from flow reports."""
 JOINT_ERROR: Final = 0.04
 """Error of a link's utilisation from probes alone, because links on one flow's route are busy together."""
 SHALLOW_BYTES: Final = 2.0 * PACKET_BYTES
 """Queues deeper than two full packets are published several times a second."""
-NO_UTILISATION: Final[Record] = {
-    "utilisation": None,
-    "utilisation_bound": None,
-    "from_flows": False,
-    "slot": [],
-    "depth_bytes": [],
-}
-"""Fields of a link that only one of the two series of records has."""
+
+
+class _Depths(TypedDict):
+    """The depth fields of a `LinkQueue`."""
+
+    depth_mean_bytes: float
+    depth_max_bytes: float
+    bound_bytes: float
+    samples: int
+
+
+class _Utilisation(TypedDict):
+    """The utilisation fields of a `LinkQueue`."""
+
+    utilisation: float | None
+    utilisation_bound: float | None
+    from_flows: bool
+
+
+NO_UTILISATION: Final[_Utilisation] = {"utilisation": None, "utilisation_bound": None, "from_flows": False}
+"""Utilisation in blocks: only the records of whole seconds have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +86,7 @@ class _SecondTotals:
         self._error_bytes = np.maximum(self._error_bytes, error)
         self._slots += len(depth)
 
-    def depths(self, link: int) -> Record:
+    def depths(self, link: int) -> _Depths:
         """Return the depth fields of a link."""
         return {
             "depth_mean_bytes": float(self._sum_bytes[link] / self._slots),
@@ -105,23 +117,26 @@ class QueueRecords:
         """Make room for so many links."""
         self._second.grow(links)
 
-    def of_block(self, block: SolvedBlock, columns: LinkColumns, names: Sequence[str]) -> list[Record]:
+    def of_block(self, block: SolvedBlock, columns: LinkColumns, names: Sequence[str]) -> list[LinkQueues]:
         """Return the records of a block: its links with queues, slot by slot."""
         depth = block.depth_bytes
         deep = np.flatnonzero(depth.max(axis=0) > np.maximum(SHALLOW_BYTES, block.error_bytes))
         groups = columns.groups()
         samples = columns.probes_by_link(block.cells)
         self._second.samples += samples
-        links = []
+        links: list[LinkQueue] = []
         for link in deep.tolist():
             slots = np.flatnonzero(depth[:, link] > SHALLOW_BYTES / 4)
             links.append(
-                self._link_fields(names[link], groups[link])
-                | {
+                {
+                    "link": names[link],
+                    "rate_bps": self._rate_of(names[link]),
                     "depth_mean_bytes": float(depth[:, link].mean()),
                     "depth_max_bytes": float(depth[:, link].max()),
                     "bound_bytes": float(block.error_bytes[link]),
+                    **NO_UTILISATION,
                     "samples": int(samples[link]),
+                    "group": groups[link],
                     "slot": slots.tolist(),
                     "depth_bytes": depth[slots, link].tolist(),
                 }
@@ -130,7 +145,7 @@ class QueueRecords:
 
     def of_second(
         self, block: SolvedBlock, columns: LinkColumns, names: Sequence[str], probes: IdleProbes
-    ) -> list[Record]:
+    ) -> list[LinkQueues]:
         """Return the records of the second that a block ends, with the utilisation of all links."""
         self._second.add(block.depth_bytes, block.error_bytes)
         second = block.start_ns // NS_PER_S
@@ -138,20 +153,22 @@ class QueueRecords:
             return []
         share, sigma = probes.shares(columns.lengths, columns.flat, len(names))
         groups = columns.groups()
-        links = [
-            self._link_fields(names[link], groups[link])
-            | self._second.depths(link)
-            | self._utilisation(names[link], float(share[link]), float(2 * sigma[link]) + JOINT_ERROR)
+        links: list[LinkQueue] = [
+            {
+                "link": names[link],
+                "rate_bps": self._rate_of(names[link]),
+                **self._second.depths(link),
+                **self._utilisation(names[link], float(share[link]), float(2 * sigma[link]) + JOINT_ERROR),
+                "group": groups[link],
+                "slot": [],
+                "depth_bytes": [],
+            }
             for link in np.flatnonzero(self._second.samples).tolist()
         ]
         self._second.reset()
         return self._records(block, second * NS_PER_S, NS_PER_S, 1, links)
 
-    def _link_fields(self, name: str, group: int) -> Record:
-        """Return the fields of a link without utilisation and slots."""
-        return NO_UTILISATION | {"link": name, "rate_bps": self._rate_of(name), "group": group}
-
-    def _utilisation(self, name: str, share: float, bound: float) -> Record:
+    def _utilisation(self, name: str, share: float, bound: float) -> _Utilisation:
         """Return the utilisation of a link: from flow reports if they are complete, else from probes."""
         rate_bps, reported_bps = self._rate_of(name), self.flow_bps.get(name)
         from_flows = False
@@ -168,10 +185,10 @@ class QueueRecords:
         }
 
     def _records(
-        self, block: SolvedBlock, start_ns: int, slot_ns: int, slots: int, links: list[Record]
-    ) -> list[Record]:
+        self, block: SolvedBlock, start_ns: int, slot_ns: int, slots: int, links: list[LinkQueue]
+    ) -> list[LinkQueues]:
         synced, self.synced = self.synced, True
-        head = {
+        whole: LinkQueues = {
             "shard": self._shard,
             "window": start_ns // (slot_ns * slots),
             "window_start_ns": start_ns,
@@ -180,16 +197,20 @@ class QueueRecords:
             "synced": synced,
             "paths": len(np.unique(block.cells.route)),
             "solved_ns": block.solved_ns,
+            "part": 0,
+            "parts": 1,
+            "links": links,
         }
-        return _in_parts(head, links)
+        return _in_parts(whole)
 
 
-def _in_parts(head: Record, links: list[Record]) -> list[Record]:
-    """Return records with at most `MAX_ELEMENTS` links each, at least one."""
+def _in_parts(whole: LinkQueues) -> list[LinkQueues]:
+    """Cut a record into parts of at most MAX_ELEMENTS links; without links there is one."""
+    links = whole["links"]
     parts = max(1, -(-len(links) // MAX_ELEMENTS))
     return [
-        head
-        | {
+        {
+            **whole,
             "part": part,
             "parts": parts,
             "links": links[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],

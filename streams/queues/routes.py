@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from native.core.columns import Int64s
+from schemas.records import PathQueueing
 from streams.runtime.route_table import RouteTable
 
 __all__ = ["ProbedRoutes"]
-
-Record = dict[str, Any]
 
 FORWARD, REVERSE, ROUND_TRIP = 1, 2, 3
 """`direction` of a row."""
@@ -45,7 +44,7 @@ class ProbedRoutes:
         self._used = 0
         """Number of cached paths since the last route change."""
 
-    def refresh(self, record: Record, table: RouteTable) -> bool:
+    def refresh(self, record: PathQueueing, table: RouteTable) -> bool:
         """Prepare for a record; return True if all routes were dropped and numbers start again."""
         routes_before = len(self.links)
         if table.version != self._table_version:
@@ -60,12 +59,13 @@ class ProbedRoutes:
             self._forget_paths()
         return len(self.links) < routes_before
 
-    def of(self, record: Record, table: RouteTable) -> NDArray[np.int32]:
+    def of(self, record: PathQueueing, table: RouteTable) -> NDArray[np.int32]:
         """Return the route of each row of a record, -1 if unknown."""
         nics = record["nics"]
         ids = np.array([self._nics.setdefault(name, len(self._nics)) for name in nics], np.int64)
         nic, peer, path, direction = (
-            np.asarray(record[name], np.int64) for name in ("nic", "peer", "path", "direction")
+            np.asarray(column, np.int64)
+            for column in (record["nic"], record["peer"], record["path"], record["direction"])
         )
         key = ids[nic] << 48 | ids[peer] << 33 | path << 2 | direction if len(nic) else nic
         at = np.searchsorted(self._keys, key)

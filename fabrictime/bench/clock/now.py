@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import timeit
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from actuators.clock_page import ClockRow, Content, PageFile
 from actuators.timescale import RawClockModel, SlewedModel
 from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime_client import Clock
 from native.core.hostclock import raw_ns
 from schemas.records import ClockSync
 
@@ -128,8 +127,7 @@ def _in_c(folder: Path, page: Path, calls: int) -> dict[str, Value]:
 
 
 def _in_python(page: Path, calls: int) -> dict[str, Value]:
-    client = _client()
-    clock = client.Clock(page)
+    clock = Clock(str(page))
     stamp_ns = time.time_ns()
 
     def best_ns(call: Callable[[], object]) -> float:
@@ -142,11 +140,3 @@ def _in_python(page: Path, calls: int) -> dict[str, Value]:
     }
     clock.close()
     return figures
-
-
-def _client() -> Any:
-    """Return the package, from the checkout where it is not installed: it belongs to others' environments."""
-    folder = str(CLIENTS / "python")
-    if folder not in sys.path:
-        sys.path.append(folder)
-    return import_module("fabrictime_client")

@@ -47,7 +47,9 @@ def talk(engine, tmp_path):
         async def main():
             made = HistorySettings(directory=tmp_path, **settings)
             endpoint = Endpoint(engine, made, "write", "read")
-            async with TestClient(TestServer(endpoint.application())) as client:
+            server = TestServer(endpoint.application())
+            await server.start_server(auto_decompress=False)
+            async with TestClient(server) as client:
                 found = await conversation(client)
             endpoint.close()
             return found

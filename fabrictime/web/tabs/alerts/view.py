@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
-from urllib.parse import urlencode
 
 from nicegui import ui
 
-from fabrictime.state.fabric_state import Part, Record, is_cleared
+from fabrictime.state.fabric_state import Part, is_cleared
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import count_text
 from fabrictime.web.app_context import AppContext
@@ -21,7 +20,6 @@ from fabrictime.web.elements import (
     name_value_table,
     part,
     put_values,
-    replace_address,
     table,
     text,
     toggle,
@@ -29,8 +27,10 @@ from fabrictime.web.elements import (
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.alerts import frames
 from fabrictime.web.tabs.alerts.frames import LogRecord
+from fabrictime.web.tabs.base import Choice
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
+from schemas.records import Alert, Evidence
 
 Listed = Literal["active", "all"]
 
@@ -41,7 +41,7 @@ EVIDENCE_PERIOD_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class AlertsChoice:
+class AlertsChoice(Choice):
     """The tab's choices. Invalid values in the address become the defaults."""
 
     listed: Listed = "all"
@@ -54,11 +54,6 @@ class AlertsChoice:
         if query.get("listed") in get_args(Listed):
             choice = replace(choice, listed=query["listed"])  # type: ignore[arg-type]
         return choice
-
-    def address(self) -> str:
-        """Return the query of this choice without the defaults."""
-        default = asdict(AlertsChoice())
-        return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
 class AlertsTab(LiveTab):
@@ -116,8 +111,7 @@ class AlertsTab(LiveTab):
 
     def _choose(self, **changes: Any) -> None:
         self.choice = replace(self.choice, **changes)
-        address = self.choice.address()
-        replace_address(f"{self.address}?{address}" if address else self.address)
+        self._show_address(self.choice)
         self._show()
 
     def _on_row(self, row: Row) -> None:
@@ -158,7 +152,7 @@ class AlertsTab(LiveTab):
         self.table.put([_alert_row(alert, now_ns) for alert in listed[:ALERTS_SHOWN]])
         self._show_alert(chosen, now_ns)
 
-    def _show_alert(self, alert: Record | None, now_ns: int) -> None:
+    def _show_alert(self, alert: Alert | None, now_ns: int) -> None:
         self.part.set_visibility(alert is not None)
         self.nothing.set_visibility(alert is None)
         if alert is None:
@@ -172,7 +166,7 @@ class AlertsTab(LiveTab):
             self._evidence_shown = (alert["alert_id"], alert["update"])
             self._build_evidence(alert)
 
-    def _build_evidence(self, alert: Record) -> None:
+    def _build_evidence(self, alert: Alert) -> None:
         self.evidence.clear()
         for slot in [slot for slot in self._unsubscribe if slot.startswith("evidence")]:
             self.unfollow(slot)
@@ -191,7 +185,7 @@ class AlertsTab(LiveTab):
                     if k in self._opened:
                         self._follow_record(k, each, body)
 
-    def _toggling(self, k: int, each: Record, body: Any) -> Callable[[], None]:
+    def _toggling(self, k: int, each: Evidence, body: Any) -> Callable[[], None]:
         def toggled() -> None:
             if k in self._opened:
                 self._opened.discard(k)
@@ -204,7 +198,7 @@ class AlertsTab(LiveTab):
 
         return toggled
 
-    def _follow_record(self, k: int, each: Record, body: Any) -> None:
+    def _follow_record(self, k: int, each: Evidence, body: Any) -> None:
         evidence = self.context.evidence
         if evidence is None:
             return
@@ -241,7 +235,7 @@ def _short_time(ns: int) -> str:
     return f"{datetime.fromtimestamp(ns / 1e9, tz=UTC):%m-%d %H:%M:%S.%f}"[:-3]
 
 
-def _alert_row(alert: Record, now_ns: int) -> dict[str, Any]:
+def _alert_row(alert: Alert, now_ns: int) -> dict[str, Any]:
     return {
         "id": alert["alert_id"],
         "severity": alert["severity"],

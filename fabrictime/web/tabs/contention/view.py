@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from nicegui import ui
 
-from fabrictime.state.fabric_state import Part, Record, is_active
+from fabrictime.state.fabric_state import Part, is_active
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, bytes_text, count_text, counted, delay_text, percent_text
 from fabrictime.web.addresses import fabric_address
@@ -21,15 +20,16 @@ from fabrictime.web.elements import (
     name_value_table,
     part,
     put_values,
-    replace_address,
     table,
     text,
     toggle,
     utc_time,
 )
+from fabrictime.web.tabs.base import Choice
 from fabrictime.web.tabs.contention import frames
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
+from schemas.records import ContentionState, ContentionWindow
 
 SPANS: Final = {300: "5 min", 900: "15 min", 3600: "1 h"}
 WINDOWS_SHOWN: Final = 60
@@ -41,7 +41,7 @@ HINT: Final = "A click on a bar or a row opens its flows and jobs."
 
 
 @dataclass(frozen=True, slots=True)
-class ContentionChoice:
+class ContentionChoice(Choice):
     """The tab's choices. Invalid values in the address become the defaults."""
 
     span: int = 900
@@ -53,11 +53,6 @@ class ContentionChoice:
         choice = ContentionChoice(window=query.get("window") or None)
         span = query.get("span", "")
         return replace(choice, span=int(span)) if span.isdecimal() and int(span) in SPANS else choice
-
-    def address(self) -> str:
-        """Return the query of this choice without the defaults."""
-        default = asdict(ContentionChoice())
-        return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
 class ContentionTab(LiveTab):
@@ -134,8 +129,7 @@ class ContentionTab(LiveTab):
     def _choose(self, **changes: Any) -> None:
         self.choice = replace(self.choice, **changes)
         self._drawn = 0, []
-        address = self.choice.address()
-        replace_address(f"{self.address}?{address}" if address else self.address)
+        self._show_address(self.choice)
         self._show()
 
     def _on_row(self, row: Row) -> None:
@@ -169,7 +163,7 @@ class ContentionTab(LiveTab):
         self.windows.put([_window_row(each, now_ns) for each in windows[:WINDOWS_SHOWN]])
         self._show_window(chosen, now_ns)
 
-    def _show_bars(self, windows: list[Record], known: bool, now_ns: int, span_ns: int) -> None:
+    def _show_bars(self, windows: list[ContentionWindow], known: bool, now_ns: int, span_ns: int) -> None:
         frame = frames.bars_frame(windows, now_ns, span_ns, self.choice.window)
         self.bars_empty.set_text(
             f"No persistent queue in the last {SPANS[self.choice.span]}."
@@ -188,7 +182,7 @@ class ContentionTab(LiveTab):
         note += "; a bar's height is bytes over the threshold times seconds"
         self.bars_note.set_text(note if windows else "")
 
-    def _show_window(self, window: Record | None, now_ns: int) -> None:
+    def _show_window(self, window: ContentionWindow | None, now_ns: int) -> None:
         self.part.set_visibility(window is not None)
         self.nothing.set_visibility(window is None)
         if window is None:
@@ -225,7 +219,7 @@ class ContentionTab(LiveTab):
         )
 
 
-def _window_row(window: Record, now_ns: int) -> dict[str, Any]:
+def _window_row(window: ContentionWindow, now_ns: int) -> dict[str, Any]:
     begin_ns, end_ns = frames.span_of(window, now_ns)
     active = is_active(window, now_ns)
     return {
@@ -241,13 +235,13 @@ def _window_row(window: Record, now_ns: int) -> dict[str, Any]:
     }
 
 
-def _figures(window: Record, now_ns: int) -> list[tuple[str, str]]:
+def _figures(window: ContentionWindow, now_ns: int) -> list[tuple[str, str]]:
     begin_ns, end_ns = frames.span_of(window, now_ns)
     age = delay_text(end_ns - begin_ns)
     if is_active(window, now_ns):
         end = ("active for", age)
     else:
-        name = "closed" if window["state"] == "CLOSED" else "last update"
+        name = "closed" if window["state"] == ContentionState.CLOSED else "last update"
         end = (name, f"{utc_time(end_ns)} UTC, after {age}")
     busy = window["utilisation"]
     rows = [
