@@ -221,11 +221,11 @@ def test_a_falseticker_is_replaced_by_another_clock_of_the_host(sim):
     host.published = ["ptp0", "ptp1"]
     host.run(5)
     host.states[host.contents[-1].source] = {"event": "FALSETICKER"}
-    liar = host.contents[-1].source
+    falseticker_source = host.contents[-1].source
     content = host.run(2)
     assert content.state == SYNCED
-    assert content.source != liar
-    assert content.clocks[liar].state in (UNSYNCED, SYNCED)
+    assert content.source != falseticker_source
+    assert content.clocks[falseticker_source].state in (UNSYNCED, SYNCED)
     assert_right(host, content)
 
 
