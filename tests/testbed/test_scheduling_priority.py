@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fabrictime.runtime.scheduling_priority import REAL_TIME
 from fabrictime.runtime.service import SERVICES
+from fabrictime.testbed.scheduling_priority import REAL_TIME
 from fabrictime.testbed.userns import namespaces_allowed
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 CODE = """
 import os, sys
-from fabrictime.runtime.scheduling_priority import apply_priority
+from fabrictime.testbed.scheduling_priority import apply_priority
 if len(sys.argv) > 2:
     os.setresuid(65534, 65534, 65534)
 apply_priority(sys.argv[1])
@@ -50,12 +50,12 @@ def test_without_the_right_to_go_before_others_a_service_stands_as_it_is():
 
 FABRIC = """
 import os, subprocess, sys
-from fabrictime.runtime.scheduling_priority import keep_priority
+from fabrictime.testbed.scheduling_priority import keep_priority
 from fabrictime.testbed.userns import enter
 keep_priority()
 enter()
 child = (
-    "from fabrictime.runtime import scheduling_priority as s; s.apply_priority('{}'); import os; "
+    "from fabrictime.testbed import scheduling_priority as s; s.apply_priority('{}'); import os; "
     "print(os.getpriority(0, 0))"
 )
 for name in sys.argv[1:]:
@@ -63,7 +63,7 @@ for name in sys.argv[1:]:
 """
 UNPRIVILEGED = """
 import os, sys
-from fabrictime.runtime.scheduling_priority import apply_priority, keep_priority
+from fabrictime.testbed.scheduling_priority import apply_priority, keep_priority
 if os.geteuid() == 0:
     os.setresuid(65534, 65534, 65534)
 keep_priority()
@@ -99,13 +99,13 @@ def test_without_permission_the_order_is_kept_by_niceness():
 
 CLASSES = """
 import os, subprocess, sys
-from fabrictime.runtime.scheduling_priority import keep_priority
+from fabrictime.testbed.scheduling_priority import keep_priority
 from fabrictime.testbed.userns import enter
 keep_priority()
 if sys.argv[1] == "enter":
     enter()
 child = (
-    "import os; from fabrictime.runtime import scheduling_priority as s; s.apply_priority('{}'); "
+    "import os; from fabrictime.testbed import scheduling_priority as s; s.apply_priority('{}'); "
     "print(os.sched_getscheduler(0))"
 )
 for name in sys.argv[2:]:
@@ -113,13 +113,13 @@ for name in sys.argv[2:]:
 """
 AS_USUAL = """
 import os
-from fabrictime.runtime.scheduling_priority import apply_priority
+from fabrictime.testbed.scheduling_priority import apply_priority
 apply_priority("links")
 print(os.sched_getscheduler(0))
 """
 RUN_ON = """
 import os, sys, time
-from fabrictime.runtime import scheduling_priority
+from fabrictime.testbed import scheduling_priority
 scheduling_priority.RUN_ON_S = (1, 10)
 scheduling_priority.keep_priority()
 scheduling_priority.apply_priority("links")
@@ -174,7 +174,7 @@ def test_a_service_that_waits_at_times_stays_in_the_real_time_class():
 
 ASIDE = """
 import os
-from fabrictime.runtime import scheduling_priority
+from fabrictime.testbed import scheduling_priority
 scheduling_priority.keep_priority()
 scheduling_priority.apply_priority("links")
 stand = lambda: print(os.sched_getscheduler(0))
@@ -216,7 +216,7 @@ def test_services_of_the_real_time_class_load_their_modules_outside_of_it(name):
 
 RESTORE = """
 import os, sys
-from fabrictime.runtime.scheduling_priority import keep_priority
+from fabrictime.testbed.scheduling_priority import keep_priority
 if sys.argv[1] == "drop" and os.geteuid() == 0:
     os.setuid(65534)
 stand = lambda: (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), dict(os.environ))
