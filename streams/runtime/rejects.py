@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
-from schemas import codec
+from schemas.records import Reject, RejectReason
 from schemas.topics import REJECTS
 from streams.runtime.context import WorkerContext
 from streams.runtime.units import NS_PER_MS
@@ -54,9 +54,9 @@ def reject_record(
     key: bytes | None,
     value: bytes | None,
     reader: str,
-    reason: str,
+    reason: RejectReason,
     detail: str,
-) -> codec.Record:
+) -> Reject:
     """Return the `Reject` of one message."""
     value = value or b""
     return {
@@ -91,10 +91,10 @@ async def send_reject(
         message.key,
         value,
         reader,
-        str(getattr(error, "reason", "OTHER")),
+        RejectReason(getattr(error, "reason", RejectReason.OTHER)),
         str(error),
     )
-    return await context.send(REJECTS.name, message.topic, "Reject", record)
+    return await context.send(REJECTS, message.topic, record)
 
 
 def _append_ns(timestamp: float | None) -> int:
