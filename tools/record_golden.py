@@ -25,7 +25,6 @@ from typing import Any, Final
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from confluent_kafka import Consumer, TopicPartition  # noqa: E402
 
 from fabrictime.runtime import status  # noqa: E402 - the checkout, wherever this is called from
 from fabrictime.testbed.control import ControlClient, socket_path  # noqa: E402
@@ -34,6 +33,7 @@ from producers.sim.setup import topology_file  # noqa: E402
 from producers.sim.simulation import TICK_NS, Simulation  # noqa: E402
 from schemas import codec  # noqa: E402
 from schemas.kafka.partitioning import partition_of  # noqa: E402
+from schemas.kafka.reader import BEGINNING, TopicReader  # noqa: E402
 from schemas.topics import ACTIONS, CONFIG, POLICY_CYCLES, PROBES, TOPICS, Partitions  # noqa: E402
 from schemas.topology import Topology  # noqa: E402
 from streams.policy.inputs import INPUTS as POLICY_TOPICS  # noqa: E402
@@ -135,31 +135,11 @@ def copy_log(bootstrap: str, data: Path, raw: Path) -> None:
 
 def read_log(bootstrap: str) -> list[tuple[str, int, int, int, str, bytes | None]]:
     """Return (topic, partition, offset, append ms, key, value) of all messages up to now."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "golden", "enable.auto.commit": False})
-    messages = []
-    try:
-        left: dict[tuple[str, int], int] = {}
-        starts = []
-        for topic in TOPICS:
-            for number in consumer.list_topics(topic, timeout=60).topics[topic].partitions:
-                low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=60)
-                if high > low:
-                    left[topic, number] = high
-                    starts.append(TopicPartition(topic, number, low))
-        consumer.assign(starts)
-        while left:
-            for each in consumer.consume(1000, 60):
-                if each.error() is not None:
-                    continue
-                place, offset = (each.topic(), each.partition()), each.offset()
-                if place in left:
-                    key = (each.key() or b"").decode()
-                    messages.append((*place, offset, each.timestamp()[1], key, each.value()))
-                    if offset + 1 >= left[place]:
-                        del left[place]
-    finally:
-        consumer.close()
-    return messages
+    with TopicReader.open(bootstrap, dict.fromkeys(TOPICS.values(), BEGINNING)) as reader:
+        return [
+            (*each.place, each.offset, each.append_ns // MS, each.key, each.value)
+            for each in reader.read_to_end()
+        ]
 
 
 def decode_log(raw: Path) -> None:

@@ -19,6 +19,7 @@ from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
 from schemas.ids import natural
 from schemas.kafka.reader import BEGINNING, Message, TopicReader, back, tail
+from schemas.kafka.settings import KafkaSettings
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 
 if TYPE_CHECKING:
@@ -291,11 +292,11 @@ def _bound(line: ClockLine) -> float:
 class Reader:
     """Follows both topics without a group and fills a `Fleet`."""
 
-    def __init__(self, bootstrap: str, registry: codec.Registry | None = None) -> None:
+    def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
         """Create the client without connecting."""
         self.fleet = Fleet()
         self._registry = registry
-        self._reader = TopicReader(bootstrap, {INVENTORY: BEGINNING})
+        self._reader = TopicReader(cluster, {INVENTORY: BEGINNING})
 
     def close(self) -> None:
         """Leave the log."""
@@ -382,9 +383,9 @@ class Wanted:
         return WORST if self.worst is None else self.worst
 
 
-def main(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = None) -> Picture:
+def main(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Registry | None = None) -> Picture:
     """Print the clocks once and return them. Raises ValueError where the log cannot be read."""
-    reader = Reader(bootstrap, registry)
+    reader = Reader(cluster, registry)
     try:
         reader.catch_up(wanted.since_s)
     finally:
@@ -402,7 +403,7 @@ def main(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = No
     return found
 
 
-def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
+def watch(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
     """Show the clocks live until SIGINT; a line a window where stdout is no terminal.
 
     Raises ValueError where the log cannot be read at the start; a log that goes away later shows as age.
@@ -410,7 +411,7 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
     from rich.console import Console
 
     console = Console()
-    reader = Reader(bootstrap, registry)
+    reader = Reader(cluster, registry)
     try:
         reader.catch_up(wanted.since_s)
         if wanted.as_json or not console.is_terminal:

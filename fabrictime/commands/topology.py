@@ -20,6 +20,7 @@ from fabrictime.commands.clock import ANNOUNCED_S
 from schemas import codec
 from schemas.ids import cable_id, natural
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.kafka.settings import KafkaSettings
 from schemas.topics import INVENTORY, PATHS
 from schemas.topology import (
     CableEntry,
@@ -311,13 +312,13 @@ def file_of(found: Picture) -> TopologyFile:
 class Reader:
     """Follows both topics without a group."""
 
-    def __init__(self, bootstrap: str, registry: codec.Registry | None = None) -> None:
+    def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
         """Connect. Raises ValueError if the log does not answer or a topic does not exist."""
         self.book = RouteTable()
         self.unreadable = 0
         self._nics: dict[str, tuple[dict[str, Any], int]] = {}
         self._registry = registry
-        self._reader = TopicReader.open(bootstrap, {PATHS: BEGINNING, INVENTORY: BEGINNING})
+        self._reader = TopicReader.open(cluster, {PATHS: BEGINNING, INVENTORY: BEGINNING})
 
     def close(self) -> None:
         """Leave the log."""
@@ -362,7 +363,7 @@ class Reader:
 
 
 def main(
-    bootstrap: str,
+    cluster: KafkaSettings | str,
     *,
     topology: Topology | None = None,
     as_json: bool = False,
@@ -371,7 +372,7 @@ def main(
 ) -> Picture:
     """Print the fabric once, or write it to `file`, and return it. Raises ValueError where the log cannot be
     read, OSError where the file cannot be written."""
-    reader = Reader(bootstrap, registry)
+    reader = Reader(cluster, registry)
     try:
         reader.catch_up()
     finally:
@@ -403,7 +404,9 @@ def source_of(config: Config) -> TopologySource:
     return TopologySource(None if path is None else Path(path))
 
 
-def watch(bootstrap: str, source: TopologySource, *, registry: codec.Registry | None = None) -> None:
+def watch(
+    cluster: KafkaSettings | str, source: TopologySource, *, registry: codec.Registry | None = None
+) -> None:
     """Show the fabric live until SIGINT. Raises ValueError where the log cannot be read at the start."""
     from rich.live import Live
 
@@ -412,7 +415,7 @@ def watch(bootstrap: str, source: TopologySource, *, registry: codec.Registry | 
             source.refresh()
         return draw(reader.picture(source.topology))
 
-    reader = Reader(bootstrap, registry)
+    reader = Reader(cluster, registry)
     try:
         reader.catch_up()
         with Live(now(), auto_refresh=False, screen=True) as live:

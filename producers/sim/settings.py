@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from producers.sim.fault_grammar import parse_fault
+from schemas.kafka.settings import KafkaSettings
 
 __all__ = ["JobSettings", "SimSettings", "parse_fleet"]
 
@@ -57,14 +58,7 @@ class SimSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    bootstrap: str = Field(
-        default="127.0.0.1:19092",
-        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
-        description="Kafka addresses, host:port, separated by commas",
-    )
-    schema_registry_url: str | None = Field(
-        default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
-    )
+    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
     nics: int = Field(
         default=64, ge=2, le=65_536, description="NICs of the fleet; `--fleet sim:1024` sets it"
     )
@@ -237,8 +231,7 @@ def parse_fleet(text: str) -> dict[str, Any]:
         "nics",
         "jobs",
         "faults",
-        "bootstrap",
-        "schema_registry_url",
+        "kafka",
         "clock_epoch_ns",
     }
     for part in parts:

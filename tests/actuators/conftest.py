@@ -373,7 +373,11 @@ def start_act(log: Log, tmp_path: Path) -> Iterator[Callable[..., ActProcess]]:
     made: list[ActProcess] = []
 
     def start(*hosts: str, netns: str | None = None, **settings: Any) -> ActProcess:
-        given = {"bootstrap": log.bootstrap, "control_socket": str(tmp_path / "c.sock"), "settle_ms": 3000}
+        given = {
+            "kafka": {"bootstrap": log.bootstrap},
+            "control_socket": str(tmp_path / "c.sock"),
+            "settle_ms": 3000,
+        }
         rows = [
             {"host": host, "clock_file": str(tmp_path / "clock" / host), "netns": netns} for host in hosts
         ]

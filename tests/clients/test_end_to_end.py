@@ -142,7 +142,7 @@ class Actuator:
             for host, parameters in clocks.items()
         ]
         settings = {
-            "bootstrap": bootstrap,
+            "kafka": {"bootstrap": bootstrap},
             "window_ms": WINDOW_NS // 1_000_000,
             "refresh_ms": 50,
             "hosts": hosts,

@@ -237,7 +237,7 @@ def test_tombstones_are_skipped(log: Log, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pause_s", [1.3, 2.1])
 def test_kill_9_in_mid_window_loses_and_doubles_no_sample(log: Log, tmp_path: Path, pause_s: float) -> None:
-    first = Service("streams", {"bootstrap": log.bootstrap, **SETTINGS}, tmp_path)
+    first = Service("streams", {"kafka": {"bootstrap": log.bootstrap}, **SETTINGS}, tmp_path)
     try:
         first.wait_ready()
         log.probe(20, until=log.synced)

@@ -40,7 +40,7 @@ INTERVAL_S: Final = 40.0
 QUICK_S: Final = 15.0
 SETTINGS: Final = f"""
 [up]
-page = false
+web = false
 workers = 1
 clock_pages = false
 [probes]

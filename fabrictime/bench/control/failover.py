@@ -44,7 +44,7 @@ __all__ = [
 
 SETTINGS: Final = """
 [up]
-page = false
+web = false
 workers = 1
 clock_pages = false
 [streams]
@@ -268,8 +268,10 @@ def regained_ms(flow: Steady, began_s: float) -> float | None:
     slots = np.array(result["interval_bytes"], float)
     wall_s = time.time() - time.monotonic() + result["begin_monotonic_ns"] / 1e9
     at = int((began_s - wall_s) / SLOT_S)
+    if not 0 < at < len(slots) - OVER_SLOTS:
+        return None
     before = slots[max(0, at - 200) : at].mean()
-    if at + OVER_SLOTS >= len(slots) or not before:
+    if not before:
         return None
     over = np.convolve(slots[at:], np.ones(OVER_SLOTS) / OVER_SLOTS, "valid")
     low = np.flatnonzero(over < 0.1 * before)

@@ -60,7 +60,7 @@ FLOW_GAP_MS: Final = 3.3
 """The objective: a probe leaves within the first half of its slot, so two are at most 1.5 slots apart."""
 SETTINGS: Final = f"""
 [up]
-page = false
+web = false
 workers = 1
 clock_pages = false
 [probes]

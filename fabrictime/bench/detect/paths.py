@@ -25,7 +25,7 @@ __all__ = ["TARGETS", "measure"]
 
 SETTINGS: Final = """
 [up]
-page = false
+web = false
 workers = 0
 clock_pages = false
 [probes]

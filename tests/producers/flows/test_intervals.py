@@ -784,7 +784,11 @@ def announce(bootstrap: str) -> None:
 
 def test_the_service_publishes_by_host_and_stops_on_a_signal(tmp_path, log, read):
     announce(log.bootstrap)
-    settings = {"bootstrap": log.bootstrap, "socket": str(tmp_path / "flows.sock"), "whole_ms": 100}
+    settings = {
+        "kafka": {"bootstrap": log.bootstrap},
+        "socket": str(tmp_path / "flows.sock"),
+        "whole_ms": 100,
+    }
     root = str(Path(__file__).parents[3])
     process = subprocess.Popen(
         [sys.executable, "-c", _RUN, json.dumps([settings, [nic.model_dump(mode="json") for nic in HOSTS]])],

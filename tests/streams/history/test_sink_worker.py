@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from schemas import codec, topics
+from schemas.kafka import KafkaSettings
 from streams.history.settings import HistorySinkSettings
 from streams.settings import StreamSettings
 
@@ -68,7 +69,9 @@ def worker(tmp_path, log):
         history = HistorySinkSettings(
             url=server.url, password_file=server.directory / "write.token", batch_ms=50, retry_max_ms=200
         )
-        settings = StreamSettings(bootstrap=log, stages=("sink",), history=history, commit_interval_ms=100)
+        settings = StreamSettings(
+            kafka=KafkaSettings(bootstrap=log), stages=("sink",), history=history, commit_interval_ms=100
+        )
         output = tmp_path / f"worker{len(started)}.out"
         started.append(Process(output, "-c", WORKER, settings.model_dump_json()))
         return started[-1]

@@ -50,7 +50,7 @@ def break_link(live: LiveLinks, down: bool) -> None:
 def test_flaps_are_counted_exactly_though_the_worker_is_killed_and_thresholds_are_live(
     live: LiveLinks, bootstrap: str, tmp_path: Path
 ) -> None:
-    first = Service("streams", {"bootstrap": bootstrap, **SETTINGS}, tmp_path)
+    first = Service("streams", {"kafka": {"bootstrap": bootstrap}, **SETTINGS}, tmp_path)
     try:
         first.wait_ready()
         live.run(2.5)
@@ -144,7 +144,7 @@ def test_an_alert_outlives_its_worker_and_is_cleared_once(
     def alerts() -> list[tuple[str, int, str]]:
         return [(r["alert_id"], r["update"], r["state"]) for r in log.records(ALERTS.name)]
 
-    first = Service("streams", {"bootstrap": bootstrap, **SETTINGS}, tmp_path)
+    first = Service("streams", {"kafka": {"bootstrap": bootstrap}, **SETTINGS}, tmp_path)
     try:
         first.wait_ready()
         port(0, False)
@@ -195,7 +195,7 @@ def test_a_broken_latency_slo_outlives_its_worker_and_is_cleared_once(bootstrap:
         return [(r["kind"], r["state"], r["update"]) for r in log.records(ALERTS.name)]
 
     publish_config(config)
-    first = Service("streams", {"bootstrap": bootstrap, **SETTINGS}, tmp_path)
+    first = Service("streams", {"kafka": {"bootstrap": bootstrap}, **SETTINGS}, tmp_path)
     try:
         first.wait_ready()
         measure(range(10), 90.0)
