@@ -32,7 +32,6 @@ from actuators.effectors.kernel_pacing import KernelPacing
 from actuators.fabric_time import FabricTime
 from actuators.flow_state import key_of
 from actuators.journal import Journal, State
-from actuators.kafka_clients import kafka_client, registry_of
 from actuators.local_repair import DeadLinks, LocalRepair
 from actuators.settings import ActuatorSettings, HostSettings
 from schemas import codec
@@ -414,9 +413,9 @@ def main(
     stopping = threading.Event()
     _on_signals(stopping)
     found = name or (hosts[0].host if len(hosts) == 1 else socket.gethostname())
-    registry = registry_of(settings)
+    registry = settings.kafka.registry()
     command_io = CommandIO(
-        kafka_client(settings),
+        settings.kafka,
         found,
         [host.host for host in hosts],
         registry,

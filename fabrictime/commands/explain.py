@@ -20,6 +20,7 @@ from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, bytes_text, delay_text, percent_text, seconds_text
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
+from schemas.kafka.settings import KafkaSettings
 from schemas.records import Fallbacks, Flow
 from schemas.topics import (
     ACTIONS,
@@ -211,11 +212,16 @@ def _others(
 
 
 def main(
-    bootstrap: str, text: str, *, since_s: float, as_json: bool, registry: codec.Registry | None = None
+    cluster: KafkaSettings | str,
+    text: str,
+    *,
+    since_s: float,
+    as_json: bool,
+    registry: codec.Registry | None = None,
 ) -> None:
     """Print a flow's story. Raises ValueError where the log cannot be read, or `text` names no one flow."""
     seen = Seen(since_s, registry)
-    flow_id = read(bootstrap, text, seen, since_s)
+    flow_id = read(cluster, text, seen, since_s)
     story = explain(seen, flow_id, time.time_ns())
     if as_json:
         print(json.dumps(story, allow_nan=False))
@@ -228,7 +234,7 @@ def main(
     console.print(draw(seen, story, time.time_ns(), since_s), highlight=False)
 
 
-def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
+def read(cluster: KafkaSettings | str, text: str, seen: Seen, since_s: float) -> str:
     """Read the log, and the reports of the host of the flow that `text` names; return the flow's id. Raises
     ValueError as `main` does."""
     recent = back(since_s)
@@ -241,7 +247,7 @@ def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
         POLICY_CYCLES: back(ROUNDS_BACK_S),
         FLOWS: back(FLOWS_BACK_S),
     }
-    with TopicReader.open(bootstrap, starts) as first:
+    with TopicReader.open(cluster, starts) as first:
         for message in first.read_to_end():
             seen.take(message.topic, message.key, message.value, message.append_ns)
     flows, actions = seen.state.flows.flows(), seen.state.actions
@@ -251,7 +257,7 @@ def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
     ]
     flow_id = find(text, flows, decided)
     host = flow_id.partition("/")[0]
-    with TopicReader.open(bootstrap, {FLOWS: back(since_s + SIDE_NS / S)}, key=host) as reader:
+    with TopicReader.open(cluster, {FLOWS: back(since_s + SIDE_NS / S)}, key=host) as reader:
         messages = [message for message in reader.read_to_end() if message.value is not None]
     actions.flow_history.restart(host)
     for taken in messages:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from schemas import codec
 from schemas.kafka.publisher import Publisher, PublishFailed
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.kafka.settings import KafkaSettings
 from schemas.limits import MAX_VERSION, Limits
 from schemas.records import ActMode, ActuatorConfig, FlowAction, LatencyRule, TenantSlice
 from schemas.topics import CONFIG
@@ -308,10 +309,12 @@ def resumed(records: Mapping[str, ActuatorConfig]) -> list[ActuatorConfig]:
     return found
 
 
-def begin_acting(bootstrap: str, registry: codec.Registry | None = None, *, whole: bool) -> None:
+def begin_acting(
+    cluster: KafkaSettings | str, registry: codec.Registry | None = None, *, whole: bool
+) -> None:
     """Allow actions unless `fabric.config` already has a mode. `whole`: on a fabric of its own, without a
     limit on the share of flows. Raises ValueError."""
-    live = LiveRecords(bootstrap, registry)
+    live = LiveRecords(cluster, registry)
     old = live.records.get(EVERYONE)
     if old is not None and old["mode"] != ActMode.UNKNOWN:
         return
@@ -374,14 +377,14 @@ def _checked(found: ActuatorConfig, record: ActuatorConfig | None) -> ActuatorCo
 class LiveRecords:
     """The newest record of each key of `fabric.config` at a log."""
 
-    def __init__(self, bootstrap: str, registry: codec.Registry | None = None) -> None:
+    def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
         """Read them all. Raises ValueError where the log or the topic is not there."""
-        self._bootstrap, self._registry = bootstrap, registry
+        self._cluster, self._registry = cluster, registry
         self.records: dict[str, ActuatorConfig] = {}
         self._read()
 
     def _read(self) -> None:
-        with TopicReader.open(self._bootstrap, {CONFIG: BEGINNING}) as reader:
+        with TopicReader.open(self._cluster, {CONFIG: BEGINNING}) as reader:
             for message in reader.read_to_end():
                 self._take(message)
 
@@ -400,13 +403,13 @@ class LiveRecords:
         return self._registry
 
     @property
-    def bootstrap(self) -> str:
-        """The log's address."""
-        return self._bootstrap
+    def cluster(self) -> KafkaSettings | str:
+        """The log's cluster."""
+        return self._cluster
 
     def publish(self, *records: ActuatorConfig) -> None:
         """Publish records and wait for the log. Raises ValueError where it does not take them."""
-        publisher = Publisher(self._bootstrap, self._registry)
+        publisher = Publisher(self._cluster, self._registry)
         try:
             for record in records:
                 publisher.publish(CONFIG, record["host"], record)

@@ -71,7 +71,6 @@ def _replay(
     import time
 
     from fabrictime.commands import replay_alerts as replay
-    from fabrictime.commands.tail import registry_at
     from fabrictime.commands.topology import source_of
     from schemas.topology import TopologyError
 
@@ -85,7 +84,7 @@ def _replay(
                 found,
                 span,
                 topology=source_of(found).topology,
-                registry=registry_at(found.schema_registry.url),
+                registry=found.kafka.registry(),
                 progress=progress,
                 default_shard=str(found.value("streams", "default_shard")),
             )

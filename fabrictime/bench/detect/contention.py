@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, cast
 
 import numpy as np
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from fabrictime.bench import Figure, Progress, Target, Value
 from fabrictime.bench._pipeline import embedded_log
@@ -25,6 +25,7 @@ from producers.sim.settings import SimSettings
 from producers.sim.shape import Shape
 from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet
+from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import ContentionState, ContentionWindow, FabricTruth, TrueContention
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
 from streams.contention.detector import ContentionDetector
@@ -340,24 +341,15 @@ def _hop_ns(progress: Progress) -> float:
     taken = []
     with TemporaryDirectory() as directory, embedded_log(Path(directory), 1) as bootstrap:
         producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
-        consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": "bench",
-                "enable.auto.commit": False,
-                "fetch.wait.max.ms": 100,
-            }
-        )
-        consumer.assign([TopicPartition(CONTENTION.name, 0, 0)])
-        for number in range(120):
-            began = time.perf_counter()
-            producer.produce(CONTENTION.name, b"x" * 2000, b"bench")
-            producer.flush(5)
-            while consumer.poll(5) is None:
-                continue
-            if number >= 20:
-                taken.append(1e9 * (time.perf_counter() - began))
-        consumer.close()
+        with TopicReader.open(bootstrap, {CONTENTION: BEGINNING}, fetch_wait_ms=100) as reader:
+            for number in range(120):
+                began = time.perf_counter()
+                producer.produce(CONTENTION.name, b"x" * 2000, b"bench")
+                producer.flush(5)
+                while not reader.poll(5, at_once=True):
+                    continue
+                if number >= 20:
+                    taken.append(1e9 * (time.perf_counter() - began))
     return float(np.percentile(taken, 95))
 
 
