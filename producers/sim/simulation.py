@@ -31,7 +31,6 @@ from producers.sim.setup import draw_clocks, fleet_of
 from producers.sim.topology import PROBE_PORT, Fleet
 from producers.sim.truth import TruthRecorder
 from producers.sim.workload import SimFlow, SimFlowTable, address_of, job_members, job_phases
-from schemas import codec
 from schemas.ids import clock_id, nic_parts
 from schemas.records import (
     EvidenceKind,
@@ -58,12 +57,7 @@ EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, TRUTH)
 _SECOND_NS: Final = 1_000_000_000
 _ROUTES_TICKS: Final = 25
 _ROUTES_PER_TICK: Final = 4
-_PROBE_KIND: Final = [
-    symbol
-    for f in codec.raw_schema("LinkEvent")["fields"]
-    if f["name"] == "kind"
-    for symbol in f["type"]["symbols"]
-].index("PROBE")
+_PROBE_KIND: Final = list(EvidenceKind).index(EvidenceKind.PROBE)
 
 Float64s = NDArray[np.float64]
 

@@ -91,13 +91,13 @@ def test_schedules_are_followed_on_the_nics_own_clock_until_its_rate_changes():
             offset_ns = clock["offset_ns"] + clock["drift_ppb"] * 1e-9 * (stamps - EPOCH_NS)
             sent[peer, path] += [t for t in (stamps - offset_ns).tolist() if t >= begin_ns + 2e6]
     laid = list(zip(peers, [9321, 9322, 9320], strict=True))
-    for turn, route in enumerate(laid):
-        late = [(t - record["begin_ns"] - turn * 1e6) % 4e6 for t in sent[route]]
-        in_turn = [each for each in late if -100 <= each <= 0.5e6 + 100]
-        assert len(in_turn) >= 100, "each fourth of some 490 turns, less what is not flushed"
+    for slot, route in enumerate(laid):
+        late = [(t - record["begin_ns"] - slot * 1e6) % 4e6 for t in sent[route]]
+        in_slot = [each for each in late if -100 <= each <= 0.5e6 + 100]
+        assert len(in_slot) >= 100, "each fourth of some 490 slots, less those not flushed"
     assert sum(len(times) for times in sent.values()) == pytest.approx(450, abs=50)
     assert sum(len(times) for route, times in sent.items() if route not in laid) > 80, (
-        "the fourth turn is anybody's"
+        "the fourth slot is free"
     )
     with pytest.raises(ValueError, match=f"probe schedule of {nic}: 2 paths per slot, expected 1 to 1"):
         run.follow_schedule(record | {"probes_per_slot": 2})
