@@ -354,7 +354,7 @@ def _hop_ns(progress: Progress) -> float:
 
 
 def measure(progress: Progress, quick: bool = False, *, each: bool = False) -> dict[str, Value]:
-    """Measure all; some four minutes, or one where `quick`."""
+    """Measure for about four minutes, or one with `quick`."""
     hop_ns = _hop_ns(progress)
     score = Score()
     seconds = QUICK_SECONDS if quick else SECONDS
