@@ -186,12 +186,13 @@ def clock(
 ) -> None:
     """Show all clocks with state, offset, drift and bound, the worst first, and the suspect pairs."""
     from fabrictime.commands import clock as reader
+    from fabrictime.commands.clock_table import Wanted
 
     if bound_us is not None and not check:
         stop("--bound-us: expected with --check")
     if check and watch:
         stop("--check: expected without --watch")
-    wanted = reader.Wanted(
+    wanted = Wanted(
         tuple(clocks or ()), tuple(host or ()), worst, everything, duration_s(since), as_json=as_json
     )
     settings = settings_of(config, directory, log)

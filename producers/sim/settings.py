@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -215,7 +215,7 @@ class SimSettings(BaseModel):
         return (self.step_us or (100 if self.nics <= 256 else 200)) * 1000
 
 
-def parse_fleet(text: str) -> dict[str, Any]:
+def parse_fleet(text: str) -> dict[str, object]:
     """Parse the text after `sim:`, as in `1024,job=allreduce:256:train,load=0.3`, to settings.
 
     `job=KIND:NICS[:NAME]` and `fault=LINE` may come several times; other keys are settings. Raises
@@ -224,8 +224,8 @@ def parse_fleet(text: str) -> dict[str, Any]:
     count, *parts = text.split(",")
     if not re.fullmatch(r"[1-9]\d{0,5}", count.strip()):
         raise ValueError(f"fleet sim:{text}: expected a number of NICs first, as in sim:1024")
-    given: dict[str, Any] = {"nics": int(count)}
-    jobs: list[dict[str, Any]] = []
+    given: dict[str, object] = {"nics": int(count)}
+    jobs: list[dict[str, object]] = []
     faults: list[str] = []
     plain = set(SimSettings.model_fields) - {
         "nics",

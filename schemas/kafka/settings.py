@@ -105,7 +105,7 @@ class KafkaSettings(BaseModel):
 
     def confluent_options(self) -> dict[str, Any]:
         """Return the address and security as options of confluent-kafka. Raises ValueError, see `_secret`."""
-        options: dict[str, Any] = {"bootstrap.servers": self.bootstrap}
+        options: dict[str, object] = {"bootstrap.servers": self.bootstrap}
         if self.security_protocol != "PLAINTEXT":
             options["security.protocol"] = self.security_protocol
         given: dict[str, object] = {
@@ -130,7 +130,7 @@ class KafkaSettings(BaseModel):
 
     def aiokafka_options(self) -> dict[str, Any]:
         """Return the address and security as arguments of aiokafka's clients. Raises ValueError."""
-        options: dict[str, Any] = {"bootstrap_servers": self.bootstrap}
+        options: dict[str, object] = {"bootstrap_servers": self.bootstrap}
         if self.security_protocol != "PLAINTEXT":
             options["security_protocol"] = self.security_protocol
         if self.tls:

@@ -98,9 +98,9 @@ class Log:
     def records(self, topic: str) -> list[codec.Record]:
         return [record for _, record in self.read(topic)]
 
-    def wait(self, what: Callable[[], bool], seconds: float = 30) -> None:
+    def wait(self, condition: Callable[[], bool], seconds: float = 30) -> None:
         end = time.monotonic() + seconds
-        while not what():
+        while not condition():
             assert time.monotonic() < end, f"not within {seconds} s"
             self._producer.poll(0.05)
 

@@ -118,7 +118,7 @@ def watched_fabric(
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; some two minutes, or one where `quick`."""
+    """Measure for about two minutes, or one with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, _, _, watch):
         return _trials(control, watch, progress, QUICK_TRIALS if quick else TRIALS)
 

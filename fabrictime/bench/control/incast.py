@@ -77,7 +77,7 @@ class _Interval:
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; some four minutes, or one where `quick`."""
+    """Measure for about four minutes, or one with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):
         configure(bootstrap, "allowed_actions=REROUTE,RESTORE,PACE,UNPACE")
         return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)

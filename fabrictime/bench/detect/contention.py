@@ -208,9 +208,9 @@ class Run:
             now_ns = self.sim.now_ns
             if len(self.paths) and not laid:  # all are traced at once
                 laid = True
-                plans = plan_shard(dict.fromkeys(nics, self.sim.pace), self.paths)
+                plans = plan_shard(dict.fromkeys(nics, self.sim.probes.pace), self.paths)
                 for record in records_of(plans, SHARD, lines, now_ns).values():
-                    self.sim.follow_schedule(cast("Any", record))
+                    self.sim.probes.follow_schedule(cast("Any", record))
             sums = self.sim.kernel.link_sums()[0]
             mean = (sums - depth) / (10 * MS / (1000 * (self.sim.settings.step_us or 100)))
             depth = sums.copy()
@@ -355,7 +355,7 @@ def _hop_ns(progress: Progress) -> float:
 
 
 def measure(progress: Progress, quick: bool = False, *, each: bool = False) -> dict[str, Value]:
-    """Measure all; some four minutes, or one where `quick`."""
+    """Measure for about four minutes, or one with `quick`."""
     hop_ns = _hop_ns(progress)
     score = Score()
     seconds = QUICK_SECONDS if quick else SECONDS

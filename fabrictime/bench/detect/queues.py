@@ -291,7 +291,7 @@ def _book(fleet: Fleet, nic: Any, peer: Any, port: Any, there: Any, back: Any) -
 
 
 def measure(progress: Progress, quick: bool = False, seeds: int = 3) -> dict[str, Value]:
-    """Measure all; some six minutes, or half of one where `quick`."""
+    """Measure for about six minutes, or half of one with `quick`."""
     figures = _accuracy(progress, 1 if quick else seeds, 0.3 if quick else 0.8)
     figures.update(_utilisation(progress, quick))
     figures.update(_speed(progress, quick))
