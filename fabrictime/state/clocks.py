@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 from fabrictime.state.units import delay_text, seconds_text
-from schemas.ids import natural
+from schemas.ids import host_of, natural
 
 MAX_AGE_S: Final = 10.0
 """A newest window older than this is out of date: a check fails."""
@@ -253,7 +253,7 @@ class Fleet:
         _, event, event_ns, event_at_ns = self._events.get((shard, row["clock"]), (0, None, None, None))
         return ClockLine(
             row["clock"],
-            tuple(sorted(set(of))) or (row["clock"].partition("/")[0],),
+            tuple(sorted(set(of))) or (host_of(row["clock"]),),
             len(of),
             row["state"],
             shard,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from schemas.ids import cable_id, natural
+from schemas.ids import cable_id, link_ends, natural
 from schemas.topics import PATHS
 from schemas.topology import CableEntry, End, Kind, NodeEntry, Topology, TopologyFile, nic_end, split_end
 from streams.links.wiring import Groups, Misfit, address_of, by_name, is_address, misfits_of
@@ -254,7 +254,7 @@ def _rail(of_leaf: Sequence[str], nics: Mapping[str, Mapping[str, Any]]) -> int 
 
 
 def _ends(link: str) -> tuple[End, End]:
-    near, _, far = link.partition(">")
+    near, far = link_ends(link)
     return split_end(near), split_end(far)
 
 

@@ -25,6 +25,7 @@ from producers.sim.settings import SimSettings
 from producers.sim.shape import Shape
 from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet
+from schemas.ids import host_of
 from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import ContentionState, ContentionWindow, FabricTruth, TrueContention
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
@@ -163,7 +164,7 @@ class Run:
         self.sim = Simulation(settings, topics=(INVENTORY, PATHS, PROBES, FLOWS, TRUTH))
         fleet = self.sim.fleet
         self.rate = dict(zip(fleet.link_ids, fleet.rate_bps.tolist(), strict=True))
-        self.members = {nic: Member(nic, nic.partition("/")[0], SHARD, nic) for nic in fleet.nic_ids}
+        self.members = {nic: Member(nic, host_of(nic), SHARD, nic) for nic in fleet.nic_ids}
         slot_ns = slot_ns_of(min(self.rate.values()))
         self.paths = RouteTable()
         self.flows = FlowTable(self.paths, self.members.__contains__)

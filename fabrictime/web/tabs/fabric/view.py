@@ -29,6 +29,7 @@ from fabrictime.web.tabs.fabric.link_panel import LinkPanel
 from fabrictime.web.tabs.fabric.queries import LinkTraffic
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Row
+from schemas.ids import host_of
 
 METRICS: Final = {"state": "state", "queue": "queue", "load": "time busy"}
 TROUBLE_SHOWN: Final = 40
@@ -189,7 +190,7 @@ class FabricTab(LiveTab):
         if known is not None:
             self._choose_link(subject)
         else:  # the row of a NIC or host opens the host
-            self._choose_node(subject.partition("/")[0])
+            self._choose_node(host_of(subject))
 
     # --------------------------------------------------------------------------------------------- following
 
