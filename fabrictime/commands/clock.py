@@ -19,6 +19,7 @@ from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
 from schemas.ids import natural
 from schemas.kafka.reader import BEGINNING, Message, TopicReader, back, tail
+from schemas.records import ClockEvent, ClockOffsets, ClockState, Nic
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 
 if TYPE_CHECKING:
@@ -168,18 +169,18 @@ class Fleet:
         self.since_ns: int | None = None
         self._nics: dict[str, tuple[str, str, int]] = {}
         """NIC to (clock, host, append time of its newest announcement)."""
-        self._windows: dict[str, dict[int, dict[int, tuple[Mapping[str, Any], int]]]] = {}
+        self._windows: dict[str, dict[int, dict[int, tuple[ClockOffsets, int]]]] = {}
         """Shard to window to part to (record, append time)."""
         self._events: dict[tuple[str, str], tuple[int, str, float, int]] = {}
 
-    def add_nic(self, nic: str, record: Mapping[str, Any] | None, append_ns: int) -> None:
+    def add_nic(self, nic: str, record: Nic | None, append_ns: int) -> None:
         """Take an announcement that the log took at `append_ns`; None: the NIC is gone."""
         if record is None:
             self._nics.pop(nic, None)
         else:
             self._nics[nic] = (record["clock"], record["host"], append_ns)
 
-    def add(self, record: Mapping[str, Any], append_ns: int) -> None:
+    def add(self, record: ClockOffsets, append_ns: int) -> None:
         """Take a `ClockOffsets` that the log took at `append_ns`; their order does not matter."""
         self.since_ns = append_ns if self.since_ns is None else min(self.since_ns, append_ns)
         shard, window = record["shard"], record["window"]
@@ -188,7 +189,7 @@ class Fleet:
         if len(windows) > _WINDOWS_KEPT:
             del windows[min(windows)]
         for clock in record["clocks"]:
-            if clock["event"] != "NONE":
+            if clock["event"] != ClockEvent.NONE:
                 key = (shard, clock["clock"])
                 if key not in self._events or self._events[key][0] <= window:
                     self._events[key] = (window, clock["event"], clock["event_ns"], record["window_start_ns"])
@@ -228,10 +229,7 @@ class Fleet:
             )
             for record in records:
                 clocks += [self._line(shard, record["domain"], row, homes) for row in record["clocks"]]
-                suspects += [
-                    SuspectLine(shard, *(row[name] for name in SuspectLine.__slots__[1:]))
-                    for row in record["suspects"]
-                ]
+                suspects += [SuspectLine(shard, **row) for row in record["suspects"]]
         there = {line.clock for line in clocks}
         clocks += [
             ClockLine(clock, tuple(sorted(set(of))), len(of), "ABSENT")
@@ -248,7 +246,7 @@ class Fleet:
         return Picture(chosen, suspects, shards, self.since_ns, self.unreadable)
 
     def _line(
-        self, shard: str, domain: str, row: Mapping[str, Any], homes: Mapping[str, Sequence[str]]
+        self, shard: str, domain: str, row: ClockState, homes: Mapping[str, Sequence[str]]
     ) -> ClockLine:
         of = homes.get(row["clock"], ())
         _, event, event_ns, event_at_ns = self._events.get((shard, row["clock"]), (0, None, None, None))
@@ -271,8 +269,8 @@ class Fleet:
         )
 
 
-def _parts(parts: Mapping[int, tuple[Mapping[str, Any], int]]) -> int:
-    return int(next(iter(parts.values()))[0]["parts"])
+def _parts(parts: Mapping[int, tuple[ClockOffsets, int]]) -> int:
+    return next(iter(parts.values()))[0]["parts"]
 
 
 def _chosen(line: ClockLine, patterns: Sequence[str], hosts: Sequence[str]) -> bool:
@@ -348,14 +346,14 @@ class Reader:
             return 0
         if message.value is None:
             return 0
-        kind = INVENTORY if message.topic == INVENTORY.name else CLOCK_OFFSETS
         try:
-            record = codec.decode(message.value, kind.record, self._registry)
+            if message.topic == INVENTORY.name:
+                nic = codec.decode(message.value, INVENTORY.type, self._registry)
+                self.fleet.add_nic(nic["nic"], nic, message.append_ns)
+                return 0
+            record = codec.decode(message.value, CLOCK_OFFSETS.type, self._registry)
         except codec.BadRecord:
             self.fleet.unreadable += 1
-            return 0
-        if kind is INVENTORY:
-            self.fleet.add_nic(record["nic"], record, message.append_ns)
             return 0
         self.fleet.add(record, message.append_ns)
         return len(record["clocks"])

@@ -20,6 +20,7 @@ from fabrictime.commands.clock import ANNOUNCED_S
 from schemas import codec
 from schemas.ids import cable_id, natural
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.records import Nic
 from schemas.topics import INVENTORY, PATHS
 from schemas.topology import (
     CableEntry,
@@ -128,7 +129,7 @@ class Picture:
 
 def picture_of(
     book: RouteTable,
-    nics: Mapping[str, Mapping[str, Any]],
+    nics: Mapping[str, Nic],
     topology: Topology | None = None,
     unreadable: int = 0,
 ) -> Picture:
@@ -229,7 +230,7 @@ def _cable_line(
     crossed: Mapping[str, int],
     tiers: Mapping[str, int],
     groups: Groups,
-    nics: Mapping[str, Mapping[str, Any]],
+    nics: Mapping[str, Nic],
     topology: Topology,
     listed: bool,
 ) -> CableLine:
@@ -237,7 +238,8 @@ def _cable_line(
     if tiers[groups.find(a.node)] > tiers[groups.find(b.node)]:
         a, b = b, a
     up, down = f"{a.node}:{a.port}>{b.node}:{b.port}", f"{b.node}:{b.port}>{a.node}:{a.port}"
-    rate_bps = topology.rate_bps(up) or nics.get(f"{a.node}/{a.port}", {}).get("speed_bps") or 0
+    nic = nics.get(f"{a.node}/{a.port}")
+    rate_bps = topology.rate_bps(up) or (nic["speed_bps"] if nic is not None else None) or 0
     return CableLine(
         cable,
         groups.find(a.node),
@@ -249,8 +251,8 @@ def _cable_line(
     )
 
 
-def _rail(of_leaf: Sequence[str], nics: Mapping[str, Mapping[str, Any]]) -> int | None:
-    rails = Counter(nics[nic]["rail"] for nic in of_leaf if nics.get(nic, {}).get("rail") is not None)
+def _rail(of_leaf: Sequence[str], nics: Mapping[str, Nic]) -> int | None:
+    rails = Counter(rail for nic in of_leaf if nic in nics and (rail := nics[nic]["rail"]) is not None)
     if not rails:
         return None
     rail, count = rails.most_common(1)[0]
@@ -315,7 +317,7 @@ class Reader:
         """Connect. Raises ValueError if the log does not answer or a topic does not exist."""
         self.book = RouteTable()
         self.unreadable = 0
-        self._nics: dict[str, tuple[dict[str, Any], int]] = {}
+        self._nics: dict[str, tuple[Nic, int]] = {}
         self._registry = registry
         self._reader = TopicReader.open(bootstrap, {PATHS: BEGINNING, INVENTORY: BEGINNING})
 
@@ -342,12 +344,12 @@ class Reader:
             elif message.value is None:
                 self._nics.pop(message.key, None)
             else:
-                record = codec.decode(message.value, INVENTORY.record, self._registry)
+                record = codec.decode(message.value, INVENTORY.type, self._registry)
                 self._nics[record["nic"]] = (record, message.append_ns // 1_000_000)
         except codec.BadRecord:
             self.unreadable += 1
 
-    def nics(self) -> dict[str, dict[str, Any]]:
+    def nics(self) -> dict[str, Nic]:
         """Return the announcements of the NICs that are alive."""
         oldest_ms = (time.time() - ANNOUNCED_S) * 1e3
         return {
