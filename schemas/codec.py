@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from itertools import chain
-from typing import Any, Final, Protocol, TypeVar, overload
+from typing import Any, Final, NotRequired, Protocol, TypedDict, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 import fastavro
@@ -41,6 +41,25 @@ class BadRecord(ValueError):
         self.reason = reason
 
 
+class FieldSchema(TypedDict):
+    """A field of an Avro record, as the `.avsc` files write it."""
+
+    name: str
+    type: Any
+    doc: str
+    default: NotRequired[Any]
+    min: NotRequired[float]
+
+
+class RecordSchema(TypedDict):
+    """An Avro record, as the `.avsc` files write it."""
+
+    name: str
+    type: str
+    doc: str
+    fields: list[FieldSchema]
+
+
 class Registry(Protocol):
     """A schema registry: ids for our schemas, schemas for foreign ids."""
 
@@ -55,19 +74,19 @@ class Registry(Protocol):
 
 
 @cache
-def raw_schema(name: str) -> Record:
+def raw_schema(name: str) -> RecordSchema:
     """Return the .avsc of a record as it stands. Raises KeyError for an unknown name."""
     path = files("schemas") / f"{name}.avsc"
     if not name.isalnum() or not path.is_file():
         raise KeyError(f"record {name!r}: no such schema in schemas/")
-    loaded: Record = json.loads(path.read_text(encoding="utf-8"))
+    loaded: RecordSchema = json.loads(path.read_text(encoding="utf-8"))
     return loaded
 
 
 @cache
 def parsed_schema(name: str) -> Any:
     """Return the schema as fastavro takes it."""
-    return fastavro.parse_schema(raw_schema(name), named_schemas={})
+    return fastavro.parse_schema(dict(raw_schema(name)), named_schemas={})
 
 
 @cache
@@ -197,12 +216,11 @@ def encode_head(name: str, record: Mapping[str, Any], last: str, registry: Regis
 
 @cache
 def _head_schema(name: str, last: str) -> _Writer:
-    schema = dict(raw_schema(name))
+    schema = raw_schema(name)
     names = [field["name"] for field in schema["fields"]]
     if last not in names:
         raise KeyError(f"{name} has no field {last}")
-    schema["fields"] = schema["fields"][: names.index(last) + 1]
-    return _Writer(schema)
+    return _Writer({**schema, "fields": schema["fields"][: names.index(last) + 1]})
 
 
 def _read(data: bytes, start: int, name: str, writer: Any, reader: Any) -> Any:
@@ -355,11 +373,11 @@ Check = Callable[[list[Any], str], None]
 """Takes all values that stand at one place of the schema at once: a column is checked faster than a value."""
 
 
-def _check_of(schema: Any, least: float | None) -> Check | None:
+def _check_of(schema: Any, minimum: float | None) -> Check | None:
     """Compile the checks of a schema: finite numbers, `min` where a field states it, bounded lengths, known
     enum numbers. The values may be changed: enums become their symbols."""
     if isinstance(schema, list):
-        branches = [_check_of(branch, least) for branch in schema if branch != "null"]
+        branches = [_check_of(branch, minimum) for branch in schema if branch != "null"]
         inner = branches[0] if len(branches) == 1 else None
         if inner is None:
             return None
@@ -368,19 +386,19 @@ def _check_of(schema: Any, least: float | None) -> Check | None:
     if kind == "record":
         return _record_check(schema)
     if kind == "array":
-        return _array_check(schema["items"], least)
+        return _array_check(schema["items"], minimum)
     if kind in ("double", "float"):
-        return lambda values, where: _check_numbers(values, where, least)
+        return lambda values, where: _check_numbers(values, where, minimum)
     if kind == "int" and "symbols" in schema:
         return lambda values, where: _check_whole(values, where, 0, len(schema["symbols"]) - 1)
     if kind == "int":
-        bound = -_INT - 1 if least is None else max(least, -_INT - 1)
+        bound = -_INT - 1 if minimum is None else max(minimum, -_INT - 1)
         return lambda values, where: _check_whole(values, where, bound, _INT)
     if kind == "long":
-        return lambda values, where: _check_whole(values, where, least, None)
+        return lambda values, where: _check_whole(values, where, minimum, None)
     if kind in ("string", "bytes"):
-        most = MAX_STRING if kind == "string" else MAX_BYTES
-        return lambda values, where: _check_lengths(values, where, most, kind)
+        maximum = MAX_STRING if kind == "string" else MAX_BYTES
+        return lambda values, where: _check_lengths(values, where, maximum, kind)
     return None
 
 
@@ -410,8 +428,8 @@ def _record_check(schema: Any) -> Check:
     return check_records
 
 
-def _array_check(items: Any, least: float | None) -> Check:
-    inner = _check_of(items, least)
+def _array_check(items: Any, minimum: float | None) -> Check:
+    inner = _check_of(items, minimum)
 
     def check_arrays(values: list[Any], where: str) -> None:
         longest = max(map(len, values), default=0)
@@ -423,25 +441,25 @@ def _array_check(items: Any, least: float | None) -> Check:
     return check_arrays
 
 
-def _check_numbers(values: list[float], where: str, least: float | None) -> None:
+def _check_numbers(values: list[float], where: str, minimum: float | None) -> None:
     if not all(map(math.isfinite, values)):
         wrong = next(value for value in values if not math.isfinite(value))
         raise BadRecord("OUT_OF_RANGE", f"{where}: {wrong}, expected a finite number")
-    if least is not None and values and min(values) < least:
-        raise BadRecord("OUT_OF_RANGE", f"{where}: {min(values)}, expected at least {least:g}")
+    if minimum is not None and values and min(values) < minimum:
+        raise BadRecord("OUT_OF_RANGE", f"{where}: {min(values)}, expected at least {minimum:g}")
 
 
-def _check_whole(values: list[int], where: str, least: float | None, most: int | None) -> None:
+def _check_whole(values: list[int], where: str, minimum: float | None, maximum: int | None) -> None:
     if not values:
         return
-    if least is not None and min(values) < least:
-        raise BadRecord("OUT_OF_RANGE", f"{where}: {min(values)}, expected at least {least:.12g}")
-    if most is not None and max(values) > most:
-        raise BadRecord("OUT_OF_RANGE", f"{where}: {max(values)}, expected at most {most}")
+    if minimum is not None and min(values) < minimum:
+        raise BadRecord("OUT_OF_RANGE", f"{where}: {min(values)}, expected at least {minimum:.12g}")
+    if maximum is not None and max(values) > maximum:
+        raise BadRecord("OUT_OF_RANGE", f"{where}: {max(values)}, expected at most {maximum}")
 
 
-def _check_lengths(values: list[Any], where: str, most: int, kind: str) -> None:
+def _check_lengths(values: list[Any], where: str, maximum: int, kind: str) -> None:
     longest = max(map(len, values), default=0)
-    if longest > most:
-        what = "characters" if kind == "string" else "bytes"
-        raise BadRecord("TOO_LARGE", f"{where}: {longest} {what}, expected at most {most}")
+    if longest > maximum:
+        unit = "characters" if kind == "string" else "bytes"
+        raise BadRecord("TOO_LARGE", f"{where}: {longest} {unit}, expected at most {maximum}")

@@ -17,6 +17,7 @@ from typing import Any, Final, NotRequired, TypedDict
 
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, END, Message, TopicReader
+from schemas.kafka.settings import KafkaSettings
 from schemas.topics import TOPICS
 
 _SHOWN_ELEMENTS: Final = 4
@@ -36,23 +37,22 @@ class Line(TypedDict):
 
 
 def main(
-    bootstrap: str,
+    cluster: KafkaSettings | str,
     topic: str,
     *,
     from_beginning: bool,
     limit: int | None,
     as_json: bool,
-    schema_registry_url: str | None = None,
+    registry: codec.Registry | None = None,
 ) -> None:
     """Print records until `limit`, SIGINT or a closed pipe. Raises ValueError where nothing can be read."""
     if topic not in TOPICS:
         close = difflib.get_close_matches(topic, TOPICS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(TOPICS)}"
         raise ValueError(f"topic {topic!r}: not in the table of topics, {hint}")
-    registry = registry_at(schema_registry_url)
     printed = 0
     try:
-        for message in messages(bootstrap, topic, from_beginning=from_beginning):
+        for message in messages(cluster, topic, from_beginning=from_beginning):
             line = describe(message, TOPICS[topic].record, registry)
             if as_json:
                 print(json.dumps(line, allow_nan=False), flush=True)
@@ -68,22 +68,12 @@ def main(
         sys.stderr.close()
 
 
-def registry_at(url: str | None) -> codec.Registry | None:
-    """Return the schema registry at a URL; None without one."""
-    if url is None:
-        return None
-    from schemas.registry import ConfluentRegistry
-
-    registry: codec.Registry = ConfluentRegistry(url)
-    return registry
-
-
-def messages(bootstrap: str, topic: str, *, from_beginning: bool) -> Iterator[Message]:
+def messages(cluster: KafkaSettings | str, topic: str, *, from_beginning: bool) -> Iterator[Message]:
     """Yield the messages of all partitions of a topic, without a group.
 
     Raises ValueError if the log does not answer or the topic does not exist.
     """
-    with TopicReader.open(bootstrap, {TOPICS[topic]: BEGINNING if from_beginning else END}) as reader:
+    with TopicReader.open(cluster, {TOPICS[topic]: BEGINNING if from_beginning else END}) as reader:
         while True:
             yield from reader.poll(0.2, at_once=True)
 

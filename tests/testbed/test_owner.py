@@ -58,7 +58,7 @@ def test_without_sockets_nothing_waits_and_nothing_fails() -> None:
     owner.close()
 
 
-def test_every_flow_is_told_to_an_actuator_that_appears_late(tmp_path) -> None:
+def test_every_flow_is_announced_to_an_actuator_that_appears_late(tmp_path) -> None:
     path = tmp_path / "control.sock"
     owner = Owner(None, path)
     owner.add(flow())

@@ -49,8 +49,8 @@ class FakeContext:
     async def committed(self, tp: TP) -> int | None:
         return self.committed_offsets.get(tp)
 
-    def task(self, what: str, work: Any) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(work, name=what)
+    def task(self, name: str, work: Any) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(work, name=name)
 
     def abort(self, reason: str, error: BaseException | None = None) -> None:
         self.aborted.append(reason)
@@ -449,20 +449,20 @@ def test_revocations_and_crashes_skip_no_message_and_acknowledge_none_early(
             assert set(range(committed, acked[-1] + 1 if acked else committed)) <= out
             return max([committed, *(offset + 1 for offset in acked)])
 
-        for what, number in steps:
+        for step, number in steps:
             (partition,) = stage.partitions
-            if what == "take":
+            if step == "take":
                 for _ in range(number):
                     raws.append(Raw(reads))
                     await stage.give(raws[-1])
                     reads += 1
-            elif what == "done" and partition.state:
+            elif step == "done" and partition.state:
                 offset = partition.state.pop(number % len(partition.state))
                 out.add(offset)
                 stage.partitions.done(partition, [offset])
-            elif what in ("revoke", "die"):
+            elif step in ("revoke", "die"):
                 committed = commit()
-                if what == "revoke":
+                if step == "revoke":
                     await stage.partitions.revoke()
                 else:
                     stage = Stage(context)
