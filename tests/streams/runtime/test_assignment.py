@@ -55,7 +55,7 @@ class FakeContext:
     def abort(self, reason: str, error: BaseException | None = None) -> None:
         self.aborted.append(reason)
 
-    async def send(self, topic: str, key: str, name: str, record: codec.Record) -> Awaitable[Any]:
+    async def send(self, topic: str, key: str, name: str, record: dict[str, Any]) -> Awaitable[Any]:
         return await self.send_bytes(topic, key, codec.encode(name, record))
 
     async def send_bytes(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
