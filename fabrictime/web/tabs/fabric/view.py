@@ -267,15 +267,14 @@ class FabricTab(LiveTab):
 
     def _map_frame(self, whole: bool) -> dict[str, Any]:
         live, choice = self.live, self.choice
-        frame: dict[str, Any] = {"metric": choice.metric}
+        plan = {}
         if whole or self._plan_sent != live.plan_number:
-            frame["plan"] = frames.plan_frame(live.drawn.plan, live.plan_number)
+            plan = {"plan": frames.plan_frame(live.drawn.plan, live.plan_number)}
             self._plan_sent = live.plan_number
-        frame["links"] = live.links_frame()
-        frame["choice"] = frames.choice_frame(
+        chosen = frames.choice_frame(
             live.drawn, live.plan_number, choice.link, choice.node, self._lit, self._numbers
         )
-        return frame
+        return {"metric": choice.metric, **plan, "links": live.links_frame(), "choice": chosen}
 
     def _show_lists(self) -> None:
         choice = self.choice
