@@ -128,7 +128,7 @@ class Iteration:
 
     @property
     def duration_s(self) -> float:
-        """How long it took."""
+        """Duration of the iteration."""
         return (self.end_ns - self.begin_ns) / 1e9
 
 

@@ -408,7 +408,7 @@ def test_many_flows_without_endpoints_cost_little(desk):
 def test_the_number_of_shards_is_bounded(desk):
     for number in range(3000):
         desk.it.take(decision(shard=f"s{number}", decision_id=f"s{number}/1/0"))
-    assert len(desk.it._fence.epochs) <= 1000
+    assert len(desk.it._host_state.fence.epochs) <= 1000
 
 
 # --- the journal ---

@@ -25,9 +25,9 @@ def test_a_blackhole_loses_only_packets_that_cross_it():
                 assert path["loss_streak"] > 0
                 assert path["last_lost_age_ns"] >= path["timeout_ns"]
     crossing = set()
-    nic, peer, port = run._group
+    nic, peer, port = run.probes._group
     for g in range(len(nic)):
-        if any(dead in leg.of(g) for leg in run.legs):
+        if any(dead in leg.of(g) for leg in run.probes.legs):
             crossing.add((run.fleet.nic_ids[nic[g]], run.fleet.nic_ids[peer[g]], int(port[g])))
     assert lost == crossing
     assert answered

@@ -54,7 +54,7 @@ def test_schedules_are_followed_on_the_nics_own_clock_until_its_rate_changes():
     nic = run.fleet.nic_ids[3]
     found = by_topic(run, 0.1)
     announced = next(out.record() for out in found[INVENTORY] if out.key == nic)
-    assert (announced["slot_ns"], announced["slot_probes"]) == run.pace == (1_000_000, 1)
+    assert (announced["slot_ns"], announced["slot_probes"]) == run.probes.pace == (1_000_000, 1)
     peers = sorted({peer for out in found[PROBES] if out.key == nic for peer in out.columns().peers})[:3]
     clock = run.clocks[3]
     record = {
@@ -71,7 +71,9 @@ def test_schedules_are_followed_on_the_nics_own_clock_until_its_rate_changes():
         "peer": [0, 1, 2, 3],
         "path": [9321, 9322, 9320, 9320],
     }
-    run.follow_schedule(codec.decode(codec.encode(PROBE_SCHEDULES.record, record), PROBE_SCHEDULES.record))
+    run.probes.follow_schedule(
+        codec.decode(codec.encode(PROBE_SCHEDULES.record, record), PROBE_SCHEDULES.record)
+    )
     begin_ns = run.now_ns
     probes = [out.columns() for out in by_topic(run, 0.5)[PROBES] if out.key == nic]
     sent: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -90,8 +92,8 @@ def test_schedules_are_followed_on_the_nics_own_clock_until_its_rate_changes():
         "the fourth slot is free"
     )
     with pytest.raises(ValueError, match=f"probe schedule of {nic}: 2 paths per slot, expected 1 to 1"):
-        run.follow_schedule(record | {"probes_per_slot": 2})
-    run.follow_schedule(record | {"nic": "elsewhere/eth1"})
+        run.probes.follow_schedule(record | {"probes_per_slot": 2})
+    run.probes.follow_schedule(record | {"nic": "elsewhere/eth1"})
 
 
 def test_idle_delays_are_those_of_the_links_and_clocks():

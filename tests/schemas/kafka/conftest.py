@@ -1,4 +1,4 @@
-"""An embedded log with data topics of two partitions, empty or with records of 20 keys."""
+"""An embedded log with data topics of two partitions."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import asyncio
 
 from schemas.kafka import BEGINNING, END, owns, since, tail
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
+from schemas.kafka.reader import TopicReader
 from schemas.topics import LINK_HEALTH, QUEUES, REJECTS
 from tests.schemas.kafka.conftest import NAMES
 
@@ -22,8 +23,10 @@ def test_async_reader(filled):
             assert not reader.missing
             return found
 
+    with TopicReader.open(log, {LINK_HEALTH: BEGINNING}) as reader:
+        expected = list(reader.read_to_end())
     everything = asyncio.run(read_async(BEGINNING))
-    assert sorted(message.key for message in everything) == sorted(NAMES)
+    assert sorted(everything) == sorted(expected)
     assert {m.key for m in asyncio.run(read_async(since(later_ns)))} == set(NAMES[15:])
     assert len(asyncio.run(read_async(tail(2)))) == 4
     assert asyncio.run(read_async(END)) == []

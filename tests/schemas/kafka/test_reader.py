@@ -7,7 +7,7 @@ import time
 import pytest
 
 from schemas import codec
-from schemas.kafka import BEGINNING, END, owns, partition_of, since, tail
+from schemas.kafka import BEGINNING, END, committed, owns, partition_of, since, tail
 from schemas.kafka.publisher import Publisher
 from schemas.kafka.reader import LogUnavailable, TopicMissing, TopicReader
 from schemas.records import LinkHealth
@@ -115,3 +115,23 @@ def test_topics_are_assigned_as_they_appear(filled):
         assert reader.assign_available() == []
         assert {name for name, _ in reader.assigned} == {LINK_HEALTH.name, QUEUES.name}
         assert list(reader.read_to_end()) == []
+
+
+def test_a_group_goes_on_where_it_committed(filled):
+    starts = {LINK_HEALTH: committed(tail(1))}
+
+    def newest():
+        with TopicReader.open(
+            filled[0], starts, group="g", partition_keys={LINK_HEALTH: [NAMES[0]]}
+        ) as reader:
+            found = list(reader.read_to_end())
+            reader.commit({message.place: message.offset for message in found}, wait=True)
+            assert {number for _, number in reader.assigned} == {partition_of(NAMES[0], 2)}
+            return found
+
+    first = newest()
+    assert len(first) == 1
+    assert newest() == first
+    with TopicReader.open(filled[0], starts, group="g") as reader:
+        reader.commit({first[0].place: first[0].offset - 2}, wait=True)
+    assert len(newest()) == 3

@@ -171,7 +171,7 @@ def test_blocks_are_longer_with_many_links_and_none_is_solved_twice() -> None:
     queues._slot_ns, queues._next_block = 250_000, 101
     queues._solved_in_ns = before_ns = queues._block_ns()
     for number in range(1001):
-        queues._link(f"a:{number}>b:{number}")
+        queues._routes.link_number(f"a:{number}>b:{number}")
     queues._set_block_ns()
     after_ns = queues._solved_in_ns
     assert after_ns > 2 * before_ns
