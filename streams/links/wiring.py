@@ -20,6 +20,7 @@ from schemas.topics import PATHS
 from schemas.topology import Topology, nic_end, split_end
 from streams.alerts.detection import SINCE, Detection, EvidenceRef
 from streams.links.rules import NEVER_NS
+from streams.runtime.base import Detector
 from streams.runtime.route_table import split_pair
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
@@ -176,7 +177,7 @@ class _Active:
     nics: tuple[str, ...] = ()
 
 
-class Wiring:
+class Wiring(Detector[tuple[str, Detection]]):
     """Detector of wrong cabling. `topology` and `thresholds` may be set at any time.
 
     A new topology counts from the next record.
