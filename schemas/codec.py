@@ -27,7 +27,6 @@ SINGLE_OBJECT: Final = b"\xc3\x01"
 HEADER_BYTES: Final = 10
 CONFLUENT_HEADER_BYTES: Final = 5
 
-Record = dict[str, Any]
 R = TypeVar("R")
 """The type of a record: a class of `schemas.records`."""
 
@@ -161,7 +160,7 @@ def body_start(data: bytes, name: str, registry: Registry | None = None) -> int:
 @overload
 def decode(data: bytes, kind: type[R], registry: Registry | None = None) -> R: ...
 @overload
-def decode(data: bytes, kind: str, registry: Registry | None = None) -> Record: ...
+def decode(data: bytes, kind: str, registry: Registry | None = None) -> dict[str, Any]: ...
 def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
     """Decode and check a record of `kind`, a name or a type of `schemas.records`.
 
@@ -173,7 +172,7 @@ def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
         raise BadRecord("TOO_LARGE", f"{name}: {len(data)} bytes, expected at most {MAX_MESSAGE_BYTES}")
     writer, start = _writer_of(data, name, registry)
     # Enums are read as their numbers first: fastavro takes negative ones for positions from the end.
-    record: Record = _read(data, start, name, writer.numbered, None)
+    record: dict[str, Any] = _read(data, start, name, writer.numbered, None)
     writer.check([record], name)
     if writer is _current(name):
         return record
@@ -182,7 +181,7 @@ def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
     return record
 
 
-def decode_head(data: bytes, name: str, last: str, registry: Registry | None = None) -> Record:
+def decode_head(data: bytes, name: str, last: str, registry: Registry | None = None) -> dict[str, Any]:
     """Return the first fields of the record in `data`, up to `last`, checked, without reading the rest.
 
     For readers that must identify a record before they decode it. Raises BadRecord as `decode` does, and
@@ -195,13 +194,13 @@ def decode_head(data: bytes, name: str, last: str, registry: Registry | None = N
     return decode_head_at(data, start, name, last)[0]
 
 
-def decode_head_at(data: bytes, start: int, name: str, last: str) -> tuple[Record, int]:
+def decode_head_at(data: bytes, start: int, name: str, last: str) -> tuple[dict[str, Any], int]:
     """Return the first fields, up to `last`, of a body of our own schema that begins at `start`, checked, and
     where the rest begins. Raises BadRecord, and KeyError where the record has no field `last`."""
     writer = _head_schema(name, last)
     body = io.BytesIO(data)
     body.seek(start)
-    record: Record = _read_one(body, len(data), name, writer.numbered, None)
+    record: dict[str, Any] = _read_one(body, len(data), name, writer.numbered, None)
     writer.check([record], name)
     return record, body.tell()
 
@@ -373,11 +372,11 @@ Check = Callable[[list[Any], str], None]
 """Takes all values that stand at one place of the schema at once: a column is checked faster than a value."""
 
 
-def _check_of(schema: Any, least: float | None) -> Check | None:
+def _check_of(schema: Any, minimum: float | None) -> Check | None:
     """Compile the checks of a schema: finite numbers, `min` where a field states it, bounded lengths, known
     enum numbers. The values may be changed: enums become their symbols."""
     if isinstance(schema, list):
-        branches = [_check_of(branch, least) for branch in schema if branch != "null"]
+        branches = [_check_of(branch, minimum) for branch in schema if branch != "null"]
         inner = branches[0] if len(branches) == 1 else None
         if inner is None:
             return None
@@ -386,19 +385,19 @@ def _check_of(schema: Any, least: float | None) -> Check | None:
     if kind == "record":
         return _record_check(schema)
     if kind == "array":
-        return _array_check(schema["items"], least)
+        return _array_check(schema["items"], minimum)
     if kind in ("double", "float"):
-        return lambda values, where: _check_numbers(values, where, least)
+        return lambda values, where: _check_numbers(values, where, minimum)
     if kind == "int" and "symbols" in schema:
         return lambda values, where: _check_whole(values, where, 0, len(schema["symbols"]) - 1)
     if kind == "int":
-        bound = -_INT - 1 if least is None else max(least, -_INT - 1)
+        bound = -_INT - 1 if minimum is None else max(minimum, -_INT - 1)
         return lambda values, where: _check_whole(values, where, bound, _INT)
     if kind == "long":
-        return lambda values, where: _check_whole(values, where, least, None)
+        return lambda values, where: _check_whole(values, where, minimum, None)
     if kind in ("string", "bytes"):
-        most = MAX_STRING if kind == "string" else MAX_BYTES
-        return lambda values, where: _check_lengths(values, where, most, kind)
+        maximum = MAX_STRING if kind == "string" else MAX_BYTES
+        return lambda values, where: _check_lengths(values, where, maximum, kind)
     return None
 
 
@@ -428,8 +427,8 @@ def _record_check(schema: Any) -> Check:
     return check_records
 
 
-def _array_check(items: Any, least: float | None) -> Check:
-    inner = _check_of(items, least)
+def _array_check(items: Any, minimum: float | None) -> Check:
+    inner = _check_of(items, minimum)
 
     def check_arrays(values: list[Any], where: str) -> None:
         longest = max(map(len, values), default=0)
@@ -441,25 +440,25 @@ def _array_check(items: Any, least: float | None) -> Check:
     return check_arrays
 
 
-def _check_numbers(values: list[float], where: str, least: float | None) -> None:
+def _check_numbers(values: list[float], where: str, minimum: float | None) -> None:
     if not all(map(math.isfinite, values)):
         wrong = next(value for value in values if not math.isfinite(value))
         raise BadRecord("OUT_OF_RANGE", f"{where}: {wrong}, expected a finite number")
-    if least is not None and values and min(values) < least:
-        raise BadRecord("OUT_OF_RANGE", f"{where}: {min(values)}, expected at least {least:g}")
+    if minimum is not None and values and min(values) < minimum:
+        raise BadRecord("OUT_OF_RANGE", f"{where}: {min(values)}, expected at least {minimum:g}")
 
 
-def _check_whole(values: list[int], where: str, least: float | None, most: int | None) -> None:
+def _check_whole(values: list[int], where: str, minimum: float | None, maximum: int | None) -> None:
     if not values:
         return
-    if least is not None and min(values) < least:
-        raise BadRecord("OUT_OF_RANGE", f"{where}: {min(values)}, expected at least {least:.12g}")
-    if most is not None and max(values) > most:
-        raise BadRecord("OUT_OF_RANGE", f"{where}: {max(values)}, expected at most {most}")
+    if minimum is not None and min(values) < minimum:
+        raise BadRecord("OUT_OF_RANGE", f"{where}: {min(values)}, expected at least {minimum:.12g}")
+    if maximum is not None and max(values) > maximum:
+        raise BadRecord("OUT_OF_RANGE", f"{where}: {max(values)}, expected at most {maximum}")
 
 
-def _check_lengths(values: list[Any], where: str, most: int, kind: str) -> None:
+def _check_lengths(values: list[Any], where: str, maximum: int, kind: str) -> None:
     longest = max(map(len, values), default=0)
-    if longest > most:
-        what = "characters" if kind == "string" else "bytes"
-        raise BadRecord("TOO_LARGE", f"{where}: {longest} {what}, expected at most {most}")
+    if longest > maximum:
+        unit = "characters" if kind == "string" else "bytes"
+        raise BadRecord("TOO_LARGE", f"{where}: {longest} {unit}, expected at most {maximum}")

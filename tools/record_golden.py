@@ -321,8 +321,8 @@ def _fabric_faults(control: ControlClient, data: Path, bootstrap: str) -> None:
         thread.start()
         return thread
 
-    def rule(*words: str) -> None:
-        command = [sys.executable, "-m", "fabrictime", "config", "rule", *words, "--log", bootstrap]
+    def rule(*arguments: str) -> None:
+        command = [sys.executable, "-m", "fabrictime", "config", "rule", *arguments, "--log", bootstrap]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
     def flap() -> None:
@@ -335,10 +335,10 @@ def _fabric_faults(control: ControlClient, data: Path, bootstrap: str) -> None:
             control.ask("clear")
             time.sleep(0.5)
 
-    def fault(line: str, held_s: float) -> Callable[[], None]:
+    def fault(line: str, duration_s: float) -> Callable[[], None]:
         def make() -> None:
             control.ask("fault", line=line)
-            time.sleep(held_s)
+            time.sleep(duration_s)
             control.ask("clear")
 
         return make

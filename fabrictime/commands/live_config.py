@@ -105,7 +105,7 @@ def lines(records: Mapping[str, ActuatorConfig], host: str = EVERYONE) -> list[L
 def changed(
     record: ActuatorConfig | None, host: str, settings: Sequence[str], unset: Sequence[str] = ()
 ) -> ActuatorConfig:
-    """Return the record that follows `record` once `NAME=VALUE` settings are made and others taken back.
+    """Return the record that follows `record` with some `NAME=VALUE` settings made and others removed.
 
     Raises ValueError where a name or value is none, or nothing would change.
     """
@@ -128,7 +128,7 @@ def changed(
             _unset_limit(found, name)
             continue
         if name not in values:
-            raise ValueError(f"threshold {name}: not set for {host}, nothing to take back")
+            raise ValueError(f"threshold {name}: not set for {host}, nothing to remove")
         del values[name]
     found["thresholds"] = [{"name": name, "value": values[name]} for name in sorted(values)]
     return _checked(found, record)
@@ -205,7 +205,7 @@ def _unset_limit(found: ActuatorConfig, name: str) -> None:
         case _:
             tenant = name.removeprefix("slice.")
             if tenant not in [each["tenant"] for each in found["slices"]]:
-                raise ValueError(f"{name}: not set for {found['host']}, nothing to take back")
+                raise ValueError(f"{name}: not set for {found['host']}, nothing to remove")
             found["slices"] = [each for each in found["slices"] if each["tenant"] != tenant]
 
 
@@ -322,7 +322,7 @@ def resumed(records: Mapping[str, ActuatorConfig]) -> list[ActuatorConfig]:
         new["mode"], new["paused_mode"] = ActMode(new["paused_mode"]), ""
         found.append(new)
     if not found:
-        raise ValueError("nothing is held: `fabrictime config set mode=ACT` begins to act")
+        raise ValueError("nothing is paused: `fabrictime config set mode=ACT` begins to act")
     return found
 
 
@@ -343,7 +343,7 @@ def begin_acting(
 
 
 def parse_rule(name: str, between: str, p99_us: float, for_s: float) -> LatencyRule:
-    """Return the promise that a delay keeps; `between`: FROM>TO, two groups. Raises ValueError."""
+    """Return the latency SLO between two groups, FROM>TO. Raises ValueError."""
     source, arrow, target = between.partition(">")
     if not arrow or not source or not target:
         raise ValueError(f"{between!r}: expected FROM>TO, as in 'rack:r3>rack:r7'")
@@ -357,12 +357,12 @@ def with_rule(
 ) -> ActuatorConfig:
     """Return the record that follows `record` with a latency rule of that name, or, None, without it.
 
-    Raises ValueError where there is none to take back.
+    Raises ValueError if there is none to remove.
     """
     found = _next(record, host)
     rules = {each["name"]: each for each in found["latency_rules"]}
     if rule is None and name not in rules:
-        raise ValueError(f"rule {name}: not set for {host}, nothing to take back")
+        raise ValueError(f"rule {name}: not set for {host}, nothing to remove")
     if rule is None:
         del rules[name]
     else:

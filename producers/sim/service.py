@@ -18,6 +18,7 @@ from sdnotify import SystemdNotifier
 
 from producers.bounded_producer import BoundedProducer
 from producers.inventory.nics import LookupReader, RecordHandler
+from producers.sim.announcements import nic_announcements
 from producers.sim.control import ControlServer, Request
 from producers.sim.fault_injection import SimFault
 from producers.sim.flow_endpoint import SimFlowEndpoint
@@ -206,7 +207,7 @@ def _on_schedule(run: Simulation) -> RecordHandler:
     def take(nic: str, record: ProbeSchedule | None, append_ms: int) -> None:
         if record is not None:
             try:
-                run.follow_schedule(record)
+                run.probes.follow_schedule(record)
             except ValueError as error:
                 _log.warning("%s", error)
 
@@ -250,7 +251,7 @@ def _status(run: Simulation, pace: RealTimePacer, factor: float, producer: Bound
 
 def _announce_end(run: Simulation, producer: BoundedProducer, registry: codec.Registry | None) -> None:
     """Announce every NIC as one that answers no probes, as real agents do when they stop."""
-    for record in run.announcements():
+    for record in nic_announcements(run):
         value = codec.encode(INVENTORY.type, {**record, "probe_port": 0}, registry)
         producer.put(INVENTORY.name, record["nic"], value)
 

@@ -51,7 +51,7 @@ def test_every_lasting_service_has_a_health_check_and_comes_back(name):
     assert SERVICES[name]["restart"] == "unless-stopped"
 
 
-def test_services_wait_for_what_they_need():
+def test_services_wait_for_their_dependencies():
     assert SERVICES["topics"]["depends_on"]["kafka"]["condition"] == "service_healthy"
     assert SERVICES["topics"]["restart"] == "no"
     needs = SERVICES["worker"]["depends_on"]
@@ -112,7 +112,7 @@ def settings():
     return found
 
 
-def test_our_settings_file_is_taken_by_every_room(settings):
+def test_every_service_accepts_our_settings_file(settings):
     assert settings.streams.kafka.bootstrap == "kafka:9092"
     history = settings.streams.history
     assert (history.url, history.user) == ("http://clickhouse:8123", "fabrictime")

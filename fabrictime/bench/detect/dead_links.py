@@ -85,7 +85,7 @@ KEYS: Final = (
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; some three minutes, or one where `quick`."""
+    """Measure for about three minutes, or one with `quick`."""
     with running_fabric(progress, SETTINGS) as fabric:
         return _trials(*fabric, progress, QUICK_TRIALS if quick else TRIALS)
 

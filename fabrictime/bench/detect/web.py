@@ -153,7 +153,7 @@ def _wrong(case: Case, rows: Iterable[Named], stands: bool) -> Iterator[str]:
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure all; some five minutes, or one and a quarter where `quick` (a case of each kind)."""
+    """Measure for about five minutes, or one and a quarter with `quick` (a case of each kind)."""
     with running_fabric(progress, SETTINGS) as (control, bootstrap, data):
         url = _web_url(data)
         missing = browser_missing()

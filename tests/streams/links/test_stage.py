@@ -181,7 +181,7 @@ def test_a_broken_latency_slo_outlives_its_worker_and_is_cleared_once(bootstrap:
         }  # fmt: skip
         producer.produce(INVENTORY.name, codec.encode(INVENTORY.record, announced), nic)
 
-    def tell(version: dict[str, Any]) -> None:
+    def publish_config(version: dict[str, Any]) -> None:
         producer.produce(CONFIG.name, codec.encode(CONFIG.record, version), "*")
         assert producer.flush(10) == 0
 
@@ -194,7 +194,7 @@ def test_a_broken_latency_slo_outlives_its_worker_and_is_cleared_once(bootstrap:
     def alerts() -> list[tuple[str, str, int]]:
         return [(r["kind"], r["state"], r["update"]) for r in log.records(ALERTS.name)]
 
-    tell(config)
+    publish_config(config)
     first = Service("streams", {"kafka": {"bootstrap": bootstrap}, **SETTINGS}, tmp_path)
     try:
         first.wait_ready()
@@ -209,10 +209,15 @@ def test_a_broken_latency_slo_outlives_its_worker_and_is_cleared_once(bootstrap:
         log.wait(lambda: len(alerts()) == 2)
         measure(range(20, 30), 90.0)
         log.wait(lambda: len(alerts()) == 3)
-        tell(config | {"version": 2, "latency_rules": []})
+        publish_config(config | {"version": 2, "latency_rules": []})
         log.wait(lambda: len(alerts()) == 4)
-    told = log.records(ALERTS.name)
-    assert [r["state"] for r in told] == ["RAISED", "CLEARED", "RAISED", "CLEARED"]
-    assert told[0]["alert_id"] == told[1]["alert_id"] != told[2]["alert_id"] == told[3]["alert_id"]
-    assert told[3]["text"].endswith("the rule was taken back")
+    published = log.records(ALERTS.name)
+    assert [r["state"] for r in published] == ["RAISED", "CLEARED", "RAISED", "CLEARED"]
+    assert (
+        published[0]["alert_id"]
+        == published[1]["alert_id"]
+        != published[2]["alert_id"]
+        == published[3]["alert_id"]
+    )
+    assert published[3]["text"].endswith("the rule was taken back")
     log.close()
