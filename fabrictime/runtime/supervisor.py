@@ -249,15 +249,9 @@ class Supervisor:
             if self._stopping:
                 return
             node.last_exit = _exit_text(code)
-            if code == CONFIG_EXIT:
-                last = next((line for line in reversed(self.tail(node.spec.name)) if line.strip()), "")
-                self._fail(node, last or f"ended with {CONFIG_EXIT}: it cannot work with its configuration")
-                return
-            waited_s = time.monotonic() - first_s
-            late = waited_s > node.spec.ready_timeout_s
-            if not node.ready.is_set() and (late or node.starts >= START_ATTEMPTS):
-                tries = f"{node.starts} start{'s' if node.starts > 1 else ''}"
-                self._fail(node, f"not ready after {tries} in {waited_s:.0f} s, last {node.last_exit}")
+            hopeless = self._hopeless(node, node.spec, code, time.monotonic() - first_s)
+            if hopeless is not None:
+                self._fail(node, hopeless)
                 return
             steady = node.ready_since_s is not None and time.monotonic() - node.ready_since_s > STEADY_S
             successive = 0 if steady else successive
@@ -266,6 +260,17 @@ class Supervisor:
             lived_s = time.monotonic() - started_s
             self._set(node, State.RESTARTING, f"{node.last_exit} after {lived_s:.1f} s, starting it again")
             await asyncio.sleep(pause_s)
+
+    def _hopeless(self, node: _Node, child: Child, code: int, waited_s: float) -> str | None:
+        """Return the reason why another start would not help, None where it may."""
+        if code == CONFIG_EXIT:
+            last = next((line for line in reversed(self.tail(child.name)) if line.strip()), "")
+            return last or f"ended with {CONFIG_EXIT}: it cannot work with its configuration"
+        late = waited_s > child.ready_timeout_s
+        if not node.ready.is_set() and (late or node.starts >= START_ATTEMPTS):
+            tries = f"{node.starts} start{'s' if node.starts > 1 else ''}"
+            return f"not ready after {tries} in {waited_s:.0f} s, last {node.last_exit}"
+        return None
 
     async def _run_step(self, node: _Node, step: Step) -> None:
         self._set(node, State.STARTING)
