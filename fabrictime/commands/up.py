@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -308,40 +308,49 @@ def children(run: Run) -> list[Child | Step]:
         nodes.append(service("log", "log", ()))  # makes the topics itself
     else:
         nodes.append(Step("log", partial(_make_topics, run.config)))
-    after_history: tuple[str, ...] = ("log",)
+    own_history: tuple[str, ...] = ()
     if up.history_url is None:
         nodes.append(service("history", "history", ()))
-        after_history += ("history",)
-    stages = set(run.config.streams.stages)
-    apart = bool(stages - set(APART))
-    workers = _workers_here() if up.workers is None else up.workers
-    for number in range(1, workers + 1):
-        needs = ("log",) if apart else after_history
-        nodes.append(service(f"worker-{number}", "worker" if apart else "streams", needs))
-    for stage in APART:
-        if apart and workers and stage in stages:
-            nodes.append(service(stage, stage, after_history if stage == "sink" else ("log",)))
-    agents = [] if run.simulated else run.nics
+        own_history = ("history",)
+    nodes += [service(name, kind, needs) for name, kind, needs in _stages(run, ("log", *own_history))]
     if run.simulated:
         # once all stages can read: a large fleet's messages would otherwise become a long backlog
         nodes.append(service("sim", "sim", ("log", *(node.name for node in nodes if node.name != "log"))))
-    for nic in agents:
-        name = f"{nic.host}/{nic.device}"
-        nodes.append(service(f"prober {name}", "prober", ("log",), name))
-    for nic in _probed_by_verbs(run, agents):
-        name = f"{nic.host}/{nic.device}"
-        nodes.append(service(f"rdma-probe {name}", "rdma-probe", ("log",), name))
-    if agents:
-        nodes.append(service("flows", "flows", ("log",)))
-    if up.clock_pages and agents:
-        nodes.append(service("clock", "actuator", ("log",)))
+    nodes += [service(name, kind, ("log",), *more) for name, kind, *more in _agents(run)]
     if _acts(run):
         nodes.append(Step("mode", partial(_set_mode, run), ("log",)))
         name = run.fleet if run.fleet in ("fabric", "sim") else run.nics[0].host
         nodes.append(service("act", "act", ("log",), name))
     if up.web:
-        nodes.append(service("web", "web", ("history",) if up.history_url is None else ()))
+        nodes.append(service("web", "web", own_history))
     return nodes
+
+
+def _stages(run: Run, after_history: tuple[str, ...]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield name, kind and prerequisites of the workers and of the stages with processes of their own."""
+    stages = set(run.config.streams.stages)
+    apart = bool(stages - set(APART))
+    workers = _workers_here() if run.config.up.workers is None else run.config.up.workers
+    for number in range(1, workers + 1):
+        yield f"worker-{number}", "worker" if apart else "streams", ("log",) if apart else after_history
+    if apart and workers:
+        for stage in [stage for stage in APART if stage in stages]:
+            yield stage, stage, after_history if stage == "sink" else ("log",)
+
+
+def _agents(run: Run) -> Iterator[tuple[str, ...]]:
+    """Yield name, kind and argument of the services that probe from this machine's NICs."""
+    agents = [] if run.simulated else run.nics
+    for nic in agents:
+        name = f"{nic.host}/{nic.device}"
+        yield f"prober {name}", "prober", name
+    for nic in _probed_by_verbs(run, agents):
+        name = f"{nic.host}/{nic.device}"
+        yield f"rdma-probe {name}", "rdma-probe", name
+    if agents:
+        yield "flows", "flows"
+    if run.config.up.clock_pages and agents:
+        yield "clock", "actuator"
 
 
 def _probed_by_verbs(run: Run, nics: list[NicSettings]) -> list[NicSettings]:
