@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from schemas.ids import cable_id, end_parts, link_ends, natural
+from schemas.ids import cable_id, end_parts, natural
 from schemas.records import AlertKind, Nic, PathMaps
 from schemas.topics import PATHS
 from schemas.topology import Topology, nic_end, split_end
@@ -248,7 +248,7 @@ class Wiring(Detector[tuple[str, Detection]]):
             routes.add(links)
             if not links:
                 continue
-            ends = [tuple(split_end(end) for end in link_ends(link)) for link in links]
+            ends = [tuple(split_end(end) for end in link.split(">")) for link in links]
             if ends[0][0] == own:
                 leaves.add(ends[0][1].node)
             if path["complete"]:
