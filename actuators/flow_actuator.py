@@ -35,6 +35,7 @@ from actuators.journal import Journal, State
 from actuators.local_repair import DeadLinks, LocalRepair
 from actuators.settings import ActuatorSettings, HostSettings
 from schemas import codec
+from schemas.ids import host_of
 from schemas.ipc import leave, receive_at, received
 from schemas.limits import EVERYONE
 from schemas.records import ActionReport, ActMode, ActuatorConfig, HostState, PathStatusReport
@@ -237,7 +238,7 @@ class FlowActuator:
                 if data is None:
                     return
                 status = codec.decode(data, PathStatusReport)
-                if status["nic"].partition("/")[0] not in self._repairs:
+                if host_of(status["nic"]) not in self._repairs:
                     raise ValueError(f"{status['nic']!r}: not a NIC of a host served here")
                 self.links.take(status, time.monotonic_ns())
                 self.statuses_received += 1

@@ -204,7 +204,7 @@ def suppressed_record(suppressed: SuppressedAction) -> dict[str, Any]:
 def as_json(acts: Acts, wanted: Wanted, now_ns: int) -> str:
     """Return mode, limits, decisions and suppressed actions as one line of JSON."""
     mode = acts.state.mode()
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "unreadable": acts.unreadable,
         "mode": {
             "act": mode.act,

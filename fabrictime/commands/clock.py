@@ -83,14 +83,14 @@ class Reader:
             return 0
         if message.value is None:
             return 0
-        kind = INVENTORY if message.topic == INVENTORY.name else CLOCK_OFFSETS
         try:
-            record = codec.decode(message.value, kind.record, self._registry)
+            if message.topic == INVENTORY.name:
+                nic = codec.decode(message.value, INVENTORY.type, self._registry)
+                self.fleet.add_nic(nic["nic"], nic, message.append_ns)
+                return 0
+            record = codec.decode(message.value, CLOCK_OFFSETS.type, self._registry)
         except codec.BadRecord:
             self.fleet.unreadable += 1
-            return 0
-        if kind is INVENTORY:
-            self.fleet.add_nic(record["nic"], record, message.append_ns)
             return 0
         self.fleet.add(record, message.append_ns)
         return len(record["clocks"])

@@ -19,6 +19,7 @@ from fabrictime.state.flow_history import SIDE_NS
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, bytes_text, delay_text, percent_text, seconds_text
 from schemas import codec
+from schemas.ids import host_of
 from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import Fallbacks, Flow
@@ -99,7 +100,7 @@ def find(text: str, flows: Mapping[str, Flow], others: Iterable[str] = ()) -> st
         for name, flow in flows.items()
         if colon
         and port == str(flow["source_port"])
-        and before in ("", flow["source_address"], name.partition("/")[0], flow["nic"])
+        and before in ("", flow["source_address"], host_of(name), flow["nic"])
     }
     found = found or {name for name in (*flows, *others) if action_text.matches(text, name)}
     if len(found) == 1:
@@ -120,7 +121,7 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
     entries = action_entries.entries(actions, now_ns, flow_id)
     entries = action_entries.with_effects(entries, actions, now_ns)
     suppressed = [each for each in actions.suppressed() if each.flow_id == flow_id]
-    host = flow_id.partition("/")[0]
+    host = host_of(flow_id)
     limits = actions.limits(host)
     own = FlowRoute(())
     others: list[dict[str, Any]] = []
@@ -176,7 +177,7 @@ def _others(
     seen: Seen, flow: Flow, routes: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
 ) -> list[dict[str, Any]]:
     """Return the other routes, each once with its ports: in the policy's order, then the healthy ones."""
-    fallbacks = seen.fallbacks.get(flow["flow_id"].partition("/")[0], {"flows": ()})
+    fallbacks = seen.fallbacks.get(host_of(flow["flow_id"]), {"flows": ()})
     ranked: list[int] = next(
         (each["other_paths"] for each in fallbacks["flows"] if each["flow_id"] == flow["flow_id"]), []
     )
@@ -256,7 +257,7 @@ def read(cluster: KafkaSettings | str, text: str, seen: Seen, since_s: float) ->
         *(each.flow_id for each in actions.suppressed()),
     ]
     flow_id = find(text, flows, decided)
-    host = flow_id.partition("/")[0]
+    host = host_of(flow_id)
     with TopicReader.open(cluster, {FLOWS: back(since_s + SIDE_NS / S)}, key=host) as reader:
         messages = [message for message in reader.read_to_end() if message.value is not None]
     actions.flow_history.restart(host)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -20,6 +20,7 @@ from fabrictime.commands.options import ConfigFile, DataDir, Json
 from fabrictime.runtime.config import load
 from producers.sim.control import NoFleet, ask, socket_path
 from producers.sim.fault_grammar import GRAMMAR, parse_fault
+from schemas.records import TrueFault
 
 __all__ = ["app"]
 
@@ -95,7 +96,7 @@ def clear(
             _plain("no fault in force")
 
 
-def _text_of(fault: dict[str, Any]) -> str:
+def _text_of(fault: TrueFault) -> str:
     links = fault["links"]
     more = f" and {len(links) - _LINKS_SHOWN} more" if len(links) > _LINKS_SHOWN else ""
     return f"fault {fault['fault']}: {fault['line']}; on {', '.join(links[:_LINKS_SHOWN])}{more}"

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NotRequired, TypedDict
 
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, END, Message, TopicReader
@@ -21,6 +21,19 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.topics import TOPICS
 
 _SHOWN_ELEMENTS: Final = 4
+
+
+class Line(TypedDict):
+    """A message as it is printed."""
+
+    topic: str
+    partition: int
+    offset: int
+    append_ns: int
+    key: str | None
+    tombstone: NotRequired[bool]
+    record: NotRequired[Any]
+    error: NotRequired[str]
 
 
 def main(
@@ -65,9 +78,9 @@ def messages(cluster: KafkaSettings | str, topic: str, *, from_beginning: bool) 
             yield from reader.poll(0.2, at_once=True)
 
 
-def describe(message: Message, record: str, registry: codec.Registry | None = None) -> dict[str, Any]:
+def describe(message: Message, record: str, registry: codec.Registry | None = None) -> Line:
     """Return a message as a JSON-ready dict: its place in the log, and its `record` or an `error`."""
-    line: dict[str, Any] = {
+    line: Line = {
         "topic": message.topic,
         "partition": message.partition,
         "offset": message.offset,
@@ -75,11 +88,11 @@ def describe(message: Message, record: str, registry: codec.Registry | None = No
         "key": None if message.key_bytes is None else message.key,
     }
     if message.value is None:
-        return line | {"tombstone": True}
+        return {**line, "tombstone": True}
     try:
-        return line | {"record": _plain(codec.decode(message.value, record, registry))}
+        return {**line, "record": _plain(codec.decode(message.value, record, registry))}
     except codec.BadRecord as error:
-        return line | {"error": f"{error.reason}: {error}"}
+        return {**line, "error": f"{error.reason}: {error}"}
 
 
 def _plain(value: Any) -> Any:
@@ -92,7 +105,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _pretty(line: dict[str, Any]) -> None:
+def _pretty(line: Line) -> None:
     from rich.console import Console
     from rich.pretty import Pretty
 

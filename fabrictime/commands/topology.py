@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fabrictime.commands.topology_table import draw, json_of
 from fabrictime.state.clocks import ANNOUNCED_S
@@ -16,6 +16,7 @@ from fabrictime.state.traced_fabric import Picture, file_of, picture_of
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
 from schemas.kafka.settings import KafkaSettings
+from schemas.records import Nic
 from schemas.topics import INVENTORY, PATHS
 from schemas.topology import Topology, TopologyError, TopologySource
 from streams.runtime.route_table import RouteTable
@@ -35,7 +36,7 @@ class Reader:
         """Connect. Raises ValueError if the log does not answer or a topic does not exist."""
         self.book = RouteTable()
         self.unreadable = 0
-        self._nics: dict[str, tuple[dict[str, Any], int]] = {}
+        self._nics: dict[str, tuple[Nic, int]] = {}
         self._registry = registry
         self._reader = TopicReader.open(cluster, {PATHS: BEGINNING, INVENTORY: BEGINNING})
 
@@ -62,12 +63,12 @@ class Reader:
             elif message.value is None:
                 self._nics.pop(message.key, None)
             else:
-                record = codec.decode(message.value, INVENTORY.record, self._registry)
+                record = codec.decode(message.value, INVENTORY.type, self._registry)
                 self._nics[record["nic"]] = (record, message.append_ns // 1_000_000)
         except codec.BadRecord:
             self.unreadable += 1
 
-    def nics(self) -> dict[str, dict[str, Any]]:
+    def nics(self) -> dict[str, Nic]:
         """Return the announcements of the NICs that are alive."""
         oldest_ms = (time.time() - ANNOUNCED_S) * 1e3
         return {

@@ -14,7 +14,8 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 from fabrictime.state.units import delay_text, seconds_text
-from schemas.ids import natural
+from schemas.ids import host_of, natural
+from schemas.records import ClockEvent, ClockOffsets, ClockState, Nic, SuspectPair
 
 MAX_AGE_S: Final = 10.0
 """A newest window older than this is out of date: a check fails."""
@@ -155,18 +156,18 @@ class Fleet:
         self.since_ns: int | None = None
         self._nics: dict[str, tuple[str, str, int]] = {}
         """NIC to (clock, host, append time of its newest announcement)."""
-        self._windows: dict[str, dict[int, dict[int, tuple[Mapping[str, Any], int]]]] = {}
+        self._windows: dict[str, dict[int, dict[int, tuple[ClockOffsets, int]]]] = {}
         """Shard to window to part to (record, append time)."""
         self._events: dict[tuple[str, str], tuple[int, str, float, int]] = {}
 
-    def add_nic(self, nic: str, record: Mapping[str, Any] | None, append_ns: int) -> None:
+    def add_nic(self, nic: str, record: Nic | None, append_ns: int) -> None:
         """Take an announcement that the log took at `append_ns`; None: the NIC is gone."""
         if record is None:
             self._nics.pop(nic, None)
         else:
             self._nics[nic] = (record["clock"], record["host"], append_ns)
 
-    def add(self, record: Mapping[str, Any], append_ns: int) -> None:
+    def add(self, record: ClockOffsets, append_ns: int) -> None:
         """Take a `ClockOffsets` that the log took at `append_ns`; their order does not matter."""
         self.since_ns = append_ns if self.since_ns is None else min(self.since_ns, append_ns)
         shard, window = record["shard"], record["window"]
@@ -175,7 +176,7 @@ class Fleet:
         if len(windows) > _WINDOWS_KEPT:
             del windows[min(windows)]
         for clock in record["clocks"]:
-            if clock["event"] != "NONE":
+            if clock["event"] != ClockEvent.NONE:
                 key = (shard, clock["clock"])
                 if key not in self._events or self._events[key][0] <= window:
                     self._events[key] = (window, clock["event"], clock["event_ns"], record["window_start_ns"])
@@ -247,13 +248,13 @@ class Fleet:
         ]
 
     def _line(
-        self, shard: str, domain: str, row: Mapping[str, Any], homes: Mapping[str, Sequence[str]]
+        self, shard: str, domain: str, row: ClockState, homes: Mapping[str, Sequence[str]]
     ) -> ClockLine:
         of = homes.get(row["clock"], ())
         _, event, event_ns, event_at_ns = self._events.get((shard, row["clock"]), (0, None, None, None))
         return ClockLine(
             row["clock"],
-            tuple(sorted(set(of))) or (row["clock"].partition("/")[0],),
+            tuple(sorted(set(of))) or (host_of(row["clock"]),),
             len(of),
             row["state"],
             shard,
@@ -270,7 +271,7 @@ class Fleet:
         )
 
 
-def _shard_line(records: Sequence[Mapping[str, Any]], age_s: float) -> ShardLine:
+def _shard_line(records: Sequence[ClockOffsets], age_s: float) -> ShardLine:
     first = records[0]
     domains = tuple(sorted({record["domain"] for record in records if record["clocks"]}))
     return ShardLine(
@@ -278,12 +279,12 @@ def _shard_line(records: Sequence[Mapping[str, Any]], age_s: float) -> ShardLine
     )
 
 
-def _suspect_line(shard: str, row: Mapping[str, Any]) -> SuspectLine:
-    return SuspectLine(shard, *(row[name] for name in SuspectLine.__slots__[1:]))
+def _suspect_line(shard: str, row: SuspectPair) -> SuspectLine:
+    return SuspectLine(shard, **row)
 
 
-def _parts(parts: Mapping[int, tuple[Mapping[str, Any], int]]) -> int:
-    return int(next(iter(parts.values()))[0]["parts"])
+def _parts(parts: Mapping[int, tuple[ClockOffsets, int]]) -> int:
+    return next(iter(parts.values()))[0]["parts"]
 
 
 def _chosen(line: ClockLine, patterns: Sequence[str], hosts: Sequence[str]) -> bool:

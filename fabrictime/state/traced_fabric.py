@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from schemas.ids import cable_id, natural
+from schemas.ids import cable_id, link_ends, natural
+from schemas.records import Nic
 from schemas.topics import PATHS
 from schemas.topology import CableEntry, End, Kind, NodeEntry, Topology, TopologyFile, nic_end, split_end
 from streams.links.wiring import Groups, Misfit, address_of, by_name, is_address, misfits_of
@@ -134,7 +135,7 @@ class _Traces:
 
 def picture_of(
     book: RouteTable,
-    nics: Mapping[str, Mapping[str, Any]],
+    nics: Mapping[str, Nic],
     topology: Topology | None = None,
     unreadable: int = 0,
 ) -> Picture:
@@ -173,7 +174,7 @@ def _node_lines(
     tiers: Mapping[str, int],
     cables: Iterable[str],
     traces: _Traces,
-    nics: Mapping[str, Mapping[str, Any]],
+    nics: Mapping[str, Nic],
     topology: Topology,
 ) -> list[NodeLine]:
     groups = traces.groups
@@ -225,7 +226,7 @@ def _cable_line(
     crossed: Mapping[str, int],
     tiers: Mapping[str, int],
     groups: Groups,
-    nics: Mapping[str, Mapping[str, Any]],
+    nics: Mapping[str, Nic],
     topology: Topology,
     listed: bool,
 ) -> CableLine:
@@ -233,7 +234,8 @@ def _cable_line(
     if tiers[groups.find(a.node)] > tiers[groups.find(b.node)]:
         a, b = b, a
     up, down = f"{a.node}:{a.port}>{b.node}:{b.port}", f"{b.node}:{b.port}>{a.node}:{a.port}"
-    rate_bps = topology.rate_bps(up) or nics.get(f"{a.node}/{a.port}", {}).get("speed_bps") or 0
+    nic = nics.get(f"{a.node}/{a.port}")
+    rate_bps = topology.rate_bps(up) or (nic["speed_bps"] if nic is not None else None) or 0
     return CableLine(
         cable,
         groups.find(a.node),
@@ -245,8 +247,8 @@ def _cable_line(
     )
 
 
-def _rail(of_leaf: Sequence[str], nics: Mapping[str, Mapping[str, Any]]) -> int | None:
-    rails = Counter(nics[nic]["rail"] for nic in of_leaf if nics.get(nic, {}).get("rail") is not None)
+def _rail(of_leaf: Sequence[str], nics: Mapping[str, Nic]) -> int | None:
+    rails = Counter(rail for nic in of_leaf if nic in nics and (rail := nics[nic]["rail"]) is not None)
     if not rails:
         return None
     rail, count = rails.most_common(1)[0]
@@ -254,7 +256,7 @@ def _rail(of_leaf: Sequence[str], nics: Mapping[str, Mapping[str, Any]]) -> int 
 
 
 def _ends(link: str) -> tuple[End, End]:
-    near, _, far = link.partition(">")
+    near, far = link_ends(link)
     return split_end(near), split_end(far)
 
 

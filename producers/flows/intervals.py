@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from producers.flows.socket_diag import TcpSocket
+from schemas.ids import host_of
 from schemas.records import Flow, FlowProtocol, FlowReports, FlowState
 from schemas.topics import MAX_ELEMENTS
 
@@ -321,7 +322,7 @@ class FlowTable:
     ) -> _Flow | None:
         nic = self.local.get(found.source)
         peer = self.nic_of(found.peer)
-        if nic is None or peer is None or _host(peer) == self.host:
+        if nic is None or peer is None or host_of(peer) == self.host:
             return None
         key = ("TCP", found.source, found.source_port, found.peer, found.peer_port)
         registration = registered.get(key)
@@ -518,7 +519,3 @@ def _limiting_end(shares: tuple[float, float, float] | None) -> str:
         return ""
     _, receiver, sender = shares
     return "receiver" if receiver > _LIMITED_SHARE else "sender" if sender > _LIMITED_SHARE else ""
-
-
-def _host(nic: str) -> str:
-    return nic.partition("/")[0]

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from schemas.ids import cable_id, natural
+from schemas.ids import cable_id, end_parts, natural
 from schemas.records import AlertKind, Nic, PathMaps
 from schemas.topics import PATHS
 from schemas.topology import Topology, nic_end, split_end
 from streams.alerts.detection import SINCE, Detection, EvidenceRef
 from streams.links.rules import NEVER_NS
+from streams.runtime.base import Detector
 from streams.runtime.route_table import split_pair
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
@@ -186,7 +187,7 @@ class _Active:
     nics: tuple[str, ...] = ()
 
 
-class Wiring:
+class Wiring(Detector[tuple[str, Detection]]):
     """Detector of wrong cabling. `topology` and `thresholds` may be set at any time.
 
     A new topology counts from the next record.
@@ -290,7 +291,7 @@ class Wiring:
         self._cables[cable] += by
         if not before or not self._cables[cable]:
             for end in cable.split("<>"):
-                at = self._at_node[end.rpartition(":")[0]]
+                at = self._at_node[end_parts(end).node]
                 (at.add if by > 0 else at.discard)(cable)
 
     # --------------------------------------------------------------------------------------- evaluation
@@ -445,8 +446,8 @@ class Wiring:
         links: tuple[str, ...] = ()
         if wired is not None:
             end, far, node = wired
-            items = {end, far, _between(far.rpartition(":")[0], node)}
-            host, _, device = end.rpartition(":")
+            items = {end, far, _between(end_parts(far).node, node)}
+            host, device = end_parts(end)
             nics = (f"{host}/{device}",) if f"{host}/{device}" in self._nics else ()
             links = ("<>".join(sorted((end, far))),)
             subject = nics[0] if nics else links[0]

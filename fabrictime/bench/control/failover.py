@@ -25,6 +25,7 @@ from fabrictime.bench._fabric import needs_fabric, running_fabric
 from fabrictime.bench.control.failback import Away, could_be_home, times_away
 from fabrictime.bench.control.watch import Watch
 from fabrictime.testbed.control import ControlClient
+from schemas.ids import host_of
 from schemas.records import Flow
 
 __all__ = [
@@ -230,7 +231,7 @@ def _known(watch: Watch, flows: list[Steady]) -> dict[str, Flow]:
     return {
         name: flow
         for name, flow in watch.flows.items()
-        if flow["links"] and (flow["nic"].split("/")[0], flow["peer_port"]) in dports
+        if flow["links"] and (host_of(flow["nic"]), flow["peer_port"]) in dports
     }
 
 

@@ -31,6 +31,7 @@ from fabrictime.bench.control.watch import Watch
 from fabrictime.commands import pause
 from fabrictime.commands.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
+from schemas.ids import host_of
 
 __all__ = ["KEYS", "measure"]
 
@@ -155,7 +156,7 @@ def _flows(watch: Watch, job: JobRun) -> list[str]:
     return [
         name
         for name, flow in watch.flows.items()
-        if flow["nic"].partition("/")[0] in hosts and flow["peer_port"] in peer_ports
+        if host_of(flow["nic"]) in hosts and flow["peer_port"] in peer_ports
     ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import numpy as np
 from confluent_kafka import Producer
@@ -25,6 +25,7 @@ from producers.sim.settings import SimSettings
 from producers.sim.shape import Shape
 from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet
+from schemas.ids import host_of
 from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import ContentionState, ContentionWindow, FabricTruth, TrueContention
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
@@ -163,7 +164,7 @@ class Run:
         self.sim = Simulation(settings, topics=(INVENTORY, PATHS, PROBES, FLOWS, TRUTH))
         fleet = self.sim.fleet
         self.rate = dict(zip(fleet.link_ids, fleet.rate_bps.tolist(), strict=True))
-        self.members = {nic: Member(nic, nic.partition("/")[0], SHARD, nic) for nic in fleet.nic_ids}
+        self.members = {nic: Member(nic, host_of(nic), SHARD, nic) for nic in fleet.nic_ids}
         slot_ns = slot_ns_of(min(self.rate.values()))
         self.paths = RouteTable()
         self.flows = FlowTable(self.paths, self.members.__contains__)
@@ -209,7 +210,7 @@ class Run:
                 laid = True
                 plans = plan_shard(dict.fromkeys(nics, self.sim.probes.pace), self.paths)
                 for record in records_of(plans, SHARD, lines, now_ns).values():
-                    self.sim.probes.follow_schedule(cast("Any", record))
+                    self.sim.probes.follow_schedule(record)
             sums = self.sim.kernel.link_sums()[0]
             mean = (sums - depth) / (10 * MS / (1000 * (self.sim.settings.step_us or 100)))
             depth = sums.copy()
@@ -218,7 +219,7 @@ class Run:
             if now_ns >= next_map_ns:
                 next_map_ns = now_ns + MAP_NS
                 self._map(now_ns)
-        self._note_truth(cast("Any", self.sim.contention()))
+        self._note_truth(self.sim.contention())
 
     def _note_truth(self, rows: list[TrueContention]) -> None:
         for row in rows:

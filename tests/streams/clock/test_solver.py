@@ -18,7 +18,7 @@ WINDOW_NS = 1_000_000_000
 
 def run(
     solver: ShardClocks, fleet: Any, windows: range, clock_of: dict[str, str] | None = None
-) -> list[list[codec.Record]]:
+) -> list[list[dict[str, Any]]]:
     return [solver.solve(w, WINDOW_NS, fleet.fits(w), clock_of or {}) for w in windows]
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import codec
-from schemas.topics import LINKS, REJECTS
+from schemas.topics import LINKS, REJECTS, R, Topic
 from streams.runtime import assignment as module
 from streams.runtime.assignment import Assignment, Generation, KeyedState, Message, Ownership, PartitionState
 
@@ -55,8 +55,8 @@ class FakeContext:
     def abort(self, reason: str, error: BaseException | None = None) -> None:
         self.aborted.append(reason)
 
-    async def send(self, topic: str, key: str, name: str, record: codec.Record) -> Awaitable[Any]:
-        return await self.send_bytes(topic, key, codec.encode(name, record))
+    async def send(self, topic: Topic[R], key: str, record: R) -> Awaitable[Any]:
+        return await self.send_bytes(topic.name, key, codec.encode(topic.type, record))
 
     async def send_bytes(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
         self.sent.append((topic, key, value))

@@ -29,6 +29,7 @@ from fabrictime.web.tabs.fabric.link_panel import LinkPanel
 from fabrictime.web.tabs.fabric.queries import LinkTraffic
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Row
+from schemas.ids import host_of
 
 METRICS: Final = {"state": "state", "queue": "queue", "load": "time busy"}
 TROUBLE_SHOWN: Final = 40
@@ -189,7 +190,7 @@ class FabricTab(LiveTab):
         if known is not None:
             self._choose_link(subject)
         else:  # the row of a NIC or host opens the host
-            self._choose_node(subject.partition("/")[0])
+            self._choose_node(host_of(subject))
 
     # --------------------------------------------------------------------------------------------- following
 
@@ -266,15 +267,14 @@ class FabricTab(LiveTab):
 
     def _map_frame(self, whole: bool) -> dict[str, Any]:
         live, choice = self.live, self.choice
-        frame: dict[str, Any] = {"metric": choice.metric}
+        plan = {}
         if whole or self._plan_sent != live.plan_number:
-            frame["plan"] = frames.plan_frame(live.drawn.plan, live.plan_number)
+            plan = {"plan": frames.plan_frame(live.drawn.plan, live.plan_number)}
             self._plan_sent = live.plan_number
-        frame["links"] = live.links_frame()
-        frame["choice"] = frames.choice_frame(
+        chosen = frames.choice_frame(
             live.drawn, live.plan_number, choice.link, choice.node, self._lit, self._numbers
         )
-        return frame
+        return {"metric": choice.metric, **plan, "links": live.links_frame(), "choice": chosen}
 
     def _show_lists(self) -> None:
         choice = self.choice

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from schemas import codec
 from streams.clock.solver import HOLDOVER, SYNCED, UNSYNCED, ShardClocks, SolveParameters
 
 WINDOW_NS = 1_000_000_000
 
 
-def run(solver: ShardClocks, fleet: Any, windows: range) -> list[list[codec.Record]]:
+def run(solver: ShardClocks, fleet: Any, windows: range) -> list[list[dict[str, Any]]]:
     return [solver.solve(w, WINDOW_NS, fleet.fits(w), {}) for w in windows]
 
 
@@ -22,7 +21,7 @@ def span(sim: SimpleNamespace, first: int, last: int) -> range:
     return range(sim.FIRST + first, sim.FIRST + last)
 
 
-def events(sim: SimpleNamespace, records: list[codec.Record]) -> dict[str, str]:
+def events(sim: SimpleNamespace, records: list[dict[str, Any]]) -> dict[str, str]:
     return {name: s["event"] for name, s in sim.states(records).items() if s["event"] != "NONE"}
 
 
