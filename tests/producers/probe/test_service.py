@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
