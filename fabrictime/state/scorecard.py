@@ -1,4 +1,5 @@
-"""Computes the verdict on a run of `up --for`: probes flow, clocks are SYNCED, history answers.
+"""Computes the verdict on a run of `up --for`: services work, probes flow, clocks are SYNCED, history
+answers.
 
 The result is one JSON-ready dict whose `passed` decides the exit code. On the fabric, offsets are compared
 with the truth too.
@@ -16,6 +17,8 @@ from typing import Any, Final
 
 from fabrictime.state.live_figures import RECENT_S, ClockView, NicView, View
 
+PARTS: Final = ("services", "probes", "clocks", "history")
+"""Parts of the verdict that must all be well."""
 ROWS_WITHIN_S: Final = 10
 _HTTP_TIMEOUT_S: Final = 10.0
 
@@ -53,8 +56,13 @@ def evaluate(
     readings: Mapping[str, Reading] | None,
     history: Mapping[str, Any],
     web: Mapping[str, Any] | None,
+    faults: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the scorecard. `readings`: the fabric's test clocks by NIC; None: the truth is not known."""
+    """Return the scorecard.
+
+    `readings`: the fabric's test clocks by NIC; None: the truth is not known. `faults`: the services that do
+    not work, with the reason.
+    """
     with view.lock:
         wanted = list(nics) or sorted(view.nics)  # no probers of this run: any prober counts
         seen = [view.nics[name] for name in wanted if name in view.nics]
@@ -64,6 +72,7 @@ def evaluate(
         clocks = {name: clock for name, clock in view.clocks.items() if name in names}
     synced = _synced(clocks, now_s)
     card: dict[str, Any] = {
+        "services": {"faults": dict(faults), "ok": not faults},
         "probes": probes,
         "clocks": {
             "synced": len(synced),
@@ -79,7 +88,7 @@ def evaluate(
         )
     if web is not None:
         card["web"] = dict(web)
-    card["passed"] = all(card[part]["ok"] for part in ("probes", "clocks", "history"))
+    card["passed"] = all(card[part]["ok"] for part in PARTS)
     return card
 
 
@@ -177,6 +186,7 @@ def lines(card: Mapping[str, Any]) -> list[str]:
     if "web" in card:
         error = card["web"].get("error")
         found.append((card["web"]["ok"], f"web      {card['web']['url']}{f' ({error})' if error else ''}"))
+    found += [(False, f"service  {name}: {fault}") for name, fault in card["services"]["faults"].items()]
     return [f"{'ok  ' if ok else 'FAIL'}  {text}" for ok, text in found]
 
 
