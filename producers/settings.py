@@ -14,11 +14,11 @@ from schemas.kafka.settings import KafkaSettings
 __all__ = ["ClockSettings", "FlowSettings", "NicSettings", "ProbeSettings", "flush_ms_of"]
 
 MAX_PATHS = 64
+ROCE_PORT = 4791
+"""UDP port whose packets an RDMA NIC keeps from the kernel."""
 SMALL_FLEET_FLUSH_MS, FLUSH_MS, SMALL_FLEET_NICS = 50, 100, 250
 """ms between two batches of a NIC, in small and other fleets, which limits the log's message rate."""
 _ID_PART = r"^[^\s/>:]{1,128}$"
-ROCE_PORT = 4791
-"""UDP port of RoCE v2: RDMA NICs keep its packets from the kernel."""
 
 
 def _is_plain_ipv4(value: str) -> bool:
@@ -246,12 +246,10 @@ class ProbeSettings(BaseModel):
     @model_validator(mode="after")
     def _ports_apart(self) -> ProbeSettings:
         last = self.first_path_port + max(self.paths, self.path_candidates) - 1
-        if self.udp_port == ROCE_PORT:
-            raise ValueError(f"udp_port {ROCE_PORT}: is RoCE's, RDMA NICs keep it; expected another port")
-        if self.first_path_port and self.first_path_port <= ROCE_PORT <= last:
+        if self.udp_port == ROCE_PORT or self.first_path_port <= ROCE_PORT <= last:
             raise ValueError(
-                f"first_path_port {self.first_path_port}: the paths' candidates, to {last}, contain "
-                f"RoCE's port {ROCE_PORT}, whose packets RDMA NICs keep; expected others"
+                f"udp_port {self.udp_port}, path ports {self.first_path_port} to {last}: expected without "
+                f"{ROCE_PORT}, whose packets RDMA NICs keep"
             )
         if self.first_path_port and self.first_path_port <= self.udp_port <= last:
             raise ValueError(
