@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from fabrictime.runtime.settings import UpSettings
 from schemas.kafka.settings import KafkaSettings
@@ -463,24 +464,26 @@ def _lines(
     for found in error.errors(include_url=False):
         if own and found["loc"] not in own:
             continue
-        where = [part for part in found["loc"] if not str(part).startswith(("function-", "literal["))]
-        key = ".".join([table, *(str(part) for part in where)])
-        field = field_schema(schema, [str(part) for part in where])
+        where = [str(part) for part in found["loc"] if not str(part).startswith(("function-", "literal["))]
+        key = ".".join([table, *where])
+        field = field_schema(schema, where)
         if found["type"] == "extra_forbidden":
-            parent = field_schema(schema, [str(part) for part in where[:-1]])
-            yield f"{source}: {key}: unknown key, {_meant(str(where[-1]), parent.get('properties', {}))}"
+            known = field_schema(schema, where[:-1]).get("properties", {})
+            yield f"{source}: {key}: unknown key, {_meant(where[-1], known)}"
         elif found["type"] == "missing":
             yield f"{source}: {key}: missing, expected {takes(field)}"
+        elif not field or not where:
+            yield f"{source}: [{table}]: {_message(found)}"
         else:
-            custom = found["type"] in ("value_error", "assertion_error") and where
-            detected_by = str(found["msg"]).removeprefix("Value error, ") if custom else ""
-            if not field or not where:
-                yield f"{source}: [{table}]: {str(found['msg']).removeprefix('Value error, ')}"
-                continue
+            custom = found["type"] in ("value_error", "assertion_error")
+            expected = _message(found) if custom else f"expected {takes(field)}"
             meaning = f" ({field['description']})" if field.get("description") else ""
-            expected = detected_by or f"expected {takes(field)}"
             value = re.sub(r"//[^/@\s]*@", "//…@", repr(found["input"]))  # a password in a URL
             yield f"{source}: {key} = {value}: {expected}{meaning}"
+
+
+def _message(found: ErrorDetails) -> str:
+    return str(found["msg"]).removeprefix("Value error, ")
 
 
 def field_schema(schema: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
@@ -519,22 +522,26 @@ def takes(field: Mapping[str, Any]) -> str:
     if "anyOf" in field:
         kinds = [takes(branch) for branch in field["anyOf"] if branch.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
-    kind = field.get("type")
-    if kind in ("integer", "number"):
-        return ("a whole number" if kind == "integer" else "a number") + _range(field)
-    if kind == "boolean":
-        return "true or false"
-    if kind == "array":
-        items = field.get("items", {})
-        return f"a list, each element {takes(items)}" if items else "a list"
-    if kind == "object":
-        values = field.get("additionalProperties")
-        return f"a table, each value {takes(values)}" if isinstance(values, dict) else "a table"
+    match field.get("type"):
+        case "integer":
+            return f"a whole number{_range(field)}"
+        case "number":
+            return f"a number{_range(field)}"
+        case "boolean":
+            return "true or false"
+        case "array":
+            items = field.get("items", {})
+            return f"a list, each element {takes(items)}" if items else "a list"
+        case "object":
+            values = field.get("additionalProperties")
+            return f"a table, each value {takes(values)}" if isinstance(values, dict) else "a table"
+    return _text_form(field)
+
+
+def _text_form(field: Mapping[str, Any]) -> str:
     if field.get("format") == "path":
         return "a path"
-    if "pattern" in field:
-        return f"text like {field['pattern']}"
-    return "text"
+    return f"text like {field['pattern']}" if "pattern" in field else "text"
 
 
 def _range(field: Mapping[str, Any]) -> str:

@@ -74,15 +74,7 @@ def create_topics(
     wrong: list[str] = []
     lines: dict[str, str] = {}
     if missing:
-        made: dict[str, Future[None]] = client.create_topics(missing, request_timeout=timeout_s)
-        for new in missing:
-            error_text = _failure(made[new.topic], timeout_s)
-            if error_text is None:
-                lines[new.topic] = f"{new.topic}: created, {new.num_partitions} partitions"
-            elif "TOPIC_ALREADY_EXISTS" not in error_text:
-                wrong.append(f"{new.topic}: not created: {error_text}")
-            else:
-                lines[new.topic] = f"{new.topic}: created by another at the same time"
+        lines |= _create(client, missing, timeout_s, wrong)
     for topic in there:
         expected, found = _partitions(topic, partitions), len(present[topic.name].partitions)
         if found != expected:
@@ -91,6 +83,20 @@ def create_topics(
     if wrong:
         raise TopicsError("\n".join(wrong))
     return [lines[name] for name in wanted if name in lines]
+
+
+def _create(client: Any, missing: list[Any], timeout_s: float, wrong: list[str]) -> dict[str, str]:
+    made: dict[str, Future[None]] = client.create_topics(missing, request_timeout=timeout_s)
+    lines: dict[str, str] = {}
+    for new in missing:
+        error_text = _failure(made[new.topic], timeout_s)
+        if error_text is None:
+            lines[new.topic] = f"{new.topic}: created, {new.num_partitions} partitions"
+        elif "TOPIC_ALREADY_EXISTS" not in error_text:
+            wrong.append(f"{new.topic}: not created: {error_text}")
+        else:
+            lines[new.topic] = f"{new.topic}: created by another at the same time"
+    return lines
 
 
 def _partitions(topic: Topic, data: int) -> int:
