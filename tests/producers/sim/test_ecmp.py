@@ -52,7 +52,7 @@ def test_links_are_in_the_order_of_the_route_and_go_up_then_down() -> None:
     assert (up % 2, down) == (0, 17)
 
 
-def test_uplinks_without_a_way_down_are_not_usable() -> None:
+def test_uplinks_to_a_spine_that_cannot_reach_the_leaf_are_not_usable() -> None:
     routes = UsableRoutes(
         up=np.array([[True, True, True, False]]),
         below=np.array([[True, False]]),
