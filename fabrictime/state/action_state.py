@@ -66,7 +66,7 @@ class ShardPolicy:
     at_ns: int = 0
     flows: int = 0
     recent_flows: dict[int, int] = field(default_factory=dict)
-    """Time of a policy cycle, ns, to its flows, for the last minute; cycles with fewer flows than a later one left out."""
+    """Flows by time of policy cycle, ns, of the last minute; without cycles that a larger one follows."""
     movable: int = 0
     suppressed: list[SuppressedAction] | None = None
 
