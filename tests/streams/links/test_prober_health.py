@@ -161,7 +161,7 @@ def test_rates_below_the_limits_are_no_storm() -> None:
 
 
 def test_storm_and_trouble_of_a_host_leave_its_health_alone() -> None:
-    from tests.streams.alerts.test_shard_alerts import Script, lines, play
+    from tests.streams.alerts.script import Script, lines, play
 
     fleet = Fleet().run(30, h3={"late_ms": 200, "trouble": ("STARVED",), "pps": 40_000}).run(40)
     assert sorted(fleet.lines()) == [
