@@ -167,8 +167,8 @@ def _put_folder(grafana: Any) -> str:
     try:
         grafana.folder.create_folder(FOLDER_TITLE, FOLDER_UID)
     except GrafanaException as error:
-        what, taken = f"folder {FOLDER_TITLE}", "another folder has this name: rename or delete it"
-        raise PushError(refusal(what, error.status_code, error.message, taken)) from error
+        place, taken = f"folder {FOLDER_TITLE}", "another folder has this name: rename or delete it"
+        raise PushError(refusal(place, error.status_code, error.message, taken)) from error
     return f"folder {FOLDER_TITLE}: created"
 
 

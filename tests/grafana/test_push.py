@@ -170,7 +170,7 @@ def test_a_refusal_by_grafana_is_one_line(grafana, token, tmp_path):
     refused("Grafana answers 401, .*the token or password is wrong or has expired")
 
 
-def test_each_refusal_names_what_is_wrong_and_the_remedy(grafana, token):
+def test_each_refusal_names_the_problem_and_the_remedy(grafana, token):
     def refused(match, **options):
         with pytest.raises(PushError, match=match) as error:
             push(grafana.url, token, **options)

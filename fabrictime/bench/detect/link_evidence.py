@@ -209,8 +209,8 @@ class ProbedFleet:
             self._send(nic, now_ns)
         if self.host_probes:
             phase = np.arange(len(self.gone)) * 37 * MS
-            turn = ((now_ns + phase) % HOST_PROBE_NS < STEP_NS) & ~self._absent
-            for nic in np.flatnonzero(turn & (self.starvation_end_ns <= now_ns)).tolist():
+            is_due = ((now_ns + phase) % HOST_PROBE_NS < STEP_NS) & ~self._absent
+            for nic in np.flatnonzero(is_due & (self.starvation_end_ns <= now_ns)).tolist():
                 self._probe_hosts(nic, now_ns)
 
     def _probe_hosts(self, nic: int, now_ns: int) -> None:
