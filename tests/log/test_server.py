@@ -421,13 +421,14 @@ def test_a_member_that_dies_while_it_joins_holds_nobody_up(start_log, wait_for):
 async def test_a_full_disk_is_reported_to_the_service_manager_once_and_its_end(monkeypatch):
     """Field case D6: the reason stands in `fabrictime status`, not only in the log's own output."""
     monkeypatch.setattr(server_module, "_SPACE_S", 0.001)
-    store, lines, stop = SimpleNamespace(no_space=""), [], asyncio.Event()
-    reporting = asyncio.create_task(server_module._report_space(store, lines.append, stop))
-    reasons = ["20 B free under /d, min_free_bytes is 99", "19 B free", ""]
-    for number, reason in enumerate(reasons):
-        store.no_space = reason
-        while len(lines) < (1 if number < 2 else 2):
-            await asyncio.sleep(0.001)
+    store, stop = SimpleNamespace(no_space="20 B free under /d, min_free_bytes is 99"), asyncio.Event()
+    lines: asyncio.Queue[str] = asyncio.Queue()
+    reporting = asyncio.create_task(server_module._report_space(store, lines.put_nowait, stop))
+    assert (
+        await lines.get() == "X_FAULT=messages are refused, no room: 20 B free under /d, min_free_bytes is 99"
+    )
+    store.no_space = "19 B free under /d, min_free_bytes is 99"
+    store.no_space = ""
+    assert await lines.get() == "X_FAULT="
     stop.set()
     await reporting
-    assert lines == [f"X_FAULT=messages are refused, no room: {reasons[0]}", "X_FAULT="]
