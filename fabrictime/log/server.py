@@ -15,7 +15,7 @@ import resource
 import signal
 import socket
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import psutil
@@ -43,6 +43,8 @@ _STALLED_S: Final = 60.0
 _HEAD_BYTES: Final = 14
 _ACCEPT_PAUSE_S: Final = 1.0
 _OPEN_FILES: Final = 65_536
+_SPACE_S: Final = 1.0
+"""Interval of reports whether there is space."""
 
 
 class Connection:
@@ -272,8 +274,9 @@ class Connection:
 class LogServer:
     """The broker behind its socket. `start` opens, `stop` closes everything; one event loop."""
 
-    def __init__(self, settings: LogSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: LogSettings, now_ms: Callable[[], int] | None = None) -> None:
+        """`now_ms`: the clock of append time, an `AppendClock` if not given."""
+        self.settings, self._now_ms = settings, now_ms
         self.connections: set[Connection] = set()
         self.buffered_bytes = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -284,7 +287,7 @@ class LogServer:
         self.loop = asyncio.get_running_loop()
         self._listener = self._bind()
         try:
-            self.store = Store(self.settings)
+            self.store = Store(self.settings, self._now_ms)
         except BaseException:
             self._listener.close()
             raise
@@ -442,11 +445,22 @@ async def _serve(settings: LogSettings) -> int:
     notifier = SystemdNotifier()
     notifier.notify("READY=1")
     notifier.notify(f"STATUS=listening on {settings.host}:{server.port}")
-    await stop.wait()
+    await _report_space(server.store, notifier.notify, stop)
     notifier.notify("STOPPING=1")
     await server.stop()
     log.info("ended")
     return 0
+
+
+async def _report_space(store: Store, notify: Callable[[str], None], stop: asyncio.Event) -> None:
+    """Report to the service manager, until the stop, whether messages are refused for want of space."""
+    is_full = False
+    while not stop.is_set():
+        if bool(store.no_space) != is_full:
+            is_full = not is_full
+            notify(f"X_FAULT=messages are refused, no room: {store.no_space}" if is_full else "X_FAULT=")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _SPACE_S)
 
 
 def main(settings: LogSettings) -> int:

@@ -8,7 +8,7 @@ partitions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fabrictime.runtime.config import Config
 
 TIMEOUT_S: Final = 30.0
+TIMESTAMP_TYPE: Final = "message.timestamp.type"
+_LOG_APPEND_TIME: Final = "LogAppendTime"
 admin: Any = _admin  # its names are imported there without being exported
 LOG: Final = logging.getLogger(__name__)
 
@@ -69,18 +71,39 @@ def create_topics(
     missing = [
         _new(topic, partitions, replication, hours) for topic in wanted.values() if topic.name not in present
     ]
-    wrong: list[str] = []
+    # All topics are checked before one is created: a later attempt must not meet half of them.
+    counts = {topic.name: len(present[topic.name].partitions) for topic in there}
+    wrong = other_partitions(there, counts, partitions, bool(missing))
     lines: dict[str, str] = {}
-    if missing:
+    if not wrong:
+        lines |= _configure(client, there, hours, timeout_s, wrong)
+    if missing and not wrong:
         lines |= _create(client, missing, timeout_s, wrong)
-    for topic in there:
-        expected, found = _partitions(topic, partitions), len(present[topic.name].partitions)
-        if found != expected:
-            wrong.append(f"{topic.name}: has {found} partitions, expected {expected} (log.partitions)")
-    lines |= _configure(client, there, hours, timeout_s, wrong)
     if wrong:
         raise TopicsError("\n".join(wrong))
     return [lines[name] for name in wanted if name in lines]
+
+
+def other_partitions(
+    there: Sequence[Topic], counts: Mapping[str, int], partitions: int, incomplete: bool
+) -> list[str]:
+    """Return a line for each topic with another number of partitions than expected, with the remedy.
+
+    `incomplete`: other topics are missing, so that some client or the broker created this one by itself.
+    """
+    data = {counts[topic.name] for topic in there if topic.partitions is Partitions.DATA}
+    same = f"set log.partitions = {min(data)}, or " if len(data) == 1 and not incomplete else ""
+    found = []
+    for topic in there:
+        expected, count = _partitions(topic, partitions), counts[topic.name]
+        if count != expected:
+            remedy = f"{same if topic.partitions is Partitions.DATA else ''}delete it and create it again"
+            cause = "; the broker's auto.create.topics.enable must be false" if incomplete else ""
+            found.append(
+                f"{topic.name}: has {count} partitions, expected {expected} (log.partitions); "
+                f"nothing was created: {remedy}{cause}"
+            )
+    return found
 
 
 def _create(client: Any, missing: list[Any], timeout_s: float, wrong: list[str]) -> dict[str, str]:
@@ -121,6 +144,7 @@ def _configure(
     found = client.describe_configs(list(asked.values()), request_timeout=timeout_s)
     lines: dict[str, str] = {}
     changes: dict[str, tuple[Any, list[str]]] = {}
+    stamped: dict[str, str | None] = {}
     for topic in topics:
         try:
             present = found[asked[topic.name]].result(timeout_s)
@@ -133,6 +157,8 @@ def _configure(
             if _policy(name, getattr(present.get(name), "value", None)) != _policy(name, value)
         }
         lines[topic.name] = f"{topic.name}: is there"
+        if TIMESTAMP_TYPE in differing:
+            stamped[topic.name] = getattr(present.get(TIMESTAMP_TYPE), "value", None)
         if differing:
             entries = [
                 admin.ConfigEntry(
@@ -152,6 +178,11 @@ def _configure(
             error_text = _failure(set_[resource], timeout_s)
             if error_text is None:
                 lines[name] = f"{name}: is there, set {', '.join(keys)}"
+            elif stamped.get(name):
+                wrong.append(
+                    f"{name}: {TIMESTAMP_TYPE} is {stamped[name]}, expected {_LOG_APPEND_TIME}, "
+                    f"and could not be set: {error_text}"
+                )
             elif "UNSUPPORTED" in error_text:
                 lines[name] = f"{name}: is there; {', '.join(keys)} differ, but this broker sets them itself"
             else:

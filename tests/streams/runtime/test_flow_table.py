@@ -79,3 +79,17 @@ def test_flows_show_as_of_a_moment_and_those_of_silent_hosts_go(table):
     table.take(b"h1", report(flow(1, 1, 5, 50), report=4), None, T0 + S)
     live.advance(T0 + 7 * S)
     assert (live.count(), live.hosts()) == (0, set())
+
+
+def test_reports_after_a_step_back_of_log_time_replace_those_before(table: FlowTable) -> None:
+    flows = table.of("fabric")
+    table.take(b"h1", report(flow(1, 1, 5, 10)), append_ns=T0)
+    table.take(b"h1", report(flow(1, 1, 5, 20)), append_ns=T0 + 120 * S)
+    table.take(b"h1", report(flow(1, 1, 5, 30)), append_ns=T0 + 2 * S)
+    flows.advance(T0 + 2 * S)
+    assert [each.rate_bps for each in flows.open_flows()] == [30e6]
+    flows.advance(T0 + 3 * S)
+    assert [each.rate_bps for each in flows.open_flows()] == [30e6], (
+        "the report of the future is not applied later"
+    )
+    assert flows.hosts() == {"h1"}
