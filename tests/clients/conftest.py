@@ -43,7 +43,7 @@ def content(state: str = ClockSync.SYNCED, **given: Any) -> Content:
         "ptp0",
         10_000,
         60_000,
-        {"ptp0": row, "system": replace(row, offset_ns=0.0, drift_ppb=0.0)},
+        {"ptp0": row, "system": replace(row, offset_ns=0, offset_fraction_ns=0.0, drift_ppb=0.0)},
         {"eth0": "ptp0", "eth1": "ptp0", "eth2": "system"},
     )
     return replace(made, **given)
