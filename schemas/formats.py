@@ -1,0 +1,88 @@
+"""Formats of the strings in records, named by the attribute `format` of `.avsc` fields.
+
+`schemas.ids` builds and parses the ids; the patterns here accept at least what it builds. A string that
+passed once is remembered, because records repeat the same few names.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Final
+
+__all__ = ["FORMATS", "Format", "format_of"]
+
+_REMEMBERED: Final = 1 << 16
+
+# One part of an id: no separator, no white space, nothing that a terminal would not show.
+_PART: Final = r"[^\s/>\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,128}"
+_END: Final = rf"{_PART}:[^\s/>:\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,128}}"
+_LINE: Final = r"[^\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
+
+
+def _is_address(text: str) -> bool:
+    """Return True for an IPv4 or IPv6 address, with a scope or without."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+class Format:
+    """One format: what a string of it looks like, in words and as a test."""
+
+    def __init__(self, expected: str, test: str | Callable[[str], bool]) -> None:
+        self.expected = expected
+        """Description for error messages, after the word 'expected'."""
+        if isinstance(test, str):
+            pattern = re.compile(test)
+            self._test: Callable[[str], bool] = lambda text: pattern.fullmatch(text) is not None
+        else:
+            self._test = test
+        self._passed: set[str] = set()
+
+    def first_wrong(self, values: Iterable[str]) -> str | None:
+        """Return the first string that has another format; None if there is none."""
+        new = set(values) - self._passed
+        for text in new:
+            if not self._test(text):
+                return text
+        if len(self._passed) + len(new) > _REMEMBERED:
+            self._passed.clear()
+        self._passed |= new
+        return None
+
+
+FORMATS: Final[dict[str, Format]] = {
+    "name": Format("1 to 128 printable characters without '/', '>' or space", _PART),
+    "host_or_all": Format("a host's name, or *", _PART),
+    "shard": Format("a shard's name", rf"(?:{_PART})?"),
+    "nic": Format("host/device", rf"{_PART}/{_PART}"),
+    "nic_or_empty": Format("host/device, or nothing", rf"(?:{_PART}/{_PART})?"),
+    "clock": Format("host/clock", rf"{_PART}/{_PART}"),
+    "reference": Format("'ensemble' or host/clock", rf"{_PART}(?:/{_PART})?"),
+    "link": Format("node:port>node:port", rf"{_END}>{_END}"),
+    "flow": Format("host/boot/key", rf"{_PART}/{_PART}/[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,128}}"),
+    "decision": Format("shard/epoch/seq, or nothing", rf"(?:{_PART}/[0-9]{{1,19}}/[0-9]{{1,19}})?"),
+    "window": Format("shard/link/time in ns, or nothing", rf"(?:{_PART}/{_END}>{_END}/[0-9]{{1,19}})?"),
+    "address": Format("an IP address", _is_address),
+    "gid": Format("32 hexadecimal digits", r"[0-9a-f]{32}"),
+    "source": Format("topic/partition or host/device", rf"(?:{_PART}/{_PART})?"),
+    "topic": Format("a topic's name", r"[a-zA-Z0-9._-]{1,249}"),
+    "symbol": Format("capitals, digits and '_', or nothing", r"[A-Z0-9_]{0,64}"),
+    "label": Format("at most 256 printable characters", rf"{_LINE}{{0,256}}"),
+    "subject": Format("1 to 512 printable characters", rf"{_LINE}{{1,512}}"),
+    "text": Format("one line", rf"{_LINE}{{0,512}}"),
+}
+
+
+@cache
+def format_of(name: str) -> Format:
+    """Return a format by the name in a schema. Raises KeyError for an unknown one, which names the known."""
+    try:
+        return FORMATS[name]
+    except KeyError:
+        raise KeyError(f"format {name!r}: expected one of {sorted(FORMATS)}") from None
