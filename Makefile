@@ -23,7 +23,7 @@ else
 endif
 
 lint: build  ## run ruff, clang-format, mypy, import-linter and the house figures alone
-	@$(BIN)/python -m pytest tests/test_lint.py tests/test_house.py $(ARGS)
+	@$(BIN)/python -m pytest tests/test_lint.py tests/tools/test_house.py $(ARGS)
 	@$(BIN)/python tools/house.py --json
 
 build: $(VENV)/.installed native

@@ -15,11 +15,12 @@ from typing import Any, Final
 from actuators.effectors.base import Effector
 from actuators.fence import Fence
 from actuators.flow_commands import RATES, REVERT, FlowCommands, journal_name, path_error
-from actuators.flow_state import MOVES, FlowFence, FlowState, Record, Token, key_of, reported_fields
+from actuators.flow_state import MOVES, FlowFence, FlowState, ReportedFields, Token, key_of, reported_fields
 from actuators.journal import NoJournal, StateStore
 from actuators.reporter import Attempt, Reporter
 from schemas import codec
 from schemas.limits import Limits
+from schemas.records import ActionOutcome, ActionReport, ActuatorConfig, Decision, FlowAction
 from schemas.topics import DECISIONS
 
 __all__ = ["Applier", "read_decision"]
@@ -43,7 +44,7 @@ class Applier:
         self,
         host: str,
         effector: Effector,
-        report: Callable[[Record, Token], None],
+        report: Callable[[ActionReport, Token], None],
         now_ns: Callable[[], int],
         clock_ns: Callable[[], int],
         *,
@@ -75,7 +76,7 @@ class Applier:
 
     # --- inputs ---
 
-    def take_config(self, records: Mapping[str, Record]) -> None:
+    def take_config(self, records: Mapping[str, ActuatorConfig]) -> None:
         """Take the `ActuatorConfig` records in force, by key."""
         before, self.limits = self.limits, Limits.of(records, self.host)
         self._reporter.config_version = self.limits.version
@@ -91,12 +92,12 @@ class Applier:
                     flow.waiting.append(REVERT)
                     self._pump(key, flow)
 
-    def take(self, decision: Record, token: Token = None) -> None:
+    def take(self, decision: Decision, token: Token = None) -> None:
         """Take one decision of this host."""
         key = key_of(decision["flow_id"])
         self.see_epoch(decision["shard"], decision["epoch"])
         if not self._is_local(decision["flow_id"]):  # a local flow may have the same key
-            outcome = self._refusal(FlowState(""), decision, None)
+            outcome = self._fence.refusal(FlowState(""), decision) or ActionOutcome.NO_FLOW
             self._reporter.report(Attempt(reported_fields(decision), None, token), outcome)
             return
         flow = self._commands.flows.get(key)
@@ -113,7 +114,7 @@ class Applier:
         if self._fence.advance(shard, epoch):
             self._save_host()
 
-    def published(self, report: Mapping[str, Any]) -> None:
+    def published(self, report: ActionReport) -> None:
         """Take the confirmation that the log has stored a report."""
         flow = self._commands.flows.get(key_of(report["flow_id"]))
         if flow is not None and flow.drop_published(report):
@@ -149,13 +150,13 @@ class Applier:
     def tick(self) -> None:
         """End the leases that are over."""
         for key, flow, kind in self._commands.leases.overdue(self._now_ns(), self._commands.is_open):
-            self._commands.end_lease(key, flow, kind, "ENDED", "its lease was over")
+            self._commands.end_lease(key, flow, kind, ActionOutcome.ENDED, "its lease was over")
 
     def release(self, detail: str) -> None:
         """End all leases, because the actuator stops for good. Moves stay in force."""
         for key, flow in self._commands.leases.flows():
             for kind in list(flow.leases):
-                self._commands.end_lease(key, flow, kind, "REVERTED", detail)
+                self._commands.end_lease(key, flow, kind, ActionOutcome.REVERTED, detail)
 
     def repair(self, flow_id: str, to_path: int, detail: str, job: str | None = None, flows: int = 1) -> bool:
         """Move a flow of `job` without a decision, within the limits. Return True if a command was sent.
@@ -178,7 +179,9 @@ class Applier:
         self._save_host()
         if limit:
             flow.suppressed_ns = began_ns
-            self._reporter.report(Attempt(action, from_path), "LIMITED", f"{limit}; {detail}", flow)
+            self._reporter.report(
+                Attempt(action, from_path), ActionOutcome.LIMITED, f"{limit}; {detail}", flow
+            )
             return False
         self._commands.repair(key, flow, Attempt(action, from_path, None, began_ns), to_path, detail)
         return True
@@ -237,10 +240,10 @@ class Applier:
                 del flow.waiting[position]
                 detail = f"{MAX_WAITING} newer decisions wait for this flow"
                 attempt = Attempt(reported_fields(decision), self._effector.path_of(key), token)
-                self._reporter.report(attempt, "LIMITED", detail, flow)
+                self._reporter.report(attempt, ActionOutcome.LIMITED, detail, flow)
                 return
 
-    def _decide(self, key: str, flow: FlowState, decision: Record, token: Token) -> None:
+    def _decide(self, key: str, flow: FlowState, decision: Decision, token: Token) -> None:
         """Apply a decision, or report why it is not applied."""
         restored = flow.take_restored_report(decision)
         if restored is not None:
@@ -248,15 +251,15 @@ class Applier:
             return
         path = self._effector.path_of(key)
         attempt = Attempt(reported_fields(decision), path, token)
-        if flow.was_done(decision, path):
+        if path is not None and flow.was_done(decision, path):
             former_path = None if flow.intent is None else flow.intent["from_path"]
-            self._commands.set_moved(key, flow, former_path, decision["to_path"], attempt.decision)
+            self._commands.set_moved(key, flow, former_path, path, attempt.decision)
             self._commands.conclude(
-                key, flow, replace(attempt, from_path=former_path), "APPLIED", _DONE_BEFORE
+                key, flow, replace(attempt, from_path=former_path), ActionOutcome.APPLIED, _DONE_BEFORE
             )
             return
         outcome = self._refusal(flow, decision, path)
-        if outcome in ("STALE", "DUPLICATE"):
+        if outcome in (ActionOutcome.STALE, ActionOutcome.DUPLICATE):
             self._reporter.report(attempt, outcome, "", flow)
         elif outcome:
             self._commands.conclude(key, flow, attempt, outcome)
@@ -265,24 +268,24 @@ class Applier:
         else:
             self._commands.rate(key, flow, decision, attempt)
 
-    def _refusal(self, flow: FlowState, decision: Record, path: int | None) -> str:
-        """Return the outcome of a decision that must not be applied; empty if it may be."""
+    def _refusal(self, flow: FlowState, decision: Decision, path: int | None) -> ActionOutcome | None:
+        """Return the outcome of a decision that must not be applied; None if it may be."""
         refused = self._fence.refusal(flow, decision)
         if refused:
             return refused
         if path is None:
-            return "NO_FLOW"
+            return ActionOutcome.NO_FLOW
         if self._now_ns() >= decision["expires_at_ns"]:
-            return "EXPIRED"
+            return ActionOutcome.EXPIRED
         if decision["config_version"] != self.limits.version:
-            return "OLD_CONFIG"
+            return ActionOutcome.OLD_CONFIG
         if decision["action"] not in self.limits.allowed:
-            return "NOT_ALLOWED"
+            return ActionOutcome.NOT_ALLOWED
         if not self.limits.act:
-            return "OBSERVED"
-        return "" if self._admit(flow, decision["action"]) else "LIMITED"
+            return ActionOutcome.OBSERVED
+        return None if self._admit(flow, decision["action"]) else ActionOutcome.LIMITED
 
-    def _admit(self, flow: FlowState, action: str) -> bool:
+    def _admit(self, flow: FlowState, action: FlowAction) -> bool:
         """Return True if the action limit admits the action.
 
         Only one rate change per second and flow counts.
@@ -299,7 +302,7 @@ class Applier:
     # --- local repair ---
 
     def _may_repair(self, key: str, flow_id: str, from_path: int, to_path: int) -> bool:
-        if from_path == to_path or not self.limits.act or "REROUTE" not in self.limits.allowed:
+        if from_path == to_path or not self.limits.act or FlowAction.REROUTE not in self.limits.allowed:
             return False
         return "MOVE" in self._effector.can(key) and self._is_local(flow_id) and not path_error(to_path)
 
@@ -315,7 +318,7 @@ class Applier:
             return f"max_actions_per_s {limits.max_actions_per_s}"
         return ""
 
-    def _next_repair_action(self, flow_id: str) -> Record:
+    def _next_repair_action(self, flow_id: str) -> ReportedFields:
         self._repairs += 1
         return {
             "decision_id": f"{self.host}/local-repair/{self._now_ns() // 1_000_000}/{self._repairs}",
@@ -323,7 +326,7 @@ class Applier:
             "epoch": 0,
             "seq": self._repairs,
             "flow_id": flow_id,
-            "action": "REROUTE",
+            "action": FlowAction.REROUTE,
         }
 
     def _report_restored_repair(self, key: str, flow: FlowState) -> None:
@@ -335,13 +338,12 @@ class Applier:
         if path is None and not self.settled:
             return
         flow.repair_restored = False
-        if not record["outcome"]:
+        if record["outcome"] == ActionOutcome.UNKNOWN:
             done = path is not None and path == record["to_path"] != record["from_path"]
             if done and path is not None:
                 self._commands.set_moved(key, flow, record["from_path"], path, reported_fields(record))
-            outcome, detail = (
-                ("LOCAL_REPAIR", _DONE_BEFORE) if done else ("FAILED", "the actuator ended meanwhile")
-            )
+            outcome = ActionOutcome.LOCAL_REPAIR if done else ActionOutcome.FAILED
+            detail = _DONE_BEFORE if done else "the actuator ended meanwhile"
             record = {**record, "outcome": outcome, "to_path": path, "detail": detail}
         flow.repair_report = {**record, "at_ns": self._now_ns()}
         self._commands.save(flow)
@@ -393,9 +395,9 @@ class Applier:
         return self._effector.path_of(key_of(flow_id)) if self._is_local(flow_id) else None
 
 
-def read_decision(key: bytes | None, value: bytes, registry: codec.Registry | None = None) -> Record:
+def read_decision(key: bytes | None, value: bytes, registry: codec.Registry | None = None) -> Decision:
     """Return the decision in a message. Raises BadRecord."""
-    decision = codec.decode(value, DECISIONS.record, registry)
+    decision = codec.decode(value, DECISIONS.type, registry)
     if key != decision["host"].encode():
         raise codec.BadRecord("WRONG_KEY", f"key {key!r}, expected the record's {decision['host']!r}")
     return decision

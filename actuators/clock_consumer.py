@@ -16,6 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka import Message as KafkaMessage
 
 from schemas import codec
+from schemas.records import ClockOffsets, Nic, Reject, RejectReason
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, REJECTS
 from schemas.validation import validate_offsets
 
@@ -32,10 +33,8 @@ _WARN_EVERY_S: Final = 10.0
 _RETRY_S: Final = 0.5
 _CLOSE_S: Final = 1.0
 
-Record = dict[str, Any]
 
-
-def reject_record(message: Any, error: codec.BadRecord) -> Record:
+def reject_record(message: Any, error: codec.BadRecord) -> Reject:
     """Return the `Reject` record of a message that could not be used."""
     value = message.value() or b""
     return {
@@ -44,7 +43,7 @@ def reject_record(message: Any, error: codec.BadRecord) -> Record:
         "offset": message.offset(),
         "append_ns": max(0, message.timestamp()[1]) * 1_000_000,
         "reader": READER,
-        "reason": error.reason,
+        "reason": RejectReason(error.reason),
         "detail": str(error)[:300],
         "key": (message.key() or b"")[:KEY_BYTES],
         "size_bytes": len(value),
@@ -59,8 +58,8 @@ class ClockConsumer:
         self,
         client: dict[str, Any],
         window_ns: int,
-        on_nic: Callable[[str, Record | None], None],
-        on_offsets: Callable[[Record], None],
+        on_nic: Callable[[str, Nic | None], None],
+        on_offsets: Callable[[ClockOffsets], None],
         registry: codec.Registry | None = None,
         wanted: Callable[[str], bool] = lambda shard: True,
     ) -> None:
@@ -147,7 +146,7 @@ class ClockConsumer:
                 self._on_nic(key, None if value is None else self._nic(key, value))
             elif value is not None and self._wanted(key.rpartition("/")[0]):
                 append_ns = message.timestamp()[1] * 1_000_000
-                record = codec.decode(value, CLOCK_OFFSETS.record, self._registry)
+                record = codec.decode(value, CLOCK_OFFSETS.type, self._registry)
                 record, left_out = validate_offsets(record, append_ns, self._window_ns)
                 if left_out:
                     self._warn(
@@ -157,8 +156,8 @@ class ClockConsumer:
         except codec.BadRecord as bad:
             self._reject(message, bad)
 
-    def _nic(self, key: str, value: bytes) -> Record:
-        record = codec.decode(value, INVENTORY.record, self._registry)
+    def _nic(self, key: str, value: bytes) -> Nic:
+        record = codec.decode(value, INVENTORY.type, self._registry)
         if record["nic"] != key:
             raise codec.BadRecord("WRONG_KEY", f"Nic.nic: {record['nic']!r}, expected the key, {key!r}")
         return record
@@ -176,7 +175,7 @@ class ClockConsumer:
                     "queue.buffering.max.messages": 1000,
                 }
             )
-        data = codec.encode(REJECTS.record, reject_record(message, bad), self._registry)
+        data = codec.encode(REJECTS.type, reject_record(message, bad), self._registry)
         try:
             self._producer.produce(REJECTS.name, key=str(message.topic()).encode(), value=data)
         except (

@@ -20,11 +20,9 @@ from typing import Final
 
 from actuators.timescale import RawClockModel, SlewedModel
 from native.core.hostclock import PageWriter, raw_ns
+from schemas.records import ClockSync
 
 __all__ = [
-    "HOLDOVER",
-    "SYNCED",
-    "UNSYNCED",
     "ClockRow",
     "Content",
     "PageError",
@@ -50,10 +48,7 @@ CLOCK: Final = struct.Struct("<64sIIqdddddq")
 NIC: Final = struct.Struct("<60sI")
 COPY_BYTES: Final = MODEL.size + CLOCKS * CLOCK.size + NICS * NIC.size
 
-UNSYNCED: Final = "UNSYNCED"
-HOLDOVER: Final = "HOLDOVER"
-SYNCED: Final = "SYNCED"
-STATES: Final = (UNSYNCED, HOLDOVER, SYNCED)
+STATES: Final = (ClockSync.UNSYNCED, ClockSync.HOLDOVER, ClockSync.SYNCED)
 
 ALWAYS_NS: Final = -(2**63)
 _MODES: Final = {"owner": 0o600, "group": 0o640, "all": 0o644}
@@ -70,7 +65,7 @@ class ClockRow:
     at_ns).
     """
 
-    state: str
+    state: ClockSync
     at_ns: int
     offset_ns: float
     drift_ppb: float
@@ -86,7 +81,7 @@ class Content:
     clock.
     """
 
-    state: str = UNSYNCED
+    state: ClockSync = ClockSync.UNSYNCED
     slewed: SlewedModel = field(default_factory=lambda: SlewedModel(RawClockModel(0, 0, 0.0, 0.0, 0.0, 0.0)))
     holdover_raw_ns: int = 0
     expires_raw_ns: int = 0

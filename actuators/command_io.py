@@ -32,7 +32,8 @@ from confluent_kafka import Message as KafkaMessage
 from actuators.clock_consumer import reject_record
 from schemas import codec
 from schemas.kafka.partitioning import partition_of
-from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, FLOWS, REJECTS, Topic
+from schemas.records import ActionReport, ActuatorState
+from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, FLOWS, REJECTS, R, Topic
 
 __all__ = ["CommandIO", "LogMessage", "Offsets"]
 
@@ -52,8 +53,6 @@ _MAX_QUEUED_BYTES: Final = 32 << 20
 _BATCH: Final = 1000
 _DECISION_BYTES: Final = 32_768
 """Larger than any valid decision."""
-
-Record = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -98,7 +97,7 @@ class LogMessage:
     key: bytes | None = None
     value: bytes | None = None
     message: Any = None
-    record: Record | None = None
+    record: ActionReport | None = None
 
     @property
     def append_ms(self) -> int:
@@ -174,7 +173,7 @@ class CommandIO:
         self._taken_bytes += len(queued.value or b"")
         return queued
 
-    def report(self, record: Record, done: Callable[[], None]) -> None:
+    def report(self, record: ActionReport, done: Callable[[], None]) -> None:
         """Publish an `ActionReport`. `done` is called once the log has stored it, or it is given up."""
 
         def delivered(error: KafkaError | None, message: KafkaMessage) -> None:
@@ -193,7 +192,7 @@ class CommandIO:
         self._waiting += 1
         self._produce(ACTIONS, record["host"], record, delivered)
 
-    def state(self, record: Record) -> None:
+    def state(self, record: ActuatorState) -> None:
         """Publish an `ActuatorState`."""
         self._produce(ACTUATORS, record["actuator"], record, None)
 
@@ -225,8 +224,8 @@ class CommandIO:
         self._consumer.close()
         os.close(self.wake_fd)
 
-    def _produce(self, topic: Topic, key: str, record: Record, delivered: Any) -> None:
-        data = codec.encode(topic.record, record, self._registry)
+    def _produce(self, topic: Topic[R], key: str, record: R, delivered: Any) -> None:
+        data = codec.encode(topic.type, record, self._registry)
         try:
             self._producer.produce(topic.name, key=key.encode(), value=data, on_delivery=delivered)
         except (BufferError, KafkaException) as error:

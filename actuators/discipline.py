@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from actuators.clock_page import SYNCED, ClockRow
+from actuators.clock_page import ClockRow
 from actuators.settings import DisciplineSettings
+from schemas.records import ClockSync
 
 __all__ = ["Adjustable", "Clockwork", "Correction", "Discipline", "Servo", "Timex", "clock_id_of"]
 
@@ -59,7 +60,7 @@ class Servo:
         The rate stays if fabric time is not SYNCED, its bound is too wide, or the error is too large to slew.
         """
         s = self._settings
-        if state != SYNCED:
+        if state != ClockSync.SYNCED:
             return Correction(self.rate_ppb, f"fabric time is {state}, expected SYNCED")
         if not bound_ns <= s.bound_max_us * 1000:
             return Correction(

@@ -18,11 +18,11 @@ from actuators.clock_page import (
     MAGIC,
     PAGE_BYTES,
     SEQUENCE_AT,
-    UNSYNCED,
     Content,
     unpack,
 )
 from native.core.hostclock import PageWriter, raw_ns
+from schemas.records import ClockSync
 
 __all__ = ["FabricTime"]
 
@@ -57,7 +57,11 @@ class FabricTime:
     def _refresh(self, now_ns: int) -> Content | None:
         for path in self._pages[:2]:
             content = _read(path)
-            if content is not None and content.state != UNSYNCED and now_ns < content.expires_raw_ns:
+            if (
+                content is not None
+                and content.state != ClockSync.UNSYNCED
+                and now_ns < content.expires_raw_ns
+            ):
                 return content
         self._pages = [*self._pages[2:], *self._pages[:2]]  # try other pages next time
         return None

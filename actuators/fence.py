@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from actuators.flow_state import FlowState, fence_of
+from schemas.records import ActionOutcome, Decision
 
 __all__ = ["Fence"]
 
@@ -29,11 +29,11 @@ class Fence:
             del self.epochs[next(iter(self.epochs))]
         return True
 
-    def refusal(self, flow: FlowState, decision: Mapping[str, Any]) -> str:
-        """Return STALE, DUPLICATE or the outcome that the decision already had; empty if it is new."""
+    def refusal(self, flow: FlowState, decision: Decision) -> ActionOutcome | None:
+        """Return STALE, DUPLICATE or the outcome that the decision already had; None if it is new."""
         fence = fence_of(decision)
         if fence < flow.fence or decision["epoch"] < self.epochs.get(decision["shard"], 0):
-            return "STALE"
+            return ActionOutcome.STALE
         if fence == flow.fence:
-            return "DUPLICATE" if flow.outcome == "APPLIED" else flow.outcome
-        return ""
+            return ActionOutcome.DUPLICATE if flow.outcome == ActionOutcome.APPLIED else flow.outcome
+        return None

@@ -31,13 +31,14 @@ from actuators.effectors.endpoints import FlowEndpoints
 from actuators.effectors.kernel_pacing import KernelPacing
 from actuators.fabric_time import FabricTime
 from actuators.flow_state import key_of
-from actuators.journal import Journal
+from actuators.journal import Journal, State
 from actuators.kafka_clients import kafka_client, registry_of
 from actuators.local_repair import DeadLinks, LocalRepair
 from actuators.settings import ActuatorSettings, HostSettings
 from schemas import codec
 from schemas.ipc import leave, receive_at, received
 from schemas.limits import EVERYONE
+from schemas.records import ActionReport, ActMode, ActuatorConfig, HostState, PathStatusReport
 from schemas.topics import CONFIG, FALLBACKS, FLOWS, MAX_ELEMENTS
 from schemas.validation import check_epoch
 
@@ -58,8 +59,6 @@ _MAX_STATUSES_AT_ONCE: Final = 64
 _MAX_WARNINGS: Final = 20
 _MAX_MESSAGES_AT_ONCE: Final = 256
 """Kafka messages taken at once, before endpoints and leases are served."""
-
-Record = dict[str, Any]
 
 
 class FlowActuator:
@@ -113,7 +112,7 @@ class FlowActuator:
             )
             applier.settled = False
             self.endpoints.set_listener(host, applier)
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, ActuatorConfig] = {}
         self.ready = False
         """True once the config has been read; nothing is done before."""
         self._settle_s = time.monotonic() + settings.settle_ms / 1000
@@ -238,7 +237,7 @@ class FlowActuator:
                 data = received(self._status_socket, _STATUS_BYTES)
                 if data is None:
                     return
-                status = codec.decode(data, "PathStatusReport")
+                status = codec.decode(data, PathStatusReport)
                 if status["nic"].partition("/")[0] not in self._repairs:
                     raise ValueError(f"{status['nic']!r}: not a NIC of a host served here")
                 self.links.take(status, time.monotonic_ns())
@@ -272,7 +271,7 @@ class FlowActuator:
         try:
             record = None
             if incoming.value is not None:
-                record = codec.decode(incoming.value, FALLBACKS.record, self._registry)
+                record = codec.decode(incoming.value, FALLBACKS.type, self._registry)
                 if record["host"] != host:
                     raise codec.BadRecord("WRONG_KEY", f"key {host!r}, expected {record['host']!r}")
                 check_epoch(record, incoming.append_ms)
@@ -289,7 +288,7 @@ class FlowActuator:
         if kernel is None or incoming.value is None:
             return
         try:
-            record = codec.decode(incoming.value, FLOWS.record, self._registry)
+            record = codec.decode(incoming.value, FLOWS.type, self._registry)
         except codec.BadRecord:  # the reader that keeps flows rejects it
             return
         for key in kernel.take_flows(record):
@@ -330,7 +329,7 @@ class FlowActuator:
             if incoming.value is None:
                 self._records.pop(key, None)
             else:
-                record = codec.decode(incoming.value, CONFIG.record, self._registry)
+                record = codec.decode(incoming.value, CONFIG.type, self._registry)
                 if record["host"] != key:
                     raise codec.BadRecord(
                         "WRONG_KEY", f"key {key!r}, expected the record's {record['host']!r}"
@@ -361,7 +360,7 @@ class FlowActuator:
             return
         self.appliers[decision["host"]].take(decision, done)
 
-    def _report(self, record: Record, done: Any) -> None:
+    def _report(self, record: ActionReport, done: Any) -> None:
         self.reports[record["outcome"]] = self.reports.get(record["outcome"], 0) + 1
         self.command_io.report(record, done or _nothing)
 
@@ -375,10 +374,10 @@ class FlowActuator:
         self._publish_state(ending=False)
 
     def _publish_state(self, *, ending: bool) -> None:
-        rows = [
+        rows: list[HostState] = [
             {
                 "host": host,
-                "mode": "ACT" if applier.limits.act else "OBSERVE",
+                "mode": ActMode.ACT if applier.limits.act else ActMode.OBSERVE,
                 "config_version": applier.limits.version,
                 "flows": self.endpoints.flows(host),
                 "in_force": applier.in_force,
@@ -462,9 +461,9 @@ def _nothing() -> None:
     pass
 
 
-def _of_hosts(states: dict[str, Record]) -> dict[str, dict[str, Record]]:
+def _of_hosts(states: dict[str, State]) -> dict[str, dict[str, State]]:
     """Return the saved states, grouped by host."""
-    found: dict[str, dict[str, Record]] = {}
+    found: dict[str, dict[str, State]] = {}
     for name, state in states.items():
         host = name.partition(" ")[2].partition("/")[0]
         found.setdefault(host, {})[name] = state

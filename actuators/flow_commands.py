@@ -13,14 +13,15 @@ from typing import Final
 from actuators.action_limits import ActionLimits
 from actuators.effectors.base import Answer, Effector
 from actuators.endpoint_protocol import RATE_MAX_BPS
-from actuators.flow_state import MAX_LEASE_NS, FlowState, Lease, Record, fence_of
+from actuators.flow_state import MAX_LEASE_NS, FlowState, Lease, ReportedFields, fence_of
 from actuators.journal import StateStore
 from actuators.lease_table import LeaseTable
 from actuators.reporter import Attempt, Reporter
+from schemas.records import ActionOutcome, Decision, FlowAction
 
 __all__ = ["RATES", "REVERT", "Command", "FlowCommands", "journal_name", "path_error"]
 
-RATES: Final = frozenset({"PACE", "SLICE"})
+RATES: Final = frozenset({FlowAction.PACE, FlowAction.SLICE})
 """Actions that are leases. A flow may hold one of each; the lower rate applies."""
 REVERT: Final = (None, None)
 """An order to revert, in the queue of a flow."""
@@ -62,69 +63,69 @@ class FlowCommands:
         """True if an endpoint or the kernel knows the flow."""
         return self._effector.path_of(key) is not None
 
-    def move(self, key: str, flow: FlowState, decision: Record, attempt: Attempt) -> None:
+    def move(self, key: str, flow: FlowState, decision: Decision, attempt: Attempt) -> None:
         """Send a MOVE to the path that the decision names."""
         to_path = decision["to_path"]
         error = path_error(to_path)
         if not error and "MOVE" not in self._effector.can(key):
             error = "its endpoint cannot move it"
-        if error:
-            self.conclude(key, flow, attempt, "FAILED", error)
+        if error or to_path is None:
+            self.conclude(key, flow, attempt, ActionOutcome.FAILED, error)
             return
         if attempt.from_path == to_path:
-            self.conclude(key, flow, attempt, "APPLIED", "it has that path")
+            self.conclude(key, flow, attempt, ActionOutcome.APPLIED, "it has that path")
             return
         self._save_intent(flow, attempt)
         attempt = replace(attempt, began_ns=self._clock_ns())
 
         def succeed(answer: Answer) -> None:
             self.set_moved(key, flow, attempt.from_path, answer.value, attempt.decision)
-            self.conclude(key, flow, attempt, "APPLIED", "", answer.how)
+            self.conclude(key, flow, attempt, ActionOutcome.APPLIED, "", answer.how)
 
         def fail(answer: Answer) -> None:
-            self.conclude(key, flow, attempt, "FAILED", answer.error, answer.how)
+            self.conclude(key, flow, attempt, ActionOutcome.FAILED, answer.error, answer.how)
 
         self._execute(key, flow, Command("MOVE", to_path, succeed, fail))
 
-    def rate(self, key: str, flow: FlowState, decision: Record, attempt: Attempt) -> None:
+    def rate(self, key: str, flow: FlowState, decision: Decision, attempt: Attempt) -> None:
         """Put a lease in force (PACE, SLICE), or end one before its time (UNPACE)."""
-        ends = decision["action"] == "UNPACE"
-        kind = "PACE" if ends else decision["action"]
+        ends = decision["action"] == FlowAction.UNPACE
+        kind = FlowAction.PACE if ends else decision["action"]
         error = self._rate_error(key, decision)
         if error:
-            self.conclude(key, flow, attempt, "FAILED", error)
+            self.conclude(key, flow, attempt, ActionOutcome.FAILED, error)
             return
         old = flow.leases.get(kind)
         if ends and old is None:
-            self.conclude(key, flow, attempt, "APPLIED", "it had no lease")
+            self.conclude(key, flow, attempt, ActionOutcome.APPLIED, "it had no lease")
             return
         lease = None
         if not ends:
-            rate_bps, expires_at_ns = decision["rate_bps"], decision["expires_at_ns"]
+            rate_bps, expires_at_ns = decision["rate_bps"] or 0, decision["expires_at_ns"]
             lease = Lease(rate_bps, expires_at_ns, self._now_ns(), attempt.decision)
         flow.set_lease(kind, lease)
         if lease is not None:
             self.leases.update(key, flow)
         if not self._save_intent(flow, attempt) and not ends:
             self._set_lease(key, flow, kind, old)
-            self.conclude(key, flow, attempt, "FAILED", _NOT_SAVED)
+            self.conclude(key, flow, attempt, ActionOutcome.FAILED, _NOT_SAVED)
             return
         attempt = replace(attempt, began_ns=self._clock_ns())
 
         def succeed(answer: Answer) -> None:
             self.leases.update(key, flow)
-            self.conclude(key, flow, attempt, "APPLIED", "", answer.how)
+            self.conclude(key, flow, attempt, ActionOutcome.APPLIED, "", answer.how)
 
         def fail(answer: Answer) -> None:
             # A rate that may be in force keeps its new lease, which removes it in time.
             if old is not None or not answer.maybe_done:
                 flow.set_lease(kind, old)
             self.leases.update(key, flow)
-            self.conclude(key, flow, attempt, "FAILED", answer.error, answer.how)
+            self.conclude(key, flow, attempt, ActionOutcome.FAILED, answer.error, answer.how)
 
         self._execute(key, flow, Command("PACE", flow.rate_bps or 0, succeed, fail))
 
-    def _rate_error(self, key: str, decision: Record) -> str:
+    def _rate_error(self, key: str, decision: Decision) -> str:
         """Return the reason why a rate cannot be set; empty if it can."""
         action, rate_bps, expires_at_ns = decision["action"], decision["rate_bps"], decision["expires_at_ns"]
         if action in RATES:
@@ -132,11 +133,13 @@ class FlowCommands:
                 return f"rate_bps {rate_bps}: expected 1 to {RATE_MAX_BPS}"
             if expires_at_ns > self._now_ns() + MAX_LEASE_NS:
                 return f"expires_at_ns {expires_at_ns}: above {MAX_LEASE_NS // SECOND_NS} s from now"
-        elif action != "UNPACE":
+        elif action != FlowAction.UNPACE:
             return f"{action}: no effector supports it"
         return "" if "PACE" in self._effector.can(key) else "its endpoint cannot pace it"
 
-    def end_lease(self, key: str, flow: FlowState, kind: str, outcome: str, detail: str) -> None:
+    def end_lease(
+        self, key: str, flow: FlowState, kind: FlowAction, outcome: ActionOutcome, detail: str
+    ) -> None:
         """End a lease without a decision, and report it under the decision that began it."""
         path, began_ns = self._effector.path_of(key), self._clock_ns()
         if path is None:
@@ -155,7 +158,7 @@ class FlowCommands:
                 retry = replace(lease, expires_at_ns=now_ns + SECOND_NS, at_ns=now_ns)
                 self._set_lease(key, flow, kind, retry)
             self.save(flow)
-            self._reporter.report(attempt, "FAILED", answer.error, flow, answer.how)
+            self._reporter.report(attempt, ActionOutcome.FAILED, answer.error, flow, answer.how)
 
         self._execute(key, flow, Command("PACE", flow.rate_bps or 0, succeed, fail))
 
@@ -167,7 +170,7 @@ class FlowCommands:
         for kind, lease in flow.leases.items():
             if lease.at_ns < reverted_ns:
                 flow.waiting.appendleft(REVERT)
-                self.end_lease(key, flow, kind, "REVERTED", "reverted by order")
+                self.end_lease(key, flow, kind, ActionOutcome.REVERTED, "reverted by order")
                 return
         if decision is None or flow.moved_ns >= reverted_ns or to_path is None:
             return
@@ -180,11 +183,11 @@ class FlowCommands:
         def succeed(answer: Answer) -> None:
             flow.clear_move()
             self.save(flow)
-            self._reporter.report(attempt, "REVERTED", "reverted by order", flow, answer.how)
+            self._reporter.report(attempt, ActionOutcome.REVERTED, "reverted by order", flow, answer.how)
 
         def fail(answer: Answer) -> None:
             self.save(flow)
-            self._reporter.report(attempt, "FAILED", answer.error, flow, answer.how)
+            self._reporter.report(attempt, ActionOutcome.FAILED, answer.error, flow, answer.how)
 
         self._execute(key, flow, Command("MOVE", to_path, succeed, fail))
 
@@ -200,12 +203,18 @@ class FlowCommands:
         self._effector.execute(key, command.verb, command.value, answered)
 
     def conclude(
-        self, key: str, flow: FlowState, attempt: Attempt, outcome: str, detail: str = "", how: str = ""
+        self,
+        key: str,
+        flow: FlowState,
+        attempt: Attempt,
+        outcome: ActionOutcome,
+        detail: str = "",
+        how: str = "",
     ) -> None:
         """Save the outcome of a decision, then report it."""
         flow.fence, flow.outcome, flow.intent = fence_of(attempt.decision), outcome, None
         record = self._reporter.record(attempt, outcome, detail, flow, how)
-        if outcome == "NO_FLOW" and not flow.in_force and not flow.waiting:
+        if outcome == ActionOutcome.NO_FLOW and not flow.in_force and not flow.waiting:
             self.flows.pop(key, None)
             self._store.save(journal_name(flow), None)
         else:
@@ -214,33 +223,33 @@ class FlowCommands:
         self._reporter.publish(record, attempt.token)
 
     def set_moved(
-        self, key: str, flow: FlowState, from_path: int | None, to_path: int, decision: Record
+        self, key: str, flow: FlowState, from_path: int | None, to_path: int, decision: ReportedFields
     ) -> None:
         """Record a move, and count it."""
         flow.set_moved(from_path, to_path, decision, self._now_ns())
         self.action_limits.add_move(key)
 
-    def _set_lease(self, key: str, flow: FlowState, kind: str, lease: Lease | None) -> None:
+    def _set_lease(self, key: str, flow: FlowState, kind: FlowAction, lease: Lease | None) -> None:
         flow.set_lease(kind, lease)
         self.leases.update(key, flow)
 
     def repair(self, key: str, flow: FlowState, attempt: Attempt, to_path: int, detail: str) -> None:
         """Send the MOVE of a local repair. Its report is saved before, as an intent."""
-        intended = self._reporter.record(replace(attempt, began_ns=None), "", detail, flow)
+        intended = self._reporter.record(replace(attempt, began_ns=None), ActionOutcome.UNKNOWN, detail, flow)
         flow.repair_report, flow.repair_restored = {**intended, "to_path": to_path}, False
         self.save(flow)
 
-        def conclude(outcome: str, text: str, how: str) -> None:
+        def conclude(outcome: ActionOutcome, text: str, how: str) -> None:
             flow.repair_report = self._reporter.record(attempt, outcome, text, flow, how)
             self.save(flow)
             self._reporter.publish(flow.repair_report)
 
         def succeed(answer: Answer) -> None:
             self.set_moved(key, flow, attempt.from_path, answer.value, attempt.decision)
-            conclude("LOCAL_REPAIR", detail, answer.how)
+            conclude(ActionOutcome.LOCAL_REPAIR, detail, answer.how)
 
         def fail(answer: Answer) -> None:
-            conclude("FAILED", answer.error, answer.how)
+            conclude(ActionOutcome.FAILED, answer.error, answer.how)
 
         self._execute(key, flow, Command("MOVE", to_path, succeed, fail))
 

@@ -9,20 +9,47 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
-__all__ = ["MAX_LEASE_NS", "MOVES", "FlowState", "Lease", "fence_of", "key_of", "reported_fields"]
+from schemas.records import ActionOutcome, ActionReport, Decision, FlowAction
 
-Record = dict[str, Any]
+__all__ = [
+    "MAX_LEASE_NS",
+    "MOVES",
+    "FlowState",
+    "Intent",
+    "Lease",
+    "ReportedFields",
+    "fence_of",
+    "key_of",
+    "reported_fields",
+]
+
 FlowFence = tuple[int, int]
 Token = Any
 
-MOVES: Final = frozenset({"REROUTE", "RESTORE"})
-REPORTED_FIELDS: Final = ("decision_id", "shard", "epoch", "seq", "flow_id", "action")
-"""Fields of a decision that its report repeats."""
+MOVES: Final = frozenset({FlowAction.REROUTE, FlowAction.RESTORE})
 SECOND_NS: Final = 1_000_000_000
 MAX_LEASE_NS: Final = 600 * SECOND_NS
 """A rate that is not renewed ends after this time, even if a decision or a stepped clock says otherwise."""
+
+
+class ReportedFields(TypedDict):
+    """The fields of a decision that its report repeats."""
+
+    decision_id: str
+    shard: str
+    epoch: int
+    seq: int
+    flow_id: str
+    action: FlowAction
+
+
+class Intent(TypedDict):
+    """A command that is being carried out: its decision, and the path of the flow before it."""
+
+    decision_id: str
+    from_path: int | None
 
 
 def key_of(flow_id: str) -> str:
@@ -30,14 +57,21 @@ def key_of(flow_id: str) -> str:
     return flow_id.split("/", 2)[-1]
 
 
-def fence_of(decision: Mapping[str, Any]) -> FlowFence:
+def fence_of(decision: Decision | ReportedFields) -> FlowFence:
     """Return (epoch, seq) of a decision."""
     return decision["epoch"], decision["seq"]
 
 
-def reported_fields(decision: Mapping[str, Any]) -> Record:
+def reported_fields(record: Decision | ActionReport) -> ReportedFields:
     """Return the fields of a decision that its report repeats."""
-    return {name: decision[name] for name in REPORTED_FIELDS}
+    return {
+        "decision_id": record["decision_id"],
+        "shard": record["shard"],
+        "epoch": record["epoch"],
+        "seq": record["seq"],
+        "flow_id": record["flow_id"],
+        "action": record["action"],
+    }
 
 
 @dataclass(slots=True)
@@ -47,8 +81,7 @@ class Lease:
     rate_bps: int
     expires_at_ns: int
     at_ns: int
-    decision: Record
-    """The reported fields of its decision."""
+    decision: ReportedFields
 
     def is_over(self, now_ns: int) -> bool:
         """True if its time has passed, or lies so far ahead that the clock must have stepped."""
@@ -61,23 +94,22 @@ class FlowState:
 
     flow_id: str
     fence: FlowFence = (-1, -1)
-    outcome: str = ""
-    intent: Record | None = None
-    """Decision id and former path of the command that is being carried out."""
-    unpublished: Record | None = None
+    outcome: ActionOutcome | None = None
+    intent: Intent | None = None
+    unpublished: ActionReport | None = None
     """Report of the newest decision, until the log has stored it."""
     first_path: int | None = None
     """Path before the first move."""
     set_path: int | None = None
     moved_ns: int = 0
-    moved_by: Record | None = None
-    leases: dict[str, Lease] = field(default_factory=dict)
-    repair_report: Record | None = None
-    """Report of the newest local repair, until the log has stored it. Its outcome is empty until the answer
+    moved_by: ReportedFields | None = None
+    leases: dict[FlowAction, Lease] = field(default_factory=dict)
+    repair_report: ActionReport | None = None
+    """Report of the newest local repair, until the log has stored it. Its outcome is UNKNOWN until the answer
     arrives."""
     busy: bool = False
     """True while a command is unanswered."""
-    waiting: deque[tuple[Record | None, Token]] = field(default_factory=deque)
+    waiting: deque[tuple[Decision | None, Token]] = field(default_factory=deque)
     """Decisions in order of arrival; None stands for an order to revert."""
     report_restored: bool = False
     """True if a former process wrote `unpublished`."""
@@ -103,7 +135,7 @@ class FlowState:
         moved = [] if self.moved_by is None else [self.moved_ns]
         return [*moved, *(lease.at_ns for lease in self.leases.values())]
 
-    def set_moved(self, from_path: int | None, to_path: int, decision: Record, now_ns: int) -> None:
+    def set_moved(self, from_path: int | None, to_path: int, decision: ReportedFields, now_ns: int) -> None:
         """Record a move; a flow that is back on its first path counts as never moved."""
         if self.first_path is None or from_path != self.set_path:
             self.first_path = from_path
@@ -121,32 +153,31 @@ class FlowState:
         self.clear_move()
         self.intent = None
 
-    def set_lease(self, kind: str, lease: Lease | None) -> None:
+    def set_lease(self, kind: FlowAction, lease: Lease | None) -> None:
         """Put a lease in force, or remove it."""
         if lease is None:
             self.leases.pop(kind, None)
         else:
             self.leases[kind] = lease
 
-    def was_done(self, decision: Record, path: int | None) -> bool:
+    def was_done(self, decision: Decision, path: int) -> bool:
         """True if a former process had begun this move and the flow has reached its target."""
         intent = self.intent
         return (
             intent is not None
             and intent["decision_id"] == decision["decision_id"]
             and decision["action"] in MOVES
-            and path is not None
             and path == decision["to_path"] != intent["from_path"]
         )
 
-    def take_restored_report(self, decision: Record) -> Record | None:
+    def take_restored_report(self, decision: Decision) -> ActionReport | None:
         """Return a former process's report of this decision once; None if there is none."""
         if not self.report_restored or fence_of(decision) != self.fence or self.unpublished is None:
             return None
         self.report_restored = False
         return self.unpublished
 
-    def drop_published(self, report: Mapping[str, Any]) -> bool:
+    def drop_published(self, report: ActionReport) -> bool:
         """Drop the reports that the log has stored; return True if there were any."""
         dropped = False
         if self.repair_report is not None and _same(self.repair_report, report):
@@ -155,7 +186,7 @@ class FlowState:
             self.unpublished, self.report_restored, dropped = None, False, True
         return dropped
 
-    def to_json(self) -> Record:
+    def to_json(self) -> dict[str, Any]:
         """Return the state that the next process needs."""
         return {
             "flow_id": self.flow_id,
@@ -181,5 +212,5 @@ class FlowState:
         return flow
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _same(one: ActionReport, other: ActionReport) -> bool:
     return (one["decision_id"], one["outcome"]) == (other["decision_id"], other["outcome"])

@@ -7,11 +7,10 @@ It uses no file, Kafka client or clock of its own, so a recorded day can be repl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from actuators.clock_page import ALWAYS_NS, HOLDOVER, SYNCED, UNSYNCED, ClockRow, Content
+from actuators.clock_page import ALWAYS_NS, ClockRow, Content
 from actuators.timescale import (
     SIGMAS,
     CrossTimestamps,
@@ -21,10 +20,9 @@ from actuators.timescale import (
     slew,
     wander_growth,
 )
+from schemas.records import ClockEvent, ClockOffsets, ClockState, ClockSync, Nic
 
 __all__ = ["HostClock", "PageParameters"]
-
-Record = dict[str, Any]
 
 SYSTEM: Final = "system"
 UNKNOWN_DRIFT_SIGMA_PPB: Final = 15.0
@@ -53,7 +51,7 @@ class PageParameters:
 class _Published:
     """The newest published record of one clock."""
 
-    record: Mapping[str, Any]
+    record: ClockState
     window: int
     domain: str
     start_ns: int
@@ -106,7 +104,7 @@ class HostClock:
         self._published: dict[str, _Published] = {}
         self._local: dict[str, _LocalClock] = {}
         self._nics: dict[str, tuple[str, str]] = {}
-        if last is not None and self.slewed is not None and last.state != UNSYNCED:
+        if last is not None and self.slewed is not None and last.state != ClockSync.UNSYNCED:
             # Start from the model without its remaining slew, which becomes part of the bound.
             model = last.slewed.model
             remaining_ns = last.slewed.remaining_ns(model.raw_at_ns)
@@ -129,7 +127,7 @@ class HostClock:
         """The host's clocks that were published or timestamp one of its NICs, without the host's name."""
         return sorted({*self._published, *(clock for clock, _ in self._nics.values())})
 
-    def take_nic(self, nic: str, record: Mapping[str, Any] | None) -> None:
+    def take_nic(self, nic: str, record: Nic | None) -> None:
         """Take the inventory record of a NIC; None if it was removed."""
         host, _, device = nic.partition("/")
         if host != self.host:
@@ -141,7 +139,7 @@ class HostClock:
         if owner == self.host and clock:
             self._nics[device] = (clock, record["shard"])
 
-    def take_offsets(self, record: Mapping[str, Any], raw_ns: int) -> int:
+    def take_offsets(self, record: ClockOffsets, raw_ns: int) -> int:
         """Take the `ClockOffsets` of a window that arrived at `raw_ns`, validated by `validate_offsets`.
 
         Returns the number of its clocks that belong to this host and are new.
@@ -156,7 +154,7 @@ class HostClock:
             if known is not None and record["window"] <= known.window:
                 continue
             since_ns = ALWAYS_NS if known is None else known.since_ns
-            if clock.get("event", "NONE") in ("STEP", "NEW"):
+            if clock["event"] in (ClockEvent.STEP, ClockEvent.NEW):
                 since_ns = clock["at_ns"] - half_ns
             self._published[name] = _Published(
                 clock,
@@ -189,13 +187,13 @@ class HostClock:
             "nics": {device: clock for device, (clock, _) in self._nics.items() if device != clock},
         }
         target = self._target
-        if target is None or state == UNSYNCED:
+        if target is None or state == ClockSync.UNSYNCED:
             self._target = self._target_model = None
             self._pending = (self.slewed, None, self.steps)
             return Content(
                 slewed=self.slewed or SlewedModel(RawClockModel(0, 0, 0.0, 0.0, 0.0, 0.0)),
                 steps=self.steps,
-                clocks=self._rows(raw_ns, UNSYNCED),
+                clocks=self._rows(raw_ns, ClockSync.UNSYNCED),
                 **common,
             )
         slewed, steps = self.slewed, self.steps
@@ -227,17 +225,21 @@ class HostClock:
         self._choose(raw_ns)
         return self._target is not None and self._target_model is not self._target.model
 
-    def _state(self, raw_ns: int) -> str:
+    def _state(self, raw_ns: int) -> ClockSync:
         target = self._target
         age_s = (raw_ns - self._measured_raw_ns) / 1e9
         if target is None or age_s > self.parameters.expires_s:
-            return UNSYNCED
+            return ClockSync.UNSYNCED
         published = self._published.get(target.source)
-        if published is not None and published.record.get("event") == "FALSETICKER":
-            return UNSYNCED
-        now_state = HOLDOVER if published is None else published.record["state"]
+        if published is not None and published.record["event"] == ClockEvent.FALSETICKER:
+            return ClockSync.UNSYNCED
+        now_state = ClockSync.HOLDOVER if published is None else published.record["state"]
         late = age_s > self.parameters.holdover_after_s
-        return HOLDOVER if target.in_holdover or late or now_state != SYNCED else SYNCED
+        return (
+            ClockSync.HOLDOVER
+            if target.in_holdover or late or now_state != ClockSync.SYNCED
+            else ClockSync.SYNCED
+        )
 
     def _choose(self, raw_ns: int) -> None:
         """Follow the newest model of the host's best clock."""
@@ -250,7 +252,7 @@ class HostClock:
             return
         present = self._target
         synced = {name: target for name, target in found.items() if not target.in_holdover}
-        if not synced and present is not None and self._state(raw_ns) != UNSYNCED:
+        if not synced and present is not None and self._state(raw_ns) != ClockSync.UNSYNCED:
             return  # our own model is as old as theirs, and does not change
         candidates = synced or found
         best = min(candidates, key=lambda name: candidates[name].model.bound_at(raw_ns))
@@ -261,7 +263,7 @@ class HostClock:
         chosen = candidates[best]
         if (
             present is not None
-            and self._state(raw_ns) != UNSYNCED
+            and self._state(raw_ns) != ClockSync.UNSYNCED
             and (chosen.window < present.window or chosen.model == present.model)
         ):
             return
@@ -272,7 +274,7 @@ class HostClock:
     def _on_raw(self, name: str, published: _Published, raw_ns: int) -> _Target | None:
         """Return a clock's published model on the raw clock; None if its cross-timestamps do not suffice."""
         local, clock = self._local.get(name), published.record
-        if local is None or clock["state"] == UNSYNCED or clock.get("event") == "FALSETICKER":
+        if local is None or clock["state"] == ClockSync.UNSYNCED or clock["event"] == ClockEvent.FALSETICKER:
             return None
         present = self._target
         if present is not None and present.source == name and present.window == published.window:
@@ -282,7 +284,7 @@ class HostClock:
         relation = local.cross_timestamps.at_clock(clock["at_ns"])
         if relation is None or raw_ns - relation.raw_ns > self.parameters.expires_s * 1e9:
             return None
-        sigma_ppb = clock.get("drift_sigma_ppb") or UNKNOWN_DRIFT_SIGMA_PPB
+        sigma_ppb = clock["drift_sigma_ppb"] or UNKNOWN_DRIFT_SIGMA_PPB
         model = on_raw_clock(
             relation,
             clock["at_ns"],
@@ -292,7 +294,7 @@ class HostClock:
             sigma_ppb,
             self.parameters.wander_ppb_per_sqrt_s,
         )
-        return _Target(model, name, published.window, published.domain, clock["state"] != SYNCED)
+        return _Target(model, name, published.window, published.domain, clock["state"] != ClockSync.SYNCED)
 
     def _after_change(self, changed_raw_ns: int, published: _Published) -> bool:
         """Return True if a window lies wholly after a clock step; else its at_ns is ambiguous."""
@@ -301,7 +303,7 @@ class HostClock:
             return published.start_ns > changed_fabric_ns
         return published.arrived_raw_ns - changed_raw_ns > SETTLE_NS
 
-    def _rows(self, raw_ns: int, state: str) -> dict[str, ClockRow]:
+    def _rows(self, raw_ns: int, state: ClockSync) -> dict[str, ClockRow]:
         """Return each clock of the host: from its record, or from the page's model and local
         cross-timestamps.
         """
@@ -312,7 +314,7 @@ class HostClock:
             direct = None if published is None else self._direct(published, raw_ns)
             changed = local is not None and self._changed_since(local, published)
             if local is not None and (
-                direct is None or direct.state == UNSYNCED or changed or name == SYSTEM
+                direct is None or direct.state == ClockSync.UNSYNCED or changed or name == SYSTEM
             ):
                 rows[name] = self._derived(local, state) or _no_row(direct, changed)
             elif direct is not None:
@@ -331,17 +333,17 @@ class HostClock:
     def _direct(self, published: _Published, raw_ns: int) -> ClockRow:
         clock, p = published.record, self.parameters
         growth_ppb, wander_ppb_per_s = wander_growth(p.wander_ppb_per_sqrt_s)
-        sigma_ppb = clock.get("drift_sigma_ppb") or UNKNOWN_DRIFT_SIGMA_PPB
+        sigma_ppb = clock["drift_sigma_ppb"] or UNKNOWN_DRIFT_SIGMA_PPB
         age_s = (raw_ns - published.arrived_raw_ns) / 1e9
         state = clock["state"]
         target = self._target
         elsewhere = (
             target is not None and published.window == target.window and published.domain != target.domain
         )
-        if clock.get("event") == "FALSETICKER" or age_s > p.expires_s or elsewhere:
-            state = UNSYNCED
-        elif state == SYNCED and age_s > p.holdover_after_s:
-            state = HOLDOVER
+        if clock["event"] == ClockEvent.FALSETICKER or age_s > p.expires_s or elsewhere:
+            state = ClockSync.UNSYNCED
+        elif state == ClockSync.SYNCED and age_s > p.holdover_after_s:
+            state = ClockSync.HOLDOVER
         return ClockRow(
             state,
             clock["at_ns"],
@@ -353,12 +355,12 @@ class HostClock:
             published.since_ns,
         )
 
-    def _derived(self, local: _LocalClock, state: str) -> ClockRow | None:
+    def _derived(self, local: _LocalClock, state: ClockSync) -> ClockRow | None:
         """Return a clock's row by way of the raw clock, which is right even just after a step or a rate
         change.
         """
         relation = local.cross_timestamps.newest()
-        if relation is None or self._target is None or state == UNSYNCED:
+        if relation is None or self._target is None or state == ClockSync.UNSYNCED:
             return None
         model = self._target.model
         whole, rest = model.fabric_ns(relation.raw_ns)
@@ -376,7 +378,7 @@ class HostClock:
         )
 
 
-_NO_ROW: Final = ClockRow(UNSYNCED, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_NO_ROW: Final = ClockRow(ClockSync.UNSYNCED, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def _no_row(direct: ClockRow | None, changed: bool) -> ClockRow:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-__all__ = ["Journal", "NoJournal", "StateStore"]
+__all__ = ["Journal", "NoJournal", "State", "StateStore"]
 
 _log = logging.getLogger(__name__)
 

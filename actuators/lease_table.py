@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from actuators.flow_state import FlowState
+from schemas.records import FlowAction
 
 __all__ = ["LeaseTable"]
 
@@ -36,7 +37,7 @@ class LeaseTable:
         """Return the rate limits in force, bit/s, by key."""
         return {key: rate for key, flow in self._flows.items() if (rate := flow.rate_bps) is not None}
 
-    def overdue(self, now_ns: int, is_open: IsOpen) -> Iterator[tuple[str, FlowState, str]]:
+    def overdue(self, now_ns: int, is_open: IsOpen) -> Iterator[tuple[str, FlowState, FlowAction]]:
         """Yield key, flow and kind of the leases that are over, at most one per flow.
 
         An endpoint that hung up may return with its rate limit still in force, so its leases stay.

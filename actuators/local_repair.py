@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+from schemas.records import Fallbacks, FlowFallbacks, PathStatusReport
 
 __all__ = ["DeadLinks", "LocalRepair", "Repair"]
 
-Record = dict[str, Any]
 Fence = tuple[int, int]
 
 DEAD_LOSSES: Final = 3
@@ -64,7 +65,7 @@ class DeadLinks:
             self._update()
         return self._dead
 
-    def take(self, status: Mapping[str, Any], now_ns: int) -> None:
+    def take(self, status: PathStatusReport, now_ns: int) -> None:
         """Take a `PathStatusReport`. The newest report of a NIC replaces the one before.
 
         Raises ValueError if it is old, or of one prober too many.
@@ -135,12 +136,12 @@ class LocalRepair:
 
     def __init__(self, wait_ns: int) -> None:
         self._wait_ns = wait_ns
-        self._rows: dict[str, Record] = {}
+        self._rows: dict[str, FlowFallbacks] = {}
         self._newest = (-1, -1)
         self._waiting: dict[str, _Waiting] = {}
         self._checked_ns = 0
 
-    def take_fallbacks(self, record: Mapping[str, Any] | None) -> None:
+    def take_fallbacks(self, record: Fallbacks | None) -> None:
         """Take the newest complete `Fallbacks` of the host; None if there are none any more.
 
         A record of an older epoch comes from a worker that lost its shard, and is ignored.
@@ -190,7 +191,7 @@ class LocalRepair:
             if to_path is not None:
                 link = min(dead.intersection(links))
                 detail = f"path {path} is dead at {link}, no decision came"
-                found.append(Repair(flow_id, to_path, detail, row.get("job")))
+                found.append(Repair(flow_id, to_path, detail, row["job"]))
                 waiting.since_ns = now_ns + REST_NS
         return found
 
@@ -200,7 +201,7 @@ class LocalRepair:
         return min((due_ns for due_ns in dues if due_ns > self._checked_ns), default=None)
 
 
-def _links_of(row: Mapping[str, Any], path: int) -> list[str] | None:
+def _links_of(row: FlowFallbacks, path: int) -> list[str] | None:
     """Return the links of a flow's path; None if they are unknown."""
     if path == row["path"]:
         return list(row["links"]) or None

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from actuators.flow_state import FlowState, Record, Token
+from actuators.flow_state import FlowState, ReportedFields, Token
+from schemas.records import ActionOutcome, ActionReport
 
 __all__ = ["Attempt", "Reporter"]
 
@@ -18,8 +19,7 @@ MAX_DETAIL: Final = 300
 class Attempt:
     """One attempt to act on a flow."""
 
-    decision: Record
-    """The reported fields of its decision."""
+    decision: ReportedFields
     from_path: int | None
     token: Token = None
     """Given back with the report; None if no offset waits for it."""
@@ -33,7 +33,7 @@ class Reporter:
     def __init__(
         self,
         host: str,
-        publish: Callable[[Record, Token], None],
+        publish: Callable[[ActionReport, Token], None],
         path_of: Callable[[str], int | None],
         now_ns: Callable[[], int],
         clock_ns: Callable[[], int],
@@ -44,8 +44,13 @@ class Reporter:
         self.config_version = 0
 
     def record(
-        self, attempt: Attempt, outcome: str, detail: str = "", flow: FlowState | None = None, how: str = ""
-    ) -> Record:
+        self,
+        attempt: Attempt,
+        outcome: ActionOutcome,
+        detail: str = "",
+        flow: FlowState | None = None,
+        how: str = "",
+    ) -> ActionReport:
         """Return the report of an attempt, with the flow's path and rate as they are now."""
         took_ns = 0 if attempt.began_ns is None else self._clock_ns() - attempt.began_ns
         return {
@@ -63,15 +68,20 @@ class Reporter:
         }
 
     def report(
-        self, attempt: Attempt, outcome: str, detail: str = "", flow: FlowState | None = None, how: str = ""
+        self,
+        attempt: Attempt,
+        outcome: ActionOutcome,
+        detail: str = "",
+        flow: FlowState | None = None,
+        how: str = "",
     ) -> None:
         """Publish the report of an attempt."""
         self._publish(self.record(attempt, outcome, detail, flow, how), attempt.token)
 
-    def publish(self, record: Record, token: Token = None) -> None:
+    def publish(self, record: ActionReport, token: Token = None) -> None:
         """Publish a report that was built before."""
         self._publish(record, token)
 
-    def republish(self, record: Record, token: Token = None) -> None:
+    def republish(self, record: ActionReport, token: Token = None) -> None:
         """Publish a former process's report with the present time."""
         self._publish({**record, "at_ns": self._now_ns()}, token)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from sdnotify import SystemdNotifier
 
@@ -24,6 +24,7 @@ from actuators.host_clock import HostClock, PageParameters
 from actuators.kafka_clients import kafka_client, registry_of
 from actuators.settings import ActuatorSettings, HostSettings, default_directory
 from native.core.hostclock import raw_ns
+from schemas.records import ClockOffsets, ClockSync, Nic
 
 __all__ = ["HostPage", "main", "this_host"]
 
@@ -184,11 +185,11 @@ def main(settings: ActuatorSettings, hosts: Sequence[HostSettings] | None = None
 def _run(
     settings: ActuatorSettings, pages: list[HostPage], notify: SystemdNotifier, stopping: threading.Event
 ) -> None:
-    def take_nic(nic: str, record: dict[str, Any] | None) -> None:
+    def take_nic(nic: str, record: Nic | None) -> None:
         for page in pages:
             page.clock.take_nic(nic, record)
 
-    def take_offsets(record: dict[str, Any]) -> None:
+    def take_offsets(record: ClockOffsets) -> None:
         now_ns = raw_ns()
         for page in pages:
             page.clock.take_offsets(record, now_ns)
@@ -234,7 +235,9 @@ def _status(pages: list[HostPage], consumer: ClockConsumer) -> str:
     now_ns = raw_ns()
     states = [page.content.state for page in pages]
     counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
-    bounds = [page.content.slewed.bound_at(now_ns) for page in pages if page.content.state != "UNSYNCED"]
+    bounds = [
+        page.content.slewed.bound_at(now_ns) for page in pages if page.content.state != ClockSync.UNSYNCED
+    ]
     worst = f", worst bound {max(bounds):,.0f} ns" if bounds else ""
     steps = sum(page.content.steps for page in pages)
     disciplined = "".join(f"; {page.discipline.status}" for page in pages if page.discipline is not None)

@@ -114,7 +114,11 @@ def name_of(record: str | type[Any]) -> str:
     return record if isinstance(record, str) else record.__name__
 
 
-def encode(kind: str | type[Any], record: Mapping[str, Any], registry: Registry | None = None) -> bytes:
+@overload
+def encode(kind: type[R], record: R, registry: Registry | None = None) -> bytes: ...
+@overload
+def encode(kind: str, record: Mapping[str, Any], registry: Registry | None = None) -> bytes: ...
+def encode(kind: Any, record: Any, registry: Registry | None = None) -> bytes:
     """Encode a record of `kind`, a name or a type of `schemas.records`; missing fields take their defaults.
 
     Raises ValueError if the record does not fit its schema.

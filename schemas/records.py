@@ -1322,8 +1322,8 @@ class Nic(TypedDict):
     capabilities: list[str]
     """Further abilities of this agent, by name."""
     path_ports: list[int]
-    """UDP source ports of this NIC's own probes, path by path; its peers trace their answers to these ports.
-    UDP source ports of this NIC's own probes, path by path; its peers trace their answers to these ports."""
+    """UDP source ports of this NIC's own probes, path by path; its peers trace their answers to these
+    ports."""
     first_hop: str | None
     """Address from which the first router answers this NIC's traces; peers name the last link by it; null if
     not known."""
@@ -1505,8 +1505,8 @@ class PathQueueing(TypedDict):
     noise_ns: list[float]
     """ns, standard deviation of one delay's error from timestamps and clocks, per row."""
     singles: list[int]
-    """Samples per row that were not sent directly behind another probe; they show how often a link is busy.
-    Samples per row that were not sent directly behind another probe; they show how often a link is busy."""
+    """Samples per row that were not sent directly behind another probe; they show how often a link is
+    busy."""
     idle: list[int]
     """Singles that met no queue, within three standard deviations of the noise."""
     lost: list[int]
@@ -1627,8 +1627,8 @@ class PathSamples(TypedDict):
     """ns; above 0: samples 2k and 2k+1 are a coded pair sent this far apart; 0: single probes, and halves of
     pairs that lost the other half."""
     sent: list[int]
-    """ns, t1 on the prober's clock: the first is absolute, each other one the difference to its predecessor.
-    ns, t1 on the prober's clock: the first is absolute, each other one the difference to its predecessor."""
+    """ns, t1 on the prober's clock: the first is absolute, each other one the difference to its
+    predecessor."""
     forward: list[int]
     """ns, t2 - t1: forward delay plus the peer's clock minus the prober's."""
     turnaround: list[int]

@@ -6,10 +6,10 @@ An epoch far in the future would make every later owner of the policy stale.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from schemas import codec
+from schemas.records import ClockOffsets, ClockState, Decision, Fallbacks
 
 __all__ = ["EPOCH_AHEAD_MS", "MAX_NS", "check_epoch", "validate_offsets"]
 
@@ -25,7 +25,7 @@ EPOCH_AHEAD_MS: Final = 86_400_000
 and each new owner adds at least one."""
 
 
-def check_epoch(record: Mapping[str, Any], append_ms: int) -> None:
+def check_epoch(record: Decision | Fallbacks, append_ms: int) -> None:
     """Refuse a `Decision` or `Fallbacks` from an epoch that no owner of the policy can have had.
 
     `append_ms`: log append time, 0 or less if not known. Raises BadRecord.
@@ -36,7 +36,7 @@ def check_epoch(record: Mapping[str, Any], append_ms: int) -> None:
         )
 
 
-def validate_offsets(record: codec.Record, append_ns: int, window_ns: int) -> tuple[codec.Record, int]:
+def validate_offsets(record: ClockOffsets, append_ns: int, window_ns: int) -> tuple[ClockOffsets, int]:
     """Return the record without impossible clocks, and the number of those clocks. Raises BadRecord."""
     window, part, parts = record["window"], record["part"], record["parts"]
     latest = append_ns // window_ns + AHEAD_WINDOWS
@@ -60,7 +60,7 @@ def _expect(right: bool, field: str, value: int, expected: str) -> None:
         raise codec.BadRecord("OUT_OF_RANGE", f"ClockOffsets.{field}: {value}, expected {expected}")
 
 
-def _is_plausible(clock: Mapping[str, Any]) -> bool:
+def _is_plausible(clock: ClockState) -> bool:
     return bool(
         abs(clock["at_ns"]) <= MAX_NS
         and abs(clock["offset_ns"]) <= MAX_NS

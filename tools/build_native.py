@@ -53,7 +53,7 @@ def _run(command: list[str], env: dict[str, str]) -> None:
 def _link(bin_dir: Path) -> None:
     """Make `import fabrictime` and the `fabrictime` command of this environment mean this checkout."""
     wanted = {
-        Path(sysconfig.get_path("purelib")) / "fabrictime-checkout.pth": f"{ROOT}\n",
+        Path(sysconfig.get_path("purelib")) / "fabrictime-checkout.pth": f"{ROOT}\n{ROOT}/clients/python\n",
         bin_dir / "fabrictime": SCRIPT.format(python=sys.executable),
     }
     for path, text in wanted.items():

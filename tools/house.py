@@ -1,7 +1,7 @@
 """Measure the language and the form of the code base: words, names, complexity, sizes.
 
 `python tools/house.py` prints a table, `--json` one JSON object, `--worst N` the sentences and names to mend.
-PATHs limit the measurement to some files. `tests/test_house.py` holds the figures to their targets.
+PATHs limit the measurement to some files. `tests/tools/test_house.py` holds the figures to their targets.
 """
 
 from __future__ import annotations

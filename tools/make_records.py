@@ -109,8 +109,8 @@ def _doc(text: str) -> str:
         return f'    """{text}"""\n'
     lines = textwrap.wrap(text, WIDTH - 4, initial_indent="___")
     lines[0] = lines[0][3:]
-    if len(lines[-1]) > WIDTH - 8:
-        lines = textwrap.wrap(text, WIDTH - 8)
+    if len(lines) == 1 or len(lines[-1]) > WIDTH - 8:
+        lines = textwrap.wrap(text, WIDTH - 10)
     return f'    """{lines[0]}\n' + "".join(f"    {line}\n" for line in lines[1:-1]) + f'    {lines[-1]}"""\n'
 
 

@@ -14,13 +14,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyroute2 import IPRoute, NetlinkError
 
 from actuators.effectors.base import Answer, Effector
 from actuators.flow_state import key_of
 from actuators.htb import PROTOCOLS, HtbQdisc, Match, Share
+from schemas.records import FlowReports, FlowState
 
 __all__ = ["KernelPacing"]
 
@@ -30,8 +31,6 @@ _CLONE_NEWNET: Final = 0x4000_0000
 _WORK_S: Final = 5.0
 """Time limit for one change by the kernel."""
 _MAX_FLOWS: Final = 100_000
-
-Record = dict[str, Any]
 
 
 class KernelPacing:
@@ -56,13 +55,17 @@ class KernelPacing:
         # all.
         self._thread = ThreadPoolExecutor(1, f"htb {host}", _enter, (netns,))
 
-    def take_flows(self, record: Record) -> list[str]:
+    def take_flows(self, record: FlowReports) -> list[str]:
         """Take a `FlowReports` of this host. Return the keys of flows that are new or changed ports."""
         fresh, here = [], set()
         for flow in record["flows"]:
             key = key_of(flow["flow_id"])
             device = flow["nic"].partition("/")[2]
-            if flow["state"] == "CLOSED" or device not in self._link_bps or flow["protocol"] not in PROTOCOLS:
+            if (
+                flow["state"] == FlowState.CLOSED
+                or device not in self._link_bps
+                or flow["protocol"] not in PROTOCOLS
+            ):
                 self._remove(key)
                 continue
             here.add(key)

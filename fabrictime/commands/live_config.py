@@ -437,7 +437,7 @@ def show(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: 
         ("set by", "left"),
         ("meaning", "left"),
     ):
-        table.add_column(title, justify=side, no_wrap=title != "what it is")  # type: ignore[arg-type]
+        table.add_column(title, justify=side, no_wrap=title != "meaning")  # type: ignore[arg-type]
     for line in found:
         style = "bold" if line.set_by is not None else ""
         table.add_row(

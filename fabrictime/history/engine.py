@@ -101,7 +101,7 @@ class Engine:
     """chdb on one directory. Use as a context manager, or call `close`."""
 
     def __init__(self, settings: HistorySettings) -> None:
-        """Take the directory and start the engine. Raises DirectoryHeld where another process has it."""
+        """Take the directory and start the engine. Raises DirectoryInUse where another process has it."""
         self._settings = settings
         self._closed = False
         self._sessions: dict[tuple[str, str], _Session] = {}
@@ -309,7 +309,7 @@ def _capped(value: str, maximum: float) -> str:
 
 
 def _take(directory: Path) -> Any:
-    """Lock the directory. Raises DirectoryHeld with the name of the present owner."""
+    """Lock the directory. Raises DirectoryInUse with the name of the present owner."""
     file = (directory / "lock").open("a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

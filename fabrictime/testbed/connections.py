@@ -10,6 +10,7 @@ than an earlier one is too late and is refused.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fabrictime.testbed import userns
-from fabrictime.testbed.owner import Command, OwnedFlow, Owner, cookie_of
+from fabrictime_client import Flow, FlowEndpoint
 from native.jobs.streams import OUTSIDE, Streams
 
 __all__ = ["Carried", "Connections", "Place", "congestion_of"]
@@ -60,7 +61,6 @@ class _Attempt:
     port: int
     number: int
     begin_ns: int
-    command: Command | None
     dialled_ns: int
     greeted: bool = False
     answer: bytes = b""
@@ -78,7 +78,6 @@ class Carried:
     pace_bps: int = 0
     own_pace_bps: int = 0
     """The job's own pace, 0: none; no command raises it."""
-    key: str | None = None
     tx: socket.socket | None = None
     rx: socket.socket | None = None
     also: list[socket.socket] = field(default_factory=list)
@@ -88,7 +87,7 @@ class Carried:
     seen: int = -1
     again_ns: int = 0
     retransmits: int = 0
-    flow: OwnedFlow | None = None
+    flow: Flow | None = None
 
 
 class Connections:
@@ -99,24 +98,22 @@ class Connections:
         streams: Streams,
         carried: list[Carried],
         peer_port: int,
-        owner: Owner,
+        endpoint: FlowEndpoint,
         *,
         congestion: str,
         job: str | None = None,
         tenant: str | None = None,
         seed: int = 0,
     ) -> None:
-        self._streams, self.carried, self._owner = streams, carried, owner
+        self._streams, self.carried, self._endpoint = streams, carried, endpoint
         self._congestion, self._job, self._tenant = congestion, job, tenant
         self._random = random.Random(seed)  # noqa: S311  # repeatable, and no secret
         self._poll = select.epoll()
         self._watched: dict[int, Callable[[], None]] = {}
         self._owned: dict[int, socket.socket] = {}
-        self._heard: dict[int, socket.socket] = {}
         self._of = {one.stream: one for one in carried} | {
             one.back: one for one in carried if one.back is not None
         }
-        self._by_key: dict[tuple[str, str], Carried] = {}
         self.moves: list[dict[str, Any]] = []
         """Every move: the stream, both ports, the times of the request and of the continuation."""
         self.lost = 0
@@ -127,6 +124,7 @@ class Connections:
         self.peer_port = peer_port
         for place in {one.peer.host: one.peer for one in carried}.values():
             self._listen(place)
+        self._poll.register(endpoint, select.EPOLLIN)  # `tend` reads
         streams.watch(self._poll.fileno())
 
     # -- the loop -------------------------------------------------------------------------------------------
@@ -136,7 +134,7 @@ class Connections:
         for netns, spares in self._spares.items():
             spares += self._opened(netns, sum(one.source.netns == netns for one in self.carried) + _SPARES)
         for one in self.carried:
-            self._begin(one, one.port, None)
+            self._begin(one, one.port)
         while not all(one.tx is not None for one in self.carried):
             if time.monotonic_ns() > until_ns or stop():
                 return False
@@ -158,9 +156,7 @@ class Connections:
 
     def tend(self) -> None:
         """Process commands of the endpoint's socket, and connections that take too long."""
-        for command in self._owner.tend():
-            self.obey(command)
-        self._watch_owner()
+        self._endpoint.poll()
         self._fill_spares()
         now_ns = time.monotonic_ns()
         for one in self.carried:
@@ -181,26 +177,26 @@ class Connections:
             ):
                 one.again_ns = now_ns
                 self._abandon(one, "no answer on the new path")
-                self._begin(one, self._random.randrange(*_PORTS), None)
+                with contextlib.suppress(OSError):
+                    self._begin(one, self._random.randrange(*_PORTS))
 
-    def obey(self, command: Command) -> None:
-        """Move or pace a flow on the actuator's command."""
-        one = self._by_key[command.flow.host, command.flow.key]
-        if command.verb == "PACE":
-            asked = [bps for bps in (command.value, one.own_pace_bps) if bps]
-            one.pace_bps = min(asked, default=0)
-            if one.tx is not None:
-                _pace(one.tx, one.pace_bps)
-            self._owner.done(command, command.value, "PACING")
-        elif one.tx is not None and command.value == one.port:
+    def move(self, one: Carried, port: int) -> int | None:
+        """Move a flow. Return the port if it is in force; None if the move has begun. Raises OSError."""
+        if one.tx is not None and port == one.port:
             if one.attempt is not None and one.seen >= one.attempt.number:
-                self._owner.failed(command, f"on its way to port {one.attempt.port}")
-                return
-            self._abandon(one, "superseded by another move")
-            self._owner.done(command, one.port, "SOCKET")
-        else:
-            self._abandon(one, "superseded by another move")
-            self._begin(one, command.value, command)
+                raise OSError(errno.EBUSY, f"on its way to port {one.attempt.port}")
+            self._drop_attempt(one)
+            return port
+        self._drop_attempt(one)
+        self._begin(one, port)
+        return None
+
+    def pace(self, one: Carried, rate_bps: int) -> int:
+        """Limit a flow's rate, 0: to the job's own pace. Return the given rate."""
+        one.pace_bps = min((bps for bps in (rate_bps, one.own_pace_bps) if bps), default=0)
+        if one.tx is not None:
+            _pace(one.tx, one.pace_bps)
+        return rate_bps
 
     def retransmits(self) -> int:
         """Return how many segments were sent again, on all connections that there were."""
@@ -218,23 +214,12 @@ class Connections:
 
     # -- the sender's side ----------------------------------------------------------------------------------
 
-    def _begin(self, one: Carried, port: int, command: Command | None) -> None:
-        """Begin to connect from `port`; whatever is in the way ends the command, not the stream."""
+    def _begin(self, one: Carried, port: int) -> None:
+        """Begin to connect from `port`. Raises OSError."""
         one.number += 1
-        if command is not None and not 1 <= port <= 65535:
-            self._owner.failed(command, f"source port {port}: expected 1 to 65535")
-            return
         begin_ns = time.monotonic_ns()
-        try:
-            sock = self._dial(one, port)
-        except OSError as error:
-            if command is None and one.flow is None:
-                raise
-            if command is not None:
-                self._owner.failed(command, f"source port {port}: {error.strerror}")
-            return
-        port = sock.getsockname()[1]
-        one.attempt = attempt = _Attempt(sock, port, one.number, begin_ns, command, begin_ns)
+        sock = self._dial(one, port)
+        one.attempt = attempt = _Attempt(sock, sock.getsockname()[1], one.number, begin_ns, begin_ns)
         self._watch(sock, select.EPOLLOUT | select.EPOLLIN, lambda: self._answered(one, attempt))
 
     def _dial_again(self, one: Carried, attempt: _Attempt, now_ns: int) -> None:
@@ -247,8 +232,7 @@ class Connections:
             attempt.sock = self._dial(one, attempt.port)
         except OSError as error:
             one.attempt = None
-            if attempt.command is not None:
-                self._owner.failed(attempt.command, f"source port {attempt.port}: {error.strerror}")
+            _fail_move(one, f"source port {attempt.port}: {error.strerror}")
             return
         self._watch(attempt.sock, select.EPOLLOUT | select.EPOLLIN, lambda: self._answered(one, attempt))
 
@@ -316,22 +300,16 @@ class Connections:
             self._streams.attach_rx(one.back, one.also[-1].fileno())
         now_ns = time.monotonic_ns()
         if one.flow is None:
-            one.key = f"sock:{cookie_of(one.tx)}"
-            one.flow = OwnedFlow(
-                one.key,
-                one.source.host,
-                "tcp",
-                one.source.address,
-                one.port,
-                one.peer.address,
-                self.peer_port,
-                ("MOVE", "PACE") if one.back is None else ("PACE",),
-                self._job,
-                self._tenant,
+            one.flow = self._endpoint.add(
+                one.tx,
+                job=self._job,
+                tenant=self._tenant,
+                move=(lambda port: self.move(one, port)) if one.back is None else None,
+                pace=lambda rate_bps: self.pace(one, rate_bps),
+                host=one.source.host,
             )
-            self._by_key[one.source.host, one.key] = one
         else:
-            one.flow.source_port = one.port
+            one.flow.moved(one.tx)
             self.moves.append(
                 {
                     "connection": one.stream,
@@ -341,19 +319,18 @@ class Connections:
                     "went_on_ns": now_ns,
                 }
             )
-        self._owner.add(one.flow)
-        if attempt.command is not None:
-            self._owner.done(attempt.command, one.port, "SOCKET")
 
     def _abandon(self, one: Carried, reason: str) -> None:
         """Give up a connection on its way; the stream stays where it is."""
+        if self._drop_attempt(one):
+            _fail_move(one, reason)
+
+    def _drop_attempt(self, one: Carried) -> bool:
         attempt, one.attempt = one.attempt, None
-        if attempt is None:
-            return
-        self._unwatch(attempt.sock)
-        _reset(attempt.sock)
-        if attempt.command is not None:
-            self._owner.failed(attempt.command, reason)
+        if attempt is not None:
+            self._unwatch(attempt.sock)
+            _reset(attempt.sock)
+        return attempt is not None
 
     def _broke(self, one: Carried) -> None:
         """A connection ended by itself, or by the receiver's reset that a move's answer follows."""
@@ -444,13 +421,6 @@ class Connections:
         for sock in one.also:
             sock.close()
 
-    def _watch_owner(self) -> None:
-        """Wake the loop for the endpoint's sockets."""
-        for sock in self._owner.sockets():
-            if self._heard.get(sock.fileno()) is not sock:
-                self._heard[sock.fileno()] = sock
-                self._watch(sock, select.EPOLLIN, _nothing)  # `tend` follows and reads
-
     def _watch(self, sock: socket.socket, events: int, work: Callable[[], None]) -> None:
         self._poll.register(sock.fileno(), events)
         self._watched[sock.fileno()] = work  # in place of a closed one that had the number
@@ -466,8 +436,9 @@ class Connections:
                 work()
 
 
-def _nothing() -> None:
-    """Do nothing; the caller acts later."""
+def _fail_move(one: Carried, reason: str) -> None:
+    if one.flow is not None:
+        one.flow.failed("MOVE", reason)
 
 
 def congestion_of(sock: socket.socket, name: str) -> None:

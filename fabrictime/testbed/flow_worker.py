@@ -17,14 +17,13 @@ import sys
 import time
 from array import array
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fabrictime.runtime.scheduling_priority import apply_priority
 from fabrictime.testbed import userns
 from fabrictime.testbed.connections import Carried, Connections, Place
 from fabrictime.testbed.job_plan import ENDLESS_BYTES, make_job_plan
-from fabrictime.testbed.owner import OwnedFlow, Owner, cookie_of
+from fabrictime_client import FlowEndpoint
 from native.jobs.streams import Streams
 
 __all__ = ["main"]
@@ -114,22 +113,19 @@ def main() -> int:
     order = _Order(**json.loads(line))
     stop = _Stop()
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
-    owner = Owner(
-        Path(order.registrations) if order.registrations else None,
-        Path(order.control) if order.control else None,
-    )
+    endpoint = FlowEndpoint(order.registrations or "", order.control or "")
     try:
-        result = (_udp if order.protocol == "udp" else _tcp)(order, stop, owner)
+        result = (_udp if order.protocol == "udp" else _tcp)(order, stop, endpoint)
     except OSError as error:
         _report({"error": f"flow to {order.destination_address}: {error}"})
         return 1
     finally:
-        owner.close()
+        endpoint.close()
     _report(result)
     return 0
 
 
-def _udp(order: _Order, stop: _Stop, owner: Owner) -> dict[str, Any]:
+def _udp(order: _Order, stop: _Stop, endpoint: FlowEndpoint) -> dict[str, Any]:
     receiver = userns.in_netns(
         order.destination_netns, lambda: _socket(order.destination_address, order.dport)
     )
@@ -142,58 +138,44 @@ def _udp(order: _Order, stop: _Stop, owner: Owner) -> dict[str, Any]:
 
     sender = dial(order.sport)
     _started(sender.getsockname()[1], target[1])
-    flow = OwnedFlow(
-        f"sock:{cookie_of(sender)}",
-        order.source_host,
-        "udp",
-        order.source_address,
-        sender.getsockname()[1],
-        target[0],
-        target[1],
-        ("MOVE", "PACE"),
-        order.job,
-        order.tenant,
-        0,
-        order.rate_bps,
-    )
-    owner.add(flow)
     frame_bytes = order.payload_bytes + _UDP_OVERHEAD_BYTES
-    payload = bytes(order.payload_bytes)
-    gap_ns = frame_bytes * 8e9 / order.rate_bps
-    together = max(1, int(_TICK_NS / gap_ns))
-    meter = _Meter(order.interval_s)
-    scratch = bytearray(65536)
     begin = time.monotonic_ns()
     end = begin + int(order.duration_s * 1e9)
-    sent = refused = skipped = 0
     due = float(begin)
+    gap_ns, together = 0.0, 1
+
+    def move(sport: int) -> None:
+        nonlocal sender
+        fresh = dial(sport)
+        sender.close()
+        sender = fresh
+        flow.moved(sender)
+
+    def pace(rate_bps: int) -> int:
+        nonlocal gap_ns, together, due
+        limit_bps = min(rate_bps or order.rate_bps, order.rate_bps)
+        gap_ns = frame_bytes * 8e9 / max(1, limit_bps)
+        together = max(1, int(_TICK_NS / gap_ns))
+        due = min(due, time.monotonic_ns() + gap_ns)
+        return limit_bps
+
+    flow = endpoint.add(
+        sender, job=order.job, tenant=order.tenant, move=move, pace=pace, host=order.source_host
+    )
+    flow.paced(pace(order.rate_bps))
+    payload = bytes(order.payload_bytes)
+    meter = _Meter(order.interval_s)
+    scratch = bytearray(65536)
+    sent = refused = skipped = 0
     checked = reported = begin
     asked = False
     while (now := time.monotonic_ns()) < end:
         if asked or now - checked > _CHECK_NS:
             checked = now
-            flow.sent_bytes = sent * frame_bytes
             if now - reported > _REPORT_NS:
                 reported = now
-                owner.count(flow)
-            for command in owner.tend():
-                if command.verb == "PACE":
-                    flow.rate_limit_bps = min(command.value or order.rate_bps, order.rate_bps)
-                    gap_ns = frame_bytes * 8e9 / max(1, flow.rate_limit_bps)
-                    together = max(1, int(_TICK_NS / gap_ns))
-                    due = min(due, now + gap_ns)
-                    owner.add(flow)
-                    owner.done(command, command.value, "PACING")
-                    continue
-                try:
-                    fresh = dial(command.value)
-                except (OSError, OverflowError) as error:
-                    owner.failed(command, f"source port {command.value}: {error}")
-                    continue
-                sender.close()
-                sender, flow.source_port = fresh, command.value
-                owner.add(flow)
-                owner.done(command, command.value, "SOCKET")
+                flow.sent(sent * frame_bytes)
+            endpoint.poll()
             if stop.check():
                 break
         ready = int((now - due) / gap_ns) + 1 if now >= due else 0
@@ -214,10 +196,9 @@ def _udp(order: _Order, stop: _Stop, owner: Owner) -> dict[str, Any]:
         asked = False
         wait_ns = due + (together - 1) * gap_ns - time.monotonic_ns()
         if wait_ns > 0:
-            asked = bool(select.select(owner.sockets(), [], [], min(wait_ns, _CHECK_NS) / 1e9)[0])
+            asked = bool(select.select([endpoint], [], [], min(wait_ns, _CHECK_NS) / 1e9)[0])
     elapsed_ns = time.monotonic_ns() - begin
-    flow.sent_bytes = sent * frame_bytes
-    owner.count(flow)
+    flow.sent(sent * frame_bytes)
     deadline = time.monotonic_ns() + int(_DRAIN_S * 1e9)
     quiet = select.poll()
     quiet.register(receiver, select.POLLIN)
@@ -253,7 +234,7 @@ def _drain_udp(receiver: socket.socket, scratch: bytearray, meter: _Meter) -> No
             meter.add(packets, size)
 
 
-def _tcp(order: _Order, stop: _Stop, owner: Owner) -> dict[str, Any]:
+def _tcp(order: _Order, stop: _Stop, endpoint: FlowEndpoint) -> dict[str, Any]:
     plan = make_job_plan("bulk", 2, 1, ENDLESS_BYTES)
     interval_ns = max(1, int(order.interval_s * 1e9))
     streams = Streams(
@@ -263,7 +244,7 @@ def _tcp(order: _Order, stop: _Stop, owner: Owner) -> dict[str, Any]:
     peer = Place("", order.destination_netns, order.destination_address)
     one = Carried(0, source, peer, order.sport, pace_bps=order.rate_bps, own_pace_bps=order.rate_bps)
     connections = Connections(
-        streams, [one], order.dport, owner, congestion=order.congestion, job=order.job, tenant=order.tenant
+        streams, [one], order.dport, endpoint, congestion=order.congestion, job=order.job, tenant=order.tenant
     )
     try:
         if not connections.open(time.monotonic_ns() + int(order.duration_s * 1e9), stop.check):

@@ -10,6 +10,7 @@ outlives its starter.
 from __future__ import annotations
 
 import base64
+import contextlib
 import ctypes
 import json
 import os
@@ -20,13 +21,12 @@ import sys
 import time
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fabrictime.runtime.scheduling_priority import apply_priority
 from fabrictime.testbed.connections import Carried, Connections, Place
 from fabrictime.testbed.job_plan import JobPlan, Kind, make_job_plan
-from fabrictime.testbed.owner import Command, Owner
+from fabrictime_client import FlowEndpoint
 from native.jobs.streams import DONE, Streams
 
 __all__ = ["main"]
@@ -107,21 +107,18 @@ def main() -> int:
     order = _Order(**json.loads(line))
     orders = _Orders()
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
-    owner = Owner(
-        Path(order.registrations) if order.registrations else None,
-        Path(order.control) if order.control else None,
-    )
+    endpoint = FlowEndpoint(order.registrations or "", order.control or "")
     try:
-        _run(order, orders, owner)
+        _run(order, orders, endpoint)
     except (OSError, ValueError) as error:
         _report({"error": str(error)})
         return 1
     finally:
-        owner.close()
+        endpoint.close()
     return 0
 
 
-def _run(order: _Order, orders: _Orders, owner: Owner) -> None:
+def _run(order: _Order, orders: _Orders, endpoint: FlowEndpoint) -> None:
     plan = make_job_plan(order.kind, len(order.ranks), order.connections, order.size_bytes)
     slot_ns = int(order.slot_s * 1e9)
     streams = Streams(
@@ -134,7 +131,7 @@ def _run(order: _Order, orders: _Orders, owner: Owner) -> None:
         slots_max=int(order.duration_s / order.slot_s) + 1 if slot_ns else 0,
         check=order.check,
     )
-    connections = _connect(order, plan, streams, owner)
+    connections = _connect(order, plan, streams, endpoint)
     try:
         if not connections.open(time.monotonic_ns() + int(_OPEN_S * 1e9), orders.ended):
             raise OSError(110, f"not all connections of the job stood within {_OPEN_S:g} s")
@@ -152,14 +149,14 @@ def _run(order: _Order, orders: _Orders, owner: Owner) -> None:
                         "destination": one.peer.host,
                         "source_port": one.port,
                         "peer_port": connections.peer_port,
-                        "flow": one.key,
+                        "flow": None if one.flow is None else one.flow.key,
                     }
                     for one in connections.carried
                 ],
             }
         )
         _loop(order, orders, streams, connections)
-        _report(_result(streams, connections, owner, slot_ns))
+        _report(_result(streams, connections, endpoint, slot_ns))
     finally:
         connections.close()
 
@@ -177,17 +174,15 @@ def _loop(order: _Order, orders: _Orders, streams: Streams, connections: Connect
                 _report({"iterations": found})
             for lines in orders.take():
                 for verb, (number, value) in lines.items():
-                    flow = by_number[number].flow
-                    if flow is not None:
-                        asked = Command("MOVE" if verb == "move" else "PACE", None, flow, value)
-                        connections.obey(asked)
+                    with contextlib.suppress(OSError):
+                        (connections.move if verb == "move" else connections.pace)(by_number[number], value)
             if orders.wanted:
                 break
     if found := streams.iterations():
         _report({"iterations": found})
 
 
-def _connect(order: _Order, plan: JobPlan, streams: Streams, owner: Owner) -> Connections:
+def _connect(order: _Order, plan: JobPlan, streams: Streams, endpoint: FlowEndpoint) -> Connections:
     """Return the job's connections with the ports that were ordered, else drawn from the seed."""
     draw = random.Random(order.seed)  # noqa: S311  # repeatable, and no secret
     places = [Place(**rank) for rank in order.ranks]
@@ -203,7 +198,7 @@ def _connect(order: _Order, plan: JobPlan, streams: Streams, owner: Owner) -> Co
                 streams,
                 carried,
                 dport,
-                owner,
+                endpoint,
                 congestion=order.congestion,
                 job=order.job,
                 tenant=order.tenant,
@@ -215,7 +210,9 @@ def _connect(order: _Order, plan: JobPlan, streams: Streams, owner: Owner) -> Co
     raise AssertionError("unreachable")
 
 
-def _result(streams: Streams, connections: Connections, owner: Owner, slot_ns: int) -> dict[str, Any]:
+def _result(
+    streams: Streams, connections: Connections, endpoint: FlowEndpoint, slot_ns: int
+) -> dict[str, Any]:
     usage = os.times()
     return {
         "ended": True,
@@ -232,7 +229,7 @@ def _result(streams: Streams, connections: Connections, owner: Owner, slot_ns: i
         "lost_connections": connections.lost,
         "retransmits": connections.retransmits(),
         "spoilt_bytes": streams.spoilt,
-        "refused": owner.refused,
+        "refused": endpoint.refused,
         "cpu_s": usage.user + usage.system,
         "cpu_user_s": usage.user,
     }

@@ -30,10 +30,10 @@ from producers.stop_request import StopRequest
 from producers.trace.flow_routes import FlowRouteTracer, Wanted
 from producers.trace.route_tracer import Put
 from producers.trace.sockets import open_trace_sockets
+from producers.trace.topology_watch import TopologyWatch
 from schemas import codec
 from schemas.ids import host_of, nic_id
 from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY
-from schemas.topology import TopologyError, TopologySource
 
 __all__ = ["AddressTable", "FlowReporter", "boot_id", "main"]
 
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 _CLOSE_S: Final = 2.0
 _STATUS_S: Final = 5.0
-_FILE_CHECK_S: Final = 2.0
+
 _MS_PER_S: Final = 1e3
 _REFRESH_S: Final = 0.5
 _TRACE_S: Final = 0.005
@@ -111,8 +111,8 @@ class FlowReporter:
         self._tables: list[FlowTable] = []
         self._addresses = addresses
         self._peers: dict[str, dict[str, Any]] = {}
-        self._source = TopologySource(settings.topology_file)
-        self._file_due_s = self._refresh_at_s = 0.0
+        self._watch = TopologyWatch(settings.topology_file)
+        self._refresh_at_s = 0.0
         self._registration_changes = 0
         self._tracers: dict[str, FlowRouteTracer] = {}
         self._nic_by_address = {_plain(nic.address): nic_id(nic.host, nic.device) for nic in nics}
@@ -240,7 +240,7 @@ class FlowReporter:
             put=put,
             registry=registry,
         )
-        tracer.set_topology(self._source.topology, time.monotonic())
+        tracer.set_topology(self._watch.topology, time.monotonic())
         return tracer
 
     def _trace_flows(self, now_s: float) -> None:
@@ -254,8 +254,10 @@ class FlowReporter:
             self._tracers[nic].trace_flows(flows, now_s)
         if now_s >= self._refresh_at_s:
             self._refresh_at_s = now_s + _REFRESH_S
-            self._check_file(now_s)
+            is_new = self._watch.check(now_s)
             for tracer in self._tracers.values():
+                if is_new:
+                    tracer.set_topology(self._watch.topology, now_s)
                 tracer.refresh(now_s)
         for tracer in self._tracers.values():
             tracer.links_changed = False
@@ -279,20 +281,6 @@ class FlowReporter:
 
     def _links_of(self, nic: str, peer: str, key: Key) -> Sequence[str]:
         return self._tracers[nic].links_of(peer, key)
-
-    def _check_file(self, now_s: float) -> None:
-        """Reload the topology file if it changed; an unusable file is ignored."""
-        if now_s < self._file_due_s:
-            return
-        self._file_due_s = now_s + _FILE_CHECK_S
-        try:
-            if not self._source.refresh():
-                return
-        except TopologyError as error:
-            _log.error("%s; the last valid file stays in use", error)
-            return
-        for tracer in self._tracers.values():
-            tracer.set_topology(self._source.topology, now_s)
 
     def report(self, whole: bool) -> list[dict[str, Any]]:
         """Return the records to publish now."""

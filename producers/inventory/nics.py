@@ -120,8 +120,8 @@ class PeerTable:
                 yield name, record
 
 
-RecordHandler = Callable[[str, Record | None, int], None]
-"""Handles a message's key, its record (None: removed) and its log append time in ms."""
+RecordHandler = Callable[[str, Any, int], None]
+"""Handles a message's key, its topic's record (None: removed) and its log append time in ms."""
 
 
 class LookupReader:

@@ -143,7 +143,7 @@ class FlowProber:
         self._update_known_routes()
         regular_ports = set(self.engine.path_ports)
         regular = {path: links for path, links in self._known.items() if path[1] in regular_ports}
-        self.tracer.serve_routes(routes, regular, now_s)
+        self.tracer.ports.serve_routes(routes, regular, now_s)
         wanted_pps = MS_PER_S / self.settings.flow_gap_ms
         self._apply(
             plan_flow_targets(routes, self._known, self._base_rates_pps(), wanted_pps, self.settings.flow_pps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from typing import Protocol
 
 from native.core import encode_probe_batch
 from native.core.columns import ProbeColumns
@@ -13,6 +13,7 @@ from producers.probe.base import ProbePublisher
 from producers.probe.reduced import ClockView, Reducer
 from producers.probe.udp import UdpTransport
 from schemas import codec
+from schemas.records import ClockFits, ClockOffsets, PathDelays
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS
 
 __all__ = ["MeasurementPublisher", "RawPublisher", "ReducedPublisher"]
@@ -68,7 +69,7 @@ class ReducedPublisher:
         view = ClockView(window_ns=window_ns)
         shard = transport.nic.shard
 
-        def on_offsets(key: str, record: dict[str, Any] | None, append_ms: int) -> None:
+        def on_offsets(key: str, record: ClockOffsets | None, append_ms: int) -> None:
             if record is not None and record["shard"] == shard:
                 view.update(record, append_ms * NS_PER_MS)
 
@@ -113,10 +114,9 @@ class ReducedPublisher:
         alive = self._publisher.peers.alive(self._transport.nic.shard)
         return {name: record["clock"] for name, record in alive.items()}
 
-    def _publish(self, fits: list[dict[str, Any]], delays: list[dict[str, Any]]) -> None:
+    def _publish(self, fits: list[ClockFits], delays: list[PathDelays]) -> None:
         producer, registry = self._publisher.producer, self._publisher.registry
-        for record in fits:
-            data = codec.encode(CLOCK_FITS.record, record, registry)
-            producer.put(CLOCK_FITS.name, record["shard"], data)
-        for record in delays:
-            producer.put(DELAYS.name, record["nic"], codec.encode(DELAYS.record, record, registry))
+        for fit in fits:
+            producer.put(CLOCK_FITS.name, fit["shard"], codec.encode(CLOCK_FITS.type, fit, registry))
+        for delay in delays:
+            producer.put(DELAYS.name, delay["nic"], codec.encode(DELAYS.type, delay, registry))

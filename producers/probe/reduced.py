@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from native.core import ClockLine, NicWindow, PairFits, PathDelayColumns, ProbeColumns
+from schemas import records
+from schemas.records import ClockFits, ClockOffsets, ClockSync, PathDelay, PathDelays
 from schemas.topics import MAX_ELEMENTS
 from schemas.validation import MAX_NS, validate_offsets
 
 __all__ = ["ClockView", "Reducer"]
-
-Record = dict[str, Any]
 
 HOLDOVER_NS: Final = 60_000_000_000
 FRESH_NS: Final = 10_000_000_000
@@ -34,7 +34,7 @@ the time."""
 @dataclass(frozen=True, slots=True)
 class _ClockState:
     model: ClockLine
-    state: str
+    state: ClockSync
     window: int
     end_log_ns: int
 
@@ -49,7 +49,7 @@ class ClockView:
     _newest_window: int = -1
     _clocks: dict[str, _ClockState] = field(default_factory=dict)
 
-    def update(self, record: Record, append_ns: int = MAX_NS) -> None:
+    def update(self, record: ClockOffsets, append_ns: int = MAX_NS) -> None:
         """Apply a `ClockOffsets` record appended at `append_ns`. Raises BadRecord for an implausible one."""
         record, _ = validate_offsets(record, append_ns, self.window_ns)
         if record["window"] >= self._newest_window:
@@ -64,19 +64,20 @@ class ClockView:
                     model, clock["state"], record["window"], end_log_ns
                 )
 
-    def state(self, clock: str, log_ns: int) -> str:
+    def state(self, clock: str, log_ns: int) -> ClockSync:
         """Return SYNCED, HOLDOVER or UNSYNCED for a clock at this log time."""
         known = self._clocks.get(clock)
-        if known is None or known.state == "UNSYNCED" or log_ns - known.end_log_ns > HOLDOVER_NS:
-            return "UNSYNCED"
-        return "SYNCED" if known.state == "SYNCED" and log_ns - known.end_log_ns < FRESH_NS else "HOLDOVER"
+        if known is None or known.state == ClockSync.UNSYNCED or log_ns - known.end_log_ns > HOLDOVER_NS:
+            return ClockSync.UNSYNCED
+        is_fresh = log_ns - known.end_log_ns < FRESH_NS
+        return ClockSync.SYNCED if is_fresh and known.state == ClockSync.SYNCED else ClockSync.HOLDOVER
 
     def models(self, clock_of: Mapping[str, str], log_ns: int) -> dict[str, ClockLine]:
         """Return clock models by NIC, for the NICs of `clock_of` (NIC to clock) with a usable clock."""
         return {
             nic: self._clocks[clock].model
             for nic, clock in clock_of.items()
-            if self.state(clock, log_ns) != "UNSYNCED"
+            if self.state(clock, log_ns) != ClockSync.UNSYNCED
         }
 
 
@@ -92,17 +93,17 @@ class Reducer:
         self._batches = self._lost = 0
         self._last = (0, 0)
         self._step_ns = 0
-        self._end: Record = {}
+        self._run = self._last_batch = self._append_ns = 0
 
     def add(
         self, batch: ProbeColumns, log_ns: int, clock_of: Mapping[str, str]
-    ) -> tuple[list[Record], list[Record]]:
+    ) -> tuple[list[ClockFits], list[PathDelays]]:
         """Add a batch published at `log_ns`; return (`ClockFits`, `PathDelays`) of the window that it closed.
 
         `clock_of` maps each peer to the name of its clock. Windows never go back.
         """
         window = max(log_ns // self._window_ns, self._window)
-        closed: tuple[list[Record], list[Record]] = ([], [])
+        closed: tuple[list[ClockFits], list[PathDelays]] = ([], [])
         if self._window not in (-1, window):
             closed = self.close(clock_of)
         self._window = window
@@ -115,10 +116,10 @@ class Reducer:
             if abs(step) > JUMP_FLOOR_NS + JUMP_RATE * abs(elapsed) and abs(step) > abs(self._step_ns):
                 self._step_ns = step
         self._last = (batch.clock_ns, batch.system_ns)
-        self._end = {"run": batch.run, "last_batch": batch.batch, "append_ns": log_ns}
+        self._run, self._last_batch, self._append_ns = batch.run, batch.batch, log_ns
         return closed
 
-    def close(self, clock_of: Mapping[str, str]) -> tuple[list[Record], list[Record]]:
+    def close(self, clock_of: Mapping[str, str]) -> tuple[list[ClockFits], list[PathDelays]]:
         """Return the open window's records and open an empty one; nothing if it has no batch."""
         if not self._batches:
             return [], []
@@ -131,9 +132,9 @@ class Reducer:
         self._batches = self._lost = self._step_ns = 0
         return fits, delays
 
-    def _clock_fits(self, fits: PairFits) -> list[Record]:
+    def _clock_fits(self, fits: PairFits) -> list[ClockFits]:
         start_ns = self._window * self._window_ns
-        nic = {
+        nic: records.NicWindow = {
             "nic": self._nic,
             "clock": self._clock,
             "batches": self._batches,
@@ -144,9 +145,11 @@ class Reducer:
             "clock_jump_ns": self._step_ns,
             "clock_ns": self._last[0],
             "system_ns": self._last[1],
-            **self._end,
+            "run": self._run,
+            "last_batch": self._last_batch,
+            "append_ns": self._append_ns,
         }
-        pairs = fits.records(self._nic)
+        pairs = cast("list[records.PairFit]", fits.records(self._nic))
         parts = max(1, -(-len(pairs) // MAX_ELEMENTS))
         return [
             {
@@ -171,7 +174,7 @@ class Reducer:
             for part in range(parts)
         ]
 
-    def _path_delays(self, columns: PathDelayColumns, start_ns: int) -> list[Record]:
+    def _path_delays(self, columns: PathDelayColumns, start_ns: int) -> list[PathDelays]:
         offset_ns = self._view.log_offset_ns
         state = self._view.state(self._clock, start_ns + self._window_ns)
         rows = _rows(columns)
@@ -213,12 +216,14 @@ _BUCKETS: Final = (
 )
 
 
-def _rows(columns: PathDelayColumns) -> list[Record]:
+def _rows(columns: PathDelayColumns) -> list[PathDelay]:
     values: dict[str, list[Any]] = {"peer": columns.peers}
     values |= {name: getattr(columns, name).tolist() for name in _COUNTS}
     values |= {name: _with_null(getattr(columns, name)) for name in _FIGURES}
     values |= {name: _ragged(getattr(columns, start), getattr(columns, name)) for start, name in _BUCKETS}
-    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    return [
+        cast("PathDelay", dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)
+    ]
 
 
 def _with_null(values: NDArray[np.float64]) -> list[float | None]:

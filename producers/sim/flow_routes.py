@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from producers.sim.topology import Fleet
 from producers.sim.workload import FLOW_PORT, SimFlow, address_of
-from producers.trace.flow_routes import ACK, DATA, flow_candidate_ports
+from producers.trace.candidate_ports import flow_candidate_ports
+from producers.trace.flow_pair import ACK, DATA
 
 __all__ = ["SimFlowRoutes"]
 

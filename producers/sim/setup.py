@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from producers.sim.settings import SimSettings
+from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
@@ -16,12 +17,14 @@ __all__ = ["draw_clocks", "fleet_of", "topology_file"]
 def fleet_of(settings: SimSettings) -> Fleet:
     """Return the network of these settings. Raises ValueError if there is no such shape."""
     s = settings
-    return Fleet.of(
-        s.nics,
-        rate_bps=s.rate_bps,
-        fabric_rate_bps=s.fabric_rate_bps,
-        oversubscription=s.oversubscription,
-        seed=s.seed,
+    return Fleet(
+        Shape.of(
+            s.nics,
+            rate_bps=s.rate_bps,
+            fabric_rate_bps=s.fabric_rate_bps,
+            oversubscription=s.oversubscription,
+        ),
+        s.seed,
     )
 
 
@@ -52,13 +55,12 @@ def topology_file(fleet: Fleet) -> TopologyFile:
     """Return the fleet's topology file: nodes, cables and their rates."""
     rails = fleet.shape.rails > 1
     ends = [link.split(">") for link in fleet.link_ids[::2]]
-    kinds = fleet.document()["nodes"]
     leaves = zip(fleet.nic_leaf.tolist(), fleet.nic_rail.tolist(), strict=True)
     rail_of = {f"leaf{leaf + 1}": rail for leaf, rail in leaves}
     return TopologyFile(
         nodes=tuple(
-            NodeEntry(name=name, kind=node["kind"], rail=rail_of.get(name) if rails else None)
-            for name, node in kinds.items()
+            NodeEntry(name=name, kind=kind, rail=rail_of.get(name) if rails else None)
+            for name, kind in fleet.node_kinds.items()
         ),
         links=tuple(
             CableEntry(ends=(near, far), rate_bps=rate)

@@ -19,6 +19,7 @@ from native.sim.fluid import Fluid
 from producers.probe.peers import choose_peers, hashes_of
 from producers.probe.schedule import fabric_time_ns, schedule_error, schedule_paths
 from producers.settings import flush_ms_of
+from producers.sim.ecmp import Paths
 from producers.sim.fault_grammar import FaultSpec
 from producers.sim.fault_injection import FaultInjector, SimFault
 from producers.sim.faults import link_states
@@ -27,7 +28,7 @@ from producers.sim.flow_routes import SimFlowRoutes
 from producers.sim.messages import SimMessage
 from producers.sim.settings import JobSettings, SimSettings
 from producers.sim.setup import draw_clocks, fleet_of
-from producers.sim.topology import PROBE_PORT, Fleet, Paths
+from producers.sim.topology import PROBE_PORT, Fleet
 from producers.sim.truth import TruthRecorder
 from producers.sim.workload import SimFlow, SimFlowTable, address_of, job_members, job_phases
 from schemas import codec

@@ -11,46 +11,35 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from native.core.columns import ProbeColumns
-from native.core.probe import Engine, Prober
-from producers.probe.flow_targets import PathKey, PeerRoute
+from native.core.probe import Engine
+from producers.probe.flow_targets import PathKey
 from producers.settings import ProbeSettings
+from producers.trace.known_route import Change, Hops, KnownRoute, TracedRoute
 from producers.trace.path_changes import PathChangeDetector
 from producers.trace.port_search import apply_trace_hit
 from producers.trace.port_selection import OpenCandidates, PortSelector
-from producers.trace.route_tracer import (
-    ALL_REST_S,
-    MIN_RECORD_GAP_S,
-    REPUBLISH_S,
-    Change,
-    Put,
-    RouteTracer,
-    without_since,
-)
+from producers.trace.probe_answers import RESPONDER, ProbeAnswers, Wanted
+from producers.trace.probe_pair import LegPort, ProbePair
+from producers.trace.route_tracer import ALL_REST_S, Put, RouteTracer
 from producers.trace.sockets import send_trace
-from producers.trace.tracer import KnownRoute, Packet, Trace, TracedFlow
+from producers.trace.topology_watch import TopologyWatch
+from producers.trace.tracer import Packet, Trace, TracedFlow
 from producers.trace.uplinks import TokenBucket, pause_s, uplink_routes
 from schemas import codec
 from schemas.topics import PATHS
-from schemas.topology import TopologyError, TopologySource
+from schemas.topology import Topology
 
 __all__ = ["ProbeRouteTracer"]
 
 _log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
-Hops = tuple[str | None, ...]
-LegPort = tuple[str, int]
-
-RESPONDER: Final = -1
 REFRESH_S: Final = 0.5
 BUSY_PAUSE_S: Final = 0.01
 PUBLISH_S: Final = 0.05
-SETTLE_S: Final = 5.0
-"""A pair's first record waits this long for all of its paths."""
 ANSWERS_REST_S: Final = 2.0
 """A path whose peer traced us is traced back, but not more often than this."""
 UNRELATED_S: Final = 1.5
@@ -58,55 +47,8 @@ UNRELATED_S: Final = 1.5
 RETRACE_BURST: Final = 16
 """Traces per path that other traces may trigger at once; in the long run one per `ALL_REST_S`. A spine that
 fails and returns needs four to six, because switches then hash all flows again."""
-PROBER_TIMEOUT_S: Final = 600.0
-FILE_CHECK_S: Final = 2.0
-MAX_NAMED_HOPS: Final = 16_384
-UNANNOUNCED_KEEP_S: Final = 60.0
-"""Answers to an unannounced port are traced for this long after its last probe."""
 ANSWER_PAUSE_FACTOR: Final = 1.5
 """Answers are traced less often, because the peer's traces usually trigger ours."""
-
-
-@dataclass(slots=True)
-class _Pair:
-    """One directed pair: its traced paths, known routes and last published record."""
-
-    first_s: float
-    flows: dict[LegPort, TracedFlow] = field(default_factory=dict)
-    known: dict[LegPort, KnownRoute] = field(default_factory=dict)
-    due_s: dict[LegPort, float] = field(default_factory=dict)
-    traced_s: dict[LegPort, float] = field(default_factory=dict)
-    incomplete_traces: dict[LegPort, int] = field(default_factory=dict)
-    """Consecutive incomplete traces."""
-    probed_s: float = float("-inf")
-    """Time of the peer's last probe to us."""
-    unannounced: dict[int, tuple[str, float]] = field(default_factory=dict)
-    """Ports that the peer probes from but does not announce, with address and time of the last probe."""
-    gone_s: float | None = None
-    first_hop: str | None = None
-    dirty: bool = False
-    moved: bool = False
-    """True if the published record is wrong, not only incomplete."""
-    published: list[Record] | None = None
-    published_s: float = 0.0
-    next_record_s: float = 0.0
-
-    def trace_by(self, key: LegPort, due_s: float) -> None:
-        """Bring the next trace of a path forward."""
-        self.due_s[key] = min(self.due_s.get(key, due_s), due_s)
-
-    def must_wait(self, rows: Sequence[Record], now_s: float) -> bool:
-        """Return True if the record is not to be published yet."""
-        if not rows:
-            return True
-        if now_s - self.first_s >= SETTLE_S:
-            return False
-        if len(rows) < len(self.flows):
-            return True
-        return self.published is None and not all(row["complete"] for row in rows)
-
-
-Wanted = dict[str, dict[LegPort, TracedFlow]]
 
 
 class ProbeRouteTracer(RouteTracer):
@@ -141,7 +83,8 @@ class ProbeRouteTracer(RouteTracer):
         )
         self.engine, self.settings = engine, settings
         self.first_hop: str | None = None
-        self.source = TopologySource(settings.topology_file)
+        self._watch = TopologyWatch(settings.topology_file)
+        self._names.set_topology(self._watch.topology)
         self.ports = PortSelector(
             engine,
             settings,
@@ -152,19 +95,16 @@ class ProbeRouteTracer(RouteTracer):
             rng=self._random,
         )
         self._first_hop_changed = False
-        self._file_due_s = 0.0
         self._retrace_bucket = TokenBucket(ALL_REST_S, RETRACE_BURST)
         self._expected: set[TracedFlow] = set()
         """Flows that are traced because other traces show that they moved."""
         self._changes = PathChangeDetector()
-        self._pairs: dict[str, _Pair] = {}
+        self._answers = ProbeAnswers(engine)
+        self._pairs: dict[str, ProbePair] = {}
         self._alive: Mapping[str, Record] = {}
         self._fleet_nics = 0
         self._nic_of: dict[str, str] = {}
         self._refresh_at_s = self._publish_at_s = self._uplinks_at_s = 0.0
-        self._moved_s = float("-inf")
-        self._named_hops: dict[tuple[str, int, str | None, Hops], tuple[str, ...]] = {}
-        """Peer, port, the peer's first hop and hops to links; empty if any link is unknown."""
 
     # ---- inputs
 
@@ -189,51 +129,36 @@ class ProbeRouteTracer(RouteTracer):
         for name, pair in self._pairs.items():
             first_hop = alive.get(name, {}).get("first_hop")
             if first_hop is not None and first_hop != pair.first_hop:
-                pair.first_hop, pair.dirty = first_hop, True
+                pair.first_hop, pair.published.dirty = first_hop, True
         self.refresh_soon()
 
     def observe(self, batch: ProbeColumns, now_s: float) -> None:
         """Trace the paths at once that seem to have moved by these measurements."""
         for peer, port in self._changes.observe(batch, now_s):
             pair = self._pairs.get(peer)
-            flow = pair.flows.get(("REQUEST", port)) if pair is not None else None
-            if flow is not None:
-                self._tracer.schedule(flow, soon=True)
-
-    def serve_routes(
-        self, wanted: Iterable[PeerRoute], known: Mapping[PathKey, tuple[str, ...]], now_s: float
-    ) -> None:
-        """Provide spare paths for flows' routes; `known_routes` contains them once they are traced."""
-        self.ports.serve_routes(wanted, known, now_s)
+            route = pair.routes.get(("REQUEST", port)) if pair is not None else None
+            if route is not None and route.flow is not None:
+                self._tracer.schedule(route.flow, soon=True)
 
     # ---- results
 
     def links_of(self, peer: str, port: int) -> list[str]:
         """Return the published links of probes to a peer from a source port; empty if unknown."""
         pair = self._pairs.get(peer)
-        for row in (pair.published or ()) if pair is not None else ():
-            if row["path"] == port and row["leg"] == "REQUEST" and row["complete"]:
-                links: list[str] = row["links"]
-                return links
-        return []
+        return [] if pair is None else pair.published_links().get(port, [])
 
     def known_routes(self) -> dict[PathKey, tuple[str, ...]]:
         """Return the published, complete links of requests by (peer, source port)."""
         return {
-            (name, row["path"]): tuple(row["links"])
+            (name, port): tuple(links)
             for name, pair in self._pairs.items()
-            for row in pair.published or ()
-            if row["leg"] == "REQUEST" and row["complete"]
+            for port, links in pair.published_links().items()
         }
 
     def request_hops(self, peer: str) -> dict[int, Hops]:
         """Return hops by source port, of requests that reach the peer and met an answering router."""
         pair = self._pairs.get(peer)
-        return {
-            port: known.hops
-            for (leg, port), known in (pair.known.items() if pair is not None else ())
-            if leg == "REQUEST" and known.reached and any(known.hops)
-        }
+        return {} if pair is None else pair.request_hops()
 
     def peers_with_routes(self) -> Iterable[str]:
         """Return the peers of all pairs."""
@@ -242,14 +167,7 @@ class ProbeRouteTracer(RouteTracer):
     def name_hops(self, peer: str, port: int, hops: Hops) -> tuple[str, ...]:
         """Return the links of hops to a peer; empty if any is unknown."""
         pair = self._pairs.get(peer)
-        key = (peer, port, None if pair is None else pair.first_hop, hops)
-        links = self._named_hops.get(key)
-        if links is None:
-            if len(self._named_hops) >= MAX_NAMED_HOPS:
-                self._named_hops.clear()
-            named = self._name_route(peer, port, hops, True, key[2], self.source.topology)
-            links = self._named_hops[key] = named.links if named.complete else ()
-        return links
+        return self._names.complete_links(peer, port, hops, None if pair is None else pair.first_hop)
 
     # ---- periodic work
 
@@ -257,17 +175,14 @@ class ProbeRouteTracer(RouteTracer):
         """Do the work that is due; return the seconds until the next call."""
         if now_s >= self._refresh_at_s:
             self._refresh_at_s = now_s + REFRESH_S
-            self._check_file(now_s)
+            if self._watch.check(now_s):
+                self._set_topology(self._watch.topology)
             self._refresh(now_s)
         if now_s >= self._uplinks_at_s:
             self._check_uplinks(now_s)
         for hit in self.engine.trace_hits():
             apply_trace_hit(self._tracer, hit.path, hit)
-        packets, traces = self._tracer.step(now_s)
-        for packet in packets:
-            self._send(packet)
-        for trace in traces:
-            self._on_trace(trace, now_s)
+        self._run_traces(now_s)
         self.ports.tick(now_s)
         if now_s >= self._publish_at_s:
             self._publish_at_s = now_s + PUBLISH_S
@@ -285,30 +200,23 @@ class ProbeRouteTracer(RouteTracer):
         """Close the sockets of a search."""
         self.ports.close()
 
-    def _check_file(self, now_s: float) -> None:
-        """Reload the topology file if it changed; an unusable file is ignored."""
-        if now_s < self._file_due_s:
-            return
-        self._file_due_s = now_s + FILE_CHECK_S
-        try:
-            if not self.source.refresh():
-                return
-        except TopologyError as error:
-            _log.error("%s: %s; the last valid file stays in use", self.nic, error)
-            return
-        self._named_hops.clear()
+    def _set_topology(self, topology: Topology) -> None:
+        """Name all routes again."""
+        self._names.set_topology(topology)
         for pair in self._pairs.values():
-            pair.dirty = True
+            pair.published.dirty = True
 
     def _refresh(self, now_s: float) -> None:
         """Update the set of traced paths: those to our peers and the answers to our probers."""
         self.ports.drop_unused_spares(now_s)
         wanted = self._wanted_requests()
-        peer_traced_s = self._add_answers(wanted, now_s)
-        self._add_former_answers(wanted, now_s)
+        for name, answers in self._answers.refresh(self._alive, self._nic_of, now_s).items():
+            wanted.setdefault(name, {}).update(answers)
         for name, flows in wanted.items():
-            pair = self._pairs.setdefault(name, _Pair(now_s))
-            self._schedule_pair(name, pair, flows, peer_traced_s, now_s)
+            pair = self._pairs.setdefault(name, ProbePair(now_s))
+            for flow in pair.replace_flows(flows, now_s):
+                self._cancel(flow)
+            self._schedule_pair(name, pair, now_s)
         self._drop_unwanted(wanted, now_s)
         self._update_first_hop()
         self.ports.search_if_due(frozenset(peer.nic for peer in self.engine.peers), now_s)
@@ -323,91 +231,31 @@ class ProbeRouteTracer(RouteTracer):
                     flows["REQUEST", port] = TracedFlow("REQUEST", peer.nic, port, target, at)
         return wanted
 
-    def _add_answers(self, wanted: Wanted, now_s: float) -> dict[LegPort, float]:
-        """Add the answers to present probers; return when each (peer, port) last traced us."""
-        traced_s: dict[LegPort, float] = {}
-        for prober in self.engine.probers():
-            name = self._nic_of.get(prober.address)
-            if name is None:
-                continue
-            flows = wanted.setdefault(name, {})
-            for port in self._announced_ports(name, prober, now_s):
-                flows["ANSWER", port] = TracedFlow("ANSWER", name, port, (prober.address, port), RESPONDER)
-            if prober.traced_s is not None:
-                traced_s[name, prober.port] = now_s - prober.traced_s
-        return traced_s
-
-    def _announced_ports(self, name: str, prober: Prober, now_s: float) -> Sequence[int]:
-        """Return a prober's announced ports, and note the port if it probes from an unannounced one.
-
-        A port that is neither announced nor probed from only carries the peer's traces.
-        """
-        pair = self._pairs.setdefault(name, _Pair(now_s))
-        pair.probed_s = now_s
-        announced: Sequence[int] = self._alive[name].get("path_ports") or [prober.port]
-        if prober.probed_s is not None and prober.port not in announced:
-            pair.unannounced[prober.port] = (prober.address, now_s - prober.probed_s)
-        return announced
-
-    def _add_former_answers(self, wanted: Wanted, now_s: float) -> None:
-        """Keep the answers to peers that probed us recently: a peer that stopped may be cut off."""
-        for name, pair in self._pairs.items():
-            record = self._alive.get(name)
-            if record is None or now_s - pair.probed_s > PROBER_TIMEOUT_S:
-                continue
-            ports = record.get("path_ports") or [port for leg, port in pair.flows if leg == "ANSWER"]
-            for port, (address, last_s) in list(pair.unannounced.items()):
-                if now_s - last_s > UNANNOUNCED_KEEP_S or port in ports:
-                    del pair.unannounced[port]
-                else:
-                    flow = TracedFlow("ANSWER", name, port, (address, port), RESPONDER)
-                    wanted.setdefault(name, {})["ANSWER", port] = flow
-            for key, flow in pair.flows.items():
-                if key[0] == "ANSWER" and key[1] in ports:
-                    wanted.setdefault(name, {}).setdefault(key, flow)
-
-    def _schedule_pair(
-        self,
-        name: str,
-        pair: _Pair,
-        flows: dict[LegPort, TracedFlow],
-        peer_traced_s: Mapping[LegPort, float],
-        now_s: float,
-    ) -> None:
-        pair.gone_s = None
-        for key in [key for key in pair.flows if pair.flows[key] != flows.get(key)]:
-            self._cancel(pair.flows.pop(key))
-            if key not in flows:
-                pair.known.pop(key, None)
-            pair.due_s.pop(key, None)
-            pair.dirty = True
-        for key, flow in flows.items():
-            if key not in pair.flows:
-                pair.flows[key] = flow
-                pair.due_s.setdefault(key, now_s)
+    def _schedule_pair(self, name: str, pair: ProbePair, now_s: float) -> None:
+        """Trace the paths of a pair that are due."""
+        for key, route, flow in pair.traced():
             if not self.settings.trace:
-                if key not in pair.known:
-                    pair.known[key], pair.dirty = KnownRoute((), False, self._system_ns()), True
-                continue
-            last_s = pair.traced_s.get(key, float("-inf"))
-            theirs_s = peer_traced_s.get((name, key[1])) if key[0] == "ANSWER" else None
-            trace_back = theirs_s is not None and theirs_s > last_s and now_s - last_s > ANSWERS_REST_S
-            if now_s >= pair.due_s[key] or trace_back:
-                pair.due_s[key] = now_s + self._retrace_pause_s(key[0])
+                if route.known is None:
+                    route.known, pair.published.dirty = KnownRoute((), False, self._system_ns()), True
+            elif now_s >= route.due_s or self._must_trace_back(name, key, route, now_s):
+                route.due_s = now_s + self._retrace_pause_s(key[0])
                 self._tracer.schedule(flow)
+
+    def _must_trace_back(self, name: str, key: LegPort, route: TracedRoute, now_s: float) -> bool:
+        """Return True if the peer has traced us since the last trace of this answer."""
+        theirs_s = self._answers.traced_s.get((name, key[1])) if key[0] == "ANSWER" else None
+        return theirs_s is not None and theirs_s > route.traced_s and now_s - route.traced_s > ANSWERS_REST_S
 
     def _drop_unwanted(self, wanted: Wanted, now_s: float) -> None:
         """Forget pairs without probes in either direction, after a pause for a prober that restarts."""
         for name in [name for name in self._pairs if name not in wanted]:
             pair = self._pairs[name]
             if pair.gone_s is None:
-                pair.gone_s = now_s
-                for flow in pair.flows.values():
+                for flow in pair.pause(now_s):
                     self._cancel(flow)
-                pair.due_s.clear()
-                pair.flows.clear()
             elif now_s - pair.gone_s > self.settings.silent_s:
                 del self._pairs[name]
+                self._answers.forget(name)
                 self._publish_tombstone(PATHS, self.nic, name)
                 if name not in self._alive:  # the peer is gone and cannot delete its own record
                     self._publish_tombstone(PATHS, name, self.nic)
@@ -417,8 +265,8 @@ class ProbeRouteTracer(RouteTracer):
         first_hops = Counter(
             known.hops[0]
             for pair in self._pairs.values()
-            for known in pair.known.values()
-            if known.reached and known.hops and known.hops[0] is not None
+            for route in pair.routes.values()
+            if (known := route.known) and known.reached and known.hops and known.hops[0] is not None
         )
         if first_hops and self.first_hop not in first_hops:
             self.first_hop, self._first_hop_changed = first_hops.most_common(1)[0][0], True
@@ -429,12 +277,7 @@ class ProbeRouteTracer(RouteTracer):
         switch_pps = self.settings.uplink_check_switch_pps
         if not (self.settings.trace and switch_pps):
             return
-        routes = uplink_routes(
-            (flow, known.hops)
-            for pair in self._pairs.values()
-            for key, flow in pair.flows.items()
-            if key[0] == "REQUEST" and (known := pair.known.get(key)) is not None and known.reached
-        )
+        routes = uplink_routes(path for pair in self._pairs.values() for path in pair.reached_requests())
         if len(routes) < 2:  # no alternative uplink
             return
         for hops, flows in routes.items():
@@ -446,7 +289,7 @@ class ProbeRouteTracer(RouteTracer):
 
     def _switch_of(self, hop: str | None) -> str | None:
         """Return the switch with a hop's address, or the address if no file names it."""
-        at = self.source.topology.at(hop) if hop is not None else None
+        at = self._names.topology.at(hop) if hop is not None else None
         return hop if at is None else at[0]
 
     def _retrace_pause_s(self, leg: str) -> float:
@@ -477,40 +320,30 @@ class ProbeRouteTracer(RouteTracer):
             self._on_uplink_check(trace, now_s)
             return
         pair = self._pairs.get(flow.peer)
-        key = (flow.leg, flow.port)
-        if pair is None or pair.flows.get(key) != flow:
+        route = pair.route_of(flow) if pair is not None else None
+        if pair is None or route is None:
             return
-        pair.traced_s[key] = now_s
-        if trace.is_complete:
-            pair.incomplete_traces.pop(key, None)
-        else:
-            count = pair.incomplete_traces[key] = pair.incomplete_traces.get(key, 0) + 1
-            pair.due_s[key] = min(pair.due_s[key], now_s + self._retry_pause_s(count))
-        known = pair.known.get(key)
-        if known is None:
-            pair.known[key] = self._new_route(trace)
-            pair.dirty = True
-            return
-        before = (known.hops, known.reached)
+        self._note_traced(route, trace, now_s)
+        before = None if route.known is None else (route.known.hops, route.known.reached)
         expected = flow in self._expected
         self._expected.discard(flow)
-        change = self._update_route(known, trace, expected)
+        change = route.accept(trace, self._system_ns(), expected)
         if change is Change.UNCONFIRMED:
             self._trace_again(flow, now_s)
         elif change is not Change.NONE:
-            pair.dirty = True
-        if change is Change.MOVED:
-            pair.moved = True
+            pair.published.dirty = True
+        if change is Change.MOVED and route.known is not None and before is not None:
+            pair.published.moved = True
             if expected:  # accepted without confirmation, so confirm it now
-                self._trace_soon(pair, key, now_s)
-            self._on_moved(flow, before, known, now_s)
+                self._trace_soon(route, now_s)
+            self._on_moved(flow, before, route.known, now_s)
 
     def _on_uplink_check(self, trace: Trace, now_s: float) -> None:
         """Trace the whole path if its uplink route differs from the known one."""
         flow = trace.flow._replace(max_ttl=0, uplink_check=False)
-        pair, key = self._pairs.get(flow.peer), (flow.leg, flow.port)
-        known = pair.known.get(key) if pair is not None and pair.flows.get(key) == flow else None
-        if known is not None and known.differs_from(trace.hops):
+        pair = self._pairs.get(flow.peer)
+        route = pair.route_of(flow) if pair is not None else None
+        if route is not None and route.known is not None and route.known.differs_from(trace.hops):
             self._trace_again(flow, now_s)
 
     def _on_moved(self, flow: TracedFlow, before: tuple[Hops, bool], known: KnownRoute, now_s: float) -> None:
@@ -525,87 +358,49 @@ class ProbeRouteTracer(RouteTracer):
             _hops_text(*before),
         )
         abandoned = set(before[0]) - {None, *known.hops}
-        all_rested = now_s - self._moved_s > ALL_REST_S
+        all_rested = self._all_rested(now_s)
         for name, pair in self._pairs.items():
-            for key, other in pair.flows.items():
-                if key in pair.known and abandoned & set(pair.known[key].hops):
+            for _, route, other in pair.traced():
+                if route.known is not None and abandoned & set(route.known.hops):
                     self._expected.add(other)
                     self._trace_again(other, now_s)
                 elif all_rested or name == flow.peer:
-                    self._trace_soon(pair, key, now_s)
-        self._moved_s = now_s
+                    self._trace_soon(route, now_s)
         self.ports.search_later(now_s)
 
     def _trace_again(self, flow: TracedFlow, now_s: float) -> None:
         """Trace a path at once because of another trace, or later if the limit is used up."""
-        pair = self._pairs[flow.peer]
-        paths = sum(len(each.flows) for each in self._pairs.values())
+        paths = sum(1 for pair in self._pairs.values() for _ in pair.traced())
         if self._tracer.is_pending(flow) or self._retrace_bucket.take(paths, now_s):
             self._tracer.schedule(flow, soon=True)
-        else:
-            pair.trace_by((flow.leg, flow.port), now_s + self._random.uniform(0.5, 1.5) * ALL_REST_S)
+        elif (route := self._pairs[flow.peer].route_of(flow)) is not None:
+            route.due_s = min(route.due_s, now_s + self._random.uniform(0.5, 1.5) * ALL_REST_S)
 
-    def _trace_soon(self, pair: _Pair, key: LegPort, now_s: float) -> None:
-        pair.trace_by(key, now_s + self._random.uniform(0, UNRELATED_S))
+    def _trace_soon(self, route: TracedRoute, now_s: float) -> None:
+        route.due_s = min(route.due_s, now_s + self._random.uniform(0, UNRELATED_S))
 
     def accept_trace(self, peer: str, port: int, trace: Trace, now_s: float) -> None:
         """Replace the known route of a path by a trace from a port search."""
         pair = self._pairs.get(peer)
         if pair is not None:
-            pair.known["REQUEST", port] = self._new_route(trace)
-            pair.due_s["REQUEST", port] = now_s + self._retrace_pause_s("REQUEST")
-            pair.dirty = True
+            route = pair.routes.setdefault(("REQUEST", port), TracedRoute())
+            route.known = KnownRoute(trace.hops, trace.reached, self._system_ns())
+            route.due_s = now_s + self._retrace_pause_s("REQUEST")
+            pair.published.dirty = True
 
     # ---- records
 
-    def _publish(self, name: str, pair: _Pair, now_s: float) -> None:
-        if pair.published is not None and now_s - pair.published_s > REPUBLISH_S:
-            pair.dirty, pair.published = True, []
-        if not pair.dirty or pair.gone_s is not None or not pair.flows:
+    def _publish(self, name: str, pair: ProbePair, now_s: float) -> None:
+        published = pair.published
+        if published.is_old(now_s):
+            published.dirty, published.rows = True, []
+        if not published.dirty or pair.gone_s is not None:
             return
-        if now_s < pair.next_record_s and not pair.moved:
+        if now_s < published.next_s and not published.moved:
             return
-        rows = self._rows(name, pair)
-        if pair.must_wait(rows, now_s):
-            return
-        pair.dirty = pair.moved = False
-        if pair.published is not None and without_since(rows) == without_since(pair.published):
-            return
-        pair.published, pair.published_s = rows, now_s + self._random.uniform(0, REPUBLISH_S / 4)
-        pair.next_record_s = now_s + MIN_RECORD_GAP_S
-        record = {
-            "nic": self.nic,
-            "peer": name,
-            "shard": self.shard,
-            "run": self.engine.run_id,
-            "traced_ns": self._system_ns(),
-            "paths": rows,
-        }
-        self._publish_record(PATHS, name, record)
-
-    def _rows(self, name: str, pair: _Pair) -> list[Record]:
-        """Return the elements of the pair's `PathMaps`, of the paths that were traced."""
-        rows = []
-        for leg, port in sorted(pair.flows):
-            known = pair.known.get((leg, port))
-            if known is None:
-                continue
-            named = self._name_route(
-                name, port, known.hops, known.reached, pair.first_hop, self.source.topology
-            )
-            rows.append(
-                {
-                    "path": port,
-                    "leg": leg,
-                    "links": list(named.links),
-                    "found": named.found,
-                    "complete": named.complete,
-                    "since_ns": known.since_ns,
-                    "changes": known.changes,
-                    "contradiction": named.contradiction,
-                }
-            )
-        return rows
+        rows = pair.rows(name, self._names)
+        if not pair.must_wait(rows, now_s) and published.replace(rows, now_s, self._random):
+            self._publish_record(PATHS, name, {"run": self.engine.run_id, "paths": rows})
 
 
 def _hops_text(hops: Sequence[str | None], reached: bool) -> str:

@@ -18,7 +18,7 @@ from typing import Final, Literal
 from schemas.ids import link_id
 from schemas.topology import End, Topology, end_text, nic_end
 
-__all__ = ["LinkPrefix", "NamedPath", "name_path", "node_of_address", "partner_of"]
+__all__ = ["LinkPrefix", "NamedPath", "RouteNames", "name_path", "node_of_address", "partner_of"]
 
 Found = Literal["UNKNOWN", "TRACED", "FILLED", "TOPOLOGY"]
 LinkPrefix = Literal[31, 30, 0]
@@ -26,6 +26,7 @@ LinkPrefix = Literal[31, 30, 0]
 ADDRESS_PORT: Final = "ip"
 """Port of an end that is known only by its address; the address then names the node."""
 UNKNOWN_PORT: Final = "?"
+MAX_CACHED_ROUTES: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,49 @@ def _differs_from_listed(listed: tuple[str, ...] | None, links: tuple[str, ...])
     differing = (k for k, (a, b) in enumerate(zip(listed, links, strict=False)) if a != b)
     first = next(differing, min(len(listed), len(links)))
     return f"the file lists another path, from link {first + 1} on"
+
+
+class RouteNames:
+    """Names the routes from one NIC by the present topology."""
+
+    def __init__(self, nic: str, link_prefix: LinkPrefix) -> None:
+        self.topology = Topology()
+        self._nic, self._link_prefix = nic, link_prefix
+        self._complete: dict[tuple[str, int, str | None, tuple[str | None, ...]], tuple[str, ...]] = {}
+        """Peer, port, the peer's first hop and hops to links; empty if any link is unknown."""
+
+    def set_topology(self, topology: Topology) -> None:
+        """Name routes by this topology from now on."""
+        self.topology = topology
+        self._complete.clear()
+
+    def complete_links(
+        self, peer: str, port: int, hops: tuple[str | None, ...], peer_first_hop: str | None
+    ) -> tuple[str, ...]:
+        """Return the links of hops that reach `peer`; empty if any is unknown."""
+        key = (peer, port, peer_first_hop, hops)
+        links = self._complete.get(key)
+        if links is None:
+            if len(self._complete) >= MAX_CACHED_ROUTES:
+                self._complete.clear()
+            named = self.name(peer, port, hops, True, peer_first_hop)
+            links = self._complete[key] = named.links if named.complete else ()
+        return links
+
+    def name(
+        self, peer: str, port: int, hops: Sequence[str | None], reached: bool, peer_first_hop: str | None
+    ) -> NamedPath:
+        """Return the links to `peer`, as `name_path` does."""
+        return name_path(
+            self._nic,
+            peer,
+            hops,
+            reached,
+            path=port,
+            peer_first_hop=peer_first_hop,
+            topology=self.topology,
+            link_prefix=self._link_prefix,
+        )
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Common part of the two route tracers: pacing, acceptance of traces, naming and publishing of routes.
+"""Common part of the two route tracers: the steps of tracing, pauses, naming and publishing of routes.
 
 `probe_routes.py` traces the paths of probes, `flow_routes.py` those of flows. Both decide by themselves which
 paths to trace, and how the packets are sent.
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
-from enum import Enum, auto
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Final
 
-from producers.trace.route_names import LinkPrefix, NamedPath, name_path
-from producers.trace.tracer import KnownRoute, Trace, Tracer
+from producers.trace.known_route import TracedRoute
+from producers.trace.route_names import LinkPrefix, RouteNames
+from producers.trace.tracer import Packet, Trace, Tracer
 from schemas import codec
 from schemas.topics import Topic
-from schemas.topology import Topology
 
-__all__ = ["Change", "Put", "RouteTracer", "without_since"]
+__all__ = ["ALL_REST_S", "Put", "RouteTracer"]
 
 Record = dict[str, Any]
 Put = Callable[[str, str, bytes | None], None]
@@ -31,21 +31,9 @@ JITTER: Final = (0.75, 1.25)
 """Pauses are spread by these factors, so that NICs do not trace in step."""
 ALL_REST_S: Final = 5.0
 """A route that moved has all routes of the NIC traced, but not more often than this."""
-REPUBLISH_S: Final = 900.0
-MIN_RECORD_GAP_S: Final = 0.5
-"""Time between two records of a pair, unless one of its routes moved."""
 
 
-class Change(Enum):
-    """Effect of a trace on a known route."""
-
-    NONE = auto()
-    UNCONFIRMED = auto()
-    REFINED = auto()
-    MOVED = auto()
-
-
-class RouteTracer:
+class RouteTracer(ABC):
     """Traces the routes from one NIC; a base class without policy of its own."""
 
     def __init__(
@@ -63,57 +51,56 @@ class RouteTracer:
         system_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.nic, self.shard, self.address = nic, shard, address
-        self._link_prefix, self._put, self._registry, self._system_ns = link_prefix, put, registry, system_ns
+        self._put, self._registry, self._system_ns = put, registry, system_ns
+        self._names = RouteNames(nic, link_prefix)
         self._random = random.Random(seed)  # noqa: S311  # spreads pauses, no secret
         self._tracer = Tracer(trace_pps, max_hops, self._random.getrandbits(32))
+        self._moved_s = float("-inf")
+
+    @abstractmethod
+    def _send(self, packet: Packet) -> None:
+        """Send a trace packet."""
+
+    @abstractmethod
+    def _on_trace(self, trace: Trace, now_s: float) -> None:
+        """Take the result of a trace."""
+
+    def _run_traces(self, now_s: float) -> None:
+        """Send the packets that are due and take the results of the traces that ended."""
+        packets, traces = self._tracer.step(now_s)
+        for packet in packets:
+            self._send(packet)
+        for trace in traces:
+            self._on_trace(trace, now_s)
 
     def _jittered(self, pause_s: float) -> float:
         return pause_s * self._random.uniform(*JITTER)
 
-    def _retry_pause_s(self, incomplete_traces: int) -> float:
-        """Return the pause after consecutive incomplete traces of a path."""
-        return self._jittered(INCOMPLETE_RETRY_S * 2.0 ** min(incomplete_traces, MAX_DOUBLINGS))
+    def _note_traced(self, route: TracedRoute, trace: Trace, now_s: float) -> None:
+        """Note the time of a trace; an incomplete one is repeated earlier, with a pause that doubles."""
+        route.traced_s = now_s
+        if trace.is_complete:
+            route.incomplete_traces = 0
+            return
+        route.incomplete_traces += 1
+        doublings = min(route.incomplete_traces, MAX_DOUBLINGS)
+        route.due_s = min(route.due_s, now_s + self._jittered(INCOMPLETE_RETRY_S * 2.0**doublings))
 
-    def _new_route(self, trace: Trace) -> KnownRoute:
-        return KnownRoute(trace.hops, trace.reached, self._system_ns())
+    def _all_rested(self, now_s: float) -> bool:
+        """Note that a route moved; return True if all routes of the NIC may be traced for that."""
+        rested = now_s - self._moved_s > ALL_REST_S
+        self._moved_s = now_s
+        return rested
 
-    def _update_route(self, known: KnownRoute, trace: Trace, expected: bool = False) -> Change:
-        """Add a trace to a known route and return its effect."""
-        before = (known.hops, known.reached, known.changes)
-        if known.update(trace, self._system_ns(), expected):
-            return Change.UNCONFIRMED
-        if (known.hops, known.reached, known.changes) == before:
-            return Change.NONE
-        return Change.REFINED if known.changes == before[2] else Change.MOVED
-
-    def _name_route(
-        self,
-        peer: str,
-        port: int,
-        hops: tuple[str | None, ...],
-        reached: bool,
-        peer_first_hop: str | None,
-        topology: Topology,
-    ) -> NamedPath:
-        return name_path(
-            self.nic,
-            peer,
-            hops,
-            reached,
-            path=port,
-            peer_first_hop=peer_first_hop,
-            topology=topology,
-            link_prefix=self._link_prefix,
-        )
-
-    def _publish_record(self, topic: Topic, peer: str, record: Record) -> None:
-        value = codec.encode(topic.record, record, self._registry)
-        self._put(topic.name, f"{self.nic}>{peer}", value)
+    def _publish_record(self, topic: Topic, peer: str, fields: Record) -> None:
+        """Publish the record of the pair with a peer; `fields` are those beside the common ones."""
+        record = {
+            "nic": self.nic,
+            "peer": peer,
+            "shard": self.shard,
+            "traced_ns": self._system_ns(),
+        } | fields
+        self._put(topic.name, f"{self.nic}>{peer}", codec.encode(topic.record, record, self._registry))
 
     def _publish_tombstone(self, topic: Topic, nic: str, peer: str) -> None:
         self._put(topic.name, f"{nic}>{peer}", None)
-
-
-def without_since(rows: Iterable[Record]) -> list[Record]:
-    """Return rows without the time of the last change, to compare their content."""
-    return [{key: value for key, value in row.items() if key != "since_ns"} for row in rows]

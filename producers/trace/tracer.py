@@ -2,7 +2,7 @@
 
 Packets with TTL 1, 2, 3 ... are sent at once, paced over all traced flows. Unanswered ones are repeated, and
 a hop that never answers is None. One packet with the largest TTL shows whether the path works at all; only
-then is its length searched further. `KnownRoute` keeps the accepted route of one path over several traces.
+then is its length searched further.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-__all__ = ["KnownRoute", "Packet", "Trace", "TracedFlow", "Tracer"]
+__all__ = ["Packet", "Trace", "TracedFlow", "Tracer"]
 
 Leg = Literal["REQUEST", "ANSWER"]
 Hops = tuple[str | None, ...]
@@ -22,8 +22,6 @@ MAX_TRIES: Final = 3
 TIMEOUT_S: Final = 0.25
 BURST_PACKETS: Final = 32
 SEQ_MASK: Final = 0xFFFFFFFF
-SILENT_TRACES: Final = 3
-"""A hop of a working path becomes unknown after this many consecutive traces without its answer."""
 
 
 class TracedFlow(NamedTuple):
@@ -246,79 +244,3 @@ class Tracer:
                 self._enqueue(trace, ttl)
                 waiting = True
         return None if waiting else trace.result(length)
-
-
-@dataclass(slots=True)
-class KnownRoute:
-    """The accepted route of one path. A change is accepted once two consecutive traces agree."""
-
-    hops: Hops
-    reached: bool
-    since_ns: int
-    changes: int = 0
-    unconfirmed: tuple[Hops, bool] | None = None
-    silent_traces: int = 0
-
-    def update(self, trace: Trace, now_ns: int, expected: bool = False) -> bool:
-        """Add a new trace; return True if the path should be traced again at once for confirmation.
-
-        With `expected`, other paths show that this one moved, and one complete trace is enough.
-        """
-        if self._agrees(trace):
-            self.unconfirmed = None
-            self._refine(trace)
-            return False
-        seen = (trace.hops, trace.reached)
-        confirmed = self.unconfirmed is not None and _is_same(self.unconfirmed, seen)
-        if not confirmed and not (expected and trace.is_complete):
-            self.unconfirmed = seen
-            return True
-        self.unconfirmed = None
-        self.changes += 1
-        self.hops, self.reached, self.since_ns, self.silent_traces = trace.hops, trace.reached, now_ns, 0
-        return False
-
-    def differs_from(self, hops: Hops) -> bool:
-        """Return True if any of these hops contradicts the known one at its position."""
-        return any(a != b for a, b in zip(self.hops, hops, strict=False) if a is not None and b is not None)
-
-    def _agrees(self, trace: Trace) -> bool:
-        """Return True if the trace does not contradict the known route.
-
-        A trace that breaks off may be the known route, cut. The route is kept, so that the dead link can be
-        localised on it.
-        """
-        if self.differs_from(trace.hops):
-            return False
-        if trace.reached:
-            return not self.reached or len(trace.hops) == len(self.hops)
-        return not self.reached or len(trace.hops) <= len(self.hops)
-
-    def _refine(self, trace: Trace) -> None:
-        """Fill in hops that were silent.
-
-        A hop of a working path that stays silent for several traces becomes unknown, because it may have
-        changed.
-        """
-        if not trace.reached:
-            if not self.reached and len(trace.hops) > len(self.hops):
-                self.hops += trace.hops[len(self.hops) :]
-            return
-        if not self.reached:
-            self.hops, self.reached = trace.hops, True
-            return
-        merged = tuple(a if a is not None else b for a, b in zip(self.hops, trace.hops, strict=True))
-        any_silent = any(a is not None and b is None for a, b in zip(self.hops, trace.hops, strict=True))
-        self.silent_traces = self.silent_traces + 1 if any_silent else 0
-        if self.silent_traces >= SILENT_TRACES:
-            merged, self.silent_traces = trace.hops, 0
-        self.hops = merged
-
-
-def _is_same(a: tuple[Hops, bool], b: tuple[Hops, bool]) -> bool:
-    """Return True if two traces have equal length and agree at each hop that both know."""
-    return (
-        a[1] == b[1]
-        and len(a[0]) == len(b[0])
-        and all(x is None or y is None or x == y for x, y in zip(a[0], b[0], strict=True))
-    )

@@ -289,17 +289,17 @@ class AlertInputs:
             return False
         return True
 
-    def _decoded(self, message: Message) -> Record | None:
+    def _decoded(self, message: Message) -> Any:
         """Return a message's validated record; None if there is none."""
         if message.value is None:
             return None
         try:
-            record = codec.decode(message.value, TOPICS[message.topic].record, self._registry)
+            record: Any = codec.decode(message.value, TOPICS[message.topic].record, self._registry)
             if message.topic == LINKS.name:
                 _expect_key(message.key, record)
                 return validate_link_event(record)
             if message.topic == CLOCK_OFFSETS.name:
-                return validate_offsets(record, message.append_ns, self._window_ns)[0]
+                record, _ = validate_offsets(record, message.append_ns, self._window_ns)
             return record
         except codec.BadRecord as error:
             if message.topic not in REJECTED_ELSEWHERE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from native.core import ClockLine
 from schemas import codec
@@ -197,9 +197,8 @@ class ClockTable:
         """Apply one message with its append time. Raises BadRecord for values that no solver publishes."""
         if value is None:
             return
-        decoded = codec.decode(value, "ClockOffsets", registry)
-        valid, left_out = validate_offsets(decoded, append_ns, self._window_ns)
-        record = cast("ClockOffsets", valid)
+        decoded = codec.decode(value, ClockOffsets, registry)
+        record, left_out = validate_offsets(decoded, append_ns, self._window_ns)
         if left_out:
             log.warning(
                 "%s: window %d: ignored %d implausible clocks", self.topic, record["window"], left_out

@@ -11,8 +11,6 @@ from actuators.clock_page import (
     CLOCKS,
     NICS,
     PAGE_BYTES,
-    SYNCED,
-    UNSYNCED,
     ClockRow,
     Content,
     PageError,
@@ -22,10 +20,11 @@ from actuators.clock_page import (
 )
 from actuators.timescale import RawClockModel, SlewedModel
 from native.core.hostclock import PageWriter, cross, raw_ns
+from schemas.records import ClockSync
 
-ROW = ClockRow(SYNCED, 1, 2.0, 3.0, 4.0, 5.0, 6.0)
+ROW = ClockRow(ClockSync.SYNCED, 1, 2.0, 3.0, 4.0, 5.0, 6.0)
 CONTENT = Content(
-    SYNCED,
+    ClockSync.SYNCED,
     SlewedModel(RawClockModel(10, 20, 30.5, 40.5, 50.5, 60.5), 70.5, 80),
     90,
     100,
@@ -43,7 +42,7 @@ CONTENT = Content(
 def test_packed_content_reads_back():
     assert unpack(pack(CONTENT)) == CONTENT
     assert unpack(pack(replace(CONTENT, retired=True))).retired
-    assert unpack(pack(Content())).state == UNSYNCED
+    assert unpack(pack(Content())).state == ClockSync.UNSYNCED
     spoilt = bytearray(pack(CONTENT))
     spoilt[100] ^= 1
     assert unpack(bytes(spoilt)) is None

@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from actuators.clock_page import HOLDOVER, SYNCED, UNSYNCED, ClockRow
+from actuators.clock_page import ClockRow
 from actuators.discipline import Clockwork, Discipline, Servo, Timex, clock_id_of
 from actuators.settings import DisciplineSettings
+from schemas.records import ClockSync
 
 S = 1_000_000_000
 
@@ -36,7 +37,7 @@ class Oscillator:
         self.error_ns += (self.own_ppb + self.set_ppb) * seconds
 
 
-def row(clock, at_ns, state=SYNCED, bound_ns=100.0):
+def row(clock, at_ns, state=ClockSync.SYNCED, bound_ns=100.0):
     return ClockRow(state, at_ns, -clock.error_ns, 0.0, bound_ns, 0.0, 0.0)
 
 
@@ -87,7 +88,7 @@ def test_delay_of_the_measurement_leaves_it_stable(tmp_path):
     seen = [clock.error_ns] * 4
     for i in range(300):
         at_ns = i * S
-        late = ClockRow(SYNCED, at_ns, -seen[-4], 0.0, 100.0, 0.0, 0.0)
+        late = ClockRow(ClockSync.SYNCED, at_ns, -seen[-4], 0.0, 100.0, 0.0, 0.0)
         discipline.step(late, at_ns, float(i))
         clock.run(1.0)
         seen.append(clock.error_ns)
@@ -97,8 +98,8 @@ def test_delay_of_the_measurement_leaves_it_stable(tmp_path):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"state": UNSYNCED}, "fabric time is UNSYNCED, expected SYNCED"),
-        ({"state": HOLDOVER}, "fabric time is HOLDOVER, expected SYNCED"),
+        ({"state": ClockSync.UNSYNCED}, "fabric time is UNSYNCED, expected SYNCED"),
+        ({"state": ClockSync.HOLDOVER}, "fabric time is HOLDOVER, expected SYNCED"),
         ({"bound_ns": 200_000.0}, "bound 200000 ns, expected at most 100000"),
         ({"bound_ns": float("nan")}, "bound nan ns"),
     ],
@@ -125,7 +126,7 @@ def test_interrupted_it_keeps_its_rate_and_resumes(tmp_path):
     discipline = make(tmp_path, clock)
     drive(discipline, clock, 200)
     held = clock.set_ppb
-    drive(discipline, clock, 20, start_s=200, state=HOLDOVER)
+    drive(discipline, clock, 20, start_s=200, state=ClockSync.HOLDOVER)
     assert clock.set_ppb == held
     errors, _ = drive(discipline, clock, 200, start_s=220)
     assert abs(errors[-1]) < 100
@@ -209,9 +210,9 @@ def test_refusal_by_the_kernel_is_logged_and_stops_it(tmp_path):
 
 def test_servo_does_not_jump_after_a_pause():
     servo = Servo(DisciplineSettings(time_constant_s=20.0))
-    servo.next(1_000.0, 1.0, SYNCED, 1.0)
+    servo.next(1_000.0, 1.0, ClockSync.SYNCED, 1.0)
     before = servo.rate_ppb
-    assert abs(servo.next(1_000.0, 1.0, SYNCED, 3600.0).rate_ppb - before) < 10
+    assert abs(servo.next(1_000.0, 1.0, ClockSync.SYNCED, 3600.0).rate_ppb - before) < 10
 
 
 def test_interval_must_be_far_below_the_time_constant():

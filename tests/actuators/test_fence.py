@@ -24,15 +24,15 @@ def test_an_older_decision_of_a_flow_is_stale() -> None:
     flow = FlowState("f", fence=(5, 7))
     assert Fence().refusal(flow, decision(5, 6)) == "STALE"
     assert Fence().refusal(flow, decision(4, 99)) == "STALE"
-    assert Fence().refusal(flow, decision(5, 8)) == ""
-    assert Fence().refusal(flow, decision(6, 0)) == ""
+    assert Fence().refusal(flow, decision(5, 8)) is None
+    assert Fence().refusal(flow, decision(6, 0)) is None
 
 
 def test_a_decision_of_an_older_owner_is_stale_for_a_flow_without_decisions() -> None:
     fence = Fence()
     fence.advance("s0", 6)
     assert fence.refusal(FlowState("f"), decision(5, 1)) == "STALE"
-    assert fence.refusal(FlowState("f"), decision(5, 1, "s1")) == ""
+    assert fence.refusal(FlowState("f"), decision(5, 1, "s1")) is None
 
 
 def test_the_same_decision_has_the_outcome_that_it_had() -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from actuators.clock_page import ALWAYS_NS, HOLDOVER, SYNCED, UNSYNCED, pack, unpack
+from actuators.clock_page import ALWAYS_NS, pack, unpack
 from actuators.host_clock import HostClock
+from schemas.records import ClockSync
 
 
 def assert_right(host, content, ahead_ns=0):
@@ -23,7 +24,7 @@ def assert_row_right(host, row, name, away_ns=0):
 def assert_never_back(host):
     """The models of successive pages, read where one replaces the other, never run backwards."""
     for before, after in zip(host.contents, host.contents[1:], strict=False):
-        if UNSYNCED in (before.state, after.state) or after.steps != before.steps:
+        if ClockSync.UNSYNCED in (before.state, after.state) or after.steps != before.steps:
             continue
         at = after.slewed.model.raw_at_ns
         one, other = before.slewed.fabric_ns(at), after.slewed.fabric_ns(at)
@@ -33,9 +34,9 @@ def assert_never_back(host):
 
 def test_kernel_stamping_host_is_synced_within_its_bound(sim):
     host = sim.Host()
-    assert host.step().state == UNSYNCED
+    assert host.step().state == ClockSync.UNSYNCED
     content = host.run(5)
-    assert (content.state, content.source, content.domain) == (SYNCED, "system", "a")
+    assert (content.state, content.source, content.domain) == (ClockSync.SYNCED, "system", "a")
     for _ in range(50):
         bound = assert_right(host, host.step())
         assert bound < 200  # 100 published, 30 bracket, 1 to 2 s of growth
@@ -51,7 +52,7 @@ def test_ptp_clock_is_related_to_the_raw_clock_by_reading_both(sim):
     host.published = ["ptp0"]
     host.half_ns = 400.0
     content = host.run(8)
-    assert (content.state, content.source) == (SYNCED, "ptp0")
+    assert (content.state, content.source) == (ClockSync.SYNCED, "ptp0")
     assert 500 < assert_right(host, content) < 900
     assert_row_right(host, content.clocks["ptp0"], "ptp0")
     assert content.clocks["ptp0"].bound_ns == pytest.approx(100.0)  # its own stamp needs no bracket
@@ -64,7 +65,7 @@ def test_ptp_clock_that_counts_from_its_power_on_keeps_an_honest_bound(sim):
     host.others["ptp0"] = sim.Clock(-sim.EPOCH + 77, 3_000.0)
     host.published = ["ptp0"]
     content = host.run(8)
-    assert content.state == SYNCED
+    assert content.state == ClockSync.SYNCED
     assert assert_right(host, content) > 256
     assert_row_right(host, content.clocks["ptp0"], "ptp0")
 
@@ -104,7 +105,7 @@ def test_step_of_the_system_clock_does_not_move_fabric_time(sim):
     host.system.steps.append((host.now_ns + 1, -3 * sim.S))
     for _ in range(3):
         content = host.step()
-        assert content.state == SYNCED
+        assert content.state == ClockSync.SYNCED
         assert_right(host, content)
     content = host.run(1)
     row = content.clocks["system"]
@@ -112,11 +113,11 @@ def test_step_of_the_system_clock_does_not_move_fabric_time(sim):
     assert row.since_ns > ALWAYS_NS
     for _ in range(100):
         content = host.step()
-        assert content.state != UNSYNCED
+        assert content.state != ClockSync.UNSYNCED
         assert_right(host, content)
-        assert content.clocks["system"].state != UNSYNCED
+        assert content.clocks["system"].state != ClockSync.UNSYNCED
         assert_row_right(host, content.clocks["system"], "system")
-    assert content.state == SYNCED
+    assert content.state == ClockSync.SYNCED
     assert content.window == host._next_window - 1  # windows after the step are followed again
     assert content.steps == 0
     assert_never_back(host)
@@ -130,9 +131,9 @@ def test_after_a_step_an_unsynced_host_waits_for_newer_records(sim):
     host.step()
     host.solving = True
     content = host.run(5)
-    assert content.state == UNSYNCED
+    assert content.state == ClockSync.UNSYNCED
     content = host.run(10)
-    assert content.state == SYNCED
+    assert content.state == ClockSync.SYNCED
     assert_right(host, content)
 
 
@@ -143,7 +144,7 @@ def test_ntp_slew_of_the_system_clock_does_not_move_fabric_time(sim):
     host.system.rates.append((host.now_ns + 50_000_000, 500_000.0))
     for _ in range(60):
         content = host.step()
-        assert content.state == SYNCED
+        assert content.state == ClockSync.SYNCED
         assert_right(host, content)
         if host.now_ns > host.system.rates[0][0] + sim.S:
             assert_row_right(host, content.clocks["system"], "system")
@@ -157,15 +158,15 @@ def test_without_records_it_enters_holdover_then_unsynced(sim):
     for _ in range(150):
         content = host.step()
         states.append(content.state)
-        if content.state != UNSYNCED:
+        if content.state != ClockSync.UNSYNCED:
             assert_right(host, content)
     changes = [state for state, last in zip(states, [None, *states], strict=False) if state != last]
-    assert changes == [SYNCED, HOLDOVER, UNSYNCED]
-    assert 3 * 5 <= states.count(SYNCED) <= 5 * 5
-    assert states.index(UNSYNCED) in range(16 * 5, 20 * 5)
+    assert changes == [ClockSync.SYNCED, ClockSync.HOLDOVER, ClockSync.UNSYNCED]
+    assert 3 * 5 <= states.count(ClockSync.SYNCED) <= 5 * 5
+    assert states.index(ClockSync.UNSYNCED) in range(16 * 5, 20 * 5)
     host.solving = True
     content = host.run(4)
-    assert content.state == SYNCED
+    assert content.state == ClockSync.SYNCED
     assert_right(host, content)
 
 
@@ -186,7 +187,7 @@ def test_bound_covers_an_oscillator_that_wanders_through_holdover(sim):
         host.raw.rates.append((host.now_ns, 2.0 * (-1) ** (second // 7)))
         content = host.run(1)
         assert_right(host, content)
-    assert content.state == HOLDOVER
+    assert content.state == ClockSync.HOLDOVER
 
 
 def test_holdover_of_the_clock_stage_is_holdover_at_once(sim):
@@ -194,7 +195,7 @@ def test_holdover_of_the_clock_stage_is_holdover_at_once(sim):
     host.run(6)
     host.states["system"] = {"state": "HOLDOVER", "bound_ns": 3_000.0}
     content = host.run(2)
-    assert content.state == HOLDOVER
+    assert content.state == ClockSync.HOLDOVER
     assert assert_right(host, content) < 1_000  # our own model is no worse than theirs
 
 
@@ -202,7 +203,7 @@ def test_a_clock_in_holdover_is_better_than_none(sim):
     host = sim.Host()
     host.states["system"] = {"state": "HOLDOVER", "bound_ns": 3_000.0}
     content = host.run(6)
-    assert content.state == HOLDOVER
+    assert content.state == ClockSync.HOLDOVER
     assert assert_right(host, content) > 3_000
 
 
@@ -211,8 +212,8 @@ def test_a_falseticker_and_its_earlier_records_are_not_used(sim):
     host.run(6)
     host.states["system"] = {"event": "FALSETICKER"}
     content = host.run(2)
-    assert content.state == UNSYNCED
-    assert content.clocks["system"].state == UNSYNCED
+    assert content.state == ClockSync.UNSYNCED
+    assert content.clocks["system"].state == ClockSync.UNSYNCED
 
 
 def test_a_falseticker_is_replaced_by_another_clock_of_the_host(sim):
@@ -223,9 +224,9 @@ def test_a_falseticker_is_replaced_by_another_clock_of_the_host(sim):
     host.states[host.contents[-1].source] = {"event": "FALSETICKER"}
     liar = host.contents[-1].source
     content = host.run(2)
-    assert content.state == SYNCED
+    assert content.state == ClockSync.SYNCED
     assert content.source != liar
-    assert content.clocks[liar].state in (UNSYNCED, SYNCED)
+    assert content.clocks[liar].state in (ClockSync.UNSYNCED, ClockSync.SYNCED)
     assert_right(host, content)
 
 
@@ -235,7 +236,7 @@ def test_a_large_jump_of_the_timeline_is_a_counted_step(sim):
     host.error_ns = lambda name, window: 5e6
     content = host.run(4)
     assert content.steps == 1
-    assert content.state == SYNCED
+    assert content.state == ClockSync.SYNCED
     assert host.fabric_error_ns(content) == pytest.approx(5e6, abs=300)
 
 
@@ -264,11 +265,11 @@ def test_a_restarted_writer_continues_from_the_last_model(sim):
     host.clock = HostClock("h1", host.clock.parameters, unpack(pack(before)))
     host.contents = [before]
     content = host.step()
-    assert content.state == HOLDOVER
+    assert content.state == ClockSync.HOLDOVER
     assert content.window == before.window
     assert_right(host, content)
     content = host.run(4)
-    assert content.state == SYNCED
+    assert content.state == ClockSync.SYNCED
     assert content.window > before.window
     assert content.steps == 0
     assert_right(host, content)
@@ -281,7 +282,7 @@ def test_a_late_restart_finds_no_valid_model(sim):
     host.clock = HostClock("h1", host.clock.parameters, unpack(pack(before)))
     host.now_ns += 100 * sim.S
     host.solving = False
-    assert host.step().state == UNSYNCED
+    assert host.step().state == ClockSync.UNSYNCED
 
 
 def test_nics_of_the_host_map_to_their_clock(sim):
@@ -296,7 +297,7 @@ def test_nics_of_the_host_map_to_their_clock(sim):
     content = host.run(4)
     assert content.nics == {"eth0": "system", "eth1": "ptp0"}
     assert host.clock.shards == {"fabric", "pod2"}
-    assert content.clocks["ptp0"].state == UNSYNCED  # it timestamps a NIC but is not measured yet
+    assert content.clocks["ptp0"].state == ClockSync.UNSYNCED  # it timestamps a NIC but is not measured yet
     assert "eth3" in host.clock.clocks
 
 
@@ -326,7 +327,7 @@ def test_clock_of_another_domain_than_the_pages_is_not_converted(sim):
     assert content.source == "ptp0"
     assert content.domain == "a"
     rows = host.step().clocks
-    assert rows["ptp0"].state == SYNCED
+    assert rows["ptp0"].state == ClockSync.SYNCED
     # by way of the raw clock it is in the page's own domain
-    if rows["ptp1"].state != UNSYNCED:
+    if rows["ptp1"].state != ClockSync.UNSYNCED:
         assert_row_right(host, rows["ptp1"], "ptp1")

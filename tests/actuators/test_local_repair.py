@@ -12,6 +12,7 @@ import pytest
 from actuators.local_repair import DeadLinks, LocalRepair
 from native.core.probe import PathEvidence
 from producers.probe.path_status import PathStatusReporter, PathStatusTracker
+from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.ipc import receive_at, received
@@ -59,6 +60,7 @@ def fallbacks(flow_id=FLOW, at=50_000, links=("up", "s1"), others=((50_001, ("up
                 "other_paths": [port for port, _ in others],
                 "links": list(links),
                 "other_links": [list(its) for _, its in others],
+                "job": None,
             }
         ],
     }
@@ -151,7 +153,7 @@ def test_unknown_links_or_paths_move_nothing():
 @pytest.mark.parametrize("seed", range(20))
 def test_flows_leave_the_dead_link_and_none_moves_onto_it(seed):
     rng = random.Random(seed)
-    fleet = Fleet.of(64, rate_bps=10**11, fabric_rate_bps=10**11, oversubscription=1.0, seed=seed)
+    fleet = Fleet(Shape.of(64, rate_bps=10**11, fabric_rate_bps=10**11, oversubscription=1.0), seed)
     names = fleet.link_ids
 
     def ways(pairs, ports, port):

@@ -11,12 +11,11 @@ import pytest
 
 from fabrictime.commands import live_config
 from fabrictime.commands.live_config import LiveRecords
-from fabrictime.commands.pause import Heard, pause, resume
+from fabrictime.commands.pause import pause, resume
 from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
-from schemas import codec
-from schemas.limits import MAX_VERSION, Limits
+from schemas.limits import Limits
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS
 
 S = 1_000_000_000
@@ -135,133 +134,6 @@ def test_an_actuator_that_does_not_answer_is_named(fleet, log, read):
     found = pause(live, revert=True, wait_s=0.5)
     act.process.send_signal(signal.SIGCONT)
     assert len(found.missing) == 1
-
-
-def test_an_emergency_stop_reaches_hosts_with_their_own_mode_and_saves_it():
-    records = {
-        "*": config(),
-        "h1": config("h1"),
-        "h2": config("h2", "OBSERVE"),
-        "h3": config("h3", "UNKNOWN"),
-    }
-    records = {key: {**live_config.PLAIN, **each} for key, each in records.items()}
-    found = {each["host"]: each for each in live_config.paused(records, revert=True, now_ns=5)}
-    assert {key: each["mode"] for key, each in found.items()} == {"*": "OBSERVE", "h1": "OBSERVE"}
-    assert found["*"]["revert_before_ns"] == 5 + S
-    records |= found
-    assert not Limits.of(records, "h1").act
-    again = {each["host"]: each["mode"] for each in live_config.paused(records, revert=False, now_ns=6)}
-    assert again == {"*": "OBSERVE"}
-    assert {each["host"]: each["mode"] for each in live_config.resumed(records)} == {"*": "ACT", "h1": "ACT"}
-    with pytest.raises(ValueError, match="nothing is held"):
-        live_config.resumed({"*": {**live_config.PLAIN, **config()}})
-
-
-def test_an_emergency_stop_can_be_written_over_any_version():
-    """The limits that follow from it must fit into a report as well."""
-    for version in (MAX_VERSION, 2**63 - 1):
-        claimed = live_config.paused({}, revert=False, now_ns=0)[0] | {"version": version}
-        records = live_config.paused({"*": claimed}, revert=True, now_ns=0)
-        found = codec.decode(codec.encode(CONFIG.record, records[0]), CONFIG.record)
-        assert (found["mode"], found["version"]) == ("OBSERVE", 1)
-        assert Limits.of({"*": found | {"version": version}, "h1": found}, "h1").version < 2**62
-
-
-def test_actuator_states_in_parts_and_of_ended_actuators():
-    def state(at_ns, mode, part=0, parts=1, ending=False, host="h1", version=2, reverting=0):
-        row = {
-            "host": host,
-            "mode": mode,
-            "config_version": version,
-            "flows": 1,
-            "in_force": 0,
-            "reverting": reverting,
-        }
-        return {
-            "actuator": "a",
-            "run": 1,
-            "at_ns": at_ns,
-            "part": part,
-            "parts": parts,
-            "ending": ending,
-            "hosts": [row],
-        }
-
-    records = {"*": {**live_config.PLAIN, **config(mode="OBSERVE"), "version": 2}}
-    heard = Heard()
-    heard.take(state(1, "ACT"))
-    assert heard.missing(records, False, False) == ["a"]
-    heard.take(state(2, "OBSERVE", parts=2))
-    heard.take(state(2, "OBSERVE", part=1, parts=2, host="h2", version=1))
-    assert heard.missing(records, False, False) == ["a"], "h2 has the older config"
-    heard.take(state(3, "OBSERVE", reverting=1))
-    assert heard.missing(records, False, False) == []
-    assert heard.missing(records, False, True) == ["a"]
-    heard.take(state(4, "OBSERVE", ending=True))
-    assert heard.missing(records, False, True) == []
-
-
-def test_limits_on_the_command_line():
-    record = live_config.changed(
-        None,
-        "*",
-        [
-            "mode=ACT",
-            "allowed_actions=RESTORE,REROUTE",
-            "max_actions_per_s=20",
-            "max_moved_share=0.25",
-            "protected_jobs=a,b",
-            "slice.red=20M:1.5G",
-            "slice.blue=5M",
-        ],
-    )
-    assert Limits.of({"*": record}, "h1") == Limits(
-        True, frozenset({"REROUTE", "RESTORE"}), 20, 0.25, frozenset({"a", "b"}), 0, 1
-    )
-    assert record["slices"] == [
-        {"tenant": "blue", "guarantee_bps": 5_000_000, "ceiling_bps": None},
-        {"tenant": "red", "guarantee_bps": 20_000_000, "ceiling_bps": 1_500_000_000},
-    ]
-    assert not live_config.too_wide(record)
-    back = live_config.changed(record, "*", [], ["slice.red", "protected_jobs", "max_moved_share"])
-    assert [name for name, _, _ in live_config.differences(record, back)] == [
-        "max_moved_share",
-        "protected_jobs",
-        "slice.red",
-    ]
-    for wrong in (
-        "mode=YES",
-        "allowed_actions=FLY",
-        "max_actions_per_s=-1",
-        "max_moved_share=2",
-        "slice.red=9G:1G",
-        "slice.=1",
-        "slices=1",
-        "max_moved_share=nan",
-    ):
-        with pytest.raises(ValueError):
-            live_config.changed(None, "*", [wrong])
-    with pytest.raises(ValueError, match="alone"):
-        live_config.changed(None, "h1", ["max_moved_share=0.5"])
-
-
-def test_a_config_without_limits_is_reported_unless_it_had_none_before():
-    wide = live_config.changed(None, "*", ["mode=ACT", "max_actions_per_s=5000", "max_moved_share=1"])
-    assert len(live_config.too_wide(wide)) == 2
-    assert not live_config.too_wide(live_config.changed(wide, "*", ["protected_jobs=a"]), wide)
-    every = live_config.changed(None, "*", ["mode=ACT", f"allowed_actions={','.join(live_config.ACTIONS)}"])
-    assert live_config.too_wide(every)
-
-
-def test_a_file_gives_all_settings(tmp_path):
-    record = live_config.changed(None, "*", ["mode=ACT", "protected_jobs=a", "contention_min_kb=20"])
-    after = live_config.from_file(record, "*", {"mode": "OBSERVE", "allowed_actions": ["REROUTE"]})
-    assert live_config.differences(record, after) == [
-        ("allowed_actions", None, ["REROUTE"]),
-        ("contention_min_kb", 20.0, None),
-        ("mode", "ACT", "OBSERVE"),
-        ("protected_jobs", ["a"], None),
-    ]
 
 
 def test_up_sets_act_only_without_an_existing_config(log):

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from actuators.clock_page import SYNCED, ClockRow, Content, PageFile
+from actuators.clock_page import ClockRow, Content, PageFile
 from actuators.timescale import RawClockModel, SlewedModel
 from native.core.hostclock import raw_ns
+from schemas.records import ClockSync
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON_CLIENT = ROOT / "clients" / "python"
@@ -24,11 +25,11 @@ HEADER = ROOT / "clients" / "c"
 S = 1_000_000_000
 
 
-def content(state: str = SYNCED, **given: Any) -> Content:
+def content(state: str = ClockSync.SYNCED, **given: Any) -> Content:
     """A valid page: fabric time is the system clock, with a bound of 50 ns that grows by 20 ns/s."""
     now_ns, fabric_ns = raw_ns(), time.time_ns()
     model = RawClockModel(now_ns, fabric_ns, 0.0, 50.0, 20.0, 1.0)
-    row = ClockRow(SYNCED, fabric_ns, -1_000_000.25, 100.0, 70.0, 10.0, 1.0)
+    row = ClockRow(ClockSync.SYNCED, fabric_ns, -1_000_000.25, 100.0, 70.0, 10.0, 1.0)
     made = Content(
         state,
         SlewedModel(model),

@@ -12,21 +12,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from actuators.clock_page import SYNCED, Content, PageFile
+from actuators.clock_page import Content, PageFile
 from actuators.timescale import RawClockModel, SlewedModel, slew
 from native.core.hostclock import raw_ns
+from schemas.records import ClockSync
 
 S = 1_000_000_000
 
 
 def content(slewed: SlewedModel) -> Content:
     now_ns = raw_ns()
-    return Content(SYNCED, slewed, now_ns + 60 * S, now_ns + 60 * S, now_ns + 60 * S, now_ns)
+    return Content(ClockSync.SYNCED, slewed, now_ns + 60 * S, now_ns + 60 * S, now_ns + 60 * S, now_ns)
 
 
 def lines(page: PageFile) -> None:
     number = 1
-    base = Content(SYNCED, SlewedModel(RawClockModel(1, 1, 0.0, 1.0, 0.0, 0.0)))
+    base = Content(ClockSync.SYNCED, SlewedModel(RawClockModel(1, 1, 0.0, 1.0, 0.0, 0.0)))
     while True:
         now_ns = raw_ns()
         model = RawClockModel(now_ns, now_ns + number * 10**12, 0.0, float(number), 0.0, 0.0)

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from fabrictime_client import Clock, ClockError, Unsynced
 
 from actuators import clock_page as writer
 from actuators.clock_page import PageError, PageFile
 from actuators.timescale import RawClockModel, SlewedModel
+from fabrictime_client import Clock, ClockError, Unsynced
 from native.core.hostclock import raw_ns
 
 S = 1_000_000_000

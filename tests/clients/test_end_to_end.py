@@ -16,8 +16,8 @@ import time
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from fabrictime_client import Clock, ClockError, Unsynced
 
+from fabrictime_client import Clock, ClockError, Unsynced
 from native.core.probe import TestClock
 from schemas import codec
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, REJECTS

@@ -7,12 +7,12 @@ import zlib
 from pathlib import Path
 
 import pytest
-from fabrictime_client import Clock, ClockError, _page
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actuators import clock_page as writer
 from actuators.clock_page import PageFile
+from fabrictime_client import Clock, ClockError, _page
 from native.core.hostclock import raw_ns
 
 MOST = 2**63 - 1

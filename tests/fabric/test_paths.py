@@ -235,7 +235,9 @@ def test_ports_are_chosen_so_that_every_spine_is_probed(inside, probers, tmp_pat
             watched = Watched(testbed, probers, topology_file=names, path_candidates=24)
             try:
                 watched.run(
-                    lambda: all(w.ports._searched_s > 0 and not w.ports.is_searching for w in watched.watches.values())
+                    lambda: all(
+                        w.ports._searched_s > 0 and not w.ports.is_searching for w in watched.watches.values()
+                    )
                 )
                 watched.run(lambda: not watched.wrong())
                 spines = {}

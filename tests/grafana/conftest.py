@@ -462,3 +462,13 @@ def _fabric(end_s):
         },
         middle,
     )
+
+
+@pytest.fixture
+def asked(filled_history, expand_macros):
+    client, from_s, to_s = filled_history
+
+    def ask(sql, **variables):
+        return client.query(expand_macros(sql, from_s, to_s, **variables))
+
+    return ask

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from native.core.probe_schedule import plan_schedule
+from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 
 PEERS, PATHS = 10, 4
@@ -45,7 +46,7 @@ def gaps(path: Any, path_start: Any, link_start: Any, path_link: Any, phase: Any
 
 
 def test_links_are_probed_evenly_and_every_path_is_probed():
-    fleet = Fleet.of(64, seed=3)
+    fleet = Fleet(Shape.of(64), 3)
     path_start, link_start, path_link = paths_of(fleet, 3)
     rng = np.random.default_rng(3)
     phase = rng.permutation(64) / 64
@@ -78,7 +79,7 @@ def test_links_are_probed_evenly_and_every_path_is_probed():
 
 
 def test_probes_of_a_slot_take_different_paths():
-    fleet = Fleet.of(64, seed=4)
+    fleet = Fleet(Shape.of(64), 4)
     path_start, link_start, path_link = paths_of(fleet, 4)
     path = plan_schedule(
         path_start,

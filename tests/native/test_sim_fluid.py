@@ -8,6 +8,7 @@ import pytest
 from native.core import decode_probe_batch
 from native.sim import PacketSim
 from native.sim.fluid import Fluid, packet_waits
+from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 
 RATE = 400_000_000_000
@@ -128,7 +129,7 @@ def test_packet_scale_queue_decorrelates_like_a_real_one(load):
 
 def test_probes_meet_the_queue_that_the_load_makes():
     """Base load 0.8 on the shared link alone: mean delay above the path's own is M/D/1's."""
-    fleet = Fleet.of(8)
+    fleet = Fleet(Shape.of(8))
     fluid = fluid_of(fleet, rate_pps=20_000, spacing_ns=0, seed=3)
     there, back = fleet.round_trips([0], [7], [9320])
     fluid.set_groups([0], [7], [9320])
@@ -163,7 +164,7 @@ def test_flows_of_one_link_share_it_evenly_and_fill_it(senders):
 
 def test_rates_of_many_flows_come_to_max_min_fairness():
     """40 long flows over a fabric of 16 NICs, each by its own hash: mean rates, and exact water-filling."""
-    fleet = Fleet.of(16, seed=2)
+    fleet = Fleet(Shape.of(16), 2)
     fluid = fluid_of(fleet, seed=2)
     rng = np.random.default_rng(5)
     src = np.arange(40) % 16

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from native.sim import Dcqcn, PacketSim
+from producers.sim.shape import Shape
 from producers.sim.topology import Fleet, LinkKind
 
 ONE = ([0, 1], [0])
@@ -297,7 +298,7 @@ def test_same_seed_same_run_and_another_seed_another():
 
 
 def test_incast_fills_the_receivers_link_and_no_other():
-    fleet = Fleet.of(64, rate_bps=10_000_000_000)
+    fleet = Fleet(Shape.of(64, rate_bps=10_000_000_000))
     sim = PacketSim(fleet.rate_bps, fleet.delay_ns, 1e7, slot_ns=100_000)
     senders = np.arange(8, 24)
     sim.add_messages(fleet.paths(senders, 3, 50_000 + senders), 50_000, LINE, at_ns=10_000)
@@ -393,7 +394,7 @@ def test_a_probe_lost_on_the_reverse_path_keeps_its_forward_delay():
 
 
 def test_packets_without_a_route_are_lost_at_its_end():
-    fleet = Fleet.of(64, rate_bps=10_000_000_000)
+    fleet = Fleet(Shape.of(64, rate_bps=10_000_000_000))
     living = np.ones(fleet.links, bool)
     living[2 * 5 + 1] = False
     sim = PacketSim(fleet.rate_bps, fleet.delay_ns, 1e6)
@@ -439,7 +440,7 @@ def test_probes_see_the_queues_that_they_cross():
     Behind it they are no longer Poisson, because a small packet catches up with the large one before it; but
     nearly.
     """
-    fleet = Fleet.of(16, rate_bps=10_000_000_000, seed=2)
+    fleet = Fleet(Shape.of(16, rate_bps=10_000_000_000), 2)
     rng = np.random.default_rng(2)
     sim = PacketSim(fleet.rate_bps, fleet.delay_ns, 1e7, slot_ns=1_000_000, seed=2)
     src = np.repeat(np.arange(16), 15)

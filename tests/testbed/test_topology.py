@@ -7,7 +7,6 @@ import ipaddress
 import pytest
 from pydantic import ValidationError
 
-from fabrictime.testbed.clocks import draw_clock
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.topology import Plan, make_plan
 
@@ -103,12 +102,3 @@ def test_hosts_spread_evenly_and_rails_go_to_their_own_leaf():
 def test_a_wrong_setting_is_named(wrong, error_text):
     with pytest.raises(ValidationError, match=error_text):
         FabricSettings(**wrong)
-
-
-def test_clocks_are_drawn_by_seed_within_their_bounds():
-    settings = FabricSettings(clock_offset_max_ns=1000, clock_drift_max_ppb=50.0, clock_seed=7)
-    clocks = [draw_clock(settings, f"h{i}/eth1", 5) for i in range(100)]
-    assert clocks == [draw_clock(settings, f"h{i}/eth1", 5) for i in range(100)]
-    assert len({c.offset_ns for c in clocks}) > 50
-    assert all(abs(c.offset_ns) <= 1000 and abs(c.drift_ppb) <= 50 and c.epoch_ns == 5 for c in clocks)
-    assert draw_clock(FabricSettings(), "h1/eth1") is None

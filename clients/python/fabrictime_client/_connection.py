@@ -7,76 +7,73 @@ import select
 import socket
 import struct
 import time
+from itertools import islice
 
 __all__ = ["LINE_BYTES", "AgentConnection"]
 
 LINE_BYTES = 512
-_RETRY_S = 1.0
+_RETRY_S = 0.5
 _UNSENT_BYTES = 1 << 20
 _AT_ONCE_BYTES = 1 << 20
+_AT_ONCE_LINES = 256
+_REFUSALS = 16
 
 
 class AgentConnection:
-    """One Unix socket that reconnects. Lines sent without a connection are dropped; the endpoint sends all
-    again.
-    """
+    """One Unix socket that reconnects, and then publishes all subjects again. An empty path: no agent."""
 
     def __init__(self, path: str, epoll: select.epoll) -> None:
         self._path, self._epoll = path, epoll
-        self._due = 0.0
+        self._retry_s = 0.0
         self._socket: socket.socket | None = None
-        self._unsent, self._unread = b"", b""
+        self._unsent, self._unread = bytearray(), b""
+        self._latest: dict[str, str] = {}
+        """The last line of each subject."""
+        self._due: dict[str, None] = {}
+        """The subjects whose last line was not sent yet. They bound the memory, whatever the agent reads."""
+        self.refused: list[str] = []
+        """The last lines with which the agent refused ours."""
 
-    @property
-    def connected(self) -> bool:
-        """True while connected."""
-        return self._socket is not None
+    def publish(self, subject: str, line: str) -> None:
+        """Send the state of a subject at the next `flush`, unless the agent has it."""
+        if self._latest.get(subject) != line:
+            self._latest[subject] = line
+            self._due[subject] = None
 
-    def open(self) -> bool:
-        """Connect if it is time to. Return True if it has just connected."""
-        now = time.monotonic()
-        if self._socket is not None or now < self._due:
-            return False
-        self._due = now + _RETRY_S
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        directory = -1
-        try:
-            # Use the directory's descriptor: an address of a Unix socket holds 107 bytes.
-            directory = os.open(os.path.dirname(self._path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            sock.connect("/proc/self/fd/%d/%s" % (directory, os.path.basename(self._path)))
-            peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            if struct.unpack("=iII", peer)[1] not in (0, os.geteuid()):
-                raise PermissionError("%s belongs to another user" % self._path)
-            self._epoll.register(sock.fileno(), select.EPOLLIN)
-        except OSError:  # missing, or not ours: try again later
-            sock.close()
-            return False
-        finally:
-            if directory >= 0:
-                os.close(directory)
-        self._socket = sock
-        return True
+    def withdraw(self, subject: str, line: str | None = None) -> None:
+        """Forget a subject, and send a last line about it."""
+        if self._latest.pop(subject, None) is not None:
+            self._due.pop(subject, None)
+            if line is not None:
+                self.send(line)
 
     def send(self, line: str) -> None:
-        """Send a line, or keep it until the socket takes it."""
+        """Send a line, or keep it until the socket takes it. Without a connection it is dropped."""
+        self.flush()
         if self._socket is not None:
-            self._unsent += line.encode("ascii", "backslashreplace") + b"\n"
+            self._unsent += _encode(line)
             self.flush()
 
     def flush(self) -> None:
-        """Send the lines that were kept."""
-        if self._socket is None or not self._unsent:
-            return
-        try:
-            self._unsent = self._unsent[self._socket.send(self._unsent, socket.MSG_NOSIGNAL) :]
-        except BlockingIOError:
-            if len(self._unsent) > _UNSENT_BYTES:
+        """Send the lines that wait, as far as the socket takes them."""
+        while self._socket is not None and (self._unsent or self._due):
+            if not self._unsent:
+                for subject in list(islice(self._due, _AT_ONCE_LINES)):
+                    del self._due[subject]
+                    self._unsent += _encode(self._latest[subject])
+            try:
+                del self._unsent[: self._socket.send(self._unsent, socket.MSG_NOSIGNAL)]
+            except BlockingIOError:
+                if len(self._unsent) > _UNSENT_BYTES:
+                    self.close()
+                return
+            except OSError:
                 self.close()
-        except OSError:
-            self.close()
 
-    def lines(self) -> list[str]:
-        """Return the complete lines that have arrived."""
+    def exchange(self) -> list[str]:
+        """Connect if it is time to, send the lines that wait, and return the lines that have arrived."""
+        self._open()
+        self.flush()
         found: list[str] = []
         taken = 0
         while self._socket is not None and taken < _AT_ONCE_BYTES:  # more data will wake us again
@@ -97,8 +94,39 @@ class AgentConnection:
                 self.close()
         return found
 
+    def note_refusals(self, lines: list[str]) -> None:
+        """Keep the last refusals."""
+        self.refused = [*self.refused, *(line[:LINE_BYTES] for line in lines)][-_REFUSALS:]
+
     def close(self) -> None:
         """Close the connection; unsent lines are dropped."""
         if self._socket is not None:
             self._socket.close()
-        self._socket, self._unsent, self._unread = None, b"", b""
+        self._socket, self._unsent, self._unread = None, bytearray(), b""
+
+    def _open(self) -> None:
+        now_s = time.monotonic()
+        if self._socket is not None or now_s < self._retry_s or not self._path:
+            return
+        self._retry_s = now_s + _RETRY_S
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        directory = -1
+        try:
+            # Use the directory's descriptor: an address of a Unix socket holds 107 bytes.
+            directory = os.open(os.path.dirname(self._path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            sock.connect("/proc/self/fd/%d/%s" % (directory, os.path.basename(self._path)))
+            peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            if struct.unpack("=iII", peer)[1] not in (0, os.geteuid()):
+                raise PermissionError("%s belongs to another user" % self._path)
+            self._epoll.register(sock.fileno(), select.EPOLLIN)
+        except OSError:  # missing, or not ours: try again later
+            sock.close()
+            return
+        finally:
+            if directory >= 0:
+                os.close(directory)
+        self._socket, self._due = sock, dict.fromkeys(self._latest)
+
+
+def _encode(line: str) -> bytes:
+    return line.encode("ascii", "backslashreplace") + b"\n"

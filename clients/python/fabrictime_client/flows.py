@@ -15,7 +15,8 @@ import struct
 import time
 from typing import Any, Callable, Optional
 
-from fabrictime_client._connection import LINE_BYTES, AgentConnection
+from fabrictime_client._connection import AgentConnection
+from fabrictime_client.control import Command, ControlConnection
 
 __all__ = ["Flow", "FlowEndpoint", "default_sockets", "pace_tcp"]
 
@@ -56,11 +57,12 @@ class Flow:
         registration: dict[str, Any],
         move: Move | None,
         pace: Pace | None,
+        host: str | None,
     ) -> None:
-        self._endpoint = endpoint
+        self._endpoint, self.host = endpoint, host
         self._registration_fields = registration
         self._move, self._pace = move, pace
-        self._pending: dict[str, tuple[int, int]] = {}
+        self._pending: dict[str, int] = {}
         self._cookie = _cookie(sock)
         self._udp = registration["protocol"] == "udp"
         self._sent = 0
@@ -93,8 +95,7 @@ class Flow:
     def failed(self, verb: str, reason: str) -> None:
         """Report that a pending MOVE or PACE failed, with the reason."""
         if verb in self._pending:
-            number, _ = self._pending.pop(verb)
-            self._endpoint._control.send("FAILED %d %s" % (number, " ".join(str(reason).split())[:400]))
+            self._endpoint._control.failed(self._pending.pop(verb), reason)
 
     def sent(self, frame_bytes: int) -> None:
         """Report the frame bytes that a UDP flow has sent since it began, which the kernel does not count.
@@ -102,7 +103,7 @@ class Flow:
         Ten times a second is enough.
         """
         self._sent = frame_bytes
-        self._endpoint._register(self)
+        self._endpoint._changed(self)
 
     def _socket(self, sock: socket.socket) -> None:
         source, peer = sock.getsockname(), sock.getpeername()
@@ -112,21 +113,21 @@ class Flow:
 
     def _answer(self, verb: str, value: int, how: str) -> None:
         if verb in self._pending:
-            number, _ = self._pending.pop(verb)
-            self._endpoint._control.send("DONE %d %d %s" % (number, value, how))
+            self._endpoint._control.done(self._pending.pop(verb), value, how)
 
-    def _execute(self, verb: str, number: int, value: int) -> None:
+    def _execute(self, command: Command) -> None:
         """Call the program's function. An exception is the answer."""
+        verb = command.verb
         call = self._move if verb == "MOVE" else self._pace
-        self.failed(verb, "superseded by %d" % number)
-        self._pending[verb] = number, value
+        self.failed(verb, "superseded by %d" % command.number)
+        self._pending[verb] = command.number
         if call is None:
             self.failed(verb, "%s does not %s" % (self.key, verb.lower()))
             return
         try:
-            done = call(value)
+            done = call(command.value)
         except Exception as error:  # noqa: BLE001  # the program's own, told to the actuator
-            self.failed(verb, str(error) or type(error).__name__)
+            self.failed(verb, getattr(error, "strerror", None) or str(error) or type(error).__name__)
             return
         if done is None:
             return
@@ -147,17 +148,23 @@ class Flow:
 
 
 class FlowEndpoint:
-    """All flows of a program. `host` is needed only if one actuator serves several hosts. Not thread-safe."""
+    """All flows of a program. `host` is needed only if one actuator serves several hosts. Not thread-safe.
+
+    `flows`, `control`: paths of the two sockets; None: as `default_sockets`; empty: not used.
+    """
 
     def __init__(self, flows: str | None = None, control: str | None = None, host: str | None = None) -> None:
         found = default_sockets()
         self._host = host
         self._epoll = select.epoll()
         self._flows: dict[str, Flow] = {}
-        self._reporter = AgentConnection(flows or found[0], self._epoll)
-        self._control = AgentConnection(control or found[1], self._epoll)
-        self.refused: list[str] = []
+        self._reporter = AgentConnection(found[0] if flows is None else flows, self._epoll)
+        self._control = ControlConnection(found[1] if control is None else control, self._epoll)
+
+    @property
+    def refused(self) -> list[str]:
         """The last lines that the agents refused."""
+        return self._reporter.refused + self._control.refused
 
     def add(
         self,
@@ -167,15 +174,18 @@ class FlowEndpoint:
         tenant: str | None = None,
         move: Move | None = None,
         pace: Pace | None = None,
+        host: str | None = None,
     ) -> Flow:
-        """Add a connected TCP or UDP socket and return its flow.
+        """Add a connected TCP or UDP socket and return its flow. `host`: if not the endpoint's.
 
         `move(port)`: move the flow to another source port. Return the port in force, or None and call
         `Flow.moved` or `Flow.failed` later; an exception is a refusal. `pace(bit/s)`: limit the rate, 0: no
         limit. Return the limit in force, or None and call `Flow.paced` later.
         """
         protocol = "udp" if sock.type & 0xF == socket.SOCK_DGRAM else "tcp"
-        flow = Flow(self, sock, {"protocol": protocol, "job": job, "tenant": tenant}, move, pace)
+        flow = Flow(
+            self, sock, {"protocol": protocol, "job": job, "tenant": tenant}, move, pace, host or self._host
+        )
         self._flows[flow.key] = flow
         self._changed(flow)
         return flow
@@ -183,7 +193,8 @@ class FlowEndpoint:
     def remove(self, flow: Flow) -> None:
         """Report the end of a flow."""
         if self._flows.pop(flow.key, None) is not None:
-            self._control.send("GONE %s%s" % (flow.key, self._suffix()))
+            self._reporter.withdraw(flow.key)
+            self._control.retire(flow.key, flow.host)
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `poll` has work."""
@@ -191,38 +202,15 @@ class FlowEndpoint:
 
     def poll(self) -> int:
         """Connect, send and receive, and call `move` and `pace`. Return the number of calls."""
-        if self._reporter.open():
-            for flow in self._flows.values():
-                self._register(flow)
-        if self._control.open():
-            for flow in self._flows.values():
-                self._control.send(self._line(flow))
-        for wire in (self._reporter, self._control):
-            wire.flush()
-        self.refused += self._reporter.lines()
+        self._reporter.note_refusals(self._reporter.exchange())
         called = 0
-        for line in self._control.lines():
-            fields = line.split(" ")
-            if fields[0] == "ERROR":
-                self.refused.append(line[:LINE_BYTES])
-                continue
-            if (
-                len(fields) not in (4, 5)
-                or fields[0] not in ("MOVE", "PACE")
-                or not (_number(fields[1]) and _number(fields[3]))
-            ):
-                self._control.send("ERROR expected MOVE or PACE, id, key and value, not %s" % line[:80])
-                continue
-            named = self._flows.get(fields[2])
-            if named is None:
-                self._control.send("FAILED %s no such flow here" % fields[1])
-                continue
-            if fields[0] == "MOVE" and not 0 < int(fields[3]) < 65536:
-                self._control.send("FAILED %s source port %s: expected 1 to 65535" % (fields[1], fields[3]))
-                continue
-            called += 1
-            named._execute(fields[0], int(fields[1]), int(fields[3]))
-        del self.refused[:-16]
+        for command in self._control.commands():
+            flow = self._flows.get(command.key)
+            if flow is None:
+                self._control.failed(command.number, "no such flow here")
+            else:
+                called += 1
+                flow._execute(command)
         return called
 
     def close(self) -> None:
@@ -241,21 +229,10 @@ class FlowEndpoint:
 
     def _changed(self, flow: Flow) -> None:
         if flow.key in self._flows:
-            self._register(flow)
-            self._control.send(self._line(flow))
-
-    def _register(self, flow: Flow) -> None:
-        self._reporter.send(flow._registration())
-
-    def _line(self, flow: Flow) -> str:
-        return "FLOW %s %d %s%s" % (flow.key, flow.source_port, ",".join(flow.verbs) or "-", self._suffix())
-
-    def _suffix(self) -> str:
-        return "" if self._host is None else " " + self._host
-
-
-def _number(text: str) -> bool:
-    return text.isdigit() and len(text) <= 19
+            self._reporter.publish(flow.key, flow._registration())
+            self._reporter.flush()
+            self._control.announce(flow.key, flow.source_port, flow.verbs, flow.host)
+            self._control.flush()
 
 
 def _cookie(sock: socket.socket) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
-from fabrictime_client._connection import AgentConnection
+from fabrictime_client.control import ControlConnection
 
 __all__ = ["QueuePairError", "QueuePairs", "flow_label_of", "source_port_of"]
 
@@ -58,7 +58,6 @@ class _Pair:
     device: str
     standby: Standby | None
     source_port: int
-    announced: bool = False
     kick_until: float = 0.0
     """Monotonic time until which Soft-RoCE may need new work requests to continue after a move."""
 
@@ -72,7 +71,7 @@ class QueuePairs:
     def __init__(self, control: str | os.PathLike[str] | None = None) -> None:
         self._enums, self._mlx5 = _enums(), _mlx5()  # imported now, not while a path is dead
         self._epoll = select.epoll()
-        self._control = None if control is None else AgentConnection(os.fspath(control), self._epoll)
+        self._control = ControlConnection("" if control is None else os.fspath(control), self._epoll)
         self._pairs: dict[str, _Pair] = {}
         self._last_count = 0
 
@@ -82,8 +81,7 @@ class QueuePairs:
     def __exit__(self, *error: object) -> None:
         for key in list(self._pairs):
             self.remove(key)
-        if self._control is not None:
-            self._control.close()
+        self._control.close()
         self._epoll.close()
 
     def add(self, qp: Any, device: str, standby: Standby | None = None) -> str:
@@ -92,12 +90,13 @@ class QueuePairs:
         self._last_count = max(self._last_count + 1, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
         key = f"qp:{device}:{qp.qp_num}:{self._last_count}"
         self._pairs[key] = _Pair(qp, device, standby, self._source_port(qp, device, attr))
+        self._announce(key)
         return key
 
     def remove(self, key: str) -> None:
         """Release a queue pair before it is destroyed. Raises KeyError."""
-        if self._pairs.pop(key).announced and self._control is not None:
-            self._control.send(f"GONE {key}")
+        del self._pairs[key]
+        self._control.retire(key)
 
     def path_of(self, key: str) -> int | None:
         """Return a queue pair's source port; None if it was not handed over."""
@@ -120,7 +119,7 @@ class QueuePairs:
             except (OSError, QueuePairError) as error:
                 refused.append(f"{name}: {error}")
             else:
-                pair.announced = False
+                self._announce(key)
                 return pair.source_port, name
         raise QueuePairError("; ".join(refused))
 
@@ -137,38 +136,25 @@ class QueuePairs:
 
         Never raises because of the actuator; a lost connection is opened again.
         """
-        control = self._control
-        if control is not None and control.open():
-            for pair in self._pairs.values():
-                pair.announced = False
         for pair in self._pairs.values():
             if time.monotonic() < pair.kick_until:
                 _kick(pair, self._enums)
-        if control is None or not control.connected:
-            time.sleep(timeout_s)
-            return
-        for key, pair in self._pairs.items():
-            if not pair.announced:
-                control.send(f"FLOW {key} {pair.source_port} MOVE")
-                pair.announced = True
-        control.flush()
+        self._answer_commands()
         if self._epoll.poll(timeout_s):
-            for line in control.lines():
-                control.send(self._answer(line))
+            self._answer_commands()
 
-    def _answer(self, line: str) -> str:
-        verb, number, key, value = [*line.split(" "), "", "", "", ""][:4]
-        if not number.isdecimal():
-            return "FAILED 0 no id: expected MOVE or PACE, id, key, value"
-        try:
-            if verb not in ("MOVE", "PACE"):
-                raise QueuePairError("unknown command: expected MOVE or PACE")
-            if not value.isdecimal():
-                raise QueuePairError(f"{value or 'nothing'}: expected a whole number")
-            in_force, how = (self.move if verb == "MOVE" else self.pace)(key, int(value))
-        except QueuePairError as error:
-            return f"FAILED {number} {error}"
-        return f"DONE {number} {in_force} {how}"
+    def _announce(self, key: str) -> None:
+        self._control.announce(key, self._pairs[key].source_port, ("MOVE",))
+
+    def _answer_commands(self) -> None:
+        for command in self._control.commands():
+            execute = self.move if command.verb == "MOVE" else self.pace
+            try:
+                in_force, how = execute(command.key, command.value)
+            except QueuePairError as error:
+                self._control.failed(command.number, str(error))
+            else:
+                self._control.done(command.number, in_force, how)
 
     def _pair(self, key: str) -> _Pair:
         pair = self._pairs.get(key)

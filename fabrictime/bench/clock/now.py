@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import timeit
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from actuators.clock_page import SYNCED, ClockRow, Content, PageFile
+from actuators.clock_page import ClockRow, Content, PageFile
 from actuators.timescale import RawClockModel, SlewedModel
 from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime_client import Clock
 from native.core.hostclock import raw_ns
+from schemas.records import ClockSync
 
 __all__ = ["measure"]
 
@@ -82,9 +82,9 @@ def _content() -> Content:
     now_ns, system_ns = raw_ns(), time.time_ns()
     end_ns = now_ns + 600 * _S
     slewed = SlewedModel(RawClockModel(now_ns, system_ns, 1_234.5, 80.0, 25.0, 1.0), -40.0, end_ns)
-    row = ClockRow(SYNCED, system_ns, 123.5, -1_234.5, 80.0, 25.0, 1.0)
+    row = ClockRow(ClockSync.SYNCED, system_ns, 123.5, -1_234.5, 80.0, 25.0, 1.0)
     return Content(
-        SYNCED,
+        ClockSync.SYNCED,
         slewed,
         end_ns,
         end_ns,
@@ -127,8 +127,7 @@ def _in_c(folder: Path, page: Path, calls: int) -> dict[str, Value]:
 
 
 def _in_python(page: Path, calls: int) -> dict[str, Value]:
-    client = _client()
-    clock = client.Clock(page)
+    clock = Clock(str(page))
     stamp_ns = time.time_ns()
 
     def best_ns(call: Callable[[], object]) -> float:
@@ -141,11 +140,3 @@ def _in_python(page: Path, calls: int) -> dict[str, Value]:
     }
     clock.close()
     return figures
-
-
-def _client() -> Any:
-    """Return the package, from the checkout where it is not installed: it belongs to others' environments."""
-    folder = str(CLIENTS / "python")
-    if folder not in sys.path:
-        sys.path.append(folder)
-    return import_module("fabrictime_client")

@@ -24,7 +24,7 @@ from fabrictime.bench._parts import side_by_side
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import TICK_NS, Simulation
 from producers.sim.workload import FLOW_PORT, address_of
-from producers.trace.flow_routes import flow_candidate_ports
+from producers.trace.candidate_ports import flow_candidate_ports
 from schemas import codec
 from schemas.records import ActionReport, ContentionWindow, Decision
 from schemas.topics import CONFIG, FLOWS, PROBES
@@ -138,7 +138,7 @@ class _Routes:
 
     def _tried(self, pair: tuple[str, str]) -> list[int]:
         nic, peer = (address_of(self._fleet.nic_index[name]) for name in pair)
-        return flow_candidate_ports(nic, peer, FLOW_PORT, PORTS, 61_000)
+        return list(flow_candidate_ports(nic, peer, FLOW_PORT, PORTS, 61_000))
 
     def _trace(self, pair: tuple[str, str], ports: list[int]) -> dict[int, FlowRoute]:
         nic, peer = (self._fleet.nic_index[name] for name in pair)

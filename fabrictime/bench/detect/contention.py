@@ -22,6 +22,7 @@ from fabrictime.bench import Figure, Progress, Target, Value
 from fabrictime.bench._pipeline import embedded_log
 from native.core import ClockLine
 from producers.sim.settings import SimSettings
+from producers.sim.shape import Shape
 from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
@@ -313,7 +314,7 @@ def _meet(published: Detected, true: dict[str, Any]) -> bool:
 def _events(rng: np.random.Generator, seconds: float) -> Iterator[str]:
     """Draw faults of every kind one after the other, each for 600 to 1,500 ms; jobs collide by themselves."""
     at_s = 1.2
-    nics = Fleet.of(NICS).nic_ids
+    nics = Fleet(Shape.of(NICS)).nic_ids
     kinds = ["incast", "slow-receiver", "slow-sender", "pause-storm"]
     while at_s < seconds - 1.5:
         for kind in rng.permutation(kinds):

@@ -25,8 +25,9 @@ from fabrictime.bench._pipeline import Service, embedded_log
 from fabrictime.bench.detect.link_evidence import ProbedFleet
 from fabrictime.bench.detect.live_links import LiveLinks
 from producers.sim.settings import SimSettings
+from producers.sim.shape import Shape
 from producers.sim.simulation import Simulation
-from producers.sim.topology import Fleet, Shape
+from producers.sim.topology import Fleet
 from schemas.ids import cable_id
 from schemas.topics import LINKS, PATHS
 from streams.links.health import ShardHealth

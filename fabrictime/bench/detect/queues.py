@@ -19,6 +19,7 @@ from fabrictime.bench import Figure, Missing, Progress, Value
 from native.core import ClockLine, ProbeColumns
 from native.core.queues import QueueSolver
 from native.sim import Dcqcn, PacketSim
+from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas import codec
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing
@@ -95,7 +96,7 @@ class Run:
 
     def __init__(self, nics: int, seed: int, seconds: float, load: float, incast: bool) -> None:
         rng = np.random.default_rng(seed)
-        self.fleet = fleet = Fleet.of(nics, rate_bps=RATE_BPS, seed=seed)
+        self.fleet = fleet = Fleet(Shape.of(nics, rate_bps=RATE_BPS), seed)
         self.until_ns = seconds * 1e9
         sim = PacketSim(
             fleet.rate_bps,
@@ -362,7 +363,7 @@ def _speed(progress: Progress, quick: bool) -> dict[str, Value]:
     """Time the solver on 1,024 NICs with the default 1,000 probes/s each, against non-negative Lasso."""
     progress("queue inference of 1,024 NICs against the clock")
     rng = np.random.default_rng(1)
-    fleet = Fleet.of(1024, rate_bps=RATE_BPS, seed=1)
+    fleet = Fleet(Shape.of(1024, rate_bps=RATE_BPS), 1)
     nics = fleet.nics
     source = np.repeat(np.arange(nics), 40)
     target = (source + rng.integers(1, nics, len(source))) % nics

@@ -1,10 +1,8 @@
 """The command line: quick start, one line and exit code 2 for a mistake, one `up` per directory."""
 
 import asyncio
-import io
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -15,14 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 import typer
-from rich.console import Console
 
 from fabrictime.bench import Figure, Missing, Target, evaluate, names, run_bench
 from fabrictime.commands import up
 from fabrictime.commands.cli import duration_s
-from fabrictime.commands.live_table import table
 from fabrictime.runtime import status
-from fabrictime.state.live_figures import NicView, View
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -221,87 +216,12 @@ def test_every_bench_states_its_targets():
     assert all(figure["unit"] for figures in listed.values() for figure in figures.values())
 
 
-def test_a_directory_of_somebody_elses_is_not_closed_to_them(tmp_path):
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    shared.chmod(0o755)
-    (shared / "theirs").touch()
-    with pytest.raises(ValueError, match="not empty"):
-        status.Lock(shared)
-    assert shared.stat().st_mode & 0o777 == 0o755
-    (shared / "theirs").unlink()
-    status.Lock(shared).release()
-    assert shared.stat().st_mode & 0o777 == 0o700
-
-
-def test_status_fits_a_narrow_terminal(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    child = {
-        "name": "prober h1/eth1",
-        "pid": 4321,
-        "state": "ready",
-        "age_s": 12.5,
-        "restarts": 0,
-        "status": "7 peers, 28378 samples, 2 lost, 0 refused, throttle 0.49, 1 messages wait, 0 dropped",
-    }
-    status.show(
-        {
-            "pid": 1,
-            "fleet": "fabric",
-            "age_s": 13.0,
-            "directory": "/d",
-            "addresses": {"web": "http://127.0.0.1:8480/"},
-            "children": [child],
-        }
-    )
-    printed = capsys.readouterr().out
-    assert re.search(r"process +pid +state +age s +restarts +status", printed)
-    assert re.search(r"prober h1/eth1 +4321 +ready +12\.5 +0 +7 peers", printed)
-    assert "0 dropped" in " ".join(printed.split())
-    assert max(map(len, printed.splitlines())) <= 80
-
-
-def test_config_check_takes_the_file_as_argument_or_option(tmp_path):
-    path = tmp_path / "ft.toml"
-    path.write_text("[up]\nworkers = 100\n")
-    plain, option = (
-        fabrictime("config", "check", str(path)),
-        fabrictime("config", "check", "--config", str(path)),
-    )
-    assert plain.returncode == option.returncode == 2
-    assert plain.stderr == option.stderr
-    assert "up.workers = 100: expected a whole number from 0 to 64" in plain.stderr
-    both = fabrictime("config", "check", str(path), "--config", str(path))
-    assert (both.returncode, both.stderr) == (2, "fabrictime: config check: expected one file\n")
-
-
 def test_tail_without_a_log_asks_whether_up_runs(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     done = fabrictime("tail", "fabric.delays", "--log", f"127.0.0.1:{port}", "--dir", str(tmp_path))
     assert done.returncode == 2
     assert done.stderr.rstrip().endswith("; is `fabrictime up` running?")
-
-
-@pytest.mark.parametrize(
-    ("worst", "short", "long"), [("forward", ">b/e 1", "a/e > b/e"), ("reverse", "<b/e 1", "b/e > a/e")]
-)
-def test_live_table_gives_the_worst_paths_direction(worst, short, long):
-    view = View()
-    path = {"peer": "b/e", "path": 1, "bound_ns": 5.0, "forward_p99_ns": 1e3, "reverse_p99_ns": 1e3}
-    view.add("fabric.delays", {"nic": "a/e", "paths": [path | {f"{worst}_p99_ns": 2e3}]}, 0)
-    view.nics["a/e"] = NicView(lost=1234)
-    clock = {"at_ns": 0, "offset_ns": 0.0, "drift_ppb": 0.0, "bound_ns": 9.0, "state": "SYNCED"}
-    clocks = [clock | {"clock": "a/e"}, clock | {"clock": "former/e", "state": "HOLDOVER"}]
-    offsets = {"log_offset_ns": 0, "window": 1, "window_end_ns": 0, "clocks": clocks}
-    view.add("fabric.clock.offsets", offsets, 0)
-    console = Console(width=80, file=io.StringIO(), record=True)
-    console.print(table(view, [], None, 24))
-    printed = console.export_text()
-    assert f"{short} 2.00 us" in printed
-    assert f"worst path {long} path 1: p99 2.00 us" in printed
-    assert "1,234 lost" in printed
-    assert "1/1 clocks SYNCED, worst bound 9 ns" in printed  # not those of a fleet that was here before
 
 
 def test_two_hangups_end_up_in_order_and_two_interrupts_at_once():

@@ -7,12 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from fabrictime.commands.cli import app
-from fabrictime.commands.live_config import LiveRecords, changed, parse_rule, with_rule
 from schemas import codec
 from schemas.topics import ALERTS, LINK_HEALTH
 
@@ -138,55 +136,3 @@ def test_watch_prints_each_change_as_it_comes(log):
     finally:
         child.kill()
         child.communicate()
-
-
-def test_config_is_set_live_checked_first_and_compared(log):
-    assert fabrictime(log, "config", "diff").exit_code == 0
-    done = fabrictime(log, "config", "set", "flaps_max=3", "up_delay_ms=50", "mode=OBSERVE")
-    assert (done.exit_code, done.stdout) == (0, "*: version 1 is in force\n"), done.stderr
-    for wrong, fragment in (
-        ("flaps_max=0", "1 to 4096"),
-        ("flaps=1", "no such threshold"),
-        ("x", "NAME=VALUE"),
-        ("flaps_max=many", "a number"),
-        ("mode=FAST", "OBSERVE"),
-    ):
-        refused = fabrictime(log, "config", "set", wrong)
-        assert refused.exit_code == 2
-        assert fragment in refused.stderr
-        assert len(refused.stderr.splitlines()) == 1
-    assert fabrictime(log, "config", "set", "flaps_max=5", "--host", "h1").exit_code == 0
-    assert fabrictime(log, "config", "rule", "r3r7", "rack:r3>rack:r7", "--p99-us", "20").exit_code == 0
-    diff = fabrictime(log, "config", "diff", "--host", "h1")
-    assert diff.exit_code == 1
-    assert diff.stdout.splitlines() == [
-        "flaps_max: 5, default 8, set by h1",
-        "up_delay_ms: 50, default 200, set by *",
-    ]
-    got = json.loads(fabrictime(log, "config", "get", "flaps_max", "--json").stdout)
-    assert [(t["value"], t["set_by"]) for t in got["thresholds"]] == [(3.0, "*")]
-    assert [(r["name"], r["p99_us"], r["for_s"]) for r in got["latency_rules"]] == [("r3r7", 20.0, 10.0)]
-    assert got["records"]["*"]["version"] == 2
-    assert fabrictime(log, "config", "set", "--unset", "flaps_max").exit_code == 0
-    assert {t["name"] for t in LiveRecords(log).records["*"]["thresholds"]} == {"up_delay_ms"}
-    assert "set by" in fabrictime(log, "config", "get").stdout
-
-
-def test_a_change_without_effect_or_meaning_is_refused():
-    record = changed(None, "*", ["flaps_max=3"])
-    with pytest.raises(ValueError, match="nothing would change"):
-        changed(record, "*", ["flaps_max=3"])
-    with pytest.raises(ValueError, match="nothing to take back"):
-        changed(record, "*", [], ["up_delay_ms"])
-    with pytest.raises(ValueError, match="expected FROM>TO"):
-        parse_rule("r", "rack:r1", 5, 1)
-    with pytest.raises(ValueError, match="nothing to take back"):
-        with_rule(record, "*", "r", None)
-    kept = with_rule(record, "*", "r", parse_rule("r", "*>rail:1", 5, 1))
-    assert kept["thresholds"] == record["thresholds"]
-    assert (kept["version"], len(kept["latency_rules"])) == (2, 1)
-    limited = {**kept, "max_actions_per_s": 7, "protected_jobs": ["llm"]}
-    further = changed(limited, "*", ["mode=ACT"])
-    assert (further["max_actions_per_s"], further["protected_jobs"]) == (7, ["llm"]), (
-        "a change keeps the rest"
-    )

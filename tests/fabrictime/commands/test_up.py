@@ -20,11 +20,11 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-from fabrictime_client import Clock
 
 from fabrictime.state.live_figures import ClockView
 from fabrictime.state.scorecard import errors_ns
 from fabrictime.testbed.userns import namespaces_allowed
+from fabrictime_client import Clock
 from native.core import decode_probe_batch
 from native.core.probe import TestClock
 from schemas import codec

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fabrictime.runtime.config import SHARED_DOC, ConfigError, load
-from fabrictime.runtime.example_config import example
+from fabrictime.runtime.config import ConfigError, load
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -95,32 +94,3 @@ def test_the_settings_of_child_processes_read_back_the_same(tmp_path):
     again = load(path)
     for table_name in ("up", "log", "history", "probes", "streams", "web", "fabric", "schema_registry"):
         assert getattr(again, table_name) == getattr(config, table_name)
-
-
-def test_example_file_is_current():
-    text = (ROOT / "docs" / "fabrictime.toml").read_text()
-    assert text == example(), "run fabrictime config example > docs/fabrictime.toml"
-
-
-def test_example_file_has_the_values_in_force(tmp_path):
-    """With every commented default taken at its word, the settings are those of no file at all."""
-    lines = [
-        line.removeprefix("#")
-        if line.startswith("#") and not line.startswith("# ") and not line.endswith(" =")
-        else line
-        for line in example().splitlines()
-    ]
-    path = tmp_path / "ft.toml"
-    path.write_text("\n".join(lines))
-    given = load(path)
-    given.check()
-    for table_name in ("log", "history", "probes", "streams", "web", "fabric"):
-        assert getattr(given, table_name) == getattr(load(None), table_name)
-
-
-def test_descriptions_of_shared_keys_name_existing_keys():
-    tables = example()
-    for full in SHARED_DOC:
-        table, _, key = full.rpartition(".")
-        assert f"[{table}]" in tables
-        assert f"\n#{key} =" in tables

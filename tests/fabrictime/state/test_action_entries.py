@@ -1,10 +1,8 @@
-"""Action entries from decisions, reports and flows; suppressed actions; limits; flow history."""
+"""Action entries from decisions, reports and flows; flow history."""
 
 from __future__ import annotations
 
 from typing import Any
-
-import pytest
 
 from fabrictime.state import action_entries, action_limits, action_text
 from fabrictime.state.action_state import ActionState
@@ -12,24 +10,12 @@ from fabrictime.state.flow_history import FlowHistory, Sample, effect
 from fabrictime.web.tabs.actions.frames import cause_links, flow_history_frame
 from schemas import codec
 from schemas.reasons import Reason
-from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES
+from schemas.topics import ACTIONS, DECISIONS, FLOWS, POLICY_CYCLES
 
 S = 1_000_000_000
 NOW = 1_760_000_000 * S
 FLOW = "h1/boot/sock:1"
 WINDOW = "fabric/leaf1:swp4>spine2:swp1/1760000000"
-
-
-def state() -> ActionState:
-    return ActionState(lambda value: codec.decode(value, FLOWS.record))
-
-
-@pytest.fixture
-def made(records: Any) -> Any:
-    """Return a maker of records at a fixed time."""
-    found = records()
-    found.now_ns = NOW
-    return found
 
 
 def flows(made: Any, at_ns: int, rate_bps: float, **more: Any) -> tuple[str, bytes, int]:
@@ -59,8 +45,7 @@ def test_reports_across_the_move_count_on_neither_side() -> None:
     assert effect([], NOW, NOW).taken == ()
 
 
-def test_the_outcome_is_that_of_the_highest_ranked_report(made: Any) -> None:
-    actions = state()
+def test_the_outcome_is_that_of_the_highest_ranked_report(made: Any, actions: ActionState) -> None:
     flow = made.flow(1, "h1/eth1", "h5/eth1")
     for seq, outcomes in enumerate((["APPLIED", "DUPLICATE"], ["APPLIED", "ENDED"], ["STALE"], [], [])):
         at_ns = NOW if seq < 4 else NOW - 60 * S
@@ -91,8 +76,7 @@ def test_the_outcome_is_that_of_the_highest_ranked_report(made: Any) -> None:
     assert action_text.counts_text({"STALE": 2, "APPLIED": 1}) == "1 APPLIED, 2 STALE"
 
 
-def test_local_repairs_after_an_actuator_restart_are_separate(made: Any) -> None:
-    actions = state()
+def test_local_repairs_after_an_actuator_restart_are_separate(made: Any, actions: ActionState) -> None:
     actions.take(POLICY_CYCLES.name, "fabric", made.rounds(0, []))
     flow = made.flow(1, "h1/eth1", "h5/eth1")
     for at_ns in (NOW, NOW, NOW + S):  # the first twice: read a second time
@@ -125,44 +109,6 @@ def test_causes_link_to_their_tabs(made: Any) -> None:
     assert cause_links("DELAY", Reason(FLOW), [alert]) == []
 
 
-def test_suppressed_actions_are_those_of_the_newest_cycle_with_their_start(made: Any) -> None:
-    actions = state()
-    one, two = (FLOW, "REROUTE", "PROTECTED", WINDOW), ("h2/b/sock:2", "RESTORE", "COOL_DOWN", "h5/eth0/3")
-    actions.take(POLICY_CYCLES.name, "fabric", made.rounds(0, None))
-    assert actions.shards["fabric"].suppressed is None, "unknown yet"
-    actions.take(POLICY_CYCLES.name, "fabric", made.rounds(1, [one], at_ns=NOW))
-    actions.take(POLICY_CYCLES.name, "fabric", made.rounds(2, [two, one], at_ns=NOW + S))
-    actions.take(POLICY_CYCLES.name, "fabric", made.rounds(3, None, at_ns=NOW + 2 * S))
-    actions.take(POLICY_CYCLES.name, "fabric", made.rounds(1, [], at_ns=NOW))  # read a second time
-    actions.take(POLICY_CYCLES.name, "fabric", made.rounds(9, [], epoch=6))  # of a former owner
-    assert [(each.flow_id, each.since_ns) for each in actions.suppressed()] == [
-        (FLOW, NOW),
-        (two[0], NOW + S),
-    ]
-    causes = [action_text.suppressed_cause(each) for each in actions.suppressed()]
-    assert causes == ["a queue persists at leaf1:swp4 → spine2:swp1", "h5/eth0 has recovered"]
-    assert action_text.suppressed_text(actions.suppressed()[0], NOW + 4 * S) == (
-        "the job is protected (protected_jobs); for 4.0 s"
-    )
-    actions.take(POLICY_CYCLES.name, "fabric", made.rounds(0, None, epoch=8))
-    assert actions.suppressed() == [], "unknown after a change of owner"
-
-
-def test_mode_has_the_author_of_its_last_change(made: Any) -> None:
-    actions = state()
-    assert action_text.mode_text(actions).endswith("; the default")
-    actions.take(CONFIG.name, "*", made.config(1, mode="ACT", by="ann"))
-    actions.take(CONFIG.name, "*", made.config(2, mode="ACT", by="bob", at_ns=NOW + S))
-    actions.take(CONFIG.name, "h3", made.config(1, "h3", mode="OBSERVE", by="eve"))
-    actions.take(CONFIG.name, "h4", made.config(1, "h4", mode="UNKNOWN"))
-    assert (actions.mode().act, actions.mode().by, actions.mode().since_ns) == (True, "ann", NOW)
-    assert actions.exceptions() == ["h3"]
-    assert "set by ann" in action_text.mode_text(actions)
-    assert action_text.mode_text(actions).endswith("Exceptions (OBSERVE): h3")
-    actions.take(CONFIG.name, "*", None)
-    assert not actions.mode().act
-
-
 def test_a_watched_hosts_flows_have_a_past(made: Any) -> None:
     flow_history = FlowHistory(lambda value: codec.decode(value, FLOWS.record))
     for second in range(30):
@@ -178,8 +124,7 @@ def test_a_watched_hosts_flows_have_a_past(made: Any) -> None:
     assert flow_history.of(FLOW)[-1].rate_bps == 40, "an expired watch is ignored"
 
 
-def test_a_decisions_effect_outlives_its_samples(made: Any) -> None:
-    actions = state()
+def test_a_decisions_effect_outlives_its_samples(made: Any, actions: ActionState) -> None:
     flow = made.flow(1, "h1/eth1", "h5/eth1")
     decision = made.decision(0, flow, WINDOW)
     actions.take(DECISIONS.name, "h1", decision)
@@ -207,24 +152,3 @@ def test_a_decisions_effect_outlives_its_samples(made: Any) -> None:
         1,
         "fabric/7/0",
     ]
-
-
-def test_pacing_from_flow_reports_and_slices_from_configs(made: Any) -> None:
-    reported = {
-        str(n): made.flow(n, "h1/eth1", "h5/eth1", tenant=tenant, rate_limit_bps=limit, rate_bps=1e6)
-        for n, tenant, limit in ((1, "red", 500), (2, "red", None), (3, None, 100))
-    }
-    tenant_slice = {"tenant": "red", "guarantee_bps": 10, "ceiling_bps": None}
-    found = action_limits.pacing(
-        reported, {"*": made.config(slices=[tenant_slice]), "h1": made.config(slices=[])}
-    )
-    assert found.paced == [("3", 1e6, 100), ("1", 1e6, 500)]
-    assert found.slices == [("red", 10, None, 2, 2e6)]
-
-
-def test_only_one_match_counts() -> None:
-    ids = ["h1/b/sock:1", "h1/b/sock:12", "h2/b/sock:3"]
-    assert action_text.only_match("h1/b/sock:1", ids) == "h1/b/sock:1"
-    assert action_text.only_match("h2 sock:3", ids) == "h2/b/sock:3"
-    assert action_text.only_match("h1", ids) is None
-    assert action_text.only_match(None, ids) is None

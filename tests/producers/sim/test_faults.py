@@ -7,7 +7,8 @@ import pytest
 
 from producers.sim.fault_grammar import parse_fault
 from producers.sim.faults import PAUSED, LinkStates, link_states, resolve
-from producers.sim.topology import Fleet, Shape
+from producers.sim.shape import Shape
+from producers.sim.topology import Fleet
 
 
 @pytest.fixture(scope="module")

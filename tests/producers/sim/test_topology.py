@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from producers.sim.topology import PROBE_PORT, Fleet, LinkKind, Shape
+from producers.sim.shape import Shape
+from producers.sim.topology import PROBE_PORT, Fleet, LinkKind
 from schemas.ids import cable_id, nic_parts
 
 SHAPES = st.builds(
@@ -75,7 +74,7 @@ def test_any_shape_is_wired_and_every_path_leads_from_nic_to_nic(shape, seed):
 
 @pytest.mark.parametrize("nics", [2, 8, 24, 64, 256, 1_000, 1_024, 2_048, 4_096, 10_000])
 def test_fleet_of_a_size_has_that_many_nics_and_does_not_block(nics):
-    fleet = Fleet.of(nics)
+    fleet = Fleet(Shape.of(nics))
     assert fleet.nics == nics
     rate = fleet.rate_bps
     down = np.bincount(fleet.link_to[fleet.kind == LinkKind.HOST_UP], rate[fleet.kind == LinkKind.HOST_UP])
@@ -86,7 +85,7 @@ def test_fleet_of_a_size_has_that_many_nics_and_does_not_block(nics):
 
 
 def test_a_thousand_nics_are_128_hosts_on_8_rails():
-    fleet = Fleet.of(1_024)
+    fleet = Fleet(Shape.of(1_024))
     s = fleet.shape
     assert (s.hosts, s.nics_per_host, s.rails, s.racks, s.leaves, s.spines, s.pods, s.cores) == (
         128,
@@ -101,14 +100,14 @@ def test_a_thousand_nics_are_128_hosts_on_8_rails():
 
 
 def test_oversubscription_takes_uplinks_away():
-    wide, narrow = Fleet.of(1_024), Fleet.of(1_024, oversubscription=4)
+    wide, narrow = Fleet(Shape.of(1_024)), Fleet(Shape.of(1_024, oversubscription=4))
     assert (wide.shape.spines, narrow.shape.spines) == (32, 8)
-    faster = Fleet.of(1_024, rate_bps=200_000_000_000, fabric_rate_bps=400_000_000_000)
+    faster = Fleet(Shape.of(1_024, rate_bps=200_000_000_000, fabric_rate_bps=400_000_000_000))
     assert faster.shape.spines == 16
 
 
 def test_rails_join_the_same_device_of_every_host_in_a_rack():
-    fleet = Fleet.of(1_024)
+    fleet = Fleet(Shape.of(1_024))
     for nic, name in enumerate(fleet.nic_ids):
         _, device = nic_parts(name)
         leaf = fleet.node_ids[fleet.link_to[2 * nic]]
@@ -121,9 +120,8 @@ def test_rails_join_the_same_device_of_every_host_in_a_rack():
 
 
 def test_a_plain_clos_puts_all_nics_of_a_host_on_one_leaf():
-    fleet = Fleet.of(256, nics_per_host=8, rails=1)
+    fleet = Fleet(Shape.of(256, nics_per_host=8, rails=1))
     assert all(len(set(fleet.nic_leaf[host * 8 : host * 8 + 8].tolist())) == 1 for host in range(32))
-    assert not any(nic["rail"] is not None for nic in fleet.document()["nics"].values())
 
 
 def spread(fleet, kind, paths):
@@ -147,7 +145,7 @@ def test_ecmp_spreads_evenly_on_every_tier(kind):
 
 
 def test_source_ports_of_one_pair_reach_every_spine_and_answers_have_their_own_routes():
-    fleet = Fleet.of(64, seed=3)
+    fleet = Fleet(Shape.of(64), 3)
     ports = np.arange(50_000, 50_256)
     there, back = fleet.round_trips(0, 63, ports)
     up = there.link[there.start[:-1] + 1]
@@ -160,14 +158,14 @@ def test_source_ports_of_one_pair_reach_every_spine_and_answers_have_their_own_r
 
 
 def test_paths_stay_for_a_seed_and_move_with_another():
-    src, dst, port = some_flows(Fleet.of(256), 1_000)
-    one, again, other = (Fleet.of(256, seed=seed).paths(src, dst, port).link for seed in (5, 5, 6))
+    src, dst, port = some_flows(Fleet(Shape.of(256)), 1_000)
+    one, again, other = (Fleet(Shape.of(256), seed).paths(src, dst, port).link for seed in (5, 5, 6))
     assert (one == again).all()
     assert (one != other).mean() > 0.2
 
 
 def test_a_dead_uplink_is_left_out_by_its_own_leaf_alone():
-    fleet = Fleet.of(64)
+    fleet = Fleet(Shape.of(64))
     src, dst, port = some_flows(fleet, 20_000)
     living = np.ones(fleet.links, bool)
     for converged in (False, True):
@@ -248,26 +246,17 @@ def test_base_delay_adds_serialisation_cable_and_switches():
     assert delay == pytest.approx([2 * 825 + 500, 2 * 825 + 500 + 2 * (200 + 600)])
 
 
-def test_document_names_every_link_and_nic_and_is_plain():
-    fleet = Fleet.of(256)
-    document = json.loads(json.dumps(fleet.document()))
-    assert [link["link"] for link in document["links"]] == fleet.link_ids
-    assert list(document["nics"]) == fleet.nic_ids
-    for link in document["links"]:
-        near, far = (end.split(":")[0] for end in link["link"].split(">"))
-        assert {near, far} <= set(document["nodes"])
-    assert document["nics"]["h17/eth3"] == {
-        "host": "h17",
-        "device": "eth3",
-        "rack": "rack2",
-        "rail": 2,
-        "leaf": "leaf11",
-        "pod": "pod1",
-    }
+def test_every_link_joins_two_nodes_of_a_known_kind():
+    fleet = Fleet(Shape.of(256))
+    assert list(fleet.node_kinds) == fleet.node_ids
+    assert (fleet.node_kinds["h17"], fleet.node_kinds["leaf11"]) == ("host", "leaf")
+    for link in fleet.link_ids:
+        near, far = (end.split(":")[0] for end in link.split(">"))
+        assert {near, far} <= set(fleet.node_kinds)
 
 
 def test_index_finds_ids():
-    fleet = Fleet.of(64)
+    fleet = Fleet(Shape.of(64))
     assert fleet.nic_index[fleet.nic_ids[17]] == 17
     assert fleet.link_index["leaf1:swp1>h1:eth1"] == 1
 
@@ -275,18 +264,21 @@ def test_index_finds_ids():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Fleet.of(1), "nics 1: expected at least 2"),
-        (lambda: Fleet.of(100, nics_per_host=8), "nics_per_host 8: expected a divisor of 100 NICs"),
-        (lambda: Fleet.of(64, nics_per_host=8, rails=3), "rails 3: expected a divisor of 8 NICs a host"),
-        (lambda: Fleet.of(64, oversubscription=0), "oversubscription 0: expected a number above 0"),
-        (lambda: Fleet.of(64, tiers=4), "tiers 4: expected 2 or 3"),
+        (lambda: Shape.of(1), "nics 1: expected at least 2"),
+        (lambda: Shape.of(100, nics_per_host=8), "nics_per_host 8: expected a divisor of 100 NICs"),
+        (
+            lambda: Shape.of(64, nics_per_host=8, rails=3),
+            "rails 3: expected a divisor of 8 NICs a host",
+        ),
+        (lambda: Shape.of(64, oversubscription=0), "oversubscription 0: expected a number above 0"),
+        (lambda: Shape.of(64, tiers=4), "tiers 4: expected 2 or 3"),
         (lambda: Shape(hosts=8, hosts_per_rack=2, spines=2, racks_per_pod=2), "cores 0: expected"),
         (lambda: Shape(hosts=8, hosts_per_rack=0, spines=2), "hosts_per_rack 0: expected at least 1"),
-        (lambda: Fleet.of(8).paths(0, 8, 1), "dst 8: expected 0 to 7"),
-        (lambda: Fleet.of(8).paths(0, 1, 65_536), "src_port 65536: expected 0 to 65535"),
-        (lambda: Fleet.of(8).paths([1, 2], [3, 2], 1), "src and dst are both NIC 2"),
-        (lambda: Fleet.of(8).paths([1, 2], [3, 4, 5], 1), "src, dst and ports: "),
-        (lambda: Fleet.of(8).paths(0, 1, 1, living=[True]), r"living: shape \(1,\), expected \(32,\)"),
+        (lambda: Fleet(Shape.of(8)).paths(0, 8, 1), "dst 8: expected 0 to 7"),
+        (lambda: Fleet(Shape.of(8)).paths(0, 1, 65_536), "src_port 65536: expected 0 to 65535"),
+        (lambda: Fleet(Shape.of(8)).paths([1, 2], [3, 2], 1), "src and dst are both NIC 2"),
+        (lambda: Fleet(Shape.of(8)).paths([1, 2], [3, 4, 5], 1), "src, dst and ports: "),
+        (lambda: Fleet(Shape.of(8)).paths(0, 1, 1, living=[True]), r"living: shape \(1,\), expected \(32,\)"),
     ],
 )
 def test_wrong_arguments_are_named(call, message):
@@ -296,7 +288,7 @@ def test_wrong_arguments_are_named(call, message):
 
 @pytest.mark.parametrize(("nics", "tiers"), [(64, 2), (256, 2), (256, 3)])
 def test_the_route_of_every_port_is_one_of_all_routes(nics, tiers):
-    fleet = Fleet.of(nics, tiers=tiers)
+    fleet = Fleet(Shape.of(nics, tiers=tiers))
     rng = np.random.default_rng(nics)
     for _ in range(5):
         a, b = rng.choice(nics, 2, replace=False).tolist()

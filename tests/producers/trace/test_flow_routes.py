@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from producers.settings import FlowSettings
-from producers.trace.flow_routes import FlowRouteTracer, flow_candidate_ports
+from producers.trace.candidate_ports import flow_candidate_ports
+from producers.trace.flow_routes import FlowRouteTracer
 from producers.trace.sockets import TraceReply
 from schemas import codec
 from streams.runtime.flow_routes import FlowRouteTable
@@ -29,7 +30,7 @@ def test_the_ports_to_try_are_the_same_for_everybody_and_none_that_the_kernel_gi
     assert (
         ports != flow_candidate_ports(B, A, 5201, 32, 61_000) != flow_candidate_ports(A, B, 5202, 32, 61_000)
     )
-    assert flow_candidate_ports(A, B, 5201, 32, 65_530) == list(range(65_530, 65_536)), "all there are"
+    assert flow_candidate_ports(A, B, 5201, 32, 65_530) == tuple(range(65_530, 65_536)), "all there are"
 
 
 def test_32_ports_see_four_spines_twice_or_more():

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from native.core.columns import ProbeColumns
+from producers.trace.known_route import KnownRoute
 from producers.trace.path_changes import PathChangeDetector
 from producers.trace.route_names import name_path, partner_of
 from producers.trace.sockets import error_of
 from producers.trace.source_ports import candidates_for, choose_ports, coverage_of
-from producers.trace.tracer import KnownRoute, Trace, TracedFlow, Tracer
+from producers.trace.tracer import Trace, TracedFlow, Tracer
 from producers.trace.uplinks import TokenBucket, pause_s, uplink_routes
 from schemas.topology import Topology, TopologyFile
 

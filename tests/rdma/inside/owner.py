@@ -4,8 +4,9 @@ import os
 import select
 import sys
 
-from fabrictime_client.rdma import QueuePairs
 from rc import connected
+
+from fabrictime_client.rdma import QueuePairs
 
 # The transport never gives up: how long a move takes is not the point here.
 source, sink = connected(retries=7)

@@ -13,8 +13,9 @@ from zlib import crc32
 import pytest
 
 from producers.sim.settings import SimSettings
+from producers.sim.shape import Shape
 from producers.sim.simulation import EPOCH_NS, Simulation
-from producers.sim.topology import Fleet, Shape
+from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.topics import (
     ALERTS,

@@ -12,7 +12,8 @@ import pytest
 
 from fabrictime.bench.detect.link_evidence import ProbedFleet
 from native.core import ClockLine
-from producers.sim.topology import Fleet, Shape
+from producers.sim.shape import Shape
+from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import LINK_HEALTH
@@ -189,7 +190,7 @@ def test_it_is_up_again_once_paths_cross_it_and_stay_alive() -> None:
 
 
 def test_links_that_die_together_are_distinguished() -> None:
-    fleet = Fleet.of(256, seed=5)
+    fleet = Fleet(Shape.of(256), 5)
     it = Watched(fleet, 5)
     it.run(WARM)
     dead = [it.link("leaf1", "spine2"), it.link("leaf3", "spine2"), it.link("spine7", "leaf16")]

@@ -7,6 +7,7 @@ import pytest
 
 from fabrictime.bench.detect.queues import _book
 from native.core import ClockLine
+from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.topics import PROBE_SCHEDULES
@@ -20,7 +21,7 @@ PORTS = 4
 
 @pytest.fixture(scope="module")
 def fleet() -> Fleet:
-    return Fleet.of(16, seed=2)
+    return Fleet(Shape.of(16), 2)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from confluent_kafka import Producer
 from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
 from fabrictime.bench.detect.link_evidence import ProbedFleet
 from fabrictime.bench.detect.live_links import LiveLinks
-from producers.sim.topology import Fleet, Shape
+from producers.sim.shape import Shape
+from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import ALERTS, CONFIG, DELAYS, INVENTORY, LINK_HEALTH, LINKS, REJECTS

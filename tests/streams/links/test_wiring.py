@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from producers.sim.setup import topology_file
-from producers.sim.topology import Fleet, Shape
+from producers.sim.shape import Shape
+from producers.sim.topology import Fleet
 from producers.trace.route_names import name_path
 from schemas import codec
 from schemas.topics import ALERTS, INVENTORY, PATHS

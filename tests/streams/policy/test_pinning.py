@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from fabrictime.bench.control.sim import Loop, Scenario
+from producers.sim.shape import Shape
 from producers.sim.simulation import Simulation
-from producers.sim.topology import Fleet, Shape
+from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.topics import CONFIG
 from streams.policy.policy import Policy

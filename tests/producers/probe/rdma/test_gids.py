@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fabrictime_client.rdma import source_port_of
 
+from fabrictime_client.rdma import source_port_of
 from producers.probe.rdma.gids import (
     choose_gid,
     choose_port,

@@ -1,0 +1,131 @@
+"""Builds the dashboard of the fabric: links, queues, contention, alerts and the heaviest flows."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard
+
+from grafana import queries
+from grafana.panels import (
+    BLUE,
+    GREY,
+    ORANGE,
+    PURPLE,
+    VERMILLION,
+    colored,
+    heat_panel,
+    new_dashboard,
+    series_panel,
+    stat_panel,
+    state_panel,
+    table_panel,
+    unit_override,
+)
+
+
+def fabric() -> dashboard.Dashboard:
+    """Build the dashboard: dead and flapping links, queues, contention, alerts, and the flows concerned."""
+    states = colored(
+        stat_panel(
+            "In trouble",
+            "Cables, NICs and hosts by the state of the range's end.",
+            queries.LINK_COUNT,
+            "short",
+        ),
+        {"down": VERMILLION, "flapping": PURPLE, "grey": ORANGE},
+    )
+    rows = state_panel(
+        "Links with most trouble",
+        queries.LINK_ROWS,
+        14,
+        (("UNKNOWN", GREY), ("UP", BLUE), ("GREY", ORANGE), ("FLAPPING", PURPLE), ("DOWN", VERMILLION)),
+    )
+    spread = heat_panel(
+        "Queues of all links",
+        "How many links had which deepest queue, in bytes.",
+        queries.QUEUE_SPREAD,
+        "decbytes",
+        10,
+    )
+    contention = (
+        table_panel(
+            "Contention",
+            "Where a queue stood, why, and whose flows met there; the standing ones first, "
+            "then the heaviest (bytes over the threshold times seconds).",
+            queries.CONTENTION_TABLE,
+        )
+        .override_by_regexp(".*_ns", unit_override("ns"))
+        .override_by_name("depth_peak_bytes", unit_override("decbytes"))
+        .override_by_name("over_byte_s", unit_override("suffix: B s"))
+    )
+    flows = (
+        table_panel("Heaviest flows", "Mean rate over the range.", queries.FLOW_TABLE)
+        .override_by_name("rate_bps", unit_override("bps"))
+        .override_by_name("rtt_ns", unit_override("ns"))
+    )
+    return (
+        new_dashboard("fabrictime-fabric", "fabrictime: fabric", "Links, queues, contention and alerts.")
+        .with_panel(states)
+        .with_panel(
+            stat_panel(
+                "Flaps",
+                "Times that a link went down within the range.",
+                queries.FLAP_COUNT,
+                "short",
+                (None, BLUE),
+                (1, ORANGE),
+                (9, VERMILLION),
+            )
+        )
+        .with_panel(
+            stat_panel(
+                "Contention now",
+                "Queues that stand.",
+                queries.CONTENTION_COUNT,
+                "short",
+                (None, BLUE),
+                (1, ORANGE),
+            )
+        )
+        .with_panel(
+            stat_panel(
+                "Standing alerts",
+                "Raised and not cleared.",
+                queries.ALERT_COUNT,
+                "short",
+                (None, BLUE),
+                (1, VERMILLION),
+            )
+        )
+        .with_panel(rows)
+        .with_panel(
+            series_panel(
+                "Flaps", "Times that a link went down, the 20 with most.", queries.FLAP_SERIES, "short", 10
+            )
+        )
+        .with_panel(
+            table_panel(
+                "Links in trouble", "What was not UP within the range, as last judged.", queries.LINK_TABLE
+            )
+        )
+        .with_panel(spread)
+        .with_panel(
+            series_panel(
+                "Deepest queues",
+                "Mean depth of a window; the 20 deepest links.",
+                queries.QUEUE_SERIES,
+                "decbytes",
+            ).height(10)
+        )
+        .with_panel(
+            series_panel(
+                "Busiest links",
+                "Share of the time that a link sends; the 20 busiest.",
+                queries.LOAD_SERIES,
+                "percentunit",
+            )
+        )
+        .with_panel(series_panel("Contention windows opened", "By kind.", queries.CONTENTION_SERIES, "short"))
+        .with_panel(contention)
+        .with_panel(table_panel("Alerts", "Standing ones first.", queries.ALERT_TABLE))
+        .with_panel(flows)
+    )

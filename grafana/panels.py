@@ -1,0 +1,253 @@
+"""Panels that all dashboards share: figures, time series, tables, heat maps, states, each with its query.
+
+The dashboards are for Grafana 11.6, made with its foundation SDK. The colours suit colour-blind readers
+(Okabe and Ito's blue, orange and vermillion; viridis for heat), and no meaning depends on red against green.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from grafana_foundation_sdk.builders import common, dashboard, heatmap, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.cog import builder as cogbuilder
+from grafana_foundation_sdk.cog import variants
+from grafana_foundation_sdk.models import common as common_models
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models import heatmap as heatmap_models
+
+from grafana.datasource import PLUGIN, PLUGIN_VERSION, UID
+
+BLUE: Final = "#0072B2"
+ORANGE: Final = "#E69F00"
+VERMILLION: Final = "#D55E00"
+SKY: Final = "#56B4E9"
+PURPLE: Final = "#CC79A7"
+GREY: Final = "#8B94A5"
+TAG: Final = "fabrictime"
+SOURCE: Final = models.DataSourceRef(type_val=PLUGIN, uid=UID)
+TABLE_FORMAT: Final = 1
+SERIES_FORMAT: Final = 0
+
+Override = list[models.DynamicConfigValue]
+Colored = TypeVar("Colored", stat.Panel, timeseries.Panel)
+
+
+class ClickHouseQuery(variants.Dataquery):
+    """A target of the ClickHouse plugin: SQL as it stands, answered as series or as a table."""
+
+    def __init__(self, sql: str, ref_id: str = "A", series: bool = False) -> None:
+        self.sql = sql
+        self.ref_id = ref_id
+        self.series = series
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the target as the plugin stores it."""
+        return {
+            "refId": self.ref_id,
+            "datasource": {"type": PLUGIN, "uid": UID},
+            "editorType": "sql",
+            "queryType": "timeseries" if self.series else "table",
+            "format": SERIES_FORMAT if self.series else TABLE_FORMAT,
+            "rawSql": self.sql,
+            "pluginVersion": PLUGIN_VERSION,
+        }
+
+
+class Query(cogbuilder.Builder[ClickHouseQuery]):
+    """Builder of a `ClickHouseQuery`."""
+
+    def __init__(self, sql: str, ref_id: str = "A", series: bool = False) -> None:
+        self._query = ClickHouseQuery(sql, ref_id, series)
+
+    def build(self) -> ClickHouseQuery:
+        """Return the target."""
+        return self._query
+
+
+def _thresholds(*steps: tuple[float | None, str]) -> dashboard.ThresholdsConfig:
+    made = [models.Threshold(value=value, color=color) for value, color in steps]
+    return dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(made)
+
+
+def fixed_color(color: str) -> dashboard.FieldColor:
+    """Return one colour for everything."""
+    return dashboard.FieldColor().mode(models.FieldColorModeId.FIXED).fixed_color(color)
+
+
+def scaled_color() -> dashboard.FieldColor:
+    """Return colours by the last value of a series, from blue over yellow to red."""
+    return dashboard.FieldColor().mode(models.FieldColorModeId.CONTINUOUS_BL_YL_RD)
+
+
+def stat_panel(title: str, doc: str, sql: str, unit: str, *steps: tuple[float | None, str]) -> stat.Panel:
+    """Return a single figure; `steps`: the colour from each value on."""
+    return (
+        stat.Panel()
+        .title(title)
+        .description(doc)
+        .datasource(SOURCE)
+        .height(4)
+        .span(6)
+        .unit(unit)
+        .color_mode(common_models.BigValueColorMode.VALUE)
+        .graph_mode(common_models.BigValueGraphMode.NONE)
+        .thresholds(_thresholds(*(steps or ((None, BLUE),))))
+        .with_target(Query(sql))
+    )
+
+
+def series_panel(title: str, doc: str, sql: str, unit: str, span: int = 12) -> timeseries.Panel:
+    """Return a time series with a line for each label."""
+    return (
+        timeseries.Panel()
+        .title(title)
+        .description(doc)
+        .datasource(SOURCE)
+        .height(9)
+        .span(span)
+        .unit(unit)
+        .color_scheme(scaled_color())
+        .line_width(1)
+        .fill_opacity(0)
+        .show_points(common_models.VisibilityMode.NEVER)
+        .tooltip(
+            common.VizTooltipOptions()
+            .mode(common_models.TooltipDisplayMode.MULTI)
+            .sort(common_models.SortOrder.DESCENDING)
+        )
+        .with_target(Query(sql, series=True))
+    )
+
+
+def colored(panel: Colored, colors: Mapping[str, str]) -> Colored:
+    """Give each of the named series its colour."""
+    for name, color in colors.items():
+        panel = panel.override_by_name(name, color_override(color))
+    return panel
+
+
+def stacked_panel(title: str, doc: str, sql: str, unit: str) -> timeseries.Panel:
+    """Return a time series whose values add up, as filled areas."""
+    return (
+        series_panel(title, doc, sql, unit)
+        .stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL))
+        .fill_opacity(60)
+    )
+
+
+def color_override(color: str) -> Override:
+    """Override the colour of a field."""
+    return [models.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": color})]
+
+
+def unit_override(unit: str) -> Override:
+    """Override the unit of a field."""
+    return [models.DynamicConfigValue(id_val="unit", value=unit)]
+
+
+def link_override(title: str, url: str) -> Override:
+    """Link the values of a field to another dashboard."""
+    return [
+        models.DynamicConfigValue(id_val="links", value=[{"title": title, "url": url, "targetBlank": False}])
+    ]
+
+
+def table_panel(title: str, doc: str, sql: str, height: int = 10, span: int = 24) -> table.Panel:
+    """Return a table that can be filtered by column."""
+    return (
+        table.Panel()
+        .title(title)
+        .description(doc)
+        .datasource(SOURCE)
+        .height(height)
+        .span(span)
+        .color_scheme(fixed_color(BLUE))
+        .filterable(True)
+        .with_target(Query(sql))
+    )
+
+
+def heat_panel(title: str, doc: str, sql: str, unit: str, height: int) -> heatmap.Panel:
+    """Return how many of all observations fell into each bucket of a value, over time."""
+    return (
+        heatmap.Panel()
+        .title(title)
+        .description(doc)
+        .datasource(SOURCE)
+        .height(height)
+        .span(12)
+        .calculate(False)
+        .color(
+            heatmap.HeatmapColorOptions()
+            .mode(heatmap_models.HeatmapColorMode.SCHEME)
+            .scheme("Viridis")
+            .steps(64)
+            .reverse(False)
+            .exponent(0.5)
+            .fill(BLUE)
+        )
+        .y_axis(heatmap.YAxisConfig().unit(unit))
+        .rows_frame(heatmap.RowsHeatmapOptions().layout(common_models.HeatmapCellLayout.LE))
+        .with_target(Query(sql, series=True))
+    )
+
+
+def state_panel(title: str, sql: str, span: int, states: Sequence[tuple[str, str]]) -> statetimeline.Panel:
+    """Return a row of states for each subject. `states`: name and colour of the states 0, 1 and so on."""
+    options = {
+        str(number): models.ValueMappingResult(text=name, color=color, index=number)
+        for number, (name, color) in enumerate(states)
+    }
+    return (
+        statetimeline.Panel()
+        .title(title)
+        .description("Worst state of each interval.")
+        .datasource(SOURCE)
+        .height(9)
+        .span(span)
+        .unit("short")
+        .color_scheme(fixed_color(BLUE))
+        .show_value(common_models.VisibilityMode.NEVER)
+        .row_height(0.8)
+        .merge_values(True)
+        .mappings([models.ValueMap(options=options)])
+        .with_target(Query(sql, series=True))
+    )
+
+
+def choice(name: str, label: str, sql: str) -> dashboard.QueryVariable:
+    """Return a variable: the values that a reader chooses from, all by default."""
+    return (
+        dashboard.QueryVariable(name)
+        .label(label)
+        .datasource(SOURCE)
+        .query(sql)
+        .multi(True)
+        .include_all(True)
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_ASC)
+        .current(models.VariableOption(text="All", value="$__all"))
+    )
+
+
+def new_dashboard(uid: str, title: str, doc: str) -> dashboard.Dashboard:
+    """Return an empty dashboard that is linked to the others."""
+    return (
+        dashboard.Dashboard(title)
+        .uid(uid)
+        .description(doc)
+        .tags([TAG])
+        .timezone("browser")
+        .refresh("5s")
+        .time("now-15m", "now")
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .link(
+            dashboard.DashboardLink(TAG)
+            .type(models.DashboardLinkType.DASHBOARDS)
+            .tags([TAG])
+            .as_dropdown(False)
+            .include_vars(False)
+            .keep_time(True)
+        )
+    )

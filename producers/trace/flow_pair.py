@@ -1,0 +1,168 @@
+"""State of the traced flow routes between a NIC and one peer, and the distance to the peer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from producers.trace.known_route import TracedRoute
+from producers.trace.published_rows import PublishedRows
+from producers.trace.route_names import RouteNames
+from producers.trace.tracer import Trace, TracedFlow
+from schemas.topology import Topology
+
+__all__ = ["ACK", "DATA", "FlowPair", "FlowRoute", "FlowRouteKey", "shape_of"]
+
+Record = dict[str, Any]
+
+DATA: Final = "DATA"
+ACK: Final = "ACK"
+TRACEROUTE_PORT: Final = 33_434
+"""UDP port of traceroute: no program listens there, so the host answers and shows its distance."""
+SETTLE_S: Final = 3.0
+"""A pair's record waits this long for all of its routes."""
+DISTANCE_RETRY_S: Final = 1.0
+DISTANCE_FRESH_S: Final = 30.0
+
+
+def shape_of(protocol: str) -> str:
+    """Return the protocol that switches see for a flow: TCP or UDP."""
+    return "TCP" if protocol == "TCP" else "UDP"
+
+
+class FlowRouteKey(NamedTuple):
+    """One direction of a port pair: `leg`, the peer, and the flow's source and destination port."""
+
+    leg: str
+    peer: str
+    port: int
+    peer_port: int
+
+    @classmethod
+    def of(cls, flow: TracedFlow) -> FlowRouteKey:
+        """Return the key of traced packets."""
+        if flow.leg == "REQUEST":
+            return cls(DATA, flow.peer, flow.port, flow.target[1])
+        return cls(ACK, flow.peer, flow.target[1], flow.port)
+
+    def traced(self, address: str, socket: int, routers: int) -> TracedFlow:
+        """Return the packets that trace this direction as far as the last of `routers`."""
+        if self.leg == DATA:
+            return TracedFlow("REQUEST", self.peer, self.port, (address, self.peer_port), socket, routers)
+        return TracedFlow("ANSWER", self.peer, self.peer_port, (address, self.port), socket, routers)
+
+
+@dataclass(slots=True, kw_only=True)
+class FlowRoute(TracedRoute):
+    """One traced route of flows."""
+
+    shape: str
+    """Protocol of its packets: UDP or TCP."""
+    wanted_s: float = 0.0
+    """Time of the last request for this route."""
+    in_use: bool = False
+    """True if a live flow takes it."""
+    links: tuple[str, ...] = ()
+    complete: bool = False
+
+
+@dataclass(slots=True)
+class _Distance:
+    """Number of routers between two NICs, found with packets to a port where no program listens."""
+
+    routers: int | None = None
+    """None if unknown."""
+    flow: TracedFlow | None = None
+    due_s: float = 0.0
+    tries: int = 0
+    """Consecutive traces without an answer."""
+
+    @property
+    def pause_s(self) -> float:
+        """Time until the next trace after the present one."""
+        if self.routers is None:
+            return min(DISTANCE_FRESH_S, DISTANCE_RETRY_S * 2.0**self.tries)
+        return DISTANCE_FRESH_S
+
+    def begin(self, peer: str, address: str, port: int, next_s: float) -> TracedFlow:
+        """Return the packets of a trace from `port`; the next trace is due at `next_s`."""
+        self.due_s = next_s
+        self.tries += 1
+        self.flow = TracedFlow("REQUEST", peer, port, (address, TRACEROUTE_PORT), 0)
+        return self.flow
+
+    def update(self, trace: Trace, topology: Topology, peer_first_hop: str | None) -> bool:
+        """Add the result of a trace; return True if the distance changed.
+
+        A peer behind a firewall does not answer. Its distance is accepted if the last hop is the peer's
+        router.
+        """
+        if trace.reached:
+            self.tries = 0
+        elif not trace.hops or not _is_same_node(topology, trace.hops[-1], peer_first_hop):
+            return False
+        changed = len(trace.hops) != self.routers
+        self.routers = len(trace.hops)
+        return changed
+
+
+@dataclass(slots=True)
+class FlowPair:
+    """One directed pair of NICs: its routes, the distance to the peer, and its published record."""
+
+    wanted_s: float
+    """Time of the last request for any of its routes."""
+    routes: dict[FlowRouteKey, FlowRoute] = field(default_factory=dict)
+    distance: _Distance = field(default_factory=_Distance)
+    address: str | None = None
+    first_hop: str | None = None
+    movable: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """Destination port of movable flows to their protocol and the time of the last one."""
+    published: PublishedRows = field(default_factory=PublishedRows)
+    dirty_s: float = 0.0
+
+    def mark_dirty(self, now_s: float) -> None:
+        """Note that the record differs from the published one."""
+        if not self.published.dirty:
+            self.published.dirty, self.dirty_s = True, now_s
+
+    def must_wait(self, now_s: float) -> bool:
+        """Return True if a changed record is not to be published yet."""
+        if self.published.moved:
+            return False
+        settling = any(route.known is None for route in self.routes.values())
+        return now_s < self.published.next_s or (settling and now_s - self.dirty_s < SETTLE_S)
+
+    def name(self, key: FlowRouteKey, route: FlowRoute, names: RouteNames) -> bool:
+        """Name the links of a route; return True if they changed."""
+        known = route.known
+        if known is None:
+            return False
+        port = key.port if key.leg == DATA else key.peer_port
+        named = names.name(key.peer, port, known.hops, known.reached, self.first_hop)
+        complete = named.complete and named.contradiction is None
+        changed = (named.links, complete) != (route.links, route.complete)
+        route.links, route.complete = named.links, complete
+        return changed
+
+    def rows(self) -> list[Record]:
+        """Return the elements of the pair's `FlowRoutes`."""
+        return [
+            {
+                "leg": key.leg,
+                "path": key.port,
+                "peer_port": key.peer_port,
+                "links": list(route.links),
+                "complete": route.complete,
+                "since_ns": route.known.since_ns,
+                "protocol": route.shape,
+            }
+            for key, route in sorted(self.routes.items(), key=lambda item: item[0])
+            if route.known is not None
+        ]
+
+
+def _is_same_node(topology: Topology, hop: str | None, other: str | None) -> bool:
+    """Return True if both addresses belong to one node of the topology file."""
+    found, expected = topology.at(hop or ""), topology.at(other or "")
+    return found is not None and expected is not None and found[0] == expected[0]

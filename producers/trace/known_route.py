@@ -1,0 +1,131 @@
+"""Keeps the accepted route of one path over several traces.
+
+One trace may be wrong while switches converge, so a change needs two traces that agree. This module is pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from producers.trace.tracer import Trace, TracedFlow
+
+__all__ = ["Change", "Hops", "KnownRoute", "TracedRoute"]
+
+Hops = tuple[str | None, ...]
+
+SILENT_TRACES: Final = 3
+"""A hop of a working path becomes unknown after this many consecutive traces without its answer."""
+
+
+class Change(Enum):
+    """Effect of a trace on the known route of a path."""
+
+    NONE = auto()
+    NEW = auto()
+    UNCONFIRMED = auto()
+    REFINED = auto()
+    MOVED = auto()
+
+
+@dataclass(slots=True)
+class KnownRoute:
+    """The accepted route of one path. A change is accepted once two consecutive traces agree."""
+
+    hops: Hops
+    reached: bool
+    since_ns: int
+    changes: int = 0
+    unconfirmed: tuple[Hops, bool] | None = None
+    silent_traces: int = 0
+
+    def update(self, trace: Trace, now_ns: int, expected: bool = False) -> bool:
+        """Add a new trace; return True if the path should be traced again at once for confirmation.
+
+        With `expected`, other paths show that this one moved, and one complete trace is enough.
+        """
+        if self._agrees(trace):
+            self.unconfirmed = None
+            self._refine(trace)
+            return False
+        seen = (trace.hops, trace.reached)
+        confirmed = self.unconfirmed is not None and _is_same(self.unconfirmed, seen)
+        if not confirmed and not (expected and trace.is_complete):
+            self.unconfirmed = seen
+            return True
+        self.unconfirmed = None
+        self.changes += 1
+        self.hops, self.reached, self.since_ns, self.silent_traces = trace.hops, trace.reached, now_ns, 0
+        return False
+
+    def differs_from(self, hops: Hops) -> bool:
+        """Return True if any of these hops contradicts the known one at its position."""
+        return any(a != b for a, b in zip(self.hops, hops, strict=False) if a is not None and b is not None)
+
+    def _agrees(self, trace: Trace) -> bool:
+        """Return True if the trace does not contradict the known route.
+
+        A trace that breaks off may be the known route, cut. The route is kept, so that the dead link can be
+        localised on it.
+        """
+        if self.differs_from(trace.hops):
+            return False
+        if trace.reached:
+            return not self.reached or len(trace.hops) == len(self.hops)
+        return not self.reached or len(trace.hops) <= len(self.hops)
+
+    def _refine(self, trace: Trace) -> None:
+        """Fill in hops that were silent.
+
+        A hop of a working path that stays silent for several traces becomes unknown, because it may have
+        changed.
+        """
+        if not trace.reached:
+            if not self.reached and len(trace.hops) > len(self.hops):
+                self.hops += trace.hops[len(self.hops) :]
+            return
+        if not self.reached:
+            self.hops, self.reached = trace.hops, True
+            return
+        merged = tuple(a if a is not None else b for a, b in zip(self.hops, trace.hops, strict=True))
+        any_silent = any(a is not None and b is None for a, b in zip(self.hops, trace.hops, strict=True))
+        self.silent_traces = self.silent_traces + 1 if any_silent else 0
+        if self.silent_traces >= SILENT_TRACES:
+            merged, self.silent_traces = trace.hops, 0
+        self.hops = merged
+
+
+def _is_same(a: tuple[Hops, bool], b: tuple[Hops, bool]) -> bool:
+    """Return True if two traces have equal length and agree at each hop that both know."""
+    return (
+        a[1] == b[1]
+        and len(a[0]) == len(b[0])
+        and all(x is None or y is None or x == y for x, y in zip(a[0], b[0], strict=True))
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class TracedRoute:
+    """A path that is traced again and again: its packets, its known route and the time of the next trace."""
+
+    flow: TracedFlow | None = None
+    """None while it is not traced."""
+    known: KnownRoute | None = None
+    due_s: float = float("inf")
+    traced_s: float = float("-inf")
+    incomplete_traces: int = 0
+    """Consecutive incomplete traces."""
+
+    def accept(self, trace: Trace, now_ns: int, expected: bool = False) -> Change:
+        """Add a trace to the known route and return its effect; `expected` as in `KnownRoute.update`."""
+        known = self.known
+        if known is None:
+            self.known = KnownRoute(trace.hops, trace.reached, now_ns)
+            return Change.NEW
+        before = (known.hops, known.reached, known.changes)
+        if known.update(trace, now_ns, expected):
+            return Change.UNCONFIRMED
+        if (known.hops, known.reached, known.changes) == before:
+            return Change.NONE
+        return Change.REFINED if known.changes == before[2] else Change.MOVED

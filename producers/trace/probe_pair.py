@@ -1,0 +1,124 @@
+"""State of the traced probe paths between a NIC and one peer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from producers.trace.known_route import Hops, TracedRoute
+from producers.trace.published_rows import PublishedRows
+from producers.trace.route_names import RouteNames
+from producers.trace.tracer import TracedFlow
+
+__all__ = ["LegPort", "ProbePair"]
+
+Record = dict[str, Any]
+LegPort = tuple[str, int]
+
+SETTLE_S: Final = 5.0
+"""A pair's first record waits this long for all of its paths."""
+
+
+@dataclass(slots=True)
+class ProbePair:
+    """One directed pair: its paths, and its published record."""
+
+    first_s: float
+    routes: dict[LegPort, TracedRoute] = field(default_factory=dict)
+    gone_s: float | None = None
+    first_hop: str | None = None
+    published: PublishedRows = field(default_factory=PublishedRows)
+
+    def traced(self) -> Iterator[tuple[LegPort, TracedRoute, TracedFlow]]:
+        """Yield the paths that are traced."""
+        for key, route in self.routes.items():
+            if route.flow is not None:
+                yield key, route, route.flow
+
+    def route_of(self, flow: TracedFlow) -> TracedRoute | None:
+        """Return the path that a flow traces now."""
+        route = self.routes.get((flow.leg, flow.port))
+        return route if route is not None and route.flow == flow else None
+
+    def reached_requests(self) -> Iterator[tuple[TracedFlow, Hops]]:
+        """Yield the traced requests that reach the peer, with their hops."""
+        for _, route, flow in self.traced():
+            if flow.leg == "REQUEST" and route.known is not None and route.known.reached:
+                yield flow, route.known.hops
+
+    def request_hops(self) -> dict[int, Hops]:
+        """Return hops by source port, of requests that reach the peer and met an answering router."""
+        return {
+            port: known.hops
+            for (leg, port), route in self.routes.items()
+            if leg == "REQUEST" and (known := route.known) and known.reached and any(known.hops)
+        }
+
+    def published_links(self) -> dict[int, list[str]]:
+        """Return the published links of requests by source port, where all are known."""
+        return {
+            row["path"]: row["links"]
+            for row in self.published.rows or ()
+            if row["leg"] == "REQUEST" and row["complete"]
+        }
+
+    def replace_flows(self, flows: Mapping[LegPort, TracedFlow], now_s: float) -> list[TracedFlow]:
+        """Trace these flows from now on; return those that are to be cancelled."""
+        self.gone_s = None
+        cancelled = []
+        for key, route, flow in list(self.traced()):
+            wanted = flows.get(key)
+            if flow == wanted:
+                continue
+            cancelled.append(flow)
+            route.flow, route.due_s = None, float("inf")
+            if wanted is None:
+                del self.routes[key]
+            self.published.dirty = True
+        for key, flow in flows.items():
+            route = self.routes.setdefault(key, TracedRoute())
+            if route.flow is None:
+                route.flow = flow
+                route.due_s = now_s if route.due_s == float("inf") else route.due_s
+        return cancelled
+
+    def pause(self, now_s: float) -> list[TracedFlow]:
+        """Trace nothing from now on, but keep the known routes; return the flows to be cancelled."""
+        self.gone_s = now_s
+        cancelled = [flow for _, _, flow in self.traced()]
+        for route in self.routes.values():
+            route.flow, route.due_s = None, float("inf")
+        return cancelled
+
+    def rows(self, peer: str, names: RouteNames) -> list[Record]:
+        """Return the elements of the pair's `PathMaps`, of the paths that have a known route."""
+        rows = []
+        for (leg, port), route, _ in sorted(self.traced(), key=lambda traced: traced[0]):
+            known = route.known
+            if known is None:
+                continue
+            named = names.name(peer, port, known.hops, known.reached, self.first_hop)
+            rows.append(
+                {
+                    "path": port,
+                    "leg": leg,
+                    "links": list(named.links),
+                    "found": named.found,
+                    "complete": named.complete,
+                    "since_ns": known.since_ns,
+                    "changes": known.changes,
+                    "contradiction": named.contradiction,
+                }
+            )
+        return rows
+
+    def must_wait(self, rows: Sequence[Record], now_s: float) -> bool:
+        """Return True if the record is not to be published yet."""
+        if not rows:
+            return True
+        if now_s - self.first_s >= SETTLE_S:
+            return False
+        if len(rows) < sum(1 for _ in self.traced()):
+            return True
+        return self.published.rows is None and not all(row["complete"] for row in rows)

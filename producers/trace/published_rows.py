@@ -1,0 +1,48 @@
+"""Decides when the record of a pair of NICs is published again. This module is pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["REPUBLISH_S", "PublishedRows"]
+
+Record = dict[str, Any]
+
+REPUBLISH_S: Final = 900.0
+MIN_RECORD_GAP_S: Final = 0.5
+"""Time between two records of a pair, unless one of its routes moved."""
+
+
+@dataclass(slots=True)
+class PublishedRows:
+    """The routes of a pair's last record, and whether they are outdated."""
+
+    rows: list[Record] | None = None
+    """None before the first record."""
+    at_s: float = 0.0
+    next_s: float = 0.0
+    """Earliest time of the next record."""
+    dirty: bool = False
+    moved: bool = False
+    """True if the published record is wrong, not only incomplete."""
+
+    def is_old(self, now_s: float) -> bool:
+        """Return True if the record is to be published again although nothing changed."""
+        return self.rows is not None and now_s - self.at_s > REPUBLISH_S
+
+    def replace(self, rows: list[Record], now_s: float, rng: random.Random) -> bool:
+        """Note the present rows; return True if they must be published."""
+        self.dirty = self.moved = False
+        if not rows or (self.rows is not None and _without_since(rows) == _without_since(self.rows)):
+            return False
+        self.rows, self.next_s = rows, now_s + MIN_RECORD_GAP_S
+        self.at_s = now_s + rng.uniform(0, REPUBLISH_S / 4)
+        return True
+
+
+def _without_since(rows: Iterable[Record]) -> list[Record]:
+    """Return rows without the time of the last change, to compare their content."""
+    return [{key: value for key, value in row.items() if key != "since_ns"} for row in rows]

@@ -1,0 +1,40 @@
+"""Watches the topology file while a service runs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from schemas.topology import Topology, TopologyError, TopologySource
+
+__all__ = ["TopologyWatch"]
+
+_log = logging.getLogger(__name__)
+
+FILE_CHECK_S: Final = 2.0
+
+
+class TopologyWatch:
+    """The topology of a file, checked every 2 s; an unusable file is ignored."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Load the file. Raises TopologyError."""
+        self._source = TopologySource(path)
+        self._due_s = 0.0
+
+    @property
+    def topology(self) -> Topology:
+        """The last valid content."""
+        return self._source.topology
+
+    def check(self, now_s: float) -> bool:
+        """Load the file again if it changed; return whether the topology is new."""
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + FILE_CHECK_S
+        try:
+            return self._source.refresh()
+        except TopologyError as error:
+            _log.error("%s; the last valid file stays in use", error)
+            return False

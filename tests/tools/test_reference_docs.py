@@ -1,0 +1,28 @@
+"""Reference pages: they are current, and hold every command, argument and threshold."""
+
+import click
+import pytest
+
+from streams.runtime.thresholds import THRESHOLDS
+from tools import reference_docs
+
+
+@pytest.mark.parametrize("name", ["docs/commands.md", "docs/thresholds.md", "docs/fabrictime.toml"])
+def test_the_page_is_current(name):
+    made = reference_docs.pages()[name]
+    assert (reference_docs.ROOT / name).read_text() == made, "run python tools/reference_docs.py"
+
+
+def test_every_threshold_has_a_row():
+    rows = [line for line in reference_docs.thresholds_page().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(THRESHOLDS)
+
+
+def test_hidden_commands_are_left_out_and_groups_are_opened():
+    group = click.Group(commands={"a": click.Command("a"), "b": click.Command("b", hidden=True)})
+    root = click.Group(commands={"deep": group, "c": click.Command("c")})
+    assert [name for name, _ in reference_docs.leaves(root, "x")] == ["x deep a", "x c"]
+
+
+def test_a_cell_is_one_line_without_a_column_of_its_own():
+    assert reference_docs.cell("a |\n  b") == "a \\| b"
