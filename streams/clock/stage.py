@@ -18,6 +18,7 @@ from typing import Final
 from schemas import codec
 from schemas.records import ClockFits, ClockOffsets
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, PROBES
+from schemas.unexpected import DATA_ERRORS
 from schemas.validation import validate_offsets
 from streams.clock.solver import ShardClocks, SolveParameters
 from streams.clock.validation import validate_fits
@@ -131,7 +132,9 @@ class ClockStage(ShardStage[_Shard]):
         async with self.partitions.lock:
             for partition, _, shard in self.shards():
                 for window in shard.barrier.ready(time.monotonic_ns()):
-                    if not partition.revoking:
+                    if partition.revoking:
+                        break
+                    with self.context.survive(self.name, CLOCK_OFFSETS, shard.clocks.shard):
                         await self._solve(partition, shard, window)
 
     async def _solve(self, partition: _Partition, shard: _Shard, window: CompleteWindow) -> None:
@@ -149,7 +152,11 @@ class ClockStage(ShardStage[_Shard]):
                 (f"{r['shard']}/{r['part']}", self._encode({**r, "solved_ns": solved_ns})) for r in records
             ]
 
-        encoded = await asyncio.get_running_loop().run_in_executor(self._pool, solve)
+        try:
+            encoded = await asyncio.get_running_loop().run_in_executor(self._pool, solve)
+        except DATA_ERRORS:
+            self.partitions.done(partition, window.tokens)
+            raise
         sent = [await self.partitions.send(partition, CLOCK_OFFSETS, key, value) for key, value in encoded]
         await asyncio.gather(*sent)
         self.partitions.done(partition, window.tokens)

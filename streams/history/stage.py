@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from schemas import codec, topics
+from schemas.unexpected import DATA_ERRORS, refusal
 from streams.history import batch, rows
 from streams.history.clickhouse import Refused, Unavailable, Writer
 from streams.history.settings import HistorySinkSettings
@@ -102,8 +103,9 @@ class TopicSink:
         try:
             decoded, bad = await asyncio.to_thread(self._decode, taken)
             made = await asyncio.to_thread(rows.rows_of, self._topic, decoded)
-        except codec.BadRecord as error:
-            await self._halve(taken, error.reason, str(error))
+        except DATA_ERRORS as error:
+            refused = refusal(error)
+            await self._halve(taken, refused.reason, str(refused))
             return
         name = batch.token(self._topic, [message.place for message in taken])
         for table, block in made.items():

@@ -146,7 +146,9 @@ class LinksStage(ShardStage[ShardHealth]):
                 continue
             async with self.partitions.lock:
                 for health in due:
-                    if not partition.revoking:
+                    if partition.revoking:
+                        break
+                    with self.context.survive(self.name, LINK_HEALTH, health.shard):
                         self._update(health)
                         await self._publish(partition, health.evaluate(now_ns))
 

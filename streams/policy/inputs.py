@@ -34,6 +34,7 @@ from schemas.topics import (
     Topic,
 )
 from schemas.topology import Topology
+from schemas.unexpected import DATA_ERRORS, refusal
 from streams.alerts.ordered_inputs import Message
 from streams.policy.cycle import CycleResult, Outgoing, SuppressedAction
 from streams.policy.policy import Policy
@@ -194,6 +195,8 @@ class PolicyInputs:
             except codec.BadRecord as error:
                 if message.topic in REJECTING_TOPICS:
                     self.refused.append((message, error))
+            except DATA_ERRORS as error:
+                self.refused.append((message, refusal(error)))
 
     def _take(self, message: Message) -> None:
         table = self._tables.get(message.topic)

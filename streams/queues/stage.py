@@ -138,7 +138,8 @@ class QueuesStage(ShardStage[_Shard]):
             async with self.partitions.lock:
                 for shard in list(partition.state.values()):
                     while shard.queues.ready() and not partition.revoking:
-                        await self._solve(partition, shard.queues)
+                        with self.context.survive(self.name, QUEUES, shard.queues.shard):
+                            await self._solve(partition, shard.queues)
             self._solved_ns[partition] = start_ns
 
     async def _solve(self, partition: _Partition, queues: ShardQueues) -> None:

@@ -17,6 +17,7 @@ from schemas.kafka import tail as newest
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
 from schemas.kafka.reader import Message
 from schemas.topics import TOPICS, Topic
+from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.tables import GlobalTable
 
 __all__ = ["CLOCK_TAIL", "GlobalTableReader", "partition_count", "read_last", "read_tail"]
@@ -64,8 +65,8 @@ class GlobalTableReader:
     def _apply(self, message: Message) -> None:
         try:
             self.table.take(message.key_bytes, message.value, self._registry, message.append_ns)
-        except codec.BadRecord as error:
-            self._on_rejected(message, error)
+        except DATA_ERRORS as error:
+            self._on_rejected(message, refusal(error))
 
 
 async def _read_to_end(bootstrap: str, topic: Topic, start: Start) -> AsyncIterator[Message]:
@@ -102,8 +103,8 @@ async def read_tail(
         try:
             record = codec.decode(message.value, TOPICS[topic].record, registry)
             records.append(record if check is None else check(record, message.append_ns))
-        except codec.BadRecord as error:
-            last, rejected = error, rejected + 1
+        except DATA_ERRORS as error:
+            last, rejected = refusal(error), rejected + 1
     if rejected:
         log.warning("%s: ignored %d bad records, the last: %s", topic, rejected, last)
     return records
@@ -125,10 +126,10 @@ async def read_last(
     def keep(key: bytes, value: bytes, append_ns: int) -> None:
         try:
             record = codec.decode(value, topic.record, registry)
-        except codec.BadRecord as error:
-            log.warning("%s: ignored a bad record: %s", topic.name, error)
+            name = by(record) if by is not None else key.decode("utf-8", "replace")
+        except DATA_ERRORS as error:
+            log.warning("%s: ignored a bad record: %s", topic.name, refusal(error))
             return
-        name = by(record) if by is not None else key.decode("utf-8", "replace")
         records[name] = (record, append_ns)
 
     async for message in _read_to_end(bootstrap, topic, BEGINNING):
