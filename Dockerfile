@@ -15,7 +15,7 @@ COPY streams streams
 COPY actuators actuators
 COPY grafana grafana
 COPY fabrictime fabrictime
-COPY clients/python clients/python
+COPY clients clients
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation -w /dist . \
  && python -m venv /venv \
  && /venv/bin/pip install --no-cache-dir --no-index --find-links /wheels /dist/*.whl \

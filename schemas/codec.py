@@ -20,6 +20,7 @@ import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from schemas.checks import MAX_ARRAY, NO_LIMITS, BadRecord, Check, check_of
+from schemas.consistency import check_consistency
 from schemas.topics import MAX_MESSAGE_BYTES
 
 __all__ = [
@@ -164,10 +165,10 @@ def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
     # Enums are read as their numbers first: fastavro takes negative ones for positions from the end.
     record: Record = _read(data, start, name, writer.numbered, None)
     writer.check([record], name)
-    if writer is _current(name):
-        return record
-    record = _read(data, start, name, writer.parsed, _current(name).parsed)
-    _current(name).check([record], name)
+    if writer is not _current(name):
+        record = _read(data, start, name, writer.parsed, _current(name).parsed)
+        _current(name).check([record], name)
+    check_consistency(name, record)
     return record
 
 

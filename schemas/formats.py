@@ -34,7 +34,8 @@ def _is_address(text: str) -> bool:
 class Format:
     """One format: what a string of it looks like, in words and as a test."""
 
-    def __init__(self, expected: str, test: str | Callable[[str], bool]) -> None:
+    def __init__(self, example: str, expected: str, test: str | Callable[[str], bool]) -> None:
+        self.example = example
         self.expected = expected
         """Description for error messages, after the word 'expected'."""
         if isinstance(test, str):
@@ -57,25 +58,33 @@ class Format:
 
 
 FORMATS: Final[dict[str, Format]] = {
-    "name": Format("1 to 128 printable characters without '/', '>' or space", _PART),
-    "host_or_all": Format("a host's name, or *", _PART),
-    "shard": Format("a shard's name", rf"(?:{_PART})?"),
-    "nic": Format("host/device", rf"{_PART}/{_PART}"),
-    "nic_or_empty": Format("host/device, or nothing", rf"(?:{_PART}/{_PART})?"),
-    "clock": Format("host/clock", rf"{_PART}/{_PART}"),
-    "reference": Format("'ensemble' or host/clock", rf"{_PART}(?:/{_PART})?"),
-    "link": Format("node:port>node:port", rf"{_END}>{_END}"),
-    "flow": Format("host/boot/key", rf"{_PART}/{_PART}/[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,128}}"),
-    "decision": Format("shard/epoch/seq, or nothing", rf"(?:{_PART}/[0-9]{{1,19}}/[0-9]{{1,19}})?"),
-    "window": Format("shard/link/time in ns, or nothing", rf"(?:{_PART}/{_END}>{_END}/[0-9]{{1,19}})?"),
-    "address": Format("an IP address", _is_address),
-    "gid": Format("32 hexadecimal digits", r"[0-9a-f]{32}"),
-    "source": Format("topic/partition or host/device", rf"(?:{_PART}/{_PART})?"),
-    "topic": Format("a topic's name", r"[a-zA-Z0-9._-]{1,249}"),
-    "symbol": Format("capitals, digits and '_', or nothing", r"[A-Z0-9_]{0,64}"),
-    "label": Format("at most 256 printable characters", rf"{_LINE}{{0,256}}"),
-    "subject": Format("1 to 512 printable characters", rf"{_LINE}{{1,512}}"),
-    "text": Format("one line", rf"{_LINE}{{0,512}}"),
+    "name": Format("h1", "1 to 128 printable characters without '/', '>' or space", _PART),
+    "host_or_all": Format("h1", "a host's name, or *", _PART),
+    "shard": Format("fabric", "a shard's name", rf"(?:{_PART})?"),
+    "nic": Format("h1/eth0", "host/device", rf"{_PART}/{_PART}"),
+    "nic_or_empty": Format("h1/eth0", "host/device, or nothing", rf"(?:{_PART}/{_PART})?"),
+    "clock": Format("h1/system", "host/clock", rf"{_PART}/{_PART}"),
+    "reference": Format("ensemble", "'ensemble' or host/clock", rf"{_PART}(?:/{_PART})?"),
+    "link": Format("h1:eth0>leaf1:swp1", "node:port>node:port", rf"{_END}>{_END}"),
+    "flow": Format(
+        "h1/boot/sock:17", "host/boot/key", rf"{_PART}/{_PART}/[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,128}}"
+    ),
+    "decision": Format(
+        "fabric/1/0", "shard/epoch/seq, or nothing", rf"(?:{_PART}/[0-9]{{1,19}}/[0-9]{{1,19}})?"
+    ),
+    "window": Format(
+        "fabric/h1:eth0>leaf1:swp1/1",
+        "shard/link/time in ns, or nothing",
+        rf"(?:{_PART}/{_END}>{_END}/[0-9]{{1,19}})?",
+    ),
+    "address": Format("10.0.0.1", "an IP address", _is_address),
+    "gid": Format("00000000000000000000000000000000", "32 hexadecimal digits", r"[0-9a-f]{32}"),
+    "source": Format("fabric.probes/0", "topic/partition or host/device", rf"(?:{_PART}/{_PART})?"),
+    "topic": Format("fabric.probes", "a topic's name", r"[a-zA-Z0-9._-]{1,249}"),
+    "symbol": Format("MOVE", "capitals, digits and '_', or nothing", r"[A-Z0-9_]{0,64}"),
+    "label": Format("train", "at most 256 printable characters", rf"{_LINE}{{0,256}}"),
+    "subject": Format("h1/eth0", "1 to 512 printable characters", rf"{_LINE}{{1,512}}"),
+    "text": Format("one line", "one line", rf"{_LINE}{{0,512}}"),
 }
 
 

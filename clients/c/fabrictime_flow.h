@@ -64,11 +64,15 @@ struct ft_flow {
     ft_flow *next;
 };
 
+#ifndef FT_WIRE_BYTES_
+#define FT_WIRE_BYTES_ 4096
+#endif
+
 typedef struct {
     int fd;
     int64_t due_ns;
-    char path[512];
-    char out[4096], in[4096]; /* unsent bytes, and an incomplete line */
+    char path[512];                     /* empty: no connection */
+    char out[FT_WIRE_BYTES_], in[4096]; /* unsent bytes, and an incomplete line */
     size_t out_bytes, in_bytes;
 } ft_wire;
 
@@ -82,7 +86,7 @@ typedef struct {
 
 #define FT_REPORTER_ 0
 #define FT_ACTUATOR_ 1
-#define FT_RETRY_NS_ INT64_C(1000000000)
+#define FT_RETRY_NS_ INT64_C(500000000)
 
 static inline int64_t ft_flow_now_ns_(void) {
     struct timespec t;
@@ -124,14 +128,13 @@ static inline void ft_wire_send_(ft_wire *wire, const char *line) {
     ft_wire_flush_(wire);
 }
 
-static inline void ft_wire_open_(ft_endpoint *endpoint, int which) {
-    ft_wire *wire = &endpoint->wire[which];
+/* Connect if it is time to, and only to an agent of our user or root. Return 1 if it has just connected. */
+static inline int ft_wire_open_(ft_wire *wire) {
     int64_t now_ns = ft_flow_now_ns_();
     struct sockaddr_un address;
     struct ucred peer;
     socklen_t size = sizeof peer;
-    struct epoll_event event;
-    if (wire->fd >= 0 || now_ns < wire->due_ns) return;
+    if (wire->fd >= 0 || now_ns < wire->due_ns || !wire->path[0]) return 0;
     wire->due_ns = now_ns + FT_RETRY_NS_;
     memset(&address, 0, sizeof address);
     address.sun_family = AF_UNIX;
@@ -148,19 +151,40 @@ static inline void ft_wire_open_(ft_endpoint *endpoint, int which) {
         snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%.64s", directory, slash + 1);
     }
     wire->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (wire->fd < 0) goto end;
-    memset(&event, 0, sizeof event);
-    event.events = EPOLLIN;
-    if (connect(wire->fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
-        getsockopt(wire->fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
-        (peer.uid != 0 && peer.uid != geteuid()) ||
-        epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, wire->fd, &event) != 0) {
+    if (wire->fd >= 0 && (connect(wire->fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
+                          getsockopt(wire->fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
+                          (peer.uid != 0 && peer.uid != geteuid())))
         ft_wire_close_(wire);
-    } else {
-        for (ft_flow *flow = endpoint->first; flow; flow = flow->next) flow->unsent |= 1 << which;
-    }
 end:
     if (directory >= 0) close(directory);
+    return wire->fd >= 0;
+}
+
+/* Read what has arrived. Return 1 if there was something. */
+static inline int ft_wire_read_(ft_wire *wire) {
+    ssize_t got;
+    if (wire->fd < 0) return 0;
+    do got = recv(wire->fd, wire->in + wire->in_bytes, sizeof wire->in - wire->in_bytes, MSG_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    if (got < 0 && errno == EAGAIN) return 0;
+    if (got <= 0) { /* closed by the agent, or a line that is too long */
+        ft_wire_close_(wire);
+        return 0;
+    }
+    wire->in_bytes += (size_t)got;
+    return 1;
+}
+
+/* Take the next whole line, without its end, to `line`, which holds as much as `in`. Return 0 without one. */
+static inline int ft_wire_line_(ft_wire *wire, char *line) {
+    char *end = (char *)memchr(wire->in, '\n', wire->in_bytes);
+    if (!end) return 0;
+    size_t bytes = (size_t)(end - wire->in);
+    memcpy(line, wire->in, bytes);
+    line[bytes] = 0;
+    wire->in_bytes -= bytes + 1;
+    memmove(wire->in, end + 1, wire->in_bytes);
+    return 1;
 }
 
 /* Write `text` as a JSON string or null to `to`. Return 1 if it fits. */
@@ -368,7 +392,8 @@ static inline int ft_number_(const char **at, uint64_t max, uint64_t *number) {
 }
 
 /* Parse `MOVE|PACE <id> <key> <value> [<host>]`. Return 1 on success. */
-static inline int ft_command_(const char *line, int *moves, uint64_t *id, char key[32], int64_t *value) {
+static inline int ft_command_(const char *line, int *moves, uint64_t *id, char *key, size_t key_bytes,
+                              int64_t *value) {
     uint64_t number;
     size_t bytes;
     *moves = strncmp(line, "MOVE ", 5) == 0;
@@ -376,7 +401,7 @@ static inline int ft_command_(const char *line, int *moves, uint64_t *id, char k
     line += 5;
     if (!ft_number_(&line, UINT64_MAX, id)) return 0;
     bytes = strcspn(line, " ");
-    if (!bytes || bytes >= 32 || line[bytes] != ' ') return 0;
+    if (!bytes || bytes >= key_bytes || line[bytes] != ' ') return 0;
     memcpy(key, line, bytes);
     key[bytes] = 0;
     line += bytes + 1;
@@ -396,7 +421,7 @@ static inline void ft_owner_obey_(ft_endpoint *endpoint, const char *line) {
         endpoint->refused++;
         return;
     }
-    if (!ft_command_(line, &moves, &id, key, &value)) {
+    if (!ft_command_(line, &moves, &id, key, sizeof key, &value)) {
         ft_wire_send_(wire, "ERROR expected MOVE or PACE, id, key and value");
         return;
     }
@@ -434,36 +459,23 @@ static inline void ft_owner_obey_(ft_endpoint *endpoint, const char *line) {
 
 /* Connect, send and receive, and call `move` and `pace`. */
 static inline void ft_endpoint_poll(ft_endpoint *endpoint) {
+    char line[sizeof endpoint->wire[0].in];
     for (int which = 0; which < 2; which++) {
         ft_wire *wire = &endpoint->wire[which];
-        ft_wire_open_(endpoint, which);
-        for (int iteration = 0; iteration < 16 && wire->fd >= 0;
-             iteration++) { /* more data will wake us again */
-            ssize_t got =
-                recv(wire->fd, wire->in + wire->in_bytes, sizeof wire->in - 1 - wire->in_bytes, MSG_DONTWAIT);
-            if (got < 0 && errno == EINTR) continue;
-            if (got < 0 && errno == EAGAIN) break;
-            if (got <= 0) {
-                ft_wire_close_(wire);
-                break;
-            }
-            wire->in_bytes += (size_t)got;
-            wire->in[wire->in_bytes] = 0;
-            char *line = wire->in, *end;
-            while (wire->fd >= 0 &&
-                   (end = (char *)memchr(line, '\n', wire->in_bytes - (size_t)(line - wire->in))) != NULL) {
-                *end = 0;
+        if (ft_wire_open_(wire)) {
+            struct epoll_event event;
+            memset(&event, 0, sizeof event);
+            event.events = EPOLLIN;
+            if (epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, wire->fd, &event) != 0) ft_wire_close_(wire);
+            for (ft_flow *flow = endpoint->first; flow; flow = flow->next) flow->unsent |= 1 << which;
+        }
+        for (int reads = 0; reads < 16 && ft_wire_read_(wire); reads++) { /* more data will wake us again */
+            while (ft_wire_line_(wire, line)) {
                 if (which == FT_ACTUATOR_)
                     ft_owner_obey_(endpoint, line);
                 else
                     endpoint->refused++;
-                line = end + 1;
             }
-            if (wire->fd < 0) break;
-            size_t used = (size_t)(line - wire->in);
-            memmove(wire->in, line, wire->in_bytes - used);
-            wire->in_bytes -= used;
-            if (wire->in_bytes >= sizeof wire->in - 1) ft_wire_close_(wire);
         }
     }
     ft_endpoint_send_(endpoint);

@@ -20,6 +20,7 @@ from fabrictime.state.action_state import ActionState, SuppressedAction
 from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, Message, Start, TopicReader, back
+from schemas.records import ActionReport, Decision
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES, TOPICS, Topic
 
 if TYPE_CHECKING:
@@ -47,16 +48,16 @@ class Acts:
     """Decisions and outcomes, filled from messages."""
 
     def __init__(self, registry: codec.Registry | None = None) -> None:
-        self.state = ActionState(lambda value: codec.decode(value, FLOWS.record, registry))
+        self.state = ActionState(lambda value: codec.decode(value, FLOWS.type, registry))
         self.unreadable = 0
         self._registry = registry
 
-    def take(self, taken: Message) -> codec.Record | None:
+    def take(self, taken: Message) -> Any:
         """Take a message; return its record, None where it has none or cannot be read."""
         record = None
         if taken.value is not None:
             try:
-                record = codec.decode(taken.value, TOPICS[taken.topic].record, self._registry)
+                record = codec.decode(taken.value, TOPICS[taken.topic].type, self._registry)
             except codec.BadRecord:
                 self.unreadable += 1
                 return None
@@ -146,7 +147,7 @@ def _reader(bootstrap: str, wanted: Wanted) -> TopicReader:
     return TopicReader.open(bootstrap, starts)
 
 
-def _print_news(acts: Acts, record: codec.Record | None, topic: str, wanted: Wanted) -> None:
+def _print_news(acts: Acts, record: Decision | ActionReport | None, topic: str, wanted: Wanted) -> None:
     """Print the content of a message: a decision or an outcome."""
     if record is None or topic not in (DECISIONS.name, ACTIONS.name):
         return

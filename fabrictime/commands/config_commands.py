@@ -20,6 +20,7 @@ from fabrictime.commands.options import (
     settings_of,
     stop,
 )
+from schemas.records import ActuatorConfig
 
 config_app = typer.Typer(
     no_args_is_help=True, help="Show and check the settings; change the live configuration."
@@ -188,7 +189,7 @@ def config_diff(
     raise typer.Exit(1 if found or _changed_limits(live.records.get(host)) else 0)
 
 
-def _changed_limits(record: dict[str, Any] | None) -> list[tuple[str, Any, Any]]:
+def _changed_limits(record: ActuatorConfig | None) -> list[tuple[str, Any, Any]]:
     from fabrictime.commands import live_config
 
     names = live_config.LIMITS
@@ -197,7 +198,7 @@ def _changed_limits(record: dict[str, Any] | None) -> list[tuple[str, Any, Any]]
 
 
 def _print_changes(
-    record: dict[str, Any] | None, host: str, settings: list[str] | None, file: Path | None, as_json: bool
+    record: ActuatorConfig | None, host: str, settings: list[str] | None, file: Path | None, as_json: bool
 ) -> None:
     """Show the effect of settings or a file; exit code 1 if there is any."""
     from fabrictime.commands import live_config

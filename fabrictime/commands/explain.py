@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from fabrictime.commands.actions import decided, suppressed_record
 from fabrictime.state import action_entries, action_text
 from fabrictime.state.action_state import SuppressedAction
-from fabrictime.state.fabric_state import RECORDS, STATES, FabricState, is_active
+from fabrictime.state.fabric_state import STATES, FabricState, is_active
 from fabrictime.state.flow_history import SIDE_NS
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, bytes_text, delay_text, percent_text, seconds_text
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
+from schemas.records import Fallbacks, Flow
 from schemas.topics import (
     ACTIONS,
     CONFIG,
@@ -32,6 +33,7 @@ from schemas.topics import (
     LINK_HEALTH,
     POLICY_CYCLES,
     QUEUES,
+    TOPICS,
     Topic,
 )
 from streams.runtime.flow_routes import FlowRoute, FlowRouteTable, Links
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Seen", "explain", "find", "main"]
 
-Record = Mapping[str, Any]
 S: Final = 1_000_000_000
 FLOWS_BACK_S: Final = 6.0
 ROUNDS_BACK_S: Final = 30.0
@@ -55,10 +56,10 @@ class Seen:
 
     def __init__(self, since_s: float, registry: codec.Registry | None = None) -> None:
         self.state = FabricState(
-            lambda value: codec.decode(value, FLOWS.record, registry), round(since_s * S) + 60 * S
+            lambda value: codec.decode(value, FLOWS.type, registry), round(since_s * S) + 60 * S
         )
         self.routes = FlowRouteTable()
-        self.fallbacks: dict[str, Record] = {}
+        self.fallbacks: dict[str, Fallbacks] = {}
         self.unreadable = 0
         self._registry = registry
 
@@ -71,9 +72,9 @@ class Seen:
                 self.routes.take(key.encode(), value, self._registry)
             elif topic == FALLBACKS.name:
                 if value is not None:
-                    self.fallbacks[key] = codec.decode(value, FALLBACKS.record, self._registry)
+                    self.fallbacks[key] = codec.decode(value, FALLBACKS.type, self._registry)
             elif topic != QUEUES.name or value is None or not self._is_block(value):
-                record = None if value is None else codec.decode(value, RECORDS[topic], self._registry)
+                record = None if value is None else codec.decode(value, TOPICS[topic].type, self._registry)
                 self.state.take(topic, key, record, append_ns)
         except codec.BadRecord:
             self.unreadable += 1
@@ -83,7 +84,7 @@ class Seen:
         return bool(codec.decode_head(value, QUEUES.record, "slots", self._registry)["slots"] > 1)
 
 
-def find(text: str, flows: Mapping[str, Record], others: Iterable[str] = ()) -> str:
+def find(text: str, flows: Mapping[str, Flow], others: Iterable[str] = ()) -> str:
     """Return the one flow that `text` names: its id or a part of it, or address:port, host:port or :port of
     its source. `others`: flows of which only decisions are known.
 
@@ -171,7 +172,7 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
 
 
 def _others(
-    seen: Seen, flow: Record, routes: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
+    seen: Seen, flow: Flow, routes: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
 ) -> list[dict[str, Any]]:
     """Return the other routes, each once with its ports: in the policy's order, then the healthy ones."""
     fallbacks = seen.fallbacks.get(flow["flow_id"].partition("/")[0], {"flows": ()})
@@ -295,16 +296,17 @@ def draw(seen: Seen, story: Mapping[str, Any], now_ns: int, since_s: float) -> R
     return Group(*parts)
 
 
-def _about(flow: Record, story: Mapping[str, Any]) -> list[str]:
+def _about(flow: Flow, story: Mapping[str, Any]) -> list[str]:
     lets = {"MOVE": "moved", "PACE": "paced"}
     can = " and ".join(lets.get(each, each.lower()) for each in flow["can"])
     job = f", job {flow['job']}" if flow["job"] else ""
     job += " (protected)" if story["protected"] else ""
     job += f", tenant {flow['tenant']}" if flow["tenant"] else ""
     limit = "" if flow["rate_limit_bps"] is None else f", held to {bps_text(flow['rate_limit_bps'])}"
-    ends = [f"{flow[f'{end}_address']}:{flow[f'{end}_port']}" for end in ("source", "peer")]
+    source = f"{flow['source_address']}:{flow['source_port']}"
+    peer = f"{flow['peer_address']}:{flow['peer_port']}"
     return [
-        f"{flow['nic']} → {flow['peer']}, {flow['protocol']} {ends[0]} → {ends[1]}{job}",
+        f"{flow['nic']} → {flow['peer']}, {flow['protocol']} {source} → {peer}{job}",
         f"sends {bps_text(flow['rate_bps'])}{limit}, round trip {delay_text(flow['rtt_ns'])}; "
         + (f"its owner lets it be {can}" if can else "its owner lets nothing be done to it"),
     ]

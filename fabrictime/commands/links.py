@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.ids import natural
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
-from schemas.topics import ALERTS, LINK_HEALTH, Topic
+from schemas.records import AlertState, LinkHealth, LinkState, Severity
+from schemas.topics import ALERTS, LINK_HEALTH, R, Topic
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 __all__ = ["KINDS", "Board", "Kind", "Wanted", "follow", "main", "watch"]
 
-Record = Mapping[str, Any]
-
 SHOWN: Final = 40
 CLEARED_SHOWN_S: Final = 3600.0
-_STATES: Final = ("DOWN", "GREY", "FLAPPING", "UP", "UNKNOWN")
-_SEVERITIES: Final = ("CRITICAL", "WARNING", "INFO")
+_STATES: Final = (LinkState.DOWN, LinkState.GREY, LinkState.FLAPPING, LinkState.UP, LinkState.UNKNOWN)
+_SEVERITIES: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _COLOURS: Final = {
     "DOWN": "red",
     "GREY": "yellow",
@@ -43,55 +42,58 @@ _COLOURS: Final = {
 }
 
 
-class Board:
+class Board(Generic[R]):
     """The newest record of each subject or alert. Pure: records in, rows out."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind[R]) -> None:
         self.kind = kind
         self.unreadable = 0
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, R] = {}
 
-    def take(self, key: str, record: Record | None) -> bool:
+    def take(self, key: str, record: R | None) -> bool:
         """Take one record of the topic, None: the key was taken back. Return whether it is news."""
         if record is None:
-            gone = [name for name, r in self._records.items() if r["subject"] == key]
+            gone = [name for name, r in self._records.items() if self.kind.subject(r) == key]
             for name in gone if self.kind.topic is LINK_HEALTH else ():
                 del self._records[name]
             return bool(gone)
-        name, number = record[self.kind.identity], record[self.kind.number]
+        name, number = self.kind.identity(record), self.kind.number(record)
         known = self._records.get(name)
-        if known is not None and known[self.kind.number] > number:
+        if known is not None and self.kind.number(known) > number:
             return False
         self._records[name] = record
-        return known is None or known[self.kind.number] != number
+        return known is None or self.kind.number(known) != number
 
-    def rows(self, patterns: Sequence[str] = (), *, everything: bool = False) -> list[Record]:
+    def rows(self, patterns: Sequence[str] = (), *, everything: bool = False) -> list[R]:
         """Return the unhealthy subjects, or all, that match one of `patterns`; the worst first."""
         found = [
             r
             for r in self._records.values()
-            if (everything or self.kind.wrong(r)) and (not patterns or _named(r, patterns))
+            if (everything or self.kind.wrong(r))
+            and (not patterns or _is_named(self.kind.names(r), patterns))
         ]
         return sorted(found, key=self.kind.order)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """Definition of a command: its topic, the identity and sequence of a record, the unhealthy states, the
-    order."""
+class Kind(Generic[R]):
+    """Definition of a command: its topic, the identity, sequence, names and time of a record, the unhealthy
+    states, the order."""
 
-    topic: Topic
-    identity: str
-    number: str
-    wrong: Callable[[Record], bool]
-    order: Callable[[Record], Any]
-    line: Callable[[Record], str]
-    columns: tuple[tuple[str, Callable[[Record], str]], ...]
+    topic: Topic[R]
+    subject: Callable[[R], str]
+    identity: Callable[[R], str]
+    number: Callable[[R], int]
+    names: Callable[[R], list[str]]
+    at_ns: Callable[[R], int]
+    wrong: Callable[[R], bool]
+    order: Callable[[R], Any]
+    line: Callable[[R], str]
+    columns: tuple[tuple[str, Callable[[R], str]], ...]
     fine: str
 
 
-def _named(record: Record, patterns: Sequence[str]) -> bool:
-    names = [record["subject"], *record["links"], *record.get("grouped", ()), *record.get("nics", ())]
+def _is_named(names: Iterable[str], patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, f"*{pattern}*") for name in names for pattern in patterns)
 
 
@@ -99,18 +101,21 @@ def _at(at_ns: int | None) -> str:
     return "-" if at_ns is None else f"{datetime.fromtimestamp(at_ns / 1e9, UTC):%m-%d %H:%M:%S}"
 
 
-def _loss(record: Record) -> str:
+def _loss(record: LinkHealth) -> str:
     if record["loss_rate"] is None:
         return "-"
     return f"{record['loss_rate']:.1%} ({record['loss_rate_low']:.1%} to {record['loss_rate_high']:.1%})"
 
 
-KINDS: Final[Mapping[str, Kind]] = {
+KINDS: Final[Mapping[str, Kind[Any]]] = {
     "links": Kind(
         LINK_HEALTH,
-        "subject",
-        "seq",
-        lambda r: r["state"] != "UP",
+        lambda r: r["subject"],
+        lambda r: r["subject"],
+        lambda r: r["seq"],
+        lambda r: [r["subject"], *r["links"]],
+        lambda r: r["evaluated_ns"],
+        lambda r: r["state"] != LinkState.UP,
         lambda r: (_STATES.index(r["state"]), -r["since_ns"], natural(r["subject"])),
         lambda r: f"{_at(r['evaluated_ns'])} {r['state']} {r['text']}",
         (
@@ -127,13 +132,21 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
     "alerts": Kind(
         ALERTS,
-        "alert_id",
-        "update",
-        lambda r: r["state"] == "RAISED",
-        lambda r: (r["state"] != "RAISED", _SEVERITIES.index(r["severity"]), -r["raised_ns"], r["alert_id"]),
+        lambda r: r["subject"],
+        lambda r: r["alert_id"],
+        lambda r: r["update"],
+        lambda r: [r["subject"], *r["links"], *r["grouped"], *r["nics"]],
+        lambda r: r["updated_ns"],
+        lambda r: r["state"] == AlertState.RAISED,
+        lambda r: (
+            r["state"] != AlertState.RAISED,
+            _SEVERITIES.index(r["severity"]),
+            -r["raised_ns"],
+            r["alert_id"],
+        ),
         lambda r: f"{_at(r['updated_ns'])} {r['state']} {r['severity']} {r['kind']} {r['text']}",
         (
-            ("severity", lambda r: r["severity"] if r["state"] == "RAISED" else r["state"]),
+            ("severity", lambda r: r["severity"] if r["state"] == AlertState.RAISED else r["state"]),
             ("kind", lambda r: r["kind"]),
             ("subject", lambda r: r["subject"]),
             ("raised (UTC)", lambda r: _at(r["raised_ns"])),
@@ -150,10 +163,10 @@ KINDS: Final[Mapping[str, Kind]] = {
 # ------------------------------------------------------------------------------------------ the log
 
 
-class Reader:
+class Reader(Generic[R]):
     """Follows one topic without a group and fills a `Board`."""
 
-    def __init__(self, bootstrap: str, kind: Kind, registry: codec.Registry | None = None) -> None:
+    def __init__(self, bootstrap: str, kind: Kind[R], registry: codec.Registry | None = None) -> None:
         """Connect. Raises ValueError if the log does not answer or the topic does not exist."""
         self.board = Board(kind)
         self._registry = registry
@@ -177,16 +190,16 @@ class Reader:
         for message in newest.values():
             self._take(message)
 
-    def follow(self, wait_s: float) -> list[Record]:
+    def follow(self, wait_s: float) -> list[R]:
         """Take the messages that come within `wait_s`; return the records that changed something."""
         found = (self._take(message) for message in self._reader.poll(wait_s))
         return [record for record in found if record is not None]
 
-    def _take(self, message: Message) -> Record | None:
+    def _take(self, message: Message) -> R | None:
         record = None
         if message.value is not None:
             try:
-                record = codec.decode(message.value, self.board.kind.topic.record, self._registry)
+                record = codec.decode(message.value, self.board.kind.topic.type, self._registry)
             except codec.BadRecord:
                 self.board.unreadable += 1
                 return None
@@ -205,9 +218,7 @@ class Wanted:
     as_json: bool = field(default=False, kw_only=True)
 
 
-def main(
-    bootstrap: str, kind: Kind, wanted: Wanted, *, registry: codec.Registry | None = None
-) -> list[Record]:
+def main(bootstrap: str, kind: Kind[R], wanted: Wanted, *, registry: codec.Registry | None = None) -> list[R]:
     """Print the unhealthy subjects once and return them. Raises ValueError if the log cannot be read."""
     reader = Reader(bootstrap, kind, registry)
     try:
@@ -227,7 +238,7 @@ def main(
     return [row for row in rows if kind.wrong(row)]
 
 
-def watch(bootstrap: str, kind: Kind, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
+def watch(bootstrap: str, kind: Kind[R], wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
     """Show it live until SIGINT; a line for each change where stdout is no terminal.
 
     Raises ValueError where the log cannot be read at the start.
@@ -255,23 +266,23 @@ def watch(bootstrap: str, kind: Kind, wanted: Wanted, *, registry: codec.Registr
         reader.close()
 
 
-def follow(reader: Reader, wanted: Wanted, wait_s: float = 0.25) -> None:
+def follow(reader: Reader[R], wanted: Wanted, wait_s: float = 0.25) -> None:
     """Print changes for `wait_s`, one line each."""
     for record in reader.follow(wait_s):
-        if not wanted.patterns or _named(record, wanted.patterns):
+        if not wanted.patterns or _is_named(reader.board.kind.names(record), wanted.patterns):
             _print_line(record, reader.board.kind, wanted)
 
 
-def _print_line(record: Record, kind: Kind, wanted: Wanted) -> None:
+def _print_line(record: R, kind: Kind[R], wanted: Wanted) -> None:
     print(json.dumps(record, allow_nan=False) if wanted.as_json else kind.line(record), flush=True)
 
 
-def as_json(rows: Sequence[Record], unreadable: int) -> str:
+def as_json(rows: Sequence[object], unreadable: int) -> str:
     """Return the rows as one line of JSON, each with all fields of its record."""
     return json.dumps({"unreadable": unreadable, "rows": list(rows)}, allow_nan=False)
 
 
-def draw(board: Board, wanted: Wanted, max_rows: int = SHOWN) -> RenderableType:
+def draw(board: Board[R], wanted: Wanted, max_rows: int = SHOWN) -> RenderableType:
     """Return the counts per state and the worst subjects for rich."""
     from rich.console import Group
     from rich.table import Table
@@ -298,6 +309,6 @@ def draw(board: Board, wanted: Wanted, max_rows: int = SHOWN) -> RenderableType:
         parts.append(Text(f"and {len(rows) - len(shown):,} more, no worse than these", "dim"))
     if board.unreadable:
         parts.append(Text(f"{board.unreadable:,} records could not be read", "yellow"))
-    oldest_s = time.time() - min(row.get("evaluated_ns", row.get("updated_ns", 0)) for row in rows) / 1e9
+    oldest_s = time.time() - min(board.kind.at_ns(row) for row in rows) / 1e9
     parts.append(Text(f"the oldest of these was judged {seconds_text(max(0.0, oldest_s))} ago", "dim"))
     return Group(*parts)

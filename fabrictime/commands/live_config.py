@@ -19,6 +19,7 @@ from schemas import codec
 from schemas.kafka.publisher import Publisher, PublishFailed
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
 from schemas.limits import MAX_VERSION, Limits
+from schemas.records import ActMode, ActuatorConfig, FlowAction, LatencyRule, TenantSlice
 from schemas.topics import CONFIG
 from streams.runtime.live_config import EVERYONE
 from streams.runtime.thresholds import THRESHOLDS, Thresholds, check_value
@@ -37,16 +38,20 @@ __all__ = [
     "with_rule",
 ]
 
-MODES: Final = ("OBSERVE", "ACT", "UNKNOWN")
-ACTIONS: Final = ("REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE")
+MODES: Final = (ActMode.OBSERVE, ActMode.ACT, ActMode.UNKNOWN)
+ACTIONS: Final = tuple(action for action in FlowAction if action != FlowAction.UNKNOWN)
 SANE_ACTIONS_PER_S: Final = 1000
 SANE_MOVED_SHARE: Final = 0.9
 """A limit above this value limits nothing: `config set` requires a confirmation."""
 REVERT_AHEAD_NS: Final = 1_000_000_000
 """By how much an order to revert names a later moment than now: clocks that disagree leave nothing out, and
 nothing is applied meanwhile."""
-PLAIN: Final[dict[str, Any]] = {
-    "mode": "UNKNOWN",
+PLAIN: Final[ActuatorConfig] = {
+    "host": EVERYONE,
+    "version": 0,
+    "at_ns": 0,
+    "by": "",
+    "mode": ActMode.UNKNOWN,
     "thresholds": [],
     "latency_rules": [],
     "allowed_actions": [],
@@ -57,7 +62,9 @@ PLAIN: Final[dict[str, Any]] = {
     "revert_before_ns": None,
     "paused_mode": "",
 }
-"""The value of a record, and the value in force without one."""
+"""The record of a key without one."""
+HEAD: Final = frozenset({"host", "version", "at_ns", "by"})
+"""Fields that are no settings."""
 LIMITS: Final = (
     "mode",
     "allowed_actions",
@@ -66,7 +73,6 @@ LIMITS: Final = (
     "protected_jobs",
     "slices",
 )
-RULE_FIELDS: Final = ("name", "from_group", "to_group", "p99_us", "for_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ class Line:
     doc: str
 
 
-def lines(records: Mapping[str, Mapping[str, Any]], host: str = EVERYONE) -> list[Line]:
+def lines(records: Mapping[str, ActuatorConfig], host: str = EVERYONE) -> list[Line]:
     """Return every threshold as it is in force at a host, by name."""
     keys = [key for key in dict.fromkeys((EVERYONE, host)) if key in records]
     values, _ = Thresholds.of(records[key] for key in keys)
@@ -96,8 +102,8 @@ def lines(records: Mapping[str, Mapping[str, Any]], host: str = EVERYONE) -> lis
 
 
 def changed(
-    record: Mapping[str, Any] | None, host: str, settings: Sequence[str], unset: Sequence[str] = ()
-) -> dict[str, Any]:
+    record: ActuatorConfig | None, host: str, settings: Sequence[str], unset: Sequence[str] = ()
+) -> ActuatorConfig:
     """Return the record that follows `record` once `NAME=VALUE` settings are made and others taken back.
 
     Raises ValueError where a name or value is none, or nothing would change.
@@ -127,30 +133,30 @@ def changed(
     return _checked(found, record)
 
 
-def _set_limit(found: dict[str, Any], name: str, text: str) -> None:
+def _set_limit(found: ActuatorConfig, name: str, text: str) -> None:
     if name == "mode":
         if text not in MODES:
             raise ValueError(f"mode {text!r}: expected one of {', '.join(MODES)}")
-        found["mode"], found["paused_mode"] = text, ""
+        found["mode"], found["paused_mode"] = ActMode(text), ""
     elif name == "allowed_actions":
         actions = _items(text)
         for action in actions:
             if action not in ACTIONS:
                 raise ValueError(f"allowed_actions {action!r}: expected some of {', '.join(ACTIONS)}")
-        found[name] = actions
+        found["allowed_actions"] = actions
     elif name == "max_actions_per_s":
         if not text.isdecimal() or int(text) > 2**31 - 1:
             raise ValueError(f"{name} {text!r}: expected a whole number from 0")
-        found[name] = int(text)
+        found["max_actions_per_s"] = int(text)
     elif name == "max_moved_share":
         if found["host"] != EVERYONE:
             raise ValueError(f"{name}: is set for {EVERYONE} alone")
         share = _number(name, text)
         if not 0 <= share <= 1:
             raise ValueError(f"{name} {text}: expected a number from 0 to 1")
-        found[name] = share
+        found["max_moved_share"] = share
     elif name == "protected_jobs":
-        found[name] = _items(text)
+        found["protected_jobs"] = _items(text)
     elif name == "slices":
         raise ValueError("slices: expected slice.TENANT=GUARANTEE:CEILING, bit/s")
     else:
@@ -160,18 +166,29 @@ def _set_limit(found: dict[str, Any], name: str, text: str) -> None:
         if not tenant or (ceiling is not None and ceiling < guarantee):
             raise ValueError(f"{name} {text!r}: expected slice.TENANT=GUARANTEE:CEILING, the ceiling above")
         others = [each for each in found["slices"] if each["tenant"] != tenant]
-        one = {"tenant": tenant, "guarantee_bps": guarantee, "ceiling_bps": ceiling}
-        found["slices"] = sorted([*others, one], key=lambda each: str(each["tenant"]))
+        one: TenantSlice = {"tenant": tenant, "guarantee_bps": guarantee, "ceiling_bps": ceiling}
+        found["slices"] = sorted([*others, one], key=lambda each: each["tenant"])
 
 
-def _unset_limit(found: dict[str, Any], name: str) -> None:
-    if not name.startswith("slice."):
-        found[name] = PLAIN[name]
-        return
-    tenant = name.removeprefix("slice.")
-    if tenant not in [each["tenant"] for each in found["slices"]]:
-        raise ValueError(f"{name}: not set for {found['host']}, nothing to take back")
-    found["slices"] = [each for each in found["slices"] if each["tenant"] != tenant]
+def _unset_limit(found: ActuatorConfig, name: str) -> None:
+    match name:
+        case "mode":
+            found["mode"] = PLAIN["mode"]
+        case "allowed_actions":
+            found["allowed_actions"] = []
+        case "max_actions_per_s":
+            found["max_actions_per_s"] = None
+        case "max_moved_share":
+            found["max_moved_share"] = None
+        case "protected_jobs":
+            found["protected_jobs"] = []
+        case "slices":
+            found["slices"] = []
+        case _:
+            tenant = name.removeprefix("slice.")
+            if tenant not in [each["tenant"] for each in found["slices"]]:
+                raise ValueError(f"{name}: not set for {found['host']}, nothing to take back")
+            found["slices"] = [each for each in found["slices"] if each["tenant"] != tenant]
 
 
 def _items(text: str) -> list[str]:
@@ -195,30 +212,27 @@ def _rate(name: str, text: str) -> int:
     return round(rate)
 
 
-def too_wide(record: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> list[str]:
+def too_wide(record: ActuatorConfig, before: ActuatorConfig | None = None) -> list[str]:
     """Return the limits that a record removes and its predecessor had, one line each."""
     before = before or PLAIN
 
-    def wide(name: str, maximum: float) -> bool:
-        value, old = record[name], before[name]
+    def wide(value: float | None, old: float | None, maximum: float) -> bool:
         return value is not None and value > maximum and (old is None or old <= maximum)
 
     found = []
-    if wide("max_actions_per_s", SANE_ACTIONS_PER_S):
+    if wide(record["max_actions_per_s"], before["max_actions_per_s"], SANE_ACTIONS_PER_S):
         found.append(
             f"max_actions_per_s {record['max_actions_per_s']}: above {SANE_ACTIONS_PER_S} is no limit"
         )
-    if wide("max_moved_share", SANE_MOVED_SHARE):
+    if wide(record["max_moved_share"], before["max_moved_share"], SANE_MOVED_SHARE):
         found.append(f"max_moved_share {record['max_moved_share']:g}: above {SANE_MOVED_SHARE:g} is no limit")
-    every = set(record["allowed_actions"]) >= set(ACTIONS) and record["mode"] == "ACT"
+    every = set(record["allowed_actions"]) >= set(ACTIONS) and record["mode"] == ActMode.ACT
     if every and not (set(before["allowed_actions"]) >= set(ACTIONS)) and record["max_actions_per_s"] is None:
         found.append("allowed_actions: all of them, in mode ACT and without max_actions_per_s")
     return found
 
 
-def differences(
-    record: Mapping[str, Any] | None, other: Mapping[str, Any] | None
-) -> list[tuple[str, Any, Any]]:
+def differences(record: ActuatorConfig | None, other: ActuatorConfig | None) -> list[tuple[str, Any, Any]]:
     """Return (name, value in `record`, value in `other`) of all that differs: thresholds, rules, limits."""
     one, two = _flat(record or PLAIN), _flat(other or PLAIN)
     return [
@@ -228,21 +242,34 @@ def differences(
     ]
 
 
-def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: record[name] for name in LIMITS if name != "slices" and record[name] != PLAIN[name]}
+def _flat(record: ActuatorConfig) -> dict[str, object]:
+    plain = _settings(PLAIN)
+    found = {
+        name: value
+        for name, value in record.items()
+        if name in LIMITS and name != "slices" and value != plain[name]
+    }
     found |= {each["name"]: each["value"] for each in record["thresholds"]}
     found |= {f"rule {each['name']}": each for each in record["latency_rules"]}
     for each in record["slices"]:
-        found[f"slice.{each['tenant']}"] = {name: each[name] for name in ("guarantee_bps", "ceiling_bps")}
+        found[f"slice.{each['tenant']}"] = {
+            "guarantee_bps": each["guarantee_bps"],
+            "ceiling_bps": each["ceiling_bps"],
+        }
     return found
 
 
-def from_file(record: Mapping[str, Any] | None, host: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(record: ActuatorConfig) -> dict[str, object]:
+    return {name: value for name, value in record.items() if name not in HEAD}
+
+
+def from_file(record: ActuatorConfig | None, host: str, given: Mapping[str, object]) -> ActuatorConfig:
     """Return the record that follows `record` with exactly the values of a file.
 
     `given` maps NAME to value, as in `config set`; lists stand for commas. Raises ValueError.
     """
-    empty = {**PLAIN, "version": (record or {"version": 0})["version"]}
+    old = record or PLAIN
+    empty: ActuatorConfig = {**PLAIN, "version": old["version"]}
     settings = [
         f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in given.items()
@@ -250,31 +277,31 @@ def from_file(record: Mapping[str, Any] | None, host: str, given: Mapping[str, A
     found = _next(empty, host)
     if settings:
         found = changed(empty, host, settings)
-    found["latency_rules"] = list((record or PLAIN)["latency_rules"])
-    found["paused_mode"] = (record or PLAIN)["paused_mode"]
+    found["latency_rules"] = list(old["latency_rules"])
+    found["paused_mode"] = old["paused_mode"]
     return found
 
 
-def paused(records: Mapping[str, Mapping[str, Any]], *, revert: bool, now_ns: int) -> list[dict[str, Any]]:
+def paused(records: Mapping[str, ActuatorConfig], *, revert: bool, now_ns: int) -> list[ActuatorConfig]:
     """Return the records that stop all action: that of `*`, and that of each host whose own mode is ACT."""
     found = []
-    for host in sorted({EVERYONE, *(key for key, each in records.items() if each["mode"] == "ACT")}):
+    for host in sorted({EVERYONE, *(key for key, each in records.items() if each["mode"] == ActMode.ACT)}):
         old = records.get(host)
         new = _next(old, host)
-        new["paused_mode"] = new["mode"] if new["mode"] != "OBSERVE" else new["paused_mode"]
-        new["mode"] = "OBSERVE"
+        new["paused_mode"] = new["mode"] if new["mode"] != ActMode.OBSERVE else new["paused_mode"]
+        new["mode"] = ActMode.OBSERVE
         if revert and host == EVERYONE:
             new["revert_before_ns"] = now_ns + REVERT_AHEAD_NS
         found.append(new)
     return found
 
 
-def resumed(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the records that take `suppressed` back. Raises ValueError where nothing is held."""
+def resumed(records: Mapping[str, ActuatorConfig]) -> list[ActuatorConfig]:
+    """Return the records that restore the paused modes. Raises ValueError if nothing is paused."""
     found = []
     for host in sorted(key for key, each in records.items() if each["paused_mode"]):
         new = _next(records[host], host)
-        new["mode"], new["paused_mode"] = new["paused_mode"], ""
+        new["mode"], new["paused_mode"] = ActMode(new["paused_mode"]), ""
         found.append(new)
     if not found:
         raise ValueError("nothing is held: `fabrictime config set mode=ACT` begins to act")
@@ -286,28 +313,28 @@ def begin_acting(bootstrap: str, registry: codec.Registry | None = None, *, whol
     limit on the share of flows. Raises ValueError."""
     live = LiveRecords(bootstrap, registry)
     old = live.records.get(EVERYONE)
-    if old is not None and old["mode"] != "UNKNOWN":
+    if old is not None and old["mode"] != ActMode.UNKNOWN:
         return
     new = _next(old, EVERYONE)
-    new["mode"] = "ACT"
+    new["mode"] = ActMode.ACT
     if whole:
         new["max_moved_share"] = 1.0 if new["max_moved_share"] is None else new["max_moved_share"]
     live.publish(new)
 
 
-def parse_rule(name: str, between: str, p99_us: float, for_s: float) -> dict[str, Any]:
+def parse_rule(name: str, between: str, p99_us: float, for_s: float) -> LatencyRule:
     """Return the promise that a delay keeps; `between`: FROM>TO, two groups. Raises ValueError."""
     source, arrow, target = between.partition(">")
     if not arrow or not source or not target:
         raise ValueError(f"{between!r}: expected FROM>TO, as in 'rack:r3>rack:r7'")
     if not p99_us > 0 or for_s < 0:
         raise ValueError(f"rule {name}: p99_us {p99_us:g} and {for_s:g} s, expected above 0 and 0 or more")
-    return dict(zip(RULE_FIELDS, (name, source, target, p99_us, for_s), strict=True))
+    return {"name": name, "from_group": source, "to_group": target, "p99_us": p99_us, "for_s": for_s}
 
 
 def with_rule(
-    record: Mapping[str, Any] | None, host: str, name: str, rule: Mapping[str, Any] | None
-) -> dict[str, Any]:
+    record: ActuatorConfig | None, host: str, name: str, rule: LatencyRule | None
+) -> ActuatorConfig:
     """Return the record that follows `record` with a latency rule of that name, or, None, without it.
 
     Raises ValueError where there is none to take back.
@@ -319,17 +346,17 @@ def with_rule(
     if rule is None:
         del rules[name]
     else:
-        rules[name] = dict(rule)
+        rules[name] = rule
     found["latency_rules"] = [rules[each] for each in sorted(rules)]
     return _checked(found, record)
 
 
-def _next(record: Mapping[str, Any] | None, host: str) -> dict[str, Any]:
+def _next(record: ActuatorConfig | None, host: str) -> ActuatorConfig:
     if not host or len(host) > 128 or any(c.isspace() for c in host):
         raise ValueError(f"host {host!r}: expected a host's name or *")
-    old = record or {"version": 0}
+    old = record or PLAIN
     return {
-        **copy.deepcopy({**PLAIN, **old}),
+        **copy.deepcopy(old),
         "host": host,
         "version": old["version"] + 1 if old["version"] < MAX_VERSION else 1,
         "at_ns": time.time_ns(),
@@ -337,11 +364,10 @@ def _next(record: Mapping[str, Any] | None, host: str) -> dict[str, Any]:
     }
 
 
-def _checked(found: dict[str, Any], record: Mapping[str, Any] | None) -> dict[str, Any]:
-    before = record or PLAIN
-    if all(found[name] == before[name] for name in PLAIN):
+def _checked(found: ActuatorConfig, record: ActuatorConfig | None) -> ActuatorConfig:
+    if _settings(found) == _settings(record or PLAIN):
         raise ValueError(f"{found['host']}: nothing would change")
-    codec.decode(codec.encode(CONFIG.record, found), CONFIG.record)
+    codec.decode(codec.encode(CONFIG.type, found), CONFIG.type)
     return found
 
 
@@ -351,7 +377,7 @@ class LiveRecords:
     def __init__(self, bootstrap: str, registry: codec.Registry | None = None) -> None:
         """Read them all. Raises ValueError where the log or the topic is not there."""
         self._bootstrap, self._registry = bootstrap, registry
-        self.records: dict[str, dict[str, Any]] = {}
+        self.records: dict[str, ActuatorConfig] = {}
         self._read()
 
     def _read(self) -> None:
@@ -364,7 +390,7 @@ class LiveRecords:
             self.records.pop(message.key, None)
             return
         try:
-            self.records[message.key] = codec.decode(message.value, CONFIG.record, self._registry)
+            self.records[message.key] = codec.decode(message.value, CONFIG.type, self._registry)
         except codec.BadRecord:  # an unreadable record counts as missing
             return
 
@@ -378,7 +404,7 @@ class LiveRecords:
         """The log's address."""
         return self._bootstrap
 
-    def publish(self, *records: Mapping[str, Any]) -> None:
+    def publish(self, *records: ActuatorConfig) -> None:
         """Publish records and wait for the log. Raises ValueError where it does not take them."""
         publisher = Publisher(self._bootstrap, self._registry)
         try:
@@ -387,7 +413,7 @@ class LiveRecords:
             publisher.flush(12)
         except PublishFailed as error:
             raise ValueError(f"{error}; nothing is set") from None
-        self.records |= {record["host"]: dict(record) for record in records}
+        self.records |= {record["host"]: record for record in records}
 
 
 def _limits_json(limits: Limits) -> dict[str, Any]:
@@ -401,7 +427,7 @@ def _limits_json(limits: Limits) -> dict[str, Any]:
     }
 
 
-def as_json(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: str = EVERYONE) -> str:
+def as_json(records: Mapping[str, ActuatorConfig], found: Sequence[Line], host: str = EVERYONE) -> str:
     """Return thresholds and limits in force, latency rules, slices and versions as one line of JSON."""
     return json.dumps(
         {
@@ -412,7 +438,13 @@ def as_json(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], hos
             "limits": _limits_json(Limits.of(records, host)),
             "slices": [{**each, "set_by": key} for key in sorted(records) for each in records[key]["slices"]],
             "records": {
-                key: {name: records[key][name] for name in ("version", "at_ns", "by", "mode", "paused_mode")}
+                key: {
+                    "version": records[key]["version"],
+                    "at_ns": records[key]["at_ns"],
+                    "by": records[key]["by"],
+                    "mode": records[key]["mode"],
+                    "paused_mode": records[key]["paused_mode"],
+                }
                 for key in sorted(records)
             },
         },
@@ -420,7 +452,7 @@ def as_json(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], hos
     )
 
 
-def show(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: str = EVERYONE) -> None:
+def show(records: Mapping[str, ActuatorConfig], found: Sequence[Line], host: str = EVERYONE) -> None:
     """Print thresholds, latency rules, limits, slices and their authors."""
     from rich.console import Console
     from rich.table import Table

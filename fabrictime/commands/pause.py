@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from fabrictime.commands import live_config
 from fabrictime.commands.live_config import LiveRecords
 from schemas import codec
 from schemas.kafka.reader import LogUnavailable, TopicMissing, TopicReader, back
 from schemas.limits import Limits
+from schemas.records import ActMode, ActuatorConfig, ActuatorState, HostState
 from schemas.topics import ACTUATORS
 
 __all__ = ["Heard", "Stopped", "pause", "resume"]
@@ -25,18 +26,16 @@ HEARD_S: Final = 30.0
 WAIT_S: Final = 5.0
 _CONNECT_S: Final = 5.0
 
-Record = dict[str, Any]
-
 
 @dataclass(slots=True)
 class Heard:
     """The newest states of actuators, from their messages in any order. Pure."""
 
-    hosts: dict[str, dict[str, Record]] = field(default_factory=dict)
+    hosts: dict[str, dict[str, HostState]] = field(default_factory=dict)
     """Actuator to its hosts' rows."""
     _at: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def take(self, record: Record) -> None:
+    def take(self, record: ActuatorState) -> None:
         """Take an `ActuatorState`."""
         name, at = record["actuator"], (record["at_ns"], record["run"])
         if at < self._at.get(name, at):
@@ -49,7 +48,7 @@ class Heard:
             return
         self.hosts.setdefault(name, {}).update({row["host"]: row for row in record["hosts"]})
 
-    def missing(self, records: Mapping[str, Record], act: bool, reverted: bool) -> list[str]:
+    def missing(self, records: Mapping[str, ActuatorConfig], act: bool, reverted: bool) -> list[str]:
         """Return the actuators that have not confirmed these records of config: no host in ACT (unless
         `act`), and with `reverted` nothing left to undo."""
         found = []
@@ -57,7 +56,7 @@ class Heard:
             for host, row in rows.items():
                 limits = Limits.of(records, host)
                 late = row["config_version"] < limits.version
-                wrong = (row["mode"] == "ACT") != limits.act if act else row["mode"] == "ACT"
+                wrong = (row["mode"] == ActMode.ACT) != limits.act if act else row["mode"] == ActMode.ACT
                 if late or wrong or (reverted and row["reverting"]):
                     found.append(name)
                     break
@@ -93,7 +92,7 @@ def resume(live: LiveRecords, wait_s: float = WAIT_S, registry: codec.Registry |
 
 def _order(
     live: LiveRecords,
-    records: list[Record],
+    records: list[ActuatorConfig],
     revert: bool,
     wait_s: float,
     registry: codec.Registry | None,
@@ -151,6 +150,6 @@ def _order(
 
 def _take(heard: Heard, value: bytes, registry: codec.Registry | None) -> None:
     try:
-        heard.take(codec.decode(value, ACTUATORS.record, registry))
+        heard.take(codec.decode(value, ACTUATORS.type, registry))
     except codec.BadRecord:  # an unreadable record confirms nothing
         return

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from fabrictime.commands.links import KINDS
 from fabrictime.state.units import seconds_text
@@ -245,14 +245,13 @@ def main(
 
     def evaluate(consumer: AlertInputs, to_ns: int) -> None:
         for _, record in consumer.evaluate(to_ns) + consumer.evaluate_delays(to_ns):
-            alert = cast(Alert, record)
-            again[alert["alert_id"], alert["update"]] = (alert, to_ns)
+            again[record["alert_id"], record["update"]] = (record, to_ns)
             if to_ns > span.from_ns:
-                alerts.append(alert)
+                alerts.append(record)
 
     def begin() -> AlertInputs:
         made = AlertInputs(
-            [dict(record) for record in past.values()],
+            past.values(),
             default_shard=default_shard,
             topology=topology,
             registry=registry,

@@ -187,7 +187,11 @@ def picture_of(
     return Picture(
         nodes,
         sorted(lines, key=lambda line: (by_name(line.lower), by_name(line.upper), line.cable)),
-        misfits_of({nic: groups.find(node) for nic, node in first_hop.items()}, nics, topology),
+        misfits_of(
+            {nic: groups.find(node) for nic, node in first_hop.items()},
+            {nic: record["rail"] for nic, record in nics.items()},
+            topology,
+        ),
         contradictions.most_common(),
         paths,
         complete,

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.runtime import status
 from fabrictime.runtime.config import Config, ConfigError, load
-from fabrictime.runtime.scheduling_priority import keep_priority
 from fabrictime.runtime.service import APART
 from fabrictime.runtime.supervisor import Child, ChildFailed, Event, State, Step, Supervisor, python_child
+from fabrictime.testbed.scheduling_priority import keep_priority
 
 if TYPE_CHECKING:
     from fabrictime.state.live_figures import Watcher

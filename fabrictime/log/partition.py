@@ -7,6 +7,7 @@ whole segments away or put cleaned ones in their place.
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
@@ -98,25 +99,13 @@ class Partition:
                 segment.delete()
                 continue
             saved = segment.load_meta()
-            if saved is not None:
+            if saved is None:
+                self._scan(segment, last=number == len(paths) - 1)
+            else:
                 try:
                     self.producers.load(saved)
                 except (TypeError, ValueError) as error:
                     log.warning("%s: producers not usable (%s)", segment.meta_path, error)
-            else:
-                valid = segment.scan(self.producers.note)
-                if valid < segment.size:
-                    last = number == len(paths) - 1
-                    log.log(
-                        logging.WARNING if last else logging.ERROR,
-                        "%s: %d B after position %d are no whole batch: %s",
-                        path,
-                        segment.size - valid,
-                        valid,
-                        "cut off" if last else "cut off, later segments kept",
-                    )
-                    segment.cut(valid)
-                segment.unsynced = True
             segments.append(segment)
             end = segment.end_offset
             self._last_ms = max(self._last_ms, segment.max_ms)
@@ -124,6 +113,21 @@ class Partition:
             segments.append(Segment(self._path(0), create=True))
         segments[-1].meta_path.unlink(missing_ok=True)
         return segments
+
+    def _scan(self, segment: Segment, last: bool) -> None:
+        """Read a segment that was not closed properly; cut off bytes that are no whole batch."""
+        valid = segment.scan(self.producers.note)
+        if valid < segment.size:
+            log.log(
+                logging.WARNING if last else logging.ERROR,
+                "%s: %d B after position %d are no whole batch: %s",
+                segment.path,
+                segment.size - valid,
+                valid,
+                "cut off" if last else "cut off, later segments kept",
+            )
+            segment.cut(valid)
+        segment.unsynced = True
 
     def _path(self, base_offset: int) -> Path:
         return self.directory / f"{base_offset:020d}.log"
@@ -298,18 +302,14 @@ class Partition:
         if not config.compact or self.compacting:
             return []
         before_ms = now_ms - config.min_compaction_lag_ms
-        active = self.segments[-1]
         dirty = sum(s.size for s in self.segments if not s.cleaned and s.max_ms <= before_ms)
-        if not dirty or dirty < min_bytes or dirty < config.min_cleanable_dirty_ratio * self.size:
+        if dirty < max(min_bytes, 1, config.min_cleanable_dirty_ratio * self.size):
             return []
-        if active.size and active.max_ms <= before_ms and active.size >= max(min_bytes, 1):
+        active = self.segments[-1]
+        if active.max_ms <= before_ms and active.size >= max(min_bytes, 1):
             self.roll()
-        segments: list[Segment] = []
-        for segment in self.segments[:-1]:
-            if segment.max_ms > before_ms:
-                break
-            segments.append(segment)
-        return segments if any(not segment.cleaned for segment in segments) else []
+        segments = list(itertools.takewhile(lambda s: s.max_ms <= before_ms, self.segments[:-1]))
+        return [] if all(segment.cleaned for segment in segments) else segments
 
     def replace(self, cleaned: Cleaned) -> None:
         """Put a cleaned file in the place of the segments it was made from. Raises OSError."""

@@ -21,12 +21,13 @@ from typing import Any, Final
 import psutil
 from sdnotify import SystemdNotifier
 
-from fabrictime.log.broker import Broker, Peer, Response
+from fabrictime.log.broker import Broker
 from fabrictime.log.compact import clean
 from fabrictime.log.errors import AlreadyRunning, MalformedRequest
 from fabrictime.log.groups import Coordinator
 from fabrictime.log.offsets import OffsetStore
 from fabrictime.log.partition import Partition, Range
+from fabrictime.log.requests.base import Peer, Response
 from fabrictime.log.settings import LogSettings
 from fabrictime.log.store import Store
 from fabrictime.log.wire import INT32, Api, read_head
@@ -289,9 +290,8 @@ class LogServer:
             raise
         self.offsets = OffsetStore(self.settings.directory)
         self.groups = Coordinator(self.settings)
-        self.broker = Broker(self.settings, self.store, self.offsets, self.groups)
         host, port = self._listener.getsockname()[:2]
-        self.broker.address = Peer(host, port)
+        self.broker = Broker(self.settings, Peer(host, port), self.store, self.offsets, self.groups)
         self._listen()
         self._tasks = [self.loop.create_task(self._upkeep())]
         if self.settings.fsync_interval_ms:

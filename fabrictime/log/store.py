@@ -301,22 +301,18 @@ class Store:
                 if freed:
                     log.info("%s-%d: retention removed %d B", topic.name, number, freed)
         total = sum(partition.size for partition in self.partitions())
-        while total > self.settings.total_bytes:
-            candidates = [
-                partition
-                for topic in self.topics.values()
-                if topic.config.delete and not topic.config.compact
-                for partition in topic.partitions
-                if not partition.compacting and partition.size
-            ]
-            if not candidates:
-                break
-            oldest = min(candidates, key=lambda partition: partition.oldest_ms)
+        while total > self.settings.total_bytes and (oldest := self._oldest_deletable()) is not None:
             if len(oldest.segments) == 1:
                 oldest.roll()
             freed = oldest.drop_oldest()
             total -= freed
             log.info("%s: total_bytes removed %d B", oldest.directory, freed)
+
+    def _oldest_deletable(self) -> Partition | None:
+        """Return the partition with the oldest data that may go; compacted topics keep theirs."""
+        topics = [t for t in self.topics.values() if t.config.delete and not t.config.compact]
+        candidates = [p for topic in topics for p in topic.partitions if p.size and not p.compacting]
+        return min(candidates, key=lambda partition: partition.oldest_ms, default=None)
 
     def unsynced(self) -> list[Segment]:
         """Return the segments with bytes that were not yet written through to the disk."""

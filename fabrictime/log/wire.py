@@ -1,8 +1,8 @@
 """Requests and responses as bytes: which versions are spoken, and the way to and from plain dictionaries.
 
 The layouts are aiokafka's protocol structs (an internal module of a pinned version); the few versions that
-it lacks, or has wrong, are put together from its types here. Produce and Fetch carry the payload and are
-read by hand in `broker`.
+it lacks, or has wrong, are put together from its types here. Produce and Fetch carry the payload;
+`requests.produce` and `requests.fetch` decode them.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fabrictime.state.action_state import ActionState, Record
+from fabrictime.state.action_state import ActionState
 from fabrictime.state.flow_history import FOREVER_NS, NO_EFFECT, SIDE_NS, Effect, effect
 from schemas.reasons import NO_REASON, Reason
+from schemas.records import ActionOutcome, ActionReport, Decision, ReasonKind
 
 NS_PER_S: Final = 1_000_000_000
 SETTLED_NS: Final = SIDE_NS + 3 * NS_PER_S
@@ -18,26 +19,34 @@ ANSWER_NS: Final = NS_PER_S
 """How long after its expiry a decision can still be answered."""
 
 OUTCOMES: Final = (
-    "REVERTED",
-    "ENDED",
-    "APPLIED",
-    "LOCAL_REPAIR",
-    "OBSERVED",
-    "FAILED",
-    "LIMITED",
-    "NOT_ALLOWED",
-    "OLD_CONFIG",
-    "NO_FLOW",
-    "EXPIRED",
-    "STALE",
-    "DUPLICATE",
-    "UNKNOWN",
+    ActionOutcome.REVERTED,
+    ActionOutcome.ENDED,
+    ActionOutcome.APPLIED,
+    ActionOutcome.LOCAL_REPAIR,
+    ActionOutcome.OBSERVED,
+    ActionOutcome.FAILED,
+    ActionOutcome.LIMITED,
+    ActionOutcome.NOT_ALLOWED,
+    ActionOutcome.OLD_CONFIG,
+    ActionOutcome.NO_FLOW,
+    ActionOutcome.EXPIRED,
+    ActionOutcome.STALE,
+    ActionOutcome.DUPLICATE,
+    ActionOutcome.UNKNOWN,
     "WAITING",
     "UNANSWERED",
 )
 """Outcomes by precedence: of several outcomes of one decision, the first one counts."""
-RANK: Final = {name: number for number, name in enumerate(OUTCOMES)}
-DONE: Final = frozenset({"REVERTED", "ENDED", "APPLIED", "LOCAL_REPAIR", "DUPLICATE"})
+RANK: Final[dict[str, int]] = {name: number for number, name in enumerate(OUTCOMES)}
+DONE: Final = frozenset(
+    {
+        ActionOutcome.REVERTED,
+        ActionOutcome.ENDED,
+        ActionOutcome.APPLIED,
+        ActionOutcome.LOCAL_REPAIR,
+        ActionOutcome.DUPLICATE,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,9 @@ def entries(state: ActionState, now_ns: int, flow_id: str | None = None) -> list
         if flow_id is None or decision["flow_id"] == flow_id
     ]
     for name, reports in state.reports.items():
-        report = None if name in state.decisions else reports.get("LOCAL_REPAIR") or _first(reports)
+        report = (
+            None if name in state.decisions else reports.get(ActionOutcome.LOCAL_REPAIR) or _first(reports)
+        )
         if report is not None and (flow_id is None or report["flow_id"] == flow_id):
             found.append(_undecided(name, report, reports))
     found.sort(key=lambda each: (-each.at_ns, each.decision_id))
@@ -116,24 +127,24 @@ def _with_effect(
     return replace(entry, effect=known)
 
 
-def _first(reports: Mapping[str, Record]) -> Record | None:
+def _first(reports: Mapping[ActionOutcome, ActionReport]) -> ActionReport | None:
     return min(reports.values(), key=lambda each: RANK.get(each["outcome"], len(RANK)), default=None)
 
 
-def _ranked(reports: Mapping[str, Record]) -> tuple[str, ...]:
+def _ranked(reports: Mapping[ActionOutcome, ActionReport]) -> tuple[str, ...]:
     return tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK))))
 
 
-def _decided(decision: Record, reports: Mapping[str, Record], now_ns: int) -> ActionEntry:
+def _decided(decision: Decision, reports: Mapping[ActionOutcome, ActionReport], now_ns: int) -> ActionEntry:
     report = _first(reports)
     if report is not None:
-        outcome = report["outcome"]
+        outcome: str = report["outcome"]
     elif now_ns < decision["expires_at_ns"] + ANSWER_NS:
         outcome = "WAITING"
     else:
         outcome = "UNANSWERED"
     # An expired lease or a reverted action was applied first, and its APPLIED report has method and duration.
-    applied = reports.get("APPLIED", report)
+    applied = reports.get(ActionOutcome.APPLIED, report)
     return ActionEntry(
         decision["decision_id"],
         decision["at_ns"],
@@ -156,7 +167,7 @@ def _decided(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Ac
     )
 
 
-def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> ActionEntry:
+def _undecided(name: str, report: ActionReport, reports: Mapping[ActionOutcome, ActionReport]) -> ActionEntry:
     """Return the entry of a local repair, or of a report whose decision is too old to be known."""
     return ActionEntry(
         name,
@@ -167,7 +178,7 @@ def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> Acti
         report["from_path"],
         report["to_path"],
         report["rate_bps"],
-        "DOWN" if report["outcome"] == "LOCAL_REPAIR" else "UNKNOWN",
+        ReasonKind.DOWN if report["outcome"] == ActionOutcome.LOCAL_REPAIR else ReasonKind.UNKNOWN,
         NO_REASON,
         report["detail"],
         report["outcome"],

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from fabrictime.state.action_state import MOVES, ActionState, Record
+from fabrictime.state.action_state import MOVES, ActionState
+from schemas.records import ActionOutcome, ActionReport, ActuatorConfig, Flow
 
 NS_PER_S: Final = 1_000_000_000
 MINUTE_NS: Final = 60 * NS_PER_S
@@ -62,8 +63,9 @@ def limits_used(state: ActionState, now_ns: int) -> list[LimitUse]:
     return found + busy[:BUSIEST_HOSTS]
 
 
-def _local_repairs(state: ActionState) -> list[Record]:
-    return [reports["LOCAL_REPAIR"] for reports in state.reports.values() if "LOCAL_REPAIR" in reports]
+def _local_repairs(state: ActionState) -> list[ActionReport]:
+    reports = (each.get(ActionOutcome.LOCAL_REPAIR) for each in state.reports.values())
+    return [report for report in reports if report is not None]
 
 
 def _max_within_a_second(times_ns: list[int]) -> int:
@@ -94,7 +96,7 @@ class Pacing:
     slices: list[Slice]
 
 
-def pacing(flows: Mapping[str, Record], configs: Mapping[str, Record]) -> Pacing:
+def pacing(flows: Mapping[str, Flow], configs: Mapping[str, ActuatorConfig]) -> Pacing:
     """Return the paced flows and the slices, from flow reports and configs."""
     paced = [
         (name, flow["rate_bps"], flow["rate_limit_bps"])

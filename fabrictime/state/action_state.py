@@ -6,25 +6,32 @@ FlowReports messages. All collections are bounded. The owner of the state provid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from fabrictime.state.flow_history import RAW_NS, Decode, Effect, FlowHistory
+from schemas import records
 from schemas.limits import EVERYONE, Limits
 from schemas.reasons import Reason
+from schemas.records import (
+    ActionOutcome,
+    ActionReport,
+    ActMode,
+    ActuatorConfig,
+    Decision,
+    FlowAction,
+    PolicyCycles,
+)
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, POLICY_CYCLES
 
 __all__ = ["WATCH_NS", "ActionState", "Mode", "ShardPolicy", "SuppressedAction"]
-
-Record = Mapping[str, Any]
 
 MAX_DECISIONS: Final = 4_000
 """Decisions that are kept, and as many with their reports and their effects."""
 WATCH_NS: Final = 12_000_000_000
 """How long a host's flows are watched after an action on one of them."""
 MAX_SUPPRESSED: Final = 4_096
-MOVES: Final = frozenset({"REROUTE", "RESTORE"})
+MOVES: Final = frozenset({FlowAction.REROUTE, FlowAction.RESTORE})
 
 
 class SuppressedAction(NamedTuple):
@@ -65,7 +72,7 @@ class ShardPolicy:
 class _KeyConfig:
     """The config of a key, and the author and time of its last mode change."""
 
-    record: Record
+    record: ActuatorConfig
     mode_by: str = ""
     mode_ns: int = 0
 
@@ -75,16 +82,16 @@ class ActionState:
 
     def __init__(self, decode_flows: Decode, raw_ns: int = RAW_NS) -> None:
         self.flow_history = FlowHistory(decode_flows, raw_ns)
-        self.decisions: dict[str, Record] = {}
-        self.reports: dict[str, dict[str, Record]] = {}
+        self.decisions: dict[str, Decision] = {}
+        self.reports: dict[str, dict[ActionOutcome, ActionReport]] = {}
         """Decision id to outcome to report."""
         self.shards: dict[str, ShardPolicy] = {}
         self.effects: dict[str, Effect] = {}
         """Final effects by decision id."""
         self._configs: dict[str, _KeyConfig] = {}
 
-    def take(self, topic: str, key: str, record: Record | None) -> None:
-        """Apply one record; None is the tombstone of `key`."""
+    def take(self, topic: str, key: str, record: Any) -> None:
+        """Apply one record of the topic's type; None is the tombstone of `key`."""
         if topic == CONFIG.name:
             self._take_config(key, record)
         elif record is None:
@@ -102,15 +109,19 @@ class ActionState:
         elif topic == POLICY_CYCLES.name:
             self._take_cycles(record)
 
-    def _report_key(self, report: Record) -> str:
+    def _report_key(self, report: ActionReport) -> str:
         """Return the key of a report. A restarted actuator numbers its local repairs from the start again."""
-        name = str(report["decision_id"])
-        known = self.reports.get(name, {}).get("LOCAL_REPAIR")
-        if report["outcome"] == "LOCAL_REPAIR" and known is not None and known["at_ns"] != report["at_ns"]:
+        name = report["decision_id"]
+        known = self.reports.get(name, {}).get(ActionOutcome.LOCAL_REPAIR)
+        if (
+            report["outcome"] == ActionOutcome.LOCAL_REPAIR
+            and known is not None
+            and known["at_ns"] != report["at_ns"]
+        ):
             return f"{name} {report['at_ns']}"
         return name
 
-    def _take_config(self, key: str, record: Record | None) -> None:
+    def _take_config(self, key: str, record: ActuatorConfig | None) -> None:
         before = self._configs.pop(key, None)
         if record is None:
             return
@@ -119,7 +130,7 @@ class ActionState:
         else:
             self._configs[key] = _KeyConfig(record, record["by"], record["at_ns"])
 
-    def _take_cycles(self, record: Record) -> None:
+    def _take_cycles(self, record: PolicyCycles) -> None:
         shard = self.shards.setdefault(record["shard"], ShardPolicy())
         position = (record["epoch"], record["first_cycle"])
         if position < (shard.epoch, shard.next_cycle):
@@ -139,7 +150,7 @@ class ActionState:
             del self.effects[next(iter(self.effects))]
 
     @property
-    def configs(self) -> dict[str, Record]:
+    def configs(self) -> dict[str, ActuatorConfig]:
         """The records of `fabric.config` in force, by key."""
         return {key: config.record for key, config in self._configs.items()}
 
@@ -152,8 +163,8 @@ class ActionState:
         mode = Mode(False)
         for key in dict.fromkeys((EVERYONE, host)):
             config = self._configs.get(key)
-            if config is not None and config.record["mode"] != "UNKNOWN":
-                mode = Mode(config.record["mode"] == "ACT", config.mode_by, config.mode_ns)
+            if config is not None and config.record["mode"] != ActMode.UNKNOWN:
+                mode = Mode(config.record["mode"] == ActMode.ACT, config.mode_by, config.mode_ns)
         return mode
 
     def exceptions(self) -> list[str]:
@@ -167,7 +178,9 @@ class ActionState:
         return sorted(found, key=lambda each: (each.since_ns, *each[:4], str(each.reason)))
 
 
-def _suppressed(listed: list[Record], before: list[SuppressedAction], now_ns: int) -> list[SuppressedAction]:
+def _suppressed(
+    listed: list[records.SuppressedAction], before: list[SuppressedAction], now_ns: int
+) -> list[SuppressedAction]:
     since = {each[:5]: each.since_ns for each in before}
     found = []
     for each in listed[:MAX_SUPPRESSED]:

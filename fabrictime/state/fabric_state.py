@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -19,6 +19,16 @@ from fabrictime.state.flow_cache import Decode, FlowCache
 from fabrictime.state.flow_history import RAW_NS
 from fabrictime.state.link_index import LinkIndex
 from fabrictime.state.queue_history import FRESH_NS, QueueHistory
+from schemas import records
+from schemas.records import (
+    Alert,
+    AlertState,
+    ContentionState,
+    ContentionWindow,
+    HealthKind,
+    LinkHealth,
+    LinkState,
+)
 from schemas.topics import (
     ACTIONS,
     ALERTS,
@@ -31,15 +41,13 @@ from schemas.topics import (
     PATHS,
     POLICY_CYCLES,
     QUEUES,
-    TOPICS,
 )
 
-Record = Mapping[str, Any]
 Part = Literal["plan", "paths", "health", "queues", "contention", "flows", "alerts", "actions", "suppressed"]
 
-STATES: Final = ("UNKNOWN", "UP", "GREY", "FLAPPING", "DOWN")
+STATES: Final = tuple(LinkState)
 """Link states by increasing severity."""
-UP: Final = STATES.index("UP")
+UP: Final = STATES.index(LinkState.UP)
 
 HOUR_NS: Final = 3_600_000_000_000
 MAX_CHANGES: Final = 512
@@ -67,8 +75,6 @@ _PARTS: Final[dict[str, Part]] = {
     CONFIG.name: "actions",
     POLICY_CYCLES.name: "suppressed",
 }
-RECORDS: Final = {name: TOPICS[name].record for name in _PARTS}
-"""Record name by topic, for all topics of the state."""
 
 
 class StateChange(NamedTuple):
@@ -82,19 +88,19 @@ class StateChange(NamedTuple):
 class Subject:
     """A cable, NIC or host: its newest LinkHealth record and its changes within the past hour."""
 
-    record: Record
+    record: LinkHealth
     changes: deque[StateChange] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
     numbers: tuple[int, ...] = ()
 
 
-def is_cleared(alert: Record) -> bool:
+def is_cleared(alert: Alert) -> bool:
     """Return whether an alert is cleared."""
-    return bool(alert["state"] == "CLEARED")
+    return alert["state"] == AlertState.CLEARED
 
 
-def is_active(window: Record, now_ns: int) -> bool:
+def is_active(window: ContentionWindow, now_ns: int) -> bool:
     """Return whether a contention window is open and was updated recently."""
-    return bool(window["state"] != "CLOSED" and window["updated_ns"] > now_ns - MAX_SILENCE_NS)
+    return window["state"] != ContentionState.CLOSED and window["updated_ns"] > now_ns - MAX_SILENCE_NS
 
 
 class FabricState:
@@ -109,8 +115,8 @@ class FabricState:
         self.actions = ActionState(decode_flows, raw_ns)
         self.nics: dict[str, Nic] = {}
         self.subjects: dict[str, Subject] = {}
-        self.contention: dict[str, Record] = {}
-        self.alerts: dict[str, Record] = {}
+        self.contention: dict[str, ContentionWindow] = {}
+        self.alerts: dict[str, Alert] = {}
         self.link_state: dict[int, int] = {}
         self.nic_state: dict[str, int] = {}
         self.versions: dict[Part, int] = dict.fromkeys(get_args(Part), 0)
@@ -124,8 +130,11 @@ class FabricState:
 
     # ----------------------------------------------------------------------------------------------- writing
 
-    def take(self, topic: str, key: str, record: Record | None, append_ns: int) -> Part:
-        """Apply one record (None: the tombstone of `key`) and return the part that it changed."""
+    def take(self, topic: str, key: str, record: Any, append_ns: int) -> Part:
+        """Apply one record of the topic's type (None: the tombstone of `key`).
+
+        Return the part that it changed.
+        """
         part = _PARTS[topic]
         before = self.cable_graph.version
         if topic == INVENTORY.name:
@@ -165,7 +174,7 @@ class FabricState:
         self.versions[part] += 1
         self.append_ns[topic] = max(self.append_ns.get(topic, 0), append_ns)
 
-    def _take_nic(self, key: str, record: Record | None) -> bool:
+    def _take_nic(self, key: str, record: records.Nic | None) -> bool:
         """Return whether the record changed anything: NICs are announced repeatedly."""
         if record is None:
             if self.nics.pop(key, None) is None:
@@ -187,7 +196,7 @@ class FabricState:
         self.nics[nic.nic] = nic
         return True
 
-    def _take_health(self, key: str, record: Record | None) -> None:
+    def _take_health(self, key: str, record: LinkHealth | None) -> None:
         before = self.subjects.get(key if record is None else record["subject"])
         if record is None:
             if before is not None:
@@ -211,7 +220,7 @@ class FabricState:
 
     def _set_states(self, subject: Subject, state: int) -> None:
         record = subject.record
-        if record["kind"] != "LINK":
+        if record["kind"] != HealthKind.LINK:
             for nic in self.nics_of(record):
                 self.nic_state[nic] = state
             return
@@ -228,22 +237,22 @@ class FabricState:
     def _clear_states(self, subject: Subject) -> None:
         for number in subject.numbers:
             self.link_state.pop(number, None)
-        if subject.record["kind"] != "LINK":
+        if subject.record["kind"] != HealthKind.LINK:
             for nic in self.nics_of(subject.record):
                 self.nic_state.pop(nic, None)
 
-    def nics_of(self, record: Record) -> list[str]:
+    def nics_of(self, record: LinkHealth) -> list[str]:
         """Return the NICs of a LinkHealth record about a NIC or host."""
-        if record["kind"] == "NIC":
+        if record["kind"] == HealthKind.NIC:
             return [record["subject"]]
         return [nic.nic for nic in self.nics.values() if nic.host == record["subject"]]
 
-    def _take_contention(self, record: Record) -> None:
+    def _take_contention(self, record: ContentionWindow) -> None:
         key = record["window_id"]
         before = self.contention.pop(key, None)
         kept = record if before is None or record["update"] >= before["update"] else before
         self.contention[key] = kept  # re-inserted, so that the dict is ordered by the last update
-        if kept["state"] == "CLOSED":
+        if kept["state"] == ContentionState.CLOSED:
             self._closed[key] = None
         self._contention_ns = max(self._contention_ns, record["updated_ns"])
         for oldest in tuple(itertools.islice(self.contention, EXPIRY_CHECKS)):
@@ -256,7 +265,7 @@ class FabricState:
         del self.contention[key]
         self._closed.pop(key, None)
 
-    def _take_alert(self, record: Record) -> None:
+    def _take_alert(self, record: Alert) -> None:
         before = self.alerts.pop(record["alert_id"], None)
         newer = before is None or record["update"] >= before["update"]
         self.alerts[record["alert_id"]] = record if newer or before is None else before
@@ -313,12 +322,12 @@ class FabricState:
         """Return the health of a link's cable."""
         return self.subjects.get(self.cable_graph.cable(number))
 
-    def active_alerts(self) -> list[Record]:
+    def active_alerts(self) -> list[Alert]:
         """Return the alerts that are not cleared, the newest first."""
         found = [alert for alert in self.alerts.values() if not is_cleared(alert)]
-        return sorted(found, key=lambda alert: -int(alert["raised_ns"]))
+        return sorted(found, key=lambda alert: -alert["raised_ns"])
 
-    def cable_counts(self) -> dict[str, int]:
+    def cable_counts(self) -> dict[LinkState, int]:
         """Return the number of drawn cables by state. The worse direction counts."""
         links = self.plan().links
         found = dict.fromkeys(STATES, 0)
@@ -326,7 +335,7 @@ class FabricState:
             found[STATES[max(self.state(links[k]), self.state(links[k + 1]))]] += 1
         return found
 
-    def open_contention(self, now_ns: int) -> Iterable[Record]:
+    def open_contention(self, now_ns: int) -> Iterable[ContentionWindow]:
         """Return the active contention windows."""
         return [each for each in self.contention.values() if is_active(each, now_ns)]
 

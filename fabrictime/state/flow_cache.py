@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Final
+
+from schemas.records import Flow, FlowReports, FlowState
 
 KEPT_NS: Final = 5_000_000_000
 """Hosts report everything each second, so older reports describe flows that are gone."""
 MAX_BYTES: Final = 128 * 1024 * 1024
 MAX_HOSTS: Final = 65_536
 
-Decode = Callable[[bytes], Mapping[str, Any]]
-Flow = Mapping[str, Any]
+Decode = Callable[[bytes], FlowReports]
+
+
+class ReportedFlow(Flow):
+    """An open flow and the host that reports it."""
+
+    host: str
 
 
 class FlowCache:
@@ -29,7 +36,7 @@ class FlowCache:
         self._decode = decode
         self._messages: dict[str, deque[tuple[int, bytes]]] = {}
         self._bytes = 0
-        self._flows: tuple[int, dict[str, Flow]] = (-1, {})
+        self._flows: tuple[int, dict[str, ReportedFlow]] = (-1, {})
 
     def take(self, host: str, value: bytes, append_ns: int) -> None:
         """Add one message of a host."""
@@ -44,10 +51,10 @@ class FlowCache:
             self._drop(next(iter(self._messages)))
         self.version += 1
 
-    def flows(self) -> dict[str, Flow]:
-        """Return the open flows by id, each with its reporting host as `host`."""
+    def flows(self) -> dict[str, ReportedFlow]:
+        """Return the open flows by id, each with its reporting host."""
         if self._flows[0] != self.version:
-            found: dict[str, Flow] = {}
+            found: dict[str, ReportedFlow] = {}
             oldest_ns = self.newest_ns - KEPT_NS
             for host in [host for host, messages in self._messages.items() if messages[-1][0] < oldest_ns]:
                 self._drop(host)
@@ -56,9 +63,9 @@ class FlowCache:
             self._flows = (self.version, found)
         return self._flows[1]
 
-    def _flows_of(self, host: str, messages: deque[tuple[int, bytes]]) -> dict[str, Flow]:
+    def _flows_of(self, host: str, messages: deque[tuple[int, bytes]]) -> dict[str, ReportedFlow]:
         """Apply the changes since the newest whole report to it."""
-        reports: list[Mapping[str, Any]] = []
+        reports: list[FlowReports] = []
         for _, value in reversed(messages):
             try:
                 report = self._decode(value)
@@ -68,10 +75,10 @@ class FlowCache:
             reports.append(report)
             if report["whole"]:
                 break
-        flows: dict[str, Flow] = {}
+        flows: dict[str, ReportedFlow] = {}
         for report in reversed(reports):
             for flow in report["flows"]:
-                if flow["state"] == "CLOSED":
+                if flow["state"] == FlowState.CLOSED:
                     flows.pop(flow["flow_id"], None)
                 else:
                     flows[flow["flow_id"]] = {**flow, "host": host}

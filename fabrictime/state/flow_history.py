@@ -7,10 +7,12 @@ append times."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
-Decode = Callable[[bytes], Mapping[str, Any]]
+from schemas.records import FlowReports
+
+Decode = Callable[[bytes], FlowReports]
 
 RAW_NS: Final = 12_000_000_000
 """How long messages of unwatched hosts are kept."""

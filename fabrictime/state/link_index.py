@@ -6,14 +6,14 @@ sixteen paths each take about 15 MB.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fabrictime.state.cable_graph import CableGraph
+from schemas.records import PathMaps
 
 MAX_PAIRS: Final = 65_536
 """Pairs whose paths are stored. Further pairs only add their links to the cable graph."""
@@ -63,7 +63,7 @@ class LinkIndex:
         """Return how many stored pairs have a path over a link."""
         return self._pair_counts.get(number, 0)
 
-    def take(self, record: Mapping[str, Any]) -> None:
+    def take(self, record: PathMaps) -> None:
         """Replace a pair's paths with those of a PathMaps record."""
         path, answer, end, link = [], [], [], []
         for each in record["paths"]:

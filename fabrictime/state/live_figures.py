@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Message, Start, TopicReader
+from schemas.records import ClockFits, ClockOffsets, PathDelays
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, TOPICS, Topic
 
 RECENT_S: Final = 5.0
@@ -77,8 +77,8 @@ class View:
     unreadable: int = 0
     _seen: OrderedDict[tuple[Any, ...], None] = field(default_factory=OrderedDict)
 
-    def add(self, topic: str, record: Mapping[str, Any], append_ns: int) -> None:
-        """Take one record of a topic, appended to the log at `append_ns`."""
+    def add(self, topic: str, record: Any, append_ns: int) -> None:
+        """Take one record of the topic's type, appended to the log at `append_ns`."""
         with self.lock:
             if topic == INVENTORY.name:
                 self.clock_of[record["nic"]] = record["clock"]
@@ -98,7 +98,7 @@ class View:
             self._seen.popitem(last=False)
         return True
 
-    def _add_fits(self, record: Mapping[str, Any]) -> None:
+    def _add_fits(self, record: ClockFits) -> None:
         now_s = time.monotonic()
         seconds = (record["window_end_ns"] - record["window_start_ns"]) / _RECORD_NS
         self.rejected += record["rejected"]
@@ -113,7 +113,7 @@ class View:
             nic.probes_per_s = (row["samples"] + row["lost"]) / max(seconds, 1e-3)
             nic.heard_s = now_s
 
-    def _add_offsets(self, record: Mapping[str, Any], append_ns: int) -> None:
+    def _add_offsets(self, record: ClockOffsets, append_ns: int) -> None:
         now_s = time.monotonic()
         self.late_ms = (append_ns + record["log_offset_ns"] - record["window_end_ns"]) / 1e6
         for row in record["clocks"]:
@@ -129,18 +129,12 @@ class View:
                     now_s,
                 )
 
-    def _add_delays(self, record: Mapping[str, Any]) -> None:
+    def _add_delays(self, record: PathDelays) -> None:
         worst_of_paths = [
-            (
-                row[f"{direction}_p99_ns"],
-                row["bound_ns"] or 0.0,
-                row["peer"],
-                row["path"],
-                direction == "reverse",
-            )
+            (p99_ns, row["bound_ns"] or 0.0, row["peer"], row["path"], is_reverse)
             for row in record["paths"]
-            for direction in ("forward", "reverse")
-            if row[f"{direction}_p99_ns"] is not None
+            for p99_ns, is_reverse in ((row["forward_p99_ns"], False), (row["reverse_p99_ns"], True))
+            if p99_ns is not None
         ]
         if worst_of_paths:
             p99_ns, bound_ns, peer, path, back = max(worst_of_paths)

@@ -5,15 +5,16 @@ Times are fabric time. For a link of unknown rate, depths are computed from dela
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fabrictime.state.cable_graph import CableGraph
+from schemas.records import LinkQueue, LinkQueues
 
 KEPT_NS: Final = 65_000_000_000
 """One minute, and the windows that are still on their way."""
@@ -25,7 +26,6 @@ UNKNOWN_RATE_BPS: Final = 1_000_000_000
 """Rate assumed where none is known."""
 
 _Floats = NDArray[np.float32]
-_COLUMNS: Final = ("depth_mean_bytes", "depth_max_bytes", "bound_bytes", "utilisation", "utilisation_bound")
 
 
 class QueueDepth(NamedTuple):
@@ -65,7 +65,8 @@ class _Window:
     start_ns: int
     length_ns: int
     link: NDArray[np.int32]  # ascending
-    figures: _Floats  # [5, N], the rows of `_COLUMNS`
+    figures: _Floats
+    """[5, N] mean depth, largest depth, its bound, utilisation, its bound; NaN: unknown."""
 
 
 class QueueHistory:
@@ -79,12 +80,12 @@ class QueueHistory:
         self._points = 0
         self._newest: dict[int, QueueDepth] = {}
 
-    def take(self, record: Mapping[str, Any]) -> None:
+    def take(self, record: LinkQueues) -> None:
         """Add one LinkQueues record."""
         start_ns, length_ns = record["window_start_ns"], record["slot_ns"] * record["slots"]
         if self.newest_ns and start_ns < self.newest_ns - KEPT_NS:
             return
-        named: dict[int, Mapping[str, Any]] = {}
+        named: dict[int, LinkQueue] = {}
         for each in record["links"]:
             number = self._cable_graph.number(each["link"])
             if number is None:
@@ -111,7 +112,13 @@ class QueueHistory:
         if named:
             link = np.array(sorted(named), np.int32)
             rows = [named[number] for number in link.tolist()]
-            columns = [[np.nan if row[name] is None else row[name] for row in rows] for name in _COLUMNS]
+            columns = [
+                [row["depth_mean_bytes"] for row in rows],
+                [row["depth_max_bytes"] for row in rows],
+                [row["bound_bytes"] for row in rows],
+                [_or_nan(row["utilisation"]) for row in rows],
+                [_or_nan(row["utilisation_bound"]) for row in rows],
+            ]
             self._windows.append(_Window(start_ns, length_ns, link, np.array(columns, np.float32)))
             self._points += len(link)
         self._prune()
@@ -149,3 +156,7 @@ class QueueHistory:
             self._points -= len(self._windows.popleft().link)
         if self.version % 64 == 0:
             self._newest = self.all_newest()
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

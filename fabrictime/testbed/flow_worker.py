@@ -19,10 +19,10 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
-from fabrictime.runtime.scheduling_priority import apply_priority
 from fabrictime.testbed import userns
 from fabrictime.testbed.connections import Carried, Connections, Place
 from fabrictime.testbed.job_plan import ENDLESS_BYTES, make_job_plan
+from fabrictime.testbed.scheduling_priority import apply_priority
 from fabrictime_client import FlowEndpoint
 from native.jobs.streams import Streams
 
@@ -204,8 +204,10 @@ def _udp(order: _Order, stop: _Stop, endpoint: FlowEndpoint) -> dict[str, Any]:
     quiet.register(receiver, select.POLLIN)
     while meter.packets < sent and time.monotonic_ns() < deadline and quiet.poll(100):
         _drain_udp(receiver, scratch, meter)
+    sender.close()
+    receiver.close()
     return {
-        "sport": sender.getsockname()[1],
+        "sport": flow.source_port,
         "dport": target[1],
         "elapsed_s": elapsed_ns / 1e9,
         "received_packets": meter.packets,

@@ -20,7 +20,6 @@ import sys
 import threading
 import traceback
 import weakref
-from pathlib import Path
 from typing import Final, Literal, TextIO
 
 __all__ = ["ForkServer", "Kind", "Worker", "main"]
@@ -31,7 +30,6 @@ _MODULES: Final[dict[str, str]] = {
     "flow": "fabrictime.testbed.flow_worker",
     "job": "fabrictime.testbed.job_worker",
 }
-_ROOT: Final = str(Path(__file__).resolve().parents[2])
 _ANSWER_S: Final = 30.0
 """Until the first worker is there: the fork server may have to load on a machine that is busy."""
 _END_S: Final = 2.0
@@ -119,13 +117,12 @@ class ForkServer:
         self._close()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(_ANSWER_S)
-        path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "fabrictime.testbed.fork_server", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
 
     def _ask(self, kind: Kind, its_in: int, its_out: int) -> tuple[int, int]:

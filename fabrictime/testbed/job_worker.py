@@ -23,9 +23,9 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from fabrictime.runtime.scheduling_priority import apply_priority
 from fabrictime.testbed.connections import Carried, Connections, Place
 from fabrictime.testbed.job_plan import JobPlan, Kind, make_job_plan
+from fabrictime.testbed.scheduling_priority import apply_priority
 from fabrictime_client import FlowEndpoint
 from native.jobs.streams import DONE, Streams
 

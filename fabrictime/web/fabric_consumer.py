@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from fabrictime.state.fabric_state import RECORDS, FabricState, Part
+from fabrictime.state.fabric_state import FabricState, Part
 from schemas import codec
 from schemas.topics import (
     ACTIONS,
@@ -26,6 +26,7 @@ from schemas.topics import (
     PATHS,
     POLICY_CYCLES,
     QUEUES,
+    TOPICS,
 )
 
 log = logging.getLogger(__name__)
@@ -219,7 +220,7 @@ class FabricConsumer:
                     return self._state.take_flows(name, value, append_ns)
             if topic == QUEUES.name and value is not None and self._is_block(value):
                 return None
-            record = None if value is None else codec.decode(value, RECORDS[topic], self._registry)
+            record = None if value is None else codec.decode(value, TOPICS[topic].type, self._registry)
             with self._state.lock:
                 return self._state.take(topic, name, record, append_ns)
         except codec.BadRecord as error:

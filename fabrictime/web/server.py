@@ -133,7 +133,7 @@ def _live_fabric(settings: WebSettings) -> tuple[LiveFabric | None, FabricConsum
     if settings.bootstrap is None:
         return None, None
     registry = _registry(settings)
-    state = FabricState(lambda value: codec.decode(value, FLOWS.record, registry))
+    state = FabricState(lambda value: codec.decode(value, FLOWS.type, registry))
     consumer = FabricConsumer(settings.bootstrap, state, lambda parts: live.changed(parts), registry)
     live = LiveFabric(state, lambda: consumer.status, time.time_ns)
     return live, consumer

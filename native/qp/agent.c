@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define FT_WIRE_BYTES_ (1 << 20) /* messages about all queue pairs wait together */
+#include "fabrictime_flow.h"
 #include "qp.h"
 
 enum { REPORT_MS = 100, DRAIN_MS = 1, KICK_MS = 20, RETRY_MS = 500 };
@@ -22,7 +25,7 @@ enum { REPORT_MS = 100, DRAIN_MS = 1, KICK_MS = 20, RETRY_MS = 500 };
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static bool started, watching_forks;
 static _Atomic int wake_fd = -1;
-static struct ft_channel control, flows;
+static ft_wire control, flows;
 static _Atomic unsigned iterations; /* iterations of the thread, which the exit handler waits for */
 
 uint64_t ft_now_ns(void) {
@@ -85,6 +88,23 @@ static struct view view_of(struct ft_pair *pair, bool alive) {
     return view;
 }
 
+static void init_wire(ft_wire *wire, const char *variable) {
+    const char *path = setting(variable);
+
+    wire->fd = -1;
+    snprintf(wire->path, sizeof(wire->path), "%s", path ? path : "");
+}
+
+static void send_line(ft_wire *wire, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void send_line(ft_wire *wire, const char *format, ...) {
+    char line[1024];
+    va_list arguments;
+
+    va_start(arguments, format);
+    if (vsnprintf(line, sizeof(line), format, arguments) < (int)sizeof(line)) ft_wire_send_(wire, line);
+    va_end(arguments);
+}
+
 /* Read a label from the environment and escape it for JSON. */
 static void label(char *text, size_t size, const char *field, const char *variable) {
     const char *value = setting(variable);
@@ -105,14 +125,14 @@ static void report(struct ft_pair *pair, const struct view *view) {
     label(job, sizeof(job), "job", "FABRICTIME_JOB");
     label(tenant, sizeof(tenant), "tenant", "FABRICTIME_TENANT");
     /* Commands arrive on the control socket: without it, nothing can be moved or paced. */
-    if (control.path && (view->moves || pair->paces))
+    if (control.path[0] && (view->moves || pair->paces))
         can = !pair->paces ? "\"MOVE\"" : view->moves ? "\"MOVE\",\"PACE\"" : "\"PACE\"";
     if (view->rate_bps)
         snprintf(rate, sizeof(rate), ",\"rate_limit_bps\":%llu", (unsigned long long)view->rate_bps);
-    ft_channel_send(
+    send_line(
         &flows,
         "{\"protocol\":\"roce\",\"flow\":\"%s\",\"source_address\":\"%s\",\"source_port\":%u,"
-        "\"peer_address\":\"%s\",\"peer_port\":4791,\"sent_bytes\":%llu,\"at_ns\":%llu,\"can\":[%s]%s%s%s}\n",
+        "\"peer_address\":\"%s\",\"peer_port\":4791,\"sent_bytes\":%llu,\"at_ns\":%llu,\"can\":[%s]%s%s%s}",
         pair->key, view->source, view->source_port, view->peer, (unsigned long long)bytes,
         (unsigned long long)ft_now_ns(), can, rate, job, tenant);
     pair->reported = true;
@@ -121,11 +141,11 @@ static void report(struct ft_pair *pair, const struct view *view) {
 }
 
 static void announce(struct ft_pair *pair, const struct view *view) {
-    ft_channel_send(&control, "FLOW %s %u %s\n", pair->key, view->source_port,
-                    view->moves && pair->paces ? "MOVE,PACE"
-                    : view->moves              ? "MOVE"
-                    : pair->paces              ? "PACE"
-                                               : "-");
+    send_line(&control, "FLOW %s %u %s", pair->key, view->source_port,
+              view->moves && pair->paces ? "MOVE,PACE"
+              : view->moves              ? "MOVE"
+              : pair->paces              ? "PACE"
+                                         : "-");
     pair->announced = true;
 }
 
@@ -137,18 +157,18 @@ static void withdraw(struct ft_pair *pair) {
         memcpy(last.peer, pair->peer, sizeof(last.peer));
         if (last.source[0]) report(pair, &last);
     }
-    if (pair->announced) ft_channel_send(&control, "GONE %s\n", pair->key);
+    if (pair->announced) send_line(&control, "GONE %s", pair->key);
     if (pair->reported)
-        ft_channel_send(&flows, "{\"protocol\":\"roce\",\"flow\":\"%s\",\"closed\":true}\n", pair->key);
+        send_line(&flows, "{\"protocol\":\"roce\",\"flow\":\"%s\",\"closed\":true}", pair->key);
     pair->announced = pair->reported = false;
 }
 
 static void answer(struct ft_pair *pair, uint64_t id, const struct ft_result *result) {
     if (result->outcome == FT_DONE)
-        ft_channel_send(&control, "DONE %llu %llu %s\n", (unsigned long long)id,
-                        (unsigned long long)result->in_force, result->how);
+        send_line(&control, "DONE %llu %llu %s", (unsigned long long)id, (unsigned long long)result->in_force,
+                  result->how);
     else if (result->outcome == FT_FAILED)
-        ft_channel_send(&control, "FAILED %llu %s\n", (unsigned long long)id, result->text);
+        send_line(&control, "FAILED %llu %s", (unsigned long long)id, result->text);
     else
         pair->move_id = id;
     if (result->outcome == FT_DONE) {
@@ -159,40 +179,23 @@ static void answer(struct ft_pair *pair, uint64_t id, const struct ft_result *re
 }
 
 static void refuse(uint64_t id, const char *why) {
-    ft_channel_send(&control, "FAILED %llu %s\n", (unsigned long long)id, why);
+    send_line(&control, "FAILED %llu %s", (unsigned long long)id, why);
 }
 
-/* Parse a whole decimal number; false if it is none, or above `max`. */
-static bool parse_number(const char *text, uint64_t max, uint64_t *value) {
-    if (!text || !*text) return false;
-    for (*value = 0; *text; text++) {
-        unsigned digit = (unsigned)(*text - '0');
-
-        if (digit > 9 || *value > (max - digit) / 10) return false;
-        *value = *value * 10 + digit;
-    }
-    return true;
-}
-
-static void order(char *line) {
-    char *rest = NULL;
-    const char *verb = strtok_r(line, " ", &rest), *id_text = strtok_r(NULL, " ", &rest);
-    const char *key = strtok_r(NULL, " ", &rest), *value_text = strtok_r(NULL, " ", &rest);
-    bool move = verb && !strcmp(verb, "MOVE");
+static void order(const char *line) {
+    char key[FT_NAME * 2];
     struct ft_result result;
     struct ft_pair *pair;
-    uint64_t id = 0, value;
+    uint64_t id;
+    int64_t value;
+    int move;
 
-    if (!parse_number(id_text, UINT64_MAX, &id)) {
-        refuse(0, "no id: expected MOVE or PACE, id, key, value");
+    if (!ft_command_(line, &move, &id, key, sizeof(key), &value)) {
+        send_line(&control, "ERROR expected MOVE or PACE, id, key and value");
         return;
     }
-    if (!move && (!verb || strcmp(verb, "PACE"))) {
-        refuse(id, "unknown order: expected MOVE or PACE");
-        return;
-    }
-    if (!parse_number(value_text, move ? 65535 : UINT64_MAX, &value) || (move && !value)) {
-        refuse(id, move ? "source port: expected 1 to 65535" : "rate: expected bit/s, 0 to remove the limit");
+    if (move && (value < 1 || value > 65535)) {
+        refuse(id, "source port: expected 1 to 65535");
         return;
     }
     ft_registry_lock();
@@ -210,7 +213,7 @@ static void order(char *line) {
     } else if (move) {
         ft_move(pair, (uint16_t)value, &result);
     } else {
-        ft_pace(pair, value, &result);
+        ft_pace(pair, (uint64_t)value, &result);
     }
     pthread_mutex_unlock(&pair->lock);
     answer(pair, id, &result);
@@ -291,35 +294,34 @@ static void *work(void *arg) {
 
     (void)arg;
     for (;;) {
-        bool down = (control.path && control.fd < 0) || (flows.path && flows.fd < 0);
+        bool down = (control.path[0] && control.fd < 0) || (flows.path[0] && flows.fd < 0);
         struct pollfd wait[3] = {
             {.fd = atomic_load(&wake_fd), .events = POLLIN},
-            {.fd = control.fd, .events = (short)(POLLIN | (control.out_used ? POLLOUT : 0))},
-            {.fd = flows.fd, .events = (short)(POLLIN | (flows.out_used ? POLLOUT : 0))},
+            {.fd = control.fd, .events = (short)(POLLIN | (control.out_bytes ? POLLOUT : 0))},
+            {.fd = flows.fd, .events = (short)(POLLIN | (flows.out_bytes ? POLLOUT : 0))},
         };
         int limit_ms = moving_ms ? moving_ms : counting && flows.fd >= 0 ? REPORT_MS : down ? RETRY_MS : -1;
         uint64_t count;
-        char *line;
+        char line[sizeof(control.in)];
 
         if (poll(wait, 3, limit_ms) < 0 && errno != EINTR) return NULL;
         if ((wait[0].revents & POLLIN) && read(wait[0].fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
             return NULL;
-        if (wait[1].revents && ft_channel_read(&control))
-            while ((line = ft_channel_line(&control))) order(line);
-        if (wait[2].revents && ft_channel_read(&flows))
-            while (ft_channel_line(&flows)); /* refusals are in the reporter's own log */
+        if (wait[1].revents && ft_wire_read_(&control))
+            while (ft_wire_line_(&control, line)) order(line);
+        if (wait[2].revents && ft_wire_read_(&flows))
+            while (ft_wire_line_(&flows, line)); /* refusals are in the reporter's own log */
 
-        uint64_t now_ns = ft_now_ns();
-        bool all_control = ft_channel_connect(&control, now_ns);
-        bool all_flows = ft_channel_connect(&flows, now_ns);
+        bool all_control = ft_wire_open_(&control);
+        bool all_flows = ft_wire_open_(&flows);
 
         ft_registry_lock();
         struct ft_pair *first = ft_pairs();
         ft_registry_unlock();
         moving_ms = finish_moves(first);
         counting = publish(all_control, all_flows);
-        ft_channel_flush(&control);
-        ft_channel_flush(&flows);
+        ft_wire_flush_(&control);
+        ft_wire_flush_(&flows);
         atomic_fetch_add(&iterations, 1);
     }
 }
@@ -339,8 +341,8 @@ static void __attribute__((destructor)) flush_at_exit(void) {
 /* After fork the child has no thread, and must not use its parent's queue pairs and connections. */
 static void in_child(void) {
     ft_registry_forget();
-    ft_channel_close(&control);
-    ft_channel_close(&flows);
+    ft_wire_close_(&control);
+    ft_wire_close_(&flows);
     if (atomic_load(&wake_fd) >= 0) close(atomic_load(&wake_fd));
     atomic_store(&wake_fd, -1);
     pthread_mutex_init(&starting, NULL);
@@ -368,8 +370,8 @@ void ft_agent_start(void) {
         return;
     }
     if (!watching_forks) watching_forks = !pthread_atfork(before_fork, in_parent, in_child);
-    ft_channel_init(&control, setting("FABRICTIME_CONTROL"));
-    ft_channel_init(&flows, setting("FABRICTIME_FLOWS"));
+    init_wire(&control, "FABRICTIME_CONTROL");
+    init_wire(&flows, "FABRICTIME_FLOWS");
     atomic_store(&wake_fd, eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
     /* Leave signals to the application's threads. */
     sigfillset(&all);

@@ -4,8 +4,7 @@
  *     wrap      the wrapped verbs, on the application's threads
  *     registry  the queue pairs of the process
  *     mover     moves one queue pair, or limits its rate
- *     agent     the thread that talks to the actuator and to the flow reporter
- *     channel   a connection to either */
+ *     agent     the thread that talks to the actuator and to the flow reporter */
 #ifndef FABRICTIME_QP_INTERNAL_H
 #define FABRICTIME_QP_INTERNAL_H
 
@@ -99,24 +98,5 @@ bool ft_wanted(void); /* whether any socket is named; otherwise the library does
 void ft_agent_start(void);
 void ft_agent_wake(void);
 uint64_t ft_now_ns(void);
-
-/* channel: a stream socket of lines that reconnects and never blocks */
-struct ft_channel {
-    const char *path;
-    int fd;
-    uint64_t retry_at_ns;
-    char *out;
-    size_t out_used, out_capacity;
-    char in[4096];
-    size_t in_used;
-};
-void ft_channel_init(struct ft_channel *channel, const char *path);
-bool ft_channel_connect(struct ft_channel *channel, uint64_t now_ns); /* true if it has just connected */
-void ft_channel_send(struct ft_channel *channel, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-void ft_channel_flush(struct ft_channel *channel);
-bool ft_channel_read(struct ft_channel *channel);  /* false if it was closed */
-char *ft_channel_line(struct ft_channel *channel); /* NULL if no line is complete yet */
-void ft_channel_close(struct ft_channel *channel);
 
 #endif

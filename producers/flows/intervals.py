@@ -13,14 +13,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from producers.flows.socket_diag import TcpSocket
+from schemas.records import Flow, FlowProtocol, FlowReports, FlowState
 from schemas.topics import MAX_ELEMENTS
 
 __all__ = ["FlowRules", "FlowTable", "Key", "Registration"]
 
-Record = dict[str, Any]
 Key = tuple[str, str, int, str, int]
 """Protocol (TCP, UDP or ROCE), source address and port, peer address and port."""
 
@@ -275,7 +275,7 @@ class FlowTable:
             if flow.now.retransmits > flow.before.retransmits
         ]
 
-    def report(self, whole: bool, system_ns: int, number: Callable[[], int]) -> list[Record]:
+    def report(self, whole: bool, system_ns: int, number: Callable[[], int]) -> list[FlowReports]:
         """Return the records to publish: all flows if `whole`, otherwise the changed ones.
 
         `number` returns the next report number. A report starts a new interval for each of its flows. A
@@ -435,7 +435,7 @@ class FlowTable:
             return flow.can
         return (*flow.can, "PACE")
 
-    def _row(self, flow: _Flow, until: _Counters) -> Record:
+    def _row(self, flow: _Flow, until: _Counters) -> Flow:
         """Return the flow's element from its last report until `until`, and note it as reported."""
         interval_ns, sent, rate_bps = flow.figures(flow.reported, until)
         shares = flow.shares(flow.reported, until, rate_bps)
@@ -446,14 +446,14 @@ class FlowTable:
         busy, receiver, sender = (None, None, None) if shares is None else shares
         return {
             "flow_id": flow.flow_id,
-            "state": "CLOSED" if flow.closed and until is flow.now else "OPEN",
+            "state": FlowState.CLOSED if flow.closed and until is flow.now else FlowState.OPEN,
             "nic": flow.nic,
             "peer": flow.peer,
             "source_address": source,
             "peer_address": peer,
             "source_port": source_port,
             "peer_port": peer_port,
-            "protocol": protocol,
+            "protocol": FlowProtocol(protocol),
             "links": list(flow.links),
             "job": flow.job,
             "tenant": flow.tenant,
@@ -471,7 +471,7 @@ class FlowTable:
         }
 
 
-def _split(rows: list[Record]) -> list[list[Record]]:
+def _split(rows: list[Flow]) -> list[list[Flow]]:
     """Return rows in parts that fit into a record."""
     return [rows[i : i + MAX_ELEMENTS] for i in range(0, len(rows), MAX_ELEMENTS)]
 

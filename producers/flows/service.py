@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sdnotify import SystemdNotifier
 
@@ -33,6 +33,7 @@ from producers.trace.sockets import open_trace_sockets
 from producers.trace.topology_watch import TopologyWatch
 from schemas import codec
 from schemas.ids import host_of, nic_id
+from schemas.records import FlowReports, FlowRoutes, Nic
 from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY
 
 __all__ = ["AddressTable", "FlowReporter", "boot_id", "main"]
@@ -63,7 +64,7 @@ class AddressTable:
         self._of: dict[str, str] = {}
         self._addresses_of: dict[str, list[str]] = {}
 
-    def update(self, name: str, record: dict[str, Any] | None, append_ms: int) -> None:
+    def update(self, name: str, record: Nic | None, append_ms: int) -> None:
         """Apply an announcement; None removes the NIC."""
         for address in self._addresses_of.pop(name, []):
             if self._of.get(address) == name:
@@ -110,7 +111,7 @@ class FlowReporter:
         self._spaces: dict[str | None, _Namespace] = {}
         self._tables: list[FlowTable] = []
         self._addresses = addresses
-        self._peers: dict[str, dict[str, Any]] = {}
+        self._peers: dict[str, Nic] = {}
         self._watch = TopologyWatch(settings.topology_file)
         self._refresh_at_s = 0.0
         self._registration_changes = 0
@@ -174,7 +175,7 @@ class FlowReporter:
 
     # ---- routes of the flows
 
-    def on_announcement(self, name: str, record: dict[str, Any] | None, append_ms: int) -> None:
+    def on_announcement(self, name: str, record: Nic | None, append_ms: int) -> None:
         """Apply a message of the inventory."""
         self._addresses.update(name, record, append_ms)
         if record is None:
@@ -190,7 +191,7 @@ class FlowReporter:
         nic, _, peer = pair.partition(">")
         return peer in self._tracers or nic in self._tracers
 
-    def on_routes(self, pair: str, record: dict[str, Any] | None, append_ms: int) -> None:
+    def on_routes(self, pair: str, record: FlowRoutes | None, append_ms: int) -> None:
         """Apply a message of the flow route topic: peers' flows to us, and records of an earlier run."""
         nic, _, peer = pair.partition(">")
         now_s = time.monotonic()
@@ -282,7 +283,7 @@ class FlowReporter:
     def _links_of(self, nic: str, peer: str, key: Key) -> Sequence[str]:
         return self._tracers[nic].links_of(peer, key)
 
-    def report(self, whole: bool) -> list[dict[str, Any]]:
+    def report(self, whole: bool) -> list[FlowReports]:
         """Return the records to publish now."""
         return [
             record
@@ -354,7 +355,7 @@ def _run(
         is_full = began_s >= full_at_s
         records = reporter.report(is_full)
         for record in records:
-            producer.put(FLOWS.name, record["host"], codec.encode(FLOWS.record, record, registry))
+            producer.put(FLOWS.name, record["host"], codec.encode(FLOWS.type, record, registry))
         if is_full:
             full_at_s = max(full_at_s + full_s, began_s)
             flows = sum(len(record["flows"]) for record in records)

@@ -25,13 +25,12 @@ from producers.settings import NicSettings
 from schemas import codec
 from schemas.ids import clock_id, nic_id
 from schemas.kafka.partitioning import partition_of
+from schemas.records import Nic, Stamp
 from schemas.topics import Partitions, Topic
 
 __all__ = ["LookupReader", "PeerTable", "addresses_of", "nic_record"]
 
 _log = logging.getLogger(__name__)
-
-Record = dict[str, Any]
 
 
 def nic_record(
@@ -48,7 +47,7 @@ def nic_record(
     first_hop: str | None = None,
     capabilities: Sequence[str] = (),
     slot: tuple[int, int] = (0, 0),
-) -> Record:
+) -> Nic:
     """Return the announcement of a NIC.
 
     A test clock is a clock of its own, named by the device. `slot` holds ns per probe slot and paths per
@@ -68,7 +67,7 @@ def nic_record(
         "addresses": [nic.address],
         "probe_port": probe_port,
         "clock": clock,
-        "stamp": "KERNEL" if phc_index is None else "HARDWARE",
+        "stamp": Stamp.KERNEL if phc_index is None else Stamp.HARDWARE,
         "speed_bps": speed_bps,
         "mtu_bytes": mtu_bytes,
         "run": run,
@@ -89,10 +88,10 @@ class PeerTable:
 
     def __init__(self, silent_s: float) -> None:
         self._silent_ms = silent_s * 1000
-        self._nics: dict[str, tuple[Record, int]] = {}
+        self._nics: dict[str, tuple[Nic, int]] = {}
         self._newest_ms = 0
 
-    def update(self, name: str, record: Record | None, append_ms: int) -> None:
+    def update(self, name: str, record: Nic | None, append_ms: int) -> None:
         """Apply an announcement; None removes the NIC."""
         self._newest_ms = max(self._newest_ms, append_ms)
         if record is None:
@@ -100,7 +99,7 @@ class PeerTable:
         else:
             self._nics[name] = (record, append_ms)
 
-    def alive(self, shard: str) -> dict[str, Record]:
+    def alive(self, shard: str) -> dict[str, Nic]:
         """Return the NICs of a shard that answer probes and were announced recently, by log time."""
         return {name: record for name, record in self._lately(shard) if record["addresses"]}
 
@@ -109,11 +108,11 @@ class PeerTable:
         """Number of announced NICs of all shards, including silent ones."""
         return len(self._nics)
 
-    def alive_ud(self, shard: str) -> dict[str, Record]:
+    def alive_ud(self, shard: str) -> dict[str, Nic]:
         """Return the same for NICs that answer on UD queue pairs."""
         return {name: record for name, record in self._lately(shard) if record["ud"] is not None}
 
-    def _lately(self, shard: str) -> Iterator[tuple[str, Record]]:
+    def _lately(self, shard: str) -> Iterator[tuple[str, Nic]]:
         oldest = self._newest_ms - self._silent_ms
         for name, (record, append_ms) in self._nics.items():
             if append_ms >= oldest and record["shard"] == shard and record["probe_port"]:
@@ -219,7 +218,7 @@ class LookupReader:
         value = message.value()
         topic, handler = self._handlers[str(message.topic())]
         try:
-            record = None if value is None else codec.decode(value, topic.record, self._registry)
+            record = None if value is None else codec.decode(value, topic.type, self._registry)
             handler(name, record, message.timestamp()[1])
         except codec.BadRecord as bad:
             self.rejected += 1
@@ -232,7 +231,7 @@ class LookupReader:
             _log.warning("%s: %s", ", ".join(self._handlers), line)
 
 
-def addresses_of(records: Iterable[Record], family_of: str) -> dict[str, tuple[str, int]]:
+def addresses_of(records: Iterable[Nic], family_of: str) -> dict[str, tuple[str, int]]:
     """Return (address, port) by name, of the NICs with an address of the same family as `family_of`."""
     six = ":" in family_of
     found: dict[str, tuple[str, int]] = {}

@@ -7,14 +7,14 @@ clock.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final, cast
 
 from native.core.probe import Evidence, PathEvidence
+from schemas import records
+from schemas.records import CounterDelta, EvidenceKind, LinkEvent
 from schemas.topics import MAX_ELEMENTS
 
 __all__ = ["EvidencePacer", "LinkEvents", "agent_trouble"]
-
-Record = dict[str, Any]
 
 LOCAL_QUEUE_NS: Final = 2_000_000
 """A wait in the host's own queue is reported from this duration on."""
@@ -55,10 +55,10 @@ class LinkEvents:
     """Builds the numbered `LinkEvent`s of one prober's run."""
 
     def __init__(self, nic: str, shard: str, run: int) -> None:
-        self._head = {"nic": nic, "shard": shard, "run": run}
+        self._nic, self._shard, self._run = nic, shard, run
         self._next = 0
 
-    def probes(self, evidence: Evidence) -> list[Record]:
+    def probes(self, evidence: Evidence) -> list[LinkEvent]:
         """Return the engine's evidence, in parts of at most 4,096 paths.
 
         Empty if no path was probed and the agent has no trouble.
@@ -69,41 +69,48 @@ class LinkEvents:
         parts = [evidence.paths[i : i + MAX_ELEMENTS] for i in range(0, len(evidence.paths), MAX_ELEMENTS)]
         times = (evidence.clock_ns, evidence.system_ns, evidence.interval_ns)
         return [
-            self._event(
-                "PROBE",
-                *times,
-                trouble=trouble,
-                late_ns=evidence.late_ns,
-                paths=[_path_row(path) for path in part],
-            )
+            {
+                **self._event(EvidenceKind.PROBE, *times),
+                "trouble": trouble,
+                "late_ns": evidence.late_ns,
+                "paths": [_path_row(path) for path in part],
+            }
             for part in parts or [[]]
         ]
 
-    def carrier(self, up: bool, clock_ns: int, system_ns: int) -> Record:
+    def carrier(self, up: bool, clock_ns: int, system_ns: int) -> LinkEvent:
         """Return the event that the port gained or lost its carrier."""
-        return self._event("CARRIER", clock_ns, system_ns, 0, carrier=up)
+        return {**self._event(EvidenceKind.CARRIER, clock_ns, system_ns), "carrier": up}
 
-    def speed(self, speed_bps: int, clock_ns: int, system_ns: int) -> Record:
+    def speed(self, speed_bps: int, clock_ns: int, system_ns: int) -> LinkEvent:
         """Return the event of the port's new speed, bit/s."""
-        return self._event("SPEED", clock_ns, system_ns, 0, speed_bps=speed_bps)
+        return {**self._event(EvidenceKind.SPEED, clock_ns, system_ns), "speed_bps": speed_bps}
 
     def counters(
         self, growth: Mapping[str, tuple[int, int]], clock_ns: int, system_ns: int, interval_ns: int
-    ) -> list[Record]:
+    ) -> list[LinkEvent]:
         """Return the counters that grew, by name (increase, present value); empty if none did."""
-        rows = [{"name": name, "delta": delta, "total": total} for name, (delta, total) in growth.items()]
+        rows: list[CounterDelta] = [
+            {"name": name, "delta": delta, "total": total} for name, (delta, total) in growth.items()
+        ]
         return [
-            self._event("COUNTERS", clock_ns, system_ns, interval_ns, counters=rows[i : i + MAX_ELEMENTS])
+            {
+                **self._event(EvidenceKind.COUNTERS, clock_ns, system_ns, interval_ns),
+                "counters": rows[i : i + MAX_ELEMENTS],
+            }
             for i in range(0, len(rows), MAX_ELEMENTS)
         ]
 
-    def verbs(self, name: str, clock_ns: int, system_ns: int) -> Record:
+    def verbs(self, name: str, clock_ns: int, system_ns: int) -> LinkEvent:
         """Return an event of the RDMA device."""
-        return self._event("VERBS", clock_ns, system_ns, 0, verbs=name)
+        return {**self._event(EvidenceKind.VERBS, clock_ns, system_ns), "verbs": name}
 
-    def _event(self, kind: str, clock_ns: int, system_ns: int, interval_ns: int, **more: Any) -> Record:
-        record: Record = {
-            **self._head,
+    def _event(self, kind: EvidenceKind, clock_ns: int, system_ns: int, interval_ns: int = 0) -> LinkEvent:
+        """Return the next event, without the fields of its kind."""
+        record: LinkEvent = {
+            "nic": self._nic,
+            "shard": self._shard,
+            "run": self._run,
             "event": self._next,
             "kind": kind,
             "clock_ns": clock_ns,
@@ -116,7 +123,6 @@ class LinkEvents:
             "speed_bps": None,
             "counters": [],
             "verbs": None,
-            **more,
         }
         self._next += 1
         return record
@@ -144,5 +150,5 @@ def agent_trouble(evidence: Evidence) -> list[str]:
     return [name for name, so in symptoms if so]
 
 
-def _path_row(path: PathEvidence) -> Record:
-    return path._asdict()
+def _path_row(path: PathEvidence) -> records.PathEvidence:
+    return cast("records.PathEvidence", path._asdict())

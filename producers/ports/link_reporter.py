@@ -14,13 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from native.core.probe import Engine, PathEvidence
 from producers.ports.device import PortCounters, PortWatch, rdma_ports
 from producers.ports.link_events import EvidencePacer, LinkEvents
 from producers.ports.verbs_events import VerbsEventReader
 from producers.settings import NicSettings, ProbeSettings
+from schemas.records import LinkEvent
 
 __all__ = ["LinkReporter"]
 
@@ -39,7 +39,7 @@ class LinkReporter:
         engine: Engine,
         settings: ProbeSettings,
         nic: NicSettings,
-        put: Callable[[dict[str, Any]], None],
+        put: Callable[[LinkEvent], None],
         wake_fd: int,
         on_evidence: Callable[[Sequence[PathEvidence]], None] | None = None,
     ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from sdnotify import SystemdNotifier
 
@@ -16,13 +16,13 @@ from producers.bounded_producer import BoundedProducer, Delivered, kafka_client,
 from producers.inventory.nics import PeerTable
 from producers.probe.peers import choose_peers, hashes_of
 from schemas import codec
+from schemas.records import Nic
 from schemas.topics import INVENTORY, PROBES
 
 __all__ = ["ProbePublisher", "ProbeTransport", "PublishSettings", "select_peers"]
 
 _log = logging.getLogger(__name__)
 
-Record = dict[str, Any]
 Contact = TypeVar("Contact")
 
 CLOSE_S = 2.0
@@ -40,7 +40,7 @@ class ProbeTransport(Protocol):
     def name(self) -> str:
         """The NIC's id."""
 
-    def record(self) -> Record:
+    def record(self) -> Nic:
         """Return the NIC's announcement as of now."""
 
     def update_peers(self, table: PeerTable, extra: frozenset[str] = frozenset()) -> int:
@@ -102,12 +102,12 @@ class ProbePublisher:
         self.supervisor = SystemdNotifier()
         self._batch_header = codec.header(PROBES.record, self.registry)
 
-    def announce(self, record: Record, delivered: Delivered | None = None) -> None:
+    def announce(self, record: Nic, delivered: Delivered | None = None) -> None:
         """Publish a NIC's announcement."""
         self.producer.put(
             INVENTORY.name,
             record["nic"],
-            codec.encode(INVENTORY.record, record, self.registry),
+            codec.encode(INVENTORY.type, record, self.registry),
             delivered,
         )
 

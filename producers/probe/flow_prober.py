@@ -21,10 +21,10 @@ from producers.probe.flow_targets import (
 from producers.probe.schedule import ScheduleFollower
 from producers.settings import ProbeSettings
 from producers.trace.probe_routes import ProbeRouteTracer
+from schemas.records import Flow, FlowReports, FlowState
 
 __all__ = ["FlowProber", "LiveFlows"]
 
-Record = dict[str, Any]
 
 LIVE_S: Final = 10.0
 """A flow that has sent nothing for this long is not live; a flow behind a dead link can be moved in less."""
@@ -56,7 +56,7 @@ class LiveFlows:
         self._flows: dict[str, _Flow] = {}
         self._reported_s = float("-inf")
 
-    def update(self, record: Record, now_s: float) -> None:
+    def update(self, record: FlowReports, now_s: float) -> None:
         """Apply one `FlowReports` of the NIC's host."""
         self._reported_s = now_s
         flows = {flow["flow_id"]: flow for flow in record["flows"] if self._is_own(flow)}
@@ -76,11 +76,11 @@ class LiveFlows:
         routes = dict.fromkeys(PeerRoute(flow.peer, flow.links) for flow in live)
         return tuple(sorted(list(routes)[:MAX_ROUTES]))
 
-    def _is_own(self, flow: Record) -> bool:
-        return bool(flow["nic"] == self.nic and flow["peer"] and flow["state"] == "OPEN")
+    def _is_own(self, flow: Flow) -> bool:
+        return bool(flow["nic"] == self.nic and flow["peer"] and flow["state"] == FlowState.OPEN)
 
     @staticmethod
-    def _updated(before: _Flow | None, flow: Record, now_s: float) -> _Flow:
+    def _updated(before: _Flow | None, flow: Flow, now_s: float) -> _Flow:
         links = tuple(flow["links"])
         if (
             before is not None
@@ -124,7 +124,7 @@ class FlowProber:
         routes = len(targets.rates_pps())
         return f"{routes} flow routes at {targets.rate_pps:.0f}/s each, {targets.pps:.0f}/s more, "
 
-    def on_report(self, host: str, record: Record | None, append_ms: int) -> None:
+    def on_report(self, host: str, record: FlowReports | None, append_ms: int) -> None:
         """Receive a message of the NIC's host from the flow topic."""
         if record is not None:
             self.flows.update(record, time.monotonic())

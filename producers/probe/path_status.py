@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from native.core.probe import PathEvidence
 from schemas import codec
+from schemas.records import PathStatus, PathStatusReport
 
 __all__ = ["DEAD_LOSS_STREAK", "PathStatusReporter", "PathStatusTracker"]
 
@@ -34,7 +35,6 @@ MAX_LOSING_PATHS: Final = 1000
 """Losing paths in one report, the latest first: all paths of a dead NIC exceed a datagram."""
 SEND_BUFFER_BYTES: Final = 1 << 20
 
-Record = dict[str, Any]
 LinksOf = Callable[[str, int], Sequence[str]]
 PathKey = tuple[str, int]
 
@@ -82,7 +82,7 @@ class PathStatusTracker:
     _gap_ns: int = 0
     """Gap to the next report while requests are lost; 0 if the last report had no loss."""
 
-    def update(self, evidence: Iterable[PathEvidence], now_ns: int) -> Record | None:
+    def update(self, evidence: Iterable[PathEvidence], now_ns: int) -> PathStatusReport | None:
         """Add the engine's evidence; return the status report if one is due."""
         for seen in evidence:
             self._paths.setdefault((seen.peer, seen.path), _Path()).update(seen, now_ns)
@@ -131,7 +131,7 @@ class PathStatusTracker:
         return {key for _, key in newest.values()}
 
 
-def _row(peer: str, port: int, path: _Path, now_ns: int) -> Record:
+def _row(peer: str, port: int, path: _Path, now_ns: int) -> PathStatus:
     def age_ns(at_ns: int | None) -> int | None:
         return None if at_ns is None else max(0, now_ns - at_ns)
 
@@ -163,7 +163,7 @@ class PathStatusReporter:
         report = self._tracker.update(evidence, time.monotonic_ns())
         if report is None:
             return
-        data = codec.encode("PathStatusReport", report)
+        data = codec.encode(PathStatusReport, report)
         with contextlib.suppress(OSError):  # no receiver, or its queue is full: the next report repeats this
             directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:  # a socket address holds 107 bytes, and paths here may be longer

@@ -13,12 +13,11 @@ from typing import Any, Final
 from native.core.probe import Engine
 from producers.probe.flow_targets import PathKey, schedule_rates_pps
 from producers.settings import ProbeSettings
+from schemas.records import ProbeSchedule
 
 __all__ = ["ScheduleFollower", "fabric_time_ns", "schedule_error", "schedule_paths", "slot_of"]
 
 _log = logging.getLogger(__name__)
-
-Record = dict[str, Any]
 
 MIN_SLOT_SHARE: Final = 0.99
 """A schedule's slots may be shorter than the prober's own by this factor, which covers rounding."""
@@ -38,7 +37,7 @@ def slot_of(settings: ProbeSettings) -> tuple[int, int]:
     return max(1000, round(1e9 * probes / settings.rate_pps)), 1 + settings.singles
 
 
-def schedule_error(record: Record, slot: tuple[int, int]) -> str:
+def schedule_error(record: ProbeSchedule, slot: tuple[int, int]) -> str:
     """Return why a prober with this slot cannot follow a `ProbeSchedule`; empty if it can."""
     count, per_slot = len(record["path"]), record["probes_per_slot"]
     peers = record["peer"]
@@ -55,15 +54,15 @@ def schedule_error(record: Record, slot: tuple[int, int]) -> str:
     return ""
 
 
-def schedule_paths(record: Record) -> list[PathKey]:
+def schedule_paths(record: ProbeSchedule) -> list[PathKey]:
     """Return (peer, source port) of each probe of one period of a valid `ProbeSchedule`."""
     return [(record["peers"][at], path) for at, path in zip(record["peer"], record["path"], strict=True)]
 
 
-def fabric_time_ns(record: Record, clock_ns: int) -> int:
+def fabric_time_ns(record: ProbeSchedule, clock_ns: int) -> int:
     """Return fabric time at a reading of the NIC's clock, by the clock model in a `ProbeSchedule`."""
     since_ns = clock_ns - record["clock_at_ns"]
-    offset_ns: float = record["offset_ns"] + 1e-9 * record["drift_ppb"] * since_ns
+    offset_ns = record["offset_ns"] + 1e-9 * record["drift_ppb"] * since_ns
     return clock_ns + round(offset_ns)
 
 
@@ -74,7 +73,7 @@ class ScheduleFollower:
         self.engine, self.nic, self.slot = engine, nic, slot
         self.refused = 0
         """Number of refused schedules."""
-        self._record: Record | None = None
+        self._record: ProbeSchedule | None = None
         self._paths: Sequence[PathKey] = ()
         self._applied: tuple[Any, ...] | None = None
         """Schedule, ports and peers that the engine's slots were computed from."""
@@ -90,7 +89,7 @@ class ScheduleFollower:
             return {}
         return schedule_rates_pps(self._paths, self._record["slot_ns"], self._record["probes_per_slot"])
 
-    def on_schedule(self, nic: str, record: Record | None, append_ms: int) -> None:
+    def on_schedule(self, nic: str, record: ProbeSchedule | None, append_ms: int) -> None:
         """Receive a message of the schedule topic; None removes the schedule."""
         if nic != self.nic:
             return

@@ -24,6 +24,7 @@ from producers.settings import NicSettings, ProbeSettings, flush_ms_of
 from producers.stop_request import StopRequest
 from producers.trace.probe_routes import ProbeRouteTracer
 from schemas import codec
+from schemas.records import LinkEvent, Nic
 from schemas.topics import FLOWS, INVENTORY, LINKS, PROBE_SCHEDULES, Topic
 
 __all__ = ["ProbeService", "main", "until_flush_s"]
@@ -112,7 +113,7 @@ class ProbeService:
         self.measurements.flush()
         self.measurements.finish()
         # peers stop at once, instead of losing probes until the silence shows
-        self.publisher.announce(self.transport.record() | {"probe_port": 0})
+        self.publisher.announce({**self.transport.record(), "probe_port": 0})
 
     def step(self) -> None:
         """Publish link events, then wait for the next deadline or do the work that is due."""
@@ -167,13 +168,13 @@ class ProbeService:
         tracker = PathStatusTracker(self.name, self.transport.engine.run_id, self.tracer.links_of)
         return PathStatusReporter(self.settings.path_status_socket, tracker)
 
-    def _on_announcement(self, name: str, record: codec.Record | None, append_ms: int) -> None:
+    def _on_announcement(self, name: str, record: Nic | None, append_ms: int) -> None:
         if name == self.name and record is not None and record["run"] != self.transport.engine.run_id:
             self._former_ports = record["path_ports"]
         self.publisher.peers.update(name, record, append_ms)
 
-    def _publish_link_event(self, record: codec.Record) -> None:
-        value = codec.encode(LINKS.record, record, self.publisher.registry)
+    def _publish_link_event(self, record: LinkEvent) -> None:
+        value = codec.encode(LINKS.type, record, self.publisher.registry)
         self.publisher.producer.put(LINKS.name, record["shard"], value, urgent=True)
 
     # ---- work that is due

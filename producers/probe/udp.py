@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from native.core.probe import Engine, Link, Peer, Sockets, TestClock, link_of, open_socket, open_sockets
 from producers.inventory.nics import PeerTable, addresses_of, nic_record
@@ -17,6 +16,7 @@ from producers.probe.keys import read_key
 from producers.probe.schedule import slot_of
 from producers.settings import ClockSettings, NicSettings, ProbeSettings
 from schemas.ids import nic_id
+from schemas.records import Nic
 
 __all__ = ["UdpTransport", "test_clock"]
 
@@ -102,7 +102,7 @@ class UdpTransport:
             self._thread.join()
         self.engine.close()
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Nic:
         """Return the NIC's announcement as of now."""
         return nic_record(
             self.nic,

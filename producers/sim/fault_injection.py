@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike
 from producers.sim.fault_grammar import FaultSpec, parse_fault
 from producers.sim.faults import Target, link_states, resolve
 from producers.sim.workload import SimFlow
+from schemas.records import TrueFault
 
 if TYPE_CHECKING:
     from producers.sim.simulation import Simulation
@@ -33,6 +35,16 @@ class SimFault:
     flows: list[SimFlow] = field(default_factory=list)
     downs: list[tuple[int, int]] = field(default_factory=list)
     """Of a flap: (went down, came back)."""
+
+    def record(self, link_ids: Sequence[str]) -> TrueFault:
+        """Return the fault as a record; `link_ids` names the links by index."""
+        return {
+            "fault": self.number,
+            "line": str(self.spec),
+            "links": [link_ids[link] for link in self.target.links],
+            "begin_ns": self.begin_ns,
+            "end_ns": self.end_ns,
+        }
 
 
 class FaultInjector:

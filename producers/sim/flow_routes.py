@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from producers.sim.topology import Fleet
 from producers.sim.workload import FLOW_PORT, SimFlow, address_of
 from producers.trace.candidate_ports import flow_candidate_ports
-from producers.trace.flow_pair import ACK, DATA
+from schemas.records import FlowLeg, FlowProtocol, FlowRoute, FlowRoutes
 
 __all__ = ["SimFlowRoutes"]
 
-Record = dict[str, Any]
 Pair = tuple[int, int]
 Links = tuple[str, ...]
 
@@ -36,7 +35,7 @@ class SimFlowRoutes:
         """Pairs with flows, oldest first, to their ports."""
         self._due: dict[Pair, None] = {}
         """Directed pairs whose record may have changed."""
-        self._published: dict[Pair, dict[tuple[str, int], tuple[Links, bool, int]]] = {}
+        self._published: dict[Pair, dict[tuple[FlowLeg, int], tuple[Links, bool, int]]] = {}
         """Directed pair to leg and port to links, completeness and time of the last change (ns)."""
 
     def follow(self, flows: Iterable[SimFlow]) -> None:
@@ -63,7 +62,7 @@ class SimFlowRoutes:
 
     def take(
         self, limit: int, living: NDArray[np.bool_] | None, now_ns: int, dead: Collection[int]
-    ) -> Iterator[tuple[str, Record | None]]:
+    ) -> Iterator[tuple[str, FlowRoutes | None]]:
         """Yield key and record (None: a tombstone) of up to `limit` pairs. `dead` NICs publish nothing."""
         names = self._fleet.nic_ids
         due = list(islice(self._due, limit))
@@ -103,20 +102,20 @@ class SimFlowRoutes:
 
     def _traced(
         self, pairs: Sequence[Pair], living: NDArray[np.bool_] | None
-    ) -> list[dict[tuple[str, int], tuple[Links, bool]]]:
+    ) -> list[dict[tuple[FlowLeg, int], tuple[Links, bool]]]:
         """Return, for each directed pair, leg and port to links and completeness."""
-        found: list[dict[tuple[str, int], tuple[Links, bool]]] = [{} for _ in pairs]
+        found: list[dict[tuple[FlowLeg, int], tuple[Links, bool]]] = [{} for _ in pairs]
         keys = [
             (at, leg, port)
             for at, pair in enumerate(pairs)
-            for leg, flows in ((DATA, pair), (ACK, pair[::-1]))
+            for leg, flows in ((FlowLeg.DATA, pair), (FlowLeg.ACK, pair[::-1]))
             for port in self._tried(flows)
         ]
         if not keys:
             return found
         ends = np.array(
             [
-                (*pairs[at], port, FLOW_PORT) if leg == DATA else (*pairs[at], FLOW_PORT, port)
+                (*pairs[at], port, FLOW_PORT) if leg == FlowLeg.DATA else (*pairs[at], FLOW_PORT, port)
                 for at, leg, port in keys
             ],
             np.int64,
@@ -142,10 +141,10 @@ class SimFlowRoutes:
         return sorted({*ports, *tried})
 
     def _record(
-        self, pair: Pair, found: dict[tuple[str, int], tuple[Links, bool, int]], now_ns: int
-    ) -> Record:
+        self, pair: Pair, found: dict[tuple[FlowLeg, int], tuple[Links, bool, int]], now_ns: int
+    ) -> FlowRoutes:
         nic, peer = (self._fleet.nic_ids[each] for each in pair)
-        rows = [
+        rows: list[FlowRoute] = [
             {
                 "leg": leg,
                 "path": port,
@@ -153,7 +152,7 @@ class SimFlowRoutes:
                 "links": list(links),
                 "complete": whole,
                 "since_ns": since_ns,
-                "protocol": "UDP",
+                "protocol": FlowProtocol.UDP,
             }
             for (leg, port), (links, whole, since_ns) in found.items()
         ]

@@ -11,8 +11,6 @@ from schemas.topics import PROBES, Topic
 
 __all__ = ["SimMessage"]
 
-Record = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class SimMessage:
@@ -22,7 +20,8 @@ class SimMessage:
     topic: Topic
     key: str
     at_ns: int
-    made: Record | None = None
+    made: Any = None
+    """A record of the topic's type."""
     body: bytes | None = None
     gone: bool = False
 
@@ -34,7 +33,7 @@ class SimMessage:
             return codec.header(self.topic.record, registry) + self.body
         return codec.encode(self.topic.record, self.made or {}, registry)
 
-    def record(self) -> Record:
+    def record(self) -> Any:
         """Return the record; a body is decoded and checked."""
         return self.made if self.made is not None else codec.decode(self.value() or b"", self.topic.record)
 

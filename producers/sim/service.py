@@ -18,13 +18,14 @@ from sdnotify import SystemdNotifier
 
 from producers.bounded_producer import BoundedProducer, kafka_client, registry_of
 from producers.inventory.nics import LookupReader, RecordHandler
-from producers.sim.control import ControlServer
+from producers.sim.control import ControlServer, Request
 from producers.sim.fault_injection import SimFault
 from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import TICK_NS, Simulation
 from producers.stop_request import StopRequest
 from schemas import codec
+from schemas.records import ClockOffsets, ProbeSchedule, TrueFault
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, PROBE_SCHEDULES, Topic
 
 __all__ = ["RealTimePacer", "WorkerProgress", "main"]
@@ -46,8 +47,6 @@ _TRACES_PER_TICK: Final = 60
 _IN_FLIGHT: Final = 20_000
 _WAITING: Final = 60_000
 _WAITING_BYTES: Final = 256 << 20
-
-Record = dict[str, Any]
 
 
 class RealTimePacer:
@@ -202,7 +201,7 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
 
 
 def _on_schedule(run: Simulation) -> RecordHandler:
-    def take(nic: str, record: Record | None, append_ms: int) -> None:
+    def take(nic: str, record: ProbeSchedule | None, append_ms: int) -> None:
         if record is not None:
             try:
                 run.follow_schedule(record)
@@ -213,7 +212,7 @@ def _on_schedule(run: Simulation) -> RecordHandler:
 
 
 def _on_offsets(shard: str, progress: WorkerProgress) -> RecordHandler:
-    def take(key: str, record: Record | None, append_ms: int) -> None:
+    def take(key: str, record: ClockOffsets | None, append_ms: int) -> None:
         if record is not None and record["shard"] == shard:
             progress.solved((record["window_end_ns"] - record["log_offset_ns"]) / 1e9, time.time())
 
@@ -251,7 +250,7 @@ def _status(run: Simulation, pace: RealTimePacer, factor: float, producer: Bound
 def _announce_end(run: Simulation, producer: BoundedProducer, registry: codec.Registry | None) -> None:
     """Announce every NIC as one that answers no probes, as real agents do when they stop."""
     for record in run.announcements():
-        value = codec.encode(INVENTORY.record, record | {"probe_port": 0}, registry)
+        value = codec.encode(INVENTORY.type, {**record, "probe_port": 0}, registry)
         producer.put(INVENTORY.name, record["nic"], value)
 
 
@@ -264,7 +263,7 @@ class _Commands:
     def table(self) -> dict[str, Any]:
         return {"status": self._status, "fault": self._fault, "clear": self._clear}
 
-    def _status(self, request: Record) -> Record:
+    def _status(self, request: Request) -> dict[str, object]:
         run = self._run
         sent, answered, lost, _ = run.kernel.totals()
         return {
@@ -279,25 +278,18 @@ class _Commands:
             "faults": [self._row(fault) for fault in run.faults if fault.end_ns is None],
         }
 
-    def _fault(self, request: Record) -> Record:
+    def _fault(self, request: Request) -> TrueFault:
         return self._row(self._run.fault(_text(request, "line")))
 
-    def _clear(self, request: Record) -> list[Record]:
+    def _clear(self, request: Request) -> list[TrueFault]:
         which = None if request.get("fault") is None else _text(request, "fault")
         return [self._row(fault) for fault in self._run.clear(which)]
 
-    def _row(self, fault: SimFault) -> Record:
-        names = self._run.fleet.link_ids
-        return {
-            "fault": fault.number,
-            "line": str(fault.spec),
-            "links": [names[link] for link in fault.target.links],
-            "begin_ns": fault.begin_ns,
-            "end_ns": fault.end_ns,
-        }
+    def _row(self, fault: SimFault) -> TrueFault:
+        return fault.record(self._run.fleet.link_ids)
 
 
-def _text(request: Record, key: str) -> str:
+def _text(request: Request, key: str) -> str:
     value = request[key]
     if not isinstance(value, str | int):
         raise ValueError(f"{key} {value!r}: expected text")

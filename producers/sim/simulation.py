@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,7 +33,20 @@ from producers.sim.truth import TruthRecorder
 from producers.sim.workload import SimFlow, SimFlowTable, address_of, job_members, job_phases
 from schemas import codec
 from schemas.ids import clock_id, nic_parts
-from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH, Topic
+from schemas.records import (
+    EvidenceKind,
+    Leg,
+    LinkEvent,
+    Nic,
+    PathMap,
+    PathMaps,
+    PathSource,
+    ProbeSchedule,
+    Stamp,
+    TrueContention,
+    TrueJob,
+)
+from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH, R, Topic
 
 __all__ = ["EPOCH_NS", "EVERYTHING", "TICK_NS", "Simulation"]
 
@@ -52,8 +65,18 @@ _PROBE_KIND: Final = [
     for symbol in f["type"]["symbols"]
 ].index("PROBE")
 
-Record = dict[str, Any]
 Float64s = NDArray[np.float64]
+
+
+class JobState(TypedDict):
+    """A job and its completed iterations."""
+
+    job: str
+    kind: str
+    nics: int
+    iterations: int
+    time_ns: int | None
+    """ns that the last iteration took; None: none has ended."""
 
 
 class Simulation:
@@ -120,7 +143,7 @@ class Simulation:
         self.truth = TruthRecorder(self, TICK_NS)
         self._flow_reporter = SimFlowReporter(self, TICK_NS)
         self._injector = FaultInjector(self)
-        self._iterations: list[Record] = []
+        self._iterations: list[TrueJob] = []
         self._job_done: list[tuple[int, int | None]] = [(0, None)] * len(s.jobs)
         self._taken: set[int] = set()
         """NICs used by jobs."""
@@ -195,7 +218,7 @@ class Simulation:
         return self.start_ns + round(self.kernel.now_ns)
 
     def publish(
-        self, topic: Topic, key: str, at_ns: int, record: Record | None = None, body: bytes | None = None
+        self, topic: Topic[R], key: str, at_ns: int, record: R | None = None, body: bytes | None = None
     ) -> None:
         """Add a message if its topic is selected."""
         if topic.name in self.topic_names:
@@ -243,7 +266,7 @@ class Simulation:
             for record in self.announcements():
                 self.publish(INVENTORY, record["nic"], record["announced_ns"], record)
 
-    def announcements(self) -> Iterator[Record]:
+    def announcements(self) -> Iterator[Nic]:
         """Yield the `Nic` of every NIC with a living agent, as of now."""
         f, now_ns = self.fleet, self.system_ns()
         rails = f.shape.rails > 1
@@ -261,7 +284,7 @@ class Simulation:
                 "addresses": [address_of(nic)],
                 "probe_port": PROBE_PORT,
                 "clock": clock_id(host, f"ptp{int(f.nic_device[nic])}"),
-                "stamp": "HARDWARE",
+                "stamp": Stamp.HARDWARE,
                 "speed_bps": int(f.rate_bps[2 * nic]),
                 "mtu_bytes": 4200,
                 "run": self.runs[nic],
@@ -269,8 +292,11 @@ class Simulation:
                 "announced_ns": now_ns,
                 "capabilities": ["probe.udp"],
                 "path_ports": self.path_ports,
+                "first_hop": None,
                 "slot_ns": self.pace[0],
                 "slot_probes": self.pace[1],
+                "ud": None,
+                "stamp_error_ns": 0,
             }
 
     @property
@@ -281,7 +307,7 @@ class Simulation:
         probes = 2 if self.settings.spacing_ns else 1
         return round(1e9 * probes / self.settings.rate_pps), 1
 
-    def follow_schedule(self, record: Record) -> None:
+    def follow_schedule(self, record: ProbeSchedule) -> None:
         """Have a NIC follow a `ProbeSchedule` on its own clock; other fleets' NICs are ignored.
 
         Raises ValueError with one line if no prober could follow it.
@@ -309,18 +335,18 @@ class Simulation:
                 key = ">".join(self.fleet.nic_ids[nic] for nic in pair)
                 self.publish(PATHS, key, self.system_ns(), self._path_maps(*pair))
 
-    def _path_maps(self, nic: int, peer: int) -> Record:
+    def _path_maps(self, nic: int, peer: int) -> PathMaps:
         names = self.fleet.link_ids
-        rows = []
+        rows: list[PathMap] = []
         for leg, groups in enumerate(self._pairs[nic, peer]):
             paths = self.legs[leg]
             for g in groups:
                 rows.append(
                     {
                         "path": int(self._group[2][g]),
-                        "leg": ("REQUEST", "ANSWER")[leg],
+                        "leg": (Leg.REQUEST, Leg.ANSWER)[leg],
                         "links": [names[link] for link in paths.of(g).tolist()],
-                        "found": "TRACED",
+                        "found": PathSource.TRACED,
                         "complete": bool(paths.reached[g]),
                         "since_ns": int(self._since_ns[leg, g]),
                         "changes": int(self._moves[leg, g]),
@@ -370,22 +396,24 @@ class Simulation:
     def publish_carrier(self, nic: int, carrier: bool) -> None:
         """Publish a NIC's carrier event."""
         now_ns = self.system_ns()
-        self.publish(
-            LINKS,
-            self.settings.shard,
-            now_ns,
-            {
-                "nic": self.fleet.nic_ids[nic],
-                "shard": self.settings.shard,
-                "run": self.runs[nic],
-                "event": self._events[nic],
-                "kind": "CARRIER",
-                "clock_ns": self.kernel.clock_ns(nic, self.kernel.now_ns),
-                "system_ns": now_ns,
-                "interval_ns": 0,
-                "carrier": carrier,
-            },
-        )
+        event: LinkEvent = {
+            "nic": self.fleet.nic_ids[nic],
+            "shard": self.settings.shard,
+            "run": self.runs[nic],
+            "event": self._events[nic],
+            "kind": EvidenceKind.CARRIER,
+            "clock_ns": self.kernel.clock_ns(nic, self.kernel.now_ns),
+            "system_ns": now_ns,
+            "interval_ns": 0,
+            "trouble": [],
+            "late_ns": 0,
+            "paths": [],
+            "carrier": carrier,
+            "speed_bps": None,
+            "counters": [],
+            "verbs": None,
+        }
+        self.publish(LINKS, self.settings.shard, now_ns, event)
         self._events[nic] += 1
 
     # --- flows and jobs ---
@@ -516,16 +544,16 @@ class Simulation:
         """Add traffic without flow reports: its share of each link's rate ([L], or one value for all)."""
         self._injector.set_base_load(load)
 
-    def contention(self) -> list[Record]:
+    def contention(self) -> list[TrueContention]:
         """Return the present contention, as `TrueContention` rows."""
         return self.truth.contention()
 
-    def _take_iterations(self) -> list[Record]:
+    def _take_iterations(self) -> list[TrueJob]:
         iterations, self._iterations = self._iterations, []
         return iterations
 
-    def job_state(self) -> list[Record]:
-        """Return each job's name, NICs, completed iterations and last iteration time (ns; None: none yet)."""
+    def job_state(self) -> list[JobState]:
+        """Return the state of each job."""
         return [
             {"job": job.name, "kind": job.kind, "nics": job.nics, "iterations": done, "time_ns": time_ns}
             for job, (done, time_ns) in zip(self.settings.jobs, self._job_done, strict=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from producers.sim.topology import LinkKind
+from schemas.records import ContentionKind, FabricTruth, TrueContention, TrueJob, TrueLink
 from schemas.topics import MAX_ELEMENTS, TRUTH
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ _CLOSE_TICKS: Final = 10
 """True contention: a fluid queue with a mean of at least half of Kmin in each of two ticks, until it has been
 below an eighth of Kmin for ten."""
 
-Record = dict[str, Any]
-
 
 class TruthRecorder:
     """Follows the queues of one simulation and publishes `FabricTruth`."""
@@ -36,8 +35,8 @@ class TruthRecorder:
         self.wait_ns = np.zeros(links)
         """Recent wait of packets at each link."""
         self._hot, self._cool = np.zeros(links, np.int64), np.zeros(links, np.int64)
-        self._contention: dict[int, Record] = {}
-        self._contention_past: list[Record] = []
+        self._contention: dict[int, TrueContention] = {}
+        self._contention_past: list[TrueContention] = []
 
     def watch_queues(self) -> None:
         """Follow the mean depth of every fluid queue per tick; a persistent queue is contention."""
@@ -61,17 +60,18 @@ class TruthRecorder:
             ended = self._contention.pop(link)
             self._contention_past.append({**ended, "end_ns": now_ns - _CLOSE_TICKS * self._tick_ns})
 
-    def _kind_of(self, link: int) -> str:
+    def _kind_of(self, link: int) -> ContentionKind:
         """Return the kind of contention at a link: by its fault, otherwise by the link's place."""
         kinds = {f.spec.kind for f in self._sim.faults if f.on and link in f.target.links}
         for kind in ("pause-storm", "slow-receiver", "slow-sender"):
             if kind in kinds:
-                return kind.replace("-", "_").upper()
+                return ContentionKind(kind.replace("-", "_").upper())
         if self._sim.fleet.kind[link] == LinkKind.LEAF_DOWN:
-            return "INCAST"
-        return "SLOW_SENDER" if self._sim.fleet.kind[link] == LinkKind.HOST_UP else "COLLISION"
+            return ContentionKind.INCAST
+        is_first = self._sim.fleet.kind[link] == LinkKind.HOST_UP
+        return ContentionKind.SLOW_SENDER if is_first else ContentionKind.COLLISION
 
-    def publish(self, jobs: list[Record]) -> None:
+    def publish(self, jobs: list[TrueJob]) -> None:
         """Publish the truth of the last second; `jobs` are the iterations that ended in it."""
         sums, limit = self._sim.kernel.link_sums(), self._sim.kernel.link_max()
         steps = self._sim.kernel.steps - self._second_step
@@ -85,7 +85,7 @@ class TruthRecorder:
             return
         s, names = self._sim.states, self._sim.fleet.link_ids
         wanted = np.flatnonzero((busy > 0) | (depth > 0) | ~s.up | (s.loss > 0) | (s.share < 1))
-        rows = [
+        rows: list[TrueLink] = [
             {
                 "link": names[link],
                 "up": up,
@@ -105,35 +105,25 @@ class TruthRecorder:
             )
         ]
         faults = [
-            {
-                "fault": fault.number,
-                "line": str(fault.spec),
-                "links": [names[link] for link in fault.target.links],
-                "begin_ns": fault.begin_ns,
-                "end_ns": fault.end_ns,
-            }
+            fault.record(names)
             for fault in self._sim.faults
             if fault.begin_ns < end_ns and (fault.end_ns is None or fault.end_ns >= begin_ns)
         ]
         parts = max(1, -(-len(rows) // MAX_ELEMENTS))
         for part in range(parts):
-            self._sim.publish(
-                TRUTH,
-                self._sim.settings.shard,
-                end_ns,
-                {
-                    "shard": self._sim.settings.shard,
-                    "start_ns": begin_ns,
-                    "end_ns": end_ns,
-                    "part": part,
-                    "parts": parts,
-                    "faults": [] if part else faults,
-                    "links": rows[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
-                    "contention": [] if part else [*past, *self._contention.values()],
-                    "jobs": [] if part else jobs,
-                },
-            )
+            record: FabricTruth = {
+                "shard": self._sim.settings.shard,
+                "start_ns": begin_ns,
+                "end_ns": end_ns,
+                "part": part,
+                "parts": parts,
+                "faults": [] if part else faults,
+                "links": rows[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
+                "contention": [] if part else [*past, *self._contention.values()],
+                "jobs": [] if part else jobs,
+            }
+            self._sim.publish(TRUTH, self._sim.settings.shard, end_ns, record)
 
-    def contention(self) -> list[Record]:
+    def contention(self) -> list[TrueContention]:
         """Return the present contention, as `TrueContention` rows."""
         return list(self._contention.values())

@@ -6,10 +6,10 @@ its sums.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from native.sim.fluid import Fluid
 from producers.sim.settings import JobSettings
 from producers.sim.topology import Fleet
 from schemas.ids import nic_parts
+from schemas.records import Flow, FlowProtocol, FlowReports, FlowState
 
 __all__ = ["FLOW_PORT", "SimFlow", "SimFlowTable", "address_of", "job_members", "job_phases"]
 
@@ -29,7 +30,6 @@ _MIN_STEPS: Final = 10
 
 _ENDS: Final = ("", "sender", "receiver")
 
-Record = dict[str, Any]
 Float64s = NDArray[np.float64]
 
 
@@ -91,11 +91,11 @@ def job_phases(
     return [([pair for part in rounds[begin:end] for pair in part], each) for begin, end in pairwise(cuts)]
 
 
-def _limiting_end(row: Mapping[str, Any]) -> str:
+def _limiting_end(receiver_share: float, sender_share: float) -> str:
     """Return the end that limited a flow for most of an interval."""
-    if row["receiver_limited_share"] > 0.5:
+    if receiver_share > 0.5:
         return "receiver"
-    return "sender" if row["sender_limited_share"] > 0.5 else ""
+    return "sender" if sender_share > 0.5 else ""
 
 
 def _phases(wanted: int, total_bytes: float, rate_bps: float, step_ns: int) -> int:
@@ -253,7 +253,7 @@ class SimFlowTable:
         shard: str,
         wait_ns: Float64s,
         sums: Float64s | None = None,
-    ) -> Record:
+    ) -> FlowReports:
         """Return the `FlowReports` of a host. `wait_ns` [L] is the recent wait of packets at each link."""
         if sums is None:
             sums = self._kernel.flow_sums()[0]
@@ -268,7 +268,7 @@ class SimFlowTable:
             "flows": [self._row(flow, now_ns, wait_ns, sums[flow.number], whole) for flow in flows],
         }
 
-    def _row(self, flow: SimFlow, now_ns: float, wait_ns: Float64s, sums: Float64s, whole: bool) -> Record:
+    def _row(self, flow: SimFlow, now_ns: float, wait_ns: Float64s, sums: Float64s, whole: bool) -> Flow:
         interval_ns = now_ns - flow.reported_ns
         since = sums - flow.at_report
         steps = max(interval_ns / self._step_ns, 1.0)
@@ -282,16 +282,17 @@ class SimFlowTable:
             unmet = max(0.0, 1 - rate_bps / flow.demand_bps)
             busy *= min(1.0, max(2 * unmet, rate_bps / float(self._fleet.rate_bps[2 * flow.source])))
         base_ns = 2 * float(self._fleet.delay_ns[links].sum())
-        row: Record = {
+        receiver_share, sender_share = (min(1.0, float(since[cause]) / steps) for cause in (4, 3))
+        row: Flow = {
             "flow_id": flow.flow_id,
-            "state": "OPEN" if flow.opened else "CLOSED",
+            "state": FlowState.OPEN if flow.opened else FlowState.CLOSED,
             "nic": self._fleet.nic_ids[flow.source],
             "peer": self._fleet.nic_ids[flow.destination],
             "source_address": address_of(flow.source),
             "peer_address": address_of(flow.destination),
             "source_port": flow.port,
             "peer_port": FLOW_PORT,
-            "protocol": "ROCE",
+            "protocol": FlowProtocol.ROCE,
             "links": flow.hops,
             "job": flow.job,
             "tenant": flow.tenant,
@@ -302,11 +303,11 @@ class SimFlowTable:
             "rtt_ns": int(base_ns + float(wait_ns[links].sum())),
             "retransmits": int(since[1] / 4096),
             "busy_share": busy,
-            "receiver_limited_share": min(1.0, float(since[4]) / steps),
-            "sender_limited_share": min(1.0, float(since[3]) / steps),
+            "receiver_limited_share": receiver_share,
+            "sender_limited_share": sender_share,
             "rate_limit_bps": None if flow.limit_bps is None else int(flow.limit_bps),
             "can": ["MOVE", "PACE"],
         }
         flow.at_report, flow.reported_ns = sums.copy(), now_ns
-        flow.reported_bps, flow.reported_limit = row["rate_bps"], _limiting_end(row)
+        flow.reported_bps, flow.reported_limit = rate_bps, _limiting_end(receiver_share, sender_share)
         return row

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from producers.trace.known_route import TracedRoute
 from producers.trace.published_rows import PublishedRows
 from producers.trace.route_names import RouteNames
 from producers.trace.tracer import Trace, TracedFlow
+from schemas import records
+from schemas.records import FlowLeg, FlowProtocol, Leg
 from schemas.topology import Topology
 
-__all__ = ["ACK", "DATA", "FlowPair", "FlowRoute", "FlowRouteKey", "shape_of"]
+__all__ = ["FlowPair", "FlowRoute", "FlowRouteKey", "shape_of"]
 
-Record = dict[str, Any]
-
-DATA: Final = "DATA"
-ACK: Final = "ACK"
 TRACEROUTE_PORT: Final = 33_434
 """UDP port of traceroute: no program listens there, so the host answers and shows its distance."""
 SETTLE_S: Final = 3.0
@@ -25,15 +23,15 @@ DISTANCE_RETRY_S: Final = 1.0
 DISTANCE_FRESH_S: Final = 30.0
 
 
-def shape_of(protocol: str) -> str:
+def shape_of(protocol: str) -> FlowProtocol:
     """Return the protocol that switches see for a flow: TCP or UDP."""
-    return "TCP" if protocol == "TCP" else "UDP"
+    return FlowProtocol.TCP if protocol == FlowProtocol.TCP else FlowProtocol.UDP
 
 
 class FlowRouteKey(NamedTuple):
     """One direction of a port pair: `leg`, the peer, and the flow's source and destination port."""
 
-    leg: str
+    leg: FlowLeg
     peer: str
     port: int
     peer_port: int
@@ -41,22 +39,22 @@ class FlowRouteKey(NamedTuple):
     @classmethod
     def of(cls, flow: TracedFlow) -> FlowRouteKey:
         """Return the key of traced packets."""
-        if flow.leg == "REQUEST":
-            return cls(DATA, flow.peer, flow.port, flow.target[1])
-        return cls(ACK, flow.peer, flow.target[1], flow.port)
+        if flow.leg == Leg.REQUEST:
+            return cls(FlowLeg.DATA, flow.peer, flow.port, flow.target[1])
+        return cls(FlowLeg.ACK, flow.peer, flow.target[1], flow.port)
 
     def traced(self, address: str, socket: int, routers: int) -> TracedFlow:
         """Return the packets that trace this direction as far as the last of `routers`."""
-        if self.leg == DATA:
-            return TracedFlow("REQUEST", self.peer, self.port, (address, self.peer_port), socket, routers)
-        return TracedFlow("ANSWER", self.peer, self.peer_port, (address, self.port), socket, routers)
+        if self.leg == FlowLeg.DATA:
+            return TracedFlow(Leg.REQUEST, self.peer, self.port, (address, self.peer_port), socket, routers)
+        return TracedFlow(Leg.ANSWER, self.peer, self.peer_port, (address, self.port), socket, routers)
 
 
 @dataclass(slots=True, kw_only=True)
 class FlowRoute(TracedRoute):
     """One traced route of flows."""
 
-    shape: str
+    shape: FlowProtocol
     """Protocol of its packets: UDP or TCP."""
     wanted_s: float = 0.0
     """Time of the last request for this route."""
@@ -88,7 +86,7 @@ class _Distance:
         """Return the packets of a trace from `port`; the next trace is due at `next_s`."""
         self.due_s = next_s
         self.tries += 1
-        self.flow = TracedFlow("REQUEST", peer, port, (address, TRACEROUTE_PORT), 0)
+        self.flow = TracedFlow(Leg.REQUEST, peer, port, (address, TRACEROUTE_PORT), 0)
         return self.flow
 
     def update(self, trace: Trace, topology: Topology, peer_first_hop: str | None) -> bool:
@@ -116,9 +114,9 @@ class FlowPair:
     distance: _Distance = field(default_factory=_Distance)
     address: str | None = None
     first_hop: str | None = None
-    movable: dict[int, tuple[str, float]] = field(default_factory=dict)
+    movable: dict[int, tuple[FlowProtocol, float]] = field(default_factory=dict)
     """Destination port of movable flows to their protocol and the time of the last one."""
-    published: PublishedRows = field(default_factory=PublishedRows)
+    published: PublishedRows[records.FlowRoute] = field(default_factory=PublishedRows)
     dirty_s: float = 0.0
 
     def mark_dirty(self, now_s: float) -> None:
@@ -138,14 +136,14 @@ class FlowPair:
         known = route.known
         if known is None:
             return False
-        port = key.port if key.leg == DATA else key.peer_port
+        port = key.port if key.leg == FlowLeg.DATA else key.peer_port
         named = names.name(key.peer, port, known.hops, known.reached, self.first_hop)
         complete = named.complete and named.contradiction is None
         changed = (named.links, complete) != (route.links, route.complete)
         route.links, route.complete = named.links, complete
         return changed
 
-    def rows(self) -> list[Record]:
+    def rows(self) -> list[records.FlowRoute]:
         """Return the elements of the pair's `FlowRoutes`."""
         return [
             {

@@ -12,18 +12,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from producers.flows.intervals import Key
 from producers.settings import FlowSettings
 from producers.trace.candidate_ports import flow_candidate_ports
-from producers.trace.flow_pair import DATA, FlowPair, FlowRoute, FlowRouteKey, shape_of
+from producers.trace.flow_pair import FlowPair, FlowRoute, FlowRouteKey, shape_of
 from producers.trace.known_route import Change, KnownRoute
 from producers.trace.requested_acks import RequestedAcks
 from producers.trace.route_tracer import Put, RouteTracer
 from producers.trace.sockets import TraceSocket
 from producers.trace.tracer import Packet, Trace
 from schemas import codec
+from schemas.records import FlowLeg, FlowProtocol, FlowRoutes, Nic
 from schemas.topics import FLOW_ROUTES, MAX_ELEMENTS
 from schemas.topology import Topology
 
@@ -31,7 +32,6 @@ __all__ = ["FlowRouteTracer"]
 
 _log = logging.getLogger(__name__)
 
-Record = dict[str, Any]
 
 MAX_ROUTES_PER_LEG: Final = MAX_ELEMENTS // 2
 RETRACE_SHARE: Final = 0.5
@@ -42,7 +42,7 @@ DRAIN_S: Final = 0.25
 """Interval for reading errors of other sockets' packets, which would fill the queue."""
 ENDED_S: Final = 2.0
 """A flow that was not seen for this long has ended."""
-SHAPES: Final = ("UDP", "TCP")
+SHAPES: Final = (FlowProtocol.UDP, FlowProtocol.TCP)
 
 Wanted = tuple[str, Key, bool]
 """A flow: peer, key, and whether it may be moved."""
@@ -58,7 +58,7 @@ class FlowRouteTracer(RouteTracer):
         nic: str,
         shard: str,
         address: str,
-        peers: Mapping[str, Record],
+        peers: Mapping[str, Nic],
         sockets: Mapping[str, TraceSocket],
         put: Put,
         registry: codec.Registry | None = None,
@@ -101,7 +101,7 @@ class FlowRouteTracer(RouteTracer):
         else:
             self._apply_announcement(pair, record, now_s)
 
-    def _apply_announcement(self, pair: FlowPair, record: Record, now_s: float) -> None:
+    def _apply_announcement(self, pair: FlowPair, record: Nic, now_s: float) -> None:
         is_ipv6 = ":" in self.address
         address = next((each for each in record["addresses"] if (":" in each) == is_ipv6), None)
         if address != pair.address:
@@ -112,11 +112,11 @@ class FlowRouteTracer(RouteTracer):
             pair.first_hop = record["first_hop"]
             self._name_all(pair, now_s)
 
-    def on_peer_routes(self, peer: str, record: Record | None, now_s: float) -> None:
+    def on_peer_routes(self, peer: str, record: FlowRoutes | None, now_s: float) -> None:
         """Apply a peer's record of its flows to this NIC, whose answers start here."""
         self._keep_requested(peer, self._requested.take(peer, record, now_s), now_s)
 
-    def on_own_routes(self, peer: str, record: Record | None, now_s: float) -> None:
+    def on_own_routes(self, peer: str, record: FlowRoutes | None, now_s: float) -> None:
         """Note a record of an earlier run of this reporter, so that it is deleted once it is not needed."""
         if record is not None and peer not in self._pairs:
             pair = self._pairs[peer] = FlowPair(now_s)
@@ -129,7 +129,7 @@ class FlowRouteTracer(RouteTracer):
             if record is None or shape not in self._sockets_by_shape:
                 continue
             pair = self._pair(peer, record, now_s)
-            self._keep(pair, FlowRouteKey(DATA, peer, port, peer_port), shape, now_s, in_use=True)
+            self._keep(pair, FlowRouteKey(FlowLeg.DATA, peer, port, peer_port), shape, now_s, in_use=True)
             if pair.distance.routers is None:
                 self._measure_distance(peer, pair, now_s)
             if may_move:
@@ -141,14 +141,14 @@ class FlowRouteTracer(RouteTracer):
     def trace_soon(self, peer: str, port: int, peer_port: int, now_s: float) -> None:
         """Trace a flow's route at once, because the flow shows a change."""
         pair = self._pairs.get(peer)
-        route = None if pair is None else pair.routes.get(FlowRouteKey(DATA, peer, port, peer_port))
+        route = None if pair is None else pair.routes.get(FlowRouteKey(FlowLeg.DATA, peer, port, peer_port))
         if route is not None and route.flow is not None and now_s - route.traced_s > SUSPECT_REST_S:
             self._tracer.schedule(route.flow, soon=True)
 
     def links_of(self, peer: str, key: Key) -> tuple[str, ...]:
         """Return the links of a flow's data; empty unless all are known."""
         pair = self._pairs.get(peer)
-        route = None if pair is None else pair.routes.get(FlowRouteKey(DATA, peer, key[2], key[4]))
+        route = None if pair is None else pair.routes.get(FlowRouteKey(FlowLeg.DATA, peer, key[2], key[4]))
         if route is None or not route.complete or route.shape != shape_of(key[0]):
             return ()
         return route.links
@@ -222,7 +222,7 @@ class FlowRouteTracer(RouteTracer):
 
     # ---- the set of traced routes
 
-    def _pair(self, peer: str, record: Record, now_s: float) -> FlowPair:
+    def _pair(self, peer: str, record: Nic, now_s: float) -> FlowPair:
         pair = self._pairs.get(peer)
         if pair is None:
             pair = self._pairs[peer] = FlowPair(now_s)
@@ -230,7 +230,7 @@ class FlowRouteTracer(RouteTracer):
             self._apply_announcement(pair, record, now_s)
         return pair
 
-    def _keep_requested(self, peer: str, needed: Mapping[FlowRouteKey, str], now_s: float) -> None:
+    def _keep_requested(self, peer: str, needed: Mapping[FlowRouteKey, FlowProtocol], now_s: float) -> None:
         record = self._peers.get(peer)
         if record is None or not needed:
             return
@@ -250,10 +250,10 @@ class FlowRouteTracer(RouteTracer):
                 self.settings.flow_candidate_ports,
                 self.settings.first_candidate_port,
             ):
-                self._keep(pair, FlowRouteKey(DATA, peer, port, peer_port), shape, now_s)
+                self._keep(pair, FlowRouteKey(FlowLeg.DATA, peer, port, peer_port), shape, now_s)
 
     def _keep(
-        self, pair: FlowPair, key: FlowRouteKey, shape: str, now_s: float, in_use: bool = False
+        self, pair: FlowPair, key: FlowRouteKey, shape: FlowProtocol, now_s: float, in_use: bool = False
     ) -> None:
         route = pair.routes.get(key)
         if route is not None and route.shape != shape and route.wanted_s < now_s:
@@ -271,7 +271,7 @@ class FlowRouteTracer(RouteTracer):
         if in_use and not route.in_use:
             route.in_use, route.due_s = True, min(route.due_s, now_s)
 
-    def _is_full(self, pair: FlowPair, leg: str, in_use: bool) -> bool:
+    def _is_full(self, pair: FlowPair, leg: FlowLeg, in_use: bool) -> bool:
         might_fill_leg = len(pair.routes) >= MAX_ROUTES_PER_LEG
         if might_fill_leg and sum(each.leg == leg for each in pair.routes) >= MAX_ROUTES_PER_LEG:
             return True
@@ -384,7 +384,14 @@ class FlowRouteTracer(RouteTracer):
             return
         rows = pair.rows()
         if published.replace(rows, now_s, self._random):
-            self._publish_record(FLOW_ROUTES, peer, {"routes": rows})
+            record: FlowRoutes = {
+                "nic": self.nic,
+                "peer": peer,
+                "shard": self.shard,
+                "traced_ns": self._system_ns(),
+                "routes": rows,
+            }
+            self._publish_record(FLOW_ROUTES, peer, record)
 
     def _drop_pair(self, peer: str, pair: FlowPair) -> None:
         for route in pair.routes.values():

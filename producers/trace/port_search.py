@@ -20,6 +20,7 @@ from producers.trace.sockets import (
     send_trace,
 )
 from producers.trace.tracer import Trace, TracedFlow, Tracer
+from schemas.records import Leg
 
 __all__ = ["PortSearch", "apply_trace_hit"]
 
@@ -56,7 +57,7 @@ class PortSearch:
             sock.setsockopt(level, option, 1)
         for port in self._sockets:
             for name, target in targets.items():
-                self._tracer.schedule(TracedFlow("REQUEST", name, port, target, port))
+                self._tracer.schedule(TracedFlow(Leg.REQUEST, name, port, target, port))
 
     @property
     def routes(self) -> dict[int, dict[str, tuple[str | None, ...]]]:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from native.core.probe import Engine, Prober
 from producers.trace.probe_pair import LegPort
 from producers.trace.tracer import TracedFlow
+from schemas.records import Leg, Nic
 
 __all__ = ["RESPONDER", "ProbeAnswers", "Wanted"]
 
-Record = dict[str, Any]
 Wanted = dict[str, dict[LegPort, TracedFlow]]
 """Peer to the paths to trace."""
 
@@ -38,13 +38,13 @@ class ProbeAnswers:
     """The answers that one engine's responder sends."""
 
     def __init__(self, engine: Engine) -> None:
-        self.traced_s: dict[LegPort, float] = {}
+        self.traced_s: dict[tuple[str, int], float] = {}
         """Time at which a peer last traced us, by its name and port."""
         self._engine = engine
         self._peers: dict[str, _Peer] = {}
         self._flows: Wanted = {}
 
-    def refresh(self, alive: Mapping[str, Record], nic_of: Mapping[str, str], now_s: float) -> Wanted:
+    def refresh(self, alive: Mapping[str, Nic], nic_of: Mapping[str, str], now_s: float) -> Wanted:
         """Return the answers to trace; `nic_of` maps addresses to the living peers of `alive`."""
         former, self._flows = self._flows, {}
         self.traced_s = {}
@@ -62,33 +62,33 @@ class ProbeAnswers:
         """Drop a peer without probes in either direction."""
         self._peers.pop(name, None)
 
-    def _add_prober(self, name: str, prober: Prober, record: Record, now_s: float) -> None:
+    def _add_prober(self, name: str, prober: Prober, record: Nic, now_s: float) -> None:
         """Add a present prober's announced ports, and note its port if it probes from an unannounced one.
 
         A port that is neither announced nor probed from only carries the peer's traces.
         """
         peer = self._peers.setdefault(name, _Peer(now_s))
         peer.probed_s = now_s
-        announced: Sequence[int] = record.get("path_ports") or [prober.port]
+        announced: Sequence[int] = record["path_ports"] or [prober.port]
         if prober.probed_s is not None and prober.port not in announced:
             peer.unannounced[prober.port] = (prober.address, now_s - prober.probed_s)
         flows = self._flows.setdefault(name, {})
         for port in announced:
-            flows["ANSWER", port] = _answer(name, prober.address, port)
+            flows[Leg.ANSWER, port] = _answer(name, prober.address, port)
         if prober.traced_s is not None:
             self.traced_s[name, prober.port] = now_s - prober.traced_s
 
     def _add_former(
-        self, name: str, peer: _Peer, record: Record, former: Mapping[LegPort, TracedFlow], now_s: float
+        self, name: str, peer: _Peer, record: Nic, former: Mapping[LegPort, TracedFlow], now_s: float
     ) -> None:
         """Add the answers to a peer that probed us recently."""
-        ports = record.get("path_ports") or [port for _, port in former]
+        ports = record["path_ports"] or [port for _, port in former]
         flows = self._flows.setdefault(name, {})
         for port, (address, last_s) in list(peer.unannounced.items()):
             if now_s - last_s > UNANNOUNCED_KEEP_S or port in ports:
                 del peer.unannounced[port]
             else:
-                flows["ANSWER", port] = _answer(name, address, port)
+                flows[Leg.ANSWER, port] = _answer(name, address, port)
         for key, flow in former.items():
             if key[1] in ports:
                 flows.setdefault(key, flow)
@@ -97,4 +97,4 @@ class ProbeAnswers:
 
 
 def _answer(peer: str, address: str, port: int) -> TracedFlow:
-    return TracedFlow("ANSWER", peer, port, (address, port), RESPONDER)
+    return TracedFlow(Leg.ANSWER, peer, port, (address, port), RESPONDER)

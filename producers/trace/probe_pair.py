@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from producers.trace.known_route import Hops, TracedRoute
 from producers.trace.published_rows import PublishedRows
 from producers.trace.route_names import RouteNames
 from producers.trace.tracer import TracedFlow
+from schemas.records import Leg, PathMap
 
 __all__ = ["LegPort", "ProbePair"]
 
-Record = dict[str, Any]
-LegPort = tuple[str, int]
+LegPort = tuple[Leg, int]
 
 SETTLE_S: Final = 5.0
 """A pair's first record waits this long for all of its paths."""
@@ -28,7 +28,7 @@ class ProbePair:
     routes: dict[LegPort, TracedRoute] = field(default_factory=dict)
     gone_s: float | None = None
     first_hop: str | None = None
-    published: PublishedRows = field(default_factory=PublishedRows)
+    published: PublishedRows[PathMap] = field(default_factory=PublishedRows)
 
     def traced(self) -> Iterator[tuple[LegPort, TracedRoute, TracedFlow]]:
         """Yield the paths that are traced."""
@@ -44,7 +44,7 @@ class ProbePair:
     def reached_requests(self) -> Iterator[tuple[TracedFlow, Hops]]:
         """Yield the traced requests that reach the peer, with their hops."""
         for _, route, flow in self.traced():
-            if flow.leg == "REQUEST" and route.known is not None and route.known.reached:
+            if flow.leg == Leg.REQUEST and route.known is not None and route.known.reached:
                 yield flow, route.known.hops
 
     def request_hops(self) -> dict[int, Hops]:
@@ -52,7 +52,7 @@ class ProbePair:
         return {
             port: known.hops
             for (leg, port), route in self.routes.items()
-            if leg == "REQUEST" and (known := route.known) and known.reached and any(known.hops)
+            if leg == Leg.REQUEST and (known := route.known) and known.reached and any(known.hops)
         }
 
     def published_links(self) -> dict[int, list[str]]:
@@ -60,7 +60,7 @@ class ProbePair:
         return {
             row["path"]: row["links"]
             for row in self.published.rows or ()
-            if row["leg"] == "REQUEST" and row["complete"]
+            if row["leg"] == Leg.REQUEST and row["complete"]
         }
 
     def replace_flows(self, flows: Mapping[LegPort, TracedFlow], now_s: float) -> list[TracedFlow]:
@@ -91,9 +91,9 @@ class ProbePair:
             route.flow, route.due_s = None, float("inf")
         return cancelled
 
-    def rows(self, peer: str, names: RouteNames) -> list[Record]:
+    def rows(self, peer: str, names: RouteNames) -> list[PathMap]:
         """Return the elements of the pair's `PathMaps`, of the paths that have a known route."""
-        rows = []
+        rows: list[PathMap] = []
         for (leg, port), route, _ in sorted(self.traced(), key=lambda traced: traced[0]):
             known = route.known
             if known is None:
@@ -113,7 +113,7 @@ class ProbePair:
             )
         return rows
 
-    def must_wait(self, rows: Sequence[Record], now_s: float) -> bool:
+    def must_wait(self, rows: Sequence[PathMap], now_s: float) -> bool:
         """Return True if the record is not to be published yet."""
         if not rows:
             return True

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from native.core.columns import ProbeColumns
 from native.core.probe import Engine
@@ -29,6 +29,7 @@ from producers.trace.topology_watch import TopologyWatch
 from producers.trace.tracer import Packet, Trace, TracedFlow
 from producers.trace.uplinks import TokenBucket, pause_s, uplink_routes
 from schemas import codec
+from schemas.records import Leg, Nic, PathMaps
 from schemas.topics import PATHS
 from schemas.topology import Topology
 
@@ -36,7 +37,6 @@ __all__ = ["ProbeRouteTracer"]
 
 _log = logging.getLogger(__name__)
 
-Record = dict[str, Any]
 REFRESH_S: Final = 0.5
 BUSY_PAUSE_S: Final = 0.01
 PUBLISH_S: Final = 0.05
@@ -101,7 +101,7 @@ class ProbeRouteTracer(RouteTracer):
         self._changes = PathChangeDetector()
         self._answers = ProbeAnswers(engine)
         self._pairs: dict[str, ProbePair] = {}
-        self._alive: Mapping[str, Record] = {}
+        self._alive: Mapping[str, Nic] = {}
         self._fleet_nics = 0
         self._nic_of: dict[str, str] = {}
         self._refresh_at_s = self._publish_at_s = self._uplinks_at_s = 0.0
@@ -117,7 +117,7 @@ class ProbeRouteTracer(RouteTracer):
     def announcement_changed(self, changed: bool) -> None:
         self._first_hop_changed = self.ports.ports_changed = changed
 
-    def set_fleet(self, alive: Mapping[str, Record], fleet_nics: int = 0) -> None:
+    def set_fleet(self, alive: Mapping[str, Nic], fleet_nics: int = 0) -> None:
         """Set the announcements of the shard's living NICs and the number of NICs of all shards."""
         self._alive, self._fleet_nics = alive, fleet_nics
         self._nic_of = {
@@ -127,7 +127,7 @@ class ProbeRouteTracer(RouteTracer):
             for address in record["addresses"]
         }
         for name, pair in self._pairs.items():
-            first_hop = alive.get(name, {}).get("first_hop")
+            first_hop = alive[name]["first_hop"] if name in alive else None
             if first_hop is not None and first_hop != pair.first_hop:
                 pair.first_hop, pair.published.dirty = first_hop, True
         self.refresh_soon()
@@ -136,7 +136,7 @@ class ProbeRouteTracer(RouteTracer):
         """Trace the paths at once that seem to have moved by these measurements."""
         for peer, port in self._changes.observe(batch, now_s):
             pair = self._pairs.get(peer)
-            route = pair.routes.get(("REQUEST", port)) if pair is not None else None
+            route = pair.routes.get((Leg.REQUEST, port)) if pair is not None else None
             if route is not None and route.flow is not None:
                 self._tracer.schedule(route.flow, soon=True)
 
@@ -228,7 +228,7 @@ class ProbeRouteTracer(RouteTracer):
             for at, port in enumerate(self.engine.all_ports):
                 if self.ports.is_traced(peer.nic, at, port):
                     target = (peer.address, peer.port)
-                    flows["REQUEST", port] = TracedFlow("REQUEST", peer.nic, port, target, at)
+                    flows[Leg.REQUEST, port] = TracedFlow(Leg.REQUEST, peer.nic, port, target, at)
         return wanted
 
     def _schedule_pair(self, name: str, pair: ProbePair, now_s: float) -> None:
@@ -243,7 +243,7 @@ class ProbeRouteTracer(RouteTracer):
 
     def _must_trace_back(self, name: str, key: LegPort, route: TracedRoute, now_s: float) -> bool:
         """Return True if the peer has traced us since the last trace of this answer."""
-        theirs_s = self._answers.traced_s.get((name, key[1])) if key[0] == "ANSWER" else None
+        theirs_s = self._answers.traced_s.get((name, key[1])) if key[0] == Leg.ANSWER else None
         return theirs_s is not None and theirs_s > route.traced_s and now_s - route.traced_s > ANSWERS_REST_S
 
     def _drop_unwanted(self, wanted: Wanted, now_s: float) -> None:
@@ -292,8 +292,8 @@ class ProbeRouteTracer(RouteTracer):
         at = self._names.topology.at(hop) if hop is not None else None
         return hop if at is None else at[0]
 
-    def _retrace_pause_s(self, leg: str) -> float:
-        factor = ANSWER_PAUSE_FACTOR if leg == "ANSWER" else 1.0
+    def _retrace_pause_s(self, leg: Leg) -> float:
+        factor = ANSWER_PAUSE_FACTOR if leg == Leg.ANSWER else 1.0
         return self._jittered(self.settings.retrace_s * factor)
 
     def _cancel(self, flow: TracedFlow) -> None:
@@ -383,9 +383,9 @@ class ProbeRouteTracer(RouteTracer):
         """Replace the known route of a path by a trace from a port search."""
         pair = self._pairs.get(peer)
         if pair is not None:
-            route = pair.routes.setdefault(("REQUEST", port), TracedRoute())
+            route = pair.routes.setdefault((Leg.REQUEST, port), TracedRoute())
             route.known = KnownRoute(trace.hops, trace.reached, self._system_ns())
-            route.due_s = now_s + self._retrace_pause_s("REQUEST")
+            route.due_s = now_s + self._retrace_pause_s(Leg.REQUEST)
             pair.published.dirty = True
 
     # ---- records
@@ -400,7 +400,15 @@ class ProbeRouteTracer(RouteTracer):
             return
         rows = pair.rows(name, self._names)
         if not pair.must_wait(rows, now_s) and published.replace(rows, now_s, self._random):
-            self._publish_record(PATHS, name, {"run": self.engine.run_id, "paths": rows})
+            record: PathMaps = {
+                "nic": self.nic,
+                "peer": name,
+                "shard": self.shard,
+                "run": self.engine.run_id,
+                "traced_ns": self._system_ns(),
+                "paths": rows,
+            }
+            self._publish_record(PATHS, name, record)
 
 
 def _hops_text(hops: Sequence[str | None], reached: bool) -> str:

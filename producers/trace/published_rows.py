@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Generic, TypeVar
+
+from schemas.records import FlowRoute, PathMap
 
 __all__ = ["REPUBLISH_S", "PublishedRows"]
 
-Record = dict[str, Any]
+Row = TypeVar("Row", FlowRoute, PathMap)
 
 REPUBLISH_S: Final = 900.0
 MIN_RECORD_GAP_S: Final = 0.5
@@ -17,10 +19,10 @@ MIN_RECORD_GAP_S: Final = 0.5
 
 
 @dataclass(slots=True)
-class PublishedRows:
+class PublishedRows(Generic[Row]):
     """The routes of a pair's last record, and whether they are outdated."""
 
-    rows: list[Record] | None = None
+    rows: list[Row] | None = None
     """None before the first record."""
     at_s: float = 0.0
     next_s: float = 0.0
@@ -33,7 +35,7 @@ class PublishedRows:
         """Return True if the record is to be published again although nothing changed."""
         return self.rows is not None and now_s - self.at_s > REPUBLISH_S
 
-    def replace(self, rows: list[Record], now_s: float, rng: random.Random) -> bool:
+    def replace(self, rows: list[Row], now_s: float, rng: random.Random) -> bool:
         """Note the present rows; return True if they must be published."""
         self.dirty = self.moved = False
         if not rows or (self.rows is not None and _without_since(rows) == _without_since(self.rows)):
@@ -43,6 +45,6 @@ class PublishedRows:
         return True
 
 
-def _without_since(rows: Iterable[Record]) -> list[Record]:
+def _without_since(rows: Iterable[FlowRoute] | Iterable[PathMap]) -> list[dict[str, object]]:
     """Return rows without the time of the last change, to compare their content."""
     return [{key: value for key, value in row.items() if key != "since_ns"} for row in rows]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from producers.trace.flow_pair import ACK, DATA, FlowRouteKey, shape_of
+from producers.trace.flow_pair import FlowRouteKey, shape_of
 from producers.trace.published_rows import REPUBLISH_S
+from schemas.records import FlowLeg, FlowProtocol, FlowRoutes
 
 __all__ = ["RequestedAcks"]
 
-Record = dict[str, Any]
 
 ROCE_PORT: Final = 4791
 """Destination port of RoCEv2 data and acknowledgements; each end has its own source port."""
@@ -23,25 +23,25 @@ class RequestedAcks:
 
     def __init__(self, max_routes: int) -> None:
         self._max_routes = max_routes
-        self._by_peer: dict[str, tuple[float, dict[FlowRouteKey, str]]] = {}
+        self._by_peer: dict[str, tuple[float, dict[FlowRouteKey, FlowProtocol]]] = {}
 
-    def take(self, peer: str, record: Record | None, now_s: float) -> Mapping[FlowRouteKey, str]:
+    def take(self, peer: str, record: FlowRoutes | None, now_s: float) -> Mapping[FlowRouteKey, FlowProtocol]:
         """Apply a peer's record of its flows and return the answers that they need.
 
         RoCE is left out, because its acknowledgements use the responder queue pair's own source port.
         """
-        needed: dict[FlowRouteKey, str] = {}
+        needed: dict[FlowRouteKey, FlowProtocol] = {}
         for row in () if record is None else record["routes"]:
             shape = shape_of(row["protocol"])
-            is_roce = row["peer_port"] == ROCE_PORT and shape == "UDP"
-            if row["leg"] == DATA and not is_roce and len(needed) < self._max_routes:
-                needed[FlowRouteKey(ACK, peer, row["path"], row["peer_port"])] = shape
+            is_roce = row["peer_port"] == ROCE_PORT and shape == FlowProtocol.UDP
+            if row["leg"] == FlowLeg.DATA and not is_roce and len(needed) < self._max_routes:
+                needed[FlowRouteKey(FlowLeg.ACK, peer, row["path"], row["peer_port"])] = shape
         self._by_peer.pop(peer, None)
         if needed:
             self._by_peer[peer] = (now_s, needed)
         return needed
 
-    def by_peer(self, now_s: float) -> dict[str, Mapping[FlowRouteKey, str]]:
+    def by_peer(self, now_s: float) -> dict[str, Mapping[FlowRouteKey, FlowProtocol]]:
         """Return the answers of each peer that published lately, and forget the others."""
         self._by_peer = {
             peer: found for peer, found in self._by_peer.items() if now_s - found[0] <= SILENT_PEER_S

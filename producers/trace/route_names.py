@@ -16,11 +16,11 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from schemas.ids import link_id
+from schemas.records import PathSource
 from schemas.topology import End, Topology, end_text, nic_end
 
 __all__ = ["LinkPrefix", "NamedPath", "RouteNames", "name_path", "node_of_address", "partner_of"]
 
-Found = Literal["UNKNOWN", "TRACED", "FILLED", "TOPOLOGY"]
 LinkPrefix = Literal[31, 30, 0]
 
 ADDRESS_PORT: Final = "ip"
@@ -35,11 +35,11 @@ class NamedPath:
 
     links: tuple[str, ...]
     complete: bool
-    found: Found
+    found: PathSource
     contradiction: str | None = None
 
 
-NO_PATH: Final = NamedPath((), False, "UNKNOWN")
+NO_PATH: Final = NamedPath((), False, PathSource.UNKNOWN)
 
 
 @lru_cache(maxsize=65536)
@@ -104,21 +104,21 @@ def name_path(
     contradiction = "; ".join(dict.fromkeys(contradictions)) or (
         _differs_from_listed(topology.listed(nic, peer, path), known) if complete else None
     )
-    return NamedPath(known, complete, "FILLED" if filled else "TRACED", contradiction)
+    return NamedPath(known, complete, PathSource.FILLED if filled else PathSource.TRACED, contradiction)
 
 
 def _from_file(nic: str, peer: str, path: int, topology: Topology, count: int | None) -> NamedPath:
     """Return the path by the file alone: the listed or only route, else the ends that all routes share."""
     listed = topology.listed(nic, peer, path)
     if listed:
-        return NamedPath(listed, True, "TOPOLOGY")
+        return NamedPath(listed, True, PathSource.TOPOLOGY)
     routes = topology.routes(nic_end(nic), nic_end(peer), count)
     if not routes:
         return NO_PATH
     if len(routes) == 1:
-        return NamedPath(routes[0], True, "TOPOLOGY")
+        return NamedPath(routes[0], True, PathSource.TOPOLOGY)
     ends = [routes[0][at] for at in (0, -1) if len({route[at] for route in routes}) == 1]
-    return NamedPath(tuple(ends), False, "TOPOLOGY")
+    return NamedPath(tuple(ends), False, PathSource.TOPOLOGY)
 
 
 def _differs_from_listed(listed: tuple[str, ...] | None, links: tuple[str, ...]) -> str | None:

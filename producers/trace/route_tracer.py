@@ -10,17 +10,16 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from producers.trace.known_route import TracedRoute
 from producers.trace.route_names import LinkPrefix, RouteNames
 from producers.trace.tracer import Packet, Trace, Tracer
 from schemas import codec
-from schemas.topics import Topic
+from schemas.topics import R, Topic
 
 __all__ = ["ALL_REST_S", "Put", "RouteTracer"]
 
-Record = dict[str, Any]
 Put = Callable[[str, str, bytes | None], None]
 """Publishes a value, or a tombstone, under a topic name and a key."""
 
@@ -92,15 +91,9 @@ class RouteTracer(ABC):
         self._moved_s = now_s
         return rested
 
-    def _publish_record(self, topic: Topic, peer: str, fields: Record) -> None:
-        """Publish the record of the pair with a peer; `fields` are those beside the common ones."""
-        record = {
-            "nic": self.nic,
-            "peer": peer,
-            "shard": self.shard,
-            "traced_ns": self._system_ns(),
-        } | fields
-        self._put(topic.name, f"{self.nic}>{peer}", codec.encode(topic.record, record, self._registry))
+    def _publish_record(self, topic: Topic[R], peer: str, record: R) -> None:
+        """Publish the record of the pair with a peer."""
+        self._put(topic.name, f"{self.nic}>{peer}", codec.encode(topic.type, record, self._registry))
 
     def _publish_tombstone(self, topic: Topic, nic: str, peer: str) -> None:
         self._put(topic.name, f"{nic}>{peer}", None)

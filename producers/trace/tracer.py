@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
+
+from schemas.records import Leg
 
 __all__ = ["Packet", "Trace", "TracedFlow", "Tracer"]
 
-Leg = Literal["REQUEST", "ANSWER"]
 Hops = tuple[str | None, ...]
 
 FIRST_GUESS_HOPS: Final = 4

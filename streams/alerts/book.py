@@ -6,11 +6,12 @@ was published before is not raised again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
+from schemas.records import Alert, AlertKind, AlertState, Evidence, Severity
 from streams.alerts.rules import (
     CLEARED_KEPT_NS,
     MAX_CLEARED,
@@ -24,11 +25,10 @@ from streams.runtime.thresholds import Thresholds
 
 __all__ = ["DETECTED", "AlertBook", "OpenAlert", "Published", "clock_text", "evidence_ref"]
 
-Record = dict[str, Any]
-Published = list[tuple[str, Record]]
-"""(key, `Alert`) to publish."""
+Published = list[tuple[str, Alert]]
+"""Key and alert to publish."""
 
-DETECTED: Final = frozenset({"AGENT", "PROBE_STORM", "MISWIRED"})
+DETECTED: Final = frozenset({AlertKind.AGENT, AlertKind.PROBE_STORM, AlertKind.MISWIRED})
 """Kinds that come from detections: they say nothing about the health of the same subject."""
 
 
@@ -36,9 +36,9 @@ DETECTED: Final = frozenset({"AGENT", "PROBE_STORM", "MISWIRED"})
 class OpenAlert:
     """One active alert."""
 
-    kind: str
+    kind: AlertKind
     subject: str
-    severity: str
+    severity: Severity
     raised_ns: int
     updated_ns: int
     text: str
@@ -47,7 +47,7 @@ class OpenAlert:
     nics: list[str] = field(default_factory=list)
     jobs: list[str] = field(default_factory=list)
     grouped: list[str] = field(default_factory=list)
-    evidence: list[Record] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
     members: set[str] = field(default_factory=set)
     """Subjects that keep it active."""
     over_ns: int = 0
@@ -69,11 +69,11 @@ class OpenAlert:
         self.members.add(subject)
         self.clear_at_ns = NEVER_NS
 
-    def add_evidence(self, refs: Iterable[Record]) -> None:
+    def add_evidence(self, refs: Iterable[Evidence]) -> None:
         """Append the evidence that is not listed yet, as far as there is space."""
         self.evidence = [*self.evidence, *(ref for ref in refs if ref not in self.evidence)][:MAX_EVIDENCE]
 
-    def add_one_evidence(self, ref: Record) -> bool:
+    def add_one_evidence(self, ref: Evidence) -> bool:
         """Append one evidence reference; return whether it is new and there was space."""
         if ref in self.evidence or len(self.evidence) >= MAX_EVIDENCE:
             return False
@@ -119,7 +119,7 @@ class AlertBook:
 
     # --------------------------------------------------------------------------------------- queries
 
-    def find(self, kind: str, subject: str) -> OpenAlert | None:
+    def find(self, kind: AlertKind, subject: str) -> OpenAlert | None:
         """Return the active alert of a kind and subject."""
         return next((a for a in self.open.values() if a.kind == kind and a.subject == subject), None)
 
@@ -137,7 +137,7 @@ class AlertBook:
         times = self._covered.get(subject, ())
         return any(raised_ns - TOGETHER_NS <= since_ns < cleared_ns for raised_ns, cleared_ns in times)
 
-    def covered_times(self, kind: str, subject: str) -> list[tuple[int, int]]:
+    def covered_times(self, kind: AlertKind, subject: str) -> list[tuple[int, int]]:
         """Return the times that cleared alerts of a detected kind covered."""
         return self._covered.get(_coverage_key(kind, subject), [])
 
@@ -148,9 +148,9 @@ class AlertBook:
 
     # --------------------------------------------------------------------------------------- recovery
 
-    def recover(self, alerts: Iterable[Mapping[str, Any]]) -> list[OpenAlert]:
+    def recover(self, alerts: Iterable[Alert]) -> list[OpenAlert]:
         """Restore from published alerts (`Alert`), in any order; return the active ones."""
-        newest: dict[str, Mapping[str, Any]] = {}
+        newest: dict[str, Alert] = {}
         for record in alerts:
             if record["shard"] == self.shard:
                 known = newest.get(record["alert_id"])
@@ -159,7 +159,7 @@ class AlertBook:
         active = []
         for alert_id, record in newest.items():
             alert = _restored(record)
-            if record["state"] == "CLEARED":
+            if record["state"] == AlertState.CLEARED:
                 self._note_cleared(alert, record["cleared_ns"] or record["updated_ns"])
             else:
                 self.open[alert_id] = alert
@@ -227,11 +227,11 @@ class AlertBook:
             self._covered = {s: times for s, times in kept.items() if times}
 
     def _publish(self, alert: OpenAlert, cleared_ns: int | None) -> None:
-        record = {
+        record: Alert = {
             "alert_id": alert.alert_id,
             "subject": alert.subject,
             "kind": alert.kind,
-            "state": "RAISED" if cleared_ns is None else "CLEARED",
+            "state": AlertState.RAISED if cleared_ns is None else AlertState.CLEARED,
             "severity": alert.severity,
             "shard": self.shard,
             "update": alert.update,
@@ -248,7 +248,7 @@ class AlertBook:
         self._out.append((alert.subject, record))
 
 
-def evidence_ref(topic: str, key: str, at_ns: int, text: str) -> Record:
+def evidence_ref(topic: str, key: str, at_ns: int, text: str) -> Evidence:
     """Return an element of `Alert.evidence`."""
     return {"topic": topic, "key": key, "at_ns": at_ns, "text": text[:MAX_TEXT]}
 
@@ -259,7 +259,7 @@ def clock_text(at_ns: int) -> str:
     return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
 
 
-def _restored(record: Mapping[str, Any]) -> OpenAlert:
+def _restored(record: Alert) -> OpenAlert:
     return OpenAlert(
         kind=record["kind"],
         subject=record["subject"],
@@ -272,10 +272,10 @@ def _restored(record: Mapping[str, Any]) -> OpenAlert:
         nics=list(record["nics"]),
         jobs=list(record["jobs"]),
         grouped=list(record["grouped"]),
-        evidence=[dict(ref) for ref in record["evidence"]],
+        evidence=[ref.copy() for ref in record["evidence"]],
         members={record["subject"]},
     )
 
 
-def _coverage_key(kind: str, subject: str) -> str:
+def _coverage_key(kind: AlertKind, subject: str) -> str:
     return f"{kind} {subject}" if kind in DETECTED else subject

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from schemas.records import AlertKind, Severity
+
 __all__ = ["SINCE", "Detection", "EvidenceRef"]
 
 SINCE: Final = "{since}"
@@ -28,8 +30,7 @@ class EvidenceRef:
 class Detection:
     """A state that begins, that more is known about, or that is over. Times are ns of log append time."""
 
-    kind: str
-    """As in `Alert.kind`."""
+    kind: AlertKind
     subject: str
     at_ns: int
     """Time of the detection."""
@@ -37,7 +38,7 @@ class Detection:
     """Time at which the state began, or ended."""
     text: str
     over: bool = False
-    severity: str = "WARNING"
+    severity: Severity = Severity.WARNING
     nics: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     grouped: tuple[str, ...] = ()

@@ -12,11 +12,12 @@ catches up on them delays no other alert.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, cast
 
 from schemas import codec
+from schemas.records import Alert, AlertKind, AlertState, ClockOffsets, LinkEvent, LinkHealth
 from schemas.topics import (
     CLOCK_OFFSETS,
     CONFIG,
@@ -26,7 +27,7 @@ from schemas.topics import (
     LINK_HEALTH,
     LINKS,
     PATHS,
-    TOPICS,
+    R,
     Topic,
 )
 from schemas.topology import Topology
@@ -44,8 +45,6 @@ from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["MAIN", "AlertInputs", "Message", "read_from"]
-
-Record = dict[str, Any]
 
 WHOLE: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, PATHS)
 """Topics that are read from their beginning."""
@@ -85,7 +84,7 @@ class Message:
     offset: int
     key: str = field(compare=False)
     value: bytes | None = field(compare=False)
-    record: Record | None = field(default=None, compare=False)
+    record: LinkHealth | LinkEvent | None = field(default=None, compare=False)
     """The decoded and validated value, if that has been done."""
 
 
@@ -99,7 +98,7 @@ class AlertInputs:
 
     def __init__(
         self,
-        past: Iterable[Record] = (),
+        past: Iterable[Alert] = (),
         owned: Callable[[str], bool] | None = None,
         *,
         default_shard: str = "fabric",
@@ -125,16 +124,29 @@ class AlertInputs:
         self._owned = owned or (lambda shard: True)
         self._registry = registry
         self._window_ns, self._events_from_ns, self._log_offset_ns = window_ns, events_from_ns, log_offset_ns
+        self._processors: dict[str, Callable[[Message, Published], None]] = {
+            CONFIG.name: self._process_config,
+            INVENTORY.name: self._process_nic,
+            PATHS.name: self._process_paths,
+            LINK_HEALTH.name: self._process_health,
+            CONTENTION.name: self._process_contention,
+            CLOCK_OFFSETS.name: self._process_clocks,
+            LINKS.name: self._process_event,
+        }
         self._main: list[Message] = []
         self._delays: list[Message] = []
         self._last: Message | None = None
         self._rules_in_force, self._delays_from_ns = False, delays_from_ns
         self._rules_changed_ns = 0
         """Append time of the last change of latency rules: earlier delays do not count."""
-        for shard in sorted({r["shard"] for r in self._past if r["state"] == "RAISED"}):
+        for shard in sorted({r["shard"] for r in self._past if r["state"] == AlertState.RAISED}):
             self._shard(shard)
         for r in self._past:
-            if r["kind"] == "MISWIRED" and r["state"] == "RAISED" and r["shard"] in self.shards:
+            if (
+                r["kind"] == AlertKind.MISWIRED
+                and r["state"] == AlertState.RAISED
+                and r["shard"] in self.shards
+            ):
                 names, active_ns = [*r["nics"], *r["grouped"]], r["updated_ns"] - log_offset_ns
                 self.wiring.recover(r["shard"], r["subject"], names, active_ns)
 
@@ -174,7 +186,7 @@ class AlertInputs:
             self._last = message if self._last is None else max(message, self._last)
             self._evaluate_wiring(message.append_ns - 1, out)
             try:
-                self._process(message, out)
+                self._processors[message.topic](message, out)
             except DATA_ERRORS as error:
                 self.invalid.append((message, refusal(error)))
             self.taken += 1
@@ -212,9 +224,10 @@ class AlertInputs:
         elif message.append_ns >= self._rules_changed_ns and message.value is not None:
             if not self.wants_delays(message.key):
                 return
-            record = self._decoded(message)
-            if record is not None and self._shard(record["shard"]) is not None:
-                out += self.shards[record["shard"]].ingest(DELAYS.name, message.key, record, 0)
+            record = self._decoded(message, DELAYS)
+            shard = None if record is None else self._shard(record["shard"])
+            if record is not None and shard is not None:
+                out += shard.ingest_delays(record)
 
     def _start_rules(self, out: Published) -> None:
         """Put the latency rules in force once all earlier configuration has been processed.
@@ -242,39 +255,60 @@ class AlertInputs:
                 if shard is not None:
                     out += shard.ingest_detection(detection)
 
-    def _process(self, message: Message, out: Published) -> None:
-        topic = message.topic
-        if topic == CONFIG.name:
-            self._process_config(message, out)
-            return
-        record = message.record if message.record is not None else self._decoded(message)
-        if record is None and message.value is not None:
-            return
-        if topic == INVENTORY.name:
-            self._update(self.inventory, message)
-            self.wiring.ingest_nic(message.key, record, message.append_ns)
-        elif topic == PATHS.name:
-            self.wiring.ingest_paths(message.key, record, message.append_ns)
-        elif record is None:
-            for name in sorted(self.shards):
-                out += self.shards[name].ingest(topic, message.key, None, message.append_ns)
-        else:
-            self._process_record(message, record, out)
-
     def _process_config(self, message: Message, out: Published) -> None:
         self._update(self.config, message)
         for shard in self.shards.values():
             out += shard.evaluate(message.append_ns - 1)
             shard.thresholds = self.config.thresholds()
 
-    def _process_record(self, message: Message, record: Record, out: Published) -> None:
-        shard = self._shard(record["shard"])
-        if shard is None:
-            return
-        if message.topic == CLOCK_OFFSETS.name:
+    def _process_nic(self, message: Message, out: Published) -> None:
+        record = self._decoded(message, INVENTORY)
+        if record is not None or message.value is None:
+            self._update(self.inventory, message)
+            self.wiring.ingest_nic(message.key, record, message.append_ns)
+
+    def _process_paths(self, message: Message, out: Published) -> None:
+        record = self._decoded(message, PATHS)
+        if record is not None or message.value is None:
+            self.wiring.ingest_paths(message.key, record, message.append_ns)
+
+    def _process_health(self, message: Message, out: Published) -> None:
+        record = self._decoded(message, LINK_HEALTH)
+        if record is not None:
+            shard = self._shard(record["shard"])
+            if shard is not None:
+                out += shard.ingest_health(message.key, record, message.append_ns)
+        elif message.value is None:
+            for name in sorted(self.shards):
+                out += self.shards[name].ingest_health(message.key, None, message.append_ns)
+
+    def _process_contention(self, message: Message, out: Published) -> None:
+        record = self._decoded(message, CONTENTION)
+        shard = None if record is None else self._shard(record["shard"])
+        if record is not None and shard is not None:
+            out += shard.ingest_contention(record, message.append_ns)
+
+    def _process_clocks(self, message: Message, out: Published) -> None:
+        def validate(record: ClockOffsets) -> ClockOffsets:
+            return validate_offsets(record, message.append_ns, self._window_ns)[0]
+
+        record = self._decoded(message, CLOCK_OFFSETS, validate)
+        shard = None if record is None else self._shard(record["shard"])
+        if record is not None and shard is not None:
             out += shard.evaluate(message.append_ns - 1)
             shard.log_offset_ns = self._log_offset_ns = record["log_offset_ns"]
-        out += shard.ingest(message.topic, message.key, record, message.append_ns)
+            out += shard.ingest_clocks(record, message.append_ns)
+
+    def _process_event(self, message: Message, out: Published) -> None:
+        def validate(event: LinkEvent) -> LinkEvent:
+            if message.key != event["shard"]:
+                raise codec.BadRecord("WRONG_KEY", f"key {message.key!r}, expected shard {event['shard']!r}")
+            return validate_link_event(event)
+
+        event = self._decoded(message, LINKS, validate)
+        shard = None if event is None else self._shard(event["shard"])
+        if event is not None and shard is not None:
+            out += shard.ingest_event(event, message.append_ns)
 
     def _shard(self, name: str) -> ShardAlerts | None:
         """Return a shard's alerts; None if another worker owns the shard."""
@@ -301,24 +335,18 @@ class AlertInputs:
             return False
         return True
 
-    def _decoded(self, message: Message) -> Any:
+    def _decoded(
+        self, message: Message, topic: Topic[R], validate: Callable[[R], R] | None = None
+    ) -> R | None:
         """Return a message's validated record; None if there is none."""
+        if message.record is not None:
+            return cast("R", message.record)
         if message.value is None:
             return None
         try:
-            record: Any = codec.decode(message.value, TOPICS[message.topic].record, self._registry)
-            if message.topic == LINKS.name:
-                _expect_key(message.key, record)
-                return validate_link_event(record)
-            if message.topic == CLOCK_OFFSETS.name:
-                record, _ = validate_offsets(record, message.append_ns, self._window_ns)
-            return record
+            record = codec.decode(message.value, topic.type, self._registry)
+            return record if validate is None else validate(record)
         except codec.BadRecord as error:
             if message.topic not in REJECTED_ELSEWHERE:
                 self.invalid.append((message, error))
             return None
-
-
-def _expect_key(key: str, event: Mapping[str, Any]) -> None:
-    if key != event["shard"]:
-        raise codec.BadRecord("WRONG_KEY", f"key {key!r}, expected shard {event['shard']!r}")

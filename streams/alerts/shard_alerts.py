@@ -7,10 +7,17 @@ and the records of the past hour.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
-from schemas.topics import CLOCK_OFFSETS, CONTENTION, DELAYS, LINK_HEALTH, LINKS
+from schemas.records import (
+    Alert,
+    ClockOffsets,
+    ContentionWindow,
+    LatencyRule,
+    LinkEvent,
+    LinkHealth,
+    PathDelays,
+)
 from streams.alerts.book import AlertBook, Published
 from streams.alerts.detection import Detection
 from streams.alerts.sources.clocks import ClockAlerts
@@ -23,8 +30,6 @@ from streams.links.prober_health import ProberHealth
 from streams.runtime.thresholds import Thresholds
 
 __all__ = ["ShardAlerts"]
-
-Record = Mapping[str, Any]
 
 
 class ShardAlerts:
@@ -92,7 +97,7 @@ class ShardAlerts:
         """Return the ids of the active alerts."""
         return sorted(self._book.open)
 
-    def recover(self, alerts: Iterable[Record], events_from_ns: int = 0) -> None:
+    def recover(self, alerts: Iterable[Alert], events_from_ns: int = 0) -> None:
         """Restore the state from the published alerts (`Alert`), in any order.
 
         `events_from_ns`: append time from which `LinkEvent` records are read again.
@@ -103,35 +108,45 @@ class ShardAlerts:
             self._latency.recover(alert)
             self._link_health.recover(alert)
 
-    def ingest(self, topic: str, key: str, record: Record | None, append_ns: int) -> Published:
-        """Take one record, appended at `append_ns`; None: a tombstone. Return the alerts to publish.
+    def ingest_delays(self, record: PathDelays) -> Published:
+        """Take one `PathDelays`; return the alerts to publish.
 
         Latency rules follow the time of their windows, so the order of delays among the other records is
         free.
         """
-        if record is not None and record["shard"] != self.shard:
-            return self._book.take_published()
-        if topic == DELAYS.name:
-            if record is not None:
-                self._latency.ingest(record)
-            return self._book.take_published()
-        self._advance(append_ns - 1)
-        self._book.now_ns = max(self.now_ns, append_ns)
-        if topic == LINK_HEALTH.name:
-            self._link_health.ingest(key, record)
-        elif record is not None:
-            self._ingest_record(topic, record, append_ns)
+        self._latency.ingest(record)
         return self._book.take_published()
 
-    def _ingest_record(self, topic: str, record: Record, append_ns: int) -> None:
-        if topic == CONTENTION.name:
-            self._queues.ingest(record)
-        elif topic == CLOCK_OFFSETS.name:
-            self._clocks.ingest(record)
-        elif topic == LINKS.name:
-            self._probers.ingest(record, append_ns)
+    def ingest_health(self, subject: str, record: LinkHealth | None, append_ns: int) -> Published:
+        """Take a subject's record, None: the subject was forgotten; return the alerts to publish."""
+        self._begin(append_ns)
+        self._link_health.ingest(subject, record)
+        return self._book.take_published()
 
-    def set_latency_rules(self, rules: Iterable[Record]) -> Published:
+    def ingest_contention(self, record: ContentionWindow, append_ns: int) -> Published:
+        """Take one record; return the alerts to publish."""
+        self._begin(append_ns)
+        self._queues.ingest(record)
+        return self._book.take_published()
+
+    def ingest_clocks(self, record: ClockOffsets, append_ns: int) -> Published:
+        """Take one part of a window; return the alerts to publish."""
+        self._begin(append_ns)
+        self._clocks.ingest(record)
+        return self._book.take_published()
+
+    def ingest_event(self, event: LinkEvent, append_ns: int) -> Published:
+        """Take one `LinkEvent`; return the alerts to publish."""
+        self._begin(append_ns)
+        self._probers.ingest(event, append_ns)
+        return self._book.take_published()
+
+    def _begin(self, append_ns: int) -> None:
+        """Advance the log's clock to a record appended at `append_ns`."""
+        self._advance(append_ns - 1)
+        self._book.now_ns = max(self.now_ns, append_ns)
+
+    def set_latency_rules(self, rules: Iterable[LatencyRule]) -> Published:
         """Set the latency rules in force (`ActuatorConfig.latency_rules`); return the alerts to publish.
 
         Call it once after `recover`, and after every change: it clears the alerts of removed rules.

@@ -18,6 +18,7 @@ from schemas.kafka.async_reader import AsyncTopicReader
 from schemas.kafka.reader import Message as TopicMessage
 from schemas.kafka.reader import Place
 from schemas.kafka.start import since
+from schemas.records import Alert, LinkEvent
 from schemas.topics import ALERTS, DELAYS, LINK_HEALTH, LINKS
 from streams.alerts.book import Published
 from streams.alerts.ordered_inputs import MAIN, AlertInputs, Message, read_from
@@ -45,7 +46,7 @@ class _Evidence(NamedTuple):
     partition: int
     offset: int
     append_ns: int
-    event: codec.Record
+    event: LinkEvent
 
 
 class AlertsStage:
@@ -73,7 +74,7 @@ class AlertsStage:
         self._inputs, self._early_evidence, self._tap_from = None, [], {}
         bootstrap, registry = self.context.settings.bootstrap, self.context.registry
         self._partition_count = await partition_count(bootstrap, LINKS.name)
-        alerts = await read_last(bootstrap, ALERTS, registry, lambda r: f"{r['alert_id']}")
+        alerts = await read_last(bootstrap, ALERTS, registry, lambda r: r["alert_id"])
         health = await read_last(bootstrap, LINK_HEALTH, registry)
         now_ns = self._log_now_ns()
         since_of = read_from(now_ns, self.context.config.thresholds(), self._max_rule_s())
@@ -97,7 +98,7 @@ class AlertsStage:
         finally:
             await self._stop_delays()
 
-    def _new_inputs(self, alerts: list[codec.Record], since_of: dict[str, int]) -> AlertInputs:
+    def _new_inputs(self, alerts: list[Alert], since_of: dict[str, int]) -> AlertInputs:
         settings = self.context.settings
         return AlertInputs(
             alerts,
@@ -146,7 +147,7 @@ class AlertsStage:
         for each in early:
             self._add_evidence(*each)
 
-    def _add_evidence(self, partition: int, offset: int, append_ns: int, event: codec.Record) -> None:
+    def _add_evidence(self, partition: int, offset: int, append_ns: int, event: LinkEvent) -> None:
         """Take an event that the links stage has decoded."""
         if self._inputs is None:
             self._early_evidence.append(_Evidence(partition, offset, append_ns, event))
@@ -243,7 +244,7 @@ class AlertsStage:
         sent = []
         for key, record in found:
             log.info("alerts: %s %s: %s", record["state"], record["alert_id"], record["text"])
-            value = codec.encode(ALERTS.record, record, self.context.registry)
+            value = codec.encode(ALERTS.type, record, self.context.registry)
             sent.append(await self.context.send_bytes(ALERTS.name, key, value))
         await asyncio.gather(*sent)
 

@@ -15,6 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.records import PairFit
+
 __all__ = ["NO_SLOPE_PPB", "PairMemory", "Pairs", "RotatedPairs"]
 
 Float64s = NDArray[np.float64]
@@ -62,7 +64,7 @@ class Pairs:
     reverse: HullVertices
 
     @classmethod
-    def of(cls, records: Sequence[Mapping[str, Any]], node_of: Mapping[str, int]) -> Pairs:
+    def of(cls, records: Sequence[PairFit], node_of: Mapping[str, int]) -> Pairs:
         """Build from elements of `ClockFits.pairs`.
 
         Pairs of unknown or equal nodes are left out, and those that no clock can produce. A fit of an earlier
@@ -87,8 +89,12 @@ class Pairs:
             prober=np.array([node_of[r["prober"]] for r in rows], np.int32),
             peer=np.array([node_of[r["peer"]] for r in rows], np.int32),
             at_ns=np.array([r["at_ns"] for r in rows], np.int64),
-            forward=HullVertices.of(rows, "forward"),
-            reverse=HullVertices.of(rows, "reverse"),
+            forward=HullVertices.of(
+                [r["forward_after_ns"] for r in rows], [r["forward_delay_ns"] for r in rows]
+            ),
+            reverse=HullVertices.of(
+                [r["reverse_after_ns"] for r in rows], [r["reverse_delay_ns"] for r in rows]
+            ),
             **columns,
         )
 
@@ -148,9 +154,7 @@ class HullVertices:
     delay_ns: Float64s
 
     @classmethod
-    def of(cls, rows: Sequence[Mapping[str, Any]], direction: str) -> HullVertices:
-        after = [r.get(f"{direction}_after_ns", ()) for r in rows]
-        delay = [r.get(f"{direction}_delay_ns", ()) for r in rows]
+    def of(cls, after: list[list[int]], delay: list[list[float]]) -> HullVertices:
         counts = np.array([min(len(a), len(d)) for a, d in zip(after, delay, strict=True)], np.int64)
         if any(len(a) != len(d) for a, d in zip(after, delay, strict=True)):
             after = [a[: len(d)] for a, d in zip(after, delay, strict=True)]

@@ -74,7 +74,7 @@ class ClockStage(ShardStage[_Shard]):
         bootstrap, registry = self.context.settings.bootstrap, self.context.registry
         past = await read_tail(
             bootstrap,
-            CLOCK_OFFSETS.name,
+            CLOCK_OFFSETS,
             TAIL_RECORDS,
             registry,
             lambda record, append_ns: validate_offsets(record, append_ns, self.window_ns)[0],
@@ -83,7 +83,7 @@ class ClockStage(ShardStage[_Shard]):
         sources = [f"{PROBES.name}/{number}" for number in range(count)]
         past_fits = await read_tail(
             bootstrap,
-            CLOCK_FITS.name,
+            CLOCK_FITS,
             TAIL_WINDOWS * count,
             registry,
             lambda record, append_ns: validate_fits(record, append_ns, self.window_ns)[0],

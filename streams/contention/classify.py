@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from schemas.records import ContentionKind
 from streams.contention.rules import (
     AVERAGE_NS,
     FRESH_NS,
@@ -28,7 +29,7 @@ from streams.runtime.flow_table import FlowOnLink
 
 __all__ = ["LinkView", "add_scores", "best_kind", "links_behind", "root_of", "view_of"]
 
-Scores = dict[str, float]
+Scores = dict[ContentionKind, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +99,13 @@ def add_scores(view: LinkView, views: Views, length_ns: int, end_ns: int, covera
     window.kind = best_kind(window.scores, window.score_ns)[0]
 
 
-def best_kind(scores: Mapping[str, float], weight: float) -> tuple[str, float]:
+def best_kind(scores: Mapping[ContentionKind, float], weight: float) -> tuple[ContentionKind, float]:
     """Return the kind that explains most, and its lead over the next."""
     if weight <= 0:
-        return "UNKNOWN", 0.0
+        return ContentionKind.UNKNOWN, 0.0
     (kind, best), (_, second), *_ = sorted(scores.items(), key=lambda each: (-each[1], each[0]))
     if best < MIN_SCORE * weight:
-        return "UNKNOWN", 0.0
+        return ContentionKind.UNKNOWN, 0.0
     return kind, min(1.0, (best - second) / weight)
 
 
@@ -145,13 +146,15 @@ def _score_last(case: _Case) -> Scores:
         each.certain and each.flow.receiver_limited and each.flow.peer == receiver for each in view.flows
     )
     if headroom is None or fullness is None:
-        return {"SLOW_RECEIVER": 1.0} if limited else {}
+        return {ContentionKind.SLOW_RECEIVER: 1.0} if limited else {}
     senders = len({flow.nic for flow in weighty_flows(view.flows, NOTABLE_SHARE)})
     behind = links_behind(view, case.views)
     return {
-        "INCAST": fullness * (1.0 if senders > 1 else 0.35),
-        "SLOW_RECEIVER": max(headroom * (0.4 if behind else 1.0), 1 - fullness if limited else 0.0),
-        "PAUSE_STORM": headroom if behind else 0.0,
+        ContentionKind.INCAST: fullness * (1.0 if senders > 1 else 0.35),
+        ContentionKind.SLOW_RECEIVER: max(
+            headroom * (0.4 if behind else 1.0), 1 - fullness if limited else 0.0
+        ),
+        ContentionKind.PAUSE_STORM: headroom if behind else 0.0,
     }
 
 
@@ -160,9 +163,9 @@ def _score_first(case: _Case) -> Scores:
     view = case.view
     certain = [each.flow for each in view.flows if each.certain]
     if any(flow.sender_limited and flow.nic == view.link.place.sender for flow in certain):
-        return {"SLOW_SENDER": 1.0}
+        return {ContentionKind.SLOW_SENDER: 1.0}
     caused = _score_by_root(case.headroom, root_of(view, case.views))
-    return caused | {"SLOW_SENDER": max(0.0, 0.8 - max(caused.values(), default=0.0))}
+    return caused | {ContentionKind.SLOW_SENDER: max(0.0, 0.8 - max(caused.values(), default=0.0))}
 
 
 def _score_inside(case: _Case) -> Scores:
@@ -171,11 +174,11 @@ def _score_inside(case: _Case) -> Scores:
     root = root_of(view, case.views)
     if headroom is None or fullness is None:
         # No flow is reported. Without a queue after it, too much traffic is the only explanation left.
-        return {"COLLISION": 0.5} if root is None and case.coverage >= 1 else {}
+        return {ContentionKind.COLLISION: 0.5} if root is None and case.coverage >= 1 else {}
     several = 1.0 if len(weighty_flows(view.flows, NOTABLE_SHARE)) > 1 else 0.6
     # Without a queue after it, nothing holds it back: its own traffic was too much for a while.
     collision = several * (fullness if root is not None else max(fullness, 0.5))
-    return _score_by_root(headroom, root) | {"COLLISION": collision}
+    return _score_by_root(headroom, root) | {ContentionKind.COLLISION: collision}
 
 
 RULES: Final[Mapping[str, Callable[[_Case], Scores]]] = {
@@ -191,7 +194,10 @@ def _score_by_root(headroom: float | None, root: LinkView | None) -> Scores:
     if headroom is None or root is None:
         return {}
     root_fullness = 0.0 if root.fullness is None else root.fullness
-    return {"PAUSE_STORM": headroom * (1 - root_fullness), "INCAST": 0.8 * headroom * root_fullness}
+    return {
+        ContentionKind.PAUSE_STORM: headroom * (1 - root_fullness),
+        ContentionKind.INCAST: 0.8 * headroom * root_fullness,
+    }
 
 
 # ------------------------------------------------------------------------------------------- related links

@@ -8,8 +8,8 @@ the senders. Ids and times come from the data, so a replay gives the same record
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
+from schemas.records import ContentionState, ContentionWindow, LinkQueues
 from streams.contention.classify import LinkView, add_scores, view_of
 from streams.contention.record import make_record, signature
 from streams.contention.rules import (
@@ -35,8 +35,6 @@ from streams.runtime.flow_table import LiveFlows
 
 __all__ = ["ContentionDetector"]
 
-Record = dict[str, Any]
-
 
 class ContentionDetector:
     """Detector of contention. `ingest` takes every record of `fabric.queues` of the shard in order.
@@ -59,9 +57,9 @@ class ContentionDetector:
         """Records of windows that were evaluated before."""
         self._is_nic, self._hosts, self._rate_of = is_nic, hosts, rate_of
         self._links: dict[str, LinkWindow] = {}
-        self._past: dict[str, Record] = {}
+        self._past: dict[str, ContentionWindow] = {}
         """Link to its last published record, until the link has state."""
-        self._parts: dict[int, Record] = {}
+        self._parts: dict[int, LinkQueues] = {}
         """Parts of a window that is not complete."""
         self._end_ns = 0
 
@@ -86,9 +84,9 @@ class ContentionDetector:
 
     @property
     def _parts_start_ns(self) -> int:
-        return int(next(iter(self._parts.values()))["window_start_ns"])
+        return next(iter(self._parts.values()))["window_start_ns"]
 
-    def recover(self, records: Iterable[Record]) -> None:
+    def recover(self, records: Iterable[ContentionWindow]) -> None:
         """Restore the state from the published records, in any order; ignore those of other shards."""
         for record in records:
             if record["shard"] == self.shard:
@@ -96,10 +94,10 @@ class ContentionDetector:
                 if before is None or _age_key(record) > _age_key(before):
                     self._past[record["link"]] = record
         for name, record in list(self._past.items()):
-            if record["state"] != "CLOSED":
+            if record["state"] != ContentionState.CLOSED:
                 self._link(name)
 
-    def ingest(self, record: Record, rules: ContentionRules) -> list[Record]:
+    def ingest(self, record: LinkQueues, rules: ContentionRules) -> list[ContentionWindow]:
         """Take one part of a window of queues; return the records to publish.
 
         A window is evaluated once it is complete, or once a later one begins.
@@ -111,7 +109,7 @@ class ContentionDetector:
         if start_ns < self._end_ns or (self._parts and start_ns < self._parts_start_ns):
             self.repeated += 1
             return []
-        made: list[Record] = []
+        made: list[ContentionWindow] = []
         if self._parts and self._parts_start_ns != start_ns:
             made += self._evaluate(list(self._parts.values()), rules)
         self._parts[record["part"]] = record
@@ -119,7 +117,7 @@ class ContentionDetector:
             made += self._evaluate(list(self._parts.values()), rules)
         return made
 
-    def _ingest_summary(self, record: Record) -> None:
+    def _ingest_summary(self, record: LinkQueues) -> None:
         """Take the utilisation of a longer time; its depths are in other records already."""
         for summary in record["links"]:
             link = self._links.get(summary["link"])
@@ -128,14 +126,14 @@ class ContentionDetector:
 
     # --------------------------------------------------------------------------------------- evaluation
 
-    def _evaluate(self, parts: list[Record], rules: ContentionRules) -> list[Record]:
+    def _evaluate(self, parts: list[LinkQueues], rules: ContentionRules) -> list[ContentionWindow]:
         first = parts[0]
         self._parts = {}
         start_ns, slot_ns = first["window_start_ns"], first["slot_ns"]
         length_ns = slot_ns * first["slots"]
         if length_ns <= 0:
             return []
-        records: list[Record] = []
+        records: list[ContentionWindow] = []
         if start_ns - self._end_ns >= GAP_NS and self._end_ns:
             records = self._close_all()
         self._end_ns = start_ns + length_ns
@@ -145,7 +143,7 @@ class ContentionDetector:
             for part in parts
             for report in merge_aliased(part["links"], self._links, limited, rules)
         }
-        changed: list[tuple[LinkWindow, str]] = []
+        changed: list[tuple[LinkWindow, ContentionState]] = []
         for name in sorted(limited | set(reports) | set(self._links)):
             link, report = self._link(name), reports.get(name)
             self._set_rate(link, report)
@@ -167,15 +165,15 @@ class ContentionDetector:
             del self._links[name]
         return records
 
-    def _close_all(self) -> list[Record]:
+    def _close_all(self) -> list[ContentionWindow]:
         """Close all windows after a gap in the data."""
         changed = []
         for name in sorted(self._links):
             link = self._links[name]
             if link.window is not None:
                 link.queued_until_ns = self._end_ns
-                changed.append((link, "LOST"))
-        records = self._due_records(changed, 0)
+                changed.append((link, ContentionState.CLOSED))
+        records = self._due_records(changed, 0, lost=True)
         self._links.clear()
         return records
 
@@ -204,7 +202,7 @@ class ContentionDetector:
             if past is not None:
                 link.done_ns = past["updated_ns"]
                 link.rate_bps = past["rate_bps"]
-                if past["state"] != "CLOSED":
+                if past["state"] != ContentionState.CLOSED:
                     link.window = restored_window(past)
                     del self._past[name]
         return link
@@ -221,7 +219,9 @@ class ContentionDetector:
 
     # --------------------------------------------------------------------------------------- records
 
-    def _due_records(self, changed: list[tuple[LinkWindow, str]], length_ns: int) -> list[Record]:
+    def _due_records(
+        self, changed: list[tuple[LinkWindow, ContentionState]], length_ns: int, *, lost: bool = False
+    ) -> list[ContentionWindow]:
         """Classify the queues that persist; return the records that are due."""
         views = {
             name: view_of(link, self.flows.flows_on(link.name), length_ns, self._end_ns)
@@ -232,11 +232,11 @@ class ContentionDetector:
         for view in views.values():
             if view.link.window is not None and view.link.queued > 0:
                 add_scores(view, views, length_ns, self._end_ns, coverage)
-        records = [self._record(views[link.name], views, state) for link, state in changed]
+        records = [self._record(views[link.name], views, state, lost=lost) for link, state in changed]
         names = {link.name for link, _ in changed}
         for name in sorted(views):
             if name not in names and self._is_due(views[name]):
-                records.append(self._record(views[name], views, "UPDATED"))
+                records.append(self._record(views[name], views, ContentionState.UPDATED))
         return records
 
     def _is_due(self, view: LinkView) -> bool:
@@ -248,10 +248,12 @@ class ContentionDetector:
             return True
         return waited_ns >= UPDATE_NS and signature(window, view) != window.published
 
-    def _record(self, view: LinkView, views: dict[str, LinkView], state: str) -> Record:
+    def _record(
+        self, view: LinkView, views: dict[str, LinkView], state: ContentionState, *, lost: bool = False
+    ) -> ContentionWindow:
         """Return a record of a link's window; close the window if the record does."""
-        record = make_record(self.shard, view, views, state, self._end_ns)
-        if record["state"] == "CLOSED":
+        record = make_record(self.shard, view, views, state, self._end_ns, lost=lost)
+        if record["state"] == ContentionState.CLOSED:
             link = view.link
             link.window = None
             link.over.clear()
@@ -259,5 +261,5 @@ class ContentionDetector:
         return record
 
 
-def _age_key(record: Record) -> tuple[int, int]:
+def _age_key(record: ContentionWindow) -> tuple[int, int]:
     return record["opened_ns"], record["update"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from schemas.ids import window_id
+from schemas.records import ContendingFlow, ContentionKind, ContentionState, ContentionWindow
 from streams.contention.classify import LinkView, Views, best_kind, links_behind, root_of
 from streams.contention.rules import ASSUMED_BPS, MAX_FLOWS
 from streams.contention.window import Place, Window, weighty_flows
@@ -13,15 +13,13 @@ from streams.runtime.flow_table import FlowOnLink
 
 __all__ = ["make_record", "signature"]
 
-Record = dict[str, Any]
-
 KIND_TEXT: Final = {
-    "COLLISION": "fabric collision",
-    "INCAST": "incast",
-    "SLOW_SENDER": "slow sender",
-    "SLOW_RECEIVER": "slow receiver",
-    "PAUSE_STORM": "pause storm",
-    "UNKNOWN": "no cause found",
+    ContentionKind.COLLISION: "fabric collision",
+    ContentionKind.INCAST: "incast",
+    ContentionKind.SLOW_SENDER: "slow sender",
+    ContentionKind.SLOW_RECEIVER: "slow receiver",
+    ContentionKind.PAUSE_STORM: "pause storm",
+    ContentionKind.UNKNOWN: "no cause found",
 }
 
 
@@ -30,30 +28,32 @@ def signature(window: Window, view: LinkView) -> tuple[Any, ...]:
     return window.kind, frozenset(flow.flow_id for flow in weighty_flows(view.flows)[:MAX_FLOWS])
 
 
-def make_record(shard: str, view: LinkView, views: Views, state: str, end_ns: int) -> Record:
+def make_record(
+    shard: str, view: LinkView, views: Views, state: ContentionState, end_ns: int, *, lost: bool = False
+) -> ContentionWindow:
     """Return a record of a link's open window, and restart the sums of the next record.
 
-    `state`: OPENED, UPDATED, CLOSED, or LOST if the window closes for want of data.
+    `lost`: the window closes for want of data.
     """
     link, window = view.link, view.link.window
     if window is None:
         raise ValueError(f"{link.name} has no open window")
-    closing = state in ("CLOSED", "LOST")
+    closing = state == ContentionState.CLOSED
     kind, confidence = best_kind(window.scores, window.score_ns)
     span_ns = window.since_published_ns
     depth_bytes = window.depth_bytes_ns / span_ns if span_ns else 0.0
     flows, links = _flow_records(view.flows), _common_links(view, views, kind)
     total = len(weighty_flows(view.flows))
-    if closing and window.last:
+    if closing and window.last is not None:
         flows, links, total = window.last["flows"], window.last["links"], window.last["flows_total"]
     window.update += 1
     closed_ns = max(link.queued_until_ns or link.quiet.since_ns, window.opened_ns) if closing else None
-    record = {
+    record: ContentionWindow = {
         "window_id": window_id(shard, link.name, window.opened_ns),
         "link": link.name,
         "shard": shard,
         "update": window.update,
-        "state": "CLOSED" if closing else state,
+        "state": state,
         "kind": kind,
         "confidence": confidence,
         "opened_ns": window.opened_ns,
@@ -71,18 +71,19 @@ def make_record(shard: str, view: LinkView, views: Views, state: str, end_ns: in
         "jobs": sorted({flow["job"] for flow in flows if flow["job"] is not None}),
         "links": links,
         "candidates": list(link.candidates[:MAX_FLOWS]),
+        "text": "",
     }
     unsure = 0 if closing else sum(not each.certain for each in view.flows)
-    record["text"] = _text(record, link.place, unsure, lost=state == "LOST")
+    record["text"] = _text(record, link.place, unsure, lost=lost)
     window.published_ns, window.published = end_ns, signature(window, view)
     window.depth_bytes_ns = 0.0
     window.since_published_ns = 0
-    if flows or not window.last:
+    if flows or window.last is None:
         window.last = record
     return record
 
 
-def _flow_records(flows: list[FlowOnLink]) -> list[Record]:
+def _flow_records(flows: list[FlowOnLink]) -> list[ContendingFlow]:
     """Return the flows that surely cross a link, in the order given, the heaviest first."""
     certain = weighty_flows(flows)
     total = sum(flow.rate_bps for flow in certain)
@@ -100,9 +101,9 @@ def _flow_records(flows: list[FlowOnLink]) -> list[Record]:
     ]
 
 
-def _common_links(view: LinkView, views: Views, kind: str) -> list[str]:
+def _common_links(view: LinkView, views: Views, kind: ContentionKind) -> list[str]:
     """Return the links with a queue for the same cause as this one."""
-    if kind not in ("PAUSE_STORM", "INCAST"):
+    if kind not in (ContentionKind.PAUSE_STORM, ContentionKind.INCAST):
         return []
     root = view if view.link.place.receiver is not None else root_of(view, views)
     if root is None:
@@ -114,14 +115,14 @@ def _common_links(view: LinkView, views: Views, kind: str) -> list[str]:
 # ------------------------------------------------------------------------------------------- text
 
 
-def _text(record: Mapping[str, Any], place: Place, unsure: int, *, lost: bool) -> str:
+def _text(record: ContentionWindow, place: Place, unsure: int, *, lost: bool) -> str:
     """Return a window in one line."""
     near, _, far = record["link"].partition(">")
     names = [nic or end.rpartition(":")[0] for nic, end in ((place.sender, near), (place.receiver, far))]
     parts = [f"{names[0]} to {names[1]}: {KIND_TEXT[record['kind']]}", _flows_text(record, unsure)]
     if record["jobs"]:
         parts.append(f"job {' and '.join(record['jobs'][:3])}")
-    if record["state"] == "CLOSED":
+    if record["closed_ns"] is not None:
         lasted_s = (record["closed_ns"] - record["opened_ns"]) / 1e9
         parts.append(f"over after {lasted_s:.2f} s" if not lost else "no longer measured")
         parts.append(f"at most {_bytes(record['depth_peak_bytes'])}")
@@ -134,7 +135,7 @@ def _text(record: Mapping[str, Any], place: Place, unsure: int, *, lost: bool) -
     return ", ".join(parts)
 
 
-def _flows_text(record: Mapping[str, Any], unsure: int) -> str:
+def _flows_text(record: ContentionWindow, unsure: int) -> str:
     if record["flows_total"]:
         senders = len({flow["nic"] for flow in record["flows"]})
         count = record["flows_total"]

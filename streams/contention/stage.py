@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas import codec
+from schemas.records import LinkQueues
 from schemas.topics import CONTENTION, QUEUES
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
@@ -56,7 +57,7 @@ class ContentionStage(ShardStage[_Shard]):
     async def recover_shards(self) -> Callable[[_Partition, str], _Shard]:
         """Read the newest windows; return a function that creates a shard's state from them."""
         past = await read_tail(
-            self.context.settings.bootstrap, CONTENTION.name, TAIL_RECORDS, self.context.registry
+            self.context.settings.bootstrap, CONTENTION, TAIL_RECORDS, self.context.registry
         )
 
         def create(partition: _Partition, name: str) -> _Shard:
@@ -83,8 +84,8 @@ class ContentionStage(ShardStage[_Shard]):
             if not message.partition.revoking:
                 await self._evaluate(message, queues)
 
-    def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> codec.Record:
-        return validate_queues(codec.decode(value, QUEUES.record, self.context.registry), message.append_ns)
+    def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> LinkQueues:
+        return validate_queues(codec.decode(value, QUEUES.type, self.context.registry), message.append_ns)
 
     def _hosts_of(self, shard: str) -> int:
         """Return the number of a shard's hosts in the inventory."""
@@ -96,13 +97,13 @@ class ContentionStage(ShardStage[_Shard]):
             self._hosts = (inventory.version, {name: len(each) for name, each in hosts.items()})
         return self._hosts[1].get(shard, 0)
 
-    async def _evaluate(self, message: Message[KeyedState[_Shard]], queues: codec.Record) -> None:
+    async def _evaluate(self, message: Message[KeyedState[_Shard]], queues: LinkQueues) -> None:
         partition, shard = message.partition, message.partition.state[queues["shard"]]
         shard.flows.advance(message.append_ns - FLOW_LAG_NS)
         rules = ContentionRules.of(self.context.config.thresholds())
         sent = []
         for record in shard.detector.ingest(queues, rules):
-            value = codec.encode(CONTENTION.record, record, self.context.registry)
+            value = codec.encode(CONTENTION.type, record, self.context.registry)
             sent.append(await self.partitions.send(partition, CONTENTION, record["link"], value))
         await asyncio.gather(*sent)
         end_ns = queues["window_start_ns"] + queues["slot_ns"] * queues["slots"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from schemas import codec
+from schemas.records import LinkQueues
 from streams.contention.rules import MAX_CLOCK_DIFFERENCE_NS, MAX_WINDOW_NS
 
 __all__ = ["validate_queues"]
 
 
-def validate_queues(record: codec.Record, append_ns: int) -> codec.Record:
+def validate_queues(record: LinkQueues, append_ns: int) -> LinkQueues:
     """Return a `LinkQueues`, appended at `append_ns`. Raise BadRecord if its times are impossible."""
     start_ns, slot_ns, slots = record["window_start_ns"], record["slot_ns"], record["slots"]
     if abs(start_ns - append_ns) > MAX_CLOCK_DIFFERENCE_NS:

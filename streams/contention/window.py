@@ -6,12 +6,13 @@ The functions here integrate the slots of a `LinkQueues` record into each link's
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
 
+from schemas.records import ContentionKind, ContentionState, ContentionWindow, LinkQueue
 from streams.contention.rules import (
     DOUBTED_WEIGHT,
     LISTED_SHARE,
@@ -42,9 +43,7 @@ __all__ = [
     "weighty_flows",
 ]
 
-Record = Mapping[str, Any]
-
-KINDS: Final = ("COLLISION", "INCAST", "SLOW_SENDER", "SLOW_RECEIVER", "PAUSE_STORM")
+KINDS: Final = tuple(kind for kind in ContentionKind if kind != ContentionKind.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class Window:
 
     opened_ns: int
     update: int = -1
-    kind: str = "UNKNOWN"
+    kind: ContentionKind = ContentionKind.UNKNOWN
     published_ns: int = 0
     published: tuple[Any, ...] = ()
     """Kind and flows of the last record."""
@@ -111,9 +110,9 @@ class Window:
     """Average share of time with a queue."""
     averaged: float = 0.0
     """Average of 1, the weight of the other two."""
-    scores: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
+    scores: dict[ContentionKind, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
     score_ns: float = 0.0
-    last: Record = field(default_factory=dict)
+    last: ContentionWindow | None = None
     """The last record with flows: at the close they are gone."""
 
     def add(self, depth: float, over: bool, above_bytes: float, length_ns: int) -> None:
@@ -126,7 +125,7 @@ class Window:
             self.over_byte_s += above_bytes * length_ns * 1e-9
 
 
-def restored_window(record: Record) -> Window:
+def restored_window(record: ContentionWindow) -> Window:
     """Return an open window as of its last record."""
     window = Window(record["opened_ns"], record["update"], record["kind"], record["updated_ns"])
     window.utilisation = record["utilisation"]
@@ -186,13 +185,13 @@ class IsKnown(Protocol):
 
 
 def merge_aliased(
-    links: Iterable[Record], known: IsKnown, limited: set[str], rules: ContentionRules
+    links: Iterable[LinkQueue], known: IsKnown, limited: set[str], rules: ContentionRules
 ) -> Iterable[LinkReport]:
     """Yield the links of a record part that have a queue, a limited flow, or state.
 
     Aliased links become one report, named after the one with state, else after the deepest.
     """
-    groups: dict[int, list[Record]] = {}
+    groups: dict[int, list[LinkQueue]] = {}
     for link in links:
         if link["group"]:
             groups.setdefault(link["group"], []).append(link)
@@ -204,7 +203,7 @@ def merge_aliased(
         yield from _merge_group(aliased, known, rules)
 
 
-def _merge_group(aliased: list[Record], known: IsKnown, rules: ContentionRules) -> Iterable[LinkReport]:
+def _merge_group(aliased: list[LinkQueue], known: IsKnown, rules: ContentionRules) -> Iterable[LinkReport]:
     """Yield the report of one group of aliased links, if it has a queue or state."""
     aliased.sort(key=lambda each: (-each["depth_mean_bytes"], each["link"]))
     with_state = [each for each in aliased if each["link"] in known]
@@ -216,7 +215,7 @@ def _merge_group(aliased: list[Record], known: IsKnown, rules: ContentionRules) 
     yield _report(one, aliased, candidates)
 
 
-def _report(one: Record, links: list[Record], candidates: tuple[str, ...]) -> LinkReport:
+def _report(one: LinkQueue, links: list[LinkQueue], candidates: tuple[str, ...]) -> LinkReport:
     """Return the report of a group under the name of one: depths of aliased links belong together."""
     slot, depth = one["slot"], one["depth_bytes"]
     deepest = one["depth_max_bytes"]
@@ -239,7 +238,7 @@ def integrate_slots(
     *,
     limited: bool,
     weight: float,
-) -> list[str]:
+) -> list[ContentionState]:
     """Add the slots of one record to a link; return OPENED and CLOSED in the order in which they happened.
 
     `limited`: a flow's own host limits it here. `weight`: of time towards opening a window.
@@ -247,7 +246,7 @@ def integrate_slots(
     slots_per_step = max(1, math.ceil(STEP_NS / slot_ns))
     bound = 0.0 if report is None else report.bound_bytes / math.sqrt(slots_per_step)  # of a step's mean
     high = rules.open_bytes(link.rate_bps)
-    changes: list[str] = []
+    changes: list[ContentionState] = []
     at_ns, queued_ns = start_ns, 0
     for number, depth in enumerate(_steps(report, slots, slots_per_step)):
         length_ns = min(slots_per_step, slots - number * slots_per_step) * slot_ns
@@ -259,7 +258,7 @@ def integrate_slots(
             link.queued_until_ns = at_ns + length_ns
         change = _integrate_step(link, depth, over, above, at_ns, length_ns, high, weight, rules)
         changes += change
-        if "CLOSED" in change:
+        if ContentionState.CLOSED in change:
             break
         at_ns += length_ns
     end_ns = start_ns + slots * slot_ns
@@ -288,9 +287,9 @@ def _integrate_step(
     high: float,
     weight: float,
     rules: ContentionRules,
-) -> list[str]:
+) -> list[ContentionState]:
     """Add one step; return the changes of the window."""
-    changes = []
+    changes: list[ContentionState] = []
     is_new = at_ns >= link.done_ns
     window = link.window
     if window is None:
@@ -306,9 +305,9 @@ def _integrate_step(
     if link.window is None and link.over.ns >= max(rules.open_ms * NS_PER_MS, 2 * length_ns):
         link.window, link.rising = link.rising, None
         link.over.clear()
-        changes.append("OPENED")
+        changes.append(ContentionState.OPENED)
     if link.window is not None and is_new and link.quiet.ns >= rules.close_ms * NS_PER_MS:
-        changes.append("CLOSED")
+        changes.append(ContentionState.CLOSED)
     return changes
 
 

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
+
+from schemas.records import NicWindow
 
 __all__ = ["JumpLimit", "NicCounters", "NicState"]
 
@@ -38,7 +39,7 @@ class NicState:
     missing: set[int] = field(default_factory=set)
 
     @classmethod
-    def of(cls, nic_window: Mapping[str, Any]) -> NicState:
+    def of(cls, nic_window: NicWindow) -> NicState:
         """Recover the state from an element of `ClockFits.nics`."""
         return cls(
             nic_window["run"], nic_window["last_batch"], nic_window["clock_ns"], nic_window["system_ns"]

@@ -10,15 +10,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from native.core import bucket_edges_ns
 from native.core.window import BUCKETS
+from schemas.records import AlertState, LatencyRule, PathDelay, PathDelays
 from streams.runtime.tables import Member
 
 __all__ = ["EVERYONE", "Change", "LatencyRules", "check_rule", "groups_of"]
-
-Record = dict[str, Any]
 
 EVERYONE: Final = "*"
 WAIT_WINDOWS: Final = 2
@@ -30,7 +29,7 @@ GONE_NS: Final = 60_000_000_000
 MAX_PAIRS: Final = 8
 
 
-def check_rule(rule: Mapping[str, Any]) -> None:
+def check_rule(rule: LatencyRule) -> None:
     """Raise ValueError, one line, for an invalid rule of `ActuatorConfig.latency_rules`."""
     name = rule["name"]
     if not name or len(name) > 128 or not name.isprintable():
@@ -39,8 +38,7 @@ def check_rule(rule: Mapping[str, Any]) -> None:
         raise ValueError(f"latency rule {name}: p99_us {rule['p99_us']}, expected above 0, at most 10 s")
     if not (math.isfinite(rule["for_s"]) and 1 <= rule["for_s"] <= 86_400):
         raise ValueError(f"latency rule {name}: for_s {rule['for_s']}, expected 1 to 86400")
-    for end in ("from_group", "to_group"):
-        group = rule[end]
+    for end, group in (("from_group", rule["from_group"]), ("to_group", rule["to_group"])):
         kind, colon, name = group.partition(":")
         if not group or (colon and (kind not in ("rack", "rail") or not name)):
             raise ValueError(
@@ -64,7 +62,7 @@ class Change:
 
     name: str
     subject: str
-    state: str
+    state: AlertState
     at_ns: int
     """ns, fabric time: end of the deciding window."""
     since_ns: int
@@ -183,7 +181,7 @@ class LatencyRules:
         """Restore a published violation since `since_ns`; call before `set_rules`."""
         self._restored[name] = since_ns
 
-    def set_rules(self, rules: Iterable[Mapping[str, Any]]) -> list[Change]:
+    def set_rules(self, rules: Iterable[LatencyRule]) -> list[Change]:
         """Set the active rules; a violation of a removed or changed rule is cleared.
 
         Invalid rules are ignored, see `check_rule`. A restored violation of an unknown rule is cleared too.
@@ -228,7 +226,7 @@ class LatencyRules:
         groups = self._groups(nic)
         return any(s.rule.from_group in groups or s.rule.to_group in groups for s in self._states.values())
 
-    def take(self, record: Record) -> list[Change]:
+    def take(self, record: PathDelays) -> list[Change]:
         """Process one `PathDelays` of the shard; return the changes."""
         number = record["window"]
         if number <= self._evaluated:
@@ -350,14 +348,14 @@ class LatencyRules:
         if state.unsure:
             text += ", by half the round trip: clocks are UNSYNCED"
         pairs = tuple(broken[:MAX_PAIRS])
-        return Change(rule.name, rule.subject, "RAISED", at_ns, since_ns, worst_ns, text, pairs)
+        return Change(rule.name, rule.subject, AlertState.RAISED, at_ns, since_ns, worst_ns, text, pairs)
 
     def _cleared(self, state: _State, at_ns: int, why: str) -> Change:
         rule = state.rule
         since_ns = at_ns if state.met_since_ns is None else state.met_since_ns
         state.raised_ns = state.met_since_ns = None
         text = f"p99 {_between(rule)}: {why}"
-        return Change(rule.name, rule.subject, "CLEARED", at_ns, since_ns, state.all.p99_ns, text)
+        return Change(rule.name, rule.subject, AlertState.CLEARED, at_ns, since_ns, state.all.p99_ns, text)
 
     def unsure(self) -> list[str]:
         """Return the rules that cannot be evaluated now, because none of their clocks is synced."""
@@ -366,7 +364,7 @@ class LatencyRules:
         )
 
 
-def _gather(window: _Window, nic: str, path: Record) -> None:
+def _gather(window: _Window, nic: str, path: PathDelay) -> None:
     """Add one peer and path of a prober to both directions."""
     peer = path["peer"]
     if path["bound_ns"] is None:
@@ -375,9 +373,11 @@ def _gather(window: _Window, nic: str, path: Record) -> None:
             for pair in ((nic, peer), (peer, nic)):
                 window.half_rtts_ns[pair] = max(half_ns, window.half_rtts_ns.get(pair, 0.0))
         return
-    for pair, leg in (((nic, peer), "forward"), ((peer, nic), "reverse")):
+    forward = (nic, peer), path["forward_bucket"], path["forward_bucket_count"]
+    reverse = (peer, nic), path["reverse_bucket"], path["reverse_bucket_count"]
+    for pair, buckets, counts in (forward, reverse):
         delays = window.directed.setdefault(pair, _Delays())
-        for bucket, count in zip(path[f"{leg}_bucket"], path[f"{leg}_bucket_count"], strict=False):
+        for bucket, count in zip(buckets, counts, strict=False):
             if 0 <= bucket < BUCKETS and count > 0:
                 delays.buckets[bucket] += count
         delays.bound_ns = max(delays.bound_ns, path["bound_ns"])

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from native.core import ClockLine, PairFits, ProbeColumns
 from native.core.columns import Int64s, QueueingColumns
 from native.core.queueing import SlotReducer
+from schemas.records import PathQueueing
 from schemas.topics import MAX_ELEMENTS
+from streams.runtime.columnar import as_column
 from streams.runtime.tables import Member
 
 __all__ = ["SUB_SLOTS", "SourceQueueing", "slot_ns_of"]
-
-Record = dict[str, Any]
 
 SUB_SLOTS: Final = 4
 """Slots of `PathQueueing` per slot of `LinkQueues`: queues change within a slot."""
@@ -78,16 +78,19 @@ class SourceQueueing:
         """Return whether `take` has records."""
         return self._first is not None
 
-    def recover(self, records: Iterable[Record]) -> None:
+    def recover(self, records: Iterable[PathQueueing]) -> None:
         """Learn the floors of the previous owner from its newest records."""
         for record in records:
             if record["source"] == self.source:
                 nics = record["nics"]
                 for nic, peer, path, direction, floor_ns, noise_ns, cells in zip(
-                    *(
-                        record[f]
-                        for f in ("nic", "peer", "path", "direction", "floor_ns", "noise_ns", "cells")
-                    ),
+                    record["nic"],
+                    record["peer"],
+                    record["path"],
+                    record["direction"],
+                    record["floor_ns"],
+                    record["noise_ns"],
+                    record["cells"],
                     strict=True,
                 ):
                     if cells:
@@ -121,7 +124,7 @@ class SourceQueueing:
             self._first = offset
         self._next = offset + 1
 
-    def take(self, members: Mapping[str, Member]) -> list[Record]:
+    def take(self, members: Mapping[str, Member]) -> list[PathQueueing]:
         """Return the records of all samples since the last call; at least one per shard, none without
         batches.
 
@@ -133,31 +136,59 @@ class SourceQueueing:
         rows: dict[str, list[int]] = {}
         for row, (nic, _, _, _) in enumerate(columns.names):
             rows.setdefault(members[nic].shard, []).append(row)
-        records = []
+        records: list[PathQueueing] = []
         for shard, of_shard in sorted(rows.items()):
             complete_ns = self._complete_ns(members, shard)
             parts = _cut(of_shard, columns.start)
-            for number, part in enumerate(parts):
-                records.append(
-                    {
-                        "shard": shard,
-                        "source": self.source,
-                        "first_offset": self._first,
-                        "next_offset": self._next,
-                        "part": number,
-                        "parts": len(parts),
-                        "start_ns": columns.start_ns,
-                        "slot_ns": self._reducer.slot_ns,
-                        "complete_ns": complete_ns,
-                        "synced": all(columns.names[row][3] != 3 for row in part),
-                        **_columns(columns, part),
-                    }
-                )
+            records += [
+                self._record(columns, part, shard, number, len(parts), complete_ns)
+                for number, part in enumerate(parts)
+            ]
         self._first = None
         if self._newest_ns - self._forgot_ns > FORGET_NS:
             self._reducer.forget(columns.start_ns - FORGET_NS)
             self._forgot_ns = self._newest_ns
         return records
+
+    def _record(
+        self, columns: QueueingColumns, rows: list[int], shard: str, part: int, parts: int, complete_ns: int
+    ) -> PathQueueing:
+        """Return the record of some rows; its columns are arrays."""
+        at = np.asarray(rows, np.int64)
+        cells = columns.start[at + 1] - columns.start[at]
+        within = np.arange(int(cells.sum())) - np.repeat(np.cumsum(cells) - cells, cells)
+        of = np.repeat(columns.start[at], cells) + within
+        names = [columns.names[row] for row in rows]
+        table: dict[str, int] = {}
+        floor = columns.floor_ns[at]
+        return {
+            "shard": shard,
+            "source": self.source,
+            "first_offset": self._first or 0,
+            "next_offset": self._next,
+            "part": part,
+            "parts": parts,
+            "start_ns": columns.start_ns,
+            "slot_ns": self._reducer.slot_ns,
+            "complete_ns": complete_ns,
+            "synced": all(columns.names[row][3] != 3 for row in rows),
+            "nic": as_column(np.array([table.setdefault(name[0], len(table)) for name in names], np.int64)),
+            "peer": as_column(np.array([table.setdefault(name[1], len(table)) for name in names], np.int64)),
+            "path": as_column(np.array([name[2] for name in names], np.int64)),
+            "direction": as_column(np.array([name[3] for name in names], np.int64)),
+            "floor_ns": as_column(np.where(np.isfinite(floor), floor, 0.0)),
+            "noise_ns": as_column(columns.noise_ns[at]),
+            "singles": as_column(columns.singles[at]),
+            "idle": as_column(columns.idle[at]),
+            "lost": as_column(columns.lost[at]),
+            "cells": as_column(cells),
+            "slot": as_column(columns.slot[of]),
+            "count": as_column(columns.count[of]),
+            "min_ns": as_column(columns.min_ns[of]),
+            "mean_ns": as_column(columns.mean_ns[of]),
+            "at_ns": as_column(columns.at_ns[of]),
+            "nics": list(table),
+        }
 
     def _complete_ns(self, members: Mapping[str, Member], shard: str) -> int:
         for nic, prober in list(self._probers.items()):
@@ -184,32 +215,3 @@ def _cut(rows: list[int], start: Int64s) -> list[list[int]]:
         parts[-1].append(row)
         cells += own
     return parts
-
-
-def _columns(columns: QueueingColumns, rows: list[int]) -> Record:
-    """Return the record's columns of some rows, as arrays."""
-    at = np.asarray(rows, np.int64)
-    cells = columns.start[at + 1] - columns.start[at]
-    within = np.arange(int(cells.sum())) - np.repeat(np.cumsum(cells) - cells, cells)
-    of = np.repeat(columns.start[at], cells) + within
-    names = [columns.names[row] for row in rows]
-    table: dict[str, int] = {}
-    floor = columns.floor_ns[at]
-    return {
-        "nic": np.array([table.setdefault(name[0], len(table)) for name in names], np.int64),
-        "peer": np.array([table.setdefault(name[1], len(table)) for name in names], np.int64),
-        "path": np.array([name[2] for name in names], np.int64),
-        "direction": np.array([name[3] for name in names], np.int64),
-        "floor_ns": np.where(np.isfinite(floor), floor, 0.0),
-        "noise_ns": columns.noise_ns[at],
-        "singles": columns.singles[at],
-        "idle": columns.idle[at],
-        "lost": columns.lost[at],
-        "cells": cells,
-        "slot": columns.slot[of],
-        "count": columns.count[of],
-        "min_ns": columns.min_ns[of],
-        "mean_ns": columns.mean_ns[of],
-        "at_ns": columns.at_ns[of],
-        "nics": list(table),
-    }

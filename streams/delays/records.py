@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypedDict, cast
 
-from native.core import ClockLine, NicWindow, PairFits, encode_path_delays
+from native.core import ClockLine, PairFits, encode_path_delays
+from native.core import NicWindow as WindowSamples
+from schemas.records import ClockFits, ClockSync, NicWindow, PairFit
 from schemas.topics import MAX_ELEMENTS
 from streams.delays.counters import JumpLimit
 from streams.delays.source_partition import ClosedWindow, NicSamples
@@ -18,16 +20,25 @@ from streams.runtime.tables import Member
 
 __all__ = ["Fitted", "clock_fits", "fit_window", "path_delays"]
 
-Record = dict[str, Any]
-
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 
-STATES: Final = ("UNSYNCED", "HOLDOVER", "SYNCED")
+STATES: Final = tuple(ClockSync)
 """Symbols of `ClockSync` in their order on the wire."""
 
 
-NO_COUNTS: Final[Record] = {
+class _Counts(TypedDict):
+    """The counts of a window in its `ClockFits`."""
+
+    lag_messages: int
+    messages: int
+    bytes: int
+    samples: int
+    late: int
+    rejected: int
+
+
+NO_COUNTS: Final[_Counts] = {
     "lag_messages": -1,
     "messages": 0,
     "bytes": 0,
@@ -58,7 +69,7 @@ def clock_fits(
     window_ns: int,
     limit: JumpLimit,
     lag_messages: int = -1,
-) -> list[Record]:
+) -> list[ClockFits]:
     """Return the window's `ClockFits`, in parts: at least one for each of `shards`.
 
     `members` contains every prober of the window, `shards` every shard that may wait for this source. Only
@@ -68,10 +79,10 @@ def clock_fits(
     by_shard: dict[str, list[str]] = {shard: [] for shard in shards}
     for nic in fitted.fits:
         by_shard.setdefault(members[nic].shard, []).append(nic)
-    records: list[Record] = []
+    records: list[ClockFits] = []
     for index, (shard, nics) in enumerate(by_shard.items()):
         entries = [_nic_window(fitted.window.nics[nic], members[nic].clock, limit) for nic in nics]
-        pairs = [pair for nic in nics for pair in fitted.fits[nic].records(nic)]
+        pairs = [pair for nic in nics for pair in cast("list[PairFit]", fitted.fits[nic].records(nic))]
         counts = _window_counts(fitted.window, lag_messages, entries, first_shard=index == 0)
         parts = max(1, -(-len(entries) // MAX_ELEMENTS), -(-len(pairs) // MAX_ELEMENTS))
         for part in range(parts):
@@ -96,24 +107,20 @@ def clock_fits(
 
 
 def _window_counts(
-    window: ClosedWindow, lag_messages: int, entries: Sequence[Record], *, first_shard: bool
-) -> Record:
+    window: ClosedWindow, lag_messages: int, entries: Sequence[NicWindow], *, first_shard: bool
+) -> _Counts:
     """Return the counts of a shard's part 0; only the first shard counts messages."""
-    counts = NO_COUNTS | {
+    return {
         "lag_messages": lag_messages,
+        "messages": window.cut.messages if first_shard else 0,
+        "bytes": window.bytes if first_shard else 0,
         "samples": sum(entry["samples"] for entry in entries),
+        "late": window.cut.late if first_shard else 0,
+        "rejected": window.rejected if first_shard else 0,
     }
-    if first_shard:
-        counts |= {
-            "messages": window.cut.messages,
-            "bytes": window.bytes,
-            "late": window.cut.late,
-            "rejected": window.rejected,
-        }
-    return counts
 
 
-def _nic_window(nic: NicSamples, clock: str, limit: JumpLimit) -> Record:
+def _nic_window(nic: NicSamples, clock: str, limit: JumpLimit) -> NicWindow:
     counters = nic.counters
     state = counters.state
     assert state is not None  # noqa: S101  an entry is made with its first batch
@@ -135,12 +142,12 @@ def _nic_window(nic: NicSamples, clock: str, limit: JumpLimit) -> Record:
 
 
 def path_delays(
-    samples: NicWindow,
+    samples: WindowSamples,
     member: Member,
     window: int,
     window_ns: int,
     models: Mapping[str, ClockLine],
-    state: str,
+    state: ClockSync,
     log_offset_ns: int,
 ) -> list[bytes]:
     """Return one NIC's `PathDelays` of a window as Avro bodies, in parts; none if the NIC sent nothing.
@@ -148,7 +155,7 @@ def path_delays(
     `models` are the newest clock models by NIC, `state` that of the prober's own clock, `log_offset_ns`
     fabric time minus log append time. May run in a thread.
     """
-    columns = samples.delays(None if state == "UNSYNCED" else models.get(member.nic), models)
+    columns = samples.delays(None if state == ClockSync.UNSYNCED else models.get(member.nic), models)
     rows = len(columns.peers)
     parts = -(-rows // MAX_ELEMENTS)
     start_ns = window * window_ns + log_offset_ns

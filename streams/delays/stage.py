@@ -20,6 +20,7 @@ from faust.types import TP
 
 from native.core import BadBatch, ProbeColumns, decode_probe_batch
 from schemas import codec
+from schemas.records import ClockFits
 from schemas.topics import CLOCK_FITS, DELAYS, PATH_QUEUEING, PROBES
 from schemas.unexpected import DATA_ERRORS
 from streams.delays.counters import JumpLimit, NicState
@@ -97,7 +98,7 @@ def source_name(tp: TP) -> str:
 
 
 def recovered(
-    records: Iterable[codec.Record], source: str, position: int | None
+    records: Iterable[ClockFits], source: str, position: int | None
 ) -> tuple[list[Range], dict[str, NicState]]:
     """Return the past from which a new owner of `source` continues.
 
@@ -158,8 +159,8 @@ class DelayStage(PartitionStage[_Source]):
         bootstrap, registry = self.context.settings.bootstrap, self.context.registry
         shards = max(1, len(self.context.inventory.shards()))
         tail = TAIL_WINDOWS * max(MIN_TAIL_PARTITIONS, len(partitions)) * shards
-        records = await read_tail(bootstrap, CLOCK_FITS.name, tail, registry)
-        floors = await read_tail(bootstrap, PATH_QUEUEING.name, TAIL_QUEUEING, registry)
+        records = await read_tail(bootstrap, CLOCK_FITS, tail, registry)
+        floors = await read_tail(bootstrap, PATH_QUEUEING, TAIL_QUEUEING, registry)
         slot_ns = self.slot_ns()
         for partition in partitions:
             name = source_name(partition.tp)
@@ -223,7 +224,7 @@ class DelayStage(PartitionStage[_Source]):
                 continue
             records = partition.state.queueing.take(_Members(self.context.inventory))
             encoded = [
-                (r["shard"], encode_columnar(PATH_QUEUEING.record, r, self.context.registry)) for r in records
+                (r["shard"], encode_columnar(PATH_QUEUEING.type, r, self.context.registry)) for r in records
             ]
             sent = [
                 await self.partitions.send(partition, PATH_QUEUEING, shard, value) for shard, value in encoded
@@ -296,7 +297,7 @@ class DelayStage(PartitionStage[_Source]):
         fitted = fit_window(job.window)
         job.fitted = fitted
         records = clock_fits(fitted, members, shards, self.window_ns, self.limit, job.lag_messages)
-        return [(r["shard"], codec.encode(CLOCK_FITS.record, r, self.context.registry)) for r in records]
+        return [(r["shard"], codec.encode(CLOCK_FITS.type, r, self.context.registry)) for r in records]
 
     async def _publish_delays(self, job: _Job) -> None:
         clocks, window = self.context.clocks, job.window

@@ -10,32 +10,48 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 import pyarrow as pa
 
 from schemas import tables, topics
 from schemas.codec import BadRecord, raw_schema
+from schemas.records import (
+    ActionReport,
+    Alert,
+    ClockFits,
+    ClockOffsets,
+    ContentionWindow,
+    Decision,
+    FlowReports,
+    LinkHealth,
+    LinkQueues,
+    Nic,
+    PathDelays,
+    PathMaps,
+    Reject,
+    Stamp,
+)
+from schemas.topics import R
 from streams.history.columns import arrow_schema
 
 EARLIEST_NS: Final = 946_684_800_000_000_000
 """2000-01-01: a window before it, or after `LATEST_NS` (2200-01-01), is invalid."""
 LATEST_NS: Final = 7_258_118_400_000_000_000
 
-Record = Mapping[str, Any]
 Columns = dict[str, list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Message(Generic[R]):
     """A decoded message; `record` is None for a tombstone, whose key then identifies it."""
 
-    record: Record | None
+    record: R | None
     key: str
     append_ns: int
 
 
-def rows_of(topic: str, messages: Sequence[Message]) -> dict[str, pa.Table]:
+def rows_of(topic: str, messages: Sequence[Message[Any]]) -> dict[str, pa.Table]:
     """Return the rows of `messages` by table; tables without rows are left out.
 
     Raises KeyError for a topic that history does not store, BadRecord for values that no column can store.
@@ -75,10 +91,10 @@ _IDENTITY: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def _newest(topic: str, messages: Sequence[Message]) -> Iterable[Message]:
+def _newest(topic: str, messages: Sequence[Message[Any]]) -> Iterable[Message[Any]]:
     """Return the last message of each identity, in the order of the log."""
     fields = _IDENTITY[topic]
-    latest: dict[Any, Message] = {}
+    latest: dict[Any, Message[Any]] = {}
     for message in messages:
         record = message.record
         identity = (message.key,) if record is None else tuple(record[field] for field in fields)
@@ -92,20 +108,15 @@ def _repeat(columns: Columns, times: int, **values: Any) -> None:
         columns[name].extend([value] * times)
 
 
-def _window(record: Record) -> dict[str, int]:
-    for name in ("window_start_ns", "window_end_ns"):
-        if not EARLIEST_NS <= record[name] <= LATEST_NS:
-            raise BadRecord(
-                "OUT_OF_RANGE", f"{name}: {record[name]}, expected a time in the years 2000 to 2199"
-            )
+def _window(record: PathDelays | ClockOffsets | ClockFits) -> dict[str, int]:
     return {
         "window": record["window"],
-        "window_start": record["window_start_ns"],
-        "window_end": record["window_end_ns"],
+        "window_start": _within("window_start_ns", record["window_start_ns"]),
+        "window_end": _within("window_end_ns", record["window_end_ns"]),
     }
 
 
-def _take(columns: Columns, items: Sequence[Record], names: Iterable[str]) -> None:
+def _take(columns: Columns, items: Sequence[Mapping[str, object]], names: Iterable[str]) -> None:
     for name in names:
         columns[name].extend([item[name] for item in items])
 
@@ -125,17 +136,16 @@ _PAIR_FIELDS: Final = tuple(
 _SUSPECT_FIELDS: Final = _elements("ClockOffsets", "suspects")
 
 
-def _delays(message: Message, out: dict[str, Columns]) -> None:
+def _delays(message: Message[PathDelays], out: dict[str, Columns]) -> None:
     record = message.record
     if record is None or not record["paths"]:
         return
     paths = record["paths"]
     for path in paths:
-        for direction in tables.DIRECTIONS:
-            if len(path[f"{direction}_bucket"]) != len(path[f"{direction}_bucket_count"]):
-                raise BadRecord(
-                    "MALFORMED", f"paths.{direction}_bucket: not as long as {direction}_bucket_count"
-                )
+        if len(path["forward_bucket"]) != len(path["forward_bucket_count"]):
+            raise BadRecord("MALFORMED", "paths.forward_bucket: not as long as forward_bucket_count")
+        if len(path["reverse_bucket"]) != len(path["reverse_bucket_count"]):
+            raise BadRecord("MALFORMED", "paths.reverse_bucket: not as long as reverse_bucket_count")
     if len({(path["peer"], path["path"]) for path in paths}) != len(paths):
         raise BadRecord("MALFORMED", "paths: a peer and path stands there twice")
     columns = out[tables.DELAYS]
@@ -152,7 +162,7 @@ def _delays(message: Message, out: dict[str, Columns]) -> None:
     _take(columns, paths, _PATH_FIELDS)
 
 
-def _clocks(message: Message, out: dict[str, Columns]) -> None:
+def _clocks(message: Message[ClockOffsets], out: dict[str, Columns]) -> None:
     record = message.record
     if record is None:
         return
@@ -195,7 +205,7 @@ _FITS_FIELDS: Final = (
 )
 
 
-def _fits(message: Message, out: dict[str, Columns]) -> None:
+def _fits(message: Message[ClockFits], out: dict[str, Columns]) -> None:
     record = message.record
     if record is None:
         return
@@ -236,7 +246,8 @@ def _fits(message: Message, out: dict[str, Columns]) -> None:
         _take(columns, pairs, _PAIR_FIELDS)
 
 
-_NIC_NOTHING: Final[Record] = {
+_NIC_NOTHING: Final[Nic] = {
+    "nic": "",
     "host": "",
     "device": "",
     "shard": "",
@@ -245,7 +256,7 @@ _NIC_NOTHING: Final[Record] = {
     "addresses": [],
     "probe_port": 0,
     "clock": "",
-    "stamp": "UNKNOWN",
+    "stamp": Stamp.UNKNOWN,
     "speed_bps": None,
     "mtu_bytes": None,
     "run": 0,
@@ -261,18 +272,17 @@ _NIC_NOTHING: Final[Record] = {
 }
 
 
-def _nics(message: Message, out: dict[str, Columns]) -> None:
+def _nics(message: Message[Nic], out: dict[str, Columns]) -> None:
     record = message.record
-    gone = record is None
     known = record or _NIC_NOTHING
     _take(
         out[tables.NICS],
         [
             {
-                "nic": message.key,
                 **known,
+                "nic": message.key if record is None else record["nic"],
                 "ud": None if known["ud"] is None else json.dumps(known["ud"], separators=(",", ":")),
-                "gone": int(gone),
+                "gone": int(record is None),
                 "recorded_ns": message.append_ns,
             }
         ],
@@ -280,7 +290,7 @@ def _nics(message: Message, out: dict[str, Columns]) -> None:
     )
 
 
-def _rejects(message: Message, out: dict[str, Columns]) -> None:
+def _rejects(message: Message[Reject], out: dict[str, Columns]) -> None:
     if message.record is not None:
         _take(
             out[tables.REJECTS],
@@ -295,13 +305,13 @@ def _within(name: str, ns: int) -> int:
     return ns
 
 
-def _one(table: str, message: Message, out: dict[str, Columns], **more: Any) -> None:
+def _one(table: str, message: Message[Any], out: dict[str, Columns], **more: Any) -> None:
     """Return one row of a record with array fields; `more`: the columns that the record lacks."""
     row = {**(message.record or {}), "recorded_ns": message.append_ns, **more}
     _take(out[table], [row], tables.TABLES[table].column_names)
 
 
-def _health(message: Message, out: dict[str, Columns]) -> None:
+def _health(message: Message[LinkHealth], out: dict[str, Columns]) -> None:
     if message.record is not None:
         since = _within("since_ns", message.record["since_ns"])
         _one(tables.LINK_HEALTH, message, out, since=since)
@@ -314,7 +324,7 @@ _QUEUE_FIELDS: Final = tuple(
 )
 
 
-def _queues(message: Message, out: dict[str, Columns]) -> None:
+def _queues(message: Message[LinkQueues], out: dict[str, Columns]) -> None:
     record = message.record
     if record is None or not record["links"] or record["slots"] > 1:
         return  # blocks of short slots are stored only in the log: each second is also published whole
@@ -337,7 +347,7 @@ def _queues(message: Message, out: dict[str, Columns]) -> None:
     _take(columns, [{**each, "from_flows": int(each["from_flows"])} for each in links], _QUEUE_FIELDS)
 
 
-def _contention(message: Message, out: dict[str, Columns]) -> None:
+def _contention(message: Message[ContentionWindow], out: dict[str, Columns]) -> None:
     record = message.record
     if record is None:
         return
@@ -348,28 +358,33 @@ def _contention(message: Message, out: dict[str, Columns]) -> None:
         out,
         opened=_within("opened_ns", record["opened_ns"]),
         flow_id=[flow["flow_id"] for flow in flows],
-        **{f"flow_{name}": [flow[name] for flow in flows] for name in ("nic", "peer", "rate_bps", "share")},
+        flow_nic=[flow["nic"] for flow in flows],
+        flow_peer=[flow["peer"] for flow in flows],
+        flow_rate_bps=[flow["rate_bps"] for flow in flows],
+        flow_share=[flow["share"] for flow in flows],
         flow_job=[flow["job"] or "" for flow in flows],
     )
 
 
-def _alerts(message: Message, out: dict[str, Columns]) -> None:
+def _alerts(message: Message[Alert], out: dict[str, Columns]) -> None:
     record = message.record
     if record is not None:
-        named = ("topic", "key", "at_ns", "text")
         _one(
             tables.ALERTS,
             message,
             out,
             raised=_within("raised_ns", record["raised_ns"]),
-            **{f"evidence_{name}": [each[name] for each in record["evidence"]] for name in named},
+            evidence_topic=[each["topic"] for each in record["evidence"]],
+            evidence_key=[each["key"] for each in record["evidence"]],
+            evidence_at_ns=[each["at_ns"] for each in record["evidence"]],
+            evidence_text=[each["text"] for each in record["evidence"]],
         )
 
 
 _FLOW_FIELDS: Final = _elements("FlowReports", "flows")
 
 
-def _flows(message: Message, out: dict[str, Columns]) -> None:
+def _flows(message: Message[FlowReports], out: dict[str, Columns]) -> None:
     record = message.record
     if record is None or not record["flows"]:
         return
@@ -382,7 +397,11 @@ def _flows(message: Message, out: dict[str, Columns]) -> None:
         len(flows),
         reported=message.append_ns,
         recorded_ns=message.append_ns,
-        **{name: record[name] for name in ("host", "boot", "report", "shard", "system_ns")},
+        host=record["host"],
+        boot=record["boot"],
+        report=record["report"],
+        shard=record["shard"],
+        system_ns=record["system_ns"],
     )
     _take(columns, flows, _FLOW_FIELDS)
 
@@ -390,7 +409,7 @@ def _flows(message: Message, out: dict[str, Columns]) -> None:
 _PATH_MAP_FIELDS: Final = _elements("PathMaps", "paths")
 
 
-def _paths(message: Message, out: dict[str, Columns]) -> None:
+def _paths(message: Message[PathMaps], out: dict[str, Columns]) -> None:
     record = message.record
     if record is None or not record["paths"]:
         return
@@ -402,12 +421,16 @@ def _paths(message: Message, out: dict[str, Columns]) -> None:
         columns,
         len(paths),
         recorded_ns=message.append_ns,
-        **{name: record[name] for name in ("nic", "peer", "shard", "run", "traced_ns")},
+        nic=record["nic"],
+        peer=record["peer"],
+        shard=record["shard"],
+        run=record["run"],
+        traced_ns=record["traced_ns"],
     )
     _take(columns, [{**path, "complete": int(path["complete"])} for path in paths], _PATH_MAP_FIELDS)
 
 
-def _decisions(message: Message, out: dict[str, Columns]) -> None:
+def _decisions(message: Message[Decision], out: dict[str, Columns]) -> None:
     record = message.record
     if record is not None:
         reason = record["reason"]
@@ -423,12 +446,12 @@ def _decisions(message: Message, out: dict[str, Columns]) -> None:
         )
 
 
-def _actions(message: Message, out: dict[str, Columns]) -> None:
+def _actions(message: Message[ActionReport], out: dict[str, Columns]) -> None:
     if message.record is not None:
         _one(tables.ACTIONS, message, out, done=_within("at_ns", message.record["at_ns"]))
 
 
-_MAKERS: Final[dict[str, Callable[[Message, dict[str, Columns]], None]]] = {
+_MAKERS: Final[dict[str, Callable[[Message[Any], dict[str, Columns]], None]]] = {
     topics.DELAYS.name: _delays,
     topics.CLOCK_OFFSETS.name: _clocks,
     topics.CLOCK_FITS.name: _fits,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from schemas import codec, topics
+from schemas.records import Reject, RejectReason
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.history import batch, rows
 from streams.history.clickhouse import Refused, Unavailable, Writer
@@ -24,7 +25,7 @@ from streams.history.settings import HistorySinkSettings
 LOG: Final = logging.getLogger(__name__)
 READER: Final = "sink"
 
-Reject = Callable[[dict[str, Any]], Awaitable[None]]
+OnReject = Callable[[Reject], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,11 @@ class TopicSink:
         topic: str,
         settings: HistorySinkSettings,
         writer: Writer,
-        reject: Reject,
+        reject: OnReject,
         registry: codec.Registry | None = None,
     ) -> None:
         self._topic = topic
-        self._record = topics.TOPICS[topic].record
+        self._type = topics.TOPICS[topic].type
         self._settings = settings
         self._writer = writer
         self._reject = reject
@@ -127,15 +128,15 @@ class TopicSink:
 
     def _decode(
         self, taken: Sequence[Taken]
-    ) -> tuple[list[rows.Message], list[tuple[Taken, codec.BadRecord]]]:
-        decoded: list[rows.Message] = []
+    ) -> tuple[list[rows.Message[Any]], list[tuple[Taken, codec.BadRecord]]]:
+        decoded: list[rows.Message[Any]] = []
         bad: list[tuple[Taken, codec.BadRecord]] = []
         for message in taken:
             key = message.key.decode("utf-8", "replace")
             try:
                 record = None
                 if message.value is not None:
-                    record = codec.decode(message.value, self._record, self._registry)
+                    record = codec.decode(message.value, self._type, self._registry)
             except codec.BadRecord as error:
                 bad.append((message, error))
             else:
@@ -159,13 +160,13 @@ class TopicSink:
 
     async def _refuse(self, message: Taken, reason: str, detail: str) -> None:
         value = message.value or b""
-        record = {
+        record: Reject = {
             "topic": self._topic,
             "partition": message.place.partition,
             "offset": message.place.offset,
             "append_ns": message.place.append_ns,
             "reader": READER,
-            "reason": reason,
+            "reason": RejectReason(reason),
             "detail": detail[:500],
             "key": message.key[:256],
             "size_bytes": len(value),
@@ -173,7 +174,9 @@ class TopicSink:
         }
         LOG.warning(
             "%s/%d offset %d refused: %s %s",
-            *(record[n] for n in ("topic", "partition", "offset")),
+            self._topic,
+            message.place.partition,
+            message.place.offset,
             reason,
             detail,
         )
@@ -192,8 +195,8 @@ def register(
     """Add the sink agents to a Faust app. Returns the sinks by topic, for status and tests."""
     rejects = app.topic(topics.REJECTS.name, key_serializer="raw", value_serializer="raw")
 
-    async def reject(record: dict[str, Any]) -> None:
-        value = codec.encode("Reject", record, registry)
+    async def reject(record: Reject) -> None:
+        value = codec.encode(Reject, record, registry)
         await (await rejects.send(key=record["topic"].encode(), value=value))
 
     sinks: dict[str, TopicSink] = {}

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from native.core import ClockLine
+from schemas.records import LinkEvent, PathEvidence
 from streams.links.elements import NOTHING, Bools, Int64s
 from streams.links.path_table import NicState, PathTable, Routes
 from streams.links.rules import (
@@ -81,7 +82,7 @@ class Evidence(PathTable):
 
     # --------------------------------------------------------------------------------------- events
 
-    def ingest(self, event: Mapping[str, Any], append_ns: int, routes: Routes) -> int | None:
+    def ingest(self, event: LinkEvent, append_ns: int, routes: Routes) -> int | None:
         """Take one event; return its time, None if it is a duplicate."""
         name = event["nic"]
         nic = self.nics.get(name)
@@ -149,7 +150,7 @@ class Evidence(PathTable):
         self,
         nic: NicState,
         me: int,
-        event: Mapping[str, Any],
+        event: LinkEvent,
         now_ns: int,
         routes: Routes,
         exempt: bool,
@@ -298,7 +299,7 @@ class Evidence(PathTable):
         return np.flatnonzero(short)
 
 
-def _columns(paths: list[Mapping[str, Any]]) -> _PathReports:
+def _columns(paths: list[PathEvidence]) -> _PathReports:
     """Return the reports of an event's paths as columns."""
     table = [
         (

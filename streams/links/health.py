@@ -8,13 +8,14 @@ crosses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.ids import cable_id
+from schemas.records import DetectedBy, EvidenceKind, HealthKind, LinkEvent, LinkHealth, LinkState
 from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
 from streams.links.localise.bypassed import localise_bypassed
@@ -36,10 +37,10 @@ from streams.links.rules import (
     SUPPRESS_NS,
     WARM_UP_NS,
 )
-from streams.links.subjects import Change, Record, Subject, SubjectTable
+from streams.links.subjects import Change, Subject, SubjectTable
 from streams.runtime.thresholds import Thresholds
 
-__all__ = ["Change", "Record", "ShardHealth"]
+__all__ = ["Change", "ShardHealth"]
 
 PORT_DOWN: Final = frozenset({"PORT_ERR", "DEVICE_FATAL"})
 PORT_UP: Final = frozenset({"PORT_ACTIVE"})
@@ -117,7 +118,7 @@ class ShardHealth:
         waits = [self._evaluated_ns + EVALUATION_GAP_NS] if self._has_new_events else []
         return min([self._wait_ns, self._slow_ns + SLOW_TASKS_NS, *waits, *holds])
 
-    def recover(self, records: Iterable[Mapping[str, Any]]) -> None:
+    def recover(self, records: Iterable[LinkHealth]) -> None:
         """Restore the state from the last record of each subject of this shard (`LinkHealth`)."""
         table = self._table
         for record in records:
@@ -127,9 +128,7 @@ class ShardHealth:
             self._replay_to = max(self._replay_to, s.recovered_offset)
             table.now_ns = max(table.now_ns, s.evaluated_ns)
 
-    def ingest(
-        self, event: Mapping[str, Any], append_ns: int, routes: Routes, offset: int = -1
-    ) -> list[Change]:
+    def ingest(self, event: LinkEvent, append_ns: int, routes: Routes, offset: int = -1) -> list[Change]:
         """Take one `LinkEvent`, appended to the log at `append_ns`; return the changes to publish."""
         table = self._table
         if not self._ready_ns:
@@ -140,10 +139,10 @@ class ShardHealth:
         table.now_ns = max(table.now_ns, append_ns)
         at_ns = self.evidence.ingest(event, append_ns, routes)
         if at_ns is not None:
-            if event["kind"] == "CARRIER" and event["carrier"] is not None:
-                self._port_changed(event["nic"], event["carrier"], at_ns, "CARRIER")
-            elif event["kind"] == "VERBS" and event["verbs"] in PORT_DOWN | PORT_UP:
-                self._port_changed(event["nic"], event["verbs"] in PORT_UP, at_ns, "VERBS")
+            if event["kind"] == EvidenceKind.CARRIER and event["carrier"] is not None:
+                self._port_changed(event["nic"], event["carrier"], at_ns, DetectedBy.CARRIER)
+            elif event["kind"] == EvidenceKind.VERBS and event["verbs"] in PORT_DOWN | PORT_UP:
+                self._port_changed(event["nic"], event["verbs"] in PORT_UP, at_ns, DetectedBy.VERBS)
             self._has_new_events = True
         if append_ns - self._evaluated_ns >= EVALUATION_GAP_NS:
             self._evaluate_at(append_ns)
@@ -213,13 +212,13 @@ class ShardHealth:
 
     # --------------------------------------------------------------------------------------- ports
 
-    def _port_changed(self, nic: str, up: bool, at_ns: int, detected_by: str) -> None:
+    def _port_changed(self, nic: str, up: bool, at_ns: int, detected_by: DetectedBy) -> None:
         """Take a report of a NIC's own port."""
         evidence, table = self.evidence, self._table
         me = evidence.index[nic]
         links = evidence.links_of(me)
         name = cable_id(evidence.names[links[0]]) if links else nic
-        s = table.get(name, "LINK" if links else "NIC")
+        s = table.get(name, HealthKind.LINK if links else HealthKind.NIC)
         if table.is_settled(s):
             return
         if up:
@@ -234,7 +233,7 @@ class ShardHealth:
             s.carrier_down = True
             for element in (me, *links):
                 table.mark(s, element, at_ns)
-            problem = "has no carrier" if detected_by == "CARRIER" else "reports that it is down"
+            problem = "has no carrier" if detected_by == DetectedBy.CARRIER else "reports that it is down"
             table.take_down(s, self.now_ns, at_ns, detected_by, (), f"the port {nic} {problem}")
 
     # --------------------------------------------------------------------------------------- partial loss
@@ -249,7 +248,9 @@ class ShardHealth:
         for lossy in faults.grey:
             name = evidence.names[lossy.element]
             is_nic = bool(evidence.is_nic[lossy.element])
-            s = self._table.get(name if is_nic else cable_id(name), "NIC" if is_nic else "LINK")
+            s = self._table.get(
+                name if is_nic else cable_id(name), HealthKind.NIC if is_nic else HealthKind.LINK
+            )
             if not self._table.is_settled(s) and not s.dead:
                 self._table.set_grey(s, lossy, now_ns)
         for s in greys:
@@ -271,7 +272,7 @@ class ShardHealth:
         is_over = now_ns - fine_ns >= self.thresholds.ns("grey_clear_s")
         if is_over and not self._table.is_settled(s):
             del s.grey[element], s.grey_fine_ns[element]
-            self._table.settle(s, now_ns, fine_ns, "PROBES")
+            self._table.settle(s, now_ns, fine_ns, DetectedBy.PROBES)
 
     # --------------------------------------------------------------------------------------- slow tasks
 
@@ -281,7 +282,7 @@ class ShardHealth:
         for s in list(self.subjects.values()):
             if self._table.is_settled(s):
                 continue
-            instead = self._replacement_of(s) if s.kind == "LINK" else None
+            instead = self._replacement_of(s) if s.kind == HealthKind.LINK else None
             if instead is not None:
                 self._table.retire(s, f"its port is now on {cable_id(instead)}", now_ns)
             else:
@@ -290,17 +291,17 @@ class ShardHealth:
     def _age(self, s: Subject, now_ns: int) -> None:
         table, max_flaps = self._table, self.thresholds["flaps_max"]
         table.age_flaps(s, now_ns)
-        if s.state == "FLAPPING" and len(s.flaps) <= max_flaps:
+        if s.state == LinkState.FLAPPING and len(s.flaps) <= max_flaps:
             table.settle(s, now_ns, now_ns, s.detected_by)
-        elif s.state == "UP" and len(s.flaps) > max_flaps:
+        elif s.state == LinkState.UP and len(s.flaps) > max_flaps:
             table.settle(s, now_ns, s.since_ns, s.detected_by)
         forget_ns = self.thresholds.ns("forget_s")
-        away_ns = now_ns - s.since_ns if s.state == "DOWN" else 0
-        if s.kind != "LINK" and away_ns > forget_ns:
+        away_ns = now_ns - s.since_ns if s.state == LinkState.DOWN else 0
+        if s.kind != HealthKind.LINK and away_ns > forget_ns:
             table.forget(s)
         elif away_ns > forget_ns * LINK_FORGET_TIMES and not s.carrier_down and not self._in_use(s, now_ns):
             table.retire(s, "no path has crossed it since it went down", now_ns)
-        elif s.state != "UP" and now_ns - s.published_ns >= REFRESH_NS:
+        elif s.state != LinkState.UP and now_ns - s.published_ns >= REFRESH_NS:
             table.publish(s, now_ns)
 
     def _replacement_of(self, s: Subject) -> str | None:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from native.core import ClockLine
 from native.core.probe_schedule import plan_schedule
+from schemas.records import ProbeSchedule
 from streams.runtime.route_table import REQUEST, RouteTable
 
 __all__ = ["Plan", "plan_shard", "records_of"]
 
-Record = dict[str, Any]
 PathKey = tuple[str, int]
 """Peer, entropy value."""
 
@@ -112,12 +112,12 @@ def _plan_group(
 
 def records_of(
     plans: Mapping[str, Plan], shard: str, models: Mapping[str, ClockLine], now_ns: int
-) -> dict[str, Record]:
+) -> dict[str, ProbeSchedule]:
     """Return NIC to its `ProbeSchedule`, for NICs with a known clock. `now_ns`: fabric time.
 
     Cycles begin at multiples of their length, so that a new plan continues where the last one was.
     """
-    records = {}
+    records: dict[str, ProbeSchedule] = {}
     for nic, plan in plans.items():
         model = models.get(nic)
         if model is None:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from native.core import ClockLine
-from schemas import codec
+from schemas.records import ProbeSchedule
 from schemas.topics import PROBE_SCHEDULES
 from streams.links.probe_schedule import Plan, plan_shard, records_of
 from streams.runtime.context import WorkerContext
@@ -48,7 +48,7 @@ class SchedulePublisher:
         self._changed_s = 0.0
         self._since_s: float | None = None
         """Time of the first change without a plan; None: there is none."""
-        self._published: dict[str, tuple[codec.Record, float]] = {}
+        self._published: dict[str, tuple[ProbeSchedule, float]] = {}
 
     def start(self) -> None:
         """Start the publisher; call it once, in the event loop."""
@@ -104,7 +104,7 @@ class SchedulePublisher:
         due = {nic: plan for nic, plan in plans.items() if self._is_due(nic, models.get(nic), now_s)}
         sent = []
         for nic, record in records_of(due, shard, models, now_ns).items():
-            sent.append(await self.context.send(PROBE_SCHEDULES.name, nic, PROBE_SCHEDULES.record, record))
+            sent.append(await self.context.send(PROBE_SCHEDULES, nic, record))
             self._published[nic] = (record, now_s)
         await asyncio.gather(*sent)
 

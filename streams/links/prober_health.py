@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from schemas.ids import host_of
+from schemas.records import AlertKind, EvidenceKind, LinkEvent, Severity
 from schemas.topics import LINKS
 from streams.alerts.detection import SINCE, Detection, EvidenceRef
 from streams.links.rules import NEVER_NS
@@ -26,8 +27,6 @@ from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["ProberHealth"]
 
-Record = Mapping[str, Any]
-
 GRACE_S: Final = 1
 """s from a second's end to its evaluation; later events do not count."""
 MIN_RATE_NS: Final = NS_PER_S // 5
@@ -35,7 +34,7 @@ MIN_RATE_NS: Final = NS_PER_S // 5
 MIN_NICS: Final = 4
 """A shard with fewer NICs has no useful median."""
 MAX_EVIDENCE: Final = 8
-KINDS: Final = frozenset({"AGENT", "PROBE_STORM"})
+KINDS: Final = frozenset({AlertKind.AGENT, AlertKind.PROBE_STORM})
 
 TROUBLE_TEXT: Final = {
     "LOCAL_QUEUE": "packets wait in its own queue",
@@ -108,7 +107,7 @@ class ProberHealth:
         self._probe_slots = probe_slots or (lambda nic: None)
         self._nics: dict[str, _Nic] = {}
         self._pending: dict[int, dict[str, _Second]] = {}
-        self._active: dict[tuple[str, str], _Active] = {}
+        self._active: dict[tuple[AlertKind, str], _Active] = {}
         """(kind, host) to its active detection."""
         self._next_s = -1
 
@@ -119,15 +118,15 @@ class ProberHealth:
             return NEVER_NS
         return (self._next_s + 1 + GRACE_S) * NS_PER_S
 
-    def recover(self, kind: str, host: str, nics: Iterable[str], at_ns: int) -> None:
+    def recover(self, kind: AlertKind, host: str, nics: Iterable[str], at_ns: int) -> None:
         """Restore an active alert of these kinds; `at_ns`: append time at which it was certainly active."""
         if kind in KINDS:
             self._active[kind, host] = _Active(at_ns // NS_PER_S + 1, set(nics))
             self._next_s = max(self._next_s, at_ns // NS_PER_S + 1)
 
-    def ingest(self, event: Record, append_ns: int) -> None:
+    def ingest(self, event: LinkEvent, append_ns: int) -> None:
         """Take one `LinkEvent`, appended to the log at `append_ns`."""
-        if event["kind"] != "PROBE":
+        if event["kind"] != EvidenceKind.PROBE:
             return
         number = append_ns // NS_PER_S
         if self.due_ns == NEVER_NS:
@@ -200,13 +199,13 @@ class ProberHealth:
             if 2 * _covered_s(bad[nic]) >= length_s:
                 by_host.setdefault(host_of(nic), []).append(nic)
         for host, nics in sorted(by_host.items()):
-            new = self._new_nics("AGENT", host, nics, number)
+            new = self._new_nics(AlertKind.AGENT, host, nics, number)
             if new is not None:
                 yield self._trouble(host, {nic: bad[nic] for nic in sorted(new)}, number, late_ns)
-        for host, active in self._active_of("AGENT"):
+        for host, active in self._active_of(AlertKind.AGENT):
             worst_s = max((_covered_s(bad.get(nic, ())) for nic in self._nics_of(host)), default=0)
             if 4 * worst_s < length_s and number - active.from_s + 1 >= length_s:
-                yield self._over("AGENT", host, number, f"{host}: its prober is healthy again")
+                yield self._over(AlertKind.AGENT, host, number, f"{host}: its prober is healthy again")
 
     def _seconds_with_trouble(self, after: int, late_ns: int) -> dict[str, list[_Second]]:
         """Return NIC to its seconds after `after` with trouble or a late agent."""
@@ -230,12 +229,12 @@ class ProberHealth:
         is_minor = kinds == ["LOCAL_QUEUE"] and max_late_ns < late_ns
         evidence = [self._evidence(nic, each) for nic, each in bad.items()]
         return Detection(
-            kind="AGENT",
+            kind=AlertKind.AGENT,
             subject=host,
             at_ns=(number + 1) * NS_PER_S,
             since_ns=min(s.number for s in seconds) * NS_PER_S,
             text=f"{host}: its own prober is in trouble since {SINCE}, no link: {', '.join(causes)}",
-            severity="INFO" if is_minor else "WARNING",
+            severity=Severity.INFO if is_minor else Severity.WARNING,
             nics=tuple(bad),
             evidence=tuple(evidence[:MAX_EVIDENCE]),
         )
@@ -256,16 +255,18 @@ class ProberHealth:
             if known.over_s is not None and known.seconds[-1].number - known.over_s + 1 >= length_s:
                 by_host.setdefault(host_of(nic), []).append(nic)
         for host, nics in sorted(by_host.items()):
-            new = self._new_nics("PROBE_STORM", host, nics, number)
+            new = self._new_nics(AlertKind.PROBE_STORM, host, nics, number)
             if new is not None:
                 yield self._storm(host, new, number)
-        for host, active in self._active_of("PROBE_STORM"):
+        for host, active in self._active_of(AlertKind.PROBE_STORM):
             calm = all(
                 known.under_s is not None and number - known.under_s + 1 >= length_s
                 for known in (self._nics[nic] for nic in self._nics_of(host))
             )
             if calm and number - active.from_s + 1 >= length_s:
-                yield self._over("PROBE_STORM", host, number, f"{host} probes at its announced rate again")
+                yield self._over(
+                    AlertKind.PROBE_STORM, host, number, f"{host} probes at its announced rate again"
+                )
 
     def _storm(self, host: str, nics: list[str], number: int) -> Detection:
         found = {nic: self._nics[nic] for nic in nics}
@@ -273,7 +274,7 @@ class ProberHealth:
         more = f", and {len(nics) - 1} more of its NICs" if len(nics) > 1 else ""
         times = known.rate_pps / known.limit_pps
         return Detection(
-            kind="PROBE_STORM",
+            kind=AlertKind.PROBE_STORM,
             subject=host,
             at_ns=(number + 1) * NS_PER_S,
             since_ns=min(k.over_s or number for k in found.values()) * NS_PER_S,
@@ -298,10 +299,10 @@ class ProberHealth:
     def _nics_of(self, host: str) -> list[str]:
         return [nic for nic in self._nics if host_of(nic) == host]
 
-    def _active_of(self, kind: str) -> list[tuple[str, _Active]]:
+    def _active_of(self, kind: AlertKind) -> list[tuple[str, _Active]]:
         return [(host, each) for (of_kind, host), each in sorted(self._active.items()) if of_kind == kind]
 
-    def _new_nics(self, kind: str, host: str, nics: list[str], number: int) -> list[str] | None:
+    def _new_nics(self, kind: AlertKind, host: str, nics: list[str], number: int) -> list[str] | None:
         """Return a host's NICs that are not part of the active detection, and add them; None: all are."""
         active = self._active.get((kind, host))
         if active is None:
@@ -310,7 +311,7 @@ class ProberHealth:
         active.nics.update(new)
         return new or None
 
-    def _over(self, kind: str, host: str, number: int, text: str) -> Detection:
+    def _over(self, kind: AlertKind, host: str, number: int, text: str) -> Detection:
         del self._active[kind, host]
         return Detection(kind, host, (number + 1) * NS_PER_S, (number + 1) * NS_PER_S, text, over=True)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.records import DetectedBy, HealthKind
 from streams.links.localise.nics import nics_of_host
 from streams.links.rules import GUARD_NS, LOSS_MARGIN, RECENT_NS, RETRACT_NS, SUPPRESS_NS
 from streams.links.subjects import Subject, SubjectTable
@@ -20,7 +21,7 @@ def revive_subjects(
     """End the outages that are over; return the subjects that have answers but wait for `up_delay_ms`."""
     _end_suppression(table, now_ns)
     for s in [s for s in table.by_name.values() if s.dead]:
-        if s.kind == "HOST":
+        if s.kind == HealthKind.HOST:
             _mark_new_nics(table, is_member, s)
         if not s.carrier_down:
             _revive(table, s, suspects, now_ns)
@@ -53,12 +54,12 @@ def _revive(table: SubjectTable, s: Subject, suspects: NDArray[np.intp], now_ns:
             continue
         last_ns = max(last_ns, alive_ns)
         table.clear(s, element)
-        if s.kind != "LINK":  # one NIC of the host lives, so the others are evaluated on their own
+        if s.kind != HealthKind.LINK:  # one NIC of the host lives, so the others are evaluated on their own
             for rest in list(s.dead):
                 table.clear(s, rest)
             break
     if last_ns:
-        table.settle(s, now_ns, last_ns, "PROBES")
+        table.settle(s, now_ns, last_ns, DetectedBy.PROBES)
 
 
 def _alive_since_ns(

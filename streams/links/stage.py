@@ -108,7 +108,7 @@ class LinksStage(ShardStage[ShardHealth]):
         if message.value is None:
             return
         try:
-            event = validate_link_event(codec.decode(message.value, LINKS.record, self.context.registry))
+            event = validate_link_event(codec.decode(message.value, LINKS.type, self.context.registry))
             if message.key != event["shard"].encode():
                 raise codec.BadRecord("WRONG_KEY", f"key {message.key!r}, expected shard {event['shard']!r}")
         except codec.BadRecord as error:

@@ -7,13 +7,13 @@ makes `LinkHealth` records. A subject's last record is enough to restore its sta
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from schemas.ids import cable_id
+from schemas.records import DetectedBy, HealthKind, LinkHealth, LinkState
 from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
 from streams.links.localise.fault import Fault
@@ -23,10 +23,9 @@ from streams.links.text import clock_text, count_text, subject_text
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["Change", "Record", "Subject", "SubjectTable"]
+__all__ = ["Change", "Subject", "SubjectTable"]
 
-Record = dict[str, Any]
-Change = tuple[str, Record | None]
+Change = tuple[str, LinkHealth | None]
 """Subject and its `LinkHealth`; None if the subject is forgotten."""
 
 
@@ -35,9 +34,9 @@ class Subject:
     """One cable, NIC or host. Times are ns of log append time; flaps are ns of fabric time."""
 
     name: str
-    kind: str
-    state: str = "UP"
-    before: str = "UP"
+    kind: HealthKind
+    state: LinkState = LinkState.UP
+    before: str = LinkState.UP
     seq: int = 0
     since_ns: int = 0
     evaluated_ns: int = 0
@@ -51,7 +50,7 @@ class Subject:
     grey_fine_ns: dict[int, int] = field(default_factory=dict)
     """Lossy element to the time since which it loses little."""
     candidates: tuple[str, ...] = ()
-    detected_by: str = "PROBES"
+    detected_by: DetectedBy = DetectedBy.PROBES
     flaps: deque[int] = field(default_factory=deque)
     flaps_total: int = 0
     links: tuple[str, ...] = ()
@@ -87,7 +86,7 @@ class SubjectTable:
         out, self._out = self._out, []
         return out
 
-    def get(self, name: str, kind: str) -> Subject:
+    def get(self, name: str, kind: HealthKind) -> Subject:
         """Return a subject; make it if it is new."""
         found = self.by_name.get(name)
         if found is None:
@@ -100,7 +99,7 @@ class SubjectTable:
 
     # --------------------------------------------------------------------------------------- recovery
 
-    def recover(self, record: Mapping[str, Any]) -> Subject:
+    def recover(self, record: LinkHealth) -> Subject:
         """Restore a subject from its last record (`LinkHealth`)."""
         s = Subject(
             record["subject"],
@@ -119,10 +118,10 @@ class SubjectTable:
         if record["evidence_source"] == self.source:
             s.recovered_offset = record["evidence_offset"]
         self.by_name[s.name] = s
-        if s.state == "DOWN":
-            s.carrier_down = s.detected_by in ("CARRIER", "VERBS")
+        if s.state == LinkState.DOWN:
+            s.carrier_down = s.detected_by in (DetectedBy.CARRIER, DetectedBy.VERBS)
             self._mark_recovered(s)
-        elif s.state == "GREY":
+        elif s.state == LinkState.GREY:
             rate, low, high = record["loss_rate"], record["loss_rate_low"], record["loss_rate_high"]
             for link in s.links:
                 element = self.evidence.element(link, s.since_ns)
@@ -131,12 +130,12 @@ class SubjectTable:
 
     def _mark_recovered(self, s: Subject) -> None:
         element = self.evidence.element
-        if s.kind == "NIC":
+        if s.kind == HealthKind.NIC:
             self.mark(s, element(s.name, s.since_ns, nic=True), s.since_ns)
         for link in s.links:
             self.mark(s, element(link, s.since_ns), s.since_ns)
         for other in s.candidates:
-            if "/" in other and ">" not in other and s.kind == "LINK":
+            if "/" in other and ">" not in other and s.kind == HealthKind.LINK:
                 self.mark(s, element(other, s.since_ns, nic=True), s.since_ns)
 
     # --------------------------------------------------------------------------------------- elements
@@ -179,13 +178,13 @@ class SubjectTable:
         s: Subject,
         now_ns: int,
         begin_ns: int,
-        detected_by: str,
+        detected_by: DetectedBy,
         candidates: tuple[str, ...],
         cause: str,
     ) -> None:
         """Make a subject DOWN since `begin_ns`, or refresh its record if it is DOWN already."""
-        if s.state == "DOWN":
-            if detected_by != "PROBES" and s.detected_by == "PROBES":
+        if s.state == LinkState.DOWN:
+            if detected_by != DetectedBy.PROBES and s.detected_by == DetectedBy.PROBES:
                 s.detected_by = detected_by
                 self.publish(s, now_ns)
             elif set(self._dead_links(s)) != set(s.links):
@@ -197,41 +196,41 @@ class SubjectTable:
         while len(s.flaps) > MAX_FLAPS:
             s.flaps.popleft()
         self.age_flaps(s, now_ns)
-        self._change(s, "DOWN", begin_ns, now_ns)
+        self._change(s, LinkState.DOWN, begin_ns, now_ns)
         s.text = f"{self._name_text(s)} is down since {self._clock(begin_ns)}: {cause}"
         if len(s.flaps) > self.thresholds["flaps_max"]:
             s.text += f"; it flapped {len(s.flaps)} times within the past hour"
         self.publish(s, now_ns)
 
-    def settle(self, s: Subject, now_ns: int, since_ns: int, detected_by: str) -> None:
+    def settle(self, s: Subject, now_ns: int, since_ns: int, detected_by: DetectedBy) -> None:
         """Set the state that follows from what is known of a subject that did not die now."""
         if s.dead or s.carrier_down:
             self.publish(s, now_ns)
             return
         self.age_flaps(s, now_ns)
-        state = "UP"
+        state = LinkState.UP
         if s.grey:
-            state = "GREY"
+            state = LinkState.GREY
         elif len(s.flaps) > self.thresholds["flaps_max"]:
-            state = "FLAPPING"
+            state = LinkState.FLAPPING
         if state == s.state:
             return
-        if state != "GREY":
+        if state != LinkState.GREY:
             s.candidates = ()
         before, before_ns = s.state, s.since_ns
         s.detected_by = detected_by
         self._change(s, state, since_ns, now_ns)
-        if state != "GREY":  # the text of a GREY subject has its loss rate, see `publish`
+        if state != LinkState.GREY:  # the text of a GREY subject has its loss rate, see `publish`
             s.text = f"{self._name_text(s)} {self._settled_text(s, before, since_ns - before_ns)}"
         self.publish(s, now_ns)
 
-    def _settled_text(self, s: Subject, before: str, lasted_ns: int) -> str:
-        if s.state == "FLAPPING":
+    def _settled_text(self, s: Subject, before: LinkState, lasted_ns: int) -> str:
+        if s.state == LinkState.FLAPPING:
             return f"flapped {len(s.flaps)} times within the past hour"
         since = self._clock(s.since_ns)
-        if before == "DOWN":
+        if before == LinkState.DOWN:
             return f"is up again since {since}, after {lasted_ns / NS_PER_S:.2f} s"
-        if before == "GREY":
+        if before == LinkState.GREY:
             return f"loses no packets any more since {since}"
         return f"flapped {count_text(len(s.flaps), 'time')} within the past hour, no more than it may"
 
@@ -247,11 +246,11 @@ class SubjectTable:
             s.candidates = tuple(sorted(others - {s.name}))
             first_lost = evidence.first_lost_ns[evidence.paths_over(element)]
             begin_ns = int(first_lost.max(initial=now_ns - NS_PER_S))
-            self.settle(s, now_ns, min(begin_ns, now_ns), "PROBES")
+            self.settle(s, now_ns, min(begin_ns, now_ns), DetectedBy.PROBES)
         elif s.published_loss is not None and not s.published_loss.low <= lossy.rate <= s.published_loss.high:
             self.publish(s, now_ns)
 
-    def _change(self, s: Subject, state: str, since_ns: int, now_ns: int) -> None:
+    def _change(self, s: Subject, state: LinkState, since_ns: int, now_ns: int) -> None:
         s.before, s.state = s.state, state
         s.seq += 1
         s.since_ns, s.evaluated_ns = since_ns, now_ns
@@ -267,8 +266,8 @@ class SubjectTable:
         for element in list(s.dead):
             self.clear(s, element)
         s.grey.clear()
-        if s.state != "UP":
-            self._change(s, "UP", now_ns, now_ns)
+        if s.state != LinkState.UP:
+            self._change(s, LinkState.UP, now_ns, now_ns)
             s.text = f"{self._name_text(s)} no longer exists: {cause}"
             self.publish(s, now_ns)
         self.forget(s)
@@ -302,7 +301,7 @@ class SubjectTable:
         s.published_ns = now_ns
         self._out.append((s.name, self._record(s, loss)))
 
-    def _record(self, s: Subject, loss: Lossy | None) -> Record:
+    def _record(self, s: Subject, loss: Lossy | None) -> LinkHealth:
         return {
             "subject": s.name,
             "kind": s.kind,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from schemas.records import HealthKind
 from streams.links.path_table import PathTable
 
 __all__ = ["clock_text", "count_text", "host_of", "subject_text"]
@@ -26,13 +27,13 @@ def clock_text(at_ns: int) -> str:
     return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
 
 
-def subject_text(evidence: PathTable, name: str, kind: str, bad_links: Iterable[str]) -> str:
+def subject_text(evidence: PathTable, name: str, kind: HealthKind, bad_links: Iterable[str]) -> str:
     """Return the name of a subject for people: 'leaf2 to spine3', 'h1/eth1 to leaf1', 'host h1'.
 
     If only one direction of a cable is bad, name the cable in that direction.
     """
-    if kind != "LINK":
-        return f"{kind if kind == 'NIC' else 'host'} {name}"
+    if kind != HealthKind.LINK:
+        return f"{'NIC' if kind == HealthKind.NIC else 'host'} {name}"
     bad = list(bad_links)
     if len(bad) == 1:
         near, far = bad[0].split(">")

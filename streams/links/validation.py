@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from schemas import codec
+from schemas.records import LinkEvent
 from schemas.validation import MAX_NS
 
 __all__ = ["validate_link_event"]
 
-AGES = ("first_lost_age_ns", "last_lost_age_ns", "answered_age_ns", "arrived_age_ns")
 
-
-def validate_link_event(event: codec.Record) -> codec.Record:
+def validate_link_event(event: LinkEvent) -> LinkEvent:
     """Return a `LinkEvent` unchanged. Raise BadRecord if its times or NICs are impossible."""
     _expect(abs(event["clock_ns"]) <= MAX_NS, "clock_ns", event["clock_ns"], f"at most {MAX_NS} either way")
     nic = event["nic"]
@@ -18,8 +17,14 @@ def validate_link_event(event: codec.Record) -> codec.Record:
     for path in event["paths"]:
         peer = path["peer"]
         _expect("/" in peer and ">" not in peer and peer != nic, "paths.peer", peer, "another NIC")
-        for age in AGES:
-            _expect(-1 <= path[age] <= MAX_NS, f"paths.{age}", path[age], f"-1 to {MAX_NS}")
+        ages = {
+            "first_lost_age_ns": path["first_lost_age_ns"],
+            "last_lost_age_ns": path["last_lost_age_ns"],
+            "answered_age_ns": path["answered_age_ns"],
+            "arrived_age_ns": path["arrived_age_ns"],
+        }
+        for name, age_ns in ages.items():
+            _expect(-1 <= age_ns <= MAX_NS, f"paths.{name}", age_ns, f"-1 to {MAX_NS}")
         _expect(path["timeout_ns"] <= MAX_NS, "paths.timeout_ns", path["timeout_ns"], f"at most {MAX_NS}")
     return event
 

@@ -12,9 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from schemas.ids import cable_id, natural
+from schemas.records import AlertKind, Nic, PathMaps
 from schemas.topics import PATHS
 from schemas.topology import Topology, nic_end, split_end
 from streams.alerts.detection import SINCE, Detection, EvidenceRef
@@ -24,8 +25,6 @@ from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["Groups", "Misfit", "Wiring", "address_of", "by_name", "is_address", "misfits_of"]
-
-Record = Mapping[str, Any]
 
 EVALUATION_GAP_NS: Final = NS_PER_S
 """Minimum append time between two evaluations of changed records."""
@@ -72,7 +71,7 @@ class Groups:
 
 
 def misfits_of(
-    leaf_of: Mapping[str, str], nics: Mapping[str, Mapping[str, Any]], topology: Topology | None = None
+    leaf_of: Mapping[str, str], rail_of: Mapping[str, int | None], topology: Topology | None = None
 ) -> list[Misfit]:
     """Return the NICs on a leaf of another rail, by the file, or because most NICs of that leaf are of
     another.
@@ -83,13 +82,13 @@ def misfits_of(
     rails: dict[str, Counter[int]] = defaultdict(Counter)
     leaves: dict[int, Counter[str]] = defaultdict(Counter)
     for nic, leaf in leaf_of.items():
-        rail = nics.get(nic, {}).get("rail")
+        rail = rail_of.get(nic)
         if rail is not None:
             rails[leaf][rail] += 1
             leaves[rail][leaf] += 1
     found = []
     for nic, leaf in sorted(leaf_of.items(), key=lambda item: natural(item[0])):
-        rail = nics.get(nic, {}).get("rail")
+        rail = rail_of.get(nic)
         if rail is None:
             continue
         entry = topology.nodes.get(leaf)
@@ -128,6 +127,13 @@ def by_name(name: str) -> tuple[int, Any]:
         return 0, natural(name)
     found = ipaddress.ip_address(address)
     return 1, [(found.version, int(found), "")]
+
+
+class _Nic(NamedTuple):
+    """The rail and shard of a NIC, by the inventory."""
+
+    rail: int | None
+    shard: str
 
 
 @dataclass(slots=True)
@@ -186,7 +192,7 @@ class Wiring:
         self._joins: Counter[tuple[str, str]] = Counter()
         self._contradicting: dict[str, set[str]] = defaultdict(set)
         """Contradiction of the file to the pairs whose traces show it."""
-        self._nics: dict[str, Record] = {}
+        self._nics: dict[str, _Nic] = {}
         self._since: dict[str, int] = {}
         """Fact to the time when it was first seen."""
         self._facts: dict[str, _Fact] = {}
@@ -206,17 +212,17 @@ class Wiring:
 
     # --------------------------------------------------------------------------------------- records
 
-    def ingest_nic(self, key: str, record: Record | None, append_ns: int) -> None:
+    def ingest_nic(self, key: str, record: Nic | None, append_ns: int) -> None:
         """Take one message of the inventory; None: the NIC was removed."""
         known = self._nics.get(key)
         if record is None:
             self._nics.pop(key, None)
         else:
-            self._nics[record["nic"]] = {name: record[name] for name in ("rail", "shard")}
+            self._nics[record["nic"]] = _Nic(record["rail"], record["shard"])
         if self._nics.get(key) != known:
             self._touch(append_ns)
 
-    def ingest_paths(self, key: str, record: Record | None, append_ns: int) -> None:
+    def ingest_paths(self, key: str, record: PathMaps | None, append_ns: int) -> None:
         """Take one `PathMaps`; None: the pair is no longer traced."""
         new = None if record is None else self._pair_of(record, append_ns)
         old = self._pairs.pop(key, None)
@@ -233,7 +239,7 @@ class Wiring:
             self._dirty = True
             self._evaluated_ns = max(self._evaluated_ns, append_ns - append_ns % EVALUATION_GAP_NS)
 
-    def _pair_of(self, record: Record, append_ns: int) -> _Pair:
+    def _pair_of(self, record: PathMaps, append_ns: int) -> _Pair:
         routes, leaves, joins = set(), set(), set()
         own = nic_end(record["nic"])
         for path in record["paths"]:
@@ -300,7 +306,7 @@ class Wiring:
             if active.quiet_ns is not None and now_ns - active.quiet_ns >= clear_ns:
                 self._active.remove(active)
                 text = "traces contradict it no more"
-                over = Detection("MISWIRED", active.subject, now_ns, active.quiet_ns, text, over=True)
+                over = Detection(AlertKind.MISWIRED, active.subject, now_ns, active.quiet_ns, text, over=True)
                 found.append((active.shard, over))
         return found
 
@@ -354,7 +360,7 @@ class Wiring:
         more = f"; and {len(texts) - 2} more" if len(texts) > 2 else ""
         swapped = f"{nics[0]} and {nics[1]} look swapped: " if len(nics) == 2 and len(texts) >= 2 else ""
         return Detection(
-            kind="MISWIRED",
+            kind=AlertKind.MISWIRED,
             subject=of.subject,
             at_ns=now_ns,
             since_ns=min(self._since[fact.key] for fact in facts),
@@ -367,14 +373,15 @@ class Wiring:
 
     def _misfits(self) -> list[_Fact]:
         """Return a fact per NIC on the leaf of another rail."""
-        if all(nic["rail"] is None for nic in self._nics.values()):
+        if all(nic.rail is None for nic in self._nics.values()):
             return []
         leaf_of = self._leaf_of()
-        found = misfits_of(leaf_of, self._nics, self.topology)
+        rail_of = {name: nic.rail for name, nic in self._nics.items()}
+        found = misfits_of(leaf_of, rail_of, self.topology)
         home = self._homes(leaf_of)
         facts = []
         for misfit in found:
-            shard = self._nics[misfit.nic]["shard"]
+            shard = self._nics[misfit.nic].shard
             pairs = [
                 (pair.at_ns, key) for key, pair in self._pairs.items() if split_pair(key)[0] == misfit.nic
             ]
@@ -412,7 +419,7 @@ class Wiring:
         """Return rail to the leaf with most of its NICs."""
         leaves: dict[int, Counter[str]] = defaultdict(Counter)
         for nic, leaf in leaf_of.items():
-            rail = self._nics[nic]["rail"]
+            rail = self._nics[nic].rail
             if rail is not None:
                 leaves[rail][leaf] += 1
         return {rail: min((-count, leaf) for leaf, count in each.items())[1] for rail, each in leaves.items()}
@@ -444,7 +451,7 @@ class Wiring:
         return _Fact(f"file {reported}", subject, text, shard, frozenset(items), nics, links, evidence)
 
 
-def _contradictions_of(record: Record) -> Iterator[str]:
+def _contradictions_of(record: PathMaps) -> Iterator[str]:
     """Yield the contradictions of the topology file in a record, without the number of the link."""
     for path in record["paths"]:
         for part in (path["contradiction"] or "").split("; "):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from schemas import codec
 from schemas.records import (
@@ -253,7 +253,7 @@ class PolicyInputs:
         return codec.decode(message.value, topic.type, self._registry)
 
     def _config_records(self) -> dict[str, ActuatorConfig]:
-        return cast("dict[str, ActuatorConfig]", self._config.all())
+        return self._config.all()
 
     def _start_shard(self, name: str) -> None:
         """Start a shard's policy at its first flow report."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from schemas import codec
 from schemas.kafka import since
@@ -93,10 +93,10 @@ class PolicyStage:
         """Return the recent decisions of earlier epochs, in their order."""
         since_s = DECISION_LOOKBACK_NS / NS_PER_S
         past = await read_tail(
-            self.context.settings.bootstrap, DECISIONS.name, None, self.context.registry, since_s=since_s
+            self.context.settings.bootstrap, DECISIONS, None, self.context.registry, since_s=since_s
         )
         latest_epoch = began_ns // NS_PER_MS + EPOCH_AHEAD_MS  # actuators refuse later epochs as well
-        decisions = [cast("Decision", record) for record in past if record["epoch"] <= latest_epoch]
+        decisions = [decision for decision in past if decision["epoch"] <= latest_epoch]
         return sorted(decisions, key=lambda decision: (decision["epoch"], decision["seq"]))
 
     async def _run_cycles(self, inputs: PolicyInputs, reader: AsyncTopicReader) -> None:

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
 from native.core.queues import QueueSolver
+from schemas.records import LinkQueue, LinkQueues, PathQueueing
 from streams.delays.queueing import SUB_SLOTS
-from streams.queues.records import NO_UTILISATION, SecondTotals, in_parts
+from streams.queues.records import NO_UTILISATION, SecondTotals, Utilisation, in_parts
 from streams.queues.utilisation import IdleProbes
 from streams.runtime.route_table import RouteTable
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["ShardQueues", "fold_of", "knots_of"]
-
-Record = dict[str, Any]
 
 BLOCK_NS, LONG_BLOCK_NS, MANY_LINKS = 10_000_000, 25_000_000, 1_000
 BLOCK_SLOTS: Final = 5
@@ -130,7 +129,7 @@ class ShardQueues:
         """Set the bit/s over each link, as flows report it."""
         self._flow_bps = bps
 
-    def take(self, record: Record, paths: RouteTable) -> None:
+    def take(self, record: PathQueueing, paths: RouteTable) -> None:
         """Add a record of one of the shard's sources; skip offsets that were added before."""
         source = self._sources.setdefault(record["source"], _Source())
         first, after = record["first_offset"], record["next_offset"]
@@ -172,7 +171,7 @@ class ShardQueues:
             )
         )
 
-    def _routes_of(self, record: Record, paths: RouteTable) -> NDArray[np.int32]:
+    def _routes_of(self, record: PathQueueing, paths: RouteTable) -> NDArray[np.int32]:
         """Return the route of each row of a record, -1 if unknown."""
         nics = record["nics"]
         if len(self._nics) + len(nics) > MAX_NICS:
@@ -181,7 +180,8 @@ class ShardQueues:
             self._keys, self._route_at = np.zeros(0, np.int64), np.zeros(0, np.int32)
         ids = np.array([self._nics.setdefault(name, len(self._nics)) for name in nics], np.int64)
         nic, peer, path, direction = (
-            np.asarray(record[name], np.int64) for name in ("nic", "peer", "path", "direction")
+            np.asarray(column, np.int64)
+            for column in (record["nic"], record["peer"], record["path"], record["direction"])
         )
         key = ids[nic] << 48 | ids[peer] << 33 | path << 2 | direction if len(nic) else nic
         at = np.searchsorted(self._keys, key)
@@ -237,7 +237,7 @@ class ShardQueues:
             self._names.append(name)
         return found
 
-    def _count_idle(self, record: Record, route: NDArray[np.int32]) -> None:
+    def _count_idle(self, record: PathQueueing, route: NDArray[np.int32]) -> None:
         singles = np.asarray(record["singles"], np.int64)
         idle = np.asarray(record["idle"], np.int64)
         counts = (route >= 0) & (singles > 0) & (np.asarray(record["direction"]) != 3)
@@ -270,7 +270,7 @@ class ShardQueues:
         speaking = [s.complete_ns for s in self._sources.values() if newest - s.complete_ns < GONE_NS]
         return min(speaking) >= end or newest - end > GRACE_NS
 
-    def solve(self, solved_ns: int) -> list[Record]:
+    def solve(self, solved_ns: int) -> list[LinkQueues]:
         """Solve the block that is `ready`; return its `LinkQueues`, and those of the second that it ends.
 
         Slow.
@@ -427,23 +427,26 @@ class ShardQueues:
 
     def _fast(
         self, start_ns: int, depth: Float64s, error: Float64s, cells: _Cells, solved_ns: int
-    ) -> list[Record]:
+    ) -> list[LinkQueues]:
         """Return the records of a block: its links with queues, slot by slot."""
         shallow = SHALLOW_PACKETS * PACKET_BYTES
         deep = np.flatnonzero(depth.max(axis=0) > np.maximum(shallow, error))
         groups = self._groups()
         samples = self._probes_by_link(cells)
         self._second.samples += samples
-        links = []
+        links: list[LinkQueue] = []
         for link in deep.tolist():
             slots = np.flatnonzero(depth[:, link] > shallow / 4)
             links.append(
-                self._link_fields(link, groups)
-                | {
+                {
+                    "link": self._names[link],
+                    "rate_bps": self._rate_of(self._names[link]),
                     "depth_mean_bytes": float(depth[:, link].mean()),
                     "depth_max_bytes": float(depth[:, link].max()),
                     "bound_bytes": float(error[link]),
+                    **NO_UTILISATION,
                     "samples": int(samples[link]),
+                    "group": groups[link],
                     "slot": slots.tolist(),
                     "depth_bytes": depth[slots, link].tolist(),
                 }
@@ -453,7 +456,7 @@ class ShardQueues:
 
     def _slow(
         self, start_ns: int, block_ns: int, depth: Float64s, error: Float64s, cells: _Cells, solved_ns: int
-    ) -> list[Record]:
+    ) -> list[LinkQueues]:
         """Return the records of the second that a block ends, with the utilisation of all links."""
         second = self._second
         second.add(depth, error)
@@ -461,22 +464,23 @@ class ShardQueues:
             return []
         share, sigma = self._idle_probes.shares(self._lengths, self._flat, len(self._names))
         groups = self._groups()
-        links = [
-            self._link_fields(link, groups)
-            | second.depths(link)
-            | self._link_utilisation(link, float(share[link]), float(2 * sigma[link]) + JOINT_ERROR)
+        links: list[LinkQueue] = [
+            {
+                "link": self._names[link],
+                "rate_bps": self._rate_of(self._names[link]),
+                **second.depths(link),
+                **self._link_utilisation(link, float(share[link]), float(2 * sigma[link]) + JOINT_ERROR),
+                "group": groups[link],
+                "slot": [],
+                "depth_bytes": [],
+            }
             for link in np.flatnonzero(second.samples).tolist()
         ]
         second.reset()
         second_ns = start_ns // NS_PER_S * NS_PER_S
         return self._records(second_ns, NS_PER_S, 1, links, cells, solved_ns)
 
-    def _link_fields(self, link: int, groups: list[int]) -> Record:
-        """Return the fields of a link without utilisation and slots."""
-        name = self._names[link]
-        return NO_UTILISATION | {"link": name, "rate_bps": self._rate_of(name), "group": groups[link]}
-
-    def _link_utilisation(self, link: int, share: float, bound: float) -> Record:
+    def _link_utilisation(self, link: int, share: float, bound: float) -> Utilisation:
         """Return the utilisation of a link: from flow reports if they are complete, else from probes."""
         rate_bps, reported_bps = self._rate_of(self._names[link]), self._flow_bps.get(self._names[link])
         from_flows = False
@@ -493,10 +497,10 @@ class ShardQueues:
         }
 
     def _records(
-        self, start_ns: int, slot_ns: int, slots: int, links: list[Record], cells: _Cells, solved_ns: int
-    ) -> list[Record]:
+        self, start_ns: int, slot_ns: int, slots: int, links: list[LinkQueue], cells: _Cells, solved_ns: int
+    ) -> list[LinkQueues]:
         synced, self._synced = self._synced, True
-        head = {
+        whole: LinkQueues = {
             "shard": self.shard,
             "window": start_ns // (slot_ns * slots),
             "window_start_ns": start_ns,
@@ -505,5 +509,8 @@ class ShardQueues:
             "synced": synced,
             "paths": len(np.unique(cells.route)),
             "solved_ns": solved_ns,
+            "part": 0,
+            "parts": 1,
+            "links": links,
         }
-        return in_parts(head, links)
+        return in_parts(whole)

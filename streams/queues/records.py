@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import numpy as np
 
 from native.core.columns import Float64s, Int64s
+from schemas.records import LinkQueues
 from schemas.topics import MAX_ELEMENTS
 
-__all__ = ["NO_UTILISATION", "SecondTotals", "in_parts"]
+__all__ = ["NO_UTILISATION", "SecondTotals", "Utilisation", "in_parts"]
 
-Record = dict[str, Any]
 
-NO_UTILISATION: Final[Record] = {
-    "utilisation": None,
-    "utilisation_bound": None,
-    "from_flows": False,
-    "slot": [],
-    "depth_bytes": [],
-}
-"""Fields of a link that only one of the two series of records has."""
+class Depths(TypedDict):
+    """The depth fields of a `LinkQueue`."""
+
+    depth_mean_bytes: float
+    depth_max_bytes: float
+    bound_bytes: float
+    samples: int
+
+
+class Utilisation(TypedDict):
+    """The utilisation fields of a `LinkQueue`."""
+
+    utilisation: float | None
+    utilisation_bound: float | None
+    from_flows: bool
+
+
+NO_UTILISATION: Final[Utilisation] = {"utilisation": None, "utilisation_bound": None, "from_flows": False}
+"""Utilisation in blocks: only the records of whole seconds have it."""
 
 
 class SecondTotals:
@@ -47,7 +58,7 @@ class SecondTotals:
         self._error_bytes = np.maximum(self._error_bytes, error)
         self._slots += len(depth)
 
-    def depths(self, link: int) -> Record:
+    def depths(self, link: int) -> Depths:
         """Return the depth fields of a link."""
         return {
             "depth_mean_bytes": float(self._sum_bytes[link] / self._slots),
@@ -63,12 +74,13 @@ class SecondTotals:
         self._slots = 0
 
 
-def in_parts(head: Record, links: list[Record]) -> list[Record]:
-    """Return records with at most `MAX_ELEMENTS` links each, at least one."""
+def in_parts(whole: LinkQueues) -> list[LinkQueues]:
+    """Cut a record into parts of at most MAX_ELEMENTS links; without links there is one."""
+    links = whole["links"]
     parts = max(1, -(-len(links) // MAX_ELEMENTS))
     return [
-        head
-        | {
+        {
+            **whole,
             "part": part,
             "parts": parts,
             "links": links[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],

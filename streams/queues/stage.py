@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas import codec
+from schemas.records import PathQueueing
 from schemas.topics import PATH_QUEUEING, QUEUES
 from streams.queues.inference import ShardQueues
 from streams.queues.validation import validate_queueing
@@ -121,8 +122,8 @@ class QueuesStage(ShardStage[_Shard]):
             shard.flows.advance(append_ns)
             shard.queues.set_flow_rates(shard.flows.rates_bps())
 
-    def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> codec.Record:
-        record = decode_columnar(value, PATH_QUEUEING.record, self.context.registry)
+    def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> PathQueueing:
+        record = decode_columnar(value, PATH_QUEUEING.type, self.context.registry)
         return validate_queueing(record, message.append_ns + self.context.clocks.log_offset_ns)
 
     def _skip(self) -> None:
@@ -145,7 +146,7 @@ class QueuesStage(ShardStage[_Shard]):
     async def _solve(self, partition: _Partition, queues: ShardQueues) -> None:
         def solve() -> list[tuple[str, bytes]]:
             return [
-                (record["shard"], codec.encode(QUEUES.record, record, self.context.registry))
+                (record["shard"], codec.encode(QUEUES.type, record, self.context.registry))
                 for record in queues.solve(time.time_ns())
             ]
 

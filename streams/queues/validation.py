@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sized
+from typing import Final
 
 import numpy as np
 
 from schemas.codec import BadRecord
+from schemas.records import PathQueueing
 from schemas.topics import MAX_ELEMENTS
 from streams.delays.queueing import SUB_SLOTS
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["validate_queueing"]
 
-Record = dict[str, Any]
-
 MAX_DELAY_NS: Final = 100 * NS_PER_S
 MAX_AWAY_NS: Final = 60 * NS_PER_S
 """Largest difference of a record's times from the present."""
 MIN_SLOT_NS: Final = 1_000
-ROW_COLUMNS: Final = (
-    "peer",
-    "path",
-    "direction",
-    "floor_ns",
-    "noise_ns",
-    "singles",
-    "idle",
-    "lost",
-    "cells",
-)
-CELL_COLUMNS: Final = ("count", "min_ns", "mean_ns")
 
 
-def validate_queueing(record: Record, now_ns: int) -> Record:
+def validate_queueing(record: PathQueueing, now_ns: int) -> PathQueueing:
     """Return a record with consistent columns and times near `now_ns` (fabric time).
 
     Raises BadRecord for any other.
@@ -46,17 +34,33 @@ def validate_queueing(record: Record, now_ns: int) -> Record:
         _check_cells(record)
     if not MIN_SLOT_NS <= record["slot_ns"] <= NS_PER_S // SUB_SLOTS:
         raise _bad("slot_ns", record["slot_ns"], "1 us to 250 ms")
-    for name in ("start_ns", "complete_ns"):
-        if record[name] and abs(record[name] - now_ns) > MAX_AWAY_NS:
-            raise _bad(name, record[name], f"within 60 s of {now_ns}")
+    for name, at_ns in (("start_ns", record["start_ns"]), ("complete_ns", record["complete_ns"])):
+        if at_ns and abs(at_ns - now_ns) > MAX_AWAY_NS:
+            raise _bad(name, at_ns, f"within 60 s of {now_ns}")
     return record
 
 
-def _check_lengths(record: Record, rows: int, cells: int) -> None:
-    for names, length in ((ROW_COLUMNS, rows), (CELL_COLUMNS, cells)):
-        for name in names:
-            if len(record[name]) != length:
-                raise _bad(name, f"{len(record[name])} elements", length)
+def _check_lengths(record: PathQueueing, rows: int, cells: int) -> None:
+    row_columns: dict[str, Sized] = {
+        "peer": record["peer"],
+        "path": record["path"],
+        "direction": record["direction"],
+        "floor_ns": record["floor_ns"],
+        "noise_ns": record["noise_ns"],
+        "singles": record["singles"],
+        "idle": record["idle"],
+        "lost": record["lost"],
+        "cells": record["cells"],
+    }
+    cell_columns: dict[str, Sized] = {
+        "count": record["count"],
+        "min_ns": record["min_ns"],
+        "mean_ns": record["mean_ns"],
+    }
+    for columns, length in ((row_columns, rows), (cell_columns, cells)):
+        for name, column in columns.items():
+            if len(column) != length:
+                raise _bad(name, f"{len(column)} elements", length)
     if len(record["at_ns"]) not in (0, cells):
         raise _bad("at_ns", f"{len(record['at_ns'])} elements", f"{cells}, or none")
     if rows > MAX_ELEMENTS:
@@ -66,16 +70,16 @@ def _check_lengths(record: Record, rows: int, cells: int) -> None:
         raise _bad("cells", f"{total} together", cells)
 
 
-def _check_rows(record: Record) -> None:
-    for name in ("nic", "peer"):
-        if np.max(record[name]) >= len(record["nics"]):
-            raise _bad(name, np.max(record[name]), f"below {len(record['nics'])}")
+def _check_rows(record: PathQueueing) -> None:
+    for name, column in (("nic", record["nic"]), ("peer", record["peer"])):
+        if np.max(column) >= len(record["nics"]):
+            raise _bad(name, np.max(column), f"below {len(record['nics'])}")
     low, high = np.min(record["direction"]), np.max(record["direction"])
     if not (low >= 1 and high <= 3):
         raise _bad("direction", f"{low} to {high}", "1 to 3")
 
 
-def _check_cells(record: Record) -> None:
+def _check_cells(record: PathQueueing) -> None:
     if np.min(record["count"]) < 1:
         raise _bad("count", np.min(record["count"]), "at least 1")
     largest = np.max(np.abs(record["mean_ns"]))

@@ -5,15 +5,17 @@ Bytes and errors are those of the codec. Messages with an older schema are decod
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from native.core.arrays import BadArray, decode_arrays, encode_arrays
 from schemas import codec
 
-__all__ = ["decode_columnar", "encode_columnar"]
+__all__ = ["as_column", "decode_columnar", "encode_columnar"]
 
 _KINDS: Final = {"int": "i", "long": "i", "float": "f", "double": "d"}
 _DTYPES: Final[dict[str, Any]] = {
@@ -22,6 +24,9 @@ _DTYPES: Final[dict[str, Any]] = {
     "d": np.dtype(np.float64),
 }
 _MAX_INT: Final = 2**31 - 1
+
+R = TypeVar("R")
+"""The type of a record: a class of `schemas.records`."""
 
 
 class _Columns(NamedTuple):
@@ -57,22 +62,32 @@ def _columns_of(name: str) -> _Columns:
     )
 
 
-def encode_columnar(name: str, record: codec.Record, registry: codec.Registry | None = None) -> bytes:
+def as_column(values: NDArray[Any]) -> list[Any]:
+    """Return an array in place of the list of numbers that a record's type declares."""
+    return cast("list[Any]", values)
+
+
+def encode_columnar(kind: type[R], record: R, registry: codec.Registry | None = None) -> bytes:
     """Encode a record. Its columns are arrays or lists of numbers. Raises ValueError if it does not fit its
     schema."""
+    name, values = kind.__name__, cast("Mapping[str, Any]", record)
     columns = _columns_of(name)
     arrays = [
-        np.ascontiguousarray(record[field], _DTYPES[kind])
+        np.ascontiguousarray(values[field], _DTYPES[kind])
         for field, kind in zip(columns.names, columns.kinds, strict=True)
     ]
-    return codec.encode_head(name, record, columns.last, registry) + encode_arrays(arrays)
+    return codec.encode_head(name, values, columns.last, registry) + encode_arrays(arrays)
 
 
-def decode_columnar(data: bytes, name: str, registry: codec.Registry | None = None) -> codec.Record:
-    """Decode and check a record, with its columns as arrays of int64, float32 or float64.
+def decode_columnar(data: bytes, kind: type[R], registry: codec.Registry | None = None) -> R:
+    """Decode and check a record, with its columns as arrays instead of lists: of int64, float32 or float64.
 
     Raises BadRecord as `codec.decode` does.
     """
+    return cast("R", _decoded(data, kind.__name__, registry))
+
+
+def _decoded(data: bytes, name: str, registry: codec.Registry | None) -> codec.Record:
     columns = _columns_of(name)
     try:
         start = codec.body_start(data, name, registry)

@@ -21,7 +21,8 @@ from faust.types import TP
 from schemas import codec
 from schemas.kafka import BEGINNING, Start, back, tail
 from schemas.kafka.reader import Message
-from schemas.topics import Topic
+from schemas.records import LinkEvent
+from schemas.topics import R, Topic
 from schemas.topology import Topology, TopologyError, TopologySource
 from schemas.unexpected import DATA_ERRORS
 from streams.delays.windows import LogClock
@@ -49,7 +50,7 @@ FLOWS_TAIL_S: Final = 30.0
 """s of flow reports that are read at the start: longer than a dead worker's partitions are without an
 owner."""
 
-EvidenceTap = Callable[[int, int, int, codec.Record], None]
+EvidenceTap = Callable[[int, int, int, LinkEvent], None]
 """Receives link evidence from the links stage: partition, offset, append time, `LinkEvent`."""
 
 
@@ -183,10 +184,9 @@ class WorkerContext:
         self._ending = loop.create_task(self.app.stop(), name="stop after failure")
         loop.call_later(ABORT_S, os._exit, EXIT_CODE)
 
-    async def send(self, topic: str, key: str, name: str, record: codec.Record) -> Awaitable[Any]:
+    async def send(self, topic: Topic[R], key: str, record: R) -> Awaitable[Any]:
         """Encode a record and pass it to the producer; await the result for the log's acknowledgement."""
-        value = codec.encode(name, record, self.registry)
-        return await self.send_bytes(topic, key, value)
+        return await self.send_bytes(topic.name, key, codec.encode(topic.type, record, self.registry))
 
     async def send_bytes(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
         """Pass an encoded record, or a tombstone (None), to the producer."""

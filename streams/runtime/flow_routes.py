@@ -63,8 +63,8 @@ class FlowRouteTable:
             if key is not None:
                 self._put(*_ends(key.decode("utf-8", "replace")), {})
             return
-        record = codec.decode(value, FLOW_ROUTES.record, registry)
-        traced = {}
+        record = codec.decode(value, FLOW_ROUTES.type, registry)
+        traced: dict[tuple[str, int, int], Links] = {}
         for route in record["routes"]:
             if route["complete"] and route["links"]:
                 links = tuple(route["links"])

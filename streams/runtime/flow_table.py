@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from schemas import codec
+from schemas.records import Flow, FlowReports, FlowState
 from schemas.topics import FLOWS
 from schemas.validation import MAX_NS
 from streams.runtime.route_table import is_link
@@ -23,8 +24,6 @@ from streams.runtime.route_table import is_link
 __all__ = ["FlowOnLink", "FlowTable", "LiveFlow", "LiveFlows", "Report", "report_of"]
 
 log = logging.getLogger(__name__)
-
-Record = dict[str, Any]
 
 STALE_NS: Final = 5_000_000_000
 """ns without a report after which a host has no known flows."""
@@ -99,7 +98,7 @@ class FlowOnLink:
         return self.weight >= CERTAIN
 
 
-def report_of(record: Record, known: Callable[[str], bool]) -> tuple[Report, list[str]]:
+def report_of(record: FlowReports, known: Callable[[str], bool]) -> tuple[Report, list[str]]:
     """Return the valid flows of a `FlowReports` record, and a line for each invalid one.
 
     `known` returns whether the inventory has a NIC. Raises BadRecord if the whole record is invalid.
@@ -117,13 +116,15 @@ def report_of(record: Record, known: Callable[[str], bool]) -> tuple[Report, lis
             else _invalid_reason(element, host, known)
         )
         if reason is None:
-            flows[name] = None if element["state"] == "CLOSED" else _flow(element, record["system_ns"])
+            flows[name] = (
+                None if element["state"] == FlowState.CLOSED else _flow(element, record["system_ns"])
+            )
         else:
             refused.append(reason)
     return Report(host, record["whole"], flows), refused
 
 
-def _invalid_reason(flow: Record, host: str, known: Callable[[str], bool]) -> str | None:
+def _invalid_reason(flow: Flow, host: str, known: Callable[[str], bool]) -> str | None:
     name = flow["flow_id"]
     if not name.startswith(f"{host}/"):
         return f"{name}: reported by {host}, which is not its host"
@@ -134,15 +135,19 @@ def _invalid_reason(flow: Record, host: str, known: Callable[[str], bool]) -> st
             return f"{name}: NIC {nic!r}: not in the inventory"
     if not (math.isfinite(flow["rate_bps"]) and 0 <= flow["rate_bps"] <= MAX_RATE_BPS):
         return f"{name}: rate_bps {flow['rate_bps']}, expected 0 to {MAX_RATE_BPS:g}"
-    for share in ("busy_share", "receiver_limited_share", "sender_limited_share"):
-        value = flow[share]
+    shares = {
+        "busy_share": flow["busy_share"],
+        "receiver_limited_share": flow["receiver_limited_share"],
+        "sender_limited_share": flow["sender_limited_share"],
+    }
+    for share, value in shares.items():
         if value is not None and not 0 <= value <= 1:
             return f"{name}: {share} {value}, expected 0 to 1"
     bad_link = next((link for link in flow["links"] if not is_link(link)), None)
     return None if bad_link is None else f"{name}: links {bad_link!r}, expected node:port>node:port"
 
 
-def _flow(element: Record, system_ns: int) -> LiveFlow:
+def _flow(element: Flow, system_ns: int) -> LiveFlow:
     rate_bps, limit_bps = element["rate_bps"], element["rate_limit_bps"]
     busy, sender = element["busy_share"], element["sender_limited_share"]
     idle = 0.0 if busy is None else 1 - busy
@@ -343,7 +348,7 @@ class FlowTable:
         """Apply one message with its append time. Raises BadRecord."""
         if value is None:
             return
-        record = codec.decode(value, FLOWS.record, registry)
+        record = codec.decode(value, FLOWS.type, registry)
         if key != record["host"].encode():
             raise codec.BadRecord("WRONG_KEY", f"key {key!r}, expected the record's host {record['host']!r}")
         report, refused = report_of(record, self._known)

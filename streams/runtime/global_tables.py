@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from typing import Final
 
 from schemas import codec
 from schemas.kafka import BEGINNING, Start, back
 from schemas.kafka import tail as newest
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
 from schemas.kafka.reader import Message
-from schemas.topics import TOPICS, Topic
+from schemas.topics import TOPICS, R, Topic
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.tables import GlobalTable
 
@@ -80,12 +80,12 @@ async def _read_to_end(bootstrap: str, topic: Topic, start: Start) -> AsyncItera
 
 async def read_tail(
     bootstrap: str,
-    topic: str,
+    topic: Topic[R],
     tail: int | None,
     registry: codec.Registry | None = None,
-    check: Callable[[Any, int], Any] | None = None,
+    check: Callable[[R, int], R] | None = None,
     since_s: float | None = None,
-) -> list[Any]:
+) -> list[R]:
     """Return a topic's newest records, up to the end seen at the start.
 
     At most `tail` per partition, or those of the last `since_s`. Records that cannot be decoded are left out,
@@ -96,36 +96,37 @@ async def read_tail(
         start = back(since_s)
     elif tail is not None:
         start = newest(tail)
-    records, rejected = [], 0
-    async for message in _read_to_end(bootstrap, TOPICS[topic], start):
+    records: list[R] = []
+    rejected = 0
+    async for message in _read_to_end(bootstrap, topic, start):
         if message.value is None:
             continue
         try:
-            record = codec.decode(message.value, TOPICS[topic].record, registry)
+            record = codec.decode(message.value, topic.type, registry)
             records.append(record if check is None else check(record, message.append_ns))
         except DATA_ERRORS as error:
             last, rejected = refusal(error), rejected + 1
     if rejected:
-        log.warning("%s: ignored %d bad records, the last: %s", topic, rejected, last)
+        log.warning("%s: ignored %d bad records, the last: %s", topic.name, rejected, last)
     return records
 
 
 async def read_last(
     bootstrap: str,
-    topic: Topic,
+    topic: Topic[R],
     registry: codec.Registry | None = None,
-    by: Callable[[Any], str] | None = None,
-) -> dict[str, tuple[Any, int]]:
+    by: Callable[[R], str] | None = None,
+) -> dict[str, tuple[R, int]]:
     """Return the newest record and its append time (ns) of each message key, or of each `by(record)`.
 
     Reads up to the end seen at the start. Records that cannot be decoded are left out.
     """
     values: dict[bytes, tuple[bytes, int]] = {}
-    records: dict[str, tuple[Any, int]] = {}
+    records: dict[str, tuple[R, int]] = {}
 
     def keep(key: bytes, value: bytes, append_ns: int) -> None:
         try:
-            record = codec.decode(value, topic.record, registry)
+            record = codec.decode(value, topic.type, registry)
             name = by(record) if by is not None else key.decode("utf-8", "replace")
         except DATA_ERRORS as error:
             log.warning("%s: ignored a bad record: %s", topic.name, refusal(error))

@@ -7,9 +7,10 @@ host's own record overrides that of `*`.
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Final
 
 from schemas import codec
+from schemas.records import ActuatorConfig, LatencyRule
 from schemas.topics import CONFIG
 from schemas.validation import MAX_NS
 from streams.runtime.thresholds import Thresholds
@@ -29,7 +30,7 @@ class LiveConfig:
     def __init__(self) -> None:
         self.version = 0
         """Grows with every change."""
-        self._records: dict[str, dict[str, Any]] = {}
+        self._records: dict[str, ActuatorConfig] = {}
         self._thresholds: dict[str, Thresholds] = {}
 
     def take(
@@ -44,7 +45,7 @@ class LiveConfig:
             if key is not None and self._records.pop(key.decode("utf-8", "replace"), None) is not None:
                 self._changed()
             return
-        record = codec.decode(value, CONFIG.record, registry)
+        record = codec.decode(value, CONFIG.type, registry)
         if key != record["host"].encode():
             raise codec.BadRecord("WRONG_KEY", f"key {key!r}, expected the record's host {record['host']!r}")
         self._records[record["host"]] = record
@@ -56,11 +57,11 @@ class LiveConfig:
         self._thresholds.clear()
         self.version += 1
 
-    def all(self) -> dict[str, dict[str, Any]]:
+    def all(self) -> dict[str, ActuatorConfig]:
         """Return every active record, by key."""
         return dict(self._records)
 
-    def records(self, host: str = EVERYONE) -> list[dict[str, Any]]:
+    def records(self, host: str = EVERYONE) -> list[ActuatorConfig]:
         """Return the records that apply to a host, in increasing priority."""
         names = (EVERYONE,) if host == EVERYONE else (EVERYONE, host)
         return [self._records[name] for name in names if name in self._records]
@@ -72,7 +73,7 @@ class LiveConfig:
             found = self._thresholds[host] = Thresholds.of(self.records(host))[0]
         return found
 
-    def latency_rules(self) -> list[dict[str, Any]]:
+    def latency_rules(self) -> list[LatencyRule]:
         """Return the latency SLOs of all records, by name; of the same name the last one counts."""
         rules = {
             rule["name"]: rule

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from schemas import codec
+from schemas.records import Reject, RejectReason
 from schemas.topics import REJECTS
 from schemas.unexpected import refusal
 from streams.runtime.units import NS_PER_MS
@@ -76,9 +76,9 @@ def reject_record(
     key: bytes | None,
     value: bytes | None,
     reader: str,
-    reason: str,
+    reason: RejectReason,
     detail: str,
-) -> codec.Record:
+) -> Reject:
     """Return the `Reject` of one message."""
     value = value or b""
     return {
@@ -136,10 +136,10 @@ async def send_reject(
         message.key,
         value,
         reader,
-        refused.reason,
+        RejectReason(refused.reason),
         str(refused),
     )
-    return await context.send(REJECTS.name, message.topic, "Reject", record)
+    return await context.send(REJECTS, message.topic, record)
 
 
 def _one_line(text: str) -> str:

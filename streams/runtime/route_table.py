@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from schemas import codec
+from schemas.records import PathMap
 from schemas.topics import PATHS
 from schemas.topology import Topology
 from schemas.validation import MAX_NS
@@ -103,7 +104,7 @@ class RouteTable:
             if key is not None:
                 self._forget(key.decode("utf-8", "replace"))
             return
-        record = codec.decode(value, "PathMaps", registry)
+        record = codec.decode(value, PATHS.type, registry)
         if len(self._names) > self._max_names:
             self._forget_names()
         pair = (self._one(record["nic"]), self._one(record["peer"]))
@@ -118,7 +119,7 @@ class RouteTable:
         """Return the number of directed pairs."""
         return len(self._pairs)
 
-    def _route(self, path: codec.Record) -> Route:
+    def _route(self, path: PathMap) -> Route:
         hops = tuple(path["links"])
         links = self._names.get(hops)
         if links is None:

@@ -197,7 +197,7 @@ class ClockTable:
         """Apply one message with its append time. Raises BadRecord for values that no solver publishes."""
         if value is None:
             return
-        decoded = codec.decode(value, ClockOffsets, registry)
+        decoded = codec.decode(value, CLOCK_OFFSETS.type, registry)
         record, left_out = validate_offsets(decoded, append_ns, self._window_ns)
         if left_out:
             log.warning(

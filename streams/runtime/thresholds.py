@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
+
+from schemas.records import ActuatorConfig
 
 __all__ = ["THRESHOLDS", "Threshold", "Thresholds", "check_value"]
 
@@ -167,7 +169,7 @@ class Thresholds(Mapping[str, float]):
             self._values[name] = check_value(name, value)
 
     @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]]) -> tuple[Thresholds, list[str]]:
+    def of(cls, records: Iterable[ActuatorConfig]) -> tuple[Thresholds, list[str]]:
         """Return the values that `ActuatorConfig` records set, and a line for each invalid one.
 
         A later record overrides an earlier one; an invalid value changes nothing.

@@ -90,7 +90,7 @@ class In(NamedTuple):
         if self.record is None:
             return None
         if self.topic == PATH_QUEUEING.name:
-            return encode_columnar(PATH_QUEUEING.record, self.record)
+            return encode_columnar(PATH_QUEUEING.type, self.record)
         return codec.encode(TOPICS[self.topic].record, self.record)
 
     @property
@@ -238,8 +238,8 @@ class MapStage(Stage):
 
     def _queueing(self, queueing: SourceQueueing) -> Iterator[Output]:
         for record in queueing.take(_Members(self.tables.inventory)):
-            value = encode_columnar(PATH_QUEUEING.record, record)
-            yield PATH_QUEUEING.name, record["shard"], decode_columnar(value, PATH_QUEUEING.record)
+            value = encode_columnar(PATH_QUEUEING.type, record)
+            yield PATH_QUEUEING.name, record["shard"], decode_columnar(value, PATH_QUEUEING.type)
 
 
 class ClocksStage(Stage):
@@ -339,7 +339,7 @@ class QueuesStage(Stage):
         if row.topic != PATH_QUEUEING.name or row.value is None:
             return
         now_ns = row.append_ns + self.tables.clocks.log_offset_ns
-        record = validate_queueing(decode_columnar(row.value, PATH_QUEUEING.record), now_ns)
+        record = validate_queueing(decode_columnar(row.value, PATH_QUEUEING.type), now_ns)
         shard = record["shard"]
         if shard not in self._shards:
             self._shards[shard] = (ShardQueues(shard, self.tables.rate_bps), self.tables.flows.of(shard))

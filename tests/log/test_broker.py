@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabrictime.log import wire
-from fabrictime.log.broker import Broker, Peer
+from fabrictime.log.broker import Broker
 from fabrictime.log.errors import MalformedRequest
 from fabrictime.log.groups import Coordinator
 from fabrictime.log.offsets import OffsetStore
+from fabrictime.log.requests.base import Peer
 from fabrictime.log.settings import LogSettings
 from fabrictime.log.store import Store
 from fabrictime.log.wire import Api, read_head
@@ -35,7 +36,7 @@ class Harness:
         self.store.create_topic("t", 2, {})
         self.offsets = OffsetStore(folder)
         self.groups = Coordinator(options)
-        self.broker = Broker(options, self.store, self.offsets, self.groups)
+        self.broker = Broker(options, Peer("127.0.0.1", 0), self.store, self.offsets, self.groups)
 
     async def ask(self, frame: bytes) -> bytes | None:
         """Returns the response's bytes; what would wait for a long time is given up."""

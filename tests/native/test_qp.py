@@ -65,7 +65,7 @@ class Peer:
         self._connection.settimeout(20)
         self._lines = self._connection.makefile("r", encoding="ascii")
 
-    def until(self, begin: str) -> str:
+    def until(self, begin: str | tuple[str, ...]) -> str:
         for line in self._lines:
             if line.startswith(begin):
                 return line.rstrip("\n")
@@ -140,6 +140,6 @@ def test_an_invalid_command_is_refused_without_side_effects(program, tmp_path, l
     with contextlib.closing(peer), running(program, FABRICTIME_CONTROL=str(tmp_path / "control.sock")):
         peer.accept()
         peer.send(line)
-        assert peer.until("FAILED ")
+        assert peer.until(("FAILED ", "ERROR "))
         peer.send("MOVE 7 nobody 50000")
         assert peer.until("FAILED 7") == "FAILED 7 no such queue pair"

@@ -12,28 +12,23 @@ the fabric carries more than three of them.
 from __future__ import annotations
 
 import contextlib
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.runtime import status
+from fabrictime.bench._fabric import CannotRun, needs_fabric, running_fabric
 from fabrictime.state.scorecard import true_ns
-from fabrictime.testbed.control import ControlClient, socket_path
+from fabrictime.testbed.control import ControlClient
 from native.core.probe import TestClock
-from schemas import codec
 from schemas.kafka.reader import BEGINNING, TopicReader
+from schemas.records import ClockOffsets, ClockSync
 from schemas.topics import CLOCK_OFFSETS
 
-__all__ = ["CannotRun", "errors_of", "measure", "running_fabric"]
+__all__ = ["errors_of", "measure"]
 
 LINK_BPS: Final = 20_000_000
 SHARE: Final = 0.3
@@ -66,27 +61,22 @@ clock_wander_ppb_per_sqrt_s = 1
 KEYS: Final = ("fabric_p99_ns_idle", "fabric_p99_ns_loaded", "fabric_p99_loaded_over_idle")
 
 
+@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; some two and a half minutes, or one and a half where `quick`."""
     interval_s = QUICK_S if quick else INTERVAL_S
-    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
-        try:
-            with running_fabric(Path(folder), progress) as (control, bootstrap):
-                clocks = _clocks(control)
-                _wait_synced(bootstrap, len(clocks))
-                spells = {}
-                for name in ("idle", "loaded"):
-                    progress(f"fabric: {name}, {WARM_S + interval_s:g} s")
-                    with (
-                        _load(control, WARM_S + interval_s) if name == "loaded" else contextlib.nullcontext()
-                    ):
-                        time.sleep(WARM_S)
-                        begin_ns = time.time_ns()
-                        time.sleep(interval_s)
-                        spells[name] = (begin_ns, time.time_ns())
-                records = _offsets(bootstrap)
-        except CannotRun as reason:
-            return {key: Missing(str(reason)) for key in KEYS}
+    with running_fabric(progress, SETTINGS) as (control, bootstrap, _):
+        clocks = _clocks(control)
+        _wait_synced(bootstrap, len(clocks))
+        spells = {}
+        for name in ("idle", "loaded"):
+            progress(f"fabric: {name}, {WARM_S + interval_s:g} s")
+            with _load(control, WARM_S + interval_s) if name == "loaded" else contextlib.nullcontext():
+                time.sleep(WARM_S)
+                begin_ns = time.time_ns()
+                time.sleep(interval_s)
+                spells[name] = (begin_ns, time.time_ns())
+        records = _offsets(bootstrap)
     found = {name: errors_of(records, clocks, *interval) for name, interval in spells.items()}
     for name, errors in found.items():
         if not len(errors["pairs"]):
@@ -102,57 +92,6 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         figures[f"fabric_p99_ns_{name}"] = Figure(p99[name], note=note)
     figures["fabric_p99_loaded_over_idle"] = p99["loaded"] / p99["idle"]
     return figures
-
-
-class CannotRun(Exception):
-    """The fabric does not stand here."""
-
-
-@contextlib.contextmanager
-def running_fabric(
-    folder: Path, progress: Progress, settings: str = SETTINGS
-) -> Iterator[tuple[ControlClient, str]]:
-    """Run `fabrictime up` on a fabric; yield its control and its log's address. Raises CannotRun."""
-    progress("fabric: starting")
-    config, data = folder / "fabrictime.toml", folder / "data"
-    config.write_text(settings, encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "fabrictime",
-        "up",
-        "--fleet",
-        "fabric",
-        "--for",
-        "15m",
-        "--config",
-        str(config),
-        "--dir",
-        str(data),
-        "--json",
-    ]
-    with (folder / "up.log").open("wb") as out:
-        child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-    try:
-        deadline = time.monotonic() + START_S
-        while True:
-            if child.poll() is not None:
-                lines = (folder / "up.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-                raise CannotRun(f"fabrictime up: {lines[-1] if lines else f'ended with {child.returncode}'}")
-            with contextlib.suppress(ValueError, KeyError):
-                bootstrap = status.read(data)["addresses"]["log"]
-                break
-            if time.monotonic() > deadline:
-                raise CannotRun(f"fabrictime up: not running after {START_S:g} s")
-            time.sleep(0.2)
-        yield ControlClient(socket_path(data)), bootstrap
-    finally:
-        child.send_signal(signal.SIGINT)
-        try:
-            child.wait(30)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
 
 
 def _clocks(control: ControlClient) -> dict[str, TestClock]:
@@ -176,7 +115,7 @@ def _wait_synced(bootstrap: str, clocks: int) -> None:
     raise CannotRun(f"clocks: not all {clocks} SYNCED after {START_S:g} s")
 
 
-def _offsets(bootstrap: str) -> list[codec.Record]:
+def _offsets(bootstrap: str) -> list[ClockOffsets]:
     """Return all `ClockOffsets` of the log."""
     with TopicReader(bootstrap, {CLOCK_OFFSETS: BEGINNING}) as reader:
         messages = reader.connect(10).read_to_end()
@@ -184,7 +123,7 @@ def _offsets(bootstrap: str) -> list[codec.Record]:
 
 
 def errors_of(
-    records: list[codec.Record], clocks: Mapping[str, TestClock], begin_ns: int, end_ns: int
+    records: list[ClockOffsets], clocks: Mapping[str, TestClock], begin_ns: int, end_ns: int
 ) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
     """Return figures of the windows in an interval: `pairs`, |error| between any two SYNCED clocks of a
     domain; `covered`, whether each clock's bound held against the domain's median; `bounds`; and `synced`,
@@ -193,7 +132,7 @@ def errors_of(
     covered: list[float] = []
     bounds: list[float] = []
     synced: list[float] = []
-    windows: dict[int, list[codec.Record]] = {}
+    windows: dict[int, list[ClockOffsets]] = {}
     for record in records:
         windows.setdefault(record["window"], []).append(record)
     for parts in windows.values():
@@ -202,7 +141,7 @@ def errors_of(
             continue
         states = {c["clock"]: (c, r["domain"]) for r in parts for c in r["clocks"] if c["clock"] in clocks}
         for domain in {domain for _, domain in states.values()}:
-            found = [c for c, d in states.values() if d == domain and c["state"] == "SYNCED"]
+            found = [c for c, d in states.values() if d == domain and c["state"] == ClockSync.SYNCED]
             error = np.array(
                 [c["at_ns"] - true_ns(clocks[c["clock"]].reading, c["at_ns"]) + c["offset_ns"] for c in found]
             )
@@ -211,7 +150,9 @@ def errors_of(
             bound = np.array([c["bound_ns"] for c in found])
             covered.extend((np.abs(error - np.median(error)) <= bound).tolist() if len(found) else [])
             bounds.extend(bound.tolist())
-        synced.extend(float(name in states and states[name][0]["state"] == "SYNCED") for name in clocks)
+        synced.extend(
+            float(name in states and states[name][0]["state"] == ClockSync.SYNCED) for name in clocks
+        )
     return {
         "pairs": np.array(pairs),
         "covered": np.array(covered),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,7 +98,7 @@ class Fabrictime:
         begin = time.perf_counter()
         fitted = fit_window(closed)
         fitted_at = time.perf_counter()
-        self.fits = cast(list[ClockFits], clock_fits(fitted, members, [SHARD], given.window_ns, self.limit))
+        self.fits = clock_fits(fitted, members, [SHARD], given.window_ns, self.limit)
         self.records = self.clocks.solve(given.number, given.window_ns, self.fits, clock_of, solved_ns)
         self.fit_s += fitted_at - begin
         self.solve_s += time.perf_counter() - fitted_at

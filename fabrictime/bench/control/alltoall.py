@@ -10,19 +10,17 @@ stopped all action. Each seed draws new source ports. By hand: `fabrictime bench
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench.clock.fabric import CannotRun, running_fabric
-from fabrictime.bench.control.failover import NEVER_MS, SETTINGS
+from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._fabric import needs_fabric
+from fabrictime.bench.control.failover import watched_fabric
 from fabrictime.bench.control.live_fabric import JobRun
 from fabrictime.bench.control.watch import Watch
 from fabrictime.commands import pause
@@ -30,6 +28,7 @@ from fabrictime.commands.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 from fabrictime.testbed.job_plan import make_job_plan
 from fabrictime.testbed.optimum import choose_ports, shape_of
+from schemas.records import ReasonKind
 
 __all__ = ["KEYS", "measure"]
 
@@ -71,18 +70,11 @@ def _job(
     )
 
 
+@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; some seven minutes, or two where `quick`."""
-    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
-        try:
-            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=NEVER_MS)
-            with (
-                running_fabric(Path(folder), progress, settings) as (control, bootstrap),
-                Watch(bootstrap) as watch,
-            ):
-                return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
-        except CannotRun as reason:
-            return {key: Missing(str(reason)) for key in KEYS}
+    with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):
+        return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
 
 
 def _seeds(
@@ -188,8 +180,9 @@ def _steered_back(watch: Watch) -> list[str]:
     seen: dict[str, set[int]] = defaultdict(set)
     found = []
     for decision in sorted(watch.decisions.values(), key=lambda each: (each["epoch"], each["seq"])):
-        if decision["reason"]["kind"] == "COLLISION":
-            seen[decision["flow_id"]].add(decision["from_path"])
+        from_path = decision["from_path"]
+        if decision["reason"]["kind"] == ReasonKind.COLLISION and from_path is not None:
+            seen[decision["flow_id"]].add(from_path)
             if decision["to_path"] in seen[decision["flow_id"]]:
                 found.append(decision["flow_id"])
     return found

@@ -9,17 +9,15 @@ collision [--quick]`.
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench.clock.fabric import CannotRun, running_fabric
-from fabrictime.bench.control.failover import NEVER_MS, SETTINGS
+from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._fabric import CannotRun, needs_fabric
+from fabrictime.bench.control.failover import watched_fabric
 from fabrictime.bench.control.live_fabric import FlowRun, JobRun, Loop, Span
 from fabrictime.bench.control.watch import Watch
 from fabrictime.commands import pause
@@ -27,7 +25,8 @@ from fabrictime.commands.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, TopicReader
-from schemas.topics import PATHS, PROBES, TOPICS
+from schemas.records import Flow, Leg
+from schemas.topics import PATHS, PROBES, R, Topic
 
 __all__ = ["KEYS", "measure"]
 
@@ -53,33 +52,26 @@ Delays = dict[str, list[tuple[float, float]]]
 """Link to (when, s since the Unix epoch; ns under way) of the probes that crossed it."""
 
 
+@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; some four minutes, or one where `quick`."""
-    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
+    with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):
+        light = JobRun(
+            control,
+            kind="alltoall",
+            connections=1,
+            size_bytes=LIGHT_BYTES,
+            gap_s=LIGHT_GAP_S,
+            duration_s=1_000,
+            slot_s=0,
+            job="light",
+            seed=random.SystemRandom().randrange(2**31),
+        )
+        watch.until(lambda: len(_known(watch, "light")) == len(light.ports), START_S, "light flows")
         try:
-            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=NEVER_MS)
-            with (
-                running_fabric(Path(folder), progress, settings) as (control, bootstrap),
-                Watch(bootstrap) as watch,
-            ):
-                light = JobRun(
-                    control,
-                    kind="alltoall",
-                    connections=1,
-                    size_bytes=LIGHT_BYTES,
-                    gap_s=LIGHT_GAP_S,
-                    duration_s=1_000,
-                    slot_s=0,
-                    job="light",
-                    seed=random.SystemRandom().randrange(2**31),
-                )
-                watch.until(lambda: len(_known(watch, "light")) == len(light.ports), START_S, "light flows")
-                try:
-                    return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
-                finally:
-                    light.leave()
-        except CannotRun as reason:
-            return {key: Missing(str(reason)) for key in KEYS}
+            return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
+        finally:
+            light.leave()
 
 
 def _seeds(
@@ -211,7 +203,7 @@ def _between(link: str) -> tuple[str, str]:
     return begin.partition(":")[0], end.partition(":")[0].rstrip("0123456789")
 
 
-def _known(watch: Watch, job: str) -> dict[str, dict[str, Any]]:
+def _known(watch: Watch, job: str) -> dict[str, Flow]:
     """Return a job's flows with known links."""
     return {name: flow for name, flow in watch.flows.items() if flow["job"] == job and flow["links"]}
 
@@ -239,24 +231,24 @@ def _p99_us(delays: Iterable[tuple[float, float]], span: Span) -> float:
 def _delays(bootstrap: str, links: set[str]) -> Delays:
     """Return the delays of all probes of the log that crossed some links, on their way out."""
     crossing: dict[tuple[str, str, int], set[str]] = {}
-    for record in _records(bootstrap, PATHS.name, PATHS.record):
+    for record in _records(bootstrap, PATHS):
         for path in record["paths"]:
-            if path["leg"] == "REQUEST":
+            if path["leg"] == Leg.REQUEST:
                 key = (record["nic"], record["peer"], path["path"])
                 crossing[key] = links.intersection(path["links"])
     found: Delays = {}
-    for record in _records(bootstrap, PROBES.name, PROBES.record):
-        ahead_ns = record["system_ns"] - record["clock_ns"]
-        for samples in record["samples"]:
-            for link in crossing.get((record["nic"], samples["peer"], samples["path"]), ()):
+    for batch in _records(bootstrap, PROBES):
+        ahead_ns = batch["system_ns"] - batch["clock_ns"]
+        for samples in batch["samples"]:
+            for link in crossing.get((batch["nic"], samples["peer"], samples["path"]), ()):
                 sent = np.cumsum(samples["sent"]) + ahead_ns
                 found.setdefault(link, []).extend(zip((sent / 1e9).tolist(), samples["forward"], strict=True))
     return found
 
 
-def _records(bootstrap: str, topic: str, record: str) -> Iterable[codec.Record]:
+def _records(bootstrap: str, topic: Topic[R]) -> Iterable[R]:
     """Yield all records of a topic, as it is now."""
-    with TopicReader(bootstrap, {TOPICS[topic]: BEGINNING}) as reader:
+    with TopicReader(bootstrap, {topic: BEGINNING}) as reader:
         for message in reader.connect(10).read_to_end():
             if message.value is not None:
-                yield codec.decode(message.value, record)
+                yield codec.decode(message.value, topic.type)

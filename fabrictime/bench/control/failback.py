@@ -6,19 +6,18 @@ longest time for which the flow could have been back. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from schemas.records import LinkHealth
+from schemas.records import ActionOutcome, ActionReport, Decision, FlowAction, LinkHealth, ReasonKind
 from streams.policy.path_health import Grade, PathHealth
 from streams.policy.rules import Rules
 
 __all__ = ["Away", "could_be_home", "times_away"]
 
-Record = Mapping[str, Any]
-DONE: Final = ("APPLIED", "DUPLICATE")
+DONE: Final = (ActionOutcome.APPLIED, ActionOutcome.DUPLICATE)
 STEP_S: Final = 0.02
 """How finely is looked for how long a way was well."""
 
@@ -34,7 +33,9 @@ class Away(NamedTuple):
     """Whether it ended with a return, and not with another failover or a steering."""
 
 
-def times_away(decisions: Iterable[Record], actions: Iterable[Record]) -> tuple[list[Away], list[Away]]:
+def times_away(
+    decisions: Iterable[Decision], actions: Iterable[ActionReport]
+) -> tuple[list[Away], list[Away]]:
     """Return the times away that have ended, and those that last (their `end_s` is when they began)."""
     ended: list[Away] = []
     away: dict[str, Away] = {}
@@ -44,10 +45,13 @@ def times_away(decisions: Iterable[Record], actions: Iterable[Record]) -> tuple[
         if decision["decision_id"] not in done or decision["from_path"] is None:
             continue
         known = away.setdefault(name, Away(name, decision["from_path"], at_s, at_s, False))
-        if decision["reason"]["kind"] not in ("DOWN", "GREY") or decision["to_path"] == known.home:
+        if (
+            decision["reason"]["kind"] not in (ReasonKind.DOWN, ReasonKind.GREY)
+            or decision["to_path"] == known.home
+        ):
             del away[name]
             if known.begin_s < at_s:
-                ended.append(known._replace(end_s=at_s, back=decision["action"] == "RESTORE"))
+                ended.append(known._replace(end_s=at_s, back=decision["action"] == FlowAction.RESTORE))
     return ended, list(away.values())
 
 

@@ -9,7 +9,6 @@ from a decision to its effect. Seeds are drawn at run time. By hand: `fabrictime
 from __future__ import annotations
 
 import random
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,16 +21,15 @@ from typing import Any, Final
 import numpy as np
 
 from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench.clock.fabric import CannotRun, running_fabric
+from fabrictime.bench._fabric import needs_fabric, running_fabric
 from fabrictime.bench.control.failback import Away, could_be_home, times_away
 from fabrictime.bench.control.watch import Watch
 from fabrictime.testbed.control import ControlClient
+from schemas.records import Flow
 
 __all__ = [
     "KEYS",
-    "NEVER_MS",
     "RATE_BPS",
-    "SETTINGS",
     "Steady",
     "crossed",
     "fault",
@@ -40,9 +38,9 @@ __all__ = [
     "over",
     "regained_ms",
     "steady_flows",
+    "watched_fabric",
 ]
 
-Record = dict[str, Any]
 
 SETTINGS: Final = """
 [up]
@@ -104,21 +102,24 @@ class Steady:
     peer: str
     sport: int
     dport: int
-    result: Record = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
 
 
+@contextmanager
+def watched_fabric(
+    progress: Progress, rate_bps: int, local_repair_ms: int = NEVER_MS
+) -> Iterator[tuple[ControlClient, str, Path, Watch]]:
+    """Run a fabric; yield its control, its log's address, its data directory and a `Watch`."""
+    settings = SETTINGS.format(rate=rate_bps, local_repair_ms=local_repair_ms)
+    with running_fabric(progress, settings) as fabric, Watch(fabric.bootstrap) as watch:
+        yield *fabric, watch
+
+
+@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; some two minutes, or one where `quick`."""
-    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
-        try:
-            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=NEVER_MS)
-            with (
-                running_fabric(Path(folder), progress, settings) as (control, bootstrap),
-                Watch(bootstrap) as watch,
-            ):
-                return _trials(control, watch, progress, QUICK_TRIALS if quick else TRIALS)
-        except CannotRun as reason:
-            return {key: Missing(str(reason)) for key in KEYS}
+    with watched_fabric(progress, RATE_BPS) as (control, _, _, watch):
+        return _trials(control, watch, progress, QUICK_TRIALS if quick else TRIALS)
 
 
 def _trials(control: ControlClient, watch: Watch, progress: Progress, trials: int) -> dict[str, Value]:
@@ -223,7 +224,7 @@ def steady_flows(
             each.result(duration_s + 30)
 
 
-def _known(watch: Watch, flows: list[Steady]) -> dict[str, Record]:
+def _known(watch: Watch, flows: list[Steady]) -> dict[str, Flow]:
     """Return the flows as reported that have their links, by the port that they began with."""
     dports = {(flow.source, flow.dport): flow for flow in flows}
     return {

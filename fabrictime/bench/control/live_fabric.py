@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
-from fabrictime.bench.clock.fabric import CannotRun
+from fabrictime.bench._fabric import CannotRun
 from fabrictime.commands.live_config import LiveRecords, changed
 from fabrictime.testbed.control import ControlClient
 from fabrictime.testbed.fabric import FabricError
@@ -33,7 +33,8 @@ __all__ = [
     "last_link",
 ]
 
-Record = dict[str, Any]
+Reply = dict[str, Any]
+"""A reply of the test fabric's control socket."""
 Span = tuple[float, float]
 """From and to, s."""
 
@@ -50,11 +51,11 @@ class JobRun:
 
     def __init__(self, control: ControlClient, **spec: Any) -> None:
         self._stream = control.stream("job", **spec)
-        self.started: Record = next(self._stream)
+        self.started: Reply = next(self._stream)
         self.bytes: int = self.started["iteration_bytes"]
         self.iterations: list[tuple[float, float]] = []
         """Begin and end of each, s."""
-        self.result: Record = {}
+        self.result: Reply = {}
         self._leaving = False
         self._thread = threading.Thread(target=self._listen, name="job", daemon=True)
         self._thread.start()
@@ -98,8 +99,8 @@ class FlowRun:
 
     def __init__(self, control: ControlClient, **spec: Any) -> None:
         self._stream = control.stream("flow", protocol="tcp", interval_s=_SLOT_S, **spec)
-        self.started: Record = next(self._stream)
-        self._result: Record = {}
+        self.started: Reply = next(self._stream)
+        self._result: Reply = {}
         self._thread = threading.Thread(target=self._listen, name="flow", daemon=True)
         self._thread.start()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import tempfile
 import time
 from pathlib import Path
 from typing import Final
@@ -17,10 +16,9 @@ from typing import Final
 import numpy as np
 
 from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench.clock.fabric import CannotRun, running_fabric
+from fabrictime.bench._fabric import needs_fabric
 from fabrictime.bench.control.failover import (
     RATE_BPS,
-    SETTINGS,
     Steady,
     crossed,
     fault,
@@ -28,6 +26,7 @@ from fabrictime.bench.control.failover import (
     over,
     regained_ms,
     steady_flows,
+    watched_fabric,
 )
 from fabrictime.bench.control.watch import Watch
 from fabrictime.runtime import status
@@ -43,19 +42,11 @@ REST_S: Final = 3.0
 KEYS: Final = ("local_repair_failover_ms_p99",)
 
 
+@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; a minute and a half, or less where `quick`."""
-    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
-        try:
-            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=LOCAL_REPAIR_MS)
-            with (
-                running_fabric(Path(folder), progress, settings) as (control, bootstrap),
-                Watch(bootstrap) as watch,
-            ):
-                data = Path(folder) / "data"
-                return _trials(control, watch, data, progress, QUICK_TRIALS if quick else TRIALS)
-        except CannotRun as reason:
-            return {key: Missing(str(reason)) for key in KEYS}
+    with watched_fabric(progress, RATE_BPS, LOCAL_REPAIR_MS) as (control, _, data, watch):
+        return _trials(control, watch, data, progress, QUICK_TRIALS if quick else TRIALS)
 
 
 def _trials(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,14 @@ from producers.sim.simulation import TICK_NS, Simulation
 from producers.sim.workload import FLOW_PORT, address_of
 from producers.trace.candidate_ports import flow_candidate_ports
 from schemas import codec
-from schemas.records import ActionReport, ContentionWindow, Decision
+from schemas.records import (
+    ActionReport,
+    ActMode,
+    Decision,
+    FlowReports,
+    LinkQueue,
+    LinkQueues,
+)
 from schemas.topics import CONFIG, FLOWS, PROBES
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
@@ -37,7 +44,6 @@ from streams.runtime.route_table import RouteTable
 
 __all__ = ["KEYS", "Loop", "Scenario", "measure"]
 
-Record = dict[str, Any]
 
 MS: Final = 1_000_000
 SHARD: Final = "sim"
@@ -192,7 +198,7 @@ class Loop:
             "at_ns": 0,
             "by": "bench",
             "max_moved_share": 1.0,
-            "mode": "ACT" if self.act else "OBSERVE",
+            "mode": ActMode.ACT if self.act else ActMode.OBSERVE,
         }
         self.policy.take_config({"*": codec.decode(codec.encode(CONFIG.record, record), CONFIG.type)})
         hosts = fleet.shape.hosts
@@ -229,7 +235,7 @@ class Loop:
         began = time.process_time()
         for out in outs:
             if out.topic is FLOWS:
-                report, _ = report_of(out.record(), self._nics)
+                report, _ = report_of(cast(FlowReports, out.record()), self._nics)
                 self.live.take(report, out.at_ns + HOP_NS)
                 self._seen.take(report, out.at_ns + HOP_NS)
         self.busy_s += time.process_time() - began
@@ -253,7 +259,7 @@ class Loop:
             return
         slots, self._slots = np.array(self._slots), []
         names = self.run.fleet.link_ids
-        links = [
+        links: list[LinkQueue] = [
             {
                 "link": names[link],
                 "rate_bps": self._rate[names[link]],
@@ -262,13 +268,21 @@ class Loop:
                 "depth_mean_bytes": float(slots[:, link].mean()),
                 "depth_max_bytes": float(slots[:, link].max()),
                 "utilisation": None,
+                "utilisation_bound": None,
+                "from_flows": False,
+                "samples": 0,
                 "slot": np.flatnonzero(slots[:, link]).tolist(),
                 "depth_bytes": slots[slots[:, link] > 0, link].tolist(),
             }
             for link in np.flatnonzero(slots.any(axis=0)).tolist()
         ]
         start_ns = now_ns - QUEUES_TICKS * TICK_NS
-        record = {
+        record: LinkQueues = {
+            "shard": SHARD,
+            "window": start_ns // (QUEUES_TICKS * TICK_NS),
+            "synced": True,
+            "paths": 0,
+            "solved_ns": now_ns,
             "window_start_ns": start_ns,
             "slot_ns": TICK_NS,
             "slots": QUEUES_TICKS,
@@ -278,13 +292,11 @@ class Loop:
         }
         self._at(now_ns + QUEUES_LAG_NS, partial(self._evaluate, record))
 
-    def _evaluate(self, record: Record) -> None:
+    def _evaluate(self, record: LinkQueues) -> None:
         began = time.process_time()
         self._seen.advance(self.run.now_ns - FLOW_LAG_NS)
         for made in self.watch.ingest(record, ContentionRules()):
-            self._at(
-                self.run.now_ns + HOP_NS, partial(self.policy.take_contention, cast(ContentionWindow, made))
-            )
+            self._at(self.run.now_ns + HOP_NS, partial(self.policy.take_contention, made))
         self.busy_s += time.process_time() - began
 
     def _decide(self, now_ns: int) -> None:

@@ -8,16 +8,14 @@ and source ports. By hand: `fabrictime bench control slices [--quick]`.
 from __future__ import annotations
 
 import random
-import tempfile
 import time
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench.clock.fabric import CannotRun, running_fabric
-from fabrictime.bench.control.failover import NEVER_MS, SETTINGS
+from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._fabric import needs_fabric
+from fabrictime.bench.control.failover import watched_fabric
 from fabrictime.bench.control.live_fabric import FlowRun, Loop, configure
 from fabrictime.bench.control.watch import Watch
 from fabrictime.commands import pause
@@ -43,23 +41,16 @@ PORTS: Final = range(20_000, 32_000)
 KEYS: Final = ("slice_guarantee_error", "idle_bandwidth_reused")
 
 
+@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; some four minutes, or one where `quick`."""
-    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
-        try:
-            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=NEVER_MS)
-            with (
-                running_fabric(Path(folder), progress, settings) as (control, bootstrap),
-                Watch(bootstrap) as watch,
-            ):
-                configure(
-                    bootstrap,
-                    "allowed_actions=REROUTE,RESTORE,SLICE,UNPACE",
-                    f"slice.gold={GUARANTEE_BPS}:{GUARANTEE_BPS}",
-                )
-                return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
-        except CannotRun as reason:
-            return {key: Missing(str(reason)) for key in KEYS}
+    with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):
+        configure(
+            bootstrap,
+            "allowed_actions=REROUTE,RESTORE,SLICE,UNPACE",
+            f"slice.gold={GUARANTEE_BPS}:{GUARANTEE_BPS}",
+        )
+        return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
 
 
 def _seeds(

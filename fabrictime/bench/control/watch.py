@@ -10,17 +10,16 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Final, Self
 
-from fabrictime.bench.clock.fabric import CannotRun
+from fabrictime.bench._fabric import CannotRun
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, TopicReader
-from schemas.records import LinkHealth
+from schemas.records import ActionReport, Decision, Flow, FlowLeg, FlowState, LinkHealth
 from schemas.topics import ACTIONS, DECISIONS, FLOW_ROUTES, FLOWS, LINK_HEALTH, POLICY_CYCLES, Topic
 
 __all__ = ["Watch"]
 
-Record = dict[str, Any]
 TOPICS: Final[tuple[Topic, ...]] = (FLOWS, FLOW_ROUTES, LINK_HEALTH, DECISIONS, ACTIONS, POLICY_CYCLES)
 
 
@@ -28,16 +27,16 @@ class Watch:
     """Follows a log from its beginning until the end of the `with`."""
 
     def __init__(self, bootstrap: str) -> None:
-        self.flows: dict[str, Record] = {}
+        self.flows: dict[str, Flow] = {}
         """Open flows by id, as last reported."""
-        self.routes: dict[tuple[str, str, str, int, int], tuple[str, ...]] = {}
+        self.routes: dict[tuple[str, str, FlowLeg, int, int], tuple[str, ...]] = {}
         """(nic, peer, leg, flow's port, flow's peer port) to links."""
-        self.health: dict[str, Record] = {}
+        self.health: dict[str, LinkHealth] = {}
         """Subject to its newest record."""
         self.health_records: list[LinkHealth] = []
         """All records of all subjects."""
-        self.decisions: dict[str, Record] = {}
-        self.actions: list[Record] = []
+        self.decisions: dict[str, Decision] = {}
+        self.actions: list[ActionReport] = []
         self.movable = 0
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -71,51 +70,64 @@ class Watch:
                 return False
             time.sleep(0.01)
 
-    def links_of(self, flow: Record) -> tuple[str, ...]:
+    def links_of(self, flow: Flow) -> tuple[str, ...]:
         """Return the links of a flow's data and, if known, of its acknowledgements."""
-        key = (flow["peer"], flow["nic"], "ACK", flow["source_port"], flow["peer_port"])
+        key = (flow["peer"], flow["nic"], FlowLeg.ACK, flow["source_port"], flow["peer_port"])
         return (*flow["links"], *self.routes.get(key, ()))
 
-    def route_of(self, flow: Record, port: int) -> tuple[str, ...]:
+    def route_of(self, flow: Flow, port: int) -> tuple[str, ...]:
         """Return the links that a flow takes from a source port, there and back, as far as they are known."""
-        there = (flow["nic"], flow["peer"], "DATA", port, flow["peer_port"])
-        back = (flow["peer"], flow["nic"], "ACK", port, flow["peer_port"])
+        there = (flow["nic"], flow["peer"], FlowLeg.DATA, port, flow["peer_port"])
+        back = (flow["peer"], flow["nic"], FlowLeg.ACK, port, flow["peer_port"])
         return (*self.routes.get(there, ()), *self.routes.get(back, ()))
 
     def _follow(self) -> None:
-        by_name = {topic.name: topic for topic in TOPICS}
+        handlers = {
+            FLOWS.name: self._take_flows,
+            FLOW_ROUTES.name: self._take_routes,
+            LINK_HEALTH.name: self._take_health,
+            DECISIONS.name: self._take_decision,
+            ACTIONS.name: self._take_action,
+            POLICY_CYCLES.name: self._take_cycles,
+        }
         while not self._over.is_set():
             for message in self._reader.poll(0.05):
                 if message.value is None:
                     continue
-                topic = by_name[message.topic]
-                record = codec.decode(message.value, topic.record)
                 with self._lock:
-                    self._take(topic, record)
+                    handlers[message.topic](message.value)
 
-    def _take(self, topic: Topic, record: Record) -> None:
-        if topic is FLOWS:
-            for flow in record["flows"]:
-                if flow["state"] == "CLOSED":
-                    self.flows.pop(flow["flow_id"], None)
-                else:
-                    self.flows[flow["flow_id"]] = flow
-            if record["whole"]:
-                here = {flow["flow_id"] for flow in record["flows"]}
-                mine = f"{record['host']}/"
-                for name in [name for name in self.flows if name.startswith(mine) and name not in here]:
-                    del self.flows[name]
-        elif topic is FLOW_ROUTES:
-            for route in record["routes"]:
-                if route["complete"]:
-                    key = (record["nic"], record["peer"], route["leg"], route["path"], route["peer_port"])
-                    self.routes[key] = tuple(route["links"])
-        elif topic is LINK_HEALTH:
-            self.health[record["subject"]] = record
-            self.health_records.append(cast(LinkHealth, record))
-        elif topic is DECISIONS:
-            self.decisions[record["decision_id"]] = record
-        elif topic is ACTIONS:
-            self.actions.append(record)
-        else:
-            self.movable = record["movable"]
+    def _take_flows(self, value: bytes) -> None:
+        record = codec.decode(value, FLOWS.type)
+        for flow in record["flows"]:
+            if flow["state"] == FlowState.CLOSED:
+                self.flows.pop(flow["flow_id"], None)
+            else:
+                self.flows[flow["flow_id"]] = flow
+        if record["whole"]:
+            here = {flow["flow_id"] for flow in record["flows"]}
+            mine = f"{record['host']}/"
+            for name in [name for name in self.flows if name.startswith(mine) and name not in here]:
+                del self.flows[name]
+
+    def _take_routes(self, value: bytes) -> None:
+        record = codec.decode(value, FLOW_ROUTES.type)
+        for route in record["routes"]:
+            if route["complete"]:
+                key = (record["nic"], record["peer"], route["leg"], route["path"], route["peer_port"])
+                self.routes[key] = tuple(route["links"])
+
+    def _take_health(self, value: bytes) -> None:
+        record = codec.decode(value, LINK_HEALTH.type)
+        self.health[record["subject"]] = record
+        self.health_records.append(record)
+
+    def _take_decision(self, value: bytes) -> None:
+        record = codec.decode(value, DECISIONS.type)
+        self.decisions[record["decision_id"]] = record
+
+    def _take_action(self, value: bytes) -> None:
+        self.actions.append(codec.decode(value, ACTIONS.type))
+
+    def _take_cycles(self, value: bytes) -> None:
+        self.movable = codec.decode(value, POLICY_CYCLES.type)["movable"]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -25,6 +25,7 @@ from producers.sim.settings import SimSettings
 from producers.sim.shape import Shape
 from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet
+from schemas.records import ContentionState, ContentionWindow, FabricTruth, TrueContention
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
@@ -175,7 +176,7 @@ class Run:
             lambda link: int(self.rate.get(link, 0)),
         )
         self.published: dict[str, Detected] = {}
-        self.truth: dict[tuple[str, int], dict[str, Any]] = {}
+        self.truth: dict[tuple[str, int], TrueContention] = {}
         self.deep: dict[str, list[tuple[int, float]]] = {}
         self.busy_s = 0.0
 
@@ -201,13 +202,13 @@ class Run:
                     append_ns = out.at_ns + round(self._hop_ns)
                     self.flows.take(out.key.encode(), out.value(), None, append_ns)
                 elif out.topic is TRUTH:
-                    self._note_truth(out.record()["contention"])
+                    self._note_truth(cast(FabricTruth, out.record())["contention"])
             now_ns = self.sim.now_ns
             if len(self.paths) and not laid:  # all are traced at once
                 laid = True
                 plans = plan_shard(dict.fromkeys(nics, self.sim.pace), self.paths)
                 for record in records_of(plans, SHARD, lines, now_ns).values():
-                    self.sim.follow_schedule(record)
+                    self.sim.follow_schedule(cast("Any", record))
             sums = self.sim.kernel.link_sums()[0]
             mean = (sums - depth) / (10 * MS / (1000 * (self.sim.settings.step_us or 100)))
             depth = sums.copy()
@@ -216,9 +217,9 @@ class Run:
             if now_ns >= next_map_ns:
                 next_map_ns = now_ns + MAP_NS
                 self._map(now_ns)
-        self._note_truth(self.sim.contention())
+        self._note_truth(cast("Any", self.sim.contention()))
 
-    def _note_truth(self, rows: list[dict[str, Any]]) -> None:
+    def _note_truth(self, rows: list[TrueContention]) -> None:
         for row in rows:
             self.truth[row["link"], row["begin_ns"]] = row
 
@@ -226,8 +227,8 @@ class Run:
         """Run the stages over the messages so far."""
         began = time.process_time()
         for source in self.sources:
-            for record in source.take(self.members):
-                self.queues.take(record, self.paths)
+            for queueing in source.take(self.members):
+                self.queues.take(queueing, self.paths)
         rules = ContentionRules()
         while self.queues.ready():
             for record in self.queues.solve(now_ns):
@@ -239,14 +240,14 @@ class Run:
                     self._note(made, now_ns + HOPS * self._hop_ns + gathered_ns + took_ns)
         self.busy_s += time.process_time() - began
 
-    def _note(self, made: dict[str, Any], at_ns: float) -> None:
+    def _note(self, made: ContentionWindow, at_ns: float) -> None:
         published = self.published.get(made["window_id"])
         if published is None:
             published = self.published[made["window_id"]] = Detected(
                 made["link"], made["candidates"], made["kind"], made["opened_ns"], at_ns, made["kind"]
             )
         published.kind, published.others = made["kind"], made["candidates"]
-        if made["state"] == "CLOSED":
+        if made["state"] == ContentionState.CLOSED:
             published.closed_ns, published.close_at_ns = made["closed_ns"], at_ns
 
     def score(self, into: Score, each: bool = False) -> None:
@@ -304,7 +305,7 @@ class Run:
         )
 
 
-def _meet(published: Detected, true: dict[str, Any]) -> bool:
+def _meet(published: Detected, true: TrueContention) -> bool:
     begin_ns, end_ns = true["begin_ns"] - SLACK_NS, true["end_ns"]
     return (published.closed_ns is None or published.closed_ns >= begin_ns) and (
         end_ns is None or published.opened_ns <= end_ns + SLACK_NS

@@ -13,26 +13,26 @@ Agents, workers, log and the fabric share the cores.
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 import numpy as np
 import psutil
 
 from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench.clock.fabric import CannotRun, running_fabric
+from fabrictime.bench._fabric import CannotRun, needs_fabric, running_fabric
 from fabrictime.bench.detect.probe_intervals import Flow, Times, figures_of, live_flows, times_of
 from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.kafka.reader import BEGINNING, END, TopicReader
-from schemas.topics import INVENTORY, LINK_HEALTH, PATHS, PROBES, Topic
+from schemas.records import Leg, LinkHealth, LinkState, PathMaps, ProbeBatch
+from schemas.topics import INVENTORY, LINK_HEALTH, PATHS, PROBES, R, Topic
 
 __all__ = ["KEYS", "measure"]
 
@@ -83,15 +83,11 @@ KEYS: Final = (
 )
 
 
+@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; some three minutes, or one where `quick`."""
-    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
-        try:
-            with running_fabric(Path(folder), progress, SETTINGS) as (control, bootstrap):
-                data = Path(folder) / "data"
-                return _trials(control, bootstrap, data, progress, QUICK_TRIALS if quick else TRIALS)
-        except CannotRun as reason:
-            return {key: Missing(str(reason)) for key in KEYS}
+    with running_fabric(progress, SETTINGS) as fabric:
+        return _trials(*fabric, progress, QUICK_TRIALS if quick else TRIALS)
 
 
 def _trials(
@@ -147,14 +143,16 @@ def _trials(
     } | figures
 
 
-def _one(control: ControlClient, flaps: _Tail, line: str, cable: str) -> tuple[float | None, list[str]]:
+def _one(
+    control: ControlClient, flaps: _Tail[LinkHealth], line: str, cable: str
+) -> tuple[float | None, list[str]]:
     """Break a link and heal it; return the ms until its cable was DOWN (None: not in time) and the other
     cables that were DOWN meanwhile."""
     others: list[str] = []
     down: list[float] = []
 
-    def named(record: codec.Record) -> bool:
-        if record["state"] != "DOWN":
+    def named(record: LinkHealth) -> bool:
+        if record["state"] != LinkState.DOWN:
             return False
         if record["subject"] == cable:
             return True
@@ -169,25 +167,25 @@ def _one(control: ControlClient, flaps: _Tail, line: str, cable: str) -> tuple[f
         flaps.until(lambda record: named(record) and False, 0.3)  # other verdicts while the fault is active
     control.ask("clear")
     if down:
-        flaps.until(lambda record: record["subject"] == cable and record["state"] != "DOWN", HEAL_S)
+        flaps.until(lambda record: record["subject"] == cable and record["state"] != LinkState.DOWN, HEAL_S)
     return (down[0] if down else None), others
 
 
-class _Tail:
+class _Tail(Generic[R]):
     """Reads a topic from its beginning, or from now on."""
 
-    def __init__(self, bootstrap: str, topic: Topic, new: bool = False) -> None:
+    def __init__(self, bootstrap: str, topic: Topic[R], new: bool = False) -> None:
         self._topic = topic
         start = END if new else BEGINNING
         self._reader = TopicReader.open(bootstrap, {topic: start}, fetch_wait_ms=10)
 
-    def until(self, wanted: Callable[[codec.Record], Any], seconds: float) -> float | None:
+    def until(self, wanted: Callable[[R], Any], seconds: float) -> float | None:
         """Return the append time, ms, of the next record that is wanted; None: none came in this time."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             for message in self._reader.poll(min(left, 0.5), 1, at_once=True):
                 value = message.value
-                if value is not None and wanted(codec.decode(value, self._topic.record)):
+                if value is not None and wanted(codec.decode(value, self._topic.type)):
                     return message.append_ns / 1e6
         return None
 
@@ -196,12 +194,12 @@ class _Tail:
         self._reader.close()
 
 
-def _wait_traced(paths: _Tail, nics: int) -> None:
+def _wait_traced(paths: _Tail[PathMaps], nics: int) -> None:
     """Return once the paths of every NIC to every other are known. Raises CannotRun after START_S."""
     known: set[tuple[str, str]] = set()
 
-    def all_known(record: codec.Record) -> bool:
-        rows = [row for row in record["paths"] if row["leg"] == "REQUEST"]
+    def all_known(record: PathMaps) -> bool:
+        rows = [row for row in record["paths"] if row["leg"] == Leg.REQUEST]
         if rows and all(row["complete"] for row in rows):
             known.add((record["nic"], record["peer"]))
         return len(known) == nics * (nics - 1)
@@ -224,7 +222,7 @@ def _calm(
     def used() -> float:
         return sum(sum(process.cpu_times()[:2]) for process in probers)
 
-    batches: list[codec.Record] = []
+    batches: list[ProbeBatch] = []
     tail, inventory = _Tail(bootstrap, PROBES, new=True), _Tail(bootstrap, INVENTORY)
     ports: dict[str, int] = {}
     try:

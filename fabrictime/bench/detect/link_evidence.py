@@ -8,13 +8,14 @@ queues.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from producers.sim.topology import Fleet
+from schemas.records import EvidenceKind, LinkEvent, PathEvidence
 
 __all__ = ["FleetPaths", "ProbedFleet"]
 
@@ -130,7 +131,7 @@ class ProbedFleet:
         self._trouble = np.zeros(n, np.int64)
         self._waiting: list[tuple[int, NDArray[np.int64], NDArray[np.bool_]]] = []
         self._late: list[tuple[int, int, int]] = []
-        self._queue: list[tuple[int, int, dict[str, Any]]] = []
+        self._queue: list[tuple[int, int, LinkEvent]] = []
         self._append_ns = np.zeros(n, np.int64)
         self._count = 0
 
@@ -139,7 +140,7 @@ class ProbedFleet:
         self.starvation_end_ns[nic] = self.now_ns + for_ns
         self._trouble[nic] = for_ns
 
-    def run(self, for_ns: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    def run(self, for_ns: int) -> Iterator[tuple[int, LinkEvent]]:
         """Let time pass; yield (append time, event) in the log's order."""
         end_ns = self.now_ns + for_ns
         while self.now_ns < end_ns:
@@ -203,7 +204,7 @@ class ProbedFleet:
         def age(time_ns: int) -> int:
             return -1 if time_ns < 0 else max(0, now_ns - time_ns)
 
-        elements = []
+        elements: list[PathEvidence] = []
         for p in at.tolist():
             row = int(self._row[p])
             elements.append(
@@ -223,12 +224,12 @@ class ProbedFleet:
                 }
             )
         late_ns = int(self._trouble[nic])
-        event = {
+        event: LinkEvent = {
             "nic": names[nic],
             "shard": "fabric",
             "run": 1,
             "event": int(self._event[nic]),
-            "kind": "PROBE",
+            "kind": EvidenceKind.PROBE,
             "clock_ns": int(now_ns + self._clock[nic]),
             "system_ns": now_ns,
             "interval_ns": int(now_ns - self._sent_ns[nic]),

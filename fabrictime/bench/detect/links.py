@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from producers.sim.shape import Shape
 from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet
 from schemas.ids import cable_id
+from schemas.records import LinkEvent, LinkHealth
 from schemas.topics import LINKS, PATHS
 from streams.links.health import ShardHealth
 from streams.runtime.route_table import RouteTable
@@ -59,7 +60,7 @@ class _Evaluated:
         self.now_ns = 0
         self.events = 0
         self.cpu_s = 0.0
-        self.published: list[tuple[int, dict[str, Any]]] = []
+        self.published: list[tuple[int, LinkHealth]] = []
         """(log time, `LinkHealth`) of everything since the last `forget`."""
 
     def pump(self, seconds: float) -> None:
@@ -69,7 +70,7 @@ class _Evaluated:
                 self.book.take(out.key.encode(), out.value(), None, out.at_ns)
                 continue
             self.now_ns = max(self.now_ns, out.at_ns // MS * MS + LATENCY_NS)
-            event = out.record()
+            event = cast(LinkEvent, out.record())
             begin_s = time.process_time()
             found = self.health.ingest(event, self.now_ns, self.book, self.events)
             if self.health.due_ns <= self.now_ns:

@@ -7,15 +7,16 @@ records that come back. For benches and tests with real workers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from confluent_kafka import Producer
 
 from fabrictime.bench.detect.link_evidence import ProbedFleet
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, TopicReader
-from schemas.topics import LINK_HEALTH, LINKS, PATHS
+from schemas.records import Leg, LinkEvent, LinkHealth, LinkState, PathMap, PathMaps, PathSource
+from schemas.topics import LINK_HEALTH, LINKS, PATHS, R, Topic
 
 __all__ = ["LiveLinks"]
 
@@ -27,7 +28,7 @@ class LiveLinks:
 
     def __init__(self, bootstrap: str, probes: ProbedFleet) -> None:
         self.probes = probes
-        self.records: list[tuple[int, int, codec.Record | None, str]] = []
+        self.records: list[tuple[int, int, LinkHealth | None, str]] = []
         """(append time, offset, record, key) of everything in fabric.link-health so far."""
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": 0, "log_level": 0}
@@ -37,21 +38,21 @@ class LiveLinks:
     def publish_paths(self) -> None:
         """Publish the links of all paths, each end's own directions."""
         probes, names = self.probes, self.probes.fleet.nic_ids
-        pairs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        pairs: dict[tuple[str, str], list[PathMap]] = {}
         for src, dst, port in zip(
             probes.src.tolist(), probes.dst.tolist(), probes.port.tolist(), strict=True
         ):
             nic, peer = names[src], names[dst]
             for pair, leg, hops in (
-                ((nic, peer), "REQUEST", probes.book.forward(nic, peer, port)),
-                ((peer, nic), "ANSWER", probes.book.reverse(nic, peer, port)),
+                ((nic, peer), Leg.REQUEST, probes.book.forward(nic, peer, port)),
+                ((peer, nic), Leg.ANSWER, probes.book.reverse(nic, peer, port)),
             ):
                 pairs.setdefault(pair, []).append(
                     {
                         "path": port,
                         "leg": leg,
                         "links": list(hops),
-                        "found": "TRACED",
+                        "found": PathSource.TRACED,
                         "complete": True,
                         "since_ns": 0,
                         "changes": 0,
@@ -59,17 +60,24 @@ class LiveLinks:
                     }
                 )
         for (nic, peer), paths in pairs.items():
-            record = {"nic": nic, "peer": peer, "shard": "fabric", "run": 1, "traced_ns": 0, "paths": paths}
-            self._send(PATHS.name, f"{nic}>{peer}", PATHS.record, record)
+            record: PathMaps = {
+                "nic": nic,
+                "peer": peer,
+                "shard": "fabric",
+                "run": 1,
+                "traced_ns": 0,
+                "paths": paths,
+            }
+            self._send(PATHS, f"{nic}>{peer}", record)
         self._producer.flush(20)
 
-    def _send(self, topic: str, key: str, name: str, record: Mapping[str, Any]) -> None:
-        self._producer.produce(topic, codec.encode(name, record), key)
+    def _send(self, topic: Topic[R], key: str, record: R) -> None:
+        self._producer.produce(topic.name, codec.encode(topic.type, record), key)
         self._producer.poll(0)
 
-    def send_event(self, event: Mapping[str, Any]) -> None:
+    def send_event(self, event: LinkEvent) -> None:
         """Send one `LinkEvent` of the fleet."""
-        self._send(LINKS.name, event["shard"], LINKS.record, event)
+        self._send(LINKS, event["shard"], event)
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
         """Let `seconds` of the fleet's time pass, no faster than the clock on the wall and slower where the
@@ -91,14 +99,14 @@ class LiveLinks:
         for message, record in self._reader.decoded(self._reader.poll(0)):
             self.records.append((message.append_ns, message.offset, record, message.key))
 
-    def last(self, subject: str) -> codec.Record | None:
+    def last(self, subject: str) -> LinkHealth | None:
         """Return the newest record of a subject."""
         return next((r for _, _, r, key in reversed(self.records) if key == subject), None)
 
-    def state(self, subject: str) -> str | None:
+    def state(self, subject: str) -> LinkState | None:
         """Return a subject's state; None where nothing is known of it."""
         found = self.last(subject)
-        return None if found is None else str(found["state"])
+        return None if found is None else found["state"]
 
     def subjects_ever(self, state: str) -> set[str]:
         """Return the subjects that were ever in a state."""

@@ -8,14 +8,14 @@ flows.
 
 from __future__ import annotations
 
-import tempfile
+import contextlib
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from fabrictime.bench import Figure, Missing, Progress, Target, Value
-from fabrictime.bench.clock.fabric import CannotRun, running_fabric
+from fabrictime.bench import Figure, Progress, Target, Value
+from fabrictime.bench._fabric import needs_fabric, running_fabric
 from fabrictime.bench.detect.flow_routes import TARGETS as FLOW_ROUTE_TARGETS
 from fabrictime.bench.detect.flow_routes import measure_routes
 from fabrictime.commands.topology import Reader
@@ -52,20 +52,15 @@ TARGETS: Final = {
 }
 
 
+@needs_fabric(TARGETS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; about a minute, less where `quick`."""
     settings = SETTINGS.format(hosts=4 if quick else 8, leaves=2 if quick else 4, spines=3 if quick else 4)
-    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
-        try:
-            with running_fabric(Path(folder), progress, settings) as (control, bootstrap):
-                reader = Reader(bootstrap)
-                try:
-                    socket = Path(folder) / "data" / "run" / "flows.sock"
-                    return _measure(control, bootstrap, socket, reader, progress)
-                finally:
-                    reader.close()
-        except CannotRun as reason:
-            return {key: Missing(str(reason)) for key in TARGETS}
+    with (
+        running_fabric(progress, settings) as (control, bootstrap, data),
+        contextlib.closing(Reader(bootstrap)) as reader,
+    ):
+        return _measure(control, bootstrap, data / "run" / "flows.sock", reader, progress)
 
 
 def _measure(

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabrictime.bench import Figure, Value
-from fabrictime.bench.clock.fabric import CannotRun
+from fabrictime.bench._fabric import CannotRun
 from fabrictime.testbed.control import ControlClient
-from schemas import codec
+from schemas.records import ProbeBatch
 
 __all__ = ["Cover", "Flow", "cover_of", "figures_of", "live_flows", "times_of"]
 
@@ -66,7 +66,7 @@ class Cover:
         return float(every[every > ms].sum() / every.sum())
 
 
-def times_of(batches: Iterable[codec.Record], begin_ns: int, end_ns: int) -> dict[Any, NDArray[np.int64]]:
+def times_of(batches: Iterable[ProbeBatch], begin_ns: int, end_ns: int) -> dict[Any, NDArray[np.int64]]:
     """Return when answered requests left within an interval, from `ProbeBatch` records: (NIC, peer, source
     port) to ns of the system clock."""
     found: dict[tuple[str, str, int], list[NDArray[np.int64]]] = {}

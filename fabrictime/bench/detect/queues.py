@@ -22,6 +22,7 @@ from native.sim import Dcqcn, PacketSim
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas import codec
+from schemas.records import Leg, LinkQueues, PathMap, PathMaps, PathSource
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing
 from streams.links.probe_schedule import plan_shard
 from streams.queues.inference import ShardQueues, fold_of, knots_of
@@ -185,7 +186,7 @@ class Run:
             )
         return sorted(found, key=lambda each: each[0])
 
-    def infer(self, flows: bool = False) -> list[dict[str, Any]]:
+    def infer(self, flows: bool = False) -> list[LinkQueues]:
         """Return the `LinkQueues` that the pipeline makes of it; with `flows`, of flow reports too."""
         source = SourceQueueing("bench/0", SLOT_NS // SUB_SLOTS)
         rates = dict(zip(self.fleet.link_ids, self.fleet.rate_bps.tolist(), strict=True))
@@ -193,7 +194,8 @@ class Run:
         line = ClockLine(EPOCH_NS, 0.0, 0.0, 10.0)
         lines = dict.fromkeys(self.fleet.nic_ids, line)
         members = {nic: Member(nic, nic.partition("/")[0], "fabric", nic) for nic in self.fleet.nic_ids}
-        records, now = [], 0
+        records: list[LinkQueues] = []
+        now = 0
         for offset, (when, batch) in enumerate(self.batches()):
             if when != now:
                 for record in source.take(members):
@@ -207,7 +209,7 @@ class Run:
             source.add(batch, when, offset, lines)
         return records
 
-    def depths(self, records: list[dict[str, Any]]) -> tuple[Any, Any, Any]:
+    def depths(self, records: list[LinkQueues]) -> tuple[Any, Any, Any]:
         """Return (true, inferred, bound) bytes, [slots, links crossed], of the slots after the warm-up."""
         number = {name: k for k, name in enumerate(self.fleet.link_ids)}
         published, bound = np.zeros(self.truth.depth_bytes.shape), np.zeros(self.truth.depth_bytes.shape)
@@ -258,16 +260,16 @@ def _over_links(fleet: Fleet, paths: list[Any], sent_bytes: Any) -> dict[str, fl
 def _book(fleet: Fleet, nic: Any, peer: Any, port: Any, there: Any, back: Any) -> RouteTable:
     """Return the path book as tracing would fill it."""
     book, ids, names = RouteTable(), fleet.link_ids, fleet.nic_ids
-    records: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    records: dict[tuple[int, int], list[PathMap]] = {}
     for row, (a, b, entropy) in enumerate(zip(nic.tolist(), peer.tolist(), port.tolist(), strict=True)):
-        for pair, leg, paths in (((a, b), "REQUEST", there), ((b, a), "ANSWER", back)):
+        for pair, leg, paths in (((a, b), Leg.REQUEST, there), ((b, a), Leg.ANSWER, back)):
             hops = [ids[link] for link in paths.of(row)]
             records.setdefault(pair, []).append(
                 {
                     "path": entropy,
                     "leg": leg,
                     "links": hops,
-                    "found": "TRACED",
+                    "found": PathSource.TRACED,
                     "complete": True,
                     "since_ns": 0,
                     "changes": 0,
@@ -275,7 +277,7 @@ def _book(fleet: Fleet, nic: Any, peer: Any, port: Any, there: Any, back: Any) -
                 }
             )
     for (a, b), maps in records.items():
-        record = {
+        record: PathMaps = {
             "nic": names[a],
             "peer": names[b],
             "shard": "fabric",
@@ -283,7 +285,7 @@ def _book(fleet: Fleet, nic: Any, peer: Any, port: Any, there: Any, back: Any) -
             "traced_ns": 0,
             "paths": maps,
         }
-        book.take(pair_key(names[a], names[b]).encode(), codec.encode("PathMaps", record))
+        book.take(pair_key(names[a], names[b]).encode(), codec.encode(PathMaps, record))
     return book
 
 
@@ -334,10 +336,11 @@ def _utilisation(progress: Progress, quick: bool) -> dict[str, Value]:
     end = (last["window_start_ns"] - EPOCH_NS) // SLOT_NS + 1000
     errors, outside = [], []
     for link in last["links"]:
-        if link["samples"] * span / 1000 >= 2500 and link["utilisation"] is not None:
+        utilisation, bound = link["utilisation"], link["utilisation_bound"]
+        if link["samples"] * span / 1000 >= 2500 and utilisation is not None and bound is not None:
             true = float(truth[max(0, end - span) : end, number[link["link"]]].mean())
-            errors.append(link["utilisation"] - true)
-            outside.append(abs(errors[-1]) > link["utilisation_bound"])
+            errors.append(utilisation - true)
+            outside.append(abs(errors[-1]) > bound)
     if not errors:
         return {"utilisation_error_10s_probes_alone": Missing("no link had 2,500 probes")}
     note = f"rms over {len(errors)} links, bias {np.mean(errors):+.3f}, seed {seed}"
@@ -345,7 +348,7 @@ def _utilisation(progress: Progress, quick: bool) -> dict[str, Value]:
     for record in run.infer(flows=True):
         first = (record["window_start_ns"] - EPOCH_NS) // SLOT_NS
         for link in record["links"] if record["slot_ns"] == 1_000_000_000 and first >= 0 else ():
-            if link["from_flows"]:
+            if link["from_flows"] and link["utilisation"] is not None:
                 true = float(truth[first : first + 1000, number[link["link"]]].mean())
                 of_flows.append(link["utilisation"] - true)
     return {

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any, Final
 import psutil
 
 from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench.clock.fabric import CannotRun, running_fabric
+from fabrictime.bench._fabric import CannotRun, needs_fabric, running_fabric
 from fabrictime.bench.detect.web_reader import BrowserReader, Reader, Sight, TopicReader_, browser_missing
 from fabrictime.runtime import status
 from fabrictime.runtime.supervisor import State
@@ -139,24 +138,18 @@ def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float
     return Seen(case, named_s, cleared_s, tuple(wrong), lines)
 
 
+@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure all; some five minutes, or one and a quarter where `quick` (a case of each kind)."""
-    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
-        folder = Path(name)
-        try:
-            with running_fabric(folder, progress, SETTINGS) as (control, bootstrap):
-                url = _web_url(folder / "data")
-                missing = browser_missing()
-                reader: Reader = TopicReader_(bootstrap) if missing else BrowserReader(url)
-                try:
-                    _wait_drawn(reader, control)
-                    progress(f"web: {reader.how}" + (f", since {missing}" if missing else ""))
-                    seen = _all(reader, control, folder / "data", progress, quick)
-                    moved_s = None if quick else _moved_s(reader, control)
-                finally:
-                    reader.close()
-        except CannotRun as reason:
-            return {key: Missing(str(reason)) for key in KEYS}
+    with running_fabric(progress, SETTINGS) as (control, bootstrap, data):
+        url = _web_url(data)
+        missing = browser_missing()
+        reader: Reader = TopicReader_(bootstrap) if missing else BrowserReader(url)
+        with contextlib.closing(reader):
+            _wait_drawn(reader, control)
+            progress(f"web: {reader.how}" + (f", since {missing}" if missing else ""))
+            seen = _all(reader, control, data, progress, quick)
+            moved_s = None if quick else _moved_s(reader, control)
     for line in table(seen):
         progress(line)
     return _figures(seen, moved_s, reader.how, quick)

@@ -174,7 +174,7 @@ class TopicReader_:
     how = f"as the page's feed makes it, {PERIOD_S * 1e3:g} ms added for the page's own period; not drawn"
 
     def __init__(self, bootstrap: str) -> None:
-        self._state = FabricState(lambda value: codec.decode(value, FLOWS.record))
+        self._state = FabricState(lambda value: codec.decode(value, FLOWS.type))
         self._seen: list[Sight] = []
         self._tab: Tab = "fabric"
         self._last: tuple[Named, ...] | None = None

@@ -9,6 +9,7 @@ from fabrictime.state.fabric_state import FabricState, Part
 from fabrictime.state.units import bytes_text, count_text, counted, delay_text, seconds_text
 from fabrictime.web.live_fabric import LiveFabric
 from fabrictime.web.tabs.base import Tab
+from schemas.records import LinkState
 
 KPIS: Final = (
     ("cables", "cables UP"),
@@ -55,11 +56,15 @@ class LiveTab(Tab):
         summary = self.live.summary()
         counts, windows, alerts = summary.cables, summary.contention, summary.active_alerts
         known = sum(counts.values())
-        trouble = {name: counts[name] for name in ("DOWN", "FLAPPING", "GREY") if counts[name]}
+        trouble = {
+            name: counts[name]
+            for name in (LinkState.DOWN, LinkState.FLAPPING, LinkState.GREY)
+            if counts[name]
+        }
         fleet = f"of {count_text(known)}, {counted(summary.hosts, 'host')}, {counted(summary.nics, 'NIC')}"
-        self._kpi("cables", count_text(counts["UP"]) if known else "—", fleet)
+        self._kpi("cables", count_text(counts[LinkState.UP]) if known else "—", fleet)
         by_state = ", ".join(f"{count} {name}" for name, count in trouble.items())
-        unknown = f"{counts['UNKNOWN']} of unknown state" if counts["UNKNOWN"] else "no cable"
+        unknown = f"{counts[LinkState.UNKNOWN]} of unknown state" if counts[LinkState.UNKNOWN] else "no cable"
         self._kpi("trouble", count_text(sum(trouble.values())), by_state or unknown)
         if summary.deepest is None:
             self._kpi("deepest", "—", "no queue inferred yet")

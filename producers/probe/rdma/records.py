@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
 from native.core.columns import ProbeColumns
-from producers.probe.rdma.worker_process import UdPeerLine
+from producers.probe.rdma.worker_process import Batch, Ready, UdPeerLine
 from producers.settings import NicSettings
 from schemas.ids import clock_id, nic_id
+from schemas.records import GidKind, Nic, Stamp
 
 __all__ = ["PORT", "columns_of", "nic_record", "peers_of"]
-
-Record = dict[str, Any]
 
 PORT: Final = 4791
 """UDP port of RoCE v2. It is announced on all kinds of network, because 0 means that the NIC does not answer.
@@ -23,13 +22,13 @@ PORT: Final = 4791
 
 def nic_record(
     nic: NicSettings,
-    ready: Mapping[str, Any],
+    ready: Ready,
     *,
     run: int,
     since_ns: int,
     announced_ns: int,
     stamp_error_ns: int,
-) -> Record:
+) -> Nic:
     """Return the announcement of an RDMA prober; `nic.device` is the RDMA device.
 
     It has no address, so UDP probers do not probe it.
@@ -45,19 +44,19 @@ def nic_record(
         "addresses": [],
         "probe_port": PORT,
         "clock": clock_id(nic.host, nic.device) if hardware else clock_id(nic.host),
-        "stamp": "HARDWARE" if hardware else "USER",
+        "stamp": Stamp.HARDWARE if hardware else Stamp.USER,
         "speed_bps": ready["speed_bps"],
         "mtu_bytes": None,
         "run": run,
         "since_ns": since_ns,
         "announced_ns": announced_ns,
         "capabilities": ["probe.ud"] if sure else ["probe.ud", "probe.ud.paths-unsure"],
-        "path_ports": list(ready["paths"]) if ready["kind"] == "ROCE_V2" else [],
+        "path_ports": list(ready["paths"]) if ready["kind"] == GidKind.ROCE_V2 else [],
         "first_hop": None,
         "slot_ns": 0,
         "slot_probes": 0,
         "ud": {
-            "kind": ready["kind"],
+            "kind": GidKind(ready["kind"]),
             "gid": ready["gid"],
             "lid": ready["lid"],
             "path_bits": ready["path_bits"],
@@ -67,7 +66,7 @@ def nic_record(
     }
 
 
-def peers_of(records: Iterable[Record], kind: str) -> dict[str, UdPeerLine]:
+def peers_of(records: Iterable[Nic], kind: str) -> dict[str, UdPeerLine]:
     """Return the NICs on the same kind of network by name, in the form of the worker process.
 
     Each entry holds name, GID in hexadecimal, LID, number of free LID bits and queue pair numbers.
@@ -87,7 +86,7 @@ def peers_of(records: Iterable[Record], kind: str) -> dict[str, UdPeerLine]:
     return found
 
 
-def columns_of(nic: str, run: int, batch: Mapping[str, Any]) -> ProbeColumns:
+def columns_of(nic: str, run: int, batch: Batch) -> ProbeColumns:
     """Return a batch of the worker process as columns, from which `ProbeBatch` is encoded."""
     groups = batch["groups"]
     counts = [len(group[4]) for group in groups]

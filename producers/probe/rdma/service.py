@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from native.core import encode_probe_batch
 from producers.inventory.nics import LookupReader, PeerTable
@@ -23,10 +23,11 @@ from producers.probe.keys import KeyFileError, read_key
 from producers.probe.rdma.gids import netdevs_of
 from producers.probe.rdma.records import columns_of, nic_record, peers_of
 from producers.probe.rdma.settings import RdmaProbeSettings
-from producers.probe.rdma.worker_process import WorkerProcess, open_request
+from producers.probe.rdma.worker_process import Message, Ready, UdPeerLine, WorkerProcess, open_request
 from producers.settings import FLUSH_MS, NicSettings
 from producers.stop_request import StopRequest
 from schemas.ids import nic_id
+from schemas.records import Nic
 from schemas.topics import INVENTORY
 
 __all__ = ["UdTransport", "main", "rdma_device_of", "rdma_unavailable"]
@@ -97,7 +98,7 @@ class UdTransport:
         self.since_ns = time.time_ns()
         self.stamp_error_ns = 0
         self._counters: dict[str, int] = {}
-        self._early: list[dict[str, Any]] = []
+        self._early: list[Message] = []
         request = open_request(
             nic=self.name,
             device=device,
@@ -121,10 +122,10 @@ class UdTransport:
         except BaseException:
             self.worker.close()
             raise
-        self._peers: dict[str, Any] = {}
+        self._peers: dict[str, UdPeerLine] = {}
         self._settings = settings
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Nic:
         """Return the NIC's announcement as of now."""
         return nic_record(
             self.nic,
@@ -158,7 +159,7 @@ class UdTransport:
         """End the process; return the last `ProbeBatch`es."""
         return self._batches(self._early + self.worker.close())
 
-    def _batches(self, messages: list[dict[str, Any]]) -> list[bytes]:
+    def _batches(self, messages: list[Message]) -> list[bytes]:
         found = []
         for message in messages:
             batch = message.get("batch")
@@ -167,14 +168,13 @@ class UdTransport:
                 found.append(encode_probe_batch(columns_of(self.name, self.run, batch)))
         return found
 
-    def _wait_until_open(self) -> dict[str, Any]:
+    def _wait_until_open(self) -> Ready:
         end_s = time.monotonic() + OPEN_S
         while time.monotonic() < end_s:
             messages = self.worker.read()
             if messages and "ready" in messages[0]:
                 self._early = messages[1:]
-                ready: dict[str, Any] = messages[0]["ready"]
-                return ready
+                return messages[0]["ready"]
             if self.worker.ended is not None:
                 raise ValueError(self.worker.ended)
             select.select([self.worker], [], [], POLL_S)
@@ -240,7 +240,7 @@ class RdmaProbeService:
         reason = transport.worker.ended
         self._publish(transport.name, transport.close())
         # peers stop at once, instead of losing probes until the silence shows
-        publisher.announce(transport.record() | {"probe_port": 0, "ud": None})
+        publisher.announce({**transport.record(), "probe_port": 0, "ud": None})
         return reason
 
     def _publish(self, name: str, batches: list[bytes]) -> None:

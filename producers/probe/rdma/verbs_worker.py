@@ -16,9 +16,9 @@ import signal
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if (
     __name__ == "__main__"
@@ -29,6 +29,9 @@ from producers.probe.rdma.gids import UdPath, choose_gid, choose_port, plan_path
 from producers.probe.rdma.packets import BYTES, GRH_BYTES, Address, is_mapped, q_key, source_gid
 from producers.probe.rdma.prober import OutgoingPacket, UdPeer, UdProber, UdProberSettings
 from producers.probe.rdma.timestamps import CrossTimestamp, TickClock, cross_timestamp
+
+if TYPE_CHECKING:
+    from producers.probe.rdma.worker_process import Batch, Message, OpenRequest, Ready
 
 __all__ = ["DeviceError", "main"]
 
@@ -60,7 +63,7 @@ class _Lines:
         os.set_blocking(0, False)
         os.set_blocking(1, False)
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[Any]:
         while not self.ended:
             try:
                 data = os.read(0, 1 << 16)
@@ -71,7 +74,7 @@ class _Lines:
         *lines, self._in = self._in.split(b"\n")
         return [json.loads(line) for line in lines if line]
 
-    def write(self, message: dict[str, Any], droppable: bool = False) -> None:
+    def write(self, message: Message, droppable: bool = False) -> None:
         if droppable and len(self._out) > _BACKLOG_BYTES:
             self.dropped += 1
             return
@@ -91,7 +94,7 @@ class _Lines:
 class _Device:
     """An open device: queue pairs in RTS with posted receives, memory, and completions with timestamps."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: OpenRequest) -> None:
         name, paths = request["device"], request["paths"]
         self.port = choose_port(name, read_ports(name, Path(request["sysfs"])), request["port"])
         self.gid = choose_gid(self.port, request["address"])
@@ -341,7 +344,7 @@ def main() -> int:
             number, signal.SIG_IGN
         )  # the signal is meant for the parent, which then closes our input
     lines = _Lines()
-    request: list[dict[str, Any]] = []
+    request: list[Any] = []
     while not request:
         select.select([0], [], [])
         request = lines.read()
@@ -429,7 +432,7 @@ def _next_flush(system_ns: int, every_ns: int) -> int:
     return (system_ns - _FLUSH_AFTER_NS) // every_ns * every_ns + every_ns + _FLUSH_AFTER_NS
 
 
-def _batch(device: _Device, prober: UdProber, number: int) -> dict[str, Any]:
+def _batch(device: _Device, prober: UdProber, number: int) -> Batch:
     now = device.now()
     return {
         "number": number,
@@ -450,7 +453,7 @@ def _stamp_error(device: _Device, prober: UdProber) -> int:
     return prober.stamp_error_ns if device.clock is None else device.clock.tick_ns
 
 
-def _ready(device: _Device) -> dict[str, Any]:
+def _ready(device: _Device) -> Ready:
     port, clock = device.port, device.clock
     return {
         "device": port.device,
@@ -469,7 +472,7 @@ def _ready(device: _Device) -> dict[str, Any]:
     }
 
 
-def _peers(line: dict[str, Any]) -> list[UdPeer]:
+def _peers(line: Mapping[str, Any]) -> list[UdPeer]:
     return [
         UdPeer(nic, bytes.fromhex(gid), lid, path_bits, tuple(numbers))
         for nic, gid, lid, path_bits, numbers in line["peers"]

@@ -12,11 +12,72 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict
 
-__all__ = ["UdPeerLine", "WorkerProcess", "open_request"]
+__all__ = ["Batch", "Message", "OpenRequest", "Ready", "UdPeerLine", "WorkerProcess", "open_request"]
+
+
+class OpenRequest(TypedDict):
+    """The first line to a worker: the device to open, and the settings of its prober."""
+
+    nic: str
+    device: str
+    run: int
+    key: str
+    address: str | None
+    port: int
+    paths: int
+    first_path_port: int
+    rate_pps: float
+    answer_max_pps: float
+    timeout_ns: int
+    max_age_ns: int
+    flush_ns: int
+    hardware: bool
+    sysfs: str
+    seed: int
+
+
+class Ready(TypedDict):
+    """The device that a worker has opened."""
+
+    device: str
+    port: int
+    gid: str
+    kind: str
+    lid: int
+    path_bits: int
+    speed_bps: int | None
+    numbers: list[int]
+    paths: list[int]
+    sure: bool
+    hardware: bool
+    tick_ns: int
+    refused: list[str]
+
+
+class Batch(TypedDict):
+    """The samples of a worker since its last batch."""
+
+    number: int
+    clock_ns: int
+    system_ns: int
+    bound_ns: int
+    counters: dict[str, int]
+    stamp_error_ns: int
+    groups: list[list[Any]]
+    """Per path: peer, path, lost, no_t3 and the columns sent, forward, turnaround, reverse."""
+
+
+class Message(TypedDict, total=False):
+    """A line of a worker: one of these."""
+
+    ready: Ready
+    batch: Batch
+    error: str
+
 
 UdPeerLine: TypeAlias = "tuple[str, str, int, int, Sequence[int]]"
 """Name, GID in hexadecimal, LID, number of free LID bits, queue pair numbers."""
@@ -42,7 +103,7 @@ def open_request(
     flush_ms: int = 100,
     hardware: bool = True,
     sysfs: Path = Path("/sys"),
-) -> dict[str, Any]:
+) -> OpenRequest:
     """Return the worker's first line: the request to open a device."""
     return {
         "nic": nic,
@@ -67,7 +128,7 @@ def open_request(
 class WorkerProcess:
     """The worker process of a device. Wait on `fileno`; `read` never blocks."""
 
-    def __init__(self, first: dict[str, Any], python: str | None = None) -> None:
+    def __init__(self, first: OpenRequest, python: str | None = None) -> None:
         """Start the process. Raises OSError if that fails."""
         self._process = subprocess.Popen(
             [python or sys.executable, str(Path(__file__).resolve().parent / "verbs_worker.py")],
@@ -93,11 +154,11 @@ class WorkerProcess:
         """Replace the worker's peers."""
         self._send({"peers": [[*peer[:4], list(peer[4])] for peer in peers]})
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[Message]:
         """Return the messages since the last call."""
         if self._outgoing:
             self._flush()
-        found: list[dict[str, Any]] = []
+        found: list[Message] = []
         while self.ended is None:
             try:
                 data = os.read(self._out, _READ_BYTES)
@@ -110,14 +171,14 @@ class WorkerProcess:
                 self.ended = self._error or f"ended with {self._process.wait(_END_S)}"
         return found
 
-    def close(self) -> list[dict[str, Any]]:
+    def close(self) -> list[Message]:
         """End the process; return its last messages."""
         process = self._process
         assert process.stdin is not None  # noqa: S101  # pipes were asked for
         assert process.stdout is not None  # noqa: S101
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
-        found: list[dict[str, Any]] = []
+        found: list[Message] = []
         end = time.monotonic() + _END_S
         while self.ended is None and time.monotonic() < end:
             select.select([self._out], [], [], _END_S)
@@ -130,7 +191,7 @@ class WorkerProcess:
         process.stdout.close()
         return found
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: Mapping[str, Any]) -> None:
         self._outgoing += json.dumps(message, separators=(",", ":")).encode() + b"\n"
         self._flush()
 

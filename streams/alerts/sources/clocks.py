@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from schemas.records import AlertKind, ClockOffsets, ClockSync, LinkHealth, LinkState, Severity
 from schemas.topics import CLOCK_OFFSETS
 from streams.alerts.book import AlertBook, OpenAlert, clock_text, evidence_ref
 from streams.alerts.rules import MAX_NAMES, NEVER_NS
 from streams.alerts.sources.link_health import nodes_of
 
 __all__ = ["ClockAlerts"]
-
-Record = Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -28,13 +26,13 @@ class _Window:
 class ClockAlerts:
     """Alert of `ClockOffsets` records. `health`: newest link health; clocks of dead hosts do not count."""
 
-    def __init__(self, book: AlertBook, health: Mapping[str, Record]) -> None:
+    def __init__(self, book: AlertBook, health: Mapping[str, LinkHealth]) -> None:
         self._book = book
         self._health = health
         self._windows: dict[int, _Window] = {}
         self._unsynced_from_ns: int | None = None
 
-    def ingest(self, record: Record) -> None:
+    def ingest(self, record: ClockOffsets) -> None:
         """Take one part of a window."""
         number = record["window"]
         if self._windows and number < max(self._windows):
@@ -43,20 +41,22 @@ class ClockAlerts:
         if record["part"] in window.parts:
             return
         window.parts.add(record["part"])
-        dead = {h for r in self._health.values() if r["state"] == "DOWN" for h in nodes_of(r["subject"])}
+        dead = {
+            h for r in self._health.values() if r["state"] == LinkState.DOWN for h in nodes_of(r["subject"])
+        }
         counted = [c for c in record["clocks"] if c["clock"].partition("/")[0] not in dead]
         window.count += len(counted)
-        window.unsynced += [c["clock"] for c in counted if c["state"] == "UNSYNCED"]
+        window.unsynced += [c["clock"] for c in counted if c["state"] == ClockSync.UNSYNCED]
         if len(window.parts) >= record["parts"]:
             self._windows = {number: window}
             self._evaluate(window, record)
 
-    def _evaluate(self, window: _Window, record: Record) -> None:
+    def _evaluate(self, window: _Window, record: ClockOffsets) -> None:
         """Raise, hold or end the alert for a complete window."""
         book = self._book
         unsynced = sorted(window.unsynced)
         percent = 100 * len(unsynced) / max(window.count, 1)
-        alert = book.find("CLOCKS", book.shard)
+        alert = book.find(AlertKind.CLOCKS, book.shard)
         end_ns = record["window_end_ns"]
         if not unsynced or percent < book.thresholds["alert_clocks_percent"]:
             self._unsynced_from_ns = None
@@ -74,7 +74,7 @@ class ClockAlerts:
         if is_long and not book.was_covered(book.shard, since_ns):
             self._raise(unsynced, window.count, since_ns, record)
 
-    def _raise(self, unsynced: list[str], count: int, since_ns: int, record: Record) -> None:
+    def _raise(self, unsynced: list[str], count: int, since_ns: int, record: ClockOffsets) -> None:
         shard = self._book.shard
         more = f" and {len(unsynced) - 3} more" if len(unsynced) > 3 else ""
         text = (
@@ -82,9 +82,9 @@ class ClockAlerts:
             f"{', '.join(unsynced[:3])}{more}; do not trust absolute delays"
         )
         alert = OpenAlert(
-            kind="CLOCKS",
+            kind=AlertKind.CLOCKS,
             subject=shard,
-            severity="WARNING",
+            severity=Severity.WARNING,
             raised_ns=since_ns,
             updated_ns=record["window_end_ns"],
             text=text,

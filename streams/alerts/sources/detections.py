@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from streams.alerts.book import AlertBook, OpenAlert, Record, clock_text, evidence_ref
+from schemas.records import AlertKind, Evidence
+from streams.alerts.book import AlertBook, OpenAlert, clock_text, evidence_ref
 from streams.alerts.detection import SINCE, Detection
 from streams.alerts.rules import TOGETHER_NS
 
@@ -30,11 +31,11 @@ class DetectionAlerts:
         elif {*detection.nics, *detection.grouped} - {*alert.nics, *alert.grouped}:
             alert.add_names(links=detection.links, nics=detection.nics, grouped=detection.grouped)
             alert.add_evidence(evidence)
-            if detection.kind == "MISWIRED":
+            if detection.kind == AlertKind.MISWIRED:
                 alert.text = detection.text.replace(SINCE, clock_text(alert.raised_ns))
             self._book.update(alert, at_ns)
 
-    def _raise(self, detection: Detection, at_ns: int, since_ns: int, evidence: list[Record]) -> None:
+    def _raise(self, detection: Detection, at_ns: int, since_ns: int, evidence: list[Evidence]) -> None:
         covered = self._book.covered_times(detection.kind, detection.subject)
         if detection.over or any(a - TOGETHER_NS <= at_ns < b for a, b in covered):
             return

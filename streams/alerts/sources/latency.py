@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
+from schemas.records import AlertKind, AlertState, LatencyRule, PathDelays, Severity
 from schemas.topics import DELAYS
 from streams.alerts.book import AlertBook, OpenAlert, evidence_ref
 from streams.delays.latency_slo import Change, LatencyRules
@@ -33,22 +34,22 @@ class LatencyAlerts:
 
     def recover(self, alert: OpenAlert) -> None:
         """Restore the state of a broken rule."""
-        if alert.kind == "LATENCY":
+        if alert.kind == AlertKind.LATENCY:
             self._rules.restore(alert.subject.removeprefix(SUBJECT_PREFIX), alert.raised_ns)
 
-    def set_rules(self, rules: Iterable[Mapping[str, Any]]) -> None:
+    def set_rules(self, rules: Iterable[LatencyRule]) -> None:
         """Set the rules in force; the alert of a removed rule is cleared."""
         self._apply(self._rules.set_rules(rules))
 
-    def ingest(self, record: Mapping[str, Any]) -> None:
+    def ingest(self, record: PathDelays) -> None:
         """Take one `PathDelays`."""
-        self._apply(self._rules.take(dict(record)))
+        self._apply(self._rules.take(record))
 
     def _apply(self, changes: Iterable[Change]) -> None:
         for change in changes:
             subject = f"{SUBJECT_PREFIX}{change.name}"
-            alert = self._book.find("LATENCY", subject)
-            if change.state == "CLEARED":
+            alert = self._book.find(AlertKind.LATENCY, subject)
+            if change.state == AlertState.CLEARED:
                 if alert is not None and change.at_ns >= alert.raised_ns:
                     alert.over_ns, alert.text = change.since_ns, f"{alert.text}; over: {change.text}"
                     self._book.clear(alert)
@@ -58,9 +59,9 @@ class LatencyAlerts:
 
 def _new_alert(subject: str, change: Change) -> OpenAlert:
     return OpenAlert(
-        kind="LATENCY",
+        kind=AlertKind.LATENCY,
         subject=subject,
-        severity="WARNING",
+        severity=Severity.WARNING,
         raised_ns=change.since_ns,
         updated_ns=change.at_ns,
         text=f"{change.name}: {change.text}",

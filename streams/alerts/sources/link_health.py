@@ -7,9 +7,10 @@ the alert is LINK_FLAPPING.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
+from schemas.records import AlertKind, Evidence, HealthKind, LinkHealth, LinkState, Severity
 from schemas.topics import LINK_HEALTH
 from streams.alerts.book import DETECTED, AlertBook, OpenAlert, clock_text, evidence_ref
 from streams.alerts.rules import MAX_CLEAR_NS, MAX_FLAP_DOUBLINGS, NEVER_NS
@@ -17,23 +18,25 @@ from streams.links.localise.shared_risk import DOWN_CABLES
 
 __all__ = ["DEATHS", "LinkHealthAlerts", "nodes_of"]
 
-Record = Mapping[str, Any]
-
-DEATHS: Final = {"LINK": "LINK_DOWN", "NIC": "NIC_DOWN", "HOST": "HOST_DOWN"}
+DEATHS: Final = {
+    HealthKind.LINK: AlertKind.LINK_DOWN,
+    HealthKind.NIC: AlertKind.NIC_DOWN,
+    HealthKind.HOST: AlertKind.HOST_DOWN,
+}
 """Kind of a subject to the kind of alert of its death."""
 DEATH_KINDS: Final = frozenset(DEATHS.values())
-HEALTH_KINDS: Final = frozenset({"LINK_GREY", "LINK_FLAPPING", *DEATH_KINDS})
+HEALTH_KINDS: Final = frozenset({AlertKind.LINK_GREY, AlertKind.LINK_FLAPPING, *DEATH_KINDS})
 
 
 class LinkHealthAlerts:
     """Alerts of `LinkHealth` records. `cables_of`: number of a switch's cables, 0 if unknown."""
 
     def __init__(self, book: AlertBook, cables_of: Callable[[str], int]) -> None:
-        self.health: dict[str, Record] = {}
+        self.health: dict[str, LinkHealth] = {}
         """Subject to its newest record."""
         self._book = book
         self._cables_of = cables_of
-        self._waiting: dict[str, tuple[int, Record]] = {}
+        self._waiting: dict[str, tuple[int, LinkHealth]] = {}
         """DOWN subject without an alert to (append time at which the alert is raised, its record)."""
 
     @property
@@ -46,7 +49,7 @@ class LinkHealthAlerts:
         if alert.kind not in DEATH_KINDS:
             return
         alert.members = {s for s in alert.covers() if "<>" in s or ">" not in s}
-        if alert.grouped and alert.kind == "LINK_DOWN" and "<>" not in alert.subject:
+        if alert.grouped and alert.kind == AlertKind.LINK_DOWN and "<>" not in alert.subject:
             alert.members.discard(alert.subject)  # a switch is active through its cables
 
     def raise_due(self, to_ns: int) -> None:
@@ -55,7 +58,7 @@ class LinkHealthAlerts:
             if subject in self._waiting:
                 self._raise_death(subject)
 
-    def ingest(self, subject: str, record: Record | None) -> None:
+    def ingest(self, subject: str, record: LinkHealth | None) -> None:
         """Take one record; None: the subject was forgotten."""
         if record is None:
             self._forget(subject)
@@ -78,21 +81,23 @@ class LinkHealthAlerts:
 
     # --------------------------------------------------------------------------------------- one subject
 
-    def _wanted_kind(self, record: Record) -> str | None:
+    def _wanted_kind(self, record: LinkHealth) -> AlertKind | None:
         """Return the kind of alert that a record calls for."""
         state = record["state"]
-        often = record["kind"] == "LINK" and record["flaps_hour"] > self._book.thresholds["flaps_max"]
-        if state == "FLAPPING" or (often and state == "DOWN"):
-            return "LINK_FLAPPING"
-        if state == "DOWN":
+        often = (
+            record["kind"] == HealthKind.LINK and record["flaps_hour"] > self._book.thresholds["flaps_max"]
+        )
+        if state == LinkState.FLAPPING or (often and state == LinkState.DOWN):
+            return AlertKind.LINK_FLAPPING
+        if state == LinkState.DOWN:
             return DEATHS.get(record["kind"])
-        return "LINK_GREY" if state == "GREY" else None
+        return AlertKind.LINK_GREY if state == LinkState.GREY else None
 
     def _alert_of(self, subject: str) -> OpenAlert | None:
         """Return the alert that a subject's health belongs to."""
         return self._book.newest(lambda a: a.kind in HEALTH_KINDS and subject in a.covers())
 
-    def _begin(self, kind: str, subject: str, record: Record) -> None:
+    def _begin(self, kind: AlertKind, subject: str, record: LinkHealth) -> None:
         """Raise an alert, or wait for other deaths of the same cause."""
         book, since_ns = self._book, record["since_ns"]
         if book.was_covered(subject, since_ns):
@@ -104,7 +109,7 @@ class LinkHealthAlerts:
             return
         book.raise_alert(self._new_alert(kind, subject, record, self._severity(kind, record)))
 
-    def _new_alert(self, kind: str, subject: str, record: Record, severity: str) -> OpenAlert:
+    def _new_alert(self, kind: AlertKind, subject: str, record: LinkHealth, severity: Severity) -> OpenAlert:
         return OpenAlert(
             kind=kind,
             subject=subject,
@@ -118,7 +123,7 @@ class LinkHealthAlerts:
             members={subject},
         )
 
-    def _continue(self, alert: OpenAlert, wanted: str, subject: str, record: Record) -> None:
+    def _continue(self, alert: OpenAlert, wanted: AlertKind, subject: str, record: LinkHealth) -> None:
         """Take a new record of a subject whose alert is active."""
         if alert.subject == subject and wanted != alert.kind and not alert.grouped:
             alert.over_ns = record["since_ns"]
@@ -131,24 +136,24 @@ class LinkHealthAlerts:
         alert.hold(subject)
         self._update(alert, subject, record)
 
-    def _update(self, alert: OpenAlert, subject: str, record: Record) -> None:
+    def _update(self, alert: OpenAlert, subject: str, record: LinkHealth) -> None:
         """Publish an active alert again if it became worse, or has new evidence of a death."""
         severity = self._severity(alert.kind, record)
-        is_worse = severity == "CRITICAL" and alert.severity != "CRITICAL"
-        is_new_death = record["state"] == "DOWN" and record["evaluated_ns"] > alert.updated_ns
+        is_worse = severity == Severity.CRITICAL and alert.severity != Severity.CRITICAL
+        is_new_death = record["state"] == LinkState.DOWN and record["evaluated_ns"] > alert.updated_ns
         if is_worse or (is_new_death and alert.add_one_evidence(_evidence(record))):
             alert.severity = severity if is_worse else alert.severity
             if alert.subject == subject and not alert.grouped:
                 alert.text = record["text"]
             self._book.update(alert, record["evaluated_ns"])
 
-    def _end(self, alert: OpenAlert, subject: str, record: Record) -> None:
+    def _end(self, alert: OpenAlert, subject: str, record: LinkHealth) -> None:
         """Release a subject that is UP; each flap of the past hour doubles the hold-down."""
         if record["evaluated_ns"] < alert.raised_ns or subject not in alert.members:
             return
         doublings = min(max(record["flaps_hour"] - 1, 0), MAX_FLAP_DOUBLINGS)
         hold_ns = min(self._book.thresholds.ns("alert_clear_s") << doublings, MAX_CLEAR_NS)
-        if alert.kind in ("LINK_GREY", "LINK_FLAPPING"):  # their detection has waited already
+        if alert.kind in (AlertKind.LINK_GREY, AlertKind.LINK_FLAPPING):  # their detection has waited already
             hold_ns = 0
         self._book.release(alert, subject, record["since_ns"], hold_ns)
 
@@ -164,11 +169,15 @@ class LinkHealthAlerts:
             alert.text = f"{alert.text}; forgotten, it did not come back"
             alert.clear_at_ns = self._book.now_ns
 
-    def _severity(self, kind: str, record: Record) -> str:
+    def _severity(self, kind: AlertKind, record: LinkHealth) -> Severity:
         if kind in DEATH_KINDS:
-            return "CRITICAL"
+            return Severity.CRITICAL
         limit = self._book.thresholds["alert_grey_critical_percent"] / 100
-        return "CRITICAL" if kind == "LINK_GREY" and (record["loss_rate"] or 0.0) >= limit else "WARNING"
+        return (
+            Severity.CRITICAL
+            if kind == AlertKind.LINK_GREY and (record["loss_rate"] or 0.0) >= limit
+            else Severity.WARNING
+        )
 
     # --------------------------------------------------------------------------------------- causes
 
@@ -181,37 +190,39 @@ class LinkHealthAlerts:
         if node is not None:
             self._raise_switch(node, record)
             return
-        alert = self._new_alert(DEATHS[record["kind"]], subject, record, "CRITICAL")
+        alert = self._new_alert(DEATHS[record["kind"]], subject, record, Severity.CRITICAL)
         self._book.raise_alert(alert)
-        if alert.alert_id in self._book.open and alert.kind == "HOST_DOWN":
+        if alert.alert_id in self._book.open and alert.kind == AlertKind.HOST_DOWN:
             self._gather_host(subject, record)
 
-    def _join_host(self, subject: str, record: Record) -> bool:
+    def _join_host(self, subject: str, record: LinkHealth) -> bool:
         """Add a NIC or cable of a dead host to that host's alert; return whether there is one."""
-        if record["kind"] == "HOST":
+        if record["kind"] == HealthKind.HOST:
             return False
         nodes = nodes_of(record["subject"])
         for alert in sorted(self._book.open.values(), key=lambda a: a.alert_id):
-            is_active_host = alert.kind == "HOST_DOWN" and alert.clear_at_ns == NEVER_NS
+            is_active_host = alert.kind == AlertKind.HOST_DOWN and alert.clear_at_ns == NEVER_NS
             if is_active_host and alert.subject in nodes:
                 if self._join(alert, subject, record):
                     self._book.update(alert, record["evaluated_ns"])
                 return True
         return False
 
-    def _join(self, alert: OpenAlert, subject: str, record: Record) -> bool:
+    def _join(self, alert: OpenAlert, subject: str, record: LinkHealth) -> bool:
         """Add a subject to an alert; return whether the alert has news."""
         is_new = subject not in alert.covers()
         alert.add_names(links=record["links"], nics=_nics_of([record]), grouped=[subject] if is_new else [])
         alert.hold(subject)
         return alert.add_one_evidence(_evidence(record)) or is_new
 
-    def _gather_host(self, host: str, record: Record) -> None:
+    def _gather_host(self, host: str, record: LinkHealth) -> None:
         """Group the alerts and waiting deaths of a dead host's NICs and cables under the host's alert."""
         for other in sorted(self._waiting):
             if other in self._waiting and host in nodes_of(self._waiting[other][1]["subject"]):
                 self._raise_death(other)
-        of_host = next(a for a in self._book.open.values() if a.kind == "HOST_DOWN" and a.subject == host)
+        of_host = next(
+            a for a in self._book.open.values() if a.kind == AlertKind.HOST_DOWN and a.subject == host
+        )
         for alert in sorted(self._book.open.values(), key=lambda a: a.alert_id):
             if alert is of_host or not alert.members or not self._is_of_host(alert, host):
                 continue
@@ -223,9 +234,9 @@ class LinkHealthAlerts:
         is_at_host = all(host in nodes_of(each) for each in alert.covers())
         return is_at_host and alert.subject in self.health and alert.kind not in DETECTED
 
-    def _dead_switch(self, record: Record) -> str | None:
+    def _dead_switch(self, record: LinkHealth) -> str | None:
         """Return the switch most of whose cables died at about the same time; None: only the cable did."""
-        if record["kind"] != "LINK":
+        if record["kind"] != HealthKind.LINK:
             return None
         best: tuple[int, str] | None = None
         for node in nodes_of(record["subject"]):
@@ -240,18 +251,20 @@ class LinkHealthAlerts:
         return sorted(
             subject
             for subject, r in self.health.items()
-            if r["kind"] == "LINK"
-            and r["state"] == "DOWN"
+            if r["kind"] == HealthKind.LINK
+            and r["state"] == LinkState.DOWN
             and node in nodes_of(subject)
             and abs(r["since_ns"] - about_ns) <= window_ns
         )
 
-    def _raise_switch(self, node: str, record: Record) -> None:
+    def _raise_switch(self, node: str, record: LinkHealth) -> None:
         """Group the cables of a dead switch: under the alert of one of them if it is active, else the
         switch's."""
         book = self._book
         dead = self._dead_cables_at(node, record["since_ns"])
-        active = [a for a in book.open.values() if a.kind == "LINK_DOWN" and a.covers() & {node, *dead}]
+        active = [
+            a for a in book.open.values() if a.kind == AlertKind.LINK_DOWN and a.covers() & {node, *dead}
+        ]
         alert = min(active, key=lambda a: (a.raised_ns, a.alert_id), default=None)
         records = [self.health[cable] for cable in dead]
         if alert is None:
@@ -274,11 +287,11 @@ class LinkHealthAlerts:
         return f"{node}: {count} cables are down since {clock_text(since_ns)}"
 
 
-def _switch_alert(node: str, dead: list[str], records: list[Record]) -> OpenAlert:
+def _switch_alert(node: str, dead: list[str], records: list[LinkHealth]) -> OpenAlert:
     return OpenAlert(
-        kind="LINK_DOWN",
+        kind=AlertKind.LINK_DOWN,
         subject=node,
-        severity="CRITICAL",
+        severity=Severity.CRITICAL,
         raised_ns=min(r["since_ns"] for r in records),
         updated_ns=max(r["evaluated_ns"] for r in records),
         text="",
@@ -297,7 +310,7 @@ def nodes_of(subject: str) -> set[str]:
     return {subject.partition("/")[0]}
 
 
-def _nics_of(records: Iterable[Record]) -> list[str]:
+def _nics_of(records: Iterable[LinkHealth]) -> list[str]:
     """Return the NICs that records name."""
     found: dict[str, None] = {}
     for record in records:
@@ -307,5 +320,5 @@ def _nics_of(records: Iterable[Record]) -> list[str]:
     return list(found)
 
 
-def _evidence(record: Record) -> dict[str, Any]:
+def _evidence(record: LinkHealth) -> Evidence:
     return evidence_ref(LINK_HEALTH.name, record["subject"], record["evaluated_ns"], record["text"])

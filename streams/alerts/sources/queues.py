@@ -5,17 +5,13 @@ A queue behind a dead cable belongs to the cable's alert, and a queue in a pause
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from schemas.records import AlertKind, ContentionKind, ContentionState, ContentionWindow, Evidence, Severity
 from schemas.topics import CONTENTION
 from streams.alerts.book import DETECTED, AlertBook, OpenAlert, evidence_ref
 from streams.alerts.rules import BEHIND_NS, EARLY_NS, MAX_EVIDENCE, MAX_NAMES
 from streams.alerts.sources.link_health import DEATHS, nodes_of
 
 __all__ = ["QueueAlerts"]
-
-Record = Mapping[str, Any]
 
 
 class QueueAlerts:
@@ -24,11 +20,11 @@ class QueueAlerts:
     def __init__(self, book: AlertBook) -> None:
         self._book = book
 
-    def ingest(self, window: Record) -> None:
+    def ingest(self, window: ContentionWindow) -> None:
         """Take one record."""
         book, link = self._book, window["link"]
         alert = self._alert_of(link)
-        if window["state"] == "CLOSED":
+        if window["state"] == ContentionState.CLOSED:
             if alert is not None:
                 self._end(alert, window)
         elif alert is not None:
@@ -44,13 +40,13 @@ class QueueAlerts:
             cause.evidence = [*cause.evidence, _evidence(window)][:MAX_EVIDENCE]
             book.update(cause, window["updated_ns"])
 
-    def _end(self, alert: OpenAlert, window: Record) -> None:
+    def _end(self, alert: OpenAlert, window: ContentionWindow) -> None:
         link = window["link"]
         if link in alert.members and window["opened_ns"] >= alert.raised_ns:
             over_ns = window["closed_ns"] or window["updated_ns"]
             self._book.release(alert, link, over_ns, self._book.thresholds.ns("alert_clear_s"))
 
-    def _persists(self, window: Record) -> bool:
+    def _persists(self, window: ContentionWindow) -> bool:
         """Return whether a queue has lasted long enough, and no cleared alert covered it."""
         lasted_ns = window["updated_ns"] - window["opened_ns"]
         is_long = lasted_ns >= self._book.thresholds.ns("alert_contention_s")
@@ -62,7 +58,7 @@ class QueueAlerts:
             lambda a: a.kind not in DETECTED and (link in a.covers() or link in a.members)
         )
 
-    def _cause_of(self, window: Record) -> OpenAlert | None:
+    def _cause_of(self, window: ContentionWindow) -> OpenAlert | None:
         """Return the alert whose cause a queue follows from.
 
         It is a cable of the same switch that died just before, or a NIC that holds all traffic back.
@@ -73,7 +69,7 @@ class QueueAlerts:
         return None
 
 
-def _follows_death(window: Record, alert: OpenAlert) -> bool:
+def _follows_death(window: ContentionWindow, alert: OpenAlert) -> bool:
     """Return whether a queue formed just after a death at one of its switches."""
     if alert.kind not in DEATHS.values() or not alert.members:
         return False
@@ -82,19 +78,21 @@ def _follows_death(window: Record, alert: OpenAlert) -> bool:
     return -EARLY_NS <= window["opened_ns"] - alert.raised_ns <= BEHIND_NS and bool(near & nodes)
 
 
-def _is_same_storm(window: Record, alert: OpenAlert) -> bool:
+def _is_same_storm(window: ContentionWindow, alert: OpenAlert) -> bool:
     """Return whether a queue belongs to the pause storm of an active alert."""
     shares_links = window["link"] in alert.links or alert.subject in window["links"]
-    return window["kind"] == "PAUSE_STORM" and alert.kind == "CONTENTION" and shares_links
+    return (
+        window["kind"] == ContentionKind.PAUSE_STORM and alert.kind == AlertKind.CONTENTION and shares_links
+    )
 
 
-def _new_alert(window: Record) -> OpenAlert:
+def _new_alert(window: ContentionWindow) -> OpenAlert:
     link = window["link"]
     nics = dict.fromkeys(nic for flow in window["flows"] for nic in (flow["nic"], flow["peer"]))
     return OpenAlert(
-        kind="CONTENTION",
+        kind=AlertKind.CONTENTION,
         subject=link,
-        severity="CRITICAL" if window["kind"] == "PAUSE_STORM" else "WARNING",
+        severity=Severity.CRITICAL if window["kind"] == ContentionKind.PAUSE_STORM else Severity.WARNING,
         raised_ns=window["opened_ns"],
         updated_ns=window["updated_ns"],
         text=window["text"],
@@ -106,5 +104,5 @@ def _new_alert(window: Record) -> OpenAlert:
     )
 
 
-def _evidence(window: Record) -> dict[str, Any]:
+def _evidence(window: ContentionWindow) -> Evidence:
     return evidence_ref(CONTENTION.name, window["link"], window["updated_ns"], window["text"])

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.ids import cable_id
+from schemas.records import HealthKind
 from streams.links.elements import NOTHING, Bools
 from streams.links.evidence import Evidence
 from streams.links.localise.fault import Fault
@@ -72,7 +73,7 @@ def _fault(evidence: Evidence, link: int, paths: NDArray[np.intp]) -> Fault:
     nics = len(np.unique(evidence.rows[paths, 0]))
     return Fault(
         subject=cable_id(evidence.names[link]),
-        kind="LINK",
+        kind=HealthKind.LINK,
         elements=(link,),
         begin_ns=int(evidence.last_answer_ns[link]) + 1,
         cause=(

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.ids import cable_id
+from schemas.records import HealthKind
 from streams.links.cover import Suspicion, against_links
 from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
@@ -52,7 +53,7 @@ def _fault(evidence: Evidence, suspicion: Suspicion, dead: Dead) -> Fault:
     ]
     return Fault(
         subject=cable,
-        kind="LINK",
+        kind=HealthKind.LINK,
         elements=(link, *both),
         begin_ns=begin_ns,
         cause=(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.ids import cable_id
+from schemas.records import DetectedBy, HealthKind
 from streams.links.cover import Suspicion, against_nics
 from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
@@ -145,7 +146,7 @@ def _switch_faults(evidence: Evidence, switch: str, nics: set[int]) -> Iterator[
             elements: list[int] = []
             for link in of_cable:
                 elements += [link, nic_at[link]] if link in nic_at else [link]
-            yield Fault(cable, "LINK", tuple(elements), last_ns + 1, cause)
+            yield Fault(cable, HealthKind.LINK, tuple(elements), last_ns + 1, cause)
 
     return faults()
 
@@ -171,15 +172,15 @@ def _nic_fault(
     if cause is _Cause.PORT:
         text = f"{silence}, though its agent is healthy"
         if cables:
-            return Fault(cables[0], "LINK", elements, answer_ns + 1, text, candidates=(name,))
-        return Fault(name, "NIC", elements, answer_ns + 1, text)
+            return Fault(cables[0], HealthKind.LINK, elements, answer_ns + 1, text, candidates=(name,))
+        return Fault(name, HealthKind.NIC, elements, answer_ns + 1, text)
     host = host_of(name)
     nics = nics_of_host(evidence, is_member, host)
     half_ns = thresholds.ns("nic_silent_ms") / 2
     if all(now_ns - evidence.last_answer_ns[n] > half_ns for n in nics):
         return _host_fault(evidence, host, nics)
     text = f"{silence}, and its agent is silent"
-    return Fault(name, "NIC", elements, answer_ns + 1, text, "SILENCE", tuple(cables))
+    return Fault(name, HealthKind.NIC, elements, answer_ns + 1, text, DetectedBy.SILENCE, tuple(cables))
 
 
 def _host_fault(evidence: Evidence, host: str, nics: list[int]) -> Fault:
@@ -187,7 +188,7 @@ def _host_fault(evidence: Evidence, host: str, nics: list[int]) -> Fault:
     answer_ns = max(int(evidence.last_answer_ns[n]) for n in nics)
     text = f"no probe reaches {count_text(len(nics), 'NIC')} of it, and its agents are silent"
     candidates = tuple(_cables_of(evidence, links))
-    return Fault(host, "HOST", (*nics, *links), answer_ns + 1, text, "SILENCE", candidates)
+    return Fault(host, HealthKind.HOST, (*nics, *links), answer_ns + 1, text, DetectedBy.SILENCE, candidates)
 
 
 def _cables_of(evidence: Evidence, links: list[int]) -> list[str]:

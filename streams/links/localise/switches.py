@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.ids import cable_id
+from schemas.records import HealthKind
 from streams.links.cover import against_switch, cables_needed
 from streams.links.evidence import Evidence
 from streams.links.link_death import silence_ns
@@ -75,7 +76,7 @@ def _localise_switch(
         f"lost {count_text(int(losses.sum()), 'probe')}"
     )
     for cable, of_cable in sorted(by_cable.items()):
-        yield Fault(cable, "LINK", tuple(of_cable), begin_ns, cause, yields_to_carrier=True)
+        yield Fault(cable, HealthKind.LINK, tuple(of_cable), begin_ns, cause, yields_to_carrier=True)
 
 
 def links_by_cable(evidence: Evidence, links: Iterable[int]) -> dict[str, list[int]]:

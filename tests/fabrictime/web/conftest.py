@@ -82,6 +82,18 @@ def start_page(tmp_path: Path) -> Iterator[Callable[..., Page]]:
         page.process.stop()
 
 
+@pytest.fixture
+def page_client() -> Iterator[Any]:
+    """A client of the page without a browser; the elements that a test makes belong to it."""
+    from nicegui.client import Client
+    from nicegui.page import page
+
+    client = Client(page("/test"))
+    with client:
+        yield client
+    client.delete()
+
+
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """Chromium; skips where it or its driver is missing."""

@@ -36,7 +36,7 @@ class Fleet:
                     continue
                 record = event(f"h{i}/eth1", self.second, **one)
                 at_ns = T0 + self.second * S + i * 10 * MS
-                self.out += [r for _, r in self.alerts.ingest(LINKS.name, "fabric", record, at_ns)]
+                self.out += [r for _, r in self.alerts.ingest_event(record, at_ns)]
             self.second += 1
         for record in self.out:
             codec.encode(ALERTS.record, record)

@@ -9,7 +9,6 @@ from nicegui import ui
 
 from fabrictime.state import action_text
 from fabrictime.state.action_entries import NS_PER_S, ActionEntry
-from fabrictime.state.fabric_state import Record
 from fabrictime.state.flow_history import Sample
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import delay_text
@@ -20,6 +19,7 @@ from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.actions import frames
 from fabrictime.web.tabs.fabric.queries import MoveDelays
 from fabrictime.web.widgets import Cell, Chips, LiveTable, Row
+from schemas.records import Alert
 
 if TYPE_CHECKING:
     from fabrictime.web.tabs.actions.view import ActionsTab
@@ -70,7 +70,7 @@ class FlowPanel:
         entry: ActionEntry | None,
         of_flow: list[ActionEntry],
         samples: Sequence[Sample],
-        alerts: Sequence[Record],
+        alerts: Sequence[Alert],
         now_ns: int,
     ) -> None:
         """Show a flow, one of its entries and all of them."""
@@ -111,7 +111,7 @@ class FlowPanel:
         if has_points:
             self.chart.show(lambda _whole: frame)
 
-    def _show_entry(self, entry: ActionEntry | None, alerts: Sequence[Record]) -> None:
+    def _show_entry(self, entry: ActionEntry | None, alerts: Sequence[Alert]) -> None:
         move = self._follow_move(entry)
         if entry is None:
             put_values(self.figures, [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from fabrictime.state.action_entries import NS_PER_S, ActionEntry
@@ -16,13 +16,14 @@ from fabrictime.state.flow_history import Sample
 from fabrictime.state.labels import arrow
 from fabrictime.web.addresses import alert_address, contention_address, fabric_address
 from schemas.reasons import Reason
+from schemas.records import Alert
 
 GAP_NS: Final = 2 * NS_PER_S
 """A pause in the reports that is drawn as a gap: reports arrive every second."""
 MAX_LABEL: Final = 90
 
 
-def cause_links(kind: str, reason: Reason, alerts: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def cause_links(kind: str, reason: Reason, alerts: Iterable[Alert]) -> list[tuple[str, str]]:
     """Return (label, address) of the tabs that show a decision's cause."""
     links: list[tuple[str, str]] = []
     subject = ""

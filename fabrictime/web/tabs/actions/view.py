@@ -15,7 +15,7 @@ from fabrictime.state import action_entries, action_limits, action_text
 from fabrictime.state.action_entries import DONE, NS_PER_S, ActionEntry
 from fabrictime.state.action_limits import LimitUse, Pacing
 from fabrictime.state.action_state import WATCH_NS, ActionState, SuppressedAction
-from fabrictime.state.fabric_state import Part, Record, is_cleared
+from fabrictime.state.fabric_state import Part, is_cleared
 from fabrictime.state.flow_history import Sample
 from fabrictime.state.units import bps_text, count_text
 from fabrictime.web.app_context import AppContext
@@ -24,6 +24,7 @@ from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.actions.flow_panel import FlowPanel, entry_table
 from fabrictime.web.tabs.live_tab import LiveTab
 from fabrictime.web.widgets import Row
+from schemas.records import Alert
 
 Listed = Literal["all", "done", "not"]
 
@@ -88,7 +89,7 @@ class _View:
     act: bool
     mode_text: str
     has_exceptions: bool
-    alerts: list[Record]
+    alerts: list[Alert]
 
 
 class ActionsTab(LiveTab):

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-from fabrictime.state.fabric_state import Record, is_cleared
+from fabrictime.state.fabric_state import is_cleared
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import delay_text, seconds_text
 from fabrictime.web.addresses import fabric_address
+from schemas.records import Alert, Severity
 
-SEVERITIES: Final = ("CRITICAL", "WARNING", "INFO")
+AnyRecord = Mapping[str, object]
+"""A record of any topic."""
+
+SEVERITIES: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 MAX_LINKS: Final = 8
 MAX_ITEMS: Final = 12
 MIN_EPOCH_NS: Final = 10**17
@@ -27,24 +31,24 @@ class LogRecord:
     fields: list[tuple[str, str]]
 
 
-def ordered(alerts: Iterable[Record]) -> list[Record]:
+def ordered(alerts: Iterable[Alert]) -> list[Alert]:
     """Return active alerts by severity and age, then the cleared ones, newest first."""
 
-    def order(alert: Record) -> tuple[int, int, int]:
+    def order(alert: Alert) -> tuple[int, int, int]:
         if is_cleared(alert):
-            return 1, 0, -int(alert["cleared_ns"] or 0)
-        return 0, SEVERITIES.index(alert["severity"]), -int(alert["raised_ns"])
+            return 1, 0, -(alert["cleared_ns"] or 0)
+        return 0, SEVERITIES.index(alert["severity"]), -alert["raised_ns"]
 
     return sorted(alerts, key=order)
 
 
-def age_text(alert: Record, now_ns: int) -> str:
+def age_text(alert: Alert, now_ns: int) -> str:
     """Return how long an alert has been or was active."""
     end = alert["cleared_ns"] if alert["cleared_ns"] is not None else now_ns
     return seconds_text((end - alert["raised_ns"]) / 1e9)
 
 
-def figures(alert: Record, now_ns: int) -> list[tuple[str, str]]:
+def figures(alert: Alert, now_ns: int) -> list[tuple[str, str]]:
     """Return an alert's fields as names and texts."""
     rows = [
         ("kind", alert["kind"].replace("_", " ").lower()),
@@ -65,7 +69,7 @@ def figures(alert: Record, now_ns: int) -> list[tuple[str, str]]:
     return rows
 
 
-def related_links(alert: Record) -> list[tuple[str, str]]:
+def related_links(alert: Alert) -> list[tuple[str, str]]:
     """Return (label, address) of an alert's links, or else of its hosts, and of its jobs."""
     links = list(alert["links"]) or [alert["subject"]] * (">" in alert["subject"])
     cables: dict[str, str] = {}
@@ -84,13 +88,13 @@ def time_text(ns: int) -> str:
     return f"{datetime.fromtimestamp(ns / 1e9, tz=UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
 
 
-def nearest(found: Sequence[tuple[int, Record]], at_ns: int, text: str) -> tuple[int, Record] | None:
+def nearest(found: Sequence[tuple[int, AnyRecord]], at_ns: int, text: str) -> tuple[int, AnyRecord] | None:
     """Return the (append time, record) that an alert's evidence refers to.
 
     A record that contains the time `at_ns` comes first, then one whose NIC the evidence's text names, then
     the one with the nearest append time."""
 
-    def rank(each: tuple[int, Record]) -> tuple[bool, bool, int]:
+    def rank(each: tuple[int, AnyRecord]) -> tuple[bool, bool, int]:
         append_ns, record = each
         times = [v for name, v in record.items() if name.endswith("_ns") and isinstance(v, int)]
         is_unnamed = str(record.get("nic") or "\0") not in text
@@ -99,12 +103,12 @@ def nearest(found: Sequence[tuple[int, Record]], at_ns: int, text: str) -> tuple
     return min(found, key=rank, default=None)
 
 
-def fields_of(record: Record) -> list[tuple[str, str]]:
+def fields_of(record: AnyRecord) -> list[tuple[str, str]]:
     """Return a record's fields as names and texts. Long lists are cut."""
     return [(name, _value_text(name, value)) for name, value in record.items() if value not in (None, [], "")]
 
 
-def _value_text(name: str, value: Any) -> str:
+def _value_text(name: str, value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "—"}[value]
     if isinstance(value, int) and name.endswith("_ns"):

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from nicegui import ui
 
-from fabrictime.state.fabric_state import Part, Record, is_cleared
+from fabrictime.state.fabric_state import Part, is_cleared
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import count_text
 from fabrictime.web.app_context import AppContext
@@ -31,6 +31,7 @@ from fabrictime.web.tabs.alerts import frames
 from fabrictime.web.tabs.alerts.frames import LogRecord
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
+from schemas.records import Alert, Evidence
 
 Listed = Literal["active", "all"]
 
@@ -158,7 +159,7 @@ class AlertsTab(LiveTab):
         self.table.put([_alert_row(alert, now_ns) for alert in listed[:ALERTS_SHOWN]])
         self._show_alert(chosen, now_ns)
 
-    def _show_alert(self, alert: Record | None, now_ns: int) -> None:
+    def _show_alert(self, alert: Alert | None, now_ns: int) -> None:
         self.part.set_visibility(alert is not None)
         self.nothing.set_visibility(alert is None)
         if alert is None:
@@ -172,7 +173,7 @@ class AlertsTab(LiveTab):
             self._evidence_shown = (alert["alert_id"], alert["update"])
             self._build_evidence(alert)
 
-    def _build_evidence(self, alert: Record) -> None:
+    def _build_evidence(self, alert: Alert) -> None:
         self.evidence.clear()
         for slot in [slot for slot in self._unsubscribe if slot.startswith("evidence")]:
             self.unfollow(slot)
@@ -191,7 +192,7 @@ class AlertsTab(LiveTab):
                     if k in self._opened:
                         self._follow_record(k, each, body)
 
-    def _toggling(self, k: int, each: Record, body: Any) -> Callable[[], None]:
+    def _toggling(self, k: int, each: Evidence, body: Any) -> Callable[[], None]:
         def toggled() -> None:
             if k in self._opened:
                 self._opened.discard(k)
@@ -204,7 +205,7 @@ class AlertsTab(LiveTab):
 
         return toggled
 
-    def _follow_record(self, k: int, each: Record, body: Any) -> None:
+    def _follow_record(self, k: int, each: Evidence, body: Any) -> None:
         evidence = self.context.evidence
         if evidence is None:
             return
@@ -241,7 +242,7 @@ def _short_time(ns: int) -> str:
     return f"{datetime.fromtimestamp(ns / 1e9, tz=UTC):%m-%d %H:%M:%S.%f}"[:-3]
 
 
-def _alert_row(alert: Record, now_ns: int) -> dict[str, Any]:
+def _alert_row(alert: Alert, now_ns: int) -> dict[str, Any]:
     return {
         "id": alert["alert_id"],
         "severity": alert["severity"],

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from fabrictime.state.fabric_state import Record, is_active
+from fabrictime.state.fabric_state import is_active
 from fabrictime.state.labels import arrow
+from schemas.records import ContentionWindow
 
 MAX_ROWS: Final = 24
 """Links that the chart shows."""
@@ -24,19 +25,21 @@ KINDS: Final = {
 }
 
 
-def span_of(window: Record, now_ns: int) -> tuple[int, int]:
+def span_of(window: ContentionWindow, now_ns: int) -> tuple[int, int]:
     """Return the opening of a window, and its end: now if active, else its closing or last update."""
     end = now_ns if is_active(window, now_ns) else window["closed_ns"] or window["updated_ns"]
     return window["opened_ns"], max(end, window["opened_ns"])
 
 
-def within(windows: Iterable[Record], now_ns: int, span_ns: int) -> list[Record]:
+def within(windows: Iterable[ContentionWindow], now_ns: int, span_ns: int) -> list[ContentionWindow]:
     """Return the windows that overlap the last `span_ns`, active ones first, then the newest."""
     found = [each for each in windows if span_of(each, now_ns)[1] >= now_ns - span_ns]
     return sorted(found, key=lambda each: (not is_active(each, now_ns), -int(each["opened_ns"])))
 
 
-def bars_frame(windows: Sequence[Record], now_ns: int, span_ns: int, chosen: str | None) -> dict[str, Any]:
+def bars_frame(
+    windows: Sequence[ContentionWindow], now_ns: int, span_ns: int, chosen: str | None
+) -> dict[str, Any]:
     """Return the chart's frame: one row per link, the heaviest first. Times are in ms.
 
     A bar is [row, from, to, kind, severity in byte seconds, window id, active, largest depth in bytes].

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from nicegui import ui
 
-from fabrictime.state.fabric_state import Part, Record, is_active
+from fabrictime.state.fabric_state import Part, is_active
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, bytes_text, count_text, counted, delay_text, percent_text
 from fabrictime.web.addresses import fabric_address
@@ -30,6 +30,7 @@ from fabrictime.web.elements import (
 from fabrictime.web.tabs.contention import frames
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
+from schemas.records import ContentionState, ContentionWindow
 
 SPANS: Final = {300: "5 min", 900: "15 min", 3600: "1 h"}
 WINDOWS_SHOWN: Final = 60
@@ -169,7 +170,7 @@ class ContentionTab(LiveTab):
         self.windows.put([_window_row(each, now_ns) for each in windows[:WINDOWS_SHOWN]])
         self._show_window(chosen, now_ns)
 
-    def _show_bars(self, windows: list[Record], known: bool, now_ns: int, span_ns: int) -> None:
+    def _show_bars(self, windows: list[ContentionWindow], known: bool, now_ns: int, span_ns: int) -> None:
         frame = frames.bars_frame(windows, now_ns, span_ns, self.choice.window)
         self.bars_empty.set_text(
             f"No persistent queue in the last {SPANS[self.choice.span]}."
@@ -188,7 +189,7 @@ class ContentionTab(LiveTab):
         note += "; a bar's height is bytes over the threshold times seconds"
         self.bars_note.set_text(note if windows else "")
 
-    def _show_window(self, window: Record | None, now_ns: int) -> None:
+    def _show_window(self, window: ContentionWindow | None, now_ns: int) -> None:
         self.part.set_visibility(window is not None)
         self.nothing.set_visibility(window is None)
         if window is None:
@@ -225,7 +226,7 @@ class ContentionTab(LiveTab):
         )
 
 
-def _window_row(window: Record, now_ns: int) -> dict[str, Any]:
+def _window_row(window: ContentionWindow, now_ns: int) -> dict[str, Any]:
     begin_ns, end_ns = frames.span_of(window, now_ns)
     active = is_active(window, now_ns)
     return {
@@ -241,13 +242,13 @@ def _window_row(window: Record, now_ns: int) -> dict[str, Any]:
     }
 
 
-def _figures(window: Record, now_ns: int) -> list[tuple[str, str]]:
+def _figures(window: ContentionWindow, now_ns: int) -> list[tuple[str, str]]:
     begin_ns, end_ns = frames.span_of(window, now_ns)
     age = delay_text(end_ns - begin_ns)
     if is_active(window, now_ns):
         end = ("active for", age)
     else:
-        name = "closed" if window["state"] == "CLOSED" else "last update"
+        name = "closed" if window["state"] == ContentionState.CLOSED else "last update"
         end = (name, f"{utc_time(end_ns)} UTC, after {age}")
     busy = window["utilisation"]
     rows = [

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from fabrictime.state.cable_graph import Plan
-from fabrictime.state.fabric_state import HOUR_NS, STATES, UP, FabricState, Record
+from fabrictime.state.fabric_state import HOUR_NS, STATES, UP, FabricState
 from fabrictime.state.labels import arrow
 from fabrictime.state.queue_history import QueueDepth
 from fabrictime.state.units import bytes_text, delay_text, percent_text
+from schemas.records import Alert, ContentionWindow, Flow, LinkState
 
 LinkMetric = Literal["state", "queue", "load"]
 
@@ -90,12 +91,12 @@ def choice_frame(
 class Summary:
     """The figures in the header of every live tab."""
 
-    cables: Mapping[str, int]
+    cables: Mapping[LinkState, int]
     nics: int
     hosts: int
     deepest: tuple[str, QueueDepth] | None
-    contention: list[Record]
-    active_alerts: list[Record]
+    contention: list[ContentionWindow]
+    active_alerts: list[Alert]
 
 
 def summary(state: FabricState, now_ns: int) -> Summary:
@@ -283,7 +284,7 @@ def node_rows(state: FabricState, drawn: DrawnPlan, node: str) -> list[dict[str,
     return [row for *_, row in sorted(found, key=lambda each: each[:3])]
 
 
-def links_of_job(flows: Mapping[str, Record], job: str, state: FabricState) -> set[int]:
+def links_of_job(flows: Mapping[str, Flow], job: str, state: FabricState) -> set[int]:
     """Return the links that a job's flows cross."""
     found = {
         state.cable_graph.known(link)

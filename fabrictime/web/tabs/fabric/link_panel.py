@@ -19,6 +19,7 @@ from fabrictime.web.tabs.fabric import frames
 from fabrictime.web.tabs.fabric.frames import DirectionFigures
 from fabrictime.web.tabs.fabric.queries import LinkTraffic, PathFigures
 from fabrictime.web.widgets import Chips, LiveMarkup, Row
+from schemas.records import LinkState
 
 PATHS_SHOWN: Final = 10
 FLOWS_SHOWN: Final = 10
@@ -119,10 +120,11 @@ class LinkPanel:
             record = subject.record
             count, total = record["flaps_hour"], record["flaps_total"]
             note = f"{'once' if count == 1 else f'{count} times'} down within the past hour, {total} in total"
-            if record["state"] == "GREY" and record["loss_rate"] is not None:
+            if record["state"] == LinkState.GREY and record["loss_rate"] is not None:
                 low, high = record["loss_rate_low"], record["loss_rate_high"]
-                known = low is not None and high is not None
-                interval = f" ({percent_text(low)} to {percent_text(high)})" if known else ""
+                interval = ""
+                if low is not None and high is not None:
+                    interval = f" ({percent_text(low)} to {percent_text(high)})"
                 note += f"; loses {percent_text(record['loss_rate'])}{interval}"
             note += f"; {record['paths_dead']} paths dead, {record['paths_living']} living"
             self.hour_note.set_text(note)

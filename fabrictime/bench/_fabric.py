@@ -1,0 +1,95 @@
+"""Runs `fabrictime up` on a fabric of real packets, for the benches that measure on one."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from fabrictime.bench import Missing, Progress, Value
+from fabrictime.runtime import status
+from fabrictime.testbed.control import ControlClient, socket_path
+
+__all__ = ["CannotRun", "RunningFabric", "needs_fabric", "running_fabric"]
+
+_START_S: Final = 90.0
+
+
+class CannotRun(Exception):
+    """The fabric does not stand here."""
+
+
+class RunningFabric(NamedTuple):
+    """A fabric with the whole pipeline: its control, its log's address, its data directory."""
+
+    control: ControlClient
+    bootstrap: str
+    data: Path
+
+
+class _Measure(Protocol):
+    def __call__(self, progress: Progress, quick: bool = False) -> dict[str, Value]: ...
+
+
+class _Decorator(Protocol):
+    def __call__(self, measure: _Measure, /) -> _Measure: ...
+
+
+def needs_fabric(keys: Iterable[str]) -> _Decorator:
+    """Decorate a `measure` that may raise CannotRun; all its keys are then missing, with the reason."""
+
+    def decorate(measure: _Measure) -> _Measure:
+        @functools.wraps(measure)
+        def measured(progress: Progress, quick: bool = False) -> dict[str, Value]:
+            try:
+                return measure(progress, quick)
+            except CannotRun as reason:
+                return {key: Missing(str(reason)) for key in keys}
+
+        return measured
+
+    return decorate
+
+
+@contextlib.contextmanager
+def running_fabric(progress: Progress, settings: str) -> Iterator[RunningFabric]:
+    """Run `fabrictime up` on a fabric, in a temporary directory. Raises CannotRun."""
+    progress("fabric: starting")
+    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
+        config, data, output = Path(name, "fabrictime.toml"), Path(name, "data"), Path(name, "up.log")
+        config.write_text(settings, encoding="utf-8")
+        up = [sys.executable, "-m", "fabrictime", "up", "--fleet", "fabric", "--for", "15m", "--json"]
+        with output.open("wb") as out:
+            child = subprocess.Popen(
+                [*up, "--config", str(config), "--dir", str(data)], stdout=out, stderr=subprocess.STDOUT
+            )
+        try:
+            bootstrap = _wait_running(child, data, output)
+            yield RunningFabric(ControlClient(socket_path(data)), bootstrap, data)
+        finally:
+            child.send_signal(signal.SIGINT)
+            try:
+                child.wait(30)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+def _wait_running(child: subprocess.Popen[bytes], data: Path, output: Path) -> str:
+    """Return the address of the log once it is known."""
+    deadline_s = time.monotonic() + _START_S
+    while time.monotonic() < deadline_s:
+        if child.poll() is not None:
+            lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise CannotRun(f"fabrictime up: {lines[-1] if lines else f'ended with {child.returncode}'}")
+        with contextlib.suppress(ValueError, KeyError):
+            return str(status.read(data)["addresses"]["log"])
+        time.sleep(0.2)
+    raise CannotRun(f"fabrictime up: not running after {_START_S:g} s")

@@ -1,0 +1,22 @@
+"""Types that the answers to all requests share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from fabrictime.log.partition import Range
+
+NODE_ID: Final = 1
+"""The only node of this cluster."""
+
+Chunk = bytes | Range
+Response = Sequence[Chunk] | None
+"""Response bytes after the correlation id; None if the client wants no answer."""
+
+
+class Peer(NamedTuple):
+    """One end of a connection."""
+
+    host: str
+    port: int

@@ -1,0 +1,32 @@
+"""The machine of a measurement: comparable figures, and nothing that names its owner."""
+
+import getpass
+import json
+import os
+import socket
+
+from fabrictime.bench import _machine
+
+
+def test_a_report_has_what_makes_figures_comparable_and_no_names():
+    found = _machine.machine()
+    assert found["cores"] == len(os.sched_getaffinity(0))
+    assert found["memory_gib"] > 0
+    assert found["versions"]["numpy"]
+    text = json.dumps(found)
+    assert socket.gethostname() not in text
+    assert os.path.expanduser("~") not in text
+    assert f'"{getpass.getuser()}"' not in text
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
+    monkeypatch.setattr(_machine, "_PACKAGES", ("numpy", "no-such-package-anywhere"))
+    assert list(_machine.machine()["versions"]) == ["numpy"]
+
+
+def test_without_cpuinfo_the_architecture_stands_for_the_model(monkeypatch):
+    def missing(*_, **__):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(_machine.Path, "read_text", missing)
+    assert _machine._cpu_model() == _machine.platform.machine()

@@ -1,0 +1,122 @@
+"""Live tabs: the header's figures and the banner, from no NIC to a thousand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fabrictime.state.fabric_state import FabricState
+from fabrictime.web.app_context import AppContext
+from fabrictime.web.fabric_consumer import ConsumerStatus
+from fabrictime.web.live_fabric import ALL_PARTS, LiveFabric
+from fabrictime.web.settings import WebSettings
+from fabrictime.web.tabs.live_tab import FAST_PARTS, KPIS, LiveTab
+from tests.fabrictime.fill import fill, fill_health
+
+S = 1_000_000_000
+
+
+class Tab(LiveTab):
+    """A tab without content of its own."""
+
+    address = "/fabric"
+
+    def build(self) -> None:
+        self._build_header(KPIS)
+        self.shown: list[frozenset[str]] = []
+
+    def on_live(self, parts: frozenset[Any]) -> None:
+        self.shown.append(parts)
+
+    def texts(self, key: str) -> tuple[str, str]:
+        value, note = self.kpis[key]
+        return value.text, note.text
+
+
+@pytest.fixture
+def status() -> list[ConsumerStatus]:
+    return [ConsumerStatus(caught_up=True)]
+
+
+@pytest.fixture
+def tab(page_client: Any, state: FabricState, status: list[ConsumerStatus], records: Any) -> Tab:
+    live = LiveFabric(state, lambda: status[0], lambda: 5 * S)
+    made = Tab(AppContext(WebSettings(), None, None, live))  # type: ignore[arg-type]
+    made.build()
+    return made
+
+
+def test_without_a_record_every_figure_is_a_dash(tab: Tab) -> None:
+    tab.start_live()
+    tab._show_banner()
+    assert tab.texts("cables") == ("—", "of 0, 0 hosts, 0 NICs")
+    assert tab.texts("deepest") == ("—", "no queue inferred yet")
+    assert tab.texts("alerts") == ("0", "none")
+    assert tab.banner.text == "No NICs yet: waiting for the first prober."
+    assert not tab.badge.visible
+
+
+def test_one_link_that_is_down_is_counted_and_its_alert_is_on_the_badge(
+    tab: Tab, state: FabricState, fabric: Any
+) -> None:
+    link = fabric.up("leaf1", 1)
+    fill(state, *fabric.fleet(), at_ns=4 * S)
+    for up in fabric.links()[::2]:
+        fill_health(state, fabric, up, "DOWN" if up == link else "UP")
+    alert = fabric.alert(fabric.cable(link), "leaf1 to spine1 is DOWN")
+    fill(state, ("fabric.alerts", alert["subject"], alert), at_ns=4 * S)
+    tab.start_live()
+    tab._show_banner()
+    assert tab.texts("cables") == ("23", "of 24, 8 hosts, 8 NICs")
+    assert tab.texts("trouble") == ("1", "1 DOWN")
+    assert tab.texts("alerts") == ("1", "leaf1 to spine1 is DOWN")
+    assert tab.texts("age") == ("1.0 s", "of any topic of the fabric")
+    assert (tab.badge.text, tab.badge.visible, "ft-bad" in tab.badge._classes) == ("1", True, True)
+    assert tab.banner.text == ""
+
+
+def test_a_thousand_nics_are_counted(tab: Tab, state: FabricState, records: Any) -> None:
+    large = records(hosts=1000, leaves=20)
+    fill(state, *(("fabric.inventory", nic, large.nic(nic)) for nic in large.nics))
+    tab.start_live()
+    assert tab.texts("cables")[1].endswith("1,000 hosts, 1,000 NICs")
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "kind"),
+    [
+        (
+            ConsumerStatus(error="log h:1: no answer"),
+            "log h:1: no answer. The page shows the last state.",
+            "bad",
+        ),
+        (ConsumerStatus(missing=("fabric.queues",)), "Topics missing in the log: fabric.queues.", "bad"),
+        (ConsumerStatus(), "Reading the log …", "wait"),
+    ],
+)
+def test_the_banner_names_what_the_log_lacks(
+    tab: Tab, status: Any, state: FabricState, fabric: Any, given: ConsumerStatus, text: str, kind: str
+) -> None:
+    fill(state, *fabric.fleet(peers=1))
+    status[0] = given
+    tab._show_banner()
+    assert tab.banner.text == text
+    assert f"ft-{kind}" in tab.light._classes
+
+
+def test_a_tab_without_a_log_says_which_setting_is_missing(page_client: Any) -> None:
+    tab = Tab(AppContext(WebSettings(), None, None))  # type: ignore[arg-type]
+    tab.build()
+    tab.start_live()
+    tab._show_banner()
+    assert tab.banner.text.startswith("web.bootstrap is not set")
+
+
+def test_fast_parts_leave_the_header_alone(tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[None] = []
+    monkeypatch.setattr(tab, "_show_kpis", lambda: drawn.append(None))
+    tab._on_live(FAST_PARTS)
+    assert drawn == []
+    tab._on_live(ALL_PARTS)
+    assert (len(drawn), tab.shown) == (1, [FAST_PARTS, ALL_PARTS])
