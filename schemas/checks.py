@@ -2,11 +2,13 @@
 
 A `.avsc` field limits its values by attributes: `min` and `max` for numbers, `format` for strings (see
 `schemas.formats`), `max_items` for arrays. Every number must be finite and every length bounded, with or
-without attributes. No correct writer sends a value outside its limits, so readers refuse such records.
+without attributes. No correct writer sends a value outside its limits, so readers refuse such records. An
+array with `leave_out` collects the results of many NICs: there, one bad element does not cost the others.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -22,6 +24,8 @@ MAX_ARRAY: Final = 65_536
 
 INT_MIN: Final = -(2**31)
 INT_MAX: Final = 2**31 - 1
+
+log = logging.getLogger(__name__)
 
 Check = Callable[[list[Any], str], None]
 """Takes all values that stand at one place of the schema at once: a column is checked faster than a value."""
@@ -43,6 +47,8 @@ class Limits(NamedTuple):
     max: float | None = None
     format: Format | None = None
     max_items: int = MAX_ARRAY
+    leaves_out: bool = False
+    """True if a bad element of the array is left out, and the record kept."""
 
     @classmethod
     def of_field(cls, field: Mapping[str, Any]) -> Limits:
@@ -53,6 +59,7 @@ class Limits(NamedTuple):
             field.get("max"),
             None if name is None else format_of(name),
             field.get("max_items", MAX_ARRAY),
+            field.get("leave_out", False),
         )
 
 
@@ -130,10 +137,26 @@ def _array_check(items: Any, limits: Limits) -> Check:
         longest = max(map(len, values), default=0)
         if longest > limits.max_items:
             raise BadRecord("TOO_LARGE", f"{where}: {longest} elements, expected at most {limits.max_items}")
-        if inner is not None:
+        if inner is None:
+            return
+        try:
             inner(list(chain.from_iterable(values)), where)
+        except BadRecord:
+            if not limits.leaves_out:
+                raise
+            for array in values:
+                array[:] = [element for element in array if _passes(inner, element, where)]
 
     return check_arrays
+
+
+def _passes(check: Check, element: Any, where: str) -> bool:
+    try:
+        check([element], where)
+    except BadRecord as error:
+        log.info("left out an element: %s", error)
+        return False
+    return True
 
 
 def _check_numbers(values: list[float], where: str, limits: Limits) -> None:
