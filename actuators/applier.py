@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from actuators.effectors.base import Effector
-from actuators.fence import Fence
 from actuators.flow_commands import RATES, REVERT, FlowCommands, journal_name, path_error
-from actuators.flow_state import MOVES, FlowFence, FlowState, ReportedFields, Token, key_of, reported_fields
+from actuators.flow_state import MOVES, FlowFence, FlowState, Token, key_of, reported_fields
+from actuators.host_state import HostState
 from actuators.journal import NoJournal, StateStore
 from actuators.reporter import Attempt, Reporter
 from schemas import codec
@@ -63,15 +63,12 @@ class Applier:
         """False while endpoints may still return: decisions for their flows wait."""
         self._effector, self._now_ns, self._clock_ns = effector, now_ns, clock_ns
         self._store: StateStore = store or NoJournal()
-        self._boot = boot
-        self._fence = Fence()
+        self._host_state = HostState(host, boot, self._store)
         self._reporter = Reporter(host, report, self._local_path, now_ns, clock_ns)
         self._commands = FlowCommands(
             effector, self._store, self._reporter, now_ns, clock_ns, resume=self._pump
         )
         self._drop_from = MAX_FLOWS
-        self._reverted_ns = 0
-        self._repairs = 0
         self._restore(states or {})
 
     # --- inputs ---
@@ -84,9 +81,7 @@ class Applier:
             return
         # An order with a future time must not undo actions that are still to come.
         order_ns = min(self.limits.revert_before_ns, self._now_ns() + SECOND_NS)
-        if order_ns > self._reverted_ns:
-            self._reverted_ns = order_ns
-            self._save_host()
+        if self._host_state.order_revert(order_ns):
             for key, flow in list(self._commands.flows.items()):
                 if flow.in_force or flow.busy or flow.waiting:
                     flow.waiting.append(REVERT)
@@ -96,8 +91,8 @@ class Applier:
         """Take one decision of this host."""
         key = key_of(decision["flow_id"])
         self.see_epoch(decision["shard"], decision["epoch"])
-        if not self._is_local(decision["flow_id"]):  # a local flow may have the same key
-            outcome = self._fence.refusal(FlowState(""), decision) or ActionOutcome.NO_FLOW
+        if not self._host_state.is_local(decision["flow_id"]):  # a local flow may have the same key
+            outcome = self._host_state.fence.refusal(FlowState(""), decision) or ActionOutcome.NO_FLOW
             self._reporter.report(Attempt(reported_fields(decision), None, token), outcome)
             return
         flow = self._commands.flows.get(key)
@@ -111,8 +106,7 @@ class Applier:
 
     def see_epoch(self, shard: str, epoch: int) -> None:
         """Take the epoch of a shard's policy owner; decisions of older epochs are stale from now on."""
-        if self._fence.advance(shard, epoch):
-            self._save_host()
+        self._host_state.see_epoch(shard, epoch)
 
     def published(self, report: ActionReport) -> None:
         """Take the confirmation that the log has stored a report."""
@@ -126,7 +120,10 @@ class Applier:
         if flow is None:
             return
         self._report_restored_repair(key, flow)
-        if any(at_ns < self._reverted_ns for at_ns in flow.action_times()) and REVERT not in flow.waiting:
+        if (
+            any(at_ns < self._host_state.reverted_ns for at_ns in flow.action_times())
+            and REVERT not in flow.waiting
+        ):
             flow.waiting.append(REVERT)
         self._pump(key, flow)
 
@@ -175,8 +172,7 @@ class Applier:
         limit = self._repair_limit(key, job, flows)
         if limit and flow.suppressed_ns is not None and began_ns - flow.suppressed_ns < SUPPRESSED_REPORT_NS:
             return False
-        action = self._next_repair_action(flow_id)
-        self._save_host()
+        action = self._host_state.next_repair(flow_id, self._now_ns())
         if limit:
             flow.suppressed_ns = began_ns
             self._reporter.report(
@@ -210,7 +206,7 @@ class Applier:
     def reverting(self) -> int:
         """The number of actions of open flows that an order to revert has still to undo."""
         return sum(
-            sum(at_ns < self._reverted_ns for at_ns in flow.action_times())
+            sum(at_ns < self._host_state.reverted_ns for at_ns in flow.action_times())
             for key, flow in self._commands.flows.items()
             if flow.in_force and self._commands.is_open(key)
         )
@@ -229,7 +225,7 @@ class Applier:
                 return
             decision, token = flow.waiting.popleft()
             if decision is None:
-                self._commands.revert(key, flow, self._reverted_ns)
+                self._commands.revert(key, flow, self._host_state.reverted_ns)
             else:
                 self._decide(key, flow, decision, token)
 
@@ -270,7 +266,7 @@ class Applier:
 
     def _refusal(self, flow: FlowState, decision: Decision, path: int | None) -> ActionOutcome | None:
         """Return the outcome of a decision that must not be applied; None if it may be."""
-        refused = self._fence.refusal(flow, decision)
+        refused = self._host_state.fence.refusal(flow, decision)
         if refused:
             return refused
         if path is None:
@@ -304,7 +300,11 @@ class Applier:
     def _may_repair(self, key: str, flow_id: str, from_path: int, to_path: int) -> bool:
         if from_path == to_path or not self.limits.act or FlowAction.REROUTE not in self.limits.allowed:
             return False
-        return "MOVE" in self._effector.can(key) and self._is_local(flow_id) and not path_error(to_path)
+        return (
+            "MOVE" in self._effector.can(key)
+            and self._host_state.is_local(flow_id)
+            and not path_error(to_path)
+        )
 
     def _repair_limit(self, key: str, job: str | None, flows: int) -> str:
         """Return the limit that forbids a local repair now; empty if none does."""
@@ -317,17 +317,6 @@ class Applier:
         if not self._commands.action_limits.admit(limits.max_actions_per_s):
             return f"max_actions_per_s {limits.max_actions_per_s}"
         return ""
-
-    def _next_repair_action(self, flow_id: str) -> ReportedFields:
-        self._repairs += 1
-        return {
-            "decision_id": f"{self.host}/local-repair/{self._now_ns() // 1_000_000}/{self._repairs}",
-            "shard": "",
-            "epoch": 0,
-            "seq": self._repairs,
-            "flow_id": flow_id,
-            "action": FlowAction.REROUTE,
-        }
 
     def _report_restored_repair(self, key: str, flow: FlowState) -> None:
         """Report a former process's repair: no later decision triggers that report."""
@@ -351,23 +340,18 @@ class Applier:
 
     # --- journal ---
 
-    def _save_host(self) -> bool:
-        state = {"epochs": self._fence.epochs, "reverted_ns": self._reverted_ns, "repairs": self._repairs}
-        return self._store.save(f"host {self.host}", state)
-
     def _restore(self, states: Mapping[str, Mapping[str, Any]]) -> None:
         for name, state in states.items():
             try:
-                if name == f"host {self.host}":
-                    self._fence.epochs, self._reverted_ns = dict(state["epochs"]), int(state["reverted_ns"])
-                    self._repairs = int(state["repairs"])
+                if name == self._host_state.name:
+                    self._host_state.restore(state)
                 elif name.startswith(f"flow {self.host}/"):
                     self._restore_flow(name, state)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 _log.warning("%s: its saved state cannot be used: %r", name, error)
 
     def _restore_flow(self, name: str, state: Mapping[str, Any]) -> None:
-        if not self._is_local(state["flow_id"]):
+        if not self._host_state.is_local(state["flow_id"]):
             self._store.save(name, None)  # of an earlier boot
             return
         flow = FlowState.from_json(state)
@@ -386,13 +370,8 @@ class Applier:
                 self._store.save(journal_name(flow), None)
         self._drop_from = max(MAX_FLOWS, 2 * len(self._commands.flows))
 
-    def _is_local(self, flow_id: str) -> bool:
-        """True if the flow belongs to this host, and to the present boot."""
-        host, _, rest = flow_id.partition("/")
-        return host == self.host and (self._boot is None or rest.partition("/")[0] == self._boot)
-
     def _local_path(self, flow_id: str) -> int | None:
-        return self._effector.path_of(key_of(flow_id)) if self._is_local(flow_id) else None
+        return self._effector.path_of(key_of(flow_id)) if self._host_state.is_local(flow_id) else None
 
 
 def read_decision(key: bytes | None, value: bytes, registry: codec.Registry | None = None) -> Decision:

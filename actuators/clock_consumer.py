@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka import Message as KafkaMessage
+from confluent_kafka import KafkaException, Producer
 
 from schemas import codec
+from schemas.kafka.publisher import publisher_options
+from schemas.kafka.reader import BEGINNING, LogUnavailable, Message, TopicReader, tail
+from schemas.kafka.settings import KafkaSettings, service_options
 from schemas.records import ClockOffsets, Nic, Reject, RejectReason
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, REJECTS
 from schemas.validation import validate_offsets
@@ -31,21 +33,22 @@ KEY_BYTES: Final = 256
 VALUE_BYTES: Final = 1024
 _WARN_EVERY_S: Final = 10.0
 _RETRY_S: Final = 0.5
+ASSIGN_TIMEOUT_S: Final = 1.0
 _CLOSE_S: Final = 1.0
 
 
-def reject_record(message: Any, error: codec.BadRecord) -> Reject:
+def reject_record(message: Message, error: codec.BadRecord) -> Reject:
     """Return the `Reject` record of a message that could not be used."""
-    value = message.value() or b""
+    value = message.value or b""
     return {
-        "topic": message.topic(),
-        "partition": message.partition(),
-        "offset": message.offset(),
-        "append_ns": max(0, message.timestamp()[1]) * 1_000_000,
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "append_ns": max(0, message.append_ns),
         "reader": READER,
         "reason": RejectReason(error.reason),
         "detail": str(error)[:300],
-        "key": (message.key() or b"")[:KEY_BYTES],
+        "key": (message.key_bytes or b"")[:KEY_BYTES],
         "size_bytes": len(value),
         "head": value[:VALUE_BYTES],
     }
@@ -56,7 +59,7 @@ class ClockConsumer:
 
     def __init__(
         self,
-        client: dict[str, Any],
+        cluster: KafkaSettings,
         window_ns: int,
         on_nic: Callable[[str, Nic | None], None],
         on_offsets: Callable[[ClockOffsets], None],
@@ -64,16 +67,12 @@ class ClockConsumer:
         wanted: Callable[[str], bool] = lambda shard: True,
     ) -> None:
         """`wanted` returns True for the shards whose records are useful. Others are not decoded."""
-        self._client = client
-        self._consumer = Consumer(
-            {
-                **client,
-                "group.id": "fabrictime-actuator",  # required by librdkafka; nothing is committed
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "allow.auto.create.topics": False,
-                "fetch.wait.max.ms": 100,
-            }
+        self._cluster = cluster
+        self._reader = TopicReader(
+            cluster,
+            {INVENTORY: BEGINNING, CLOCK_OFFSETS: tail(OFFSETS_TAIL)},
+            fetch_wait_ms=100,
+            options={**service_options(cluster), "auto.offset.reset": "earliest"},
         )
         self._producer: Producer | None = None
         self._window_ns = window_ns
@@ -91,8 +90,8 @@ class ClockConsumer:
         if not self.assigned and not self._assign():
             return 0
         try:
-            messages: list[KafkaMessage] = self._consumer.consume(max_messages, timeout=timeout_s)
-        except KafkaException as error:
+            messages = self._reader.poll(timeout_s, max_messages)
+        except LogUnavailable as error:
             self._warn(str(error))
             return 0
         for message in messages:
@@ -101,7 +100,7 @@ class ClockConsumer:
 
     def close(self) -> None:
         """Close the consumer and the producer."""
-        self._consumer.close()
+        self._reader.close()
         if self._producer is not None:
             self._producer.flush(_CLOSE_S)
 
@@ -110,44 +109,22 @@ class ClockConsumer:
         if now_s < self._ask_at_s:
             return False
         self._ask_at_s = now_s + _RETRY_S
-        wanted: list[TopicPartition] = []
         try:
-            topics = self._consumer.list_topics(timeout=1).topics
-            for topic in (INVENTORY, CLOCK_OFFSETS):
-                found = topics.get(topic.name)
-                if found is None or found.error is not None or not found.partitions:
-                    self._warn(f"{topic.name}: topic does not exist yet")
-                    return False
-                for number in found.partitions:
-                    begin = OFFSET_BEGINNING
-                    if topic is CLOCK_OFFSETS:
-                        low, high = self._consumer.get_watermark_offsets(
-                            TopicPartition(topic.name, number), 1
-                        )
-                        begin = max(low, high - OFFSETS_TAIL)
-                    wanted.append(TopicPartition(topic.name, number, begin))
-        except KafkaException as error:
+            self._reader.connect(ASSIGN_TIMEOUT_S)
+        except LogUnavailable as error:
             self._warn(str(error))
             return False
-        self._consumer.assign(wanted)
         self.assigned = True
         return True
 
-    def _take(self, message: KafkaMessage) -> None:
-        error = message.error()
-        if error is not None:
-            if error.code() != KafkaError._PARTITION_EOF:
-                self._warn(str(error))
-            return
-        key = (message.key() or b"").decode(errors="replace")
-        value = message.value()
+    def _take(self, message: Message) -> None:
+        key, value = message.key, message.value
         try:
-            if message.topic() == INVENTORY.name:
+            if message.topic == INVENTORY.name:
                 self._on_nic(key, None if value is None else self._nic(key, value))
             elif value is not None and self._wanted(key.rpartition("/")[0]):
-                append_ns = message.timestamp()[1] * 1_000_000
                 record = codec.decode(value, CLOCK_OFFSETS.type, self._registry)
-                record, left_out = validate_offsets(record, append_ns, self._window_ns)
+                record, left_out = validate_offsets(record, message.append_ns, self._window_ns)
                 if left_out:
                     self._warn(
                         f"{key}: window {record['window']}: {left_out} clocks with impossible values dropped"
@@ -162,14 +139,14 @@ class ClockConsumer:
             raise codec.BadRecord("WRONG_KEY", f"Nic.nic: {record['nic']!r}, expected the key, {key!r}")
         return record
 
-    def _reject(self, message: KafkaMessage, bad: codec.BadRecord) -> None:
+    def _reject(self, message: Message, bad: codec.BadRecord) -> None:
         self.rejected += 1
-        self._warn(f"refused {message.topic()}/{message.partition()} offset {message.offset()}: {bad}")
+        self._warn(f"refused {message.topic}/{message.partition} offset {message.offset}: {bad}")
         if self._producer is None:
             self._producer = Producer(
                 {
-                    **self._client,
-                    "partitioner": "murmur2_random",
+                    **service_options(self._cluster),
+                    **publisher_options(self._cluster),
                     "enable.idempotence": True,
                     "message.timeout.ms": 30_000,
                     "queue.buffering.max.messages": 1000,
@@ -177,7 +154,7 @@ class ClockConsumer:
             )
         data = codec.encode(REJECTS.type, reject_record(message, bad), self._registry)
         try:
-            self._producer.produce(REJECTS.name, key=str(message.topic()).encode(), value=data)
+            self._producer.produce(REJECTS.name, key=message.topic.encode(), value=data)
         except (
             BufferError,
             KafkaException,

@@ -18,20 +18,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Producer,
-    TopicPartition,
-)
-from confluent_kafka import Message as KafkaMessage
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from actuators.clock_consumer import reject_record
 from schemas import codec
-from schemas.kafka.partitioning import partition_of
+from schemas.kafka.publisher import publisher_options
+from schemas.kafka.reader import (
+    BEGINNING,
+    END,
+    LogUnavailable,
+    Message,
+    Place,
+    Start,
+    TopicMissing,
+    TopicReader,
+    back,
+    committed,
+)
+from schemas.kafka.settings import KafkaSettings, service_options
 from schemas.records import ActionReport, ActuatorState
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, FLOWS, REJECTS, R, Topic
 
@@ -42,7 +46,7 @@ _log = logging.getLogger(__name__)
 _POLL_S: Final = 0.05
 _COMMIT_S: Final = 0.2
 _RETRY_S: Final = 0.2
-_LOOKBACK_MS: Final = 10_000
+_LOOKBACK_S: Final = 10.0
 """An actuator that never committed an offset starts this far back."""
 _MAX_UNSENT: Final = 20_000
 _WARN_EVERY_S: Final = 10.0
@@ -97,12 +101,13 @@ class LogMessage:
     key: bytes | None = None
     value: bytes | None = None
     message: Any = None
+    """A `Message` of the log; None for `ready` and `published`."""
     record: ActionReport | None = None
 
     @property
     def append_ms(self) -> int:
         """LogAppendTime of the message in ms since the Unix epoch; 0 or less if unknown."""
-        return 0 if self.message is None else int(self.message.timestamp()[1])
+        return 0 if self.message is None else self.message.append_ns // 1_000_000
 
 
 class CommandIO:
@@ -110,7 +115,7 @@ class CommandIO:
 
     def __init__(
         self,
-        client: dict[str, Any],
+        cluster: KafkaSettings,
         name: str,
         hosts: Sequence[str],
         registry: codec.Registry | None = None,
@@ -120,23 +125,22 @@ class CommandIO:
         """`name`: the actuator's name, which is part of its group id. `flows`: also read the hosts' flow
         reports, from now on.
         """
-        self._hosts, self._registry, self._flows = list(hosts), registry, flows
-        self._consumer = Consumer(
-            {
-                **client,
-                "group.id": f"fabrictime-act-{name}",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "allow.auto.create.topics": False,
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 500,
-                "fetch.min.bytes": 1,
-            }
+        self._registry = registry
+        starts: dict[Topic, Start] = {DECISIONS: committed(END), FALLBACKS: BEGINNING, CONFIG: BEGINNING}
+        if flows:
+            starts[FLOWS] = END
+        self._reader = TopicReader(
+            cluster,
+            starts,
+            partition_keys={topic: hosts for topic in starts if topic is not CONFIG},
+            group=f"fabrictime-act-{name}",
+            fetch_wait_ms=500,
+            options={**service_options(cluster), "auto.offset.reset": "earliest"},
         )
         self._producer = Producer(
             {
-                **client,
-                "partitioner": "murmur2_random",
+                **service_options(cluster),
+                **publisher_options(cluster),
                 "enable.idempotence": True,
                 "linger.ms": 0,
                 "message.timeout.ms": 0,
@@ -147,10 +151,10 @@ class CommandIO:
         self.urgent: deque[LogMessage] = deque()
         """Config and `ready`; taken before `queued`."""
         self._given_bytes = self._taken_bytes = 0
-        self._paused: list[TopicPartition] = []
+        self._paused: list[Place] = []
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._offsets: dict[int, Offsets] = {}
-        self._config_open: set[int] = set()
+        self._offsets: dict[Place, Offsets] = {}
+        self._config_read = False
         self._last_warned_s: dict[str, float] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -176,7 +180,7 @@ class CommandIO:
     def report(self, record: ActionReport, done: Callable[[], None]) -> None:
         """Publish an `ActionReport`. `done` is called once the log has stored it, or it is given up."""
 
-        def delivered(error: KafkaError | None, message: KafkaMessage) -> None:
+        def delivered(error: KafkaError | None, message: Any) -> None:
             self._waiting -= 1
             if error is not None:
                 self.dropped += 1
@@ -196,19 +200,19 @@ class CommandIO:
         """Publish an `ActuatorState`."""
         self._produce(ACTUATORS, record["actuator"], record, None)
 
-    def reject(self, message: Any, bad: codec.BadRecord) -> None:
+    def reject(self, message: Message, bad: codec.BadRecord) -> None:
         """Publish a `Reject` for a message that could not be used."""
         self.rejected += 1
         record = reject_record(message, bad)
-        self._warn(f"{message.topic()}: {bad}")
-        self._produce(REJECTS, str(message.topic()), record, None)
+        self._warn(f"{message.topic}: {bad}")
+        self._produce(REJECTS, message.topic, record, None)
 
-    def done(self, message: Any) -> None:
+    def done(self, message: Message) -> None:
         """Record that the message of a decision is fully processed."""
         with self._lock:
-            offsets = self._offsets.get(message.partition())
+            offsets = self._offsets.get(message.place)
             if offsets is not None:
-                offsets.done(message.offset())
+                offsets.done(message.offset)
 
     def flush(self, timeout_s: float) -> int:
         """Wait until all messages are sent. Return the number still unsent."""
@@ -221,7 +225,7 @@ class CommandIO:
             self._thread.join(_CLOSE_S + 1)
         self._producer.flush(_CLOSE_S)
         self._commit(final=True)
-        self._consumer.close()
+        self._reader.close()
         os.close(self.wake_fd)
 
     def _produce(self, topic: Topic[R], key: str, record: R, delivered: Any) -> None:
@@ -252,114 +256,73 @@ class CommandIO:
                     self._stopping.wait(_RETRY_S)
                     continue
                 self._pause()
-                first = self._consumer.poll(_POLL_S)
-                if first is not None:
-                    for message in [first, *self._consumer.consume(_BATCH, 0)]:
-                        self._take(message)
+                for message in self._reader.poll(_POLL_S, _BATCH, at_once=True):
+                    self._take(message)
+                if not self._config_read and not any(name == CONFIG.name for name, _ in self._reader.behind):
+                    self._config_read = True
+                    self._give(LogMessage("ready"))
                 now_s = time.monotonic()
                 if now_s - commit_s >= _COMMIT_S:
                     commit_s = now_s
                     self._commit()
-            except KafkaException as error:
+            except LogUnavailable as error:
                 self._warn(str(error))
 
     def _pause(self) -> None:
         """Pause everything but config while the queue is long."""
         waiting, size = len(self.queued), self._given_bytes - self._taken_bytes
         if not self._paused and (waiting > _MAX_QUEUED or size > _MAX_QUEUED_BYTES):
-            self._paused = [tp for tp in self._consumer.assignment() if tp.topic != CONFIG.name]
-            self._consumer.pause(self._paused)
+            self._paused = [place for place in self._reader.assigned if place[0] != CONFIG.name]
+            self._reader.pause(self._paused)
         elif self._paused and waiting < _MAX_QUEUED // 2 and size < _MAX_QUEUED_BYTES // 2:
-            self._consumer.resume(self._paused)
+            self._reader.resume(self._paused)
             self._paused = []
 
     def _assign(self) -> bool:
-        counts: dict[Topic, int] = {}
-        known = self._consumer.list_topics(timeout=1).topics
-        for topic in (DECISIONS, FALLBACKS, CONFIG, *((FLOWS,) if self._flows else ())):
-            found = known.get(topic.name)
-            if found is None or found.error is not None or not found.partitions:
-                self._warn(f"{topic.name}: topic does not exist yet")
-                return False
-            counts[topic] = len(found.partitions)
-        wanted = self._begin(counts[DECISIONS])
-        fallbacks = {partition_of(host, counts[FALLBACKS]) for host in self._hosts}
-        wanted += [TopicPartition(FALLBACKS.name, number, OFFSET_BEGINNING) for number in sorted(fallbacks)]
-        if self._flows:
-            reported = {partition_of(host, counts[FLOWS]) for host in self._hosts}
-            wanted += [TopicPartition(FLOWS.name, number, OFFSET_END) for number in sorted(reported)]
-        self._config_open = set(range(counts[CONFIG]))
-        wanted += [TopicPartition(CONFIG.name, n, OFFSET_BEGINNING) for n in range(counts[CONFIG])]
-        self._consumer.assign(wanted)
+        """Assign the partitions. Decisions start at the committed offset, else some seconds ago."""
+        self._reader.starts[DECISIONS] = committed(back(_LOOKBACK_S))
+        try:
+            self._reader.connect()
+        except TopicMissing as error:
+            self._warn(str(error))
+            return False
+        with self._lock:
+            self._offsets = {
+                place: Offsets() for place in self._reader.assigned if place[0] == DECISIONS.name
+            }
         self.assigned = True
         return True
 
-    def _begin(self, partitions: int) -> list[TopicPartition]:
-        """Return where to start with decisions: at the committed offset, else some seconds ago."""
-        numbers = sorted({partition_of(host, partitions) for host in self._hosts})
-        committed = self._consumer.committed(
-            [TopicPartition(DECISIONS.name, number) for number in numbers], timeout=5
-        )
-        ago_ms = time.time_ns() // 1_000_000 - _LOOKBACK_MS
-        since = self._consumer.offsets_for_times(
-            [TopicPartition(DECISIONS.name, number, ago_ms) for number in numbers], timeout=5
-        )
-        found = []
-        for done, fresh in zip(committed, since, strict=True):
-            if done.error is not None:
-                raise KafkaException(done.error)
-            begin = done if done.offset >= 0 else fresh
-            if begin.offset < 0:  # no message is that recent: start from the present end
-                _, end = self._consumer.get_watermark_offsets(begin, timeout=5)
-                begin = TopicPartition(DECISIONS.name, begin.partition, end)
-            found.append(begin)
-        with self._lock:
-            self._offsets = {number: Offsets() for number in numbers}
-        return found
-
-    def _take(self, message: KafkaMessage) -> None:
-        error = message.error()
-        if error is not None:
-            if error.code() != KafkaError._PARTITION_EOF:
-                self._warn(str(error))
-            elif message.topic() == CONFIG.name and self._config_open:
-                self._config_open.discard(message.partition())
-                if not self._config_open:
-                    self._give(LogMessage("ready"))
-            return
+    def _take(self, message: Message) -> None:
         kind = {
             DECISIONS.name: "decision",
             FALLBACKS.name: "fallbacks",
             CONFIG.name: "config",
             FLOWS.name: "flows",
         }
-        if message.topic() == DECISIONS.name:
+        if message.topic == DECISIONS.name:
             with self._lock:
-                self._offsets[int(message.partition() or 0)].take(int(message.offset() or 0))
-            size = len(message.value() or b"")
+                self._offsets[message.place].take(message.offset)
+            size = len(message.value or b"")
             if size > _DECISION_BYTES:
                 text = f"{DECISIONS.record}: {size} bytes, expected at most {_DECISION_BYTES}"
                 self.reject(message, codec.BadRecord("TOO_LARGE", text))
                 self.done(message)
                 return
-        self._give(LogMessage(kind[str(message.topic())], message.key(), message.value(), message))
+        self._give(LogMessage(kind[message.topic], message.key_bytes, message.value, message))
 
     def _commit(self, final: bool = False) -> None:
         with self._lock:
-            found = [
-                TopicPartition(DECISIONS.name, number, offset)
-                for number, offsets in self._offsets.items()
+            found = {
+                place: offset
+                for place, offsets in self._offsets.items()
                 if (offset := offsets.to_commit()) is not None
-            ]
-        if not found:
-            return
-        try:
-            if final:
-                self._consumer.commit(offsets=found, asynchronous=False)
-            else:
-                self._consumer.commit(offsets=found, asynchronous=True)
-        except KafkaException as error:
-            self._warn(str(error))
+            }
+        if found:
+            try:
+                self._reader.commit(found, wait=final)
+            except LogUnavailable as error:
+                self._warn(str(error))
 
     def _warn(self, line: str) -> None:
         """Log a line, at most every 10 s for lines with the same beginning."""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, TypedDict
 
 from actuators.clock_page import ClockRow
 from actuators.settings import DisciplineSettings
@@ -161,6 +161,14 @@ class Clockwork:
         return timex
 
 
+class _SavedRate(TypedDict):
+    """The rate of a clock before the discipline changed it, as a file keeps it during a run."""
+
+    clock: str
+    found_ppb: float
+    boot: str
+
+
 class Discipline:
     """Runs the servo on one clock of a host. It restores the rate at the end, or at the next start after a
     crash.
@@ -243,7 +251,7 @@ class Discipline:
         return correction
 
     def _save_rate(self) -> None:
-        data = {"clock": self.settings.clock, "found_ppb": self._found_ppb, "boot": _boot()}
+        data: _SavedRate = {"clock": self.settings.clock, "found_ppb": self._found_ppb, "boot": _boot()}
         fresh = self._rate_file.with_name(f"{self._rate_file.name}.new")
         fresh.write_text(json.dumps(data), encoding="utf-8")
         fresh.replace(self._rate_file)
@@ -251,7 +259,7 @@ class Discipline:
     def _restore_after_crash(self) -> None:
         """Restore the rate that a crashed actuator left changed."""
         try:
-            left: dict[str, Any] = json.loads(self._rate_file.read_text(encoding="utf-8"))
+            left: _SavedRate = json.loads(self._rate_file.read_text(encoding="utf-8"))
             same = left["clock"] == self.settings.clock and left["boot"] == _boot()
             found_ppb = float(left["found_ppb"])
         except FileNotFoundError:

@@ -32,10 +32,10 @@ from actuators.effectors.kernel_pacing import KernelPacing
 from actuators.fabric_time import FabricTime
 from actuators.flow_state import key_of
 from actuators.journal import Journal, State
-from actuators.kafka_clients import kafka_client, registry_of
 from actuators.local_repair import DeadLinks, LocalRepair
 from actuators.settings import ActuatorSettings, HostSettings
 from schemas import codec
+from schemas.ids import host_of
 from schemas.ipc import leave, receive_at, received
 from schemas.limits import EVERYONE
 from schemas.records import ActionReport, ActMode, ActuatorConfig, HostState, PathStatusReport
@@ -238,7 +238,7 @@ class FlowActuator:
                 if data is None:
                     return
                 status = codec.decode(data, PathStatusReport)
-                if status["nic"].partition("/")[0] not in self._repairs:
+                if host_of(status["nic"]) not in self._repairs:
                     raise ValueError(f"{status['nic']!r}: not a NIC of a host served here")
                 self.links.take(status, time.monotonic_ns())
                 self.statuses_received += 1
@@ -414,9 +414,9 @@ def main(
     stopping = threading.Event()
     _on_signals(stopping)
     found = name or (hosts[0].host if len(hosts) == 1 else socket.gethostname())
-    registry = registry_of(settings)
+    registry = settings.kafka.registry()
     command_io = CommandIO(
-        kafka_client(settings),
+        settings.kafka,
         found,
         [host.host for host in hosts],
         registry,

@@ -21,7 +21,6 @@ from actuators.clock_page import Content, PageFile
 from actuators.clock_sources import Sources
 from actuators.discipline import Discipline
 from actuators.host_clock import HostClock, PageParameters
-from actuators.kafka_clients import kafka_client, registry_of
 from actuators.settings import ActuatorSettings, HostSettings, default_directory
 from native.core.hostclock import raw_ns
 from schemas.records import ClockOffsets, ClockSync, Nic
@@ -199,11 +198,11 @@ def _run(
         return not shards or shard in shards
 
     consumer = ClockConsumer(
-        kafka_client(settings),
+        settings.kafka,
         settings.window_ms * 1_000_000,
         take_nic,
         take_offsets,
-        registry_of(settings),
+        settings.kafka.registry(),
         wanted,
     )
     refresh_s = settings.refresh_ms / 1000

@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from schemas.kafka.settings import KafkaSettings
+
 __all__ = ["ActuatorSettings", "DisciplineSettings", "HostSettings", "TestClockSettings", "default_directory"]
 
 
@@ -70,14 +72,7 @@ class ActuatorSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    bootstrap: str = Field(
-        default="127.0.0.1:19092",
-        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
-        description="Kafka addresses, host:port, separated by commas",
-    )
-    schema_registry_url: str | None = Field(
-        default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
-    )
+    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
     window_ms: int = Field(default=1000, ge=100, le=60_000, description="ms of log append time in a window")
     host: str | None = Field(
         default=None,

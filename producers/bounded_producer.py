@@ -15,9 +15,10 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
-from schemas import codec
+from schemas.kafka.publisher import PARTITIONER
+from schemas.kafka.settings import KafkaSettings, service_options
 
-__all__ = ["BoundedProducer", "Delivered", "kafka_client", "registry_of"]
+__all__ = ["BoundedProducer", "Delivered"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,28 +27,6 @@ Delivered = Callable[[int], None]
 
 _Message = tuple[str, bytes, bytes | None, Delivered | None]
 _IN_FLIGHT = 64
-
-
-def kafka_client(bootstrap: str) -> dict[str, Any]:
-    """Return the settings that all Kafka clients of a prober share."""
-    return {
-        "bootstrap.servers": bootstrap,
-        "broker.address.family": "any",
-        "reconnect.backoff.ms": 50,
-        "reconnect.backoff.max.ms": 1000,
-        "log_level": 2,
-        "statistics.interval.ms": 0,
-        "error_cb": _on_error,
-    }
-
-
-def registry_of(url: str | None) -> codec.Registry | None:
-    """Return the schema registry at `url`; None means single-object encoding."""
-    if url is None:
-        return None
-    from schemas.registry import ConfluentRegistry
-
-    return ConfluentRegistry(url)
 
 
 class _Producer(Protocol):
@@ -63,7 +42,7 @@ class BoundedProducer:
 
     def __init__(
         self,
-        config: dict[str, Any],
+        cluster: KafkaSettings,
         max_messages: int,
         max_bytes: int,
         compression: str = "none",
@@ -72,8 +51,8 @@ class BoundedProducer:
     ) -> None:
         self._producer: _Producer = producer or Producer(
             {
-                **config,
-                "partitioner": "murmur2_random",
+                **service_options(cluster),
+                "partitioner": PARTITIONER,
                 "enable.idempotence": True,
                 "compression.type": compression,
                 "linger.ms": 0,
@@ -168,16 +147,3 @@ class BoundedProducer:
                 delivered(message.timestamp()[1] * 1_000_000)
 
         return report
-
-
-_logged_s: dict[str, float] = {}
-
-
-def _on_error(error: KafkaError) -> None:
-    """Log librdkafka's errors, the same one at most every 10 s."""
-    line, now = str(error), time.monotonic()
-    if now - _logged_s.get(line, -1e9) > 10:
-        if len(_logged_s) > 100:
-            _logged_s.clear()
-        _logged_s[line] = now
-        _log.warning("log: %s", line)

@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from schemas.kafka.settings import KafkaSettings
+
 __all__ = ["ClockSettings", "FlowSettings", "NicSettings", "ProbeSettings", "flush_ms_of"]
 
 MAX_PATHS = 64
@@ -26,14 +28,7 @@ class ProbeSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    bootstrap: str = Field(
-        default="127.0.0.1:19092",
-        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
-        description="Kafka addresses, host:port, separated by commas",
-    )
-    schema_registry_url: str | None = Field(
-        default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
-    )
+    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
     key_file: Path = Field(
         description="file with the fleet's probe key, 16 or 32 random bytes, readable only by its owner"
     )
@@ -256,14 +251,7 @@ class FlowSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    bootstrap: str = Field(
-        default="127.0.0.1:19092",
-        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
-        description="Kafka addresses, host:port, separated by commas",
-    )
-    schema_registry_url: str | None = Field(
-        default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
-    )
+    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
     socket: Path = Field(
         description="Unix socket where programs register their flows; only its owner may connect"
     )

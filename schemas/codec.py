@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, Protocol, TypeVar, overload
+from typing import Any, Final, NotRequired, Protocol, TypedDict, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 import fastavro
@@ -50,6 +50,29 @@ R = TypeVar("R")
 """The type of a record: a class of `schemas.records`."""
 
 
+class FieldSchema(TypedDict):
+    """A field of an Avro record, as the `.avsc` files write it."""
+
+    name: str
+    type: Any
+    doc: str
+    default: NotRequired[Any]
+    min: NotRequired[float]
+    max: NotRequired[float]
+    format: NotRequired[str]
+    max_items: NotRequired[int]
+    leave_out: NotRequired[bool]
+
+
+class RecordSchema(TypedDict):
+    """An Avro record, as the `.avsc` files write it."""
+
+    name: str
+    type: str
+    doc: str
+    fields: list[FieldSchema]
+
+
 class Registry(Protocol):
     """A schema registry: ids for our schemas, schemas for foreign ids."""
 
@@ -64,19 +87,19 @@ class Registry(Protocol):
 
 
 @cache
-def raw_schema(name: str) -> Record:
+def raw_schema(name: str) -> RecordSchema:
     """Return the .avsc of a record as it stands. Raises KeyError for an unknown name."""
     path = files("schemas") / f"{name}.avsc"
     if not name.isalnum() or not path.is_file():
         raise KeyError(f"record {name!r}: no such schema in schemas/")
-    loaded: Record = json.loads(path.read_text(encoding="utf-8"))
+    loaded: RecordSchema = json.loads(path.read_text(encoding="utf-8"))
     return loaded
 
 
 @cache
 def parsed_schema(name: str) -> Any:
     """Return the schema as fastavro takes it."""
-    return fastavro.parse_schema(raw_schema(name), named_schemas={})
+    return fastavro.parse_schema(dict(raw_schema(name)), named_schemas={})
 
 
 @cache
@@ -206,12 +229,11 @@ def encode_head(name: str, record: Mapping[str, Any], last: str, registry: Regis
 
 @cache
 def _head_schema(name: str, last: str) -> _Writer:
-    schema = dict(raw_schema(name))
+    schema = raw_schema(name)
     names = [field["name"] for field in schema["fields"]]
     if last not in names:
         raise KeyError(f"{name} has no field {last}")
-    schema["fields"] = schema["fields"][: names.index(last) + 1]
-    return _Writer(schema)
+    return _Writer({**schema, "fields": schema["fields"][: names.index(last) + 1]})
 
 
 def _read(data: bytes, start: int, name: str, writer: Any, reader: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -27,20 +28,32 @@ class RegistryUnavailable(OSError):
 
 
 class ConfluentRegistry:
-    """A schema registry at `url` (user and password in it are used and never shown).
+    """A schema registry at `url`. `user`: name and password. `ca_file`: its CA certificates, PEM.
 
     Raises RegistryMissing if the client library is not installed, ValueError for an invalid URL.
     """
 
-    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        user: tuple[str, str] | None = None,
+        ca_file: Path | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"schema_registry_url {_shown(url)!r}: expected http://HOST:PORT or https://…")
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+            shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+            raise ValueError(f"schema_registry_url {shown!r}: expected http://HOST:PORT or https://…")
         client = _library()
-        self._shown = _shown(url)
+        self._url = url
         self._error: type[Exception] = client.error.SchemaRegistryError
         self._schema = client.Schema
-        self._client = client.SchemaRegistryClient({"url": url, "timeout": timeout_s, "max.retries": 0})
+        options: dict[str, Any] = {"url": url, "timeout": timeout_s, "max.retries": 0}
+        if user is not None:
+            options["basic.auth.user.info"] = ":".join(user)
+        if ca_file is not None:
+            options["ssl.ca.location"] = str(ca_file)
+        self._client = client.SchemaRegistryClient(options)
         self._ids: dict[str, int] = {}
         self._schemas: dict[int, Mapping[str, Any]] = {}
 
@@ -59,7 +72,7 @@ class ConfluentRegistry:
         except self._error as error:
             if getattr(error, "http_status_code", 500) in (409, 422):
                 raise ValueError(
-                    f"schema {subject}: the registry at {self._shown} refuses it: {error}"
+                    f"schema {subject}: the registry at {self._url} refuses it: {error}"
                 ) from error
             raise self._unavailable(error) from error
         except Exception as error:  # the client passes on whatever its HTTP library raises
@@ -79,21 +92,21 @@ class ConfluentRegistry:
             found = self._client.get_schema(schema_id)
         except self._error as error:
             if getattr(error, "http_status_code", 500) == 404:
-                raise KeyError(f"schema {schema_id}: none at {self._shown}") from error
+                raise KeyError(f"schema {schema_id}: none at {self._url}") from error
             raise self._unavailable(error) from error
         except Exception as error:  # as above
             raise self._unavailable(error) from error
         try:
             schema = json.loads(found.schema_str)
         except (TypeError, ValueError) as error:
-            raise KeyError(f"schema {schema_id}: no Avro schema at {self._shown}") from error
+            raise KeyError(f"schema {schema_id}: no Avro schema at {self._url}") from error
         if not isinstance(schema, dict):
-            raise KeyError(f"schema {schema_id}: {schema!r:.80} at {self._shown}, expected an Avro record")
+            raise KeyError(f"schema {schema_id}: {schema!r:.80} at {self._url}, expected an Avro record")
         self._schemas[schema_id] = schema
         return schema
 
     def _unavailable(self, error: Exception) -> RegistryUnavailable:
-        return RegistryUnavailable(f"schema registry {self._shown}: {type(error).__name__}: {error}"[:300])
+        return RegistryUnavailable(f"schema registry {self._url}: {type(error).__name__}: {error}"[:300])
 
 
 def _library() -> Any:
@@ -108,9 +121,3 @@ def _library() -> Any:
             f"schema_registry_url is set, but {error.name} is missing: pip install 'fabrictime[registry]'"
         ) from error
     return client
-
-
-def _shown(url: str) -> str:
-    """Return `url` without user and password."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -1,5 +1,7 @@
-"""Runs one stream worker, for benches and tests: `python -m streams '{"bootstrap": …}'` with StreamSettings
-as JSON."""
+"""Runs one stream worker, for benches and tests: `python -m streams '{"stages": ["map"]}'`.
+
+The argument is `StreamSettings` as JSON.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from schemas.kafka.settings import KafkaSettings
 from streams.history.settings import HistorySinkSettings
 
 __all__ = ["SolveSettings", "Stage", "StreamSettings"]
@@ -66,16 +67,7 @@ class StreamSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    bootstrap: str = Field(
-        default="127.0.0.1:19092",
-        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
-        description="Kafka addresses, host:port, separated by commas",
-    )
-    schema_registry_url: str | None = Field(
-        default=None,
-        pattern=r"^https?://\S+$",
-        description="URL of the schema registry; none: single-object encoding",
-    )
+    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
     group: str = Field(
         default="fabrictime",
         pattern=r"^[A-Za-z0-9._-]{1,64}$",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Any
+from typing import Any, overload
 
 from schemas import codec
 from schemas.formats import format_of
+from schemas.records import Reason, ReasonKind
+from schemas.topics import R
 
 ZERO: dict[str, Any] = {
     "string": "",
@@ -19,7 +21,11 @@ ZERO: dict[str, Any] = {
 }
 
 
-def make(kind: str | type[Any], /, **fields: Any) -> Any:
+@overload
+def make(kind: type[R], /, **fields: Any) -> R: ...
+@overload
+def make(kind: str, /, **fields: Any) -> Any: ...
+def make(kind: Any, /, **fields: Any) -> Any:
     """Build a record of a name or type of `schemas.records`; fields that are not given take plain defaults.
 
     A field without a default in the schema is null if it may be, else empty or the smallest allowed number;
@@ -64,7 +70,7 @@ def agree(name: str, record: dict[str, Any], given: Container[str] = ()) -> dict
     return record
 
 
-def _record(schema: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _record(schema: codec.RecordSchema, given: dict[str, Any]) -> dict[str, Any]:
     names = [field["name"] for field in schema["fields"]]
     if unknown := set(given) - set(names):
         raise TypeError(f"{schema['name']} has no field {', '.join(sorted(unknown))}")
@@ -74,7 +80,7 @@ def _record(schema: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _default(field: dict[str, Any]) -> Any:
+def _default(field: codec.FieldSchema) -> Any:
     if "default" in field:
         default = field["default"]
         return default.encode("latin-1") if field["type"] == "bytes" else _copy(default)
@@ -101,7 +107,7 @@ def _plain(schema: Any, minimum: float | None, form: str | None = None) -> Any:
     return value if minimum is None else type(value)(max(value, minimum))
 
 
-def _find(schema: Any, name: str) -> dict[str, Any] | None:
+def _find(schema: Any, name: str) -> Any:
     """Return the nested record schema of that name."""
     if isinstance(schema, list):
         return next((found for branch in schema if (found := _find(branch, name))), None)
@@ -113,7 +119,7 @@ def _find(schema: Any, name: str) -> dict[str, Any] | None:
     return next((found for each in inner if (found := _find(each, name))), None)
 
 
-def reason_record(text: str, kind: str | None = None) -> dict[str, Any]:
+def reason_record(text: str, kind: str | None = None) -> Reason:
     """Return a `Reason` record from a window's id, `subject/seq`, or a flow id.
 
     Without a `kind`: COLLISION for a window, DOWN for a subject, DELAY for a flow.
@@ -121,7 +127,7 @@ def reason_record(text: str, kind: str | None = None) -> dict[str, Any]:
     rest, _, number = text.rpartition("/")
     link = rest.partition("/")[2]
     if number.isdigit() and ">" in link and "<>" not in rest:
-        return {"kind": kind or "COLLISION", "subject": link, "seq": None, "window_id": text}
+        return {"kind": ReasonKind(kind or "COLLISION"), "subject": link, "seq": None, "window_id": text}
     if number.isdigit():
-        return {"kind": kind or "DOWN", "subject": rest, "seq": int(number), "window_id": None}
-    return {"kind": kind or "DELAY", "subject": text, "seq": None, "window_id": None}
+        return {"kind": ReasonKind(kind or "DOWN"), "subject": rest, "seq": int(number), "window_id": None}
+    return {"kind": ReasonKind(kind or "DELAY"), "subject": text, "seq": None, "window_id": None}

@@ -14,6 +14,12 @@ def test_every_relative_link_leads_to_a_file():
             assert (page.parent / target).exists(), f"{page.name}: {target} does not exist"
 
 
+def test_every_file_that_a_page_names_exists():
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for name in re.findall(r"`([a-z_]+/[\w./]+\.(?:py|c|h|pyx|toml|md|avsc))`", page.read_text()):
+            assert (ROOT / name).exists(), f"{page.name}: {name} does not exist"
+
+
 def test_site_builds_with_strict_links(tmp_path):
     command = [
         sys.executable,

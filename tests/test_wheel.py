@@ -41,8 +41,8 @@ def test_wheel_carries_extensions_and_data(tmp_path):
     assert carried == sources
     schemas = {path.name for path in (ROOT / "schemas").glob("*.avsc")}
     assert schemas <= {Path(name).name for name in names if name.startswith("schemas/")}
-    for room in ("producers", "streams", "actuators", "grafana", "fabrictime", "fabrictime_client"):
-        assert f"{room}/__init__.py" in names
+    for package in ("producers", "streams", "actuators", "grafana", "fabrictime", "fabrictime_client"):
+        assert f"{package}/__init__.py" in names
     headers = [name for name in names if name.endswith(".h")]
     assert headers == ["native/qp/fabrictime_qp.h"], "what a program may say to the library beside it"
     assert "native/qp/libfabrictime-qp.so" in names

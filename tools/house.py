@@ -74,8 +74,8 @@ PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 class Figures:
     """The measurements of a set of files."""
 
-    words: int = 0
-    who: int = 0
+    tokens: int = 0
+    relatives: int = 0
     speech: int = 0
     sentences: int = 0
     headless: list[str] = field(default_factory=list)
@@ -106,7 +106,7 @@ def tracked(root: Path, paths: list[str]) -> list[str]:
 def denied_words(glossary: Path = GLOSSARY) -> dict[str, str]:
     """Read the denylist from the glossary: identifier parts, each with its replacement.
 
-    The table under the heading 'Denied in names' has one row a word: `word`, replacement.
+    The table under the heading 'Denied in names' has one row a word: `term`, replacement.
     """
     text = glossary.read_text(encoding="utf-8") if glossary.exists() else ""
     _, _, section = text.partition("## Denied in names")
@@ -123,7 +123,7 @@ def denied_in(name: str, denied: dict[str, str]) -> list[str]:
     joined = "_" + "_".join(name_parts(name)) + "_"
     for term in ALLOWED:
         joined = joined.replace(f"_{term}_", "_")
-    return [word for word in denied if f"_{word}_" in joined]
+    return [term for term in denied if f"_{term}_" in joined]
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -138,25 +138,25 @@ def sentences(text: str) -> Iterator[str]:
 def measure_prose(text: str, place: str, figures: Figures) -> None:
     """Count the words of one docstring, comment or page."""
     for sentence in sentences(text):
-        words = re.findall(r"[A-Za-z][A-Za-z'-]*", sentence)
-        figures.words += len(words)
+        tokens = re.findall(r"[A-Za-z][A-Za-z'-]*", sentence)
+        figures.tokens += len(tokens)
         figures.sentences += 1
-        who, speech = len(RELATIVE.findall(sentence)), len(SPEECH.findall(sentence))
-        figures.who += who
+        relatives, speech = len(RELATIVE.findall(sentence)), len(SPEECH.findall(sentence))
+        figures.relatives += relatives
         figures.speech += speech
         headless = bool(HEADLESS.match(sentence)) and not sentence.endswith("?")
         if headless:
             figures.headless.append(f"{place}: {sentence[:100]}")
-        if who or speech or headless:
-            figures.worst[f"{place}: {sentence[:140]}"] += who + speech + 2 * headless
+        if relatives or speech or headless:
+            figures.worst[f"{place}: {sentence[:140]}"] += relatives + speech + 2 * headless
 
 
 def measure_names(names: set[str], place: str, denied: dict[str, str], figures: Figures) -> None:
     """Count the identifiers of one file that contain a denied word."""
     for name in sorted(names):
-        for word in denied_in(name, denied):
-            figures.denied[word] += 1
-            figures.denied_places.append(f"{place}: {name} ({word} -> {denied[word]})")
+        for term in denied_in(name, denied):
+            figures.denied[term] += 1
+            figures.denied_places.append(f"{place}: {name} ({term} -> {denied[term]})")
 
 
 def complexity(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -364,9 +364,9 @@ def measure(root: Path = ROOT, paths: list[str] | None = None) -> Figures:
     return figures
 
 
-def rate(count: int, words: int) -> float:
+def rate(count: int, tokens: int) -> float:
     """Return occurrences per 1,000 words."""
-    return round(1000 * count / max(words, 1), 2)
+    return round(1000 * count / max(tokens, 1), 2)
 
 
 def report(figures: Figures) -> dict[str, object]:
@@ -375,11 +375,11 @@ def report(figures: Figures) -> dict[str, object]:
     largest_class = max(figures.classes, default=(0, ""))
     largest_c = max(figures.c_files, default=(0, ""))
     return {
-        "who_per_1000_words": rate(figures.who, figures.words),
-        "speech_per_1000_words": rate(figures.speech, figures.words),
+        "who_per_1000_words": rate(figures.relatives, figures.tokens),
+        "speech_per_1000_words": rate(figures.speech, figures.tokens),
         "headless_sentences": len(figures.headless),
         "headless_share": round(len(figures.headless) / max(figures.sentences, 1), 4),
-        "words": figures.words,
+        "words": figures.tokens,
         "denied_names": sum(figures.denied.values()),
         "functions": figures.functions,
         "complex_share": round(len(figures.complex_functions) / max(figures.functions, 1), 4),

@@ -67,22 +67,21 @@ class Generator:
         if kind == "array":
             return f"list[{self.type_of(schema['items'])}]"
         if kind == "enum":
-            return self._define(schema, self._enum(schema))
+            return self._define(schema["name"], self._enum(schema))
         if kind == "record":
-            return self._define(schema, self._record(schema))
+            return self._define(schema["name"], self._record(schema))
         return self.type_of(kind)
 
-    def _define(self, schema: dict[str, Any], code: str) -> str:
-        name = str(schema["name"])
+    def _define(self, name: str, code: str) -> str:
         if self.code.setdefault(name, code) != code:
             raise ValueError(f"{name}: two schemas define it in different ways")
         return name
 
-    def _enum(self, schema: dict[str, Any]) -> str:
+    def _enum(self, schema: Any) -> str:
         members = "".join(f'    {symbol} = "{symbol}"\n' for symbol in schema["symbols"])
         return f"class {schema['name']}(StrEnum):\n{_doc(schema['doc'])}\n{members}"
 
-    def _record(self, schema: dict[str, Any]) -> str:
+    def _record(self, schema: Any) -> str:
         fields = "".join(
             f"    {field['name']}: {self.type_of(field['type'])}\n{_doc(field['doc'])}"
             for field in schema["fields"]

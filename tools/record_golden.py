@@ -25,7 +25,6 @@ from typing import Any, Final
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from confluent_kafka import Consumer, TopicPartition  # noqa: E402
 
 from fabrictime.runtime import status  # noqa: E402 - the checkout, wherever this is called from
 from fabrictime.testbed.control import ControlClient, socket_path  # noqa: E402
@@ -34,13 +33,13 @@ from producers.sim.setup import topology_file  # noqa: E402
 from producers.sim.simulation import TICK_NS, Simulation  # noqa: E402
 from schemas import codec  # noqa: E402
 from schemas.kafka.partitioning import partition_of  # noqa: E402
+from schemas.kafka.reader import BEGINNING, TopicReader  # noqa: E402
+from schemas.records import ActionOutcome, ActionReport, ActMode, Decision, FlowAction  # noqa: E402
 from schemas.topics import ACTIONS, CONFIG, POLICY_CYCLES, PROBES, TOPICS, Partitions  # noqa: E402
 from schemas.topology import Topology  # noqa: E402
 from streams.policy.inputs import INPUTS as POLICY_TOPICS  # noqa: E402
 from streams.policy.inputs import PolicyInputs  # noqa: E402
 from tests.golden import goldens, replay, stages  # noqa: E402
-
-Record = dict[str, Any]
 
 START_S: Final = 400.0
 MS: Final = 1_000_000
@@ -135,31 +134,11 @@ def copy_log(bootstrap: str, data: Path, raw: Path) -> None:
 
 def read_log(bootstrap: str) -> list[tuple[str, int, int, int, str, bytes | None]]:
     """Return (topic, partition, offset, append ms, key, value) of all messages up to now."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "golden", "enable.auto.commit": False})
-    messages = []
-    try:
-        left: dict[tuple[str, int], int] = {}
-        starts = []
-        for topic in TOPICS:
-            for number in consumer.list_topics(topic, timeout=60).topics[topic].partitions:
-                low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=60)
-                if high > low:
-                    left[topic, number] = high
-                    starts.append(TopicPartition(topic, number, low))
-        consumer.assign(starts)
-        while left:
-            for each in consumer.consume(1000, 60):
-                if each.error() is not None:
-                    continue
-                place, offset = (each.topic(), each.partition()), each.offset()
-                if place in left:
-                    key = (each.key() or b"").decode()
-                    messages.append((*place, offset, each.timestamp()[1], key, each.value()))
-                    if offset + 1 >= left[place]:
-                        del left[place]
-    finally:
-        consumer.close()
-    return messages
+    with TopicReader.open(bootstrap, dict.fromkeys(TOPICS.values(), BEGINNING)) as reader:
+        return [
+            (*each.place, each.offset, each.append_ns // MS, each.key, each.value)
+            for each in reader.read_to_end()
+        ]
 
 
 def decode_log(raw: Path) -> None:
@@ -188,7 +167,7 @@ class SimLog:
         self.rows: dict[str, list[goldens.Row]] = {}
         self._run = run
         self._next: dict[tuple[str, int], int] = {}
-        self._coming: list[tuple[str, str, Record | None]] = []
+        self._coming: list[tuple[str, str, Any]] = []
         topology = Topology(topology_file(run.fleet))
         self._tables = stages.Tables(SIM_SHARD, topology)
         sources = [f"{PROBES.name}/{number}" for number in range(PARTITIONS)]
@@ -203,12 +182,12 @@ class SimLog:
         ]
         self._epoch = run.start_ns // MS
         self._policy = PolicyInputs(self._epoch, places, default_shard=SIM_SHARD, topology=topology)
-        self._later: list[tuple[int, Record]] = []
+        self._later: list[tuple[int, Decision]] = []
 
     def _partitions(self, topic: str) -> int:
         return PARTITIONS if TOPICS[topic].partitions == Partitions.DATA else 1
 
-    def start(self, messages: Iterable[tuple[str, str, Record]]) -> None:
+    def start(self, messages: Iterable[tuple[str, str, Any]]) -> None:
         """Put messages into the log with the first tick."""
         self._coming += messages
 
@@ -226,7 +205,7 @@ class SimLog:
         if (now_ns - self._run.start_ns) // TICK_NS % CYCLE_TICKS == 0 or self._policy.needs_urgent_cycle:
             self._decide(now_ns)
 
-    def _append(self, topic: str, key: str, now_ns: int, record: Record | None) -> None:
+    def _append(self, topic: str, key: str, now_ns: int, record: Any) -> None:
         place = (topic, partition_of(key, self._partitions(topic)))
         offset = self._next.get(place, 0)
         self._next[place] = offset + 1
@@ -251,19 +230,33 @@ class SimLog:
             self._coming += [(each.topic.name, each.key, each.record) for each in messages]
             self._coming += [(POLICY_CYCLES.name, shard, record) for record in made.cycle_records]
 
-    def _apply(self, decision: Record, now_ns: int) -> None:
-        outcome = "APPLIED"
+    def _apply(self, decision: Decision, now_ns: int) -> None:
+        outcome = ActionOutcome.APPLIED
         try:
-            if decision["action"] in ("REROUTE", "RESTORE"):
+            if decision["action"] in (FlowAction.REROUTE, FlowAction.RESTORE):
                 self._run.set_flow_path(decision["flow_id"], decision["to_path"])
-            elif decision["action"] in ("PACE", "UNPACE"):
+            elif decision["action"] in (FlowAction.PACE, FlowAction.UNPACE):
                 self._run.set_flow_rate(decision["flow_id"], decision["rate_bps"])
         except ValueError:
-            outcome = "NO_FLOW"
-        same = ("host", "decision_id", "shard", "epoch", "seq", "flow_id", "action")
-        same += ("from_path", "to_path", "rate_bps", "config_version")
-        report = {name: decision[name] for name in same}
-        report |= {"at_ns": now_ns, "outcome": outcome, "how": "SIMULATED", "took_ns": APPLY_NS, "detail": ""}
+            outcome = ActionOutcome.NO_FLOW
+        report: ActionReport = {
+            "host": decision["host"],
+            "decision_id": decision["decision_id"],
+            "shard": decision["shard"],
+            "epoch": decision["epoch"],
+            "seq": decision["seq"],
+            "flow_id": decision["flow_id"],
+            "action": decision["action"],
+            "from_path": decision["from_path"],
+            "to_path": decision["to_path"],
+            "rate_bps": decision["rate_bps"],
+            "config_version": decision["config_version"],
+            "at_ns": now_ns,
+            "outcome": outcome,
+            "how": "SIMULATED",
+            "took_ns": APPLY_NS,
+            "detail": "",
+        }
         self._coming.append((ACTIONS.name, decision["host"], report))
 
 
@@ -272,8 +265,14 @@ def run_sim(raw: Path) -> None:
     raw.mkdir(parents=True, exist_ok=True)
     run = Simulation(SimSettings.model_validate({"nics": SIM_NICS, **SIM}))
     log = SimLog(run)
-    act: Record = {"host": "*", "version": 1, "at_ns": run.start_ns, "by": "golden", "mode": "ACT"}
-    act["thresholds"] = [{"name": "flaps_max", "value": 2.0}]
+    act = {
+        "host": "*",
+        "version": 1,
+        "at_ns": run.start_ns,
+        "by": "golden",
+        "mode": ActMode.ACT,
+        "thresholds": [{"name": "flaps_max", "value": 2.0}],
+    }
     log.start([(CONFIG.name, "*", codec.decode(codec.encode(CONFIG.record, act), CONFIG.record))])
     for second in range(SIM_S):
         for _ in range(100):
@@ -322,8 +321,8 @@ def _fabric_faults(control: ControlClient, data: Path, bootstrap: str) -> None:
         thread.start()
         return thread
 
-    def rule(*words: str) -> None:
-        command = [sys.executable, "-m", "fabrictime", "config", "rule", *words, "--log", bootstrap]
+    def rule(*arguments: str) -> None:
+        command = [sys.executable, "-m", "fabrictime", "config", "rule", *arguments, "--log", bootstrap]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
     def flap() -> None:
@@ -336,10 +335,10 @@ def _fabric_faults(control: ControlClient, data: Path, bootstrap: str) -> None:
             control.ask("clear")
             time.sleep(0.5)
 
-    def fault(line: str, held_s: float) -> Callable[[], None]:
+    def fault(line: str, duration_s: float) -> Callable[[], None]:
         def make() -> None:
             control.ask("fault", line=line)
-            time.sleep(held_s)
+            time.sleep(duration_s)
             control.ask("clear")
 
         return make

@@ -50,7 +50,7 @@ def type_name(kind: Any) -> str:
     return str(kind)
 
 
-def inner_records(kind: Any) -> list[dict[str, Any]]:
+def inner_records(kind: Any) -> list[Any]:
     """Return the records that a type holds, in order."""
     if isinstance(kind, list):
         return [record for branch in kind for record in inner_records(branch)]
@@ -62,7 +62,7 @@ def inner_records(kind: Any) -> list[dict[str, Any]]:
     return []
 
 
-def record_lines(schema: dict[str, Any], level: str) -> list[str]:
+def record_lines(schema: codec.RecordSchema, level: str) -> list[str]:
     """Return the Markdown of a record and of those inside it."""
     lines = [
         f"{level} `{schema['name']}`",

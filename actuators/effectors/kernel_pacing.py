@@ -21,6 +21,7 @@ from pyroute2 import IPRoute, NetlinkError
 from actuators.effectors.base import Answer, Effector
 from actuators.flow_state import key_of
 from actuators.htb import PROTOCOLS, HtbQdisc, Match, Share
+from schemas.ids import device_of
 from schemas.records import FlowReports, FlowState
 
 __all__ = ["KernelPacing"]
@@ -60,7 +61,7 @@ class KernelPacing:
         fresh, here = [], set()
         for flow in record["flows"]:
             key = key_of(flow["flow_id"])
-            device = flow["nic"].partition("/")[2]
+            device = device_of(flow["nic"])
             if (
                 flow["state"] == FlowState.CLOSED
                 or device not in self._link_bps

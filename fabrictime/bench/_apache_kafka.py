@@ -137,12 +137,16 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[str]:
-    """Run a broker with its data in `directory` and give its address. Raises NotAvailable."""
+def running(directory: Path, more_properties: str = "") -> Iterator[str]:
+    """Run a broker with its data in `directory` and yield its address. Raises NotAvailable.
+
+    `more_properties` replaces properties; `{port}` and `{controller_port}` in it are filled in.
+    """
     libraries = jars()
     port, controller_port = _free_ports(2)
     properties = directory / "server.properties"
-    properties.write_text(_PROPERTIES.format(port=port, controller_port=controller_port, directory=directory))
+    text = _PROPERTIES + more_properties
+    properties.write_text(text.format(port=port, controller_port=controller_port, directory=directory))
     java = ["java", *JVM, "-cp", f"{libraries}/*"]
     output = (directory / "output").open("wb")
     with output:

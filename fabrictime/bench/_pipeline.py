@@ -121,5 +121,5 @@ def embedded_log(folder: Path, partitions: int = 8) -> Iterator[str]:
 @contextmanager
 def stream_worker(bootstrap: str, folder: Path, **settings: Any) -> Iterator[Service]:
     """Run one stream worker against a log."""
-    with service("streams", {"bootstrap": bootstrap, **settings}, folder) as worker:
+    with service("streams", {"kafka": {"bootstrap": bootstrap}, **settings}, folder) as worker:
         yield worker

@@ -50,7 +50,7 @@ FLUSH_NS: Final = 100_000_000
 
 
 def run(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
-    """Measure; some 10 s, or 1 s where `quick`."""
+    """Measure for about 10 s, or 1 s with `quick`."""
     seconds = 0.1 if quick else 1.5
     rng = np.random.default_rng(1)
     figures: dict[str, Value] = {}

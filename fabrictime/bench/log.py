@@ -21,11 +21,14 @@ from typing import Any, Final
 
 import numpy as np
 import psutil
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from fabrictime.bench import Figure, Missing, Target, Value, _apache_kafka
+from schemas.kafka.reader import BEGINNING, TopicReader
+from schemas.records import Nic
+from schemas.topics import Partitions, Topic
 
 NAME: Final = "log"
 TARGETS: Final[Mapping[str, Target]] = {
@@ -167,41 +170,30 @@ def _produce(address: str, topic: str, messages: int, size: int, results: Any) -
         raise RuntimeError(f"{len(failed)} messages were refused: {failed[0]}")
 
 
-def _consumer(address: str, topic: str, partitions: int) -> Consumer:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": f"bench-{topic}",
-            "enable.auto.commit": False,
-            "queued.max.messages.kbytes": 64 * 1024,
-        }
-    )
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-    return consumer
+def _reader(address: str, topic: str) -> TopicReader:
+    """Return a connected reader of a topic that is not in the contract."""
+    bench = Topic(topic, "none", Nic, "bench", Partitions.DATA, None)
+    options = {"queued.max.messages.kbytes": 64 * 1024}
+    return TopicReader.open(address, {bench: BEGINNING}, fetch_wait_ms=500, options=options)
 
 
 def _consume(address: str, topic: str, messages: int, ready: Any, results: Any) -> None:
-    consumer = _consumer(address, topic, PARTITIONS)
-    consumer.consume(1, 0.2)
-    ready.set()
-    left, deadline_s = messages, time.monotonic() + _TIMEOUT_S
-    while left > 0:
-        got = consumer.consume(min(left, 1000), 1.0)
-        for message in got:
-            if message.error():
-                raise RuntimeError(str(message.error()))
-        left -= len(got)
-        if time.monotonic() > deadline_s:
-            raise RuntimeError(f"{left} messages did not come")
-    results.put(("last consumed", time.monotonic()))
-    consumer.close()
+    with _reader(address, topic) as reader:
+        reader.poll(0.2, 1)
+        ready.set()
+        left, deadline_s = messages, time.monotonic() + _TIMEOUT_S
+        while left > 0:
+            left -= len(reader.poll(1.0, min(left, 1000)))
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"{left} messages did not come")
+        results.put(("last consumed", time.monotonic()))
 
 
 def latency_ms(address: str, topic: str, messages: int) -> tuple[float, float]:
     """Return p50 and p99 of produce-to-consume time of single messages, in ms, linger 0."""
     _create(address, topic, 1)
     producer = Producer({"bootstrap.servers": address, "linger.ms": 0})
-    consumer = _consumer(address, topic, 1)
+    reader = _reader(address, topic)
     random = np.random.Generator(np.random.SFC64())
     took = []
     for number in range(messages + 20):
@@ -209,11 +201,13 @@ def latency_ms(address: str, topic: str, messages: int) -> tuple[float, float]:
         begin = time.perf_counter()
         producer.produce(topic, payload)
         producer.poll(0)
-        message = consumer.poll(30)
-        if message is None or message.error() or message.value() != payload:
+        end_s = time.monotonic() + 30
+        while not (messages_read := reader.poll(30, at_once=True)) and time.monotonic() < end_s:
+            pass
+        if [message.value for message in messages_read] != [payload]:
             raise RuntimeError(f"message {number} did not come as it was sent")
         if number >= 20:
             took.append((time.perf_counter() - begin) * 1e3)
-    consumer.close()
+    reader.close()
     producer.flush(_TIMEOUT_S)
     return float(np.percentile(took, 50)), float(np.percentile(took, 99))

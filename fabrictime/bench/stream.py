@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from fabrictime.bench import Figure, Missing, Target, Value
 from fabrictime.bench._fleet import SyntheticFleet
 from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
 from schemas import codec
-from schemas.topics import CLOCK_OFFSETS, DELAYS, PROBES
+from schemas.kafka.reader import BEGINNING, Message, TopicReader, tail
+from schemas.topics import CLOCK_OFFSETS, DELAYS, PROBES, Topic
 
 NAME: Final = "stream"
 TARGETS: Final[Mapping[str, Target]] = {
@@ -31,6 +32,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "offset_topic_ms_p99": Target("ms", "<=", 300),
 }
 WINDOW_MS: Final = 1000
+MS: Final = 1_000_000
 TIMEOUT_S: Final = 120.0
 
 
@@ -182,63 +184,27 @@ def _produce(producer: Producer, name: str, value: bytes) -> None:
             producer.poll(0.05)
 
 
-def _end_offsets(consumer: Consumer, topic: str) -> list[TopicPartition]:
-    found = consumer.list_topics(topic, 10).topics[topic]
-    ends = []
-    for partition in found.partitions:
-        tp = TopicPartition(topic, partition)
-        tp.offset = consumer.get_watermark_offsets(tp, 10)[1]
-        ends.append(tp)
-    return ends
-
-
 def _last_window(bootstrap: str) -> int:
     """Return the number of the last window that holds a batch: append time of each partition's end but
     one."""
-    consumer = _reader(bootstrap)
-    newest = 0
-    for tp in _end_offsets(consumer, PROBES.name):
-        if tp.offset >= 2:
-            consumer.assign([TopicPartition(tp.topic, tp.partition, tp.offset - 2)])
-            message = consumer.poll(10)
-            if message is not None and message.error() is None:
-                newest = max(newest, message.timestamp()[1] // WINDOW_MS)
-    consumer.close()
-    return int(newest)
+    with TopicReader.open(bootstrap, {PROBES: tail(2)}) as reader:
+        firsts: dict[int, Message] = {}
+        for message in reader.read_to_end():
+            firsts.setdefault(message.partition, message)
+    return max((each.append_ns // MS // WINDOW_MS for each in firsts.values()), default=0)
 
 
-def _reader(bootstrap: str) -> Consumer:
-    return Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "bench",
-            "enable.auto.commit": False,
-            "fetch.wait.max.ms": 50,
-            "log_level": 2,
-            "queued.max.messages.kbytes": 16 * 1024,
-        }
-    )
-
-
-def _messages(bootstrap: str, topics: list[str], deadline: float) -> Iterator[Any]:
+def _messages(bootstrap: str, topics: Sequence[Topic], deadline: float) -> Iterator[Message | None]:
     """Yield all messages of some topics from their beginning until the deadline; None when there is none
     yet."""
-    consumer = _reader(bootstrap)
-    try:
-        partitions = [
-            TopicPartition(tp.topic, tp.partition, 0) for t in topics for tp in _end_offsets(consumer, t)
-        ]
-        consumer.assign(partitions)
+    options = {"queued.max.messages.kbytes": 16 * 1024}
+    with TopicReader.open(bootstrap, dict.fromkeys(topics, BEGINNING), options=options) as reader:
         while time.monotonic() < deadline:
-            message = consumer.poll(0.1)
-            if message is None:
-                yield None
-            elif message.error() is not None:
-                raise KafkaException(message.error())
+            messages = reader.poll(0.1, at_once=True)
+            if messages:
+                yield from messages
             else:
-                yield message
-    finally:
-        consumer.close()
+                yield None
 
 
 def _finished_ms(bootstrap: str, last: int, nics: int, worker: Service) -> int:
@@ -246,18 +212,18 @@ def _finished_ms(bootstrap: str, last: int, nics: int, worker: Service) -> int:
     offsets."""
     delays: set[str] = set()
     newest = offsets = 0
-    for message in _messages(bootstrap, [DELAYS.name, CLOCK_OFFSETS.name], time.monotonic() + TIMEOUT_S):
+    for message in _messages(bootstrap, [DELAYS, CLOCK_OFFSETS], time.monotonic() + TIMEOUT_S):
         if message is None:
             if worker.process.poll() is not None:
                 raise RuntimeError(f"the worker ended: {worker.tail()}")
             continue
-        if message.topic() == DELAYS.name:
-            record = codec.decode(message.value(), DELAYS.record)
+        if message.topic == DELAYS.name:
+            record = codec.decode(message.value or b"", DELAYS.record)
             if record["window"] == last:
                 delays.add(record["nic"])
-                newest = max(newest, message.timestamp()[1])
-        elif codec.decode(message.value(), CLOCK_OFFSETS.record)["window"] == last:
-            offsets = message.timestamp()[1]
+                newest = max(newest, message.append_ns // MS)
+        elif codec.decode(message.value or b"", CLOCK_OFFSETS.record)["window"] == last:
+            offsets = message.append_ns // MS
         if offsets and len(delays) == nics:
             return max(newest, offsets)
     raise RuntimeError(
@@ -289,13 +255,13 @@ def offset_latency_ms(folder: Path, windows: int, nics: int = 64) -> list[float]
             due_ns = start_ns + number * 100_000_000 // nics
         producer.flush(10)
         first, last = (start_ns + warm_ns) // 1_000_000_000, end_ns // 1_000_000_000 - 1
-        for message in _messages(bootstrap, [CLOCK_OFFSETS.name], time.monotonic() + 10):
+        for message in _messages(bootstrap, [CLOCK_OFFSETS], time.monotonic() + 10):
             if message is None:
                 if last in found:
                     break
                 continue
-            window = codec.decode(message.value(), CLOCK_OFFSETS.record)["window"]
+            window = codec.decode(message.value or b"", CLOCK_OFFSETS.record)["window"]
             if first <= window <= last:
-                taken = float(message.timestamp()[1] - (window + 1) * WINDOW_MS)
+                taken = float(message.append_ns // MS - (window + 1) * WINDOW_MS)
                 found[window] = max(taken, found.get(window, 0.0))
     return list(found.values())

@@ -20,6 +20,7 @@ from fabrictime.state.action_state import ActionState, SuppressedAction
 from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, Message, Start, TopicReader, back
+from schemas.kafka.settings import KafkaSettings
 from schemas.records import ActionReport, Decision
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES, TOPICS, Topic
 
@@ -80,10 +81,10 @@ def _named(subject: ActionEntry | SuppressedAction, patterns: Sequence[str]) -> 
     return not patterns or any(fnmatchcase(name, f"*{each}*") for name in names for each in patterns)
 
 
-def main(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
+def main(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
     """Print decisions and suppressed actions. Raises ValueError if the log cannot be read."""
     acts = Acts(registry)
-    reader = _reader(bootstrap, wanted)
+    reader = _reader(cluster, wanted)
     try:
         for taken in reader.read_to_end():
             acts.take(taken)
@@ -100,7 +101,7 @@ def main(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = No
     console.print(draw(acts, wanted, time.time_ns()), highlight=False)
 
 
-def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
+def watch(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
     """Show it live until SIGINT; a line for each thing that happens where stdout is no terminal.
 
     Raises ValueError where the log cannot be read at the start.
@@ -109,7 +110,7 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
 
     console = Console()
     acts = Acts(registry)
-    reader = _reader(bootstrap, wanted)
+    reader = _reader(cluster, wanted)
     try:
         for taken in reader.read_to_end():
             acts.take(taken)
@@ -136,7 +137,7 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
         reader.close()
 
 
-def _reader(bootstrap: str, wanted: Wanted) -> TopicReader:
+def _reader(cluster: KafkaSettings | str, wanted: Wanted) -> TopicReader:
     recent = back(wanted.since_s)
     starts: dict[Topic[Any], Start] = {
         CONFIG: BEGINNING,
@@ -144,7 +145,7 @@ def _reader(bootstrap: str, wanted: Wanted) -> TopicReader:
         ACTIONS: recent,
         POLICY_CYCLES: back(ROUNDS_BACK_S),
     }
-    return TopicReader.open(bootstrap, starts)
+    return TopicReader.open(cluster, starts)
 
 
 def _print_news(acts: Acts, record: Decision | ActionReport | None, topic: str, wanted: Wanted) -> None:
@@ -203,7 +204,7 @@ def suppressed_record(suppressed: SuppressedAction) -> dict[str, Any]:
 def as_json(acts: Acts, wanted: Wanted, now_ns: int) -> str:
     """Return mode, limits, decisions and suppressed actions as one line of JSON."""
     mode = acts.state.mode()
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "unreadable": acts.unreadable,
         "mode": {
             "act": mode.act,

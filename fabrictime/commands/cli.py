@@ -186,22 +186,21 @@ def clock(
 ) -> None:
     """Show all clocks with state, offset, drift and bound, the worst first, and the suspect pairs."""
     from fabrictime.commands import clock as reader
-    from fabrictime.commands.tail import registry_at
+    from fabrictime.commands.clock_table import Wanted
 
     if bound_us is not None and not check:
         stop("--bound-us: expected with --check")
     if check and watch:
         stop("--check: expected without --watch")
-    wanted = reader.Wanted(
+    wanted = Wanted(
         tuple(clocks or ()), tuple(host or ()), worst, everything, duration_s(since), as_json=as_json
     )
     settings = settings_of(config, directory, log)
-    registry = registry_at(settings.schema_registry.url)
     try:
         if watch:
-            reader.watch(running_log(settings), wanted, registry=registry)
+            reader.watch(running_log(settings), wanted, registry=settings.kafka.registry())
             return
-        found = reader.main(running_log(settings), wanted, registry=registry)
+        found = reader.main(running_log(settings), wanted, registry=settings.kafka.registry())
     except ValueError as error:
         stop(str(error))
     if check:
@@ -229,19 +228,21 @@ def topology(
 ) -> None:
     """Show the traced fabric: switches, cables, the paths that cross them, and miswirings."""
     from fabrictime.commands import topology as reader
-    from fabrictime.commands.tail import registry_at
 
     if watch and (check or as_json or file is not None):
         stop("--watch: expected without --check, --json and --file")
     settings = settings_of(config, directory, log)
-    registry = registry_at(settings.schema_registry.url)
     try:
         source = reader.source_of(settings)
         if watch:
-            reader.watch(running_log(settings), source, registry=registry)
+            reader.watch(running_log(settings), source, registry=settings.kafka.registry())
             return
         found = reader.main(
-            running_log(settings), topology=source.topology, as_json=as_json, file=file, registry=registry
+            running_log(settings),
+            topology=source.topology,
+            as_json=as_json,
+            file=file,
+            registry=settings.kafka.registry(),
         )
     except (ValueError, OSError) as error:
         stop(str(error))
@@ -283,17 +284,15 @@ def _print_table(
     kind: str, names: list[str] | None, everything: bool, watch: bool, check: bool, as_json: bool, found: Any
 ) -> None:
     from fabrictime.commands import links as reader
-    from fabrictime.commands.tail import registry_at
 
     if check and watch:
         stop("--check: expected without --watch")
     wanted = reader.Wanted(tuple(names or ()), everything, as_json=as_json)
     try:
-        registry = registry_at(found.schema_registry.url)
         if watch:
-            reader.watch(running_log(found), reader.KINDS[kind], wanted, registry=registry)
+            reader.watch(running_log(found), reader.KINDS[kind], wanted, registry=found.kafka.registry())
             return
-        wrong = reader.main(running_log(found), reader.KINDS[kind], wanted, registry=registry)
+        wrong = reader.main(running_log(found), reader.KINDS[kind], wanted, registry=found.kafka.registry())
     except ValueError as error:
         stop(str(error))
     if check:
@@ -318,14 +317,12 @@ def actions(
 ) -> None:
     """Show decisions with cause and outcome, suppressed actions, and the mode in force."""
     from fabrictime.commands import actions as reader
-    from fabrictime.commands.tail import registry_at
 
     found = settings_of(config, directory, log)
     wanted = reader.Wanted(tuple(names or ()), duration_s(since), suppressed, as_json=as_json)
     try:
-        registry = registry_at(found.schema_registry.url)
         show = reader.watch if watch else reader.main
-        show(running_log(found), wanted, registry=registry)
+        show(running_log(found), wanted, registry=found.kafka.registry())
     except ValueError as error:
         stop(str(error))
 
@@ -343,13 +340,13 @@ def explain(
 ) -> None:
     """Explain the route of a flow: its links, its other paths, and the decisions about it."""
     from fabrictime.commands import explain as reader
-    from fabrictime.commands.tail import registry_at
 
     found = settings_of(config, directory, log)
     try:
-        registry = registry_at(found.schema_registry.url)
         seconds = duration_s(since)
-        reader.main(running_log(found), flow, since_s=seconds, as_json=as_json, registry=registry)
+        reader.main(
+            running_log(found), flow, since_s=seconds, as_json=as_json, registry=found.kafka.registry()
+        )
     except ValueError as error:
         stop(str(error))
 
@@ -377,7 +374,7 @@ def tail(
             from_beginning=start == "beginning",
             limit=limit,
             as_json=as_json,
-            schema_registry_url=settings.schema_registry.url,
+            registry=settings.kafka.registry(),
         )
     except ValueError as error:
         stop(str(error))

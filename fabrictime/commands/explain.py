@@ -19,7 +19,9 @@ from fabrictime.state.flow_history import SIDE_NS
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, bytes_text, delay_text, percent_text, seconds_text
 from schemas import codec
+from schemas.ids import host_of
 from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
+from schemas.kafka.settings import KafkaSettings
 from schemas.records import Fallbacks, Flow
 from schemas.topics import (
     ACTIONS,
@@ -98,7 +100,7 @@ def find(text: str, flows: Mapping[str, Flow], others: Iterable[str] = ()) -> st
         for name, flow in flows.items()
         if colon
         and port == str(flow["source_port"])
-        and before in ("", flow["source_address"], name.partition("/")[0], flow["nic"])
+        and before in ("", flow["source_address"], host_of(name), flow["nic"])
     }
     found = found or {name for name in (*flows, *others) if action_text.matches(text, name)}
     if len(found) == 1:
@@ -119,7 +121,7 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
     entries = action_entries.entries(actions, now_ns, flow_id)
     entries = action_entries.with_effects(entries, actions, now_ns)
     suppressed = [each for each in actions.suppressed() if each.flow_id == flow_id]
-    host = flow_id.partition("/")[0]
+    host = host_of(flow_id)
     limits = actions.limits(host)
     own = FlowRoute(())
     others: list[dict[str, Any]] = []
@@ -175,7 +177,7 @@ def _others(
     seen: Seen, flow: Flow, routes: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
 ) -> list[dict[str, Any]]:
     """Return the other routes, each once with its ports: in the policy's order, then the healthy ones."""
-    fallbacks = seen.fallbacks.get(flow["flow_id"].partition("/")[0], {"flows": ()})
+    fallbacks = seen.fallbacks.get(host_of(flow["flow_id"]), {"flows": ()})
     ranked: list[int] = next(
         (each["other_paths"] for each in fallbacks["flows"] if each["flow_id"] == flow["flow_id"]), []
     )
@@ -211,11 +213,16 @@ def _others(
 
 
 def main(
-    bootstrap: str, text: str, *, since_s: float, as_json: bool, registry: codec.Registry | None = None
+    cluster: KafkaSettings | str,
+    text: str,
+    *,
+    since_s: float,
+    as_json: bool,
+    registry: codec.Registry | None = None,
 ) -> None:
     """Print a flow's story. Raises ValueError where the log cannot be read, or `text` names no one flow."""
     seen = Seen(since_s, registry)
-    flow_id = read(bootstrap, text, seen, since_s)
+    flow_id = read(cluster, text, seen, since_s)
     story = explain(seen, flow_id, time.time_ns())
     if as_json:
         print(json.dumps(story, allow_nan=False))
@@ -228,7 +235,7 @@ def main(
     console.print(draw(seen, story, time.time_ns(), since_s), highlight=False)
 
 
-def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
+def read(cluster: KafkaSettings | str, text: str, seen: Seen, since_s: float) -> str:
     """Read the log, and the reports of the host of the flow that `text` names; return the flow's id. Raises
     ValueError as `main` does."""
     recent = back(since_s)
@@ -241,7 +248,7 @@ def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
         POLICY_CYCLES: back(ROUNDS_BACK_S),
         FLOWS: back(FLOWS_BACK_S),
     }
-    with TopicReader.open(bootstrap, starts) as first:
+    with TopicReader.open(cluster, starts) as first:
         for message in first.read_to_end():
             seen.take(message.topic, message.key, message.value, message.append_ns)
     flows, actions = seen.state.flows.flows(), seen.state.actions
@@ -250,8 +257,8 @@ def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
         *(each.flow_id for each in actions.suppressed()),
     ]
     flow_id = find(text, flows, decided)
-    host = flow_id.partition("/")[0]
-    with TopicReader.open(bootstrap, {FLOWS: back(since_s + SIDE_NS / S)}, key=host) as reader:
+    host = host_of(flow_id)
+    with TopicReader.open(cluster, {FLOWS: back(since_s + SIDE_NS / S)}, key=host) as reader:
         messages = [message for message in reader.read_to_end() if message.value is not None]
     actions.flow_history.restart(host)
     for taken in messages:

@@ -18,6 +18,7 @@ from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.ids import natural
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.kafka.settings import KafkaSettings
 from schemas.records import AlertState, LinkHealth, LinkState, Severity
 from schemas.topics import ALERTS, LINK_HEALTH, R, Topic
 
@@ -166,11 +167,13 @@ KINDS: Final[Mapping[str, Kind[Any]]] = {
 class Reader(Generic[R]):
     """Follows one topic without a group and fills a `Board`."""
 
-    def __init__(self, bootstrap: str, kind: Kind[R], registry: codec.Registry | None = None) -> None:
+    def __init__(
+        self, cluster: KafkaSettings | str, kind: Kind[R], registry: codec.Registry | None = None
+    ) -> None:
         """Connect. Raises ValueError if the log does not answer or the topic does not exist."""
         self.board = Board(kind)
         self._registry = registry
-        self._reader = TopicReader.open(bootstrap, {kind.topic: BEGINNING})
+        self._reader = TopicReader.open(cluster, {kind.topic: BEGINNING})
 
     def close(self) -> None:
         """Leave the log."""
@@ -218,9 +221,11 @@ class Wanted:
     as_json: bool = field(default=False, kw_only=True)
 
 
-def main(bootstrap: str, kind: Kind[R], wanted: Wanted, *, registry: codec.Registry | None = None) -> list[R]:
+def main(
+    cluster: KafkaSettings | str, kind: Kind[R], wanted: Wanted, *, registry: codec.Registry | None = None
+) -> list[R]:
     """Print the unhealthy subjects once and return them. Raises ValueError if the log cannot be read."""
-    reader = Reader(bootstrap, kind, registry)
+    reader = Reader(cluster, kind, registry)
     try:
         reader.catch_up()
     finally:
@@ -238,7 +243,9 @@ def main(bootstrap: str, kind: Kind[R], wanted: Wanted, *, registry: codec.Regis
     return [row for row in rows if kind.wrong(row)]
 
 
-def watch(bootstrap: str, kind: Kind[R], wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
+def watch(
+    cluster: KafkaSettings | str, kind: Kind[R], wanted: Wanted, *, registry: codec.Registry | None = None
+) -> None:
     """Show it live until SIGINT; a line for each change where stdout is no terminal.
 
     Raises ValueError where the log cannot be read at the start.
@@ -246,7 +253,7 @@ def watch(bootstrap: str, kind: Kind[R], wanted: Wanted, *, registry: codec.Regi
     from rich.console import Console
 
     console = Console()
-    reader = Reader(bootstrap, kind, registry)
+    reader = Reader(cluster, kind, registry)
     try:
         reader.catch_up()
         if wanted.as_json or not console.is_terminal:

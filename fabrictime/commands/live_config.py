@@ -18,6 +18,7 @@ from typing import Any, Final
 from schemas import codec
 from schemas.kafka.publisher import Publisher, PublishFailed
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.kafka.settings import KafkaSettings
 from schemas.limits import MAX_VERSION, Limits
 from schemas.records import ActMode, ActuatorConfig, FlowAction, LatencyRule, TenantSlice
 from schemas.topics import CONFIG
@@ -104,7 +105,7 @@ def lines(records: Mapping[str, ActuatorConfig], host: str = EVERYONE) -> list[L
 def changed(
     record: ActuatorConfig | None, host: str, settings: Sequence[str], unset: Sequence[str] = ()
 ) -> ActuatorConfig:
-    """Return the record that follows `record` once `NAME=VALUE` settings are made and others taken back.
+    """Return the record that follows `record` with some `NAME=VALUE` settings made and others removed.
 
     Raises ValueError where a name or value is none, or nothing would change.
     """
@@ -127,7 +128,7 @@ def changed(
             _unset_limit(found, name)
             continue
         if name not in values:
-            raise ValueError(f"threshold {name}: not set for {host}, nothing to take back")
+            raise ValueError(f"threshold {name}: not set for {host}, nothing to remove")
         del values[name]
     found["thresholds"] = [{"name": name, "value": values[name]} for name in sorted(values)]
     return _checked(found, record)
@@ -187,7 +188,7 @@ def _unset_limit(found: ActuatorConfig, name: str) -> None:
         case _:
             tenant = name.removeprefix("slice.")
             if tenant not in [each["tenant"] for each in found["slices"]]:
-                raise ValueError(f"{name}: not set for {found['host']}, nothing to take back")
+                raise ValueError(f"{name}: not set for {found['host']}, nothing to remove")
             found["slices"] = [each for each in found["slices"] if each["tenant"] != tenant]
 
 
@@ -304,14 +305,16 @@ def resumed(records: Mapping[str, ActuatorConfig]) -> list[ActuatorConfig]:
         new["mode"], new["paused_mode"] = ActMode(new["paused_mode"]), ""
         found.append(new)
     if not found:
-        raise ValueError("nothing is held: `fabrictime config set mode=ACT` begins to act")
+        raise ValueError("nothing is paused: `fabrictime config set mode=ACT` begins to act")
     return found
 
 
-def begin_acting(bootstrap: str, registry: codec.Registry | None = None, *, whole: bool) -> None:
+def begin_acting(
+    cluster: KafkaSettings | str, registry: codec.Registry | None = None, *, whole: bool
+) -> None:
     """Allow actions unless `fabric.config` already has a mode. `whole`: on a fabric of its own, without a
     limit on the share of flows. Raises ValueError."""
-    live = LiveRecords(bootstrap, registry)
+    live = LiveRecords(cluster, registry)
     old = live.records.get(EVERYONE)
     if old is not None and old["mode"] != ActMode.UNKNOWN:
         return
@@ -323,7 +326,7 @@ def begin_acting(bootstrap: str, registry: codec.Registry | None = None, *, whol
 
 
 def parse_rule(name: str, between: str, p99_us: float, for_s: float) -> LatencyRule:
-    """Return the promise that a delay keeps; `between`: FROM>TO, two groups. Raises ValueError."""
+    """Return the latency SLO between two groups, FROM>TO. Raises ValueError."""
     source, arrow, target = between.partition(">")
     if not arrow or not source or not target:
         raise ValueError(f"{between!r}: expected FROM>TO, as in 'rack:r3>rack:r7'")
@@ -337,12 +340,12 @@ def with_rule(
 ) -> ActuatorConfig:
     """Return the record that follows `record` with a latency rule of that name, or, None, without it.
 
-    Raises ValueError where there is none to take back.
+    Raises ValueError if there is none to remove.
     """
     found = _next(record, host)
     rules = {each["name"]: each for each in found["latency_rules"]}
     if rule is None and name not in rules:
-        raise ValueError(f"rule {name}: not set for {host}, nothing to take back")
+        raise ValueError(f"rule {name}: not set for {host}, nothing to remove")
     if rule is None:
         del rules[name]
     else:
@@ -374,14 +377,14 @@ def _checked(found: ActuatorConfig, record: ActuatorConfig | None) -> ActuatorCo
 class LiveRecords:
     """The newest record of each key of `fabric.config` at a log."""
 
-    def __init__(self, bootstrap: str, registry: codec.Registry | None = None) -> None:
+    def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
         """Read them all. Raises ValueError where the log or the topic is not there."""
-        self._bootstrap, self._registry = bootstrap, registry
+        self._cluster, self._registry = cluster, registry
         self.records: dict[str, ActuatorConfig] = {}
         self._read()
 
     def _read(self) -> None:
-        with TopicReader.open(self._bootstrap, {CONFIG: BEGINNING}) as reader:
+        with TopicReader.open(self._cluster, {CONFIG: BEGINNING}) as reader:
             for message in reader.read_to_end():
                 self._take(message)
 
@@ -400,13 +403,13 @@ class LiveRecords:
         return self._registry
 
     @property
-    def bootstrap(self) -> str:
-        """The log's address."""
-        return self._bootstrap
+    def cluster(self) -> KafkaSettings | str:
+        """The log's cluster."""
+        return self._cluster
 
     def publish(self, *records: ActuatorConfig) -> None:
         """Publish records and wait for the log. Raises ValueError where it does not take them."""
-        publisher = Publisher(self._bootstrap, self._registry)
+        publisher = Publisher(self._cluster, self._registry)
         try:
             for record in records:
                 publisher.publish(CONFIG, record["host"], record)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fabrictime.state.live_figures import RECENT_S, PathView, View
+from schemas.records import ClockSync
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,7 +29,22 @@ def time_text(ns: float | None) -> str:
     return f"{ns / 1e9:.3f} s"
 
 
-def totals(view: View) -> dict[str, Any]:
+class Totals(NamedTuple):
+    """The fleet's figures."""
+
+    nics: int
+    probes_per_s: float
+    lost: int
+    clocks: int
+    synced: int
+    bound_ns: float | None
+    lag: int
+    late_ms: float | None
+    rejected: int
+    worst: str | None
+
+
+def totals(view: View) -> Totals:
     """Return the fleet's figures: rates, clocks, the worst path, lag."""
     now_s = time.monotonic()
     with view.lock:
@@ -40,33 +56,34 @@ def totals(view: View) -> dict[str, Any]:
         worst = [
             (path.p99_ns, name, path) for name, path in view.worst.items() if now_s - path.heard_s < RECENT_S
         ]
-        found: dict[str, Any] = {
-            "nics": len(alive),
-            "probes_per_s": sum(nic.probes_per_s for nic in alive.values()),
-            "lost": sum(nic.lost for nic in view.nics.values()),
-            "clocks": len(clocks),
-            "synced": sum(clock.state == "SYNCED" for clock in clocks),
-            "bound_ns": max((clock.bound_ns for clock in clocks if clock.state == "SYNCED"), default=None),
-            "lag": sum(view.lag.values()),
-            "late_ms": view.late_ms,
-            "rejected": view.rejected,
-        }
-    found["worst"] = None
-    if worst:
-        p99_ns, name, path = max(worst, key=lambda row: row[0])
-        direction = f"{path.peer} > {name}" if path.back else f"{name} > {path.peer}"
-        found["worst"] = f"{direction} path {path.path}: p99 {time_text(p99_ns)}"
-    return found
+        worst_text = None
+        if worst:
+            p99_ns, name, path = max(worst, key=lambda row: row[0])
+            direction = f"{path.peer} > {name}" if path.back else f"{name} > {path.peer}"
+            worst_text = f"{direction} path {path.path}: p99 {time_text(p99_ns)}"
+        synced = [clock for clock in clocks if clock.state == ClockSync.SYNCED]
+        return Totals(
+            nics=len(alive),
+            probes_per_s=sum(nic.probes_per_s for nic in alive.values()),
+            lost=sum(nic.lost for nic in view.nics.values()),
+            clocks=len(clocks),
+            synced=len(synced),
+            bound_ns=max((clock.bound_ns for clock in synced), default=None),
+            lag=sum(view.lag.values()),
+            late_ms=view.late_ms,
+            rejected=view.rejected,
+            worst=worst_text,
+        )
 
 
 def plain(view: View, rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the figures as one line."""
     found = totals(view)
-    late = "-" if found["late_ms"] is None else f"{found['late_ms']:.0f} ms"
+    late = "-" if found.late_ms is None else f"{found.late_ms:.0f} ms"
     text = (
-        f"{found['nics']} NICs, {found['probes_per_s']:,.0f} probes/s, {found['lost']:,} lost, "
-        f"{found['synced']} of {found['clocks']} clocks SYNCED, bound {time_text(found['bound_ns'])}, "
-        f"worst {found['worst'] or '-'}, lag {found['lag']} messages, window to offsets {late}"
+        f"{found.nics} NICs, {found.probes_per_s:,.0f} probes/s, {found.lost:,} lost, "
+        f"{found.synced} of {found.clocks} clocks SYNCED, bound {time_text(found.bound_ns)}, "
+        f"worst {found.worst or '-'}, lag {found.lag} messages, window to offsets {late}"
     )
     ill = [f"{row['name']} {row['state']}" for row in rows if row["state"] != "ready"]
     return f"{text}; {', '.join(ill)}" if ill else text
@@ -98,12 +115,12 @@ def table(view: View, rows: Sequence[Mapping[str, Any]], web_url: str | None, he
                 "-" if worst is None else _worst_text(worst),
             )
         more = len(view.nics) - len(shown)
-    late = "-" if found["late_ms"] is None else f"{found['late_ms']:.0f} ms"
+    late = "-" if found.late_ms is None else f"{found.late_ms:.0f} ms"
     summary = Text(
-        f"{found['nics']} NICs  {found['probes_per_s']:,.0f} probes/s  {found['lost']:,} lost  "
-        f"{found['synced']}/{found['clocks']} clocks SYNCED, worst bound {time_text(found['bound_ns'])}\n"
-        f"worst path {found['worst'] or '-'}\n"
-        f"stream lag {found['lag']} messages, offsets {late} after their window, {found['rejected']} rejected"
+        f"{found.nics} NICs  {found.probes_per_s:,.0f} probes/s  {found.lost:,} lost  "
+        f"{found.synced}/{found.clocks} clocks SYNCED, worst bound {time_text(found.bound_ns)}\n"
+        f"worst path {found.worst or '-'}\n"
+        f"stream lag {found.lag} messages, offsets {late} after their window, {found.rejected} rejected"
     )
     parts: list[RenderableType] = [nics]
     if more > 0:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from fabrictime.runtime.config import Config
+    from schemas.kafka.settings import KafkaSettings
 
 USAGE_EXIT = 2
 MAX_LISTED = 10
@@ -59,16 +63,17 @@ def stop_if_any(failures: list[str]) -> None:
         stop("\n".join([*failures[:MAX_LISTED], *more]), 1)
 
 
-def running_log(settings: Any) -> str:
-    """Return the log's address: that of the `up` running on the data directory, else that of the settings."""
+def running_log(settings: Config) -> KafkaSettings:
+    """Return the log of the `up` that runs on the data directory, else that of the settings."""
     from fabrictime.runtime import status as reader
 
     if settings.up.log_url is None:
         try:
-            return str(reader.read(settings.up.data_directory)["addresses"]["log"])
+            address = reader.read(settings.up.data_directory)["addresses"]["log"]
         except ValueError:  # no `up` is running
-            return str(settings.bootstrap)
-    return str(settings.bootstrap)
+            return settings.kafka
+        return settings.kafka.model_copy(update={"bootstrap": address})
+    return settings.kafka
 
 
 def settings_of(path: Path | None, directory: Path | None, log: str | None = None) -> Any:
@@ -85,10 +90,9 @@ def settings_of(path: Path | None, directory: Path | None, log: str | None = Non
 def live_records(log: str | None, config: Path | None, directory: Path | None) -> Any:
     """Return the records of `fabric.config` in the running log."""
     from fabrictime.commands.live_config import LiveRecords
-    from fabrictime.commands.tail import registry_at
 
     settings = settings_of(config, directory, log)
     try:
-        return LiveRecords(running_log(settings), registry_at(settings.schema_registry.url))
+        return LiveRecords(running_log(settings), settings.kafka.registry())
     except ValueError as error:
         stop(str(error))

@@ -110,7 +110,7 @@ def _order(
         except ValueError as error:
             failed.append(error)
 
-    reader = TopicReader(live.bootstrap, {ACTUATORS: back(HEARD_S)})
+    reader = TopicReader(live.cluster, {ACTUATORS: back(HEARD_S)})
     try:
         # The order goes out at once: finding the actuators meanwhile may take longer.
         began_s = time.monotonic()

@@ -19,6 +19,7 @@ from fabrictime.commands.links import KINDS
 from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.kafka.reader import SILENT_S, LogUnavailable, Place, TopicReader, since
+from schemas.kafka.settings import KafkaSettings
 from schemas.records import Alert
 from schemas.topics import ALERTS, CLOCK_OFFSETS, CONFIG, DELAYS, LINK_HEALTH, LINKS, TOPICS, Topic
 from schemas.topology import Topology
@@ -145,8 +146,8 @@ def compare(span: Span, live: Alerts, again: Alerts) -> list[Difference]:
 class LogReader:
     """Reads partitions from given times on, evenly, and reports up to when all of them have been read."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._reader = TopicReader(bootstrap, {})
+    def __init__(self, cluster: KafkaSettings | str) -> None:
+        self._reader = TopicReader(cluster, {})
 
     def close(self) -> None:
         """Leave the log."""
@@ -193,10 +194,14 @@ class LogReader:
 
 
 def read_all(
-    bootstrap: str, topic: Topic[R], to_ns: int, registry: codec.Registry | None, since_ns: int = 0
+    cluster: KafkaSettings | str,
+    topic: Topic[R],
+    to_ns: int,
+    registry: codec.Registry | None,
+    since_ns: int = 0,
 ) -> Iterator[tuple[Message, R]]:
     """Yield a topic's records of an interval with their messages; unreadable ones are left out."""
-    log = LogReader(bootstrap)
+    log = LogReader(cluster)
     try:
         for messages, _ in log.read({topic.name: since_ns}, to_ns):
             for message in messages:
@@ -208,7 +213,7 @@ def read_all(
 
 
 def main(
-    bootstrap: str,
+    cluster: KafkaSettings | str,
     span: Span,
     *,
     topology: Topology | None = None,
@@ -224,14 +229,14 @@ def main(
     began_s = time.monotonic()
     past: dict[str, Alert] = {}
     live: Alerts = {}
-    for message, record in read_all(bootstrap, ALERTS, span.to_ns + AFTER_NS, registry):
+    for message, record in read_all(cluster, ALERTS, span.to_ns + AFTER_NS, registry):
         live[record["alert_id"], record["update"]] = (record, message.append_ns)
         if message.append_ns < span.from_ns:
             known = past.get(record["alert_id"])
             if known is None or known["update"] <= record["update"]:
                 past[record["alert_id"]] = record
     config = LiveConfig()
-    for message, _ in read_all(bootstrap, CONFIG, span.from_ns, registry):
+    for message, _ in read_all(cluster, CONFIG, span.from_ns, registry):
         with contextlib.suppress(codec.BadRecord):
             config.take(message.key.encode(), message.value, registry, message.append_ns)
     longest_s = max((rule["for_s"] for rule in config.latency_rules()), default=0.0)
@@ -241,7 +246,7 @@ def main(
     taken, looked_s = 0, 0.0
     consumer: AlertInputs | None = None
     waiting: list[Message] = []
-    log = LogReader(bootstrap)
+    log = LogReader(cluster)
 
     def evaluate(consumer: AlertInputs, to_ns: int) -> None:
         for _, record in consumer.evaluate(to_ns) + consumer.evaluate_delays(to_ns):

@@ -13,6 +13,12 @@ __all__ = ["replay_app"]
 
 replay_app = typer.Typer(no_args_is_help=True, help="Replay a past interval of the log and compare.")
 
+From = Annotated[
+    str,
+    typer.Option("--from", metavar="TIME", help="Start: 2026-03-01T12:00:00 (UTC), or 2h for two hours ago."),
+]
+To = Annotated[str, typer.Option("--to", metavar="TIME", help="End: like --from, or now.")]
+
 
 @replay_app.callback()
 def _replay_group() -> None:
@@ -21,13 +27,8 @@ def _replay_group() -> None:
 
 @replay_app.command("alerts")
 def replay_alerts(
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="TIME", help="Start: 2026-03-01T12:00:00 (UTC), or 2h for two hours ago."
-        ),
-    ] = "1h",
-    end: Annotated[str, typer.Option("--to", metavar="TIME", help="End: like --from, or now.")] = "now",
+    start: From = "1h",
+    end: To = "now",
     log: Log = None,
     config: ConfigFile = None,
     directory: DataDir = None,
@@ -46,13 +47,8 @@ def replay_alerts(
 
 @replay_app.command("decisions")
 def replay_decisions(
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="TIME", help="Start: 2026-03-01T12:00:00 (UTC), or 2h for two hours ago."
-        ),
-    ] = "10m",
-    end: Annotated[str, typer.Option("--to", metavar="TIME", help="End: like --from, or now.")] = "now",
+    start: From = "10m",
+    end: To = "now",
     log: Log = None,
     config: ConfigFile = None,
     directory: DataDir = None,
@@ -75,7 +71,6 @@ def _replay(
     import time
 
     from fabrictime.commands import replay_alerts as replay
-    from fabrictime.commands.tail import registry_at
     from fabrictime.commands.topology import source_of
     from schemas.topology import TopologyError
 
@@ -89,7 +84,7 @@ def _replay(
                 found,
                 span,
                 topology=source_of(found).topology,
-                registry=registry_at(found.schema_registry.url),
+                registry=found.kafka.registry(),
                 progress=progress,
                 default_shard=str(found.value("streams", "default_shard")),
             )

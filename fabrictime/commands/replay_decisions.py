@@ -17,6 +17,7 @@ from typing import Any, Final
 from fabrictime.commands.replay_alerts import LogReader, Span, read_all
 from fabrictime.state.units import seconds_text
 from schemas import codec
+from schemas.kafka.settings import KafkaSettings
 from schemas.records import Decision, PolicyCycles
 from schemas.topics import DECISIONS, POLICY_CYCLES
 from schemas.topology import Topology
@@ -78,7 +79,7 @@ def compare(live: Mapping[str, Decision], again: Mapping[str, Decision]) -> list
 
 
 def main(
-    bootstrap: str,
+    cluster: KafkaSettings | str,
     span: Span,
     *,
     topology: Topology | None = None,
@@ -94,7 +95,7 @@ def main(
     began_s = time.monotonic()
     inside = {
         (record["shard"], record["epoch"])
-        for _, record in read_all(bootstrap, POLICY_CYCLES, span.to_ns + AFTER_NS, registry, span.from_ns)
+        for _, record in read_all(cluster, POLICY_CYCLES, span.to_ns + AFTER_NS, registry, span.from_ns)
     }
     again: dict[str, Decision] = {}
     rounds = taken = 0
@@ -104,16 +105,16 @@ def main(
         past = [
             (record, message.append_ns)
             for message, record in read_all(
-                bootstrap, DECISIONS, span.to_ns + AFTER_NS, registry, first_ns - DECISION_LOOKBACK_NS
+                cluster, DECISIONS, span.to_ns + AFTER_NS, registry, first_ns - DECISION_LOOKBACK_NS
             )
         ]
         published: dict[tuple[str, int], list[PolicyCycles]] = defaultdict(list)
-        for _, record in read_all(bootstrap, POLICY_CYCLES, span.to_ns + AFTER_NS, registry, first_ns):
+        for _, record in read_all(cluster, POLICY_CYCLES, span.to_ns + AFTER_NS, registry, first_ns):
             if (record["shard"], record["epoch"]) in inside:
                 published[record["shard"], record["epoch"]].append(record)
         since = read_from(first_ns // MS)
         messages = []
-        log = LogReader(bootstrap)
+        log = LogReader(cluster)
         try:
             for got, mark_ns in log.read(since, span.to_ns + AFTER_NS):
                 messages += got

@@ -10,33 +10,27 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from fabrictime.commands.options import ConfigFile, DataDir, Json
 from fabrictime.runtime.config import load
 from producers.sim.control import NoFleet, ask, socket_path
 from producers.sim.fault_grammar import GRAMMAR, parse_fault
+from schemas.records import TrueFault
 
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="The simulated fleet that runs on this machine.")
 
-Directory = Annotated[
-    Path | None, typer.Option("--dir", help="data directory of the running fleet", show_default=False)
-]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="TOML file; fabrictime.toml here where it is there."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 _LINKS_SHOWN = 4
 
 
 @app.command()
-def status(directory: Directory = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
+def status(directory: DataDir = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Show the simulated fleet: its jobs, its faults and its true queues."""
     with _clear_errors():
         found = ask(_path(directory, config), "status")
@@ -67,9 +61,9 @@ def fault(
         str, typer.Argument(help="as in 'grey 20% leaf1>spine2 for 10s'; see below", show_default=False)
     ],
     duration: Annotated[str | None, typer.Option("--for", help="heal by itself, as in 10s")] = None,
-    directory: Directory = None,
+    directory: DataDir = None,
     config: ConfigFile = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Break a part of the simulated fleet."""
     with _clear_errors():
@@ -85,9 +79,9 @@ def fault(
 @app.command()
 def clear(
     which: Annotated[str | None, typer.Argument(help="number or line of a fault; all without")] = None,
-    directory: Directory = None,
+    directory: DataDir = None,
     config: ConfigFile = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Heal one fault, or all."""
     with _clear_errors():
@@ -102,7 +96,7 @@ def clear(
             _plain("no fault in force")
 
 
-def _text_of(fault: dict[str, Any]) -> str:
+def _text_of(fault: TrueFault) -> str:
     links = fault["links"]
     more = f" and {len(links) - _LINKS_SHOWN} more" if len(links) > _LINKS_SHOWN else ""
     return f"fault {fault['fault']}: {fault['line']}; on {', '.join(links[:_LINKS_SHOWN])}{more}"

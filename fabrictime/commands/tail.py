@@ -13,33 +13,46 @@ import signal
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NotRequired, TypedDict
 
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, END, Message, TopicReader
+from schemas.kafka.settings import KafkaSettings
 from schemas.topics import TOPICS
 
 _SHOWN_ELEMENTS: Final = 4
 
 
+class Line(TypedDict):
+    """A message as it is printed."""
+
+    topic: str
+    partition: int
+    offset: int
+    append_ns: int
+    key: str | None
+    tombstone: NotRequired[bool]
+    record: NotRequired[Any]
+    error: NotRequired[str]
+
+
 def main(
-    bootstrap: str,
+    cluster: KafkaSettings | str,
     topic: str,
     *,
     from_beginning: bool,
     limit: int | None,
     as_json: bool,
-    schema_registry_url: str | None = None,
+    registry: codec.Registry | None = None,
 ) -> None:
     """Print records until `limit`, SIGINT or a closed pipe. Raises ValueError where nothing can be read."""
     if topic not in TOPICS:
         close = difflib.get_close_matches(topic, TOPICS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(TOPICS)}"
         raise ValueError(f"topic {topic!r}: not in the table of topics, {hint}")
-    registry = registry_at(schema_registry_url)
     printed = 0
     try:
-        for message in messages(bootstrap, topic, from_beginning=from_beginning):
+        for message in messages(cluster, topic, from_beginning=from_beginning):
             line = describe(message, TOPICS[topic].record, registry)
             if as_json:
                 print(json.dumps(line, allow_nan=False), flush=True)
@@ -55,29 +68,19 @@ def main(
         sys.stderr.close()
 
 
-def registry_at(url: str | None) -> codec.Registry | None:
-    """Return the schema registry at a URL; None without one."""
-    if url is None:
-        return None
-    from schemas.registry import ConfluentRegistry
-
-    registry: codec.Registry = ConfluentRegistry(url)
-    return registry
-
-
-def messages(bootstrap: str, topic: str, *, from_beginning: bool) -> Iterator[Message]:
+def messages(cluster: KafkaSettings | str, topic: str, *, from_beginning: bool) -> Iterator[Message]:
     """Yield the messages of all partitions of a topic, without a group.
 
     Raises ValueError if the log does not answer or the topic does not exist.
     """
-    with TopicReader.open(bootstrap, {TOPICS[topic]: BEGINNING if from_beginning else END}) as reader:
+    with TopicReader.open(cluster, {TOPICS[topic]: BEGINNING if from_beginning else END}) as reader:
         while True:
             yield from reader.poll(0.2, at_once=True)
 
 
-def describe(message: Message, record: str, registry: codec.Registry | None = None) -> dict[str, Any]:
+def describe(message: Message, record: str, registry: codec.Registry | None = None) -> Line:
     """Return a message as a JSON-ready dict: its place in the log, and its `record` or an `error`."""
-    line: dict[str, Any] = {
+    line: Line = {
         "topic": message.topic,
         "partition": message.partition,
         "offset": message.offset,
@@ -85,11 +88,11 @@ def describe(message: Message, record: str, registry: codec.Registry | None = No
         "key": None if message.key_bytes is None else message.key,
     }
     if message.value is None:
-        return line | {"tombstone": True}
+        return {**line, "tombstone": True}
     try:
-        return line | {"record": _plain(codec.decode(message.value, record, registry))}
+        return {**line, "record": _plain(codec.decode(message.value, record, registry))}
     except codec.BadRecord as error:
-        return line | {"error": f"{error.reason}: {error}"}
+        return {**line, "error": f"{error.reason}: {error}"}
 
 
 def _plain(value: Any) -> Any:
@@ -102,7 +105,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _pretty(line: dict[str, Any]) -> None:
+def _pretty(line: Line) -> None:
     from rich.console import Console
     from rich.pretty import Pretty
 

@@ -365,11 +365,10 @@ async def _set_mode(run: Run) -> None:
     mode = run.config.up.act
     if mode == "act" or (mode == "auto" and run.fleet in ("fabric", "sim")):
         from fabrictime.commands import live_config
-        from fabrictime.commands.tail import registry_at
 
-        registry = registry_at(run.config.schema_registry.url)
+        kafka = run.config.kafka
         await asyncio.to_thread(
-            live_config.begin_acting, run.config.bootstrap, registry, whole=run.fleet in ("fabric", "sim")
+            live_config.begin_acting, kafka, kafka.registry(), whole=run.fleet in ("fabric", "sim")
         )
 
 
@@ -398,7 +397,7 @@ async def _run(run: Run) -> int:
             console.print(f"web page: [bold]{run.web_url}[/bold]", highlight=False, soft_wrap=True)
         from fabrictime.state.live_figures import Watcher
 
-        watcher = Watcher(run.config.bootstrap, _registry(run.config))
+        watcher = Watcher(run.config.kafka, run.config.kafka.registry())
         watcher.start()
         failed = asyncio.create_task(supervisor.failed())
         await _show_until(run, console, supervisor, watcher, stop, failed)
@@ -556,14 +555,6 @@ def _readings(run: Run) -> dict[str, Reading] | None:
         )
 
     return {f"{nic.host}/{nic.device}": reading(nic) for nic in run.nics}
-
-
-def _registry(config: Config) -> Any:
-    if config.schema_registry.url is None:
-        return None
-    from schemas.registry import ConfluentRegistry
-
-    return ConfluentRegistry(config.schema_registry.url)
 
 
 __all__ = ["ConfigError", "Run", "children", "json", "main"]

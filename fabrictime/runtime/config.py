@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from fabrictime.runtime.settings import SchemaRegistrySettings, UpSettings
+from fabrictime.runtime.settings import UpSettings
+from schemas.kafka.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from actuators.settings import ActuatorSettings
@@ -34,11 +37,14 @@ if TYPE_CHECKING:
 Tables = dict[str, dict[str, Any]]
 _Model = TypeVar("_Model", bound=BaseModel)
 
+ENVIRONMENT_PREFIX: Final = "FABRICTIME_KAFKA_"
+"""Environment variables that set keys of [kafka], such as FABRICTIME_KAFKA_SASL_USERNAME."""
 DEFAULT_FILE: Final = Path("fabrictime.toml")
 """Read where no --config is given and it is there."""
 
 TABLES: Final[dict[str, str]] = {
     "up": "fabrictime.runtime.settings:UpSettings",
+    "kafka": "schemas.kafka.settings:KafkaSettings",
     "log": "fabrictime.log.settings:LogSettings",
     "history": "fabrictime.history.settings:HistorySettings",
     "probes": "producers.settings:ProbeSettings",
@@ -49,7 +55,6 @@ TABLES: Final[dict[str, str]] = {
     "web": "fabrictime.web.settings:WebSettings",
     "fabric": "fabrictime.testbed.settings:FabricSettings",
     "sim": "producers.sim.settings:SimSettings",
-    "schema_registry": "fabrictime.runtime.settings:SchemaRegistrySettings",
 }
 """Table of the file to the model that checks it."""
 
@@ -84,9 +89,9 @@ class Config:
         return self._table("up", UpSettings)
 
     @cached_property
-    def schema_registry(self) -> SchemaRegistrySettings:
-        """The schema registry, if any."""
-        return self._table("schema_registry", SchemaRegistrySettings)
+    def kafka(self) -> KafkaSettings:
+        """The Kafka cluster and the schema registry."""
+        return self._table("kafka", KafkaSettings)
 
     @cached_property
     def log(self) -> LogSettings:
@@ -181,7 +186,7 @@ class Config:
             except ConfigError as error:
                 errors.append(error)
         if not errors:
-            errors = self._check_topology()
+            errors = self._check_topology() + self._check_kafka()
         causes = [error for error in errors if not error.follows] or errors
         if causes:
             raise ConfigError("\n".join(dict.fromkeys("\n".join(map(str, causes)).splitlines())))
@@ -196,6 +201,22 @@ class Config:
             except TopologyError as error:
                 errors.append(ConfigError(str(error)))
         return errors
+
+    def _check_kafka(self) -> list[ConfigError]:
+        kafka = self.kafka
+        if self.up.log_url is None and kafka.security_protocol != "PLAINTEXT":
+            return [
+                ConfigError(
+                    f"{self.source}: [kafka]: {kafka.security_protocol} expects up.log_url as well: "
+                    "the embedded log serves this machine only, in plain text"
+                )
+            ]
+        try:
+            kafka.aiokafka_options()
+            kafka.registry()
+        except (ValueError, ImportError) as error:
+            return [ConfigError(f"{self.source}: [kafka]: {error}")]
+        return []
 
     def replaced(self, changes: Mapping[str, Mapping[str, Any]]) -> Config:
         """Return a config with changed keys; they are checked at the next use."""
@@ -233,11 +254,17 @@ class Config:
             raise ConfigError("\n".join(lines), follows=not own) from None
 
     def _filled(self, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        shared = _SHARED.get(path, {}).items()
-        return {**{key: fill(self) for key, fill in shared if given.get(key) is None}, **given}
+        found = dict(given)
+        for key, fill in _SHARED.get(path, {}).items():
+            if given.get(key) is None:
+                found[key] = fill(self)
+            elif key == "kafka" and isinstance(given[key], dict):  # keys that differ for this package
+                found[key] = {**fill(self), **given[key]}
+        return found
 
 
 _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
+    "kafka": {"bootstrap": lambda c: c.bootstrap},
     "log": {
         "directory": lambda c: c.up.data_directory / "log",
         "retention_hours": lambda c: {"probes.retention_hours": c.value("probes", "retention_hours")},
@@ -248,15 +275,13 @@ _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "read_token_file": lambda c: c.up.data_directory / "secrets" / "history-read.token",
     },
     "probes": {
-        "bootstrap": lambda c: c.bootstrap,
-        "schema_registry_url": lambda c: c.schema_registry.url,
+        "kafka": lambda c: c._filled("kafka", c.tables.get("kafka", {})),
         "key_file": lambda c: c.up.data_directory / "secrets" / "probe.key",
         "window_ms": lambda c: c.value("streams", "window_ms"),
         "path_status_socket": lambda c: c.up.data_directory / "run" / "path-status.sock",
     },
     "rdma_probes": {
-        "bootstrap": lambda c: c.bootstrap,
-        "schema_registry_url": lambda c: c.schema_registry.url,
+        "kafka": lambda c: c._filled("kafka", c.tables.get("kafka", {})),
         "key_file": lambda c: c.probes.key_file,
         "verbs_python": lambda c: c.value("probes", "verbs_python"),
         "peers_seed": lambda c: c.value("probes", "peers_seed"),
@@ -266,8 +291,7 @@ _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "silent_s": lambda c: c.value("probes", "silent_s"),
     },
     "flows": {
-        "bootstrap": lambda c: c.bootstrap,
-        "schema_registry_url": lambda c: c.schema_registry.url,
+        "kafka": lambda c: c._filled("kafka", c.tables.get("kafka", {})),
         "socket": lambda c: c.up.data_directory / "run" / "flows.sock",
         "trace": lambda c: c.value("probes", "trace"),
         "trace_max_hops": lambda c: c.value("probes", "trace_max_hops"),
@@ -275,8 +299,7 @@ _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "topology_file": lambda c: c.value("probes", "topology_file"),
     },
     "streams": {
-        "bootstrap": lambda c: c.bootstrap,
-        "schema_registry_url": lambda c: c.schema_registry.url,
+        "kafka": lambda c: c._filled("kafka", c.tables.get("kafka", {})),
         "topology_file": lambda c: c.value("probes", "topology_file"),
     },
     "streams.history": {
@@ -285,8 +308,7 @@ _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "password_file": lambda c: c.history_secret("write"),
     },
     "actuators": {
-        "bootstrap": lambda c: c.bootstrap,
-        "schema_registry_url": lambda c: c.schema_registry.url,
+        "kafka": lambda c: c._filled("kafka", c.tables.get("kafka", {})),
         "window_ms": lambda c: c.value("streams", "window_ms"),
         "host": lambda c: c.up.host_name,
         "control_socket": lambda c: c.up.data_directory / "run" / "control.sock",
@@ -294,15 +316,13 @@ _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "journal_file": lambda c: c.up.data_directory / "run" / "journal.jsonl",
     },
     "web": {
-        "bootstrap": lambda c: c.bootstrap,
-        "schema_registry_url": lambda c: c.schema_registry.url,
+        "kafka": lambda c: c._filled("kafka", c.tables.get("kafka", {})),
         "history_url": lambda c: c.history_url,
         "history_user": lambda c: "reader" if c.up.history_url is None else c.up.history_user,
         "history_token_file": lambda c: c.history_secret("read"),
     },
     "sim": {
-        "bootstrap": lambda c: c.bootstrap,
-        "schema_registry_url": lambda c: c.schema_registry.url,
+        "kafka": lambda c: c._filled("kafka", c.tables.get("kafka", {})),
         "peers": lambda c: c.value("probes", "peers"),
         "peers_seed": lambda c: c.value("probes", "peers_seed"),
         "paths": lambda c: c.value("probes", "paths"),
@@ -321,18 +341,17 @@ _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
 """Values that packages share: table, key, and the source of the value if the key is not set."""
 
 SHARED_DOC: Final[dict[str, str]] = {
+    "kafka.bootstrap": "up.log_url, else the embedded log",
     "log.directory": "log/ in up.data_directory",
     "log.retention_hours": "probes.retention_hours",
     "history.directory": "history/ in up.data_directory",
     "history.write_token_file": "made in up.data_directory",
     "history.read_token_file": "made in up.data_directory",
-    "probes.bootstrap": "up.log_url, else the embedded log",
-    "probes.schema_registry_url": "schema_registry.url",
+    "probes.kafka": "[kafka]",
     "probes.key_file": "made in up.data_directory",
     "probes.window_ms": "streams.window_ms",
     "probes.path_status_socket": "run/path-status.sock in up.data_directory",
-    "rdma_probes.bootstrap": "up.log_url, else the embedded log",
-    "rdma_probes.schema_registry_url": "schema_registry.url",
+    "rdma_probes.kafka": "[kafka]",
     "rdma_probes.key_file": "probes.key_file",
     "rdma_probes.verbs_python": "probes.verbs_python",
     "rdma_probes.peers_seed": "probes.peers_seed",
@@ -340,21 +359,18 @@ SHARED_DOC: Final[dict[str, str]] = {
     "rdma_probes.flush_ms": "probes.flush_ms",
     "rdma_probes.announce_s": "probes.announce_s",
     "rdma_probes.silent_s": "probes.silent_s",
-    "flows.bootstrap": "up.log_url, else the embedded log",
-    "flows.schema_registry_url": "schema_registry.url",
+    "flows.kafka": "[kafka]",
     "flows.socket": "run/flows.sock in up.data_directory",
     "flows.trace": "probes.trace",
     "flows.trace_max_hops": "probes.trace_max_hops",
     "flows.link_prefix": "probes.link_prefix",
     "flows.topology_file": "probes.topology_file",
-    "streams.bootstrap": "up.log_url, else the embedded log",
-    "streams.schema_registry_url": "schema_registry.url",
+    "streams.kafka": "[kafka]",
     "streams.topology_file": "probes.topology_file",
     "streams.history.url": "up.history_url, else the embedded history",
     "streams.history.user": "up.history_user where up.history_url is set",
     "streams.history.password_file": "up.history_password_file where up.history_url is set",
-    "sim.bootstrap": "up.log_url, else the embedded log",
-    "sim.schema_registry_url": "schema_registry.url",
+    "sim.kafka": "[kafka]",
     "sim.peers": "probes.peers",
     "sim.peers_seed": "probes.peers_seed",
     "sim.paths": "probes.paths",
@@ -363,15 +379,13 @@ SHARED_DOC: Final[dict[str, str]] = {
     "sim.timeout_ms": "probes.timeout_ms",
     "sim.flush_ms": "probes.flush_ms",
     "sim.announce_s": "probes.announce_s",
-    "actuators.bootstrap": "up.log_url, else the embedded log",
-    "actuators.schema_registry_url": "schema_registry.url",
+    "actuators.kafka": "[kafka]",
     "actuators.window_ms": "streams.window_ms",
     "actuators.host": "up.host_name",
     "actuators.control_socket": "run/control.sock in up.data_directory",
     "actuators.path_status_socket": "run/path-status.sock in up.data_directory",
     "actuators.journal_file": "run/journal.jsonl in up.data_directory",
-    "web.bootstrap": "up.log_url, else the embedded log",
-    "web.schema_registry_url": "schema_registry.url",
+    "web.kafka": "[kafka]",
     "web.history_url": "up.history_url, else the embedded history",
     "web.history_user": "up.history_user where up.history_url is set",
     "web.history_token_file": "up.history_password_file where up.history_url is set",
@@ -389,12 +403,28 @@ def load(path: Path | None, changes: Mapping[str, Mapping[str, Any]] | None = No
     """
     if path is None and DEFAULT_FILE.is_file():
         path = DEFAULT_FILE
-    tables = {} if path is None else _read(path)
+    tables = _with_environment({} if path is None else _read(path))
     source = "settings" if path is None else str(path)
     wrong = list(_unknown_tables(source, tables))
     if wrong:
         raise ConfigError("\n".join(wrong))
     return Config(tables, source).replaced(changes or {})
+
+
+def _with_environment(tables: Tables) -> Tables:
+    """Return the tables with what the environment sets: keys of [kafka] and up.log_url."""
+    found = {
+        name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
+        for name, value in os.environ.items()
+        if name.startswith(ENVIRONMENT_PREFIX)
+    }
+    for key in found.keys() - KafkaSettings.model_fields.keys():
+        meant = _meant(key, KafkaSettings.model_fields)
+        raise ConfigError(f"{ENVIRONMENT_PREFIX}{key.upper()}: unknown key of [kafka], {meant}")
+    if not found or not all(isinstance(tables.get(name, {}), dict) for name in ("up", "kafka")):
+        return tables
+    up = {"log_url": found.pop("bootstrap")} if "bootstrap" in found else {}
+    return {**tables, "up": {**tables.get("up", {}), **up}, "kafka": {**tables.get("kafka", {}), **found}}
 
 
 def _read(path: Path) -> Tables:
@@ -449,7 +479,8 @@ def _lines(
                 continue
             meaning = f" ({field['description']})" if field.get("description") else ""
             expected = detected_by or f"expected {takes(field)}"
-            yield f"{source}: {key} = {found['input']!r}: {expected}{meaning}"
+            value = re.sub(r"//[^/@\s]*@", "//…@", repr(found["input"]))  # a password in a URL
+            yield f"{source}: {key} = {value}: {expected}{meaning}"
 
 
 def field_schema(schema: Mapping[str, Any], path: list[str]) -> dict[str, Any]:

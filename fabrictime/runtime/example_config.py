@@ -38,11 +38,10 @@ def _table(path: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Ite
     below: list[tuple[str, dict[str, Any]]] = []
     for key, raw in schema.get("properties", {}).items():
         field = field_schema({**root, "properties": {key: raw}}, [key])
-        inner = _inner(field)
-        if inner is not None:
-            below.append((f"{path}.{key}", inner))
+        inner, full = _inner(field), f"{path}.{key}"
+        if inner is not None and full not in SHARED_DOC:
+            below.append((full, inner))
             continue
-        full = f"{path}.{key}"
         text = f"{field.get('description', key)}; takes {takes(field)}"
         if full in SHARED_DOC:
             text += f"; not set: {SHARED_DOC[full]}"

@@ -21,7 +21,7 @@ from actuators.settings import HostSettings, TestClockSettings
 from fabrictime.runtime.config import Config, ConfigError
 from producers.settings import ClockSettings, NicSettings
 from producers.sim.settings import SimSettings, parse_fleet
-from schemas.ids import nic_id
+from schemas.ids import device_of, host_of, nic_id
 
 if TYPE_CHECKING:
     from fabrictime.testbed.fabric import Fabric, FabricNic
@@ -93,8 +93,8 @@ def sim_nics(settings: SimSettings) -> list[NicSettings]:
     many_rails = fleet.shape.rails > 1
     return [
         NicSettings(
-            host=name.split("/")[0],
-            device=name.split("/")[1],
+            host=host_of(name),
+            device=device_of(name),
             address=address_of(nic),
             shard=settings.shard,
             rail=int(fleet.nic_rail[nic]) if many_rails else None,

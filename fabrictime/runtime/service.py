@@ -143,8 +143,8 @@ GENERATIONS: Final = (2_000, 20, 50)
 
 
 def keep_still() -> None:
-    """Hide loaded objects from the garbage collector: a full collection stops every thread for 40 ms and
-    more, as long as a failover takes."""
+    """Hide loaded objects from the garbage collector. A full collection stops every thread for 40 ms or
+    more, which is as long as a failover takes."""
 
     def settle(left: Sequence[float]) -> None:
         gc.collect()

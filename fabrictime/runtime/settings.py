@@ -86,15 +86,3 @@ class UpSettings(BaseModel):
     table_refresh_ms: int = Field(
         500, ge=100, le=1000, description="ms between two pictures of the live table"
     )
-
-
-class SchemaRegistrySettings(BaseModel):
-    """A Confluent schema registry, where others' consumers need one."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    url: str | None = Field(
-        None,
-        pattern=r"^https?://\S+$",
-        description="its address; messages then carry the Confluent wire format",
-    )

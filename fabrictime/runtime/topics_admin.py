@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaException
 from confluent_kafka import admin as _admin
 
+from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.topics import TOPICS, Partitions, Topic
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class TopicsError(ValueError):
 def create(config: Config) -> list[str]:
     """Create or check the topics of the settings. Returns one line per topic. Raises TopicsError."""
     return create_topics(
-        config.bootstrap,
+        config.kafka,
         partitions=config.log.partitions,
         replication=config.up.topic_replication,
         retention_hours=config.log.retention_hours,
@@ -40,7 +41,7 @@ def create(config: Config) -> list[str]:
 
 
 def create_topics(
-    bootstrap: str,
+    cluster: KafkaSettings | str,
     *,
     partitions: int = 8,
     replication: int = 1,
@@ -57,12 +58,13 @@ def create_topics(
     hours = retention_hours or {}
     quiet = logging.getLogger(f"{__name__}.librdkafka")
     quiet.propagate = False
-    options: dict[str, Any] = {"bootstrap.servers": bootstrap, "socket.timeout.ms": round(timeout_s * 1000)}
+    settings = as_settings(cluster)
+    options = {**settings.confluent_options(), "socket.timeout.ms": round(timeout_s * 1000)}
     client = admin.AdminClient(options, logger=quiet)
     try:
         present = client.list_topics(timeout=timeout_s).topics
     except KafkaException as error:
-        raise TopicsError(f"log {bootstrap}: {_text(error)}") from None
+        raise TopicsError(f"log {settings.bootstrap}: {_text(error)}") from None
     there = [topic for topic in wanted.values() if topic.name in present]
     missing = [
         _new(topic, partitions, replication, hours) for topic in wanted.values() if topic.name not in present

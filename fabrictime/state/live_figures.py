@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Message, Start, TopicReader
+from schemas.kafka.settings import KafkaSettings
 from schemas.records import ClockFits, ClockOffsets, PathDelays
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, TOPICS, Topic
 
@@ -166,9 +167,9 @@ class Share:
 class Watcher:
     """Fills a View from the topics, from now on, in a thread of its own."""
 
-    def __init__(self, bootstrap: str, registry: codec.Registry | None = None) -> None:
+    def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
         self.view = View()
-        self._bootstrap = bootstrap
+        self._cluster = cluster
         self._registry = registry
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
@@ -189,7 +190,7 @@ class Watcher:
             **dict.fromkeys((CLOCK_FITS, CLOCK_OFFSETS, DELAYS), END),
         }
         share = Share(DELAYS_SHARE)
-        with TopicReader(self._bootstrap, starts, fetch_wait_ms=100) as reader:
+        with TopicReader(self._cluster, starts, fetch_wait_ms=100) as reader:
             while not self._ending.is_set() and not reader.assigned:
                 try:
                     reader.connect(2)

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
+from fabrictime.commands.options import ConfigFile, DataDir, Json
 from fabrictime.runtime.config import ConfigError, load
 from fabrictime.testbed.control import ControlClient, NoFabric, Testbed, socket_path
 from fabrictime.testbed.fabric import FabricError
@@ -36,14 +37,6 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="A leaf-spine fabric of real packets on this machine.")
 
-Directory = Annotated[
-    Path | None, typer.Option("--dir", help="data directory of the running fabric", show_default=False)
-]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="TOML file; fabrictime.toml here where it is there."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 _FLOW_START_S = 15.0
 _JOB_START_S = 45.0
@@ -68,7 +61,7 @@ def up(
     ] = None,
     duration: Annotated[str | None, typer.Option("--for", help="end by itself, as in 30s")] = None,
     config: ConfigFile = None,
-    directory: Directory = None,
+    directory: DataDir = None,
 ) -> None:
     """Build a fabric from the settings or these options, and keep it until Ctrl-C."""
     with _clear_errors():
@@ -97,7 +90,7 @@ def up(
 
 
 @app.command()
-def show(directory: Directory = None, as_json: AsJson = False) -> None:
+def show(directory: DataDir = None, as_json: Json = False) -> None:
     """Show the running fabric: its NICs, faults and flows."""
     with _clear_errors():
         state = ControlClient(_path(directory)).ask("show")
@@ -140,8 +133,8 @@ def fault(
         ),
     ],
     duration: Annotated[str | None, typer.Option("--for", help="heal by itself, as in 10s")] = None,
-    directory: Directory = None,
-    as_json: AsJson = False,
+    directory: DataDir = None,
+    as_json: Json = False,
 ) -> None:
     """Break a part of the running fabric."""
     with _clear_errors():
@@ -156,8 +149,8 @@ def fault(
 @app.command()
 def clear(
     which: Annotated[str | None, typer.Argument(help="number or line of a fault; all without")] = None,
-    directory: Directory = None,
-    as_json: AsJson = False,
+    directory: DataDir = None,
+    as_json: Json = False,
 ) -> None:
     """Heal one fault, or all."""
     with _clear_errors():
@@ -184,8 +177,8 @@ def flow(
     congestion: Annotated[str, typer.Option(help="TCP's congestion control")] = "cubic",
     job: Annotated[str | None, typer.Option(help="job that the flow report names")] = None,
     tenant: Annotated[str | None, typer.Option(help="tenant that the flow report names")] = None,
-    directory: Directory = None,
-    as_json: AsJson = False,
+    directory: DataDir = None,
+    as_json: Json = False,
 ) -> None:
     """Send a bulk flow across the running fabric and print the received amount."""
     with _clear_errors():
@@ -239,8 +232,8 @@ def job(
     congestion: Annotated[str, typer.Option(help="TCP's congestion control")] = "cubic",
     name: Annotated[str | None, typer.Option("--job", help="job that the flow reports name")] = None,
     tenant: Annotated[str | None, typer.Option(help="tenant that the flow reports name")] = None,
-    directory: Directory = None,
-    as_json: AsJson = False,
+    directory: DataDir = None,
+    as_json: Json = False,
 ) -> None:
     """Run a job's traffic on the running fabric; the slowest connection of a step holds up the next."""
     with _clear_errors():
@@ -293,7 +286,7 @@ def job(
 
 
 @app.command()
-def truth(directory: Directory = None, as_json: AsJson = False) -> None:
+def truth(directory: DataDir = None, as_json: Json = False) -> None:
     """Show the truth: counters and queue of every link, the faults, the clocks."""
     with _clear_errors():
         state = ControlClient(_path(directory)).ask("truth")
@@ -329,8 +322,8 @@ def path(
     sport: Annotated[int, typer.Option(help="source port")],
     dport: Annotated[int, typer.Option(help="destination port")],
     tcp: Annotated[bool, typer.Option("--tcp", help="TCP, else UDP")] = False,
-    directory: Directory = None,
-    as_json: AsJson = False,
+    directory: DataDir = None,
+    as_json: Json = False,
 ) -> None:
     """Show the links that a 5-tuple takes, proven by a burst and the links' counters."""
     with _clear_errors():
@@ -353,8 +346,8 @@ def move(
     spine: Annotated[str, typer.Argument(help="spine that is moved")],
     other: Annotated[str, typer.Argument(help="spine that it changes places with")],
     leaf: Annotated[list[str] | None, typer.Option(help="at this leaf only; may be repeated")] = None,
-    directory: Directory = None,
-    as_json: AsJson = False,
+    directory: DataDir = None,
+    as_json: Json = False,
 ) -> None:
     """Exchange the places of two spines while everything runs: their cables at all leaves, or at some."""
     with _clear_errors():

@@ -251,7 +251,7 @@ class ControlServer:
             "faults": [_event(event) for event in self._testbed.faults.active()],
             "flows": [
                 asdict(flow.spec) | {"flow": flow.number, "sport": flow.sport, "dport": flow.dport}
-                for flow in self._testbed.traffic.flows()
+                for flow in self._testbed.traffic.running()
             ],
         }
 

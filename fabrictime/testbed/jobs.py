@@ -7,7 +7,6 @@ connection over time. Every job ends at its time, after its iterations, with the
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import os
 import threading
@@ -15,12 +14,12 @@ import time
 import zlib
 from array import array
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Self
 
-from fabrictime.testbed.fabric import Fabric, FabricError, FabricNic
-from fabrictime.testbed.fork_server import ForkServer, Worker
+from fabrictime.testbed.fabric import FabricError, FabricNic
+from fabrictime.testbed.fork_server import Worker
 from fabrictime.testbed.job_plan import JobPlan, Kind, make_job_plan
+from fabrictime.testbed.workers import Workers
 
 __all__ = ["Connection", "Iteration", "Job", "JobResult", "JobSpec", "Jobs", "parse_size"]
 
@@ -129,7 +128,7 @@ class Iteration:
 
     @property
     def duration_s(self) -> float:
-        """How long it took."""
+        """Duration of the iteration."""
         return (self.end_ns - self.begin_ns) / 1e9
 
 
@@ -309,27 +308,8 @@ class Job:
             self._changed.notify_all()
 
 
-class Jobs:
-    """Starts jobs on one fabric and ends those that run when the fabric closes.
-
-    `fork_server`: where their processes come from. `registrations`, `control`: sockets of the flow reporter
-    and
-    of the actuator, once there are any.
-    """
-
-    def __init__(
-        self,
-        fabric: Fabric,
-        fork_server: ForkServer,
-        registrations: Path | None = None,
-        control: Path | None = None,
-    ) -> None:
-        self._fabric, self._fork_server = fabric, fork_server
-        self._registrations, self._control = registrations, control
-        self._jobs: dict[int, Job] = {}
-        self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
-        fabric.on_close(self.close)
+class Jobs(Workers[Job]):
+    """Starts jobs on one fabric."""
 
     def nics(self, spec: JobSpec) -> list[str]:
         """Return the NIC of each rank. Raises FabricError for a host that is none, ValueError."""
@@ -352,45 +332,14 @@ class Jobs:
         order |= {
             "ranks": [{"host": nic.host, "netns": nic.netns, "address": nic.address} for nic in ranks],
             "job": spec.job or f"{spec.kind}-{os.getpid()}-{time.monotonic_ns() // 1_000_000}",
-            "registrations": None if self._registrations is None else str(self._registrations),
-            "control": None if self._control is None else str(self._control),
         }
-        try:
-            worker = self._fork_server.start("job")
-        except OSError as error:
-            raise FabricError(f"job {spec.kind}: {error.strerror}") from error
-        timer = threading.Timer(_START_TIMEOUT_S, worker.kill)
-        timer.start()
-        try:
-            worker.stdin.write(json.dumps(order) + "\n")
-            worker.stdin.flush()
-            line = worker.stdout.readline()
-            started = json.loads(line) if line else {"error": "did not start"}
-            if "started" not in started:
-                raise FabricError(f"job {spec.kind}: {started['error']}")
-        except BaseException as error:
-            worker.end()
-            worker.stdout.close()
-            if isinstance(error, OSError):
-                raise FabricError(f"job {spec.kind}: {error}") from error
-            raise
-        finally:
-            timer.cancel()
-        with self._lock:
-            number = next(self._numbers)
-            self._jobs[number] = job = Job(number, spec, worker, started)
-        return job
-
-    def jobs(self) -> list[Job]:
-        """Return the jobs that run."""
-        with self._lock:
-            self._jobs = {number: job for number, job in self._jobs.items() if job.running}
-            return list(self._jobs.values())
-
-    def close(self) -> None:
-        """End every job that runs."""
-        for job in self.jobs():
-            job.kill()
+        return self._begin(
+            "job",
+            f"job {spec.kind}",
+            order,
+            _START_TIMEOUT_S,
+            lambda number, worker, started: Job(number, spec, worker, started),
+        )
 
     def _ranks(self, spec: JobSpec) -> list[FabricNic]:
         names = spec.hosts or tuple(dict.fromkeys(nic.host for nic in self._fabric.nics()))

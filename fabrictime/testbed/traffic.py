@@ -6,17 +6,14 @@ fabric, or with its starter.
 
 from __future__ import annotations
 
-import itertools
-import json
 import re
-import select
 import threading
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal, Self
 
-from fabrictime.testbed.fabric import Fabric, FabricError
-from fabrictime.testbed.fork_server import ForkServer, Worker
+from fabrictime.testbed.fabric import FabricError
+from fabrictime.testbed.fork_server import Worker
+from fabrictime.testbed.workers import Workers, end, read
 
 __all__ = ["Flow", "FlowResult", "FlowSpec", "Traffic", "parse_rate"]
 
@@ -147,37 +144,19 @@ class Flow:
 
     def kill(self) -> None:
         """End its process without a result."""
-        _end(self._worker)
+        end(self._worker)
 
     def _collect(self) -> FlowResult:
         limit_s = self.spec.duration_s + _END_GRACE_S
-        answer = _read(self._worker, limit_s)
-        _end(self._worker)
+        answer = read(self._worker, limit_s)
+        end(self._worker)
         if answer is None or "error" in answer:
             raise FabricError(f"flow {self.number}: {(answer or {}).get('error', 'ended without a result')}")
         return FlowResult(spec=self.spec, **answer)
 
 
-class Traffic:
-    """Starts flows on one fabric and ends those that run when the fabric closes.
-
-    `fork_server`: where their processes come from. `registrations`, `control`: sockets of the flow reporter,
-    where flows register, and of the actuator, which may move and pace them, once there are any.
-    """
-
-    def __init__(
-        self,
-        fabric: Fabric,
-        fork_server: ForkServer,
-        registrations: Path | None = None,
-        control: Path | None = None,
-    ) -> None:
-        self._fabric, self._fork_server = fabric, fork_server
-        self._registrations, self._control = registrations, control
-        self._flows: dict[int, Flow] = {}
-        self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
-        fabric.on_close(self.close)
+class Traffic(Workers[Flow]):
+    """Starts flows on one fabric."""
 
     def start(self, spec: FlowSpec) -> Flow:
         """Start a flow and return once it sends. Raises ValueError for a bad spec, FabricError where it
@@ -195,41 +174,14 @@ class Traffic:
             "source_address": source.address,
             "destination_netns": destination.netns,
             "destination_address": destination.address,
-            "registrations": None if self._registrations is None else str(self._registrations),
-            "control": None if self._control is None else str(self._control),
         }
-        try:
-            worker = self._fork_server.start("flow")
-        except OSError as error:
-            raise FabricError(f"flow {spec.source} to {spec.destination}: {error.strerror}") from error
-        try:
-            worker.stdin.write(json.dumps(order) + "\n")
-            worker.stdin.flush()
-            started = _read(worker, spec.duration_s + _START_TIMEOUT_S)
-            if started is None or "started" not in started:
-                reason = (started or {}).get("error", "did not start")
-                raise FabricError(f"flow {spec.source} to {spec.destination}: {reason}")
-        except OSError as error:
-            _end(worker)
-            raise FabricError(f"flow {spec.source} to {spec.destination}: {error}") from error
-        except BaseException:
-            _end(worker)
-            raise
-        with self._lock:
-            flow = Flow(next(self._numbers), spec, worker, started)
-            self._flows[flow.number] = flow
-        return flow
-
-    def flows(self) -> list[Flow]:
-        """Return the flows that run."""
-        with self._lock:
-            self._flows = {number: flow for number, flow in self._flows.items() if flow.running}
-            return list(self._flows.values())
-
-    def close(self) -> None:
-        """End every flow that runs."""
-        for flow in self.flows():
-            flow.kill()
+        return self._begin(
+            "flow",
+            f"flow {spec.source} to {spec.destination}",
+            order,
+            spec.duration_s + _START_TIMEOUT_S,
+            lambda number, worker, started: Flow(number, spec, worker, started),
+        )
 
 
 def parse_rate(text: str) -> int:
@@ -238,19 +190,3 @@ def parse_rate(text: str) -> int:
     if match is None:
         raise ValueError(f"rate {text!r}: expected a number and kbit, mbit or gbit, as in 70mbit")
     return round(float(match[1]) * _RATE_UNIT[match[2]])
-
-
-def _read(worker: Worker, timeout_s: float) -> dict[str, Any] | None:
-    """Return the next line of the worker; None where none comes in time. It writes whole lines, one at a
-    time.
-    """
-    if not select.select([worker.stdout], [], [], timeout_s)[0]:
-        return None
-    line = worker.stdout.readline()
-    return json.loads(line) if line else None
-
-
-def _end(worker: Worker) -> None:
-    """Make sure that the worker is gone and its pipes are closed."""
-    worker.end()
-    worker.stdout.close()

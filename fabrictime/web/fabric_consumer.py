@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from fabrictime.state.fabric_state import FabricState, Part
 from schemas import codec
+from schemas.kafka.reader import BEGINNING, LogUnavailable, Message, TopicReader, back
+from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.topics import (
     ACTIONS,
     ALERTS,
@@ -58,8 +60,7 @@ NEWEST_ONLY: Final = (INVENTORY.name, PATHS.name)
 
 BATCH: Final = 2_000
 WAIT_S: Final = 0.05
-LATEST: Final = -1
-"""Timestamp that stands for a partition's end in ListOffsets."""
+ASSIGN_TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 2.0
 """Interval between two checks for topics that do not exist yet."""
 
@@ -79,26 +80,22 @@ class FabricConsumer:
 
     def __init__(
         self,
-        bootstrap: str,
+        cluster: KafkaSettings | str,
         state: FabricState,
         changed: Callable[[frozenset[Part]], None],
         registry: codec.Registry | None = None,
     ) -> None:
-        self.status = ConsumerStatus(error=f"connecting to the log at {bootstrap}")
-        self._bootstrap = bootstrap
+        self._cluster = as_settings(cluster)
+        self._log = f"the log at {self._cluster.bootstrap}"
+        self.status = ConsumerStatus(error=f"connecting to {self._log}")
         self._state = state
         self._changed = changed
         self._registry = registry
         self._stopping = threading.Event()
-        self._assigned: set[str] = set()
-        self._behind: set[tuple[str, int]] = set()
         self._thread = threading.Thread(target=self._run, name="fabric consumer", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        # list_topics looks its classes up in this module, which fails while another thread imports it
-        import confluent_kafka.admin  # noqa: F401
-
         self._thread.start()
 
     def stop(self) -> None:
@@ -108,112 +105,66 @@ class FabricConsumer:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        from confluent_kafka import Consumer, KafkaException
-
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "group.id": "fabrictime-web",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 50,
-                "fetch.error.backoff.ms": 50,
-                "reconnect.backoff.ms": 50,
-                "reconnect.backoff.max.ms": 500,
-                "queued.max.messages.kbytes": 16_384,
-                "log_level": 0,
-                "error_cb": self._on_error,
-            }
-        )
-        check_s = 0.0
-        while not self._stopping.is_set():
-            now_s = time.monotonic()
-            if now_s >= check_s and (self.status.error is not None or len(self._assigned) < len(TOPICS_READ)):
+        starts = {
+            topic: back(REPLAY_S[topic.name]) if topic.name in REPLAY_S else BEGINNING
+            for topic in TOPICS_READ
+        }
+        options = {
+            "auto.offset.reset": "earliest",
+            "reconnect.backoff.ms": 50,
+            "queued.max.messages.kbytes": 16_384,
+            "error_cb": self._on_error,
+        }
+        with TopicReader(self._cluster, starts, options=options) as reader:
+            check_s = 0.0
+            while not self._stopping.is_set():
+                now_s = time.monotonic()
+                if now_s >= check_s and (
+                    self.status.error is not None or self.status.missing or not reader.assigned
+                ):
+                    self._assign(reader)
+                    check_s = now_s + (RETRY_S if self.status.error is None else 0.2)
+                if not reader.assigned:
+                    self._stopping.wait(0.1)
+                    continue
                 try:
-                    self._assign(consumer)
-                except KafkaException as error:
-                    self._set_status(
-                        error=f"the log at {self._bootstrap} does not answer: {error.args[0].str()}"
-                    )
+                    messages = reader.poll(WAIT_S, BATCH)
+                except LogUnavailable as error:
+                    self._set_status(error=str(error))
                     self._stopping.wait(0.2)
-                check_s = now_s + (RETRY_S if self.status.error is None else 0.2)
-            if not self._assigned:
-                self._stopping.wait(0.1)
-                continue
-            try:
-                messages = consumer.consume(BATCH, WAIT_S)
-            except KafkaException as error:
-                self._set_status(error=f"the log at {self._bootstrap}: {error.args[0].str()}")
-                self._stopping.wait(0.2)
-                continue
-            if messages:
+                    continue
                 self._take(messages)
-        consumer.close()
+                if not reader.behind and not self.status.caught_up and not self.status.missing:
+                    self._set_status(caught_up=True)
 
-    def _assign(self, consumer: Any) -> None:
-        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+    def _assign(self, reader: TopicReader) -> None:
+        try:
+            missing = tuple(reader.assign_available(ASSIGN_TIMEOUT_S))
+        except LogUnavailable as error:
+            self._set_status(error=f"{self._log} does not answer: {str(error).partition(': ')[2]}")
+            self._stopping.wait(0.2)
+        else:
+            self._set_status(error=None, missing=missing)
 
-        metadata = consumer.list_topics(timeout=2).topics
-        self._set_status(error=None, missing=tuple(t.name for t in TOPICS_READ if t.name not in metadata))
-        wanted: list[Any] = []
-        timed: list[Any] = []
-        for topic in TOPICS_READ:
-            if (
-                topic.name in self._assigned
-                or topic.name not in metadata
-                or metadata[topic.name].error is not None
-            ):
-                continue
-            back_s = REPLAY_S.get(topic.name)
-            at = OFFSET_BEGINNING if back_s is None else round((time.time() - back_s) * 1000)
-            for number in metadata[topic.name].partitions:
-                (wanted if back_s is None else timed).append(TopicPartition(topic.name, number, at))
-        if timed:
-            # The ends are read first, so that messages appat_end in between are consumed and not skipped.
-            ends = consumer.offsets_for_times(
-                [TopicPartition(each.topic, each.partition, LATEST) for each in timed], timeout=2
-            )
-            for end, found in zip(ends, consumer.offsets_for_times(timed, timeout=2), strict=True):
-                at = found.offset if found.offset >= 0 else end.offset
-                wanted.append(TopicPartition(found.topic, found.partition, at))
-        if wanted:
-            consumer.incremental_assign(wanted)
-            self._assigned |= {each.topic for each in wanted}
-            self._behind |= {(each.topic, each.partition) for each in wanted}
-
-    def _take(self, messages: list[Any]) -> None:
-        from confluent_kafka import KafkaError
-
-        newest: dict[tuple[str, bytes | None], int] = {}
-        for k, message in enumerate(messages):
-            if message.error() is None and message.topic() in NEWEST_ONLY:
-                newest[message.topic(), message.key()] = k
+    def _take(self, messages: list[Message]) -> None:
+        newest = {
+            (message.topic, message.key_bytes): message
+            for message in messages
+            if message.topic in NEWEST_ONLY
+        }
         parts: set[Part] = set()
-        at_end: list[tuple[str, int]] = []
         # The lock is held for one message at a time: a batch of thousands must not block the tabs.
-        for k, message in enumerate(messages):
-            error = message.error()
-            if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF:
-                    at_end.append((message.topic(), message.partition()))
-                continue
-            topic, key = message.topic(), message.key()
-            if topic in NEWEST_ONLY and newest[topic, key] != k:
-                continue
-            part = self._take_one(topic, key or b"", message.value(), message.timestamp()[1] * 1_000_000)
-            if part is not None:
-                parts.add(part)
-        self._behind.difference_update(at_end)
-        if not self._behind and not self.status.caught_up and not self.status.missing:
-            self._set_status(caught_up=True)
-        if self.status.error is not None and (parts or at_end):
-            self._set_status(error=None)
+        for message in messages:
+            if message is newest.get((message.topic, message.key_bytes), message):
+                part = self._take_one(message.topic, message.key, message.value, message.append_ns)
+                if part is not None:
+                    parts.add(part)
         if parts:
+            if self.status.error is not None:
+                self._set_status(error=None)
             self._changed(frozenset(parts))
 
-    def _take_one(self, topic: str, key: bytes, value: bytes | None, append_ns: int) -> Part | None:
-        name = key.decode("utf-8", "replace")
+    def _take_one(self, topic: str, name: str, value: bytes | None, append_ns: int) -> Part | None:
         try:
             if topic == FLOWS.name:
                 with self._state.lock:
@@ -238,7 +189,7 @@ class FabricConsumer:
         from confluent_kafka import KafkaError
 
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._set_status(error=f"the log at {self._bootstrap} does not answer")
+            self._set_status(error=f"{self._log} does not answer")
 
     def _set_status(self, **changes: Any) -> None:
         before, self.status = self.status, replace(self.status, **changes)

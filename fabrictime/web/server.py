@@ -130,21 +130,13 @@ async def _serve(settings: WebSettings, listener: socket.socket) -> int:
 
 def _live_fabric(settings: WebSettings) -> tuple[LiveFabric | None, FabricConsumer | None]:
     """Return the live state and its consumer, or None without a log address."""
-    if settings.bootstrap is None:
+    if settings.kafka is None:
         return None, None
-    registry = _registry(settings)
+    registry = settings.kafka.registry()
     state = FabricState(lambda value: codec.decode(value, FLOWS.type, registry))
-    consumer = FabricConsumer(settings.bootstrap, state, lambda parts: live.changed(parts), registry)
+    consumer = FabricConsumer(settings.kafka, state, lambda parts: live.changed(parts), registry)
     live = LiveFabric(state, lambda: consumer.status, time.time_ns)
     return live, consumer
-
-
-def _registry(settings: WebSettings) -> codec.Registry | None:
-    if settings.schema_registry_url is None:
-        return None
-    from schemas.registry import ConfluentRegistry
-
-    return ConfluentRegistry(settings.schema_registry_url)
 
 
 def _application(settings: WebSettings, poller: QueryPoller, history: Any, live: LiveFabric | None) -> Any:
@@ -156,9 +148,7 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
     from fabrictime.web.tabs.alerts.evidence import evidence_reader
     from fabrictime.web.tabs.fabric.queries import LinkQueries
 
-    evidence = (
-        None if settings.bootstrap is None else evidence_reader(settings.bootstrap, _registry(settings))
-    )
+    evidence = None if settings.kafka is None else evidence_reader(settings.kafka)
     links = None if live is None else LinkQueries(live.state, history)
     context = AppContext(settings, poller, HistoryQueries(history), live, links, evidence)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl
 
+from schemas.kafka.settings import KafkaSettings
+
 
 class WebSettings(BaseModel):
     """Address of the web page, history endpoint, log address, and polling."""
@@ -27,14 +29,8 @@ class WebSettings(BaseModel):
         None,
         description="file with that user's token (its password), read at each connect; null: no token",
     )
-    bootstrap: str | None = Field(
-        None,
-        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
-        description="Kafka addresses, host:port, separated by commas, of the log with the fabric's state; "
-        "null: no live tabs",
-    )
-    schema_registry_url: str | None = Field(
-        None, pattern=r"^https?://\S+$", description="schema registry; null: single-object encoding"
+    kafka: KafkaSettings | None = Field(
+        None, description="Kafka cluster of the log with the fabric's state; null: no live tabs"
     )
     refresh_ms: int = Field(
         500, ge=100, le=10_000, description="ms between two polls of a query; a slow query lengthens it"

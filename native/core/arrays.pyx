@@ -55,13 +55,13 @@ cdef inline const uint8_t *_get(const uint8_t *at, const uint8_t *end, int64_t *
 def encode_arrays(columns not None):
     """Return the bytes of arrays one after the other. int64 arrays are written as int or long, float32 as float,
     float64 as double. Raises TypeError for others."""
-    cdef int64_t most = 0, n, i
+    cdef int64_t capacity = 0, n, i
     cdef const int64_t[::1] whole
     cdef const float[::1] narrow
     cdef const double[::1] wide
     for column in columns:
-        most += 2 * VARINT + len(column) * (VARINT if column.dtype == np.int64 else column.dtype.itemsize)
-    cdef bytes buffer = PyBytes_FromStringAndSize(NULL, most)
+        capacity += 2 * VARINT + len(column) * (VARINT if column.dtype == np.int64 else column.dtype.itemsize)
+    cdef bytes buffer = PyBytes_FromStringAndSize(NULL, capacity)
     cdef uint8_t *first = <uint8_t *>PyBytes_AS_STRING(buffer)
     cdef uint8_t *out = first
     for column in columns:
@@ -87,14 +87,14 @@ def encode_arrays(columns not None):
     return buffer[: out - first]
 
 
-def decode_arrays(bytes data not None, Py_ssize_t start, str kinds not None, Py_ssize_t most):
+def decode_arrays(bytes data not None, Py_ssize_t start, str kinds not None, Py_ssize_t max_elements):
     """Return one array for each letter of `kinds`: i for int or long (int64), f for float (float32), d for double
-    (float64). At most `most` elements each. Raises BadArray, also where bytes are left over."""
+    (float64). At most `max_elements` elements each. Raises BadArray, also where bytes are left over."""
     cdef const uint8_t *begin = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef const uint8_t *end = begin + len(data)
     cdef const uint8_t *at = begin + start
     cdef const uint8_t *following
-    cdef int64_t count, size, n, i, value = 0, room
+    cdef int64_t count, size, n, i, value = 0, remaining
     cdef int64_t[::1] whole
     cdef uint8_t[::1] raw
     if not 0 <= start <= len(data):
@@ -118,13 +118,13 @@ def decode_arrays(bytes data not None, Py_ssize_t start, str kinds not None, Py_
                 at = following
                 # the least int64 has no positive
                 count = -(count + 1)
-                count += 1 if count < most + 1 else 0
+                count += 1 if count < max_elements + 1 else 0
             n += count
-            if count > most or n > most:
-                raise BadArray("TOO_LARGE", number, f"{n} elements, expected at most {most}")
-            room = end - at
-            if room < count * (size if size else 1):
-                raise BadArray("TRUNCATED", number, f"{count} elements, {room} bytes left")
+            if count > max_elements or n > max_elements:
+                raise BadArray("TOO_LARGE", number, f"{n} elements, expected at most {max_elements}")
+            remaining = end - at
+            if remaining < count * (size if size else 1):
+                raise BadArray("TRUNCATED", number, f"{count} elements, {remaining} bytes left")
             if size:
                 raw = np.empty(count * size, np.uint8)
                 memcpy(&raw[0], at, count * size)

@@ -31,17 +31,17 @@ int ft_page_cross(int clock, int tries, int64_t *before_ns, int64_t *clock_ns, i
     return 0;
 }
 
-static void fill(uint64_t *to, const uint64_t *from, size_t words) {
-    for (size_t i = 0; i < words; i++) __atomic_store_n(to + i, from[i], __ATOMIC_RELAXED);
+static void fill(uint64_t *to, const uint64_t *from, size_t count) {
+    for (size_t i = 0; i < count; i++) __atomic_store_n(to + i, from[i], __ATOMIC_RELAXED);
 }
 
-uint64_t ft_page_read(const uint64_t *sequence, const uint64_t *copies, size_t words, uint64_t *to,
+uint64_t ft_page_read(const uint64_t *sequence, const uint64_t *copies, size_t count, uint64_t *to,
                       int *whole) {
     uint64_t begun = 0;
     for (int tries = 0; tries < 1000; tries++) {
         begun = __atomic_load_n(sequence, __ATOMIC_ACQUIRE);
-        const uint64_t *from = copies + (begun & 1) * words;
-        for (size_t i = 0; i < words; i++) to[i] = __atomic_load_n(from + i, __ATOMIC_RELAXED);
+        const uint64_t *from = copies + (begun & 1) * count;
+        for (size_t i = 0; i < count; i++) to[i] = __atomic_load_n(from + i, __ATOMIC_RELAXED);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
         *whole = __atomic_load_n(sequence, __ATOMIC_RELAXED) == begun;
         if (*whole) break;
@@ -49,28 +49,28 @@ uint64_t ft_page_read(const uint64_t *sequence, const uint64_t *copies, size_t w
     return begun;
 }
 
-int ft_page_write(uint64_t *sequence, uint64_t *copies, size_t words, const uint64_t *from,
+int ft_page_write(uint64_t *sequence, uint64_t *copies, size_t count, const uint64_t *from,
                   int64_t from_raw_ns, int64_t latest_raw_ns) {
     uint64_t begun = __atomic_load_n(sequence, __ATOMIC_RELAXED);
     if (begun & 1) { /* a writer died here: readers have copy 1 */
         begun++;
-        for (size_t i = 0; i < words; i++) __atomic_store_n(copies + i, copies[words + i], __ATOMIC_RELAXED);
+        for (size_t i = 0; i < count; i++) __atomic_store_n(copies + i, copies[count + i], __ATOMIC_RELAXED);
         __atomic_store_n(sequence, begun, __ATOMIC_RELEASE);
         __atomic_thread_fence(__ATOMIC_RELEASE);
     } else { /* or here: copy 1 may be half-written, and readers are about to use it */
         __atomic_thread_fence(__ATOMIC_RELEASE);
-        for (size_t i = 0; i < words; i++) __atomic_store_n(copies + words + i, copies[i], __ATOMIC_RELAXED);
+        for (size_t i = 0; i < count; i++) __atomic_store_n(copies + count + i, copies[i], __ATOMIC_RELAXED);
     }
     __atomic_store_n(sequence, begun + 1, __ATOMIC_RELEASE);
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    fill(copies, from, words);
+    fill(copies, from, count);
     int64_t now;
     while ((now = ft_page_raw_ns()) < from_raw_ns) {
     }
     int stands = now <= latest_raw_ns;
-    if (!stands) fill(copies, copies + words, words);
+    if (!stands) fill(copies, copies + count, count);
     __atomic_store_n(sequence, begun + 2, __ATOMIC_RELEASE);
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    if (stands) fill(copies + words, from, words);
+    if (stands) fill(copies + count, from, count);
     return stands;
 }

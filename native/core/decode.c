@@ -21,10 +21,10 @@ struct reader {
     int64_t group;
 };
 
-static enum ft_bad bad(struct reader *r, enum ft_bad what, enum ft_field field, int64_t value,
+static enum ft_bad bad(struct reader *r, enum ft_bad status, enum ft_field field, int64_t value,
                        int64_t expected) {
-    *r->fault = (struct ft_fault){what, field, r->group, value, expected, r->p - r->begin};
-    return what;
+    *r->fault = (struct ft_fault){status, field, r->group, value, expected, r->p - r->begin};
+    return status;
 }
 
 static inline int64_t unzigzag(uint64_t u) {
@@ -32,11 +32,11 @@ static inline int64_t unzigzag(uint64_t u) {
 }
 
 /* Byte by byte, bounds checked. Returns the next position, or NULL with the error set. */
-static const uint8_t *varint_slow(const uint8_t *p, const uint8_t *end, uint64_t *out, enum ft_bad *what) {
+static const uint8_t *varint_slow(const uint8_t *p, const uint8_t *end, uint64_t *out, enum ft_bad *status) {
     uint64_t value = 0;
     for (int shift = 0; shift < 70; shift += 7) {
         if (p == end) {
-            *what = FT_TRUNCATED;
+            *status = FT_TRUNCATED;
             return NULL;
         }
         uint8_t byte = *p++;
@@ -47,7 +47,7 @@ static const uint8_t *varint_slow(const uint8_t *p, const uint8_t *end, uint64_t
             return p;
         }
     }
-    *what = FT_VARINT;
+    *status = FT_VARINT;
     return NULL;
 }
 
@@ -62,30 +62,30 @@ static inline uint64_t gather7(uint64_t w) {
 
 static enum ft_bad read_long(struct reader *r, enum ft_field field, int64_t *out) {
     uint64_t u;
-    enum ft_bad what = FT_OK;
-    const uint8_t *next = varint_slow(r->p, r->end, &u, &what);
-    if (next == NULL) return bad(r, what, field, 0, 0);
+    enum ft_bad status = FT_OK;
+    const uint8_t *next = varint_slow(r->p, r->end, &u, &status);
+    if (next == NULL) return bad(r, status, field, 0, 0);
     r->p = next;
     *out = unzigzag(u);
     return FT_OK;
 }
 
 /* An int field within [least, most]. */
-static enum ft_bad read_int(struct reader *r, enum ft_field field, int64_t least, int64_t most,
+static enum ft_bad read_int(struct reader *r, enum ft_field field, int64_t min_value, int64_t max_value,
                             int32_t *out) {
     int64_t value;
-    enum ft_bad what = read_long(r, field, &value);
-    if (what != FT_OK) return what;
-    if (value < least) return bad(r, FT_BELOW, field, value, least);
-    if (value > most) return bad(r, FT_ABOVE, field, value, most);
+    enum ft_bad status = read_long(r, field, &value);
+    if (status != FT_OK) return status;
+    if (value < min_value) return bad(r, FT_BELOW, field, value, min_value);
+    if (value > max_value) return bad(r, FT_ABOVE, field, value, max_value);
     *out = (int32_t)value;
     return FT_OK;
 }
 
 /* A clock's reading: bounded as stamps are, so that sums and differences of two keep within 64 bits. */
 static enum ft_bad read_clock(struct reader *r, enum ft_field field, int64_t *out) {
-    enum ft_bad what = read_long(r, field, out);
-    if (what != FT_OK) return what;
+    enum ft_bad status = read_long(r, field, out);
+    if (status != FT_OK) return status;
     if (*out < -FT_MAX_NS) return bad(r, FT_BELOW, field, *out, -FT_MAX_NS);
     if (*out > FT_MAX_NS) return bad(r, FT_ABOVE, field, *out, FT_MAX_NS);
     return FT_OK;
@@ -93,8 +93,8 @@ static enum ft_bad read_clock(struct reader *r, enum ft_field field, int64_t *ou
 
 static enum ft_bad read_name(struct reader *r, enum ft_field field, struct ft_span *out) {
     int64_t bytes;
-    enum ft_bad what = read_long(r, field, &bytes);
-    if (what != FT_OK) return what;
+    enum ft_bad status = read_long(r, field, &bytes);
+    if (status != FT_OK) return status;
     if (bytes < 0) return bad(r, FT_BELOW, field, bytes, 0);
     if (bytes > 4 * FT_MAX_NAME_CHARS) return bad(r, FT_NAME_LONG, field, bytes, FT_MAX_NAME_CHARS);
     if (bytes > r->end - r->p) return bad(r, FT_TRUNCATED, field, bytes, r->end - r->p);
@@ -104,23 +104,23 @@ static enum ft_bad read_name(struct reader *r, enum ft_field field, struct ft_sp
 }
 
 /* The head of an array block: *count elements (0: the array's end), and the end of the block if it is given,
- * else NULL. Each element takes `least` bytes or more, so a greater count cannot be true. */
-static enum ft_bad read_block(struct reader *r, enum ft_field field, int64_t least, int64_t *count,
+ * else NULL. Each element takes `min_bytes` bytes or more, so a greater count cannot be true. */
+static enum ft_bad read_block(struct reader *r, enum ft_field field, int64_t min_bytes, int64_t *count,
                               const uint8_t **block_end) {
     int64_t n, size;
-    enum ft_bad what = read_long(r, field, &n);
-    if (what != FT_OK) return what;
+    enum ft_bad status = read_long(r, field, &n);
+    if (status != FT_OK) return status;
     *block_end = NULL;
     if (n < 0) {
         if (n == INT64_MIN) return bad(r, FT_BELOW, field, n, -FT_MAX_NS);
         n = -n;
-        what = read_long(r, field, &size);
-        if (what != FT_OK) return what;
+        status = read_long(r, field, &size);
+        if (status != FT_OK) return status;
         if (size < 0) return bad(r, FT_BELOW, field, size, 0);
         if (size > r->end - r->p) return bad(r, FT_TRUNCATED, field, size, r->end - r->p);
         *block_end = r->p + size;
     }
-    if (n > (r->end - r->p) / least) return bad(r, FT_TRUNCATED, field, n, (r->end - r->p) / least);
+    if (n > (r->end - r->p) / min_bytes) return bad(r, FT_TRUNCATED, field, n, (r->end - r->p) / min_bytes);
     *count = n;
     return FT_OK;
 }
@@ -132,20 +132,20 @@ static inline enum ft_bad read_longs(struct reader *r, enum ft_field field, int6
     int64_t total = *sum;
     for (int64_t i = 0; i < n; i++) {
         uint64_t u;
-        uint64_t word, ends = 0;
+        uint64_t chunk, ends = 0;
         if (__builtin_expect(end - p >= 8, 1)) {
-            memcpy(&word, p, 8);
-            ends = ~word & TOP_BITS;
+            memcpy(&chunk, p, 8);
+            ends = ~chunk & TOP_BITS;
         }
         if (__builtin_expect(ends != 0, 1)) {
-            u = gather7(word & (ends ^ (ends - 1)));
+            u = gather7(chunk & (ends ^ (ends - 1)));
             p += (__builtin_ctzll(ends) >> 3) + 1;
         } else {
-            enum ft_bad what = FT_OK;
-            const uint8_t *next = varint_slow(p, end, &u, &what);
+            enum ft_bad status = FT_OK;
+            const uint8_t *next = varint_slow(p, end, &u, &status);
             if (next == NULL) {
                 r->p = p;
-                return bad(r, what, field, 0, 0);
+                return bad(r, status, field, 0, 0);
             }
             p = next;
             if (unzigzag(u) > FT_MAX_NS || unzigzag(u) < -FT_MAX_NS) {
@@ -172,8 +172,8 @@ static inline enum ft_bad read_longs(struct reader *r, enum ft_field field, int6
     return FT_OK;
 }
 
-static int grow(void **array, int64_t room, size_t element) {
-    void *moved = realloc(*array, (size_t)room * element);
+static int grow(void **array, int64_t capacity, size_t element) {
+    void *moved = realloc(*array, (size_t)capacity * element);
     if (moved == NULL) return 0;
     *array = moved;
     return 1;
@@ -181,24 +181,25 @@ static int grow(void **array, int64_t room, size_t element) {
 
 static int more_samples(struct ft_batch *b, int64_t wanted) {
     if (wanted <= b->sample_capacity) return 1;
-    int64_t room = b->sample_capacity + b->sample_capacity / 2;
-    if (room < wanted) room = wanted;
+    int64_t capacity = b->sample_capacity + b->sample_capacity / 2;
+    if (capacity < wanted) capacity = wanted;
     for (int c = 0; c < 4; c++)
-        if (!grow((void **)&b->column[c], room, sizeof(int64_t))) return 0;
-    b->sample_capacity = room;
+        if (!grow((void **)&b->column[c], capacity, sizeof(int64_t))) return 0;
+    b->sample_capacity = capacity;
     return 1;
 }
 
 static int more_groups(struct ft_batch *b, int64_t wanted) {
     if (wanted <= b->group_capacity) return 1;
-    int64_t room = b->group_capacity * 2 > wanted ? b->group_capacity * 2 : wanted;
-    if (!grow((void **)&b->peer, room, sizeof *b->peer) || !grow((void **)&b->path, room, sizeof *b->path) ||
-        !grow((void **)&b->spacing_ns, room, sizeof *b->spacing_ns) ||
-        !grow((void **)&b->lost, room, sizeof *b->lost) ||
-        !grow((void **)&b->no_t3, room, sizeof *b->no_t3) ||
-        !grow((void **)&b->start, room + 1, sizeof *b->start))
+    int64_t capacity = b->group_capacity * 2 > wanted ? b->group_capacity * 2 : wanted;
+    if (!grow((void **)&b->peer, capacity, sizeof *b->peer) ||
+        !grow((void **)&b->path, capacity, sizeof *b->path) ||
+        !grow((void **)&b->spacing_ns, capacity, sizeof *b->spacing_ns) ||
+        !grow((void **)&b->lost, capacity, sizeof *b->lost) ||
+        !grow((void **)&b->no_t3, capacity, sizeof *b->no_t3) ||
+        !grow((void **)&b->start, capacity + 1, sizeof *b->start))
         return 0;
-    b->group_capacity = room;
+    b->group_capacity = capacity;
     return 1;
 }
 
@@ -207,11 +208,11 @@ static enum ft_bad read_array(struct reader *r, struct ft_batch *b, int c, int64
     enum ft_field field = (enum ft_field)(FT_SENT + c);
     int64_t total = 0, sum = 0, n;
     const uint8_t *block_end;
-    enum ft_bad what;
+    enum ft_bad status;
     for (;;) {
         /* each sample of `sent` still needs an element in three further arrays */
-        what = read_block(r, field, c == 0 ? 4 : 1, &n, &block_end);
-        if (what != FT_OK) return what;
+        status = read_block(r, field, c == 0 ? 4 : 1, &n, &block_end);
+        if (status != FT_OK) return status;
         if (n == 0) break;
         if (c == 0) {
             if (first + total + n > FT_MAX_SAMPLES)
@@ -221,8 +222,8 @@ static enum ft_bad read_array(struct reader *r, struct ft_batch *b, int c, int64
             return bad(r, FT_LENGTHS, field, total + n, *count);
         }
         int64_t *out = b->column[c] + first + total;
-        what = c == 0 ? read_longs(r, field, n, out, 1, &sum) : read_longs(r, field, n, out, 0, &sum);
-        if (what != FT_OK) return what;
+        status = c == 0 ? read_longs(r, field, n, out, 1, &sum) : read_longs(r, field, n, out, 0, &sum);
+        if (status != FT_OK) return status;
         if (block_end != NULL && r->p != block_end) return bad(r, FT_BLOCK_SIZE, field, r->p - block_end, 0);
         total += n;
     }
@@ -233,18 +234,18 @@ static enum ft_bad read_array(struct reader *r, struct ft_batch *b, int c, int64
 
 static enum ft_bad read_group(struct reader *r, struct ft_batch *b) {
     int64_t g = b->groups, first = b->samples, count = 0;
-    enum ft_bad what;
+    enum ft_bad status;
     r->group = g;
-    if ((what = read_name(r, FT_PEER, &b->peer[g])) != FT_OK ||
-        (what = read_int(r, FT_PATH, 0, FT_MAX_PATH, &b->path[g])) != FT_OK ||
-        (what = read_int(r, FT_SPACING_NS, 0, INT32_MAX, &b->spacing_ns[g])) != FT_OK)
-        return what;
+    if ((status = read_name(r, FT_PEER, &b->peer[g])) != FT_OK ||
+        (status = read_int(r, FT_PATH, 0, FT_MAX_PATH, &b->path[g])) != FT_OK ||
+        (status = read_int(r, FT_SPACING_NS, 0, INT32_MAX, &b->spacing_ns[g])) != FT_OK)
+        return status;
     for (int c = 0; c < 4; c++)
-        if ((what = read_array(r, b, c, first, &count)) != FT_OK) return what;
+        if ((status = read_array(r, b, c, first, &count)) != FT_OK) return status;
     if (b->spacing_ns[g] > 0 && count % 2 != 0) return bad(r, FT_ODD, FT_SENT, count, 0);
-    if ((what = read_int(r, FT_LOST, 0, INT32_MAX, &b->lost[g])) != FT_OK ||
-        (what = read_int(r, FT_NO_T3, 0, INT32_MAX, &b->no_t3[g])) != FT_OK)
-        return what;
+    if ((status = read_int(r, FT_LOST, 0, INT32_MAX, &b->lost[g])) != FT_OK ||
+        (status = read_int(r, FT_NO_T3, 0, INT32_MAX, &b->no_t3[g])) != FT_OK)
+        return status;
     r->group = -1;
     b->samples = first + count;
     b->groups = g + 1;
@@ -256,27 +257,28 @@ static enum ft_bad read_group(struct reader *r, struct ft_batch *b) {
 #define MIN_GROUP 9
 
 static enum ft_bad read_batch(struct reader *r, struct ft_batch *b) {
-    enum ft_bad what;
+    enum ft_bad status;
     int64_t n;
     const uint8_t *block_end;
-    if ((what = read_name(r, FT_NIC, &b->nic)) != FT_OK || (what = read_long(r, FT_RUN, &b->run)) != FT_OK ||
-        (what = read_long(r, FT_BATCH, &b->batch)) != FT_OK)
-        return what;
+    if ((status = read_name(r, FT_NIC, &b->nic)) != FT_OK ||
+        (status = read_long(r, FT_RUN, &b->run)) != FT_OK ||
+        (status = read_long(r, FT_BATCH, &b->batch)) != FT_OK)
+        return status;
     if (b->batch < 0) return bad(r, FT_BELOW, FT_BATCH, b->batch, 0);
-    if ((what = read_clock(r, FT_CLOCK_NS, &b->clock_ns)) != FT_OK ||
-        (what = read_clock(r, FT_SYSTEM_NS, &b->system_ns)) != FT_OK)
-        return what;
+    if ((status = read_clock(r, FT_CLOCK_NS, &b->clock_ns)) != FT_OK ||
+        (status = read_clock(r, FT_SYSTEM_NS, &b->system_ns)) != FT_OK)
+        return status;
     if (!more_groups(b, 1)) return bad(r, FT_NO_MEMORY, FT_SAMPLES, 1, 0);
     b->start[0] = 0;
     for (;;) {
-        what = read_block(r, FT_SAMPLES, MIN_GROUP, &n, &block_end);
-        if (what != FT_OK) return what;
+        status = read_block(r, FT_SAMPLES, MIN_GROUP, &n, &block_end);
+        if (status != FT_OK) return status;
         if (n == 0) break;
         if (b->groups + n > FT_MAX_GROUPS)
             return bad(r, FT_MANY_GROUPS, FT_SAMPLES, b->groups + n, FT_MAX_GROUPS);
         if (!more_groups(b, b->groups + n)) return bad(r, FT_NO_MEMORY, FT_SAMPLES, b->groups + n, 0);
         for (int64_t i = 0; i < n; i++)
-            if ((what = read_group(r, b)) != FT_OK) return what;
+            if ((status = read_group(r, b)) != FT_OK) return status;
         if (block_end != NULL && r->p != block_end)
             return bad(r, FT_BLOCK_SIZE, FT_SAMPLES, r->p - block_end, 0);
     }

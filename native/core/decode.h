@@ -68,7 +68,7 @@ struct ft_batch {
 };
 
 struct ft_fault {
-    enum ft_bad what;
+    enum ft_bad status;
     enum ft_field field;
     int64_t group; /* -1: not in a group */
     int64_t value, expected;

@@ -55,7 +55,7 @@ cdef extern from "decode.h":
         int64_t samples, sample_capacity
         int64_t *column[4]
     struct ft_fault:
-        ft_bad what
+        ft_bad status
         ft_field field
         int64_t group, value, expected, at
     ft_bad ft_decode(const uint8_t *data, int64_t size, ft_batch *batch, ft_fault *fault) nogil
@@ -90,27 +90,27 @@ cdef _refuse(ft_fault *f, int64_t base):
     cdef str field = _FIELDS[<int>f.field]
     cdef str where = "ProbeBatch." + field if f.group < 0 else f"ProbeBatch.samples[{f.group}].{field}"
     at = f"at byte {base + f.at}"
-    if f.what == FT_TRUNCATED:
+    if f.status == FT_TRUNCATED:
         return BadBatch("TRUNCATED", f"{where}: message ends in mid-record {at}, expected more bytes")
-    if f.what == FT_VARINT:
+    if f.status == FT_VARINT:
         return BadBatch("MALFORMED", f"{where}: varint beyond 64 bits {at}, expected at most 10 bytes")
-    if f.what == FT_BELOW:
+    if f.status == FT_BELOW:
         return BadBatch("OUT_OF_RANGE", f"{where}: {f.value} {at}, expected at least {f.expected}")
-    if f.what == FT_ABOVE:
+    if f.status == FT_ABOVE:
         return BadBatch("OUT_OF_RANGE", f"{where}: {f.value} {at}, expected at most {f.expected}")
-    if f.what == FT_NAME_LONG:
+    if f.status == FT_NAME_LONG:
         return BadBatch("TOO_LARGE", f"{where}: {f.value} bytes {at}, expected at most {f.expected} characters")
-    if f.what == FT_MANY_GROUPS:
+    if f.status == FT_MANY_GROUPS:
         return BadBatch("TOO_LARGE", f"{where}: {f.value} elements {at}, expected at most {f.expected}")
-    if f.what == FT_MANY_SAMPLES:
+    if f.status == FT_MANY_SAMPLES:
         return BadBatch("TOO_LARGE", f"{where}: {f.value} samples of the batch {at}, expected at most {f.expected}")
-    if f.what == FT_BLOCK_SIZE:
+    if f.status == FT_BLOCK_SIZE:
         return BadBatch("MALFORMED", f"{where}: block ends {f.value} bytes off its stated size {at}, expected none")
-    if f.what == FT_LENGTHS:
+    if f.status == FT_LENGTHS:
         return BadBatch("MALFORMED", f"{where}: {f.value} elements {at}, expected {f.expected} as in 'sent'")
-    if f.what == FT_ODD:
+    if f.status == FT_ODD:
         return BadBatch("MALFORMED", f"{where}: {f.value} samples {at}, expected an even number of a coded pair's")
-    if f.what == FT_TRAILING:
+    if f.status == FT_TRAILING:
         return BadBatch("MALFORMED", f"ProbeBatch: {f.value} bytes after the record's end {at}, expected none")
     return MemoryError(f"{where}: no memory for {f.value} elements")
 
@@ -190,9 +190,9 @@ cdef const char *_utf8(object text, str field, Py_ssize_t *size) except NULL:
     return PyUnicode_AsUTF8AndSize(text, size)
 
 
-cdef int _minimum(str field, int64_t value, int64_t least, int64_t most) except -1:
-    if value < least or value > most:
-        raise ValueError(f"{field} {value}: expected {least} to {most}")
+cdef int _minimum(str field, int64_t value, int64_t min_value, int64_t max_value) except -1:
+    if value < min_value or value > max_value:
+        raise ValueError(f"{field} {value}: expected {min_value} to {max_value}")
     return 0
 
 
@@ -217,7 +217,7 @@ def encode_probe_batch(columns):
     cdef const int32_t[::1] lost = _as(columns.lost, _i4, "lost")
     cdef const int32_t[::1] no_t3 = _as(columns.no_t3, _i4, "no_t3")
     cdef list peers = list(columns.peers)
-    cdef int64_t groups = len(peers), samples = sent.shape[0], g, i, n, room
+    cdef int64_t groups = len(peers), samples = sent.shape[0], g, i, n, capacity
     cdef const int64_t *columns4[4]
     cdef const char *text
     cdef Py_ssize_t size
@@ -242,13 +242,13 @@ def encode_probe_batch(columns):
     columns4[3] = &reverse[0] if samples else NULL
     # 10 bytes a long at most, 20 longs of overhead a group, and 8 bytes for the last write to run over
     _utf8(columns.nic, "nic", &size)
-    room = 128 + size + 40 * samples + 200 * groups
+    capacity = 128 + size + 40 * samples + 200 * groups
     for peer in peers:
         _utf8(peer, "peer", &size)
-        room += size
-    out = <uint8_t *>malloc(room)
+        capacity += size
+    out = <uint8_t *>malloc(capacity)
     if out == NULL:
-        raise MemoryError(f"no memory for {room} bytes")
+        raise MemoryError(f"no memory for {capacity} bytes")
     try:
         text = _utf8(columns.nic, "nic", &size)
         p = ft_put_long(out, size)

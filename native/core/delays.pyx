@@ -84,12 +84,12 @@ def encode_path_delays(str nic not None, str shard not None, int64_t window, int
             raise ValueError(f"bucket starts of row {r}: expected ascending numbers")
     cdef bytes nic_ = nic.encode(), shard_ = shard.encode()
     cdef list peers = [name.encode() for name in columns.peers[begin:end]]
-    cdef int64_t most = len(nic_) + len(shard_) + 12 * VARINT
+    cdef int64_t capacity = len(nic_) + len(shard_) + 12 * VARINT
     cdef bytes peer
     for peer in peers:
-        most += len(peer) + ROW
-    most += 2 * VARINT * (fs[end] - fs[begin] + rs[end] - rs[begin])
-    cdef bytes buffer = PyBytes_FromStringAndSize(NULL, most)
+        capacity += len(peer) + ROW
+    capacity += 2 * VARINT * (fs[end] - fs[begin] + rs[end] - rs[begin])
+    cdef bytes buffer = PyBytes_FromStringAndSize(NULL, capacity)
     cdef uint8_t *first = <uint8_t *>PyBytes_AS_STRING(buffer)
     cdef uint8_t *out = first
     out = _text(out, nic_)

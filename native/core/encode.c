@@ -15,8 +15,8 @@ static inline uint8_t *put(uint8_t *out, int64_t value) {
     if (__builtin_expect(u < (UINT64_C(1) << 56), 1)) {
         int bytes = (63 - __builtin_clzll(u | 1)) / 7 + 1;
         uint64_t more = UINT64_C(0x8080808080808080) & ((UINT64_C(1) << (8 * bytes - 1)) - 1);
-        uint64_t word = spread7(u) | more;
-        memcpy(out, &word, 8);
+        uint64_t chunk = spread7(u) | more;
+        memcpy(out, &chunk, 8);
         return out + bytes;
     }
     while (u >= 0x80) {

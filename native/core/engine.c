@@ -25,9 +25,9 @@
  * after all arrived packets were read: an unread answer is not lost. */
 #include "engine_state.h"
 
-static uint32_t power_of_two(uint32_t least) {
+static uint32_t power_of_two(uint32_t minimum) {
     uint32_t n = 64;
-    while (n < least && n < 1U << 30) n <<= 1;
+    while (n < minimum && n < 1U << 30) n <<= 1;
     return n;
 }
 
@@ -170,17 +170,17 @@ static void yield_lock(ft_engine *e) {
     pthread_mutex_lock(&e->mutex);
 }
 
-static int sleep_on(int epoll, struct epoll_event *events, int most, int64_t ns) {
+static int sleep_on(int epoll, struct epoll_event *events, int max_events, int64_t ns) {
 #ifdef SYS_epoll_pwait2
     static atomic_int missing;
     if (!atomic_load(&missing)) {
         struct timespec t = {ns / 1000000000, ns % 1000000000};
-        int ready = (int)syscall(SYS_epoll_pwait2, epoll, events, most, &t, NULL, 0);
+        int ready = (int)syscall(SYS_epoll_pwait2, epoll, events, max_events, &t, NULL, 0);
         if (ready >= 0 || errno != ENOSYS) return ready;
         atomic_store(&missing, 1);
     }
 #endif
-    return epoll_wait(epoll, events, most, (int)((ns + 999999) / 1000000));
+    return epoll_wait(epoll, events, max_events, (int)((ns + 999999) / 1000000));
 }
 
 int ft_engine_run(ft_engine *e, int64_t for_ns) {
@@ -219,12 +219,12 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
         } else if (!outstanding && since >= IDLE_NS) { /* traces of peers, while this prober is idle */
             ft_drain_paths(e, now);
         }
-        int64_t due = least(end, now + IDLE_NS);
-        if (e->actives) due = least(due, e->next_probe_ns);
-        if (e->actives && e->flow_schedule.count) due = least(due, e->next_flow_ns);
-        if (outstanding) due = least(due, least(overdue, e->last_drain + 2 * e->config.drain_ns));
-        due = least(due, second_due);
-        if (paused) due = least(due, paused);
+        int64_t due = earlier(end, now + IDLE_NS);
+        if (e->actives) due = earlier(due, e->next_probe_ns);
+        if (e->actives && e->flow_schedule.count) due = earlier(due, e->next_flow_ns);
+        if (outstanding) due = earlier(due, earlier(overdue, e->last_drain + 2 * e->config.drain_ns));
+        due = earlier(due, second_due);
+        if (paused) due = earlier(due, paused);
         if (ft_has_tail_probes(e)) due = now;
         int64_t wait = due - now;
         if (wait > SPIN_NS || now - polled > 100000) {
@@ -341,18 +341,18 @@ int ft_engine_set_path(ft_engine *e, int i, int fd) {
     return 0;
 }
 
-int ft_engine_trace_hits(ft_engine *e, ft_trace_hit *into, int most) {
-    int n = e->hit_count < most ? e->hit_count : most;
+int ft_engine_trace_hits(ft_engine *e, ft_trace_hit *into, int max_hits) {
+    int n = e->hit_count < max_hits ? e->hit_count : max_hits;
     memcpy(into, e->hits, (size_t)n * sizeof *into);
     memmove(e->hits, e->hits + n, (size_t)(e->hit_count - n) * sizeof *into);
     e->hit_count -= n;
     return n;
 }
 
-int ft_engine_askers(ft_engine *e, ft_prober *into, int most) {
+int ft_engine_recent_probers(ft_engine *e, ft_prober *into, int max_probers) {
     int64_t now = monotonic();
     int n = 0;
-    for (int i = 0; i < FT_PROBERS && n < most; i++)
+    for (int i = 0; i < FT_PROBERS && n < max_probers; i++)
         if (e->probers[i].seen_ns && now - e->probers[i].seen_ns < ASKED_NS) into[n++] = e->probers[i];
     return n;
 }
@@ -451,9 +451,9 @@ const ft_counters *ft_engine_counters(ft_engine *e) {
     return &e->counters;
 }
 
-uint32_t ft_engine_evidence(ft_engine *e, ft_trouble *trouble, ft_path_news *news, uint32_t most) {
+uint32_t ft_engine_evidence(ft_engine *e, ft_trouble *trouble, ft_path_news *news, uint32_t max_paths) {
     int64_t now = monotonic();
-    uint32_t n = ft_losses_take(e->losses, now, news, most);
+    uint32_t n = ft_losses_take(e->losses, now, news, max_paths);
     ask_drops(e, e->responder_fd, &e->responder_drops);
     for (int p = 0; p < e->config.paths; p++) ask_drops(e, e->paths[p].fd, &e->paths[p].drops);
     const ft_counters *c = ft_engine_counters(e);

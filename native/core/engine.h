@@ -153,8 +153,8 @@ void ft_engine_set_flow_probing(ft_engine *e, ft_schedule flow_schedule);
 ft_clock *ft_engine_clock(ft_engine *e, int in_use);
 /* Replace the socket of path i; probes in flight there are forgotten, not lost. Returns 0, or an errno. */
 int ft_engine_set_path(ft_engine *e, int i, int fd);
-int ft_engine_trace_hits(ft_engine *e, ft_trace_hit *into, int most); /* takes them */
-int ft_engine_askers(ft_engine *e, ft_prober *into, int most);        /* of the last ASKED_NS */
+int ft_engine_trace_hits(ft_engine *e, ft_trace_hit *into, int max_hits);     /* takes them */
+int ft_engine_recent_probers(ft_engine *e, ft_prober *into, int max_probers); /* of the last ASKED_NS */
 /* write a trace packet of FT_TRACE_BYTES */
 void ft_engine_trace_packet(ft_engine *e, uint8_t *p, const struct sockaddr_storage *source,
                             const struct sockaddr_storage *target, uint32_t nic_hash, uint32_t seq,
@@ -164,7 +164,7 @@ int ft_engine_is_traced(ft_engine *e, const uint8_t *p, int size, const struct s
                         const struct sockaddr_storage *own);
 ft_output *ft_engine_swap(ft_engine *e); /* valid until the next swap */
 /* Losses and answers since the last call; see losses.h. `evidence_fd` is readable while there is urgent news. */
-uint32_t ft_engine_evidence(ft_engine *e, ft_trouble *trouble, ft_path_news *news, uint32_t most);
+uint32_t ft_engine_evidence(ft_engine *e, ft_trouble *trouble, ft_path_news *news, uint32_t max_paths);
 int ft_engine_evidence_fd(ft_engine *e);
 void ft_engine_clocks(ft_engine *e, int64_t *clock_ns, int64_t *system_ns);
 const ft_counters *ft_engine_counters(ft_engine *e);

@@ -174,7 +174,7 @@ static inline int64_t monotonic(void) {
     return now_of(CLOCK_MONOTONIC);
 }
 
-static inline int64_t least(int64_t a, int64_t b) {
+static inline int64_t earlier(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
@@ -230,9 +230,9 @@ static inline int group_of(const ft_engine *e, const probe *s, int paired) {
 }
 
 static inline void refill(double *tokens, int64_t *at, double rate, int64_t now) {
-    double most = rate * 0.005 < 32 ? 32 : rate * 0.005;
+    double burst = rate * 0.005 < 32 ? 32 : rate * 0.005;
     *tokens += (double)(now - *at) * 1e-9 * rate;
-    if (*tokens > most) *tokens = most;
+    if (*tokens > burst) *tokens = burst;
     *at = now;
 }
 

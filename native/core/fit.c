@@ -197,7 +197,7 @@ static double excess_of(const struct points *p, int rank, double grain, double e
  * explain; 0 where none is. The rate between neighbours (its median, in *rate) is taken out of both: unlike a
  * line's slope it does not follow a step. */
 static double step_of(const struct points *p, const double excess[BINS], double s0, double *rate) {
-    double rates[BINS], sizes[BINS], least = p->theta[0], most = least;
+    double rates[BINS], sizes[BINS], lowest = p->theta[0], highest = lowest;
     int n = p->n - 1, found = 0;
     for (int k = 0; k < n; k++) {
         double dx = p->x[k + 1] - p->x[k];
@@ -212,10 +212,10 @@ static double step_of(const struct points *p, const double excess[BINS], double 
         double jump = fabs(p->theta[k + 1] - p->theta[k] - *rate * (p->x[k + 1] - p->x[k]));
         double height = p->theta[k + 1] - *rate * (p->x[k + 1] - p->x[0]);
         found |= jump > 8 * usual + excess[k] / 2 + excess[k + 1] / 2;
-        least = height < least ? height : least;
-        most = height > most ? height : most;
+        lowest = height < lowest ? height : lowest;
+        highest = height > highest ? height : highest;
     }
-    return found ? most - least : 0;
+    return found ? highest - lowest : 0;
 }
 
 /* A step too small to stand out between neighbours: the line that may step once, by least squares, over the
@@ -277,15 +277,15 @@ struct mode {
     int lumpy;     /* a few steps of the clock */
 };
 
-/* The `most` least heights above the line, ascending; returns how many there are. */
-FT_WIDE static int lowest_heights(const struct ft_cloud *c, double slope, double floor, int most,
-                                  double *least) {
+/* The `limit` least heights above the line, ascending; returns how many there are. */
+FT_WIDE static int lowest_heights(const struct ft_cloud *c, double slope, double floor, int limit,
+                                  double *lowest) {
     const int step = 4 * FT_SIMD_WIDTH;
     int n = 0;
     double bar = HUGE_VAL;
     for (int64_t i = 0; i < c->n; i += step) {
         int64_t end = i + step < c->n ? i + step : c->n;
-        if (end == i + step && n == most) {
+        if (end == i + step && n == limit) {
             ft_whole any = {0};
             for (int64_t j = i; j < end; j += FT_SIMD_WIDTH)
                 any |= FT_LOAD(c->y + j) - slope * FT_LOAD(c->x + j) - floor < bar;
@@ -294,10 +294,10 @@ FT_WIDE static int lowest_heights(const struct ft_cloud *c, double slope, double
         for (int64_t j = i; j < end; j++) {
             double h = c->y[j] - slope * c->x[j] - floor;
             if (h >= bar) continue;
-            int k = n < most ? n++ : most - 1;
-            for (; k > 0 && least[k - 1] > h; k--) least[k] = least[k - 1];
-            least[k] = h;
-            if (n == most) bar = least[most - 1];
+            int k = n < limit ? n++ : limit - 1;
+            for (; k > 0 && lowest[k - 1] > h; k--) lowest[k] = lowest[k - 1];
+            lowest[k] = h;
+            if (n == limit) bar = lowest[limit - 1];
         }
     }
     return n;
@@ -356,10 +356,10 @@ static double climb(double n) {
 
 /* Find the mode by mean shift from the bottom. `readings` receives the candidates. Returns 0 if there is
  * none. */
-static int find_mode(const struct ft_cloud *c, double slope, double floor, const double *least, double grain,
+static int find_mode(const struct ft_cloud *c, double slope, double floor, const double *lowest, double grain,
                      struct readings *readings, struct mode *mode) {
-    double start = fmax(least[LOWEST - 1], grain);
-    double middle = start, width = start / 1.5, cap = 0, most = MAX_CLIMB * start * climb((double)c->n);
+    double start = fmax(lowest[LOWEST - 1], grain);
+    double middle = start, width = start / 1.5, cap = 0, max_middle = MAX_CLIMB * start * climb((double)c->n);
     for (int round = 0; round < ROUNDS; round++) {
         if (middle + 3 * MODE_SIGMAS * width >
             cap) { /* at first, and where the foot was finer than the hill */
@@ -374,7 +374,7 @@ static int find_mode(const struct ft_cloud *c, double slope, double floor, const
         int still = fabs(shift) < 0.02 && fabs(next - width) < 0.02 * width;
         width = next;
         if (still) break;
-        if (middle > most) return 0;
+        if (middle > max_middle) return 0;
     }
     struct powers p = powers_of(readings, middle, width, 1);
     if (p.n < MODE || p.n < 2 * p.above) return 0;
@@ -484,9 +484,10 @@ static double spells_of(const struct readings *of_f, const struct readings *of_r
  * twice both clouds, and the SIMD width. */
 static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, struct ft_gap gap, double from,
                          double to, const double *min_forward, const double *min_reverse, double grain,
-                         double *room, struct line *line) {
+                         double *workspace, struct line *line) {
     int64_t nf = f->n + FT_SIMD_WIDTH, nr = r->n + FT_SIMD_WIDTH;
-    struct readings of_f = {room, room + nf, 0}, of_r = {room + 2 * nf, room + 2 * nf + nr, 0};
+    struct readings of_f = {workspace, workspace + nf, 0},
+                    of_r = {workspace + 2 * nf, workspace + 2 * nf + nr, 0};
     struct mode on_f, on_r;
     double cycle = 0, about = (from + to) / 2;
     if (!find_mode(f, gap.slope, gap.forward, min_forward, grain, &of_f, &on_f) ||
@@ -559,14 +560,14 @@ static struct line through_gap(struct ft_gap gap, double from, double to, const 
 
 /* Drop wrong timestamps below all others: up to WRONG readings of which the highest is WRONG_GAPS times as
  * far below the next one as the six above are apart. (Spacings of a true floor are similar: a chance of
- * 1e-6.) Returns the number dropped; `least` receives the lowest heights. */
-static int without_wrong(struct ft_cloud *c, double slope, double floor, double least[LOWEST + WRONG]) {
-    int n = lowest_heights(c, slope, floor, LOWEST + WRONG, least), wrong = 0;
+ * 1e-6.) Returns the number dropped; `lowest` receives the lowest heights. */
+static int without_wrong(struct ft_cloud *c, double slope, double floor, double lowest[LOWEST + WRONG]) {
+    int n = lowest_heights(c, slope, floor, LOWEST + WRONG, lowest), wrong = 0;
     for (int k = 1; k <= WRONG && k + LOWEST <= n; k++)
-        if (least[k] - least[k - 1] > WRONG_GAPS * fmax(least[k + LOWEST - 2] - least[k], MIN_SIGMA_NS))
+        if (lowest[k] - lowest[k - 1] > WRONG_GAPS * fmax(lowest[k + LOWEST - 2] - lowest[k], MIN_SIGMA_NS))
             wrong = k;
     if (!wrong) return 0;
-    double bar = least[wrong];
+    double bar = lowest[wrong];
     int64_t k = 0;
     for (int64_t i = 0; i < c->n; i++) {
         double x = c->x[i], y = c->y[i];
@@ -578,9 +579,10 @@ static int without_wrong(struct ft_cloud *c, double slope, double floor, double 
 }
 
 static int pass_on(const struct ft_cloud *c, double sign, const struct line *line, double around, double half,
-                   double whole, double *room, int64_t after_ns[FT_CORNERS], double delay_ns[FT_CORNERS]) {
+                   double whole, double *workspace, int64_t after_ns[FT_CORNERS],
+                   double delay_ns[FT_CORNERS]) {
     double x[FT_CORNERS], y[FT_CORNERS];
-    int n = ft_corners(c, sign * line->slope, around, room, x, y);
+    int n = ft_corners(c, sign * line->slope, around, workspace, x, y);
     for (int k = 0; k < n; k++) {
         double after = x[k] - whole;
         after_ns[k] = (int64_t)llrint(after);
@@ -604,9 +606,9 @@ struct gathered {
 FT_WIDE static void gather(const struct ft_piece *p, const struct bases *base, double base_trip,
                            struct gathered *out) {
     int64_t rest[4][FT_SIMD_WIDTH];
-    const int64_t span = (int64_t)MAX_SPAN_NS, most = (int64_t)MAX_STEP_NS;
+    const int64_t span = (int64_t)MAX_SPAN_NS, max_step = (int64_t)MAX_STEP_NS;
     double *fx = out->f.x, *fy = out->f.y, *rx = out->r.x, *ry = out->r.y;
-    ft_wide from = FT_ALL(out->from), to = FT_ALL(out->to), least = FT_ALL(out->min_round_trip);
+    ft_wide from = FT_ALL(out->from), to = FT_ALL(out->to), shortest = FT_ALL(out->min_round_trip);
     int64_t n = out->f.n;
     for (int64_t i = 0; i < p->n; i += FT_SIMD_WIDTH) {
         const int64_t *sent = p->sent + i, *forward = p->forward + i, *turnaround = p->turnaround + i;
@@ -625,19 +627,19 @@ FT_WIDE static void gather(const struct ft_piece *p, const struct bases *base, d
         ft_count f = (ft_count)FT_LOAD_WHOLE(forward) - (uint64_t)base->forward;
         ft_count r = (ft_count)FT_LOAD_WHOLE(reverse) - (uint64_t)base->reverse;
         ft_whole t = FT_LOAD_WHOLE(turnaround);
-        ft_whole usable = ((ft_whole)s >= -span) & ((ft_whole)s <= span) & ((ft_whole)f >= -most) &
-                          ((ft_whole)f <= most) & ((ft_whole)r >= -most) & ((ft_whole)r <= most);
+        ft_whole usable = ((ft_whole)s >= -span) & ((ft_whole)s <= span) & ((ft_whole)f >= -max_step) &
+                          ((ft_whole)f <= max_step) & ((ft_whole)r >= -max_step) & ((ft_whole)r <= max_step);
         ft_wide df = REAL(f), dr = REAL(r), trip = df + dr + base_trip;
         usable &= (trip >= 0) & (trip <= MAX_RTT_NS);
         /* theta as of the peer's stamp: half a round trip after t1, and its turnaround later */
-        ft_wide x = REAL(s) + trip * 0.5, later = x + FT_KEEP((t >= 0) & (t <= most), REAL((ft_count)t));
+        ft_wide x = REAL(s) + trip * 0.5, later = x + FT_KEEP((t >= 0) & (t <= max_step), REAL((ft_count)t));
         FT_STORE(fx + n, x);
         FT_STORE(fy + n, df);
         FT_STORE(rx + n, later);
         FT_STORE(ry + n, dr);
         from = FT_PICK(usable & (x < from), x, from);
         to = FT_PICK(usable & (later > to), later, to);
-        least = FT_PICK(usable & (trip < least), trip, least);
+        shortest = FT_PICK(usable & (trip < shortest), trip, shortest);
         if (!FT_ANY(~usable)) {
             n += FT_SIMD_WIDTH;
             continue;
@@ -651,7 +653,7 @@ FT_WIDE static void gather(const struct ft_piece *p, const struct bases *base, d
     for (int k = 0; k < FT_SIMD_WIDTH; k++) {
         out->from = fmin(out->from, from[k]);
         out->to = fmax(out->to, to[k]);
-        out->min_round_trip = fmin(out->min_round_trip, least[k]);
+        out->min_round_trip = fmin(out->min_round_trip, shortest[k]);
     }
 }
 
@@ -661,7 +663,7 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
     int64_t each = n + FT_SIMD_WIDTH;
     double *scratch = ft_window_scratch(w, 8 * each);
     if (scratch == NULL) return -1;
-    double *room = scratch + 4 * each;
+    double *workspace = scratch + 4 * each;
 
     struct bases base = bases_of(w, chain);
     double base_trip = add_bases(base.forward, base.reverse), base_rest;
@@ -688,10 +690,10 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
     if (bins >= MIN_POINTS && to - from >= 1000) {
         struct points p;
         double excess[BINS], min_forward[LOWEST + WRONG], min_reverse[LOWEST + WRONG];
-        struct ft_gap gap = ft_widest_gap(&f, &r, MAX_SLOPE, room);
+        struct ft_gap gap = ft_widest_gap(&f, &r, MAX_SLOPE, workspace);
         if (without_wrong(&f, gap.slope, gap.forward, min_forward) +
             without_wrong(&r, -gap.slope, gap.reverse, min_reverse)) {
-            gap = ft_widest_gap(&f, &r, MAX_SLOPE, room);
+            gap = ft_widest_gap(&f, &r, MAX_SLOPE, workspace);
             lowest_heights(&f, gap.slope, gap.forward, LOWEST, min_forward);
             lowest_heights(&r, -gap.slope, gap.reverse, LOWEST, min_reverse);
         }
@@ -714,7 +716,7 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
             } else {
                 struct line hills;
                 line = through_gap(gap, from, to, min_forward, min_reverse, base.grain);
-                if (through_hills(&f, &r, gap, from, to, min_forward, min_reverse, base.grain, room,
+                if (through_hills(&f, &r, gap, from, to, min_forward, min_reverse, base.grain, workspace,
                                   &hills) &&
                     hills.sigma < line.sigma) {
                     line = hills;
@@ -765,9 +767,9 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
         .accepted = accepted,
     };
     if (around > 0) {
-        fit->forward_corners = pass_on(&f, 1, &line, around, base_trip / 2, whole, room,
+        fit->forward_corners = pass_on(&f, 1, &line, around, base_trip / 2, whole, workspace,
                                        fit->forward_after_ns, fit->forward_delay_ns);
-        fit->reverse_corners = pass_on(&r, -1, &line, around, base_trip / 2, whole, room,
+        fit->reverse_corners = pass_on(&r, -1, &line, around, base_trip / 2, whole, workspace,
                                        fit->reverse_after_ns, fit->reverse_delay_ns);
     }
     return 1;

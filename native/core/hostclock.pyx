@@ -12,9 +12,9 @@ import mmap
 cdef extern from "clockpage.h":
     int64_t ft_page_raw_ns() nogil
     int ft_page_cross(int clock, int tries, int64_t *before, int64_t *clock_ns, int64_t *after) nogil
-    uint64_t ft_page_read(const uint64_t *sequence, const uint64_t *copies, size_t words, uint64_t *to,
+    uint64_t ft_page_read(const uint64_t *sequence, const uint64_t *copies, size_t count, uint64_t *to,
                           int *whole) nogil
-    int ft_page_write(uint64_t *sequence, uint64_t *copies, size_t words, const uint64_t *source,
+    int ft_page_write(uint64_t *sequence, uint64_t *copies, size_t count, const uint64_t *source,
                       int64_t from_raw_ns, int64_t latest_raw_ns) nogil
 
 __all__ = ["PageWriter", "cross", "raw_ns"]

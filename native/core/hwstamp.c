@@ -70,10 +70,10 @@ void ft_link(int fd, const char *device, int64_t *speed_bps, int *mtu_bytes) {
     memset(&link, 0, sizeof link);
     link.head.cmd = ETHTOOL_GLINKSETTINGS;
     if (ask(fd, device, SIOCETHTOOL, &link) || link.head.link_mode_masks_nwords >= 0) return;
-    int8_t words = (int8_t)-link.head.link_mode_masks_nwords;
+    int8_t mask_length = (int8_t)-link.head.link_mode_masks_nwords;
     memset(&link, 0, sizeof link);
     link.head.cmd = ETHTOOL_GLINKSETTINGS;
-    link.head.link_mode_masks_nwords = words;
+    link.head.link_mode_masks_nwords = mask_length;
     if (ask(fd, device, SIOCETHTOOL, &link)) return;
     if (link.head.speed && link.head.speed != (uint32_t)SPEED_UNKNOWN)
         *speed_bps = link.head.speed * 1000000LL;

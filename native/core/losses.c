@@ -67,7 +67,7 @@ typedef struct {
 
 struct ft_losses {
     uint32_t peers, paths, slots, waiting, overdue;
-    int64_t least, most, cursor; /* ticks before it have been evaluated */
+    int64_t min_timeout, max_timeout, cursor; /* ticks before it have been evaluated */
     int64_t due;
     request *requests; /* slots, then the heads of the wheel's rings, then that of OVERDUE */
     path_state *states;
@@ -92,7 +92,9 @@ static void learn(double *quantile, uint16_t *seen, int64_t ns) {
 
 static int64_t within(const ft_losses *l, double p99) {
     double t = 4 * p99;
-    return t <= (double)l->least ? l->least : t >= (double)l->most ? l->most : (int64_t)t;
+    return t <= (double)l->min_timeout   ? l->min_timeout
+           : t >= (double)l->max_timeout ? l->max_timeout
+                                         : (int64_t)t;
 }
 
 static int64_t network_timeout(const ft_losses *l, const path_state *w) {
@@ -162,15 +164,16 @@ static void forget(path_state *w) {
     w->first_lost = w->last_lost = w->answered_sent = w->arrived = NONE;
 }
 
-ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t slots, int64_t least, int64_t most) {
+ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t slots, int64_t min_timeout,
+                         int64_t max_timeout) {
     ft_losses *l = calloc(1, sizeof *l);
     if (!l) return NULL;
     size_t states = (size_t)peers * paths, nodes = (size_t)slots + WHEEL + 1;
     l->peers = peers;
     l->paths = paths;
     l->slots = slots;
-    l->least = least;
-    l->most = most;
+    l->min_timeout = min_timeout;
+    l->max_timeout = max_timeout;
     l->due = FT_NEVER;
     l->credit = COST * BURST;
     l->requests = calloc(nodes, sizeof *l->requests);
@@ -316,7 +319,7 @@ void ft_losses_network(ft_losses *l, uint32_t path_index, int64_t ns, int declar
     path_state *w = &l->states[path_index];
     int backed_off = w->slow && w->arrived < w->slow_until;
     if ((declared || backed_off) && ns > within(l, w->network) && l->of[path_index / l->paths].used) {
-        int64_t slow = ns < l->most / 4 ? 2 * ns : l->most / 2;
+        int64_t slow = ns < l->max_timeout / 4 ? 2 * ns : l->max_timeout / 2;
         w->delayed++;
         if (!backed_off || slow > w->slow) w->slow = slow;
         if (slow >= w->slow / 2) w->slow_until = w->arrived + DELAYED_NS;
@@ -460,12 +463,12 @@ static int64_t living_path(const ft_losses *l, uint32_t peer, int64_t now) {
     return found;
 }
 
-uint32_t ft_losses_tail_probes(ft_losses *l, int64_t now, uint32_t *states, uint32_t most) {
+uint32_t ft_losses_tail_probes(ft_losses *l, int64_t now, uint32_t *states, uint32_t max_states) {
     uint32_t n = 0, kept = 0;
     for (uint32_t i = 0; i < l->silents; i++) {
         uint32_t number = l->silent[i];
         peer_state *peer = &l->of[number];
-        if (n == most) {
+        if (n == max_states) {
             l->silent[kept++] = number;
             continue;
         }
@@ -492,13 +495,13 @@ static int64_t age(int64_t now, int64_t at) {
     return at == NONE ? -1 : at > now ? 0 : now - at;
 }
 
-uint32_t ft_losses_take(ft_losses *l, int64_t now, ft_path_news *news, uint32_t most) {
+uint32_t ft_losses_take(ft_losses *l, int64_t now, ft_path_news *news, uint32_t max_paths) {
     uint32_t n = 0, kept = 0;
     l->urgent = 0;
     for (uint32_t i = 0; i < l->touches; i++) {
         uint32_t path_index = l->touched[i];
         path_state *w = &l->states[path_index];
-        if (n == most) {
+        if (n == max_paths) {
             l->touched[kept++] = path_index;
             continue;
         }

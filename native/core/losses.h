@@ -14,8 +14,9 @@ typedef struct {
     int64_t first_lost_age, last_lost_age, answered_age, arrived_age, timeout;
 } ft_path_news;
 
-/* `slots` requests can be under way at once. `least`, `most`: ns, bounds of a time-out. NULL: no memory. */
-ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t slots, int64_t least, int64_t most);
+/* `slots` requests can be under way at once. `min_timeout`, `max_timeout`: ns, bounds of a time-out. NULL: no memory. */
+ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t slots, int64_t min_timeout,
+                         int64_t max_timeout);
 void ft_losses_free(ft_losses *l);
 
 /* Start probing a peer: requests sent before `now` no longer count. `fresh`: forget its statistics too. */
@@ -50,15 +51,15 @@ int64_t ft_losses_due(const ft_losses *l, int *waits);
 
 /* Number of peers that need a tail loss probe: without one, the fate of their requests is unknown. */
 uint32_t ft_losses_silent(const ft_losses *l);
-/* Write one path of each such peer into `states`, at most `most`, for a tail loss probe each, preferring
+/* Write one path of each such peer into `states`, at most `max_states`, for a tail loss probe each, preferring
  * paths that live; return the number. The rest waits for the next call. A peer without such a path gets none,
  * and no peer does once tail loss probes exceed their share of all probes. */
-uint32_t ft_losses_tail_probes(ft_losses *l, int64_t now, uint32_t *states, uint32_t most);
+uint32_t ft_losses_tail_probes(ft_losses *l, int64_t now, uint32_t *states, uint32_t max_states);
 
 /* Return whether an event must be reported at once. */
 int ft_losses_urgent(const ft_losses *l);
-/* Move the changes since the last call to `news`, at most `most` paths; the rest waits for the next call. */
-uint32_t ft_losses_take(ft_losses *l, int64_t now, ft_path_news *news, uint32_t most);
+/* Move the changes since the last call to `news`, at most `max_paths` paths; the rest waits for the next call. */
+uint32_t ft_losses_take(ft_losses *l, int64_t now, ft_path_news *news, uint32_t max_paths);
 
 typedef struct {
     uint64_t declared, spurious; /* declared lost before the last time-out; of these, answered after all */

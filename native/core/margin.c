@@ -31,21 +31,21 @@
 
 /* Least of y - b x over n points. */
 FT_WIDE static double min_of(const double *x, const double *y, int64_t n, double b) {
-    ft_wide least = FT_ALL(HUGE_VAL), other = least;
+    ft_wide lowest = FT_ALL(HUGE_VAL), other = lowest;
     double low = HUGE_VAL;
     int64_t i = 0;
     for (; i + 2 * FT_SIMD_WIDTH <= n; i += 2 * FT_SIMD_WIDTH) {
         ft_wide v = FT_LOAD(y + i) - b * FT_LOAD(x + i);
         ft_wide w = FT_LOAD(y + i + FT_SIMD_WIDTH) - b * FT_LOAD(x + i + FT_SIMD_WIDTH);
-        least = FT_LESS(v, least);
+        lowest = FT_LESS(v, lowest);
         other = FT_LESS(w, other);
     }
-    least = FT_LESS(other, least);
+    lowest = FT_LESS(other, lowest);
     for (; i < n; i++) {
         double v = y[i] - b * x[i];
         low = v < low ? v : low;
     }
-    for (int k = 0; k < FT_SIMD_WIDTH; k++) low = least[k] < low ? least[k] : low;
+    for (int k = 0; k < FT_SIMD_WIDTH; k++) low = lowest[k] < low ? lowest[k] : low;
     return low;
 }
 
@@ -100,7 +100,8 @@ static int64_t below_chord(const struct ft_cloud *c, const struct touch *a, cons
     }
 }
 
-struct ft_gap ft_widest_gap(const struct ft_cloud *f, const struct ft_cloud *r, double most, double *room) {
+struct ft_gap ft_widest_gap(const struct ft_cloud *f, const struct ft_cloud *r, double max_slope,
+                            double *workspace) {
     /* a cut: m(b) <= value + rise * (b - at) */
     struct cut {
         double at, value, rise;
@@ -108,7 +109,7 @@ struct ft_gap ft_widest_gap(const struct ft_cloud *f, const struct ft_cloud *r, 
     } low = {0}, high = {0};
     int have_low = 0, have_high = 0;
     struct ft_cloud cf = *f, cr = *r;
-    double *fx = room, *fy = fx + f->n, *rx = fy + f->n, *ry = rx + r->n;
+    double *fx = workspace, *fy = fx + f->n, *rx = fy + f->n, *ry = rx + r->n;
     struct ft_gap best = {0, -HUGE_VAL, 0};
     double b = 0, reach = FIRST_REACH;
     for (int step = 0; step < MAX_STEPS; step++) {
@@ -133,7 +134,7 @@ struct ft_gap ft_widest_gap(const struct ft_cloud *f, const struct ft_cloud *r, 
             cr.n = below_chord(&cr, &low.r, &high.r, rx, ry);
             cf.x = fx, cf.y = fy, cr.x = rx, cr.y = ry;
         } else {
-            next = fmin(reach, most) * (rise > 0 ? 1 : -1);
+            next = fmin(reach, max_slope) * (rise > 0 ? 1 : -1);
             reach *= FARTHER;
         }
         if (next == b) break;
@@ -142,12 +143,12 @@ struct ft_gap ft_widest_gap(const struct ft_cloud *f, const struct ft_cloud *r, 
     return best;
 }
 
-int ft_corners(const struct ft_cloud *c, double slope, double around, double *room, double x[FT_CORNERS],
+int ft_corners(const struct ft_cloud *c, double slope, double around, double *workspace, double x[FT_CORNERS],
                double y[FT_CORNERS]) {
     /* candidates for a minimum in between are below one of the chords of three touching points */
     struct touch from = touch_of(c, slope - around), middle = touch_of(c, slope),
                  to = touch_of(c, slope + around);
-    double *kx = room, *kh = room + 2 * c->n;
+    double *kx = workspace, *kh = workspace + 2 * c->n;
     int64_t n = below_chord(c, &from, &middle, kx, kh);
     n += below_chord(c, &middle, &to, kx + n, kh + n);
     for (int64_t i = 0; i < n; i++) kh[i] -= slope * kx[i];

@@ -183,7 +183,7 @@ int ft_mesh_spread(const struct mesh *m, const struct part *part, double *x, dou
     const int64_t low = part->lowest, n = part->n;
     /* waiting edges in lists by bucket, each edge twice: towards b, towards a */
     int32_t head[LADDER], last[LADDER], *next = ft_mesh_numbers(2 * part->e);
-    int64_t least = LADDER, seed = low;
+    int64_t lowest = LADDER, seed = low;
     if (next == NULL) return 0;
     for (int k = 0; k < LADDER; k++) head[k] = last[k] = -1;
     for (int64_t i = low; i < low + n && !known[seed]; i++) seed = known[i] ? i : seed;
@@ -205,7 +205,7 @@ int ft_mesh_spread(const struct mesh *m, const struct part *part, double *x, dou
             else
                 next[last[k]] = entry;
             last[k] = entry;
-            least = k < least ? k : least;
+            lowest = k < lowest ? k : lowest;
         }
         if (seed < low + n) { /* all that have an x first */
             for (seed++; seed < low + n && !(known[seed] & 1); seed++);
@@ -216,10 +216,10 @@ int ft_mesh_spread(const struct mesh *m, const struct part *part, double *x, dou
         }
         int64_t to = -1;
         while (to < 0) {
-            while (least < LADDER && head[least] < 0) least++;
-            if (least == LADDER) break;
-            int32_t entry = head[least];
-            head[least] = next[entry];
+            while (lowest < LADDER && head[lowest] < 0) lowest++;
+            if (lowest == LADDER) break;
+            int32_t entry = head[lowest];
+            head[lowest] = next[entry];
             int64_t e = part->first + entry / 2, from = entry % 2 ? m->b[e] : m->a[e];
             int64_t far = entry % 2 ? m->a[e] : m->b[e];
             if (known[far]) continue;

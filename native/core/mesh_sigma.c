@@ -22,15 +22,15 @@ static double contested_sigma(const struct mesh *m, const struct part *part, int
         view.off[view.k] = m->q[i] - m->node[i].x;
         view.inverse[view.k++] = m->prior_inverse[i] / part->prior_scale;
     }
-    double votes = ft_mesh_votes_at(&view, 0), most = 0, scattered = (double)view.k - votes;
+    double votes = ft_mesh_votes_at(&view, 0), strongest = 0, scattered = (double)view.k - votes;
     int64_t stride = view.k / CANDIDATES + 1;
     for (int64_t k = 0; k < view.k; k += stride) {
         double away = fabs(view.off[k]);
-        if (away * view.inverse[k] > SETTLED && away * 0.5 > most) /* few of many may agree by chance */
-            most = fmax(most, away * tie_share(votes, fmax(ft_mesh_votes_at(&view, view.off[k]),
-                                                           scattered / SCATTERED)));
+        if (away * view.inverse[k] > SETTLED && away * 0.5 > strongest) /* few of many may agree by chance */
+            strongest = fmax(strongest, away * tie_share(votes, fmax(ft_mesh_votes_at(&view, view.off[k]),
+                                                                     scattered / SCATTERED)));
     }
-    return most;
+    return strongest;
 }
 
 /* The possible errors of a small part: its edges, and its priors as edges from a ground n, from ends[2 k] to
@@ -44,17 +44,17 @@ struct arcs {
 };
 
 static int arcs_of(const struct mesh *m, const struct part *part, struct arcs *arcs) {
-    const int64_t n = part->n, low = part->lowest, most = part->e + part->priors;
+    const int64_t n = part->n, low = part->lowest, capacity = part->e + part->priors;
     int64_t k = 0;
     *arcs = (struct arcs){n,
-                          most,
-                          ft_mesh_numbers(2 * most),
+                          capacity,
+                          ft_mesh_numbers(2 * capacity),
                           ft_mesh_numbers(n + 3),
-                          ft_mesh_numbers(2 * most),
-                          ft_mesh_doubles(most),
-                          ft_mesh_doubles(most),
-                          ft_mesh_alloc(most, 1),
-                          ft_mesh_alloc(most, 1)};
+                          ft_mesh_numbers(2 * capacity),
+                          ft_mesh_doubles(capacity),
+                          ft_mesh_doubles(capacity),
+                          ft_mesh_alloc(capacity, 1),
+                          ft_mesh_alloc(capacity, 1)};
     if (!arcs->ends || !arcs->from || !arcs->list || !arcs->off || !arcs->inverse || !arcs->odd ||
         !arcs->flow)
         return 0;
@@ -72,10 +72,10 @@ static int arcs_of(const struct mesh *m, const struct part *part, struct arcs *a
             arcs->inverse[k++] = m->prior_inverse[low + i] / part->prior_scale;
         }
     memset(arcs->from, 0, ((size_t)n + 3) * sizeof *arcs->from);
-    for (k = 0; k < 2 * most; k++) arcs->from[arcs->ends[k] + 2]++;
+    for (k = 0; k < 2 * capacity; k++) arcs->from[arcs->ends[k] + 2]++;
     for (int64_t i = 0; i <= n; i++) arcs->from[i + 2] += arcs->from[i + 1];
-    for (k = 0; k < 2 * most; k++) arcs->list[arcs->from[arcs->ends[k] + 1]++] = (int32_t)k;
-    for (k = 0; k < most; k++) arcs->odd[k] = fabs(arcs->off[k]) * arcs->inverse[k] > SETTLED;
+    for (k = 0; k < 2 * capacity; k++) arcs->list[arcs->from[arcs->ends[k] + 1]++] = (int32_t)k;
+    for (k = 0; k < capacity; k++) arcs->odd[k] = fabs(arcs->off[k]) * arcs->inverse[k] > SETTLED;
     return 1;
 }
 
@@ -109,10 +109,10 @@ static void weigh_cut(const struct arcs *arcs, const struct part *part, int64_t 
                       int64_t prior_inverse, double *add) {
     double against = 0, moves = 0;
     for (int64_t j = 0; j < arcs->count; j++) {
-        int way = near[arcs->ends[2 * j]] - near[arcs->ends[2 * j + 1]];
-        double t =
-            (way * arcs->off[j] - arcs->off[k]) * fmin(arcs->inverse[j], arcs->inverse[k]) * (1.0 / VOTE);
-        if (way && arcs->odd[j]) against += 1 / (1 + t * t);
+        int direction = near[arcs->ends[2 * j]] - near[arcs->ends[2 * j + 1]];
+        double t = (direction * arcs->off[j] - arcs->off[k]) * fmin(arcs->inverse[j], arcs->inverse[k]) *
+                   (1.0 / VOTE);
+        if (direction && arcs->odd[j]) against += 1 / (1 + t * t);
     }
     for (int64_t i = 0; i < arcs->n; i++) moves += near[i];
     moves = moves * 2 < (double)arcs->n ? 0 : moves * 2 > (double)arcs->n ? 1 : 0.5;
@@ -137,18 +137,18 @@ int ft_mesh_contested_groups(const struct mesh *m, const struct part *part, doub
         for (int64_t j = 0; j < arcs.count; j++)
             rivals += arcs.odd[j] && fabs(fabs(arcs.off[j]) - fabs(arcs.off[k])) <
                                          SETTLED * (1 / arcs.inverse[j] + 1 / arcs.inverse[k]);
-        const int64_t most = (int64_t)((double)rivals * (1 / TIE_FROM - 1)) + 1;
+        const int64_t limit = (int64_t)((double)rivals * (1 / TIE_FROM - 1)) + 1;
         int32_t by[DENSE + 1];
         uint8_t near[DENSE + 1];
         memset(arcs.flow, 0, (size_t)arcs.count);
-        for (; prior_inverse <= most; prior_inverse++) { /* one path more, while there is one */
+        for (; prior_inverse <= limit; prior_inverse++) { /* one path more, while there is one */
             memset(near, 0, sizeof near);
             reach(&arcs, start, end, near, by);
             if (!near[end]) break;
             for (int32_t i = end; i != start; i = arcs.ends[by[i]])
                 arcs.flow[by[i] / 2] = (int8_t)(arcs.flow[by[i] / 2] + (by[i] & 1 ? -1 : 1));
         }
-        if (prior_inverse > most) continue;
+        if (prior_inverse > limit) continue;
         weigh_cut(&arcs, part, k, near, prior_inverse, add);
         for (int64_t j = 0; j < arcs.count;
              j++) { /* from one least cut to the next, over an arc it is full with */
@@ -232,8 +232,9 @@ int ft_mesh_finish(struct mesh *m, struct part *part, double *dof, double *worse
             of->robust && 3 * (node[i].spare + lost) > all ? contested_sigma(m, part, i, offs) : 0;
     }
     free(offs);
-    double edges = (double)part->e, told = (double)n - 1 - (part->priors ? fmin(share, (double)n - 1) : 0);
-    *dof = edges - told;
+    double edges = (double)part->e,
+           parameters = (double)n - 1 - (part->priors ? fmin(share, (double)n - 1) : 0);
+    *dof = edges - parameters;
     *worse = 1;
     if (*dof > 0 && all_kept > 0) {
         double bent = fmax(inner / edges, 0.3);

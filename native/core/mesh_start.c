@@ -2,8 +2,8 @@
 #include "mesh_state.h"
 
 static struct view view_of(const struct mesh *m, int64_t i, const double *x, double *workspace) {
-    int64_t k = 0, most = degree_of(m, i) + 1;
-    struct view view = {0, workspace, workspace + most};
+    int64_t k = 0, capacity = degree_of(m, i) + 1;
+    struct view view = {0, workspace, workspace + capacity};
     for (int64_t e = m->out[i]; e < m->out[i + 1]; e++, k++) {
         view.off[k] = (x[m->b[e]] - x[i]) - m->y[e];
         view.inverse[k] = m->w[e];
@@ -32,12 +32,12 @@ double ft_mesh_votes_at(const struct view *view, double at) {
 
 /* The place, against the present one, that most of the view votes for; 0 where none beats the present. */
 static double majority_place(const struct view *view) {
-    double best = 0, most = ft_mesh_votes_at(view, 0) + 0.5;
+    double best = 0, highest = ft_mesh_votes_at(view, 0) + 0.5;
     int64_t stride = view->k / CANDIDATES + 1;
     for (int64_t k = 0; k < view->k; k += stride) {
         double votes = ft_mesh_votes_at(view, view->off[k]);
-        if (votes > most) {
-            most = votes;
+        if (votes > highest) {
+            highest = votes;
             best = view->off[k];
         }
     }
@@ -125,7 +125,7 @@ static int64_t merge_groups(const struct mesh *m, const struct part *part, doubl
     const int64_t n = part->n, low = part->lowest;
     int32_t *forest = ft_mesh_numbers(n), *parent = ft_mesh_numbers(n), *size = NULL, *next = NULL;
     double *workspace = NULL;
-    int64_t groups = n, moved = 0, most = 0, largest = 0;
+    int64_t groups = n, moved = 0, max_edges = 0, largest = 0;
     if (!forest || !parent) {
         moved = -1;
         goto out;
@@ -168,16 +168,16 @@ static int64_t merge_groups(const struct mesh *m, const struct part *part, doubl
         int64_t edges = 0;
         for (int64_t i = group; parent[group] == group && group != largest && i >= 0; i = next[i])
             edges += degree_of(m, low + i) + 1;
-        most = edges > most ? edges : most;
+        max_edges = edges > max_edges ? edges : max_edges;
     }
-    workspace = ft_mesh_doubles(2 * most);
+    workspace = ft_mesh_doubles(2 * max_edges);
     if (workspace == NULL) {
         moved = -1;
         goto out;
     }
     for (int64_t group = 0; group < n; group++) {
         if (parent[group] != group || group == largest || touched[group]) continue;
-        struct view view = {0, workspace, workspace + most};
+        struct view view = {0, workspace, workspace + max_edges};
         for (int64_t i = group; i >= 0; i = next[i]) {
             int64_t at = low + i, inward = m->in[at + 1] - m->in[at], outward = m->out[at + 1] - m->out[at];
             if (m->prior_inverse[at] > 0) {

@@ -96,7 +96,7 @@ cdef extern from "engine.h":
     ft_clock *ft_engine_clock(ft_engine *, int)
     int ft_engine_set_path(ft_engine *, int, int)
     int ft_engine_trace_hits(ft_engine *, ft_trace_hit *, int)
-    int ft_engine_askers(ft_engine *, ft_prober *, int)
+    int ft_engine_recent_probers(ft_engine *, ft_prober *, int)
     void ft_engine_trace_packet(ft_engine *, uint8_t *, const sockaddr_storage *, const sockaddr_storage *,
                                 uint32_t, uint32_t, uint32_t)
     int ft_engine_is_traced(ft_engine *, const uint8_t *, int, const sockaddr_storage *, const sockaddr_storage *)
@@ -580,7 +580,7 @@ cdef class Engine:
             raise MemoryError
         try:
             self._lock()
-            n = ft_engine_askers(self.engine, items, FT_PROBERS)
+            n = ft_engine_recent_probers(self.engine, items, FT_PROBERS)
             ft_engine_unlock(self.engine)
             now = time.monotonic_ns()
             found = []
@@ -712,8 +712,8 @@ cdef class Engine:
             if schedule.path_index is NULL:
                 raise MemoryError
             at_port = {port: at for at, port in enumerate(self.ports)}
-            for i, way in enumerate(paths):
-                slot, at = (None, None) if way is None else (self.slots.get(way[0]), at_port.get(way[1]))
+            for i, path in enumerate(paths):
+                slot, at = (None, None) if path is None else (self.slots.get(path[0]), at_port.get(path[1]))
                 schedule.path_index[i] = -1 if slot is None or at is None else slot[0] * self.config.paths + at
             schedule.at_ns, schedule.length_ns, schedule.probes = time.monotonic_ns(), length_ns, probes_per_slot
             schedule.count = <uint32_t>(len(paths) // probes_per_slot)
@@ -811,7 +811,7 @@ cdef class Engine:
         ft_engine_unlock(self.engine)
         return clock_ns, system_ns
 
-    def evidence(self, int most=4096):
+    def evidence(self, int max_paths=4096):
         """Return losses and answers since the last call, of at most so many paths: the rest comes with the
         next."""
         cdef ft_trouble trouble
@@ -819,12 +819,12 @@ cdef class Engine:
         cdef uint32_t n, i
         cdef int paths = self.config.paths
         cdef ft_engine *engine = self._alive()
-        news = <ft_path_news *>malloc(max(most, 1) * sizeof(ft_path_news))
+        news = <ft_path_news *>malloc(max(max_paths, 1) * sizeof(ft_path_news))
         if news is NULL:
             raise MemoryError
         try:
             self._lock()
-            n = ft_engine_evidence(engine, &trouble, news, max(most, 1))
+            n = ft_engine_evidence(engine, &trouble, news, max(max_paths, 1))
             ft_engine_unlock(engine)
             found = [
                 PathEvidence(self.names[news[i].path_index // paths], self.ports[news[i].path_index % paths], news[i].lost,
@@ -858,6 +858,6 @@ cdef class Engine:
         ft_engine_unlock(self.engine)
 
 
-def _check(str name, value, least, most):
-    if not least <= value <= most:
-        raise ValueError(f"{name} {value}: expected {least} to {most}")
+def _check(str name, value, minimum, maximum):
+    if not minimum <= value <= maximum:
+        raise ValueError(f"{name} {value}: expected {minimum} to {maximum}")

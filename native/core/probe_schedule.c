@@ -70,14 +70,14 @@ struct memory {
 /* The way that a NIC takes now. */
 static int64_t choose(const struct ft_schedule_plan_input *t, struct memory *m, int32_t nic, double now) {
     int64_t first = t->path_start[nic], end = t->path_start[nic + 1], best = first;
-    double per_age = (double)t->probes_per_slot / (double)(end - first), most = -1;
+    double per_age = (double)t->probes_per_slot / (double)(end - first), highest = -1;
     for (int64_t w = first; w < end; w++) {
         double age = (now - m->taken[w]) * per_age, score = PATH_SPREAD * age * age;
         for (int64_t h = t->link_start[w]; h < t->link_start[w + 1]; h++)
             score += squared((now - m->looked[t->link[h]]) * m->per_gap);
         score *= 1 + 1e-3 * (double)(draw(&m->draws) >> 11) * 0x1p-53;
-        if (score > most) {
-            most = score;
+        if (score > highest) {
+            highest = score;
             best = w;
         }
     }

@@ -88,8 +88,8 @@ cdef class SlotReducer:
             row[:n], at[:n], delay[:n], single[:n] = self._row[:n], self._at[:n], self._delay[:n], self._single[:n]
         self._row, self._at, self._delay, self._single = row, at, delay, single
 
-    cdef int64_t _row_of(self, str nic, str peer, int path, int way) except -1:
-        key = (nic, peer, path, way)
+    cdef int64_t _row_of(self, str nic, str peer, int path, int direction) except -1:
+        key = (nic, peer, path, direction)
         found = self._rows.get(key)
         if found is None:
             if self._n_rows == self._counters.shape[0]:
@@ -107,9 +107,9 @@ cdef class SlotReducer:
             return
         self._noise[nic, peer] = noise_ns
 
-    def set_floor(self, str nic not None, str peer not None, int path, int way, double floor_ns, int64_t at_ns):
+    def set_floor(self, str nic not None, str peer not None, int path, int direction, double floor_ns, int64_t at_ns):
         """Set a path's floor as known at a fabric time: the memory of a new owner."""
-        cdef int64_t row = self._row_of(nic, peer, path, way)
+        cdef int64_t row = self._row_of(nic, peer, path, direction)
         if isfinite(floor_ns) and floor_ns < self._floor[row, 0]:
             self._floor[row, 0] = floor_ns - _LOW * self._row_noise[row]
             self._stretch[row] = at_ns // self._floor_ns
@@ -157,7 +157,7 @@ cdef class SlotReducer:
         cdef const int64_t[::1] start = columns.start
         cdef const int32_t[::1] path = columns.path, spacing = columns.spacing_ns, lost = columns.lost
         cdef int64_t groups = path.shape[0], g, i, row, back, at, t2, t3, t4, whole
-        cdef double there, home, apart, rest, most = 1e10, noise
+        cdef double there, home, apart, rest, max_delay = 1e10, noise
         cdef int single
         cdef str nic = columns.nic
         cdef list names = columns.peers
@@ -173,7 +173,7 @@ cdef class SlotReducer:
                 for i in range(start[g], start[g + 1]):
                     at = sent[i] + (<int64_t>own.offset if own.known else system)
                     there = <double>forward[i] + <double>reverse[i]
-                    if 0 <= there < most:
+                    if 0 <= there < max_delay:
                         self._put(row, at, there, spacing[g] == 0 or (i - start[g]) % 2 == 0)
                 self.unsynced += start[g + 1] - start[g]
                 continue
@@ -193,7 +193,7 @@ cdef class SlotReducer:
                                                         - own.rate * <double>(sent[i] - own.at))
                 home = <double>(reverse[i] - whole) - (rest + other.rate * <double>(t3 - other.at)
                                                        - own.rate * <double>(t4 - own.at))
-                if not (-most < there < most and -most < home < most):
+                if not (-max_delay < there < max_delay and -max_delay < home < max_delay):
                     continue
                 single = spacing[g] == 0 or (i - start[g]) % 2 == 0
                 at = sent[i] + <int64_t>(own.offset + own.rate * <double>(sent[i] - own.at))
@@ -212,9 +212,9 @@ cdef class SlotReducer:
         row, at = np.array(self._row[:n]), np.array(self._at[:n])
         delay, single = np.array(self._delay[:n]), np.array(self._single[:n])
         self._n = 0
-        least = np.asarray(self._floor[:self._n_rows]).min(axis=1) if self._n_rows else np.zeros(0)
+        lowest = np.asarray(self._floor[:self._n_rows]).min(axis=1) if self._n_rows else np.zeros(0)
         noise = np.array(self._row_noise[:self._n_rows])
-        floor = least + _LOW * noise
+        floor = lowest + _LOW * noise
         lost = np.array(self._counters[:self._n_rows, 2])
         self._counters[:self._n_rows] = 0
         used = np.flatnonzero((np.bincount(row, minlength=self._n_rows) > 0) | (lost > 0)) if self._n_rows else (

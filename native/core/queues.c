@@ -70,7 +70,7 @@ struct seen {
 };
 
 struct doubt {
-    float least, rest; /* an observation's own variance, and with that of the links on its way */
+    float noise, rest; /* an observation's own variance, and with that of the links on its way */
 };
 
 /* The first estimate. A cell is a link in a coarse slot; before the first row and behind the last stands one more. */
@@ -129,7 +129,7 @@ typedef struct {
 } fine;
 
 struct workspaces {
-    struct ft_queue_workspace *room;
+    struct ft_queue_workspace *buffer;
     int used, short_of;
 };
 
@@ -139,15 +139,15 @@ static inline float larger(float a, float b) {
 
 /* Return the next workspace, with space for n elements, as the call before left it; NULL without memory. */
 static void *need(struct workspaces *workspaces, int64_t n, size_t size) {
-    struct ft_queue_workspace *room = &workspaces->room[workspaces->used++];
+    struct ft_queue_workspace *buffer = &workspaces->buffer[workspaces->used++];
     size_t bytes = (size_t)(n + 1) * size;
-    if (room->bytes < bytes) {
-        free(room->at);
-        room->at = malloc(bytes + bytes / 4);
-        room->bytes = room->at ? bytes + bytes / 4 : 0;
+    if (buffer->bytes < bytes) {
+        free(buffer->at);
+        buffer->at = malloc(bytes + bytes / 4);
+        buffer->bytes = buffer->at ? bytes + bytes / 4 : 0;
     }
-    workspaces->short_of |= !room->at;
-    return room->at;
+    workspaces->short_of |= !buffer->at;
+    return buffer->at;
 }
 
 /* First observation of a coarse slot; of the one behind the last: how many there are. */
@@ -207,7 +207,7 @@ static void list_members(const struct ft_queue_slots *s, coarse *k, int32_t *sta
 
 /* Lay out the cells of the first estimate. Returns 0 without memory. */
 static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coarse *k) {
-    struct workspaces workspaces = {.room = q->room[0]};
+    struct workspaces workspaces = {.buffer = q->buffer[0]};
     memset(k, 0, sizeof *k);
     k->rows = (s->slots + s->merge - 1) / s->merge;
     if (!number_links(q, s, &workspaces, k)) return 0;
@@ -310,18 +310,18 @@ static inline int settle_coarse(coarse *k, int64_t c) {
 
 /* The next position after a sweep that left `awake` cells: of `LAZY` sweeps only one looks at cells that have come to
  * rest, and where all have, all are looked at once more. */
-static int next_sweep(int sweep, int32_t awake, int most) {
+static int next_sweep(int sweep, int32_t awake, int max_sweeps) {
     if (awake) return sweep + 1;
-    return sweep % LAZY ? sweep + LAZY - sweep % LAZY : most;
+    return sweep % LAZY ? sweep + LAZY - sweep % LAZY : max_sweeps;
 }
 
 /* Sweep forwards and backwards in time. */
 static void descend_coarse(const struct ft_queues *q, const struct ft_queue_slots *s, coarse *k, int how,
                            int64_t *sweeps) {
     int32_t first = (int32_t)k->links, all = (int32_t)(k->rows * k->links), n_awake = 0;
-    int most = (s->sweeps + 2) / 3;
+    int max_sweeps = (s->sweeps + 2) / 3;
     weigh_coarse(q, s, k, how);
-    for (int sweep = 0; sweep < most; ++*sweeps, sweep = next_sweep(sweep, n_awake, most)) {
+    for (int sweep = 0; sweep < max_sweeps; ++*sweeps, sweep = next_sweep(sweep, n_awake, max_sweeps)) {
         int lazy = sweep % LAZY != 0;
         int32_t cells = lazy ? n_awake : all;
         for (int32_t n = 0; n < cells; n++) {
@@ -340,22 +340,22 @@ static void descend_coarse(const struct ft_queues *q, const struct ft_queue_slot
 static void errors_coarse(const struct ft_queue_slots *s, coarse *k) {
     int64_t wide = k->links, end = (k->rows + 1) * wide;
     for (int64_t c = 0, a = 0; c < end + wide; c++, a = a + 1 < wide ? a + 1 : 0) {
-        float most = c < wide ? k->grain[c] : k->x[c] + k->mean[a] + k->grain[c];
-        k->s2[c] = most * most;
+        float spread = c < wide ? k->grain[c] : k->x[c] + k->mean[a] + k->grain[c];
+        k->s2[c] = spread * spread;
     }
     for (int64_t row = 0; row < k->rows; row++) {
         const float *s2 = &k->s2[(row + 1) * wide];
         for (int64_t i = begin_of(s, row); i < begin_of(s, row + 1); i++) {
-            float least = 1 / k->w[i], rest = least;
+            float noise = 1 / k->w[i], rest = noise;
             for (int32_t h = k->from[i]; h < k->from[i + 1]; h++) rest += s2[k->hop[h]];
-            k->doubt[i] = (struct doubt){least, rest};
+            k->doubt[i] = (struct doubt){noise, rest};
         }
     }
     for (int64_t c = wide; c < end; c++) {
         float own = k->s2[c], known = 1 / own;
         for (int32_t m = k->start[c]; m < k->start[c + 1]; m++) {
             struct doubt d = k->doubt[k->member[m]];
-            known += 1 / larger(d.rest - own, d.least);
+            known += 1 / larger(d.rest - own, d.noise);
         }
         known += k->pull[c] / (1 + k->pull[c] * k->s2[c - wide]);
         known += k->pull[c + wide] / (1 + k->pull[c + wide] * k->s2[c + wide]);
@@ -381,10 +381,10 @@ static float pull_of(const struct ft_queue_slots *s, float grain, float deepest)
 
 /* The deepest of a coarse cell and the ones before and after. */
 static inline float deepest_near(const coarse *first, int64_t c) {
-    float most = first->x[c];
-    if (c >= 2 * first->links) most = larger(most, first->x[c - first->links]);
-    if (c < first->rows * first->links) most = larger(most, first->x[c + first->links]);
-    return most;
+    float deepest = first->x[c];
+    if (c >= 2 * first->links) deepest = larger(deepest, first->x[c - first->links]);
+    if (c < first->rows * first->links) deepest = larger(deepest, first->x[c + first->links]);
+    return deepest;
 }
 
 /* Knots of a coarse slot; the last one has the knot behind it too. */
@@ -508,7 +508,7 @@ static void place_hops(const struct ft_queue_slots *s, const coarse *first, fine
 
 /* Lay out the knots, `s->knots` a slot and one behind the last. Returns 0 without memory. */
 static int lay_fine(struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first, fine *k) {
-    struct workspaces workspaces = {.room = q->room[1]};
+    struct workspaces workspaces = {.buffer = q->buffer[1]};
     int64_t max_links = first->start[(first->rows + 2) * first->links];
     memset(k, 0, sizeof *k);
     k->rows = s->slots * s->knots + 1;
@@ -633,9 +633,9 @@ static void renew_pull(const struct ft_queue_slots *s, const coarse *first, fine
         }
         for (int64_t at = row ? 0 : 1; at < knots; at++) { /* the first of all hangs on the call before */
             const float *x = &k->row[own + at < near ? 0 : own + at - near], *last = &k->row[own + at + near];
-            float most = 0;
-            for (; x <= last && x < end; x++) most = larger(most, *x);
-            k->cell[k->ends[c].first + at].pull = pull_of(s, first->grain[c], most);
+            float deepest = 0;
+            for (; x <= last && x < end; x++) deepest = larger(deepest, *x);
+            k->cell[k->ends[c].first + at].pull = pull_of(s, first->grain[c], deepest);
         }
     }
 }
@@ -644,21 +644,21 @@ static void errors_fine(const coarse *first, fine *k) {
     for (int32_t n = 0; n < k->n_runs; n++) {
         int64_t c = k->run[n], a = c % first->links;
         for (int32_t at = k->ends[c].first; at <= k->ends[c].last; at++) {
-            float most = k->cell[at].x + first->mean[a] + k->cell[at].grain;
-            k->cell[at].lean = 1 / (most * most); /* known without a probe */
-            k->s2[at] = most * most;
+            float spread = k->cell[at].x + first->mean[a] + k->cell[at].grain;
+            k->cell[at].lean = 1 / (spread * spread); /* known without a probe */
+            k->s2[at] = spread * spread;
         }
         if (c < 2 * first->links) k->s2[k->cell[k->ends[c].first].before] = first->grain[a] * first->grain[a];
     }
     for (int round = 0; round < SIGMA_ROUNDS; round++) {
         for (int32_t i = 0; i < k->n_hot; i++) {
-            float least = 1 / k->o[i].w, rest = least;
+            float noise = 1 / k->o[i].w, rest = noise;
             for (int32_t h = k->hot[i].from; h < k->hot[i + 1].from; h++) {
                 float late = k->hop[h].late;
                 rest +=
                     (1 - late) * (1 - late) * k->s2[k->hop[h].cell] + late * late * k->s2[k->hop[h].after];
             }
-            k->doubt[i] = (struct doubt){least, rest};
+            k->doubt[i] = (struct doubt){noise, rest};
         }
         for (int32_t c = 0; c < k->n_live; c++) {
             const struct cell *own = &k->cell[c], *after = &k->cell[own->after];
@@ -666,7 +666,7 @@ static void errors_fine(const coarse *first, fine *k) {
             for (int32_t m = own->from; m < own[1].from; m++) {
                 float share2 = k->member[m].share * k->member[m].share;
                 struct doubt d = k->doubt[k->member[m].i];
-                known += share2 / larger(d.rest - share2 * s2, d.least);
+                known += share2 / larger(d.rest - share2 * s2, d.noise);
             }
             known += own->pull / (1 + own->pull * k->s2[own->before]);
             known += after->pull / (1 + after->pull * k->s2[own->after]);
@@ -747,5 +747,5 @@ int ft_queues_solve(struct ft_queues *q, struct ft_queue_slots *s) {
 
 void ft_queues_free(struct ft_queues *q) {
     for (int n = 0; n < 2 * FT_QUEUE_WORKSPACES; n++)
-        free(q->room[n / FT_QUEUE_WORKSPACES][n % FT_QUEUE_WORKSPACES].at);
+        free(q->buffer[n / FT_QUEUE_WORKSPACES][n % FT_QUEUE_WORKSPACES].at);
 }

@@ -22,7 +22,7 @@ struct ft_queues {
     double *mean_ns; /* its mean over some time: the scale of its possible values */
     int64_t seen;    /* slots so far */
     /* memory kept for the next call: of the first estimate, and of the knots; all 0 at first */
-    struct ft_queue_workspace room[2][FT_QUEUE_WORKSPACES];
+    struct ft_queue_workspace buffer[2][FT_QUEUE_WORKSPACES];
 };
 
 struct ft_queue_slots {

@@ -35,9 +35,9 @@ static inline int64_t minus(int64_t a, int64_t b) {
     return (int64_t)((uint64_t)a - (uint64_t)b);
 }
 
-static void three(double *values, int64_t n, double least, double out[3]) {
+static void three(double *values, int64_t n, double lowest, double out[3]) {
     int64_t median = (n + 1) / 2 - 1, high = (99 * n + 99) / 100 - 1;
-    out[0] = least;
+    out[0] = lowest;
     out[1] = ft_select(values, n, median);
     out[2] = high > median ? ft_select(values + median + 1, n - median - 1, high - median - 1) : out[1];
 }

@@ -306,7 +306,7 @@ void ft_came_late(ft_engine *e, int64_t ns) {
 int64_t ft_next_overdue(const ft_engine *e, int64_t now) {
     int waits;
     int64_t at = ft_losses_due(e->losses, &waits);
-    if (waits) return least(at, e->last_drain + EARLY_DRAIN_NS);
+    if (waits) return earlier(at, e->last_drain + EARLY_DRAIN_NS);
     if (now >= e->alert_till && at < e->last_drain + e->config.drain_ns)
         at = e->last_drain + e->config.drain_ns;
     return at;

@@ -80,9 +80,9 @@ static void keep_up(ft_engine *e, int64_t now, double mean_ns) {
  * path stay exponential. With one path there is no sharing. If single probes go with each pair, they share
  * its wake-up. */
 static uint32_t probes_per_wakeup(const ft_engine *e) {
-    uint32_t ways = (uint32_t)(e->actives * (e->config.paths - e->config.spare)),
-             most = e->config.singles ? 1 + e->config.singles : 2;
-    return ways < most ? ways : most;
+    uint32_t paths = (uint32_t)(e->actives * (e->config.paths - e->config.spare)),
+             limit = e->config.singles ? 1 + e->config.singles : 2;
+    return paths < limit ? paths : limit;
 }
 
 static uint32_t gcd(uint32_t a, uint32_t b) {
@@ -94,16 +94,16 @@ static uint32_t gcd(uint32_t a, uint32_t b) {
     return a;
 }
 
-/* The next of `ways` paths for a single probe: each once a round, in the same order, so that the gaps on each
+/* The next of `paths` paths for a single probe: each once a round, in the same order, so that the gaps on each
  * are even; by golden steps, so that neighbours in time are far apart in peer and path. */
-static uint32_t next_path(ft_engine *e, uint32_t ways) {
-    if (e->round_of != ways) {
-        e->round_of = ways;
-        e->round_step = (uint32_t)(ways * 0.6180339887) + 1;
-        while (gcd(e->round_step, ways) > 1) e->round_step++;
-        e->round_at = draw_below(e, ways);
+static uint32_t next_path(ft_engine *e, uint32_t paths) {
+    if (e->round_of != paths) {
+        e->round_of = paths;
+        e->round_step = (uint32_t)(paths * 0.6180339887) + 1;
+        while (gcd(e->round_step, paths) > 1) e->round_step++;
+        e->round_at = draw_below(e, paths);
     }
-    e->round_at = (e->round_at + e->round_step) % ways;
+    e->round_at = (e->round_at + e->round_step) % paths;
     return e->round_at;
 }
 
@@ -207,15 +207,15 @@ int ft_has_tail_probes(const ft_engine *e) {
 /* Put a single probe to each peer that owes an answer and may not live behind the `n` requests of the batch; returns
  * how many there are then. */
 static int put_tail_probes(ft_engine *e, due_request *due, int n, int64_t now, int64_t system_ns) {
-    uint32_t ways[BATCH], most = (uint32_t)(BATCH - n);
+    uint32_t states[BATCH], limit = (uint32_t)(BATCH - n);
     refill(&e->cap_tokens, &e->cap_at, e->config.max_pps, now);
-    if (most > free_probes(e)) most = free_probes(e);
-    if (most > e->cap_tokens)
-        most = e->cap_tokens < 1 ? 0 : (uint32_t)e->cap_tokens; /* pairs and answers overdraw */
-    uint32_t asked = ft_losses_tail_probes(e->losses, now, ways, most);
+    if (limit > free_probes(e)) limit = free_probes(e);
+    if (limit > e->cap_tokens)
+        limit = e->cap_tokens < 1 ? 0 : (uint32_t)e->cap_tokens; /* pairs and answers overdraw */
+    uint32_t asked = ft_losses_tail_probes(e->losses, now, states, limit);
     for (uint32_t i = 0; i < asked; i++, n++)
-        due[n] = begin_probe(e, n, (int)(ways[i] / (uint32_t)e->config.paths),
-                             (int)(ways[i] % (uint32_t)e->config.paths), 0, now, system_ns);
+        due[n] = begin_probe(e, n, (int)(states[i] / (uint32_t)e->config.paths),
+                             (int)(states[i] % (uint32_t)e->config.paths), 0, now, system_ns);
     e->cap_tokens -= asked;
     e->counters.tail_probes += asked;
     return n;

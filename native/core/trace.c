@@ -23,8 +23,8 @@ static void put_hit(ft_engine *e, int arrived, int path, const ancillary *a,
 void ft_on_icmp(ft_engine *e, int path, const ancillary *a, const struct msghdr *m, const uint8_t *data,
                 int size) {
     e->counters.icmp_errors++;
-    int told = size >= 4 && data[0] == 'F' && data[1] == 'T';
-    if (told && (data[2] & 15) != KIND_TRACE) return;
+    int is_ours = size >= 4 && data[0] == 'F' && data[1] == 'T';
+    if (is_ours && (data[2] & 15) != KIND_TRACE) return;
     put_hit(e, 0, path, a, m->msg_name, data, size);
 }
 

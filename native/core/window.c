@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int grow(void **array, int64_t *room, int64_t wanted, size_t element) {
-    if (wanted <= *room) return 1;
-    int64_t larger = *room * 2 > wanted ? *room * 2 : wanted + 16;
+static int grow(void **array, int64_t *capacity, int64_t wanted, size_t element) {
+    if (wanted <= *capacity) return 1;
+    int64_t larger = *capacity * 2 > wanted ? *capacity * 2 : wanted + 16;
     void *moved = realloc(*array, (size_t)larger * element);
     if (moved == NULL) return 0;
     *array = moved;
-    *room = larger;
+    *capacity = larger;
     return 1;
 }
 

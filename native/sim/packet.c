@@ -83,16 +83,16 @@ static int tree_open(struct ft_tree *tree, int32_t leaves) {
 static inline void tree_set(struct ft_tree *tree, int32_t id, int64_t at_ps) {
     struct ft_start *node = tree->node;
     uint32_t i = (uint32_t)tree->capacity + (uint32_t)id;
-    int64_t at = at_ps, who = id;
+    int64_t at = at_ps, winner = id;
     for (;;) {
         node[i].at_ps = at;
-        node[i].id = who;
+        node[i].id = winner;
         if (i == 1) return;
         int64_t ahead = node[i ^ 1].at_ps - at, other = node[i ^ 1].id;
         int64_t mask =
-            (ahead - (other < who)) >> 63; /* all ones if the other is sooner, or equal and lower */
+            (ahead - (other < winner)) >> 63; /* all ones if the other is sooner, or equal and lower */
         at += ahead & mask;
-        who ^= (who ^ other) & mask;
+        winner ^= (winner ^ other) & mask;
         i >>= 1;
     }
 }
@@ -156,7 +156,8 @@ static int sooner(struct ft_start a, struct ft_start b) {
 }
 
 static int wait_until(struct ft_sim *sim, int32_t flow, int64_t at_ps) {
-    if (!grow((void **)&sim->waiting, &sim->waiting_room, sim->n_waiting + 1, sizeof *sim->waiting)) return 0;
+    if (!grow((void **)&sim->waiting, &sim->waiting_capacity, sim->n_waiting + 1, sizeof *sim->waiting))
+        return 0;
     struct ft_start one = {at_ps, flow}, *heap = sim->waiting;
     int64_t i = sim->n_waiting++;
     for (; i > 0 && sooner(one, heap[(i - 1) / 2]); i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
@@ -319,7 +320,7 @@ static int send_probe(struct ft_sim *sim, int64_t number, int32_t hop, uint16_t 
     if (link >= 0 && sim->queue[link].free_ps > t) wait = sim->queue[link].free_ps - t;
     struct ft_probe *probe = &sim->probe[number - sim->first_probe];
     if (answer) {
-        probe->turn_ps = wait;
+        probe->turnaround_ps = wait;
     } else {
         probe->wait_ps = wait;
         probe->sent_ps = t + wait;
@@ -333,7 +334,7 @@ static int deliver(struct ft_sim *sim, int32_t place, int64_t t) {
     if (p->probe) {
         struct ft_probe *probe = &sim->probe[p->owner - sim->first_probe];
         if (p->probe == 2) {
-            probe->reverse_ps = t - (probe->sent_ps + probe->forward_ps + probe->turn_ps);
+            probe->reverse_ps = t - (probe->sent_ps + probe->forward_ps + probe->turnaround_ps);
             probe->fate = 1;
             return 1;
         }
@@ -409,8 +410,8 @@ static int64_t send_packet(struct ft_sim *sim, int32_t number, int64_t t) {
 /* Return the time of the stream's next probe, or pair of probes, after one at `t`. */
 static int64_t next_slot(struct ft_prober *prober, int64_t t) {
     if (prober->jitter_ps < 0) return later(t, exponential(&prober->rng, prober->gap_ps));
-    prober->turn_ps = later(prober->turn_ps, prober->gap_ps);
-    int64_t next = later(prober->turn_ps, uniform(&prober->rng) * (double)prober->jitter_ps);
+    prober->slot_start_ps = later(prober->slot_start_ps, prober->gap_ps);
+    int64_t next = later(prober->slot_start_ps, uniform(&prober->rng) * (double)prober->jitter_ps);
     return next > t ? next : t + 1;
 }
 
@@ -605,7 +606,7 @@ int ft_sim_add_prober(struct ft_sim *sim, struct ft_prober prober, int64_t start
     if (source_slot < 0) return 0;
     prober.second = 0;
     prober.rng = scramble(sim->seed ^ scramble((uint64_t)sim->n_probers * 2 + 2));
-    prober.turn_ps = start_ps;
+    prober.slot_start_ps = start_ps;
     int64_t first = prober.jitter_ps < 0 ? later(start_ps, exponential(&prober.rng, prober.gap_ps))
                                          : later(start_ps, uniform(&prober.rng) * (double)prober.jitter_ps);
     sim->prober[sim->n_probers++] = prober;

@@ -73,7 +73,7 @@ struct ft_prober {
     int64_t spacing_ps, stop_ps;
     int64_t
         jitter_ps; /* >= 0: a probe in each slot of gap_ps, at most this long after its begin; < 0: exponential gaps */
-    int64_t turn_ps;
+    int64_t slot_start_ps;
     double gap_ps;
     uint64_t rng;
 };
@@ -81,7 +81,7 @@ struct ft_prober {
 struct ft_probe {
     int64_t sent_ps; /* first bit on the first link */
     int64_t wait_ps; /* wait in the first link's queue before that */
-    int64_t forward_ps, turn_ps, reverse_ps;
+    int64_t forward_ps, turnaround_ps, reverse_ps;
     int32_t prober;
     int32_t fate; /* 0 in flight, 1 answered, 2 lost */
 };
@@ -108,7 +108,7 @@ struct ft_sim {
     int32_t *free_seats;
     int32_t seats, n_free;
     struct ft_start *waiting; /* binary heap of flows that start later */
-    int64_t n_waiting, waiting_room;
+    int64_t n_waiting, waiting_capacity;
     struct ft_packet *packet; /* all places */
     int64_t packet_capacity;
     int32_t free_packet; /* first free place, -1: none */

@@ -74,7 +74,7 @@ cdef extern from "packet.h":
         int64_t sent_ps
         int64_t wait_ps
         int64_t forward_ps
-        int64_t turn_ps
+        int64_t turnaround_ps
         int64_t reverse_ps
         int32_t prober
         int32_t fate
@@ -148,7 +148,7 @@ cdef class PacketSim:
             raise ValueError(f"{n} links: expected 1 to 2^24")
         rate = _column("rate_bps", rate_bps, n, 1e5, 1e13, np.float64)
         delay = _column("delay_ns", delay_ns, n, 0, 1e9, np.float64)
-        room = _column("buffer_bytes", buffer_bytes, n, 1, 1e12, np.float64)
+        buffer = _column("buffer_bytes", buffer_bytes, n, 1, 1e12, np.float64)
         if not 1 <= slot_ns <= LATEST_NS:
             raise ValueError(f"slot_ns {slot_ns}: expected 1 to {LATEST_NS}")
         mark = None
@@ -157,7 +157,7 @@ cdef class PacketSim:
             if len(mark) != 3 or not 0 <= mark[0] < mark[1] <= 1e12 or not 0 <= mark[2] <= 1:
                 raise ValueError(f"ecn {ecn}: expected (from_bytes, full_bytes above it, share of 0 to 1)")
         byte_ps = 8e12 / rate
-        _buffer_fits(np.argmax(room * byte_ps), (room * byte_ps).max())
+        _buffer_fits(np.argmax(buffer * byte_ps), (buffer * byte_ps).max())
         if not ft_sim_open(&self.sim, n, int(slot_ns) * 1000, int(seed) & 0xffffffffffffffff):
             raise MemoryError(f"no memory for {n} links")
         self._nic, self._peer, self._path = [], [], []
@@ -167,7 +167,7 @@ cdef class PacketSim:
             q = &self.sim.queue[i]
             q.byte_fx = round(byte_ps[i] * 65536)
             q.delay_ps = round(delay[i] * 1000)
-            q.buffer_ps = round(room[i] * q.byte_fx / 65536)
+            q.buffer_ps = round(buffer[i] * q.byte_fx / 65536)
             if mark is not None:
                 q.mark_from_ps = round(min(mark[0] * byte_ps[i], 4e18))
                 q.mark_full_ps = round(min(mark[1] * byte_ps[i], 4.1e18))
@@ -403,7 +403,7 @@ cdef class PacketSim:
             times_[0, i] = p.sent_ps * 1e-3
             times_[1, i] = p.wait_ps * 1e-3
             times_[2, i] = p.forward_ps * 1e-3 if p.forward_ps >= 0 else nan
-            times_[3, i] = p.turn_ps * 1e-3 if p.turn_ps >= 0 else nan
+            times_[3, i] = p.turnaround_ps * 1e-3 if p.turnaround_ps >= 0 else nan
             times_[4, i] = p.reverse_ps * 1e-3 if p.reverse_ps >= 0 else nan
         ft_sim_forget_probes(&self.sim, n)
         for kept in (self._nic, self._peer, self._path):
@@ -535,10 +535,10 @@ def _count(paths):
     return len(paths[0]) - 1
 
 
-def _within(what, numbers, n):
+def _within(field, numbers, n):
     if len(numbers) and not (0 <= numbers.min() and numbers.max() < n):
         wrong = numbers[(numbers < 0) | (numbers >= n)][0]
-        raise ValueError(f"{what} {wrong}: expected 0 to {n - 1}")
+        raise ValueError(f"{field} {wrong}: expected 0 to {n - 1}")
 
 
 def _column(name, value, n, minimum, maximum, kind):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from producers.flows.socket_diag import TcpSocket
+from schemas.ids import host_of
 from schemas.records import Flow, FlowProtocol, FlowReports, FlowState
 from schemas.topics import MAX_ELEMENTS
 
@@ -320,7 +321,7 @@ class FlowTable:
     ) -> _Flow | None:
         nic = self.local.get(found.source)
         peer = self.nic_of(found.peer)
-        if nic is None or peer is None or _host(peer) == self.host:
+        if nic is None or peer is None or host_of(peer) == self.host:
             return None
         key = ("TCP", found.source, found.source_port, found.peer, found.peer_port)
         registration = registered.get(key)
@@ -384,7 +385,7 @@ class FlowTable:
         return f"{self.host}/{self.boot}/{name}"
 
     def _registered_flow(self, key: Key, registration: Registration, now_ns: int) -> _Flow | None:
-        """Add a reading of a flow whose program counts."""
+        """Add a reading of a flow whose program counts its bytes."""
         nic, peer = self.local.get(key[1]), self.nic_of(key[3])
         if nic is None or peer is None or registration.sent_bytes is None:
             return None
@@ -500,7 +501,3 @@ def _limiting_end(shares: tuple[float, float, float] | None) -> str:
         return ""
     _, receiver, sender = shares
     return "receiver" if receiver > _LIMITED_SHARE else "sender" if sender > _LIMITED_SHARE else ""
-
-
-def _host(nic: str) -> str:
-    return nic.partition("/")[0]

@@ -19,7 +19,7 @@ from typing import Final
 
 from sdnotify import SystemdNotifier
 
-from producers.bounded_producer import BoundedProducer, kafka_client, registry_of
+from producers.bounded_producer import BoundedProducer
 from producers.flows.intervals import FlowRules, FlowTable, Key
 from producers.flows.registrations import Registrations
 from producers.flows.socket_diag import SockDiag, TcpSocket
@@ -307,19 +307,20 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
     """Report until SIGTERM or SIGINT. Returns the exit code: 0 stopped, 2 cannot start."""
     stop = StopRequest()
     stop.set_on_signals()
-    registry = registry_of(settings.schema_registry_url)
-    client = kafka_client(settings.bootstrap)
-    producer = BoundedProducer(client, settings.queue_messages, settings.queue_bytes, settings.compression)
+    registry = settings.kafka.registry()
+    producer = BoundedProducer(
+        settings.kafka, settings.queue_messages, settings.queue_bytes, settings.compression
+    )
     try:
         reporter = FlowReporter(settings, nics, AddressTable(), producer.put, registry)
     except (OSError, ValueError) as error:
         _log.error("flow reporter: %s", error)
         producer.close(0)
         return 2
-    readers = [LookupReader(client, {INVENTORY: reporter.on_announcement}, registry)]
+    readers = [LookupReader(settings.kafka, {INVENTORY: reporter.on_announcement}, registry)]
     if settings.trace:
         handlers = {FLOW_ROUTES: reporter.on_routes}
-        readers.append(LookupReader(client, handlers, registry, wants_key=reporter.wants_routes))
+        readers.append(LookupReader(settings.kafka, handlers, registry, wants_key=reporter.wants_routes))
     supervisor = SystemdNotifier()
     supervisor.notify("READY=1")
     try:

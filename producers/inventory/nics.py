@@ -9,28 +9,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
-
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
-from confluent_kafka import Message as KafkaMessage
+from typing import Any, Final
 
 from producers.settings import NicSettings
 from schemas import codec
 from schemas.ids import clock_id, nic_id
-from schemas.kafka.partitioning import partition_of
+from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Message, TopicMissing, TopicReader
+from schemas.kafka.settings import KafkaSettings, service_options
 from schemas.records import Nic, Stamp
-from schemas.topics import Partitions, Topic
+from schemas.topics import Topic
 
 __all__ = ["LookupReader", "PeerTable", "addresses_of", "nic_record"]
 
 _log = logging.getLogger(__name__)
+
+ASSIGN_TIMEOUT_S: Final = 0.2
+"""Longest time for which a prober waits for the log's metadata."""
 
 
 def nic_record(
@@ -131,7 +125,7 @@ class LookupReader:
 
     def __init__(
         self,
-        config: dict[str, Any],
+        cluster: KafkaSettings,
         handlers: Mapping[Topic, RecordHandler],
         registry: codec.Registry | None,
         from_end: bool = False,
@@ -140,22 +134,21 @@ class LookupReader:
     ) -> None:
         """`wants_key` selects messages by key before decoding. `key` selects one key, and only its partition
         is read."""
-        self._consumer = Consumer(
-            {
-                **config,
-                "group.id": "fabrictime-prober-lookup",  # librdkafka needs one; offsets are never committed
-                "enable.auto.commit": False,
+        self._reader = TopicReader(
+            cluster,
+            dict.fromkeys(handlers, END if from_end else BEGINNING),
+            key=key,
+            fetch_wait_ms=1000,
+            options={
+                **service_options(cluster),
                 "auto.offset.reset": "latest" if from_end else "earliest",
-                "allow.auto.create.topics": False,
-                "fetch.wait.max.ms": 1000,
-            }
+            },
         )
         self._handlers, self._registry = (
-            {topic.name: (topic, handler) for topic, handler in handlers.items()},
+            {topic.name: handler for topic, handler in handlers.items()},
             registry,
         )
-        self._key, self._wants_key = key, wants_key if key is None else key.__eq__
-        self._begin = OFFSET_END if from_end else OFFSET_BEGINNING
+        self._wants_key = wants_key
         self._assigned = False
         self._assign_at_s = self._warned_at_s = 0.0
         self.rejected = 0
@@ -165,64 +158,41 @@ class LookupReader:
         if not self._assigned and not self._assign():
             return False
         try:
-            messages: list[KafkaMessage] = self._consumer.consume(max_messages, timeout=0)
-        except KafkaException as error:
+            messages = self._reader.poll(0, max_messages)
+        except LogUnavailable as error:
             self._warn(str(error))
             return False
-        for message in messages:
-            self._take(message)
+        wanted = [each for each in messages if self._wants_key is None or self._wants_key(each.key)]
+        for message, record in self._reader.decoded(wanted, self._registry, self._on_reject):
+            try:
+                self._handlers[message.topic](message.key, record, message.append_ns // 1_000_000)
+            except codec.BadRecord as bad:
+                self._on_reject(message, bad)
         return bool(messages)
 
     def close(self) -> None:
         """Close the consumer."""
-        self._consumer.close()
+        self._reader.close()
 
     def _assign(self) -> bool:
-        """Read the number of partitions, at most once per second, and assign them."""
-        names_to_count = [
-            name for name, (topic, _) in self._handlers.items() if topic.partitions is not Partitions.ONE
-        ]
-        counts = dict.fromkeys(self._handlers, 1)
-        if names_to_count:
-            now = time.monotonic()
-            if now < self._assign_at_s:
-                return False
-            self._assign_at_s = now + 1
-            try:
-                for name in names_to_count:
-                    found = self._consumer.list_topics(name, timeout=0.2).topics.get(name)
-                    counts[name] = 0 if found is None or found.error is not None else len(found.partitions)
-            except KafkaException as error:
-                self._warn(str(error))
-                return False
-        if all(counts.values()):
-            self._consumer.assign(
-                [
-                    TopicPartition(name, number, self._begin)
-                    for name, count in counts.items()
-                    for number in (range(count) if self._key is None else [partition_of(self._key, count)])
-                ]
-            )
-            self._assigned = True
-        return self._assigned
-
-    def _take(self, message: KafkaMessage) -> None:
-        error = message.error()
-        if error is not None:
-            if error.code() != KafkaError._PARTITION_EOF:
-                self._warn(str(error))
-            return
-        name = (message.key() or b"").decode(errors="replace")
-        if self._wants_key is not None and not self._wants_key(name):
-            return
-        value = message.value()
-        topic, handler = self._handlers[str(message.topic())]
+        """Assign all topics once they exist; try at most once per second."""
+        now_s = time.monotonic()
+        if now_s < self._assign_at_s:
+            return False
+        self._assign_at_s = now_s + 1
         try:
-            record = None if value is None else codec.decode(value, topic.type, self._registry)
-            handler(name, record, message.timestamp()[1])
-        except codec.BadRecord as bad:
-            self.rejected += 1
-            self._warn(f"{name}: {bad}")
+            self._reader.connect(ASSIGN_TIMEOUT_S)
+        except TopicMissing:
+            return False
+        except LogUnavailable as error:
+            self._warn(str(error))
+            return False
+        self._assigned = True
+        return True
+
+    def _on_reject(self, message: Message, bad: codec.BadRecord) -> None:
+        self.rejected += 1
+        self._warn(f"{message.key}: {bad}")
 
     def _warn(self, line: str) -> None:
         now = time.monotonic()

@@ -12,10 +12,11 @@ from typing import Protocol, TypeVar
 
 from sdnotify import SystemdNotifier
 
-from producers.bounded_producer import BoundedProducer, Delivered, kafka_client, registry_of
+from producers.bounded_producer import BoundedProducer, Delivered
 from producers.inventory.nics import PeerTable
 from producers.probe.peers import choose_peers, hashes_of
 from schemas import codec
+from schemas.kafka.settings import KafkaSettings
 from schemas.records import Nic
 from schemas.topics import INVENTORY, PROBES
 
@@ -54,12 +55,8 @@ class PublishSettings(Protocol):
     """The settings that publishing needs; both probers' settings have them."""
 
     @property
-    def bootstrap(self) -> str:
-        """Kafka addresses."""
-
-    @property
-    def schema_registry_url(self) -> str | None:
-        """Schema registry, if any."""
+    def kafka(self) -> KafkaSettings:
+        """Kafka cluster and schema registry."""
 
     @property
     def silent_s(self) -> float:
@@ -93,8 +90,8 @@ class ProbePublisher:
     """The Kafka side of a prober: announcements, probe batches and the status line."""
 
     def __init__(self, settings: PublishSettings) -> None:
-        self.kafka = kafka_client(settings.bootstrap)
-        self.registry = registry_of(settings.schema_registry_url)
+        self.kafka = settings.kafka
+        self.registry = settings.kafka.registry()
         self.peers = PeerTable(settings.silent_s)
         self.producer = BoundedProducer(
             self.kafka, settings.queue_messages, settings.queue_bytes, settings.compression

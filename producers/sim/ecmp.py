@@ -92,7 +92,7 @@ class EcmpChoice:
         self._links[at[some], position] = 2 * cable[some] + is_down
 
     def cables(self, position: Position) -> Int64s:
-        """Return [N]: the cable of each flow; -1 if it has none."""
+        """Return the cable of each flow, [N]; -1 for a flow without one."""
         cables: Int64s = self._links[:, position] // 2
         return cables
 

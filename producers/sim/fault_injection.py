@@ -182,7 +182,7 @@ class FaultInjector:
             return
         for nic in (moved[(moved < 2 * self._sim.fleet.nics) & (moved % 2 == 0)] // 2).tolist():
             self._sim.publish_carrier(nic, bool(now.carrier[2 * nic]))
-        self._sim.legs = self._sim.find_legs()
+        self._sim.probes.reroute()
         self._sim.at(self._sim.settings.retrace_s, self._sim.retrace)
         for flow in self._sim.book.lead_all(self._sim.flows(), self._sim.living()):
             self._sim.note_flow(flow)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from producers.sim.fault_grammar import FaultSpec
 from producers.sim.topology import Fleet, LinkKind
+from schemas.ids import end_parts, host_of, link_ends
 
 __all__ = ["LinkStates", "Target", "link_states", "resolve"]
 
@@ -49,7 +50,7 @@ def resolve(spec: FaultSpec, fleet: Fleet) -> Target:
         return Target((fleet.link_index[target],))
     both = "<>" in target
     near, arrow, far = target.partition("<>" if both else ">")
-    ends = [link.split(">") for link in fleet.link_ids]
+    ends = [link_ends(link) for link in fleet.link_ids]
     if arrow:
         found = [
             i
@@ -71,7 +72,7 @@ def _of_nics(spec: FaultSpec, fleet: Fleet) -> Target:
     nics = [fleet.nic_index[spec.target]] if spec.target in fleet.nic_index else []
     host = not nics
     if host:
-        nics = [i for name, i in fleet.nic_index.items() if name.split("/")[0] == spec.target]
+        nics = [i for name, i in fleet.nic_index.items() if host_of(name) == spec.target]
     if not nics or (host and spec.kind != "dead"):
         expected = "a NIC or a host" if spec.kind == "dead" else "a NIC"
         raise ValueError(f"target {spec.target!r}: expected {expected} such as {fleet.nic_ids[0]}")
@@ -118,9 +119,9 @@ def link_states(fleet: Fleet, faults: Iterable[tuple[FaultSpec, Target]]) -> Lin
 
 def _names(end: str, text: str) -> bool:
     """Return True if `text` names this port or its node: `leaf1`, `leaf1:swp3`, `h1/eth1`."""
-    node, _, port = end.partition(":")
+    node, port = end_parts(end)
     return text in (node, end, f"{node}/{port}")
 
 
-def _short(ends: list[str]) -> str:
-    return ">".join(end.split(":")[0] for end in ends)
+def _short(ends: Iterable[str]) -> str:
+    return ">".join(end_parts(end).node for end in ends)

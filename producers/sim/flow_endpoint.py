@@ -12,6 +12,7 @@ from typing import Final
 from fabrictime_client.control import Command, ControlConnection
 from producers.sim.simulation import Simulation
 from producers.sim.workload import SimFlow
+from schemas.ids import flow_parts
 
 __all__ = ["SimFlowEndpoint"]
 
@@ -49,7 +50,7 @@ class SimFlowEndpoint:
         self._epoll.close()
 
     def _announce(self, flow: SimFlow) -> None:
-        host, _, key = flow.flow_id.split("/", 2)
+        host, _, key = flow_parts(flow.flow_id)
         if flow.opened:
             self._control.announce(key, flow.port, _VERBS, host)
         else:

@@ -16,8 +16,9 @@ from typing import Any, Final
 from confluent_kafka import Producer
 from sdnotify import SystemdNotifier
 
-from producers.bounded_producer import BoundedProducer, kafka_client, registry_of
+from producers.bounded_producer import BoundedProducer
 from producers.inventory.nics import LookupReader, RecordHandler
+from producers.sim.announcements import nic_announcements
 from producers.sim.control import ControlServer, Request
 from producers.sim.fault_injection import SimFault
 from producers.sim.flow_endpoint import SimFlowEndpoint
@@ -25,6 +26,8 @@ from producers.sim.settings import SimSettings
 from producers.sim.simulation import TICK_NS, Simulation
 from producers.stop_request import StopRequest
 from schemas import codec
+from schemas.kafka.publisher import PARTITIONER
+from schemas.kafka.settings import service_options
 from schemas.records import ClockOffsets, ProbeSchedule, TrueFault
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, PROBE_SCHEDULES, Topic
 
@@ -120,7 +123,7 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
     """
     stop = StopRequest()
     stop.set_on_signals()
-    registry = registry_of(settings.schema_registry_url)
+    registry = settings.kafka.registry()
     start_ns = time.time_ns() // TICK_NS * TICK_NS
     try:
         run = Simulation(settings, start_ns=start_ns, traces_per_tick=_TRACES_PER_TICK)
@@ -135,7 +138,7 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
         PROBE_SCHEDULES: _on_schedule(run),
         CLOCK_OFFSETS: _on_offsets(settings.shard, progress),
     }
-    reader = LookupReader(kafka_client(settings.bootstrap), takes, registry)
+    reader = LookupReader(settings.kafka, takes, registry)
     notify = SystemdNotifier()
     notify.notify("READY=1")
     fleet = run.fleet
@@ -204,7 +207,7 @@ def _on_schedule(run: Simulation) -> RecordHandler:
     def take(nic: str, record: ProbeSchedule | None, append_ms: int) -> None:
         if record is not None:
             try:
-                run.follow_schedule(record)
+                run.probes.follow_schedule(record)
             except ValueError as error:
                 _log.warning("%s", error)
 
@@ -221,11 +224,10 @@ def _on_offsets(shard: str, progress: WorkerProgress) -> RecordHandler:
 
 def _open_producer(settings: SimSettings) -> BoundedProducer:
     """Return a producer for a whole fleet's messages, which may wait some milliseconds to share a request."""
-    client = kafka_client(settings.bootstrap)
     producer = Producer(
         {
-            **client,
-            "partitioner": "murmur2_random",
+            **service_options(settings.kafka),
+            "partitioner": PARTITIONER,
             "enable.idempotence": True,
             "linger.ms": 5,
             "compression.type": "none",
@@ -234,7 +236,7 @@ def _open_producer(settings: SimSettings) -> BoundedProducer:
             "queue.buffering.max.messages": 2 * _IN_FLIGHT,
         }
     )
-    return BoundedProducer(client, _WAITING, _WAITING_BYTES, producer=producer, in_flight=_IN_FLIGHT)
+    return BoundedProducer(settings.kafka, _WAITING, _WAITING_BYTES, producer=producer, in_flight=_IN_FLIGHT)
 
 
 def _status(run: Simulation, pace: RealTimePacer, factor: float, producer: BoundedProducer) -> str:
@@ -249,7 +251,7 @@ def _status(run: Simulation, pace: RealTimePacer, factor: float, producer: Bound
 
 def _announce_end(run: Simulation, producer: BoundedProducer, registry: codec.Registry | None) -> None:
     """Announce every NIC as one that answers no probes, as real agents do when they stop."""
-    for record in run.announcements():
+    for record in nic_announcements(run):
         value = codec.encode(INVENTORY.type, {**record, "probe_port": 0}, registry)
         producer.put(INVENTORY.name, record["nic"], value)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from producers.sim.fault_grammar import parse_fault
+from schemas.kafka.settings import KafkaSettings
 
 __all__ = ["JobSettings", "SimSettings", "parse_fleet"]
 
@@ -57,14 +58,7 @@ class SimSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    bootstrap: str = Field(
-        default="127.0.0.1:19092",
-        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
-        description="Kafka addresses, host:port, separated by commas",
-    )
-    schema_registry_url: str | None = Field(
-        default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
-    )
+    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
     nics: int = Field(
         default=64, ge=2, le=65_536, description="NICs of the fleet; `--fleet sim:1024` sets it"
     )
@@ -221,7 +215,7 @@ class SimSettings(BaseModel):
         return (self.step_us or (100 if self.nics <= 256 else 200)) * 1000
 
 
-def parse_fleet(text: str) -> dict[str, Any]:
+def parse_fleet(text: str) -> dict[str, object]:
     """Parse the text after `sim:`, as in `1024,job=allreduce:256:train,load=0.3`, to settings.
 
     `job=KIND:NICS[:NAME]` and `fault=LINE` may come several times; other keys are settings. Raises
@@ -230,15 +224,14 @@ def parse_fleet(text: str) -> dict[str, Any]:
     count, *parts = text.split(",")
     if not re.fullmatch(r"[1-9]\d{0,5}", count.strip()):
         raise ValueError(f"fleet sim:{text}: expected a number of NICs first, as in sim:1024")
-    given: dict[str, Any] = {"nics": int(count)}
-    jobs: list[dict[str, Any]] = []
+    given: dict[str, object] = {"nics": int(count)}
+    jobs: list[dict[str, object]] = []
     faults: list[str] = []
     plain = set(SimSettings.model_fields) - {
         "nics",
         "jobs",
         "faults",
-        "bootstrap",
-        "schema_registry_url",
+        "kafka",
         "clock_epoch_ns",
     }
     for part in parts:

@@ -9,6 +9,7 @@ import numpy as np
 from producers.sim.settings import SimSettings
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
+from schemas.ids import link_ends
 from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
 __all__ = ["draw_clocks", "fleet_of", "topology_file"]
@@ -54,7 +55,7 @@ def draw_clocks(settings: SimSettings, nics: int, start_ns: int) -> list[dict[st
 def topology_file(fleet: Fleet) -> TopologyFile:
     """Return the fleet's topology file: nodes, cables and their rates."""
     rails = fleet.shape.rails > 1
-    ends = [link.split(">") for link in fleet.link_ids[::2]]
+    ends = [link_ends(link) for link in fleet.link_ids[::2]]
     leaves = zip(fleet.nic_leaf.tolist(), fleet.nic_rail.tolist(), strict=True)
     rail_of = {f"leaf{leaf + 1}": rail for leaf, rail in leaves}
     return TopologyFile(

@@ -69,9 +69,9 @@ class Shape:
     """Capacity of a NIC's own queue."""
 
     def __post_init__(self) -> None:
-        for names, least, expected in ((POSITIVE, 1, "at least 1"), (NOT_NEGATIVE, 0, "0 or more")):
+        for names, minimum, expected in ((POSITIVE, 1, "at least 1"), (NOT_NEGATIVE, 0, "0 or more")):
             for name in names:
-                if getattr(self, name) < least:
+                if getattr(self, name) < minimum:
                     raise ValueError(f"{name} {getattr(self, name)}: expected {expected}")
         if self.nics_per_host % self.rails:
             raise ValueError(f"rails {self.rails}: expected a divisor of {self.nics_per_host} NICs a host")

@@ -16,33 +16,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from native.sim.fluid import Fluid
-from producers.probe.peers import choose_peers, hashes_of
-from producers.probe.schedule import fabric_time_ns, schedule_error, schedule_paths
 from producers.settings import flush_ms_of
-from producers.sim.ecmp import Paths
+from producers.sim.announcements import nic_announcements
 from producers.sim.fault_grammar import FaultSpec
 from producers.sim.fault_injection import FaultInjector, SimFault
 from producers.sim.faults import link_states
 from producers.sim.flow_reporting import SimFlowReporter
 from producers.sim.flow_routes import SimFlowRoutes
 from producers.sim.messages import SimMessage
+from producers.sim.probes import SimProbes
 from producers.sim.settings import JobSettings, SimSettings
 from producers.sim.setup import draw_clocks, fleet_of
-from producers.sim.topology import PROBE_PORT, Fleet
+from producers.sim.topology import Fleet
 from producers.sim.truth import TruthRecorder
-from producers.sim.workload import SimFlow, SimFlowTable, address_of, job_members, job_phases
-from schemas import codec
-from schemas.ids import clock_id, nic_parts
+from producers.sim.workload import SimFlow, SimFlowTable, job_members, job_phases
 from schemas.records import (
     EvidenceKind,
-    Leg,
     LinkEvent,
-    Nic,
-    PathMap,
-    PathMaps,
-    PathSource,
-    ProbeSchedule,
-    Stamp,
     TrueContention,
     TrueJob,
 )
@@ -58,12 +48,7 @@ EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, TRUTH)
 _SECOND_NS: Final = 1_000_000_000
 _ROUTES_TICKS: Final = 25
 _ROUTES_PER_TICK: Final = 4
-_PROBE_KIND: Final = [
-    symbol
-    for f in codec.raw_schema("LinkEvent")["fields"]
-    if f["name"] == "kind"
-    for symbol in f["type"]["symbols"]
-].index("PROBE")
+_PROBE_KIND: Final = list(EvidenceKind).index(EvidenceKind.PROBE)
 
 Float64s = NDArray[np.float64]
 
@@ -131,15 +116,13 @@ class Simulation:
         self._flow_routes = SimFlowRoutes(f, s.shard, s.candidate_ports, s.route_pairs)
         self._flow_news: dict[str, SimFlow] | None = None
         self.states = link_states(f, [])
-        self._set_groups()
+        self.probes = SimProbes(self, traces_per_tick)
         self._batches, self._events = [0] * n, [0] * n
         self.ticks = 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._queued = 0
         self._now_out: list[SimMessage] = []
         self.changed_flows: dict[int, dict[str, SimFlow]] = defaultdict(dict)
-        self._traces_per_tick = traces_per_tick
-        self._to_trace: dict[tuple[int, int], None] = dict.fromkeys(self._pairs)
         self.truth = TruthRecorder(self, TICK_NS)
         self._flow_reporter = SimFlowReporter(self, TICK_NS)
         self._injector = FaultInjector(self)
@@ -176,7 +159,7 @@ class Simulation:
         if self.ticks == 0:
             self._all_flows_changed()
         self._announce()
-        self._trace()
+        self.probes.publish_traces()
         while self._queue and self._queue[0][0] < until:
             at, _, act = heapq.heappop(self._queue)
             self.kernel.advance(max(begin, math.floor(at / self.step_ns) * self.step_ns))
@@ -226,155 +209,16 @@ class Simulation:
 
     # --- NICs, paths, probes ---
 
-    def _set_groups(self) -> None:
-        """Choose every NIC's peers as its prober would, and compute the routes of all its probes."""
-        s, f = self.settings, self.fleet
-        names = f.nic_ids
-        hashes = hashes_of(names, s.peers_seed)
-        first = s.first_path_port or 9320
-        self.path_ports = [first + k for k in range(s.paths)]
-        chosen = [
-            [f.nic_index[peer] for peer in choose_peers(name, names, s.peers, s.peers_seed, hashes)]
-            for name in names
-        ]
-        nic = np.repeat(np.arange(f.nics), [len(peers) * s.paths for peers in chosen])
-        peer = np.repeat(np.array([peer for peers in chosen for peer in peers]), s.paths)
-        path = np.tile(self.path_ports, len(nic) // s.paths)
-        self._group = (nic, peer, path)
-        self.kernel.set_groups(nic, peer, path)
-        self._pairs: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
-        """Directed pair to the groups of its requests and the groups of its answers."""
-        for g, (a, b) in enumerate(zip(nic.tolist(), peer.tolist(), strict=True)):
-            self._pairs.setdefault((a, b), ([], []))[0].append(g)
-            self._pairs.setdefault((b, a), ([], []))[1].append(g)
-        self._since_ns = np.full((2, len(nic)), self.start_ns, np.int64)
-        self._moves = np.zeros((2, len(nic)), np.int64)
-        self.legs: tuple[Paths, Paths] = self.find_legs()
-        self._traced_legs = self.legs
-
-    def find_legs(self) -> tuple[Paths, Paths]:
-        """Return the routes of all probes and answers, and pass them to the kernel."""
-        nic, peer, path = self._group
-        living = None if self.states.carrier.all() else self.states.carrier
-        there, back = self.fleet.round_trips(nic, peer, path, living)
-        self.kernel.set_legs(there.start, there.link, there.reached, back.start, back.link, back.reached)
-        return there, back
+    def retrace(self) -> None:
+        """Publish the routes of probes and flows that moved since their last trace, from the next tick on."""
+        self.probes.retrace()
+        self._flow_routes.retrace()
 
     def _announce(self) -> None:
         every = max(1, round(self.settings.announce_s * 1e9 / TICK_NS))
         if self.ticks % every == 0 and INVENTORY.name in self.topic_names:
-            for record in self.announcements():
+            for record in nic_announcements(self):
                 self.publish(INVENTORY, record["nic"], record["announced_ns"], record)
-
-    def announcements(self) -> Iterator[Nic]:
-        """Yield the `Nic` of every NIC with a living agent, as of now."""
-        f, now_ns = self.fleet, self.system_ns()
-        rails = f.shape.rails > 1
-        for nic, name in enumerate(f.nic_ids):
-            if self.states.dead.get(nic):
-                continue
-            host, device = nic_parts(name)
-            yield {
-                "nic": name,
-                "host": host,
-                "device": device,
-                "shard": self.settings.shard,
-                "rail": int(f.nic_rail[nic]) if rails else None,
-                "rack": f"rack{int(f.nic_rack[nic]) + 1}",
-                "addresses": [address_of(nic)],
-                "probe_port": PROBE_PORT,
-                "clock": clock_id(host, f"ptp{int(f.nic_device[nic])}"),
-                "stamp": Stamp.HARDWARE,
-                "speed_bps": int(f.rate_bps[2 * nic]),
-                "mtu_bytes": 4200,
-                "run": self.runs[nic],
-                "since_ns": self.start_ns,
-                "announced_ns": now_ns,
-                "capabilities": ["probe.udp"],
-                "path_ports": self.path_ports,
-                "first_hop": None,
-                "slot_ns": self.pace[0],
-                "slot_probes": self.pace[1],
-                "ud": None,
-                "stamp_error_ns": 0,
-            }
-
-    @property
-    def pace(self) -> tuple[int, int]:
-        """Return ns per probe slot and paths per slot, for which schedules are planned."""
-        if not self.settings.rate_pps:
-            return 0, 0
-        probes = 2 if self.settings.spacing_ns else 1
-        return round(1e9 * probes / self.settings.rate_pps), 1
-
-    def follow_schedule(self, record: ProbeSchedule) -> None:
-        """Have a NIC follow a `ProbeSchedule` on its own clock; other fleets' NICs are ignored.
-
-        Raises ValueError with one line if no prober could follow it.
-        """
-        nic = self.fleet.nic_index.get(record["nic"])
-        if nic is None:
-            return
-        why = schedule_error(record, self.pace)
-        if why:
-            raise ValueError(f"probe schedule of {record['nic']}: {why}")
-        first, end = np.searchsorted(self._group[0], [nic, nic + 1]).tolist()
-        groups = zip(self._group[1][first:end].tolist(), self._group[2][first:end].tolist(), strict=True)
-        at = {(self.fleet.nic_ids[peer], port): number for number, (peer, port) in enumerate(groups)}
-        now_ns = self.kernel.now_ns
-        since_ns = fabric_time_ns(record, self.kernel.clock_ns(nic, now_ns)) - record["begin_ns"]
-        paths = [at.get(path, -1) for path in schedule_paths(record)]
-        self.kernel.set_schedule(nic, now_ns - since_ns, record["slot_ns"], paths)
-
-    def _trace(self) -> None:
-        """Publish the paths that are new or moved."""
-        limit = self._traces_per_tick or len(self._to_trace)
-        for pair in list(self._to_trace)[:limit]:
-            del self._to_trace[pair]
-            if PATHS.name in self.topic_names and not self.states.dead.get(pair[0]):
-                key = ">".join(self.fleet.nic_ids[nic] for nic in pair)
-                self.publish(PATHS, key, self.system_ns(), self._path_maps(*pair))
-
-    def _path_maps(self, nic: int, peer: int) -> PathMaps:
-        names = self.fleet.link_ids
-        rows: list[PathMap] = []
-        for leg, groups in enumerate(self._pairs[nic, peer]):
-            paths = self.legs[leg]
-            for g in groups:
-                rows.append(
-                    {
-                        "path": int(self._group[2][g]),
-                        "leg": (Leg.REQUEST, Leg.ANSWER)[leg],
-                        "links": [names[link] for link in paths.of(g).tolist()],
-                        "found": PathSource.TRACED,
-                        "complete": bool(paths.reached[g]),
-                        "since_ns": int(self._since_ns[leg, g]),
-                        "changes": int(self._moves[leg, g]),
-                        "contradiction": None,
-                    }
-                )
-        return {
-            "nic": self.fleet.nic_ids[nic],
-            "peer": self.fleet.nic_ids[peer],
-            "shard": self.settings.shard,
-            "run": self.runs[nic],
-            "traced_ns": self.system_ns(),
-            "paths": rows,
-        }
-
-    def retrace(self) -> None:
-        """Note the paths that moved since their last trace; they are published from the next tick on."""
-        now_ns = self.system_ns()
-        for leg in (0, 1):
-            moved = np.flatnonzero(_moved(self._traced_legs[leg], self.legs[leg]))
-            self._since_ns[leg, moved] = now_ns
-            self._moves[leg, moved] += 1
-            nic, peer, _ = self._group
-            for g in moved.tolist():
-                pair = (int(nic[g]), int(peer[g]))
-                self._to_trace[pair if leg == 0 else pair[::-1]] = None
-        self._traced_legs = self.legs
-        self._flow_routes.retrace()
 
     def _flush(self) -> None:
         """Publish a batch of each NIC once per `flush_ms`, spread over the ticks."""
@@ -523,9 +367,7 @@ class Simulation:
         ):
             self._now_out.append(SimMessage(FLOW_ROUTES, key, system_ns, record, gone=record is None))
 
-    # --- faults ---
-
-    # --- truth ---
+    # --- faults and truth ---
 
     @property
     def faults(self) -> list[SimFault]:
@@ -558,16 +400,3 @@ class Simulation:
             {"job": job.name, "kind": job.kind, "nics": job.nics, "iterations": done, "time_ns": time_ns}
             for job, (done, time_ns) in zip(self.settings.jobs, self._job_done, strict=True)
         ]
-
-
-def _moved(before: Paths, now: Paths) -> NDArray[np.bool_]:
-    """Return [groups]: True if a path has other links than before."""
-    tables = []
-    for paths in (before, now):
-        table = np.full((len(paths.reached), 6), -1, np.int32)
-        link_counts = np.diff(paths.start)
-        row = np.repeat(np.arange(len(link_counts)), link_counts)
-        table[row, np.arange(len(paths.link)) - np.repeat(paths.start[:-1], link_counts)] = paths.link
-        tables.append(table)
-    different: NDArray[np.bool_] = (tables[0] != tables[1]).any(axis=1) | (before.reached != now.reached)
-    return different

@@ -47,6 +47,13 @@ class ProbePair:
             if flow.leg == Leg.REQUEST and route.known is not None and route.known.reached:
                 yield flow, route.known.hops
 
+    def own_first_hops(self) -> Iterator[str]:
+        """Yield the router that this NIC's packets meet first, of each path that reaches the peer."""
+        for route in self.routes.values():
+            known = route.known
+            if known is not None and known.reached and known.hops and known.hops[0] is not None:
+                yield known.hops[0]
+
     def request_hops(self) -> dict[int, Hops]:
         """Return hops by source port, of requests that reach the peer and met an answering router."""
         return {

@@ -263,10 +263,7 @@ class ProbeRouteTracer(RouteTracer):
     def _update_first_hop(self) -> None:
         """Set the router that this NIC's packets meet first; of several, the most frequent."""
         first_hops = Counter(
-            known.hops[0]
-            for pair in self._pairs.values()
-            for route in pair.routes.values()
-            if (known := route.known) and known.reached and known.hops and known.hops[0] is not None
+            first_hop for pair in self._pairs.values() for first_hop in pair.own_first_hops()
         )
         if first_hops and self.first_hop not in first_hops:
             self.first_hop, self._first_hop_changed = first_hops.most_common(1)[0][0], True
@@ -283,14 +280,9 @@ class ProbeRouteTracer(RouteTracer):
         for hops, flows in routes.items():
             flow = self._random.choice(flows)
             self._tracer.schedule(flow._replace(max_ttl=len(hops), uplink_check=True))
-        apexes = Counter(self._switch_of(hops[-1]) for hops in routes)
+        apexes = Counter(self._names.switch_of(hops[-1]) for hops in routes)
         pause = pause_s(max(self._fleet_nics, len(self._alive)), max(apexes.values()), switch_pps)
         self._uplinks_at_s = now_s + self._jittered(pause)
-
-    def _switch_of(self, hop: str | None) -> str | None:
-        """Return the switch with a hop's address, or the address if no file names it."""
-        at = self._names.topology.at(hop) if hop is not None else None
-        return hop if at is None else at[0]
 
     def _retrace_pause_s(self, leg: Leg) -> float:
         factor = ANSWER_PAUSE_FACTOR if leg == Leg.ANSWER else 1.0

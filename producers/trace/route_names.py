@@ -143,6 +143,11 @@ class RouteNames:
         self.topology = topology
         self._complete.clear()
 
+    def switch_of(self, hop: str | None) -> str | None:
+        """Return the switch with a hop's address, or the address if no file names it."""
+        end = self.topology.at(hop) if hop is not None else None
+        return hop if end is None else end[0]
+
     def complete_links(
         self, peer: str, port: int, hops: tuple[str | None, ...], peer_first_hop: str | None
     ) -> tuple[str, ...]:

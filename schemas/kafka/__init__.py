@@ -4,6 +4,7 @@
 - `reader`: `TopicReader`, a groupless consumer on confluent-kafka. It starts at the beginning, the end, a
   time or a number of messages before the end; reads up to the end; then follows.
 - `async_reader`: `AsyncTopicReader`, the same on aiokafka, for code that runs in an event loop.
+- `oauth`: tokens of an OAuth server for aiokafka.
 - `publisher`: `Publisher`, which encodes and sends records with the contract's partitioner.
 - `partitioning`: the partition of a key, as all clients of the contract compute it.
 
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from schemas.kafka.partitioning import murmur2, owns, partition_of
 from schemas.kafka.settings import KafkaSettings
-from schemas.kafka.start import BEGINNING, END, Start, back, since, tail
+from schemas.kafka.start import BEGINNING, END, Start, back, committed, since, tail
 
 __all__ = [
     "BEGINNING",
@@ -30,6 +31,7 @@ __all__ = [
     "KafkaSettings",
     "Start",
     "back",
+    "committed",
     "murmur2",
     "owns",
     "partition_of",

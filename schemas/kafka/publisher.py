@@ -9,7 +9,7 @@ from schemas import codec
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.topics import Topic
 
-__all__ = ["PublishFailed", "Publisher", "publisher_options"]
+__all__ = ["PARTITIONER", "PublishFailed", "Publisher", "publisher_options"]
 
 PARTITIONER: Final = "murmur2_random"
 """librdkafka's default differs from that of the Java clients and of aiokafka; this one agrees with both."""

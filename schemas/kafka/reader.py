@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from schemas import codec
 from schemas.kafka.partitioning import partition_of
 from schemas.kafka.settings import KafkaSettings, as_settings
-from schemas.kafka.start import BEGINNING, END, Start, back, since, tail
+from schemas.kafka.start import BEGINNING, END, Start, back, committed, since, tail
 from schemas.topics import TOPICS, Topic
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = [
     "TopicMissing",
     "TopicReader",
     "back",
+    "committed",
     "since",
     "tail",
 ]
@@ -74,8 +75,8 @@ class Message(NamedTuple):
 class TopicReader:
     """A groupless consumer of some topics.
 
-    It commits nothing and keeps the order of each partition. `connect` assigns the partitions; a service
-    calls it again after `LogUnavailable`.
+    It keeps the order of each partition and commits nothing, except by `commit`. `connect` assigns the
+    partitions; a service calls it again after `LogUnavailable`.
     """
 
     def __init__(
@@ -84,13 +85,17 @@ class TopicReader:
         starts: Mapping[Topic, Start],
         *,
         key: str | None = None,
+        partition_keys: Mapping[Topic, Iterable[str]] | None = None,
+        group: str = "fabrictime-reader",
         fetch_wait_ms: int = 50,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """Create the client without connecting.
 
-        `key`: only messages with this key are read, from its partitions. `fetch_wait_ms`: longest time for
-        which a broker delays a fetch. `options`: further options of confluent-kafka.
+        `key`: only messages with this key are read, from its partitions. `partition_keys`: for some topics,
+        only the partitions of these keys are read. `group`: the name under which offsets are committed.
+        `fetch_wait_ms`: longest time for which a broker delays a fetch. `options`: further options of
+        confluent-kafka.
         """
         # list_topics looks its classes up in this module, which fails while another thread imports it
         import confluent_kafka.admin  # noqa: F401
@@ -98,13 +103,16 @@ class TopicReader:
 
         self._cluster = as_settings(cluster)
         self.starts, self._key = dict(starts), key
+        self._partition_keys = {topic: list(keys) for topic, keys in (partition_keys or {}).items()}
+        self._cause: str | None = None
+        self._error_handler = (options or {}).get("error_cb")
         self.behind: set[Place] = set()
         """Partitions that have not been read up to their end yet."""
         self.assigned: list[Place] = []
         self._consumer = Consumer(
             {
                 **self._cluster.confluent_options(),
-                "group.id": "fabrictime-reader",  # librdkafka demands one; nothing is committed
+                "group.id": group,  # librdkafka demands one, even where nothing is committed
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "allow.auto.create.topics": False,
@@ -114,6 +122,7 @@ class TopicReader:
                 "reconnect.backoff.max.ms": RECONNECT_BACKOFF_MAX_MS,
                 "log_level": 0,
                 **(options or {}),
+                "error_cb": self._on_error,
             }
         )
 
@@ -151,9 +160,7 @@ class TopicReader:
             ]
             self._consumer.assign(self._resolved(found, timeout_s))
         except KafkaException as error:
-            raise LogUnavailable(
-                f"log {self._cluster.bootstrap}: {error.args[0].str()}; is `fabrictime up` running?"
-            ) from None
+            raise self._unavailable(error, "; is `fabrictime up` running?") from None
         self.assigned = [(each.topic, each.partition) for each, _ in found]
         self.behind = set(self.assigned)
         return self
@@ -181,7 +188,7 @@ class TopicReader:
             if found:
                 self._consumer.incremental_assign(self._resolved(found, timeout_s))
         except KafkaException as error:
-            raise LogUnavailable(f"log {self._cluster.bootstrap}: {error.args[0].str()}") from None
+            raise self._unavailable(error) from None
         places = [(each.topic, each.partition) for each, _ in found]
         self.assigned += places
         self.behind.update(places)
@@ -209,8 +216,20 @@ class TopicReader:
         first = self._consumer.poll(wait_s)
         if first is None:
             return []
-        received = [first, *self._consumer.consume(max_messages - 1, 0)]
-        return [found for each in received if (found := self._message(each)) is not None]
+        return [*self._messages([first]), *self._receive(max_messages - 1, 0)[1]]
+
+    def commit(self, offsets: Mapping[Place, int], *, wait: bool = False) -> None:
+        """Commit the group's next offset of some partitions. Raises LogUnavailable."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        consumer: Any = self._consumer
+        try:
+            consumer.commit(
+                offsets=[TopicPartition(*place, offset) for place, offset in offsets.items()],
+                asynchronous=not wait,
+            )
+        except KafkaException as error:
+            raise self._unavailable(error) from None
 
     def pause(self, places: Iterable[Place]) -> None:
         """Stop to fetch some partitions until `resume`."""
@@ -247,8 +266,9 @@ class TopicReader:
         if known is None or known.error is not None or not known.partitions:
             raise TopicMissing(f"topic {topic.name}: does not exist at {self._cluster.bootstrap}")
         numbers = sorted(known.partitions)
-        if self._key is not None:
-            numbers = [partition_of(self._key, len(numbers))]
+        keys = self._partition_keys.get(topic) if self._key is None else [self._key]
+        if keys is not None:
+            numbers = sorted({partition_of(key, len(numbers)) for key in keys})
         if partitions is not None:
             numbers = [number for number in numbers if number in partitions]
         return [(TopicPartition(topic.name, number), start) for number in numbers]
@@ -258,8 +278,11 @@ class TopicReader:
         from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
         timed = []
+        offsets = self._committed([each for each, start in found if start.committed], timeout_s)
         for each, start in found:
-            if start.since_ns is not None:
+            if start.committed and (each.topic, each.partition) in offsets:
+                each.offset = offsets[each.topic, each.partition]
+            elif start.since_ns is not None:
                 timed.append((each, start.since_ns // 1_000_000))
             elif start.tail_messages is None:
                 each.offset = OFFSET_BEGINNING
@@ -271,6 +294,16 @@ class TopicReader:
         if timed:
             self._resolve_times(timed, timeout_s)
         return [each for each, _ in found]
+
+    def _committed(self, partitions: list[TopicPartition], timeout_s: float) -> dict[Place, int]:
+        """Return the group's committed offsets where there are some."""
+        from confluent_kafka import KafkaException
+
+        found = self._consumer.committed(partitions, timeout=timeout_s) if partitions else []
+        for each in found:
+            if each.error is not None:
+                raise KafkaException(each.error)
+        return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
     def _resolve_times(self, timed: list[tuple[TopicPartition, int]], timeout_s: float) -> None:
         """Set the offsets of partitions that start at a time, ms since the Unix epoch."""
@@ -289,9 +322,33 @@ class TopicReader:
             each.offset = start.offset if start.offset >= 0 else end.offset
 
     def _receive(self, max_messages: int, wait_s: float) -> tuple[bool, list[Message]]:
-        """Return whether the log answered, and the messages."""
-        received = self._consumer.consume(max_messages, wait_s)
-        return bool(received), [found for each in received if (found := self._message(each)) is not None]
+        """Return whether the log answered, and the messages. Raises LogUnavailable."""
+        from confluent_kafka import KafkaException
+
+        try:
+            received = self._consumer.consume(max_messages, wait_s)
+        except KafkaException as error:
+            raise self._unavailable(error) from None
+        return bool(received), self._messages(received)
+
+    def _messages(self, received: Iterable[Any]) -> list[Message]:
+        return [found for each in received if (found := self._message(each)) is not None]
+
+    def _on_error(self, error: Any) -> None:
+        """Keep the cause of refused connections, which librdkafka's own exceptions leave out."""
+        from confluent_kafka import KafkaError
+
+        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+            self._cause = error.str()
+        if self._error_handler is not None:
+            self._error_handler(error)
+
+    def _unavailable(self, error: Any, advice: str = "") -> LogUnavailable:
+        """Return the one line for an exception of confluent-kafka."""
+        if not self.assigned:  # serves the error callback; with partitions it might also take a message
+            self._consumer.poll(0)
+        cause, self._cause = self._cause, None
+        return LogUnavailable(f"log {self._cluster.bootstrap}: {cause or error.args[0].str() + advice}")
 
     def _message(self, message: Any) -> Message | None:
         from confluent_kafka import KafkaError
@@ -300,7 +357,7 @@ class TopicReader:
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:
                 self.behind.discard((message.topic(), message.partition()))
-            elif error.fatal():
+            elif error.fatal() or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise LogUnavailable(f"log {self._cluster.bootstrap}: {error.str()}")
             return None
         key_bytes = message.key()

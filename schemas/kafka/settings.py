@@ -1,13 +1,17 @@
-"""Address and security of a Kafka cluster, and the options of both client libraries that follow from them."""
+"""Address and security of a Kafka cluster, and the options of every client library that follow from them.
+
+Secrets are paths of files. They are read when a client is created, so no setting, dump or log line has one.
+"""
 
 from __future__ import annotations
 
 import logging
 import ssl
 import time
+from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from schemas import codec
 
@@ -20,31 +24,77 @@ REPEAT_WARNING_S: Final = 10.0
 
 
 class KafkaSettings(BaseModel):
-    """A Kafka cluster: its address, TLS, mutual TLS, SASL and schema registry."""
+    """The Kafka cluster and the schema registry: addresses, TLS, and how clients authenticate."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bootstrap: str = Field(
+        default="127.0.0.1:19092",
         pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
         description="Kafka addresses, host:port, separated by commas",
     )
+    tls: bool = Field(default=False, description="whether to encrypt connections to the brokers")
+    tls_ca_file: Path | None = Field(
+        default=None, description="CA certificates (PEM) of the brokers; without it the system's"
+    )
+    tls_certificate_file: Path | None = Field(
+        default=None, description="this client's certificate (PEM), for mutual TLS"
+    )
+    tls_key_file: Path | None = Field(default=None, description="private key (PEM) of that certificate")
+    tls_key_password_file: Path | None = Field(
+        default=None, description="file that holds the password of the private key"
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = Field(
+        default=None, description="how this client authenticates; without it no SASL"
+    )
+    sasl_username: str | None = Field(
+        default=None, min_length=1, description="user name, or the client id of OAUTHBEARER"
+    )
+    sasl_password_file: Path | None = Field(
+        default=None, description="file that holds the password, or the client secret of OAUTHBEARER"
+    )
+    oauth_token_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s@]+$",
+        description="token endpoint of OAUTHBEARER, for the grant client_credentials",
+    )
+    oauth_scope: str | None = Field(default=None, min_length=1, description="scope of the tokens")
     schema_registry_url: str | None = Field(
-        default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
+        default=None,
+        pattern=r"^https?://[^\s@]+$",
+        description="Confluent schema registry; messages then carry its wire format",
     )
-    tls: bool = Field(default=False, description="encrypt connections to the brokers")
-    tls_ca_file: str | None = Field(
-        default=None, description="certificates that the brokers are checked against"
+    schema_registry_username: str | None = Field(
+        default=None, min_length=1, description="user name at the schema registry"
     )
-    tls_certificate_file: str | None = Field(
-        default=None, description="this client's certificate, for mutual TLS"
+    schema_registry_password_file: Path | None = Field(
+        default=None, description="file that holds that user's password"
     )
-    tls_key_file: str | None = Field(default=None, description="private key of this client's certificate")
-    tls_key_password: str | None = Field(default=None, description="password of the private key", repr=False)
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        default=None, description="how this client authenticates; none: without SASL"
+    schema_registry_ca_file: Path | None = Field(
+        default=None, description="CA certificates (PEM) of the schema registry; without it the system's"
     )
-    sasl_username: str | None = Field(default=None, description="user name for SASL")
-    sasl_password: str | None = Field(default=None, description="password for SASL", repr=False)
+
+    @model_validator(mode="after")
+    def _complete(self) -> KafkaSettings:
+        """Refuse half a configuration, which would connect with less security than its author expects."""
+        for name in ("tls_ca_file", "tls_certificate_file"):
+            if getattr(self, name) is not None and not self.tls:
+                raise ValueError(f"{name}: expected tls = true as well")
+        for name, other in (
+            ("tls_key_file", "tls_certificate_file"),
+            ("tls_key_password_file", "tls_key_file"),
+            ("sasl_username", "sasl_mechanism"),
+            ("sasl_mechanism", "sasl_username"),
+            ("sasl_username", "sasl_password_file"),
+            ("sasl_password_file", "sasl_username"),
+            ("schema_registry_username", "schema_registry_password_file"),
+            ("schema_registry_password_file", "schema_registry_username"),
+        ):
+            if getattr(self, name) is not None and getattr(self, other) is None:
+                raise ValueError(f"{name}: expected {other} as well")
+        if (self.sasl_mechanism == "OAUTHBEARER") != (self.oauth_token_url is not None):
+            raise ValueError("oauth_token_url: expected exactly where sasl_mechanism is OAUTHBEARER")
+        return self
 
     @property
     def security_protocol(self) -> str:
@@ -54,46 +104,87 @@ class KafkaSettings(BaseModel):
         return "SSL" if self.tls else "PLAINTEXT"
 
     def confluent_options(self) -> dict[str, Any]:
-        """Return the address and security as options of confluent-kafka."""
-        given = {
+        """Return the address and security as options of confluent-kafka. Raises ValueError, see `_secret`."""
+        options: dict[str, object] = {"bootstrap.servers": self.bootstrap}
+        if self.security_protocol != "PLAINTEXT":
+            options["security.protocol"] = self.security_protocol
+        given: dict[str, object] = {
             "ssl.ca.location": self.tls_ca_file,
             "ssl.certificate.location": self.tls_certificate_file,
             "ssl.key.location": self.tls_key_file,
-            "ssl.key.password": self.tls_key_password,
+            "ssl.key.password": _secret("tls_key_password_file", self.tls_key_password_file),
             "sasl.mechanism": self.sasl_mechanism,
-            "sasl.username": self.sasl_username,
-            "sasl.password": self.sasl_password,
         }
-        options: dict[str, Any] = {"bootstrap.servers": self.bootstrap}
-        if self.security_protocol != "PLAINTEXT":
-            options["security.protocol"] = self.security_protocol
-        return options | {name: value for name, value in given.items() if value is not None}
+        password = _secret("sasl_password_file", self.sasl_password_file)
+        if self.sasl_mechanism == "OAUTHBEARER":
+            given |= {
+                "sasl.oauthbearer.method": "oidc",
+                "sasl.oauthbearer.token.endpoint.url": self.oauth_token_url,
+                "sasl.oauthbearer.client.id": self.sasl_username,
+                "sasl.oauthbearer.client.secret": password,
+                "sasl.oauthbearer.scope": self.oauth_scope,
+            }
+        else:
+            given |= {"sasl.username": self.sasl_username, "sasl.password": password}
+        return options | {name: str(value) for name, value in given.items() if value is not None}
 
     def aiokafka_options(self) -> dict[str, Any]:
-        """Return the address and security as arguments of aiokafka's clients."""
-        options: dict[str, Any] = {"bootstrap_servers": self.bootstrap}
+        """Return the address and security as arguments of aiokafka's clients. Raises ValueError."""
+        options: dict[str, object] = {"bootstrap_servers": self.bootstrap}
         if self.security_protocol != "PLAINTEXT":
             options["security_protocol"] = self.security_protocol
         if self.tls:
-            context = ssl.create_default_context(cafile=self.tls_ca_file)
-            if self.tls_certificate_file is not None:
-                context.load_cert_chain(self.tls_certificate_file, self.tls_key_file, self.tls_key_password)
-            options["ssl_context"] = context
+            options["ssl_context"] = self._tls_context()
         if self.sasl_mechanism is not None:
-            options |= {
-                "sasl_mechanism": self.sasl_mechanism,
-                "sasl_plain_username": self.sasl_username,
-                "sasl_plain_password": self.sasl_password,
-            }
+            options["sasl_mechanism"] = self.sasl_mechanism
+        password = _secret("sasl_password_file", self.sasl_password_file)
+        if self.oauth_token_url is not None:
+            from schemas.kafka.oauth import TokenProvider
+
+            options["sasl_oauth_token_provider"] = TokenProvider(
+                self.oauth_token_url, self.sasl_username or "", password or "", self.oauth_scope
+            )
+        elif self.sasl_mechanism is not None:
+            options |= {"sasl_plain_username": self.sasl_username, "sasl_plain_password": password}
         return options
 
     def registry(self) -> codec.Registry | None:
-        """Return a client of the schema registry; None if there is none."""
+        """Return a client of the schema registry; None if there is none. Raises ValueError."""
         if self.schema_registry_url is None:
             return None
         from schemas.registry import ConfluentRegistry
 
-        return ConfluentRegistry(self.schema_registry_url)
+        password = _secret("schema_registry_password_file", self.schema_registry_password_file)
+        user = None if password is None else (self.schema_registry_username or "", password)
+        return ConfluentRegistry(self.schema_registry_url, user, self.schema_registry_ca_file)
+
+    def _tls_context(self) -> ssl.SSLContext:
+        password = _secret("tls_key_password_file", self.tls_key_password_file)
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca_file)
+            if self.tls_certificate_file is not None:
+                # A password must be given: without one OpenSSL asks for it at the terminal.
+                context.load_cert_chain(self.tls_certificate_file, self.tls_key_file, password or "")
+        except OSError as error:
+            files = [self.tls_ca_file, self.tls_certificate_file, self.tls_key_file]
+            named = ", ".join(str(file) for file in files if file is not None)
+            raise ValueError(f"TLS files {named}: {error.strerror or error}") from error
+        return context
+
+
+def _secret(name: str, file: Path | None) -> str | None:
+    """Return the text of a secret's file without its last line end. Raises ValueError if it is unreadable."""
+    if file is None:
+        return None
+    try:
+        found = file.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise ValueError(f"{name} {file}: {error.strerror or error}") from error
+    except UnicodeDecodeError:
+        raise ValueError(f"{name} {file}: expected UTF-8 text") from None
+    if not found:
+        raise ValueError(f"{name} {file}: is empty")
+    return found
 
 
 def as_settings(cluster: KafkaSettings | str) -> KafkaSettings:

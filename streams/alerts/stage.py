@@ -72,10 +72,10 @@ class AlertsStage:
     async def _run(self, generation: Generation) -> None:
         """Restore the past of a generation's shards, then follow the inputs."""
         self._inputs, self._early_evidence, self._tap_from = None, [], {}
-        bootstrap, registry = self.context.settings.bootstrap, self.context.registry
-        self._partition_count = await partition_count(bootstrap, LINKS.name)
-        alerts = await read_last(bootstrap, ALERTS, registry, lambda r: r["alert_id"])
-        health = await read_last(bootstrap, LINK_HEALTH, registry)
+        cluster, registry = self.context.settings.kafka, self.context.registry
+        self._partition_count = await partition_count(cluster, LINKS.name)
+        alerts = await read_last(cluster, ALERTS, registry, lambda r: r["alert_id"])
+        health = await read_last(cluster, LINK_HEALTH, registry)
         now_ns = self._log_now_ns()
         since_of = read_from(now_ns, self.context.config.thresholds(), self._max_rule_s())
         self._delays_from_ns = since_of[DELAYS.name]
@@ -84,7 +84,7 @@ class AlertsStage:
             if at_ns < since_of[LINK_HEALTH.name]:
                 inputs.add(Message(at_ns, LINK_HEALTH.name, -1, -1, key, None, record))
         try:
-            async with AsyncTopicReader(bootstrap, fetch_wait_ms=POLL_MS) as reader:
+            async with AsyncTopicReader(cluster, fetch_wait_ms=POLL_MS) as reader:
                 numbers = {tp.partition for tp in generation.tps}
                 starts = {topic: since(since_of[topic.name]) for topic in MAIN}
                 await reader.assign(starts, {LINKS: numbers})
@@ -189,7 +189,7 @@ class AlertsStage:
         return len(found) >= DELAYS_PER_POLL
 
     async def _start_delays(self, back_s: float) -> AsyncTopicReader:
-        reader = AsyncTopicReader(self.context.settings.bootstrap)
+        reader = AsyncTopicReader(self.context.settings.kafka)
         await reader.consumer.start()
         self._delays = reader
         from_ns, self._delays_from_ns = self._delays_from_ns, 0

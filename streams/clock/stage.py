@@ -71,18 +71,18 @@ class ClockStage(ShardStage[_Shard]):
 
     async def recover_shards(self) -> Callable[[_Partition, str], _Shard]:
         """Read the newest offsets and fits; return a function that creates a shard's state from them."""
-        bootstrap, registry = self.context.settings.bootstrap, self.context.registry
+        cluster, registry = self.context.settings.kafka, self.context.registry
         past = await read_tail(
-            bootstrap,
+            cluster,
             CLOCK_OFFSETS,
             TAIL_RECORDS,
             registry,
             lambda record, append_ns: validate_offsets(record, append_ns, self.window_ns)[0],
         )
-        count = await partition_count(bootstrap, PROBES.name)
+        count = await partition_count(cluster, PROBES.name)
         sources = [f"{PROBES.name}/{number}" for number in range(count)]
         past_fits = await read_tail(
-            bootstrap,
+            cluster,
             CLOCK_FITS,
             TAIL_WINDOWS * count,
             registry,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.ids import host_of
 from schemas.records import ClockFits, NicWindow
 from streams.clock.pairs import Bools, Int64s, Pairs
 
@@ -94,5 +95,5 @@ def flushes_by_host(taken: WindowInput, members: NDArray[np.intp]) -> dict[str, 
     for node in members.tolist():
         if node not in taken.jumped:
             for nic in taken.nics_of_node.get(node, ()):
-                hosts.setdefault(nic["nic"].partition("/")[0], []).append((node, nic))
+                hosts.setdefault(host_of(nic["nic"]), []).append((node, nic))
     return hosts

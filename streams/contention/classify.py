@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from schemas.ids import far_node, near_node
 from schemas.records import ContentionKind
 from streams.contention.rules import (
     AVERAGE_NS,
@@ -243,4 +244,4 @@ def root_of(view: LinkView, views: Views) -> LinkView | None:
 
 def _leads_to(link: str, last: str) -> bool:
     """Return whether a link ends at the node where another begins."""
-    return link.partition(">")[2].rpartition(":")[0] == last.partition(">")[0].rpartition(":")[0]
+    return far_node(link) == near_node(last)

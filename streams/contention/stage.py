@@ -56,9 +56,7 @@ class ContentionStage(ShardStage[_Shard]):
 
     async def recover_shards(self) -> Callable[[_Partition, str], _Shard]:
         """Read the newest windows; return a function that creates a shard's state from them."""
-        past = await read_tail(
-            self.context.settings.bootstrap, CONTENTION, TAIL_RECORDS, self.context.registry
-        )
+        past = await read_tail(self.context.settings.kafka, CONTENTION, TAIL_RECORDS, self.context.registry)
 
         def create(partition: _Partition, name: str) -> _Shard:
             flows = self.context.flows.of(name)

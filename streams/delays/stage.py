@@ -156,11 +156,11 @@ class DelayStage(PartitionStage[_Source]):
 
     async def recover(self, partitions: list[_Partition]) -> None:
         """Recover sources from published fits, and delay floors from published queueing."""
-        bootstrap, registry = self.context.settings.bootstrap, self.context.registry
+        cluster, registry = self.context.settings.kafka, self.context.registry
         shards = max(1, len(self.context.inventory.shards()))
         tail = TAIL_WINDOWS * max(MIN_TAIL_PARTITIONS, len(partitions)) * shards
-        records = await read_tail(bootstrap, CLOCK_FITS, tail, registry)
-        floors = await read_tail(bootstrap, PATH_QUEUEING, TAIL_QUEUEING, registry)
+        records = await read_tail(cluster, CLOCK_FITS, tail, registry)
+        floors = await read_tail(cluster, PATH_QUEUEING, TAIL_QUEUEING, registry)
         slot_ns = self.slot_ns()
         for partition in partitions:
             name = source_name(partition.tp)

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.ids import end_parts
 from streams.links.rules import NEVER_NS, WINDOW_PARTS
 
 __all__ = ["NOTHING", "Bools", "ElementTable", "Int32s", "Int64s", "grown"]
@@ -97,14 +98,14 @@ class ElementTable:
         made = self.index[name] = len(self.names)
         self.names.append(name)
         near, _, far = name.partition(">")
-        self.ends.append(("", "") if nic else (_end(near)[0], _end(far)[0]))
+        self.ends.append(("", "") if nic else (end_parts(near)[0], end_parts(far)[0]))
         if made >= len(self.last_answer_ns):
             for column in COLUMNS:
                 setattr(self, column, grown(getattr(self, column), 0))
         self.last_answer_ns[made] = self.first_seen_ns[made] = now_ns
         self.is_nic[made] = nic
         if not nic:
-            (first, first_port), (second, second_port) = sorted((_end(near), _end(far)))
+            (first, first_port), (second, second_port) = sorted((end_parts(near), end_parts(far)))
             self.parallel_cables.setdefault((first, second), set()).add((first_port, second_port))
             for node in (first, second):
                 self.links_at.setdefault(node, set()).add(made)
@@ -132,8 +133,3 @@ class ElementTable:
 def grown(array: NDArray[Any], fill: int) -> NDArray[Any]:
     """Return a column of twice the size."""
     return np.concatenate([array, np.full_like(array, fill)])
-
-
-def _end(text: str) -> tuple[str, str]:
-    node, _, port = text.rpartition(":")
-    return node, port

@@ -61,7 +61,7 @@ class LinksStage(ShardStage[ShardHealth]):
 
     async def recover_shards(self) -> Callable[[_Partition, str], ShardHealth]:
         """Read the last record of each subject; return a function that creates a shard's state from them."""
-        last = await read_last(self.context.settings.bootstrap, LINK_HEALTH, self.context.registry)
+        last = await read_last(self.context.settings.kafka, LINK_HEALTH, self.context.registry)
         past = [record for record, _ in last.values()]
 
         def create(partition: _Partition, name: str) -> ShardHealth:

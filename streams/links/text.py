@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from schemas.ids import end_parts, host_of
 from schemas.records import HealthKind
 from streams.links.path_table import PathTable
 
 __all__ = ["clock_text", "count_text", "host_of", "subject_text"]
-
-
-def host_of(nic: str) -> str:
-    """Return the host of a NIC."""
-    return nic.partition("/")[0]
 
 
 def count_text(count: int, noun: str) -> str:
@@ -42,7 +38,7 @@ def subject_text(evidence: PathTable, name: str, kind: HealthKind, bad_links: It
         if _end(evidence, far)[1] and not _end(evidence, near)[1]:
             near, far = far, near
     (a, _), (b, _) = _end(evidence, near), _end(evidence, far)
-    first, second = sorted((near.rpartition(":")[0], far.rpartition(":")[0]))
+    first, second = sorted((end_parts(near).node, end_parts(far).node))
     is_bundle = len(evidence.parallel_cables.get((first, second), ())) > 1
     if is_bundle and not {a, b} & evidence.nics.keys():
         return f"{near} to {far}"
@@ -51,6 +47,6 @@ def subject_text(evidence: PathTable, name: str, kind: HealthKind, bad_links: It
 
 def _end(evidence: PathTable, end: str) -> tuple[str, bool]:
     """Return the name of a cable's end, and whether it is a NIC."""
-    node, _, port = end.rpartition(":")
+    node, port = end_parts(end)
     nic = f"{node}/{port}"
     return (nic, True) if nic in evidence.index else (node, False)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from schemas.ids import cable_id, natural
+from schemas.ids import cable_id, end_parts, link_ends, natural
 from schemas.records import AlertKind, Nic, PathMaps
 from schemas.topics import PATHS
 from schemas.topology import Topology, nic_end, split_end
@@ -247,7 +247,7 @@ class Wiring:
             routes.add(links)
             if not links:
                 continue
-            ends = [tuple(split_end(end) for end in link.split(">")) for link in links]
+            ends = [tuple(split_end(end) for end in link_ends(link)) for link in links]
             if ends[0][0] == own:
                 leaves.add(ends[0][1].node)
             if path["complete"]:
@@ -280,7 +280,7 @@ class Wiring:
         self._cables[cable] += by
         if not before or not self._cables[cable]:
             for end in cable.split("<>"):
-                at = self._at_node[end.rpartition(":")[0]]
+                at = self._at_node[end_parts(end).node]
                 (at.add if by > 0 else at.discard)(cable)
 
     # --------------------------------------------------------------------------------------- evaluation
@@ -435,8 +435,8 @@ class Wiring:
         links: tuple[str, ...] = ()
         if wired is not None:
             end, far, node = wired
-            items = {end, far, _between(far.rpartition(":")[0], node)}
-            host, _, device = end.rpartition(":")
+            items = {end, far, _between(end_parts(far).node, node)}
+            host, device = end_parts(end)
             nics = (f"{host}/{device}",) if f"{host}/{device}" in self._nics else ()
             links = ("<>".join(sorted((end, far))),)
             subject = nics[0] if nics else links[0]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from schemas.ids import host_of
 from schemas.reasons import NO_REASON, Reason
 from streams.policy.loads import Demand, Links, Weight
 from streams.runtime.flow_routes import FlowRoute
@@ -107,7 +108,7 @@ class Flow:
     @property
     def host(self) -> str:
         """Host of the sender."""
-        return self.live.nic.partition("/")[0]
+        return host_of(self.live.nic)
 
     @property
     def group(self) -> tuple[str, str, str | None]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from schemas.ids import cable_id
+from schemas.ids import cable_id, host_of
 from schemas.reasons import NO_REASON, Reason
 from schemas.records import HealthKind, LinkHealth, LinkState
 from streams.runtime.units import NS_PER_S
@@ -174,7 +174,7 @@ class PathHealth:
         """Return the health of a NIC and its host: DEAD if no path reaches it."""
         if not self._hosts:
             return HEALTHY
-        for name in (nic, nic.partition("/")[0]):
+        for name in (nic, host_of(nic)):
             known = self._subjects.get(self._hosts.get(name, ""))
             if known is not None and known.state == LinkState.DOWN:
                 return Health(Grade.DEAD, 1.0, self.reason(name))

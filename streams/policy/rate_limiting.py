@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schemas.ids import host_of
 from schemas.records import FlowAction
 from streams.policy.base import Proposals, RateProposal
 from streams.policy.rates import Rates
@@ -21,7 +22,7 @@ class RateLimiting:
         """Propose the rates that are new, changed or due for renewal."""
 
         def is_allowed(flow: LiveFlow, action: FlowAction) -> bool:
-            limits = state.limits_of(flow.nic.partition("/")[0])
+            limits = state.limits_of(host_of(flow.nic))
             return action in limits.allowed and flow.job not in limits.protected_jobs
 
         flows = [

@@ -65,12 +65,12 @@ class PolicyStage:
 
     async def _follow(self, generation: Generation) -> None:
         """Recover the policies of the assigned partitions, then run them."""
-        bootstrap, registry = self.context.settings.bootstrap, self.context.registry
-        count = await partition_count(bootstrap, POLICY_CYCLES.name)
+        cluster, registry = self.context.settings.kafka, self.context.registry
+        count = await partition_count(cluster, POLICY_CYCLES.name)
         began_ns = self.context.log_clock.now_ns(time.monotonic_ns())
         past = await self._earlier_decisions(began_ns)
         epoch = max((began_ns // NS_PER_MS, *(decision["epoch"] + 1 for decision in past)))
-        async with AsyncTopicReader(bootstrap, fetch_wait_ms=FETCH_WAIT_MS) as reader:
+        async with AsyncTopicReader(cluster, fetch_wait_ms=FETCH_WAIT_MS) as reader:
             set_read_ahead(reader.consumer, READ_AHEAD_S)
             starts_ns = read_from(epoch)
             await reader.assign({topic: since(starts_ns[topic.name]) for topic in INPUTS})
@@ -93,7 +93,7 @@ class PolicyStage:
         """Return the recent decisions of earlier epochs, in their order."""
         since_s = DECISION_LOOKBACK_NS / NS_PER_S
         past = await read_tail(
-            self.context.settings.bootstrap, DECISIONS, None, self.context.registry, since_s=since_s
+            self.context.settings.kafka, DECISIONS, None, self.context.registry, since_s=since_s
         )
         latest_epoch = began_ns // NS_PER_MS + EPOCH_AHEAD_MS  # actuators refuse later epochs as well
         decisions = [decision for decision in past if decision["epoch"] <= latest_epoch]

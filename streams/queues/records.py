@@ -1,19 +1,32 @@
-"""Parts of `LinkQueues` records: the totals of a second, and records in parts."""
+"""Makes `LinkQueues` records: of each block the links with queues, of each second all links."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypedDict
 
 import numpy as np
 
 from native.core.columns import Float64s, Int64s
-from schemas.records import LinkQueues
+from schemas.records import LinkQueue, LinkQueues
 from schemas.topics import MAX_ELEMENTS
+from streams.queues.cells import Cells
+from streams.queues.link_columns import PACKET_BYTES, LinkColumns
+from streams.queues.utilisation import IdleProbes
+from streams.runtime.units import NS_PER_S
 
-__all__ = ["NO_UTILISATION", "SecondTotals", "Utilisation", "in_parts"]
+__all__ = ["QueueRecords", "SolvedBlock"]
+
+FLOWS_ERROR: Final = 0.01
+"""Error of a link's utilisation from flow reports."""
+JOINT_ERROR: Final = 0.04
+"""Error of a link's utilisation from probes alone, because links on one flow's route are busy together."""
+SHALLOW_BYTES: Final = 2.0 * PACKET_BYTES
+"""Queues deeper than two full packets are published several times a second."""
 
 
-class Depths(TypedDict):
+class _Depths(TypedDict):
     """The depth fields of a `LinkQueue`."""
 
     depth_mean_bytes: float
@@ -22,7 +35,7 @@ class Depths(TypedDict):
     samples: int
 
 
-class Utilisation(TypedDict):
+class _Utilisation(TypedDict):
     """The utilisation fields of a `LinkQueue`."""
 
     utilisation: float | None
@@ -30,11 +43,26 @@ class Utilisation(TypedDict):
     from_flows: bool
 
 
-NO_UTILISATION: Final[Utilisation] = {"utilisation": None, "utilisation_bound": None, "from_flows": False}
+NO_UTILISATION: Final[_Utilisation] = {"utilisation": None, "utilisation_bound": None, "from_flows": False}
 """Utilisation in blocks: only the records of whole seconds have it."""
 
 
-class SecondTotals:
+@dataclass(frozen=True, slots=True)
+class SolvedBlock:
+    """The queues of one block."""
+
+    start_ns: int
+    end_ns: int
+    slot_ns: int
+    solved_ns: int
+    depth_bytes: Float64s
+    """[slots, links]"""
+    error_bytes: Float64s
+    """[links]"""
+    cells: Cells
+
+
+class _SecondTotals:
     """Depths and probes of each link since the start of the second."""
 
     def __init__(self) -> None:
@@ -58,7 +86,7 @@ class SecondTotals:
         self._error_bytes = np.maximum(self._error_bytes, error)
         self._slots += len(depth)
 
-    def depths(self, link: int) -> Depths:
+    def depths(self, link: int) -> _Depths:
         """Return the depth fields of a link."""
         return {
             "depth_mean_bytes": float(self._sum_bytes[link] / self._slots),
@@ -74,7 +102,109 @@ class SecondTotals:
         self._slots = 0
 
 
-def in_parts(whole: LinkQueues) -> list[LinkQueues]:
+class QueueRecords:
+    """Makes the records of one shard; `rate_of` returns a link's bit/s, 0 if unknown."""
+
+    def __init__(self, shard: str, rate_of: Callable[[str], int]) -> None:
+        self.synced = True
+        """False if a source's clocks were not synced since the last record."""
+        self.flow_bps: Mapping[str, float] = {}
+        """bit/s over each link, as flows report it."""
+        self._shard, self._rate_of = shard, rate_of
+        self._second = _SecondTotals()
+
+    def grow(self, links: int) -> None:
+        """Make room for so many links."""
+        self._second.grow(links)
+
+    def of_block(self, block: SolvedBlock, columns: LinkColumns, names: Sequence[str]) -> list[LinkQueues]:
+        """Return the records of a block: its links with queues, slot by slot."""
+        depth = block.depth_bytes
+        deep = np.flatnonzero(depth.max(axis=0) > np.maximum(SHALLOW_BYTES, block.error_bytes))
+        groups = columns.groups()
+        samples = columns.probes_by_link(block.cells)
+        self._second.samples += samples
+        links: list[LinkQueue] = []
+        for link in deep.tolist():
+            slots = np.flatnonzero(depth[:, link] > SHALLOW_BYTES / 4)
+            links.append(
+                {
+                    "link": names[link],
+                    "rate_bps": self._rate_of(names[link]),
+                    "depth_mean_bytes": float(depth[:, link].mean()),
+                    "depth_max_bytes": float(depth[:, link].max()),
+                    "bound_bytes": float(block.error_bytes[link]),
+                    **NO_UTILISATION,
+                    "samples": int(samples[link]),
+                    "group": groups[link],
+                    "slot": slots.tolist(),
+                    "depth_bytes": depth[slots, link].tolist(),
+                }
+            )
+        return self._records(block, block.start_ns, block.slot_ns, len(depth), links)
+
+    def of_second(
+        self, block: SolvedBlock, columns: LinkColumns, names: Sequence[str], probes: IdleProbes
+    ) -> list[LinkQueues]:
+        """Return the records of the second that a block ends, with the utilisation of all links."""
+        self._second.add(block.depth_bytes, block.error_bytes)
+        second = block.start_ns // NS_PER_S
+        if block.end_ns // NS_PER_S == second:
+            return []
+        share, sigma = probes.shares(columns.lengths, columns.flat, len(names))
+        groups = columns.groups()
+        links: list[LinkQueue] = [
+            {
+                "link": names[link],
+                "rate_bps": self._rate_of(names[link]),
+                **self._second.depths(link),
+                **self._utilisation(names[link], float(share[link]), float(2 * sigma[link]) + JOINT_ERROR),
+                "group": groups[link],
+                "slot": [],
+                "depth_bytes": [],
+            }
+            for link in np.flatnonzero(self._second.samples).tolist()
+        ]
+        self._second.reset()
+        return self._records(block, second * NS_PER_S, NS_PER_S, 1, links)
+
+    def _utilisation(self, name: str, share: float, bound: float) -> _Utilisation:
+        """Return the utilisation of a link: from flow reports if they are complete, else from probes."""
+        rate_bps, reported_bps = self._rate_of(name), self.flow_bps.get(name)
+        from_flows = False
+        if reported_bps is not None and rate_bps:
+            reported = reported_bps / rate_bps
+            # reported flows are exact; if probes show more, some traffic is not reported
+            if reported >= share - bound - FLOWS_ERROR:
+                share, bound, from_flows = min(1.0, reported), FLOWS_ERROR, True
+        known = from_flows or np.isfinite(bound)
+        return {
+            "utilisation": share if known else None,
+            "utilisation_bound": min(bound, 1.0) if known else None,
+            "from_flows": from_flows,
+        }
+
+    def _records(
+        self, block: SolvedBlock, start_ns: int, slot_ns: int, slots: int, links: list[LinkQueue]
+    ) -> list[LinkQueues]:
+        synced, self.synced = self.synced, True
+        whole: LinkQueues = {
+            "shard": self._shard,
+            "window": start_ns // (slot_ns * slots),
+            "window_start_ns": start_ns,
+            "slot_ns": slot_ns,
+            "slots": slots,
+            "synced": synced,
+            "paths": len(np.unique(block.cells.route)),
+            "solved_ns": block.solved_ns,
+            "part": 0,
+            "parts": 1,
+            "links": links,
+        }
+        return _in_parts(whole)
+
+
+def _in_parts(whole: LinkQueues) -> list[LinkQueues]:
     """Cut a record into parts of at most MAX_ELEMENTS links; without links there is one."""
     links = whole["links"]
     parts = max(1, -(-len(links) // MAX_ELEMENTS))

@@ -19,11 +19,14 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import faust
+from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
 from faust.types import TP
+from faust.types.auth import CredentialsT
 from sdnotify import SystemdNotifier
 
 from schemas import codec
 from schemas.kafka.reader import Message
+from schemas.kafka.settings import KafkaSettings
 from schemas.topics import MAX_MESSAGE_BYTES
 from streams.alerts.stage import AlertsStage
 from streams.clock.stage import ClockStage
@@ -78,7 +81,8 @@ def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
     """Return a Faust app with this project's settings and no agents."""
     return faust.App(
         name,
-        broker=[f"kafka://{address}" for address in settings.bootstrap.split(",")],
+        broker=[f"kafka://{address}" for address in settings.kafka.bootstrap.split(",")],
+        broker_credentials=_credentials(settings.kafka),
         datadir=str(datadir),
         store="memory://",
         web_enabled=False,
@@ -101,6 +105,22 @@ def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
         producer_max_request_size=MAX_MESSAGE_BYTES + 64 * 1024,
         worker_redirect_stdouts=False,
     )
+
+
+def _credentials(cluster: KafkaSettings) -> CredentialsT | None:
+    """Return the cluster's security as Faust takes it. Raises ValueError for an unreadable file."""
+    options = cluster.aiokafka_options()
+    context = options.get("ssl_context")
+    if "sasl_oauth_token_provider" in options:
+        return OAuthCredentials(oauth_cb=options["sasl_oauth_token_provider"], ssl_context=context)
+    if cluster.sasl_mechanism is not None:
+        return SASLCredentials(
+            username=options["sasl_plain_username"],
+            password=options["sasl_plain_password"],
+            ssl_context=context,
+            mechanism=cluster.sasl_mechanism,
+        )
+    return None if context is None else SSLCredentials(context)
 
 
 class Staged(Protocol):
@@ -174,7 +194,7 @@ class _Service:
 def main(settings: StreamSettings) -> int:
     """Run one worker in this process. Returns 0 after SIGTERM or SIGINT, 70 after an abort."""
     _quiet_libraries()
-    registry = _registry(settings)
+    registry = settings.kafka.registry()
     datadir = Path(tempfile.mkdtemp(prefix="fabrictime-stream-"))
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
@@ -284,13 +304,3 @@ def _run(apps: list[faust.App], loop: asyncio.AbstractEventLoop) -> None:
     except SystemExit as ended:
         if ended.code not in (0, None):
             raise
-
-
-def _registry(settings: StreamSettings) -> codec.Registry | None:
-    """Return the schema registry of the settings; None without one."""
-    if settings.schema_registry_url is None:
-        return None
-    found: codec.Registry = importlib.import_module("schemas.registry").ConfluentRegistry(
-        settings.schema_registry_url
-    )
-    return found

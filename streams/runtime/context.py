@@ -124,7 +124,7 @@ class WorkerContext:
         for table, start in tables:
             reader = GlobalTableReader(
                 table,
-                self.settings.bootstrap,
+                self.settings.kafka,
                 lambda message, error: self.reject(message, error),
                 start=start,
                 registry=self.registry,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from schemas import codec
+from schemas.ids import host_of
 from schemas.records import Flow, FlowReports, FlowState
 from schemas.topics import FLOWS
 from schemas.validation import MAX_NS
@@ -128,7 +129,7 @@ def _invalid_reason(flow: Flow, host: str, known: Callable[[str], bool]) -> str 
     name = flow["flow_id"]
     if not name.startswith(f"{host}/"):
         return f"{name}: reported by {host}, which is not its host"
-    if flow["nic"].partition("/")[0] != host:
+    if host_of(flow["nic"]) != host:
         return f"{name}: sent by {flow['nic']}, expected a NIC of {host}"
     for nic in (flow["nic"], flow["peer"]):
         if not known(nic):

@@ -16,6 +16,7 @@ from schemas.kafka import BEGINNING, Start, back
 from schemas.kafka import tail as newest
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
 from schemas.kafka.reader import Message
+from schemas.kafka.settings import KafkaSettings
 from schemas.topics import TOPICS, R, Topic
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.tables import GlobalTable
@@ -39,7 +40,7 @@ class GlobalTableReader:
     def __init__(
         self,
         table: GlobalTable,
-        bootstrap: str,
+        cluster: KafkaSettings,
         on_rejected: OnRejected,
         *,
         start: Start = BEGINNING,
@@ -47,14 +48,14 @@ class GlobalTableReader:
     ) -> None:
         self.table = table
         self.caught_up = asyncio.Event()
-        self._bootstrap = bootstrap
+        self._cluster = cluster
         self._on_rejected = on_rejected
         self._start = start
         self._registry = registry
 
     async def run(self) -> None:
         """Fill the table; returns only by cancellation."""
-        async with AsyncTopicReader(self._bootstrap, fetch_wait_ms=FETCH_WAIT_MS) as reader:
+        async with AsyncTopicReader(self._cluster, fetch_wait_ms=FETCH_WAIT_MS) as reader:
             await reader.assign({TOPICS[self.table.topic]: self._start})
             while True:
                 if not self.caught_up.is_set() and await reader.caught_up():
@@ -69,9 +70,9 @@ class GlobalTableReader:
             self._on_rejected(message, refusal(error))
 
 
-async def _read_to_end(bootstrap: str, topic: Topic, start: Start) -> AsyncIterator[Message]:
+async def _read_to_end(cluster: KafkaSettings, topic: Topic, start: Start) -> AsyncIterator[Message]:
     """Yield a topic's messages up to the end offsets seen at the start."""
-    async with AsyncTopicReader(bootstrap, fetch_wait_ms=FETCH_WAIT_MS) as reader:
+    async with AsyncTopicReader(cluster, fetch_wait_ms=FETCH_WAIT_MS) as reader:
         await reader.assign({topic: start})
         while not await reader.caught_up():
             for message in await reader.poll(POLL_S):
@@ -79,7 +80,7 @@ async def _read_to_end(bootstrap: str, topic: Topic, start: Start) -> AsyncItera
 
 
 async def read_tail(
-    bootstrap: str,
+    cluster: KafkaSettings,
     topic: Topic[R],
     tail: int | None,
     registry: codec.Registry | None = None,
@@ -98,7 +99,7 @@ async def read_tail(
         start = newest(tail)
     records: list[R] = []
     rejected = 0
-    async for message in _read_to_end(bootstrap, topic, start):
+    async for message in _read_to_end(cluster, topic, start):
         if message.value is None:
             continue
         try:
@@ -112,7 +113,7 @@ async def read_tail(
 
 
 async def read_last(
-    bootstrap: str,
+    cluster: KafkaSettings,
     topic: Topic[R],
     registry: codec.Registry | None = None,
     by: Callable[[R], str] | None = None,
@@ -133,7 +134,7 @@ async def read_last(
             return
         records[name] = (record, append_ns)
 
-    async for message in _read_to_end(bootstrap, topic, BEGINNING):
+    async for message in _read_to_end(cluster, topic, BEGINNING):
         key = message.key_bytes
         if key is None:
             continue

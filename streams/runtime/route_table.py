@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from schemas import codec
+from schemas.ids import end_parts
 from schemas.records import PathMap
 from schemas.topics import PATHS
 from schemas.topology import Topology
@@ -70,7 +71,7 @@ def link_rate_bps(link: str, topology: Topology, speeds_bps: Mapping[str, int]) 
     if rate_bps:
         return rate_bps
     for end in link.split(">"):
-        node, _, port = end.rpartition(":")
+        node, port = end_parts(end)
         speed_bps = speeds_bps.get(f"{node}/{port}")
         if speed_bps:
             return speed_bps

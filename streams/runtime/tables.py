@@ -13,13 +13,14 @@ from typing import Final, Protocol
 
 from native.core import ClockLine
 from schemas import codec
+from schemas.ids import host_of
 from schemas.records import ClockOffsets, ClockSync, Nic
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 from schemas.validation import MAX_NS, validate_offsets
 from streams.clock.filter import HOLDOVER, SYNCED, UNSYNCED
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["ClockTable", "GlobalTable", "Inventory", "Member", "split_host"]
+__all__ = ["ClockTable", "GlobalTable", "Inventory", "Member"]
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +56,6 @@ class Member:
     clock: str
     rail: int | None = None
     rack: str | None = None
-
-
-def split_host(nic: str) -> str:
-    """Return the host of a NIC id, or the id itself if it names no host."""
-    return nic.partition("/")[0]
 
 
 class Inventory:
@@ -124,7 +120,7 @@ class Inventory:
     def member(self, nic: str) -> Member:
         """Return a NIC's member; an unknown NIC is in the default shard and has a clock of its own."""
         found = self.members.get(nic)
-        return found if found is not None else Member(nic, split_host(nic), self.default_shard, nic)
+        return found if found is not None else Member(nic, host_of(nic), self.default_shard, nic)
 
     def shards(self) -> list[str]:
         """Return every shard, the default one first."""

@@ -93,7 +93,7 @@ async def watch(context: WorkerContext, owned: Iterable[Ownership]) -> None:
     stalls = StallWatch(context.settings.stall_s)
     clock = CpuTimeClock()
     rebalancing_since_s: float | None = None
-    async with AsyncTopicReader(context.settings.bootstrap) as reader:
+    async with AsyncTopicReader(context.settings.kafka) as reader:
         while context.failed is None:
             await asyncio.sleep(CHECK_S)
             now_s = clock.now_s()

@@ -256,7 +256,7 @@ def read(log: Log) -> Iterator[Callable[[str], Reader]]:
 
 
 class Owner:
-    """A flow endpoint that reconnects and carries out commands. Commands wait in `held` while `holding`;
+    """A flow endpoint that reconnects and carries out commands. Commands wait in `waiting` while `holding`;
     commands in `silent` are carried out but never answered.
     """
 
@@ -264,7 +264,7 @@ class Owner:
         self.path, self.host, self.how = path, host, how
         self.flows, self.rates = dict(flows), {}
         self.done: list[tuple[str, str, int]] = []
-        self.held: list[tuple[str, ...]] = []
+        self.waiting: list[tuple[str, ...]] = []
         self.errors: list[str] = []
         self.holding = self.silent = False
         self._connection: socket.socket | None = None
@@ -281,14 +281,14 @@ class Owner:
                     connection.connect(str(self.path))
                     self._connection = connection
                     for key in self.flows:
-                        self.say(f"FLOW {key} {self.flows[key]} MOVE,PACE {self.host}")
+                        self.send_line(f"FLOW {key} {self.flows[key]} MOVE,PACE {self.host}")
                     with connection.makefile("r") as lines:
                         for line in lines:
                             self._heard(line.split())
             except OSError:
                 continue
 
-    def say(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         with contextlib.suppress(OSError):
             self._connection.sendall(line.encode() + b"\n")
 
@@ -304,18 +304,18 @@ class Owner:
                 int(statuses_received[3]),
             )
             if self.holding:
-                self.held.append(tuple(statuses_received))
+                self.waiting.append(tuple(statuses_received))
                 return
             self.done.append((verb, key, value))
             (self.flows if verb == "MOVE" else self.rates)[key] = value
         if not self.silent:
-            self.say(f"DONE {number} {value} {self.how if verb == 'MOVE' else 'PACING'}")
+            self.send_line(f"DONE {number} {value} {self.how if verb == 'MOVE' else 'PACING'}")
 
     def answer(self) -> None:
         """Carry out and answer the waiting commands."""
         self.holding = False
-        while self.held:
-            self._heard(list(self.held.pop(0)))
+        while self.waiting:
+            self._heard(list(self.waiting.pop(0)))
 
     @property
     def moves(self) -> list[tuple[str, int]]:
@@ -348,14 +348,14 @@ class ActProcess:
         return self.control.with_name("act.log")
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self._output.read_text()
 
     def end(self, number: int = signal.SIGTERM, timeout_s: float = 20) -> tuple[int, str]:
         if self.process.poll() is None:
             self.process.send_signal(number)
         self.process.wait(timeout=timeout_s)
-        return self.process.returncode, self.said
+        return self.process.returncode, self.output
 
     @property
     def control(self) -> Path:
@@ -373,7 +373,11 @@ def start_act(log: Log, tmp_path: Path) -> Iterator[Callable[..., ActProcess]]:
     made: list[ActProcess] = []
 
     def start(*hosts: str, netns: str | None = None, **settings: Any) -> ActProcess:
-        given = {"bootstrap": log.bootstrap, "control_socket": str(tmp_path / "c.sock"), "settle_ms": 3000}
+        given = {
+            "kafka": {"bootstrap": log.bootstrap},
+            "control_socket": str(tmp_path / "c.sock"),
+            "settle_ms": 3000,
+        }
         rows = [
             {"host": host, "clock_file": str(tmp_path / "clock" / host), "netns": netns} for host in hosts
         ]
@@ -384,7 +388,7 @@ def start_act(log: Log, tmp_path: Path) -> Iterator[Callable[..., ActProcess]]:
     for process in made:
         if process.process.poll() is None:
             process.end(signal.SIGKILL)
-        sys.stderr.write(process.said)  # shown if the test fails
+        sys.stderr.write(process.output)  # shown if the test fails
 
 
 @pytest.fixture

@@ -349,7 +349,7 @@ def test_a_refused_rate_is_not_in_force_and_an_unanswered_one_may_be():
 # --- orders to revert ---
 
 
-def test_an_order_to_revert_undoes_what_was_applied_before_it_even_in_observe():
+def test_an_order_to_revert_undoes_earlier_actions_even_in_observe():
     host = Host(Flows(**{"qp:eth1:2:1": 40_000}), records=all_allowed())
     host.now_ns = 10
     host.take(decision(0, to_path=50_001))
@@ -487,7 +487,7 @@ def test_decisions_wait_for_endpoints_to_reconnect_after_a_start():
 # --- local repair ---
 
 
-def test_a_local_repair_obeys_the_limits_and_policy_takes_precedence():
+def test_a_local_repair_obeys_the_limits_and_policy_comes_first():
     host = Host(records=config(max_actions_per_s=1))
     assert host.it.repair(FLOW, 50_005, "path 50000 is dead")
     assert host.reports[-1]["outcome"] == "LOCAL_REPAIR"

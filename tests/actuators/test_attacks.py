@@ -170,10 +170,12 @@ def test_an_impossible_answer_is_reported_as_a_failure(desk, port):
 
 
 def test_answers_to_unknown_commands_change_nothing(desk):
-    liar, program = desk.own("FLOW sock:8 40000 MOVE,PACE"), desk.own("FLOW sock:7 50000 MOVE,PACE")
+    imposter, program = desk.own("FLOW sock:8 40000 MOVE,PACE"), desk.own("FLOW sock:7 50000 MOVE,PACE")
     desk.it.take(decision())
-    liar.sendall(b"".join(b"DONE %d 1234 SOCKET\nFAILED %d no\n" % (number, number) for number in range(9)))
-    liar.sendall(b"FLOW sock:9 41000 -\n")
+    imposter.sendall(
+        b"".join(b"DONE %d 1234 SOCKET\nFAILED %d no\n" % (number, number) for number in range(9))
+    )
+    imposter.sendall(b"FLOW sock:9 41000 -\n")
     desk.until(lambda: desk.endpoints.flows() == 3)
     assert not desk.reports
     program.sendall(b"DONE 1 50001 SOCKET\nDONE 1 50002 SOCKET\nFAILED 1 no\n")
@@ -233,12 +235,12 @@ def test_a_flood_from_one_endpoint_delays_no_other_for_long(desk):
             flooder.send(lines)
     desk.it.take(decision())
     program.sendall(b"DONE 1 50001 SOCKET\n")
-    turns = 0
+    cycles = 0
     while not desk.reports:
         for key, events in desk.selector.select(0.01):
             key.data(events)
-        turns += 1
-    assert turns <= 2
+        cycles += 1
+    assert cycles <= 2
     assert desk.endpoints.flows() < 1000, "no more than a piece of it was looked at before"
 
 
@@ -281,11 +283,11 @@ def test_any_bytes_are_valid_lines_or_refused(pieces, draw):
     ]
     for piece in [*pieces, b" ".join(draw.choices(statuses_received, k=draw.randrange(6)))]:
         try:
-            said = endpoint_protocol.parse(piece)
+            parsed = endpoint_protocol.parse(piece)
         except ValueError:
             continue
         assert isinstance(
-            said,
+            parsed,
             endpoint_protocol.Flow
             | endpoint_protocol.Gone
             | endpoint_protocol.Done
@@ -326,8 +328,8 @@ def test_garbage_from_many_endpoints_keeps_the_tables_consistent(desk):
         program.close()
     desk.until(lambda: not desk.endpoints.connected and not desk.it.busy)
     assert (desk.endpoints.flows(), desk.endpoints.flows("h1"), desk.endpoints.due_ns()) == (0, 0, None)
-    told = [each["decision_id"] for each in desk.reports]
-    assert len(told) == len(set(told)), "one line for each"
+    reported = [each["decision_id"] for each in desk.reports]
+    assert len(reported) == len(set(reported)), "one line for each"
 
 
 # --- records that no honest writer publishes ---
@@ -406,7 +408,7 @@ def test_many_flows_without_endpoints_cost_little(desk):
 def test_the_number_of_shards_is_bounded(desk):
     for number in range(3000):
         desk.it.take(decision(shard=f"s{number}", decision_id=f"s{number}/1/0"))
-    assert len(desk.it._fence.epochs) <= 1000
+    assert len(desk.it._host_state.fence.epochs) <= 1000
 
 
 # --- the journal ---
@@ -427,12 +429,12 @@ def test_the_number_of_shards_is_bounded(desk):
     ],
 )
 def test_invalid_journal_states_are_ignored(tmp_path, line):
-    sound = Journal(tmp_path / "a.jsonl")
-    first = Desk(tmp_path, store=sound)
+    intact = Journal(tmp_path / "a.jsonl")
+    first = Desk(tmp_path, store=intact)
     first.own("FLOW sock:7 50000 MOVE")
     first.it.take(decision(5, to_path=50_000))
     first.close()
-    sound.close()
+    intact.close()
     spoilt = line + b"\n" + (tmp_path / "a.jsonl").read_bytes()
     (tmp_path / "a.jsonl").write_bytes(spoilt)
     journal = Journal(tmp_path / "a.jsonl")
@@ -541,20 +543,20 @@ def test_of_many_simultaneous_starts_one_listens(tmp_path):
     for each in begun:
         each.stdin.write("go\n")
         each.stdin.flush()
-    said = [each.stdout.readline().strip() for each in begun]
+    outcomes = [each.stdout.readline().strip() for each in begun]
     for each in begun:
         each.communicate("end\n", timeout=20)
-    assert sorted(said) == ["in use"] * 5 + ["listens"]
+    assert sorted(outcomes) == ["in use"] * 5 + ["listens"]
 
 
 def test_a_second_actuator_exits_and_the_first_keeps_its_journal(log, read, start_act, own, wait_for):
     log.put(CONFIG.name, "*", config())
     first = start_act("h1")
     owner = own("h1", sock_7=50_000)
-    wait_for(lambda: "acts for" in first.said)
+    wait_for(lambda: "acts for" in first.output)
     second = start_act("h1")
     assert second.process.wait(20) == 2
-    wait_for(lambda: "another process listens there already" in second.said)
+    wait_for(lambda: "another process listens there already" in second.output)
     log.put(DECISIONS.name, "h1", pace(0, expires_at_ns=time.time_ns() + 6 * S))
     wait_for(lambda: owner.rates == {KEY: 20_000_000})
     read(ACTIONS.name).until(len)
@@ -576,7 +578,7 @@ def test_hostile_records_do_not_stop_the_actuator(log, read, start_act, own, wai
     log.put(CONFIG.name, "*", config("h1"))
     act = start_act("h1")
     owner = own("h1", sock_7=50_000)
-    wait_for(lambda: "acts for" in act.said)
+    wait_for(lambda: "acts for" in act.output)
     log.put(FALLBACKS.name, "h1", {**start, "epoch": 2**62})
     log.put(DECISIONS.name, "h1", decision(0, epoch=2**62))
     log.put(DECISIONS.name, "h1", decision(0, epoch=2**63 - 1, shard="s1"))
@@ -605,7 +607,7 @@ def test_hostile_records_do_not_stop_the_actuator(log, read, start_act, own, wai
 # --- path status reports ---
 
 
-def word(nic="h1/eth1", monotonic_ns=10 * S, paths=()):
+def status_report(nic="h1/eth1", monotonic_ns=10 * S, paths=()):
     return {"nic": nic, "run": 1, "monotonic_ns": monotonic_ns, "paths": list(paths)}
 
 
@@ -622,19 +624,19 @@ def test_repeated_reports_and_too_many_probers_are_refused():
         "back_links": [],
     }
     links = DeadLinks()
-    links.take(word(paths=[lost]), 10 * S)
+    links.take(status_report(paths=[lost]), 10 * S)
     assert links.dead == {"a>b"}
-    links.take(word(monotonic_ns=11 * S), 11 * S)
+    links.take(status_report(monotonic_ns=11 * S), 11 * S)
     with pytest.raises(ValueError, match="expected newer"):
-        links.take(word(paths=[lost]), 11 * S)
+        links.take(status_report(paths=[lost]), 11 * S)
     assert not links.dead
     with pytest.raises(ValueError, match="expected newer"):
-        links.take(word(monotonic_ns=11 * S, paths=[lost]), 11 * S + FRESH_NS + 1)
+        links.take(status_report(monotonic_ns=11 * S, paths=[lost]), 11 * S + FRESH_NS + 1)
     for number in range(4095):
-        links.take(word(f"h1/e{number}", 12 * S), 12 * S)
+        links.take(status_report(f"h1/e{number}", 12 * S), 12 * S)
     with pytest.raises(ValueError, match="probers report already"):
-        links.take(word("h1/more", 12 * S), 12 * S)
-    links.take(word("h1/more", 20 * S), 20 * S)
+        links.take(status_report("h1/more", 12 * S), 12 * S)
+    links.take(status_report("h1/more", 20 * S), 20 * S)
 
 
 def test_invalid_datagrams_move_nothing(log, start_act, own, tmp_path, wait_for):
@@ -666,15 +668,15 @@ def test_invalid_datagrams_move_nothing(log, start_act, own, tmp_path, wait_for)
     log.put(FALLBACKS.name, "h1", fallbacks)
     act = start_act("h1")
     owner = own("h1", sock_7=50_000)
-    wait_for(lambda: "acts for" in act.said)
+    wait_for(lambda: "acts for" in act.output)
     now_ns = time.monotonic_ns()
-    sound = codec.encode("PathStatusReport", word(monotonic_ns=now_ns, paths=[path] * 400))
-    foreign = codec.encode("PathStatusReport", word("h9/eth1", now_ns, [path]))
+    valid = codec.encode("PathStatusReport", status_report(monotonic_ns=now_ns, paths=[path] * 400))
+    foreign = codec.encode("PathStatusReport", status_report("h9/eth1", now_ns, [path]))
     draw = random.Random(3)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as prober:
-        for data in (b"", b"x" * 100_000, foreign, sound[:-3], sound + b"x", draw.randbytes(500), sound):
+        for data in (b"", b"x" * 100_000, foreign, valid[:-3], valid + b"x", draw.randbytes(500), valid):
             prober.sendto(data, str(tmp_path / "path-status.sock"))
-    wait_for(lambda: "path status report: 'h9/eth1'" in act.said)
+    wait_for(lambda: "path status report: 'h9/eth1'" in act.output)
     log.put(DECISIONS.name, "h1", decision(0, to_path=50_005))
     wait_for(lambda: owner.moves)
     assert owner.moves == [(KEY, 50_005)]

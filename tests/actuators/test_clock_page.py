@@ -149,7 +149,7 @@ def test_a_removed_page_is_noticed(tmp_path):
     page.close()
 
 
-def test_writer_refuses_what_does_not_fit(tmp_path):
+def test_writer_refuses_content_that_does_not_fit(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(bytes(4096))
     fd = os.open(path, os.O_RDWR)

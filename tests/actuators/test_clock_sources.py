@@ -43,9 +43,9 @@ def test_shortest_bracket_is_taken_and_its_half_is_the_error():
     reads = parse_offset_extended(answer([100, 5 * S, 900, 1000, 5 * S + 900, 1200, 1300, 7, 1290], 3))
     assert reads == [(100, 5 * S, 900), (1000, 5 * S + 900, 1200), (1300, 7, 1290)]
     assert shortest(reads) == (1100, 5 * S + 900, 100.5)
-    in_turns = parse_offset(answer([100, 5 * S, 900, 5 * S + 700, 1100], 2))
-    assert in_turns == [(100, 5 * S, 900), (900, 5 * S + 700, 1100)]
-    assert shortest(in_turns) == (1000, 5 * S + 700, 100.5)
+    alternating = parse_offset(answer([100, 5 * S, 900, 5 * S + 700, 1100], 2))
+    assert alternating == [(100, 5 * S, 900), (900, 5 * S + 700, 1100)]
+    assert shortest(alternating) == (1000, 5 * S + 700, 100.5)
     with pytest.raises(ValueError, match="1 readings"):
         shortest([(10, 5, 9)])
 

@@ -125,9 +125,9 @@ def test_interrupted_it_keeps_its_rate_and_resumes(tmp_path):
     clock = Oscillator(50_000.0, own_ppb=2_000.0, found_ppb=0.0)
     discipline = make(tmp_path, clock)
     drive(discipline, clock, 200)
-    held = clock.set_ppb
+    last_ppb = clock.set_ppb
     drive(discipline, clock, 20, start_s=200, state=ClockSync.HOLDOVER)
-    assert clock.set_ppb == held
+    assert clock.set_ppb == last_ppb
     errors, _ = drive(discipline, clock, 200, start_s=220)
     assert abs(errors[-1]) < 100
 

@@ -60,7 +60,7 @@ def decide(log):
     return put
 
 
-def told(reports, decision_id):
+def reports_of(reports, decision_id):
     return [each for each in reports if each["decision_id"] == decision_id]
 
 
@@ -75,17 +75,17 @@ def test_decisions_are_applied_and_reported_and_offsets_committed(log, read, sta
     log.put(DECISIONS.name, "h1", b"\xc3\x01 not a decision")
     actions = read(ACTIONS.name)
     reports = actions.until(lambda found: len(found) == 3)
-    assert not told(reports, nobody)
-    assert told(reports, late)[0]["outcome"] == "EXPIRED"
-    done = told(reports, first)[0]
+    assert not reports_of(reports, nobody)
+    assert reports_of(reports, late)[0]["outcome"] == "EXPIRED"
+    done = reports_of(reports, first)[0]
     assert (done["outcome"], done["from_path"], done["to_path"]) == ("APPLIED", 50_000, 50_001)
-    assert (done["how"], told(reports, other)[0]["how"]) == ("SOCKET", "UDP_SPORT")
+    assert (done["how"], reports_of(reports, other)[0]["how"]) == ("SOCKET", "UDP_SPORT")
     assert read(REJECTS.name).until(len)[0]["reader"] == "actuator"
     code, text = act.end()
     assert code == 0, text
     act.start()  # the next process continues after the last completed decision
     again = decide(to_path=50_002)
-    reports = actions.until(lambda found: told(found, again))
+    reports = actions.until(lambda found: reports_of(found, again))
     assert len(reports) == 4
     assert (one.moves, two.moves) == ([(KEY, 50_001), (KEY, 50_002)], [("sock:8", 51_001)])
     states = read(ACTUATORS.name).until(lambda found: any(each["ending"] for each in found))
@@ -103,10 +103,10 @@ def test_a_kill_between_command_and_answer_gives_one_report(log, read, start_act
     owner.silent = False
     act.start()
     actions = read(ACTIONS.name)
-    report = actions.until(lambda found: told(found, moved))[0]
+    report = actions.until(lambda found: reports_of(found, moved))[0]
     assert (report["outcome"], report["from_path"], report["to_path"]) == ("APPLIED", 50_000, 50_001)
     later = decide(to_path=50_002)
-    reports = actions.until(lambda found: told(found, later))
+    reports = actions.until(lambda found: reports_of(found, later))
     assert [each["outcome"] for each in reports] == ["APPLIED", "APPLIED"], "one report of each"
     assert owner.moves == [(KEY, 50_001), (KEY, 50_002)]
 
@@ -117,7 +117,7 @@ def test_a_kill_between_applying_and_reporting_gives_one_report(log, read, start
     owner = own("h1", sock_7=50_000)
     owner.holding = True
     moved = decide()
-    wait_for(lambda: owner.held)
+    wait_for(lambda: owner.waiting)
     log.down()
     owner.answer()
     wait_for(lambda: '"APPLIED"' in act.store)
@@ -125,9 +125,12 @@ def test_a_kill_between_applying_and_reporting_gives_one_report(log, read, start
     log.up()
     act.start()
     later = decide(to_path=50_002)
-    reports = read(ACTIONS.name).until(lambda found: told(found, later))
-    assert [each["outcome"] for each in told(reports, moved)] == ["APPLIED"]
-    assert (told(reports, moved)[0]["from_path"], told(reports, moved)[0]["to_path"]) == (50_000, 50_001)
+    reports = read(ACTIONS.name).until(lambda found: reports_of(found, later))
+    assert [each["outcome"] for each in reports_of(reports, moved)] == ["APPLIED"]
+    assert (reports_of(reports, moved)[0]["from_path"], reports_of(reports, moved)[0]["to_path"]) == (
+        50_000,
+        50_001,
+    )
     assert owner.moves == [(KEY, 50_001), (KEY, 50_002)]
 
 
@@ -164,13 +167,13 @@ def test_a_lease_ends_in_time_while_the_log_is_stopped(log, read, start_act, own
     log.put(CONFIG.name, "*", config())
     start_act("h1")
     owner = own("h1", sock_7=50_000)
-    held = decide(action="PACE", rate_bps=20_000_000, to_path=None, lasts_s=3.0)
+    paced = decide(action="PACE", rate_bps=20_000_000, to_path=None, lasts_s=3.0)
     wait_for(lambda: owner.rates == {KEY: 20_000_000})
     log.down()
     wait_for(lambda: owner.rates == {KEY: 0})
     log.up()
-    reports = read(ACTIONS.name).until(lambda found: len(told(found, held)) == 2)
-    assert [each["outcome"] for each in told(reports, held)] == ["APPLIED", "ENDED"]
+    reports = read(ACTIONS.name).until(lambda found: len(reports_of(found, paced)) == 2)
+    assert [each["outcome"] for each in reports_of(reports, paced)] == ["APPLIED", "ENDED"]
 
 
 def test_on_exit_the_actuator_ends_its_leases(log, read, start_act, own, decide, wait_for):
@@ -178,13 +181,13 @@ def test_on_exit_the_actuator_ends_its_leases(log, read, start_act, own, decide,
     act = start_act("h1")
     owner = own("h1", sock_7=50_000)
     decide(to_path=50_001)
-    held = decide(action="PACE", rate_bps=20_000_000, to_path=None)
+    paced = decide(action="PACE", rate_bps=20_000_000, to_path=None)
     wait_for(lambda: owner.rates == {KEY: 20_000_000})
     code, text = act.end()
     assert code == 0, text
     assert (owner.rates, owner.flows) == ({KEY: 0}, {KEY: 50_001})
-    reports = read(ACTIONS.name).until(lambda found: len(told(found, held)) == 2)
-    assert [each["outcome"] for each in told(reports, held)] == ["APPLIED", "REVERTED"]
+    reports = read(ACTIONS.name).until(lambda found: len(reports_of(found, paced)) == 2)
+    assert [each["outcome"] for each in reports_of(reports, paced)] == ["APPLIED", "REVERTED"]
 
 
 def test_an_endpoint_that_never_answers_delays_no_other(log, read, start_act, own, decide):
@@ -195,15 +198,19 @@ def test_an_endpoint_that_never_answers_delays_no_other(log, read, start_act, ow
     stuck = [decide(to_path=50_001), decide(to_path=50_002)]
     moved = decide(key="sock:8", to_path=51_001)
     reports = read(ACTIONS.name).until(lambda found: len(found) == 3)
-    assert [told(reports, each)[0]["outcome"] for each in (*stuck, moved)] == ["FAILED", "FAILED", "APPLIED"]
-    assert "no answer" in told(reports, stuck[0])[0]["detail"]
+    assert [reports_of(reports, each)[0]["outcome"] for each in (*stuck, moved)] == [
+        "FAILED",
+        "FAILED",
+        "APPLIED",
+    ]
+    assert "no answer" in reports_of(reports, stuck[0])[0]["detail"]
     assert quick.moves == [("sock:8", 51_001)]
 
 
 def test_invalid_lines_are_answered_and_have_no_effect(log, start_act, own, decide, read, wait_for):
     log.put(CONFIG.name, "*", config())
     start_act("h1")
-    odd, sound = own("h1", sock_6=52_000), own("h1", sock_7=50_000)
+    odd, valid = own("h1", sock_6=52_000), own("h1", sock_7=50_000)
     wait_for(lambda: odd._connection)
     for line in (
         "HELLO",
@@ -212,13 +219,16 @@ def test_invalid_lines_are_answered_and_have_no_effect(log, start_act, own, deci
         "FLOW sock:1 5 MOVE h9",
         "DONE 99",
     ):
-        odd.say(line)
+        odd.send_line(line)
     wait_for(lambda: len(odd.errors) == 5)
-    odd.say("DONE 99 1 SOCKET")
-    odd.say("x" * 2000)
+    odd.send_line("DONE 99 1 SOCKET")
+    odd.send_line("x" * 2000)
     moved = decide()
-    assert told(read(ACTIONS.name).until(lambda found: told(found, moved)), moved)[0]["outcome"] == "APPLIED"
-    assert sound.moves == [(KEY, 50_001)]
+    assert (
+        reports_of(read(ACTIONS.name).until(lambda found: reports_of(found, moved)), moved)[0]["outcome"]
+        == "APPLIED"
+    )
+    assert valid.moves == [(KEY, 50_001)]
 
 
 def test_partitions_equal_those_of_kafka_clients():

@@ -222,11 +222,11 @@ def test_a_falseticker_is_replaced_by_another_clock_of_the_host(sim):
     host.published = ["ptp0", "ptp1"]
     host.run(5)
     host.states[host.contents[-1].source] = {"event": "FALSETICKER"}
-    liar = host.contents[-1].source
+    falseticker_source = host.contents[-1].source
     content = host.run(2)
     assert content.state == ClockSync.SYNCED
-    assert content.source != liar
-    assert content.clocks[liar].state in (ClockSync.UNSYNCED, ClockSync.SYNCED)
+    assert content.source != falseticker_source
+    assert content.clocks[falseticker_source].state in (ClockSync.UNSYNCED, ClockSync.SYNCED)
     assert_right(host, content)
 
 

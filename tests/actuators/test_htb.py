@@ -109,16 +109,16 @@ def test_a_guarantee_holds_beside_a_greedy_unpaced_tenant(inside) -> None:
 
             alone = flow(5001, 1.0, greedy=True).wait().goodput_bps
             greedy = flow(5001, 3.0, greedy=True)
-            held = flow(5000, 2.0).wait().goodput_bps
+            limited = flow(5000, 2.0).wait().goodput_bps
             greedy.stop()
             apply({"gold": Share(0, 4_000_000)})
             capped = flow(5000, 1.0).wait().goodput_bps
             apply({})
-            return alone, held, capped
+            return alone, limited, capped
 
-    alone, held, capped = inside(body)
+    alone, limited, capped = inside(body)
     assert alone > 0.8 * LINE, "what is idle is used"
-    assert held > 0.85 * 8_000_000
+    assert limited > 0.85 * 8_000_000
     assert 0.7 * 4_000_000 < capped < 1.1 * 4_000_000
 
 

@@ -40,7 +40,7 @@ def path(links, loss_streak=0, answered_ms=None, lost_ms=None, first_ms=None, pe
     }
 
 
-def word(*paths, nic="h1/eth1", at_ns=0):
+def status_report(*paths, nic="h1/eth1", at_ns=0):
     record = {"nic": nic, "run": 1, "monotonic_ns": at_ns, "paths": list(paths)}
     return codec.decode(codec.encode("PathStatusReport", record), "PathStatusReport")
 
@@ -68,29 +68,34 @@ def fallbacks(flow_id=FLOW, at=50_000, links=("up", "s1"), others=((50_001, ("up
 
 def test_losses_on_several_paths_make_a_link_dead_and_a_living_path_exonerates_its_links():
     links = DeadLinks()
-    links.take(word(path(["up", "s1"], 1, 20, 5), path(["up", "s1"], 1, 30, 4), path(["up", "s2"], 0, 2)), 0)
+    links.take(
+        status_report(path(["up", "s1"], 1, 20, 5), path(["up", "s1"], 1, 30, 4), path(["up", "s2"], 0, 2)), 0
+    )
     assert links.dead == frozenset(), "two losses may be chance"
     links.take(
-        word(path(["up", "s1"], 2, 20, 2, 8), path(["up", "s1"], 1, 30, 4), path(["up", "s2"], 0, 1)), 0
+        status_report(
+            path(["up", "s1"], 2, 20, 2, 8), path(["up", "s1"], 1, 30, 4), path(["up", "s2"], 0, 1)
+        ),
+        0,
     )
     assert links.dead == {"s1"}
-    links.take(word(path(["up", "s1"], 0, 1), path(["up", "s1"], 3, 30, 4)), 0)
+    links.take(status_report(path(["up", "s1"], 0, 1), path(["up", "s1"], 3, 30, 4)), 0)
     assert links.dead == frozenset(), "it answers again"
 
 
 def test_losses_before_the_last_answer_do_not_count():
     links = DeadLinks()
-    links.take(word(path(["s1"], 3, 300, 200), path(["s1"], 0, 100)), 0)
+    links.take(status_report(path(["s1"], 3, 300, 200), path(["s1"], 0, 100)), 0)
     assert links.dead == frozenset()
 
 
 def test_reports_of_a_hosts_probers_are_merged_and_old_ones_ignored():
     links = DeadLinks()
-    links.take(word(path(["s1"], 2, 50, 2)), 0)
-    links.take(word(path(["s1"], 2, 50, 2), nic="h1/eth2"), 0)
+    links.take(status_report(path(["s1"], 2, 50, 2)), 0)
+    links.take(status_report(path(["s1"], 2, 50, 2), nic="h1/eth2"), 0)
     assert links.dead_at(MS) == {"s1"}
     assert links.dead_at(3000 * MS) == frozenset()
-    links.take(word(path(["s2"], 0, 1), nic="h1/eth2", at_ns=3000 * MS), 3000 * MS)
+    links.take(status_report(path(["s2"], 0, 1), nic="h1/eth2", at_ns=3000 * MS), 3000 * MS)
     assert links.dead == frozenset()
 
 
@@ -112,7 +117,7 @@ def test_it_waits_for_a_decision_then_takes_the_first_living_path():
     assert due(repair, {"s1", "s3"}, 400, at=50_004) == []
 
 
-def test_a_decision_takes_precedence():
+def test_a_decision_comes_before_local_repair():
     repair = LocalRepair(30 * MS)
     repair.take_fallbacks(fallbacks())
     due(repair, {"s1"}, 0)
@@ -156,22 +161,27 @@ def test_flows_leave_the_dead_link_and_none_moves_onto_it(seed):
     fleet = Fleet(Shape.of(64, rate_bps=10**11, fabric_rate_bps=10**11, oversubscription=1.0), seed)
     names = fleet.link_ids
 
-    def ways(pairs, ports, port):
+    def routes(pairs, ports, port):
         found = fleet.paths([a for a, _ in pairs], [b for _, b in pairs], ports, port)
         return [[names[link] for link in found.of(i).tolist()] for i in range(len(pairs))]
 
     me = 0
     peers = rng.sample(range(8, 64), 20)
     probes = [(me, peer, 9320 + k) for peer in peers for k in range(8)]
-    probed = ways([(a, b) for a, b, _ in probes], [port for *_, port in probes], 9319)
+    probed = routes([(a, b) for a, b, _ in probes], [port for *_, port in probes], 9319)
     ports = list(range(50_000, 50_032))
     goal = rng.choice(peers)
-    its = ways([(me, goal)] * len(ports), ports, 4791)
+    its = routes([(me, goal)] * len(ports), ports, 4791)
     dead = rng.choice([link for link in its[0][1:-1] if any(link in links for links in probed)])
     links = DeadLinks()
-    links.take(word(*(path(way, 3, 200, 5, 60) if dead in way else path(way, 0, 1) for way in probed)), 0)
+    links.take(
+        status_report(
+            *(path(route, 3, 200, 5, 60) if dead in route else path(route, 0, 1) for route in probed)
+        ),
+        0,
+    )
     assert dead in links.dead
-    assert all(not links.dead.intersection(way) for way in probed if dead not in way)
+    assert all(not links.dead.intersection(route) for route in probed if dead not in route)
     repair = LocalRepair(0)
     record = fallbacks(links=its[0], others=tuple(zip(ports[1:], its[1:], strict=True)))
     repair.take_fallbacks(record)
@@ -179,8 +189,8 @@ def test_flows_leave_the_dead_link_and_none_moves_onto_it(seed):
     if found:
         assert dead not in its[ports.index(found[0].to_path)]
     else:
-        assert all(links.dead.intersection(way) for way in its)
-    away = next((i for i, way in enumerate(its) if not links.dead.intersection(way)), None)
+        assert all(links.dead.intersection(route) for route in its)
+    away = next((i for i, route in enumerate(its) if not links.dead.intersection(route)), None)
     if away is not None:
         assert found
         assert not repair.due(links.dead, {FLOW: ports[away]}, {}, 10**9), "a flow on a living path stays"
@@ -220,43 +230,47 @@ def test_a_prober_reports_losses_soon_with_the_last_answer_of_their_links():
 
 def test_continuing_losses_are_reported_less_often():
     book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up"])
-    told = [ms for ms in range(2000) if book.update([news(lost=1, loss_streak=ms + 1)], ms * MS) is not None]
-    assert told[:6] == [0, 5, 15, 35, 75, 115]
-    assert len(told) < 60
+    reported_ms = [
+        ms for ms in range(2000) if book.update([news(lost=1, loss_streak=ms + 1)], ms * MS) is not None
+    ]
+    assert reported_ms[:6] == [0, 5, 15, 35, 75, 115]
+    assert len(reported_ms) < 60
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_report_gives_the_same_dead_links_as_all_paths(seed):
     rng = random.Random(seed)
     names = [f"l{i}" for i in range(12)]
-    ways = {(f"h{i}/eth1", port): rng.sample(names, 4) for i in range(2, 9) for port in (9320, 9321, 9322)}
+    routes = {(f"h{i}/eth1", port): rng.sample(names, 4) for i in range(2, 9) for port in (9320, 9321, 9322)}
     cut = set(rng.sample(names, rng.randrange(3)))
-    book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ways[peer, port])
-    links, lost = DeadLinks(), dict.fromkeys(ways, 0)
+    book = PathStatusTracker("h1/eth1", 5, lambda peer, port: routes[peer, port])
+    links, lost = DeadLinks(), dict.fromkeys(routes, 0)
     every = {}
     for ms in range(0, 400, 5):
-        said = []
-        for name in rng.sample(sorted(ways), 6):
-            dead = ms >= 100 and cut.intersection(ways[name])
+        news_records = []
+        for name in rng.sample(sorted(routes), 6):
+            dead = ms >= 100 and cut.intersection(routes[name])
             lost[name] = lost[name] + 1 if dead else 0
-            said.append(news(*name, lost=int(bool(dead)), answered=int(not dead), loss_streak=lost[name]))
+            news_records.append(
+                news(*name, lost=int(bool(dead)), answered=int(not dead), loss_streak=lost[name])
+            )
             row = every.setdefault(name, {"answered": None, "first": None, "last": None})
             if dead:
                 row["first"], row["last"] = (row["first"] if lost[name] > 1 else ms), ms
             else:
                 row["answered"] = ms
-        last = book.update(said, ms * MS)
+        last = book.update(news_records, ms * MS)
         if last is None:
             continue
         links.take(codec.decode(codec.encode("PathStatusReport", last), "PathStatusReport"), ms * MS)
         whole = DeadLinks()
         rows = []
         for (peer, port), row in every.items():
-            age_ms = {what: None if at is None else ms - at for what, at in row.items()}
+            age_ms = {event: None if at is None else ms - at for event, at in row.items()}
             at_ms = (age_ms["last"], age_ms["first"]) if lost[peer, port] else ()
-            its = ways[peer, port], lost[peer, port], age_ms["answered"], *at_ms
+            its = routes[peer, port], lost[peer, port], age_ms["answered"], *at_ms
             rows.append(path(*its, peer=peer, port=port))
-        whole.take(word(*rows), 0)
+        whole.take(status_report(*rows), 0)
         assert links.dead == whole.dead
 
 
@@ -274,8 +288,8 @@ def test_the_report_of_a_dead_nic_with_many_peers_arrives(tmp_path):
         reporter.close()
         receiver.close()
     links = DeadLinks()
-    told = codec.decode(data, "PathStatusReport")
-    links.take(told, told["monotonic_ns"])
+    report = codec.decode(data, "PathStatusReport")
+    links.take(report, report["monotonic_ns"])
     assert "h1:eth1>leaf1:h1" in links.dead
 
 
@@ -285,17 +299,17 @@ def test_a_report_moves_a_flow_while_the_log_is_stopped(log, read, start_act, ow
     log.put(FALLBACKS.name, "h1", fallbacks())
     act = start_act("h1")
     owner = own("h1", sock_7=50_000)
-    wait_for(lambda: "acts for" in act.said)
+    wait_for(lambda: "acts for" in act.output)
     log.down()
     book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
     reporter = PathStatusReporter(tmp_path / "path-status.sock", book)
     try:
 
-        def told():
+        def moved():
             reporter.update([news(lost=1, loss_streak=3), news(port=9321, answered=1)])
             return owner.moves
 
-        wait_for(told)
+        wait_for(moved)
     finally:
         reporter.close()
     assert owner.moves == [("sock:7", 50_001)]

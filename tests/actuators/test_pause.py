@@ -76,8 +76,8 @@ def test_the_simulated_fleet_carries_out_moves_and_paces(fleet, log, read):
     flow, other, *_ = run.flows()
     before = flow.port
     log.put(DECISIONS.name, flow.flow_id.split("/")[0], decision(flow.flow_id, 55_555))
-    held = decision(other.flow_id, None, action="PACE", rate_bps=10**9)
-    log.put(DECISIONS.name, held["host"], held)
+    paced = decision(other.flow_id, None, action="PACE", rate_bps=10**9)
+    log.put(DECISIONS.name, paced["host"], paced)
     gone = decision(flow.flow_id.rpartition(":")[0] + ":9", 55_555)
     until(lambda: flow.port == 55_555 and other.limit_bps == 10**9)
     run.book.close(flow)

@@ -83,7 +83,7 @@ def test_a_cross_timestamp_that_is_not_newer_is_dropped():
 
 
 @given(st.floats(0.01, 1e4), st.floats(0, 3600))
-def test_wander_bound_is_above_what_a_random_walk_does(wander, t):
+def test_wander_bound_is_above_a_random_walk(wander, t):
     growth, quadratic = wander_growth(wander)
     exact = 3.3 * wander * t**1.5 / math.sqrt(3)
     assert growth * t + quadratic * t * t >= exact * (1 - 1e-9)

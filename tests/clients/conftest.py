@@ -88,12 +88,12 @@ def reader(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[
         check=True,
     )
 
-    def run(*words: Any, env: dict[str, str] | None = None) -> list[int]:
+    def run(*arguments: Any, env: dict[str, str] | None = None) -> list[int]:
         done = subprocess.run(
-            [program, *map(str, words)], capture_output=True, text=True, timeout=60, env=env, check=False
+            [program, *map(str, arguments)], capture_output=True, text=True, timeout=60, env=env, check=False
         )
-        assert done.returncode == 0, f"{words}: ended with {done.returncode}: {done.stderr}"
-        return [int(word) for word in done.stdout.split()]
+        assert done.returncode == 0, f"{arguments}: ended with {done.returncode}: {done.stderr}"
+        return [int(field) for field in done.stdout.split()]
 
     run.program = program  # type: ignore[attr-defined]
     return run

@@ -207,7 +207,7 @@ def spoil(path, at, data):
 
 
 @pytest.mark.parametrize(
-    ("what", "error", "code"),
+    ("damage", "error", "code"),
     [
         (lambda path: path.unlink(), PageMissing, -1),
         (lambda path: path.write_bytes(b""), PageUnusable, BAD_PAGE),
@@ -223,8 +223,8 @@ def spoil(path, at, data):
         (lambda path: (path.unlink(), os.mkfifo(path)), PageUnusable, BAD_PAGE),
     ],
 )
-def test_an_invalid_page_is_reported(page, reader, what, error, code):
-    what(page.path)
+def test_an_invalid_page_is_reported(page, reader, damage, error, code):
+    damage(page.path)
     with pytest.raises(error, match=re.escape(str(page.path))):
         Clock(page.path)
     assert reader("now", page.path) == [code]
@@ -313,9 +313,9 @@ def test_forked_child_reads_on(page, made):
 def test_shell_gets_a_line_and_an_exit_code(page, made, tmp_path):
     import sys
 
-    def run(*words):
+    def run(*arguments):
         return subprocess.run(
-            [sys.executable, "-m", "fabrictime_client", *map(str, words)],
+            [sys.executable, "-m", "fabrictime_client", *map(str, arguments)],
             cwd=made.PYTHON_CLIENT,
             capture_output=True,
             text=True,

@@ -24,9 +24,9 @@ HAMMER = Path(__file__).with_name("hammer.py")
 class Hammer:
     """hammer.py in a process; it has written at least once when this returns."""
 
-    def __init__(self, path, what):
+    def __init__(self, path, mode):
         self.process = subprocess.Popen(
-            [sys.executable, HAMMER, path, what], stdout=subprocess.PIPE, text=True
+            [sys.executable, HAMMER, path, mode], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout.readline() == "writing\n"
 
@@ -40,8 +40,8 @@ class Hammer:
 def hammer():
     started = []
 
-    def start(path, what):
-        started.append(Hammer(path, what))
+    def start(path, mode):
+        started.append(Hammer(path, mode))
         return started[-1]
 
     yield start
@@ -73,7 +73,7 @@ def test_every_read_beside_a_busy_writer_is_complete(tmp_path, hammer, reader):
     assert reads > 100
     assert torn == 0
     assert seen > 50
-    reads, torn, unsynced, seen = (int(word) for word in in_c.communicate(timeout=30)[0].split())
+    reads, torn, unsynced, seen = (int(field) for field in in_c.communicate(timeout=30)[0].split())
     assert (torn, unsynced) == (0, 0)
     assert reads > 10_000
     assert seen > 50
@@ -105,7 +105,7 @@ def test_time_never_runs_backwards_between_models(tmp_path, hammer, reader):
             assert time_ns >= last
             last = time_ns
             lines.add(clock._hot[0])
-        reads, back = (int(word) for word in in_c.communicate(timeout=30)[0].split())
+        reads, back = (int(field) for field in in_c.communicate(timeout=30)[0].split())
     assert back == 0
     assert reads > 10_000
     assert len(lines) > 20
@@ -129,7 +129,7 @@ def test_writer_killed_at_any_moment_leaves_a_whole_page(tmp_path, hammer, reade
         assert reader("now", path)[0] == 2
 
 
-def words_of(path):
+def sequence_of(path):
     return int.from_bytes(path.read_bytes()[256:264], "little")
 
 
@@ -140,7 +140,7 @@ def test_page_half_written_by_a_writer_that_died_reads_as_before(page, made, rea
     page.close()
     with page.path.open("r+b") as file:
         file.seek(256)
-        file.write((words_of(page.path) + 1).to_bytes(8, "little"))
+        file.write((sequence_of(page.path) + 1).to_bytes(8, "little"))
         file.seek(320)
         file.write(os.urandom(writer.COPY_BYTES))
     assert clock.now().bound_ns < 1000
@@ -151,7 +151,7 @@ def test_page_half_written_by_a_writer_that_died_reads_as_before(page, made, rea
     assert healed.last.window == 7
     healed.write(made.content(window=8))
     assert clock.status().window == 8
-    assert words_of(page.path) % 2 == 0
+    assert sequence_of(page.path) % 2 == 0
     assert page.path.read_bytes()[:256] == before[:256]
     page._fd = os.dup(healed._fd)  # for the fixture to close
     page._writer = healed._writer
@@ -162,7 +162,7 @@ def test_readers_of_an_endless_write_give_up(page, reader):
     clock = Clock(page.path)
     with page.path.open("r+b") as file:
         file.seek(256)
-        file.write((words_of(page.path) + 1).to_bytes(8, "little"))
+        file.write((sequence_of(page.path) + 1).to_bytes(8, "little"))
         file.seek(320)
         file.write(os.urandom(2 * writer.COPY_BYTES))
     began = time.monotonic()
@@ -186,7 +186,7 @@ def test_readers_notice_the_new_file_of_a_new_writer(page, made, reader):
     def ask():
         follower.stdin.write("\n")
         follower.stdin.flush()
-        return [int(word) for word in follower.stdout.readline().split()]
+        return [int(field) for field in follower.stdout.readline().split()]
 
     try:
         clock = Clock(page.path)
@@ -215,7 +215,7 @@ def test_readers_notice_the_new_file_of_a_new_writer(page, made, reader):
         follower.stdout.close()
 
 
-def test_readers_find_a_file_put_in_place_of_one_whose_writer_was_killed(page, made, reader):
+def test_readers_find_the_file_that_replaces_one_of_a_killed_writer(page, made, reader):
     """Removed from outside (a cleared runtime directory): the old page was never marked as retired."""
     now = raw_ns()
     page.write(made.content(reopen_raw_ns=now))  # its writer is late from now on

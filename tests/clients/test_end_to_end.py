@@ -142,7 +142,7 @@ class Actuator:
             for host, parameters in clocks.items()
         ]
         settings = {
-            "bootstrap": bootstrap,
+            "kafka": {"bootstrap": bootstrap},
             "window_ms": WINDOW_NS // 1_000_000,
             "refresh_ms": 50,
             "hosts": hosts,
@@ -159,13 +159,13 @@ class Actuator:
             stdout=self.output,
             stderr=self.output,
         )
-        self.told = []
+        self.notified = []
         self.until("READY=1")
 
     def until(self, beginning):
-        while not any(line.startswith(beginning) for line in self.told):
-            self.told += self.notify.recv(4096).decode().splitlines()
-        return [line for line in self.told if line.startswith(beginning)]
+        while not any(line.startswith(beginning) for line in self.notified):
+            self.notified += self.notify.recv(4096).decode().splitlines()
+        return [line for line in self.notified if line.startswith(beginning)]
 
     def end(self, number=signal.SIGTERM):
         self.process.send_signal(number)
@@ -280,7 +280,7 @@ def test_time_does_not_run_back_over_windows_and_a_restart(actuator, log, clocks
         read_until(lambda: len(windows) > before + 4)
         assert clock.state() == "SYNCED"
         assert clock.status().steps == 0
-        reads, back = (int(word) for word in follower.communicate(timeout=60)[0].split())
+        reads, back = (int(field) for field in follower.communicate(timeout=60)[0].split())
         assert back == 0
         assert reads > 10_000
     finally:
@@ -362,11 +362,11 @@ def test_implausible_records_are_rejected_and_counted(actuator, log, solver):
     wait_for(
         lambda: (
             "3 refused" in actuator.until("STATUS=")[-1]
-            or actuator.told.append(actuator.notify.recv(4096).decode().splitlines()[0])
+            or actuator.notified.append(actuator.notify.recv(4096).decode().splitlines()[0])
         )
     )
     assert lines
-    assert any(line == "WATCHDOG=1" for line in actuator.told)
+    assert any(line == "WATCHDOG=1" for line in actuator.notified)
 
 
 def test_the_page_stays_valid_after_the_actuator_ends(actuator):
@@ -377,9 +377,9 @@ def test_the_page_stays_valid_after_the_actuator_ends(actuator):
     assert Clock(path).status().window > 0
 
 
-def run_once(folder, *words):
+def run_once(folder, *arguments):
     return subprocess.run(
-        [sys.executable, "-m", "actuators", *map(str, words)],
+        [sys.executable, "-m", "actuators", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=60,

@@ -31,7 +31,7 @@ class Agent:
     def ask(self, line):
         self._connection.sendall(line.encode() + b"\n")
 
-    def hear(self):
+    def receive(self):
         return self._lines.readline().decode().rstrip("\n")
 
     def close(self):
@@ -108,29 +108,29 @@ def test_a_program_registers_moves_paces_and_comes_back(program, peer, made, tmp
     try:
         key, port = endpoint.stdout.readline().split()
         reporter.accept()
-        said = json.loads(reporter.hear())
-        assert said["protocol"] == protocol
-        assert (said["source_address"], said["source_port"]) == ("127.0.0.1", int(port))
-        assert (said["peer_address"], said["peer_port"]) == sock.getsockname()
-        assert (said["job"], said["tenant"]) == ('train "7"', "blue")
-        assert (said["flow"], said["can"]) == (key, ["MOVE", "PACE"])
+        message = json.loads(reporter.receive())
+        assert message["protocol"] == protocol
+        assert (message["source_address"], message["source_port"]) == ("127.0.0.1", int(port))
+        assert (message["peer_address"], message["peer_port"]) == sock.getsockname()
+        assert (message["job"], message["tenant"]) == ('train "7"', "blue")
+        assert (message["flow"], message["can"]) == (key, ["MOVE", "PACE"])
         if protocol == "udp":
-            assert (f"sock:{said['cookie']}", said["sent_bytes"]) == (key, 0)
+            assert (f"sock:{message['cookie']}", message["sent_bytes"]) == (key, 0)
 
         actuator = Agent(where / "control.sock")  # comes late
         actuator.accept()
-        assert actuator.hear() == f"FLOW {key} {port} MOVE,PACE h1"
+        assert actuator.receive() == f"FLOW {key} {port} MOVE,PACE h1"
         to = free_port(protocol)
         actuator.ask(f"MOVE 5 {key} {to} h1")
-        assert actuator.hear() == f"FLOW {key} {to} MOVE,PACE h1"
-        assert actuator.hear() == f"DONE 5 {to} SOCKET"
-        moved = json.loads(reporter.hear())
+        assert actuator.receive() == f"FLOW {key} {to} MOVE,PACE h1"
+        assert actuator.receive() == f"DONE 5 {to} SOCKET"
+        moved = json.loads(reporter.receive())
         assert (moved["flow"], moved["source_port"]) == (key, to)
 
         actuator.ask(f"MOVE 6 {key} {sock.getsockname()[1]} h1")  # the peer's own port: taken
-        assert actuator.hear().startswith("FAILED 6 ")
+        assert actuator.receive().startswith("FAILED 6 ")
         actuator.ask(f"MOVE 7 sock:1 {to} h1")
-        assert actuator.hear() == "FAILED 7 no such flow here"
+        assert actuator.receive() == "FAILED 7 no such flow here"
         for order in (
             "hello",
             "MOVE",
@@ -143,25 +143,25 @@ def test_a_program_registers_moves_paces_and_comes_back(program, peer, made, tmp
             f"move 7 {key} {to}",
         ):
             actuator.ask(order)
-            assert actuator.hear().startswith("ERROR "), order
+            assert actuator.receive().startswith("ERROR "), order
         actuator.ask("ERROR of the hand's own, which is no order\n\0\xff")
-        assert actuator.hear().startswith("ERROR ")
+        assert actuator.receive().startswith("ERROR ")
         for order in (f"MOVE 7 {key} 0", f"MOVE 7 {key} 65536", f"MOVE 7 {key[:-1]} {to}"):
             actuator.ask(order)
-            assert actuator.hear().startswith("FAILED 7 "), order
+            assert actuator.receive().startswith("FAILED 7 "), order
         actuator.ask(f"PACE 8 {key} 5000000 h1")
-        heard = [actuator.hear()]
+        heard = [actuator.receive()]
         while not heard[-1].startswith("DONE"):
-            heard.append(actuator.hear())
+            heard.append(actuator.receive())
         assert heard[-1] == "DONE 8 5000000 PACING"
         assert endpoint.stdout.readline() == f"pace {key} 5000000\n"
 
         actuator.close()
         actuator = Agent(where / "control.sock")  # and comes back
         actuator.accept()
-        assert actuator.hear() == f"FLOW {key} {to} MOVE,PACE h1"
+        assert actuator.receive() == f"FLOW {key} {to} MOVE,PACE h1"
         endpoint.stdin.close()
-        assert actuator.hear() == f"GONE {key} h1"
+        assert actuator.receive() == f"GONE {key} h1"
         assert endpoint.wait(WAIT_S) == 0
         actuator.close()
         reporter.close()

@@ -15,11 +15,11 @@ from actuators.clock_page import PageFile
 from fabrictime_client import Clock, ClockError, _page
 from native.core.hostclock import raw_ns
 
-MOST = 2**63 - 1
+MAX_INT64 = 2**63 - 1
 
 
 @pytest.fixture(scope="module")
-def sound(made, tmp_path_factory):
+def valid_page(made, tmp_path_factory):
     """The bytes of a valid page."""
     path = tmp_path_factory.mktemp("sound") / "clock"
     file = PageFile(path, "h1")
@@ -56,15 +56,15 @@ def test_rubbish_is_refused(data, size):
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 20479), st.integers(1, 255)), min_size=1, max_size=8))
-def test_a_corrupt_page_gives_the_right_answer_or_none(sound, changes):
+def test_a_corrupt_page_gives_the_right_answer_or_none(valid_page, changes):
     """Checksums cover all relevant bytes: a change is detected or irrelevant."""
-    data = bytearray(sound)
+    data = bytearray(valid_page)
     for at, change in changes:
         data[at] ^= change
     found = answers(bytes(data))
     if found is None or found[0] is None:
         return
-    right = answers(sound)
+    right = answers(valid_page)
     assert abs(found[0].time_ns - right[0].time_ns) < 10**9
     assert found[2] == right[2]
     assert found[3].host == "h1"
@@ -72,12 +72,12 @@ def test_a_corrupt_page_gives_the_right_answer_or_none(sound, changes):
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 20480))
-def test_page_cut_short_is_refused(sound, size):
-    assert (answers(sound[:size]) is None) == (size < 20480)
+def test_page_cut_short_is_refused(valid_page, size):
+    assert (answers(valid_page[:size]) is None) == (size < 20480)
 
 
 numbers = st.floats() | st.sampled_from([0.0, -1.0, 1e300, float("inf"), float("nan")])
-wholes = st.integers(-(2**63), MOST)
+wholes = st.integers(-(2**63), MAX_INT64)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -93,7 +93,7 @@ wholes = st.integers(-(2**63), MOST)
     st.tuples(wholes, numbers, numbers, numbers, numbers, numbers, wholes),
 )
 def test_absurd_numbers_with_valid_checksums_never_crash_a_reader(
-    sound, reader, state, flags, at, rates, slew_end, bounds, ends, clocks, row
+    valid_page, reader, state, flags, at, rates, slew_end, bounds, ends, clocks, row
 ):
     """A faulty writer, in C and in Python: an error, UNSYNCED, or valid numbers."""
     tables = bytearray(writer.COPY_BYTES - writer.MODEL.size)
@@ -122,7 +122,7 @@ def test_absurd_numbers_with_valid_checksums_never_crash_a_reader(
         b"",
     )[4:]
     copy = zlib.crc32(body).to_bytes(4, "little") + body + bytes(tables)
-    data = sound[:320] + 2 * copy
+    data = valid_page[:320] + 2 * copy
     data = data.ljust(20480, b"\0")
     found = answers(data)
     if found is not None and found[0] is not None:

@@ -116,7 +116,7 @@ def test_the_standby_is_the_last_resort_and_without_it_every_refusal_is_named(en
         assert refused.changes[-1][1] == {"qp_state": enums.IBV_QPS_RTS}, "it goes on on its old path"
 
 
-def test_a_pace_is_in_kbit_and_a_device_without_it_says_so(enums):
+def test_a_pace_is_in_kbit_and_a_device_without_it_is_named(enums):
     with QueuePairs() as pairs:
         qp = QueuePair(enums)
         key = pairs.add(qp, "rxe0")

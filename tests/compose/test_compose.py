@@ -51,7 +51,7 @@ def test_every_lasting_service_has_a_health_check_and_comes_back(name):
     assert SERVICES[name]["restart"] == "unless-stopped"
 
 
-def test_services_wait_for_what_they_need():
+def test_services_wait_for_their_dependencies():
     assert SERVICES["topics"]["depends_on"]["kafka"]["condition"] == "service_healthy"
     assert SERVICES["topics"]["restart"] == "no"
     needs = SERVICES["worker"]["depends_on"]
@@ -112,8 +112,8 @@ def settings():
     return found
 
 
-def test_our_settings_file_is_taken_by_every_room(settings):
-    assert settings.streams.bootstrap == "kafka:9092"
+def test_every_service_accepts_our_settings_file(settings):
+    assert settings.streams.kafka.bootstrap == "kafka:9092"
     history = settings.streams.history
     assert (history.url, history.user) == ("http://clickhouse:8123", "fabrictime")
     assert str(history.password_file) == "/run/secrets/writer_password"
@@ -125,7 +125,7 @@ def test_our_settings_file_is_taken_by_every_room(settings):
 
 def test_addresses_agree_between_settings_and_services(settings):
     kafka = SERVICES["kafka"]["environment"]
-    host, _, port = settings.streams.bootstrap.partition(":")
+    host, _, port = settings.streams.kafka.bootstrap.partition(":")
     assert host in SERVICES
     assert f"INSIDE://:{port}" in kafka["KAFKA_LISTENERS"]
     advertised = OPTIONS.sub(lambda found: found[2], kafka["KAFKA_ADVERTISED_LISTENERS"])
@@ -155,8 +155,8 @@ def test_our_commands_are_commands(name):
 
 def test_workers_health_asks_for_the_group_that_they_form(settings):
     for name, suffix in (("worker", ""), ("links", "-links")):
-        *_, bootstrap, group = SERVICES[name]["healthcheck"]["test"]
-        assert (bootstrap, group) == (settings.streams.bootstrap, settings.streams.group + suffix)
+        *_, config, group = SERVICES[name]["healthcheck"]["test"]
+        assert (config, group) == (SERVICES[name]["command"][-1], settings.streams.group + suffix)
 
 
 def test_the_dockerfile_is_pinned_multi_stage_and_not_root():

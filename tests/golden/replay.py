@@ -230,8 +230,8 @@ def outputs(case: str) -> dict[str, Iterator[Any]]:
 
 def stages_of(case: str) -> list[str]:
     """Return the stages for which a case holds inputs."""
-    held = {Names(p.name.removesuffix(".jsonl.xz")).topic for p in (FOLDER / case / "inputs").glob("*.xz")}
-    return [stage for stage, work in stages.STAGES.items() if work.inputs[-1] in held]
+    topics = {Names(p.name.removesuffix(".jsonl.xz")).topic for p in (FOLDER / case / "inputs").glob("*.xz")}
+    return [stage for stage, work in stages.STAGES.items() if work.inputs[-1] in topics]
 
 
 def differences(want: Any, have: Any, where: str = "") -> Iterator[str]:

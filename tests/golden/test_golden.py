@@ -7,7 +7,7 @@ import pytest
 from tests.golden import goldens, replay, stages
 
 CASES = ("sim", "fabric")
-MOST_TOLD = 12
+MAX_SHOWN = 12
 
 
 @pytest.mark.timeout(600)
@@ -18,7 +18,7 @@ def test_stage_makes_the_golden_outputs(case, stage):
     want = replay.expected(case, stage)
     have = replay.canonical(replay.run(case, stage))
     assert {topic: len(rows) for topic, rows in have.items()} == {t: len(rows) for t, rows in want.items()}
-    found = list(islice(replay.differences(want, have), MOST_TOLD))
+    found = list(islice(replay.differences(want, have), MAX_SHOWN))
     assert not found, "\n".join(found)
 
 

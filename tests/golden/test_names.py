@@ -51,12 +51,12 @@ def test_without_renames_a_record_stays_as_it_is(monkeypatch):
 
 
 def test_ids_compare_by_which_are_equal():
-    def told(first, second):
+    def canonical_rows(first, second):
         rows = [("fabric.alerts", "k", {"alert_id": name}) for name in (first, second, first)]
         return replay.canonical(rows)
 
-    assert told("a/1", "b/2") == told("other-1", "other-2")
-    assert told("a/1", "b/2") != told("a/1", "a/1")
+    assert canonical_rows("a/1", "b/2") == canonical_rows("other-1", "other-2")
+    assert canonical_rows("a/1", "b/2") != canonical_rows("a/1", "a/1")
 
 
 def test_a_field_of_another_type_compares_in_its_recorded_form():

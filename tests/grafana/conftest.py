@@ -410,7 +410,7 @@ def _fabric(end_s):
         },
         middle,
     )
-    way = {
+    traced_path = {
         "path": 1,
         "leg": "REQUEST",
         "links": [LINK],
@@ -421,7 +421,14 @@ def _fabric(end_s):
     }
     yield (
         topics.PATHS,
-        {"nic": "h1/eth0", "peer": "h2/eth0", "shard": "s0", "run": 1, "traced_ns": middle, "paths": [way]},
+        {
+            "nic": "h1/eth0",
+            "peer": "h2/eth0",
+            "shard": "s0",
+            "run": 1,
+            "traced_ns": middle,
+            "paths": [traced_path],
+        },
         middle,
     )
     step = {

@@ -25,7 +25,7 @@ def test_there_is_no_dashboard_without_code():
 
 
 @pytest.mark.parametrize("uid", UIDS)
-def test_every_panel_names_its_unit_or_columns_and_says_what_it_shows(uid):
+def test_every_panel_names_its_unit_or_columns_and_describes_itself(uid):
     board = build.committed(uid)
     assert board["uid"] == uid
     assert board["schemaVersion"] >= 40

@@ -26,7 +26,7 @@ def test_another_url_is_refused(url):
         datasource.data_source(url, "reader", None)
 
 
-def test_provisioning_is_what_push_would_make():
+def test_provisioning_equals_the_result_of_push():
     [source] = yaml.safe_load((ROOT / "provisioning/datasources/fabrictime.yaml").read_text())["datasources"]
     pushed = datasource.data_source("http://clickhouse:8123", "reader", "x")
     assert {key: source[key] for key in ("uid", "name", "type", "access")} == {

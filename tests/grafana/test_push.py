@@ -141,7 +141,7 @@ def test_a_grafana_below_a_path(grafana, token):
     assert all(path.startswith("/api/") for _, path in grafana.asked)
 
 
-def test_what_grafana_refuses_is_one_line(grafana, token, tmp_path):
+def test_a_refusal_by_grafana_is_one_line(grafana, token, tmp_path):
     def refused(match, **options):
         with pytest.raises(PushError, match=match) as error:
             push(grafana.url, token, **options)
@@ -162,7 +162,7 @@ def test_what_grafana_refuses_is_one_line(grafana, token, tmp_path):
     refused("Unauthorized")
 
 
-def test_what_cannot_be_used_is_refused_before_anything_is_sent(grafana, token, tmp_path):
+def test_unusable_input_is_refused_before_anything_is_sent(grafana, token, tmp_path):
     for url, options in (("ftp://x", {}), (grafana.url, {"history_url": "clickhouse:8123"})):
         with pytest.raises(ValueError, match="expected http"):
             push(url, token, **options)

@@ -21,8 +21,8 @@ def test_figures_are_right(asked):
     assert {row[1:] for row in states} == {(4, 0, 0)}
     assert {row[1:] for row in asked(queries.BOUND_SPREAD).result_rows} == {(90.0, 90.0, 90.0)}
     assert {row[3] for row in asked(queries.RESIDUAL_SPREAD).result_rows} == {15.0}
-    lanes = asked(queries.STATE_ROWS, clock=["h0/system", "h3/system"]).result_rows
-    assert {row[1:] for row in lanes} == {("h0/system", 2), ("h3/system", 2)}
+    states_of_clocks = asked(queries.STATE_ROWS, clock=["h0/system", "h3/system"]).result_rows
+    assert {row[1:] for row in states_of_clocks} == {("h0/system", 2), ("h3/system", 2)}
     events = asked(queries.CLOCK_EVENTS, clock=["h2/system", "h3/system"]).result_rows
     assert {row[1:6] for row in events} == {
         ("h3/system", "s0", "STEP", 1500.0, None),
@@ -39,23 +39,23 @@ def test_figures_are_right(asked):
 
 def test_figures_of_the_fabric_are_right(asked):
     assert asked(queries.LINK_COUNT).result_rows == [(0, 0, 1)]
-    lanes = {}
+    timelines = {}
     for _, subject, state in asked(queries.LINK_ROWS).result_rows:
-        lanes.setdefault(subject, []).append(state)
-    assert set(lanes) == {"leaf1:swp3<>spine1:swp1", "h1/eth0"}, "what was UP all the time has no lane"
-    assert set(lanes["h1/eth0"]) == {2}, "a state that began before the range"
-    assert lanes["leaf1:swp3<>spine1:swp1"][0] == lanes["leaf1:swp3<>spine1:swp1"][-1] == 1
-    assert max(lanes["leaf1:swp3<>spine1:swp1"]) == 4
+        timelines.setdefault(subject, []).append(state)
+    assert set(timelines) == {"leaf1:swp3<>spine1:swp1", "h1/eth0"}, "what was UP all the time has no lane"
+    assert set(timelines["h1/eth0"]) == {2}, "a state that began before the range"
+    assert timelines["leaf1:swp3<>spine1:swp1"][0] == timelines["leaf1:swp3<>spine1:swp1"][-1] == 1
+    assert max(timelines["leaf1:swp3<>spine1:swp1"]) == 4
     assert asked(queries.FLAP_COUNT).result_rows == [(1,)], "told in two rows, and once"
     assert asked(queries.CONTENTION_COUNT).result_rows == asked(queries.ALERT_COUNT).result_rows == [(1,)]
     assert len(asked(queries.CONTENTION_TABLE).result_rows) == 2, "the old one is out of range"
     assert len(asked(queries.ALERT_TABLE).result_rows) == 2
     assert {row[1:] for row in asked(queries.QUEUE_SPREAD).result_rows} >= {("131072", 10), ("64", 10)}
-    [(job, *_, rate, _retransmits, _rtt, way)] = asked(queries.FLOW_TABLE).result_rows
-    assert (job, rate, way) == ("llm", 8e6, "leaf1:swp3>spine1:swp1")
+    [(job, *_, rate, _retransmits, _rtt, route)] = asked(queries.FLOW_TABLE).result_rows
+    assert (job, rate, route) == ("llm", 8e6, "leaf1:swp3>spine1:swp1")
 
 
-def test_figures_of_what_was_decided_and_done_are_right(asked):
+def test_figures_of_decisions_and_actions_are_right(asked):
     assert asked(queries.DECISION_COUNT).result_rows == [(1,)]
     assert asked(queries.DONE_SHARE).result_rows == [(1.0,)]
     assert asked(queries.TAKEN_P99).result_rows == [(12e6,)]
@@ -63,8 +63,8 @@ def test_figures_of_what_was_decided_and_done_are_right(asked):
     assert {row[1:] for row in asked(queries.OUTCOME_SERIES).result_rows} == {("APPLIED", 1)}
     table = asked(queries.DECISION_TABLE)
     [row] = table.result_rows
-    told = dict(zip(table.column_names, row, strict=True))
-    assert (told["flow"], told["outcomes"], told["done_by"], told["effector_ns"]) == (
+    figures = dict(zip(table.column_names, row, strict=True))
+    assert (figures["flow"], figures["outcomes"], figures["done_by"], figures["effector_ns"]) == (
         "h1/b/sock:1",
         "APPLIED",
         "SOCKET",

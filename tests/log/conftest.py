@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -15,6 +17,14 @@ from typing import Any
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from fabrictime.log.broker import Broker
+from fabrictime.log.groups import Coordinator
+from fabrictime.log.offsets import OffsetStore
+from fabrictime.log.requests.base import Peer
+from fabrictime.log.settings import LogSettings
+from fabrictime.log.store import Store
+from fabrictime.log.wire import read_head
 
 DEADLINE_S = 30.0
 SMALL_DISK = Path(__file__).with_name("full_disk.py")
@@ -152,3 +162,53 @@ def start_log(tmp_path: Path) -> Iterator[Callable[..., LogProcess]]:
         if log.process.poll() is None:
             assert log.stop() == 0, log.output
         assert "Traceback" not in log.output, log.output
+
+
+class Harness:
+    """A broker without a socket."""
+
+    def __init__(self, folder: Path) -> None:
+        options = LogSettings(directory=folder, create_topics=False, min_free_bytes=0, group_join_delay_ms=0)
+        self.store = Store(options)
+        self.store.create_topic("t", 2, {})
+        self.offsets = OffsetStore(folder)
+        self.groups = Coordinator(options)
+        self.broker = Broker(options, Peer("127.0.0.1", 0), self.store, self.offsets, self.groups)
+
+    async def ask(self, frame: bytes) -> bytes | None:
+        """Returns the response's bytes; what would wait for a long time is given up."""
+        view = memoryview(bytearray(frame))
+        head = read_head(view)
+        result = self.broker.handle(head, view, Peer("127.0.0.1", 1))
+        if asyncio.iscoroutine(result) or isinstance(result, asyncio.Future):
+            future = asyncio.ensure_future(result)
+            done, _ = await asyncio.wait([future], timeout=0.01)
+            if not done:
+                future.cancel()
+                await asyncio.wait([future])
+                return None
+            result = future.result()
+        return None if result is None else b"".join(part for part in result if isinstance(part, bytes))
+
+    def close(self) -> None:
+        self.groups.close()
+        self.offsets.close()
+        self.store.close()
+
+
+@pytest.fixture
+def harness(tmp_path):
+    """Makes a harness inside the running loop."""
+    made = []
+
+    def make():
+        made.append(Harness(tmp_path))
+        return made[0]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def frame(key: int, version: int, body: bytes, client: bytes = b"\x00\x01c") -> bytes:
+    return struct.pack(">hhi", key, version, 7) + client + body

@@ -22,7 +22,7 @@ def join(member_id="", *, group="g", protocols=("range",), instance=None, sessio
     return Join(group, member_id, instance, "c", "host", session_ms, 5_000, "consumer", offered, known)
 
 
-async def test_one_member_leads_its_own_generation_and_gets_what_it_assigns(coordinator):
+async def test_one_member_leads_its_own_generation_and_gets_its_assignment(coordinator):
     groups = coordinator()
     joined = await groups.join(join())
     assert (joined.generation, joined.leader_id, len(joined.members)) == (1, joined.member_id, 1)

@@ -22,10 +22,10 @@ static int64_t number(int bits) {
     return (int64_t)chance(0) >> (64 - bits);
 }
 
-#define CHECK(what)                                                                                          \
+#define CHECK(status)                                                                                          \
     do {                                                                                                     \
-        if (!(what)) {                                                                                       \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #what);                                               \
+        if (!(status)) {                                                                                       \
+            fprintf(stderr, "line %d: %s\n", __LINE__, #status);                                               \
             exit(1);                                                                                         \
         }                                                                                                    \
     } while (0)
@@ -90,7 +90,7 @@ static int try_decode(const uint8_t *bytes, int64_t size) {
         CHECK(b.samples <= size / 4);
         digest(&b);
     } else {
-        CHECK(fault.what != FT_OK && fault.at >= 0 && fault.at <= size);
+        CHECK(fault.status != FT_OK && fault.at >= 0 && fault.at <= size);
     }
     ft_batch_free(&b);
     free(exact);

@@ -162,7 +162,7 @@ def start_prober(log: Log, key_file: Path) -> Iterator[Callable[..., Process]]:
         pid = os.getpid()
         address = f"127.{pid // 250 % 125 + 126}.{pid % 250 + 1}.{next(_numbers)}"
         common = {
-            "bootstrap": log.bootstrap,
+            "kafka": {"bootstrap": log.bootstrap},
             "key_file": str(key_file),
             "udp_port": 0,
             "first_path_port": 0,

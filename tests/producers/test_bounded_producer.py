@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from producers.bounded_producer import BoundedProducer
+from schemas.kafka.settings import KafkaSettings
 
 
 class Log:
@@ -44,7 +45,7 @@ def numbered(producer: BoundedProducer, first: int, last: int, size: int = 8) ->
 def test_all_arrives_in_order_while_the_log_is_up() -> None:
     log = Log()
     log.up = True
-    producer = BoundedProducer({}, 100, 10_000, producer=log)
+    producer = BoundedProducer(KafkaSettings(), 100, 10_000, producer=log)
     numbered(producer, 0, 500)
     assert producer.close(1) == 0
     assert [int.from_bytes(value, "big") for value in log.sent] == list(range(500))
@@ -53,7 +54,7 @@ def test_all_arrives_in_order_while_the_log_is_up() -> None:
 
 def test_the_oldest_of_those_that_wait_are_dropped_and_the_rest_arrives() -> None:
     log = Log()
-    producer = BoundedProducer({}, 100, 10_000, producer=log)
+    producer = BoundedProducer(KafkaSettings(), 100, 10_000, producer=log)
     numbered(producer, 0, 1000)
     handed = len(log.taken)
     assert producer.waiting == 100 + handed
@@ -66,14 +67,14 @@ def test_the_oldest_of_those_that_wait_are_dropped_and_the_rest_arrives() -> Non
 
 def test_bytes_are_bounded_as_well() -> None:
     log = Log()
-    producer = BoundedProducer({}, 10_000, 5000, producer=log)
+    producer = BoundedProducer(KafkaSettings(), 10_000, 5000, producer=log)
     numbered(producer, 0, 1000, size=100)
     assert producer.waiting - len(log.taken) == 50
 
 
 def test_giving_up_is_counted() -> None:
     log = Log()
-    producer = BoundedProducer({}, 100, 10_000, producer=log)
+    producer = BoundedProducer(KafkaSettings(), 100, 10_000, producer=log)
     numbered(producer, 0, 10)
     assert producer.close(0.01) == 10
 
@@ -81,7 +82,7 @@ def test_giving_up_is_counted() -> None:
 def test_the_log_append_time_is_handed_on() -> None:
     log = Log()
     log.up = True
-    producer = BoundedProducer({}, 100, 10_000, producer=log)
+    producer = BoundedProducer(KafkaSettings(), 100, 10_000, producer=log)
     times: list[int] = []
     producer.put("t", "k", b"x", times.append)
     producer.poll()

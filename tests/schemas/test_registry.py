@@ -6,6 +6,7 @@ import json
 import socket
 import sys
 import threading
+from base64 import b64encode
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
@@ -156,20 +157,21 @@ def test_nobody_there(server):
 
 def test_passwords_are_used_and_never_shown(server):
     host = server.url.removeprefix("http://")
-    registry = ConfluentRegistry(f"http://ann:s3cret@{host}")
+    registry = ConfluentRegistry(server.url, ("ann", "s3:cret"))
     registry.id_of("Nic", codec.raw_schema("Nic"))
-    assert server.authorization is not None
+    assert server.authorization == "Basic " + b64encode(b"ann:s3:cret").decode()
     server.fail = 500
     with pytest.raises(RegistryUnavailable) as found:
         registry.schema_of(5)
-    assert "s3cret" not in str(found.value)
+    assert "s3:cret" not in str(found.value)
     assert host in str(found.value)
 
 
-@pytest.mark.parametrize("url", ["", "registry:8081", "ftp://x", "http://"])
+@pytest.mark.parametrize("url", ["", "registry:8081", "ftp://x", "http://", "http://ann:s3cret@host:1"])
 def test_urls_that_are_none(url):
-    with pytest.raises(ValueError, match="schema_registry_url"):
+    with pytest.raises(ValueError, match="schema_registry_url") as found:
         ConfluentRegistry(url)
+    assert "s3cret" not in str(found.value)
 
 
 def test_without_the_extra_one_clear_line(monkeypatch):

@@ -98,9 +98,9 @@ class Log:
     def records(self, topic: str) -> list[codec.Record]:
         return [record for _, record in self.read(topic)]
 
-    def wait(self, what: Callable[[], bool], seconds: float = 30) -> None:
+    def wait(self, condition: Callable[[], bool], seconds: float = 30) -> None:
         end = time.monotonic() + seconds
-        while not what():
+        while not condition():
             assert time.monotonic() < end, f"not within {seconds} s"
             self._producer.poll(0.05)
 
@@ -237,7 +237,7 @@ def test_tombstones_are_skipped(log: Log, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pause_s", [1.3, 2.1])
 def test_kill_9_in_mid_window_loses_and_doubles_no_sample(log: Log, tmp_path: Path, pause_s: float) -> None:
-    first = Service("streams", {"bootstrap": log.bootstrap, **SETTINGS}, tmp_path)
+    first = Service("streams", {"kafka": {"bootstrap": log.bootstrap}, **SETTINGS}, tmp_path)
     try:
         first.wait_ready()
         log.probe(20, until=log.synced)

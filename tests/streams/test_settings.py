@@ -15,7 +15,7 @@ S = 1_000_000_000
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("bootstrap", "localhost"),
+        ("kafka", {"bootstrap": "localhost"}),
         ("window_ms", 0),
         ("stages", []),
         ("stages", ["paint"]),

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from fabrictime.testbed.connections import Carried, Connections, Place, congestion_of
 from fabrictime.testbed.job_plan import make_job_plan
-from fabrictime.testbed.owner import Command, Owner
+from fabrictime_client import FlowEndpoint
 from native.jobs.streams import DONE, Streams
 
 HERE, THERE = Place("h1", None, "127.0.0.1"), Place("h2", None, "127.0.0.2")
 SIZE = 200_000
+
+
+@pytest.fixture
+def endpoint() -> Iterator[FlowEndpoint]:
+    """An endpoint without agents."""
+    with FlowEndpoint("", "") as made:
+        yield made
 
 
 def free_port(address: str = "127.0.0.1") -> int:
@@ -23,7 +31,7 @@ def free_port(address: str = "127.0.0.1") -> int:
 
 
 @pytest.fixture
-def job():
+def job(endpoint):
     """Open a job from one address of loopback to another; its streams and connections."""
     made: list[Connections] = []
 
@@ -34,7 +42,7 @@ def job():
             Carried(route.stream, (THERE, HERE)[route.sender], (THERE, HERE)[route.receiver], free_port())
             for route in plan.routes
         ]
-        made.append(Connections(streams, carried, 0, Owner(None, None), congestion="cubic"))
+        made.append(Connections(streams, carried, 0, endpoint, congestion="cubic"))
         assert made[-1].open(time.monotonic_ns() + 5_000_000_000, lambda: False)
         return streams, made[-1]
 
@@ -55,7 +63,7 @@ def test_a_move_in_the_middle_loses_and_doubles_nothing(job) -> None:
     before, port = one.port, free_port()
     connections.run(time.monotonic_ns() + 1_000_000)
     assert one.flow is not None
-    connections.obey(Command("MOVE", None, one.flow, port))
+    connections.move(one, port)
     finish(streams, connections)
     assert streams.got(one.stream) == 20 * SIZE
     assert (streams.spoilt, connections.lost) == (0, 0)
@@ -68,16 +76,17 @@ def test_a_pace_is_the_lower_of_the_jobs_own_and_the_actuators(job) -> None:
     assert one.flow is not None
     one.own_pace_bps = 5_000_000
     for asked, paced in ((8_000_000, 5_000_000), (2_000_000, 2_000_000), (0, 5_000_000)):
-        connections.obey(Command("PACE", None, one.flow, asked))
+        connections.pace(one, asked)
         assert one.pace_bps == paced
 
 
-def test_a_move_to_a_port_that_is_none_leaves_the_stream_where_it_is(job) -> None:
+def test_a_move_to_a_port_that_is_taken_leaves_the_stream_where_it_is(job) -> None:
     streams, connections = job(3)
     [one] = connections.carried
     assert one.flow is not None
     before = one.port
-    connections.obey(Command("MOVE", None, one.flow, 70_000))
+    with socket.create_server((one.source.address, 0)) as taken, pytest.raises(OSError, match="in use"):
+        connections.move(one, taken.getsockname()[1])
     finish(streams, connections)
     assert (one.port, streams.got(one.stream)) == (before, 3 * SIZE)
 

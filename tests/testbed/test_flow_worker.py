@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
 from fabrictime.testbed import flow_worker
 from fabrictime.testbed.flow_worker import _Meter, _Order
-from fabrictime.testbed.owner import Owner
+from fabrictime_client import FlowEndpoint
+
+
+@pytest.fixture
+def endpoint() -> Iterator[FlowEndpoint]:
+    """An endpoint without agents."""
+    with FlowEndpoint("", "") as made:
+        yield made
 
 
 class Stop:
@@ -43,9 +51,11 @@ def order(protocol: str, **fields: object) -> _Order:
 
 
 @pytest.mark.parametrize("protocol", ["udp", "tcp"])
-def test_all_that_is_sent_within_its_time_arrives(protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_that_is_sent_within_its_time_arrives(
+    protocol: str, capsys: pytest.CaptureFixture[str], endpoint: FlowEndpoint
+) -> None:
     run = flow_worker._udp if protocol == "udp" else flow_worker._tcp
-    found = run(order(protocol), Stop(), Owner(None, None))
+    found = run(order(protocol), Stop(), endpoint)
     started = json.loads(capsys.readouterr().out)
     assert (started["sport"], started["dport"]) == (found["sport"], found["dport"])
     assert 0 < found["received_bytes"] <= found["sent_bytes"]
@@ -56,8 +66,10 @@ def test_all_that_is_sent_within_its_time_arrives(protocol: str, capsys: pytest.
         assert found["sent_packets"] + found["skipped_packets"] <= 0.1 * 20e6 / 8 / 1042 + 50
 
 
-def test_a_flow_ends_when_its_starter_leaves(capsys: pytest.CaptureFixture[str]) -> None:
-    found = flow_worker._udp(order("udp", duration_s=60.0), Stop(at_once=True), Owner(None, None))
+def test_a_flow_ends_when_its_starter_leaves(
+    capsys: pytest.CaptureFixture[str], endpoint: FlowEndpoint
+) -> None:
+    found = flow_worker._udp(order("udp", duration_s=60.0), Stop(at_once=True), endpoint)
     assert found["elapsed_s"] < 5
     assert capsys.readouterr().out
 

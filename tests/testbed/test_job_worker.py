@@ -7,15 +7,23 @@ import json
 import os
 import select
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from fabrictime.testbed import job_worker
 from fabrictime.testbed.job_worker import _Order, _Orders
-from fabrictime.testbed.owner import Owner
+from fabrictime_client import FlowEndpoint
 
 RANKS = [{"host": f"h{number}", "netns": None, "address": f"127.0.0.{number}"} for number in (1, 2, 3)]
+
+
+@pytest.fixture
+def endpoint() -> Iterator[FlowEndpoint]:
+    """An endpoint without agents."""
+    with FlowEndpoint("", "") as made:
+        yield made
 
 
 class Orders:
@@ -57,8 +65,10 @@ def order(**fields: object) -> _Order:
     return _Order(**(given | fields))
 
 
-def test_every_byte_of_every_iteration_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    job_worker._run(order(), Orders(), Owner(None, None))
+def test_every_byte_of_every_iteration_is_reported(
+    capsys: pytest.CaptureFixture[str], endpoint: FlowEndpoint
+) -> None:
+    job_worker._run(order(), Orders(), endpoint)
     started, *between, ended = map(json.loads, capsys.readouterr().out.splitlines())
     assert len(started["connections"]) == 6
     assert {each["flow"].partition(":")[0] for each in started["connections"]} == {"sock"}
@@ -69,10 +79,12 @@ def test_every_byte_of_every_iteration_is_reported(capsys: pytest.CaptureFixture
     assert [int(each.sum()) for each in slots] == ended["received_bytes"]
 
 
-def test_the_same_seed_draws_the_same_ports(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_seed_draws_the_same_ports(
+    capsys: pytest.CaptureFixture[str], endpoint: FlowEndpoint
+) -> None:
     ports = []
     for _ in range(2):
-        job_worker._run(order(iterations=1, slot_s=0), Orders(), Owner(None, None))
+        job_worker._run(order(iterations=1, slot_s=0), Orders(), endpoint)
         started = json.loads(capsys.readouterr().out.splitlines()[0])
         ports.append([each["source_port"] for each in started["connections"]])
     assert ports[0] == ports[1]

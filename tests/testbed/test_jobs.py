@@ -80,10 +80,10 @@ def test_the_same_seed_draws_the_same_ports_and_two_jobs_share_hosts(inside):
             other = testbed.jobs.start(replace(spec, hosts=("h1", "h4"), seed=6, job="b"))
             one.wait_iterations(3, WAIT_S)
             other.wait_iterations(3, WAIT_S)
-            assert len(testbed.jobs.jobs()) == 2
+            assert len(testbed.jobs.running()) == 2
             first = one.stop()
             other.stop()
-            assert testbed.jobs.jobs() == []
+            assert testbed.jobs.running() == []
             again = testbed.jobs.start(spec)
             second = again.stop()
             return first, second
@@ -411,7 +411,7 @@ def test_a_client_of_the_socket_sees_iterations_come_and_its_job_goes_with_it(in
             while not next(stream)["iterations"]:
                 continue
             stream.close()
-            until(lambda: testbed.jobs.jobs() == [])
+            until(lambda: testbed.jobs.running() == [])
             *_, ended = ControlClient(path).stream(
                 "job", WAIT_S, kind="allreduce", size_bytes=30_000, duration_s=60.0, iterations=3
             )

@@ -244,7 +244,7 @@ def test_without_the_right_the_order_stays_and_none_goes_before_others():
     assert scheduling_priority.niceness("a service that is none", False) == 0
 
 
-def test_what_decides_goes_before_what_stores_and_draws():
+def test_deciding_services_run_before_storage_and_web():
     assert set(NICE) >= REAL_TIME
     assert max(map(NICE.__getitem__, REAL_TIME)) < NICE["sink"] < NICE["history"] < NICE["sim"]
 

@@ -52,10 +52,10 @@ def test_two_flows_that_collide_queue_and_lose_and_one_elsewhere_does_not(inside
                 testbed.traffic.start(FlowSpec("h1", "h3", 40_000_000, 1.5, "udp", sports[hot], 7001)),
                 testbed.traffic.start(FlowSpec("h2", "h4", 40_000_000, 1.5, "udp", other, 7002)),
             ]
-            assert {flow.number for flow in testbed.traffic.flows()} == {1, 2}
+            assert {flow.number for flow in testbed.traffic.running()} == {1, 2}
             losses = [flow.wait().loss for flow in flows]
             testbed.truth.stop()
-            assert testbed.traffic.flows() == []
+            assert testbed.traffic.running() == []
             samples = testbed.truth.samples()
             deepest = max(sample.links[hot].backlog_bytes for sample in samples)
             elsewhere = max(sample.links[cold].backlog_bytes for sample in samples)

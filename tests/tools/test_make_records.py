@@ -49,9 +49,9 @@ def test_a_doc_is_a_sentence_and_a_unit_stays_small(text, doc):
     assert _doc(text) == doc
 
 
-@pytest.mark.parametrize("words", range(15, 60))
-def test_a_long_doc_is_wrapped_and_loses_no_word(words):
-    text = " ".join(f"word{number}" for number in range(words))
+@pytest.mark.parametrize("tokens", range(15, 60))
+def test_a_long_doc_is_wrapped_and_stays_complete(tokens):
+    text = " ".join(f"word{number}" for number in range(tokens))
     doc = _doc(text)
     assert max(map(len, doc.splitlines())) <= 110
     assert ast.literal_eval(doc.strip()).split() == f"W{text[1:]}.".split()

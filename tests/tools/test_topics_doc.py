@@ -28,7 +28,7 @@ def test_every_topic_has_a_section_with_its_record():
         ({"type": "long", "min": 0}, "long"),
     ],
 )
-def test_a_type_is_named_in_words(kind, text):
+def test_a_type_is_named_in_plain_english(kind, text):
     assert topics_doc.type_name(kind) == text
 
 

@@ -13,7 +13,7 @@ import select
 import socket
 import struct
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Mapping, Optional
 
 from fabrictime_client._connection import AgentConnection
 from fabrictime_client.control import Command, ControlConnection
@@ -54,13 +54,13 @@ class Flow:
         self,
         endpoint: FlowEndpoint,
         sock: socket.socket,
-        registration: dict[str, Any],
+        registration: Mapping[str, str | None],
         move: Move | None,
         pace: Pace | None,
         host: str | None,
     ) -> None:
         self._endpoint, self.host = endpoint, host
-        self._registration_fields = registration
+        self._registration_fields: dict[str, Any] = dict(registration)
         self._move, self._pace = move, pace
         self._pending: dict[str, int] = {}
         self._cookie = _cookie(sock)

@@ -69,7 +69,7 @@ QUICK_RIVAL_WINDOWS: Final = 4
 
 
 def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; some ten minutes, or a quarter of one where `quick` (12 NICs, headline scenarios, step,
+    """Measure for about ten minutes, or a quarter of one with `quick` (12 NICs, headline scenarios, step,
     holdover)."""
     figures: dict[str, Value] = {}
     wanted = (*HEADLINE, "clock_step", "holdover") if quick else tuple(SCENARIOS)

@@ -40,7 +40,7 @@ INTERVAL_S: Final = 40.0
 QUICK_S: Final = 15.0
 SETTINGS: Final = f"""
 [up]
-page = false
+web = false
 workers = 1
 clock_pages = false
 [probes]
@@ -63,7 +63,7 @@ KEYS: Final = ("fabric_p99_ns_idle", "fabric_p99_ns_loaded", "fabric_p99_loaded_
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; some two and a half minutes, or one and a half where `quick`."""
+    """Measure for about two and a half minutes, or one and a half with `quick`."""
     interval_s = QUICK_S if quick else INTERVAL_S
     with running_fabric(progress, SETTINGS) as (control, bootstrap, _):
         clocks = _clocks(control)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fabrictime.bench.clock.samples import EPOCH_NS, WindowInput, simulate
 from fabrictime.bench.clock.scenarios import Scenario
 from native.core import NicWindow
+from schemas.ids import host_of
 from schemas.records import ClockFits, ClockOffsets
 from streams.clock.solver import HOLDOVER, SYNCED, UNSYNCED, ShardClocks, SolveParameters
 from streams.delays.counters import JumpLimit, NicCounters, NicState
@@ -92,7 +93,7 @@ class Fabrictime:
             if nic.counters.state is not None:
                 self._states[name] = nic.counters.state
             closed.nics[name] = nic
-        members = {name: Member(name, name.partition("/")[0], SHARD, name) for name in closed.nics}
+        members = {name: Member(name, host_of(name), SHARD, name) for name in closed.nics}
         clock_of = {name: name for name in given.truth.names}
         solved_ns = EPOCH_NS + int(given.start_ns) + given.window_ns
         begin = time.perf_counter()

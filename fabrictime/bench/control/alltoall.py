@@ -72,7 +72,7 @@ def _job(
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; some seven minutes, or two where `quick`."""
+    """Measure for about seven minutes, or two with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):
         return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
 

@@ -54,7 +54,7 @@ Delays = dict[str, list[tuple[float, float]]]
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; some four minutes, or one where `quick`."""
+    """Measure for about four minutes, or one with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):
         light = JobRun(
             control,

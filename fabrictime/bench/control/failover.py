@@ -25,6 +25,7 @@ from fabrictime.bench._fabric import needs_fabric, running_fabric
 from fabrictime.bench.control.failback import Away, could_be_home, times_away
 from fabrictime.bench.control.watch import Watch
 from fabrictime.testbed.control import ControlClient
+from schemas.ids import host_of
 from schemas.records import Flow
 
 __all__ = [
@@ -44,7 +45,7 @@ __all__ = [
 
 SETTINGS: Final = """
 [up]
-page = false
+web = false
 workers = 1
 clock_pages = false
 [streams]
@@ -117,7 +118,7 @@ def watched_fabric(
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; some two minutes, or one where `quick`."""
+    """Measure for about two minutes, or one with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, _, _, watch):
         return _trials(control, watch, progress, QUICK_TRIALS if quick else TRIALS)
 
@@ -230,7 +231,7 @@ def _known(watch: Watch, flows: list[Steady]) -> dict[str, Flow]:
     return {
         name: flow
         for name, flow in watch.flows.items()
-        if flow["links"] and (flow["nic"].split("/")[0], flow["peer_port"]) in dports
+        if flow["links"] and (host_of(flow["nic"]), flow["peer_port"]) in dports
     }
 
 
@@ -268,8 +269,10 @@ def regained_ms(flow: Steady, began_s: float) -> float | None:
     slots = np.array(result["interval_bytes"], float)
     wall_s = time.time() - time.monotonic() + result["begin_monotonic_ns"] / 1e9
     at = int((began_s - wall_s) / SLOT_S)
+    if not 0 < at < len(slots) - OVER_SLOTS:
+        return None
     before = slots[max(0, at - 200) : at].mean()
-    if at + OVER_SLOTS >= len(slots) or not before:
+    if not before:
         return None
     over = np.convolve(slots[at:], np.ones(OVER_SLOTS) / OVER_SLOTS, "valid")
     low = np.flatnonzero(over < 0.1 * before)

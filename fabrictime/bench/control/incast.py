@@ -31,6 +31,7 @@ from fabrictime.bench.control.watch import Watch
 from fabrictime.commands import pause
 from fabrictime.commands.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
+from schemas.ids import host_of
 
 __all__ = ["KEYS", "measure"]
 
@@ -76,7 +77,7 @@ class _Interval:
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; some four minutes, or one where `quick`."""
+    """Measure for about four minutes, or one with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):
         configure(bootstrap, "allowed_actions=REROUTE,RESTORE,PACE,UNPACE")
         return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
@@ -155,7 +156,7 @@ def _flows(watch: Watch, job: JobRun) -> list[str]:
     return [
         name
         for name, flow in watch.flows.items()
-        if flow["nic"].partition("/")[0] in hosts and flow["peer_port"] in peer_ports
+        if host_of(flow["nic"]) in hosts and flow["peer_port"] in peer_ports
     ]
 
 

@@ -327,7 +327,7 @@ class Loop:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; some five minutes on two cores, or one where `quick`."""
+    """Measure for about five minutes on two cores, or one with `quick`."""
     seeds = [random.SystemRandom().randrange(2**31) for _ in range(QUICK_SEEDS if quick else SEEDS)]
     asked = [(Scenario(), seed) for seed in seeds]
     if not quick:

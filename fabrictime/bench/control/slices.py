@@ -43,7 +43,7 @@ KEYS: Final = ("slice_guarantee_error", "idle_bandwidth_reused")
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; some four minutes, or one where `quick`."""
+    """Measure for about four minutes, or one with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):
         configure(
             bootstrap,

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import numpy as np
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from fabrictime.bench import Figure, Progress, Target, Value
 from fabrictime.bench._pipeline import embedded_log
@@ -25,6 +25,8 @@ from producers.sim.settings import SimSettings
 from producers.sim.shape import Shape
 from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet
+from schemas.ids import host_of
+from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import ContentionState, ContentionWindow, FabricTruth, TrueContention
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
 from streams.contention.detector import ContentionDetector
@@ -162,7 +164,7 @@ class Run:
         self.sim = Simulation(settings, topics=(INVENTORY, PATHS, PROBES, FLOWS, TRUTH))
         fleet = self.sim.fleet
         self.rate = dict(zip(fleet.link_ids, fleet.rate_bps.tolist(), strict=True))
-        self.members = {nic: Member(nic, nic.partition("/")[0], SHARD, nic) for nic in fleet.nic_ids}
+        self.members = {nic: Member(nic, host_of(nic), SHARD, nic) for nic in fleet.nic_ids}
         slot_ns = slot_ns_of(min(self.rate.values()))
         self.paths = RouteTable()
         self.flows = FlowTable(self.paths, self.members.__contains__)
@@ -206,9 +208,9 @@ class Run:
             now_ns = self.sim.now_ns
             if len(self.paths) and not laid:  # all are traced at once
                 laid = True
-                plans = plan_shard(dict.fromkeys(nics, self.sim.pace), self.paths)
+                plans = plan_shard(dict.fromkeys(nics, self.sim.probes.pace), self.paths)
                 for record in records_of(plans, SHARD, lines, now_ns).values():
-                    self.sim.follow_schedule(cast("Any", record))
+                    self.sim.probes.follow_schedule(record)
             sums = self.sim.kernel.link_sums()[0]
             mean = (sums - depth) / (10 * MS / (1000 * (self.sim.settings.step_us or 100)))
             depth = sums.copy()
@@ -217,7 +219,7 @@ class Run:
             if now_ns >= next_map_ns:
                 next_map_ns = now_ns + MAP_NS
                 self._map(now_ns)
-        self._note_truth(cast("Any", self.sim.contention()))
+        self._note_truth(self.sim.contention())
 
     def _note_truth(self, rows: list[TrueContention]) -> None:
         for row in rows:
@@ -340,29 +342,20 @@ def _hop_ns(progress: Progress) -> float:
     taken = []
     with TemporaryDirectory() as directory, embedded_log(Path(directory), 1) as bootstrap:
         producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
-        consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": "bench",
-                "enable.auto.commit": False,
-                "fetch.wait.max.ms": 100,
-            }
-        )
-        consumer.assign([TopicPartition(CONTENTION.name, 0, 0)])
-        for number in range(120):
-            began = time.perf_counter()
-            producer.produce(CONTENTION.name, b"x" * 2000, b"bench")
-            producer.flush(5)
-            while consumer.poll(5) is None:
-                continue
-            if number >= 20:
-                taken.append(1e9 * (time.perf_counter() - began))
-        consumer.close()
+        with TopicReader.open(bootstrap, {CONTENTION: BEGINNING}, fetch_wait_ms=100) as reader:
+            for number in range(120):
+                began = time.perf_counter()
+                producer.produce(CONTENTION.name, b"x" * 2000, b"bench")
+                producer.flush(5)
+                while not reader.poll(5, at_once=True):
+                    continue
+                if number >= 20:
+                    taken.append(1e9 * (time.perf_counter() - began))
     return float(np.percentile(taken, 95))
 
 
 def measure(progress: Progress, quick: bool = False, *, each: bool = False) -> dict[str, Value]:
-    """Measure all; some four minutes, or one where `quick`."""
+    """Measure for about four minutes, or one with `quick`."""
     hop_ns = _hop_ns(progress)
     score = Score()
     seconds = QUICK_SECONDS if quick else SECONDS

@@ -60,7 +60,7 @@ FLOW_GAP_MS: Final = 3.3
 """The objective: a probe leaves within the first half of its slot, so two are at most 1.5 slots apart."""
 SETTINGS: Final = f"""
 [up]
-page = false
+web = false
 workers = 1
 clock_pages = false
 [probes]
@@ -85,7 +85,7 @@ KEYS: Final = (
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; some three minutes, or one where `quick`."""
+    """Measure for about three minutes, or one with `quick`."""
     with running_fabric(progress, SETTINGS) as fabric:
         return _trials(*fabric, progress, QUICK_TRIALS if quick else TRIALS)
 

@@ -45,7 +45,7 @@ PEER_PORT: Final = 5201
 def measure_routes(
     control: ControlClient, bootstrap: str, socket: Path, progress: Progress
 ) -> dict[str, Value]:
-    """Measure; about half a minute."""
+    """Measure for about half a minute."""
     nics = {nic["nic"]: nic for nic in control.ask("show")["nics"]}
     follower = _Follower(bootstrap)
     try:

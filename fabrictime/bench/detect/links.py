@@ -201,7 +201,7 @@ def _flaps(progress: Progress, times: int, seed: int) -> dict[str, Value]:
 
 
 def _worker(bootstrap: str, folder: Path) -> Service:
-    started = Service("streams", {"bootstrap": bootstrap, **FLAP_SETTINGS}, folder)
+    started = Service("streams", {"kafka": {"bootstrap": bootstrap}, **FLAP_SETTINGS}, folder)
     started.wait_ready()
     return started
 

@@ -25,7 +25,7 @@ __all__ = ["TARGETS", "measure"]
 
 SETTINGS: Final = """
 [up]
-page = false
+web = false
 workers = 0
 clock_pages = false
 [probes]
@@ -54,7 +54,7 @@ TARGETS: Final = {
 
 @needs_fabric(TARGETS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; about a minute, less where `quick`."""
+    """Measure for about a minute, less with `quick`."""
     settings = SETTINGS.format(hosts=4 if quick else 8, leaves=2 if quick else 4, spines=3 if quick else 4)
     with (
         running_fabric(progress, settings) as (control, bootstrap, data),

@@ -22,6 +22,7 @@ from native.sim import Dcqcn, PacketSim
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas import codec
+from schemas.ids import host_of
 from schemas.records import Leg, LinkQueues, PathMap, PathMaps, PathSource
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing
 from streams.links.probe_schedule import plan_shard
@@ -193,7 +194,7 @@ class Run:
         shard = ShardQueues("fabric", lambda link: int(rates[link]))
         line = ClockLine(EPOCH_NS, 0.0, 0.0, 10.0)
         lines = dict.fromkeys(self.fleet.nic_ids, line)
-        members = {nic: Member(nic, nic.partition("/")[0], "fabric", nic) for nic in self.fleet.nic_ids}
+        members = {nic: Member(nic, host_of(nic), "fabric", nic) for nic in self.fleet.nic_ids}
         records: list[LinkQueues] = []
         now = 0
         for offset, (when, batch) in enumerate(self.batches()):
@@ -290,7 +291,7 @@ def _book(fleet: Fleet, nic: Any, peer: Any, port: Any, there: Any, back: Any) -
 
 
 def measure(progress: Progress, quick: bool = False, seeds: int = 3) -> dict[str, Value]:
-    """Measure all; some six minutes, or half of one where `quick`."""
+    """Measure for about six minutes, or half of one with `quick`."""
     figures = _accuracy(progress, 1 if quick else seeds, 0.3 if quick else 0.8)
     figures.update(_utilisation(progress, quick))
     figures.update(_speed(progress, quick))

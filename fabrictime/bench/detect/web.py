@@ -140,7 +140,7 @@ def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float
 
 @needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure all; some five minutes, or one and a quarter where `quick` (a case of each kind)."""
+    """Measure for about five minutes, or one and a quarter with `quick` (a case of each kind)."""
     with running_fabric(progress, SETTINGS) as (control, bootstrap, data):
         url = _web_url(data)
         missing = browser_missing()

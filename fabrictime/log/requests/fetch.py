@@ -179,7 +179,7 @@ class FetchRequests:
         return _Fetched(want.number, code, start, end, data)
 
     def list_offsets(self, _: int, fields: Fields) -> Fields:
-        """Return the first, the next or the offset at a time of each partition."""
+        """Return an offset of each partition: the first, the next, or that of a time."""
         return {
             "topics": [
                 {

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from nicegui import ui
 
 from fabrictime.state.fabric_state import Part
 from fabrictime.state.units import count_text, seconds_text
-from fabrictime.web.elements import text
+from fabrictime.web.elements import replace_address, text
 from fabrictime.web.history_client import HistoryEmpty
 from fabrictime.web.history_queries import Fleet
 from fabrictime.web.query_poller import Snapshot
@@ -28,6 +30,16 @@ PAGES = {
     "/actions": "Actions",
     "/alerts": "Alerts",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The choices of a tab, which its address keeps."""
+
+    def address(self) -> str:
+        """Return the query of this choice without the defaults."""
+        default = asdict(type(self)())
+        return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
 class Tab(ABC):
@@ -62,6 +74,10 @@ class Tab(ABC):
     def age_s(self, fleet: Fleet) -> float | None:
         """Return the age of the tab's data, or None without data."""
         return fleet.delays_age_s
+
+    def _show_address(self, choice: Choice) -> None:
+        query = choice.address()
+        replace_address(f"{self.address}?{query}" if query else self.address)
 
     def _build_header(self, kpis: Sequence[tuple[str, str]]) -> None:
         with ui.element("header").classes("ft-top"):

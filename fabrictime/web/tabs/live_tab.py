@@ -88,7 +88,7 @@ class LiveTab(Tab):
         """Return the banner's text and kind, and the age of the newest record."""
         live = self.context.live
         if live is None:
-            return "web.bootstrap is not set: the live tabs need the address of the log.", "bad", "—"
+            return "web.kafka is not set: the live tabs need the address of the log.", "bad", "—"
         status = live.status
         newest_ns = max(live.state.append_ns.values(), default=0)
         age = seconds_text((live.now_ns() - newest_ns) / 1e9) if newest_ns else "—"

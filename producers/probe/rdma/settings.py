@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from producers.settings import FLUSH_MS
+from schemas.kafka.settings import KafkaSettings
 
 __all__ = ["RdmaProbeSettings"]
 
@@ -21,14 +22,7 @@ class RdmaProbeSettings(BaseModel):
         default="auto",
         description="auto: where a NIC has an RDMA device and pyverbs is installed; off: nowhere",
     )
-    bootstrap: str = Field(
-        default="127.0.0.1:19092",
-        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
-        description="Kafka addresses, host:port, separated by commas",
-    )
-    schema_registry_url: str | None = Field(
-        default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
-    )
+    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
     key_file: Path = Field(
         description="file with the fleet's probe key, 16 or 32 random bytes, readable only by its owner"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from schemas.ids import host_of
 from schemas.records import AlertKind, ClockOffsets, ClockSync, LinkHealth, LinkState, Severity
 from schemas.topics import CLOCK_OFFSETS
 from streams.alerts.book import AlertBook, OpenAlert, clock_text, evidence_ref
@@ -44,7 +45,7 @@ class ClockAlerts:
         dead = {
             h for r in self._health.values() if r["state"] == LinkState.DOWN for h in nodes_of(r["subject"])
         }
-        counted = [c for c in record["clocks"] if c["clock"].partition("/")[0] not in dead]
+        counted = [c for c in record["clocks"] if host_of(c["clock"]) not in dead]
         window.count += len(counted)
         window.unsynced += [c["clock"] for c in counted if c["state"] == ClockSync.UNSYNCED]
         if len(window.parts) >= record["parts"]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from schemas.ids import cable_ends, end_parts, host_of
 from schemas.records import AlertKind, Evidence, HealthKind, LinkHealth, LinkState, Severity
 from schemas.topics import LINK_HEALTH
 from streams.alerts.book import DETECTED, AlertBook, OpenAlert, clock_text, evidence_ref
@@ -306,8 +307,8 @@ def _switch_alert(node: str, dead: list[str], records: list[LinkHealth]) -> Open
 def nodes_of(subject: str) -> set[str]:
     """Return the nodes of a subject: both ends of a cable, the host of a NIC, a switch or host itself."""
     if "<>" in subject:
-        return {end.rpartition(":")[0] for end in subject.split("<>")}
-    return {subject.partition("/")[0]}
+        return {end_parts(end).node for end in cable_ends(subject)}
+    return {host_of(subject)}
 
 
 def _nics_of(records: Iterable[LinkHealth]) -> list[str]:

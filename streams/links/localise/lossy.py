@@ -80,13 +80,13 @@ def _is_grey(evidence: Evidence, thresholds: Thresholds, lossy: Lossy, now_ns: i
         return int(has_losses.sum()) >= MIN_GREY_PARTS
     has_losses &= ~evidence.cpu_starved[nics].any(axis=0)  # a host short of CPU loses packets itself
     window_ns = evidence.bucket_ns * WINDOW_PARTS
-    starved_ns = int(evidence.cpu_starved_ns[nics].max())
-    times = HOST_TIMES if starved_ns < now_ns - window_ns else CPU_STARVED_TIMES
+    cpu_starved_ns = int(evidence.cpu_starved_ns[nics].max())
+    times = HOST_TIMES if cpu_starved_ns < now_ns - window_ns else CPU_STARVED_TIMES
     if has_losses.sum() < MIN_HOST_PARTS or lossy.low < times * min_share:
         return False
     is_healthy = evidence.exempt_ns[nics] < now_ns - window_ns
     is_healthy &= evidence.nic_event_ns[nics] > now_ns - WARM_UP_NS  # a silent agent may be short of CPU
-    return bool(is_healthy.all()) and starved_ns < now_ns - evidence.bucket_ns
+    return bool(is_healthy.all()) and cpu_starved_ns < now_ns - evidence.bucket_ns
 
 
 def _parts_with_losses(evidence: Evidence, lossy: Lossy, now_ns: int) -> NDArray[np.bool_]:

@@ -39,7 +39,7 @@ def inside() -> Callable[..., Any]:
 def at_nic(testbed: Testbed) -> list[tuple[str, int]]:
     """Kind and handle of all qdiscs at h1's NIC, in the kernel's order."""
 
-    def look() -> list[tuple[str, int]]:
+    def read_qdiscs() -> list[tuple[str, int]]:
         with IPRoute() as ip:
             index = ip.link_lookup(ifname="eth1")[0]
             return [
@@ -47,10 +47,10 @@ def at_nic(testbed: Testbed) -> list[tuple[str, int]]:
                 for found in (*ip.get_qdiscs(index=index), *ip.get_classes(index=index))
             ]
 
-    return testbed.fabric.open_in("h1", look)
+    return testbed.fabric.open_in("h1", read_qdiscs)
 
 
-class Told:
+class Control:
     """The reports of the actuator, and the records for it."""
 
     def __init__(self, log: Any, testbed: Testbed) -> None:
@@ -154,7 +154,7 @@ class Told:
 
 
 @contextmanager
-def running(log: Any, start_act: Any, **settings: Any) -> Iterator[tuple[Testbed, Any, Told]]:
+def running(log: Any, start_act: Any, **settings: Any) -> Iterator[tuple[Testbed, Any, Control]]:
     """A fabric and the actuator of its first host, with a NIC that the kernel may pace."""
     with Testbed(FabricSettings(**{**SHAPE, **settings})) as testbed:
         log.put(
@@ -176,11 +176,11 @@ def running(log: Any, start_act: Any, **settings: Any) -> Iterator[tuple[Testbed
             settle_ms=500,
             local_repair_ms=None,
         )
-        told = Told(log, testbed)
+        control = Control(log, testbed)
         try:
-            yield testbed, act, told
+            yield testbed, act, control
         finally:
-            told.close()
+            control.close()
             act.end(signal.SIGKILL)
 
 
@@ -188,11 +188,11 @@ def test_a_flow_without_endpoint_is_paced_adopted_after_a_crash_and_released(
     inside, log, start_act, wait_for
 ) -> None:
     def body() -> tuple[float, float, dict[str, Any]]:
-        with running(log, start_act, host_rate_bps=0) as (testbed, act, told):
+        with running(log, start_act, host_rate_bps=0) as (testbed, act, control):
             before = at_nic(testbed)
             spec = FlowSpec("h1", "h2", 0, 30.0, "tcp", 5000, 6000)
             flow = testbed.traffic.start(spec)
-            paced = told.paced(5000, 6000)
+            paced = control.paced(5000, 6000)
             link = next(link for link in testbed.fabric.links if link.startswith("h1:eth1>"))
 
             def sent() -> tuple[int, float]:
@@ -206,7 +206,7 @@ def test_a_flow_without_endpoint_is_paced_adopted_after_a_crash_and_released(
                 end, end_s = wait_for(lambda: now if (now := sent())[0] - begin > PACE / 4 else None)
                 return (end - begin) * 8 / (end_s - begin_s)
 
-            held_bps = sent_bps()
+            paced_bps = sent_bps()
             applied = at_nic(testbed)
             assert ("htb", 0x7F74_0000) in applied
 
@@ -215,32 +215,32 @@ def test_a_flow_without_endpoint_is_paced_adopted_after_a_crash_and_released(
             act.start()
 
             def known_again() -> bool:
-                told.flows(5000, 6000)
-                return told.decide("PACE", 2 * PACE)["outcome"] == "APPLIED"
+                control.flows(5000, 6000)
+                return control.decide("PACE", 2 * PACE)["outcome"] == "APPLIED"
 
             wait_for(known_again)
             again_bps = sent_bps()
-            assert told.decide("UNPACE", None)["outcome"] == "APPLIED"
+            assert control.decide("UNPACE", None)["outcome"] == "APPLIED"
             assert at_nic(testbed) == before
-            assert told.decide("PACE", PACE)["outcome"] == "APPLIED"
+            assert control.decide("PACE", PACE)["outcome"] == "APPLIED"
             code, text = act.end()
             assert code == 0, text
-            assert told.report(lambda report: report["outcome"] == "REVERTED")["how"] == "HTB"
+            assert control.report(lambda report: report["outcome"] == "REVERTED")["how"] == "HTB"
             assert at_nic(testbed) == before
             flow.stop()
-            return held_bps, again_bps, paced
+            return paced_bps, again_bps, paced
 
-    held_bps, again_bps, paced = inside(body)
+    paced_bps, again_bps, paced = inside(body)
     assert (paced["outcome"], paced["how"], paced["rate_bps"]) == ("APPLIED", "HTB", PACE)
-    assert held_bps == pytest.approx(PACE, rel=0.1)
+    assert paced_bps == pytest.approx(PACE, rel=0.1)
     assert again_bps == pytest.approx(2 * PACE, rel=0.1)
 
 
 def test_leftovers_of_a_crash_are_removed_once_no_lease_is_in_force(inside, log, start_act, wait_for) -> None:
     def body() -> None:
-        with running(log, start_act, host_rate_bps=0) as (testbed, act, told):
+        with running(log, start_act, host_rate_bps=0) as (testbed, act, control):
             before = at_nic(testbed)
-            assert told.paced(5000, 6000)["outcome"] == "APPLIED"
+            assert control.paced(5000, 6000)["outcome"] == "APPLIED"
             act.end(signal.SIGKILL)
             act.control.with_name("journal.jsonl").unlink()
             assert at_nic(testbed) != before
@@ -253,10 +253,10 @@ def test_leftovers_of_a_crash_are_removed_once_no_lease_is_in_force(inside, log,
 
 def test_an_ended_flow_leaves_no_class(inside, log, start_act, wait_for) -> None:
     def body() -> None:
-        with running(log, start_act, host_rate_bps=0) as (testbed, act, told):
+        with running(log, start_act, host_rate_bps=0) as (testbed, act, control):
             before = at_nic(testbed)
-            assert told.paced(5000, 6000)["outcome"] == "APPLIED"
-            told.flows(5000, 6000, gone=True)
+            assert control.paced(5000, 6000)["outcome"] == "APPLIED"
+            control.flows(5000, 6000, gone=True)
             wait_for(lambda: at_nic(testbed) == before)
             act.end()
 
@@ -265,9 +265,9 @@ def test_an_ended_flow_leaves_no_class(inside, log, start_act, wait_for) -> None
 
 def test_a_nic_with_a_foreign_qdisc_stays_untouched_and_is_reported(inside, log, start_act) -> None:
     def body() -> dict[str, Any]:
-        with running(log, start_act, host_rate_bps=LINE) as (testbed, act, told):
+        with running(log, start_act, host_rate_bps=LINE) as (testbed, act, control):
             before = at_nic(testbed)
-            report = told.paced(5000, 6000)
+            report = control.paced(5000, 6000)
             act.end()
             assert at_nic(testbed) == before
             return report

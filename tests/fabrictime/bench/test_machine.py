@@ -8,7 +8,7 @@ import socket
 from fabrictime.bench import _machine
 
 
-def test_a_report_has_what_makes_figures_comparable_and_no_names():
+def test_a_report_has_the_facts_that_make_figures_comparable_and_no_names():
     found = _machine.machine()
     assert found["cores"] == len(os.sched_getaffinity(0))
     assert found["memory_gib"] > 0

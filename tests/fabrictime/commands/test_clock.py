@@ -14,8 +14,9 @@ import pytest
 from confluent_kafka import Producer
 from rich.console import Console
 
-from fabrictime.commands import clock
-from fabrictime.commands.clock import Fleet, Wanted
+from fabrictime.commands import clock_table
+from fabrictime.commands.clock_table import Wanted
+from fabrictime.state.clocks import Fleet
 from schemas import codec
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -89,7 +90,7 @@ SUSPECT = {"prober": "h1/eth0", "peer": "h2/eth1", "asymmetry_ns": -412.0, "sigm
 
 def drawn(picture, wanted=None, width=200):
     console = Console(file=io.StringIO(), width=width)
-    console.print(clock.draw(picture, wanted or Wanted()), highlight=False)
+    console.print(clock_table.draw(picture, wanted or Wanted()), highlight=False)
     return console.file.getvalue()
 
 
@@ -210,7 +211,7 @@ def test_ten_thousand_clocks_are_a_summary_and_the_worst():
     assert lines[-1].strip() == "and 9,980 more clocks, no worse than these; --all lists them"
     assert len(drawn(found, Wanted(worst=3)).splitlines()) == len(lines) - 17
     assert len(drawn(found, Wanted(everything=True)).splitlines()) > 10_000
-    assert len(json.loads(clock.as_json(found))["clocks"]) == 10_000
+    assert len(json.loads(clock_table.as_json(found))["clocks"]) == 10_000
 
 
 # ---------------------------------------------------------------------------------------------- on a real log

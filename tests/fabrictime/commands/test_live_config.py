@@ -19,11 +19,11 @@ def test_a_change_without_effect_or_meaning_is_refused():
     record = changed(None, "*", ["flaps_max=3"])
     with pytest.raises(ValueError, match="nothing would change"):
         changed(record, "*", ["flaps_max=3"])
-    with pytest.raises(ValueError, match="nothing to take back"):
+    with pytest.raises(ValueError, match="nothing to remove"):
         changed(record, "*", [], ["up_delay_ms"])
     with pytest.raises(ValueError, match="expected FROM>TO"):
         parse_rule("r", "rack:r1", 5, 1)
-    with pytest.raises(ValueError, match="nothing to take back"):
+    with pytest.raises(ValueError, match="nothing to remove"):
         with_rule(record, "*", "r", None)
     kept = with_rule(record, "*", "r", parse_rule("r", "*>rail:1", 5, 1))
     assert kept["thresholds"] == record["thresholds"]
@@ -51,7 +51,7 @@ def test_an_emergency_stop_reaches_hosts_with_their_own_mode_and_saves_it():
     again = {each["host"]: each["mode"] for each in live_config.paused(records, revert=False, now_ns=6)}
     assert again == {"*": "OBSERVE"}
     assert {each["host"]: each["mode"] for each in live_config.resumed(records)} == {"*": "ACT", "h1": "ACT"}
-    with pytest.raises(ValueError, match="nothing is held"):
+    with pytest.raises(ValueError, match="nothing is paused"):
         live_config.resumed({"*": {**live_config.PLAIN, **config()}})
 
 

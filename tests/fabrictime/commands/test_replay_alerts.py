@@ -68,7 +68,7 @@ def test_a_replay_equals_the_published_alerts_and_reports_forged_ones(tmp_path: 
         def alerts() -> list[tuple[str, str]]:
             return [(r["subject"], r["state"]) for r in log.records(ALERTS.name)]
 
-        first = Service("streams", {"bootstrap": bootstrap, **SETTINGS}, tmp_path)
+        first = Service("streams", {"kafka": {"bootstrap": bootstrap}, **SETTINGS}, tmp_path)
         try:
             first.wait_ready()
             port("h1/eth1", False)

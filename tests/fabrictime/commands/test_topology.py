@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fabrictime.commands import topology
-from fabrictime.commands.topology import Picture, file_of, picture_of
+from fabrictime.commands import topology_table
+from fabrictime.state.traced_fabric import Picture, file_of, picture_of
 from schemas import codec
-from schemas.topology import Topology
+from schemas.topology import Topology, TopologyFile
+from streams.links.wiring import by_name, misfits_of
 from streams.runtime.route_table import RouteTable
 
 
@@ -67,7 +68,7 @@ def rails(wired: dict[str, str]) -> tuple[RouteTable, dict[str, dict[str, Any]]]
 
 def shown(picture: Picture) -> str:
     console = Console(file=io.StringIO(), width=160)
-    console.print(topology.draw(picture), highlight=False)
+    console.print(topology_table.draw(picture), highlight=False)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -96,16 +97,14 @@ def test_swapped_rails_stand_out_and_the_evidence_is_named() -> None:
 
 def test_no_leaf_is_wrong_if_all_leaves_take_all_rails() -> None:
     nics = {f"h{host}/e{rail}": nic(f"h{host}/e{rail}", rail) for host in range(4) for rail in range(2)}
-    assert (
-        topology.misfits_of({name: f"l{name[1]}" for name in nics}, {n: nics[n]["rail"] for n in nics}) == []
-    )
+    assert misfits_of({name: f"l{name[1]}" for name in nics}, {n: nics[n]["rail"] for n in nics}) == []
 
 
 def test_the_file_defines_the_rail_of_a_leaf_and_the_expected_cables() -> None:
     book, nics = rails({})
     spare = [{"ends": ["l0:9", "s3:1"]}, {"ends": ["l0:s1", "s1:l0"], "rate_bps": 400}]
     file = Topology(
-        topology.TopologyFile.model_validate(
+        TopologyFile.model_validate(
             {
                 "nodes": [{"name": "l0", "kind": "leaf", "rail": 1}],
                 "links": spare,
@@ -165,7 +164,7 @@ def test_addresses_of_one_switch_are_one_switch_and_make_a_file() -> None:
 
 
 def test_json_holds_all_of_it() -> None:
-    document = json.loads(topology.json_of(picture_of(*rails({"h3/e0": "l1", "h3/e1": "l0"}))))
+    document = json.loads(topology_table.json_of(picture_of(*rails({"h3/e0": "l1", "h3/e1": "l0"}))))
     assert document["summary"]["misfits"] == len(document["misfits"]) == 2
     assert {node["tier"] for node in document["nodes"]} == {0, 1, 2}
     assert all(line["seen"] for line in document["cables"])
@@ -184,6 +183,6 @@ def test_a_large_fabric_is_drawn_in_few_lines() -> None:
 
 @pytest.mark.parametrize("name", ["10.9.0.1", "fd00--1"])
 def test_addresses_sort_by_value_behind_names(name: str) -> None:
-    assert topology.by_name("spine10") < topology.by_name(name)
-    assert topology.by_name("leaf2") < topology.by_name("leaf10")
-    assert topology.by_name("10.9.0.9") < topology.by_name("10.9.0.10")
+    assert by_name("spine10") < by_name(name)
+    assert by_name("leaf2") < by_name("leaf10")
+    assert by_name("10.9.0.9") < by_name("10.9.0.10")

@@ -42,7 +42,7 @@ def test_an_error_has_clickhouses_number_and_no_stack():
     assert (other.code, len(str(other)) < 3000) == (engine.UNKNOWN_EXCEPTION, True)
 
 
-def test_a_directory_has_one_owner_whose_name_the_next_one_gets(tmp_path):
+def test_a_second_owner_of_a_directory_is_refused_with_the_name_of_the_first(tmp_path):
     lock = engine._take(tmp_path)
     with pytest.raises(engine.DirectoryInUse, match="held by process "):
         engine._take(tmp_path)

@@ -60,7 +60,7 @@ def test_packages_share_values_that_the_file_has_once(tmp_path):
         "[probes]\nretention_hours = 3\n"
     )
     config = load(path)
-    assert config.probes.bootstrap == config.streams.bootstrap == "127.0.0.1:1234"
+    assert config.probes.kafka.bootstrap == config.streams.kafka.bootstrap == "127.0.0.1:1234"
     assert config.streams.history.url == str(config.web.history_url).rstrip("/") == "http://127.0.0.1:2345"
     assert config.streams.history.retention.delays_days == 9
     assert config.streams.history.password_file == config.history.write_token_file
@@ -82,7 +82,7 @@ def test_services_of_others_take_the_place_of_ours():
             }
         },
     )
-    assert config.streams.bootstrap == "k1:9092,k2:9092"
+    assert config.streams.kafka.bootstrap == "k1:9092,k2:9092"
     assert (config.streams.history.url, config.streams.history.user) == ("http://ch:8123", "ft")
     assert config.web.history_token_file == Path("/secret")
 
@@ -92,5 +92,68 @@ def test_the_settings_of_child_processes_read_back_the_same(tmp_path):
     path = tmp_path / "settings.json"
     path.write_text(config.dump())
     again = load(path)
-    for table_name in ("up", "log", "history", "probes", "streams", "web", "fabric", "schema_registry"):
+    for table_name in ("up", "log", "history", "probes", "streams", "web", "fabric", "kafka"):
         assert getattr(again, table_name) == getattr(config, table_name)
+
+
+def test_one_table_secures_every_package(tmp_path):
+    password = tmp_path / "password"
+    password.write_text("s3cret")
+    path = tmp_path / "fabrictime.toml"
+    path.write_text(
+        f"""
+        [up]
+        log_url = "kafka:9093"
+        [kafka]
+        tls = true
+        sasl_mechanism = "SCRAM-SHA-512"
+        sasl_username = "fabrictime"
+        sasl_password_file = "{password}"
+        [actuators.kafka]
+        sasl_username = "actuator"
+        """
+    )
+    config = load(path)
+    config.check()
+    for name in ("probes", "rdma_probes", "flows", "streams", "web", "sim"):
+        assert getattr(config, name).kafka == config.kafka
+    assert config.kafka.bootstrap == "kafka:9093"
+    assert config.actuators.kafka == config.kafka.model_copy(update={"sasl_username": "actuator"})
+    (tmp_path / "settings.json").write_text(config.dump())
+    again = load(tmp_path / "settings.json")
+    assert (again.kafka, again.actuators) == (config.kafka, config.actuators)
+    assert "s3cret" not in config.dump()
+
+
+def test_the_environment_sets_the_cluster(monkeypatch, tmp_path):
+    path = tmp_path / "fabrictime.toml"
+    path.write_text('[kafka]\ntls = false\n[up]\nlog_url = "a:1"')
+    monkeypatch.setenv("FABRICTIME_KAFKA_BOOTSTRAP", "b:2")
+    monkeypatch.setenv("FABRICTIME_KAFKA_TLS", "true")
+    config = load(path)
+    assert (config.streams.kafka.bootstrap, config.streams.kafka.tls) == ("b:2", True)
+    assert load(path, {"up": {"log_url": "c:3"}}).kafka.bootstrap == "c:3"
+    monkeypatch.setenv("FABRICTIME_KAFKA_TSL", "true")
+    with pytest.raises(ConfigError, match=r"FABRICTIME_KAFKA_TSL: unknown key of .kafka., did you mean"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("tls = true", r"\[kafka\]: SSL expects up.log_url as well"),
+        ('tls_ca_file = "/ca"', r"\[kafka\]: tls_ca_file: expected tls = true as well"),
+        ('schema_registry_url = "http://u:s3cret@h"', "kafka.schema_registry_url = 'http://…@h'"),
+        (
+            '[up]\nlog_url = "a:1"\n[kafka]\ntls = true\ntls_ca_file = "/none"',
+            "TLS files /none: No such file",
+        ),
+    ],
+)
+def test_wrong_security_is_one_line_without_secrets(tmp_path, text, error):
+    path = tmp_path / "fabrictime.toml"
+    path.write_text(text if "[kafka]" in text else f"[kafka]\n{text}")
+    with pytest.raises(ConfigError, match=error) as found:
+        load(path).check()
+    assert "s3cret" not in str(found.value)
+    assert len(str(found.value).splitlines()) == 1

@@ -140,7 +140,7 @@ def test_live_table_draws_empty_and_full(view):
     assert "log ready, pid 1, restarts 1, last killed by SIGKILL" in drawn
     assert "http://x/" in drawn
     assert "2 of 2 clocks SYNCED" in plain(view, rows)
-    assert totals(view)["late_ms"] == pytest.approx(200)
+    assert totals(view).late_ms == pytest.approx(200)
 
 
 @pytest.mark.parametrize(

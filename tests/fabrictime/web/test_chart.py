@@ -57,7 +57,7 @@ def test_after_a_disconnection_a_whole_frame_is_sent_again(chart: Any) -> None:
     assert not chart.is_ignoring_events
 
 
-def test_a_click_on_the_map_names_what_was_hit(page_client: Any) -> None:
+def test_a_click_on_the_map_names_the_item_that_was_hit(page_client: Any) -> None:
     hits: list[tuple[str, int, int]] = []
     drawn = FabricMap("fabric", lambda *hit: hits.append(hit))
     [listener] = [each for each in drawn._event_listeners.values() if each.type == "pick"]

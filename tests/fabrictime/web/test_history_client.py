@@ -78,7 +78,7 @@ class Client:
         self.closed = True
 
 
-def test_the_next_query_after_a_failure_connects_anew() -> None:
+def test_the_next_query_after_a_failure_connects_again() -> None:
     made = [Client(True), Client(False)]
     waiting = iter(made)
     history = ClickHouse(lambda: next(waiting), URL, "fabrictime")

@@ -139,7 +139,7 @@ def test_picture_of_the_fabric(
 
     for back in range(62, 0, -1):
         second(now - back * S)
-    page = start_page(shared_server, bootstrap=log_address)
+    page = start_page(shared_server, kafka={"bootstrap": log_address})
     browser.open(f"{page.url}fabric?link={grey.replace('>', '%3E')}")
     written = now
 

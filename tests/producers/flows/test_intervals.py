@@ -393,7 +393,7 @@ REGISTERED = {
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "reason"),
     [
         ({"protocol": "sctp"}, "protocol 'sctp': expected tcp, udp or roce"),
         ({"source_address": "localhost"}, "source_address 'localhost': expected an IPv4 or IPv6 address"),
@@ -415,8 +415,8 @@ REGISTERED = {
         ({"can": ["MOVE", "FLY"]}, "can .*: expected a list out of MOVE, PACE"),
     ],
 )
-def test_a_registration_that_cannot_be_is_refused_in_one_line(change, says):
-    with pytest.raises(ValueError, match=says) as refused:
+def test_a_registration_that_cannot_be_is_refused_in_one_line(change, reason):
+    with pytest.raises(ValueError, match=reason) as refused:
         parse_registration(json.dumps(REGISTERED | change).encode())
     assert "\n" not in str(refused.value)
 
@@ -449,7 +449,7 @@ def test_a_queue_pair_names_itself():
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "reason"),
     [
         ({"flow": None}, "flow None: expected qp:<device>:<qpn>:<create count>"),
         ({"flow": "qp:a/b:1:2"}, "flow 'qp:a/b:1:2'"),
@@ -458,8 +458,8 @@ def test_a_queue_pair_names_itself():
         ({"closed": "yes"}, "closed 'yes': expected true or false"),
     ],
 )
-def test_a_queue_pair_that_cannot_be_is_refused_in_one_line(change, says):
-    with pytest.raises(ValueError, match=says):
+def test_a_queue_pair_that_cannot_be_is_refused_in_one_line(change, reason):
+    with pytest.raises(ValueError, match=reason):
         parse_registration(json.dumps(PAIR | change).encode())
 
 
@@ -542,13 +542,13 @@ def test_the_socket_is_its_owners_and_lets_go_of_a_flow_after_its_last_counters(
     assert (registration.job, registration.sent_bytes) == ("j", 10)
 
     other = connect(path, 5)
-    for line, says in (
+    for line, reason in (
         (REGISTERED, "registered by another"),
         (REGISTERED | {"source_address": "127.0.0.9"}, "no NIC of this host"),
     ):
         other.sendall(json.dumps(line).encode() + b"\n")
         registrations.serve(time.monotonic() + 0.05)
-        assert says in json.loads(other.recv(1000))["error"]
+        assert reason in json.loads(other.recv(1000))["error"]
     other.sendall(b"x" * 5000)
     served(registrations, lambda: len(registrations._clients) == 1)
     assert "expected at most 4096" in json.loads(other.recv(1000))["error"]
@@ -784,7 +784,11 @@ def announce(bootstrap: str) -> None:
 
 def test_the_service_publishes_by_host_and_stops_on_a_signal(tmp_path, log, read):
     announce(log.bootstrap)
-    settings = {"bootstrap": log.bootstrap, "socket": str(tmp_path / "flows.sock"), "whole_ms": 100}
+    settings = {
+        "kafka": {"bootstrap": log.bootstrap},
+        "socket": str(tmp_path / "flows.sock"),
+        "whole_ms": 100,
+    }
     root = str(Path(__file__).parents[3])
     process = subprocess.Popen(
         [sys.executable, "-c", _RUN, json.dumps([settings, [nic.model_dump(mode="json") for nic in HOSTS]])],

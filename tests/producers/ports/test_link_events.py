@@ -82,7 +82,7 @@ def test_no_evidence_gives_no_event():
 
 
 @pytest.mark.parametrize(
-    ("what", "name"),
+    ("counters", "name"),
     [
         ({"late_ns": 5_000_000}, "STARVED"),
         ({"missed_timers": 1}, "STARVED"),
@@ -92,10 +92,10 @@ def test_no_evidence_gives_no_event():
         ({"capped": 1}, "CAPPED"),
     ],
 )
-def test_the_agents_own_trouble_is_reported_without_losses(what, name):
-    (record,) = LinkEvents("a/b", "s", 1).probes(replace(WELL, **what))
+def test_the_agents_own_trouble_is_reported_without_losses(counters, name):
+    (record,) = LinkEvents("a/b", "s", 1).probes(replace(WELL, **counters))
     assert record["trouble"] == [name]
-    assert record["late_ns"] == what.get("late_ns", 0)
+    assert record["late_ns"] == counters.get("late_ns", 0)
     assert record["paths"] == []
 
 

@@ -68,11 +68,11 @@ def test_events_come_by_name_and_unknown_ones_by_number(watch: Callable[..., Ver
 
 
 @pytest.mark.parametrize(
-    ("device", "fake", "says"), [("mlx5_7", True, "no device mlx5_7"), ("rxe0", False, "pyverbs: not here")]
+    ("device", "fake", "reason"), [("mlx5_7", True, "no device mlx5_7"), ("rxe0", False, "pyverbs: not here")]
 )
 def test_a_device_that_cannot_be_watched_ends_with_its_reason(
-    watch: Callable[..., VerbsEventReader], device: str, fake: bool, says: str
+    watch: Callable[..., VerbsEventReader], device: str, fake: bool, reason: str
 ) -> None:
     watching = watch(device, fake)
     until(lambda: watching.read() == [] and watching.ended is not None, watching)
-    assert watching.ended == f"{device}: {says}"
+    assert watching.ended == f"{device}: {reason}"

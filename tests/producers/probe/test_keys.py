@@ -18,7 +18,7 @@ from producers.settings import NicSettings, ProbeSettings
         ({"rate_pps": 0}, "rate_pps"),
         ({"udp_port": 9321}, "expected outside the paths' candidates, 9320 to 9383"),
         ({"first_path_port": 65472, "paths": 64, "udp_port": 1}, ""),
-        ({"bootstrap": "nowhere"}, "bootstrap"),
+        ({"kafka": {"bootstrap": "nowhere"}}, "kafka.bootstrap"),
         ({"publish": "both"}, "publish"),
         ({"colour": 1}, "colour"),
     ],

@@ -126,7 +126,7 @@ def test_a_plan_of_another_age_is_let_go(bent: dict[str, Any]):
 
 
 def test_the_pace_makes_the_rate():
-    common = {"bootstrap": "127.0.0.1:1", "key_file": "/nowhere"}
+    common = {"kafka": {"bootstrap": "127.0.0.1:1"}, "key_file": "/nowhere"}
     settings = ProbeSettings.model_validate(common | {"rate_pps": 1000, "singles": 3, "spacing_ns": 20_000})
     assert slot_of(settings) == (5_000_000, 4)
     assert slot_of(settings.model_copy(update={"singles": 0, "spacing_ns": 0, "rate_pps": 4000})) == (

@@ -223,7 +223,7 @@ def test_a_live_flows_route_is_probed_additionally_until_the_flow_ends(
     route = rows(paths.until(lambda found: len(rows(found)) == 2))[0]["links"]
     producer = Producer({"bootstrap.servers": log.bootstrap, "partitioner": "murmur2_random"})
 
-    def tell(state: str) -> None:
+    def publish_flow(state: str) -> None:
         flow = {
             "flow_id": "a/boot/sock:1",
             "state": state,
@@ -263,14 +263,14 @@ def test_a_live_flows_route_is_probed_additionally_until_the_flow_ends(
     probes = read("fabric.probes")
 
     def looked_at(found: Records) -> bool:
-        tell("OPEN")
+        publish_flow("OPEN")
         counts = sorted(lately(found).values())
         return len(counts) > 1 and counts[-1] > 60 and counts[-1] > 4 * counts[0]
 
     probes.until(looked_at, 60)
 
     def back(found: Records) -> bool:
-        tell("CLOSED")
+        publish_flow("CLOSED")
         return sum(lately(found).values()) < 60
 
     probes.until(back, 60)

@@ -100,7 +100,7 @@ def test_fleet_as_people_write_it():
         ("", "expected a number of NICs first"),
         ("many", "expected a number of NICs first"),
         ("64,load", "expected job=, fault= or one of"),
-        ("64,bootstrap=x:1", "expected job=, fault= or one of"),
+        ("64,kafka=x:1", "expected job=, fault= or one of"),
         ("64,job=allreduce", "expected KIND:NICS"),
     ],
 )
@@ -207,7 +207,7 @@ class Topics:
 def test_the_service_publishes_like_agents_and_accepts_faults(log, tmp_path):
     path = socket_path(tmp_path)
     settings = {
-        "bootstrap": log.bootstrap,
+        "kafka": {"bootstrap": log.bootstrap},
         "nics": 8,
         "load": 0.1,
         "rate_pps": 500,

@@ -64,7 +64,7 @@ def test_schedules_are_followed_on_the_nics_own_clock_until_its_rate_changes():
     nic = run.fleet.nic_ids[3]
     found = by_topic(run, 0.1)
     announced = next(out.record() for out in found[INVENTORY] if out.key == nic)
-    assert (announced["slot_ns"], announced["slot_probes"]) == run.pace == (1_000_000, 1)
+    assert (announced["slot_ns"], announced["slot_probes"]) == run.probes.pace == (1_000_000, 1)
     peers = sorted({peer for out in found[PROBES] if out.key == nic for peer in out.columns().peers})[:3]
     clock = run.clocks[3]
     record = {
@@ -81,7 +81,9 @@ def test_schedules_are_followed_on_the_nics_own_clock_until_its_rate_changes():
         "peer": [0, 1, 2, 3],
         "path": [9321, 9322, 9320, 9320],
     }
-    run.follow_schedule(codec.decode(codec.encode(PROBE_SCHEDULES.record, record), PROBE_SCHEDULES.record))
+    run.probes.follow_schedule(
+        codec.decode(codec.encode(PROBE_SCHEDULES.record, record), PROBE_SCHEDULES.record)
+    )
     begin_ns = run.now_ns
     probes = [out.columns() for out in by_topic(run, 0.5)[PROBES] if out.key == nic]
     sent: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -91,17 +93,17 @@ def test_schedules_are_followed_on_the_nics_own_clock_until_its_rate_changes():
             offset_ns = clock["offset_ns"] + clock["drift_ppb"] * 1e-9 * (stamps - EPOCH_NS)
             sent[peer, path] += [t for t in (stamps - offset_ns).tolist() if t >= begin_ns + 2e6]
     laid = list(zip(peers, [9321, 9322, 9320], strict=True))
-    for turn, route in enumerate(laid):
-        late = [(t - record["begin_ns"] - turn * 1e6) % 4e6 for t in sent[route]]
-        in_turn = [each for each in late if -100 <= each <= 0.5e6 + 100]
-        assert len(in_turn) >= 100, "each fourth of some 490 turns, less what is not flushed"
+    for slot, route in enumerate(laid):
+        late = [(t - record["begin_ns"] - slot * 1e6) % 4e6 for t in sent[route]]
+        in_slot = [each for each in late if -100 <= each <= 0.5e6 + 100]
+        assert len(in_slot) >= 100, "each fourth of some 490 slots, less those not flushed"
     assert sum(len(times) for times in sent.values()) == pytest.approx(450, abs=50)
     assert sum(len(times) for route, times in sent.items() if route not in laid) > 80, (
-        "the fourth turn is anybody's"
+        "the fourth slot is free"
     )
     with pytest.raises(ValueError, match=f"probe schedule of {nic}: 2 paths per slot, expected 1 to 1"):
-        run.follow_schedule(record | {"probes_per_slot": 2})
-    run.follow_schedule(record | {"nic": "elsewhere/eth1"})
+        run.probes.follow_schedule(record | {"probes_per_slot": 2})
+    run.probes.follow_schedule(record | {"nic": "elsewhere/eth1"})
 
 
 def test_idle_delays_are_those_of_the_links_and_clocks():
@@ -159,9 +161,9 @@ def test_a_blackhole_loses_only_packets_that_cross_it():
                 assert path["loss_streak"] > 0
                 assert path["last_lost_age_ns"] >= path["timeout_ns"]
     crossing = set()
-    nic, peer, port = run._group
+    nic, peer, port = run.probes._group
     for g in range(len(nic)):
-        if any(dead in leg.of(g) for leg in run.legs):
+        if any(dead in leg.of(g) for leg in run.probes.legs):
             crossing.add((run.fleet.nic_ids[nic[g]], run.fleet.nic_ids[peer[g]], int(port[g])))
     assert lost == crossing
     assert answered

@@ -1,38 +1,19 @@
-"""Both readers, and the publisher, against the embedded log."""
+"""The reader against the embedded log."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
 
 from schemas import codec
-from schemas.kafka import BEGINNING, END, owns, partition_of, since, tail
-from schemas.kafka.async_reader import AsyncTopicReader, partition_count
-from schemas.kafka.publisher import Publisher, PublishFailed
+from schemas.kafka import BEGINNING, END, committed, owns, partition_of, since, tail
+from schemas.kafka.publisher import Publisher
 from schemas.kafka.reader import LogUnavailable, TopicMissing, TopicReader
 from schemas.records import LinkHealth
-from schemas.topics import ALERTS, CONFIG, LINK_HEALTH, QUEUES, REJECTS, Topic
+from schemas.topics import ALERTS, CONFIG, LINK_HEALTH, QUEUES, Topic
 from tests.records import make
-
-NAMES = [f"leaf{n}:1<>spine1:{n}" for n in range(20)]
-
-
-@pytest.fixture(scope="module")
-def filled(log):
-    """The log with 20 keys, the last five from a later time on; returns the address and that time."""
-    publisher = Publisher(log)
-    for name in NAMES[:15]:
-        publisher.publish(LINK_HEALTH, name, make(LinkHealth, subject=name))
-    publisher.flush(10)
-    time.sleep(0.02)
-    later_ns = time.time_ns()
-    time.sleep(0.02)
-    for name in NAMES[15:]:
-        publisher.publish(LINK_HEALTH, name, make(LinkHealth, subject=name))
-    publisher.flush(10)
-    return log, later_ns
+from tests.schemas.kafka.conftest import NAMES
 
 
 def read(log, start, **given):
@@ -122,33 +103,6 @@ def test_a_missing_topic(log):
         pytest.raises(LogUnavailable, match="is `fabrictime up` running"),
     ):
         reader.connect(0.5)
-    publisher = Publisher("127.0.0.1:1")
-    publisher.publish(CONFIG, "*", None)
-    with pytest.raises(PublishFailed, match="no answer"):
-        publisher.flush(0.2)
-
-
-def test_async_reader(filled):
-    log, later_ns = filled
-
-    async def read_async(start, only=None):
-        async with AsyncTopicReader(log, fetch_wait_ms=50) as reader:
-            await reader.assign({LINK_HEALTH: start}, only)
-            found = []
-            while not await reader.caught_up():
-                found += await reader.poll(0.25)
-            assert not reader.missing
-            return found
-
-    everything = asyncio.run(read_async(BEGINNING))
-    assert sorted(everything) == sorted(read(log, BEGINNING))
-    assert {m.key for m in asyncio.run(read_async(since(later_ns)))} == set(NAMES[15:])
-    assert len(asyncio.run(read_async(tail(2)))) == 4
-    assert asyncio.run(read_async(END)) == []
-    only = asyncio.run(read_async(BEGINNING, {LINK_HEALTH: [0]}))
-    assert {m.key for m in only} == {name for name in NAMES if owns(name, 2, {0})}
-    assert asyncio.run(partition_count(log, QUEUES.name)) == 2
-    assert asyncio.run(partition_count(log, REJECTS.name)) == 1
 
 
 def test_topics_are_assigned_as_they_appear(filled):
@@ -161,3 +115,23 @@ def test_topics_are_assigned_as_they_appear(filled):
         assert reader.assign_available() == []
         assert {name for name, _ in reader.assigned} == {LINK_HEALTH.name, QUEUES.name}
         assert list(reader.read_to_end()) == []
+
+
+def test_a_group_goes_on_where_it_committed(filled):
+    starts = {LINK_HEALTH: committed(tail(1))}
+
+    def newest():
+        with TopicReader.open(
+            filled[0], starts, group="g", partition_keys={LINK_HEALTH: [NAMES[0]]}
+        ) as reader:
+            found = list(reader.read_to_end())
+            reader.commit({message.place: message.offset for message in found}, wait=True)
+            assert {number for _, number in reader.assigned} == {partition_of(NAMES[0], 2)}
+            return found
+
+    first = newest()
+    assert len(first) == 1
+    assert newest() == first
+    with TopicReader.open(filled[0], starts, group="g") as reader:
+        reader.commit({first[0].place: first[0].offset - 2}, wait=True)
+    assert len(newest()) == 3

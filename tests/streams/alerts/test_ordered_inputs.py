@@ -51,7 +51,7 @@ FAULTS: Final = (
     "down leaf2<>spine1 after 1500s for 40s", "blackhole h4:eth1>leaf2:swp2 after 2500s for 15s",
     "dead h3 after 3000s for 30s", "grey 30% leaf1>spine1 after 3300s for 40s",
 )  # fmt: skip
-STARVED: Final = range(900, 960)
+CPU_STARVED_S: Final = range(900, 960)
 STORM: Final = range(1200, 1230)
 SLOW: Final = (range(1000, 1060), range(2800, 2850))
 QUEUED: Final = (range(610, 625), range(1700, 1760))
@@ -112,7 +112,7 @@ def hour() -> Log:
         record, at_ns = out.record(), out.at_ns + LATENCY_NS
         second = (out.at_ns - EPOCH_NS) // S
         if out.topic is LINKS:
-            if record["nic"] == "h1/eth1" and second in STARVED:
+            if record["nic"] == "h1/eth1" and second in CPU_STARVED_S:
                 record |= {"trouble": ["STARVED"], "late_ns": 90 * MS}
             if record["nic"] == "h4/eth1" and second in STORM:
                 record["paths"] = [path | {"answered": 90 * path["answered"]} for path in record["paths"]]
@@ -213,7 +213,7 @@ def merged(published: Iterable[tuple[str, dict[str, Any]]], found: Alerts | None
 
 
 def follow(
-    feed: AlertInputs, messages: Sequence[Message], rng: random.Random, from_ns: int, to_ns: int
+    inputs: AlertInputs, messages: Sequence[Message], rng: random.Random, from_ns: int, to_ns: int
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     """Read as a worker does: each message comes up to 120 ms after the log took it, whatever its partition;
     it looks each 50 to 400 ms."""
@@ -222,10 +222,10 @@ def follow(
     while now_ns < to_ns:
         now_ns = min(to_ns, now_ns + rng.randrange(50, 400) * MS)
         while at < len(coming) and coming[at][0] <= now_ns:
-            feed.add(messages[coming[at][1]])
+            inputs.add(messages[coming[at][1]])
             at += 1
-        yield from feed.evaluate(now_ns - BEHIND_NS)
-        yield from feed.evaluate_delays(now_ns - BEHIND_NS)
+        yield from inputs.evaluate(now_ns - BEHIND_NS)
+        yield from inputs.evaluate_delays(now_ns - BEHIND_NS)
 
 
 END_NS: Final = EPOCH_NS + (HOUR_S + 5) * S
@@ -234,12 +234,12 @@ END_NS: Final = EPOCH_NS + (HOUR_S + 5) * S
 @cache
 def at_once() -> Alerts:
     """The alerts of the hour, read from the start in one piece."""
-    feed = AlertInputs()
+    inputs = AlertInputs()
     for message in hour().messages:
-        feed.add(message)
-    out = feed.evaluate(END_NS) + feed.evaluate_delays(END_NS)
-    assert feed.late == 0
-    assert feed.invalid == []
+        inputs.add(message)
+    out = inputs.evaluate(END_NS) + inputs.evaluate_delays(END_NS)
+    assert inputs.late == 0
+    assert inputs.invalid == []
     return merged(out)
 
 
@@ -274,9 +274,9 @@ def test_link_health_does_not_depend_on_the_frequency_of_evaluation() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_followed_live_in_whatever_pieces_the_hour_gives_the_same_alerts(seed: int) -> None:
-    feed = AlertInputs()
-    live = merged(follow(feed, hour().messages, random.Random(seed), EPOCH_NS, END_NS))
-    assert feed.late == 0
+    inputs = AlertInputs()
+    live = merged(follow(inputs, hour().messages, random.Random(seed), EPOCH_NS, END_NS))
+    assert inputs.late == 0
     assert live == at_once()
 
 
@@ -290,10 +290,10 @@ def test_workers_that_die_at_any_time_raise_the_same_alerts(seed: int) -> None:
     cuts = sorted([*near, *(EPOCH_NS + rng.randrange(20, HOUR_S) * S for _ in range(4))])
     published: list[tuple[str, dict[str, Any]]] = []
     for begin_ns, end_ns in zip([EPOCH_NS, *cuts], [*cuts, END_NS], strict=True):
-        feed = taken_over(messages, [record for _, record in published], begin_ns)
+        inputs = taken_over(messages, [record for _, record in published], begin_ns)
         known = [m for m in messages if m.append_ns >= begin_ns]
-        published += feed.evaluate(begin_ns - BEHIND_NS) + feed.evaluate_delays(begin_ns - BEHIND_NS)
-        made = list(follow(feed, known, rng, begin_ns, end_ns))
+        published += inputs.evaluate(begin_ns - BEHIND_NS) + inputs.evaluate_delays(begin_ns - BEHIND_NS)
+        made = list(follow(inputs, known, rng, begin_ns, end_ns))
         lost = rng.choice((0, 0, 1, 2)) if made and end_ns != END_NS else 0
         last_ns = end_ns - 3 * S
         while lost and made and made[-1][1]["updated_ns"] > last_ns:
@@ -312,7 +312,7 @@ def taken_over(messages: Sequence[Message], past: list[dict[str, Any]], now_ns: 
     thresholds.evaluate(now_ns)
     thresholds.evaluate_delays(now_ns)
     since = read_from(now_ns, thresholds.config.thresholds(), thresholds.delays_lookback_s)
-    feed = AlertInputs(
+    inputs = AlertInputs(
         past, events_from_ns=since[LINKS.name], delays_from_ns=since[DELAYS.name],
         log_offset_ns=7_000 + max(0, (now_ns - EPOCH_NS) // S - 2) // 10,
     )  # fmt: skip
@@ -321,9 +321,9 @@ def taken_over(messages: Sequence[Message], past: list[dict[str, Any]], now_ns: 
         if message.append_ns >= now_ns:
             break
         if message.append_ns >= since[message.topic]:
-            feed.add(message)
+            inputs.add(message)
         elif message.topic == LINK_HEALTH.name:
             last[message.key] = message
     for message in last.values():
-        feed.add(message)
-    return feed
+        inputs.add(message)
+    return inputs

@@ -276,8 +276,8 @@ def scripts(draw: st.DrawFn) -> list[Input]:
     host = "UP"
     for _ in range(draw(st.integers(5, 30))):
         script.wait(draw(st.sampled_from([0.03, 0.1, 0.4, 3.0, 8.0, 40.0, 200.0])))
-        what = draw(st.sampled_from([*SUBJECTS, "queue", "host", "clocks"]))
-        if what == "queue":
+        subject = draw(st.sampled_from([*SUBJECTS, "queue", "host", "clocks"]))
+        if subject == "queue":
             link = draw(st.sampled_from(["leaf1:swp3>spine1:swp1", "leaf3:swp3>spine1:swp3"]))
             if link in opened and draw(st.booleans()):
                 script.queue(link, "CLOSED", opened.pop(link))
@@ -286,16 +286,16 @@ def scripts(draw: st.DrawFn) -> list[Input]:
             else:
                 opened[link] = (script.now_ns - T0) / S
                 script.queue(link, "OPENED", opened[link])
-        elif what == "host":
+        elif subject == "host":
             host = "UP" if host == "DOWN" else "DOWN"
             script.health("h1", host, kind="HOST")
-        elif what == "clocks":
+        elif subject == "clocks":
             script.clocks(draw(st.sampled_from([["SYNCED"] * 4, ["UNSYNCED"] * 4])))
         else:
-            other = draw(st.sampled_from([s for s in ("UP", "DOWN", "GREY") if s != state[what]]))
-            state[what] = other
-            often = script._flaps.get(what, 0) > 8 and other == "UP"
-            script.health(what, "FLAPPING" if often else other, loss=0.03 if other == "GREY" else 0.0)
+            other = draw(st.sampled_from([s for s in ("UP", "DOWN", "GREY") if s != state[subject]]))
+            state[subject] = other
+            often = script._flaps.get(subject, 0) > 8 and other == "UP"
+            script.health(subject, "FLAPPING" if often else other, loss=0.03 if other == "GREY" else 0.0)
     return script.inputs
 
 

@@ -58,11 +58,11 @@ def test_a_line_rotated_to_the_true_drift_touches_the_lowest_samples(seed: int, 
         )
     )
     rotated = pairs.rotated(np.array([500.0 - true_ppb]), np.array([1.0]))
-    least_f = (forward + true_ppb * after_s).min()
-    least_r = (reverse - true_ppb * after_s).min()
+    min_forward = (forward + true_ppb * after_s).min()
+    min_reverse = (reverse - true_ppb * after_s).min()
     assert rotated.rotated[0]
-    assert abs(rotated.margin_ns[0] - (least_f + least_r)) < 1e-3
-    assert abs(rotated.offset_ns[0] - (1e6 + (least_f - least_r) / 2)) < 1e-3
+    assert abs(rotated.margin_ns[0] - (min_forward + min_reverse)) < 1e-3
+    assert abs(rotated.offset_ns[0] - (1e6 + (min_forward - min_reverse) / 2)) < 1e-3
 
 
 def test_a_drift_beyond_the_hulls_reach_or_less_accurate_rotates_nothing() -> None:

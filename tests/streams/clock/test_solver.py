@@ -40,10 +40,10 @@ def test_user_space_timestamp_error_widens_only_its_clocks_bound(sim: SimpleName
 
     plain = solved({})
     name = sorted(plain)[3]
-    told = solved({name: 1_500})
+    shifted = solved({name: 1_500})
     assert plain[name]["bound_ns"] < 1_500
-    assert told[name]["bound_ns"] == pytest.approx(plain[name]["bound_ns"] + 1_500)
-    assert all(told[other] == plain[other] for other in plain if other != name)
+    assert shifted[name]["bound_ns"] == pytest.approx(plain[name]["bound_ns"] + 1_500)
+    assert all(shifted[other] == plain[other] for other in plain if other != name)
 
 
 def test_offsets_are_within_their_bounds_of_the_truth(sim: SimpleNamespace) -> None:
@@ -65,7 +65,7 @@ def test_offsets_are_within_their_bounds_of_the_truth(sim: SimpleNamespace) -> N
 
 
 @pytest.mark.parametrize("loops", [1, 2])
-def test_few_loops_do_not_make_asymmetric_paths_look_symmetric(sim: SimpleNamespace, loops: int) -> None:
+def test_few_loops_do_not_make_asymmetric_paths_appear_symmetric(sim: SimpleNamespace, loops: int) -> None:
     """A star with one or two additional pairs of leaves: the other paths show no contradiction, which does
     not make them symmetric."""
     rng = np.random.default_rng(11)
@@ -206,9 +206,9 @@ def test_a_silent_clock_is_in_holdover_with_a_growing_bound_then_unsynced(sim: S
     run(solver, fleet, span(sim, 0, 10))
     fleet.silent = {"h04/e0"}
     found = [sim.states(r).get("h04/e0") for r in run(solver, fleet, span(sim, 10, 40))]
-    held = [s for s in found if s is not None and s["state"] == HOLDOVER]
-    assert 9 <= len(held) <= 11
-    bounds = [s["bound_ns"] for s in held]
+    in_holdover = [s for s in found if s is not None and s["state"] == HOLDOVER]
+    assert 9 <= len(in_holdover) <= 11
+    bounds = [s["bound_ns"] for s in in_holdover]
     assert bounds == sorted(bounds)
     assert bounds[-1] > bounds[0]
     assert found[15]["state"] == UNSYNCED

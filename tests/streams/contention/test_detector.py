@@ -210,7 +210,7 @@ def test_two_flows_that_meet_inside_the_fabric_are_a_collision_with_their_jobs()
 
 
 @pytest.mark.parametrize(
-    ("flows", "least_ms"),
+    ("flows", "min_ms"),
     [
         ([flow(1, 1, 5, 500, [UP1, SPINE, DOWN, LAST]), flow(2, 2, 6, 500, [UP2, SPINE, DOWN, LAST6])], 20),
         ([flow(1, 1, 5, 900, [UP1, SPINE, DOWN, LAST])], 40),
@@ -218,8 +218,8 @@ def test_two_flows_that_meet_inside_the_fabric_are_a_collision_with_their_jobs()
     ],
     ids=["two senders", "one sender", "nobody"],
 )
-def test_the_less_is_sent_over_a_link_the_longer_its_queue_must_persist(flows, least_ms):
-    for stands_ms, made in ((least_ms - 10, []), (least_ms, ["OPENED"])):
+def test_the_less_is_sent_over_a_link_the_longer_its_queue_must_persist(flows, min_ms):
+    for stands_ms, made in ((min_ms - 10, []), (min_ms, ["OPENED"])):
         shard = Shard()
         shard.report(*flows)
         slots = stands_ms // 10
@@ -260,11 +260,11 @@ def test_a_receiver_that_closes_its_window_is_slow_without_any_queue():
 
 def test_a_flow_limited_by_its_own_host_is_a_slow_sender_at_its_first_link():
     shard = Shard()
-    held = {"busy_share": 1.0, "sender_limited_share": 0.9}
+    sender_limited = {"busy_share": 1.0, "sender_limited_share": 0.9}
     shard.report(
-        flow(1, 1, 5, 30, [UP1, SPINE, DOWN, LAST], **held),
+        flow(1, 1, 5, 30, [UP1, SPINE, DOWN, LAST], **sender_limited),
         flow(2, 2, 5, 30, [UP2, SPINE, DOWN, LAST], busy_share=0.1, sender_limited_share=0.95),
-        flow(3, 3, 5, 30, ["h3:eth1>leaf1:z", SPINE], rate_limit_bps=31 * 10**6, **held),
+        flow(3, 3, 5, 30, ["h3:eth1>leaf1:z", SPINE], rate_limit_bps=31 * 10**6, **sender_limited),
     )
     (opened,) = shard.step(queue(SPINE, 0.0))
     assert (opened["link"], opened["kind"]) == (UP1, "SLOW_SENDER"), "an idle or a paced one is not slow"
@@ -276,10 +276,10 @@ def test_links_that_one_nic_stops_are_a_pause_storm():
     shard.report(
         flow(1, 1, 5, 30, [UP1, SPINE, DOWN, LAST]), flow(2, 2, 5, 30, [UP2, SPINE, DOWN, LAST]), victim
     )
-    told = settled(shard, queue(SPINE, 100e3), queue(DOWN, 100e3), queue(LAST, 100e3), queue(LAST6, 0.0))
-    kinds = {link: each["kind"] for link, each in told.items()}
+    records = settled(shard, queue(SPINE, 100e3), queue(DOWN, 100e3), queue(LAST, 100e3), queue(LAST6, 0.0))
+    kinds = {link: each["kind"] for link, each in records.items()}
     assert kinds == dict.fromkeys([SPINE, DOWN, LAST], "PAUSE_STORM")
-    assert all(each["links"] == sorted([SPINE, DOWN, LAST]) for each in told.values())
+    assert all(each["links"] == sorted([SPINE, DOWN, LAST]) for each in records.values())
 
 
 def test_links_limited_by_an_incast_are_part_of_it():
@@ -288,8 +288,8 @@ def test_links_limited_by_an_incast_are_part_of_it():
         *(flow(n, n, 5, 500, [f"h{n}:eth1>leaf9:x", LAST]) for n in (3, 4)),
         flow(1, 1, 5, 200, [UP1, SPINE, DOWN, LAST]),
     )
-    told = settled(shard, queue(SPINE, 100e3), queue(LAST, 100e3))
-    assert {link: each["kind"] for link, each in told.items()} == {SPINE: "INCAST", LAST: "INCAST"}
+    records = settled(shard, queue(SPINE, 100e3), queue(LAST, 100e3))
+    assert {link: each["kind"] for link, each in records.items()} == {SPINE: "INCAST", LAST: "INCAST"}
 
 
 def test_without_flow_reports_only_the_position_decides():
@@ -319,13 +319,13 @@ def test_a_kind_follows_better_evidence_and_outlives_the_flows():
 
 def test_an_untraced_flow_counts_if_its_pairs_paths_agree():
     shard = Shard()
-    ways = [[UP1, f"leaf1:s{n}>spine{n}:a", f"spine{n}:b>leaf2:s{n}", LAST] for n in (1, 2)]
+    routes = [[UP1, f"leaf1:s{n}>spine{n}:a", f"spine{n}:b>leaf2:s{n}", LAST] for n in (1, 2)]
     record = {
         "nic": "h1/eth1", "peer": "h5/eth1", "shard": "fabric", "run": 1, "traced_ns": 1,
         "paths": [
             {"path": n, "leg": "REQUEST", "links": hops, "found": "TRACED", "complete": True, "since_ns": 1,
              "changes": 0, "contradiction": None}
-            for n, hops in enumerate(ways)
+            for n, hops in enumerate(routes)
         ],
     }  # fmt: skip
     shard.report(flow(1, 1, 5, 1000, []))
@@ -333,9 +333,9 @@ def test_an_untraced_flow_counts_if_its_pairs_paths_agree():
     shard.paths.take(b"h1/eth1>h5/eth1", codec.encode("PathMaps", record))
     shard.flows.advance(shard.window * WINDOW)
     assert [each.certain for each in shard.flows.flows_on(LAST)] == [True]
-    (maybe,) = shard.flows.flows_on(ways[0][1])
+    (maybe,) = shard.flows.flows_on(routes[0][1])
     assert maybe.weight == 0.5
-    (opened,) = shard.step(queue(ways[0][1], 80e3))
+    (opened,) = shard.step(queue(routes[0][1], 80e3))
     assert opened["flows"] == []
     assert "1 flow may cross it" in opened["text"]
 
@@ -343,8 +343,8 @@ def test_an_untraced_flow_counts_if_its_pairs_paths_agree():
 def test_aliased_links_are_one_window_that_names_them():
     shard = Shard()
     shard.report(flow(1, 1, 5, 600, [SPINE]), flow(2, 2, 6, 600, [SPINE]))
-    alike = [queue(SPINE, 12e3, group=3), queue(DOWN, 11e3, group=3)]
-    (opened,) = shard.step(*alike)
+    aliased = [queue(SPINE, 12e3, group=3), queue(DOWN, 11e3, group=3)]
+    (opened,) = shard.step(*aliased)
     assert (opened["link"], opened["candidates"]) == (SPINE, [DOWN])
     assert opened["depth_bytes"] == pytest.approx(23e3)
     assert f"aliased with {DOWN}" in opened["text"]
@@ -471,7 +471,7 @@ def test_repeated_and_older_windows_change_nothing_and_parts_make_one():
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "reason"),
     [
         ({"flow_id": "h2/boot/sock:1"}, "reported by h1, which is not its host"),
         ({"nic": "h2/eth1"}, "sent by h2/eth1, expected a NIC of h1"),
@@ -482,7 +482,7 @@ def test_repeated_and_older_windows_change_nothing_and_parts_make_one():
         ({"links": ["leaf1"]}, "links 'leaf1'"),
     ],
 )  # fmt: skip
-def test_an_impossible_flow_is_left_out_and_logged(change, says, caplog):
+def test_an_impossible_flow_is_left_out_and_logged(change, reason, caplog):
     shard = Shard()
     shard.report(flow(7, 1, 5, 50, [LAST]))
     bad = flow(1, 1, 5, 900, [LAST]) | change
@@ -494,7 +494,7 @@ def test_an_impossible_flow_is_left_out_and_logged(change, says, caplog):
     shard.flows.advance(shard.window * WINDOW)
     assert [each.flow.flow_id[-1] for each in shard.flows.flows_on(LAST)] == ["2", "7"]
     assert shard.tail.refused == 2, "that one, and the id that came twice"
-    assert says in caplog.text
+    assert reason in caplog.text
 
 
 def test_a_report_under_another_key_or_of_no_host_is_refused():

@@ -250,7 +250,7 @@ def test_only_delays_under_a_rule_are_wanted():
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "reason"),
     [
         ({"p99_us": 0.0}, "p99_us 0.0, expected above 0"),
         ({"p99_us": float("nan")}, "p99_us nan"),
@@ -261,8 +261,8 @@ def test_only_delays_under_a_rule_are_wanted():
         ({"name": "a\nb"}, "expected a name"),
     ],
 )
-def test_an_invalid_rule_is_named_and_ignored(change, says):
-    with pytest.raises(ValueError, match=says):
+def test_an_invalid_rule_is_named_and_ignored(change, reason):
+    with pytest.raises(ValueError, match=reason):
         check_rule(BETWEEN | change)
     watch = Watch(BETWEEN | change)
     for _ in range(20):

@@ -22,7 +22,7 @@ from streams.runtime.tables import Member
 
 EPOCH_NS = 1_800_000_000 * 1_000_000_000
 SLOT_NS = 250_000
-WAY_NS = 5_000
+PATH_NS = 5_000
 MEMBERS = {nic: Member(nic, nic.partition("/")[0], "fabric", nic) for nic in ("a/eth0", "b/eth0")}
 LINES = dict.fromkeys(MEMBERS, ClockLine(EPOCH_NS, 0.0, 0.0, 10.0))
 
@@ -46,11 +46,11 @@ def batch(sent, forward, *, nic="a/eth0", peer="b/eth0", flushed=EPOCH_NS):
         sent=EPOCH_NS + sent,
         forward=forward,
         turnaround=np.full(len(sent), 1_000, np.int64),
-        reverse=np.full(len(sent), WAY_NS, np.int64),
+        reverse=np.full(len(sent), PATH_NS, np.int64),
     )
 
 
-def told(source):
+def published(source):
     """Return a source's one record, and {direction: [(ns after EPOCH_NS, count, mean ns)]} of its cells."""
     (record,) = source.take(MEMBERS)
     assert validate_queueing(record, EPOCH_NS)
@@ -58,11 +58,11 @@ def told(source):
     slot = np.asarray(record["slot"], np.int64)
     when = record["start_ns"] - EPOCH_NS + slot * record["slot_ns"] + record["at_ns"]
     return record, {
-        int(way): [
+        int(direction): [
             (int(when[n]), int(record["count"][n]), float(record["mean_ns"][n]))
             for n in range(end - cells, end)
         ]
-        for way, cells, end in zip(record["direction"], record["cells"], ends, strict=True)
+        for direction, cells, end in zip(record["direction"], record["cells"], ends, strict=True)
     }
 
 
@@ -70,19 +70,19 @@ def test_a_cell_has_the_send_times_and_queueing_delays_of_its_probes():
     source = SourceQueueing("fabric.probes/0", SLOT_NS)
     waited = [0, 0, 40_000, 60_000, 0]
     sent = [10_000, 90_000, 300_000, 340_000, 1_999_000]
-    source.add(batch(sent, [WAY_NS + ns for ns in waited]), EPOCH_NS, 7, LINES)
-    record, cells = told(source)
+    source.add(batch(sent, [PATH_NS + ns for ns in waited]), EPOCH_NS, 7, LINES)
+    record, cells = published(source)
     assert (record["first_offset"], record["next_offset"]) == (7, 8)
     assert [cell[:2] for cell in cells[1]] == [(50_000, 2), (320_000, 2), (1_999_000, 1)]
     assert [cell[2] for cell in cells[1]] == pytest.approx([0, 50_000, 0], abs=100)
     # answers are sent when their requests arrive
-    assert cells[2][1][:2] == (320_000 + WAY_NS + 50_000 + 1_000, 2)
+    assert cells[2][1][:2] == (320_000 + PATH_NS + 50_000 + 1_000, 2)
 
 
 def test_a_pair_with_unknown_clocks_uses_the_round_trip():
     source = SourceQueueing("fabric.probes/0", SLOT_NS)
-    source.add(batch([0, 600_000], [WAY_NS, WAY_NS + 30_000]), EPOCH_NS, 0, {})
-    record, cells = told(source)
+    source.add(batch([0, 600_000], [PATH_NS, PATH_NS + 30_000]), EPOCH_NS, 0, {})
+    record, cells = published(source)
     assert set(cells) == {3}
     assert not record["synced"]
     assert [cell[2] for cell in cells[3]] == pytest.approx([0, 30_000], abs=100)
@@ -94,8 +94,8 @@ def test_a_pair_with_unknown_clocks_uses_the_round_trip():
 def test_a_record_is_complete_up_to_the_slowest_active_prober(rate_bps, settle_ns):
     source = SourceQueueing("fabric.probes/0", slot_ns_of(rate_bps) // SUB_SLOTS)
     later = EPOCH_NS + 200_000_000
-    source.add(batch([0], [WAY_NS], flushed=EPOCH_NS), EPOCH_NS, 0, LINES)
-    other = batch([0], [WAY_NS], nic="b/eth0", peer="a/eth0", flushed=later)
+    source.add(batch([0], [PATH_NS], flushed=EPOCH_NS), EPOCH_NS, 0, LINES)
+    other = batch([0], [PATH_NS], nic="b/eth0", peer="a/eth0", flushed=later)
     source.add(other, later, 1, LINES)
     assert source.take(MEMBERS)[0]["complete_ns"] == EPOCH_NS - settle_ns
     gone = later + GONE_NS
@@ -106,22 +106,22 @@ def test_a_record_is_complete_up_to_the_slowest_active_prober(rate_bps, settle_n
 
 def test_delayed_probes_are_awaited():
     source = SourceQueueing("fabric.probes/0", slot_ns_of(1_000_000_000) // SUB_SLOTS)
-    held_ns = 70_000_000
-    source.add(batch([-held_ns], [held_ns]), EPOCH_NS, 0, LINES)
-    assert source.take(MEMBERS)[0]["complete_ns"] == EPOCH_NS - held_ns - WAY_NS - LATE_NS
+    delayed_ns = 70_000_000
+    source.add(batch([-delayed_ns], [delayed_ns]), EPOCH_NS, 0, LINES)
+    assert source.take(MEMBERS)[0]["complete_ns"] == EPOCH_NS - delayed_ns - PATH_NS - LATE_NS
     source.add(batch([-(10**9)], [10**9]), EPOCH_NS, 1, LINES)
     assert source.take(MEMBERS)[0]["complete_ns"] == EPOCH_NS - LATEST_NS, "no longer, whatever a probe takes"
     later = EPOCH_NS + RECENT_NS + 1
-    source.add(batch([RECENT_NS], [WAY_NS], flushed=later), later, 2, LINES)
+    source.add(batch([RECENT_NS], [PATH_NS], flushed=later), later, 2, LINES)
     assert source.take(MEMBERS)[0]["complete_ns"] == later - SETTLE_NS
 
 
 def test_a_new_owner_recovers_the_floors():
     before, after = (SourceQueueing("fabric.probes/0", SLOT_NS) for _ in range(2))
-    before.add(batch([0], [WAY_NS]), EPOCH_NS, 0, LINES)
+    before.add(batch([0], [PATH_NS]), EPOCH_NS, 0, LINES)
     after.recover(before.take(MEMBERS))
-    after.add(batch([50_000_000], [WAY_NS + 70_000]), EPOCH_NS, 1, LINES)
-    _, cells = told(after)
+    after.add(batch([50_000_000], [PATH_NS + 70_000]), EPOCH_NS, 1, LINES)
+    _, cells = published(after)
     assert cells[1][0][2] == pytest.approx(70_000, abs=200)
 
 

@@ -143,10 +143,10 @@ def test_a_new_owner_publishes_identical_records(late: list[int], commit: int) -
     pace."""
     fleet = SyntheticFleet(2, peers=1, paths=1, epoch_ns=BASE)
     log = messages(fleet, windows=4)
-    held_up = set(late)
+    delayed = set(late)
     first, windows = Source("s/0", WINDOW, SILENCE), []
     for offset, (append_ns, batch) in enumerate(log):
-        if offset in held_up:
+        if offset in delayed:
             windows += first.tick(append_ns + 400 * MS, 400 * MS, caught_up=True)
         windows += first.add(append_ns, offset, 1000, batch, offset)
     windows += first.tick(BASE + 5 * WINDOW, WINDOW, caught_up=True)

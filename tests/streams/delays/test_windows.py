@@ -99,10 +99,10 @@ def test_a_replay_by_ranges_cuts_the_same_windows(
     for gap in gaps:
         now += gap * MS
         times.append(now)
-    held_up = dict(quiet)
+    delayed_ms = dict(quiet)
     first, cuts = cutter(), []
     for offset, append_ns in enumerate(times):
-        delay = held_up.get(offset, 0) * MS
+        delay = delayed_ms.get(offset, 0) * MS
         if delay:
             cuts += first.tick(append_ns + delay, delay, caught_up=True)
         placed = first.place(append_ns, offset)

@@ -346,7 +346,7 @@ def test_a_changed_path_keeps_both_routes_and_the_newest_has_the_latest_trace(in
 
 
 @pytest.mark.parametrize(
-    ("topic", "record", "words"),
+    ("topic", "record", "reason"),
     [
         (topics.LINK_HEALTH, health(since_ns=5), "since_ns: 5, expected a time"),
         (topics.QUEUES, queues(LINK, LINK), "a link stands there twice"),
@@ -357,8 +357,8 @@ def test_a_changed_path_keeps_both_routes_and_the_newest_has_the_latest_trace(in
         (topics.PATHS, paths(paths=2 * paths()["paths"]), "a path and leg stands there twice"),
     ],
 )
-def test_a_record_that_no_row_can_store_is_refused_with_its_reason(topic, record, words):
-    with pytest.raises(BadRecord, match=words):
+def test_a_record_that_no_row_can_store_is_refused_with_its_reason(topic, record, reason):
+    with pytest.raises(BadRecord, match=reason):
         rows.rows_of(topic.name, [rows.Message(record, "k", T)])
 
 

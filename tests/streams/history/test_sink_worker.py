@@ -9,15 +9,16 @@ import pytest
 from confluent_kafka import Producer
 
 from schemas import codec, topics
+from schemas.kafka import KafkaSettings
 from streams.history.settings import HistorySinkSettings
 from streams.settings import StreamSettings
 
 DEADLINE_S = 60
 
 
-def until(what):
+def until(condition):
     end = time.monotonic() + DEADLINE_S
-    while not (value := what()):
+    while not (value := condition()):
         assert time.monotonic() < end, "not in time"
         time.sleep(0.05)
     return value
@@ -31,7 +32,7 @@ class Process:
         with output.open("a") as file:
             self.child = subprocess.Popen([sys.executable, *command], stdout=file, stderr=subprocess.STDOUT)
 
-    def said(self, text):
+    def wait_for_line(self, text):
         def line():
             assert self.child.poll() is None, self.output.read_text()[-3000:]
             return next((x for x in self.output.read_text().splitlines() if text in x), None)
@@ -56,7 +57,7 @@ sys.exit(main(StreamSettings.model_validate_json(sys.argv[1])))
 def log(tmp_path):
     settings = {"directory": str(tmp_path / "log"), "port": 0, "partitions": 2, "min_free_bytes": 0}
     process = Process(tmp_path / "log.out", "-m", "fabrictime.log", json.dumps(settings))
-    yield process.said("listening on").split("listening on ")[1].split(",")[0]
+    yield process.wait_for_line("listening on").split("listening on ")[1].split(",")[0]
     process.end()
 
 
@@ -68,7 +69,9 @@ def worker(tmp_path, log):
         history = HistorySinkSettings(
             url=server.url, password_file=server.directory / "write.token", batch_ms=50, retry_max_ms=200
         )
-        settings = StreamSettings(bootstrap=log, stages=("sink",), history=history, commit_interval_ms=100)
+        settings = StreamSettings(
+            kafka=KafkaSettings(bootstrap=log), stages=("sink",), history=history, commit_interval_ms=100
+        )
         output = tmp_path / f"worker{len(started)}.out"
         started.append(Process(output, "-c", WORKER, settings.model_dump_json()))
         return started[-1]
@@ -111,7 +114,7 @@ def test_the_log_reaches_history_through_kills_of_both(log, worker, own_server, 
     port = server.port
     server.kill()
     publish(log, values[150:])
-    second.said("history is away")
+    second.wait_for_line("history is away")
     server.settings["port"] = port
     server.start()
     until(lambda: stored(300))

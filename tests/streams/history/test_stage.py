@@ -139,7 +139,7 @@ async def test_a_kill_between_insert_and_acknowledgement_repairs_itself(own_serv
     server = own_server().start()
     config = settings(server, batch_messages=3)
     sink = log.sink(config)
-    task = asyncio.create_task(_feed(sink, log, 0))
+    task = asyncio.create_task(_deliver(sink, log, 0))
     await _until(lambda: len(log.acknowledged) >= 9)
     await asyncio.to_thread(server.kill)
     await asyncio.sleep(0)
@@ -149,21 +149,21 @@ async def test_a_kill_between_insert_and_acknowledgement_repairs_itself(own_serv
     kept = len(log.acknowledged)
     await asyncio.to_thread(server.start)
     sink = log.sink(settings(server, batch_messages=7))
-    await _feed(sink, log, max(0, kept - 5))
+    await _deliver(sink, log, max(0, kept - 5))
     assert set(log.acknowledged) == set(range(40))
     assert sums(server.client()) == (RIGHT, RIGHT)
 
 
-async def _feed(sink, log, start):
+async def _deliver(sink, log, start):
     for offset in range(start, 40):
         await sink.take(log.message(offset))
         await asyncio.sleep(0)
     await sink.flush()
 
 
-async def _until(what, deadline_s=60):
+async def _until(condition, deadline_s=60):
     end = time.monotonic() + deadline_s
-    while not what():
+    while not condition():
         assert time.monotonic() < end, "not in time"
         await asyncio.sleep(0.01)
 
@@ -175,7 +175,7 @@ async def test_while_clickhouse_is_down_nothing_is_read_and_later_nothing_is_mis
     server.stop()
     config = settings(server, batch_messages=4)
     sink = log.sink(config)
-    task = asyncio.create_task(_feed(sink, log, 0))
+    task = asyncio.create_task(_deliver(sink, log, 0))
     await _until(lambda: sink.failures >= 3)
     assert log.acknowledged == []
     assert len(sink._batch.items) == 0

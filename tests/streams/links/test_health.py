@@ -43,13 +43,13 @@ class Watched:
     def run(self, for_ns: int, until: Callable[[], bool] | None = None) -> None:
         for _ in range(for_ns // (5 * MS)):
             for append_ns, event in self.probes.run(5 * MS):
-                self.feed(append_ns, event)
+                self.ingest(append_ns, event)
             self._keep(self.health.evaluate(self.probes.now_ns))
             if until is not None and until():
                 return
         assert until is None, [c[1][1]["text"] for c in self.changes if c[1][1]]
 
-    def feed(self, append_ns: int, event: Mapping[str, Any]) -> None:
+    def ingest(self, append_ns: int, event: Mapping[str, Any]) -> None:
         self.log.append((append_ns, event))
         self._keep(self.health.ingest(event, append_ns, self.probes.book, len(self.log) - 1))
 
@@ -86,7 +86,7 @@ class Watched:
         """Report the carrier of the NIC's port."""
         index = self.fleet.nic_index[nic]
         now_ns = self.probes.now_ns
-        self.feed(now_ns, {
+        self.ingest(now_ns, {
             "nic": nic, "shard": "fabric", "run": 1, "event": int(self.probes._event[index]),
             "kind": "CARRIER", "clock_ns": now_ns + int(self.probes._clock[index]), "system_ns": now_ns,
             "interval_ns": 0, "trouble": [], "late_ns": 0, "paths": [], "carrier": up, "speed_bps": None,
@@ -409,10 +409,10 @@ def test_a_lossy_link_is_grey_with_a_rate_that_holds_the_truth(share: float) -> 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_half_of_all_lost_is_no_dead_link(seed: int) -> None:
-    for share, ways in ((0.5, 1), (0.2, 2)):
+    for share, directions in ((0.5, 1), (0.2, 2)):
         it = small(seed)
         it.run(WARM)
-        links = [it.link("leaf1", "spine2"), it.link("spine2", "leaf1")][:ways]
+        links = [it.link("leaf1", "spine2"), it.link("spine2", "leaf1")][:directions]
         it.probes.loss[links] = share
         it.run(3 * S)
         assert it.ever_in("GREY") == {it.cable("leaf1", "spine2")}
@@ -542,9 +542,9 @@ def test_a_path_that_moved_away_does_not_clear_the_dead_link() -> None:
     other = it.fleet.link_ids[it.link("leaf1", "spine4")]
     far = {leaf: it.fleet.link_ids[it.link("spine4", leaf)] for leaf in ("leaf2", "leaf3", "leaf4")}
     for links in (book._forward, book._reverse):
-        for key, way in links.items():
-            if name in way:
-                links[key] = (way[0], other, far[way[2].split(">")[1].split(":")[0]], way[3])
+        for key, route in links.items():
+            if name in route:
+                links[key] = (route[0], other, far[route[2].split(">")[1].split(":")[0]], route[3])
     book.version += 1
     it.probes.down[:] = False  # as the packets see it: they go another way now
     it.run(3 * S)
@@ -557,12 +557,12 @@ def lead(it: Watched, spine: str, into: str | None) -> dict[tuple[str, str, int]
     before = dict(book._forward), dict(book._reverse)
     names = [name for name in ("spine1", "spine2", "spine3", "spine4") if name != spine]
     for links in (book._forward, book._reverse):
-        for n, (key, way) in enumerate(sorted(links.items())):
-            if len(way) == 4 and f">{spine}:" in way[1]:
-                near, far = way[0].split(">")[1].split(":")[0], way[2].split(">")[1].split(":")[0]
+        for n, (key, route) in enumerate(sorted(links.items())):
+            if len(route) == 4 and f">{spine}:" in route[1]:
+                near, far = route[0].split(">")[1].split(":")[0], route[2].split(">")[1].split(":")[0]
                 to = into or names[n % 3]
                 ids = it.fleet.link_ids
-                links[key] = (way[0], ids[it.link(near, to)], ids[it.link(to, far)], way[3])
+                links[key] = (route[0], ids[it.link(near, to)], ids[it.link(to, far)], route[3])
     book.version += 1
     return before
 
@@ -607,8 +607,8 @@ def test_links_that_get_other_names_are_not_down(names: str) -> None:
     it.run(20 * S)
     book = it.probes.book
     for links in (book._forward, book._reverse):
-        for key, way in links.items():
-            links[key] = tuple(">".join(map(named, link.split(">"))) for link in way)
+        for key, route in links.items():
+            links[key] = tuple(">".join(map(named, link.split(">"))) for link in route)
     book.version += 1
     it.run(4 * S)
     assert it.ever_in("DOWN") == set()
@@ -622,11 +622,11 @@ def test_flows_that_are_hashed_again_leave_no_living_link_dead(spines: int, seed
     it.run(WARM)
     book, chance, ids = it.probes.book, random.Random(seed), fleet.link_ids
     for links in (book._forward, book._reverse):
-        for key, way in sorted(links.items()):
-            if len(way) == 4:
-                near, far = way[0].split(">")[1].split(":")[0], way[2].split(">")[1].split(":")[0]
+        for key, route in sorted(links.items()):
+            if len(route) == 4:
+                near, far = route[0].split(">")[1].split(":")[0], route[2].split(">")[1].split(":")[0]
                 to = f"spine{chance.randint(2, spines)}"
-                links[key] = (way[0], ids[it.link(near, to)], ids[it.link(to, far)], way[3])
+                links[key] = (route[0], ids[it.link(near, to)], ids[it.link(to, far)], route[3])
     book.version += 1
     it.run(3 * S)
     gone = {it.cable(f"leaf{n}", "spine1") for n in range(1, 9)}
@@ -661,8 +661,8 @@ def plug(it: Watched, leaf: str, one: str, other: str) -> None:
         }  # fmt: skip
     book = it.probes.book
     for links in (book._forward, book._reverse):
-        for key, way in links.items():
-            links[key] = tuple(new.get(link, link) for link in way)
+        for key, route in links.items():
+            links[key] = tuple(new.get(link, link) for link in route)
     book.version += 1
 
 
@@ -710,8 +710,8 @@ def test_a_path_without_probes_does_not_make_the_next_death_a_loss_rate() -> Non
         kept = [path for path in event["paths"] if path not in gone]
         return whole({**event, "paths": kept}, *rest)
 
-    ways = {**it.probes.book._forward, **it.probes.book._reverse}
-    left_alone = sorted(key for key, way in ways.items() if name in way)[:3]
+    routes = {**it.probes.book._forward, **it.probes.book._reverse}
+    left_alone = sorted(key for key, route in routes.items() if name in route)[:3]
     it.health.ingest = take  # type: ignore[method-assign]
     it.probes.down[link] = False
     it.run(2500 * MS)
@@ -867,7 +867,7 @@ def test_a_prober_that_restarts_brings_no_verdict_of_its_own() -> None:
     it.run(WARM)
     for append_ns, event in it.probes.run(1 * S):
         again = {**event, "run": 2} if event["nic"] == "h1/eth1" else event
-        it.feed(append_ns, again)
+        it.ingest(append_ns, again)
     assert it.changes == []
 
 
@@ -888,7 +888,7 @@ def test_messages_that_come_late_by_much_blame_no_other_link_where_clocks_are_kn
                 heapq.heappush(waiting, (append_ns + late_ns, id(event), event))
             while waiting and waiting[0][0] <= it.probes.now_ns:
                 append_ns, _, event = heapq.heappop(waiting)
-                it.feed(append_ns, event)
+                it.ingest(append_ns, event)
             it._keep(it.health.evaluate(it.probes.now_ns))
 
     run(WARM)

@@ -80,8 +80,8 @@ def test_records_carry_the_clock_s_line_and_begin_at_round_times(fleet, book):
     assert first.keys() == {nic}, "those whose clock is not known wait"
     record = codec.decode(codec.encode(PROBE_SCHEDULES.record, first[nic]), PROBE_SCHEDULES.record)
     assert (record["clock_at_ns"], record["offset_ns"], record["drift_ppb"]) == (T0 - 5_000, 4_321.5, -17.25)
-    ways = [(record["peers"][peer], path) for peer, path in zip(record["peer"], record["path"], strict=True)]
-    assert tuple(ways) == plans[nic].paths
-    round_ns = 5 * MS * len(ways) // 4
+    slots = [(record["peers"][peer], path) for peer, path in zip(record["peer"], record["path"], strict=True)]
+    assert tuple(slots) == plans[nic].paths
+    round_ns = 5 * MS * len(slots) // 4
     later = records_of(plans, "fabric", {nic: line}, T0 + 987_654_321)[nic]
     assert (later["begin_ns"] - record["begin_ns"]) % round_ns == 0

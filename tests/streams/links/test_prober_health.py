@@ -163,5 +163,5 @@ def test_a_new_owner_raises_nothing_twice_and_clears_it() -> None:
         second.second = heard_from
         second.run(max(0, 5 - heard_from)).run(45 - max(5, min(heard_from, 45)), h3=bad)
         second.run(75 - max(45, heard_from))
-        told = {(r["alert_id"], r["update"]): r for r in (*first.out, *second.out)}
-        assert sorted(told) == sorted((r["alert_id"], r["update"]) for r in whole.out), cut
+        published = {(r["alert_id"], r["update"]): r for r in (*first.out, *second.out)}
+        assert sorted(published) == sorted((r["alert_id"], r["update"]) for r in whole.out), cut

@@ -50,7 +50,7 @@ def break_link(live: LiveLinks, down: bool) -> None:
 def test_flaps_are_counted_exactly_though_the_worker_is_killed_and_thresholds_are_live(
     live: LiveLinks, bootstrap: str, tmp_path: Path
 ) -> None:
-    first = Service("streams", {"bootstrap": bootstrap, **SETTINGS}, tmp_path)
+    first = Service("streams", {"kafka": {"bootstrap": bootstrap}, **SETTINGS}, tmp_path)
     try:
         first.wait_ready()
         live.run(2.5)
@@ -144,7 +144,7 @@ def test_an_alert_outlives_its_worker_and_is_cleared_once(
     def alerts() -> list[tuple[str, int, str]]:
         return [(r["alert_id"], r["update"], r["state"]) for r in log.records(ALERTS.name)]
 
-    first = Service("streams", {"bootstrap": bootstrap, **SETTINGS}, tmp_path)
+    first = Service("streams", {"kafka": {"bootstrap": bootstrap}, **SETTINGS}, tmp_path)
     try:
         first.wait_ready()
         port(0, False)
@@ -181,7 +181,7 @@ def test_a_broken_latency_slo_outlives_its_worker_and_is_cleared_once(bootstrap:
         }  # fmt: skip
         producer.produce(INVENTORY.name, codec.encode(INVENTORY.record, announced), nic)
 
-    def tell(version: dict[str, Any]) -> None:
+    def publish_config(version: dict[str, Any]) -> None:
         producer.produce(CONFIG.name, codec.encode(CONFIG.record, version), "*")
         assert producer.flush(10) == 0
 
@@ -194,8 +194,8 @@ def test_a_broken_latency_slo_outlives_its_worker_and_is_cleared_once(bootstrap:
     def alerts() -> list[tuple[str, str, int]]:
         return [(r["kind"], r["state"], r["update"]) for r in log.records(ALERTS.name)]
 
-    tell(config)
-    first = Service("streams", {"bootstrap": bootstrap, **SETTINGS}, tmp_path)
+    publish_config(config)
+    first = Service("streams", {"kafka": {"bootstrap": bootstrap}, **SETTINGS}, tmp_path)
     try:
         first.wait_ready()
         measure(range(10), 90.0)
@@ -209,10 +209,15 @@ def test_a_broken_latency_slo_outlives_its_worker_and_is_cleared_once(bootstrap:
         log.wait(lambda: len(alerts()) == 2)
         measure(range(20, 30), 90.0)
         log.wait(lambda: len(alerts()) == 3)
-        tell(config | {"version": 2, "latency_rules": []})
+        publish_config(config | {"version": 2, "latency_rules": []})
         log.wait(lambda: len(alerts()) == 4)
-    told = log.records(ALERTS.name)
-    assert [r["state"] for r in told] == ["RAISED", "CLEARED", "RAISED", "CLEARED"]
-    assert told[0]["alert_id"] == told[1]["alert_id"] != told[2]["alert_id"] == told[3]["alert_id"]
-    assert told[3]["text"].endswith("the rule was taken back")
+    published = log.records(ALERTS.name)
+    assert [r["state"] for r in published] == ["RAISED", "CLEARED", "RAISED", "CLEARED"]
+    assert (
+        published[0]["alert_id"]
+        == published[1]["alert_id"]
+        != published[2]["alert_id"]
+        == published[3]["alert_id"]
+    )
+    assert published[3]["text"].endswith("the rule was taken back")
     log.close()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from schemas.ids import host_of
 from streams.links.path_table import PathTable
-from streams.links.text import clock_text, count_text, host_of, subject_text
+from streams.links.text import clock_text, count_text, subject_text
 
 
 class Table:

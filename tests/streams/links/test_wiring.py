@@ -26,7 +26,7 @@ class Traced:
 
     def __init__(self, file: TopologyFile | None = None) -> None:
         self.topology = Topology(file) if file is not None else Topology()
-        self.feed = AlertInputs(topology=self.topology)
+        self.inputs = AlertInputs(topology=self.topology)
         self.at_ns = T0
         self.offset = 0
         self.swaps: dict[str, str] = {}
@@ -45,11 +45,11 @@ class Traced:
         value = None if record is None else codec.encode(topic.record, record)
         self.offset += 1
         self.messages.append(Message(self.at_ns, topic.name, 0, self.offset, key, value))
-        self.feed.add(self.messages[-1])
+        self.inputs.add(self.messages[-1])
 
     def wait(self, seconds: float) -> Traced:
         self.at_ns += round(seconds * S)
-        self.out += [record for _, record in self.feed.evaluate(self.at_ns)]
+        self.out += [record for _, record in self.inputs.evaluate(self.at_ns)]
         for record in self.out:
             codec.encode(ALERTS.record, record)
         return self
@@ -64,8 +64,8 @@ class Traced:
 
     def maps(self, nic: str, peer: str) -> dict[str, Any]:
         wired = {n: self.swaps.get(n, n) for n in (nic, peer)}
-        ways = FLEET.round_trips(*([FLEET.nic_index[wired[n]]] for n in (nic, peer)), [9320])[0]
-        hops = [FLEET.link_ids[link] for link in ways.of(0).tolist()]
+        routes = FLEET.round_trips(*([FLEET.nic_index[wired[n]]] for n in (nic, peer)), [9320])[0]
+        hops = [FLEET.link_ids[link] for link in routes.of(0).tolist()]
         # what is cabled to the other's port keeps its own name
         ends = [[split_end(end) for end in link.split(">")] for link in hops]
         ends[0][0], ends[-1][1] = (split_end(n.replace("/", ":")) for n in (nic, peer))
@@ -158,12 +158,12 @@ def test_cables_swapped_at_a_spine_are_one_alert_for_all_paths() -> None:
     })  # fmt: skip
     topology = Topology(file)
     # the cables of leaf1:up1 and leaf2:up1 changed places at spine1
-    ways = {
+    routes = {
         ("h1/e", "h2/e"): [["10.2.1.1", "10.1.3.0", "10.1.3.1"], ["10.2.1.1", "10.1.2.0", "10.1.4.1"]],
         ("h2/e", "h1/e"): [["10.2.2.1", "10.1.1.0", "10.1.1.1"]],
     }
-    feed = AlertInputs(topology=topology)
-    for number, ((nic, peer), traces) in enumerate(ways.items()):
+    inputs = AlertInputs(topology=topology)
+    for number, ((nic, peer), traces) in enumerate(routes.items()):
         rows = []
         for port, hops in enumerate(traces, 9320):
             named = name_path(nic, peer, hops, True, path=port, topology=topology)
@@ -174,8 +174,8 @@ def test_cables_swapped_at_a_spine_are_one_alert_for_all_paths() -> None:
         assert any(row["contradiction"] for row in rows)
         record = {"nic": nic, "peer": peer, "shard": "fabric", "run": 1, "traced_ns": 0, "paths": rows}
         value = codec.encode(PATHS.record, record)
-        feed.add(Message(T0, PATHS.name, 0, number, f"{nic}>{peer}", value))
-    out = [record for _, record in feed.evaluate(T0 + 60 * S)]
+        inputs.add(Message(T0, PATHS.name, 0, number, f"{nic}>{peer}", value))
+    out = [record for _, record in inputs.evaluate(T0 + 60 * S)]
     assert [(r["kind"], r["state"]) for r in out] == [("MISWIRED", "RAISED")]
     assert "the file wires spine1:d1 to leaf1:up1, and traces have leaf2 there" in out[0]["text"]
     assert sorted(out[0]["links"]) == ["leaf1:up1<>spine1:d1", "leaf2:up1<>spine1:d2"]

@@ -109,7 +109,7 @@ class Loop:
         every: int = 1,
         **sim: Any,
     ) -> None:
-        tell = (FLOWS, LINKS, PATHS) if real else (FLOWS,)
+        published_topics = (FLOWS, LINKS, PATHS) if real else (FLOWS,)
         defaults = {
             "nics": 64,
             "load": 0.0,
@@ -118,7 +118,7 @@ class Loop:
             "seed": seed,
             "rate_pps": 1000 if real else 0,
         }
-        self.run = Simulation(SimSettings(**{**defaults, **sim}), topics=tell)
+        self.run = Simulation(SimSettings(**{**defaults, **sim}), topics=published_topics)
         self.fleet = self.run.fleet
         self.rate = dict(zip(self.fleet.link_ids, self.fleet.rate_bps.tolist(), strict=True))
         self.routes = TracedRoutes(self.run)

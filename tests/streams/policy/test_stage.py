@@ -102,7 +102,7 @@ def test_flows_leave_a_dead_link_across_a_worker_kill_and_the_replay_agrees(
     fabric = Fabric(bootstrap)
     for source in range(world.HOSTS):
         fabric.open(source, (source + 1) % world.HOSTS, 6000 + source)
-    first = Service("streams", {"bootstrap": bootstrap, **SETTINGS}, tmp_path)
+    first = Service("streams", {"kafka": {"bootstrap": bootstrap}, **SETTINGS}, tmp_path)
     try:
         first.wait_ready()
         fabric.until(lambda: any(record["movable"] == world.HOSTS for record in fabric.published_cycles()))
@@ -117,7 +117,7 @@ def test_flows_leave_a_dead_link_across_a_worker_kill_and_the_replay_agrees(
     finally:
         first.stop()
     moved = len(fabric.decided())
-    second = Service("streams", {"bootstrap": bootstrap, **SETTINGS}, tmp_path)
+    second = Service("streams", {"kafka": {"bootstrap": bootstrap}, **SETTINGS}, tmp_path)
     try:
         second.wait_ready()
         epoch = fabric.decided()[-1]["epoch"]

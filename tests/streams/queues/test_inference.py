@@ -27,12 +27,12 @@ def simulated():
 
 def test_depths_match_the_simulated_queues(simulated):
     run, records = simulated
-    true, told, bound = run.depths(records)
-    assert np.sqrt(((told - true) ** 2).mean()) < 0.4 * np.sqrt((true**2).mean())
+    true, inferred, bound = run.depths(records)
+    assert np.sqrt(((inferred - true) ** 2).mean()) < 0.4 * np.sqrt((true**2).mean())
     deep = true.mean(axis=0) > 20_000
-    assert np.corrcoef(true[:, deep].ravel(), told[:, deep].ravel())[0, 1] > 0.9
+    assert np.corrcoef(true[:, deep].ravel(), inferred[:, deep].ravel())[0, 1] > 0.9
     seen = bound > 0
-    assert (np.abs(told - true)[seen] <= bound[seen]).mean() > 0.9
+    assert (np.abs(inferred - true)[seen] <= bound[seen]).mean() > 0.9
 
 
 def test_records_are_complete_and_valid(simulated):
@@ -94,7 +94,7 @@ def queueing(**changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
         ({"peer": []}, "peer: 0 elements, expected 1"),
         ({"count": [1]}, "count: 1 elements, expected 2"),
@@ -109,9 +109,9 @@ def queueing(**changes):
         ({"complete_ns": NOW_NS + 3_600 * 10**9}, "complete_ns"),
     ],
 )
-def test_inconsistent_records_are_refused(changes, said):
+def test_inconsistent_records_are_refused(changes, reason):
     assert validate_queueing(queueing(), NOW_NS)
-    with pytest.raises(BadRecord, match=said):
+    with pytest.raises(BadRecord, match=reason):
         validate_queueing(queueing(**changes), NOW_NS)
 
 
@@ -135,7 +135,7 @@ def test_paths_without_a_route_are_only_counted():
 def test_a_clock_error_is_no_queue(simulated, monkeypatch):
     """One NIC's clock falls back by 0.2 ms, 250 kB at this rate: all its packets seem to wait."""
     run, records = simulated
-    true, told, _ = run.depths(records)
+    true, inferred, _ = run.depths(records)
     nic = run.fleet.nic_ids[3]
 
     def off(when, batch):
@@ -148,7 +148,7 @@ def test_a_clock_error_is_no_queue(simulated, monkeypatch):
     batches = [off(*each) for each in run.batches()]
     monkeypatch.setattr(run, "batches", lambda: batches)
     _, shifted, _ = run.depths(run.infer())
-    ours, theirs = (np.sqrt(((each - true) ** 2).mean()) for each in (told, shifted))
+    ours, theirs = (np.sqrt(((each - true) ** 2).mean()) for each in (inferred, shifted))
     assert theirs < 2 * ours
 
 
@@ -171,7 +171,7 @@ def test_blocks_are_longer_with_many_links_and_none_is_solved_twice() -> None:
     queues._slot_ns, queues._next_block = 250_000, 101
     queues._solved_in_ns = before_ns = queues._block_ns()
     for number in range(1001):
-        queues._link(f"a:{number}>b:{number}")
+        queues._routes.link_number(f"a:{number}>b:{number}")
     queues._set_block_ns()
     after_ns = queues._solved_in_ns
     assert after_ns > 2 * before_ns

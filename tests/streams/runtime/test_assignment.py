@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import codec
-from schemas.topics import LINKS, REJECTS
+from schemas.topics import LINKS, REJECTS, R, Topic
 from streams.runtime import assignment as module
 from streams.runtime.assignment import Assignment, Generation, KeyedState, Message, Ownership, PartitionState
 
@@ -49,14 +49,14 @@ class FakeContext:
     async def committed(self, tp: TP) -> int | None:
         return self.committed_offsets.get(tp)
 
-    def task(self, what: str, work: Any) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(work, name=what)
+    def task(self, name: str, work: Any) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(work, name=name)
 
     def abort(self, reason: str, error: BaseException | None = None) -> None:
         self.aborted.append(reason)
 
-    async def send(self, topic: str, key: str, name: str, record: codec.Record) -> Awaitable[Any]:
-        return await self.send_bytes(topic, key, codec.encode(name, record))
+    async def send(self, topic: Topic[R], key: str, record: R) -> Awaitable[Any]:
+        return await self.send_bytes(topic.name, key, codec.encode(topic.type, record))
 
     async def send_bytes(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
         self.sent.append((topic, key, value))
@@ -449,20 +449,20 @@ def test_revocations_and_crashes_skip_no_message_and_acknowledge_none_early(
             assert set(range(committed, acked[-1] + 1 if acked else committed)) <= out
             return max([committed, *(offset + 1 for offset in acked)])
 
-        for what, number in steps:
+        for step, number in steps:
             (partition,) = stage.partitions
-            if what == "take":
+            if step == "take":
                 for _ in range(number):
                     raws.append(Raw(reads))
                     await stage.give(raws[-1])
                     reads += 1
-            elif what == "done" and partition.state:
+            elif step == "done" and partition.state:
                 offset = partition.state.pop(number % len(partition.state))
                 out.add(offset)
                 stage.partitions.done(partition, [offset])
-            elif what in ("revoke", "die"):
+            elif step in ("revoke", "die"):
                 committed = commit()
-                if what == "revoke":
+                if step == "revoke":
                     await stage.partitions.revoke()
                 else:
                     stage = Stage(context)

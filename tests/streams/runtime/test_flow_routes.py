@@ -29,7 +29,7 @@ def row(leg: str, port: int, hops: tuple[str, ...], peer_port: int = 80, **more:
     }
 
 
-def ways(nic: str, peer: str, *rows: dict[str, Any]) -> bytes:
+def flow_routes(nic: str, peer: str, *rows: dict[str, Any]) -> bytes:
     return codec.encode(
         "FlowRoutes",
         {
@@ -44,10 +44,10 @@ def ways(nic: str, peer: str, *rows: dict[str, Any]) -> bytes:
 
 def test_a_route_joins_the_senders_and_the_receivers_trace() -> None:
     book = FlowRouteTable()
-    book.take(b"a/e>b/e", ways("a/e", "b/e", row("DATA", 61_000, OUT), row("DATA", 61_001, OUT2)))
+    book.take(b"a/e>b/e", flow_routes("a/e", "b/e", row("DATA", 61_000, OUT), row("DATA", 61_001, OUT2)))
     assert book.of("a/e", "b/e", 80) == {61_000: FlowRoute(OUT), 61_001: FlowRoute(OUT2)}
     assert book.of("a/e", "b/e", 81) == book.of("b/e", "a/e", 80) == {}
-    book.take(b"b/e>a/e", ways("b/e", "a/e", row("ACK", 61_001, BACK)))
+    book.take(b"b/e>a/e", flow_routes("b/e", "a/e", row("ACK", 61_001, BACK)))
     assert book.of("a/e", "b/e", 80) == {61_000: FlowRoute(OUT), 61_001: FlowRoute(OUT2, BACK)}
     assert book.of("a/e", "b/e", 80)[61_001].all_links == OUT2 + BACK
     assert book.of("b/e", "a/e", 80) == {}, "an answer is no flow of its own"
@@ -55,14 +55,16 @@ def test_a_route_joins_the_senders_and_the_receivers_trace() -> None:
 
 def test_incomplete_routes_are_ignored() -> None:
     book = FlowRouteTable()
-    book.take(b"a/e>b/e", ways("a/e", "b/e", row("DATA", 1, OUT[:2], complete=False), row("DATA", 2, ())))
+    book.take(
+        b"a/e>b/e", flow_routes("a/e", "b/e", row("DATA", 1, OUT[:2], complete=False), row("DATA", 2, ()))
+    )
     assert book.of("a/e", "b/e", 80) == {}
     assert book.of("x/e", "y/e", 80) is NO_ROUTES
 
 
 def test_the_version_grows_when_a_flow_route_changes_and_at_a_tombstone() -> None:
     book = FlowRouteTable()
-    record = ways("a/e", "b/e", row("DATA", 1, OUT))
+    record = flow_routes("a/e", "b/e", row("DATA", 1, OUT))
     book.take(b"a/e>b/e", record)
     version = book.version
     book.take(b"a/e>b/e", record)
@@ -76,9 +78,9 @@ def test_the_version_grows_when_a_flow_route_changes_and_at_a_tombstone() -> Non
 @pytest.mark.parametrize("link", ["leaf1", "a:1>b:1>c:1", ">b:1", "a:1>"])
 def test_a_record_that_names_no_link_is_refused_and_changes_nothing(link: str) -> None:
     book = FlowRouteTable()
-    book.take(b"a/e>b/e", ways("a/e", "b/e", row("DATA", 1, OUT)))
+    book.take(b"a/e>b/e", flow_routes("a/e", "b/e", row("DATA", 1, OUT)))
     with pytest.raises(codec.BadRecord, match=r"FlowRoutes\.hops"):
-        book.take(b"a/e>b/e", ways("a/e", "b/e", row("DATA", 1, (link,))))
+        book.take(b"a/e>b/e", flow_routes("a/e", "b/e", row("DATA", 1, (link,))))
     assert book.of("a/e", "b/e", 80) == {1: FlowRoute(OUT)}
 
 
@@ -116,7 +118,7 @@ def test_only_the_newest_record_of_each_pair_counts(
     for nic, peer, rows in messages:
         value = None
         if rows is not None:
-            value = ways(
+            value = flow_routes(
                 nic, peer, *(row(leg, port, hops, to, complete=whole) for leg, port, to, hops, whole in rows)
             )
         newest[nic, peer] = {(leg, to, port): hops for leg, port, to, hops, whole in rows or () if whole}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from schemas import codec
-from schemas.topics import REJECTS
+from schemas.records import Reject
+from schemas.topics import REJECTS, Topic
 from streams.runtime.rejects import KEY_BYTES, VALUE_BYTES, RejectedMessage, reject_record, send_reject
 
 
@@ -15,11 +15,10 @@ class Context:
 
     def __init__(self) -> None:
         self.rejected = 0
-        self.sent: list[tuple[str, str, str, Any]] = []
+        self.sent: list[tuple[str, str, Reject]] = []
 
-    async def send(self, topic: str, key: str, record: str, value: Any) -> Any:
-        self.sent.append((topic, key, record, value))
-        return None
+    async def send(self, topic: Topic[Reject], key: str, record: Reject) -> None:
+        self.sent.append((topic.name, key, record))
 
 
 class Input:
@@ -43,8 +42,8 @@ def test_a_reject_is_sent_under_the_topic_of_its_message_and_counted() -> None:
     context = Context()
     error = codec.BadRecord("OUT_OF_RANGE", "epoch 5")
     asyncio.run(send_reject(context, RejectedMessage(Input()), b"xyz", "policy", error))  # type: ignore[arg-type]
-    [(topic, key, kind, record)] = context.sent
-    assert (topic, key, kind) == (REJECTS.name, "fabric.links", "Reject")
+    [(topic, key, record)] = context.sent
+    assert (topic, key) == (REJECTS.name, "fabric.links")
     assert context.rejected == 1
     assert record["append_ns"] == Input.append_ns, "whole milliseconds survive"
     assert (record["partition"], record["offset"], record["key"]) == (2, 77, b"s1")
@@ -56,6 +55,6 @@ def test_a_faust_message_has_its_time_in_seconds() -> None:
     message = RejectedMessage(Input(), key=b"\xff")
     message.timestamp = 1_700_000_000.123  # type: ignore[assignment]
     asyncio.run(send_reject(context, message, b"", "policy", ValueError("bad")))  # type: ignore[arg-type]
-    record = context.sent[0][3]
+    record = context.sent[0][2]
     assert record["append_ns"] == Input.append_ns
     assert (record["reason"], record["key"]) == ("OTHER", b"\xff")

@@ -47,8 +47,8 @@ class StageContext(FakeContext):
         self.space.set()
         self.tasks: list[asyncio.Task[None]] = []
 
-    def task(self, what: str, work: Any) -> asyncio.Task[None]:
-        self.tasks.append(super().task(what, work))
+    def task(self, name: str, work: Any) -> asyncio.Task[None]:
+        self.tasks.append(super().task(name, work))
         return self.tasks[-1]
 
     def fastest_bps(self) -> int:

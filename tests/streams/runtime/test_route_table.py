@@ -98,9 +98,9 @@ def test_unused_routes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route_table, "NAMES_KEPT", 100)
     book = RouteTable()
     for n in range(1000):
-        way = (*OUT[:3], f"leaf2:1>b:eth{n}")
-        book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", way)))
-        assert book.forward("a/e", "b/e", 7) == way
+        route = (*OUT[:3], f"leaf2:1>b:eth{n}")
+        book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", route)))
+        assert book.forward("a/e", "b/e", 7) == route
     assert len(book._names) < 200
 
 

@@ -15,6 +15,7 @@ from fabrictime.state.action_text import (
 from fabrictime.state.flow_history import Sample
 from fabrictime.state.labels import arrow
 from fabrictime.web.addresses import alert_address, contention_address, fabric_address
+from schemas.ids import host_of
 from schemas.reasons import Reason
 from schemas.records import Alert
 
@@ -33,7 +34,7 @@ def cause_links(kind: str, reason: Reason, alerts: Iterable[Alert]) -> list[tupl
             address = fabric_address(link=subject.replace("<>", ">"))
             links.append((f"{arrow(subject)} in the fabric", address))
         else:
-            host = subject.partition("/")[0]
+            host = host_of(subject)
             links.append((f"{host} in the fabric", fabric_address(node=host)))
     elif kind in QUEUE_CAUSES and reason.window_id:
         subject = reason.subject

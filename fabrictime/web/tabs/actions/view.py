@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
-from urllib.parse import urlencode
 
 from nicegui import ui
 from nicegui.events import ValueChangeEventArguments
@@ -19,9 +18,10 @@ from fabrictime.state.fabric_state import Part, is_cleared
 from fabrictime.state.flow_history import Sample
 from fabrictime.state.units import bps_text, count_text
 from fabrictime.web.app_context import AppContext
-from fabrictime.web.elements import CSS, card, empty, replace_address, table, text, toggle
+from fabrictime.web.elements import CSS, card, empty, table, text, toggle
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.actions.flow_panel import FlowPanel, entry_table
+from fabrictime.web.tabs.base import Choice
 from fabrictime.web.tabs.live_tab import LiveTab
 from fabrictime.web.widgets import Row
 from schemas.records import Alert
@@ -48,7 +48,7 @@ KPIS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class ActionsChoice:
+class ActionsChoice(Choice):
     """The tab's choices. Invalid values in the address become the defaults."""
 
     flow: str | None = None
@@ -64,11 +64,6 @@ class ActionsChoice:
             choice = replace(choice, listed=query["listed"])  # type: ignore[arg-type]
         span = query.get("span", "")
         return replace(choice, span=int(span)) if span.isdecimal() and int(span) in SPANS else choice
-
-    def address(self) -> str:
-        """Return the query of this choice without the defaults."""
-        default = asdict(ActionsChoice())
-        return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +179,7 @@ class ActionsTab(LiveTab):
     def choose(self, **changes: Any) -> None:
         """Change the choice and show it."""
         self.choice = replace(self.choice, **changes)
-        address = self.choice.address()
-        replace_address(f"{self.address}?{address}" if address else self.address)
+        self._show_address(self.choice)
         self.show()
 
     def on_entry_row(self, row: Row) -> None:

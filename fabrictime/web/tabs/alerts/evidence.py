@@ -10,6 +10,7 @@ from fabrictime.web.history_client import HistoryDown, HistoryError, QueryFailed
 from fabrictime.web.tabs.alerts.frames import LogRecord, fields_of, nearest, time_text
 from schemas import codec
 from schemas.kafka.reader import LogUnavailable, TopicMissing, TopicReader, since
+from schemas.kafka.settings import KafkaSettings
 from schemas.topics import (
     ALERTS,
     CLOCK_OFFSETS,
@@ -46,14 +47,15 @@ EvidenceReader = Callable[[str, str, int, str], LogRecord]
 """(topic, key, at_ns, text) to the record."""
 
 
-def evidence_reader(bootstrap: str, registry: codec.Registry | None) -> EvidenceReader:
+def evidence_reader(cluster: KafkaSettings) -> EvidenceReader:
     """Return a function that finds a record. It blocks, and raises HistoryError."""
+    registry = cluster.registry()
 
     def find(topic: str, key: str, at_ns: int, text: str) -> LogRecord:
         if topic not in {each.name for each in READABLE_TOPICS}:
             raise QueryFailed(f"{topic}: not a topic with readable evidence")
         try:
-            found = _around(bootstrap, topic, key, at_ns, registry)
+            found = _around(cluster, topic, key, at_ns, registry)
         except TopicMissing as error:
             raise QueryFailed(str(error)) from error
         except LogUnavailable as error:
@@ -68,12 +70,12 @@ def evidence_reader(bootstrap: str, registry: codec.Registry | None) -> Evidence
 
 
 def _around(
-    bootstrap: str, topic: str, key: str, at_ns: int, registry: codec.Registry | None
+    cluster: KafkaSettings, topic: str, key: str, at_ns: int, registry: codec.Registry | None
 ) -> list[tuple[int, str, Any]]:
     """Return (append time, position, record) of a key's records within `AROUND_NS`."""
     found: list[tuple[int, str, Any]] = []
     end_s = time.monotonic() + TIMEOUT_S
-    with TopicReader(bootstrap, {TOPICS[topic]: since(at_ns - AROUND_NS)}, key=key) as reader:
+    with TopicReader(cluster, {TOPICS[topic]: since(at_ns - AROUND_NS)}, key=key) as reader:
         reader.connect(CONNECT_TIMEOUT_S)
         read = 0
         while reader.behind and read < MAX_MESSAGES and time.monotonic() < end_s:

@@ -11,6 +11,7 @@ from fabrictime.state.fabric_state import is_cleared
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import delay_text, seconds_text
 from fabrictime.web.addresses import fabric_address
+from schemas.ids import host_of
 from schemas.records import Alert, Severity
 
 AnyRecord = Mapping[str, object]
@@ -77,7 +78,7 @@ def related_links(alert: Alert) -> list[tuple[str, str]]:
         cables.setdefault("<>".join(sorted(link.replace("<>", ">").split(">"))), link)
     found = [(f"{arrow(link)} in the fabric", fabric_address(link=link)) for link in cables.values()]
     if not found:
-        hosts = dict.fromkeys(nic.partition("/")[0] for nic in alert["nics"])
+        hosts = dict.fromkeys(host_of(nic) for nic in alert["nics"])
         found = [(f"{host} in the fabric", fabric_address(node=host)) for host in hosts]
     found += [(f"job {job}", fabric_address(job=job)) for job in alert["jobs"]]
     return found[:MAX_LINKS]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
-from urllib.parse import urlencode
 
 from nicegui import ui
 
@@ -21,7 +20,6 @@ from fabrictime.web.elements import (
     name_value_table,
     part,
     put_values,
-    replace_address,
     table,
     text,
     toggle,
@@ -29,6 +27,7 @@ from fabrictime.web.elements import (
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.alerts import frames
 from fabrictime.web.tabs.alerts.frames import LogRecord
+from fabrictime.web.tabs.base import Choice
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
 from schemas.records import Alert, Evidence
@@ -42,7 +41,7 @@ EVIDENCE_PERIOD_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class AlertsChoice:
+class AlertsChoice(Choice):
     """The tab's choices. Invalid values in the address become the defaults."""
 
     listed: Listed = "all"
@@ -55,11 +54,6 @@ class AlertsChoice:
         if query.get("listed") in get_args(Listed):
             choice = replace(choice, listed=query["listed"])  # type: ignore[arg-type]
         return choice
-
-    def address(self) -> str:
-        """Return the query of this choice without the defaults."""
-        default = asdict(AlertsChoice())
-        return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
 class AlertsTab(LiveTab):
@@ -117,8 +111,7 @@ class AlertsTab(LiveTab):
 
     def _choose(self, **changes: Any) -> None:
         self.choice = replace(self.choice, **changes)
-        address = self.choice.address()
-        replace_address(f"{self.address}?{address}" if address else self.address)
+        self._show_address(self.choice)
         self._show()
 
     def _on_row(self, row: Row) -> None:

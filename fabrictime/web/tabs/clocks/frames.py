@@ -15,7 +15,7 @@ from fabrictime.web.tabs.clocks.queries import ClockPoint, ClockRow, EventRow, M
 from fabrictime.web.tabs.delays.frames import COLOURS, Level, Place, bound_band, place_order
 from fabrictime.web.tabs.delays.queries import NicRow
 from fabrictime.web.time_series import GAP_STEPS, Values, detrend, time_axis
-from schemas.ids import natural
+from schemas.ids import host_of, natural
 
 OffsetView = Literal["wander", "offset"]
 
@@ -342,7 +342,7 @@ def _homes(mesh: Mesh, inventory: dict[str, NicRow], whole: bool) -> list[Place]
     homes = []
     for nic in drawn:
         row = inventory.get(nic)
-        host, rack = (nic.partition("/")[0], None) if row is None else (row.host, row.rack)
+        host, rack = (host_of(nic), None) if row is None else (row.host, row.rack)
         homes.append(Place(nic, host, rack))
     return sorted(homes, key=place_order)
 

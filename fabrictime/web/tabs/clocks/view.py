@@ -14,7 +14,7 @@ from nicegui.events import GenericEventArguments
 from fabrictime.state.units import count_text, delay_text
 from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import LiveChart
-from fabrictime.web.elements import CSS, card, replace_address, text, toggle
+from fabrictime.web.elements import CSS, card, text, toggle
 from fabrictime.web.history_queries import (
     DRAW_ALL_CLOCKS,
     WIDEST_CLOCKS,
@@ -25,7 +25,7 @@ from fabrictime.web.history_queries import (
     series_period_s,
 )
 from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.tabs.base import Tab
+from fabrictime.web.tabs.base import Choice, Tab
 from fabrictime.web.tabs.clocks import frames, tables
 from fabrictime.web.tabs.clocks.frames import OffsetView
 from fabrictime.web.tabs.clocks.queries import EVENTS_PER_KIND, ClockRow
@@ -44,7 +44,7 @@ KPIS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class ClocksChoice:
+class ClocksChoice(Choice):
     """The tab's choices. Invalid values in the address become the defaults."""
 
     span: int = 600
@@ -186,8 +186,7 @@ class ClocksTab(Tab):
 
     def _choose(self, choice: ClocksChoice) -> None:
         self.choice = choice
-        address = choice.address()
-        replace_address(f"{self.address}?{address}" if address else self.address)
+        self._show_address(self.choice)
 
     def _choose_span(self, span: int) -> None:
         self._choose(replace(self.choice, span=span))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from nicegui import ui
 
@@ -21,12 +20,12 @@ from fabrictime.web.elements import (
     name_value_table,
     part,
     put_values,
-    replace_address,
     table,
     text,
     toggle,
     utc_time,
 )
+from fabrictime.web.tabs.base import Choice
 from fabrictime.web.tabs.contention import frames
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
@@ -42,7 +41,7 @@ HINT: Final = "A click on a bar or a row opens its flows and jobs."
 
 
 @dataclass(frozen=True, slots=True)
-class ContentionChoice:
+class ContentionChoice(Choice):
     """The tab's choices. Invalid values in the address become the defaults."""
 
     span: int = 900
@@ -54,11 +53,6 @@ class ContentionChoice:
         choice = ContentionChoice(window=query.get("window") or None)
         span = query.get("span", "")
         return replace(choice, span=int(span)) if span.isdecimal() and int(span) in SPANS else choice
-
-    def address(self) -> str:
-        """Return the query of this choice without the defaults."""
-        default = asdict(ContentionChoice())
-        return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
 class ContentionTab(LiveTab):
@@ -135,8 +129,7 @@ class ContentionTab(LiveTab):
     def _choose(self, **changes: Any) -> None:
         self.choice = replace(self.choice, **changes)
         self._drawn = 0, []
-        address = self.choice.address()
-        replace_address(f"{self.address}?{address}" if address else self.address)
+        self._show_address(self.choice)
         self._show()
 
     def _on_row(self, row: Row) -> None:

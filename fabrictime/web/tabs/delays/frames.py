@@ -12,7 +12,7 @@ from fabrictime.web.history_queries import ClockSeries, Series
 from fabrictime.web.history_sql import Direction
 from fabrictime.web.tabs.delays.queries import NicRow, PairRow, PointRow
 from fabrictime.web.time_series import Values, detrend, time_axis
-from schemas.ids import natural
+from schemas.ids import host_of, natural
 
 Metric = Literal["p50", "p99", "loss"]
 Level = Literal["nic", "host", "rack"]
@@ -59,7 +59,7 @@ def places(nics: Iterable[NicRow], pairs: Iterable[PairRow]) -> list[Place]:
     for pair in pairs:
         for nic in (pair.nic, pair.peer):
             if nic not in known:
-                known[nic] = Place(nic, nic.partition("/")[0], None)
+                known[nic] = Place(nic, host_of(nic), None)
     return sorted(known.values(), key=place_order)
 
 

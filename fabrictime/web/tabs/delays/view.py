@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, get_args
-from urllib.parse import urlencode
 
 from nicegui import ui
 from nicegui.events import GenericEventArguments
@@ -12,11 +11,11 @@ from nicegui.events import GenericEventArguments
 from fabrictime.state.units import count_text, delay_text, percent_text, rate_text
 from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import LiveChart
-from fabrictime.web.elements import CSS, card, column, link_button, replace_address, text, toggle
+from fabrictime.web.elements import CSS, card, column, link_button, text, toggle
 from fabrictime.web.history_queries import ClockSeries, Fleet, Heat, Series, series_period_s
 from fabrictime.web.history_sql import Direction
 from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.tabs.base import Tab
+from fabrictime.web.tabs.base import Choice, Tab
 from fabrictime.web.tabs.clocks.queries import ClockRow
 from fabrictime.web.tabs.delays import frames
 from fabrictime.web.tabs.delays.clock_panel import ClockPanel
@@ -47,7 +46,7 @@ SLOW_QUERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class DelaysChoice:
+class DelaysChoice(Choice):
     """The tab's choices. Invalid values in the address become the defaults."""
 
     metric: frames.Metric = "p99"
@@ -78,11 +77,6 @@ class DelaysChoice:
         if query.get("nic") and query.get("peer"):
             choice = replace(choice, nic=query["nic"], peer=query["peer"])
         return replace(choice, clock=query.get("clock") or None)
-
-    def address(self) -> str:
-        """Return the query of this choice without the defaults."""
-        default = asdict(DelaysChoice())
-        return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
 class DelaysTab(Tab):
@@ -184,8 +178,7 @@ class DelaysTab(Tab):
 
     def _choose(self, **changes: Any) -> None:
         self.choice = replace(self.choice, **changes)
-        address = self.choice.address()
-        replace_address("?" + address if address else self.address)
+        self._show_address(self.choice)
 
     def _choose_heat(self, **changes: Any) -> None:
         self._choose(**changes)

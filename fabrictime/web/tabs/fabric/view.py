@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, get_args
-from urllib.parse import urlencode
 
 from nicegui import ui
 
@@ -18,18 +17,19 @@ from fabrictime.web.elements import (
     empty,
     link_button,
     part,
-    replace_address,
     table,
     text,
     toggle,
 )
 from fabrictime.web.query_poller import Snapshot
+from fabrictime.web.tabs.base import Choice
 from fabrictime.web.tabs.fabric import frames
 from fabrictime.web.tabs.fabric.frames import LinkMetric
 from fabrictime.web.tabs.fabric.link_panel import LinkPanel
 from fabrictime.web.tabs.fabric.queries import LinkTraffic
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Row
+from schemas.ids import host_of
 
 METRICS: Final = {"state": "state", "queue": "queue", "load": "time busy"}
 TROUBLE_SHOWN: Final = 40
@@ -37,7 +37,7 @@ TRAFFIC_PERIOD_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class FabricChoice:
+class FabricChoice(Choice):
     """The tab's choices. Invalid values in the address become the defaults."""
 
     metric: LinkMetric = "state"
@@ -54,11 +54,6 @@ class FabricChoice:
         if query.get("metric") in get_args(LinkMetric):
             choice = replace(choice, metric=query["metric"])  # type: ignore[arg-type]
         return choice
-
-    def address(self) -> str:
-        """Return the query of this choice without the defaults."""
-        default = asdict(FabricChoice())
-        return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
 class FabricTab(LiveTab):
@@ -149,8 +144,7 @@ class FabricTab(LiveTab):
 
     def _choose(self, **changes: Any) -> None:
         self.choice = replace(self.choice, **changes)
-        address = self.choice.address()
-        replace_address(f"{self.address}?{address}" if address else self.address)
+        self._show_address(self.choice)
 
     def _choose_metric(self, metric: LinkMetric) -> None:
         self._choose(metric=metric)
@@ -196,7 +190,7 @@ class FabricTab(LiveTab):
         if known is not None:
             self._choose_link(subject)
         else:  # the row of a NIC or host opens the host
-            self._choose_node(subject.partition("/")[0])
+            self._choose_node(host_of(subject))
 
     # --------------------------------------------------------------------------------------------- following
 
@@ -273,15 +267,14 @@ class FabricTab(LiveTab):
 
     def _map_frame(self, whole: bool) -> dict[str, Any]:
         live, choice = self.live, self.choice
-        frame: dict[str, Any] = {"metric": choice.metric}
+        plan = {}
         if whole or self._plan_sent != live.plan_number:
-            frame["plan"] = frames.plan_frame(live.drawn.plan, live.plan_number)
+            plan = {"plan": frames.plan_frame(live.drawn.plan, live.plan_number)}
             self._plan_sent = live.plan_number
-        frame["links"] = live.links_frame()
-        frame["choice"] = frames.choice_frame(
+        chosen = frames.choice_frame(
             live.drawn, live.plan_number, choice.link, choice.node, self._lit, self._numbers
         )
-        return frame
+        return {"metric": choice.metric, **plan, "links": live.links_frame(), "choice": chosen}
 
     def _show_lists(self) -> None:
         choice = self.choice

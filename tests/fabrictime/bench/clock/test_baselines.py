@@ -32,7 +32,7 @@ def samples(offset_ns: float, drift_ppb: float, queue_ns: np.ndarray, coded: boo
     )
 
 
-def test_the_sample_with_the_least_round_trip_gives_the_offset() -> None:
+def test_the_sample_with_the_shortest_round_trip_gives_the_offset() -> None:
     queue = np.full(64, 5000.0)
     queue[20] = 0
     found = _min_round_trip(samples(300.0, 0.0, queue), 0, None)

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from fabrictime.bench import Missing
-from fabrictime.bench.clock import fabric
-from fabrictime.bench.clock.fabric import CannotRun, errors_of
+from fabrictime.bench.clock.fabric import errors_of
 from native.core.probe import TestClock
 
 S = 1_000_000_000
@@ -55,11 +53,3 @@ def test_windows_outside_domains_and_states_do_not_count() -> None:
     assert found["pairs"].size == 0
     assert found["synced"].tolist() == [1, 0, 1]
     assert errors_of([], CLOCKS, 0, S)["bounds"].size == 0
-
-
-def test_a_fabric_that_does_not_stand_is_a_reason_for_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise CannotRun("no user namespaces")
-
-    monkeypatch.setattr(fabric, "running_fabric", refuse)
-    assert fabric.measure(print) == dict.fromkeys(fabric.KEYS, Missing("no user namespaces"))

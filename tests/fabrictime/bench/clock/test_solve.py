@@ -52,7 +52,7 @@ def test_a_child_that_fails_takes_too_long_or_lacks_a_library(monkeypatch: pytes
     assert solve._child("ours", 9) == Missing("ours on 9 NICs took longer than 240 s")
 
 
-def test_figures_are_made_of_what_children_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_are_made_of_the_measurements_of_children(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = {"seconds": 2.0, "build_s": 1.0, "off_sigma": 0.001, "ours_s": 0.5}
     ours = {"seconds": 0.5, "memory_mb": 7.0, "rms_over_sigma": 1.0}
     answers = {"ours": ours, "cg": theirs, "spsolve": Missing("too slow")}

@@ -41,7 +41,7 @@ def test_frames_of_a_thousand_nics(
     fabric.publish(*fabric.fleet(peers=10))
     links = fabric.links()
     ups = [link for link in links if link.startswith("leaf") and ">spine" in link]
-    page = start_page(shared_server, bootstrap=log_address)
+    page = start_page(shared_server, kafka={"bootstrap": log_address})
     browser.open(f"{page.url}fabric?metric={metric}")
     until("drawn", lambda: browser.frames("fabric") > 1)
 

@@ -95,7 +95,7 @@ def test_a_thousand_nics_are_counted(tab: Tab, state: FabricState, records: Any)
         (ConsumerStatus(), "Reading the log …", "wait"),
     ],
 )
-def test_the_banner_names_what_the_log_lacks(
+def test_the_banner_names_the_topics_that_the_log_lacks(
     tab: Tab, status: Any, state: FabricState, fabric: Any, given: ConsumerStatus, text: str, kind: str
 ) -> None:
     fill(state, *fabric.fleet(peers=1))
@@ -105,7 +105,7 @@ def test_the_banner_names_what_the_log_lacks(
     assert f"ft-{kind}" in tab.light._classes
 
 
-def test_a_tab_without_a_log_says_which_setting_is_missing(page_client: Any) -> None:
+def test_a_tab_without_a_log_names_the_missing_setting(page_client: Any) -> None:
     tab = Tab(AppContext(WebSettings(), None, None))  # type: ignore[arg-type]
     tab.build()
     tab.start_live()

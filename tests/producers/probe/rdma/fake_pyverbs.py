@@ -87,10 +87,10 @@ class CQ:
         if self.channel is not None:
             self.channel.poll.register(pair.socket, select.EPOLLIN)
 
-    def poll(self, most: int = 1) -> tuple[int, list[Any]]:
+    def poll(self, limit: int = 1) -> tuple[int, list[Any]]:
         for pair in self.pairs:
             pair.receive()
-        found = [self.done.popleft() for _ in range(min(most, len(self.done)))]
+        found = [self.done.popleft() for _ in range(min(limit, len(self.done)))]
         return len(found), found
 
 

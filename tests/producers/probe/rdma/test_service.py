@@ -74,7 +74,7 @@ def start(log: Any, key_file: Path, tmp_path: Path) -> Iterator[Start]:
                 (port / name).parent.mkdir(parents=True, exist_ok=True)
                 (port / name).write_text(text + "\n")
         common = {
-            "bootstrap": log.bootstrap,
+            "kafka": {"bootstrap": log.bootstrap},
             "key_file": str(key_file),
             "announce_s": 1,
             "paths": 2,

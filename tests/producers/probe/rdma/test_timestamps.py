@@ -44,10 +44,10 @@ def test_a_clock_that_is_none_is_refused() -> None:
 )
 def test_two_clocks_read_together_are_within_the_bound(delays: list[tuple[int, int]], apart: int) -> None:
     now = [10**18]
-    turns = iter(delays)
+    pending = iter(delays)
 
     def read() -> int:
-        before, after = next(turns)
+        before, after = next(pending)
         now[0] += before
         value = now[0] + apart
         now[0] += after

@@ -64,7 +64,7 @@ def entries(fabric: Any, count: int) -> list[ActionEntry]:
     return action_entries.entries(actions, fabric.now_ns)
 
 
-def test_without_a_flow_the_panel_says_how_to_choose_one(panel: FlowPanel, tab: Tab) -> None:
+def test_without_a_flow_the_panel_explains_how_to_choose_one(panel: FlowPanel, tab: Tab) -> None:
     panel.show(None, None, [], [], [], S)
     assert (panel.nothing.text, panel.part.visible) == (HINT, False)
     tab.choose(flow="h9")
@@ -75,7 +75,7 @@ def test_without_a_flow_the_panel_says_how_to_choose_one(panel: FlowPanel, tab: 
     assert panel.nothing.text.startswith("This decision is no longer in memory")
 
 
-def test_a_flow_without_reports_has_no_chart_and_says_why(panel: FlowPanel) -> None:
+def test_a_flow_without_reports_has_a_reason_instead_of_a_chart(panel: FlowPanel) -> None:
     panel.show(FLOW, None, [], [], [], S)
     assert (panel.title.text, panel.detail.text) == ("h1 sock:1", FLOW)
     assert (panel.chart.visible, panel.of_flow_title.text) == (False, "")

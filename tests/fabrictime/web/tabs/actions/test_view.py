@@ -29,7 +29,7 @@ def show(fabric: Any, browser: Any, shared_server: Any, start_page: Callable[...
 
     def opened(query: str = "") -> Any:
         if not pages:
-            pages.append(start_page(shared_server, bootstrap=fabric.bootstrap))
+            pages.append(start_page(shared_server, kafka={"bootstrap": fabric.bootstrap}))
         browser.open(f"{pages[0].url}actions{query}")
         return pages[0]
 

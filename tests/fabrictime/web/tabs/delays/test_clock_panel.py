@@ -36,7 +36,7 @@ def ask(panel: ClockPanel, **pagination: Any) -> None:
     panel._on_request(SimpleNamespace(args={"pagination": pagination}))
 
 
-def test_without_a_clock_the_note_says_so(panel: ClockPanel) -> None:
+def test_without_a_clock_the_note_explains_it(panel: ClockPanel) -> None:
     panel.show_rows([])
     assert (panel.note.text, names(panel)) == ("No clock solved yet.", [])
     panel.show_series(ClockSeries([], [], 0, 0, 1))

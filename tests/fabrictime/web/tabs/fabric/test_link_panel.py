@@ -59,7 +59,7 @@ def test_a_cable_without_a_record_is_unknown_until_probes_cross_it(
     assert "60.0 kB" in panel.figures.text
 
 
-def test_a_dead_cable_has_its_text_its_alert_and_the_links_it_cannot_be_told_from(
+def test_a_dead_cable_has_its_text_its_alert_and_its_aliased_links(
     panel: LinkPanel, state: FabricState, fabric: Any, link: str
 ) -> None:
     other = fabric.cable(fabric.up("leaf2", 1))
@@ -103,7 +103,7 @@ def test_a_thousand_paths_and_flows_are_cut_and_counted(
     assert chosen == ["train"]
 
 
-def test_a_link_without_traffic_says_so(panel: LinkPanel) -> None:
+def test_a_link_without_traffic_is_labelled_so(panel: LinkPanel) -> None:
     panel.show_traffic(LinkTraffic([], 0, 0, [], 0.0, {}, trouble="history at h does not answer"))
     assert panel.paths_note.text == "no delays: history at h does not answer"
     assert (panel.flows_title.text, panel.flows_empty.visible) == ("Flows over it", True)

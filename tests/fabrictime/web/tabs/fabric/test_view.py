@@ -26,7 +26,7 @@ def show(fabric: Any, browser: Any, shared_server: Any, start_page: Callable[...
     """Opens the tab."""
 
     def opened(query: str = "", tab: str = "fabric", **settings: Any) -> Any:
-        page = start_page(shared_server, bootstrap=fabric.bootstrap, **settings)
+        page = start_page(shared_server, kafka={"bootstrap": fabric.bootstrap}, **settings)
         browser.open(f"{page.url}{tab}{query}")
         return page
 
@@ -213,12 +213,12 @@ def test_no_log_address_then_no_log_then_records(
 ) -> None:
     page = start_page(shared_server)
     browser.open(f"{page.url}fabric")
-    until("said", lambda: browser.text("banner").startswith("web.bootstrap is not set"))
-    page = start_page(shared_server, bootstrap="127.0.0.1:1")
+    until("said", lambda: browser.text("banner").startswith("web.kafka is not set"))
+    page = start_page(shared_server, kafka={"bootstrap": "127.0.0.1:1"})
     browser.open(f"{page.url}fabric")
     until("said", lambda: "the log at 127.0.0.1:1 does not answer" in browser.text("banner"))
     until("no map", lambda: browser.text("map-note") == "No NICs and no paths yet.")
-    page = start_page(shared_server, bootstrap=log_address)
+    page = start_page(shared_server, kafka={"bootstrap": log_address})
     browser.open(f"{page.url}fabric")
     until("said", lambda: browser.text("banner").startswith("No NICs yet"))
     fabric = records(log_address)
@@ -241,7 +241,7 @@ def test_a_thousand_nics_are_drawn_with_their_states(
         *(("fabric.link-health", fabric.cable(link), fabric.health(link, "DOWN")) for link in bad),
         ("fabric.queues", "fabric", fabric.queues({link: {} for link in fabric.links()})),
     )
-    page = start_page(shared_server, bootstrap=log_address)
+    page = start_page(shared_server, kafka={"bootstrap": log_address})
     browser.open(f"{page.url}fabric")
     until("the plan", lambda: drawn(browser, "d.plan.cables.length") == 2_048)
     until(

@@ -1,0 +1,187 @@
+"""Draws the traced fabric for a terminal, or as JSON: cables with their paths, and what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from fabrictime.state.traced_fabric import TIERS, CableLine, NodeLine, Picture, plural
+from schemas.topics import PATHS
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+COLUMNS: Final = 16
+"""Switches of the upper tier that fit into a matrix."""
+LINES: Final = 12
+
+
+def json_of(found: Picture) -> str:
+    """Return the picture as one line of JSON."""
+    return json.dumps(
+        {
+            "summary": found.summary(),
+            "nodes": [asdict(node) for node in found.nodes],
+            "cables": [asdict(line) | {"seen": line.seen} for line in found.cables],
+            "misfits": [asdict(misfit) for misfit in found.misfits],
+            "contradictions": [{"text": text, "paths": count} for text, count in found.contradictions],
+            "silent": found.silent,
+        }
+    )
+
+
+class _Column(NamedTuple):
+    """One column of a table of nodes."""
+
+    title: str
+    cell: Callable[[NodeLine], str | Text]
+    justify: Literal["left", "right"] = "right"
+    no_wrap: bool = True
+
+
+def draw(found: Picture) -> RenderableType:
+    """Return the picture for a terminal."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(line, style) for line, style in _summary(found)]
+    for tier in range(len(TIERS) - 2, 0, -1):
+        parts += _between(found, tier)
+    parts += _listed(
+        "rails that are wired wrong",
+        [f"{m.nic}  rail {m.rail} on {m.leaf}: {m.evidence}" for m in found.misfits],
+        "red",
+    )
+    disagreements = [f"{text} ({count} paths)" for text, count in found.contradictions]
+    parts += _listed("contradictions of the topology file", disagreements, "yellow")
+    parts += _listed("cables that no path crosses", [line.cable for line in found.unseen], "yellow")
+    parts += _listed("NICs of whose paths nothing is known", found.silent, "yellow")
+    return Group(*parts)
+
+
+def _summary(found: Picture) -> list[tuple[str, str]]:
+    if not found.paths:
+        return [(f"no path in {PATHS.name} yet: two hosts must probe each other", "yellow")]
+    tiers = Counter(node.tier for node in found.nodes)
+    text = ", ".join(f"{tiers[t]:,} {TIERS[t] if tiers[t] == 1 else plural(TIERS[t])}" for t in sorted(tiers))
+    seen = sum(line.seen for line in found.cables)
+    cables = f"{seen:,} of {len(found.cables):,} cables are crossed by paths"
+    how = ", ".join(f"{count:,} {name}" for name, count in found.found.items())
+    partial = found.paths - found.complete
+    whole = f"{partial:,} not known from end to end" if partial else "all known from end to end"
+    lines = [
+        (text, "bold"),
+        (cables, "yellow" if found.unseen else ""),
+        (f"{found.paths:,} paths: {how}; {whole}", "yellow" if partial else ""),
+    ]
+    if found.unreadable:
+        lines.append((f"{found.unreadable:,} records could not be read", "yellow"))
+    return lines
+
+
+def _between(found: Picture, tier: int) -> list[RenderableType]:
+    """Return the cables from one tier to the next as a table: how many paths go up and down each."""
+    from rich.table import Table
+    from rich.text import Text
+
+    lower = [node for node in found.nodes if node.tier == tier]
+    upper = [node for node in found.nodes if node.tier == tier + 1]
+    if not lower or (tier > 1 and not upper):
+        return []
+    columns = [
+        _Column(TIERS[tier], lambda node: node.node, justify="left"),
+        *_rail_column(lower),
+        *_cable_columns(found, tier, upper),
+        *_nic_column(found, tier),
+    ]
+    table = Table(box=None, pad_edge=False, title_justify="left")
+    for column in columns:
+        table.add_column(column.title, justify=column.justify, no_wrap=column.no_wrap)
+    rows = lower[: 4 * LINES]
+    for node in rows:
+        table.add_row(*(column.cell(node) for column in columns))
+    parts: list[RenderableType] = [Text(""), table]
+    if len(rows) < len(lower):
+        parts.append(Text(f"and {len(lower) - len(rows):,} more; --json lists them", "dim"))
+    return parts
+
+
+def _rail_column(nodes: Sequence[NodeLine]) -> list[_Column]:
+    """Return the column of rails, if any node has one."""
+    rails = {node.node: str(node.rail) for node in nodes if node.rail is not None}
+    return [_Column("rail", lambda node: rails.get(node.node, ""), no_wrap=False)] if rails else []
+
+
+def _cable_columns(found: Picture, tier: int, upper: Sequence[NodeLine]) -> list[_Column]:
+    """Return a column for each upper node, or two with sums where they are too many."""
+    crossing: dict[tuple[str, str], list[CableLine]] = defaultdict(list)
+    for line in found.cables:
+        crossing[line.lower, line.upper].append(line)
+    if len(upper) <= COLUMNS:
+        return [
+            _Column(each.node, lambda node, each=each: _cell(crossing[node.node, each.node]))  # type: ignore[misc]
+            for each in upper
+        ]
+
+    def cables_of(node: NodeLine) -> list[CableLine]:
+        return [line for each in upper for line in crossing[node.node, each.node]]
+
+    return [
+        _Column(
+            f"cables to {plural(TIERS[tier + 1])}", lambda node: str(len(cables_of(node))), no_wrap=False
+        ),
+        _Column("crossed", lambda node: _crossed_text(cables_of(node)), no_wrap=False),
+    ]
+
+
+def _crossed_text(cables: Sequence[CableLine]) -> Text:
+    from rich.text import Text
+
+    seen = sum(line.seen for line in cables)
+    return Text(str(seen), "" if seen == len(cables) else "yellow")
+
+
+def _nic_column(found: Picture, tier: int) -> list[_Column]:
+    """Return the column of a leaf's NICs, those on a wrong rail marked; none for other tiers."""
+    odd = {misfit.nic for misfit in found.misfits}
+
+    def cell(node: NodeLine) -> Text:
+        from rich.text import Text
+
+        shown = Text()
+        for at, nic in enumerate(node.nics[:COLUMNS]):
+            shown.append(("  " if at else "") + nic, "bold red" if nic in odd else "")
+        if len(node.nics) > COLUMNS:
+            shown.append(f"  and {len(node.nics) - COLUMNS} more")
+        return shown
+
+    return [_Column("NICs", cell, justify="left", no_wrap=False)] if tier == 1 else []
+
+
+def _cell(lines: Sequence[CableLine]) -> Text:
+    """Return a pair of switches: paths up and down, '-' where no cable is known, '0' where none is
+    crossed."""
+    from rich.text import Text
+
+    if not lines:
+        return Text("-", "dim")
+    up, down = sum(line.up for line in lines), sum(line.down for line in lines)
+    text = f"{up}/{down}" + (f" ({len(lines)})" if len(lines) > 1 else "")
+    return Text(text, "" if all(line.seen for line in lines) else "yellow")
+
+
+def _listed(title: str, lines: Sequence[str], style: str) -> list[RenderableType]:
+    from rich.text import Text
+
+    if not lines:
+        return []
+    more = [f"and {len(lines) - LINES:,} more; --json lists them"] if len(lines) > LINES else []
+    return [
+        Text(""),
+        Text(title, f"bold {style}"),
+        *(Text(f"  {line}", style) for line in [*lines[:LINES], *more]),
+    ]

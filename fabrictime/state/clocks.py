@@ -1,0 +1,303 @@
+"""The clocks of the fleet as the newest windows show them: state, offset and bound of each, suspect pairs.
+
+Pure: records of `fabric.clock.offsets` and of the inventory in, snapshots out.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple
+
+from fabrictime.state.units import delay_text, seconds_text
+from schemas.ids import host_of, natural
+from schemas.records import ClockEvent, ClockOffsets, ClockState, Nic, SuspectPair
+
+MAX_AGE_S: Final = 10.0
+"""A newest window older than this is out of date: a check fails."""
+
+ANNOUNCED_S: Final = 95.0
+"""A NIC that has not announced itself for this long (it does every 30 s) is not missed any more."""
+
+STATES: Final = ("ABSENT", "UNSYNCED", "HOLDOVER", "SYNCED")
+"""The worst first. ABSENT: its NICs announce themselves and the newest window has nothing of it."""
+_WINDOWS_KEPT: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ClockLine:
+    """One clock in its shard's newest window; figures are None for an ABSENT one.
+
+    Add `offset_ns` to the clock's reading to get fabric time. `event` is the last event, of the window that
+    began at `event_at_ns` (fabric time); `event_ns` as in `ClockOffsets`.
+    """
+
+    clock: str
+    hosts: tuple[str, ...]
+    nics: int
+    state: str
+    shard: str | None = None
+    domain: str | None = None
+    offset_ns: float | None = None
+    drift_ppb: float | None = None
+    drift_sigma_ppb: float | None = None
+    bound_ns: float | None = None
+    pairs: int | None = None
+    residual_ns: float | None = None
+    event: str | None = None
+    event_ns: float | None = None
+    event_at_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectLine:
+    """A pair whose path looks asymmetric; `weight`: the share of its weight that the solver kept, 0 to 1."""
+
+    shard: str
+    prober: str
+    peer: str
+    asymmetry_ns: float
+    sigma_ns: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLine:
+    """A shard's newest whole window, its end in fabric time, and how long ago the log took it."""
+
+    shard: str
+    window: int
+    window_end_ns: int
+    age_s: float
+    reference: str
+    domains: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The clocks, the worst first; the suspect pairs, the most asymmetric first; the shards by name.
+
+    Events are known since `since_ns` (log append time).
+    """
+
+    clocks: list[ClockLine]
+    suspects: list[SuspectLine]
+    shards: list[ShardLine]
+    since_ns: int | None
+    unreadable: int
+
+    def count(self, state: str) -> int:
+        """Return how many clocks are in a state."""
+        return sum(line.state == state for line in self.clocks)
+
+    def bounds_ns(self) -> list[float]:
+        """Return the bounds of the clocks that may be used."""
+        usable = ("SYNCED", "HOLDOVER")
+        return [c.bound_ns for c in self.clocks if c.bound_ns is not None and c.state in usable]
+
+    @property
+    def age_s(self) -> float | None:
+        """Age of the shard's window that is furthest behind; None without a window."""
+        return max((line.age_s for line in self.shards), default=None)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the fleet's figures; bounds in ns over SYNCED and HOLDOVER clocks."""
+        bounds = self.bounds_ns()
+        widest = max((c for c in self.clocks if c.bound_ns in bounds), key=bound_or_zero_ns, default=None)
+        return {
+            "clocks": len(self.clocks),
+            **{state.lower(): self.count(state) for state in reversed(STATES)},
+            "bound_median_ns": statistics.median(bounds) if bounds else None,
+            "bound_worst_ns": max(bounds, default=None),
+            "bound_worst_clock": None if widest is None else widest.clock,
+            "suspects": len(self.suspects),
+            "domains": sum(len(line.domains) for line in self.shards),
+            "references": sorted({line.reference for line in self.shards}),
+            "age_s": self.age_s,
+        }
+
+    def wrong(self, bound_us: float | None, max_age_s: float = MAX_AGE_S) -> list[str]:
+        """Return a line for each reason why the fleet is not in time; none: it is."""
+        if not self.clocks:
+            return ["no clock that is asked for is in a window, expected at least one"]
+        found = [
+            f"shard {line.shard}: its newest window is {seconds_text(line.age_s)} old, "
+            f"expected at most {max_age_s:g} s"
+            for line in self.shards
+            if line.age_s > max_age_s
+        ]
+        limit_ns = None if bound_us is None else bound_us * 1e3
+        for line in self.clocks:
+            if line.state != "SYNCED":
+                found.append(f"clock {line.clock}: {line.state}, expected SYNCED")
+            elif limit_ns is not None and bound_or_zero_ns(line) > limit_ns:
+                expected = f"expected at most {ns_text(limit_ns)}"
+                found.append(f"clock {line.clock}: bound {ns_text(line.bound_ns)}, {expected}")
+        return found
+
+
+class _ShardView(NamedTuple):
+    """The content of a shard's newest window."""
+
+    line: ShardLine
+    clocks: list[ClockLine]
+    suspects: list[SuspectLine]
+
+
+class Fleet:
+    """The content of the two topics so far. Pure: records in, snapshots out."""
+
+    def __init__(self) -> None:
+        self.unreadable = 0
+        self.since_ns: int | None = None
+        self._nics: dict[str, tuple[str, str, int]] = {}
+        """NIC to (clock, host, append time of its newest announcement)."""
+        self._windows: dict[str, dict[int, dict[int, tuple[ClockOffsets, int]]]] = {}
+        """Shard to window to part to (record, append time)."""
+        self._events: dict[tuple[str, str], tuple[int, str, float, int]] = {}
+
+    def add_nic(self, nic: str, record: Nic | None, append_ns: int) -> None:
+        """Take an announcement that the log took at `append_ns`; None: the NIC is gone."""
+        if record is None:
+            self._nics.pop(nic, None)
+        else:
+            self._nics[nic] = (record["clock"], record["host"], append_ns)
+
+    def add(self, record: ClockOffsets, append_ns: int) -> None:
+        """Take a `ClockOffsets` that the log took at `append_ns`; their order does not matter."""
+        self.since_ns = append_ns if self.since_ns is None else min(self.since_ns, append_ns)
+        shard, window = record["shard"], record["window"]
+        windows = self._windows.setdefault(shard, {})
+        windows.setdefault(window, {})[record["part"]] = (record, append_ns)
+        if len(windows) > _WINDOWS_KEPT:
+            del windows[min(windows)]
+        for clock in record["clocks"]:
+            if clock["event"] != ClockEvent.NONE:
+                key = (shard, clock["clock"])
+                if key not in self._events or self._events[key][0] <= window:
+                    self._events[key] = (window, clock["event"], clock["event_ns"], record["window_start_ns"])
+
+    def newest(self) -> dict[str, int]:
+        """Return each shard's newest whole window."""
+        return {
+            shard: max(whole)
+            for shard, windows in self._windows.items()
+            if (whole := [w for w, parts in windows.items() if len(parts) >= _parts(parts)])
+        }
+
+    def picture(
+        self, patterns: Sequence[str] = (), hosts: Sequence[str] = (), now_ns: int | None = None
+    ) -> Picture:
+        """Return the clocks whose name matches one of `patterns` and whose host matches one of `hosts`;
+        without either, all."""
+        now_ns = time.time_ns() if now_ns is None else now_ns
+        homes = self._homes()
+        views = [self._shard(shard, window, homes, now_ns) for shard, window in sorted(self.newest().items())]
+        clocks = [line for view in views for line in view.clocks]
+        clocks += self._absent(clocks, homes, now_ns)
+        chosen = [line for line in clocks if _chosen(line, patterns, hosts)]
+        suspects = [row for view in views for row in view.suspects]
+        if patterns or hosts:
+            suspects = self._suspects_of(chosen, suspects)
+        chosen.sort(key=lambda line: (STATES.index(line.state), -bound_or_zero_ns(line), natural(line.clock)))
+        suspects.sort(key=lambda row: (-abs(row.asymmetry_ns), row.prober, row.peer))
+        return Picture(chosen, suspects, [view.line for view in views], self.since_ns, self.unreadable)
+
+    def _suspects_of(self, lines: Iterable[ClockLine], suspects: Iterable[SuspectLine]) -> list[SuspectLine]:
+        """Return the suspect pairs that one of the clocks is part of."""
+        clocks = {line.clock for line in lines}
+        ours = {nic for nic, (clock, _, _) in self._nics.items() if clock in clocks} | clocks
+        return [row for row in suspects if row.prober in ours or row.peer in ours]
+
+    def _shard(self, shard: str, window: int, homes: Mapping[str, Sequence[str]], now_ns: int) -> _ShardView:
+        parts = self._windows[shard][window]
+        records = [parts[part][0] for part in sorted(parts)]
+        age_s = max(0.0, (now_ns - max(append_ns for _, append_ns in parts.values())) / 1e9)
+        return _ShardView(
+            _shard_line(records, age_s),
+            [
+                self._line(shard, record["domain"], row, homes)
+                for record in records
+                for row in record["clocks"]
+            ],
+            [_suspect_line(shard, row) for record in records for row in record["suspects"]],
+        )
+
+    def _homes(self) -> dict[str, list[str]]:
+        """Return each clock's hosts, one for each of its NICs."""
+        homes: dict[str, list[str]] = defaultdict(list)
+        for clock, host, _ in self._nics.values():
+            homes[clock].append(host)
+        return homes
+
+    def _absent(
+        self, present: Iterable[ClockLine], homes: Mapping[str, Sequence[str]], now_ns: int
+    ) -> list[ClockLine]:
+        """Return the clocks whose NICs announce themselves and that no newest window contains."""
+        there = {line.clock for line in present}
+        oldest_ns = now_ns - ANNOUNCED_S * 1e9
+        announced = {clock for clock, _, append_ns in self._nics.values() if append_ns > oldest_ns}
+        return [
+            ClockLine(clock, tuple(sorted(set(of))), len(of), "ABSENT")
+            for clock, of in homes.items()
+            if clock in announced and clock not in there
+        ]
+
+    def _line(
+        self, shard: str, domain: str, row: ClockState, homes: Mapping[str, Sequence[str]]
+    ) -> ClockLine:
+        of = homes.get(row["clock"], ())
+        _, event, event_ns, event_at_ns = self._events.get((shard, row["clock"]), (0, None, None, None))
+        return ClockLine(
+            row["clock"],
+            tuple(sorted(set(of))) or (host_of(row["clock"]),),
+            len(of),
+            row["state"],
+            shard,
+            domain,
+            row["offset_ns"],
+            row["drift_ppb"],
+            row["drift_sigma_ppb"],
+            row["bound_ns"],
+            row["pairs"],
+            row["residual_ns"],
+            event,
+            event_ns,
+            event_at_ns,
+        )
+
+
+def _shard_line(records: Sequence[ClockOffsets], age_s: float) -> ShardLine:
+    first = records[0]
+    domains = tuple(sorted({record["domain"] for record in records if record["clocks"]}))
+    return ShardLine(
+        first["shard"], first["window"], first["window_end_ns"], age_s, first["reference"], domains
+    )
+
+
+def _suspect_line(shard: str, row: SuspectPair) -> SuspectLine:
+    return SuspectLine(shard, **row)
+
+
+def _parts(parts: Mapping[int, tuple[ClockOffsets, int]]) -> int:
+    return next(iter(parts.values()))[0]["parts"]
+
+
+def _chosen(line: ClockLine, patterns: Sequence[str], hosts: Sequence[str]) -> bool:
+    named = not patterns or any(fnmatchcase(line.clock, pattern) for pattern in patterns)
+    there = not hosts or any(fnmatchcase(host, pattern) for host in line.hosts for pattern in hosts)
+    return named and there
+
+
+def bound_or_zero_ns(line: ClockLine) -> float:
+    """Return a clock's bound for comparisons; an unknown one counts as 0."""
+    return line.bound_ns or 0.0
+
+
+def ns_text(ns: float | None) -> str:
+    """Return a time as people read it in a terminal: '3.21 ns', '1.50 us'; '-' for None."""
+    return "-" if ns is None else delay_text(ns).replace("µ", "u")

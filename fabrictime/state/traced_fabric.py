@@ -1,0 +1,308 @@
+"""The traced fabric: switches by tier, cables with the paths that cross them, and miswirings.
+
+Pure: routes and announcements in, a snapshot or a topology file out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from schemas.ids import cable_id, link_ends, natural
+from schemas.records import Nic
+from schemas.topics import PATHS
+from schemas.topology import CableEntry, End, Kind, NodeEntry, Topology, TopologyFile, nic_end, split_end
+from streams.links.wiring import Groups, Misfit, address_of, by_name, is_address, misfits_of
+from streams.runtime.route_table import Route, RouteTable
+
+TIERS: Final = ("host", "leaf", "spine", "core")
+
+
+@dataclass(frozen=True, slots=True)
+class CableLine:
+    """A cable: its lower and upper node and end, the paths that cross it upwards and downwards, its rate."""
+
+    cable: str
+    lower: str
+    upper: str
+    up: int
+    down: int
+    rate_bps: int
+    listed: bool
+
+    @property
+    def seen(self) -> bool:
+        """Whether any path crosses it."""
+        return bool(self.up or self.down)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """A host or a switch. `addresses`: those that stand for it where nothing names it."""
+
+    node: str
+    tier: int
+    rail: int | None
+    nics: tuple[str, ...]
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The traced fabric."""
+
+    nodes: list[NodeLine]
+    cables: list[CableLine]
+    misfits: list[Misfit]
+    contradictions: list[tuple[str, int]]
+    """A contradiction with the topology file, and the number of paths that show it."""
+    paths: int
+    complete: int
+    found: dict[str, int]
+    silent: list[str]
+    """NICs that announce themselves and have no known path."""
+    unreadable: int = 0
+
+    @property
+    def unseen(self) -> list[CableLine]:
+        """Cables that the file lists and no path crosses."""
+        return [line for line in self.cables if line.listed and not line.seen]
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures."""
+        return {
+            **{plural(kind): sum(TIERS[node.tier] == kind for node in self.nodes) for kind in TIERS},
+            "cables": len(self.cables),
+            "unseen": len(self.unseen),
+            "paths": self.paths,
+            "complete": self.complete,
+            "found": self.found,
+            "misfits": len(self.misfits),
+            "contradictions": sum(count for _, count in self.contradictions),
+            "silent": len(self.silent),
+        }
+
+    def wrong(self) -> list[str]:
+        """Return a line for each reason why the fabric is not as it should be; none: it is."""
+        if not self.paths:
+            return [f"no path in {PATHS.name}, expected at least one"]
+        lines = [f"{m.nic}: rail {m.rail} on {m.leaf}: {m.evidence}" for m in self.misfits]
+        lines += [f"{text} ({count} paths)" for text, count in self.contradictions]
+        lines += [f"{line.cable}: no path crosses it" for line in self.unseen]
+        lines += [f"{nic}: nothing is known of its paths" for nic in self.silent]
+        if self.complete < self.paths:
+            lines.append(f"{self.paths - self.complete} of {self.paths} paths are not known from end to end")
+        return lines
+
+
+@dataclass(slots=True)
+class _Traces:
+    """Counts over all traced paths. `groups` joins the names that ends of one node have."""
+
+    groups: Groups = field(default_factory=Groups)
+    crossed: Counter[str] = field(default_factory=Counter)
+    """Link to the paths that cross it."""
+    found: Counter[str] = field(default_factory=Counter)
+    contradictions: Counter[str] = field(default_factory=Counter)
+    first_hop: dict[str, str] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
+    """NICs with a known link."""
+    paths: int = 0
+    complete: int = 0
+
+    def add(self, nic: str, path: Route) -> None:
+        """Count one path of a NIC."""
+        self.paths += 1
+        self.complete += path.complete
+        self.found[path.found] += 1
+        if path.contradiction is not None:
+            self.contradictions[path.contradiction] += 1
+        if not path.links:
+            return
+        self.known.add(nic)
+        self.crossed.update(path.links)
+        ends = [_ends(link) for link in path.links]
+        if path.complete:
+            for (_, far), (near, _) in pairwise(ends):
+                self.groups.join(far.node, near.node)
+        if ends[0][0] == nic_end(nic):
+            self.first_hop[nic] = ends[0][1].node
+
+
+def picture_of(
+    book: RouteTable,
+    nics: Mapping[str, Nic],
+    topology: Topology | None = None,
+    unreadable: int = 0,
+) -> Picture:
+    """Return the fabric that the paths show. `nics`: the announcements of those that are alive."""
+    topology = topology if topology is not None else Topology()
+    traces = _Traces()
+    for nic, peer in book.pairs():
+        for path in book.paths(nic, peer).values():
+            traces.add(nic, path)
+    groups = traces.groups
+    listed = topology.cable_ids()
+    cables = sorted({cable_id(link) for link in traces.crossed} | listed)
+    hosts = {nic_end(name).node for name in {*itertools.chain(*book.pairs()), *nics}}
+    tiers = _tiers(cables, hosts, groups, topology)
+    lines = [
+        _cable_line(cable, traces.crossed, tiers, groups, nics, topology, cable in listed) for cable in cables
+    ]
+    return Picture(
+        _node_lines(tiers, cables, traces, nics, topology),
+        sorted(lines, key=lambda line: (by_name(line.lower), by_name(line.upper), line.cable)),
+        misfits_of(
+            {nic: groups.find(node) for nic, node in traces.first_hop.items()},
+            {nic: record["rail"] for nic, record in nics.items()},
+            topology,
+        ),
+        traces.contradictions.most_common(),
+        traces.paths,
+        traces.complete,
+        dict(sorted(traces.found.items())),
+        sorted((nic for nic in nics if nic not in traces.known), key=natural),
+        unreadable,
+    )
+
+
+def _node_lines(
+    tiers: Mapping[str, int],
+    cables: Iterable[str],
+    traces: _Traces,
+    nics: Mapping[str, Nic],
+    topology: Topology,
+) -> list[NodeLine]:
+    groups = traces.groups
+    of_leaf: dict[str, list[str]] = defaultdict(list)
+    for nic, node in sorted(traces.first_hop.items()):
+        of_leaf[groups.find(node)].append(nic)
+    addresses: dict[str, set[str]] = defaultdict(set)
+    for end in {end for cable in cables for end in cable.split("<>")}:
+        node = split_end(end).node
+        if is_address(node):
+            addresses[groups.find(node)].add(node)
+    return [
+        NodeLine(
+            name,
+            tiers[name],
+            topology.nodes[name].rail if name in topology.nodes else _rail(of_leaf.get(name, ()), nics),
+            tuple(of_leaf.get(name, ())),
+            tuple(sorted(addresses[name], key=by_name)),
+        )
+        for name in sorted(tiers, key=lambda name: (tiers[name], by_name(name)))
+    ]
+
+
+def _tiers(cables: Iterable[str], hosts: set[str], groups: Groups, topology: Topology) -> dict[str, int]:
+    """Return the distance of each node from the nearest host, or the tier of the topology file."""
+    near: dict[str, set[str]] = defaultdict(set)
+    for cable in cables:
+        a, b = (groups.find(split_end(text).node) for text in cable.split("<>"))
+        near[a].add(b)
+        near[b].add(a)
+    found = {groups.find(host): 0 for host in hosts if groups.find(host) in near}
+    edge = list(found)
+    while edge:
+        further = []
+        for node in edge:
+            for other in near[node]:
+                if other not in found:
+                    found[other] = min(found[node] + 1, len(TIERS) - 1)
+                    further.append(other)
+        edge = further
+    for node in near:
+        tier = topology.tier(node)
+        found[node] = tier if tier is not None else found.get(node, len(TIERS) - 1)
+    return found
+
+
+def _cable_line(
+    cable: str,
+    crossed: Mapping[str, int],
+    tiers: Mapping[str, int],
+    groups: Groups,
+    nics: Mapping[str, Nic],
+    topology: Topology,
+    listed: bool,
+) -> CableLine:
+    a, b = (split_end(text) for text in cable.split("<>"))
+    if tiers[groups.find(a.node)] > tiers[groups.find(b.node)]:
+        a, b = b, a
+    up, down = f"{a.node}:{a.port}>{b.node}:{b.port}", f"{b.node}:{b.port}>{a.node}:{a.port}"
+    nic = nics.get(f"{a.node}/{a.port}")
+    rate_bps = topology.rate_bps(up) or (nic["speed_bps"] if nic is not None else None) or 0
+    return CableLine(
+        cable,
+        groups.find(a.node),
+        groups.find(b.node),
+        crossed.get(up, 0),
+        crossed.get(down, 0),
+        rate_bps,
+        listed,
+    )
+
+
+def _rail(of_leaf: Sequence[str], nics: Mapping[str, Nic]) -> int | None:
+    rails = Counter(rail for nic in of_leaf if nic in nics and (rail := nics[nic]["rail"]) is not None)
+    if not rails:
+        return None
+    rail, count = rails.most_common(1)[0]
+    return int(rail) if 2 * count > rails.total() else None
+
+
+def _ends(link: str) -> tuple[End, End]:
+    near, far = link_ends(link)
+    return split_end(near), split_end(far)
+
+
+def file_of(found: Picture) -> TopologyFile:
+    """Return the traced topology as a topology file; addresses stand for unknown names."""
+    kinds: dict[int, Kind] = {0: "host", 1: "leaf", 2: "spine", 3: "core"}
+    called = {
+        node.node: f"{kinds[node.tier]}-{node.node}" if is_address(node.node) else node.node
+        for node in found.nodes
+    }
+    group_of = {address: node.node for node in found.nodes for address in node.addresses}
+    ports: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
+    shared: dict[str, set[str]] = defaultdict(set)
+    cables = []
+    for line in found.cables:
+        ends = []
+        for text in line.cable.split("<>"):
+            end = split_end(text)
+            node = group_of.get(end.node, end.node)
+            address = address_of(end.node)
+            port = end.port
+            if address is not None and end.port == "ip":
+                port = end.node
+                ports[node][port] = (address,)
+            elif address is not None:
+                ports[node].setdefault(port, ())
+                shared[node].add(address)
+            else:
+                ports[node].setdefault(port, ())
+            ends.append(f"{called.get(node, node)}:{port}")
+        cables.append(CableEntry(ends=(ends[0], ends[1]), rate_bps=line.rate_bps))
+    return TopologyFile(
+        nodes=tuple(
+            NodeEntry(
+                name=called[node.node],
+                kind=kinds[node.tier],
+                rail=node.rail if node.tier == 1 else None,
+                addresses=tuple(sorted(shared[node.node])),
+                ports=ports[node.node],
+            )
+            for node in found.nodes
+        ),
+        links=tuple(cables),
+    )
+
+
+def plural(kind: str) -> str:
+    """Return the plural of a tier's name."""
+    return "leaves" if kind == "leaf" else f"{kind}s"

@@ -1,0 +1,108 @@
+"""Starts the processes of flows and jobs on a fabric, and ends those that run when the fabric closes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import select
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from fabrictime.testbed.fabric import Fabric, FabricError
+from fabrictime.testbed.fork_server import ForkServer, Kind, Worker
+
+__all__ = ["Workers", "end", "read"]
+
+
+class _Run(Protocol):
+    @property
+    def running(self) -> bool: ...
+
+    def kill(self) -> None: ...
+
+
+R = TypeVar("R", bound=_Run)
+
+
+class Workers(Generic[R]):
+    """The running flows, or jobs, of one fabric.
+
+    `fork_server`: where their processes come from. `registrations`, `control`: sockets of the flow reporter,
+    where flows register, and of the actuator, which may move and pace them, once there are any.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        fork_server: ForkServer,
+        registrations: Path | None = None,
+        control: Path | None = None,
+    ) -> None:
+        self._fabric, self._fork_server = fabric, fork_server
+        self._sockets = {
+            "registrations": None if registrations is None else str(registrations),
+            "control": None if control is None else str(control),
+        }
+        self._runs: dict[int, R] = {}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        fabric.on_close(self.close)
+
+    def running(self) -> list[R]:
+        """Return those that run."""
+        with self._lock:
+            self._runs = {number: run for number, run in self._runs.items() if run.running}
+            return list(self._runs.values())
+
+    def close(self) -> None:
+        """End all that run."""
+        for run in self.running():
+            run.kill()
+
+    def _begin(
+        self,
+        kind: Kind,
+        name: str,
+        order: dict[str, Any],
+        timeout_s: float,
+        made: Callable[[int, Worker, dict[str, Any]], R],
+    ) -> R:
+        """Start a worker with its order, and return what `made` makes of its first line.
+
+        Raises FabricError with `name` if it does not start.
+        """
+        try:
+            worker = self._fork_server.start(kind)
+        except OSError as error:
+            raise FabricError(f"{name}: {error.strerror}") from error
+        try:
+            worker.stdin.write(json.dumps(order | self._sockets) + "\n")
+            worker.stdin.flush()
+            started = read(worker, timeout_s)
+            if started is None or "started" not in started:
+                raise FabricError(f"{name}: {(started or {}).get('error', 'did not start')}")
+        except BaseException as error:
+            end(worker)
+            if isinstance(error, OSError):
+                raise FabricError(f"{name}: {error}") from error
+            raise
+        with self._lock:
+            number = next(self._numbers)
+            self._runs[number] = run = made(number, worker, started)
+        return run
+
+
+def read(worker: Worker, timeout_s: float) -> dict[str, Any] | None:
+    """Return the next line of a worker; None where none comes in time. It writes whole lines."""
+    if not select.select([worker.stdout], [], [], timeout_s)[0]:
+        return None
+    line = worker.stdout.readline()
+    return json.loads(line) if line else None
+
+
+def end(worker: Worker) -> None:
+    """Make sure that a worker is gone and its pipes are closed."""
+    worker.end()
+    worker.stdout.close()

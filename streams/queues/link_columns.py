@@ -1,0 +1,94 @@
+"""Merges the links that no probe can distinguish into columns, the unknowns of the solver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from native.core.columns import Float64s, Int64s
+from native.core.queues import QueueSolver
+from streams.delays.queueing import SUB_SLOTS
+from streams.queues.cells import Cells
+
+__all__ = ["PACKET_BYTES", "LinkColumns", "LinkState"]
+
+PACKET_BYTES: Final = 1500
+LinkState = tuple[float, float]
+"""Last and mean queue of a link's column, as the solver keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkColumns:
+    """Links and routes of a shard as arrays: links with the same set of routes have one column."""
+
+    lengths: Int64s
+    """[routes]: number of links."""
+    last: Int64s
+    """[routes]: the link into the receiver."""
+    flat: Int64s
+    """The links of all routes, one after the other."""
+    column: Int64s
+    """[links]: the column of each link."""
+
+    @classmethod
+    def of(cls, routes: Sequence[tuple[int, ...]], links: int) -> LinkColumns:
+        """Return the columns of `links` links; `routes` has the links of each route."""
+        lengths = np.array([len(each) for each in routes])
+        flat = np.fromiter((link for each in routes for link in each), np.int64, int(lengths.sum()))
+        route = np.repeat(np.arange(len(lengths)), lengths)
+        order = np.lexsort((route, flat))
+        begin = np.searchsorted(flat[order], np.arange(links + 1))
+        columns: dict[bytes, int] = {}
+        column = [
+            columns.setdefault(route[order[begin[link] : begin[link + 1]]].tobytes(), len(columns))
+            for link in range(links)
+        ]
+        last = np.array([each[-1] for each in routes], np.int64)
+        return cls(lengths, last, flat, np.array(column, np.int64))
+
+    @property
+    def count(self) -> int:
+        """The number of columns."""
+        return int(self.column.max()) + 1
+
+    def solver(self, rate_bps: Float64s) -> QueueSolver:
+        """Return a solver for the columns; `rate_bps`: [links]."""
+        count = self.count
+        packet_ns = np.zeros(count)
+        np.maximum.at(packet_ns, self.column, PACKET_BYTES * 8e9 / rate_bps)
+        route = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        pairs = route * count + self.column[self.flat]
+        pairs = pairs[np.sort(np.unique(pairs, return_index=True)[1])]  # in the order of the links
+        start = np.searchsorted(pairs // count, np.arange(len(self.lengths) + 1))
+        return QueueSolver(packet_ns, start, (pairs % count).astype(np.int32), merge=SUB_SLOTS)
+
+    def restore(self, solver: QueueSolver, names: Sequence[str], states: Mapping[str, LinkState]) -> None:
+        """Give a solver the states of links by name."""
+        if not states:
+            return
+        last, mean = np.zeros(self.count), np.zeros(self.count)
+        for link, name in enumerate(names):
+            last[self.column[link]], mean[self.column[link]] = states.get(name, (0.0, 0.0))
+        solver.restore(last, mean)
+
+    def states(self, solver: QueueSolver, names: Sequence[str]) -> dict[str, LinkState]:
+        """Return the states of links by name."""
+        last, mean = solver.state()
+        columns = self.column.tolist()
+        return {name: (float(last[c]), float(mean[c])) for name, c in zip(names, columns, strict=False)}
+
+    def groups(self) -> list[int]:
+        """Return a group number for each link: links of one number cannot be distinguished; 0: none."""
+        count = np.bincount(self.column)
+        groups: list[int] = np.where(count[self.column] > 1, self.column + 1, 0).tolist()
+        return groups
+
+    def probes_by_link(self, cells: Cells) -> Int64s:
+        """Return [links] probes that crossed each link."""
+        counts = np.bincount(cells.route, weights=cells.count, minlength=len(self.lengths))
+        found = np.bincount(self.flat, np.repeat(counts, self.lengths), len(self.column))
+        probes_by_link: Int64s = found.astype(np.int64)
+        return probes_by_link
