@@ -12,6 +12,7 @@ from fabrictime.state.clocks import Fleet, Picture
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, Message, TopicReader, back, tail
 from schemas.kafka.settings import KafkaSettings
+from schemas.messages import decode_message
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 
 if TYPE_CHECKING:
@@ -85,10 +86,10 @@ class Reader:
             return 0
         try:
             if message.topic == INVENTORY.name:
-                nic = codec.decode(message.value, INVENTORY.type, self._registry)
+                nic = decode_message(INVENTORY, message.key, message.value, self._registry)
                 self.fleet.add_nic(nic["nic"], nic, message.append_ns)
                 return 0
-            record = codec.decode(message.value, CLOCK_OFFSETS.type, self._registry)
+            record = decode_message(CLOCK_OFFSETS, message.key, message.value, self._registry)
         except codec.BadRecord:
             self.fleet.unreadable += 1
             return 0

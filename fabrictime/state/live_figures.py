@@ -15,6 +15,7 @@ from typing import Any, Final
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Message, Start, TopicReader
 from schemas.kafka.settings import KafkaSettings
+from schemas.messages import decode_message
 from schemas.records import ClockFits, ClockOffsets, PathDelays
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, TOPICS, Topic
 
@@ -208,7 +209,7 @@ class Watcher:
 
     def _take(self, message: Message) -> None:
         try:
-            record = codec.decode(message.value or b"", TOPICS[message.topic].record, self._registry)
+            record = decode_message(TOPICS[message.topic], message.key, message.value or b"", self._registry)
         except codec.BadRecord:
             with self.view.lock:
                 self.view.unreadable += 1

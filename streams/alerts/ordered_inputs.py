@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from schemas import codec
+from schemas.messages import decode_message
 from schemas.records import Alert, AlertKind, AlertState, ClockOffsets, LinkEvent, LinkHealth
 from schemas.topics import (
     CLOCK_OFFSETS,
@@ -344,7 +345,7 @@ class AlertInputs:
         if message.value is None:
             return None
         try:
-            record = codec.decode(message.value, topic.type, self._registry)
+            record = decode_message(topic, message.key, message.value, self._registry)
             return record if validate is None else validate(record)
         except codec.BadRecord as error:
             if message.topic not in REJECTED_ELSEWHERE:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas import codec
+from schemas.messages import decode_message
 from schemas.records import ClockFits, ClockOffsets
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, PROBES
 from schemas.unexpected import DATA_ERRORS
@@ -121,7 +122,7 @@ class ClockStage(ShardStage[_Shard]):
             self.partitions.done(message.partition, [message.offset])
 
     def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> ClockFits:
-        decoded = codec.decode(value, ClockFits, self.context.registry)
+        decoded = decode_message(CLOCK_FITS, message.key, value, self.context.registry)
         fits, left_out = validate_fits(decoded, message.append_ns, self.window_ns)
         if left_out:
             source, window = fits["source"], fits["window"]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from schemas import codec, topics
+from schemas.messages import decode_message
 from schemas.records import Reject, RejectReason
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.history import batch, rows
@@ -136,9 +137,11 @@ class TopicSink:
             try:
                 record = None
                 if message.value is not None:
-                    record = codec.decode(message.value, self._type, self._registry)
-            except codec.BadRecord as error:
-                bad.append((message, error))
+                    record = decode_message(
+                        topics.TOPICS[self._topic], message.key, message.value, self._registry
+                    )
+            except DATA_ERRORS as error:
+                bad.append((message, refusal(error)))
             else:
                 decoded.append(rows.Message(record, key, message.place.append_ns))
         return decoded, bad

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from schemas import codec
+from schemas.messages import decode_message
 from schemas.records import (
     ActuatorConfig,
     ContentionWindow,
@@ -250,7 +251,7 @@ class PolicyInputs:
     def _decoded(self, message: Message, topic: Topic[R]) -> R | None:
         if message.value is None:
             return None
-        return codec.decode(message.value, topic.type, self._registry)
+        return decode_message(topic, message.key, message.value, self._registry)
 
     def _config_records(self) -> dict[str, ActuatorConfig]:
         return self._config.all()

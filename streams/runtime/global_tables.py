@@ -17,6 +17,7 @@ from schemas.kafka import tail as newest
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
 from schemas.kafka.reader import Message
 from schemas.kafka.settings import KafkaSettings
+from schemas.messages import decode_message
 from schemas.topics import TOPICS, R, Topic
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.tables import GlobalTable
@@ -103,7 +104,7 @@ async def read_tail(
         if message.value is None:
             continue
         try:
-            record = codec.decode(message.value, topic.type, registry)
+            record = decode_message(topic, message.key, message.value, registry)
             records.append(record if check is None else check(record, message.append_ns))
         except DATA_ERRORS as error:
             last, rejected = refusal(error), rejected + 1
@@ -127,7 +128,7 @@ async def read_last(
 
     def keep(key: bytes, value: bytes, append_ns: int) -> None:
         try:
-            record = codec.decode(value, topic.type, registry)
+            record = decode_message(topic, key, value, registry)
             name = by(record) if by is not None else key.decode("utf-8", "replace")
         except DATA_ERRORS as error:
             log.warning("%s: ignored a bad record: %s", topic.name, refusal(error))

@@ -83,7 +83,7 @@ class HostileMaker:
     def __init__(self, good: Mapping[str, Sequence[tuple[bytes | None, bytes]]], seed: int) -> None:
         """`good`: key and value of good messages by topic; topics without any get none of their kinds."""
         self._good = {topic: list(messages) for topic, messages in good.items() if messages}
-        self._random = random.Random(seed)
+        self._random = random.Random(seed)  # noqa: S311  # repeatable, not secret
         self._topics = sorted(self._good)
         self._records: dict[tuple[str, int], Any] = {}
         if not self._topics:
