@@ -7,6 +7,7 @@ It uses no file, Kafka client or clock of its own, so a recorded day can be repl
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -243,33 +244,29 @@ class HostClock:
 
     def _choose(self, raw_ns: int) -> None:
         """Follow the newest model of the host's best clock."""
-        found: dict[str, _Target] = {}
-        for name, published in self._published.items():
-            target = self._on_raw(name, published, raw_ns)
-            if target is not None:
-                found[name] = target
+        targets = {name: self._on_raw(name, published, raw_ns) for name, published in self._published.items()}
+        found = {name: target for name, target in targets.items() if target is not None}
         if not found:
             return
         present = self._target
+        has_time = present is not None and self._state(raw_ns) != ClockSync.UNSYNCED
         synced = {name: target for name, target in found.items() if not target.in_holdover}
-        if not synced and present is not None and self._state(raw_ns) != ClockSync.UNSYNCED:
+        if has_time and not synced:
             return  # our own model is as old as theirs, and does not change
-        candidates = synced or found
-        best = min(candidates, key=lambda name: candidates[name].model.bound_at(raw_ns))
-        if present is not None and present.source in candidates:
-            kept, other = candidates[present.source], candidates[best]
-            if other.model.bound_at(raw_ns) > SWITCH_RATIO * kept.model.bound_at(raw_ns):
-                best = present.source
-        chosen = candidates[best]
-        if (
-            present is not None
-            and self._state(raw_ns) != ClockSync.UNSYNCED
-            and (chosen.window < present.window or chosen.model == present.model)
-        ):
+        chosen = self._best(synced or found, raw_ns)
+        if has_time and present is not None and chosen.window < present.window:
             return
         if present is None or chosen.model != present.model:
             self._target = chosen
             self._measured_raw_ns = chosen.model.raw_at_ns
+
+    def _best(self, candidates: Mapping[str, _Target], raw_ns: int) -> _Target:
+        """Return the model with the lowest bound; the present clock stays unless one is clearly better."""
+        best = min(candidates.values(), key=lambda target: target.model.bound_at(raw_ns))
+        kept = None if self._target is None else candidates.get(self._target.source)
+        if kept is not None and best.model.bound_at(raw_ns) > SWITCH_RATIO * kept.model.bound_at(raw_ns):
+            return kept
+        return best
 
     def _on_raw(self, name: str, published: _Published, raw_ns: int) -> _Target | None:
         """Return a clock's published model on the raw clock; None if its cross-timestamps do not suffice."""

@@ -104,17 +104,7 @@ class HtbQdisc:
                 changes += 1
         for keys, target in sorted(wanted.items()):
             if keys not in there.flows or there.flows[keys][0] != target:
-                found = [f"{value:#x}/{mask:#x}+{at}" for at, value, mask in keys]
-                self._ip.tc(
-                    "add-filter",
-                    "u32",
-                    self._index,
-                    parent=HANDLE,
-                    prio=ORDER,
-                    protocol=ETH_P_IP,
-                    target=target,
-                    keys=found,
-                )
+                self._add_filter(keys, target)
                 changes += 1
         for minor in sorted(there.classes.keys() - classes.keys(), reverse=True):
             self._ip.tc("del-class", "htb", self._index, HANDLE | minor, parent=TOP, rate=1000, ceil=1000)
@@ -180,6 +170,18 @@ class HtbQdisc:
             rate=rate_bps // 8,
             ceil=ceiling_bps // 8,
             quantum=10 * FRAME_BYTES,
+        )
+
+    def _add_filter(self, keys: Keys, target: int) -> None:
+        self._ip.tc(
+            "add-filter",
+            "u32",
+            self._index,
+            parent=HANDLE,
+            prio=ORDER,
+            protocol=ETH_P_IP,
+            target=target,
+            keys=[f"{value:#x}/{mask:#x}+{at}" for at, value, mask in keys],
         )
 
     def _drop_filter(self, handle: int) -> None:

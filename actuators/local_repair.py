@@ -10,6 +10,7 @@ living path crosses remain.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -105,23 +106,15 @@ class DeadLinks:
 
     def _update(self) -> None:
         paths = [path for _, found in self._statuses.values() for path in found if path.links]
-        life: dict[str, int] = {}
+        answered_ns: dict[str, int] = {}
         for path in paths:
             if path.answered_ns is not None:
                 for link in path.links:
-                    life[link] = max(life.get(link, path.answered_ns), path.answered_ns)
-        lost: dict[str, int] = {}
+                    answered_ns[link] = max(answered_ns.get(link, path.answered_ns), path.answered_ns)
+        lost: Counter[str] = Counter()
         for path in paths:
-            if not path.loss_streak or path.last_lost_ns is None or path.first_lost_ns is None:
-                continue
             for link in path.links:
-                alive_ns = life.get(link)
-                if alive_ns is None or alive_ns < path.first_lost_ns:
-                    lost[link] = lost.get(link, 0) + path.loss_streak
-                elif alive_ns < path.last_lost_ns:
-                    lost[link] = (
-                        lost.get(link, 0) + 1
-                    )  # the number of losses after the answer is unknown: at least one
+                lost[link] += _losses_after(path, answered_ns.get(link))
         self._dead = frozenset(link for link, count in lost.items() if count >= DEAD_LOSSES)
 
 
@@ -180,14 +173,7 @@ class LocalRepair:
                 waiting = self._waiting[flow_id] = _Waiting(now_ns, fence)
             if now_ns < waiting.since_ns + self._wait_ns:
                 continue
-            to_path = next(
-                (
-                    other
-                    for other, its in zip(row["other_paths"], row["other_links"], strict=False)
-                    if other != path and its and dead.isdisjoint(its)
-                ),
-                None,
-            )
+            to_path = _living_path(row, path, dead)
             if to_path is not None:
                 link = min(dead.intersection(links))
                 detail = f"path {path} is dead at {link}, no decision came"
@@ -208,4 +194,21 @@ def _links_of(row: FlowFallbacks, path: int) -> list[str] | None:
     for other, links in zip(row["other_paths"], row["other_links"], strict=False):
         if other == path:
             return list(links) or None
+    return None
+
+
+def _losses_after(path: _Path, answered_ns: int | None) -> int:
+    """Return the losses of a path after the last answer over a link; at least 1 if some are newer."""
+    if not path.loss_streak or path.last_lost_ns is None or path.first_lost_ns is None:
+        return 0
+    if answered_ns is None or answered_ns < path.first_lost_ns:
+        return path.loss_streak
+    return int(answered_ns < path.last_lost_ns)
+
+
+def _living_path(row: FlowFallbacks, path: int | None, dead: frozenset[str]) -> int | None:
+    """Return the first other path of a flow without a dead link; None if there is none."""
+    for other, links in zip(row["other_paths"], row["other_links"], strict=False):
+        if other != path and links and dead.isdisjoint(links):
+            return other
     return None

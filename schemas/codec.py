@@ -45,7 +45,6 @@ SINGLE_OBJECT: Final = b"\xc3\x01"
 HEADER_BYTES: Final = 10
 CONFLUENT_HEADER_BYTES: Final = 5
 
-Record = dict[str, Any]
 R = TypeVar("R")
 """The type of a record: a class of `schemas.records`."""
 
@@ -174,7 +173,7 @@ def body_start(data: bytes, name: str, registry: Registry | None = None) -> int:
 @overload
 def decode(data: bytes, kind: type[R], registry: Registry | None = None) -> R: ...
 @overload
-def decode(data: bytes, kind: str, registry: Registry | None = None) -> Record: ...
+def decode(data: bytes, kind: str, registry: Registry | None = None) -> dict[str, Any]: ...
 def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
     """Decode and check a record of `kind`, a name or a type of `schemas.records`.
 
@@ -186,7 +185,7 @@ def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
         raise BadRecord("TOO_LARGE", f"{name}: {len(data)} bytes, expected at most {MAX_MESSAGE_BYTES}")
     writer, start = _writer_of(data, name, registry)
     # Enums are read as their numbers first: fastavro takes negative ones for positions from the end.
-    record: Record = _read(data, start, name, writer.numbered, None)
+    record: dict[str, Any] = _read(data, start, name, writer.numbered, None)
     writer.check([record], name)
     if writer is not _current(name):
         record = _read(data, start, name, writer.parsed, _current(name).parsed)
@@ -195,7 +194,7 @@ def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
     return record
 
 
-def decode_head(data: bytes, name: str, last: str, registry: Registry | None = None) -> Record:
+def decode_head(data: bytes, name: str, last: str, registry: Registry | None = None) -> dict[str, Any]:
     """Return the first fields of the record in `data`, up to `last`, checked, without reading the rest.
 
     For readers that must identify a record before they decode it. Raises BadRecord as `decode` does, and
@@ -208,13 +207,13 @@ def decode_head(data: bytes, name: str, last: str, registry: Registry | None = N
     return decode_head_at(data, start, name, last)[0]
 
 
-def decode_head_at(data: bytes, start: int, name: str, last: str) -> tuple[Record, int]:
+def decode_head_at(data: bytes, start: int, name: str, last: str) -> tuple[dict[str, Any], int]:
     """Return the first fields, up to `last`, of a body of our own schema that begins at `start`, checked, and
     where the rest begins. Raises BadRecord, and KeyError where the record has no field `last`."""
     writer = _head_schema(name, last)
     body = io.BytesIO(data)
     body.seek(start)
-    record: Record = _read_one(body, len(data), name, writer.numbered, None)
+    record: dict[str, Any] = _read_one(body, len(data), name, writer.numbered, None)
     writer.check([record], name)
     return record, body.tell()
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
+
+from schemas.records import ActMode, ActuatorConfig, FlowAction
 
 __all__ = ["EVERYONE", "MAX_VERSION", "Limits"]
 
 EVERYONE: Final = "*"
-ALLOWED: Final = frozenset({"REROUTE", "RESTORE"})
+ALLOWED: Final[frozenset[str]] = frozenset({FlowAction.REROUTE, FlowAction.RESTORE})
 DEFAULT_ACTIONS_PER_S: Final = 100
 DEFAULT_MOVED_SHARE: Final = 0.5
 MAX_VERSION: Final = 2**53
@@ -46,12 +48,12 @@ class Limits:
         return max(1, int(share * flows)) if share > 0 else 0
 
     @classmethod
-    def of(cls, records: Mapping[str, Mapping[str, Any]], host: str) -> Limits:
+    def of(cls, records: Mapping[str, ActuatorConfig], host: str) -> Limits:
         """Combine `ActuatorConfig` records, by key, to the limits at a host."""
         found = [records[key] for key in dict.fromkeys((EVERYONE, host)) if key in records]
         act, allowed, actions = False, ALLOWED, DEFAULT_ACTIONS_PER_S
         for record in found:
-            act = act if record["mode"] == "UNKNOWN" else record["mode"] == "ACT"
+            act = act if record["mode"] == ActMode.UNKNOWN else record["mode"] == ActMode.ACT
             allowed = frozenset(record["allowed_actions"]) or allowed
             if record["max_actions_per_s"] is not None:
                 actions = record["max_actions_per_s"]
@@ -60,6 +62,6 @@ class Limits:
             act, allowed, actions,
             DEFAULT_MOVED_SHARE if share is None else min(1.0, max(0.0, share)),
             frozenset(job for record in found for job in record["protected_jobs"]),
-            max((record.get("revert_before_ns") or 0 for record in found), default=0),
+            max((record["revert_before_ns"] or 0 for record in found), default=0),
             sum(min(record["version"], MAX_VERSION) for record in found),
         )  # fmt: skip

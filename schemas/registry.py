@@ -48,7 +48,7 @@ class ConfluentRegistry:
         self._url = url
         self._error: type[Exception] = client.error.SchemaRegistryError
         self._schema = client.Schema
-        options: dict[str, Any] = {"url": url, "timeout": timeout_s, "max.retries": 0}
+        options: dict[str, object] = {"url": url, "timeout": timeout_s, "max.retries": 0}
         if user is not None:
             options["basic.auth.user.info"] = ":".join(user)
         if ca_file is not None:

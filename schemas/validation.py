@@ -1,6 +1,6 @@
 """Plausibility checks for decoded records, relative to their log append time.
 
-A `ClockOffsets` window far in the future would end its shard, because every later window would count as late.
+A `ClockOffsets` window far in the future would hide its shard's clocks until its readers notice.
 An epoch far in the future would make every later owner of the policy stale.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from schemas import codec
+from schemas.log_time import MAX_AHEAD_NS
 from schemas.records import ClockOffsets, ClockState, Decision, Fallbacks
 
 __all__ = ["EPOCH_AHEAD_MS", "MAX_NS", "check_epoch", "validate_offsets"]
@@ -17,9 +18,6 @@ MAX_NS: Final = 2**62
 """Largest time of any record, as in the decoder of samples."""
 MAX_PPB: Final = 1e9
 MAX_BOUND_NS: Final = 1e18
-AHEAD_WINDOWS: Final = 1
-"""Windows by which a record may be ahead of the log's clock. A solver that catches up may be any number
-behind."""
 EPOCH_AHEAD_MS: Final = 86_400_000
 """ms by which an epoch may be ahead of the log's clock. It begins as ms since the Unix epoch on that clock,
 and each new owner adds at least one."""
@@ -39,7 +37,7 @@ def check_epoch(record: Decision | Fallbacks, append_ms: int) -> None:
 def validate_offsets(record: ClockOffsets, append_ns: int, window_ns: int) -> tuple[ClockOffsets, int]:
     """Return the record without impossible clocks, and the number of those clocks. Raises BadRecord."""
     window, part, parts = record["window"], record["part"], record["parts"]
-    latest = append_ns // window_ns + AHEAD_WINDOWS
+    latest = (append_ns + MAX_AHEAD_NS) // window_ns
     _expect(0 <= window <= latest, "window", window, f"0 to {latest}")
     _expect(0 <= part < parts, "part", part, f"0 to {parts - 1}, of {parts} parts")
     offset_ns = record["log_offset_ns"]

@@ -136,40 +136,57 @@ def changed(
 
 
 def _set_limit(found: ActuatorConfig, name: str, text: str) -> None:
-    if name == "mode":
-        if text not in MODES:
-            raise ValueError(f"mode {text!r}: expected one of {', '.join(MODES)}")
-        found["mode"], found["paused_mode"] = ActMode(text), ""
-    elif name == "allowed_actions":
-        actions = _items(text)
-        for action in actions:
-            if action not in ACTIONS:
-                raise ValueError(f"allowed_actions {action!r}: expected some of {', '.join(ACTIONS)}")
-        found["allowed_actions"] = actions
-    elif name == "max_actions_per_s":
-        if not text.isdecimal() or int(text) > 2**31 - 1:
-            raise ValueError(f"{name} {text!r}: expected a whole number from 0")
-        found["max_actions_per_s"] = int(text)
-    elif name == "max_moved_share":
-        if found["host"] != EVERYONE:
-            raise ValueError(f"{name}: is set for {EVERYONE} alone")
-        share = _number(name, text)
-        if not 0 <= share <= 1:
-            raise ValueError(f"{name} {text}: expected a number from 0 to 1")
-        found["max_moved_share"] = share
-    elif name == "protected_jobs":
-        found["protected_jobs"] = _items(text)
-    elif name == "slices":
-        raise ValueError("slices: expected slice.TENANT=GUARANTEE:CEILING, bit/s")
-    else:
-        tenant = name.removeprefix("slice.")
-        low, _, high = text.partition(":")
-        guarantee, ceiling = _rate(name, low), _rate(name, high) if high else None
-        if not tenant or (ceiling is not None and ceiling < guarantee):
-            raise ValueError(f"{name} {text!r}: expected slice.TENANT=GUARANTEE:CEILING, the ceiling above")
-        others = [each for each in found["slices"] if each["tenant"] != tenant]
-        one: TenantSlice = {"tenant": tenant, "guarantee_bps": guarantee, "ceiling_bps": ceiling}
-        found["slices"] = sorted([*others, one], key=lambda each: each["tenant"])
+    match name:
+        case "mode":
+            found["mode"], found["paused_mode"] = _mode(text), ""
+        case "allowed_actions":
+            found["allowed_actions"] = _actions(text)
+        case "max_actions_per_s":
+            if not text.isdecimal() or int(text) > 2**31 - 1:
+                raise ValueError(f"{name} {text!r}: expected a whole number from 0")
+            found["max_actions_per_s"] = int(text)
+        case "max_moved_share":
+            found["max_moved_share"] = _moved_share(found, text)
+        case "protected_jobs":
+            found["protected_jobs"] = _items(text)
+        case "slices":
+            raise ValueError("slices: expected slice.TENANT=GUARANTEE:CEILING, bit/s")
+        case _:
+            one = _slice(name, text)
+            others = [each for each in found["slices"] if each["tenant"] != one["tenant"]]
+            found["slices"] = sorted([*others, one], key=lambda each: each["tenant"])
+
+
+def _mode(text: str) -> ActMode:
+    if text not in MODES:
+        raise ValueError(f"mode {text!r}: expected one of {', '.join(MODES)}")
+    return ActMode(text)
+
+
+def _actions(text: str) -> list[str]:
+    actions = _items(text)
+    for action in actions:
+        if action not in ACTIONS:
+            raise ValueError(f"allowed_actions {action!r}: expected some of {', '.join(ACTIONS)}")
+    return actions
+
+
+def _moved_share(found: ActuatorConfig, text: str) -> float:
+    if found["host"] != EVERYONE:
+        raise ValueError(f"max_moved_share: is set for {EVERYONE} alone")
+    share = _number("max_moved_share", text)
+    if not 0 <= share <= 1:
+        raise ValueError(f"max_moved_share {text}: expected a number from 0 to 1")
+    return share
+
+
+def _slice(name: str, text: str) -> TenantSlice:
+    tenant = name.removeprefix("slice.")
+    low, _, high = text.partition(":")
+    guarantee, ceiling = _rate(name, low), _rate(name, high) if high else None
+    if not tenant or (ceiling is not None and ceiling < guarantee):
+        raise ValueError(f"{name} {text!r}: expected slice.TENANT=GUARANTEE:CEILING, the ceiling above")
+    return {"tenant": tenant, "guarantee_bps": guarantee, "ceiling_bps": ceiling}
 
 
 def _unset_limit(found: ActuatorConfig, name: str) -> None:

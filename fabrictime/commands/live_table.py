@@ -85,7 +85,11 @@ def plain(view: View, rows: Iterable[Mapping[str, Any]]) -> str:
         f"{found.synced} of {found.clocks} clocks SYNCED, bound {time_text(found.bound_ns)}, "
         f"worst {found.worst or '-'}, lag {found.lag} messages, window to offsets {late}"
     )
-    ill = [f"{row['name']} {row['state']}" for row in rows if row["state"] != "ready"]
+    ill = [
+        f"{row['name']} {row['fault'] or row['state']}"
+        for row in rows
+        if row["state"] != "ready" or row["fault"]
+    ]
     return f"{text}; {', '.join(ill)}" if ill else text
 
 
@@ -146,8 +150,12 @@ def _state_text(state: str) -> Text:
 
 def _notable(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a line for each process that is not as it was started."""
+    found = [row for row in rows if row["state"] != "ready" or row["restarts"] or row["fault"]]
+    found.sort(key=lambda row: row["fault"] is None)
     return [
-        f"{row['name']} {row['state']}, pid {row['pid']}, restarts {row['restarts']}, last {row['last_exit']}"
-        for row in rows
-        if row["state"] != "ready" or row["restarts"]
+        f"{row['name']} {row['state']}, {row['fault']}"
+        if row["fault"]
+        else f"{row['name']} {row['state']}, pid {row['pid']}, restarts {row['restarts']}, "
+        f"last {row['last_exit']}"
+        for row in found
     ][:5]

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -284,7 +284,6 @@ def _settings_file(run: Run) -> Path:
 def children(run: Run) -> list[Child | Step]:
     """Return the services to start, each after its prerequisites."""
     up = run.config.up
-    times = {"ready_timeout_s": up.start_timeout_s, "stop_timeout_s": up.stop_timeout_s}
     settings = str(_settings_file(run))
 
     def service(name: str, kind: str, needs: tuple[str, ...], *more: str) -> Child:
@@ -294,47 +293,64 @@ def children(run: Run) -> list[Child | Step]:
             "TMPDIR": str(_temporary(run.directory)),
             CONTROL_VARIABLE: str(run.config.actuators.control_path),
         }
-        return Child(name, argv, needs, env=env, **times)
+        return Child(
+            name,
+            argv,
+            needs,
+            env,
+            ready_timeout_s=up.start_timeout_s,
+            stop_timeout_s=up.stop_timeout_s,
+            essential=name == "log",
+        )
 
     nodes: list[Child | Step] = []
     if up.log_url is None:
         nodes.append(service("log", "log", ()))  # makes the topics itself
     else:
         nodes.append(Step("log", partial(_make_topics, run.config)))
-    after_history: tuple[str, ...] = ("log",)
+    own_history: tuple[str, ...] = ()
     if up.history_url is None:
         nodes.append(service("history", "history", ()))
-        after_history += ("history",)
-    stages = set(run.config.streams.stages)
-    apart = bool(stages - set(APART))
-    workers = _workers_here() if up.workers is None else up.workers
-    for number in range(1, workers + 1):
-        needs = ("log",) if apart else after_history
-        nodes.append(service(f"worker-{number}", "worker" if apart else "streams", needs))
-    for stage in APART:
-        if apart and workers and stage in stages:
-            nodes.append(service(stage, stage, after_history if stage == "sink" else ("log",)))
-    agents = [] if run.simulated else run.nics
+        own_history = ("history",)
+    nodes += [service(name, kind, needs) for name, kind, needs in _stages(run, ("log", *own_history))]
     if run.simulated:
         # once all stages can read: a large fleet's messages would otherwise become a long backlog
         nodes.append(service("sim", "sim", ("log", *(node.name for node in nodes if node.name != "log"))))
-    for nic in agents:
-        name = f"{nic.host}/{nic.device}"
-        nodes.append(service(f"prober {name}", "prober", ("log",), name))
-    for nic in _probed_by_verbs(run, agents):
-        name = f"{nic.host}/{nic.device}"
-        nodes.append(service(f"rdma-probe {name}", "rdma-probe", ("log",), name))
-    if agents:
-        nodes.append(service("flows", "flows", ("log",)))
-    if up.clock_pages and agents:
-        nodes.append(service("clock", "actuator", ("log",)))
+    nodes += [service(name, kind, ("log",), *more) for name, kind, *more in _agents(run)]
     if _acts(run):
         nodes.append(Step("mode", partial(_set_mode, run), ("log",)))
         name = run.fleet if run.fleet in ("fabric", "sim") else run.nics[0].host
         nodes.append(service("act", "act", ("log",), name))
     if up.web:
-        nodes.append(service("web", "web", ("history",) if up.history_url is None else ()))
+        nodes.append(service("web", "web", own_history))
     return nodes
+
+
+def _stages(run: Run, after_history: tuple[str, ...]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield name, kind and prerequisites of the workers and of the stages with processes of their own."""
+    stages = set(run.config.streams.stages)
+    apart = bool(stages - set(APART))
+    workers = _workers_here() if run.config.up.workers is None else run.config.up.workers
+    for number in range(1, workers + 1):
+        yield f"worker-{number}", "worker" if apart else "streams", ("log",) if apart else after_history
+    if apart and workers:
+        for stage in [stage for stage in APART if stage in stages]:
+            yield stage, stage, after_history if stage == "sink" else ("log",)
+
+
+def _agents(run: Run) -> Iterator[tuple[str, ...]]:
+    """Yield name, kind and argument of the services that probe from this machine's NICs."""
+    agents = [] if run.simulated else run.nics
+    for nic in agents:
+        name = f"{nic.host}/{nic.device}"
+        yield f"prober {name}", "prober", name
+    for nic in _probed_by_verbs(run, agents):
+        name = f"{nic.host}/{nic.device}"
+        yield f"rdma-probe {name}", "rdma-probe", name
+    if agents:
+        yield "flows", "flows"
+    if run.config.up.clock_pages and agents:
+        yield "clock", "actuator"
 
 
 def _probed_by_verbs(run: Run, nics: list[NicSettings]) -> list[NicSettings]:
@@ -388,28 +404,24 @@ async def _run(run: Run) -> int:
     _on_signals(stop, supervisor)
     began_s = time.monotonic()
     watcher: Watcher | None = None
-    failed: asyncio.Task[ChildFailed] | None = None
     try:
         if not await _started(supervisor, stop):
             return 0 if run.for_s is None else 130
-        console.print(f"all ready after {time.monotonic() - began_s:.1f} s", highlight=False)
+        faults = supervisor.faults
+        left = f"all ready but {', '.join(faults)}" if faults else "all ready"
+        console.print(f"{left} after {time.monotonic() - began_s:.1f} s", highlight=False)
         if run.web_url is not None:
             console.print(f"web page: [bold]{run.web_url}[/bold]", highlight=False, soft_wrap=True)
         from fabrictime.state.live_figures import Watcher
 
         watcher = Watcher(run.config.kafka, run.config.kafka.registry())
         watcher.start()
-        failed = asyncio.create_task(supervisor.failed())
-        await _show_until(run, console, supervisor, watcher, stop, failed)
-        if failed.done():
-            raise failed.result()
-        return await _finish(run, console, watcher, stop)
+        await _show_until(run, console, supervisor, watcher, stop)
+        return await _finish(run, console, supervisor, watcher, stop)
     except ChildFailed as failure:
         _explain(console, supervisor, failure)
         return 1
     finally:
-        if failed is not None:
-            failed.cancel()
         if watcher is not None:
             watcher.stop()
         await supervisor.stop()
@@ -443,11 +455,9 @@ def _on_signals(stop: asyncio.Event, supervisor: Supervisor) -> None:
 
 
 def _announce(console: Any, event: Event) -> None:
-    if event.state is State.READY and event.text:
+    if event.state is State.READY and event.text and not event.is_fault:
         console.print(f"{event.name} ready, {event.text}", highlight=False, markup=False)
-    elif event.state in (State.RESTARTING, State.FAILED) or (
-        event.text and event.state not in (State.STARTING, State.READY)
-    ):
+    elif event.is_fault or event.state is State.FAILED:
         console.print(f"{event.name}: {event.text}", style="yellow", highlight=False, markup=False)
 
 
@@ -463,7 +473,6 @@ async def _show_until(
     supervisor: Supervisor,
     watcher: Watcher,
     stop: asyncio.Event,
-    failed: asyncio.Task[ChildFailed],
 ) -> None:
     """Keep the live table (or lines) and the state file fresh until it is time to end."""
     from rich.live import Live
@@ -476,7 +485,7 @@ async def _show_until(
     next_state_s = 0.0
     live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
     with live if live is not None else contextlib.nullcontext():
-        while not stop.is_set() and not failed.done() and (end_s is None or time.monotonic() < end_s):
+        while not stop.is_set() and (end_s is None or time.monotonic() < end_s):
             now_s = time.monotonic()
             rows = supervisor.snapshot()
             if now_s >= next_state_s:
@@ -504,20 +513,22 @@ def _state(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-async def _finish(run: Run, console: Any, watcher: Watcher, stop: asyncio.Event) -> int:
+async def _finish(
+    run: Run, console: Any, supervisor: Supervisor, watcher: Watcher, stop: asyncio.Event
+) -> int:
     """Judge a run that had an end; a run that was stopped by hand has none."""
     if run.for_s is None or stop.is_set():
         return 0 if run.for_s is None else 130
-    from fabrictime.state.scorecard import dumped, lines
+    from fabrictime.state.scorecard import PARTS, dumped, lines
 
     grace_s = time.monotonic() + GRACE_S
-    card = await _evaluated(run, watcher)
+    card = await _evaluated(run, supervisor, watcher)
     if not card["passed"]:
-        late = ", ".join(part for part in ("probes", "clocks", "history") if not card[part]["ok"])
+        late = ", ".join(part for part in PARTS if not card[part]["ok"])
         console.print(f"waiting up to {GRACE_S:.0f} s for {late}", highlight=False)
     while not card["passed"] and not stop.is_set() and time.monotonic() < grace_s:
         await asyncio.sleep(1)
-        card = await _evaluated(run, watcher)
+        card = await _evaluated(run, supervisor, watcher)
     if run.as_json:
         print(dumped(card), flush=True)
     else:
@@ -527,7 +538,7 @@ async def _finish(run: Run, console: Any, watcher: Watcher, stop: asyncio.Event)
     return 0 if card["passed"] else 1
 
 
-async def _evaluated(run: Run, watcher: Watcher) -> dict[str, Any]:
+async def _evaluated(run: Run, supervisor: Supervisor, watcher: Watcher) -> dict[str, Any]:
     from fabrictime.state.scorecard import ask_history, ask_web, evaluate
 
     web = None if run.web_url is None else await asyncio.to_thread(ask_web, run.web_url)
@@ -537,7 +548,13 @@ async def _evaluated(run: Run, watcher: Watcher) -> dict[str, Any]:
     )
     names = [f"{nic.host}/{nic.device}" for nic in run.nics]
     verdict = evaluate(
-        watcher.view, names, time.monotonic(), readings=_readings(run), history=history, web=web
+        watcher.view,
+        names,
+        time.monotonic(),
+        readings=_readings(run),
+        history=history,
+        web=web,
+        faults=supervisor.faults,
     )
     passed = verdict.pop("passed")
     return {"passed": passed, "for_s": run.for_s, "fleet": run.fleet, **verdict}

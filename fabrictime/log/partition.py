@@ -24,8 +24,6 @@ from fabrictime.log.segment import Handle, Segment
 log = logging.getLogger(__name__)
 
 _HINTS: Final = 32
-_BEHIND_MS: Final = 1000
-"""A clock that runs back by more than this is worth a log line."""
 _SPACE_ERRORS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
 
@@ -71,7 +69,10 @@ class Waiter(Protocol):
 
 
 class Partition:
-    """One partition's log. Opening it recovers the files after a crash. Not thread-safe."""
+    """One partition's log. Opening it recovers the files after a crash. Not thread-safe.
+
+    Append time is `now_ms`, as on Kafka: it may step back, and readers follow.
+    """
 
     def __init__(self, directory: Path, config: TopicConfig, now_ms: Callable[[], int]) -> None:
         self.directory = directory
@@ -81,8 +82,6 @@ class Partition:
         self.compacting = False
         self._now_ms = now_ms
         self._hints: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
-        self._last_ms = 0
-        self._behind = False
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.segments = self._recover()
 
@@ -108,7 +107,6 @@ class Partition:
                     log.warning("%s: producers not usable (%s)", segment.meta_path, error)
             segments.append(segment)
             end = segment.end_offset
-            self._last_ms = max(self._last_ms, segment.max_ms)
         if not segments:
             segments.append(Segment(self._path(0), create=True))
         segments[-1].meta_path.unlink(missing_ok=True)
@@ -169,7 +167,7 @@ class Partition:
             earlier = self.producers.check(header)
             if earlier is not None:
                 return Appended(earlier.base_offset, earlier.append_ms, 0)
-        append_ms = self._stamp_ms()
+        append_ms = self._now_ms()
         active = self.segments[-1]
         try:
             if active.size and (
@@ -189,21 +187,6 @@ class Partition:
         for waiter in tuple(self.waiters):
             waiter.more(len(view))
         return Appended(base_offset, append_ms, len(view))
-
-    def _stamp_ms(self) -> int:
-        now_ms = self._now_ms()
-        behind_ms = self._last_ms - now_ms
-        if behind_ms <= 0:
-            self._last_ms = now_ms
-            self._behind = False
-        elif behind_ms > _BEHIND_MS and not self._behind:
-            self._behind = True
-            log.warning(
-                "%s: the clock is %d ms behind the last append: its time stands still until then",
-                self.directory,
-                behind_ms,
-            )
-        return self._last_ms
 
     def roll(self) -> Segment:
         """Close the active segment and open the next. Raises OSError."""

@@ -73,7 +73,8 @@ class Segment:
         if not self._positions or position - self._positions[-1] >= INDEX_BYTES:
             self._offsets.append(header.base_offset)
             self._positions.append(position)
-            self._times.append(header.max_timestamp)
+            # The newest time so far: append time may step back, and `find_time` needs ascending times.
+            self._times.append(max(self.max_ms, header.max_timestamp))
         if not position:
             self.first_ms = header.max_timestamp
         self.max_ms = max(self.max_ms, header.max_timestamp)

@@ -14,13 +14,13 @@ import logging
 import os
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fabrictime.log.append_clock import AppendClock
 from fabrictime.log.errors import AlreadyRunning, Code, LogError
 from fabrictime.log.partition import DEFAULTS, Partition, TopicConfig, parse_config
 from fabrictime.log.segment import Segment
@@ -33,11 +33,6 @@ _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _ID_BLOCK: Final = 1000
 _CHECK_SPACE_BYTES: Final = 16 * 1024 * 1024
 MAX_PARTITIONS: Final = 10_000
-
-
-def wall_ms() -> int:
-    """Return the system clock in milliseconds since the Unix epoch."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass
@@ -75,10 +70,10 @@ class DirectoryLock:
 class Store:
     """Every topic of one directory. Opening it takes the lock and recovers. Not thread-safe."""
 
-    def __init__(self, settings: LogSettings, now_ms: Callable[[], int] = wall_ms) -> None:
+    def __init__(self, settings: LogSettings, now_ms: Callable[[], int] | None = None) -> None:
         """Open the directory. Raises AlreadyRunning, OSError, or ValueError for a folder it cannot read."""
         self.settings = settings
-        self.now_ms = now_ms
+        self.now_ms = AppendClock() if now_ms is None else now_ms
         self.directory = settings.directory
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = DirectoryLock(self.directory)

@@ -11,6 +11,7 @@ import json
 import socket
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -128,23 +129,15 @@ def with_clocks(nics: Sequence[NicSettings], clocks: Mapping[str, ClockSettings]
 
 def file_nics(path: Path, host: str | None = None) -> list[NicSettings]:
     """Return the NICs that a fleet file lists for `host` (None: all). Raises ConfigError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        tables: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except OSError as error:
-        kinds = ", ".join((*KINDS, f"{SIM}:NICS"))
-        raise ConfigError(f"fleet {path}: {error.strerror}; expected {kinds} or a fleet file") from None
-    except (ValueError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"fleet {path}: not a TOML file: {error}") from None
-    unknown = [key for key in tables if key != "nics"]
-    if unknown or not isinstance(tables.get("nics"), list) or not tables["nics"]:
-        raise ConfigError(
-            f"fleet {path}: {f'{unknown[0]}: unknown key, ' if unknown else ''}expected [[nics]]"
-        )
-    nics = [_nic(path, number, row) for number, row in enumerate(tables["nics"], 1)]
-    names = [nic_id(nic.host, nic.device) for nic in nics]
-    for name in names:
-        if names.count(name) > 1:
+    tables = _read_fleet(path)
+    unknown = [f"{key}: unknown key, " for key in tables if key != "nics"]
+    rows = tables.get("nics")
+    if unknown or not isinstance(rows, list) or not rows:
+        raise ConfigError(f"fleet {path}: {''.join(unknown[:1])}expected [[nics]]")
+    nics = [_nic(path, number, row) for number, row in enumerate(rows, 1)]
+    counts = Counter(nic_id(nic.host, nic.device) for nic in nics)
+    for name, count in counts.items():
+        if count > 1:
             raise ConfigError(f"fleet {path}: {name} is listed twice")
     here = [nic for nic in nics if host is None or nic.host == host]
     if not here:
@@ -153,6 +146,18 @@ def file_nics(path: Path, host: str | None = None) -> list[NicSettings]:
             f"fleet {path}: no NIC of host {host!r}, it lists {hosts} (up.host_name sets the name)"
         )
     return here
+
+
+def _read_fleet(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        tables: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        kinds = ", ".join((*KINDS, f"{SIM}:NICS"))
+        raise ConfigError(f"fleet {path}: {error.strerror}; expected {kinds} or a fleet file") from None
+    except (ValueError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"fleet {path}: not a TOML file: {error}") from None
+    return tables
 
 
 def _nic(path: Path, number: int, row: Any) -> NicSettings:

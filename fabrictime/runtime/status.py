@@ -131,6 +131,7 @@ def show(state: Mapping[str, Any]) -> None:
     """Print the state for people."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console()
     console.print(
@@ -146,6 +147,8 @@ def show(state: Mapping[str, Any]) -> None:
         table.add_column(title, no_wrap=True)
     table.add_column("status")  # the one column that may take two lines
     for row in state["children"]:
-        cells = (row["name"], row["pid"], row["state"], row["age_s"], row["restarts"], row["status"])
-        table.add_row(*("" if cell is None else str(cell) for cell in cells))
+        cells = (row["name"], row["pid"], row["state"], row["age_s"], row["restarts"])
+        texts = ["" if cell is None else str(cell) for cell in cells]
+        fault = row["fault"]
+        table.add_row(*texts, Text(row["status"]) if fault is None else Text(fault, "red"))
     console.print(table)

@@ -2,7 +2,9 @@
 
 `Child` and `Step` nodes name their prerequisites. The supervisor reports events for the screen, a snapshot
 for `status`, and keeps one log file per child. A child that dies is restarted, at first at once, later within
-`RESTART_DELAYS_S`. A child that ends with `CONFIG_EXIT` is not restarted.
+`RESTART_DELAYS_S`. A child that refuses its configuration is retried within `REFUSED_DELAYS_S`. One child's
+failure stops no other: it is the child's fault in the snapshot until the child is ready. Only an essential
+child or a step that fails at the start ends the start.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,14 +32,21 @@ CONFIG_EXIT: Final = 2
 RESTART_DELAYS_S: Final = (0.05, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Pause before the n-th restart in a row; the last repeats. Below the 10 s that a replacement may take."""
 
+REFUSED_DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0)
+"""The same after `CONFIG_EXIT`: the cause seldom ends sooner, and each start costs CPU."""
+
 START_ATTEMPTS: Final = 5
-"""Starts of a child that was never ready before it is given up."""
+"""Starts of a child that was never ready after which the start of the others goes on without it."""
 
 STEADY_S: Final = 10.0
 """A child that was ready this long is given the short pauses again."""
 
 LOG_LIMIT_BYTES: Final = 4 << 20
 TAIL_LINES: Final = 12
+MAX_FAULT: Final = 300
+"""Characters of a fault that are kept."""
+_LOG_PREFIX: Final = re.compile(r"^(\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ [\w.]+: |fabrictime: )")
+"""What precedes the message in a line that a child logs."""
 _TICK_S: Final = 0.5
 
 
@@ -53,7 +63,7 @@ class State(StrEnum):
 
 
 class ChildFailed(Exception):
-    """A child cannot be brought up. The text is one line; `tail` holds its last lines of output."""
+    """An essential child or a step failed at the start. The text is one line, `tail` the last output."""
 
     def __init__(self, name: str, why: str, tail: Sequence[str] = ()) -> None:
         super().__init__(f"{name}: {why}")
@@ -73,6 +83,8 @@ class Child:
     stop_timeout_s: float = 4.0
     watchdog_s: float = 20.0
     """Killed and replaced when its WATCHDOG=1 stop for this long; applies once it has sent one."""
+    essential: bool = False
+    """Whether nothing can start without it: if it does not get ready, the start ends with its reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +103,7 @@ class Event:
     name: str
     state: State
     text: str
+    is_fault: bool = False
 
 
 class _Node:
@@ -99,8 +112,11 @@ class _Node:
     def __init__(self, spec: Child | Step) -> None:
         self.spec = spec
         self.state = State.WAITING
-        self.ready = asyncio.Event()
+        self.settled = asyncio.Event()
+        """Set once it was ready, or failed for the first time: nodes that need it start then."""
         self.status = ""
+        self.fault: str | None = None
+        """Why it does not work, in one line: its own report, or the reason of its last end."""
         self.starts = 0
         self.since_s = time.monotonic()
         self.ready_since_s: float | None = None
@@ -124,7 +140,7 @@ class Supervisor:
         self._run_dir = run_dir
         self._on_event = on_event
         self._nodes: dict[str, _Node] = {}
-        self._failure: asyncio.Future[ChildFailed | None] | None = None
+        self._failure: asyncio.Future[ChildFailed] | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -138,28 +154,29 @@ class Supervisor:
             self._nodes[spec.name] = _Node(spec)
 
     async def start(self) -> None:
-        """Start everything, as parallel as the needs allow; return when all is ready. Raises ChildFailed."""
+        """Start everything, as parallel as the needs allow; return when all is ready or has failed once.
+
+        Raises ChildFailed if an essential child or a step failed.
+        """
         self._failure = asyncio.get_running_loop().create_future()
         self._ticker = asyncio.create_task(self._tick())
         for node in self._nodes.values():
             node.task = asyncio.create_task(self._keep(node), name=node.spec.name)
-        everything = asyncio.create_task(self._all_ready())
-        await asyncio.wait({everything, self._failure}, return_when=asyncio.FIRST_COMPLETED)
-        if self._failure.done() and (failure := self._failure.result()) is not None:
+        everything = asyncio.create_task(self._all_settled())
+        either: set[asyncio.Future[Any]] = {everything, self._failure}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if self._failure.done():
             everything.cancel()
-            raise failure
+            raise self._failure.result()
 
-    async def _all_ready(self) -> ChildFailed | None:
+    async def _all_settled(self) -> None:
         for node in self._nodes.values():
-            await node.ready.wait()
-        return None
+            await node.settled.wait()
 
-    async def failed(self) -> ChildFailed:
-        """Wait until a child is given up, and return why."""
-        failure = None if self._failure is None else await asyncio.shield(self._failure)
-        if failure is None:
-            raise RuntimeError("failed() before start()")
-        return failure
+    @property
+    def faults(self) -> dict[str, str]:
+        """The children that do not work now, with the reason in one line."""
+        return {name: node.fault for name, node in self._nodes.items() if node.fault is not None}
 
     async def stop(self) -> None:
         """Stop everything in reverse order: SIGTERM, then SIGKILL after each child's time limit."""
@@ -181,7 +198,8 @@ class Supervisor:
             self._signal(node, signal.SIGKILL)
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """Return the children as JSON-ready rows: name, pid, state, status, age_s, restarts, last_exit."""
+        """Return the children as JSON-ready rows: name, pid, state, status, fault, age_s, restarts,
+        last_exit."""
         now_s = time.monotonic()
         return [
             {
@@ -189,6 +207,7 @@ class Supervisor:
                 "pid": node.pid,
                 "state": node.state.value,
                 "status": node.status,
+                "fault": node.fault,
                 "age_s": round(now_s - node.since_s, 1),
                 "restarts": max(0, node.starts - 1),
                 "last_exit": node.last_exit,
@@ -223,49 +242,68 @@ class Supervisor:
         node.state = state
         self._on_event(Event(node.spec.name, state, text))
 
+    def _set_fault(self, node: _Node, fault: str | None) -> None:
+        """Note why a node does not work; None: it works. A fault that is known already is no event."""
+        fault = None if fault is None else fault[:MAX_FAULT]
+        if fault is not None and fault != node.fault:
+            self._on_event(Event(node.spec.name, node.state, fault, is_fault=True))
+        node.fault = fault
+
     def _fail(self, node: _Node, why: str) -> None:
+        """End the start for this node."""
         self._set(node, State.FAILED, why)
         tail = self.tail(node.spec.name) if isinstance(node.spec, Child) else ()
         if self._failure is not None and not self._failure.done():
             self._failure.set_result(ChildFailed(node.spec.name, why, tail))
 
     async def _keep(self, node: _Node) -> None:
-        try:
-            await self._live(node)
-        except OSError as error:
-            self._fail(node, f"cannot be started: {error}")
-
-    async def _live(self, node: _Node) -> None:
         for need in node.spec.needs:
-            await self._nodes[need].ready.wait()
+            await self._nodes[need].settled.wait()
         if isinstance(node.spec, Step):
             await self._run_step(node, node.spec)
             return
         first_s = time.monotonic()
         successive = 0
         while True:
-            started_s = time.monotonic()
-            code = await self._run_once(node, node.spec)
+            code = await self._attempt(node, node.spec)
             if self._stopping:
                 return
-            node.last_exit = _exit_text(code)
-            if code == CONFIG_EXIT:
-                last = next((line for line in reversed(self.tail(node.spec.name)) if line.strip()), "")
-                self._fail(node, last or f"ended with {CONFIG_EXIT}: it cannot work with its configuration")
-                return
-            waited_s = time.monotonic() - first_s
-            late = waited_s > node.spec.ready_timeout_s
-            if not node.ready.is_set() and (late or node.starts >= START_ATTEMPTS):
-                tries = f"{node.starts} start{'s' if node.starts > 1 else ''}"
-                self._fail(node, f"not ready after {tries} in {waited_s:.0f} s, last {node.last_exit}")
-                return
+            reason = self._reason(node, code)
+            late = time.monotonic() - first_s > node.spec.ready_timeout_s
+            if not node.settled.is_set() and (code == CONFIG_EXIT or late or node.starts >= START_ATTEMPTS):
+                if node.spec.essential:
+                    self._fail(node, reason)
+                    return
+                node.settled.set()
             steady = node.ready_since_s is not None and time.monotonic() - node.ready_since_s > STEADY_S
             successive = 0 if steady else successive
-            pause_s = RESTART_DELAYS_S[min(successive, len(RESTART_DELAYS_S) - 1)]
+            delays_s = REFUSED_DELAYS_S if code == CONFIG_EXIT else RESTART_DELAYS_S
+            pause_s = delays_s[min(successive, len(delays_s) - 1)]
             successive += 1
-            lived_s = time.monotonic() - started_s
-            self._set(node, State.RESTARTING, f"{node.last_exit} after {lived_s:.1f} s, starting it again")
+            self._set(node, State.RESTARTING)
+            self._set_fault(node, reason)
             await asyncio.sleep(pause_s)
+
+    async def _attempt(self, node: _Node, child: Child) -> int | None:
+        """Run a child until it ends; return its exit code, None if it could not be started."""
+        try:
+            code = await self._run_once(node, child)
+        except OSError as error:
+            node.last_exit = f"cannot be started: {error}"
+            return None
+        node.last_exit = _exit_text(code)
+        return code
+
+    def _reason(self, node: _Node, code: int | None) -> str:
+        """Return in one line why a child ended: its last line of output where it ended by itself."""
+        last_exit = node.last_exit or "ended"
+        lines = [line for line in self.tail(node.spec.name) if line.strip()]
+        last = _LOG_PREFIX.sub("", lines[-1]).strip() if lines else ""
+        if code == CONFIG_EXIT:
+            return last or f"{last_exit}: it cannot work with its configuration"
+        if code is not None and code > 0 and last:
+            return f"{last_exit}: {last}"
+        return last_exit
 
     async def _run_step(self, node: _Node, step: Step) -> None:
         self._set(node, State.STARTING)
@@ -274,7 +312,7 @@ class Supervisor:
         except Exception as error:  # noqa: BLE001 - whatever a step raises becomes the one line of ChildFailed
             self._fail(node, str(error) or type(error).__name__)
             return
-        node.ready.set()
+        node.settled.set()
         self._set(node, State.READY)
 
     async def _run_once(self, node: _Node, child: Child) -> int:
@@ -331,7 +369,7 @@ class Supervisor:
                 self._signal(node, signal.SIGKILL)
 
     def _complain(self, node: _Node, text: str) -> None:
-        self._on_event(Event(node.spec.name, node.state, text))
+        self._on_event(Event(node.spec.name, node.state, text, is_fault=True))
 
     def _heard(self, node: _Node) -> None:
         if node.socket is None:
@@ -339,11 +377,14 @@ class Supervisor:
         for variable, value in node.socket.messages(node.pid or -1):
             if variable == "STATUS":
                 node.status = value[:200]
+            elif variable == "X_FAULT":
+                self._set_fault(node, value or None)
             elif variable == "WATCHDOG":
                 node.watchdog_at_s = time.monotonic()
             elif variable == "READY" and value == "1" and node.ready_since_s is None:
                 node.ready_since_s = time.monotonic()
-                node.ready.set()
+                node.settled.set()
+                self._set_fault(node, None)
                 self._set(node, State.READY, f"{node.ready_since_s - node.since_s:.1f} s")
 
     async def _stop_node(self, node: _Node) -> None:

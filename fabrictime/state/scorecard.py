@@ -1,4 +1,5 @@
-"""Computes the verdict on a run of `up --for`: probes flow, clocks are SYNCED, history answers.
+"""Computes the verdict on a run of `up --for`: services work, probes flow, clocks are SYNCED, history
+answers.
 
 The result is one JSON-ready dict whose `passed` decides the exit code. On the fabric, offsets are compared
 with the truth too.
@@ -10,12 +11,14 @@ import json
 import statistics
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from fabrictime.state.live_figures import RECENT_S, ClockView, View
+from fabrictime.state.live_figures import RECENT_S, ClockView, NicView, View
 
+PARTS: Final = ("services", "probes", "clocks", "history")
+"""Parts of the verdict that must all be well."""
 ROWS_WITHIN_S: Final = 10
 _HTTP_TIMEOUT_S: Final = 10.0
 
@@ -53,32 +56,24 @@ def evaluate(
     readings: Mapping[str, Reading] | None,
     history: Mapping[str, Any],
     web: Mapping[str, Any] | None,
+    faults: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the scorecard. `readings`: the fabric's test clocks by NIC; None: the truth is not known."""
+    """Return the scorecard.
+
+    `readings`: the fabric's test clocks by NIC; None: the truth is not known. `faults`: the services that do
+    not work, with the reason.
+    """
     with view.lock:
         wanted = list(nics) or sorted(view.nics)  # no probers of this run: any prober counts
-        seen = {name: view.nics[name] for name in wanted if name in view.nics}
-        samples = sum(nic.samples for nic in seen.values())
-        lost = sum(nic.lost for nic in seen.values())
-        lost_batches = sum(nic.lost_batches for nic in seen.values())
-        probing = sum(nic.samples > 0 and now_s - nic.heard_s < RECENT_S for nic in seen.values())
+        seen = [view.nics[name] for name in wanted if name in view.nics]
+        probes = _probes(seen, len(wanted), now_s, view.rejected)
         clock_of = {name: view.clock_of.get(name, name) for name in wanted}
-        names = sorted(set(clock_of.values()))
-        clocks = {name: view.clocks[name] for name in names if name in view.clocks}
-        rejected = view.rejected
-    fresh = {name: clock for name, clock in clocks.items() if now_s - clock.heard_s < RECENT_S}
-    synced = {name: clock for name, clock in fresh.items() if clock.state == "SYNCED"}
+        names = set(clock_of.values())
+        clocks = {name: clock for name, clock in view.clocks.items() if name in names}
+    synced = _synced(clocks, now_s)
     card: dict[str, Any] = {
-        "probes": {
-            "samples": samples,
-            "lost": lost,
-            "loss_share": lost / max(1, samples + lost),
-            "lost_batches": lost_batches,
-            "rejected_messages": rejected,
-            "nics_probing": probing,
-            "nics": len(wanted),
-            "ok": probing == len(wanted) > 0,
-        },
+        "services": {"faults": dict(faults), "ok": not faults},
+        "probes": probes,
         "clocks": {
             "synced": len(synced),
             "clocks": len(names),
@@ -88,18 +83,43 @@ def evaluate(
         "history": dict(history),
     }
     if readings is not None:
-        by_clock = {clock_of[name]: reading for name, reading in readings.items() if name in clock_of}
-        errors = errors_ns(synced, by_clock)
-        within = sum(abs(error) <= synced[name].bound_ns for name, error in errors.items())
-        card["truth"] = {
-            "within_bound": within,
-            "clocks": len(errors),
-            "worst_error_ns": max((abs(error) for error in errors.values()), default=None),
-        }
+        card["truth"] = _truth(
+            synced, {clock_of[name]: readings[name] for name in readings if name in clock_of}
+        )
     if web is not None:
         card["web"] = dict(web)
-    card["passed"] = all(card[part]["ok"] for part in ("probes", "clocks", "history"))
+    card["passed"] = all(card[part]["ok"] for part in PARTS)
     return card
+
+
+def _probes(seen: Sequence[NicView], nics: int, now_s: float, rejected: int) -> dict[str, Any]:
+    samples, lost = sum(nic.samples for nic in seen), sum(nic.lost for nic in seen)
+    probing = sum(nic.samples > 0 and now_s - nic.heard_s < RECENT_S for nic in seen)
+    return {
+        "samples": samples,
+        "lost": lost,
+        "loss_share": lost / max(1, samples + lost),
+        "lost_batches": sum(nic.lost_batches for nic in seen),
+        "rejected_messages": rejected,
+        "nics_probing": probing,
+        "nics": nics,
+        "ok": probing == nics > 0,
+    }
+
+
+def _synced(clocks: Mapping[str, ClockView], now_s: float) -> dict[str, ClockView]:
+    fresh = {name: clock for name, clock in clocks.items() if now_s - clock.heard_s < RECENT_S}
+    return {name: clock for name, clock in fresh.items() if clock.state == "SYNCED"}
+
+
+def _truth(synced: Mapping[str, ClockView], readings: Mapping[str, Reading]) -> dict[str, Any]:
+    """Compare the clocks with the test clocks that they follow."""
+    errors = errors_ns(synced, readings)
+    return {
+        "within_bound": sum(abs(error) <= synced[name].bound_ns for name, error in errors.items()),
+        "clocks": len(errors),
+        "worst_error_ns": max(map(abs, errors.values()), default=None),
+    }
 
 
 def ask_history(url: str, user: str, password_file: Path | None) -> dict[str, Any]:
@@ -166,6 +186,7 @@ def lines(card: Mapping[str, Any]) -> list[str]:
     if "web" in card:
         error = card["web"].get("error")
         found.append((card["web"]["ok"], f"web      {card['web']['url']}{f' ({error})' if error else ''}"))
+    found += [(False, f"service  {name}: {fault}") for name, fault in card["services"]["faults"].items()]
     return [f"{'ok  ' if ok else 'FAIL'}  {text}" for ok, text in found]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from schemas.ids import cable_id, link_ends, natural
+from schemas.ids import cable_id, natural
 from schemas.records import Nic
 from schemas.topics import PATHS
 from schemas.topology import CableEntry, End, Kind, NodeEntry, Topology, TopologyFile, nic_end, split_end
@@ -256,7 +256,7 @@ def _rail(of_leaf: Sequence[str], nics: Mapping[str, Nic]) -> int | None:
 
 
 def _ends(link: str) -> tuple[End, End]:
-    near, far = link_ends(link)
+    near, _, far = link.partition(">")
     return split_end(near), split_end(far)
 
 

@@ -14,7 +14,7 @@ begin an iteration together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -62,46 +62,51 @@ def make_job_plan(kind: Kind, ranks: int, connections: int, size_bytes: int) -> 
     `size_bytes` is the input of a rank (alltoall, allreduce: divided into a chunk per rank), or the payload
     of each connection (incast, rpc). Raises ValueError if a connection would have nothing to send.
     """
-    steps: list[list[tuple[int, int]]]  # phase -> (sender, receiver)
-    if kind == "alltoall":
-        steps = [[(i, (i + s) % ranks) for i in range(ranks)] for s in range(1, ranks)]
-    elif kind == "allreduce":
-        steps = [[(i, (i + 1) % ranks) for i in range(ranks)]] * (2 * (ranks - 1))
-    elif kind == "incast":
-        steps = [[(i, 0) for i in range(1, ranks)]]
-    else:
-        steps = [[(0, 1)]]
-    chunk = size_bytes // ranks // connections if kind in ("alltoall", "allreduce") else size_bytes
+    divided = kind in ("alltoall", "allreduce")
+    chunk = size_bytes // ranks // connections if divided else size_bytes
     if chunk < 1:
         raise ValueError(f"size_bytes {size_bytes}: expected a byte a connection at least")
     if kind == "rpc":
-        return JobPlan(
-            2,
-            tuple(Route(2 * c, 0, 1, 2 * c + 1) for c in range(connections)),
-            ((0, 1), (1, 0)) * connections,
-            (
-                (tuple((2 * c, chunk) for c in range(connections)), ()),
-                ((), tuple((2 * c + 1, chunk) for c in range(connections))),
-            ),
-        )
-    pairs: dict[tuple[int, int], list[int]] = {}
-    for phase in steps:
-        for pair in phase:
-            if pair not in pairs:
-                pairs[pair] = list(range(len(pairs) * connections, (len(pairs) + 1) * connections))
-    ends = tuple(pair for pair, streams in pairs.items() for _ in streams)
+        return _rpc_plan(connections, chunk)
+    steps = _steps(kind, ranks)
+    streams: dict[tuple[int, int], range] = {}
+    for at, pair in enumerate(dict.fromkeys(pair for phase in steps for pair in phase)):
+        streams[pair] = range(at * connections, (at + 1) * connections)
+    ends = tuple(pair for pair, own in streams.items() for _ in own)
     size = ENDLESS_BYTES if kind == "bulk" else chunk
-    parts: list[Sequence[Sequence[tuple[int, int]]]] = []
-    for rank in range(ranks):
-        parts.append(
-            [
-                [(stream, size) for pair in phase if pair[0] == rank for stream in pairs[pair]]
-                for phase in steps
-            ]
-        )
     return JobPlan(
         ranks,
         tuple(Route(stream, *pair) for stream, pair in enumerate(ends)),
         ends,
-        tuple(tuple(tuple(phase) for phase in rank) for rank in parts),
+        tuple(tuple(_parts(rank, phase, streams, size) for phase in steps) for rank in range(ranks)),
+    )
+
+
+def _steps(kind: Kind, ranks: int) -> list[list[tuple[int, int]]]:
+    """Return the (sender, receiver) pairs of each phase."""
+    if kind == "alltoall":
+        return [[(i, (i + s) % ranks) for i in range(ranks)] for s in range(1, ranks)]
+    if kind == "allreduce":
+        return [[(i, (i + 1) % ranks) for i in range(ranks)]] * (2 * (ranks - 1))
+    if kind == "incast":
+        return [[(i, 0) for i in range(1, ranks)]]
+    return [[(0, 1)]]
+
+
+def _parts(
+    rank: int, phase: Sequence[tuple[int, int]], streams: Mapping[tuple[int, int], range], size: int
+) -> tuple[tuple[int, int], ...]:
+    """Return the streams that a rank sends in a phase, each with its bytes."""
+    return tuple((stream, size) for pair in phase if pair[0] == rank for stream in streams[pair])
+
+
+def _rpc_plan(connections: int, size: int) -> JobPlan:
+    """Return the plan of requests and answers: each connection carries a stream each way."""
+    requests = tuple((2 * c, size) for c in range(connections))
+    answers = tuple((2 * c + 1, size) for c in range(connections))
+    return JobPlan(
+        2,
+        tuple(Route(2 * c, 0, 1, 2 * c + 1) for c in range(connections)),
+        ((0, 1), (1, 0)) * connections,
+        ((requests, ()), ((), answers)),
     )

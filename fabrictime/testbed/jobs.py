@@ -14,7 +14,7 @@ import time
 import zlib
 from array import array
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from fabrictime.testbed.fabric import FabricError, FabricNic
 from fabrictime.testbed.fork_server import Worker
@@ -29,6 +29,16 @@ _NAME_MAX = 128
 _SIZE_UNIT = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _CONNECTIONS_MAX = 4096
 _CELLS_MAX = 20_000_000
+_BOUNDS: Final[dict[str, tuple[float, float]]] = {
+    "connections": (1, 64),
+    "size_bytes": (1, 1 << 40),
+    "duration_s": (0.01, 86_400),
+    "iterations": (0, 10**9),
+    "gap_s": (0, 60),
+    "slot_s": (0, 60),
+    "seed": (0, 2**63 - 1),
+    "dport": (0, 65535),
+}
 _MIN_HOSTS = {"alltoall": 2, "allreduce": 2, "incast": 2, "rpc": 2}
 _LISTED_ITERATIONS = 1_000_000
 
@@ -69,17 +79,7 @@ class JobSpec:
         if ranks < 2 or (self.kind == "rpc" and ranks != 2):
             expected = "2" if self.kind == "rpc" else "2 at least"
             raise ValueError(f"hosts: {ranks} of a job {self.kind}, expected {expected}")
-        bounds: dict[str, tuple[float, float]] = {
-            "connections": (1, 64),
-            "size_bytes": (1, 1 << 40),
-            "duration_s": (0.01, 86_400),
-            "iterations": (0, 10**9),
-            "gap_s": (0, 60),
-            "slot_s": (0, 60),
-            "seed": (0, 2**63 - 1),
-            "dport": (0, 65535),
-        }
-        for name, (low, high) in bounds.items():
+        for name, (low, high) in _BOUNDS.items():
             value = getattr(self, name)
             if not low <= value <= high:  # NaN fails as well
                 raise ValueError(f"{name} {value!r}: expected {low:g} to {high:g}")
@@ -87,7 +87,10 @@ class JobSpec:
             value = getattr(self, name)
             if value is not None and not (0 < len(value) <= _NAME_MAX and value.isprintable()):
                 raise ValueError(f"{name} {value!r}: expected 1 to {_NAME_MAX} printable characters")
-        plan = make_job_plan(self.kind, ranks, self.connections, self.size_bytes)
+        self._check_plan(make_job_plan(self.kind, ranks, self.connections, self.size_bytes))
+        return self
+
+    def _check_plan(self, plan: JobPlan) -> None:
         if len(plan.routes) > _CONNECTIONS_MAX:
             raise ValueError(f"{len(plan.routes)} connections: expected at most {_CONNECTIONS_MAX}")
         if self.slot_s and len(plan.ends) * self.duration_s / self.slot_s > _CELLS_MAX:
@@ -100,7 +103,6 @@ class JobSpec:
         for port in self.sports or ():
             if not 1 <= port <= 65535:
                 raise ValueError(f"sports: {port!r}, expected 1 to 65535")
-        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ bound of the goodput and a spine for every connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,28 +62,37 @@ def best_goodputs_bps(
     growing = set(range(len(jobs)))
     while growing:
         # All growing jobs take equal shares of the rest, in units of their own optimum.
-        alone = {
-            j: min(
-                (_rate(shape, link) / bits for link, bits in loads[j].items() if link in left_bps),
-                default=0.0,
-            )
-            for j in growing
-        }
-        if not all(alone.values()):
-            raise ValueError("a job that no link limits: expected a rate of hosts or of the fabric")
-        step = min(
-            left_bps[link] / used
-            for link in left_bps
-            if (used := sum(alone[j] * loads[j].get(link, 0) for j in growing)) > 0
-        )
-        for j in growing:
-            speed[j] += step * alone[j]
-            for link, bits in loads[j].items():
-                if link in left_bps:
-                    left_bps[link] -= step * alone[j] * bits
-        full = {link for link, left in left_bps.items() if left <= 1e-9 * _rate(shape, link)}
+        alone = {j: _alone(shape, loads[j]) for j in growing}
+        step, full = _fill(shape, left_bps, loads, alone)
+        for j, rate in alone.items():
+            speed[j] += step * rate
         growing = {j for j in growing if not full & loads[j].keys()}
     return [rate * 8 * sum(size for _, _, size in flows) for rate, flows in zip(speed, jobs, strict=True)]
+
+
+def _fill(
+    shape: Shape,
+    left_bps: dict[tuple[str, str], float],
+    loads: Sequence[Mapping[tuple[str, str], float]],
+    speed: Mapping[int, float],
+) -> tuple[float, set[tuple[str, str]]]:
+    """Let all jobs grow by the largest step that the links allow; return the step and the full links.
+
+    `speed`: a job's iterations a second per unit of the step. The step is taken out of `left_bps`.
+    """
+    used = {link: sum(rate * loads[j].get(link, 0) for j, rate in speed.items()) for link in left_bps}
+    step = min(left_bps[link] / bits for link, bits in used.items() if bits > 0)
+    for link, bits in used.items():
+        left_bps[link] -= step * bits
+    return step, {link for link, left in left_bps.items() if left <= 1e-9 * _rate(shape, link)}
+
+
+def _alone(shape: Shape, load: Mapping[tuple[str, str], float]) -> float:
+    """Return the iterations a second of a job that has the fabric for itself."""
+    limited = {link: bits for link, bits in load.items() if _rate(shape, link)}
+    if not limited:
+        raise ValueError("a job that no link limits: expected a rate of hosts or of the fabric")
+    return min(_rate(shape, link) / bits for link, bits in limited.items())
 
 
 # **It is reached** if the phases of an iteration have equal loads and each phase can be spread. Take one

@@ -7,7 +7,7 @@ leaves leaf1.., spines spine1.. with ports swp1..; a leaf's hosts come first.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -172,33 +172,24 @@ def make_plan(settings: FabricSettings) -> Plan:
 def _route_switches(plan: Plan) -> None:
     """Give every leaf and spine its routes to the hosts behind each leaf, over all cables that lead there."""
     nodes, far = plan.nodes, plan.far
-    leaves = [node.name for node in nodes.values() if node.kind == "leaf"]
-    spines = [node.name for node in nodes.values() if node.kind == "spine"]
+    leaves, spines = _names(plan, "leaf"), _names(plan, "spine")
     with_hosts = {leaf.node for _, leaf, _ in plan.nics()}
     prefixes = {
         leaf: f"{ipaddress.IPv4Address(_HOSTS_NET + 256 * i)}/24"
         for i, leaf in enumerate(leaves)
         if leaf in with_hosts
     }
-    for leaf_name in leaves:
-        leaf_node = nodes[leaf_name]
-        up = tuple(
-            Nexthop(port.name, far[leaf_name, port.name].address)
-            for port in leaf_node.ports
-            if nodes[far[leaf_name, port.name].node].kind == "spine"
-        )
-        leaf_node.routes = [Route(prefix, up) for leaf, prefix in prefixes.items() if leaf != leaf_name]
-    for spine_name in spines:
-        spine = nodes[spine_name]
-        spine.routes = []
-        for leaf_name, prefix in prefixes.items():
-            down = tuple(
-                Nexthop(port.name, far[spine_name, port.name].address)
-                for port in spine.ports
-                if far[spine_name, port.name].node == leaf_name
-            )
-            if down:
-                spine.routes.append(Route(prefix, down))
+
+    def nexthops(name: str, neighbours: Collection[str]) -> tuple[Nexthop, ...]:
+        ends = [(port.name, far[name, port.name]) for port in nodes[name].ports]
+        return tuple(Nexthop(port, end.address) for port, end in ends if end.node in neighbours)
+
+    for name in leaves:
+        up = nexthops(name, spines)
+        nodes[name].routes = [Route(prefix, up) for leaf, prefix in prefixes.items() if leaf != name]
+    for name in spines:
+        down = [(prefix, nexthops(name, (leaf,))) for leaf, prefix in prefixes.items()]
+        nodes[name].routes = [Route(prefix, hops) for prefix, hops in down if hops]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,26 +206,8 @@ def exchange(
 ) -> tuple[Plan, list[Swap]]:
     """Return the plan after the cables of two spines at some leaves (None: all) change places, and the cable
     ends that moved. Raises ValueError for anything but two spines and a leaf."""
-    for name in (one, other):
-        if name not in plan.nodes or plan.nodes[name].kind != "spine":
-            spines = [node.name for node in plan.nodes.values() if node.kind == "spine"]
-            raise ValueError(f"spine {name!r}: expected one of {', '.join(spines)}")
-    if one == other:
-        raise ValueError(f"spine {one!r}: expected two different spines")
-    known = [node.name for node in plan.nodes.values() if node.kind == "leaf"]
-    at = list(known) if leaves is None else list(leaves)
-    for name in at:
-        if name not in known:
-            raise ValueError(f"leaf {name!r}: expected one of {', '.join(known)}")
-    swaps: list[Swap] = []
-    for leaf in at:
-        of = [
-            [c for c in plan.cables if c.lower.node == leaf and c.upper.node == spine]
-            for spine in (one, other)
-        ]
-        for a, b in zip(*of, strict=True):
-            swaps.append(Swap(a.upper, replace(a.upper, node=other, name=b.upper.name), a.lower))
-            swaps.append(Swap(b.upper, replace(b.upper, node=one, name=a.upper.name), b.lower))
+    _check_exchange(plan, one, other, leaves)
+    swaps = _swaps(plan, one, other, _names(plan, "leaf") if leaves is None else leaves)
     after = {swap.before: swap.after for swap in swaps}
     moved = {(swap.after.node, swap.after.name): swap.after for swap in swaps}
     nodes = {
@@ -253,6 +226,33 @@ def exchange(
     changed = Plan(nodes, cables, far, plan.racks)
     _route_switches(changed)
     return changed, swaps
+
+
+def _swaps(plan: Plan, one: str, other: str, leaves: Iterable[str]) -> list[Swap]:
+    swaps: list[Swap] = []
+    for leaf in leaves:
+        at_leaf = [cable for cable in plan.cables if cable.lower.node == leaf]
+        of = [[cable for cable in at_leaf if cable.upper.node == spine] for spine in (one, other)]
+        for a, b in zip(*of, strict=True):
+            swaps.append(Swap(a.upper, replace(a.upper, node=other, name=b.upper.name), a.lower))
+            swaps.append(Swap(b.upper, replace(b.upper, node=one, name=a.upper.name), b.lower))
+    return swaps
+
+
+def _names(plan: Plan, kind: str) -> list[str]:
+    return [node.name for node in plan.nodes.values() if node.kind == kind]
+
+
+def _check_exchange(plan: Plan, one: str, other: str, leaves: Collection[str] | None) -> None:
+    spines, known = _names(plan, "spine"), _names(plan, "leaf")
+    for name in (one, other):
+        if name not in spines:
+            raise ValueError(f"spine {name!r}: expected one of {', '.join(spines)}")
+    if one == other:
+        raise ValueError(f"spine {one!r}: expected two different spines")
+    for name in leaves or ():
+        if name not in known:
+            raise ValueError(f"leaf {name!r}: expected one of {', '.join(known)}")
 
 
 def _route_host(plan: Plan, host: Node) -> None:

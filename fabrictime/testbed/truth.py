@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -254,36 +254,25 @@ class Truth:
     def _follow(
         self, start: FabricNic, end: FabricNic, before: dict[str, LinkTruth], packets: int
     ) -> list[str]:
-        """Wait until the burst has arrived, then go from hop to hop along the links that carried all of
-        it.
-        """
+        """Wait until the burst has arrived, then return the links that carried all of it."""
         last = next(
             link
             for link, (sender, receiver) in self._fabric.links.items()
             if receiver.node == end.host and receiver.name == end.device and sender.node == end.leaf
         )
         deadline = time.monotonic() + _BURST_TIMEOUT_S
-        while True:
-            now = self.links()
-            moved = {
-                link
-                for link, truth in now.items()
-                if truth.received_packets - before[link].received_packets >= packets
-                and truth.received_bytes - before[link].received_bytes >= packets * _BURST_BYTES
-            }
-            if last in moved or time.monotonic() > deadline:
-                break
+        moved = self._carriers(before, packets)
+        while last not in moved and time.monotonic() <= deadline:
             time.sleep(0.001)
+            moved = self._carriers(before, packets)
+        return self._walk(start, end, moved, packets)
+
+    def _walk(self, start: FabricNic, end: FabricNic, moved: list[str], packets: int) -> list[str]:
+        """Go from hop to hop along the links that carried the burst."""
         path: list[str] = []
-        at, device = start.host, start.device
+        at = start.host
         while at != end.host:
-            ahead = [
-                link
-                for link in moved
-                if self._fabric.links[link][0].node == at
-                and (at != start.host or self._fabric.links[link][0].name == device)
-                and self._leads(link, end)
-            ]
+            ahead = [link for link in moved if self._leaves(link, at, start) and self._leads(link, end)]
             if len(ahead) != 1:
                 found = "no link" if not ahead else f"{len(ahead)} links"
                 raise PathUnclear(
@@ -293,6 +282,20 @@ class Truth:
             path.append(ahead[0])
             at = self._fabric.links[ahead[0]][1].node
         return path
+
+    def _carriers(self, before: Mapping[str, LinkTruth], packets: int) -> list[str]:
+        """Return the links that have received a whole burst since `before`."""
+        return [
+            link
+            for link, truth in self.links().items()
+            if truth.received_packets - before[link].received_packets >= packets
+            and truth.received_bytes - before[link].received_bytes >= packets * _BURST_BYTES
+        ]
+
+    def _leaves(self, link: str, node: str, start: FabricNic) -> bool:
+        """Return whether a link begins at a node; out of the first host only by its NIC."""
+        sender = self._fabric.links[link][0]
+        return sender.node == node and (node != start.host or sender.name == start.device)
 
     def _leads(self, link: str, end: FabricNic) -> bool:
         """Return whether a flow to `end` could take this link: up to any switch, down to its leaf or NIC

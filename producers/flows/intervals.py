@@ -217,8 +217,6 @@ class FlowTable:
             if (flow := self._tcp(found, registered, movable, now_ns, since_ns)) is not None:
                 seen.add(flow.flow_id)
         for key, registration in itertools.chain(registered.items(), queue_pairs):
-            if registration.sent_bytes is None:
-                continue
             if (flow := self._registered_flow(key, registration, now_ns)) is not None:
                 seen.add(flow.flow_id)
         for found in ended:
@@ -228,8 +226,7 @@ class FlowTable:
                 self._end_socket(flow, found, registered, now_ns)
         for flow in self._flows.values():
             self._check_missing(flow, flow.flow_id in seen, registered, now_ns)
-        for name in [name for name, until_ns in self._ended.items() if until_ns < now_ns]:
-            del self._ended[name]
+        self._ended = {name: until_ns for name, until_ns in self._ended.items() if until_ns >= now_ns}
         self._read_ns, self._cookies = now_ns, cookies
 
     def _end_socket(
@@ -283,17 +280,8 @@ class FlowTable:
         change since the last reading has a record of its own: the time before it goes into a separate,
         earlier record.
         """
-        reportable = [flow for flow in self._flows.values() if self._is_reportable(flow)]
-        moved = [flow for flow in reportable if flow.moved(self.rules)]
-        earlier = [self._row(flow, flow.before) for flow in moved if flow.reported.at_ns < flow.before.at_ns]
-        moved_ids = {flow.flow_id for flow in moved}
-        rows = [
-            self._row(flow, flow.now)
-            for flow in reportable
-            if whole or flow.changed or flow.closed or flow.flow_id in moved_ids
-        ]
-        for name in [name for name, flow in self._flows.items() if flow.closed]:
-            del self._flows[name]
+        earlier, rows = self._due_rows(whole)
+        self._flows = {name: flow for name, flow in self._flows.items() if not flow.closed}
         if not rows and not whole:
             return []
         earlier_parts, parts = _split(earlier), _split(rows) or [[]]
@@ -311,6 +299,19 @@ class FlowTable:
             for at, part in enumerate(earlier_parts + parts)
         ]
 
+    def _due_rows(self, whole: bool) -> tuple[list[Flow], list[Flow]]:
+        """Return the elements of the separate, earlier record, and those of the present one."""
+        reportable = [flow for flow in self._flows.values() if self._is_reportable(flow)]
+        moved = [flow for flow in reportable if flow.moved(self.rules)]
+        earlier = [self._row(flow, flow.before) for flow in moved if flow.reported.at_ns < flow.before.at_ns]
+        moved_ids = {flow.flow_id for flow in moved}
+        rows = [
+            self._row(flow, flow.now)
+            for flow in reportable
+            if whole or flow.changed or flow.closed or flow.flow_id in moved_ids
+        ]
+        return earlier, rows
+
     def _tcp(
         self,
         found: TcpSocket,
@@ -325,24 +326,12 @@ class FlowTable:
             return None
         key = ("TCP", found.source, found.source_port, found.peer, found.peer_port)
         registration = registered.get(key)
-        flow_id = self._carried.get(found.cookie) or self._id(f"sock:{found.cookie}")
-        if (
-            registration is not None
-            and registration.flow is not None
-            and self._id(registration.flow) != flow_id
-        ):
-            self._transfer(flow_id, self._id(registration.flow), found, now_ns)
-            flow_id = self._id(registration.flow)
+        flow_id = self._carrier_id(found, registration, now_ns)
         flow = self._flows.get(flow_id)
         if flow is None:
             if flow_id in self._ended:
                 return None
-            if since_ns is None or found.cookie in self._cookies:  # its bytes belong to no known interval
-                begun, last = _counters(found, now_ns, _frames(found)), found
-            else:
-                begun, last = _Counters(since_ns), _at_birth(found)
-            flow = self._flows[flow_id] = _Flow(flow_id, key, nic, peer, begun, begun, begun, last)
-            flow.sockets[found.cookie] = last
+            flow = self._open_socket(flow_id, key, nic, peer, found, now_ns, since_ns)
             if (found.source, found.peer, found.peer_port) in movable:
                 flow.wait_until_ns = now_ns + _CLAIM_NS
         elif found.cookie not in flow.sockets:
@@ -353,6 +342,35 @@ class FlowTable:
         if flow.key == key:
             flow.kernel, flow.rate_limit_bps = found, found.rate_limit_bps
             self._label(flow, registration)
+        return flow
+
+    def _carrier_id(self, found: TcpSocket, registration: Registration | None, now_ns: int) -> str:
+        """Return the id of the flow on a socket, after a transfer that a program registered."""
+        flow_id = self._carried.get(found.cookie) or self._id(f"sock:{found.cookie}")
+        if registration is None or registration.flow is None:
+            return flow_id
+        registered_id = self._id(registration.flow)
+        if registered_id != flow_id:
+            self._transfer(flow_id, registered_id, found, now_ns)
+        return registered_id
+
+    def _open_socket(
+        self,
+        flow_id: str,
+        key: Key,
+        nic: str,
+        peer: str,
+        found: TcpSocket,
+        now_ns: int,
+        since_ns: int | None,
+    ) -> _Flow:
+        """Add a flow that starts with a socket."""
+        if since_ns is None or found.cookie in self._cookies:  # its bytes belong to no known interval
+            begun, last = _counters(found, now_ns, _frames(found)), found
+        else:
+            begun, last = _Counters(since_ns), _at_birth(found)
+        flow = self._flows[flow_id] = _Flow(flow_id, key, nic, peer, begun, begun, begun, last)
+        flow.sockets[found.cookie] = last
         return flow
 
     def _transfer(self, socket_id: str, flow_id: str, found: TcpSocket, now_ns: int) -> None:

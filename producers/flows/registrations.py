@@ -223,24 +223,21 @@ class Registrations:
             if key[0] == "ROCE":
                 self._pair(number, client, key, registration)
                 return
-            if not self._nic_by_address(key[1]):
-                raise ValueError(f"source_address {key[1]}: no NIC of this host")
-            if self._owner.get(key, number) != number and key not in self._ended_keys:
-                raise ValueError(f"{key[0]} {key[1]}:{key[2]}: registered by another program already")
-            if len(self.flows) + len(self.queue_pairs) >= _FLOWS and key not in self.flows:
-                raise ValueError(f"{_FLOWS} flows are registered already")
-            former = (
-                self._key_of.get((key[1], registration.name), key) if registration.name is not None else key
-            )
-            if self._owner.get(former, number) != number and former not in self._ended_keys:
-                raise ValueError(f"flow {registration.name}: registered by another program already")
-            before = self.flows.get(former)
-            counted = None if before is None or before.name != registration.name else before.sent_bytes
-            if counted is not None and (registration.sent_bytes or 0) < counted:
-                raise ValueError(f"sent_bytes {registration.sent_bytes}: expected {counted} or more")
+            self._flow(number, client, key, registration)
         except ValueError as error:
             self._refuse(client, str(error))
-            return
+
+    def _flow(self, number: int, client: _Client, key: Key, registration: Registration) -> None:
+        """Apply the registration of a flow over IP. Raises ValueError."""
+        self._check_room(key, key in self.flows)
+        if self._is_anothers(key, number):
+            raise ValueError(f"{key[0]} {key[1]}:{key[2]}: registered by another program already")
+        former = key if registration.name is None else self._key_of.get((key[1], registration.name), key)
+        if self._is_anothers(former, number):
+            raise ValueError(f"flow {registration.name}: registered by another program already")
+        before = self.flows.get(former)
+        if before is not None and before.name == registration.name:
+            _check_count(before, registration)
         if former != key:
             self._forget(former)
             client.keys.discard(former)
@@ -262,18 +259,25 @@ class Registrations:
                 self._ended_pairs.add(name)
                 client.queue_pairs.discard(name)
             return
-        if not self._nic_by_address(key[1]):
-            raise ValueError(f"source_address {key[1]}: no NIC of this host")
-        if len(self.flows) + len(self.queue_pairs) >= _FLOWS and name not in self.queue_pairs:
-            raise ValueError(f"{_FLOWS} flows are registered already")
+        self._check_room(key, name in self.queue_pairs)
         before = self.queue_pairs.get(name)
-        counted = 0 if before is None else before[1].sent_bytes or 0
-        if (registration.sent_bytes or 0) < counted:
-            raise ValueError(f"sent_bytes {registration.sent_bytes}: expected {counted} or more")
+        if before is not None:
+            _check_count(before[1], registration)
         self._ended_pairs.discard(name)
         self.changes += before is None or before[0] != key
         self.queue_pairs[name], self._pair_owner[name] = (key, registration), number
         client.queue_pairs.add(name)
+
+    def _is_anothers(self, key: Key, number: int) -> bool:
+        """Return True if another program's flow has these ports."""
+        return self._owner.get(key, number) != number and key not in self._ended_keys
+
+    def _check_room(self, key: Key, is_known: bool) -> None:
+        """Raise ValueError if the source is no NIC of this host, or no further flow can be registered."""
+        if not self._nic_by_address(key[1]):
+            raise ValueError(f"source_address {key[1]}: no NIC of this host")
+        if len(self.flows) + len(self.queue_pairs) >= _FLOWS and not is_known:
+            raise ValueError(f"{_FLOWS} flows are registered already")
 
     def _warn(self, reason: str) -> None:
         self.refused += 1
@@ -349,3 +353,10 @@ def _address(registration: dict[str, Any], name: str) -> str:
         return str(ipaddress.ip_address(value))
     except ValueError:
         raise ValueError(f"{name} {value!r}: expected an IPv4 or IPv6 address") from None
+
+
+def _check_count(before: Registration, registration: Registration) -> None:
+    """Raise ValueError if a flow's count of bytes decreased."""
+    counted = before.sent_bytes or 0
+    if (registration.sent_bytes or 0) < counted:
+        raise ValueError(f"sent_bytes {registration.sent_bytes}: expected {counted} or more")

@@ -119,23 +119,8 @@ class FlowReporter:
         self._nic_by_address = {_plain(nic.address): nic_id(nic.host, nic.device) for nic in nics}
         # grows within a boot, also across restarts of this process
         self._number = itertools.count(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
-        boot = boot_id()
-        rules = FlowRules(
-            settings.min_bytes,
-            settings.changed_share,
-            settings.min_changed_kbps * 1e3,
-            settings.kernel_pacing,
-        )
         try:
-            for host in dict.fromkeys(nic.host for nic in nics):
-                own = [nic for nic in nics if nic.host == host]
-                local = {_plain(nic.address): nic_id(nic.host, nic.device) for nic in own}
-                table = FlowTable(host, boot, own[0].shard, local, addresses.nic_of, rules)
-                self._tables.append(table)
-                for netns in dict.fromkeys(nic.netns for nic in own):
-                    if netns not in self._spaces:
-                        self._spaces[netns] = _Namespace(SockDiag(netns))
-                    self._spaces[netns].tables.append(table)
+            self._open_tables(nics)
             if settings.trace and put is not None:
                 for nic in nics:
                     self._tracers[nic_id(nic.host, nic.device)] = self._open_tracer(nic, put, registry)
@@ -144,6 +129,25 @@ class FlowReporter:
             self._close_spaces()
             raise
         self.failed_reads = 0
+
+    def _open_tables(self, nics: Sequence[NicSettings]) -> None:
+        """Open a table per host, and the socket diagnosis of each of its namespaces."""
+        settings, boot = self.settings, boot_id()
+        rules = FlowRules(
+            settings.min_bytes,
+            settings.changed_share,
+            settings.min_changed_kbps * 1e3,
+            settings.kernel_pacing,
+        )
+        for host in dict.fromkeys(nic.host for nic in nics):
+            own = [nic for nic in nics if nic.host == host]
+            local = {_plain(nic.address): nic_id(nic.host, nic.device) for nic in own}
+            table = FlowTable(host, boot, own[0].shard, local, self._addresses.nic_of, rules)
+            self._tables.append(table)
+            for netns in dict.fromkeys(nic.netns for nic in own):
+                if netns not in self._spaces:
+                    self._spaces[netns] = _Namespace(SockDiag(netns))
+                self._spaces[netns].tables.append(table)
 
     def read(self) -> None:
         """Read the counters. The flows of a namespace that cannot be read stay unchanged."""
@@ -163,15 +167,21 @@ class FlowReporter:
                 opened += [each for each in found if each.source in table.local]
                 closed += [each for each in ended if each.source in table.local]
         now_ns = time.monotonic_ns()
-        registered, queue_pairs = self.registrations.flows, self.registrations.queue_pairs.values()
         for table in self._tables:
             if id(table) not in unknown:
-                own = {key: registration for key, registration in registered.items() if key[1] in table.local}
-                pairs = [(key, registration) for key, registration in queue_pairs if key[1] in table.local]
-                table.read(*sockets.get(id(table), ([], [])), own, now_ns, pairs)
+                self._read_table(table, *sockets.get(id(table), ([], [])), now_ns)
         self.registrations.sweep()
         if self._tracers:
             self._trace_flows(now_ns / 1e9)
+
+    def _read_table(
+        self, table: FlowTable, sockets: list[TcpSocket], ended: list[TcpSocket], now_ns: int
+    ) -> None:
+        """Add a reading of one host's sockets and registered flows."""
+        registered, queue_pairs = self.registrations.flows, self.registrations.queue_pairs.values()
+        own = {key: registration for key, registration in registered.items() if key[1] in table.local}
+        pairs = [(key, registration) for key, registration in queue_pairs if key[1] in table.local]
+        table.read(sockets, ended, own, now_ns, pairs)
 
     # ---- routes of the flows
 

@@ -100,16 +100,20 @@ class LinkReporter:
                 self._leave(verbs)
         now = time.monotonic()
         if last or now >= self._pacer.due(self._urgent):
-            evidence = self._engine.evidence()
-            self._urgent = False
-            self._pacer.on_evidence_taken(evidence, now)
-            for record in self._events.probes(evidence):
-                self._put(record)
-            if self._on_evidence is not None:
-                self._on_evidence(evidence.paths)
+            self._publish_probes(now)
         for growth, interval_ns in self._counters.drain():
             for record in self._events.counters(growth, *self._engine.clocks(), interval_ns):
                 self._put(record)
+
+    def _publish_probes(self, now: float) -> None:
+        """Publish the evidence of the probes since the last time."""
+        evidence = self._engine.evidence()
+        self._urgent = False
+        self._pacer.on_evidence_taken(evidence, now)
+        for record in self._events.probes(evidence):
+            self._put(record)
+        if self._on_evidence is not None:
+            self._on_evidence(evidence.paths)
 
     @property
     def capabilities(self) -> list[str]:

@@ -71,17 +71,7 @@ def parse_duration(text: str) -> float:
 
 def parse_fault(text: str) -> FaultSpec:
     """Parse a fault line. Raises ValueError with the expected form."""
-    tokens = text.split()
-    durations: dict[str, float] = {}
-    seed = 0
-    while len(tokens) > 3 or (len(tokens) > 2 and tokens[-2] in ("after", "for", "every", "seed")):
-        if tokens[-2] in ("after", "for", "every"):
-            durations[tokens[-2]] = parse_duration(tokens[-1])
-        elif tokens[-2] == "seed" and re.fullmatch(r"\d{1,18}", tokens[-1]):
-            seed = int(tokens[-1])
-        else:
-            break
-        tokens = tokens[:-2]
+    tokens, durations, seed = _split_options(text.split())
     if len(tokens) == 4 and tokens[2] == "times":
         tokens.pop(2)
     after_s, for_s = durations.get("after", 0.0), durations.get("for")
@@ -91,12 +81,7 @@ def parse_fault(text: str) -> FaultSpec:
         case ["down" | "blackhole" | "dead" | "pause-storm" as kind, target]:
             return FaultSpec(kind=kind, target=target, seed=seed, after_s=after_s, for_s=for_s)
         case ["grey" | "slow-receiver" | "slow-sender" as kind, share_text, target]:
-            found = re.fullmatch(r"(\d+(?:\.\d+)?)%", share_text)
-            share = float(found[1]) / 100 if found else 0.0
-            if not 0 < share < 1:
-                raise ValueError(
-                    f"fault {text!r}: expected above 0% and below 100%, as in {kind} 20% h1/eth1"
-                )
+            share = _share(text, kind, share_text)
             return FaultSpec(kind=kind, target=target, share=share, seed=seed, after_s=after_s, for_s=for_s)
         case ["flap" | "incast" as kind, count, target] if re.fullmatch(r"[1-9]\d{0,5}", count):
             every_s = durations.get("every", FLAP_EVERY_S)
@@ -116,3 +101,28 @@ def parse_fault(text: str) -> FaultSpec:
         "`grey|slow-receiver|slow-sender P% TARGET`, `flap N TARGET every 2s` or `incast N NIC`, "
         "optionally followed by `after 5s` and `for 10s`"
     )
+
+
+def _split_options(tokens: list[str]) -> tuple[list[str], dict[str, float], int]:
+    """Split off the options at the end: the other tokens, the durations by name, and the seed."""
+    durations: dict[str, float] = {}
+    seed = 0
+    while len(tokens) > 2:
+        option, value = tokens[-2:]
+        if option in ("after", "for", "every"):
+            durations[option] = parse_duration(value)
+        elif option == "seed" and re.fullmatch(r"\d{1,18}", value):
+            seed = int(value)
+        else:
+            break
+        tokens = tokens[:-2]
+    return tokens, durations, seed
+
+
+def _share(text: str, kind: str, share_text: str) -> float:
+    """Return the share of `20%`. Raises ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)%", share_text)
+    share = float(found[1]) / 100 if found else 0.0
+    if not 0 < share < 1:
+        raise ValueError(f"fault {text!r}: expected above 0% and below 100%, as in {kind} 20% h1/eth1")
+    return share

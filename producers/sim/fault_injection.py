@@ -36,6 +36,12 @@ class SimFault:
     downs: list[tuple[int, int]] = field(default_factory=list)
     """Of a flap: (went down, came back)."""
 
+    def is_named(self, text: str) -> bool:
+        """Return True if a text is the fault's number or line. Raises ValueError if it is neither's form."""
+        if text.isdecimal():
+            return text == str(self.number)
+        return str(self.spec) == str(parse_fault(text))
+
     def record(self, link_ids: Sequence[str]) -> TrueFault:
         """Return the fault as a record; `link_ids` names the links by index."""
         return {
@@ -71,14 +77,7 @@ class FaultInjector:
     def clear(self, which: int | str | None = None) -> list[SimFault]:
         """Clear one fault by number or line, or all. Raises ValueError if there is no such fault."""
         standing = [fault for fault in self.faults if fault.end_ns is None]
-        text = None if which is None else str(which)
-        found = [
-            fault
-            for fault in standing
-            if text is None
-            or text == str(fault.number)
-            or (not text.isdecimal() and str(fault.spec) == str(parse_fault(text)))
-        ]
+        found = standing if which is None else [fault for fault in standing if fault.is_named(str(which))]
         if not found and which is not None:
             here = ", ".join(str(fault.number) for fault in standing) or "none is"
             raise ValueError(f"fault {which!r}: expected one in force ({here})")

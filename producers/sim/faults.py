@@ -48,18 +48,8 @@ def resolve(spec: FaultSpec, fleet: Fleet) -> Target:
     target = spec.target
     if target in fleet.link_index:
         return Target((fleet.link_index[target],))
-    both = "<>" in target
-    near, arrow, far = target.partition("<>" if both else ">")
     ends = [link_ends(link) for link in fleet.link_ids]
-    if arrow:
-        found = [
-            i
-            for i, (sender, receiver) in enumerate(ends)
-            if (_names(sender, near) and _names(receiver, far))
-            or (both and _names(sender, far) and _names(receiver, near))
-        ]
-    else:
-        found = [i for i, pair in enumerate(ends) if any(_names(end, target) for end in pair)]
+    found = [i for i, (sender, receiver) in enumerate(ends) if _is_meant(target, sender, receiver)]
     if not found:
         example = ends[2 * fleet.nics if fleet.links > 2 * fleet.nics else 0]
         raise ValueError(
@@ -68,11 +58,23 @@ def resolve(spec: FaultSpec, fleet: Fleet) -> Target:
     return Target(tuple(found))
 
 
+def _is_meant(target: str, sender: str, receiver: str) -> bool:
+    """Return True if a target, as `a>b`, `a<>b` or `a`, means the link between two ends."""
+    both = "<>" in target
+    near, arrow, far = target.partition("<>" if both else ">")
+    if not arrow:
+        return _names(sender, target) or _names(receiver, target)
+    if _names(sender, near) and _names(receiver, far):
+        return True
+    return both and _names(sender, far) and _names(receiver, near)
+
+
 def _of_nics(spec: FaultSpec, fleet: Fleet) -> Target:
-    nics = [fleet.nic_index[spec.target]] if spec.target in fleet.nic_index else []
-    host = not nics
+    host = spec.target not in fleet.nic_index
     if host:
         nics = [i for name, i in fleet.nic_index.items() if host_of(name) == spec.target]
+    else:
+        nics = [fleet.nic_index[spec.target]]
     if not nics or (host and spec.kind != "dead"):
         expected = "a NIC or a host" if spec.kind == "dead" else "a NIC"
         raise ValueError(f"target {spec.target!r}: expected {expected} such as {fleet.nic_ids[0]}")

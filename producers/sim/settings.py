@@ -215,6 +215,15 @@ class SimSettings(BaseModel):
         return (self.step_us or (100 if self.nics <= 256 else 200)) * 1000
 
 
+def _parse_job(text: str, number: int) -> dict[str, object]:
+    """Parse `KIND:NICS[:NAME]`, the job of this number. Raises ValueError."""
+    tokens = text.split(":")
+    if len(tokens) not in (2, 3) or not tokens[1].isdecimal():
+        raise ValueError(f"fleet sim: job={text}: expected KIND:NICS or KIND:NICS:NAME")
+    name = tokens[2] if len(tokens) == 3 else f"{tokens[0]}-{number}"
+    return {"kind": tokens[0], "nics": int(tokens[1]), "name": name}
+
+
 def parse_fleet(text: str) -> dict[str, object]:
     """Parse the text after `sim:`, as in `1024,job=allreduce:256:train,load=0.3`, to settings.
 
@@ -237,11 +246,7 @@ def parse_fleet(text: str) -> dict[str, object]:
     for part in parts:
         key, mark, value = (token.strip() for token in part.partition("="))
         if key == "job" and mark:
-            tokens = value.split(":")
-            if len(tokens) not in (2, 3) or not tokens[1].isdecimal():
-                raise ValueError(f"fleet sim: job={value}: expected KIND:NICS or KIND:NICS:NAME")
-            name = tokens[2] if len(tokens) == 3 else f"{tokens[0]}-{len(jobs) + 1}"
-            jobs.append({"kind": tokens[0], "nics": int(tokens[1]), "name": name})
+            jobs.append(_parse_job(value, len(jobs) + 1))
         elif key == "fault" and mark:
             faults.append(value)
         elif key in plain and mark:

@@ -29,7 +29,7 @@ from producers.sim.settings import JobSettings, SimSettings
 from producers.sim.setup import draw_clocks, fleet_of
 from producers.sim.topology import Fleet
 from producers.sim.truth import TruthRecorder
-from producers.sim.workload import SimFlow, SimFlowTable, job_members, job_phases
+from producers.sim.workload import SimFlow, SimFlowTable, job_ends, job_members, job_phases
 from schemas.records import (
     EvidenceKind,
     LinkEvent,
@@ -273,16 +273,10 @@ class Simulation:
                 self.book.open(*pair, self._port(), job=job.name, tenant=job.tenant, endless=False).number
                 for _ in range(job.connections)
             ]
-        ends = None
-        if job.kind == "rail-alltoall":
-            rank = {nic: at for at, nic in enumerate(nic for group in members for nic in group)}
-            ends = [
-                [(rank[a], rank[b]) for a, b in pairs for _ in range(job.connections)] for pairs, _ in phases
-            ]
         self.kernel.add_job(
             [([n for pair in pairs for n in flows[pair]], size / job.connections) for pairs, size in phases],
             job.compute_ms * 1e6,
-            ends=ends,
+            ends=job_ends(job, members, phases) if job.kind == "rail-alltoall" else None,
         )
 
     def _port(self) -> int:

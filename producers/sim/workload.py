@@ -20,7 +20,7 @@ from producers.sim.topology import Fleet
 from schemas.ids import nic_parts
 from schemas.records import Flow, FlowProtocol, FlowReports, FlowState
 
-__all__ = ["FLOW_PORT", "SimFlow", "SimFlowTable", "address_of", "job_members", "job_phases"]
+__all__ = ["FLOW_PORT", "SimFlow", "SimFlowTable", "address_of", "job_ends", "job_members", "job_phases"]
 
 FLOW_PORT: Final = 4791
 """RoCEv2's UDP port; with a flow's source port it determines its route."""
@@ -31,11 +31,21 @@ _MIN_STEPS: Final = 10
 _ENDS: Final = ("", "sender", "receiver")
 
 Float64s = NDArray[np.float64]
+Phase = tuple[list[tuple[int, int]], float]
+"""Source and destination of each flow, and bytes of each flow."""
 
 
 def address_of(nic: int) -> str:
     """Return the IPv4 address of NIC `nic`, below 10.0.0.0/8."""
     return f"10.{nic >> 16 & 255}.{nic >> 8 & 255}.{nic & 255}"
+
+
+def job_ends(
+    job: JobSettings, members: Sequence[Sequence[int]], phases: Sequence[Phase]
+) -> list[list[tuple[int, int]]]:
+    """Return the ranks of source and destination of each connection, by phase."""
+    rank = {nic: at for at, nic in enumerate(nic for group in members for nic in group)}
+    return [[(rank[a], rank[b]) for a, b in pairs for _ in range(job.connections)] for pairs, _ in phases]
 
 
 def job_members(
@@ -51,8 +61,8 @@ def job_members(
     places, wanted = (fleet.shape.hosts, job.nics // per_host) if whole else (fleet.nics, job.nics)
     chosen = np.arange(places) if job.placed == "packed" else rng.permutation(places)
     if job.placed == "apart":
-        full = {nic // per_host if whole else nic for nic in taken}
-        chosen = np.array([place for place in chosen.tolist() if place not in full], np.int64)
+        full = np.fromiter(taken, np.int64) // (per_host if whole else 1)
+        chosen = chosen[~np.isin(chosen, full)]
         if len(chosen) < wanted:
             raise ValueError(f"job {job.name}: {job.nics} NICs apart from other jobs, not enough are left")
     chosen = chosen[:wanted]
@@ -63,32 +73,32 @@ def job_members(
 
 def job_phases(
     job: JobSettings, members: Sequence[Sequence[int]], rate_bps: float, step_ns: int
-) -> list[tuple[list[tuple[int, int]], float]]:
+) -> list[Phase]:
     """Return the phases of an iteration: (source and destination of each flow, bytes of each flow).
 
     allreduce: rings, in which every NIC sends 2 (n - 1) / n of its bytes to its neighbour. alltoall: in round
     k NIC i sends to NIC i + k. Phases shorter than ten steps are merged. rail-alltoall: the same within each
     group, as if data for other rails changed GPUs within its host first; phases are not merged.
     """
+    n = len(members[0])
     if job.kind == "allreduce":
-        pairs = [(ring[i], ring[(i + 1) % len(ring)]) for ring in members for i in range(len(ring))]
-        n = len(members[0])
         total = 2 * (n - 1) / n * job.bytes
         count = _phases(2 * (n - 1), total, rate_bps, step_ns)
-        return [(pairs, total / count)] * count
+        return [(_shifted(members, 1), total / count)] * count
     if job.kind == "rail-alltoall":
-        n = len(members[0])
-        return [
-            ([(group[i], group[(i + k) % n]) for group in members for i in range(n)], job.bytes / (n - 1))
-            for k in range(1, n)
-        ]
+        return [(_shifted(members, k), job.bytes / (n - 1)) for k in range(1, n)]
     all_nics = [nic for group in members for nic in group]
     m = len(all_nics)
     each = job.bytes / (m - 1)
-    rounds = [[(all_nics[i], all_nics[(i + k) % m]) for i in range(m)] for k in range(1, m)]
+    rounds = [_shifted([all_nics], k) for k in range(1, m)]
     count = _phases(m - 1, job.bytes, rate_bps, step_ns)
     cuts = np.linspace(0, m - 1, count + 1).astype(int)
     return [([pair for part in rounds[begin:end] for pair in part], each) for begin, end in pairwise(cuts)]
+
+
+def _shifted(groups: Sequence[Sequence[int]], distance: int) -> list[tuple[int, int]]:
+    """Return each NIC with the one so many places further in its group."""
+    return [(nic, group[(at + distance) % len(group)]) for group in groups for at, nic in enumerate(group)]
 
 
 def _limiting_end(receiver_share: float, sender_share: float) -> str:

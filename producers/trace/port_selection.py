@@ -111,15 +111,19 @@ class PortSelector:
         if not missing:
             return
         candidates = self._named_candidates({route.peer for route in missing})
-        chosen = choose_spare_ports(missing, known, candidates, spares, self.engine.path_ports)
-        for at, port in enumerate(chosen):
-            if port != spares[at] and not self._open_spare(len(self.engine.path_ports) + at, port):
-                self._candidates.pop(port, None)
-                chosen[at] = spares[at]
+        wanted_ports = choose_spare_ports(missing, known, candidates, spares, self.engine.path_ports)
+        chosen = [self._move_spare(at, spares[at], port) for at, port in enumerate(wanted_ports)]
         unserved = [route for route in missing if not self._mark_used(route, chosen, candidates, now_s)]
         if unserved and now_s - self._flow_searched_s > FLOW_SEARCH_REST_S:
             self._flow_searched_s = now_s
             self._begin_search({route.peer for route in unserved})
+
+    def _move_spare(self, at: int, present: int, port: int) -> int:
+        """Probe spare path `at` from a port if it is free; return the port that it has then."""
+        if port == present or self._open_spare(len(self.engine.path_ports) + at, port):
+            return port
+        self._candidates.pop(port, None)
+        return present
 
     def drop_unused_spares(self, now_s: float) -> None:
         """Forget spare paths whose last flow ended long ago, or whose port is closed."""

@@ -90,7 +90,8 @@ def name_path(
     them. A path is complete only if every link is known.
     """
     topology = topology if topology is not None else Topology()
-    if not any(hops) and not (reached and not hops):
+    is_direct = reached and not hops
+    if not any(hops) and not is_direct:
         return _from_file(nic, peer, path, topology, len(hops) + 1 if reached else None)
     namer = _Namer(nic, peer, peer_first_hop, topology, link_prefix)
     links, filled = namer.links(hops, reached)
@@ -101,9 +102,9 @@ def name_path(
     if len(set(known)) != len(known):
         contradictions.append("a link is crossed twice")
         complete = False
-    contradiction = "; ".join(dict.fromkeys(contradictions)) or (
-        _differs_from_listed(topology.listed(nic, peer, path), known) if complete else None
-    )
+    contradiction = "; ".join(dict.fromkeys(contradictions)) or None
+    if complete and contradiction is None:
+        contradiction = _differs_from_listed(topology.listed(nic, peer, path), known)
     return NamedPath(known, complete, PathSource.FILLED if filled else PathSource.TRACED, contradiction)
 
 

@@ -27,12 +27,13 @@ from streams.alerts.sources.link_health import LinkHealthAlerts
 from streams.alerts.sources.queues import QueueAlerts
 from streams.delays.latency_slo import EVERYONE
 from streams.links.prober_health import ProberHealth
+from streams.runtime.base import Detector
 from streams.runtime.thresholds import Thresholds
 
 __all__ = ["ShardAlerts"]
 
 
-class ShardAlerts:
+class ShardAlerts(Detector[tuple[str, Alert]]):
     """The alerts of one shard. `thresholds` and `log_offset_ns` may be set at any time.
 
     `cables_of`: number of a switch's cables, 0 if unknown. `groups`: groups of a NIC, see

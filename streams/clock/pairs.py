@@ -70,15 +70,7 @@ class Pairs:
         Pairs of unknown or equal nodes are left out, and those that no clock can produce. A fit of an earlier
         release has no margin; its lowest round trip is used instead.
         """
-        rows = [
-            r
-            for r in records
-            if r["accepted"] > 0
-            and r["prober"] in node_of
-            and r["peer"] in node_of
-            and node_of[r["prober"]] != node_of[r["peer"]]
-            and (abs(r["drift_ppb"]) < DRIFT_LIMIT_PPB or r["drift_sigma_ppb"] >= NO_SLOPE_PPB)
-        ]
+        rows = [r for r in records if _is_usable(r, node_of)]
         figures = np.array([[r.get(name, 0.0) for r in rows] for name in _FIGURES], np.float64)
         figures = figures.reshape(len(_FIGURES), len(rows))
         margin = figures[5]
@@ -332,3 +324,11 @@ class PairMemory:
             np.where(weight > 1, np.maximum(spread, MIN_SIGMA_NS), np.inf),
             np.asarray(weight),
         )
+
+
+def _is_usable(fit: PairFit, node_of: Mapping[str, int]) -> bool:
+    """Return True for a fit between two known nodes that clocks can produce."""
+    prober, peer = node_of.get(fit["prober"]), node_of.get(fit["peer"])
+    if fit["accepted"] <= 0 or prober is None or peer is None or prober == peer:
+        return False
+    return abs(fit["drift_ppb"]) < DRIFT_LIMIT_PPB or fit["drift_sigma_ppb"] >= NO_SLOPE_PPB

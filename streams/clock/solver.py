@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.log_time import STEP_NS
 from schemas.records import ClockEvent, ClockFits, ClockOffsets, ClockState, SourceRange, SuspectPair
 from schemas.topics import MAX_ELEMENTS
 from streams.clock.classify import Measurement, apply, classify
@@ -49,6 +50,8 @@ __all__ = ["ENSEMBLE", "HOLDOVER", "SYNCED", "UNSYNCED", "ShardClocks", "SolvePa
 RECOVERED_RATE_PPB: Final = 100.0
 """Standard error of a recovered rate whose record gives none."""
 LOG_OFFSET_STEP_NS: Final = 50_000_000
+LOG_STEP_NS: Final = STEP_NS
+"""Difference that shows a step of log time: the offset follows before the window is placed in fabric time."""
 MAX_READING_NS: Final = 2**63 - 1
 MAX_SUSPECTS: Final = 256
 MIN_KNOT_SIGMA_NS: Final = 0.1
@@ -99,17 +102,25 @@ class ShardClocks:
         """(clock of the prober, pair)"""
 
     def recover(self, records: Iterable[ClockOffsets]) -> None:
-        """Continue from the newest complete window among `records` (`ClockOffsets`)."""
+        """Continue from the last complete window among `records` (`ClockOffsets`, in the log's order).
+
+        Its number need not be the largest, because log time may have stepped back.
+        """
         windows: dict[int, dict[int, ClockOffsets]] = {}
+        order: list[int] = []
         for record in records:
             if record["shard"] == self.shard:
                 windows.setdefault(record["window"], {})[record["part"]] = record
+                if record["part"] == 0:
+                    order.append(record["window"])
         complete = [
-            window for window, parts in windows.items() if len(parts) == next(iter(parts.values()))["parts"]
+            window
+            for window in order
+            if len(windows[window]) == next(iter(windows[window].values()))["parts"]
         ]
         if not complete:
             return
-        self.last_window = max(complete)
+        self.last_window = complete[-1]
         newest = windows[self.last_window]
         self.log_offset_ns = newest[min(newest)]["log_offset_ns"]
         for part in sorted(newest):
@@ -148,6 +159,7 @@ class ShardClocks:
         middle_log_ns = start_ns + window_ns // 2
         taken = gather(fits, clock_of)
         readings, has_reading = guess_readings(taken, middle_log_ns)
+        self._set_log_offset(taken, LOG_STEP_NS)
         before = {
             name: _Before(
                 track.at_ns, track.offset_ns, track.drift_ppb, track.sigma_ns, track.domain, track.state
@@ -161,7 +173,7 @@ class ShardClocks:
             track.event, track.event_ns = ClockEvent.NONE, 0.0
         measured = self._place_parts(taken, mesh, middle_log_ns + self.log_offset_ns, window_ns * 1e-9)
         self._suspects = [(taken.names[s.node], s) for s in mesh.suspects[:MAX_SUSPECTS]]
-        self._set_log_offset(taken)
+        self._set_log_offset(taken, LOG_OFFSET_STEP_NS)
         self._carry_unmeasured(taken, measured, middle_log_ns + self.log_offset_ns)
         self._follow_domains(measured, {name: old.domain for name, old in before.items()})
         for name, track in self.tracks.items():
@@ -272,8 +284,8 @@ class ShardClocks:
             slew_change_ppb=part.slew_change_ppb,
         )
 
-    def _set_log_offset(self, taken: WindowInput) -> None:
-        """Follow the log's clock in steps: only if the median over NICs is more than 50 ms off."""
+    def _set_log_offset(self, taken: WindowInput, step_ns: int) -> None:
+        """Follow the log's clock in steps: only if the median over NICs is more than `step_ns` off."""
         ahead = []
         for nic in taken.nics:
             track = self.tracks.get(taken.names[taken.node_of_nic[nic["nic"]]])
@@ -281,7 +293,7 @@ class ShardClocks:
                 ahead.append(nic["clock_ns"] + track.fabric_ns(nic["clock_ns"]) - nic["append_ns"])
         if ahead:
             middle = float(np.median(ahead))
-            if abs(middle - self.log_offset_ns) > LOG_OFFSET_STEP_NS:
+            if abs(middle - self.log_offset_ns) > step_ns:
                 self.log_offset_ns = round(middle / NS_PER_MS) * NS_PER_MS
 
     def _carry_unmeasured(self, taken: WindowInput, measured: set[str], middle_ns: int) -> None:

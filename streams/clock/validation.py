@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from schemas import codec
+from schemas.log_time import MAX_AHEAD_NS
 from schemas.records import ClockFits, NicWindow, PairFit
 
 __all__ = ["MAX_NS", "validate_fits"]
@@ -20,18 +21,15 @@ MAX_PPB: Final = 1e9
 MAX_SIGMA: Final = 1e18
 MAX_VERTICES: Final = 64
 MAX_AFTER_NS: Final = 1e12
-AHEAD_WINDOWS: Final = 1
-"""Windows by which a record may be ahead of the log's clock: a prober that fits its own samples estimates
-that clock."""
 
 
 def validate_fits(fits: ClockFits, append_ns: int, window_ns: int) -> tuple[ClockFits, int]:
     """Return the record without implausible pairs and probers, and their number.
 
-    Raises BadRecord if the window has not begun by the log's clock, or has another length.
+    Raises BadRecord if the window is too far ahead of the log's clock, or has another length.
     """
     window = fits["window"]
-    latest = append_ns // window_ns + AHEAD_WINDOWS
+    latest = (append_ns + MAX_AHEAD_NS) // window_ns
     if not 0 <= window <= latest:
         raise codec.BadRecord("OUT_OF_RANGE", f"ClockFits.window: {window}, expected 0 to {latest}")
     if fits["window_start_ns"] != window * window_ns:

@@ -53,13 +53,10 @@ class Part:
 def gather(fits: Sequence[ClockFits], clock_of: Mapping[str, str]) -> WindowInput:
     """Sort a window's fits by clock."""
     nics: dict[str, NicWindow] = {nic["nic"]: nic for record in fits for nic in record["nics"]}
-    announced = {name: nic["clock"] for name, nic in nics.items()}
-    ends = {nic for record in fits for pair in record["pairs"] for nic in (pair["prober"], pair["peer"])}
-    members = set(nics) | ends
-    clock = {nic: clock_of.get(nic) or announced.get(nic) or nic for nic in members}
+    clock = _clocks(fits, nics, clock_of)
     names = sorted(set(clock.values()))
     index = {name: i for i, name in enumerate(names)}
-    node_of_nic = {nic: index[clock[nic]] for nic in members}
+    node_of_nic = {nic: index[name] for nic, name in clock.items()}
     taken = WindowInput(names, [nics[name] for name in sorted(nics)], node_of_nic, set())
     for nic in taken.nics:
         node = node_of_nic[nic["nic"]]
@@ -69,6 +66,15 @@ def gather(fits: Sequence[ClockFits], clock_of: Mapping[str, str]) -> WindowInpu
         if node not in taken.flush or nic["append_ns"] > taken.flush[node]["append_ns"]:
             taken.flush[node] = nic
     return taken
+
+
+def _clocks(
+    fits: Sequence[ClockFits], nics: Mapping[str, NicWindow], clock_of: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the clock of each NIC that reports or is an end of a pair: the known, announced or own one."""
+    announced = {name: nic["clock"] for name, nic in nics.items()}
+    ends = {nic for record in fits for pair in record["pairs"] for nic in (pair["prober"], pair["peer"])}
+    return {nic: clock_of.get(nic) or announced.get(nic) or nic for nic in set(nics) | ends}
 
 
 def guess_readings(taken: WindowInput, middle_log_ns: int) -> tuple[Int64s, Bools]:

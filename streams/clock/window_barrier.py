@@ -2,20 +2,31 @@
 
 Windows are returned in order, each with its records in the log's order. Tokens identify the messages that the
 caller acknowledges once the window is published.
+
+Log time may step back (see `schemas/log_time.py`). Then all windows with samples are far behind the last one
+that was solved, and windows continue at the new time. If that holds for some sources only, the leaders of
+their partitions have clocks that are behind; their windows are renumbered to those of the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from schemas.log_time import step_windows
 from schemas.records import ClockFits
 
 __all__ = ["CompleteWindow", "WindowBarrier"]
 
-REDUCED_KEPT_WINDOWS = 5
+REDUCED_KEPT_WINDOWS: Final = 5
 """Windows for which a source that fits its own samples is awaited after its last record."""
+BEHIND_NS: Final = 500_000_000
+"""Time for which a source must be far behind before its windows count as those of another time."""
+ACTIVE_NS: Final = 2_000_000_000
+"""Time for which a source with samples counts as active after its last window."""
+MAX_RATE: Final = 2.0
+"""Windows per window length above which a source is catching up on old messages."""
 
 
 @dataclass(slots=True)
@@ -36,6 +47,14 @@ class _Waiting:
     complete: set[str] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class _Behind:
+    """A source whose windows are far behind: its first such window, and when it was seen."""
+
+    window: int
+    since_ns: int
+
+
 class WindowBarrier:
     """Collects one shard's fits. `sources` publish fits for every window."""
 
@@ -44,12 +63,29 @@ class WindowBarrier:
         self.grace_ns = grace_ns
         self.last_solved = last_solved
         self.too_late = 0
+        self.steps = 0
+        """Times that log time stepped back."""
         self._waiting: dict[int, _Waiting] = {}
         self._latest: dict[str, int] = {}
+        self._renumbered: dict[str, int] = {}
+        """Source to the windows to add, because its log time is behind that of the others."""
+        self._behind: dict[str, _Behind] = {}
+        self._in_time_ns: dict[str, int] = {}
+        """Source to the time of its last window with samples that was not too late."""
+        self._dropped: list[Any] = []
+        """Tokens of windows that a step back made useless; they go with the next window."""
+
+    @property
+    def renumbered(self) -> dict[str, int]:
+        """Source to the windows by which its log time is behind that of the others."""
+        return dict(self._renumbered)
 
     def add(self, fits: ClockFits, offset: int, seen_ns: int, token: Any) -> bool:
         """Add one record. Returns False, and ignores the record, if its window was solved."""
-        window, source = fits["window"], fits["source"]
+        source = fits["source"]
+        self._follow_step(fits, seen_ns)
+        fits = _moved(fits, self._renumbered.get(source, 0))
+        window = fits["window"]
         self._latest[source] = max(window, self._latest.get(source, -1))
         if window <= self.last_solved:
             self.too_late += 1
@@ -73,7 +109,8 @@ class WindowBarrier:
             del self._waiting[window]
             self.last_solved = window
             parts = sorted(waiting.parts.values(), key=lambda part: part[0])
-            done.append(CompleteWindow(window, [fits for _, fits in parts], waiting.tokens, sorted(missing)))
+            tokens, self._dropped = [*self._dropped, *waiting.tokens], []
+            done.append(CompleteWindow(window, [fits for _, fits in parts], tokens, sorted(missing)))
         return done
 
     def _missing(self, window: int, waiting: _Waiting) -> set[str]:
@@ -82,3 +119,62 @@ class WindowBarrier:
         }
         passed = {source for source, latest in self._latest.items() if latest > window}
         return (self.sources | recent) - waiting.complete - passed
+
+    def _follow_step(self, fits: ClockFits, seen_ns: int) -> None:
+        """Notice a source whose windows are far behind, and follow if it is not only late.
+
+        Only windows with samples count: those of a silent source are numbered by an estimate.
+        """
+        if not fits["nics"]:
+            return
+        source, window = fits["source"], fits["window"]
+        far = step_windows(fits["window_end_ns"] - fits["window_start_ns"])
+        shift = self._renumbered.get(source, 0)
+        if shift and abs(window + shift - self._latest.get(source, window + shift)) > far:
+            del self._renumbered[source]
+            shift = 0
+        if window + shift >= self.last_solved - far:
+            self._behind.pop(source, None)
+            self._in_time_ns[source] = seen_ns
+            return
+        known = self._behind.setdefault(source, _Behind(window, seen_ns))
+        behind_ns = seen_ns - known.since_ns
+        span_ns = (window - known.window) * (fits["window_end_ns"] - fits["window_start_ns"])
+        if behind_ns < BEHIND_NS:
+            return
+        if not 0 < span_ns <= MAX_RATE * behind_ns:  # stepped again, or catching up on old messages
+            self._behind[source] = _Behind(window, seen_ns)
+            return
+        del self._behind[source]
+        active = [other for other, at_ns in self._in_time_ns.items() if seen_ns - at_ns < ACTIVE_NS]
+        if any(other != source for other in active):
+            self._renumbered[source] = self.last_solved + 1 - window
+        else:
+            self._step_back(source, window)
+        self._in_time_ns[source] = seen_ns
+
+    def _step_back(self, source: str, window: int) -> None:
+        """Continue at an earlier window."""
+        self.steps += 1
+        self.last_solved = window - 1
+        for later in [number for number in self._waiting if number > window]:
+            self._dropped += self._waiting.pop(later).tokens
+        self._latest = {source: window}
+        self._renumbered.clear()
+        self._behind.clear()
+        self._in_time_ns.clear()
+
+
+def _moved(fits: ClockFits, windows: int) -> ClockFits:
+    """Return fits whose log time is that many windows later."""
+    if not windows:
+        return fits
+    moved_ns = windows * (fits["window_end_ns"] - fits["window_start_ns"])
+    moved: ClockFits = {
+        **fits,
+        "window": fits["window"] + windows,
+        "window_start_ns": fits["window_start_ns"] + moved_ns,
+        "window_end_ns": fits["window_end_ns"] + moved_ns,
+        "nics": [{**nic, "append_ns": nic["append_ns"] + moved_ns} for nic in fits["nics"]],
+    }
+    return moved

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from schemas.ids import far_node, near_node
+from schemas.ids import end_parts
 from schemas.records import ContentionKind
 from streams.contention.rules import (
     AVERAGE_NS,
@@ -244,4 +244,4 @@ def root_of(view: LinkView, views: Views) -> LinkView | None:
 
 def _leads_to(link: str, last: str) -> bool:
     """Return whether a link ends at the node where another begins."""
-    return far_node(link) == near_node(last)
+    return end_parts(link.partition(">")[2]).node == end_parts(last.partition(">")[0]).node

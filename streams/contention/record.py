@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from schemas.ids import end_parts, link_ends, window_id
+from schemas.ids import end_parts, window_id
 from schemas.records import ContendingFlow, ContentionKind, ContentionState, ContentionWindow
 from streams.contention.classify import LinkView, Views, best_kind, links_behind, root_of
 from streams.contention.rules import ASSUMED_BPS, MAX_FLOWS
@@ -117,7 +117,7 @@ def _common_links(view: LinkView, views: Views, kind: ContentionKind) -> list[st
 
 def _text(record: ContentionWindow, place: Place, unsure: int, *, lost: bool) -> str:
     """Return a window in one line."""
-    near, far = link_ends(record["link"])
+    near, _, far = record["link"].partition(">")
     names = [nic or end_parts(end).node for nic, end in ((place.sender, near), (place.receiver, far))]
     parts = [f"{names[0]} to {names[1]}: {KIND_TEXT[record['kind']]}", _flows_text(record, unsure)]
     if record["jobs"]:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from schemas.ids import end_parts, link_ends
+from schemas.ids import end_parts
 from schemas.records import ContentionKind, ContentionState, ContentionWindow, LinkQueue
 from streams.contention.rules import (
     DOUBTED_WEIGHT,
@@ -58,7 +58,7 @@ class Place:
 def place_of(link: str, is_nic: Callable[[str], bool]) -> Place:
     """Return the position of a link; an end `node:port` is a NIC if the inventory has `node/port`."""
     ends = []
-    for end in link_ends(link):
+    for end in link.split(">"):
         node, port = end_parts(end)
         nic = f"{node}/{port}"
         ends.append(nic if is_nic(nic) else None)

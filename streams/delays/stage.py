@@ -27,7 +27,7 @@ from streams.delays.counters import JumpLimit, NicState
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
 from streams.delays.records import Fitted, clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
-from streams.delays.windows import Range
+from streams.delays.windows import LogClock, Range
 from streams.runtime.assignment import Message, PartitionState
 from streams.runtime.columnar import encode_columnar
 from streams.runtime.context import WorkerContext
@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 CHECK_S: Final = 0.01
 """s between two checks for silent partitions."""
+QUIET_NS: Final = 1_000 * NS_PER_MS
+"""ns without a message after which windows close by the worker's estimate of the log's clock."""
 QUEUEING_S: Final = 0.01
 """s between two `PathQueueing` records."""
 TAIL_QUEUEING: Final = 40
@@ -60,6 +62,8 @@ class _Source:
     queueing: SourceQueueing
     received_ns: int
     """Monotonic time of the last message, or of the recovery."""
+    log_clock: LogClock
+    """The clock of the partition's leader."""
 
 
 _Partition = PartitionState[_Source]
@@ -100,24 +104,24 @@ def source_name(tp: TP) -> str:
 def recovered(
     records: Iterable[ClockFits], source: str, position: int | None
 ) -> tuple[list[Range], dict[str, NicState]]:
-    """Return the past from which a new owner of `source` continues.
+    """Return the past from which a new owner of `source` continues, given its fits in the log's order.
 
     That is the published offset ranges, and the probers' states at `position`, the first offset to read.
     """
-    ranges: dict[int, Range] = {}
+    ranges: dict[Range, None] = {}
     states: dict[str, tuple[int, NicState]] = {}
     begin = 0 if position is None else position
     for record in records:
         if record["source"] != source:
             continue
         window = record["window"]
-        ranges[window] = Range(window, record["first_offset"], record["next_offset"])
+        ranges[Range(window, record["first_offset"], record["next_offset"])] = None
         if record["next_offset"] <= begin:
             for nic in record["nics"]:
                 known = states.get(nic["nic"])
-                if known is None or known[0] <= window:
-                    states[nic["nic"]] = (window, NicState.of(nic))
-    return sorted(ranges.values()), {nic: state for nic, (_, state) in states.items()}
+                if known is None or known[0] <= record["next_offset"]:
+                    states[nic["nic"]] = (record["next_offset"], NicState.of(nic))
+    return list(ranges), {nic: state for nic, (_, state) in states.items()}
 
 
 class DelayStage(PartitionStage[_Source]):
@@ -168,13 +172,16 @@ class DelayStage(PartitionStage[_Source]):
             queueing.recover(floors)
             ranges, states = recovered(records, name, partition.next_offset)
             source = Source(name, self.window_ns, self.silence_ns, ranges, states)
-            partition.state = _Source(source, queueing, time.monotonic_ns())
+            now_ns = time.monotonic_ns()
+            log_clock = LogClock(self.context.log_clock.now_ns(now_ns), now_ns)
+            partition.state = _Source(source, queueing, now_ns - QUIET_NS, log_clock)
 
     async def process(self, message: Message[_Source]) -> None:
         """Add a probe batch to its source; wait while too many samples are unpublished."""
         partition, state, offset = message.partition, message.partition.state, message.offset
         state.received_ns = time.monotonic_ns()
         self.context.log_clock.observe(message.append_ns, state.received_ns)
+        state.log_clock.observe(message.append_ns, state.received_ns)
         if message.value is None:
             closed = state.source.skip(message.append_ns, offset, offset)
         else:
@@ -201,12 +208,14 @@ class DelayStage(PartitionStage[_Source]):
 
     async def _close_silent(self) -> None:
         now_ns = time.monotonic_ns()
-        log_now_ns = self.context.log_clock.now_ns(now_ns)
         for partition in self.partitions:
             silent_ns = now_ns - partition.state.received_ns
             if silent_ns < self.silence_ns:
                 continue
             caught_up = self.partitions.caught_up(partition)
+            # Leaders may have different clocks; the last message of a quiet partition may be before a step.
+            clock = partition.state.log_clock if silent_ns < QUIET_NS else self.context.log_clock
+            log_now_ns = clock.now_ns(now_ns)
             closed = partition.state.source.tick(log_now_ns, silent_ns, caught_up)
             if closed:
                 self._enqueue(partition, closed)

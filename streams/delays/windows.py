@@ -8,11 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from schemas.log_time import STEP_NS, step_windows
+
 __all__ = ["Cut", "LogClock", "Placement", "Range", "WindowCutter"]
 
 NONE = -1
 MAX_EMPTY_RUN = 5
 """Largest number of consecutive empty windows published for a gap of a source; a longer gap is skipped."""
+FIRST_STEP_WINDOWS = 3
+"""A source's first message shows a step back if it is this many times `step_windows` behind the published
+windows: a window that silence closed may be ahead of messages that the reader had not received yet."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,27 +60,48 @@ class LogClock:
     minute.
 
     An append time plus the time since its observation can only be behind the log's clock, so the greatest is
-    the best estimate. Observations are dropped after one to two spans, so that a clock that was set back is
-    followed.
+    the best estimate. Observations are dropped after one to two spans. If all observations of a second are
+    more than a second behind, the log's clock stepped back, and the estimate follows at once.
     """
 
     SPAN_NS = 30_000_000_000
+    FOLLOW_NS = 1_000_000_000
+    """Time for which all observations must be behind."""
 
     def __init__(self, start_ns: int, monotonic_ns: int) -> None:
         self._ahead = [start_ns - monotonic_ns, None]
         self._turned_ns = monotonic_ns
         self._seen = False
+        self._behind_since_ns: int | None = None
+        """Monotonic time of the first of the latest observations that were all far behind."""
+        self._behind = 0
+        """The best of those."""
+        self.observed_ns = monotonic_ns
+        """Monotonic time of the last observation, or of the start."""
 
     def observe(self, append_ns: int, monotonic_ns: int) -> None:
         """Add an append time that was observed at `monotonic_ns`."""
         ahead = append_ns - monotonic_ns
+        self.observed_ns = monotonic_ns
         if not self._seen:
             self._ahead, self._turned_ns, self._seen = [ahead, None], monotonic_ns, True
             return
-        if monotonic_ns - self._turned_ns > self.SPAN_NS:
+        if self._stepped_back(ahead, monotonic_ns):
+            self._ahead, self._turned_ns, self._behind_since_ns = [self._behind, None], monotonic_ns, None
+        elif monotonic_ns - self._turned_ns > self.SPAN_NS:
             self._ahead, self._turned_ns = [ahead, self._ahead[0]], monotonic_ns
         elif self._ahead[0] is None or ahead > self._ahead[0]:
             self._ahead[0] = ahead
+
+    def _stepped_back(self, ahead: int, monotonic_ns: int) -> bool:
+        """Return whether all observations of the last `FOLLOW_NS` are far behind the estimate."""
+        if ahead >= max(known for known in self._ahead if known is not None) - STEP_NS:
+            self._behind_since_ns = None
+            return False
+        if self._behind_since_ns is None:
+            self._behind_since_ns, self._behind = monotonic_ns, ahead
+        self._behind = max(self._behind, ahead)
+        return monotonic_ns - self._behind_since_ns >= self.FOLLOW_NS
 
     def now_ns(self, monotonic_ns: int) -> int:
         """Return the log's clock at `monotonic_ns`: ns since the Unix epoch."""
@@ -87,16 +113,22 @@ class WindowCutter:
 
     A window closes when a message of a later window arrives, or when the log's clock is `silence_ns` past its
     end and the source was silent as long. Messages for a closed window count as late and enter the open one.
-    Offsets of `known` ranges, which an earlier owner published and which are read again, go to their
-    published window; it closes at its range's end.
+    Offsets of `known` ranges, which an earlier owner published in this order and which are read again, go to
+    their published window; it closes at its range's end.
+
+    If append time steps back, the open window closes and windows continue at the new time. Numbers of windows
+    may then appear again.
     """
 
     def __init__(self, window_ns: int, silence_ns: int, known: Iterable[Range] = ()) -> None:
         self.window_ns = window_ns
         self.silence_ns = silence_ns
-        ranges = sorted(known)
+        ranges = list(known)
         self._known = [each for each in ranges if each.first_offset != NONE]
         self._last_closed = ranges[-1].window if ranges else None
+        self._step_windows = step_windows(window_ns)
+        self._last_append_ns: int | None = None
+        """Append time of the last message, which may be far behind the open window without a step."""
         self._open: Cut | None = None
         self._replaying: Range | None = None
 
@@ -108,6 +140,8 @@ class WindowCutter:
     def place(self, append_ns: int, offset: int) -> Placement:
         """Return the window of a message; offsets ascend."""
         natural = append_ns // self.window_ns
+        stepped_back = self._steps_back(append_ns)
+        self._last_append_ns = append_ns
         known = self._known_range(offset)
         before = self._end_replay(known)
         if known is not None:
@@ -115,7 +149,7 @@ class WindowCutter:
                 self._replaying, self._open = known, Cut(known.window)
             window = known.window
         else:
-            before += self._advance(natural)
+            before += self._restart(natural) if stepped_back else self._advance(natural)
             window = natural if self._open is None else self._open.window
         cut = self._open
         if cut is None:
@@ -140,12 +174,33 @@ class WindowCutter:
         if self._replaying is not None or not caught_up or quiet_ns < self.silence_ns:
             return []
         present = (log_now_ns - self.silence_ns) // self.window_ns
+        last = self._last_closed if self._open is None else self._open.window
+        has_messages = self._last_append_ns is not None
+        if has_messages and last is not None and present < last - self._step_windows:
+            return self._restart(present)
         if self._open is None:
             start = present if self._last_closed is None else self._last_closed + 1
             if start > present:
                 return []
             self._open = Cut(max(start, present - MAX_EMPTY_RUN))
         return self._advance(present) if present > self._open.window else []
+
+    def _steps_back(self, append_ns: int) -> bool:
+        """Return whether the next message shows a step back of append time.
+
+        Messages of one partition ascend but for steps. The first one is compared with the published windows.
+        """
+        if self._last_append_ns is not None:
+            return append_ns < self._last_append_ns - STEP_NS
+        if self._last_closed is None:
+            return False
+        return append_ns // self.window_ns < self._last_closed - FIRST_STEP_WINDOWS * self._step_windows
+
+    def _restart(self, window: int) -> list[Cut]:
+        """Close the open window if it has messages, and continue at `window`, an earlier one."""
+        closed = [self._open] if self._open is not None and self._open.messages else []
+        self._open, self._last_closed = Cut(window), window - 1
+        return closed
 
     def _known_range(self, offset: int) -> Range | None:
         while self._known and self._known[0].next_offset <= offset:

@@ -38,6 +38,7 @@ from streams.links.rules import (
     WARM_UP_NS,
 )
 from streams.links.subjects import Change, Subject, SubjectTable
+from streams.runtime.base import Detector
 from streams.runtime.thresholds import Thresholds
 
 __all__ = ["Change", "ShardHealth"]
@@ -46,7 +47,7 @@ PORT_DOWN: Final = frozenset({"PORT_ERR", "DEVICE_FATAL"})
 PORT_UP: Final = frozenset({"PORT_ACTIVE"})
 
 
-class ShardHealth:
+class ShardHealth(Detector[Change]):
     """Detector of link health. `thresholds` and `log_offset_ns` may be set at any time.
 
     `source`: name of the partition that the evidence comes from. `known`: whether a NIC is in the inventory;

@@ -9,17 +9,18 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from schemas.ids import cable_id, end_parts, link_ends, natural
+from schemas.ids import cable_id, end_parts, natural
 from schemas.records import AlertKind, Nic, PathMaps
 from schemas.topics import PATHS
 from schemas.topology import Topology, nic_end, split_end
 from streams.alerts.detection import SINCE, Detection, EvidenceRef
 from streams.links.rules import NEVER_NS
+from streams.runtime.base import Detector
 from streams.runtime.route_table import split_pair
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
@@ -70,6 +71,20 @@ class Groups:
         self._of[second] = first
 
 
+def _majority_evidence(leaf: str, rail: int, rails: Counter[int], leaves: Collection[str]) -> str:
+    """Return the evidence that most NICs of a leaf are of another rail; empty if there is none.
+
+    `rails`: NICs of the leaf by rail; `leaves`: all leaves with NICs of `rail`.
+    """
+    usual, count = rails.most_common(1)[0]
+    total = rails.total()
+    if usual == rail or 2 * count <= total:
+        return ""
+    others = sorted((name for name in leaves if name != leaf), key=natural)
+    where = f"; the others of its rail are on {', '.join(others[:4])}" if others else ""
+    return f"{count} of {total} NICs there are of rail {usual}{where}"
+
+
 def misfits_of(
     leaf_of: Mapping[str, str], rail_of: Mapping[str, int | None], topology: Topology | None = None
 ) -> list[Misfit]:
@@ -93,15 +108,11 @@ def misfits_of(
             continue
         entry = topology.nodes.get(leaf)
         if entry is not None and entry.rail is not None:
-            if entry.rail != rail:
-                found.append(Misfit(nic, rail, leaf, f"the file has {leaf} in rail {entry.rail}"))
-            continue
-        usual, count = rails[leaf].most_common(1)[0]
-        total = rails[leaf].total()
-        if usual != rail and 2 * count > total:
-            others = sorted((name for name in leaves[rail] if name != leaf), key=natural)
-            where = f"; the others of its rail are on {', '.join(others[:4])}" if others else ""
-            found.append(Misfit(nic, rail, leaf, f"{count} of {total} NICs there are of rail {usual}{where}"))
+            evidence = f"the file has {leaf} in rail {entry.rail}" if entry.rail != rail else ""
+        else:
+            evidence = _majority_evidence(leaf, rail, rails[leaf], leaves[rail])
+        if evidence:
+            found.append(Misfit(nic, rail, leaf, evidence))
     return found
 
 
@@ -176,7 +187,7 @@ class _Active:
     nics: tuple[str, ...] = ()
 
 
-class Wiring:
+class Wiring(Detector[tuple[str, Detection]]):
     """Detector of wrong cabling. `topology` and `thresholds` may be set at any time.
 
     A new topology counts from the next record.
@@ -247,7 +258,7 @@ class Wiring:
             routes.add(links)
             if not links:
                 continue
-            ends = [tuple(split_end(end) for end in link_ends(link)) for link in links]
+            ends = [tuple(split_end(end) for end in link.split(">")) for link in links]
             if ends[0][0] == own:
                 leaves.add(ends[0][1].node)
             if path["complete"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
-from schemas.ids import end_parts, link_ends
+from schemas.ids import end_parts
 from schemas.reasons import Reason
 from schemas.records import ContentionKind, ContentionState, ContentionWindow, FlowAction, LinkQueues
 from streams.policy.pacing_feedback import FeedbackTable, PacingFeedbackRules
@@ -380,4 +380,4 @@ def _max_min_pace(capacity_bps: float, modest: list[float], greedy: int) -> floa
 
 def _receiver_of(link: str) -> str:
     """Return the NIC at the far end of a directed link, if there is one."""
-    return "/".join(end_parts(link_ends(link)[1]))
+    return "/".join(end_parts(link.rpartition(">")[2]))

@@ -87,7 +87,7 @@ def decode_columnar(data: bytes, kind: type[R], registry: codec.Registry | None 
     return cast("R", _decoded(data, kind.__name__, registry))
 
 
-def _decoded(data: bytes, name: str, registry: codec.Registry | None) -> codec.Record:
+def _decoded(data: bytes, name: str, registry: codec.Registry | None) -> dict[str, Any]:
     columns = _columns_of(name)
     try:
         start = codec.body_start(data, name, registry)

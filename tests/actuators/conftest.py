@@ -30,6 +30,7 @@ from actuators.host_clock import HostClock, PageParameters
 from actuators.timescale import CrossTimestamp
 from schemas import codec
 from schemas.topics import TOPICS
+from tests.actuators.desk import Desk
 
 S = 1_000_000_000
 EPOCH = 1_760_000_000 * S
@@ -416,3 +417,9 @@ def wait_until(condition: Callable[[], Any], deadline_s: float = 30.0) -> Any:
 @pytest.fixture
 def wait_for() -> Callable[..., Any]:
     return wait_until
+
+
+@pytest.fixture
+def desk(tmp_path):
+    with contextlib.closing(Desk(tmp_path)) as made:
+        yield made

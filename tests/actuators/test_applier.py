@@ -8,129 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.applier import Applier, read_decision
-from actuators.effectors.base import Answer
+from actuators.applier import read_decision
 from actuators.journal import Journal
 from schemas import codec
-from schemas.topics import ACTIONS, CONFIG, DECISIONS
-
-KEY = "qp:eth1:1:1"
-FLOW = f"h1/b/{KEY}"
-OTHER = "h1/b/qp:eth1:2:1"
-S = 1_000_000_000
-EVERY = ["REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE"]
-
-
-class Flows:
-    """Flows of a host in a dict; `done` holds the commands carried out. While `slow`, commands wait for
-    `answer`.
-    """
-
-    def __init__(self, **paths):
-        self.paths = {KEY: 50_000, **paths}
-        self.rates = {}
-        self.done = []
-        self.verbs = frozenset({"MOVE", "PACE"})
-        self.slow = False
-        self.open = []
-
-    def path_of(self, key):
-        return self.paths.get(key)
-
-    def can(self, key):
-        return self.verbs
-
-    def execute(self, key, verb, value, answer):
-        if self.slow:
-            self.open.append((key, verb, value, answer))
-        else:
-            self.do(key, verb, value, answer)
-
-    def do(self, key, verb, value, answer):
-        if value == 666:
-            answer(Answer(error="no"))
-            return
-        self.done.append((key, verb, value))
-        if verb == "MOVE":
-            self.paths[key] = value
-        else:
-            self.rates[key] = value
-        answer(Answer(value, "SOCKET" if verb == "MOVE" else "PACING"))
-
-    def answer(self):
-        """Carry out the oldest waiting command."""
-        self.do(*self.open.pop(0))
-
-    @property
-    def moves(self):
-        return [(key, value) for key, verb, value in self.done if verb == "MOVE"]
-
-
-class Host:
-    """An `Applier` with its effector, a clock that a test sets, and its reports."""
-
-    def __init__(self, flows=None, records=None, **more):
-        self.flows = flows or Flows()
-        self.now_ns = self.clock_ns = 0
-        self.reports = []
-        self.it = Applier(
-            "h1",
-            self.flows,
-            self.report,
-            lambda: self.now_ns,
-            lambda: self.clock_ns,
-            **more,
-        )
-        self.it.take_config(config() if records is None else records)
-
-    def report(self, record, token):
-        self.reports.append(codec.decode(codec.encode(ACTIONS.record, record), ACTIONS.record))
-
-    def take(self, record, token=None):
-        """Pass a decision; return the outcome of the last report."""
-        value = codec.encode(DECISIONS.record, record)
-        self.it.take(read_decision(record["host"].encode(), value), token)
-        return self.reports[-1]["outcome"] if self.reports else None
-
-    @property
-    def outcomes(self):
-        return [(each["decision_id"], each["outcome"]) for each in self.reports]
-
-
-def decision(seq=0, epoch=1, to_path=50_001, **fields):
-    return {
-        "decision_id": f"s0/{epoch}/{seq}",
-        "shard": "s0",
-        "epoch": epoch,
-        "seq": seq,
-        "at_ns": 0,
-        "host": "h1",
-        "action": "REROUTE",
-        "flow_id": FLOW,
-        "from_path": 50_000,
-        "to_path": to_path,
-        "expires_at_ns": S,
-        "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
-        "config_version": 1,
-        "signature": b"",
-        "text": "",
-        **fields,
-    }
-
-
-def pace(seq, rate_bps, expires_at_ns=S, action="PACE", **fields):
-    return decision(
-        seq, to_path=None, action=action, rate_bps=rate_bps, expires_at_ns=expires_at_ns, **fields
-    )
-
-
-def config(host="*", mode="ACT", **fields):
-    record = {"host": host, "version": 1, "at_ns": 0, "by": "t", "mode": mode, **fields}
-    return {host: codec.decode(codec.encode(CONFIG.record, record), CONFIG.record)}
-
-
-def all_allowed(**fields):
-    return config(allowed_actions=EVERY, **fields)
+from schemas.topics import DECISIONS
+from tests.actuators.flow_host import (
+    EVERY,
+    FLOW,
+    KEY,
+    OTHER,
+    Flows,
+    Host,
+    S,
+    all_allowed,
+    config,
+    decision,
+    pace,
+)
 
 
 def test_a_decision_is_applied_and_reported_once():
@@ -190,14 +84,6 @@ def test_a_refused_decision_is_reported_and_has_no_effect(given, now_ns, records
     assert host.take(given) == ("DUPLICATE" if outcome == "APPLIED" else outcome)
 
 
-def test_an_endpoint_gets_only_commands_that_it_supports():
-    host = Host(records=all_allowed())
-    host.flows.verbs = frozenset()
-    assert host.take(decision()) == "FAILED"
-    assert host.take(pace(1, 10**6)) == "FAILED"
-    assert not host.flows.done
-
-
 def test_older_decisions_of_a_flow_are_stale_and_so_is_a_worker_that_lost_its_shard():
     host = Host(Flows(**{"qp:eth1:2:1": 40_000}))
     assert host.take(decision(5, epoch=2)) == "APPLIED"
@@ -235,23 +121,6 @@ def test_the_newest_decision_wins_in_any_order_and_with_duplicates(execute):
     assert host.flows.moves == done
 
 
-def test_one_command_at_a_time_per_flow_and_a_slow_endpoint_delays_no_other():
-    host = Host(Flows(**{"qp:eth1:2:1": 40_000}))
-    host.flows.slow = True
-    host.take(decision(0, to_path=50_001))
-    host.take(decision(1, to_path=50_002))
-    host.take(decision(2, to_path=50_003, flow_id=OTHER))
-    assert [(key, value) for key, _, value, _ in host.flows.open] == [(KEY, 50_001), ("qp:eth1:2:1", 50_003)]
-    host.flows.answer()
-    host.flows.answer()
-    host.flows.answer()
-    assert [(each["decision_id"], each["from_path"], each["to_path"]) for each in host.reports] == [
-        ("s0/1/0", 50_000, 50_001),
-        ("s0/1/2", 40_000, 50_003),
-        ("s0/1/1", 50_001, 50_002),
-    ]
-
-
 def test_no_more_actions_than_allowed_within_any_second():
     host = Host(records=config(max_actions_per_s=2))
     assert [host.take(decision(seq, to_path=51_000 + seq)) for seq in range(3)] == [
@@ -263,65 +132,6 @@ def test_no_more_actions_than_allowed_within_any_second():
     assert host.take(decision(3, to_path=51_003)) == "APPLIED"
 
 
-# --- leases ---
-
-
-def test_a_pace_ends_unless_it_is_renewed():
-    host = Host(records=all_allowed())
-    assert host.take(pace(0, 20_000_000, expires_at_ns=S)) == "APPLIED"
-    assert host.reports[-1]["rate_bps"] == 20_000_000
-    host.now_ns = S // 2
-    host.take(pace(1, 10_000_000, expires_at_ns=2 * S))
-    host.now_ns = S
-    host.it.tick()
-    assert host.flows.rates == {KEY: 10_000_000}, "renewed"
-    assert host.it.due_ns() == 2 * S
-    host.now_ns = 2 * S
-    host.it.tick()
-    assert host.flows.rates == {KEY: 0}
-    assert host.outcomes[-1] == ("s0/1/1", "ENDED")
-    assert host.it.due_ns() is None
-    host.it.tick()
-    assert len(host.reports) == 3
-
-
-def test_unpace_ends_the_pace_and_keeps_the_slice():
-    host = Host(records=all_allowed())
-    host.take(pace(0, 50_000_000, action="SLICE"))
-    host.take(pace(1, 20_000_000))
-    assert host.flows.rates == {KEY: 20_000_000}
-    assert host.take(pace(2, None, action="UNPACE")) == "APPLIED"
-    assert host.flows.rates == {KEY: 50_000_000}
-    assert host.reports[-1]["rate_bps"] == 50_000_000
-    host.now_ns = S
-    host.it.tick()
-    assert host.flows.rates == {KEY: 0}
-
-
-def test_a_lease_of_a_disconnected_endpoint_ends_after_it_returns():
-    host = Host(records=all_allowed())
-    host.take(pace(0, 20_000_000))
-    path = host.flows.paths.pop(KEY)
-    host.now_ns = S
-    host.it.tick()
-    assert host.flows.rates == {KEY: 20_000_000}
-    host.flows.paths[KEY] = path
-    host.it.seen(KEY)
-    host.it.tick()
-    assert (host.flows.rates, host.outcomes[-1]) == ({KEY: 0}, ("s0/1/0", "ENDED"))
-
-
-def test_a_flow_that_ended_has_nothing_in_force():
-    host = Host(records=all_allowed())
-    host.take(pace(0, 20_000_000))
-    host.take(decision(1))
-    assert host.it.in_force == 2
-    del host.flows.paths[KEY]
-    host.it.gone(KEY)
-    assert host.it.in_force == 0
-    assert host.it.due_ns() is None
-
-
 def test_release_ends_leases_and_keeps_moves():
     host = Host(records=all_allowed())
     host.take(decision(0))
@@ -330,23 +140,6 @@ def test_release_ends_leases_and_keeps_moves():
     assert host.flows.rates == {KEY: 0}
     assert host.flows.paths[KEY] == 50_001
     assert host.outcomes[-1] == ("s0/1/1", "REVERTED")
-
-
-def test_a_refused_rate_is_not_in_force_and_an_unanswered_one_may_be():
-    host = Host(records=all_allowed())
-    host.take(pace(0, 666))
-    assert (host.it.in_force, host.reports[-1]["rate_bps"]) == (0, None)
-    host.flows.slow = True
-    host.take(pace(1, 10_000_000))
-    host.flows.open.pop()[3](Answer(error="no answer within 200 ms", maybe_done=True))
-    assert host.outcomes[-1] == ("s0/1/1", "FAILED")
-    assert host.it.in_force == 1
-    host.flows.slow, host.now_ns = False, S
-    host.it.tick()
-    assert host.flows.rates == {KEY: 0}
-
-
-# --- orders to revert ---
 
 
 def test_an_order_to_revert_undoes_earlier_actions_even_in_observe():
@@ -369,27 +162,6 @@ def test_an_order_to_revert_undoes_earlier_actions_even_in_observe():
     host.flows.done.clear()
     host.it.take_config(config(mode="OBSERVE", version=3, revert_before_ns=20))
     assert not host.flows.done, "once"
-
-
-def test_later_actions_and_the_endpoints_own_moves_are_not_reverted():
-    host = Host(Flows(**{"qp:eth1:2:1": 40_000}))
-    host.take(decision(0, to_path=50_001))
-    host.flows.paths[KEY] = 50_777
-    host.now_ns = 30
-    host.take(decision(1, to_path=50_009, flow_id=OTHER))
-    host.it.take_config(config(version=2, revert_before_ns=20))
-    assert host.flows.paths == {KEY: 50_777, "qp:eth1:2:1": 50_009}
-    assert host.it.in_force == 1
-
-
-def test_a_flow_back_on_its_first_path_has_nothing_to_revert():
-    host = Host()
-    host.take(decision(0, to_path=50_001))
-    host.take(decision(1, to_path=50_000, action="RESTORE"))
-    assert host.it.in_force == 0
-
-
-# --- crash and restart ---
 
 
 def after_a_kill(journal, flows, tmp_path, **more):
@@ -484,9 +256,6 @@ def test_decisions_wait_for_endpoints_to_reconnect_after_a_start():
     assert host.outcomes[1:] == [("s0/1/1", "NO_FLOW")]
 
 
-# --- local repair ---
-
-
 def test_a_local_repair_obeys_the_limits_and_policy_comes_first():
     host = Host(records=config(max_actions_per_s=1))
     assert host.it.repair(FLOW, 50_005, "path 50000 is dead")
@@ -579,30 +348,6 @@ def test_a_published_local_repair_is_not_reported_twice_and_can_be_reverted_afte
     again.now_ns = S
     again.it.take_config(config(version=2, revert_before_ns=S))
     assert flows.paths[KEY] == 50_000
-
-
-def test_a_lease_that_could_not_be_ended_is_retried():
-    host = Host(records=config(allowed_actions=EVERY))
-    host.take(pace(0, 10**9))
-    execute, refuse = host.flows.execute, True
-
-    def refused(key, verb, value, answer):
-        if refuse:
-            answer(Answer(error="not now"))
-        else:
-            execute(key, verb, value, answer)
-
-    host.flows.execute = refused
-    host.now_ns = S
-    host.it.tick()
-    assert host.reports[-1]["outcome"] == "FAILED"
-    assert host.it.due_ns() == 2 * S
-    refuse = False
-    host.now_ns = 2 * S
-    host.it.tick()
-    assert host.reports[-1]["outcome"] == "ENDED"
-    assert host.flows.rates[KEY] == 0
-    assert host.it.in_force == 0
 
 
 def test_rate_changes_of_one_flow_within_a_second_count_once():

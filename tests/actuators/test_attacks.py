@@ -6,11 +6,9 @@ The actuator must not exit, apply a decision twice, or leave anything behind.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import resource
-import selectors
 import signal
 import socket
 import subprocess
@@ -19,12 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from actuators import endpoint_protocol
-from actuators.applier import Applier
-from actuators.effectors.endpoints import FlowEndpoints
 from actuators.flow_state import MAX_LEASE_NS
 from actuators.journal import Journal
 from actuators.local_repair import FRESH_NS, DeadLinks
@@ -32,307 +25,11 @@ from schemas import codec
 from schemas.ipc import InUse, leave, listen
 from schemas.limits import Limits
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FALLBACKS, REJECTS
-
-S = 1_000_000_000
-EVERY = ["REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE"]
-KEY, FLOW = "sock:7", "h1/b/sock:7"
-
-
-def decision(seq=0, epoch=1, to_path=50_001, **fields):
-    now_ns = time.time_ns()
-    return {
-        "decision_id": f"s0/{epoch}/{seq}",
-        "shard": "s0",
-        "epoch": epoch,
-        "seq": seq,
-        "at_ns": now_ns,
-        "host": "h1",
-        "action": "REROUTE",
-        "flow_id": FLOW,
-        "from_path": None,
-        "to_path": to_path,
-        "expires_at_ns": now_ns + 60 * S,
-        "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
-        "config_version": 1,
-        "signature": b"",
-        "text": "",
-        **fields,
-    }
+from tests.actuators.desk import FLOW, KEY, Desk, S, config, configs, decision, heard
 
 
 def pace(seq, rate_bps=20_000_000, **fields):
     return decision(seq, to_path=None, action="PACE", rate_bps=rate_bps, **fields)
-
-
-def config(host="*", version=1, mode="ACT", **fields):
-    record = {"host": host, "version": version, "at_ns": 0, "by": "t", "mode": mode, **fields}
-    return {"allowed_actions": EVERY, "max_actions_per_s": 1_000_000, **record}
-
-
-def configs(*records):
-    return {each["host"]: codec.decode(codec.encode(CONFIG.record, each), CONFIG.record) for each in records}
-
-
-class Desk:
-    """The actuator without a log: real endpoint sockets, one applier, and every report."""
-
-    def __init__(self, folder, records=None, **more):
-        self.path = folder / "c.sock"
-        self.selector = selectors.DefaultSelector()
-        self.endpoints = FlowEndpoints(self.path, ["h1"], self.selector, time.monotonic_ns, 300_000_000)
-        self.reports, self.programs, self.now_ns = [], [], None
-        self.it = Applier("h1", self.endpoints.of("h1"), self._report, self._now, time.monotonic_ns, **more)
-        self.endpoints.set_listener("h1", self.it)
-        self.it.take_config(configs(config()) if records is None else records)
-
-    def _now(self):
-        return time.time_ns() if self.now_ns is None else self.now_ns
-
-    def _report(self, record, token):
-        self.reports.append(codec.decode(codec.encode(ACTIONS.record, record), ACTIONS.record))
-
-    def until(self, done, timeout_s=20.0):
-        end_s = time.monotonic() + timeout_s
-        while not done():
-            assert time.monotonic() < end_s, f"not in {timeout_s} s"
-            for key, events in self.selector.select(0.01):
-                key.data(events)
-            self.endpoints.tick()
-            self.it.tick()
-
-    def connect(self, *lines):
-        program = socket.socket(socket.AF_UNIX)
-        self.programs.append(program)
-        program.connect(str(self.path))
-        program.settimeout(5)
-        for line in lines:
-            program.sendall(line.encode() + b"\n")
-        return program
-
-    def own(self, *lines):
-        """A program that has announced its flows."""
-        before = self.endpoints.flows()
-        program = self.connect(*lines)
-        self.until(lambda: self.endpoints.flows() == before + len(lines))
-        return program
-
-    def close(self):
-        for program in self.programs:
-            program.close()
-        self.endpoints.close()
-        self.selector.close()
-
-    @property
-    def outcomes(self):
-        return [(each["decision_id"], each["outcome"]) for each in self.reports]
-
-
-@pytest.fixture
-def desk(tmp_path):
-    with contextlib.closing(Desk(tmp_path)) as made:
-        yield made
-
-
-PROGRAM = """
-import socket, sys
-with socket.socket(socket.AF_UNIX) as program:
-    program.connect(sys.argv[1])
-    program.sendall(sys.argv[2].encode())
-    if sys.argv[3:]:
-        print(program.recv(4096).decode())
-"""
-
-
-def another(desk, lines, *more):
-    """A program in another process that sends some lines, and receives one if `more` is given."""
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, desk.path, lines, *more], stdout=subprocess.PIPE, text=True
-    )
-
-
-def heard(program):
-    return program.recv(65_536).decode().splitlines()
-
-
-# --- endpoints that lie, flood or hang ---
-
-
-@pytest.mark.parametrize("port", [0, 65_536, 900_000_000_000])
-def test_an_impossible_answer_is_reported_as_a_failure(desk, port):
-    program = desk.own("FLOW sock:7 50000 MOVE,PACE")
-    desk.it.take(decision())
-    assert heard(program) == ["MOVE 1 sock:7 50001 h1"]
-    program.sendall(b"DONE 1 %d SOCKET\n" % port)
-    desk.until(lambda: desk.reports)
-    assert desk.reports[0]["outcome"] == "FAILED"
-    assert f"source port {port}" in desk.reports[0]["detail"]
-    assert desk.endpoints.path_of("h1", KEY) == 50_000
-
-
-def test_answers_to_unknown_commands_change_nothing(desk):
-    imposter, program = desk.own("FLOW sock:8 40000 MOVE,PACE"), desk.own("FLOW sock:7 50000 MOVE,PACE")
-    desk.it.take(decision())
-    imposter.sendall(
-        b"".join(b"DONE %d 1234 SOCKET\nFAILED %d no\n" % (number, number) for number in range(9))
-    )
-    imposter.sendall(b"FLOW sock:9 41000 -\n")
-    desk.until(lambda: desk.endpoints.flows() == 3)
-    assert not desk.reports
-    program.sendall(b"DONE 1 50001 SOCKET\nDONE 1 50002 SOCKET\nFAILED 1 no\n")
-    desk.until(lambda: desk.reports)
-    assert desk.outcomes == [("s0/1/0", "APPLIED")]
-    assert (desk.endpoints.path_of("h1", KEY), desk.endpoints.path_of("h1", "sock:8")) == (50_001, 40_000)
-
-
-def test_a_flow_belongs_to_its_program_while_that_is_connected(desk):
-    desk.own("FLOW sock:7 50000 MOVE")
-    with another(desk, "FLOW sock:7 666 MOVE,PACE\nGONE sock:7\n", "hear") as thief:
-        desk.until(lambda: thief.poll() is not None)
-        assert "another program" in thief.stdout.read()
-    assert desk.endpoints.path_of("h1", KEY) == 50_000
-
-
-def test_a_flow_can_be_taken_over_before_the_hang_up_is_noticed(desk):
-    with another(desk, "FLOW sock:7 50000 MOVE\n") as former:
-        former.wait(20)
-    program = desk.connect("FLOW sock:7 51000 MOVE")  # both are readable now
-    desk.until(lambda: desk.endpoints.connected == 1 and desk.endpoints.flows() == 1)
-    assert desk.endpoints.path_of("h1", KEY) == 51_000
-    program.close()
-
-
-def test_an_endpoint_that_reads_nothing_is_disconnected_and_gets_whole_lines_after(desk):
-    program = desk.own("FLOW sock:7 50000 MOVE", "FLOW sock:8 50000 MOVE")
-    program.settimeout(0)
-
-    def flood():
-        try:
-            program.send(b"garbage\n" * 500)
-        except BlockingIOError:
-            pass
-        except OSError:
-            return True
-        return desk.endpoints.connected == 0
-
-    desk.until(flood)
-    desk.it.take(decision())
-    assert desk.reports[-1]["outcome"] == "NO_FLOW"
-    program.settimeout(5)
-    got = b""
-    while more := program.recv(1 << 20):
-        got += more
-    lines = got.split(b"\n")[:-1]
-    assert lines
-    assert all(line.startswith(b"ERROR ") for line in lines)
-
-
-def test_a_flood_from_one_endpoint_delays_no_other_for_long(desk):
-    flooder, program = desk.connect(), desk.own("FLOW sock:7 50000 MOVE")
-    flooder.settimeout(0)
-    lines = b"".join(b"FLOW sock:%d 50000 MOVE\n" % number for number in range(100, 4000))
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            flooder.send(lines)
-    desk.it.take(decision())
-    program.sendall(b"DONE 1 50001 SOCKET\n")
-    cycles = 0
-    while not desk.reports:
-        for key, events in desk.selector.select(0.01):
-            key.data(events)
-        cycles += 1
-    assert cycles <= 2
-    assert desk.endpoints.flows() < 1000, "no more than a piece of it was looked at before"
-
-
-def test_without_free_descriptors_it_neither_exits_nor_spins(desk):
-    program = desk.own("FLOW sock:7 50000 MOVE")
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    waiting = [desk.connect() for _ in range(8)]
-    lowest = os.open("/dev/null", os.O_RDONLY)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-    try:
-        woken = 0
-        for _ in range(20):
-            for key, events in desk.selector.select(0.01):
-                key.data(events)
-                woken += 1
-        assert woken <= 2
-        desk.it.take(decision())
-        program.sendall(b"DONE 1 50001 SOCKET\n")
-        desk.until(lambda: desk.reports)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    desk.until(lambda: desk.endpoints.connected == 1 + len(waiting))
-
-
-@given(st.lists(st.binary(max_size=60), max_size=20), st.randoms(use_true_random=False))
-def test_any_bytes_are_valid_lines_or_refused(pieces, draw):
-    statuses_received = [
-        b"FLOW",
-        b"GONE",
-        b"DONE",
-        b"FAILED",
-        b"sock:7",
-        b"1",
-        b"65536",
-        b"-1",
-        b"MOVE,PACE",
-        b"h1",
-        b"\xff",
-    ]
-    for piece in [*pieces, b" ".join(draw.choices(statuses_received, k=draw.randrange(6)))]:
-        try:
-            parsed = endpoint_protocol.parse(piece)
-        except ValueError:
-            continue
-        assert isinstance(
-            parsed,
-            endpoint_protocol.Flow
-            | endpoint_protocol.Gone
-            | endpoint_protocol.Done
-            | endpoint_protocol.Failed,
-        )
-
-
-def test_garbage_from_many_endpoints_keeps_the_tables_consistent(desk):
-    draw = random.Random(os.environ.get("FABRICTIME_SEED", "7"))
-    programs = []
-    keys = [f"sock:{number}" for number in range(4)]
-    verbs = [
-        "FLOW {k} {p} MOVE",
-        "GONE {k}",
-        "DONE {n} {p} SOCKET",
-        "FAILED {n} x",
-        "FLOW {k} {p} - h1",
-        "{k}",
-    ]
-    for step in range(400):
-        if not programs or draw.random() < 0.1:
-            programs.append(desk.connect())
-        program = draw.choice(programs)
-        line = draw.choice(verbs).format(k=draw.choice(keys), p=draw.choice((0, 1, 9, 70_000)), n=step % 9)
-        try:
-            program.sendall(line.encode() + b"\n"[: draw.random() < 0.9])
-        except OSError:
-            programs.remove(program)
-            continue
-        if draw.random() < 0.1:
-            programs.remove(program)
-            program.close()
-        if draw.random() < 0.3:
-            desk.it.take(decision(step, flow_id=f"h1/b/{draw.choice(keys)}"))
-        for key, events in desk.selector.select(0):
-            key.data(events)
-    for program in programs:
-        program.close()
-    desk.until(lambda: not desk.endpoints.connected and not desk.it.busy)
-    assert (desk.endpoints.flows(), desk.endpoints.flows("h1"), desk.endpoints.due_ns()) == (0, 0, None)
-    reported = [each["decision_id"] for each in desk.reports]
-    assert len(reported) == len(set(reported)), "one line for each"
-
-
-# --- records that no honest writer publishes ---
 
 
 def test_absurd_versions_have_no_effect(desk):
@@ -411,9 +108,6 @@ def test_the_number_of_shards_is_bounded(desk):
     assert len(desk.it._host_state.fence.epochs) <= 1000
 
 
-# --- the journal ---
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -480,9 +174,6 @@ def test_a_symbolic_link_at_the_new_journal_is_not_followed(tmp_path):
     Journal(tmp_path / "a.jsonl").close()
     assert (tmp_path / "victim").read_text() == "precious"
     assert not (tmp_path / "a.jsonl").is_symlink()
-
-
-# --- the folder of the sockets, a second actuator ---
 
 
 def test_a_world_writable_folder_is_refused_for_a_socket(tmp_path):
@@ -566,9 +257,6 @@ def test_a_second_actuator_exits_and_the_first_keeps_its_journal(log, read, star
     read(ACTIONS.name).until(lambda found: [each["outcome"] for each in found][-1:] == ["ENDED"])
 
 
-# --- through the log ---
-
-
 def test_hostile_records_do_not_stop_the_actuator(log, read, start_act, own, wait_for):
     start = {"host": "h1", "shard": "s0", "seq": 0, "at_ns": 0, "config_version": 1, "flows": []}
     log.put(CONFIG.name, "*", config())
@@ -602,9 +290,6 @@ def test_hostile_records_do_not_stop_the_actuator(log, read, start_act, own, wai
         "WRONG_KEY",
     ]
     assert act.process.poll() is None
-
-
-# --- path status reports ---
 
 
 def status_report(nic="h1/eth1", monotonic_ns=10 * S, paths=()):

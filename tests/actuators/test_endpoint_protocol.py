@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actuators import endpoint_protocol
 from actuators.endpoint_protocol import (
     LINE_BYTES,
     RATE_MAX_BPS,
@@ -69,3 +70,32 @@ def test_any_bytes_are_parsed_or_refused(line: bytes) -> None:
 
 def test_a_command_is_one_line_of_ascii() -> None:
     assert command("PACE", 4, "sock:7", 10**9, "h1") == b"PACE 4 sock:7 1000000000 h1\n"
+
+
+@given(st.lists(st.binary(max_size=60), max_size=20), st.randoms(use_true_random=False))
+def test_any_bytes_are_valid_lines_or_refused(pieces, draw):
+    statuses_received = [
+        b"FLOW",
+        b"GONE",
+        b"DONE",
+        b"FAILED",
+        b"sock:7",
+        b"1",
+        b"65536",
+        b"-1",
+        b"MOVE,PACE",
+        b"h1",
+        b"\xff",
+    ]
+    for piece in [*pieces, b" ".join(draw.choices(statuses_received, k=draw.randrange(6)))]:
+        try:
+            parsed = endpoint_protocol.parse(piece)
+        except ValueError:
+            continue
+        assert isinstance(
+            parsed,
+            endpoint_protocol.Flow
+            | endpoint_protocol.Gone
+            | endpoint_protocol.Done
+            | endpoint_protocol.Failed,
+        )

@@ -35,7 +35,7 @@ def codes(answer: dict) -> list[int]:
     return [each["error_code"] for topic in answer["topics"] for each in topic["partitions"]]
 
 
-async def test_what_is_committed_is_fetched_and_nothing_else(commits):
+async def test_committed_offsets_are_fetched_and_nothing_else(commits):
     requests = commits()
     assert codes(requests.offset_commit(2, commit((0, 7, "note"), (1, -5, "")))) == [Code.NONE] * 2
     wanted = [{"topic": "t", "partitions": [0, 1, 9]}, {"topic": "none", "partitions": [0]}]

@@ -39,7 +39,7 @@ def test_a_plausible_record_is_returned_unchanged() -> None:
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"window": 102}, "window"),
+        ({"window": 161}, "window"),
         ({"part": 1}, "part"),
         ({"log_offset_ns": MAX_NS + 1}, "log_offset_ns"),
         ({"window_start_ns": 5}, "window_start_ns"),

@@ -34,7 +34,7 @@ class Log:
         self.samples = 0
         self._producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
         self._consumers: dict[str, Consumer] = {}
-        self._records: dict[str, list[tuple[Any, codec.Record]]] = {}
+        self._records: dict[str, list[tuple[Any, dict[str, Any]]]] = {}
         self._next: dict[tuple[str, int], int] = {}
 
     def send(self, value: bytes, key: str, samples: int = 0) -> None:
@@ -65,7 +65,7 @@ class Log:
     def flush(self) -> None:
         assert self._producer.flush(20) == 0
 
-    def read(self, topic: str) -> list[tuple[Any, codec.Record]]:
+    def read(self, topic: str) -> list[tuple[Any, dict[str, Any]]]:
         """Return all records of a topic so far."""
         kept = self._records.setdefault(topic, [])
         consumer = self._consumers.get(topic)
@@ -95,7 +95,7 @@ class Log:
                 kept.append((message, codec.decode(message.value(), TOPICS[topic].record)))
         return kept
 
-    def records(self, topic: str) -> list[codec.Record]:
+    def records(self, topic: str) -> list[dict[str, Any]]:
         return [record for _, record in self.read(topic)]
 
     def wait(self, condition: Callable[[], bool], seconds: float = 30) -> None:
@@ -104,7 +104,7 @@ class Log:
             assert time.monotonic() < end, f"not within {seconds} s"
             self._producer.poll(0.05)
 
-    def fits_by_identity(self) -> dict[tuple[str, str, int, int], codec.Record]:
+    def fits_by_identity(self) -> dict[tuple[str, str, int, int], dict[str, Any]]:
         """Return the records that remain after deduplication by identity."""
         return {(r["shard"], r["source"], r["window"], r["part"]): r for r in self.records(CLOCK_FITS.name)}
 
@@ -112,8 +112,8 @@ class Log:
         newest = self.newest_offsets()
         return bool(newest) and all(c["state"] == "SYNCED" for c in newest.values())
 
-    def newest_offsets(self) -> dict[str, codec.Record]:
-        found: dict[str, codec.Record] = {}
+    def newest_offsets(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
         for record in sorted(self.records(CLOCK_OFFSETS.name), key=lambda r: int(r["window"])):
             found |= {clock["clock"]: clock for clock in record["clocks"]}
         return found
@@ -143,7 +143,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 def test_offsets_and_delays_match_the_truth(log: Log, tmp_path: Path) -> None:
-    def delays() -> list[codec.Record]:
+    def delays() -> list[dict[str, Any]]:
         return log.records(DELAYS.name)
 
     with stream_worker(log.bootstrap, tmp_path, **SETTINGS) as worker:

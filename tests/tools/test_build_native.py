@@ -24,7 +24,7 @@ def test_the_command_and_the_path_are_written_once(tmp_path, monkeypatch):
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(packages))
     build_native._link(tmp_path)
     script, path = tmp_path / "fabrictime", packages / "fabrictime-checkout.pth"
-    assert path.read_text().strip() == str(build_native.ROOT)
+    assert path.read_text().splitlines()[0] == str(build_native.ROOT)
     assert os.access(script, os.X_OK)
     written_ns = script.stat().st_mtime_ns, path.stat().st_mtime_ns
     build_native._link(tmp_path)

@@ -14,7 +14,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,14 @@ import psutil
 
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._fabric import CannotRun, needs_fabric, running_fabric
-from fabrictime.bench.detect.web_reader import BrowserReader, Reader, Sight, TopicReader_, browser_missing
+from fabrictime.bench.detect.web_reader import (
+    BrowserReader,
+    Named,
+    Reader,
+    Sight,
+    TopicReader_,
+    browser_missing,
+)
 from fabrictime.runtime import status
 from fabrictime.runtime.supervisor import State
 from fabrictime.testbed.control import ControlClient
@@ -113,29 +120,35 @@ def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float
     ends = [*(at_ms for at_ms, _ in sights[1:]), math.inf][: len(sights)]
     for (at_ms, rows), end_ms in zip(sights, ends, strict=True):
         found = {row.subject: row for row in rows}
-        here = {subject for subject in case.wanted if subject in found}
-        right = all(subject in here and found[subject].kind == kind for subject, kind in case.wanted.items())
+        kinds = {subject: row.kind for subject, row in found.items()}
+        here = case.wanted.keys() & kinds
+        right = case.wanted.items() <= kinds.items()
         if named_s is None and right:
             named_s = (at_ms - made_ms) / 1e3
         stands = stands or (right and end_ms > made_ms)  # a cable that flaps is DOWN at times until then
         if not lines and here:
             lines = found[min(here)].text
-        for row in rows:
-            known = row.subject in case.wanted or row.subject in case.allowed
-            other = stands and case.wanted.get(row.subject, row.kind) != row.kind
-            if other or not known:
-                wrong.setdefault(f"{row.subject} {row.kind}")
+        wrong |= dict.fromkeys(_wrong(case, rows, stands))
         if at_ms <= healed_ms or here:
             cleared_s = None
         elif cleared_s is None:
             cleared_s = (at_ms - healed_ms) / 1e3
-    if (
-        named_s is not None
-        and cleared_s is None
-        and not {row.subject for row in sights[-1].rows} & set(case.wanted)
-    ):
+    if named_s is not None and cleared_s is None and _passed(case, sights[-1].rows):
         cleared_s = 0.0  # it had passed by itself, or was cleared, before it was undone
     return Seen(case, named_s, cleared_s, tuple(wrong), lines)
+
+
+def _passed(case: Case, rows: Iterable[Named]) -> bool:
+    return case.wanted.keys().isdisjoint(row.subject for row in rows)
+
+
+def _wrong(case: Case, rows: Iterable[Named], stands: bool) -> Iterator[str]:
+    """Yield the rows that a case does not explain; another kind is wrong once the wanted one `stands`."""
+    for row in rows:
+        known = row.subject in case.wanted or row.subject in case.allowed
+        other = stands and case.wanted.get(row.subject, row.kind) != row.kind
+        if other or not known:
+            yield f"{row.subject} {row.kind}"
 
 
 @needs_fabric(KEYS)
@@ -156,18 +169,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _figures(seen: Sequence[Seen], moved_s: float | None, how: str, quick: bool) -> dict[str, Value]:
-    soon = [each for each in seen if each.case.slow is None]
-    missed = [each.case.subject for each in soon if each.named_s is None]
-    figures: dict[str, Value] = {}
-    if missed:
-        figures["web_names_fault_s_worst"] = Missing(f"not named: {', '.join(missed)}")
-    else:
-        worst = max(soon, key=lambda each: each.named_s or 0.0)
-        slow = [
-            f"{each.case.subject} {_s(each.named_s)}: {each.case.slow}" for each in seen if each.case.slow
-        ]
-        note = "; ".join([f"{worst.case.subject}, of {len(soon)} faults, {how}", *slow])
-        figures["web_names_fault_s_worst"] = Figure(worst.named_s or 0.0, note=note)
+    figures: dict[str, Value] = {"web_names_fault_s_worst": _slowest(seen, how)}
     wrong = [
         f"{each.case.subject}: {', '.join(each.wrong) or 'not named'}" for each in seen if not each.right
     ]
@@ -185,6 +187,18 @@ def _figures(seen: Sequence[Seen], moved_s: float | None, how: str, quick: bool)
             else Figure(moved_s, "s", "from the move until it is drawn as it is")
         )
     return figures
+
+
+def _slowest(seen: Sequence[Seen], how: str) -> Value:
+    """Return the longest time until a fault was named; slow kinds of faults are only noted."""
+    soon = [each for each in seen if each.case.slow is None]
+    missed = [each.case.subject for each in soon if each.named_s is None]
+    if missed:
+        return Missing(f"not named: {', '.join(missed)}")
+    worst = max(soon, key=lambda each: each.named_s or 0.0)
+    slow = [f"{each.case.subject} {_s(each.named_s)}: {each.case.slow}" for each in seen if each.case.slow]
+    note = "; ".join([f"{worst.case.subject}, of {len(soon)} faults, {how}", *slow])
+    return Figure(worst.named_s or 0.0, note=note)
 
 
 def table(seen: Sequence[Seen]) -> list[str]:

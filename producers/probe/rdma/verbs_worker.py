@@ -224,7 +224,15 @@ class _Device:
             self._cq = self._v.CQ(self.context, depth, None, self._channel, 0)
 
     def _open_pairs(self, count: int, first_port: int) -> None:
-        e, v = self._e, self._v
+        self._choose_pairs(count, first_port)
+        self._prepare_work()
+        for index, pair in enumerate(self._pairs):
+            for slot in range(index * _RECEIVES, (index + 1) * _RECEIVES):
+                pair.post_recv(self._receive_work[slot])
+        self.wait_armed()
+
+    def _choose_pairs(self, count: int, first_port: int) -> None:
+        """Open queue pairs until `count` have source ports of their own, and close the others."""
         pairs: list[Any] = []
         self.paths: list[UdPath] = []
         spare = count  # two queue pair numbers of Soft-RoCE may give the same source port
@@ -238,6 +246,10 @@ class _Device:
             if pair.qp_num not in kept:
                 pair.close()
         self._pairs = [pair for pair in pairs if pair.qp_num in kept]
+
+    def _prepare_work(self) -> None:
+        """Register the memory, and prepare a work request for each of its slots."""
+        e, v = self._e, self._v
         slots = len(self._pairs) * _RECEIVES
         self._send_at = slots * _SLOT_BYTES
         self._memory = v.MR(self._pd, (slots + _SENDS) * _SLOT_BYTES, e.IBV_ACCESS_LOCAL_WRITE)
@@ -256,10 +268,6 @@ class _Device:
             )
             for slot in range(_SENDS)
         ]
-        for index, pair in enumerate(self._pairs):
-            for slot in range(index * _RECEIVES, (index + 1) * _RECEIVES):
-                pair.post_recv(self._receive_work[slot])
-        self.wait_armed()
 
     def _pair(self) -> Any:
         e, v = self._e, self._v

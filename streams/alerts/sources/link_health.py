@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from schemas.ids import cable_ends, end_parts, host_of
+from schemas.ids import end_parts, host_of
 from schemas.records import AlertKind, Evidence, HealthKind, LinkHealth, LinkState, Severity
 from schemas.topics import LINK_HEALTH
 from streams.alerts.book import DETECTED, AlertBook, OpenAlert, clock_text, evidence_ref
@@ -307,7 +307,7 @@ def _switch_alert(node: str, dead: list[str], records: list[LinkHealth]) -> Open
 def nodes_of(subject: str) -> set[str]:
     """Return the nodes of a subject: both ends of a cable, the host of a NIC, a switch or host itself."""
     if "<>" in subject:
-        return {end_parts(end).node for end in cable_ends(subject)}
+        return {end_parts(end).node for end in subject.split("<>")}
     return {host_of(subject)}
 
 

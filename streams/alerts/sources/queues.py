@@ -5,7 +5,7 @@ A queue behind a dead cable belongs to the cable's alert, and a queue in a pause
 
 from __future__ import annotations
 
-from schemas.ids import end_parts, link_ends
+from schemas.ids import end_parts
 from schemas.records import AlertKind, ContentionKind, ContentionState, ContentionWindow, Evidence, Severity
 from schemas.topics import CONTENTION
 from streams.alerts.book import DETECTED, AlertBook, OpenAlert, evidence_ref
@@ -74,7 +74,7 @@ def _follows_death(window: ContentionWindow, alert: OpenAlert) -> bool:
     """Return whether a queue formed just after a death at one of its switches."""
     if alert.kind not in DEATHS.values() or not alert.members:
         return False
-    near = {end_parts(end).node for end in link_ends(window["link"])}
+    near = {end_parts(end).node for end in window["link"].split(">")}
     nodes = {node for name in alert.covers() for node in nodes_of(name)}
     return -EARLY_NS <= window["opened_ns"] - alert.raised_ns <= BEHIND_NS and bool(near & nodes)
 

@@ -29,7 +29,7 @@ def test_a_window_has_every_path_of_every_pair_once() -> None:
     assert 0 not in peers, "no NIC measures itself"
 
 
-def test_too_little_disk_is_a_reason_for_what_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk_is_the_reason_of_parts_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     client = SimpleNamespace(command=lambda sql: None, close=lambda: None)
     server = SimpleNamespace(client=lambda: client, directory="/d")
 

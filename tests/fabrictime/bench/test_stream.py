@@ -11,23 +11,14 @@ from fabrictime.bench import stream
 from fabrictime.bench._fleet import SyntheticFleet
 from fabrictime.bench.stream import Load
 from schemas import codec
+from schemas.kafka.reader import Message
 from schemas.topics import CLOCK_OFFSETS, DELAYS
 from tests.records import make
 
 
-class Message:
-    def __init__(self, topic: Any, kind: str, at_ms: int, **fields: Any) -> None:
-        self._topic, self._at_ms = topic.name, at_ms
-        self._value = codec.encode(kind, make(kind, **fields))
-
-    def topic(self) -> str:
-        return str(self._topic)
-
-    def value(self) -> bytes:
-        return self._value
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, self._at_ms
+def message(topic: Any, kind: str, at_ms: int, **fields: Any) -> Message:
+    value = codec.encode(kind, make(kind, **fields))
+    return Message(topic.name, 0, 0, "", value, at_ms * 1_000_000, b"")
 
 
 def test_a_window_has_every_nics_batches_with_the_loads_samples() -> None:
@@ -52,11 +43,11 @@ def finished(monkeypatch: pytest.MonkeyPatch, messages: list[Any], exit_code: in
 
 def test_a_window_ends_with_the_last_of_all_delays_and_the_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     messages = [
-        Message(DELAYS, "PathDelays", 10, nic="h1/e", window=5),
-        Message(DELAYS, "PathDelays", 99, nic="h2/e", window=4),
-        Message(CLOCK_OFFSETS, "ClockOffsets", 20, window=5),
+        message(DELAYS, "PathDelays", 10, nic="h1/e", window=5),
+        message(DELAYS, "PathDelays", 99, nic="h2/e", window=4),
+        message(CLOCK_OFFSETS, "ClockOffsets", 20, window=5),
         None,
-        Message(DELAYS, "PathDelays", 30, nic="h2/e", window=5),
+        message(DELAYS, "PathDelays", 30, nic="h2/e", window=5),
     ]
     assert finished(monkeypatch, messages) == 30
     with pytest.raises(RuntimeError, match="delays of 1 of 2 NICs, offsets True"):

@@ -8,7 +8,7 @@ from rich.console import Console
 from fabrictime.commands.live_table import plain, table, time_text
 from fabrictime.state.live_figures import NicView, View
 
-READY = {"name": "log", "state": "ready", "pid": 1, "restarts": 0, "last_exit": None}
+READY = {"name": "log", "state": "ready", "pid": 1, "restarts": 0, "last_exit": None, "fault": None}
 
 
 def drawn(view, rows, height=24):
@@ -66,3 +66,10 @@ def test_a_process_that_is_not_ready_or_was_restarted_is_named():
     ill = {**READY, "name": "web", "state": "waiting", "restarts": 2, "last_exit": "exit code 1"}
     assert plain(View(), [READY, ill]).endswith("; web waiting")
     assert "web waiting, pid 1, restarts 2, last exit code 1" in drawn(View(), [READY, ill])
+
+
+def test_the_reason_of_a_fault_is_shown():
+    reason = "h1/eth3: address 10.0.0.99 is not on this host"
+    ill = {**READY, "name": "prober h1/eth3", "fault": reason}
+    assert plain(View(), [READY, ill]).endswith(f"; prober h1/eth3 {reason}")
+    assert f"prober h1/eth3 ready, {reason}" in drawn(View(), [READY, ill])

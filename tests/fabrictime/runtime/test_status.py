@@ -31,6 +31,7 @@ def test_status_fits_a_narrow_terminal(capsys, monkeypatch):
         "state": "ready",
         "age_s": 12.5,
         "restarts": 0,
+        "fault": None,
         "status": "7 peers, 28378 samples, 2 lost, 0 refused, throttle 0.49, 1 messages wait, 0 dropped",
     }
     status.show(

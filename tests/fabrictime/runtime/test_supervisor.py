@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -69,24 +70,84 @@ async def test_child_that_keeps_dying_is_tried_with_growing_pauses(supervised, c
     supervised.add(child("flappy", "notify('READY=1'); time.sleep(0.01); sys.exit(1)"))
     await supervised.start()
     await until(lambda: row(supervised, "flappy")["restarts"] >= 3)
-    await supervised.stop()
     assert row(supervised, "flappy")["last_exit"] == "ended with 1"
+    await supervised.stop()
 
 
-async def test_configuration_error_ends_the_start_with_the_childs_own_line(supervised, child, steady):
-    body = "print('history: port = 0, expected 1 to 65535', flush=True); sys.exit(2)"
-    supervised.add(steady("log"), child("history", body))
-    with pytest.raises(ChildFailed, match="history: history: port = 0, expected 1 to 65535"):
+REFUSES = "print('history: port = 0, expected 1 to 65535', flush=True); sys.exit(2)"
+
+
+async def test_essential_child_that_refuses_ends_the_start_with_its_own_line(supervised, child, steady):
+    supervised.add(child("log", REFUSES, essential=True), steady("web", needs=("log",)))
+    with pytest.raises(ChildFailed, match="log: history: port = 0, expected 1 to 65535"):
         await supervised.start()
     await supervised.stop()
-    assert row(supervised, "history")["restarts"] == 0
+    assert row(supervised, "log")["restarts"] == 0
 
 
-async def test_child_that_never_gets_ready_is_given_up_with_its_last_lines(supervised, child):
-    supervised.add(child("worker", "print('no route', flush=True); time.sleep(60)", ready_timeout_s=0.3))
-    with pytest.raises(ChildFailed, match="not ready after") as failed:
+async def test_essential_child_that_never_gets_ready_ends_the_start_with_its_last_lines(supervised, child):
+    body = "print('no route', flush=True); time.sleep(60)"
+    supervised.add(child("log", body, ready_timeout_s=0.3, essential=True))
+    with pytest.raises(ChildFailed, match="log: killed by SIGKILL") as failed:
         await supervised.start()
     assert "no route" in failed.value.tail
+    await supervised.stop()
+
+
+async def test_one_child_that_refuses_is_retried_and_the_others_go_on(
+    supervised, child, steady, until, tmp_path
+):
+    allowed = tmp_path / "allowed"
+    body = (
+        f"import os\nif not os.path.exists({str(allowed)!r}):\n"
+        "    print('2026-01-01 00:00:00,1 ERROR producers.probe: h1/eth3: no address', flush=True)\n"
+        "    sys.exit(2)\n"
+        "notify('READY=1'); signal.pause()"
+    )
+    supervised.add(steady("log"), child("prober", body), steady("web", needs=("prober",)))
+    await supervised.start()
+    assert supervised.faults == {"prober": "h1/eth3: no address"}
+    assert row(supervised, "prober")["fault"] == "h1/eth3: no address"
+    await until(lambda: row(supervised, "web")["state"] == "ready")
+    await until(lambda: row(supervised, "prober")["restarts"] >= 1)
+    shown = [event for event in supervised.events if event.is_fault]
+    assert [event.text for event in shown] == ["h1/eth3: no address"], (
+        "a fault is shown once, not at each try"
+    )
+    allowed.touch()
+    await until(lambda: row(supervised, "prober")["state"] == "ready")
+    assert supervised.faults == {}
+    await supervised.stop()
+
+
+async def test_child_that_never_gets_ready_does_not_keep_the_start_waiting(supervised, child, steady):
+    supervised.add(steady("log"), child("worker", "sys.exit('no route')"))
+    await supervised.start()
+    assert supervised.faults == {"worker": "ended with 1: no route"}
+    assert row(supervised, "log")["state"] == "ready"
+    await supervised.stop()
+
+
+async def test_child_that_cannot_be_started_is_a_fault_of_its_own(supervised, child, steady):
+    missing = replace(child("worker", ""), argv=("/no/such/program",))
+    supervised.add(steady("log"), missing)
+    await supervised.start()
+    assert "cannot be started" in supervised.faults["worker"]
+    assert row(supervised, "log")["state"] == "ready"
+    await supervised.stop()
+
+
+async def test_child_that_works_in_part_reports_its_fault_and_its_end(supervised, child, until):
+    body = (
+        "notify('READY=1\\nX_FAULT=eth3: no address')\n"
+        "signal.sigwait({signal.SIGUSR1}); notify('X_FAULT='); signal.pause()"
+    )
+    supervised.add(child("flows", "signal.pthread_sigmask(0, {signal.SIGUSR1})\n" + body))
+    await supervised.start()
+    await until(lambda: supervised.faults == {"flows": "eth3: no address"})
+    assert row(supervised, "flows")["state"] == "ready"
+    os.kill(row(supervised, "flows")["pid"], signal.SIGUSR1)
+    await until(lambda: supervised.faults == {})
     await supervised.stop()
 
 
@@ -148,7 +209,8 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path):
         "async def main():\n"
         f"    s = Supervisor(Path({str(tmp_path)!r}))\n"
         "    s.add(program('a', \"notify('READY=1'); signal.pause()\"))\n"
-        "    await s.start()\n    print(s.snapshot()[0]['pid'], flush=True)\n    await s.failed()\n"
+        "    await s.start()\n    print(s.snapshot()[0]['pid'], flush=True)\n"
+        "    await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"
     )
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as supervisor:

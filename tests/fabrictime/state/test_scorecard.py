@@ -56,7 +56,7 @@ def view():
 
 
 def verdict(view, nics=("a", "b"), **changes):
-    given = {"readings": None, "history": HISTORY, "web": None, **changes}
+    given = {"readings": None, "history": HISTORY, "web": None, "faults": {}, **changes}
     return evaluate(view, nics, time.monotonic(), **given)
 
 
@@ -104,7 +104,9 @@ def test_nothing_at_all_does_not_pass():
 
 
 def test_a_silent_prober_fails(view):
-    late = evaluate(view, ["a", "b"], time.monotonic() + 60, readings=None, history=HISTORY, web=None)
+    late = evaluate(
+        view, ["a", "b"], time.monotonic() + 60, readings=None, history=HISTORY, web=None, faults={}
+    )
     assert not late["passed"]
 
 
@@ -131,7 +133,16 @@ def test_live_table_draws_empty_and_full(view):
     from rich.console import Console
 
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    rows = [{"name": "log", "pid": 1, "state": "ready", "restarts": 1, "last_exit": "killed by SIGKILL"}]
+    rows = [
+        {
+            "name": "log",
+            "pid": 1,
+            "state": "ready",
+            "restarts": 1,
+            "last_exit": "killed by SIGKILL",
+            "fault": None,
+        }
+    ]
     with console.file:
         console.print(table(View(), [], None, 24))
         console.print(table(view, rows, "http://x/", 24))
@@ -149,3 +160,10 @@ def test_live_table_draws_empty_and_full(view):
 )
 def test_times_are_short_to_read(ns, text):
     assert time_text(ns) == text
+
+
+def test_a_service_that_does_not_work_fails_the_run_and_is_named(view):
+    fault = "h1/eth3: address 10.0.0.99 is not on this host"
+    card = verdict(view, faults={"prober h1/eth3": fault})
+    assert not card["passed"]
+    assert f"FAIL  service  prober h1/eth3: {fault}" in lines(card)

@@ -71,3 +71,50 @@ def test_durations_have_a_unit() -> None:
     for text in ("5", "0s", "-1s", "s", "1d"):
         with pytest.raises(ValueError, match="duration"):
             parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "down leaf1>spine2",
+        "blackhole h1",
+        "grey 20% leaf1<>spine2 seed 7 for 10s",
+        "flap 9 leaf1>spine2 every 0.4s after 5s",
+        "dead h3",
+        "incast 16 h1/eth1 for 2s",
+        "slow-receiver 30% h1/eth1",
+        "slow-sender 5% h1/eth1 after 1s for 2s",
+        "pause-storm h2/eth1",
+    ],
+)
+def test_a_fault_prints_as_its_line(line):
+    assert str(parse_fault(line)) == line
+    assert parse_fault(str(parse_fault(line))) == parse_fault(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "down",
+        "grey leaf1>spine2",
+        "grey 0% h1",
+        "grey 100% h1",
+        "flap 0 h1",
+        "flap h1",
+        "incast h1/eth1",
+        "down h1 for ever",
+        "down h1 every 2s",
+        "flap 3 h1 for 2s",
+        "explode h1",
+        "grey 20% h1 now",
+    ],
+)
+def test_a_fault_that_makes_no_sense_is_refused_in_one_line(line):
+    with pytest.raises(ValueError) as caught:
+        parse_fault(line)
+    assert "\n" not in str(caught.value)
+
+
+def test_flap_accepts_times():
+    assert parse_fault("flap 9 times leaf1>spine2") == parse_fault("flap 9 leaf1>spine2")

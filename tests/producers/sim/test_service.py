@@ -14,13 +14,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pydantic import ValidationError
 
-from native.core.probe import TestClock
 from producers.sim.control import NoFleet, ask, socket_path
-from producers.sim.fault_grammar import parse_fault
 from producers.sim.service import RealTimePacer, WorkerProgress
-from producers.sim.settings import SimSettings, parse_fleet
-from producers.sim.setup import draw_clocks
-from producers.sim.simulation import Simulation
+from producers.sim.settings import SimSettings
 from schemas import codec
 from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TOPICS, TRUTH
 
@@ -32,81 +28,6 @@ from producers.sim.service import main
 from producers.sim.settings import SimSettings
 sys.exit(main(SimSettings(**json.loads(sys.argv[1])), Path(sys.argv[2])))
 """
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "down leaf1>spine2",
-        "blackhole h1",
-        "grey 20% leaf1<>spine2 seed 7 for 10s",
-        "flap 9 leaf1>spine2 every 0.4s after 5s",
-        "dead h3",
-        "incast 16 h1/eth1 for 2s",
-        "slow-receiver 30% h1/eth1",
-        "slow-sender 5% h1/eth1 after 1s for 2s",
-        "pause-storm h2/eth1",
-    ],
-)
-def test_a_fault_prints_as_its_line(line):
-    assert str(parse_fault(line)) == line
-    assert parse_fault(str(parse_fault(line))) == parse_fault(line)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "down",
-        "grey leaf1>spine2",
-        "grey 0% h1",
-        "grey 100% h1",
-        "flap 0 h1",
-        "flap h1",
-        "incast h1/eth1",
-        "down h1 for ever",
-        "down h1 every 2s",
-        "flap 3 h1 for 2s",
-        "explode h1",
-        "grey 20% h1 now",
-    ],
-)
-def test_a_fault_that_makes_no_sense_is_refused_in_one_line(line):
-    with pytest.raises(ValueError) as caught:
-        parse_fault(line)
-    assert "\n" not in str(caught.value)
-
-
-def test_flap_accepts_times():
-    assert parse_fault("flap 9 times leaf1>spine2") == parse_fault("flap 9 leaf1>spine2")
-
-
-def test_fleet_as_people_write_it():
-    given = parse_fleet(
-        "64,job=allreduce:32:train,job=alltoall:8,load=0.3,fault=grey 20% leaf1>spine2 after 5s"
-    )
-    settings = SimSettings(**given)
-    assert (settings.nics, settings.load) == (64, 0.3)
-    assert [(job.name, job.kind, job.nics) for job in settings.jobs] == [
-        ("train", "allreduce", 32),
-        ("alltoall-2", "alltoall", 8),
-    ]
-    assert settings.faults == ("grey 20% leaf1>spine2 after 5s",)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "expected a number of NICs first"),
-        ("many", "expected a number of NICs first"),
-        ("64,load", "expected job=, fault= or one of"),
-        ("64,kafka=x:1", "expected job=, fault= or one of"),
-        ("64,job=allreduce", "expected KIND:NICS"),
-    ],
-)
-def test_fleet_that_makes_no_sense_is_named(text, message):
-    with pytest.raises(ValueError, match=message):
-        parse_fleet(text)
 
 
 @pytest.mark.parametrize(
@@ -122,15 +43,6 @@ def test_fleet_that_makes_no_sense_is_named(text, message):
 def test_settings_that_do_not_fit_are_refused(given):
     with pytest.raises(ValidationError):
         SimSettings(**given)
-
-
-def test_clocks_are_those_that_a_reader_can_compute_again():
-    settings = SimSettings(nics=4, stamp_noise_ns=0, stamp_step_ns=1)
-    run = Simulation(settings, start_ns=10**18)
-    list(run.advance(0.5))
-    for nic, clock in enumerate(draw_clocks(settings, 4, 10**18)):
-        for at_ns in (0, 123_456_789, 5 * 10**9):
-            assert run.kernel.clock_ns(nic, at_ns) == TestClock(**clock).reading(10**18 + at_ns)
 
 
 def test_workers_that_are_behind_are_waited_for_and_gone_ones_are_not() -> None:

@@ -35,3 +35,42 @@ def test_a_bucket_scales_with_the_number_of_paths() -> None:
     bucket = TokenBucket(rest_s=10.0, burst=2)
     assert sum(bucket.take(5, 0.0) for _ in range(20)) == 10
     assert sum(bucket.take(5, 10.0) for _ in range(20)) == 5
+
+
+def test_uplink_routes_end_at_the_apex() -> None:
+    found = uplink_routes(
+        [
+            ("two tiers", ("leaf1", "spine1", "leaf2")),
+            ("the same way", ("leaf1", "spine1", "leaf3")),
+            ("another spine", ("leaf1", "spine2", "leaf2")),
+            ("three tiers", ("leaf1", "agg1", "core1", "agg3", "leaf7")),
+            ("silent leaf", (None, "spine3", "leaf2")),
+            ("silent spine", ("leaf1", None, "leaf2")),
+            ("below one switch", ("leaf1",)),
+            ("no hops", ()),
+        ]
+    )
+    assert found == {
+        ("leaf1", "spine1"): ["two tiers", "the same way"],
+        ("leaf1", "spine2"): ["another spine"],
+        ("leaf1", "agg1", "core1"): ["three tiers"],
+        (None, "spine3"): ["silent leaf"],
+    }
+
+
+@pytest.mark.parametrize(("nics", "routes"), [(8, 1), (1024, 1), (1024, 2), (2, 1), (65_536, 4)])
+def test_uplink_checks_respect_the_limit_per_switch(nics: int, routes: int) -> None:
+    pause = pause_s(nics, routes, 64)
+    assert nics * routes / pause <= 64 * (1 + 1e-9)
+    assert pause >= 0.125
+    with pytest.raises(ValueError, match=r"switch_pps: 0, expected more than 0"):
+        pause_s(8, 1, 0)
+
+
+def test_reasons_without_end_trace_every_path_once_in_a_rest_and_a_spine_that_goes_is_no_such_thing() -> None:
+    again, paths = TokenBucket(5.0, 4), 56
+    assert all(again.take(paths, 100.0) for _ in range(40)), "the paths over a spine, twice each"
+    taken = sum(again.take(paths, 101 + n / 1000) for n in range(60_000))
+    assert taken <= paths * (4 + 60 / 5) + 1
+    assert all(again.take(paths, 1000.0) for _ in range(4 * paths)), "after a rest all may be traced again"
+    assert not again.take(0, 2000.0), "of nothing there is nothing to trace"

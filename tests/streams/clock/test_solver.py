@@ -18,7 +18,7 @@ WINDOW_NS = 1_000_000_000
 
 def run(
     solver: ShardClocks, fleet: Any, windows: range, clock_of: dict[str, str] | None = None
-) -> list[list[codec.Record]]:
+) -> list[list[dict[str, Any]]]:
     return [solver.solve(w, WINDOW_NS, fleet.fits(w), clock_of or {}) for w in windows]
 
 
@@ -64,30 +64,6 @@ def test_offsets_are_within_their_bounds_of_the_truth(sim: SimpleNamespace) -> N
     assert wrong == 0
 
 
-@pytest.mark.parametrize("loops", [1, 2])
-def test_few_loops_do_not_make_asymmetric_paths_appear_symmetric(sim: SimpleNamespace, loops: int) -> None:
-    """A star with one or two additional pairs of leaves: the other paths show no contradiction, which does
-    not make them symmetric."""
-    rng = np.random.default_rng(11)
-    names = [f"h{i:02d}/e0" for i in range(8)]
-    one_way = {(a, b): 5_000 + float(rng.normal(0, 400)) for a in range(8) for b in range(8)}
-    peers = dict.fromkeys(names[1:], names[:1]) | {names[0]: []}
-    for leaf in range(loops):
-        peers[names[7 - leaf]] = [names[0], names[1]]
-    fleet = sim.random_fleet(
-        8,
-        peers=lambda nic: peers[nic],
-        noise_ns=2.0,
-        delay_ns=lambda a, b, w: one_way[int(a[1:3]), int(b[1:3])],
-    )
-    for records in run(ShardClocks("fabric"), fleet, span(sim, 0, 15))[1:]:
-        errors, states = fleet.errors_ns(records), sim.states(records)
-        for a in names:
-            for b in names:
-                apart = abs(errors[a] - errors[b])
-                assert apart <= states[a]["bound_ns"] + states[b]["bound_ns"], (a, b)
-
-
 def test_a_clock_3_ms_and_12_ppm_off_is_found(sim: SimpleNamespace) -> None:
     clocks = {f"h{i}/e": sim.Clock() for i in range(4)} | {"h9/e": sim.Clock(3e6, 12_000.0)}
     records = run(ShardClocks("fabric"), sim.Fleet(clocks), span(sim, 0, 20))[-1]
@@ -95,15 +71,6 @@ def test_a_clock_3_ms_and_12_ppm_off_is_found(sim: SimpleNamespace) -> None:
     middle_s = 19.5
     assert found["offset_ns"] == pytest.approx(-(3e6 + 12_000 * middle_s), abs=2_000)
     assert found["drift_ppb"] == pytest.approx(-12_000, abs=200)
-
-
-def test_readings_that_are_misaligned_by_ms_do_not_bias_the_offsets(sim: SimpleNamespace) -> None:
-    """30 ppm times 20 ms would be 600 ns."""
-    fleet = sim.random_fleet(
-        6, noise_ns=1.0, append_delay_ns=lambda nic: 20_000_000 if nic < "h03" else 1_000_000
-    )
-    for records in run(ShardClocks("fabric"), fleet, span(sim, 0, 8)):
-        assert max(map(abs, fleet.errors_ns(records).values())) < 20
 
 
 def test_nics_of_one_clock_are_one_node_and_unknown_nics_are_their_own(sim: SimpleNamespace) -> None:
@@ -183,21 +150,6 @@ def test_a_flagged_jump_moves_no_other_clock_and_is_over_in_two_windows(sim: Sim
     found = sim.states(next_one)["h02/e0"]
     assert found["state"] == SYNCED
     assert abs(fleet.errors_ns(next_one)["h02/e0"]) <= found["bound_ns"]
-
-
-def test_an_unflagged_jump_is_detected_by_the_mesh(sim: SimpleNamespace) -> None:
-    """Setting a kernel clock sets the system clock too: there is no step between the two."""
-    fleet, solver = sim.random_fleet(6), ShardClocks("fabric")
-    before = run(solver, fleet, span(sim, 0, 6))[-1]
-    fleet.clocks["h00/e0"].offset_ns += 40_000
-    at = sim.FIRST + 6
-    jumped, after = run(solver, fleet, range(at, at + 2))
-    assert sim.states(jumped)["h00/e0"]["state"] == UNSYNCED
-    assert sim.states(after)["h00/e0"]["state"] == SYNCED
-    for name, old in sim.states(before).items():
-        if name != "h00/e0":
-            new = sim.states(after)[name]
-            assert line_at(old, new["at_ns"]) == pytest.approx(new["offset_ns"], abs=400)
 
 
 def test_a_silent_clock_is_in_holdover_with_a_growing_bound_then_unsynced(sim: SimpleNamespace) -> None:

@@ -76,7 +76,7 @@ def test_a_valid_record_is_unchanged() -> None:
     assert validate_fits(record, NOW + 2 * WINDOW_NS, WINDOW_NS) == (record, 0)
 
 
-@pytest.mark.parametrize("ahead", [2, 10**9, 2**62 // WINDOW_NS])
+@pytest.mark.parametrize("ahead", [61, 10**9, 2**62 // WINDOW_NS])
 def test_a_future_window_is_refused(ahead: int) -> None:
     with pytest.raises(codec.BadRecord, match="window") as found:
         validate_fits(fits(NOW // WINDOW_NS + ahead), NOW, WINDOW_NS)

@@ -10,7 +10,6 @@ import pytest
 from schemas import codec
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
-from streams.contention.window import place_of
 from streams.runtime.flow_table import FlowTable, LiveFlows
 from streams.runtime.route_table import RouteTable
 from streams.runtime.thresholds import THRESHOLDS, Thresholds
@@ -468,69 +467,3 @@ def test_repeated_and_older_windows_change_nothing_and_parts_make_one():
     after = again | {"window": shard.window + 2, "window_start_ns": (shard.window + 2) * WINDOW, "links": []}
     shard.watch.ingest(after, RULES)
     assert shard.watch.open_windows == 2, "the part that never came is not waited for for ever"
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"flow_id": "h2/boot/sock:1"}, "reported by h1, which is not its host"),
-        ({"nic": "h2/eth1"}, "sent by h2/eth1, expected a NIC of h1"),
-        ({"peer": "nobody/eth0"}, "not in the inventory"),
-        ({"rate_bps": -5.0}, "rate_bps -5.0"),
-        ({"rate_bps": 1e300}, "rate_bps 1e+300"),
-        ({"busy_share": 1.5}, "busy_share 1.5"),
-        ({"links": ["leaf1"]}, "links 'leaf1'"),
-    ],
-)  # fmt: skip
-def test_an_impossible_flow_is_left_out_and_logged(change, reason, caplog):
-    shard = Shard()
-    shard.report(flow(7, 1, 5, 50, [LAST]))
-    bad = flow(1, 1, 5, 900, [LAST]) | change
-    record = {
-        "host": "h1", "boot": "boot", "report": 2, "shard": "fabric", "system_ns": -1, "whole": False,
-        "flows": [bad, flow(2, 1, 5, 900, [LAST]), flow(2, 1, 5, 1, [LAST])],
-    }  # fmt: skip
-    shard.tail.take(b"h1", codec.encode("FlowReports", record), None, shard.window * WINDOW)
-    shard.flows.advance(shard.window * WINDOW)
-    assert [each.flow.flow_id[-1] for each in shard.flows.flows_on(LAST)] == ["2", "7"]
-    assert shard.tail.refused == 2, "that one, and the id that came twice"
-    assert reason in caplog.text
-
-
-def test_a_report_under_another_key_or_of_no_host_is_refused():
-    shard = Shard()
-    record = {
-        "host": "h1", "boot": "b", "report": 1, "shard": "fabric", "system_ns": 1, "whole": True, "flows": []
-    }  # fmt: skip
-    with pytest.raises(codec.BadRecord, match="expected the record's host 'h1'"):
-        shard.tail.take(b"h2", codec.encode("FlowReports", record))
-    with pytest.raises(codec.BadRecord, match="expected a host's name"):
-        shard.tail.take(b"", codec.encode("FlowReports", record | {"host": ""}))
-
-
-def test_flows_show_as_of_a_moment_and_those_of_silent_hosts_go():
-    shard = Shard()
-    at = shard.window * WINDOW
-    shard.report(flow(1, 1, 5, 50, [LAST]))
-    shard.window += 1
-    record = {
-        "host": "h1", "boot": "b", "report": 3, "shard": "fabric", "system_ns": 1, "whole": True, "flows": []
-    }  # fmt: skip
-    shard.tail.take(b"h1", codec.encode("FlowReports", record), None, at + WINDOW)
-    shard.flows.advance(at + WINDOW - 1)
-    assert len(shard.flows.flows_on(LAST)) == 1, "not before its time"
-    late = shard.tail.of("fabric")
-    shard.flows.advance(at + WINDOW)
-    assert shard.flows.flows_on(LAST) == late.flows_on(LAST) == []
-    shard.report(flow(1, 1, 5, 50, [LAST]))
-    shard.flows.advance(at + WINDOW + 6 * 10**9)
-    assert (shard.flows.count(), shard.flows.hosts()) == (0, set())
-
-
-def test_the_position_of_a_link_follows_the_inventory():
-    is_nic = NICS.__contains__
-    assert place_of(LAST, is_nic).receiver == "h5/eth1"
-    assert place_of(UP1, is_nic).sender == "h1/eth1"
-    inside = place_of(SPINE, is_nic)
-    assert (inside.sender, inside.receiver) == (None, None)
-    assert place_of("no link", is_nic).sender is None

@@ -35,16 +35,16 @@ class Log:
             numbers = self._consumer.list_topics(topic, 10).topics[topic].partitions
             ends += [TopicPartition(topic, number, 0) for number in numbers]
         self._consumer.assign(ends)
-        self.records: dict[str, list[codec.Record]] = {CONTENTION.name: [], REJECTS.name: []}
+        self.records: dict[str, list[dict[str, Any]]] = {CONTENTION.name: [], REJECTS.name: []}
         self.window = time.time_ns() // WINDOW_NS
         for number in range(1, 5):
             self.send(INVENTORY.name, f"h{number}/eth1", nic(number))
 
-    def send(self, topic: str, key: str, record: codec.Record) -> None:
+    def send(self, topic: str, key: str, record: dict[str, Any]) -> None:
         self._producer.produce(topic, codec.encode(TOPICS[topic].record, record), key)
         assert self._producer.flush(10) == 0
 
-    def flows(self, *flows: codec.Record) -> None:
+    def flows(self, *flows: dict[str, Any]) -> None:
         for number in range(1, 5):
             own = [each for each in flows if each["nic"] == f"h{number}/eth1"]
             self.send(FLOWS.name, f"h{number}", {
@@ -66,7 +66,7 @@ class Log:
             })  # fmt: skip
             self.window += 1
 
-    def until(self, topic: str, done: Any, seconds: float = 30) -> list[codec.Record]:
+    def until(self, topic: str, done: Any, seconds: float = 30) -> list[dict[str, Any]]:
         end = time.monotonic() + seconds
         while not done(self.records[topic]):
             assert time.monotonic() < end, self.records
@@ -79,7 +79,7 @@ class Log:
         self._consumer.close()
 
 
-def nic(number: int) -> codec.Record:
+def nic(number: int) -> dict[str, Any]:
     name = f"h{number}"
     return {
         "nic": f"{name}/eth1", "host": name, "device": "eth1", "shard": "fabric", "rail": None, "rack": None,
@@ -88,7 +88,7 @@ def nic(number: int) -> codec.Record:
     }  # fmt: skip
 
 
-def flow(source: int, to: int, rate_bps: float, job: str) -> codec.Record:
+def flow(source: int, to: int, rate_bps: float, job: str) -> dict[str, Any]:
     return {
         "flow_id": f"h{source}/b/sock:{source}", "state": "OPEN", "nic": f"h{source}/eth1",
         "peer": f"h{to}/eth1", "source_address": "", "peer_address": "", "source_port": 1, "peer_port": 2,
@@ -105,7 +105,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
         log.close()
 
 
-def states(records: list[codec.Record]) -> list[str]:
+def states(records: list[dict[str, Any]]) -> list[str]:
     return [record["state"] for record in records]
 
 
@@ -121,7 +121,7 @@ def test_a_window_survives_its_worker_and_closes_once(log: Log, tmp_path: Path) 
         (opened, *_) = log.until(CONTENTION.name, lambda got: got)
         assert (opened["link"], opened["opened_ns"]) == (SPINE, began)
 
-        def named(got: list[codec.Record]) -> bool:
+        def named(got: list[dict[str, Any]]) -> bool:
             log.flows(flow(1, 3, 6e8, "train"), flow(2, 3, 6e8, "serve"))
             log.queues(80e3, 1)
             return any(each["kind"] == "COLLISION" and each["jobs"] for each in got)

@@ -43,7 +43,7 @@ def read(source: Source, log: list[tuple[int, ProbeColumns]], begin: int = 0) ->
     return [w for i in range(begin, len(log)) for w in source.add(log[i][0], i, 1000, log[i][1], i)]
 
 
-def records_of(windows: list[ClosedWindow], shard: str = "fabric") -> list[codec.Record]:
+def records_of(windows: list[ClosedWindow], shard: str = "fabric") -> list[dict[str, Any]]:
     made = []
     for window in windows:
         members = {nic: member(nic, shard) for nic in window.nics}

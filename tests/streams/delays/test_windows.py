@@ -128,9 +128,68 @@ def test_the_log_clock_is_the_greatest_append_time_plus_elapsed_time() -> None:
     assert clock.now_ns(300) == 5_200
 
 
-def test_a_log_clock_that_was_set_back_is_followed_after_a_while() -> None:
+@pytest.mark.parametrize("jump_s", [-30, 120, 300, 8 * 3600])
+def test_the_log_clock_follows_a_jump_and_the_return_within_a_second(jump_s: int) -> None:
+    clock, start = LogClock(0, 0), 10**15
+    for step in range(400):
+        now_ns = step * 100 * MS
+        wrong_ns = jump_s * WINDOW if 100 <= step < 200 else 0
+        clock.observe(start + now_ns + wrong_ns, now_ns)
+        if step not in range(100, 111) and step not in range(200, 211):
+            assert clock.now_ns(now_ns) == start + now_ns + wrong_ns
+
+
+def test_a_delay_of_messages_does_not_set_the_log_clock_back() -> None:
     clock = LogClock(0, 0)
-    clock.observe(10**12, 0)
-    for second in range(1, 70):
-        clock.observe(5 * 10**11 + second * 10**9, second * 10**9)
-    assert clock.now_ns(69 * 10**9) == pytest.approx(5 * 10**11 + 69 * 10**9, abs=1)
+    for step in range(20):
+        clock.observe(step * 100 * MS, step * 100 * MS)
+    for late in range(20):  # read within 0.5 s, after a stall of 2 s
+        clock.observe((20 + late) * 100 * MS, 4000 * MS + late * 25 * MS)
+        assert clock.now_ns(4000 * MS + late * 25 * MS) == 4000 * MS + late * 25 * MS
+
+
+@pytest.mark.parametrize("jump", [30, 120, 300, 8 * 3600])
+def test_windows_follow_append_time_ahead_and_back(jump: int) -> None:
+    cut, closed = cutter(), []
+    for second in range(60):
+        window = 100 + second + (jump if 20 <= second < 40 else 0)
+        placed = cut.place(window * WINDOW + 500 * MS, second)
+        assert (placed.window, placed.late) == (window, False)
+        closed += [(c.window, c.first_offset) for c in placed.before if c.messages]
+    assert len(closed) == 59, "each second closes a window"
+    assert closed[38:40] == [(138 + jump, 38), (139 + jump, 39)]
+    assert closed[40] == (140, 40)
+
+
+def test_a_small_step_back_makes_messages_late() -> None:
+    cut = cutter()
+    cut.place(100 * WINDOW + 100 * MS, 0)
+    placed = cut.place(99 * WINDOW + 500 * MS, 1)
+    assert (placed.window, placed.late, placed.before) == (100, True, [])
+
+
+def test_a_stalled_reader_is_not_a_step_back() -> None:
+    cut = cutter()
+    cut.place(100 * WINDOW, 0)
+    cut.tick(105 * WINDOW, 5 * WINDOW, caught_up=True)
+    placed = cut.place(100 * WINDOW + 200 * MS, 1)
+    assert placed.late
+    assert placed.window >= 104
+
+
+def test_a_silent_source_follows_the_log_clock_back() -> None:
+    cut = cutter()
+    cut.place(220 * WINDOW, 0)
+    assert [c.window for c in cut.tick(102 * WINDOW, 5 * WINDOW, caught_up=True)] == [220]
+    assert [c.window for c in cut.tick(103 * WINDOW, 6 * WINDOW, caught_up=True)] == [101]
+
+
+def test_a_new_owner_after_a_step_back_continues_at_the_present() -> None:
+    known = [Range(220, 0, 4), Range(221, 4, 6), Range(100, 6, 8)]
+    cut = cutter(known)
+    windows = [
+        cut.place(append * WINDOW, offset).window for offset, append in enumerate((221, 100, 100, 101), 5)
+    ]
+    assert windows == [221, 100, 100, 101]
+    later = cutter([Range(220, 0, 4)])
+    assert later.place(100 * WINDOW, 4).window == 100

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from native.core.arrays import BadArray, decode_arrays, encode_arrays
 from schemas import codec
+from schemas.records import PathQueueing, Reject
 from streams.runtime.columnar import decode_columnar, encode_columnar
 
 NAME = "PathQueueing"
@@ -51,9 +52,9 @@ def queueing(draw):
 
 @given(queueing())
 def test_bytes_and_records_are_those_of_the_codec(record):
-    value = encode_columnar(NAME, record)
+    value = encode_columnar(PathQueueing, record)
     assert value == codec.encode(NAME, record)
-    found = decode_columnar(value, NAME)
+    found = decode_columnar(value, PathQueueing)
     wanted = codec.decode(value, NAME)
     assert found.keys() == wanted.keys()
     for field, column in wanted.items():
@@ -81,7 +82,10 @@ def test_damaged_messages_have_the_same_result_as_in_the_codec(record, data):
     for decode in (codec.decode, decode_columnar):
         try:
             verdicts.append(
-                {f: list(v) if f in columns_of(record) else v for f, v in decode(bytes(value), NAME).items()}
+                {
+                    f: list(v) if f in columns_of(record) else v
+                    for f, v in decode(bytes(value), PathQueueing).items()
+                }
             )
         except codec.BadRecord as error:
             verdicts.append(None if error.reason else error)
@@ -117,16 +121,16 @@ def test_invalid_column_values_are_refused(field, value, reason):
         field: value,
     }
     with pytest.raises(codec.BadRecord) as caught:
-        decode_columnar(encode_columnar(NAME, record), NAME)
+        decode_columnar(encode_columnar(PathQueueing, record), PathQueueing)
     assert caught.value.reason == reason
     assert field in str(caught.value)
 
 
 def test_other_records_and_other_writers_are_refused():
     with pytest.raises(codec.BadRecord, match="message holds a Reject"):
-        decode_columnar(codec.SINGLE_OBJECT + codec.fingerprint_of("Reject") + b"\0", NAME)
+        decode_columnar(codec.SINGLE_OBJECT + codec.fingerprint_of("Reject") + b"\0", PathQueueing)
     with pytest.raises(ValueError, match="arrays of numbers"):
-        encode_columnar("Reject", {})
+        encode_columnar(Reject, {})
 
 
 def test_blocks_with_sizes_and_several_blocks_are_read():

@@ -190,7 +190,7 @@ class Shard:
     def ready(self) -> bool:
         return not self.solving.is_set()
 
-    def solve(self, now_ns: int) -> list[codec.Record]:
+    def solve(self, now_ns: int) -> list[dict[str, Any]]:
         self.solving.set()
         assert self.go_on.wait(10)
         return [

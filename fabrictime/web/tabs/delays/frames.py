@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -71,14 +71,19 @@ def place_order(place: Place) -> tuple[Any, ...]:
 def level_for(fleet: Sequence[Place], scope: Scope | None = None) -> Level:
     """Return the finest level with at most `MAX_ROWS` rows, or else the coarsest one with several rows."""
     if scope is not None:
-        inside = [p for p in fleet if p.at(scope.level) in (scope.row, scope.col)]
-        return "host" if scope.level == "rack" and len(inside) > MAX_ROWS else "nic"
+        return _level_inside(fleet, scope)
     levels: tuple[Level, ...] = ("nic", "host", "rack")
     sizes = {level: len({p.at(level) for p in fleet}) for level in levels}
-    for level in levels:
-        if sizes[level] <= MAX_ROWS and (level == "nic" or sizes[level] > 1):
-            return level
-    return min((level for level in levels if sizes[level] > 1), key=lambda level: sizes[level])
+    if sizes["nic"] <= MAX_ROWS:
+        return "nic"
+    several = [level for level in levels if sizes[level] > 1]
+    fitting = [level for level in several if sizes[level] <= MAX_ROWS]
+    return fitting[0] if fitting else min(several, key=lambda level: sizes[level])
+
+
+def _level_inside(fleet: Sequence[Place], scope: Scope) -> Level:
+    inside = [p for p in fleet if p.at(scope.level) in (scope.row, scope.col)]
+    return "host" if scope.level == "rack" and len(inside) > MAX_ROWS else "nic"
 
 
 @dataclass(slots=True)
@@ -114,8 +119,8 @@ def heat_matrix(
     scope: Scope | None = None,
 ) -> HeatMatrix:
     """Lay out pairs as a heat map at a level, inside a scope."""
-    row_places = [p for p in fleet if scope is None or p.at(scope.level) == scope.row]
-    col_places = [p for p in fleet if scope is None or p.at(scope.level) == scope.col]
+    row_places = fleet if scope is None else [p for p in fleet if p.at(scope.level) == scope.row]
+    col_places = fleet if scope is None else [p for p in fleet if p.at(scope.level) == scope.col]
     probers = {pair.nic for pair in pairs}
     rows, row_of = _labels(row_places, level, probers)
     cols, col_of = _labels(col_places, level, None)
@@ -126,32 +131,36 @@ def heat_matrix(
         if row is None or col is None:
             continue
         number = row * len(cols) + col
-        value = _value(pair, metric)
-        cell = cells.get(number)
-        joined, count, lost = 1, pair.count, pair.lost
-        if cell is not None:
-            joined += int(cell[_PAIRS] or 0)
-            count += int(cell[_COUNT] or 0)
-            lost += int(cell[_LOST] or 0)
-            worst = cell[_VALUE]
-            if value is None or (worst is not None and worst >= value):
-                cell[_COUNT], cell[_LOST], cell[_PAIRS] = count, lost, joined
-                continue
-        cells[number] = [
-            number,
-            value,
-            _ns(pair.p50_ns),
-            _ns(pair.p99_ns),
-            _ns(pair.min_ns),
-            count,
-            lost,
-            _ns(pair.bound_ns),
-            _ns(pair.rtt_min_ns),
-            joined,
-            index[pair.nic],
-            index[pair.peer],
-        ]
+        cell = _cell(pair, metric, number, index)
+        cells[number] = _joined(cells[number], cell) if number in cells else cell
     return HeatMatrix(level, metric, direction, rows, cols, [place.nic for place in fleet], cells)
+
+
+def _cell(pair: PairRow, metric: Metric, number: int, index: Mapping[str, int]) -> Cell:
+    return [
+        number,
+        _value(pair, metric),
+        _ns(pair.p50_ns),
+        _ns(pair.p99_ns),
+        _ns(pair.min_ns),
+        pair.count,
+        pair.lost,
+        _ns(pair.bound_ns),
+        _ns(pair.rtt_min_ns),
+        1,
+        index[pair.nic],
+        index[pair.peer],
+    ]
+
+
+def _joined(cell: Cell, other: Cell) -> Cell:
+    """Return the worse one of two cells, with the counts of both."""
+    value, challenge = cell[_VALUE], other[_VALUE]
+    worse = cell if challenge is None or (value is not None and value >= challenge) else other
+    joined = list(worse)
+    for at in (_PAIRS, _COUNT, _LOST):
+        joined[at] = int(cell[at] or 0) + int(other[at] or 0)
+    return joined
 
 
 def heat_frame(matrix: HeatMatrix, sent: HeatMatrix | None) -> dict[str, Any]:
@@ -183,17 +192,14 @@ def pair_frame(series: Series, nic: str, peer: str) -> dict[str, Any]:
     lines = {path: _empty_lines(len(t)) for path in paths}
     bound: Values = [None] * len(t)
     medians: dict[str, list[list[float]]] = {each: [[] for _ in t] for each in DIRECTIONS}
-    for point in series.points:
-        i = index.get(point.at_ns // step_ns)
+    placed = [(point, index.get(point.at_ns // step_ns)) for point in series.points]
+    for point, i in placed:
         if i is None:
             continue
         _fill_lines(lines[point.path], point, i)
         for direction in DIRECTIONS:
-            p50 = getattr(point, f"{direction}_p50_ns")
-            if p50 is not None:
-                medians[direction][i].append(p50)
-        if point.bound_ns is not None:
-            bound[i] = max(bound[i] or 0.0, point.bound_ns)
+            medians[direction][i] += _known(getattr(point, f"{direction}_p50_ns"))
+        bound[i] = max([*_known(bound[i]), *_known(point.bound_ns)], default=None)
     return {
         "id": f"{nic} {peer}",
         "names": [f"{nic} → {peer}, one way", f"{peer} → {nic}, one way"],
@@ -201,11 +207,16 @@ def pair_frame(series: Series, nic: str, peer: str) -> dict[str, Any]:
         "paths": paths,
         "series": lines,
         "bound": [_ns(value) for value in bound],
-        "median": {
-            direction: [_ns(float(np.median(values))) if values else None for values in columns]
-            for direction, columns in medians.items()
-        },
+        "median": {direction: _medians(columns) for direction, columns in medians.items()},
     }
+
+
+def _medians(columns: Iterable[Sequence[float]]) -> list[Any]:
+    return [_ns(float(np.median(values))) if values else None for values in columns]
+
+
+def _known(value: float | None) -> list[float]:
+    return [] if value is None else [value]
 
 
 def _empty_lines(size: int) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def test_ratios_are_of_the_same_seed_with_the_worst_noted() -> None:
     assert ratio.note.startswith("worst 1.000 of 3 seeds; of the line rate: ECMP 0.600")
 
 
-def test_the_worst_is_the_least_or_the_most() -> None:
+def test_the_worst_is_the_minimum_or_the_maximum() -> None:
     assert _worst_of([1.0, 2.0, 4.0], "x").note == "worst 1.000 of 3 seeds"
     assert _worst_of([1.0, 2.0, 4.0], "x", "why", maximum=True) == Figure(
         2.0, "x", "worst 4.000 of 3 seeds; why"

@@ -41,7 +41,7 @@ def test_flows_are_those_that_are_open_and_in_the_last_whole_report(watch: Watch
     assert list(watch.flows) == ["h10/a"], "another host's flows stay"
 
 
-def test_a_route_is_known_both_ways_once_it_is_complete(watch: Watch) -> None:
+def test_a_route_is_known_in_both_directions_once_it_is_complete(watch: Watch) -> None:
     def routes(nic: str, peer: str, leg: str, links: list[str], complete: bool = True) -> bytes:
         ends = {"leg": leg, "path": 50_007, "peer_port": 9}
         one = make_part("FlowRoutes", "FlowRoute", **ends, links=links, complete=complete)
@@ -67,7 +67,7 @@ def test_health_decisions_actions_and_cycles_are_kept(watch: Watch) -> None:
     assert (list(watch.decisions), len(watch.actions), watch.movable) == (["d"], 1, 12)
 
 
-def test_waiting_ends_in_time_and_names_what_did_not_come(watch: Watch) -> None:
+def test_waiting_ends_in_time_and_names_the_missing_parts(watch: Watch) -> None:
     assert watch.soon(lambda: True, 0)
     assert not watch.soon(lambda: False, 0)
     with pytest.raises(CannotRun, match="flows: not within 0 s"):

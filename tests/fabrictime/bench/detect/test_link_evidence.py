@@ -64,14 +64,18 @@ def test_a_grey_link_loses_its_share(fleet: ProbedFleet) -> None:
     assert sum(lost(found).values()) / sent == pytest.approx(expected, rel=0.1)
 
 
-def test_a_nic_that_is_gone_is_silent_and_a_starved_agent_confesses(fleet: ProbedFleet) -> None:
+def test_a_nic_that_is_gone_is_silent_and_a_cpu_starved_agent_reports_so(fleet: ProbedFleet) -> None:
     fleet.gone[0] = True
     fleet.starve(1, 50 * MS)
     found = events(fleet, 300)
     names = fleet.fleet.nic_ids
     assert names[0] not in {event["nic"] for _, event in found}
-    [starved] = [event for _, event in found if event["late_ns"]]
-    assert (starved["nic"], starved["trouble"], starved["late_ns"]) == (names[1], ["STARVED"], 50 * MS)
+    [cpu_starved] = [event for _, event in found if event["late_ns"]]
+    assert (cpu_starved["nic"], cpu_starved["trouble"], cpu_starved["late_ns"]) == (
+        names[1],
+        ["STARVED"],
+        50 * MS,
+    )
 
 
 def test_a_path_that_nobody_traced_has_no_links() -> None:

@@ -110,7 +110,7 @@ def test_a_tab_without_a_log_names_the_missing_setting(page_client: Any) -> None
     tab.build()
     tab.start_live()
     tab._show_banner()
-    assert tab.banner.text.startswith("web.bootstrap is not set")
+    assert tab.banner.text.startswith("web.kafka is not set")
 
 
 def test_fast_parts_leave_the_header_alone(tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:

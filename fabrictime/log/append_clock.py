@@ -1,0 +1,70 @@
+"""The clock that stamps the embedded log's messages.
+
+`AppendClock` runs on the monotonic clock and follows the system clock as NTP's clock discipline does (RFC
+5905): small differences by slewing, a large one by a step once it has persisted. So a system clock that is
+wrong for a minute does not reach the log. A step may go back: readers follow a step of log time either way.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["SLEW_PPM", "STEPOUT_MS", "STEP_MS", "AppendClock"]
+
+log = logging.getLogger(__name__)
+
+STEP_MS: Final = 128
+"""Difference that is slewed away; a larger one is stepped over (STEPT of RFC 5905)."""
+STEPOUT_MS: Final = 60_000
+"""Time for which a large difference must persist before the clock steps."""
+SLEW_PPM: Final = 500
+"""Largest rate of slewing, that of the kernel's clock discipline."""
+_NS_PER_MS: Final = 1_000_000
+
+
+class AppendClock:
+    """Log append time in ms since the Unix epoch."""
+
+    def __init__(
+        self,
+        system_ns: Callable[[], int] = time.time_ns,
+        monotonic_ns: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+    ) -> None:
+        """`monotonic_ns` must count while the machine is suspended."""
+        self._system_ns, self._monotonic_ns = system_ns, monotonic_ns
+        self._read_ns = monotonic_ns()
+        self._offset_ns = system_ns() - self._read_ns
+        """Append time minus the monotonic clock."""
+        self._apart_since_ns: int | None = None
+        """Monotonic time since which the system clock has differed by the same large amount."""
+        self._apart_ns = 0
+
+    def __call__(self) -> int:
+        """Return the append time of a message that arrives now."""
+        now_ns = self._monotonic_ns()
+        ahead_ns = self._system_ns() - now_ns - self._offset_ns
+        if abs(ahead_ns) <= STEP_MS * _NS_PER_MS:
+            limit_ns = (now_ns - self._read_ns) * SLEW_PPM // 1_000_000
+            self._offset_ns += max(-limit_ns, min(limit_ns, ahead_ns))
+            self._apart_since_ns = None
+        else:
+            self._follow_step(ahead_ns, now_ns)
+        self._read_ns = now_ns
+        return (now_ns + self._offset_ns) // _NS_PER_MS
+
+    def _follow_step(self, ahead_ns: int, now_ns: int) -> None:
+        """Step to the system clock if it has been apart by about this much for long enough."""
+        if self._apart_since_ns is None or abs(ahead_ns - self._apart_ns) > STEP_MS * _NS_PER_MS:
+            self._apart_since_ns, self._apart_ns = now_ns, ahead_ns
+            log.warning(
+                "the system clock stepped by %+.3f s: append time follows if that persists for %d s",
+                ahead_ns / 1e9,
+                STEPOUT_MS // 1000,
+            )
+        elif now_ns - self._apart_since_ns >= STEPOUT_MS * _NS_PER_MS:
+            self._offset_ns += ahead_ns
+            self._apart_since_ns = None
+            log.warning("append time stepped by %+.3f s to the system clock", ahead_ns / 1e9)

@@ -1,0 +1,109 @@
+"""Alerts from link health: each cause once, raised and cleared."""
+
+from __future__ import annotations
+
+from schemas.topics import LINK_HEALTH
+from tests.streams.alerts.script import (
+    MS,
+    SHIFT,
+    T0,
+    S,
+    Script,
+    access,
+    cable,
+    lines,
+    play,
+)
+
+
+def test_a_dead_link_is_raised_once_and_cleared_once() -> None:
+    script = Script().health(cable(1, 2), "DOWN").wait(10).health(cable(1, 2), "DOWN").wait(20)
+    script.inputs[-1][2]["seq"] = 1  # type: ignore[index]  # told again, as every 10 s
+    records = play(script.health(cable(1, 2), "UP").inputs)
+    assert lines(records)[0] == ("LINK_DOWN", cable(1, 2), "RAISED")
+    assert lines(records)[-1] == ("LINK_DOWN", cable(1, 2), "CLEARED")
+    assert [r["state"] for r in records].count("CLEARED") == 1
+    assert {r["alert_id"] for r in records} == {f"LINK_DOWN:{cable(1, 2)}:{T0 + SHIFT - 20 * MS}"}
+    raised, cleared = records[0], records[-1]
+    assert raised["severity"] == "CRITICAL"
+    assert raised["evidence"] == [{
+        "topic": LINK_HEALTH.name, "key": cable(1, 2), "at_ns": T0 + SHIFT, "text": f"{cable(1, 2)} is DOWN"
+    }]  # fmt: skip
+    assert cleared["cleared_ns"] == T0 + 30 * S + SHIFT - 20 * MS
+    assert [r["update"] for r in records] == list(range(len(records)))
+
+
+def test_a_dead_spine_is_one_alert_on_the_spine() -> None:
+    script = Script()
+    for leaf in (3, 1, 4, 2):
+        script.health(cable(leaf, 2), "DOWN").wait(0.03)
+    records = play(script.inputs, rest_s=5)
+    assert lines(records) == [("LINK_DOWN", "spine2", "RAISED")]
+    assert sorted(records[0]["grouped"]) == [cable(leaf, 2) for leaf in (1, 2, 3, 4)]
+    assert records[0]["text"].startswith("spine2: 4 of its 4 cables are down since ")
+    script.wait(5)
+    for leaf in (3, 1, 4, 2):
+        script.health(cable(leaf, 2), "UP").wait(0.5)
+    assert lines(play(script.inputs)) == [
+        ("LINK_DOWN", "spine2", "RAISED"),
+        ("LINK_DOWN", "spine2", "CLEARED"),
+    ]
+
+
+def test_cables_that_follow_an_active_alert_join_it() -> None:
+    script = Script().health(cable(1, 2), "DOWN").wait(0.5)
+    for leaf in (2, 3, 4):
+        script.health(cable(leaf, 2), "DOWN").wait(0.01)
+    records = play(script.inputs, rest_s=5)
+    assert {r["alert_id"] for r in records} == {f"LINK_DOWN:{cable(1, 2)}:{T0 + SHIFT - 20 * MS}"}
+    assert set(records[-1]["grouped"]) == {cable(leaf, 2) for leaf in (2, 3, 4)}
+    assert "spine2: 4 of its 4 cables" in records[-1]["text"]
+
+
+def test_two_links_at_one_spine_are_two_alerts() -> None:
+    script = Script().health(cable(1, 2), "DOWN").health(cable(3, 2), "DOWN")
+    assert {r["subject"] for r in play(script.inputs, rest_s=5)} == {cable(1, 2), cable(3, 2)}
+
+
+def test_a_dead_host_groups_its_nics_and_cables() -> None:
+    script = Script().health(access(3), "DOWN", candidates=["h3/eth1"]).wait(3)
+    script.health("h3", "DOWN", kind="HOST").wait(0.01).health("h3/eth2", "DOWN", kind="NIC").wait(4)
+    records = play(script.inputs, rest_s=5)
+    standing = {r["subject"]: r for r in records if r["state"] == "RAISED"} | {
+        r["subject"]: None for r in records if r["state"] == "CLEARED"
+    }
+    assert standing[access(3)] is None
+    assert standing["h3"]["grouped"] == ["h3/eth2", access(3)]
+    assert set(standing["h3"]["nics"]) == {"h3/eth2", "h3/eth1"}
+    script.forget("h3").forget(access(3)).forget("h3/eth2")
+    last = play(script.inputs)[-1]
+    assert (last["subject"], last["state"]) == ("h3", "CLEARED")
+    assert "did not come back" in last["text"]
+
+
+def test_a_link_that_flaps_is_few_alerts_and_then_one() -> None:
+    script = Script()
+    for _ in range(12):
+        script.health(cable(2, 3), "DOWN").wait(1)
+        up = "FLAPPING" if script._flaps[cable(2, 3)] > 8 else "UP"
+        script.health(cable(2, 3), up).wait(15)
+    records = play(script.inputs, rest_s=1)
+    raised = [(r["kind"], r["raised_ns"]) for r in records if r["update"] == 0]
+    assert [kind for kind, _ in raised].count("LINK_FLAPPING") == 1
+    assert len(raised) <= 4  # holding it open grows with each flap
+    script.health(cable(2, 3), "UP")
+    assert lines(play(script.inputs))[-1] == ("LINK_FLAPPING", cable(2, 3), "CLEARED")
+
+
+def test_a_lossy_link_is_critical_from_a_share_on_and_yields_to_its_death() -> None:
+    records = play(Script().health(cable(1, 1), "GREY", loss=0.02).inputs)
+    assert (records[0]["kind"], records[0]["severity"]) == ("LINK_GREY", "WARNING")
+    script = Script().health(cable(1, 1), "GREY", loss=0.2).wait(5).health(cable(1, 1), "DOWN").wait(9)
+    records = play(script.health(cable(1, 1), "UP").inputs)
+    assert records[0]["severity"] == "CRITICAL"
+    assert lines(records) == [
+        ("LINK_GREY", cable(1, 1), "RAISED"),
+        ("LINK_GREY", cable(1, 1), "CLEARED"),
+        ("LINK_DOWN", cable(1, 1), "RAISED"),
+        ("LINK_DOWN", cable(1, 1), "CLEARED"),
+    ]

@@ -1,0 +1,97 @@
+"""Grey links: a loss rate that no burst and no busy host explains."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.streams.links.watched import MS, WARM, S, small
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_host_that_is_often_short_of_cpu_has_no_lossy_cable(seed: int) -> None:
+    it = small(seed)
+    it.probes.confess = True
+    it.run(WARM)
+    rng = np.random.default_rng(seed)
+    for _ in range(30):
+        it.probes.starve(2, int(rng.integers(25, 120)) * MS)
+        it.run(int(rng.integers(150, 700)) * MS)
+    it.run(3 * S)
+    assert it.changes == []
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2])
+def test_a_lossy_link_is_grey_with_a_rate_that_holds_the_truth(share: float) -> None:
+    it = small()
+    it.run(WARM)
+    link = it.link("leaf1", "spine2")
+    it.probes.loss[link] = share
+    began = it.probes.now_ns
+    it.run(2500 * MS)
+    cable = it.cable("leaf1", "spine2")
+    assert it.ever_in("GREY") == {cable}
+    assert it.ever_in("DOWN") == set()
+    first_ns, (_, first) = it.changes[0]
+    assert first is not None
+    assert first_ns - began < 1500 * MS
+    last = it.last(cable)
+    assert last["links"] == [it.fleet.link_ids[link]]
+    assert last["loss_rate_low"] < last["loss_rate"] < last["loss_rate_high"]
+    assert abs(last["loss_rate"] - share) < 0.5 * share
+    it.probes.loss[:] = 0
+    it.run(10 * S, until=lambda: it.state(cable) == "UP")
+    assert it.ever_in("DOWN") == set()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_half_of_all_lost_is_no_dead_link(seed: int) -> None:
+    for share, directions in ((0.5, 1), (0.2, 2)):
+        it = small(seed)
+        it.run(WARM)
+        links = [it.link("leaf1", "spine2"), it.link("spine2", "leaf1")][:directions]
+        it.probes.loss[links] = share
+        it.run(3 * S)
+        assert it.ever_in("GREY") == {it.cable("leaf1", "spine2")}
+        assert it.ever_in("DOWN") == set()
+
+
+def test_a_lossy_cable_of_a_host_names_the_host_beside_it() -> None:
+    it = small()
+    it.run(WARM)
+    it.probes.loss[it.link("h3", "leaf2")] = 0.2
+    it.run(1500 * MS)
+    cable = it.cable("h3", "leaf2")
+    assert it.ever_in("GREY") == {cable}
+    assert it.last(cable)["candidates"] == ["h3/eth1"]
+    assert it.ever_in("DOWN") == set()
+
+
+def test_a_new_loss_rate_is_not_diluted_by_the_time_before() -> None:
+    took_ns = []
+    for host in range(1, 9):
+        it = small(host, rate_hz=200.0)
+        it.run(WARM)
+        link = next(n for n, name in enumerate(it.fleet.link_ids) if name.startswith(f"h{host}:"))
+        it.probes.loss[link] = 0.05
+        began_ns = it.probes.now_ns
+        it.run(6 * S, until=lambda it=it: bool(it.ever_in("GREY")))
+        took_ns.append(it.changes[0][0] - began_ns)
+    assert sum(took_ns) / len(took_ns) < 870 * MS, took_ns
+
+
+def test_losses_that_fall_everywhere_are_no_grey_link() -> None:
+    it = small()
+    it.run(WARM)
+    it.probes.loss[:] = 0.0005
+    it.run(4 * S)
+    assert it.changes == []
+
+
+def test_losses_on_congested_paths_are_no_grey_link() -> None:
+    it = small()
+    it.run(WARM)
+    it.probes.loss[it.link("leaf1", "spine2")] = 0.1
+    it.probes.timeout_ns = 40 * MS  # follows the p99 of delays
+    it.run(3 * S)
+    assert it.ever_in("GREY") == set()
