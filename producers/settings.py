@@ -13,6 +13,8 @@ from schemas.kafka.settings import KafkaSettings
 __all__ = ["ClockSettings", "FlowSettings", "NicSettings", "ProbeSettings", "flush_ms_of"]
 
 MAX_PATHS = 64
+ROCE_PORT = 4791
+"""UDP port whose packets an RDMA NIC keeps from the kernel."""
 SMALL_FLEET_FLUSH_MS, FLUSH_MS, SMALL_FLEET_NICS = 50, 100, 250
 """ms between two batches of a NIC, in small and other fleets, which limits the log's message rate."""
 _ID_PART = r"^[^\s/>]{1,128}$"
@@ -234,6 +236,11 @@ class ProbeSettings(BaseModel):
     @model_validator(mode="after")
     def _ports_apart(self) -> ProbeSettings:
         last = self.first_path_port + max(self.paths, self.path_candidates) - 1
+        if self.udp_port == ROCE_PORT or self.first_path_port <= ROCE_PORT <= last:
+            raise ValueError(
+                f"udp_port {self.udp_port}, path ports {self.first_path_port} to {last}: expected without "
+                f"{ROCE_PORT}, whose packets RDMA NICs keep"
+            )
         if self.first_path_port and self.first_path_port <= self.udp_port <= last:
             raise ValueError(
                 f"udp_port {self.udp_port}: expected outside the paths' candidates, "
@@ -403,4 +410,5 @@ class NicSettings(BaseModel):
             raise ValueError(f"expected an IPv4 or IPv6 address, {error}") from None
         if address.is_unspecified or address.is_multicast:
             raise ValueError("expected the address of one interface")
-        return value
+        mapped = address.ipv4_mapped if address.version == 6 else None
+        return value if mapped is None else str(mapped)  # GIDs of RoCE devices write IPv4 addresses so

@@ -1,7 +1,8 @@
 """Readiness and liveness between the supervisor and its children, in systemd's way.
 
-In: datagrams `READY=1`, `STATUS=line`, `WATCHDOG=1` on an abstract socket, taken only from the child itself.
-Out: a callback per message. The child's half of it: `die_with_parent`.
+The child sends datagrams `READY=1`, `STATUS=line`, `WATCHDOG=1` and `X_FAULT=line` to an abstract socket,
+which takes them only from the child itself. X_FAULT is the reason why the child works in part only; an empty
+one ends it. `die_with_parent` is the child's half.
 """
 
 from __future__ import annotations

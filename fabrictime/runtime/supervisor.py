@@ -117,6 +117,8 @@ class _Node:
         self.status = ""
         self.fault: str | None = None
         """Why it does not work, in one line: its own report, or the reason of its last end."""
+        self.reported_fault: str | None = None
+        """The present process's own report (X_FAULT)."""
         self.starts = 0
         self.since_s = time.monotonic()
         self.ready_since_s: float | None = None
@@ -339,6 +341,7 @@ class Supervisor:
 
     def _popen(self, node: _Node, child: Child, notify: NotifySocket) -> subprocess.Popen[bytes]:
         node.status, node.ready_since_s, node.watchdog_at_s = "", None, None
+        node.reported_fault = None
         node.starts += 1
         node.since_s = time.monotonic()
         ours = {"NOTIFY_SOCKET": notify.address, PARENT_VARIABLE: str(os.getpid())}
@@ -378,13 +381,14 @@ class Supervisor:
             if variable == "STATUS":
                 node.status = value[:200]
             elif variable == "X_FAULT":
-                self._set_fault(node, value or None)
+                node.reported_fault = value or None
+                self._set_fault(node, node.reported_fault)
             elif variable == "WATCHDOG":
                 node.watchdog_at_s = time.monotonic()
             elif variable == "READY" and value == "1" and node.ready_since_s is None:
                 node.ready_since_s = time.monotonic()
                 node.settled.set()
-                self._set_fault(node, None)
+                self._set_fault(node, node.reported_fault)
                 self._set(node, State.READY, f"{node.ready_since_s - node.since_s:.1f} s")
 
     async def _stop_node(self, node: _Node) -> None:

@@ -12,13 +12,14 @@ import ipaddress
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from sdnotify import SystemdNotifier
 
+from producers.addresses import CHECK_S, AddressWatch
 from producers.bounded_producer import BoundedProducer
 from producers.flows.intervals import FlowRules, FlowTable, Key
 from producers.flows.registrations import Registrations
@@ -102,8 +103,10 @@ class FlowReporter:
         addresses: AddressTable,
         put: Put | None = None,
         registry: codec.Registry | None = None,
+        notify: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`put` publishes routes under topic, key and value; None disables tracing.
+        """`put` publishes routes under topic, key and value; None disables tracing. `notify` sends a line to
+        the service manager. The flows of a NIC without its address are traced once it has it.
 
         Raises TopologyError if the topology file cannot be used.
         """
@@ -116,14 +119,15 @@ class FlowReporter:
         self._refresh_at_s = 0.0
         self._registration_changes = 0
         self._tracers: dict[str, FlowRouteTracer] = {}
+        self._put, self._registry = put, registry
+        self._nics = {nic_id(nic.host, nic.device): nic for nic in nics}
+        self._watch_addresses = AddressWatch(nics, notify)
         self._nic_by_address = {_plain(nic.address): nic_id(nic.host, nic.device) for nic in nics}
         # grows within a boot, also across restarts of this process
         self._number = itertools.count(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         try:
             self._open_tables(nics)
-            if settings.trace and put is not None:
-                for nic in nics:
-                    self._tracers[nic_id(nic.host, nic.device)] = self._open_tracer(nic, put, registry)
+            self.check_addresses()
             self.registrations = Registrations(settings.socket, self._nic_by_address.__contains__)
         except BaseException:
             self._close_spaces()
@@ -173,6 +177,14 @@ class FlowReporter:
         self.registrations.sweep()
         if self._tracers:
             self._trace_flows(now_ns / 1e9)
+
+    def check_addresses(self) -> None:
+        """Report the NICs without their address, and trace the flows of those that have got theirs."""
+        missing = self._watch_addresses.check()
+        if self.settings.trace and self._put is not None:
+            for name, nic in self._nics.items():
+                if name not in missing and name not in self._tracers:
+                    self._tracers[name] = self._open_tracer(nic, self._put, self._registry)
 
     def _read_table(
         self, table: FlowTable, sockets: list[TcpSocket], ended: list[TcpSocket], now_ns: int
@@ -260,9 +272,11 @@ class FlowReporter:
             for nic, peer, key, may_move in table.paths():
                 wanted.setdefault(nic, []).append((peer, key, may_move))
             for nic, peer, key in table.troubled():
-                self._tracers[nic].trace_soon(peer, key[2], key[4], now_s)
+                if nic in self._tracers:
+                    self._tracers[nic].trace_soon(peer, key[2], key[4], now_s)
         for nic, flows in wanted.items():
-            self._tracers[nic].trace_flows(flows, now_s)
+            if nic in self._tracers:
+                self._tracers[nic].trace_flows(flows, now_s)
         if now_s >= self._refresh_at_s:
             self._refresh_at_s = now_s + _REFRESH_S
             is_new = self._watch.check(now_s)
@@ -291,7 +305,7 @@ class FlowReporter:
                 self._tracers[nic].refresh(now_s)
 
     def _links_of(self, nic: str, peer: str, key: Key) -> Sequence[str]:
-        return self._tracers[nic].links_of(peer, key)
+        return self._tracers[nic].links_of(peer, key) if nic in self._tracers else ()
 
     def report(self, whole: bool) -> list[FlowReports]:
         """Return the records to publish now."""
@@ -321,8 +335,9 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
     producer = BoundedProducer(
         settings.kafka, settings.queue_messages, settings.queue_bytes, settings.compression
     )
+    supervisor = SystemdNotifier()
     try:
-        reporter = FlowReporter(settings, nics, AddressTable(), producer.put, registry)
+        reporter = FlowReporter(settings, nics, AddressTable(), producer.put, registry, supervisor.notify)
     except (OSError, ValueError) as error:
         _log.error("flow reporter: %s", error)
         producer.close(0)
@@ -331,7 +346,6 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
     if settings.trace:
         handlers = {FLOW_ROUTES: reporter.on_routes}
         readers.append(LookupReader(settings.kafka, handlers, registry, wants_key=reporter.wants_routes))
-    supervisor = SystemdNotifier()
     supervisor.notify("READY=1")
     try:
         _run(settings, reporter, readers, producer, registry, supervisor, stop)
@@ -357,7 +371,7 @@ def _run(
 ) -> None:
     poll_s, full_s = settings.poll_ms / _MS_PER_S, settings.whole_ms / _MS_PER_S
     flows = 0
-    full_at_s = status_at_s = 0.0
+    full_at_s = status_at_s = addresses_at_s = 0.0
     while not stop.is_set():
         for reader in readers:
             reader.poll()
@@ -375,6 +389,9 @@ def _run(
             supervisor.notify(
                 f"STATUS={flows} flows, {producer.waiting} messages wait, {producer.dropped} dropped"
             )
+        if began_s >= addresses_at_s:
+            addresses_at_s = began_s + CHECK_S
+            reporter.check_addresses()
         producer.poll()
         rest_s = min(_READ_COST_FACTOR * (time.thread_time() - used_s), full_s)
         _serve(reporter, began_s + poll_s, began_s + max(poll_s, rest_s), stop)

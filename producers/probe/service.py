@@ -11,7 +11,10 @@ import os
 import time
 from collections.abc import Mapping
 
+from sdnotify import SystemdNotifier
+
 from native.core.probe import Link
+from producers.addresses import AddressWatch, wait_for_address
 from producers.inventory.nics import LookupReader, RecordHandler
 from producers.ports.link_reporter import LinkReporter
 from producers.probe.base import STATUS_S, ProbePublisher
@@ -43,9 +46,12 @@ MS_PER_S = 1e3
 class ProbeService:
     """Runs one NIC's prober: `start`, then `step` until a stop is requested, then `close`."""
 
-    def __init__(self, settings: ProbeSettings, nic: NicSettings, stop: StopRequest) -> None:
+    def __init__(
+        self, settings: ProbeSettings, nic: NicSettings, stop: StopRequest, addresses: AddressWatch
+    ) -> None:
         """Open all parts. Raises OSError or ValueError if one cannot be opened."""
         self.settings, self.nic, self.stop = settings, nic, stop
+        self._addresses = addresses
         self.transport = UdpTransport(settings, nic)
         self.publisher = ProbePublisher(settings)
         self.name = self.transport.name
@@ -134,6 +140,7 @@ class ProbeService:
         self.publisher.producer.poll()
         if now_s >= self._status_at_s:
             self._status_at_s = now_s + STATUS_S
+            self._addresses.check()
             self._report_status()
 
     def close(self) -> None:
@@ -252,8 +259,12 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
     stop = StopRequest()
     if not stop.set_on_signals() and os.environ.get("NOTIFY_SOCKET"):
         _log.warning("prober runs outside the main thread and does not handle signals")
+    notify = SystemdNotifier().notify
+    addresses = AddressWatch([nic], notify)
+    if not wait_for_address(addresses, notify, stop):
+        return 0
     try:
-        service = ProbeService(settings, nic, stop)
+        service = ProbeService(settings, nic, stop, addresses)
     except (OSError, ValueError) as error:
         _log.error("%s/%s: %s", nic.host, nic.device, error)
         return 2

@@ -19,6 +19,8 @@ TRACEROUTE_PORT: Final = 33_434
 """UDP port of traceroute: no program listens there, so the host answers and shows its distance."""
 SETTLE_S: Final = 3.0
 """A pair's record waits this long for all of its routes."""
+ENDED_S: Final = 2.0
+"""A flow that was not seen for this long has ended."""
 DISTANCE_RETRY_S: Final = 1.0
 DISTANCE_FRESH_S: Final = 30.0
 
@@ -123,6 +125,20 @@ class FlowPair:
         """Note that the record differs from the published one."""
         if not self.published.dirty:
             self.published.dirty, self.dirty_s = True, now_s
+
+    def drop_unused(self, now_s: float, keep_s: float) -> list[FlowRoute]:
+        """Forget ended flows, and routes not requested for `keep_s`; return these routes."""
+        dropped = []
+        for key, route in list(self.routes.items()):
+            unused_s = now_s - route.wanted_s
+            route.in_use = route.in_use and unused_s <= ENDED_S
+            if unused_s > keep_s:
+                dropped.append(self.routes.pop(key))
+                self.mark_dirty(now_s)
+        self.movable = {
+            port: shape_seen for port, shape_seen in self.movable.items() if now_s - shape_seen[1] <= ENDED_S
+        }
+        return dropped
 
     def must_wait(self, now_s: float) -> bool:
         """Return True if a changed record is not to be published yet."""

@@ -40,8 +40,6 @@ SUSPECT_REST_S: Final = 0.5
 PUBLISH_S: Final = 0.02
 DRAIN_S: Final = 0.25
 """Interval for reading errors of other sockets' packets, which would fill the queue."""
-ENDED_S: Final = 2.0
-"""A flow that was not seen for this long has ended."""
 SHAPES: Final = (FlowProtocol.UDP, FlowProtocol.TCP)
 
 Wanted = tuple[str, Key, bool]
@@ -188,7 +186,8 @@ class FlowRouteTracer(RouteTracer):
             self._keep_requested(peer, needed, now_s)
         for peer, pair in list(self._pairs.items()):
             self._keep_candidates(peer, pair, now_s)
-            self._drop_unused(pair, now_s)
+            for route in pair.drop_unused(now_s, self.settings.routes_keep_s):
+                self._cancel(route)
             if pair.routes:
                 self._measure_distance(peer, pair, now_s)
                 self._schedule_due(pair, now_s)
@@ -202,18 +201,6 @@ class FlowRouteTracer(RouteTracer):
             if route.flow is not None and now_s >= route.due_s:
                 route.due_s = now_s + self._retrace_pause_s(route)
                 self._tracer.schedule(route.flow)
-
-    def _drop_unused(self, pair: FlowPair, now_s: float) -> None:
-        for key, route in list(pair.routes.items()):
-            unused_s = now_s - route.wanted_s
-            if route.in_use and unused_s > ENDED_S:
-                route.in_use = False
-            if unused_s > self.settings.routes_keep_s:
-                self._cancel(route)
-                del pair.routes[key]
-                pair.mark_dirty(now_s)
-        for port in [port for port, (_, seen_s) in pair.movable.items() if now_s - seen_s > ENDED_S]:
-            del pair.movable[port]
 
     def close(self) -> None:
         """Close the sockets."""

@@ -102,8 +102,8 @@ def name_path(
     if len(set(known)) != len(known):
         contradictions.append("a link is crossed twice")
         complete = False
-    contradiction = "; ".join(dict.fromkeys(contradictions)) or None
-    if complete and contradiction is None:
+    contradiction = "; ".join(dict.fromkeys(contradictions)) if contradictions else None
+    if complete and not contradictions:
         contradiction = _differs_from_listed(topology.listed(nic, peer, path), known)
     return NamedPath(known, complete, PathSource.FILLED if filled else PathSource.TRACED, contradiction)
 

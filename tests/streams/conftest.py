@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.records import make_part
+
 WINDOW_NS = 1_000_000_000
 FIRST = 1_760_000_000
 
@@ -99,18 +101,20 @@ class Fleet:
         mine, theirs = self.clock(prober), self.clock(peer)
         offset = theirs.reading(true_ns) - mine.reading(true_ns) + (forward - reverse) / 2
         drift_sigma = self.noise_ns * 3.5
-        return {
-            "prober": prober,
-            "peer": peer,
-            "at_ns": mine.reading(true_ns),
-            "offset_ns": offset + float(self.rng.normal(0, self.noise_ns)),
-            "drift_ppb": theirs.drift_ppb - mine.drift_ppb + float(self.rng.normal(0, drift_sigma)),
-            "sigma_ns": self.noise_ns,
-            "drift_sigma_ppb": drift_sigma,
-            "rtt_min_ns": forward + reverse,
-            "samples": 100,
-            "accepted": 50,
-        }
+        return make_part(
+            "ClockFits",
+            "PairFit",
+            prober=prober,
+            peer=peer,
+            at_ns=mine.reading(true_ns),
+            offset_ns=offset + float(self.rng.normal(0, self.noise_ns)),
+            drift_ppb=theirs.drift_ppb - mine.drift_ppb + float(self.rng.normal(0, drift_sigma)),
+            sigma_ns=self.noise_ns,
+            drift_sigma_ppb=drift_sigma,
+            rtt_min_ns=forward + reverse,
+            samples=100,
+            accepted=50,
+        )
 
     def errors_ns(
         self, records: Iterable[Mapping[str, Any]], nic_of: Mapping[str, str] | None = None

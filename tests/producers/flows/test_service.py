@@ -209,3 +209,21 @@ def test_the_service_publishes_by_host_and_stops_on_a_signal(tmp_path, log, read
         if process.poll() is None:
             process.kill()
             process.communicate()
+
+
+def test_a_nic_without_its_address_keeps_no_other_from_being_traced(tmp_path):
+    """Field case A10: its flows are traced once it has its address."""
+    lines = []
+    away = NicSettings(host="lo1", device="eth3", address="203.0.113.99")
+    settings = FlowSettings(socket=tmp_path / "flows.sock", trace_tcp_with_udp=True)
+    made = FlowReporter(
+        settings, [HOSTS[0], away], AddressTable(), lambda topic, key, value: None, None, lines.append
+    )
+    try:
+        assert lines == ["X_FAULT=lo1/eth3: address 203.0.113.99 is not on this host"]
+        assert made.wants_routes("lo1/lo>b/e")
+        assert not made.wants_routes("lo1/eth3>b/e")
+        made.read()
+        made.trace()
+    finally:
+        made.close()

@@ -128,7 +128,7 @@ def test_windows_resume_within_3_s_of_a_jump_ahead_and_of_the_return(jump_s: int
     assert fleet.barrier.steps == 1
 
 
-def test_a_new_leader_of_all_partitions_whose_clock_is_behind_is_followed() -> None:
+def test_a_new_leader_of_all_partitions_with_a_late_clock_is_followed() -> None:
     fleet = Fleet("p/0", "p/1", "p/2")
     fleet.run(10)
     fleet.wrong_s = dict.fromkeys(fleet.wrong_s, -30)
@@ -137,7 +137,7 @@ def test_a_new_leader_of_all_partitions_whose_clock_is_behind_is_followed() -> N
     assert fleet.solved[-1][1:] == (fleet.now_s - 31, ["p/0", "p/1", "p/2"])
 
 
-def test_a_source_whose_leader_is_behind_joins_the_windows_of_the_others() -> None:
+def test_a_source_with_a_late_leader_joins_the_windows_of_the_others() -> None:
     fleet = Fleet("p/0", "p/1")
     fleet.run(10)
     fleet.wrong_s["p/1"] = -30

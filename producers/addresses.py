@@ -1,0 +1,100 @@
+"""Checks whether the addresses of NICs are on this host, and reports those that are not.
+
+A NIC has no address while it is off the bus, before its link is up, or until DHCP has answered. Its prober
+waits for the address, and all others go on.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from producers.netns import in_netns
+from producers.settings import NicSettings
+from producers.stop_request import StopRequest
+from schemas.ids import nic_id
+
+__all__ = ["CHECK_S", "AddressWatch", "address_problem", "wait_for_address"]
+
+_log = logging.getLogger(__name__)
+
+CHECK_S: Final = 2.0
+"""Interval of the checks: each costs a socket, and a thread where the NIC has a namespace of its own."""
+_MISSING: Final = frozenset({errno.EADDRNOTAVAIL, errno.ENODEV})
+
+Notify = Callable[[str], None]
+"""Sends a line to the service manager."""
+
+
+def address_problem(nic: NicSettings) -> str | None:
+    """Return in one line that a NIC's address is not on its host; None if it is.
+
+    Raises OSError if the network namespace cannot be entered or the kernel refuses a socket.
+    """
+    family = socket.AF_INET6 if ":" in nic.address else socket.AF_INET
+
+    def bind() -> None:
+        with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.bind((nic.address, 0))
+
+    try:
+        in_netns(nic.netns, bind)
+    except OSError as error:
+        if error.errno not in _MISSING:
+            raise
+        where = "" if nic.netns is None else f", network namespace {nic.netns}"
+        return f"{nic_id(nic.host, nic.device)}: address {nic.address} is not on this host{where}"
+    return None
+
+
+class AddressWatch:
+    """Reports changes of the addresses of some NICs to the log and the service manager (`X_FAULT`)."""
+
+    def __init__(self, nics: Iterable[NicSettings], notify: Notify) -> None:
+        self._nics = list(nics)
+        self._notify = notify
+        self.problems: dict[str, str] = {}
+        """NIC to its problem, as last checked."""
+
+    def check(self) -> dict[str, str]:
+        """Check all addresses and report changes; return the NICs without theirs, with the problem."""
+        found: dict[str, str] = {}
+        for nic in self._nics:
+            name = nic_id(nic.host, nic.device)
+            try:
+                problem = address_problem(nic)
+            except OSError as error:
+                problem = f"{name}: address {nic.address}: {error}"
+            if problem is not None:
+                found[name] = problem
+        if found != self.problems:
+            for each in sorted(found.keys() - self.problems.keys()):
+                _log.warning("%s; tried again every %.0f s", found[each], CHECK_S)
+            for each in sorted(self.problems.keys() - found.keys()):
+                _log.info("%s: its address is on this host again", each)
+            self.problems = found
+            self._notify(f"X_FAULT={'; '.join(found[each] for each in sorted(found))}")
+        return found
+
+
+def wait_for_address(
+    watch: AddressWatch, notify: Notify, stop: StopRequest, on_missing: Callable[[], None] = lambda: None
+) -> bool:
+    """Wait until the addresses are on this host; return False if a stop was requested before.
+
+    `on_missing` is called after each check that failed. The service manager is told READY, so that the start
+    of other services does not wait for this NIC.
+    """
+    is_ready = False
+    while not stop.is_set():
+        if not watch.check():
+            return True
+        if not is_ready:
+            is_ready = True
+            notify("READY=1")
+        on_missing()
+        stop.wait(CHECK_S)
+    return False
