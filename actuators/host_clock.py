@@ -21,6 +21,7 @@ from actuators.timescale import (
     slew,
     wander_growth,
 )
+from schemas.log_time import WindowOrder
 from schemas.records import ClockEvent, ClockOffsets, ClockState, ClockSync, Nic
 
 __all__ = ["HostClock", "PageParameters"]
@@ -103,6 +104,7 @@ class HostClock:
         self._target_model: RawClockModel | None = None
         self._pending: tuple[SlewedModel | None, RawClockModel | None, int] = (self.slewed, None, self.steps)
         self._published: dict[str, _Published] = {}
+        self._order = WindowOrder()
         self._local: dict[str, _LocalClock] = {}
         self._nics: dict[str, tuple[str, str]] = {}
         if last is not None and self.slewed is not None and last.state != ClockSync.UNSYNCED:
@@ -146,6 +148,8 @@ class HostClock:
         Returns the number of its clocks that belong to this host and are new.
         """
         taken = 0
+        if self._order.steps_back(record):
+            self._order_windows_from(record["window"])
         half_ns = (record["window_end_ns"] - record["window_start_ns"]) // 2
         for clock in record["clocks"]:
             host, _, name = clock["clock"].partition("/")
@@ -168,6 +172,12 @@ class HostClock:
             )
             taken += 1
         return taken
+
+    def _order_windows_from(self, window: int) -> None:
+        """Let windows from this one on replace what was published before: log time stepped back."""
+        for known in self._published.values():
+            if known.window > window:
+                known.window = window - 1
 
     def add_cross_timestamp(self, name: str, cross_timestamp: Any) -> None:
         """Take a cross-timestamp of clock `name` and the raw clock."""

@@ -17,6 +17,7 @@ from confluent_kafka import Message as KafkaMessage
 
 from schemas.kafka.publisher import PARTITIONER
 from schemas.kafka.settings import KafkaSettings, service_options
+from schemas.log_time import CONFLUENT_BASE, append_ns_of
 
 __all__ = ["BoundedProducer", "Delivered"]
 
@@ -143,7 +144,15 @@ class BoundedProducer:
                     _log.error("%s: not acknowledged: %s", topic, error)
                 return
             self.delivered += 1
-            if delivered is not None:
-                delivered(message.timestamp()[1] * 1_000_000)
+            if delivered is None:
+                return
+            kind, timestamp_ms = message.timestamp()
+            try:
+                append_ns = append_ns_of(topic, kind - CONFLUENT_BASE, timestamp_ms)
+            except ValueError as no_append_time:
+                self.failed += 1
+                _log.error("%s", no_append_time)
+                return
+            delivered(append_ns)
 
         return report

@@ -60,11 +60,9 @@ class Format:
 FORMATS: Final[dict[str, Format]] = {
     "name": Format("h1", "1 to 128 printable characters without '/', '>' or space", _PART),
     "host_or_all": Format("h1", "a host's name, or *", _PART),
-    "shard": Format("fabric", "a shard's name", rf"(?:{_PART})?"),
     "nic": Format("h1/eth0", "host/device", rf"{_PART}/{_PART}"),
     "nic_or_empty": Format("h1/eth0", "host/device, or nothing", rf"(?:{_PART}/{_PART})?"),
     "clock": Format("h1/system", "host/clock", rf"{_PART}/{_PART}"),
-    "reference": Format("ensemble", "'ensemble' or host/clock", rf"{_PART}(?:/{_PART})?"),
     "link": Format("h1:eth0>leaf1:swp1", "node:port>node:port", rf"{_END}>{_END}"),
     "flow": Format(
         "h1/boot/sock:17", "host/boot/key", rf"{_PART}/{_PART}/[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,128}}"
@@ -79,7 +77,6 @@ FORMATS: Final[dict[str, Format]] = {
     ),
     "address": Format("10.0.0.1", "an IP address", _is_address),
     "gid": Format("00000000000000000000000000000000", "32 hexadecimal digits", r"[0-9a-f]{32}"),
-    "source": Format("fabric.probes/0", "topic/partition or host/device", rf"(?:{_PART}/{_PART})?"),
     "topic": Format("fabric.probes", "a topic's name", r"[a-zA-Z0-9._-]{1,249}"),
     "symbol": Format("MOVE", "capitals, digits and '_', or nothing", r"[A-Z0-9_]{0,64}"),
     "label": Format("train", "at most 256 printable characters", rf"{_LINE}{{0,256}}"),

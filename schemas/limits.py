@@ -53,15 +53,20 @@ class Limits:
         found = [records[key] for key in dict.fromkeys((EVERYONE, host)) if key in records]
         act, allowed, actions = False, ALLOWED, DEFAULT_ACTIONS_PER_S
         for record in found:
-            act = act if record["mode"] == ActMode.UNKNOWN else record["mode"] == ActMode.ACT
+            if record["mode"] != ActMode.UNKNOWN:
+                act = record["mode"] == ActMode.ACT
             allowed = frozenset(record["allowed_actions"]) or allowed
             if record["max_actions_per_s"] is not None:
                 actions = record["max_actions_per_s"]
-        share = records[EVERYONE]["max_moved_share"] if EVERYONE in records else None
         return cls(
             act, allowed, actions,
-            DEFAULT_MOVED_SHARE if share is None else min(1.0, max(0.0, share)),
+            _moved_share(records.get(EVERYONE)),
             frozenset(job for record in found for job in record["protected_jobs"]),
             max((record["revert_before_ns"] or 0 for record in found), default=0),
             sum(min(record["version"], MAX_VERSION) for record in found),
         )  # fmt: skip
+
+
+def _moved_share(record: ActuatorConfig | None) -> float:
+    share = None if record is None else record["max_moved_share"]
+    return DEFAULT_MOVED_SHARE if share is None else min(1.0, max(0.0, share))

@@ -8,8 +8,6 @@ invalid file raises a `TopologyError` of one line that names the place.
 from __future__ import annotations
 
 import ipaddress
-import json
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -17,6 +15,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from schemas.ids import End, cable_id, link_id, nic_parts
+from schemas.settings_file import BadFile, read_tables
 
 __all__ = [
     "CableEntry",
@@ -296,20 +295,9 @@ def load_topology(path: Path) -> Topology:
     """Load a file: JSON if its name ends in .json, else TOML. Raises TopologyError."""
     where = f"topology file {path}"
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TopologyError(f"{where}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise TopologyError(f"{where}: not UTF-8 at byte {error.start}") from None
-    try:
-        tables: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except RecursionError:
-        raise TopologyError(f"{where}: nested too deep") from None
-    except ValueError as error:
-        kind = "JSON" if path.suffix == ".json" else "TOML"
-        raise TopologyError(f"{where}: not {kind}: {_line(str(error))}") from None
-    if not isinstance(tables, dict):
-        raise TopologyError(f"{where}: expected tables nodes, links and paths")
+        tables = read_tables(path)
+    except BadFile as error:
+        raise TopologyError(f"{where}: {error}") from None
     try:
         return Topology(TopologyFile.model_validate(tables), where)
     except ValidationError as error:

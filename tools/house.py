@@ -230,25 +230,28 @@ def untyped_reads(tree: ast.AST) -> int:
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        arguments = [*function.args.args, *function.args.kwonlyargs, *function.args.posonlyargs]
-        named = {argument.arg for argument in arguments if untyped(argument.annotation)}
-        for node in ast.walk(function):
-            if (
-                isinstance(node, ast.AnnAssign)
-                and isinstance(node.target, ast.Name)
-                and untyped(node.annotation)
-            ):
-                named.add(node.target.id)
-        for node in ast.walk(function):
-            if (
-                isinstance(node, ast.Subscript)
-                and isinstance(node.slice, ast.Constant)
-                and isinstance(node.slice.value, str)
-                and isinstance(node.value, ast.Name)
-                and node.value.id in named
-            ):
-                count += 1
+        named = {name for name, annotation in _annotated(function) if untyped(annotation)}
+        count += sum(_read_from(node) in named for node in ast.walk(function))
     return count
+
+
+def _annotated(
+    function: ast.FunctionDef | ast.AsyncFunctionDef,
+) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield the arguments and the annotated variables of a function."""
+    for argument in (*function.args.args, *function.args.kwonlyargs, *function.args.posonlyargs):
+        yield argument.arg, argument.annotation
+    for node in ast.walk(function):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id, node.annotation
+
+
+def _read_from(node: ast.AST) -> str | None:
+    """Return the name that a subscript with a literal key reads from, None for other nodes."""
+    match node:
+        case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str())):
+            return name
+    return None
 
 
 def measure_python(name: str, text: str, denied: dict[str, str], figures: Figures) -> None:
@@ -340,28 +343,31 @@ def measure(root: Path = ROOT, paths: list[str] | None = None) -> Figures:
     names = tracked(root, paths or [])
     tests = test_names(tracked(root, ["tests"]))
     for name in names:
-        if name in GENERATED or name.startswith(("schemas/released/", "tests/golden/data")):
-            continue
-        path = root / name
-        production = name.split("/")[0] in PACKAGES
-        if name.endswith(".md") and (name.startswith("docs/") or "/" not in name):
-            if name not in ("docs/glossary.md",):
-                measure_prose(path.read_text(encoding="utf-8"), name, figures)
-        elif not production:
-            if name.startswith("tests/") and name.endswith(".py"):
-                text = path.read_text(encoding="utf-8")
-                measure_names(names_of(ast.parse(text)) | {path.stem}, name, denied, figures)
-        elif name.endswith((".py", ".pyi")):
-            text = path.read_text(encoding="utf-8")
-            measure_python(name, text, denied, figures)
-            if name.endswith(".py") and path.stem not in ("__init__", "__main__", "base", "settings"):
-                figures.modules += 1
-                figures.modules_with_test += has_test(name, tests)
-        elif name.endswith((".c", ".h", ".pyx", ".pxd")):
-            measure_c(name, path.read_text(encoding="utf-8"), denied, figures)
-        elif name.endswith(".avsc"):
-            measure_schema(name, path.read_text(encoding="utf-8"), denied, figures)
+        if name not in GENERATED and not name.startswith(("schemas/released/", "tests/golden/data")):
+            measure_file(root, name, tests, denied, figures)
     return figures
+
+
+def measure_file(root: Path, name: str, tests: set[str], denied: dict[str, str], figures: Figures) -> None:
+    """Measure one file as what it is: prose, test, Python, C or schema."""
+    path, package = root / name, name.partition("/")[0]
+    suffix = path.suffix
+    if suffix == ".md" and package in ("docs", name) and name != "docs/glossary.md":
+        measure_prose(path.read_text(encoding="utf-8"), name, figures)
+    elif package == "tests" and suffix == ".py":
+        text = path.read_text(encoding="utf-8")
+        measure_names(names_of(ast.parse(text)) | {path.stem}, name, denied, figures)
+    elif package not in PACKAGES:
+        return
+    elif suffix in (".py", ".pyi"):
+        measure_python(name, path.read_text(encoding="utf-8"), denied, figures)
+        if suffix == ".py" and path.stem not in ("__init__", "__main__", "base", "settings"):
+            figures.modules += 1
+            figures.modules_with_test += has_test(name, tests)
+    elif suffix in (".c", ".h", ".pyx", ".pxd"):
+        measure_c(name, path.read_text(encoding="utf-8"), denied, figures)
+    elif suffix == ".avsc":
+        measure_schema(name, path.read_text(encoding="utf-8"), denied, figures)
 
 
 def rate(count: int, tokens: int) -> float:

@@ -59,13 +59,14 @@ def commands_page() -> str:
         if not arguments and not options:
             continue
         parts.append("\n| argument or option | meaning |\n|---|---|\n")
-        for argument in arguments:
-            text = getattr(argument, "help", None) or ""
-            parts.append(f"| `{argument.human_readable_name}` | {cell(text)} |\n")
-        for option in options:
-            names = ", ".join(f"`{flag}`" for flag in [*option.opts, *option.secondary_opts])
-            parts.append(f"| {names} | {cell(option.help or '')} |\n")
+        parts += [_row([argument.human_readable_name], argument) for argument in arguments]
+        parts += [_row([*option.opts, *option.secondary_opts], option) for option in options]
     return "".join(parts)
+
+
+def _row(names: list[str], parameter: click.Parameter) -> str:
+    text = getattr(parameter, "help", None) or ""
+    return f"| {', '.join(f'`{name}`' for name in names)} | {cell(text)} |\n"
 
 
 def thresholds_page() -> str:

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -75,12 +75,16 @@ def run(chosen: Sequence[str], *, as_json: bool, quick: bool, parts: Sequence[st
     return 1 if failed else 0
 
 
+def _remark(figure: Mapping[str, Any]) -> str:
+    return figure.get("reason") or figure.get("note") or ""
+
+
 def _print(report: Report) -> None:
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=PIPED_COLUMNS)
     beside = console.width >= REMARKS_BESIDE_COLUMNS
-    remarks = {}
+    remarks = {key: _remark(figure) for key, figure in report["figures"].items()}
     found = report["machine"]
     console.print(
         f"[bold]{report['name']}[/bold]: {found['cpu']}, {found['cores']} cores, {found['memory_gib']} GiB, "
@@ -96,11 +100,9 @@ def _print(report: Report) -> None:
     for key, figure in report["figures"].items():
         met = {True: "[green]yes[/green]", False: "[red]no[/red]", None: ""}[figure["met"]]
         value = "missing" if figure["value"] is None else f"{figure['value']:,.6g}"
-        remark = figure.get("reason") or figure.get("note") or ""
         row = (key, value, figure["unit"] or "", figure["target"] or "", met)
-        table.add_row(*row, *([escape(remark)] if beside else []))
-        if remark and not beside:
-            remarks[key] = remark
+        table.add_row(*row, *([escape(remarks[key])] if beside else []))
     console.print(table)
     for key, remark in remarks.items():
-        console.print(f"{key}: {remark}", highlight=False, markup=False)
+        if remark and not beside:
+            console.print(f"{key}: {remark}", highlight=False, markup=False)

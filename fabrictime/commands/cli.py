@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from fabrictime.commands.config_commands import config_app
+from fabrictime.commands.crash import CRASH_EXIT, crash_line, write_traceback
 from fabrictime.commands.options import (
     ConfigFile,
     DataDir,
@@ -105,6 +107,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an internal error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -524,12 +527,21 @@ def service(
 
 
 def main() -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line and return its exit code: 70 for an internal error, which is one line."""
     try:
         app(standalone_mode=True)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+    except Exception as error:  # noqa: BLE001 - the last resort: reported, not swallowed
+        return _crashed(error, sys.argv[1:])
     return 0
+
+
+def _crashed(error: Exception, arguments: list[str]) -> int:
+    if arguments[:1] in (["--debug"], ["service"]):  # the log of a service shows the traceback
+        traceback.print_exception(error)
+    typer.echo(f"fabrictime: {crash_line(error, write_traceback(error, arguments))}", err=True)
+    return CRASH_EXIT
 
 
 if __name__ == "__main__":

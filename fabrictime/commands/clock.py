@@ -5,6 +5,8 @@ Inputs are the `ClockOffsets` of the newest windows and the inventory.
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.commands.clock_table import SUSPECTS_SHOWN, Wanted, as_json, draw, plain
@@ -13,6 +15,7 @@ from schemas import codec
 from schemas.kafka.reader import BEGINNING, Message, TopicReader, back, tail
 from schemas.kafka.settings import KafkaSettings
 from schemas.messages import decode_message
+from schemas.records import ClockOffsets
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 
 if TYPE_CHECKING:
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 LAST_MESSAGES: Final = 64
 """Messages of each partition that count if none is recent."""
+FRESH_WAIT_S: Final = 3.0
+"""s that a call waits for a new window if the newest one is out of date or in the future."""
 STATES_DECODED: Final = 200_000
 """Clock states that a start decodes at most, the newest first: older events stay unknown in a large fleet."""
 
@@ -56,45 +61,73 @@ class Reader:
         found = []
         for message in self._reader.read_to_end():
             if message.topic == INVENTORY.name:
-                self._take(message)
+                self._take_nic(message)
             else:
                 found.append(message)
         return found
 
     def _decode_newest_first(self, messages: list[Message]) -> None:
-        messages.sort(key=lambda message: message.append_ns, reverse=True)
-        states = 0
+        """Decode as many of the last messages of each partition as `STATES_DECODED` permits.
+
+        Take them in the log's order, because append times may have stepped back.
+        """
+        after = Counter(message.place for message in messages)
+        ranked: list[tuple[int, Message]] = []
         for message in messages:
-            states += self._take(message)
+            after[message.place] -= 1
+            ranked.append((after[message.place], message))
+        ranked.sort(key=lambda each: each[0])
+        states, taken = 0, []
+        for _, message in ranked:
+            record = self._decoded(message)
+            if record is not None:
+                taken.append((record, message.append_ns))
+                states += len(record["clocks"])
             if states > STATES_DECODED:
                 break
+        for record, append_ns in reversed(taken):
+            self.fleet.add(record, append_ns)
 
     def follow(self, wait_s: float) -> bool:
         """Process messages for `wait_s`; return whether a window of clocks arrived."""
         offsets = False
         for message in self._reader.poll(wait_s):
-            offsets |= message.topic == CLOCK_OFFSETS.name
-            self._take(message)
+            if message.topic == INVENTORY.name:
+                self._take_nic(message)
+                continue
+            offsets = True
+            record = self._decoded(message)
+            if record is not None:
+                self.fleet.add(record, message.append_ns, time.monotonic())
         return offsets
 
-    def _take(self, message: Message) -> int:
-        """Take one message; return the number of clocks in it."""
-        if message.topic == INVENTORY.name and message.value is None:
-            self.fleet.add_nic(message.key, None, 0)
-            return 0
+    def await_fresh(self, wait_s: float) -> None:
+        """Wait for a new window for at most `wait_s`, unless the newest one shows the present."""
+        end_s = time.monotonic() + wait_s
+        while self.fleet.newest() and time.monotonic() < end_s and not self.fleet.picture().is_fresh:
+            self.follow(0.2)
+
+    def _decoded(self, message: Message) -> ClockOffsets | None:
+        """Return the record of a message of `fabric.clock.offsets`; None if it has none."""
         if message.value is None:
-            return 0
+            return None
         try:
-            if message.topic == INVENTORY.name:
-                nic = decode_message(INVENTORY, message.key, message.value, self._registry)
-                self.fleet.add_nic(nic["nic"], nic, message.append_ns)
-                return 0
-            record = decode_message(CLOCK_OFFSETS, message.key, message.value, self._registry)
+            return decode_message(CLOCK_OFFSETS, message.key, message.value, self._registry)
         except codec.BadRecord:
             self.fleet.unreadable += 1
-            return 0
-        self.fleet.add(record, message.append_ns)
-        return len(record["clocks"])
+            return None
+
+    def _take_nic(self, message: Message) -> None:
+        """Take a message of the inventory."""
+        if message.value is None:
+            self.fleet.add_nic(message.key, None, 0)
+            return
+        try:
+            record = decode_message(INVENTORY, message.key, message.value, self._registry)
+        except codec.BadRecord:
+            self.fleet.unreadable += 1
+            return
+        self.fleet.add_nic(record["nic"], record, message.append_ns)
 
 
 def main(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Registry | None = None) -> Picture:
@@ -102,6 +135,7 @@ def main(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Regist
     reader = Reader(cluster, registry)
     try:
         reader.catch_up(wanted.since_s)
+        reader.await_fresh(FRESH_WAIT_S)
     finally:
         reader.close()
     found = reader.fleet.picture(wanted.patterns, wanted.hosts)

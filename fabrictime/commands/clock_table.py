@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from fabrictime.state.clocks import MAX_AGE_S, STATES, ClockLine, Picture, SuspectLine, ns_text
+from fabrictime.state.clocks import STATES, ClockLine, Picture, SuspectLine, ns_text
 from fabrictime.state.units import seconds_text
 from schemas.topics import CLOCK_OFFSETS
 
@@ -99,12 +99,13 @@ def _summary(found: Picture) -> list[tuple[str, str]]:
     if not found.shards:
         return [*lines, (no_window, "yellow")]
     lines.append(_timescale_text(figures, len(found.shards)))
-    suspects, age = figures["suspects"], seconds_text(found.age_s or 0.0)
-    lines.append((f"{suspects:,} suspect pair{_s(suspects)}; newest window {age} ago", ""))
+    suspects = figures["suspects"]
+    age = f"newest window {seconds_text(found.age_s or 0.0)} ago" if found.is_fresh else "no fresh window"
+    lines.append((f"{suspects:,} suspect pair{_s(suspects)}; {age}", ""))
     lines += [
-        (f"shard {line.shard}: what you see is its last state, {seconds_text(line.age_s)} old", "red")
+        (f"shard {line.shard}: what you see is its last state; its newest window is {doubt}", "red")
         for line in found.shards
-        if line.age_s > MAX_AGE_S
+        if (doubt := line.doubt()) is not None
     ]
     if found.unreadable:
         lines.append((f"{found.unreadable:,} records could not be read", "yellow"))
@@ -114,7 +115,8 @@ def _summary(found: Picture) -> list[tuple[str, str]]:
 def _states_text(figures: Mapping[str, Any]) -> tuple[str, str]:
     counts = {state: figures[state.lower()] for state in reversed(STATES)}
     states = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-    return f"{figures['clocks']:,} clock{_s(figures['clocks'])}: {states}", "bold"
+    known = "" if figures["fresh"] else "last known "
+    return f"{figures['clocks']:,} clock{_s(figures['clocks'])}: {known}{states}", "bold"
 
 
 def _timescale_text(figures: Mapping[str, Any], shards: int) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +20,7 @@ from fabrictime.commands.options import (
     stop,
 )
 from schemas.records import ActuatorConfig
+from schemas.settings_file import BadFile, read_tables
 
 config_app = typer.Typer(
     no_args_is_help=True, help="Show and check the settings; change the live configuration."
@@ -207,13 +207,13 @@ def _print_changes(
         stop("config diff: expected settings or --file")
     try:
         if file is not None:
-            given = tomllib.loads(file.read_text(encoding="utf-8"))
+            given = read_tables(file)
             after = live_config.from_file(record, host, given)
         else:
             after = live_config.changed(record, host, settings or ())
-    except OSError as error:
-        stop(f"{file}: {error.strerror}")
-    except ValueError as error:  # invalid TOML too
+    except BadFile as error:
+        stop(f"{file}: {error}")
+    except ValueError as error:
         stop(str(error))
     found = live_config.differences(record, after)
     if as_json:

@@ -154,24 +154,33 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
 
 
 def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
-    number = state.cable_graph.number(link)
-    subject = None if number is None else state.subject_of(number)
-    queue = None if number is None else state.queues.newest(number)
-    windows = [
-        each
-        for each in state.contention.values()
-        if is_active(each, now_ns) and (each["link"] == link or link in each["candidates"])
-    ]
-    record = None if subject is None else subject.record
-    return {
+    found: dict[str, Any] = {
         "link": link,
-        "state": "UNKNOWN" if number is None else STATES[state.state(number)],
-        "text": "" if record is None or record["state"] == "UP" else record["text"],
-        "depth_bytes": None if queue is None or not queue.rate_bps else queue.mean_bytes,
-        "wait_ns": None if queue is None else queue.delay_ns(queue.mean_bytes),
-        "utilisation": None if queue is None else queue.utilisation,
-        "contention": [each["text"] for each in windows],
+        "state": "UNKNOWN",
+        "text": "",
+        "depth_bytes": None,
+        "wait_ns": None,
+        "utilisation": None,
+        "contention": [
+            each["text"]
+            for each in state.contention.values()
+            if is_active(each, now_ns) and link in (each["link"], *each["candidates"])
+        ],
     }
+    number = state.cable_graph.number(link)
+    if number is None:
+        return found
+    found |= {"state": STATES[state.state(number)]}
+    subject, queue = state.subject_of(number), state.queues.newest(number)
+    if subject is not None and subject.record is not None and subject.record["state"] != "UP":
+        found |= {"text": subject.record["text"]}
+    if queue is not None:
+        found |= {
+            "depth_bytes": queue.mean_bytes if queue.rate_bps else None,
+            "wait_ns": queue.delay_ns(queue.mean_bytes),
+            "utilisation": queue.utilisation,
+        }
+    return found
 
 
 def _others(

@@ -7,7 +7,6 @@ Names and values come from the command line. The table of thresholds, the limits
 from __future__ import annotations
 
 import copy
-import getpass
 import json
 import socket
 import time
@@ -15,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from fabrictime.runtime.user import user_name
 from schemas import codec
 from schemas.kafka.publisher import Publisher, PublishFailed
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
@@ -381,7 +381,7 @@ def _next(record: ActuatorConfig | None, host: str) -> ActuatorConfig:
         "host": host,
         "version": old["version"] + 1 if old["version"] < MAX_VERSION else 1,
         "at_ns": time.time_ns(),
-        "by": f"{getpass.getuser()}@{socket.gethostname()}",
+        "by": f"{user_name()}@{socket.gethostname()}",
     }
 
 

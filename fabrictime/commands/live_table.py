@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from fabrictime.state.live_figures import RECENT_S, PathView, View
+from fabrictime.state.live_figures import RECENT_S, ClockView, NicView, PathView, View
 from schemas.records import ClockSync
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ def time_text(ns: float | None) -> str:
         if abs(ns) < limit:
             return f"{ns / divisor:.{digits}f} {unit}"
     return f"{ns / 1e9:.3f} s"
+
+
+Heard = TypeVar("Heard", NicView, ClockView, PathView)
 
 
 class Totals(NamedTuple):
@@ -48,19 +51,15 @@ def totals(view: View) -> Totals:
     """Return the fleet's figures: rates, clocks, the worst path, lag."""
     now_s = time.monotonic()
     with view.lock:
-        alive = {name: nic for name, nic in view.nics.items() if now_s - nic.heard_s < RECENT_S}
         ours = {view.clock_of.get(name, name) for name in view.nics}  # none of a fleet that was here before
-        clocks = [
-            clock for name, clock in view.clocks.items() if name in ours and now_s - clock.heard_s < RECENT_S
-        ]
-        worst = [
-            (path.p99_ns, name, path) for name, path in view.worst.items() if now_s - path.heard_s < RECENT_S
-        ]
+        alive = _recent(view.nics, now_s)
+        clocks = [clock for name, clock in _recent(view.clocks, now_s).items() if name in ours]
+        worst = _recent(view.worst, now_s)
         worst_text = None
         if worst:
-            p99_ns, name, path = max(worst, key=lambda row: row[0])
+            name, path = max(worst.items(), key=lambda row: row[1].p99_ns)
             direction = f"{path.peer} > {name}" if path.back else f"{name} > {path.peer}"
-            worst_text = f"{direction} path {path.path}: p99 {time_text(p99_ns)}"
+            worst_text = f"{direction} path {path.path}: p99 {time_text(path.p99_ns)}"
         synced = [clock for clock in clocks if clock.state == ClockSync.SYNCED]
         return Totals(
             nics=len(alive),
@@ -74,6 +73,10 @@ def totals(view: View) -> Totals:
             rejected=view.rejected,
             worst=worst_text,
         )
+
+
+def _recent(views: Mapping[str, Heard], now_s: float) -> dict[str, Heard]:
+    return {name: view for name, view in views.items() if now_s - view.heard_s < RECENT_S}
 
 
 def plain(view: View, rows: Iterable[Mapping[str, Any]]) -> str:

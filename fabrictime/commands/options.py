@@ -82,9 +82,19 @@ def settings_of(path: Path | None, directory: Path | None, log: str | None = Non
 
     given = {"data_directory": None if directory is None else str(directory), "log_url": log}
     try:
-        return load(path, {"up": {key: value for key, value in given.items() if value is not None}})
+        found = load(path, {"up": {key: value for key, value in given.items() if value is not None}})
+        print_state_directory(found)
+        return found
     except ValueError as error:
         stop(str(error))
+
+
+def print_state_directory(settings: Config) -> None:
+    """Print where data lies, if the settings do not say so and it is not the usual place."""
+    from fabrictime.runtime.user import state_directory
+
+    if "data_directory" not in settings.tables["up"] and (reason := state_directory()[1]):
+        typer.echo(f"fabrictime: {reason}", err=True)
 
 
 def live_records(log: str | None, config: Path | None, directory: Path | None) -> Any:

@@ -23,8 +23,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from fabrictime.commands.options import print_state_directory
 from fabrictime.runtime import status
-from fabrictime.runtime.config import Config, ConfigError, load
+from fabrictime.runtime.config import Config, ConfigError, in_url, load
 from fabrictime.runtime.service import APART
 from fabrictime.runtime.supervisor import Child, ChildFailed, Event, State, Step, Supervisor, python_child
 from fabrictime.testbed.scheduling_priority import keep_priority
@@ -84,7 +85,9 @@ class Run:
     @property
     def web_url(self) -> str | None:
         """The web page's address; None where none is served."""
-        return f"http://{self.config.web.host}:{self.config.web.port}/" if self.config.up.web else None
+        return (
+            f"http://{in_url(self.config.web.host)}:{self.config.web.port}/" if self.config.up.web else None
+        )
 
     def addresses(self) -> dict[str, str]:
         """Return where each service is reached, by name."""
@@ -102,16 +105,18 @@ def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as
     from fabrictime.runtime import fleet
 
     config = load(path, {"up": given})
+    print_state_directory(config)
     simulated = fleet.sim_settings(config.up.fleet)
     if simulated is not None:
         config = config.replaced({"sim": simulated})
     config.check()
+    listed: list[NicSettings] = []
     if simulated is None and config.up.fleet not in fleet.KINDS:
-        fleet.file_nics(Path(config.up.fleet), fleet.host_name(config))
+        listed = fleet.file_nics(Path(config.up.fleet), fleet.host_name(config))
     directory = config.up.data_directory.absolute()
     lock = status.Lock(directory)
     try:
-        run = Run(_with_ports(config), directory, for_s, as_json)
+        run = Run(_with_ports(config), directory, for_s, as_json, nics=listed)
         with contextlib.ExitStack() as stack:
             _make_fleet(run, stack)
             _make_secrets(run)
@@ -194,7 +199,7 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
         run.nics = fleet.sim_nics(run.config.sim)
         print_line(f"simulated fleet of {len(run.nics)} NICs; faults: fabrictime sim fault")
     elif kind != "none":
-        run.nics = fleet.file_nics(Path(kind), fleet.host_name(run.config))
+        run.nics = run.nics or fleet.file_nics(Path(kind), fleet.host_name(run.config))
     run.nics = fleet.with_clocks(run.nics, run.config.up.clocks)
     run.fleet = kind
 

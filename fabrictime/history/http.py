@@ -180,35 +180,33 @@ class Endpoint:
             )
         body = b""
         if request.content_type == "multipart/form-data":
-            async for part in await request.multipart():
-                name = getattr(part, "name", None)
-                if not isinstance(name, str) or getattr(part, "filename", None) is not None:
-                    raise Failure(NOT_IMPLEMENTED, "external tables are not supported by this endpoint")
-                params[name] = (await part.read()).decode()  # type: ignore[union-attr]
+            params |= await _form_fields(request)
         elif request.can_read_body:
-            pieces = []
-            size = 0
-            async for piece in request.content.iter_any():
-                size += len(piece)
-                if size > self._limit:
-                    raise Failure(TOO_LARGE, f"body of more than {self._limit} bytes")
-                pieces.append(piece)
-            body = b"".join(pieces)
-            encoding = request.headers.get("Content-Encoding", "identity")
-            if encoding != "identity" and body:
-                loop = asyncio.get_running_loop()
-                try:
-                    body = await loop.run_in_executor(
-                        self._inserts, bodies.unpack, body, encoding, self._limit
-                    )
-                except bodies.TooLarge as error:
-                    raise Failure(TOO_LARGE, str(error)) from error
-                except bodies.BadBody as error:
-                    raise Failure(CANNOT_DECOMPRESS, f"Cannot decompress body: {error}") from error
+            body = await self._body(request)
         for name in ("compress", "decompress"):
             if params.get(name, "0") not in ("0", "", "false"):
                 raise Failure(NOT_IMPLEMENTED, f"{name}=1 is not supported: use Content-Encoding")
         return body, params
+
+    async def _body(self, request: web.Request) -> bytes:
+        """Return the body of a request, unpacked."""
+        pieces, size = [], 0
+        async for piece in request.content.iter_any():
+            size += len(piece)
+            if size > self._limit:
+                raise Failure(TOO_LARGE, f"body of more than {self._limit} bytes")
+            pieces.append(piece)
+        body = b"".join(pieces)
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding == "identity" or not body:
+            return body
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._inserts, bodies.unpack, body, encoding, self._limit)
+        except bodies.TooLarge as error:
+            raise Failure(TOO_LARGE, str(error)) from error
+        except bodies.BadBody as error:
+            raise Failure(CANNOT_DECOMPRESS, f"Cannot decompress body: {error}") from error
 
     async def _run(
         self, request: web.Request, role: str, body: bytes, params: Mapping[str, str], query_id: str
@@ -296,3 +294,14 @@ def _failed(code: int, text: str, query_id: str) -> web.Response:
     LOG.info("refused query=%s code=%d %s", query_id, code, text[:200].replace("\n", " "))
     headers: dict[str, Any] = {"X-ClickHouse-Exception-Code": str(code), "X-ClickHouse-Query-Id": query_id}
     return web.Response(status=STATUS.get(code, 500), headers=headers, text=f"Code: {code}. {text}\n")
+
+
+async def _form_fields(request: web.Request) -> dict[str, str]:
+    """Return the fields of a multipart form. Raises Failure for a file: an external table."""
+    fields = {}
+    async for part in await request.multipart():
+        name = getattr(part, "name", None)
+        if not isinstance(name, str) or getattr(part, "filename", None) is not None:
+            raise Failure(NOT_IMPLEMENTED, "external tables are not supported by this endpoint")
+        fields[name] = (await part.read()).decode()  # type: ignore[union-attr]
+    return fields

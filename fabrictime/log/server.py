@@ -15,7 +15,7 @@ import resource
 import signal
 import socket
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import psutil
@@ -272,8 +272,9 @@ class Connection:
 class LogServer:
     """The broker behind its socket. `start` opens, `stop` closes everything; one event loop."""
 
-    def __init__(self, settings: LogSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: LogSettings, now_ms: Callable[[], int] | None = None) -> None:
+        """`now_ms`: the clock of append time, an `AppendClock` if not given."""
+        self.settings, self._now_ms = settings, now_ms
         self.connections: set[Connection] = set()
         self.buffered_bytes = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -284,7 +285,7 @@ class LogServer:
         self.loop = asyncio.get_running_loop()
         self._listener = self._bind()
         try:
-            self.store = Store(self.settings)
+            self.store = Store(self.settings, self._now_ms)
         except BaseException:
             self._listener.close()
             raise

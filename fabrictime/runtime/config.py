@@ -10,7 +10,6 @@ import difflib
 import json
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from fabrictime.runtime.settings import UpSettings
+from fabrictime.runtime.user import expand_paths
 from schemas.kafka.settings import KafkaSettings
+from schemas.settings_file import BadFile, read_tables
 
 if TYPE_CHECKING:
     from actuators.settings import ActuatorSettings
@@ -39,6 +41,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 ENVIRONMENT_PREFIX: Final = "FABRICTIME_KAFKA_"
 """Environment variables that set keys of [kafka], such as FABRICTIME_KAFKA_SASL_USERNAME."""
+MAX_QUOTED: Final = 200
 DEFAULT_FILE: Final = Path("fabrictime.toml")
 """Read where no --config is given and it is there."""
 
@@ -168,14 +171,14 @@ class Config:
         """host:port of the Kafka cluster: `up.log_url`, else the embedded log's."""
         if self.up.log_url is not None:
             return self.up.log_url.removeprefix("kafka://")
-        return f"{self.value('log', 'host')}:{self.value('log', 'port')}"
+        return f"{in_url(self.value('log', 'host'))}:{self.value('log', 'port')}"
 
     @cached_property
     def history_url(self) -> str:
         """Address of ClickHouse's HTTP protocol: `up.history_url`, else the embedded history's."""
         if self.up.history_url is not None:
             return self.up.history_url.rstrip("/")
-        return f"http://{self.value('history', 'host')}:{self.value('history', 'port')}"
+        return f"http://{in_url(self.value('history', 'host'))}:{self.value('history', 'port')}"
 
     def check(self) -> None:
         """Check every table. Raises ConfigError with one line per wrong key."""
@@ -236,7 +239,7 @@ class Config:
         if self.up.history_url is not None:
             return self.up.history_password_file
         given = self.tables.get("history", {}).get(f"{kind}_token_file")
-        return Path(given) if given else self.up.data_directory / "secrets" / f"history-{kind}.token"
+        return Path(str(given)) if given else self.up.data_directory / "secrets" / f"history-{kind}.token"
 
     def _table(self, name: str, model: type[_Model]) -> _Model:
         given = self._filled(name, self.tables.get(name, {}))
@@ -408,7 +411,29 @@ def load(path: Path | None, changes: Mapping[str, Mapping[str, Any]] | None = No
     wrong = list(_unknown_tables(source, tables))
     if wrong:
         raise ConfigError("\n".join(wrong))
-    return Config(tables, source).replaced(changes or {})
+    found = Config(tables, source).replaced(changes or {})
+    return Config({name: _with_home(source, name, table) for name, table in found.tables.items()}, source)
+
+
+def _with_home(source: str, name: str, table: dict[str, Any]) -> dict[str, Any]:
+    """Return a table with `~` expanded in its paths; its model is loaded only if there is any."""
+    if not _any_text(table, "~"):
+        return table
+    try:
+        return expand_paths(model_of(name), table)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {name}.{error}") from None
+
+
+def _any_text(value: object, start: str) -> bool:
+    if isinstance(value, dict):
+        return any(_any_text(below, start) for below in value.values())
+    return isinstance(value, str) and value.startswith(start)
+
+
+def in_url(host: Any) -> str:
+    """Return a host as an address with a port spells it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in str(host) else str(host)
 
 
 def _with_environment(tables: Tables) -> Tables:
@@ -429,20 +454,32 @@ def _with_environment(tables: Tables) -> Tables:
 
 def _read(path: Path) -> Tables:
     try:
-        text = path.read_text(encoding="utf-8")
-        return cast(Tables, json.loads(text) if path.suffix == ".json" else tomllib.loads(text))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}".replace("\n", " ")) from None
+        return read_tables(path)
+    except BadFile as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def _unknown_tables(source: str, tables: Mapping[str, Any]) -> Iterator[str]:
     for name, value in tables.items():
         if name not in TABLES:
-            yield f"{source}: [{name}]: unknown table, {_meant(name, TABLES)}"
+            yield f"{source}: [{plain(name)}]: unknown table, {_meant(name, TABLES)}"
         elif not isinstance(value, dict):
-            yield f"{source}: {name} = {value!r}: expected a table, [{name}]"
+            yield f"{source}: {name} = {short(value)}: expected a table, [{name}]"
+
+
+def short(value: object) -> str:
+    """Return a value as an error quotes it: on one line, at most 200 characters, without passwords."""
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python prints
+        text = "a number of more than 4,300 digits"
+    text = re.sub(r"//[^/@\s]*@", "//…@", text)  # a password in a URL
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
+
+
+def plain(key: str) -> str:
+    """Return a key as an error names it: as it is where it can be read, else quoted."""
+    return key if key.isprintable() and 0 < len(key) <= MAX_QUOTED else short(key)
 
 
 def _meant(token: str, known: Mapping[str, Any]) -> str:
@@ -463,24 +500,25 @@ def _lines(
     for found in error.errors(include_url=False):
         if own and found["loc"] not in own:
             continue
-        where = [part for part in found["loc"] if not str(part).startswith(("function-", "literal["))]
-        key = ".".join([table, *(str(part) for part in where)])
-        field = field_schema(schema, [str(part) for part in where])
+        where = [str(part) for part in found["loc"] if not str(part).startswith(("function-", "literal["))]
+        key = ".".join([table, *map(plain, where)])
+        field = field_schema(schema, where)
         if found["type"] == "extra_forbidden":
-            parent = field_schema(schema, [str(part) for part in where[:-1]])
-            yield f"{source}: {key}: unknown key, {_meant(str(where[-1]), parent.get('properties', {}))}"
+            known = field_schema(schema, where[:-1]).get("properties", {})
+            yield f"{source}: {key}: unknown key, {_meant(where[-1], known)}"
         elif found["type"] == "missing":
             yield f"{source}: {key}: missing, expected {takes(field)}"
+        elif not field or not where:
+            yield f"{source}: [{table}]: {_message(found)}"
         else:
-            custom = found["type"] in ("value_error", "assertion_error") and where
-            detected_by = str(found["msg"]).removeprefix("Value error, ") if custom else ""
-            if not field or not where:
-                yield f"{source}: [{table}]: {str(found['msg']).removeprefix('Value error, ')}"
-                continue
+            custom = found["type"] in ("value_error", "assertion_error")
+            expected = _message(found) if custom else f"expected {takes(field)}"
             meaning = f" ({field['description']})" if field.get("description") else ""
-            expected = detected_by or f"expected {takes(field)}"
-            value = re.sub(r"//[^/@\s]*@", "//…@", repr(found["input"]))  # a password in a URL
-            yield f"{source}: {key} = {value}: {expected}{meaning}"
+            yield f"{source}: {key} = {short(found['input'])}: {expected}{meaning}"
+
+
+def _message(found: ErrorDetails) -> str:
+    return str(found["msg"]).removeprefix("Value error, ")
 
 
 def field_schema(schema: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
@@ -519,22 +557,28 @@ def takes(field: Mapping[str, Any]) -> str:
     if "anyOf" in field:
         kinds = [takes(branch) for branch in field["anyOf"] if branch.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
-    kind = field.get("type")
-    if kind in ("integer", "number"):
-        return ("a whole number" if kind == "integer" else "a number") + _range(field)
-    if kind == "boolean":
-        return "true or false"
-    if kind == "array":
-        items = field.get("items", {})
-        return f"a list, each element {takes(items)}" if items else "a list"
-    if kind == "object":
-        values = field.get("additionalProperties")
-        return f"a table, each value {takes(values)}" if isinstance(values, dict) else "a table"
+    match field.get("type"):
+        case "integer":
+            return f"a whole number{_range(field)}"
+        case "number":
+            return f"a number{_range(field)}"
+        case "boolean":
+            return "true or false"
+        case "array":
+            items = field.get("items", {})
+            return f"a list, each element {takes(items)}" if items else "a list"
+        case "object":
+            values = field.get("additionalProperties")
+            return f"a table, each value {takes(values)}" if isinstance(values, dict) else "a table"
+    return _text_form(field)
+
+
+def _text_form(field: Mapping[str, Any]) -> str:
     if field.get("format") == "path":
         return "a path"
-    if "pattern" in field:
-        return f"text like {field['pattern']}"
-    return "text"
+    if "examples" in field:
+        return f"text such as {field['examples'][0]}"
+    return f"text like {field['pattern']}" if "pattern" in field else "text"
 
 
 def _range(field: Mapping[str, Any]) -> str:

@@ -10,23 +10,23 @@ from __future__ import annotations
 import json
 import socket
 import time
-import tomllib
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from actuators.settings import HostSettings, TestClockSettings
-from fabrictime.runtime.config import Config, ConfigError
+from fabrictime.runtime.config import Config, ConfigError, plain, short
 from producers.settings import ClockSettings, NicSettings
 from producers.sim.settings import SimSettings, parse_fleet
 from schemas.ids import device_of, host_of, nic_id
+from schemas.settings_file import BadFile, read_tables
 
 if TYPE_CHECKING:
     from fabrictime.testbed.fabric import Fabric, FabricNic
 
+_ROWS: Final = TypeAdapter(list[NicSettings])
 KINDS: Final = ("fabric", "loopback", "none")
 SIM: Final = "sim"
 """The simulated fleet; alone, or with settings after a colon."""
@@ -129,16 +129,18 @@ def with_clocks(nics: Sequence[NicSettings], clocks: Mapping[str, ClockSettings]
 
 def file_nics(path: Path, host: str | None = None) -> list[NicSettings]:
     """Return the NICs that a fleet file lists for `host` (None: all). Raises ConfigError."""
-    tables = _read_fleet(path)
-    unknown = [f"{key}: unknown key, " for key in tables if key != "nics"]
-    rows = tables.get("nics")
-    if unknown or not isinstance(rows, list) or not rows:
-        raise ConfigError(f"fleet {path}: {''.join(unknown[:1])}expected [[nics]]")
-    nics = [_nic(path, number, row) for number, row in enumerate(rows, 1)]
-    counts = Counter(nic_id(nic.host, nic.device) for nic in nics)
-    for name, count in counts.items():
-        if count > 1:
-            raise ConfigError(f"fleet {path}: {name} is listed twice")
+    try:
+        tables = read_tables(path, rows="nics")
+    except BadFile as error:
+        kinds = ", ".join((*KINDS, f"{SIM}:NICS"))
+        raise ConfigError(f"fleet {path}: {error}; expected {kinds} or a fleet file") from None
+    unknown = [key for key in tables if key != "nics"]
+    if unknown or not isinstance(tables.get("nics"), list) or not tables["nics"]:
+        raise ConfigError(
+            f"fleet {path}: {f'{unknown[0]!r}: unknown key, ' if unknown else ''}expected [[nics]]"
+        )
+    nics = _nics(path, tables["nics"])
+    _check_distinct(path, nics)
     here = [nic for nic in nics if host is None or nic.host == host]
     if not here:
         hosts = ", ".join(sorted({nic.host for nic in nics})[:8])
@@ -148,26 +150,37 @@ def file_nics(path: Path, host: str | None = None) -> list[NicSettings]:
     return here
 
 
-def _read_fleet(path: Path) -> dict[str, Any]:
+def _nics(path: Path, rows: list[Any]) -> list[NicSettings]:
     try:
-        text = path.read_text(encoding="utf-8")
-        tables: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except OSError as error:
-        kinds = ", ".join((*KINDS, f"{SIM}:NICS"))
-        raise ConfigError(f"fleet {path}: {error.strerror}; expected {kinds} or a fleet file") from None
-    except (ValueError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"fleet {path}: not a TOML file: {error}") from None
-    return tables
-
-
-def _nic(path: Path, number: int, row: Any) -> NicSettings:
-    try:
-        return NicSettings.model_validate(row)
+        return _ROWS.validate_python(rows)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        message = str(first["msg"]).removeprefix("Value error, ")
-        raise ConfigError(f"fleet {path}: nics[{number}].{key}: {message}") from None
+        number, *keys = first["loc"]
+        place = ".".join([f"nics[{int(number) + 1}]", *(plain(str(key)) for key in keys)])
+        message = _EXPECTED.get(first["type"], str(first["msg"]).removeprefix("Value error, "))
+        value = "" if first["type"] == "missing" else f" = {short(first['input'])}"
+        raise ConfigError(f"fleet {path}: {place}{value}: {message}") from None
+
+
+_EXPECTED: Final = {
+    "string_pattern_mismatch": "expected 1 to 128 characters without '/', '>', ':' and space",
+    "extra_forbidden": "unknown key",
+    "missing": "missing",
+}
+
+
+def _check_distinct(path: Path, nics: Sequence[NicSettings]) -> None:
+    """Refuse a NIC or an address that is listed twice. Shards may reuse addresses: no probe crosses them."""
+    names: set[str] = set()
+    at: dict[tuple[str, str], str] = {}
+    for nic in nics:
+        name = f"{nic.host}/{nic.device}"
+        if name in names:
+            raise ConfigError(f"fleet {path}: {name} is listed twice")
+        names.add(name)
+        other = at.setdefault((nic.shard, nic.address), name)
+        if other != name:
+            raise ConfigError(f"fleet {path}: {other} and {name} both have address {nic.address}")
 
 
 def write_nics(path: Path, nics: Iterable[NicSettings]) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fabrictime.runtime.user import state_directory
 from producers.settings import ClockSettings
+from schemas.kafka.settings import ADDRESS, ADDRESS_EXAMPLE
 
 
 def default_data_directory() -> Path:
-    """Return `$XDG_STATE_HOME/fabrictime`, or `~/.local/state/fabrictime`."""
-    state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "fabrictime"
+    """Return `$XDG_STATE_HOME/fabrictime`, or `~/.local/state/fabrictime`; see `state_directory`."""
+    return state_directory()[0]
 
 
 class UpSettings(BaseModel):
@@ -37,8 +37,9 @@ class UpSettings(BaseModel):
     )
     log_url: str | None = Field(
         None,
-        pattern=r"^(kafka://)?[^\s,/]+:\d+(,[^\s,/]+:\d+)*$",
-        description="host:port of a Kafka cluster to use in place of the embedded log",
+        pattern=rf"^(kafka://)?{ADDRESS}(,{ADDRESS})*$",
+        examples=[ADDRESS_EXAMPLE],
+        description="host:port or [IPv6 address]:port of a Kafka cluster to use in place of the embedded log",
     )
     history_url: str | None = Field(
         None,

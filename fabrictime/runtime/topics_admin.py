@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fabrictime.runtime.config import Config
 
 TIMEOUT_S: Final = 30.0
+TIMESTAMP_TYPE: Final = "message.timestamp.type"
+_LOG_APPEND_TIME: Final = "LogAppendTime"
 admin: Any = _admin  # its names are imported there without being exported
 LOG: Final = logging.getLogger(__name__)
 
@@ -72,15 +74,7 @@ def create_topics(
     wrong: list[str] = []
     lines: dict[str, str] = {}
     if missing:
-        made: dict[str, Future[None]] = client.create_topics(missing, request_timeout=timeout_s)
-        for new in missing:
-            error_text = _failure(made[new.topic], timeout_s)
-            if error_text is None:
-                lines[new.topic] = f"{new.topic}: created, {new.num_partitions} partitions"
-            elif "TOPIC_ALREADY_EXISTS" not in error_text:
-                wrong.append(f"{new.topic}: not created: {error_text}")
-            else:
-                lines[new.topic] = f"{new.topic}: created by another at the same time"
+        lines |= _create(client, missing, timeout_s, wrong)
     for topic in there:
         expected, found = _partitions(topic, partitions), len(present[topic.name].partitions)
         if found != expected:
@@ -89,6 +83,20 @@ def create_topics(
     if wrong:
         raise TopicsError("\n".join(wrong))
     return [lines[name] for name in wanted if name in lines]
+
+
+def _create(client: Any, missing: list[Any], timeout_s: float, wrong: list[str]) -> dict[str, str]:
+    made: dict[str, Future[None]] = client.create_topics(missing, request_timeout=timeout_s)
+    lines: dict[str, str] = {}
+    for new in missing:
+        error_text = _failure(made[new.topic], timeout_s)
+        if error_text is None:
+            lines[new.topic] = f"{new.topic}: created, {new.num_partitions} partitions"
+        elif "TOPIC_ALREADY_EXISTS" not in error_text:
+            wrong.append(f"{new.topic}: not created: {error_text}")
+        else:
+            lines[new.topic] = f"{new.topic}: created by another at the same time"
+    return lines
 
 
 def _partitions(topic: Topic, data: int) -> int:
@@ -115,6 +123,7 @@ def _configure(
     found = client.describe_configs(list(asked.values()), request_timeout=timeout_s)
     lines: dict[str, str] = {}
     changes: dict[str, tuple[Any, list[str]]] = {}
+    stamped: dict[str, str | None] = {}
     for topic in topics:
         try:
             present = found[asked[topic.name]].result(timeout_s)
@@ -127,6 +136,8 @@ def _configure(
             if _policy(name, getattr(present.get(name), "value", None)) != _policy(name, value)
         }
         lines[topic.name] = f"{topic.name}: is there"
+        if TIMESTAMP_TYPE in differing:
+            stamped[topic.name] = getattr(present.get(TIMESTAMP_TYPE), "value", None)
         if differing:
             entries = [
                 admin.ConfigEntry(
@@ -146,6 +157,11 @@ def _configure(
             error_text = _failure(set_[resource], timeout_s)
             if error_text is None:
                 lines[name] = f"{name}: is there, set {', '.join(keys)}"
+            elif stamped.get(name):
+                wrong.append(
+                    f"{name}: {TIMESTAMP_TYPE} is {stamped[name]}, expected {_LOG_APPEND_TIME}, "
+                    f"and could not be set: {error_text}"
+                )
             elif "UNSUPPORTED" in error_text:
                 lines[name] = f"{name}: is there; {', '.join(keys)} differ, but this broker sets them itself"
             else:

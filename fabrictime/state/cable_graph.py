@@ -135,12 +135,11 @@ class CableGraph:
         tier = _tiers(hosts, [(self._ends[c][0].node, self._ends[c][1].node) for c in cables])
         names = sorted(tier, key=lambda name: (tier[name], natural(name)))
         index = {name: k for k, name in enumerate(names)}
+        # `index` grows with the tier: the end with the smaller one is the lower end.
         drawn: list[tuple[int, str, int, str, int]] = []
         for cable in cables:
-            low, high = self._ends[cable]
-            uplink = 2 * cable
-            if (tier[low.node], index[low.node]) > (tier[high.node], index[high.node]):
-                low, high, uplink = high, low, uplink + 1
+            uplink = 2 * cable + (index[self._ends[cable][0].node] > index[self._ends[cable][1].node])
+            low, high = self.ends(uplink)
             drawn.append((index[low.node], low.port, index[high.node], high.port, uplink))
         drawn.sort(key=lambda each: (each[0], each[2], natural(each[1])))
         at_host = {(low, port): k for k, (low, port, *_) in enumerate(drawn) if tier[names[low]] == 0}
@@ -176,6 +175,11 @@ def _tiers(hosts: Collection[str], cables: list[tuple[str, str]]) -> dict[str, i
     return {**{node: top for node in neighbours if node not in tier}, **tier}
 
 
+def _leaves_text(leaves: Iterable[int], names: list[str]) -> str:
+    under = [names[leaf] for leaf in sorted(leaves)[:2]]
+    return f"under {', '.join(under)}" if under else ""
+
+
 def _racked(
     nics: list[Nic],
     index: dict[str, int],
@@ -189,13 +193,8 @@ def _racked(
     for nic in nics:
         if cable_of[nic.nic] >= 0:
             leaves.setdefault(nic.host, set()).add(upper[cable_of[nic.nic]])
-    rack_of: dict[str, str] = {}
-    for nic in nics:
-        if nic.rack:
-            rack_of[nic.host] = nic.rack
-        elif nic.host not in rack_of:
-            under = sorted(leaves.get(nic.host, ()))
-            rack_of[nic.host] = "under " + ", ".join(names[k] for k in under[:2]) if under else ""
+    rack_of = {nic.host: _leaves_text(leaves.get(nic.host, ()), names) for nic in nics}
+    rack_of |= {nic.host: nic.rack for nic in nics if nic.rack}
     racks = sorted(set(rack_of.values()), key=natural)
     rack_index = {rack: k for k, rack in enumerate(racks)}
     rows = []

@@ -15,10 +15,14 @@ from typing import Any, Final, NamedTuple
 
 from fabrictime.state.units import delay_text, seconds_text
 from schemas.ids import host_of, natural
+from schemas.log_time import WindowOrder
 from schemas.records import ClockEvent, ClockOffsets, ClockState, Nic, SuspectPair
 
 MAX_AGE_S: Final = 10.0
 """A newest window older than this is out of date: a check fails."""
+
+MAX_AHEAD_S: Final = 1.0
+"""A newest window with an append time this far in the future is no evidence: a check fails."""
 
 ANNOUNCED_S: Final = 95.0
 """A NIC that has not announced itself for this long (it does every 30 s) is not missed any more."""
@@ -67,7 +71,10 @@ class SuspectLine:
 
 @dataclass(frozen=True, slots=True)
 class ShardLine:
-    """A shard's newest whole window, its end in fabric time, and how long ago the log took it."""
+    """A shard's newest whole window, its end in fabric time, its age and its append time against this host.
+
+    `ahead_s`: time by which the append time was in the future when the window was received.
+    """
 
     shard: str
     window: int
@@ -75,6 +82,18 @@ class ShardLine:
     age_s: float
     reference: str
     domains: tuple[str, ...]
+    ahead_s: float = 0.0
+
+    def doubt(self, max_age_s: float = MAX_AGE_S) -> str | None:
+        """Return why the window is no evidence of the present; None if it is."""
+        if self.ahead_s > MAX_AHEAD_S:
+            return (
+                f"{seconds_text(self.ahead_s)} in the future: the log's clock or this host's is wrong, "
+                f"expected at most {MAX_AHEAD_S:g} s"
+            )
+        if self.age_s > max_age_s:
+            return f"{seconds_text(self.age_s)} old, expected at most {max_age_s:g} s"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +123,11 @@ class Picture:
         """Age of the shard's window that is furthest behind; None without a window."""
         return max((line.age_s for line in self.shards), default=None)
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the newest window of every shard shows the present."""
+        return bool(self.shards) and all(line.doubt() is None for line in self.shards)
+
     def summary(self) -> dict[str, Any]:
         """Return the fleet's figures; bounds in ns over SYNCED and HOLDOVER clocks."""
         bounds = self.bounds_ns()
@@ -118,6 +142,7 @@ class Picture:
             "domains": sum(len(line.domains) for line in self.shards),
             "references": sorted({line.reference for line in self.shards}),
             "age_s": self.age_s,
+            "fresh": self.is_fresh,
         }
 
     def wrong(self, bound_us: float | None, max_age_s: float = MAX_AGE_S) -> list[str]:
@@ -125,10 +150,9 @@ class Picture:
         if not self.clocks:
             return ["no clock that is asked for is in a window, expected at least one"]
         found = [
-            f"shard {line.shard}: its newest window is {seconds_text(line.age_s)} old, "
-            f"expected at most {max_age_s:g} s"
+            f"shard {line.shard}: its newest window is {doubt}"
             for line in self.shards
-            if line.age_s > max_age_s
+            if (doubt := line.doubt(max_age_s)) is not None
         ]
         limit_ns = None if bound_us is None else bound_us * 1e3
         for line in self.clocks:
@@ -148,6 +172,15 @@ class _ShardView(NamedTuple):
     suspects: list[SuspectLine]
 
 
+class _Part(NamedTuple):
+    """A record of a window, its append time, and when this process received it."""
+
+    record: ClockOffsets
+    append_ns: int
+    received_s: float
+    is_live: bool
+
+
 class Fleet:
     """The content of the two topics so far. Pure: records in, snapshots out."""
 
@@ -156,8 +189,9 @@ class Fleet:
         self.since_ns: int | None = None
         self._nics: dict[str, tuple[str, str, int]] = {}
         """NIC to (clock, host, append time of its newest announcement)."""
-        self._windows: dict[str, dict[int, dict[int, tuple[ClockOffsets, int]]]] = {}
-        """Shard to window to part to (record, append time)."""
+        self._windows: dict[str, dict[int, dict[int, _Part]]] = {}
+        """Shard to window to part."""
+        self._order = WindowOrder()
         self._events: dict[tuple[str, str], tuple[int, str, float, int]] = {}
 
     def add_nic(self, nic: str, record: Nic | None, append_ns: int) -> None:
@@ -167,19 +201,27 @@ class Fleet:
         else:
             self._nics[nic] = (record["clock"], record["host"], append_ns)
 
-    def add(self, record: ClockOffsets, append_ns: int) -> None:
-        """Take a `ClockOffsets` that the log took at `append_ns`; their order does not matter."""
+    def add(self, record: ClockOffsets, append_ns: int, received_s: float | None = None) -> None:
+        """Take a `ClockOffsets` that the log took at `append_ns`, in the log's order.
+
+        `received_s`: the reader's monotonic time, if the record arrived while the reader waited for it.
+        """
         self.since_ns = append_ns if self.since_ns is None else min(self.since_ns, append_ns)
         shard, window = record["shard"], record["window"]
         windows = self._windows.setdefault(shard, {})
-        windows.setdefault(window, {})[record["part"]] = (record, append_ns)
+        if self._order.steps_back(record):
+            for later in [number for number in windows if number > window]:
+                del windows[later]
+        at_s = time.monotonic() if received_s is None else received_s
+        windows.setdefault(window, {})[record["part"]] = _Part(
+            record, append_ns, at_s, received_s is not None
+        )
         if len(windows) > _WINDOWS_KEPT:
             del windows[min(windows)]
         for clock in record["clocks"]:
             if clock["event"] != ClockEvent.NONE:
                 key = (shard, clock["clock"])
-                if key not in self._events or self._events[key][0] <= window:
-                    self._events[key] = (window, clock["event"], clock["event_ns"], record["window_start_ns"])
+                self._events[key] = (window, clock["event"], clock["event_ns"], record["window_start_ns"])
 
     def newest(self) -> dict[str, int]:
         """Return each shard's newest whole window."""
@@ -215,10 +257,9 @@ class Fleet:
 
     def _shard(self, shard: str, window: int, homes: Mapping[str, Sequence[str]], now_ns: int) -> _ShardView:
         parts = self._windows[shard][window]
-        records = [parts[part][0] for part in sorted(parts)]
-        age_s = max(0.0, (now_ns - max(append_ns for _, append_ns in parts.values())) / 1e9)
+        records = [parts[part].record for part in sorted(parts)]
         return _ShardView(
-            _shard_line(records, age_s),
+            _shard_line(records, *_age_and_ahead_s(parts.values(), now_ns, time.monotonic())),
             [
                 self._line(shard, record["domain"], row, homes)
                 for record in records
@@ -271,11 +312,28 @@ class Fleet:
         )
 
 
-def _shard_line(records: Sequence[ClockOffsets], age_s: float) -> ShardLine:
+def _age_and_ahead_s(parts: Iterable[_Part], now_ns: int, now_s: float) -> tuple[float, float]:
+    """Return a window's age, and by how much its append time was in the future when it was received.
+
+    The age of a window that arrived while the reader waited is measured by the reader's monotonic clock.
+    """
+    newest = max(parts, key=lambda part: part.received_s)
+    waited_s = now_s - newest.received_s
+    age_s = (now_ns - newest.append_ns) / 1e9
+    return max(waited_s, 0.0 if newest.is_live else age_s), max(0.0, waited_s - age_s)
+
+
+def _shard_line(records: Sequence[ClockOffsets], age_s: float, ahead_s: float) -> ShardLine:
     first = records[0]
     domains = tuple(sorted({record["domain"] for record in records if record["clocks"]}))
     return ShardLine(
-        first["shard"], first["window"], first["window_end_ns"], age_s, first["reference"], domains
+        first["shard"],
+        first["window"],
+        first["window_end_ns"],
+        age_s,
+        first["reference"],
+        domains,
+        ahead_s,
     )
 
 
@@ -283,8 +341,8 @@ def _suspect_line(shard: str, row: SuspectPair) -> SuspectLine:
     return SuspectLine(shard, **row)
 
 
-def _parts(parts: Mapping[int, tuple[ClockOffsets, int]]) -> int:
-    return next(iter(parts.values()))[0]["parts"]
+def _parts(parts: Mapping[int, _Part]) -> int:
+    return next(iter(parts.values())).record["parts"]
 
 
 def _chosen(line: ClockLine, patterns: Sequence[str], hosts: Sequence[str]) -> bool:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from schemas.records import FlowReports
 
+Links = tuple[str, ...]
 Decode = Callable[[bytes], FlowReports]
 
 RAW_NS: Final = 12_000_000_000
@@ -157,17 +158,20 @@ def effect(
     begin, end = max(at_ns - SIDE_NS, min_ns), min(done_ns + SIDE_NS, max_ns)
     before = [each for each in samples if each.end_ns <= at_ns and each.end_ns > begin]
     after = [each for each in samples if each.start_ns >= done_ns and each.start_ns < end]
-    links_before = dict.fromkeys(before[-1].links) if before else {}
-    links_after = dict.fromkeys(after[-1].links) if after else {}
-    known = bool(links_before and links_after)
-    return Effect(
-        _rate(before),
-        _rate(after),
-        _rtt(before),
-        _rtt(after),
-        tuple(link for link in links_before if known and link not in links_after),
-        tuple(link for link in links_after if known and link not in links_before),
-    )
+    left, entered = _changed_links(_links(before), _links(after))
+    return Effect(_rate(before), _rate(after), _rtt(before), _rtt(after), left, entered)
+
+
+def _links(samples: Sequence[Sample]) -> Links:
+    return samples[-1].links if samples else ()
+
+
+def _changed_links(before: Links, after: Links) -> tuple[Links, Links]:
+    """Return the links that a flow left, and those that it entered; none where a route is not known."""
+    if not before or not after:
+        return (), ()
+    left = dict.fromkeys(link for link in before if link not in after)
+    return tuple(left), tuple(dict.fromkeys(link for link in after if link not in before))
 
 
 def _rate(samples: Sequence[Sample]) -> float | None:

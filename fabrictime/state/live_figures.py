@@ -15,6 +15,7 @@ from typing import Any, Final
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Message, Start, TopicReader
 from schemas.kafka.settings import KafkaSettings
+from schemas.log_time import WindowOrder
 from schemas.messages import decode_message
 from schemas.records import ClockFits, ClockOffsets, PathDelays
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, TOPICS, Topic
@@ -78,6 +79,7 @@ class View:
     rejected: int = 0
     unreadable: int = 0
     _seen: OrderedDict[tuple[Any, ...], None] = field(default_factory=OrderedDict)
+    _order: WindowOrder = field(default_factory=WindowOrder)
 
     def add(self, topic: str, record: Any, append_ns: int) -> None:
         """Take one record of the topic's type, appended to the log at `append_ns`."""
@@ -117,10 +119,11 @@ class View:
 
     def _add_offsets(self, record: ClockOffsets, append_ns: int) -> None:
         now_s = time.monotonic()
+        steps_back = self._order.steps_back(record)
         self.late_ms = (append_ns + record["log_offset_ns"] - record["window_end_ns"]) / 1e6
         for row in record["clocks"]:
             known = self.clocks.get(row["clock"])
-            if known is None or known.window <= record["window"]:
+            if known is None or steps_back or known.window <= record["window"]:
                 self.clocks[row["clock"]] = ClockView(
                     row["at_ns"],
                     row["offset_ns"],

@@ -204,19 +204,14 @@ class Faults:
             return [target]
         both = "<>" in target
         near, arrow, far = target.partition("<>" if both else ">")
-        if arrow:
-            found = [
-                link
-                for link, (sender, receiver) in links.items()
-                if (_names(sender, near) and _names(receiver, far))
-                or (both and _names(sender, far) and _names(receiver, near))
-            ]
-        else:
-            found = [
-                link
-                for link, (sender, receiver) in links.items()
-                if _names(sender, target) or (spec.kind != "down" and _names(receiver, target))
-            ]
+
+        def named(sender: Port, receiver: Port) -> bool:
+            if not arrow:
+                return _names(sender, target) or (spec.kind != "down" and _names(receiver, target))
+            onward = _names(sender, near) and _names(receiver, far)
+            return onward or (both and _names(sender, far) and _names(receiver, near))
+
+        found = [link for link, ends in links.items() if named(*ends)]
         if not found:
             example = next(iter(links.values()))
             raise ValueError(

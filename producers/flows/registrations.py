@@ -229,7 +229,7 @@ class Registrations:
 
     def _flow(self, number: int, client: _Client, key: Key, registration: Registration) -> None:
         """Apply the registration of a flow over IP. Raises ValueError."""
-        self._check_room(key, key in self.flows)
+        self._check_capacity(key, key in self.flows)
         if self._is_anothers(key, number):
             raise ValueError(f"{key[0]} {key[1]}:{key[2]}: registered by another program already")
         former = key if registration.name is None else self._key_of.get((key[1], registration.name), key)
@@ -259,7 +259,7 @@ class Registrations:
                 self._ended_pairs.add(name)
                 client.queue_pairs.discard(name)
             return
-        self._check_room(key, name in self.queue_pairs)
+        self._check_capacity(key, name in self.queue_pairs)
         before = self.queue_pairs.get(name)
         if before is not None:
             _check_count(before[1], registration)
@@ -272,7 +272,7 @@ class Registrations:
         """Return True if another program's flow has these ports."""
         return self._owner.get(key, number) != number and key not in self._ended_keys
 
-    def _check_room(self, key: Key, is_known: bool) -> None:
+    def _check_capacity(self, key: Key, is_known: bool) -> None:
         """Raise ValueError if the source is no NIC of this host, or no further flow can be registered."""
         if not self._nic_by_address(key[1]):
             raise ValueError(f"source_address {key[1]}: no NIC of this host")

@@ -1,15 +1,16 @@
 """The inventory as a prober uses it: its NIC's announcement and the table of peers.
 
-`PeerTable` finds the living NICs by the log's own time. `LookupReader` reads whole topics without a consumer
-group.
+`PeerTable` finds the living NICs by the arrival of their announcements. `LookupReader` reads whole topics
+without a consumer group.
 """
 
 from __future__ import annotations
 
 import logging
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from producers.settings import NicSettings
 from schemas import codec
@@ -24,6 +25,8 @@ __all__ = ["LookupReader", "PeerTable", "addresses_of", "nic_record"]
 
 _log = logging.getLogger(__name__)
 
+PAST_S: Final = 10.0
+"""s after the first announcement in which a reader receives those of the past."""
 ASSIGN_TIMEOUT_S: Final = 0.2
 """Longest time for which a prober waits for the log's metadata."""
 
@@ -78,24 +81,44 @@ def nic_record(
     }
 
 
-class PeerTable:
-    """The NICs of the fleet, from inventory messages in any order."""
+class _Announced(NamedTuple):
+    """A NIC's newest announcement and the reader's time of its arrival."""
 
-    def __init__(self, silent_s: float) -> None:
-        self._silent_ms = silent_s * 1000
-        self._nics: dict[str, tuple[Nic, int]] = {}
-        self._newest_ms = 0
+    record: Nic
+    at_s: float
+    past_ms: int | None
+    """Append time, if it was received at the reader's start."""
+
+
+class PeerTable:
+    """The NICs of the fleet, from inventory messages in any order.
+
+    A NIC is alive for `silent_s` after the arrival of its announcement, by this reader's own clock. Log time
+    may be wrong, and a wrong append time stays in the compacted topic. It only tells which of the
+    announcements of the past, which a reader receives at its start, were old: those much older than the
+    median.
+    """
+
+    def __init__(self, silent_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._silent_s, self._now_s = silent_s, now_s
+        self._nics: dict[str, _Announced] = {}
+        self._start_s: float | None = None
+        self._median_ms: float | None = None
 
     def update(self, name: str, record: Nic | None, append_ms: int) -> None:
         """Apply an announcement; None removes the NIC."""
-        self._newest_ms = max(self._newest_ms, append_ms)
+        at_s = self._now_s()
+        if self._start_s is None:
+            self._start_s = at_s
         if record is None:
             self._nics.pop(name, None)
         else:
-            self._nics[name] = (record, append_ms)
+            is_past = at_s - self._start_s < PAST_S
+            self._nics[name] = _Announced(record, at_s, append_ms if is_past else None)
+        self._median_ms = None
 
     def alive(self, shard: str) -> dict[str, Nic]:
-        """Return the NICs of a shard that answer probes and were announced recently, by log time."""
+        """Return the NICs of a shard that answer probes and were announced recently."""
         return {name: record for name, record in self._lately(shard) if record["addresses"]}
 
     @property
@@ -108,10 +131,19 @@ class PeerTable:
         return {name: record for name, record in self._lately(shard) if record["ud"] is not None}
 
     def _lately(self, shard: str) -> Iterator[tuple[str, Nic]]:
-        oldest = self._newest_ms - self._silent_ms
-        for name, (record, append_ms) in self._nics.items():
-            if append_ms >= oldest and record["shard"] == shard and record["probe_port"]:
+        oldest_s = self._now_s() - self._silent_s
+        oldest_ms = self._median_past_ms() - self._silent_s * 1000
+        for name, (record, at_s, past_ms) in self._nics.items():
+            is_recent = at_s >= oldest_s and (past_ms is None or past_ms >= oldest_ms)
+            if is_recent and record["shard"] == shard and record["probe_port"]:
                 yield name, record
+
+    def _median_past_ms(self) -> float:
+        """Return the median append time of the announcements that were received at the start; 0: none."""
+        if self._median_ms is None:
+            past = [nic.past_ms for nic in self._nics.values() if nic.past_ms is not None]
+            self._median_ms = statistics.median_low(past) if past else 0.0
+        return self._median_ms
 
 
 RecordHandler = Callable[[str, Any, int], None]

@@ -8,7 +8,7 @@ knows no Kafka.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, cast
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from native.core import ClockLine, NicWindow, PairFits, PathDelayColumns, ProbeColumns
 from schemas import records
+from schemas.log_time import WindowOrder
 from schemas.records import ClockFits, ClockOffsets, ClockSync, PathDelay, PathDelays
 from schemas.topics import MAX_ELEMENTS
 from schemas.validation import MAX_NS, validate_offsets
@@ -48,10 +49,13 @@ class ClockView:
     window_ns: int = 1_000_000_000
     _newest_window: int = -1
     _clocks: dict[str, _ClockState] = field(default_factory=dict)
+    _order: WindowOrder = field(default_factory=WindowOrder)
 
     def update(self, record: ClockOffsets, append_ns: int = MAX_NS) -> None:
         """Apply a `ClockOffsets` record appended at `append_ns`. Raises BadRecord for an implausible one."""
         record, _ = validate_offsets(record, append_ns, self.window_ns)
+        if self._order.steps_back(record):
+            self._forget_later(record)
         if record["window"] >= self._newest_window:
             self._newest_window = record["window"]
             self.log_offset_ns = record["log_offset_ns"]
@@ -63,6 +67,14 @@ class ClockView:
                 self._clocks[clock["clock"]] = _ClockState(
                     model, clock["state"], record["window"], end_log_ns
                 )
+
+    def _forget_later(self, record: ClockOffsets) -> None:
+        """Count the models of later windows as of this one: log time stepped back."""
+        window, end_log_ns = record["window"], record["window_end_ns"] - record["log_offset_ns"]
+        self._newest_window = min(self._newest_window, window)
+        for name, known in self._clocks.items():
+            if known.window > window:
+                self._clocks[name] = replace(known, window=window - 1, end_log_ns=end_log_ns)
 
     def state(self, clock: str, log_ns: int) -> ClockSync:
         """Return SYNCED, HOLDOVER or UNSYNCED for a clock at this log time."""

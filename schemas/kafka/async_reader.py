@@ -10,9 +10,10 @@ from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from schemas.kafka.reader import Message, Place
+from schemas.kafka.reader import Message, Place, warn_once
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.kafka.start import Start
+from schemas.log_time import append_ns_of
 from schemas.topics import Topic
 
 __all__ = ["AsyncTopicReader", "partition_count"]
@@ -100,7 +101,8 @@ class AsyncTopicReader:
     async def poll(self, wait_s: float, max_messages: int | None = None) -> list[Message]:
         """Return the messages that come within `wait_s`, in the order of each partition."""
         batches = await self.consumer.getmany(timeout_ms=round(wait_s * 1e3), max_records=max_messages)
-        return [_message(each) for batch in batches.values() for each in batch]
+        received = (_message(each) for batch in batches.values() for each in batch)
+        return [message for message in received if message is not None]
 
     async def caught_up(self) -> bool:
         """Return whether every partition has been read to the end that it had when it was assigned."""
@@ -125,13 +127,19 @@ async def partition_count(cluster: KafkaSettings | str, topic: str) -> int:
         return len(await reader.partitions(topic))
 
 
-def _message(message: Any) -> Message:
+def _message(message: Any) -> Message | None:
+    """Return a message; None if it has no append time."""
+    try:
+        append_ns = append_ns_of(message.topic, message.timestamp_type, message.timestamp)
+    except ValueError as unusable:
+        warn_once(str(unusable))
+        return None
     return Message(
         message.topic,
         message.partition,
         message.offset,
         (message.key or b"").decode("utf-8", "replace"),
         message.value,
-        message.timestamp * 1_000_000,
+        append_ns,
         message.key,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -11,6 +12,7 @@ from schemas import codec
 from schemas.kafka.partitioning import partition_of
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.kafka.start import BEGINNING, END, Start, back, committed, since, tail
+from schemas.log_time import CONFLUENT_BASE, append_ns_of
 from schemas.messages import decode_message
 from schemas.topics import TOPICS, Topic
 
@@ -41,6 +43,17 @@ RECONNECT_BACKOFF_MAX_MS: Final = 500
 
 Place = tuple[str, int]
 """Topic and partition."""
+_log = logging.getLogger(__name__)
+_warned: set[str] = set()
+
+
+def warn_once(line: str) -> None:
+    """Log a line that concerns all messages of a topic, once per process."""
+    if line not in _warned:
+        _warned.add(line)
+        _log.error("%s; such messages are skipped", line)
+
+
 RejectHandler = Callable[["Message", codec.BadRecord], None]
 """Receives a message that cannot be decoded, and why."""
 
@@ -361,6 +374,12 @@ class TopicReader:
             elif error.fatal() or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise LogUnavailable(f"log {self._cluster.bootstrap}: {error.str()}")
             return None
+        kind, timestamp_ms = message.timestamp()
+        try:
+            append_ns = append_ns_of(message.topic(), kind - CONFLUENT_BASE, timestamp_ms)
+        except ValueError as unusable:
+            warn_once(str(unusable))
+            return None
         key_bytes = message.key()
         key = (key_bytes or b"").decode("utf-8", "replace")
         if self._key is not None and key != self._key:
@@ -371,7 +390,7 @@ class TopicReader:
             message.offset(),
             key,
             message.value(),
-            message.timestamp()[1] * 1_000_000,
+            append_ns,
             key_bytes,
         )
 

@@ -15,10 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from schemas import codec
 
-__all__ = ["KafkaSettings", "as_settings", "service_options"]
+__all__ = ["ADDRESS", "ADDRESS_EXAMPLE", "KafkaSettings", "as_settings", "service_options"]
 
 _log = logging.getLogger(__name__)
 
+ADDRESS: Final = r"([^\s,/:\[\]@]+|\[[0-9a-fA-F:.]+(%[^\s,/\[\]]+)?\]):\d{1,5}"
+"""Pattern of one address: host:port, an IPv6 address in brackets."""
+ADDRESS_EXAMPLE: Final = "kafka1:9092,[fd00::2]:9092"
 REPEAT_WARNING_S: Final = 10.0
 """The same complaint of a client is logged at most this often."""
 
@@ -30,8 +33,9 @@ class KafkaSettings(BaseModel):
 
     bootstrap: str = Field(
         default="127.0.0.1:19092",
-        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
-        description="Kafka addresses, host:port, separated by commas",
+        pattern=rf"^{ADDRESS}(,{ADDRESS})*$",
+        examples=[ADDRESS_EXAMPLE],
+        description="Kafka addresses, host:port or [IPv6 address]:port, separated by commas",
     )
     tls: bool = Field(default=False, description="whether to encrypt connections to the brokers")
     tls_ca_file: Path | None = Field(

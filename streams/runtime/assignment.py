@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 from faust.types import TP
 
 from schemas.kafka import partition_of
+from schemas.log_time import append_ns_of
 from schemas.topics import Topic
 from schemas.unexpected import DATA_ERRORS
 from streams.runtime.acks import OrderedAcks
@@ -298,7 +299,14 @@ class Assignment(Ownership, Generic[S]):
         partition.acks.read(raw)
         value, raw.value = raw.value, None
         append_ns = round(raw.timestamp * 1000) * NS_PER_MS
-        return Message(partition, raw.offset, append_ns, raw.key, value, raw)
+        message = Message(partition, raw.offset, append_ns, raw.key, value, raw)
+        try:
+            append_ns_of(raw.topic, raw.timestamp_type, append_ns // NS_PER_MS)
+        except ValueError as error:
+            await self.reject(message, codec.BadRecord("OUT_OF_RANGE", str(error)))
+            self.done(partition, [raw.offset])
+            return None
+        return message
 
     async def _agent(self, stream: Any) -> None:
         self._start()

@@ -21,6 +21,7 @@ from faust.types import TP
 from schemas import codec
 from schemas.kafka import BEGINNING, Start, back, tail
 from schemas.kafka.reader import Message
+from schemas.log_time import append_ns_of
 from schemas.records import LinkEvent
 from schemas.topics import R, Topic
 from schemas.topology import Topology, TopologyError, TopologySource
@@ -40,8 +41,6 @@ __all__ = ["EvidenceTap", "WorkerContext"]
 
 log = logging.getLogger(__name__)
 
-LOG_APPEND_TIME: Final = 1
-"""Kafka's timestamp type of a timestamp that the broker set."""
 ABORT_S: Final = 5.0
 """s that an aborting worker has to stop; then the process exits."""
 EXIT_CODE: Final = 70
@@ -195,8 +194,8 @@ class WorkerContext:
 
     async def _acknowledged(self, future: Awaitable[Any]) -> None:
         sent = await future
-        if sent.timestamp is not None and sent.timestamp > 0 and sent.timestamp_type == LOG_APPEND_TIME:
-            self.log_clock.observe(sent.timestamp * NS_PER_MS, time.monotonic_ns())
+        append_ns = append_ns_of(sent.topic_partition.topic, sent.timestamp_type, sent.timestamp)
+        self.log_clock.observe(append_ns, time.monotonic_ns())
 
     def highwater(self, tp: TP) -> int | None:
         """Return a partition's end offset, as far as the consumer knows."""

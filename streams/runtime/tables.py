@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from native.core import ClockLine
 from schemas import codec
 from schemas.ids import host_of
+from schemas.log_time import WindowOrder
 from schemas.messages import decode_message
 from schemas.records import ClockOffsets, ClockSync
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
@@ -151,6 +152,7 @@ class _Clock:
     state: ClockSync
     window: int
     end_log_ns: int
+    shard: str
 
 
 @dataclass(slots=True)
@@ -176,6 +178,7 @@ class ClockTable:
         """Grows with each record."""
         self._window_ns = window_ns
         self._newest_window = -1
+        self._order = WindowOrder()
         self._inventory = inventory
         self._holdover_ns = round(holdover_s * 1e9)
         self._clocks: dict[str, _Clock] = {}
@@ -200,12 +203,26 @@ class ClockTable:
             log.warning(
                 "%s: window %d: ignored %d implausible clocks", self.topic, record["window"], left_out
             )
+        if self._order.steps_back(record):
+            self._forget_later(record)
         self._add_part(record)
         if record["window"] >= self._newest_window:
             self._newest_window = record["window"]
             self.log_offset_ns = record["log_offset_ns"]
         self._set_models(record)
         self.version += 1
+
+    def _forget_later(self, record: ClockOffsets) -> None:
+        """Drop the shard's windows after this one: log time stepped back."""
+        shard, number = record["shard"], record["window"]
+        self._newest_window = min(self._newest_window, number)
+        if self._shards.get(shard, _Window()).number > number:
+            del self._shards[shard]
+            self._previous.pop(shard, None)
+        end_log_ns = record["window_end_ns"] - record["log_offset_ns"]
+        for clock in self._clocks.values():
+            if clock.shard == shard and clock.window > number:
+                clock.window, clock.end_log_ns = number - 1, end_log_ns
 
     def _add_part(self, record: ClockOffsets) -> None:
         shard, number = record["shard"], record["window"]
@@ -223,7 +240,9 @@ class ClockTable:
             known = self._clocks.get(clock["clock"])
             if known is None or known.window <= record["window"]:
                 model = ClockLine(clock["at_ns"], clock["offset_ns"], clock["drift_ppb"], clock["bound_ns"])
-                self._clocks[clock["clock"]] = _Clock(model, clock["state"], record["window"], end_log_ns)
+                self._clocks[clock["clock"]] = _Clock(
+                    model, clock["state"], record["window"], end_log_ns, record["shard"]
+                )
 
     def newest(self, shard: str) -> list[ClockOffsets]:
         """Return all parts of the shard's newest complete window; empty if there is none."""

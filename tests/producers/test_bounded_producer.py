@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from producers.bounded_producer import BoundedProducer
 from schemas.kafka.settings import KafkaSettings
 
@@ -87,3 +89,18 @@ def test_the_log_append_time_is_handed_on() -> None:
     producer.put("t", "k", b"x", times.append)
     producer.poll()
     assert times == [1_234_000_000]
+
+
+@pytest.mark.parametrize("timestamp", [(1, 1234), (0, -1), (2, -1)])
+def test_an_acknowledgement_without_append_time_is_no_log_time(
+    timestamp: tuple[int, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log()
+    log.up = True
+    monkeypatch.setattr(log, "timestamp", lambda: timestamp)
+    producer, times = BoundedProducer(KafkaSettings(), 100, 10_000, producer=log), []
+    producer.put("fabric.inventory", "k", b"v", times.append)
+    producer.poll()
+    assert times == []
+    assert "topic fabric.inventory: timestamp" in caplog.text
+    assert "LogAppendTime" in caplog.text

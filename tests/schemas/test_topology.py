@@ -84,8 +84,8 @@ def test_a_file_defines_names_cables_rates_and_paths(tmp_path: Path, suffix: str
         ('[[paths]]\nnic = "a/e"\npeer = "b/e"\nlinks = ["a:e"]', "paths[1].links: 'a:e'"),
         ('[[paths]]\nnic = "a/e"\npeer = "b/e"\nlinks = ["x:1>b:e"]', "begins at x, expected a"),
         ('[[paths]]\nnic = "a/e"\npeer = "b/e"\nlinks = ["a:e>x:1"]', "they end at x, expected b"),
-        ("[[nodes", "not TOML: "),
-        ("\x00", "not TOML: "),
+        ("[[nodes", "not a TOML file: "),
+        ("\x00", "not a TOML file: "),
     ],
 )
 def test_a_file_that_cannot_be_is_one_line_that_names_the_place(

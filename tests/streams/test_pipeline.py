@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
+import subprocess
+import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from fabrictime.bench._fleet import SyntheticFleet
 from fabrictime.bench._pipeline import Service, embedded_log, service, stream_worker
+from fabrictime.log.server import LogServer
+from fabrictime.log.settings import LogSettings
 from schemas import codec
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, PROBES, REJECTS, TOPICS
 
@@ -374,3 +380,72 @@ def test_nics_with_one_clock_in_the_inventory_share_an_offset(log: Log, tmp_path
     clocks = {c["clock"] for r in log.records(CLOCK_OFFSETS.name) for c in r["clocks"]}
     assert "shared/system" in clocks
     assert not clocks & set(names[:2])
+
+
+class SteppedLog:
+    """The embedded log in a thread, with a clock of append time that can step, as that of a Kafka broker."""
+
+    def __init__(self, directory: Path) -> None:
+        self.wrong_s = 0
+        settings = LogSettings(
+            directory=directory, port=0, partitions=PARTITIONS, min_free_bytes=0, group_join_delay_ms=50
+        )
+        self._server = LogServer(settings, lambda: time.time_ns() // 1_000_000 + self.wrong_s * 1000)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._run(self._server.start())
+        self.bootstrap = f"127.0.0.1:{self._server.port}"
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+
+    def close(self) -> None:
+        self._run(self._server.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+
+@pytest.fixture
+def stepped(tmp_path: Path) -> Iterator[SteppedLog]:
+    log = SteppedLog(tmp_path / "log")
+    yield log
+    log.close()
+
+
+def check_clock(bootstrap: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fabrictime", "clock", "--check", "--log", bootstrap]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def stepped_log(stepped: SteppedLog) -> Iterator[Log]:
+    log = Log(stepped.bootstrap)
+    yield log
+    log.close()
+
+
+def test_windows_resume_after_each_step_of_log_time_and_a_check_knows(
+    stepped: SteppedLog, stepped_log: Log, tmp_path: Path
+) -> None:
+    log, codes = stepped_log, []
+
+    def solves(windows: int) -> Callable[[], bool]:
+        known = len(log.records(CLOCK_OFFSETS.name))
+        return lambda: len(log.records(CLOCK_OFFSETS.name)) >= known + windows
+
+    with stream_worker(stepped.bootstrap, tmp_path, **SETTINGS):
+        log.probe(60, until=log.synced)
+        for wrong_s in (120, 0, -30):
+            stepped.wrong_s = wrong_s
+            log.probe(30, until=solves(4))
+            last = log.records(CLOCK_OFFSETS.name)[-1]
+            assert abs(last["window"] * WINDOW_NS - time.time_ns() - wrong_s * 1_000_000_000) < 20_000_000_000
+            assert {clock["state"] for clock in last["clocks"]} == {"SYNCED"}
+            check = check_clock(stepped.bootstrap)
+            log.probe(120, until=lambda check=check: check.poll() is not None)
+            assert check.stderr is not None
+            codes.append((wrong_s, check.returncode, check.stderr.read()))
+    assert [code for _, code, _ in codes] == [1, 0, 0], codes
+    assert "in the future" in codes[0][2]

@@ -1,18 +1,30 @@
-"""Alert from clock offsets: too many clocks of the shard are UNSYNCED."""
+"""Alerts from clock offsets: too many clocks are UNSYNCED, or log time is wrong.
+
+Fabric time starts at the median of the hosts' system clocks and never steps. So `log_offset_ns`, fabric time
+minus append time, shows the difference between the log's clock and those of many hosts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from schemas.ids import host_of
+from schemas.log_time import WindowOrder
 from schemas.records import AlertKind, ClockOffsets, ClockSync, LinkHealth, LinkState, Severity
 from schemas.topics import CLOCK_OFFSETS
 from streams.alerts.book import AlertBook, OpenAlert, clock_text, evidence_ref
 from streams.alerts.rules import MAX_NAMES, NEVER_NS
 from streams.alerts.sources.link_health import nodes_of
+from streams.runtime.units import NS_PER_S
 
-__all__ = ["ClockAlerts"]
+__all__ = ["LOG_SUBJECT", "ClockAlerts"]
+
+LOG_SUBJECT: Final = "log"
+"""Subject of the alert that log time is wrong."""
+LOG_TIME_ERROR_S: Final = 1.0
+"""Difference between log time and the hosts' clocks above which log time is wrong."""
 
 
 @dataclass(slots=True)
@@ -31,11 +43,15 @@ class ClockAlerts:
         self._book = book
         self._health = health
         self._windows: dict[int, _Window] = {}
+        self._order = WindowOrder()
         self._unsynced_from_ns: int | None = None
 
     def ingest(self, record: ClockOffsets) -> None:
         """Take one part of a window."""
+        self._evaluate_log_time(record)
         number = record["window"]
+        if self._order.steps_back(record) and self._windows and max(self._windows) > number:
+            self._windows.clear()
         if self._windows and number < max(self._windows):
             return
         window = self._windows.setdefault(number, _Window())
@@ -74,6 +90,37 @@ class ClockAlerts:
         is_long = end_ns - since_ns >= book.thresholds.ns("alert_clocks_s")
         if is_long and not book.was_covered(book.shard, since_ns):
             self._raise(unsynced, window.count, since_ns, record)
+
+    def _evaluate_log_time(self, record: ClockOffsets) -> None:
+        """Raise, hold or end the alert that log time is wrong."""
+        book, end_ns = self._book, record["window_end_ns"]
+        ahead_s = -record["log_offset_ns"] / NS_PER_S
+        alert = book.find(AlertKind.CLOCKS, LOG_SUBJECT)
+        if abs(ahead_s) <= LOG_TIME_ERROR_S:
+            if alert is not None and alert.clear_at_ns == NEVER_NS and end_ns > alert.raised_ns:
+                alert.over_ns = end_ns
+                alert.clear_at_ns = book.now_ns + book.thresholds.ns("alert_clear_s")
+            return
+        if alert is not None:
+            alert.clear_at_ns = NEVER_NS
+            return
+        text = (
+            f"log time is {abs(ahead_s):,.1f} s {'ahead of' if ahead_s > 0 else 'behind'} the hosts' system "
+            f"clocks since {clock_text(record['window_start_ns'])}: correct the clock of the log's host"
+        )
+        alert = OpenAlert(
+            kind=AlertKind.CLOCKS,
+            subject=LOG_SUBJECT,
+            severity=Severity.CRITICAL,
+            raised_ns=record["window_start_ns"],
+            updated_ns=end_ns,
+            text=text,
+            evidence=[
+                evidence_ref(CLOCK_OFFSETS.name, f"{book.shard}/0", record["window_start_ns"], text),
+            ],
+            members={LOG_SUBJECT},
+        )
+        book.raise_alert(alert)
 
     def _raise(self, unsynced: list[str], count: int, since_ns: int, record: ClockOffsets) -> None:
         shard = self._book.shard

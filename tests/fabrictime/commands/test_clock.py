@@ -263,6 +263,9 @@ def test_a_script_gets_json_and_exit_codes(log):
     assert (found["summary"]["synced"], found["suspects"][0]["asymmetry_ns"]) == (2, -412.0)
     quiet = json.loads(run(log, "--json", "--since", "1ms").stdout)
     assert quiet["clocks"] == found["clocks"], "the last windows, however long ago"
+    produce(
+        log, "fabric.clock.offsets", "ClockOffsets", "s0/0", offsets(clocks, WINDOW + 1, suspects=[SUSPECT])
+    )
     assert run(log, "--check", "--bound-us", "0.05").returncode == 0
     failed = run(log, "--check", "--bound-us", "0.03")
     assert failed.returncode == 1

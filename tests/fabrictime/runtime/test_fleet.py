@@ -129,10 +129,10 @@ def test_a_nic_with_an_rdma_device_is_probed_over_it_or_the_reason_is_printed(ru
     [
         ("", "expected \\[\\[nics\\]\\]"),
         ("nics = 3", "expected \\[\\[nics\\]\\]"),
-        ("hosts = 1\n[[nics]]\nhost = 'a'", "hosts: unknown key"),
+        ("hosts = 1\n[[nics]]\nhost = 'a'", "'hosts': unknown key"),
         (
             "[[nics]]\nhost = 'a'\ndevice = 'e'\naddress = '1.1.1.1'\nspeed = 1",
-            "nics\\[1\\].speed: Extra inputs",
+            "nics\\[1\\].speed = 1: unknown key",
         ),
         ("[[nics]]\nhost = 'a'\ndevice = 'e'\naddress = '1.1.1.1'\n" * 2, "a/e is listed twice"),
     ],

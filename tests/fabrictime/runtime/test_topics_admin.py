@@ -5,8 +5,11 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from fabrictime.runtime import topics_admin
 from schemas import topics
@@ -50,3 +53,42 @@ def test_an_unreachable_cluster_is_reported_in_one_line():
     with pytest.raises(topics_admin.TopicsError, match=r"log 127\.0\.0\.1:1: ") as error:
         topics_admin.create_topics("127.0.0.1:1", timeout_s=1)
     assert "\n" not in str(error.value)
+
+
+class CreateTimeBroker:
+    """A broker whose topics have CreateTime and whose admin API cannot change that."""
+
+    def __init__(self, options, logger=None):
+        pass
+
+    def list_topics(self, timeout):
+        partitions = {
+            name: 1 if t.partitions is topics.Partitions.ONE else 3 for name, t in topics.TOPICS.items()
+        }
+        found = {name: SimpleNamespace(partitions=range(count)) for name, count in partitions.items()}
+        return SimpleNamespace(topics=found)
+
+    def describe_configs(self, resources, request_timeout):
+        entry = SimpleNamespace(value="CreateTime")
+        return {resource: self._done({"message.timestamp.type": entry}) for resource in resources}
+
+    def incremental_alter_configs(self, resources, request_timeout):
+        failed = Future()
+        failed.set_exception(KafkaException(KafkaError(KafkaError.UNSUPPORTED_VERSION)))
+        return dict.fromkeys(resources, failed)
+
+    def _done(self, value):
+        done = Future()
+        done.set_result(value)
+        return done
+
+
+def test_topics_with_create_time_are_refused_whatever_the_admin_api_supports(monkeypatch):
+    monkeypatch.setattr(topics_admin.admin, "AdminClient", CreateTimeBroker)
+    with pytest.raises(topics_admin.TopicsError) as error:
+        topics_admin.create_topics("127.0.0.1:1", partitions=3)
+    lines = str(error.value).splitlines()
+    assert len(lines) == len(topics.TOPICS)
+    assert lines[0].startswith(
+        f"{next(iter(topics.TOPICS))}: message.timestamp.type is CreateTime, expected LogAppendTime"
+    )

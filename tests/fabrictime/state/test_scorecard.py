@@ -30,8 +30,11 @@ def fits(window, **nics):
 
 def offsets(window, **states):
     return {
+        "shard": "fabric",
+        "part": 0,
         "window": window,
         "log_offset_ns": 0,
+        "window_start_ns": window * 10**9,
         "window_end_ns": (window + 1) * 10**9,
         "clocks": [
             {

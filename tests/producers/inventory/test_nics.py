@@ -50,15 +50,54 @@ def test_the_clock_is_named_by_the_timestamp_source(
     assert (record["clock"], record["stamp"]) == (name, stamp)
 
 
-def test_a_silent_nic_is_left_by_log_time_and_comes_back() -> None:
-    table = PeerTable(silent_s=90)
+class Time:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_silent_nic_is_no_peer_by_the_readers_own_clock() -> None:
+    now = Time()
+    table = PeerTable(90, now)
     table.update("h1/e", announced("h1/e"), 1_000_000)
+    now.now_s += 89
     table.update("h2/e", announced("h2/e"), 1_089_000)
     assert set(table.alive("fabric")) == {"h1/e", "h2/e"}
-    table.update("h2/e", announced("h2/e"), 1_091_000)
+    now.now_s += 2
     assert set(table.alive("fabric")) == {"h2/e"}
     table.update("h1/e", announced("h1/e"), 1_092_000)
     assert set(table.alive("fabric")) == {"h1/e", "h2/e"}
+
+
+def test_old_announcements_of_a_compacted_topic_are_no_peers_at_the_start() -> None:
+    table = PeerTable(90, Time())
+    for number in range(8):
+        table.update(f"h{number}/e", announced(f"h{number}/e"), 10_000_000 + number * 4000)
+    table.update("dead/e", announced("dead/e"), 9_000_000)
+    assert set(table.alive("fabric")) == {f"h{number}/e" for number in range(8)}
+
+
+@pytest.mark.parametrize("ahead_s", [120, 300, 8 * 3600])
+@pytest.mark.parametrize("future", [1, 4])
+def test_future_stamped_announcements_empty_no_fleet_not_even_after_a_restart(
+    ahead_s: int, future: int
+) -> None:
+    names = [f"h{number}/e" for number in range(8)]
+    now = Time()
+    table = PeerTable(95, now)
+    for second in range(600):
+        now.now_s += 1
+        wrong_s = ahead_s if 300 <= second < 330 else 0
+        name = names[second % 30] if second % 30 < 8 else None
+        if name is not None:
+            table.update(name, announced(name), round(1e6) * 1000 + (second + wrong_s) * 1000)
+        assert second < 8 or set(table.alive("fabric")) == set(names)
+    restarted = PeerTable(95, Time())
+    for number, name in enumerate(names):
+        append_ms = 10**9 + number * 3000 + (ahead_s * 1000 if number < future else 0)
+        restarted.update(name, announced(name), append_ms)
+    assert set(restarted.alive("fabric")) == set(names)
 
 
 def test_removed_mute_and_foreign_nics_are_no_peers() -> None:

@@ -51,6 +51,7 @@ def offsets(window: int, state: str = "SYNCED", log_offset_ns: int = 77) -> dict
         for name, offset in (("a/system", 0.0), ("b/e", -3_000_000.0))
     ]
     return {
+        "shard": "fabric",
         "window": window,
         "part": 0,
         "parts": 1,
@@ -122,6 +123,17 @@ def test_older_offsets_do_not_replace_newer_ones() -> None:
     view.update(offsets(100))
     view.update(offsets(98, "UNSYNCED"))
     assert view.state("b/e", 101 * S) == "SYNCED"
+
+
+def test_offsets_follow_log_time_that_steps_back() -> None:
+    view = ClockView()
+    view.update(offsets(220))
+    for window in (100, 101, 102):
+        view.update(offsets(window, log_offset_ns=0), (window + 1) * S)
+    assert view.log_offset_ns == 0
+    assert view.state("b/e", 103 * S) == "SYNCED"
+    view.update(offsets(103, "UNSYNCED"), 104 * S)
+    assert view.state("b/e", 104 * S) == "UNSYNCED"
 
 
 def test_forged_offsets_change_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from native.core import bucket_of
 from schemas import codec
 from schemas.topics import ALERTS, CLOCK_OFFSETS, CONTENTION, DELAYS, LINK_HEALTH
 from streams.alerts.book import Published
@@ -17,6 +18,7 @@ T0 = 1_760_000_000 * S
 SHIFT = 7_000
 """Fabric time minus the log's."""
 
+RULE = {"name": "gold", "from_group": "h1", "to_group": "h2", "p99_us": 20.0, "for_s": 5.0}
 
 Input = tuple[str, str, dict[str, Any] | None, int]
 
@@ -116,3 +118,26 @@ def play(inputs: Sequence[Input], alerts: ShardAlerts | None = None, rest_s: flo
 
 def lines(records: Sequence[Any]) -> list[tuple[str, str, str]]:
     return [(r["kind"], r["subject"], r["state"]) for r in records]
+
+
+def slow(window: int, us: float) -> Input:
+    """Return one second of h1's measured delays: all probes to h2 took this long."""
+    start_ns = T0 + window * S
+    legs = {
+        f"{leg}_{key}": value
+        for leg, each in (("forward", 1e3 * us), ("reverse", 3e3))
+        for key, value in (
+            ("min_ns", each), ("p50_ns", each), ("p99_ns", each), ("bucket", [bucket_of(each)]),
+            ("bucket_count", [100]),
+        )
+    }  # fmt: skip
+    path = {
+        "peer": "h2/eth1", "path": 9320, "count": 100, "lost": 0, "no_t3": 0, "rtt_min_ns": 6e3,
+        "rtt_p50_ns": 6e3, "rtt_p99_ns": 6e3, "bound_ns": 50.0, **legs,
+    }  # fmt: skip
+    record = {
+        "nic": "h1/eth1", "shard": "fabric", "window": window, "part": 0, "parts": 1,
+        "window_start_ns": start_ns, "window_end_ns": start_ns + S, "state": "SYNCED", "paths": [path],
+    }  # fmt: skip
+    codec.encode(DELAYS.record, record)
+    return (DELAYS.name, "h1/eth1", record, start_ns + S + 100 * MS)

@@ -35,8 +35,7 @@ from streams.contention.rules import ContentionRules
 from streams.links.health import ShardHealth
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.route_table import RouteTable
-from tests.streams.alerts.sources.test_latency import RULE, slow
-from tests.streams.alerts.test_shard_alerts import T0
+from tests.streams.alerts.script import RULE, T0, slow
 from tests.streams.contention.test_detector import queue
 
 MS: Final = 1_000_000

@@ -78,6 +78,7 @@ class Raw:
     value: bytes | None = b"value"
     key: bytes | None = b"key"
     timestamp: float = 1_700_000_000.5
+    timestamp_type: int = 1
     acknowledged: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from fabrictime.state.units import delay_text, signed_delay_text
@@ -302,28 +302,18 @@ def mesh_frame(mesh: Mesh, nics: Sequence[NicRow], clocks: Sequence[ClockRow]) -
     whole = mesh.size.nics <= MAX_MESH_NICS
     inventory = {row.nic: row for row in nics}
     homes = _homes(mesh, inventory, whole)
-    racks = {home.rack for home in homes if home.rack is not None}
-    many_hosts = len({home.host for home in homes}) > MAX_HOST_GROUPS
-    level: Level = "rack" if len(racks) > 1 and many_hosts else "host"
-    positions, groups = _circle([home.at(level) for home in homes])
+    positions, groups = _circle([home.at(_group_level(homes)) for home in homes])
     index = {home.nic: i for i, home in enumerate(homes)}
     edges, degree = _edges(mesh.pairs if whole else (), index)
-    suspected = [0] * len(homes)
-    suspects = []
-    for suspect in mesh.suspects:
-        a, b = index[suspect.prober], index[suspect.peer]
-        suspected[a] += 1
-        suspected[b] += 1
-        figures = (_short(suspect.asymmetry_ns), _short(suspect.sigma_ns), round(suspect.weight, 3))
-        suspects.append([a, b, *figures])
+    suspects = _suspects(mesh, index)
+    suspected = Counter(nic for suspect in mesh.suspects for nic in (suspect.prober, suspect.peer))
     solved = {row.clock: row for row in clocks}
     nodes = []
     for i, home in enumerate(homes):
-        nic = inventory.get(home.nic)
-        clock = nic.clock if nic is not None else home.nic
+        clock = inventory[home.nic].clock if home.nic in inventory else home.nic
         row = solved.get(clock)
         state = (None, None) if row is None else (row.state, _bound(row))
-        nodes.append([home.nic, *positions[i], clock, *state, degree[i], suspected[i]])
+        nodes.append([home.nic, *positions[i], clock, *state, degree[i], suspected[home.nic]])
     return {
         "nodes": nodes,
         "groups": groups,
@@ -331,6 +321,26 @@ def mesh_frame(mesh: Mesh, nics: Sequence[NicRow], clocks: Sequence[ClockRow]) -
         "suspects": suspects,
         "labels": len(homes) <= MAX_NIC_LABELS,
     }
+
+
+def _group_level(homes: Sequence[Place]) -> Level:
+    """Return the level of the circle's groups: racks where there are several, and too many hosts."""
+    racks = {home.rack for home in homes if home.rack is not None}
+    many_hosts = len({home.host for home in homes}) > MAX_HOST_GROUPS
+    return "rack" if len(racks) > 1 and many_hosts else "host"
+
+
+def _suspects(mesh: Mesh, index: Mapping[str, int]) -> list[list[Any]]:
+    return [
+        [
+            index[suspect.prober],
+            index[suspect.peer],
+            _short(suspect.asymmetry_ns),
+            _short(suspect.sigma_ns),
+            round(suspect.weight, 3),
+        ]
+        for suspect in mesh.suspects
+    ]
 
 
 def _homes(mesh: Mesh, inventory: dict[str, NicRow], whole: bool) -> list[Place]:

@@ -1,0 +1,91 @@
+"""The user's name, home and state directory, also for a user id without a passwd entry.
+
+Containers run commands under arbitrary user ids, without HOME and USER. No command may fail for that.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+__all__ = ["expand_paths", "state_directory", "user_name"]
+
+SHARED_TEMPORARY: Final = Path("/var/tmp")  # noqa: S108 - used only below a name that this user must own
+PATHS_AS_TEXT: Final = frozenset({"fleet"})
+"""Settings that hold a path among other values."""
+
+
+def user_name() -> str:
+    """Return the user's name, or `uid 54321` where the system knows none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # no passwd entry, by Python version
+        return f"uid {os.getuid()}"
+
+
+def state_directory(
+    environ: Mapping[str, str] = os.environ, shared: Path = SHARED_TEMPORARY
+) -> tuple[Path, str]:
+    """Return the directory for data, and the reason where it is not the usual one, else "".
+
+    It is `$XDG_STATE_HOME/fabrictime` or `~/.local/state/fabrictime`. Without a home that can be written to,
+    it is `/var/tmp/fabrictime-UID`, unless that belongs to another user (ValueError).
+    """
+    given = environ.get("XDG_STATE_HOME")
+    if given:
+        return Path(given) / "fabrictime", ""
+    home = os.path.expanduser("~") if environ is os.environ else environ.get("HOME", "~")
+    usual = Path(home) / ".local" / "state" / "fabrictime"
+    if home != "~" and _can_make(usual):
+        return usual, ""
+    found = shared / f"fabrictime-{os.getuid()}"
+    problem = "no home directory" if home == "~" else f"home directory {home} cannot be written to"
+    remedy = "set HOME, XDG_STATE_HOME or --dir"
+    if os.path.lexists(found) and (found.is_symlink() or found.stat().st_uid != os.getuid()):
+        raise ValueError(f"{problem}, and {found} belongs to another user: {remedy}")
+    return found, f"{problem}: data in {found} ({remedy})"
+
+
+def _can_make(directory: Path) -> bool:
+    """Return whether the directory is there, or its closest parent can be written to."""
+    there = next((each for each in (directory, *directory.parents) if each.exists()), None)
+    return there == directory or (there is not None and os.access(there, os.W_OK | os.X_OK))
+
+
+def expand_paths(model: type[BaseModel], table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table with `~` and `~user` expanded in every path of its model. Raises ValueError."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        field = model.model_fields.get(key)
+        inner = () if field is None else _types_of(field.annotation)
+        below = next((each for each in inner if issubclass(each, BaseModel)), None)
+        if isinstance(value, dict) and below is not None:
+            found[key] = expand_paths(below, value)
+        elif isinstance(value, str) and value.startswith("~") and (Path in inner or key in PATHS_AS_TEXT):
+            found[key] = _expanded(key, value)
+        else:
+            found[key] = value
+    return found
+
+
+def _expanded(key: str, value: str) -> str:
+    expanded = os.path.expanduser(value)
+    if expanded.startswith("~"):
+        raise ValueError(f"{key} = {value!r}: no home directory is known for it, expected an absolute path")
+    return expanded
+
+
+def _types_of(annotation: Any) -> tuple[type, ...]:
+    """Return the plain types of an annotation such as `Path | None`."""
+    parts = typing.get_args(annotation)
+    if not parts:
+        return (annotation,) if isinstance(annotation, type) else ()
+    if typing.get_origin(annotation) in (dict, list, tuple):
+        return ()
+    return tuple(kind for part in parts for kind in _types_of(part))

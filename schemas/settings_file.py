@@ -1,0 +1,104 @@
+"""Reads settings, fleet and topology files: TOML, or JSON if the name ends in .json in any case.
+
+Every reader of such a file uses `read_tables`, so that all of them accept and refuse the same files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["BadFile", "parse_rows", "read_tables"]
+
+MAX_DEPTH: Final = 32
+"""Deeper tables and lists than any setting needs are refused: later code walks them by recursion."""
+MAX_TEXT: Final = 200
+"""Characters that an error quotes of a parser's message."""
+
+_ROW: Final = re.compile(
+    r'([A-Za-z0-9_-]+)[ \t]*=[ \t]*(?:"([^"\\\x00-\x1f\x7f]*)"|(0|[1-9][0-9]{0,17}))[ \t]*'
+)
+
+
+class BadFile(ValueError):
+    """The file cannot be read; the text is one line without the path."""
+
+
+def read_tables(path: Path, rows: str = "") -> dict[str, Any]:
+    """Return the content of a file. Raises BadFile.
+
+    `rows`: the array of tables that a large file consists of; a regular one is parsed much faster.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
+    except UnicodeDecodeError as error:
+        raise BadFile(f"not UTF-8 at byte {error.start}") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        raise BadFile(f"{getattr(error, 'strerror', None) or error}") from None
+    kind = "JSON" if path.suffix.lower() == ".json" else "TOML"
+    try:
+        found: Any = json.loads(text) if kind == "JSON" else _toml(text, rows)
+    except RecursionError:
+        raise BadFile(f"nested deeper than {MAX_DEPTH} levels") from None
+    except ValueError as error:
+        raise BadFile(f"not a {kind} file: {' '.join(str(error).split())[:MAX_TEXT]}") from None
+    if not isinstance(found, dict):
+        raise BadFile(f"expected tables at the top level, found {_KINDS.get(type(found), 'a value')}")
+    if _too_deep(found):
+        raise BadFile(f"nested deeper than {MAX_DEPTH} levels")
+    return found
+
+
+_KINDS: Final[dict[type, str]] = {
+    list: "a list",
+    type(None): "null",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+}
+
+
+def _toml(text: str, rows: str) -> dict[str, Any]:
+    regular = parse_rows(text.split("\n"), rows) if rows else None
+    return tomllib.loads(text) if regular is None else {rows: regular}
+
+
+def parse_rows(lines: Iterable[str], name: str) -> list[dict[str, str | int]] | None:
+    """Return the tables of a TOML text that consists of `[[name]]` with plain texts and numbers.
+
+    None for every other text, also an invalid one: a full parser, 10 times slower, must read that.
+    """
+    header = f"[[{name}]]"
+    found: list[dict[str, str | int]] = []
+    row: dict[str, str | int] | None = None
+    match = _ROW.fullmatch
+    for line in lines:
+        if line == header:
+            row = {}
+            found.append(row)
+        elif (parts := match(line)) and row is not None and parts[1] not in row:
+            text = parts[2]
+            row[parts[1]] = int(parts[3]) if text is None else text
+        elif line and not (line[0] == "#" and line.isprintable()):
+            return None
+    return found or None
+
+
+def _too_deep(found: object) -> bool:
+    level: list[object] = [found]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for each in level
+            if isinstance(each, dict | list)
+            for child in (each.values() if isinstance(each, dict) else each)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return False
+    return True

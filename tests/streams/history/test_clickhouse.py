@@ -1,0 +1,92 @@
+"""The history writer: one token per block, and which failures are worth a retry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import clickhouse_connect
+import pyarrow as pa
+import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+from schemas import tables
+from streams.history.clickhouse import Refused, Unavailable, Writer
+from streams.history.settings import HistorySinkSettings
+
+ROWS = pa.table({"nic": ["h1/eth0", "h2/eth0"]})
+
+
+class Client:
+    """A ClickHouse client that fails with the given errors, one per insert."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
+        self.inserts: list[dict[str, Any]] = []
+        self.commands: list[str] = []
+        self.opened = self.closed = 0
+
+    def command(self, statement: str) -> None:
+        self.commands.append(statement)
+
+    def raw_insert(self, table: str, **given: Any) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.inserts.append({"table": table, **given})
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    made = Client()
+
+    def get_client(**given: Any) -> Client:
+        made.opened += 1
+        return made
+
+    monkeypatch.setattr(clickhouse_connect, "get_client", get_client)
+    return made
+
+
+@pytest.fixture
+def writer() -> Writer:
+    return Writer(HistorySinkSettings(url="http://127.0.0.1:1"))
+
+
+def failure(code: int) -> DatabaseError:
+    error = DatabaseError("bad\nblock")
+    error.code = code
+    return error
+
+
+def test_a_block_is_inserted_once_with_its_token_into_tables_that_exist(
+    client: Client, writer: Writer
+) -> None:
+    writer.insert(tables.DELAYS, ROWS, "fabric.delays/0/17")
+    [insert] = client.inserts
+    assert insert["table"] == f"{tables.DATABASE}.{tables.DELAYS}"
+    assert insert["settings"]["insert_deduplication_token"] == "fabric.delays/0/17"
+    assert pa.ipc.open_stream(insert["insert_block"]).read_all() == ROWS
+    assert len(client.commands) >= len(tables.TABLES)
+    writer.insert(tables.DELAYS, ROWS, "fabric.delays/0/19")
+    assert client.opened == 1
+
+
+def test_a_block_that_clickhouse_never_accepts_is_refused(client: Client, writer: Writer) -> None:
+    client.errors = [failure(53)]
+    with pytest.raises(Refused, match="bad block"):
+        writer.insert(tables.DELAYS, ROWS, "t")
+    assert client.closed == 0
+
+
+@pytest.mark.parametrize("error", [failure(241), OperationalError("gone"), OSError("refused")])
+def test_any_other_failure_is_retried_on_a_new_connection(
+    client: Client, writer: Writer, error: Exception
+) -> None:
+    client.errors = [error]
+    with pytest.raises(Unavailable):
+        writer.insert(tables.DELAYS, ROWS, "t")
+    assert client.closed == 1
+    writer.insert(tables.DELAYS, ROWS, "t")
+    assert (client.opened, len(client.inserts)) == (2, 1)

@@ -1,0 +1,58 @@
+"""Cells: rows of records as columns, and delays without the sender's own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streams.queues.cells import Cells, without_own_delay
+from tests.records import make
+
+MS = 1_000_000
+
+
+def cells(routes: list[int], mean_ns: list[float], noise_ns: float = 1.0) -> Cells:
+    count = len(routes)
+    return Cells(
+        np.zeros(count, np.int64),
+        np.array(routes, np.int32),
+        np.full(count, 0.5),
+        np.ones(count),
+        np.array(mean_ns),
+        np.full(count, noise_ns),
+    )
+
+
+def test_rows_become_cells_and_those_of_unknown_routes_are_left_out() -> None:
+    record = make(
+        "PathQueueing", start_ns=20 * MS, slot_ns=10 * MS, cells=[2, 1], noise_ns=[4.0, 9.0],
+        slot=[0, 3, 1], at_ns=[5 * MS, 0, 10 * MS], count=[1, 2, 3], mean_ns=[10.0, 20.0, 30.0],
+    )  # fmt: skip
+    both = Cells.of(record, np.array([7, 8], np.int32))
+    assert both.slot.tolist() == [2, 5, 3]
+    assert both.route.tolist() == [7, 7, 8]
+    assert both.at.tolist() == [0.5, 0.0, 1.0]
+    assert both.noise_ns.tolist() == [4.0, 4.0, 9.0]
+    known = Cells.of(record, np.array([-1, 8], np.int32))
+    assert (known.route.tolist(), known.mean_ns.tolist()) == ([8], [30.0])
+
+
+def test_joined_cells_keep_their_order() -> None:
+    assert Cells.joined([]).route.tolist() == []
+    assert Cells.joined([cells([1], [1.0]), cells([2, 3], [2.0, 3.0])]).route.tolist() == [1, 2, 3]
+
+
+def test_a_delay_towards_all_receivers_is_the_senders_own() -> None:
+    """Routes 0 to 2 lead from NIC 0 to three receivers, 3 from NIC 1 to one; 4 is a round trip."""
+    senders, last_links = [0, 0, 0, 1, -1], np.array([0, 1, 2, 0, 1], np.int64)
+    found = without_own_delay(
+        cells([0, 1, 2, 3, 4], [100.0, 130.0, 100.0, 90.0, 80.0]), senders, last_links, 3
+    )
+    assert found.tolist() == [0.0, 30.0, 0.0, 90.0, 80.0]
+
+
+def test_a_common_delay_within_the_noise_or_to_few_receivers_stays() -> None:
+    last_links = np.array([0, 1, 2], np.int64)
+    noisy = without_own_delay(cells([0, 1, 2], [100.0] * 3, noise_ns=50.0), [0, 0, 0], last_links, 3)
+    assert noisy.tolist() == [100.0] * 3
+    few = without_own_delay(cells([0, 1], [100.0] * 2), [0, 0, 0], last_links, 3)
+    assert few.tolist() == [100.0] * 2
