@@ -26,7 +26,6 @@ from schemas.topics import MAX_MESSAGE_BYTES
 __all__ = [
     "MAX_ARRAY",
     "BadRecord",
-    "Record",
     "Registry",
     "body_start",
     "decode",

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from faust.types import TP
 
+from schemas.checks import BadRecord
 from schemas.kafka import partition_of
 from schemas.log_time import append_ns_of
 from schemas.topics import Topic
@@ -303,7 +304,7 @@ class Assignment(Ownership, Generic[S]):
         try:
             append_ns_of(raw.topic, raw.timestamp_type, append_ns // NS_PER_MS)
         except ValueError as error:
-            await self.reject(message, codec.BadRecord("OUT_OF_RANGE", str(error)))
+            await self.reject(message, BadRecord("OUT_OF_RANGE", str(error)))
             self.done(partition, [raw.offset])
             return None
         return message

@@ -1,0 +1,1 @@
+"""Measures robustness: hostile records against the running pipeline."""
