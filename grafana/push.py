@@ -7,12 +7,13 @@ where it lacks a call, the request goes through its own session, with its authen
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import requests
-from grafana_api.grafana_api import GrafanaClientError, GrafanaException
+from grafana_api.grafana_api import GrafanaException
 from grafana_api.grafana_face import GrafanaFace
 
 from grafana.build import DASHBOARDS, committed
@@ -22,6 +23,8 @@ FOLDER_UID: Final = "fabrictime"
 FOLDER_TITLE: Final = "fabrictime"
 TIMEOUT_S: Final = 15.0
 ABSENT: Final = 404
+MAX_MESSAGE: Final = 200
+NO_JSON: Final = "a page answers in place of Grafana's API, perhaps a login page; expected Grafana itself"
 NOT_AS_BEFORE: Final = (409, 412)
 """Grafana's statuses for a name that is taken and for a version that has moved on."""
 
@@ -49,12 +52,16 @@ def push(
     grafana = _connect(url, token_file, user, password)
     lines = []
     try:
-        _ask(grafana, "GET", "/health", f"{url}: no Grafana answers there")
-        missing = f"{PLUGIN}: not installed on {url}; install it first (grafana cli plugins install {PLUGIN})"
-        _ask(grafana, "GET", f"/plugins/{PLUGIN}/settings", missing)
+        if _found(grafana, "/health", url) is None:
+            raise PushError(f"{url}: no Grafana answers there, expected Grafana's own address")
+        if _found(grafana, f"/plugins/{PLUGIN}/settings", f"{url}: plugin {PLUGIN}") is None:
+            remedy = f"install it first (grafana cli plugins install {PLUGIN})"
+            raise PushError(f"{PLUGIN}: not installed on {url}; {remedy}")
         lines.append(_put_source(grafana, history_url, history_user, history_password))
         lines.append(_put_folder(grafana))
         lines += [_put_dashboard(grafana, uid) for uid in DASHBOARDS]
+    except requests.JSONDecodeError:
+        raise PushError(f"{url}: {NO_JSON}") from None
     except requests.RequestException as error:
         raise PushError(f"{url}: {type(error).__name__}: {error}"[:300]) from error
     finally:
@@ -93,49 +100,75 @@ def _ask(
     try:
         answer: dict[str, Any] = getattr(grafana.api, method)(path, json=body)
     except GrafanaException as error:
-        raise PushError(f"{action}: {error.message}") from error
+        raise PushError(refusal(action, error.status_code, error.message)) from error
+    if not isinstance(answer, dict):
+        raise PushError(f"{action}: {NO_JSON}")
     return answer
 
 
-def _found(grafana: Any, path: str) -> dict[str, Any] | None:
+def refusal(action: str, status: int | None, message: object, taken: str = "") -> str:
+    """Return the line for a request that Grafana refused: what, its message, and the remedy.
+
+    `taken`: the meaning of a conflict for this request.
+    """
+    text = " ".join(str(message).split())[:MAX_MESSAGE]
+    text = re.sub(r"^(Client Error|Server Error) ?\d*:? ?", "", text) or f"status {status}"
+    if status in NOT_AS_BEFORE and taken:
+        return f"{action}: {text} ({taken})"
+    remedy = _REMEDIES.get(status or 0)
+    return f"{action}: {text}" if remedy is None else f"{action}: Grafana answers {status}, {text}; {remedy}"
+
+
+_REMEDIES: Final[dict[int, str]] = {
+    401: "the token or password is wrong or has expired: create a service account's token",
+    403: "the account may not do this: give it the role Admin",
+}
+
+
+def _found(grafana: Any, path: str, action: str) -> dict[str, Any] | None:
+    """Return what is at a path of Grafana; None where nothing is. Raises PushError."""
     try:
         answer: dict[str, Any] = grafana.api.GET(path)
-    except GrafanaClientError as error:
+    except GrafanaException as error:
         if error.status_code == ABSENT:
             return None
-        raise PushError(f"{path}: {error.message}") from error
-    except GrafanaException as error:
-        raise PushError(f"{path}: {error.message}") from error
+        raise PushError(refusal(action, error.status_code, error.message)) from error
+    if not isinstance(answer, dict):
+        raise PushError(f"{action}: {NO_JSON}")
     return answer
 
 
 def _put_source(grafana: Any, url: str | None, user: str, password: str | None) -> str:
-    there = _found(grafana, f"/datasources/uid/{UID}")
+    there = _found(grafana, f"/datasources/uid/{UID}", f"data source {UID}")
     if there is not None and url is None:
         return f"data source {UID}: is there, {there.get('jsonData', {}).get('host')}"
     wanted = data_source(url or DEFAULT_URL, user, password)
     where = f"{wanted['jsonData']['host']}:{wanted['jsonData']['port']}"
     if there is not None:
+        if there.get("readOnly"):
+            raise PushError(
+                f"data source {UID}: is provisioned, Grafana refuses changes; change its provisioning file, "
+                "or leave out --history"
+            )
         changed = {**wanted, "name": there["name"], "version": there.get("version")}
         _ask(grafana, "PUT", f"/datasources/uid/{UID}", f"data source {UID}", changed)
         return f"data source {UID}: updated, {where}"
     try:
         grafana.datasource.create_datasource(wanted)
     except GrafanaException as error:
-        taken = " (another data source has this name)" if error.status_code in NOT_AS_BEFORE else ""
-        raise PushError(f"data source {UID}: {error.message}{taken}") from error
+        taken = "another data source has this name: rename or delete it"
+        raise PushError(refusal(f"data source {UID}", error.status_code, error.message, taken)) from error
     return f"data source {UID}: created, {where}" + ("" if password else "; set its password in Grafana")
 
 
 def _put_folder(grafana: Any) -> str:
-    if _found(grafana, f"/folders/{FOLDER_UID}") is not None:
+    if _found(grafana, f"/folders/{FOLDER_UID}", f"folder {FOLDER_TITLE}") is not None:
         return f"folder {FOLDER_TITLE}: is there"
     try:
         grafana.folder.create_folder(FOLDER_TITLE, FOLDER_UID)
     except GrafanaException as error:
-        if error.status_code not in NOT_AS_BEFORE:
-            raise PushError(f"folder {FOLDER_TITLE}: {error.message}") from error
-        raise PushError(f"folder {FOLDER_TITLE}: {error.message} (another folder has this name)") from error
+        place, taken = f"folder {FOLDER_TITLE}", "another folder has this name: rename or delete it"
+        raise PushError(refusal(place, error.status_code, error.message, taken)) from error
     return f"folder {FOLDER_TITLE}: created"
 
 
@@ -151,6 +184,6 @@ def _put_dashboard(grafana: Any, uid: str) -> str:
     try:
         answer = grafana.dashboard.update_dashboard(body)
     except GrafanaException as error:
-        locked = " (a provisioned dashboard has this name)" if error.status_code in NOT_AS_BEFORE else ""
-        raise PushError(f"dashboard {uid}: {error.message}{locked}") from error
+        taken = "a provisioned dashboard has this name: remove its provisioning file"
+        raise PushError(refusal(f"dashboard {uid}", error.status_code, error.message, taken)) from error
     return f"dashboard {uid}: version {answer.get('version')} at {answer.get('url')}"

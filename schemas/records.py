@@ -45,6 +45,7 @@ __all__ = [
     "FlowState",
     "GidKind",
     "HealthKind",
+    "HostEvidence",
     "HostState",
     "LatencyRule",
     "Leg",
@@ -1016,6 +1017,7 @@ class EvidenceKind(StrEnum):
     SPEED = "SPEED"
     COUNTERS = "COUNTERS"
     VERBS = "VERBS"
+    HOST = "HOST"
 
 
 class PathEvidence(TypedDict):
@@ -1064,6 +1066,20 @@ class CounterDelta(TypedDict):
     """Present value."""
 
 
+class HostEvidence(TypedDict):
+    """Probes of a peer's host, whose kernel answers them, while the peer's prober is silent."""
+
+    peer: str
+    """The NIC whose prober answers none of this NIC's probes."""
+    requests: int
+    """ICMP echo requests and UDP datagrams to a closed port, sent to the peer's address within the
+    interval."""
+    answers: int
+    """ICMP echo replies and port-unreachable messages from that address within the interval."""
+    answered_age_ns: int
+    """ns before clock_ns at which the newest of them arrived; -1: none since the prober fell silent."""
+
+
 class LinkEvent(TypedDict):
     """Evidence about links from one host, published at once. Identity: nic, run, event."""
 
@@ -1077,7 +1093,8 @@ class LinkEvent(TypedDict):
     """Grows by one within a run; a gap means a lost message."""
     kind: EvidenceKind
     """PROBE: requests without a reply, with the answers on other paths; CARRIER, SPEED: the NIC's own port;
-    COUNTERS: error counters of that port that grew; VERBS: an event of the RDMA device."""
+    COUNTERS: error counters of that port that grew; VERBS: an event of the RDMA device; HOST: answers of the
+    hosts of silent probers."""
     clock_ns: int
     """ns, the NIC's timestamp clock at the event; ages count back from it."""
     system_ns: int
@@ -1104,6 +1121,8 @@ class LinkEvent(TypedDict):
     """COUNTERS: counters that grew."""
     verbs: str | None
     """VERBS: name of the event."""
+    hosts: list[HostEvidence]
+    """HOST: at most 4,096."""
 
 
 class HealthKind(StrEnum):

@@ -289,12 +289,12 @@ def suppressed_rows(
     if not suppressed:
         published = any(shard.suppressed is not None for shard in state.shards.values())
         return [
-            Text("nothing is held back", "green")
+            Text("no action is suppressed", "green")
             if published
             else Text("the policy has not published its suppressed actions", "yellow")
         ]
     table = Table(box=None, pad_edge=False)
-    for title in ("flow", "would", "because", "held back"):
+    for title in ("flow", "action", "cause", "suppressed by"):
         table.add_column(title, no_wrap=title in ("flow", "would"))
     for each in suppressed[:max_rows]:
         table.add_row(
@@ -303,7 +303,7 @@ def suppressed_rows(
             Text(action_text.suppressed_cause(each)),
             Text(action_text.suppressed_text(each, now_ns)),
         )
-    found: list[RenderableType] = [Text(f"{len(suppressed):,} held back", "bold"), table]
+    found: list[RenderableType] = [Text(f"{len(suppressed):,} suppressed", "bold"), table]
     if len(suppressed) > max_rows:
         found.append(Text(f"and {len(suppressed) - max_rows:,} more", "dim"))
     return found

@@ -33,9 +33,9 @@ def place_of(error: BaseException) -> str:
 def crash_line(error: BaseException, traceback_file: Path | None) -> str:
     """Return the line that reports an unexpected exception."""
     text = " ".join(str(error).split())[:MAX_TEXT]
-    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     detail = "show the traceback with --debug" if traceback_file is None else f"traceback in {traceback_file}"
-    return f"internal error, {what} at {place_of(error)}; please report it ({detail})"
+    return f"internal error, {reason} at {place_of(error)}; please report it ({detail})"
 
 
 def write_traceback(error: BaseException, arguments: list[str]) -> Path | None:

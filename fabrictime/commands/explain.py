@@ -319,13 +319,13 @@ def _about(flow: Flow, story: Mapping[str, Any]) -> list[str]:
     job = f", job {flow['job']}" if flow["job"] else ""
     job += " (protected)" if story["protected"] else ""
     job += f", tenant {flow['tenant']}" if flow["tenant"] else ""
-    limit = "" if flow["rate_limit_bps"] is None else f", held to {bps_text(flow['rate_limit_bps'])}"
+    limit = "" if flow["rate_limit_bps"] is None else f", paced to {bps_text(flow['rate_limit_bps'])}"
     source = f"{flow['source_address']}:{flow['source_port']}"
     peer = f"{flow['peer_address']}:{flow['peer_port']}"
     return [
         f"{flow['nic']} → {flow['peer']}, {flow['protocol']} {source} → {peer}{job}",
         f"sends {bps_text(flow['rate_bps'])}{limit}, round trip {delay_text(flow['rtt_ns'])}; "
-        + (f"its owner lets it be {can}" if can else "its owner lets nothing be done to it"),
+        + (f"its endpoint allows it to be {can}" if can else "its endpoint allows no action"),
     ]
 
 
@@ -378,7 +378,7 @@ def _suppressed_lines(
     if suppressed:
         return [
             Text(
-                f"held back: {action_text.action_text(each)}, since {action_text.suppressed_cause(each)}; "
+                f"suppressed: {action_text.action_text(each)}, cause: {action_text.suppressed_cause(each)}; "
                 f"{action_text.suppressed_text(each, now_ns)}",
                 "yellow",
             )
@@ -386,4 +386,4 @@ def _suppressed_lines(
         ]
     if story["policy_heard_ns"] is None:
         return [Text("the policy has published no cycle: suppressed actions are not known", "yellow")]
-    return [Text("nothing is held back for it", "green")]
+    return [Text("no action for it is suppressed", "green")]

@@ -8,7 +8,7 @@ partitions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,18 +71,39 @@ def create_topics(
     missing = [
         _new(topic, partitions, replication, hours) for topic in wanted.values() if topic.name not in present
     ]
-    wrong: list[str] = []
+    # All topics are checked before one is created: a later attempt must not meet half of them.
+    counts = {topic.name: len(present[topic.name].partitions) for topic in there}
+    wrong = other_partitions(there, counts, partitions, bool(missing))
     lines: dict[str, str] = {}
-    if missing:
+    if not wrong:
+        lines |= _configure(client, there, hours, timeout_s, wrong)
+    if missing and not wrong:
         lines |= _create(client, missing, timeout_s, wrong)
-    for topic in there:
-        expected, found = _partitions(topic, partitions), len(present[topic.name].partitions)
-        if found != expected:
-            wrong.append(f"{topic.name}: has {found} partitions, expected {expected} (log.partitions)")
-    lines |= _configure(client, there, hours, timeout_s, wrong)
     if wrong:
         raise TopicsError("\n".join(wrong))
     return [lines[name] for name in wanted if name in lines]
+
+
+def other_partitions(
+    there: Sequence[Topic], counts: Mapping[str, int], partitions: int, incomplete: bool
+) -> list[str]:
+    """Return a line for each topic with another number of partitions than expected, with the remedy.
+
+    `incomplete`: other topics are missing, so that some client or the broker created this one by itself.
+    """
+    data = {counts[topic.name] for topic in there if topic.partitions is Partitions.DATA}
+    same = f"set log.partitions = {min(data)}, or " if len(data) == 1 and not incomplete else ""
+    found = []
+    for topic in there:
+        expected, count = _partitions(topic, partitions), counts[topic.name]
+        if count != expected:
+            remedy = f"{same if topic.partitions is Partitions.DATA else ''}delete it and create it again"
+            cause = "; the broker's auto.create.topics.enable must be false" if incomplete else ""
+            found.append(
+                f"{topic.name}: has {count} partitions, expected {expected} (log.partitions); "
+                f"nothing was created: {remedy}{cause}"
+            )
+    return found
 
 
 def _create(client: Any, missing: list[Any], timeout_s: float, wrong: list[str]) -> dict[str, str]:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from fabrictime.state.action_state import MOVES, ActionState
+from fabrictime.state.action_state import MINUTE_NS, MOVES, ActionState
 from schemas.records import ActionOutcome, ActionReport, ActuatorConfig, Flow
 
 NS_PER_S: Final = 1_000_000_000
-MINUTE_NS: Final = 60 * NS_PER_S
 BUSIEST_HOSTS: Final = 3
 """Hosts that `limits_used` lists."""
 
@@ -43,13 +42,14 @@ def limits_used(state: ActionState, now_ns: int) -> list[LimitUse]:
             shard_of = record["shard"] or (next(iter(state.shards)) if len(state.shards) == 1 else "")
             if record["action"] in MOVES and shard_of:
                 moved.setdefault(shard_of, set()).add(record["flow_id"])
-    share = state.limits("*").max_moved_share
+    limits = state.limits("*")
     found = []
     for name in sorted({*state.shards, *moved}):
         shard = state.shards.get(name)
-        flows = 0 if shard is None else shard.flows
-        limit = max(1, int(share * flows)) if share > 0 else 0
-        found.append(LimitUse(name, "flows moved within the minute", len(moved.get(name, ())), limit))
+        # The minute's most flows: flows that moved and ended since then were part of the base.
+        flows = 0 if shard is None else max((*shard.recent_flows.values(), shard.flows))
+        used, limit = len(moved.get(name, ())), limits.max_moves(flows)
+        found.append(LimitUse(name, "flows moved, last minute", used, limit))
     busy = [
         LimitUse(
             host,

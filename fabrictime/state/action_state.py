@@ -6,7 +6,7 @@ FlowReports messages. All collections are bounded. The owner of the state provid
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from fabrictime.state.flow_history import RAW_NS, Decode, Effect, FlowHistory
@@ -28,6 +28,7 @@ __all__ = ["WATCH_NS", "ActionState", "Mode", "ShardPolicy", "SuppressedAction"]
 
 MAX_DECISIONS: Final = 4_000
 """Decisions that are kept, and as many with their reports and their effects."""
+MINUTE_NS: Final = 60_000_000_000
 WATCH_NS: Final = 12_000_000_000
 """How long a host's flows are watched after an action on one of them."""
 MAX_SUPPRESSED: Final = 4_096
@@ -64,6 +65,8 @@ class ShardPolicy:
     next_cycle: int = 0
     at_ns: int = 0
     flows: int = 0
+    recent_flows: dict[int, int] = field(default_factory=dict)
+    """Time of a policy cycle, ns, to its flows, for the last minute; cycles with fewer flows than a later one left out."""
     movable: int = 0
     suppressed: list[SuppressedAction] | None = None
 
@@ -139,6 +142,12 @@ class ActionState:
             shard.suppressed = None
         shard.epoch, shard.next_cycle = record["epoch"], record["first_cycle"] + len(record["cycles"])
         shard.at_ns, shard.flows, shard.movable = record["at_ns"], record["flows"], record["movable"]
+        shard.recent_flows = {
+            at_ns: flows
+            for at_ns, flows in shard.recent_flows.items()
+            if at_ns > shard.at_ns - MINUTE_NS and flows > shard.flows
+        }
+        shard.recent_flows[shard.at_ns] = shard.flows
         for cycle in record["cycles"]:
             if cycle["suppressed"] is not None:
                 shard.suppressed = _suppressed(cycle["suppressed"], shard.suppressed or [], cycle["now_ns"])

@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from native.core.probe import Evidence, PathEvidence
 from schemas import records
-from schemas.records import CounterDelta, EvidenceKind, LinkEvent
+from schemas.records import CounterDelta, EvidenceKind, HostEvidence, LinkEvent
 from schemas.topics import MAX_ELEMENTS
 
 __all__ = ["EvidencePacer", "LinkEvents", "agent_trouble"]
@@ -78,6 +78,13 @@ class LinkEvents:
             for part in parts or [[]]
         ]
 
+    def hosts(
+        self, hosts: Sequence[HostEvidence], clock_ns: int, system_ns: int, interval_ns: int
+    ) -> LinkEvent:
+        """Return the answers of the hosts of silent probers."""
+        event = self._event(EvidenceKind.HOST, clock_ns, system_ns, interval_ns)
+        return {**event, "hosts": list(hosts[:MAX_ELEMENTS])}
+
     def carrier(self, up: bool, clock_ns: int, system_ns: int) -> LinkEvent:
         """Return the event that the port gained or lost its carrier."""
         return {**self._event(EvidenceKind.CARRIER, clock_ns, system_ns), "carrier": up}
@@ -123,6 +130,7 @@ class LinkEvents:
             "speed_bps": None,
             "counters": [],
             "verbs": None,
+            "hosts": [],
         }
         self._next += 1
         return record

@@ -19,6 +19,7 @@ from native.core.probe import Engine, PathEvidence
 from producers.ports.device import PortCounters, PortWatch, rdma_ports
 from producers.ports.link_events import EvidencePacer, LinkEvents
 from producers.ports.verbs_events import VerbsEventReader
+from producers.probe.host_probes import HostProber
 from producers.settings import NicSettings, ProbeSettings
 from schemas.records import LinkEvent
 
@@ -27,6 +28,8 @@ __all__ = ["LinkReporter"]
 _log = logging.getLogger(__name__)
 
 _JOIN_S = 2.0
+_HOSTS_S = 0.1
+"""Interval at which silent peers are looked for."""
 
 Growth = dict[str, tuple[int, int]]
 
@@ -58,9 +61,11 @@ class LinkReporter:
         self._counters = _CounterThread(nic, settings.counters_s)
         try:
             self._device = PortWatch(nic.device, nic.netns)
+            self._hosts = HostProber(nic.address, nic.netns)
         except BaseException:
             self._counters.close()
             raise
+        self._hosts_at_s = self._hosts_reported_s = time.monotonic()
         self.speed_bps: int | None = None
         """The last seen speed of the port, bit/s."""
         devices = {
@@ -101,6 +106,7 @@ class LinkReporter:
         now = time.monotonic()
         if last or now >= self._pacer.due(self._urgent):
             self._publish_probes(now)
+        self._probe_hosts(now)
         for growth, interval_ns in self._counters.drain():
             for record in self._events.counters(growth, *self._engine.clocks(), interval_ns):
                 self._put(record)
@@ -110,10 +116,22 @@ class LinkReporter:
         evidence = self._engine.evidence()
         self._urgent = False
         self._pacer.on_evidence_taken(evidence, now)
+        self._hosts.peers.update(evidence.paths, now)
         for record in self._events.probes(evidence):
             self._put(record)
         if self._on_evidence is not None:
             self._on_evidence(evidence.paths)
+
+    def _probe_hosts(self, now_s: float) -> None:
+        """Probe the hosts of silent peers, and publish their answers."""
+        if now_s < self._hosts_at_s:
+            return
+        self._hosts_at_s = now_s + _HOSTS_S
+        rows = self._hosts.step({peer.nic: peer.address for peer in self._engine.peers}, now_s)
+        if rows:
+            interval_ns = round((now_s - self._hosts_reported_s) * 1e9)
+            self._hosts_reported_s = now_s
+            self._put(self._events.hosts(rows, *self._engine.clocks(), interval_ns))
 
     @property
     def capabilities(self) -> list[str]:
@@ -137,6 +155,7 @@ class LinkReporter:
         for verbs in self._verbs:
             verbs.close()
         self._counters.close()
+        self._hosts.close()
         self._device.close()
 
 

@@ -48,6 +48,8 @@ EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, TRUTH)
 _SECOND_NS: Final = 1_000_000_000
 _ROUTES_TICKS: Final = 25
 _ROUTES_PER_TICK: Final = 4
+_NO_HOSTS: Final = b"\0"
+"""Avro's empty array: the kernel's bodies end before `LinkEvent.hosts`, the last field."""
 _PROBE_KIND: Final = list(EvidenceKind).index(EvidenceKind.PROBE)
 
 Float64s = NDArray[np.float64]
@@ -235,7 +237,7 @@ class Simulation:
 
     def _evidence(self) -> None:
         for _, at, _, body in self.kernel.evidence(self.settings.shard, self.runs, self._events, _PROBE_KIND):
-            self.publish(LINKS, self.settings.shard, self.start_ns + round(at), None, body)
+            self.publish(LINKS, self.settings.shard, self.start_ns + round(at), None, body + _NO_HOSTS)
 
     def publish_carrier(self, nic: int, carrier: bool) -> None:
         """Publish a NIC's carrier event."""
@@ -256,6 +258,7 @@ class Simulation:
             "speed_bps": None,
             "counters": [],
             "verbs": None,
+            "hosts": [],
         }
         self.publish(LINKS, self.settings.shard, now_ns, event)
         self._events[nic] += 1

@@ -155,7 +155,7 @@ def _seq_of(body: bytes) -> int | None:
     return int.from_bytes(body[4:8], "big")
 
 
-def _prepared(sock: socket.socket) -> socket.socket:
+def prepare_for_errors(sock: socket.socket) -> socket.socket:
     """Set up a socket to receive only errors: a filter drops all packets."""
     is_ipv6 = sock.family == socket.AF_INET6
     code = ctypes.create_string_buffer(struct.pack("=HBBI", _BPF_RET, 0, 0, 0))
@@ -178,7 +178,8 @@ def _empty(sock: socket.socket) -> None:
             continue
 
 
-def _errors(sock: socket.socket) -> Iterator[tuple[bytes, tuple[str, int], IcmpError]]:
+def read_errors(sock: socket.socket) -> Iterator[tuple[bytes, tuple[str, int], IcmpError]]:
+    """Yield (packet, target, error) of the ICMP errors in a socket's error queue."""
     for _ in range(_MAX_READS):
         try:
             data, ancillary, _, about = sock.recvmsg(256, 512, socket.MSG_ERRQUEUE)
@@ -214,7 +215,7 @@ class _RawSocket:
 
         self._sock = in_netns(netns, opened)
         try:
-            _prepared(self._sock)
+            prepare_for_errors(self._sock)
             if self._is_ipv6:
                 at = 6 if protocol == socket.IPPROTO_UDP else 16
                 self._sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_CHECKSUM, at)
@@ -246,7 +247,7 @@ class _RawSocket:
 
     def replies(self) -> Iterator[TraceReply]:
         """Yield the answers since the last call; errors of other sockets' packets are skipped."""
-        for data, (address, _), error in _errors(self._sock):
+        for data, (address, _), error in read_errors(self._sock):
             if len(data) < _UDP.size:
                 continue
             sport, dport, length, _ = _UDP.unpack_from(data)
@@ -307,7 +308,7 @@ class _BoundSockets:
     def replies(self) -> Iterator[TraceReply]:
         """Yield the answers since the last call."""
         for sock in list(self._sockets.values()):
-            for data, (address, _), error in _errors(sock):
+            for data, (address, _), error in read_errors(sock):
                 reply = _reply_to(_seq_of(data), error, address)
                 if reply is not None:
                     yield reply
@@ -325,7 +326,7 @@ class _BoundSockets:
             sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             try:
                 sock.bind((self._address, port))
-                return _prepared(sock)
+                return prepare_for_errors(sock)
             except BaseException:
                 sock.close()
                 raise

@@ -31,6 +31,7 @@ COLUMNS: Final = (
     "revived_ns",
     "exempt_ns",
     "nic_event_ns",
+    "host_answer_ns",
     "egress",
     "ingress",
     "down",
@@ -77,6 +78,8 @@ class ElementTable:
         """[E] the same for the part that follows."""
         self.nic_event_ns: Int64s = np.zeros(size, np.int64)
         """[E] NICs: its newest event."""
+        self.host_answer_ns: Int64s = np.zeros(size, np.int64)
+        """[E] NICs: newest answer of its host's kernel, probed because its agent was silent."""
         self.delayed_ns: Int64s = np.zeros(size, np.int64)
         """[E] newest answer that the network delayed for longer than the loss time-out."""
         self.egress: Int32s = np.zeros(size, np.int32)

@@ -19,14 +19,17 @@ from schemas.records import LinkEvent, PathEvidence
 from streams.links.elements import NOTHING, Bools, Int64s
 from streams.links.path_table import NicState, PathTable, Routes
 from streams.links.rules import (
+    AGENT_SILENT_NS,
     CONGESTED_TIMES,
     CPU_STARVED_NS,
     DELAYED_KEPT_NS,
+    HOST_ANSWER_KEPT_NS,
     LAG_JUMP_NS,
     LAG_KEPT_NS,
     LEARNING_NS,
     NEVER_NS,
     QUIET_NS,
+    REPORTS_AFTER_NS,
     RUN_SETTLED,
     WINDOW_PARTS,
 )
@@ -104,9 +107,27 @@ class Evidence(PathTable):
         if event["late_ns"] >= CPU_STARVED_NS:
             self._note_cpu_starved(me, event["late_ns"] + event["interval_ns"], now_ns)
         self._follow(now_ns, routes)
+        for host in event["hosts"]:
+            peer = self.index.get(host["peer"], NOTHING)
+            if peer != NOTHING and host["answered_age_ns"] >= 0:
+                answer_ns = now_ns - host["answered_age_ns"]
+                self.host_answer_ns[peer] = max(self.host_answer_ns[peer], answer_ns)
         if event["paths"]:
             self._ingest_paths(nic, me, event, now_ns, routes, exempt)
         return now_ns
+
+    def silent_agents(self, now_ns: int) -> Bools:
+        """Return [E] the NICs whose agents are silent while their hosts answer.
+
+        An agent that reports without an answer for `REPORTS_AFTER_NS` is not silent: its port is at fault.
+        """
+        answer_ns = self.last_answer_ns
+        alive_ns = np.maximum(answer_ns, self.cpu_starved_ns)
+        found: Bools = self.is_nic & (self.host_answer_ns > answer_ns)
+        found &= self.host_answer_ns > now_ns - HOST_ANSWER_KEPT_NS
+        found &= answer_ns < now_ns - AGENT_SILENT_NS
+        found &= self.nic_event_ns - alive_ns <= REPORTS_AFTER_NS
+        return found
 
     def _restart(self, nic: NicState, run: int) -> None:
         nic.run, nic.event = run, -1

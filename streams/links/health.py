@@ -173,6 +173,9 @@ class ShardHealth(Detector[Change]):
             self._replay_to = -1
             evidence.reset_losses()
         suspects = evidence.suspect_paths(now_ns, STALE_NS)
+        if len(suspects):
+            ends = evidence.rows[suspects, :2]
+            suspects = suspects[~evidence.silent_agents(now_ns)[ends].any(axis=1)]
         self._reviving = revive_subjects(table, self._is_member, suspects, now_ns)
         self._wait_ns = NEVER_NS
         if len(suspects) and now_ns >= self._ready_ns:

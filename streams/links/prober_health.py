@@ -1,7 +1,8 @@
 """Health of the probers: hosts too busy to measure, and agents that send far more than they should.
 
 `ProberHealth` ingests the `LinkEvent` records of one shard, which carry an agent's own trouble and count its
-requests. It returns detections of kinds AGENT and PROBE_STORM, one per host. Each second of append time is
+requests. It returns detections of kinds AGENT and PROBE_STORM, one per host; a prober that does not answer
+while its host does is one of kind AGENT. Each second of append time is
 evaluated a second after its end, so the order in which partitions are read changes nothing.
 
 A storm is measured against two rates, because neither is enough. An agent with wrong settings also announces
@@ -22,6 +23,7 @@ from schemas.records import AlertKind, EvidenceKind, LinkEvent, Severity
 from schemas.topics import LINKS
 from streams.alerts.detection import SINCE, Detection, EvidenceRef
 from streams.links.rules import NEVER_NS
+from streams.links.silent_agents import SilentAgents
 from streams.runtime.base import Detector
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_MS, NS_PER_S
@@ -108,6 +110,7 @@ class ProberHealth(Detector[Detection]):
         self._probe_slots = probe_slots or (lambda nic: None)
         self._nics: dict[str, _Nic] = {}
         self._pending: dict[int, dict[str, _Second]] = {}
+        self._silent = SilentAgents()
         self._active: dict[tuple[AlertKind, str], _Active] = {}
         """(kind, host) to its active detection."""
         self._next_s = -1
@@ -127,9 +130,10 @@ class ProberHealth(Detector[Detection]):
 
     def ingest(self, event: LinkEvent, append_ns: int) -> None:
         """Take one `LinkEvent`, appended to the log at `append_ns`."""
+        number = append_ns // NS_PER_S
+        self._silent.ingest(event, number)
         if event["kind"] != EvidenceKind.PROBE:
             return
-        number = append_ns // NS_PER_S
         if self.due_ns == NEVER_NS:
             self._next_s = max(self._next_s, number)
         if number < self._next_s:
@@ -152,7 +156,9 @@ class ProberHealth(Detector[Detection]):
         while self.due_ns <= now_ns:
             number, self._next_s = self._next_s, self._next_s + 1
             self._add_second(number)
-            found += self._find_trouble(number)
+            silent = self._silent.at(number)
+            found += self._find_silent(silent, number)
+            found += self._find_trouble(silent, number)
             found += self._find_storms(number)
         return found
 
@@ -192,7 +198,28 @@ class ProberHealth(Detector[Detection]):
 
     # --------------------------------------------------------------------------------------- trouble
 
-    def _find_trouble(self, number: int) -> Iterator[Detection]:
+    def _find_silent(self, silent: Mapping[str, int], number: int) -> Iterator[Detection]:
+        """Yield the hosts whose probers do not answer; `silent`: NIC to the second of its last event."""
+        by_host: dict[str, list[str]] = {}
+        for nic in sorted(silent):
+            by_host.setdefault(host_of(nic), []).append(nic)
+        for host, nics in sorted(by_host.items()):
+            new = self._new_nics(AlertKind.AGENT, host, nics, number)
+            if new is None:
+                continue
+            at_ns, since_ns = (number + 1) * NS_PER_S, min(silent[nic] for nic in new) * NS_PER_S
+            text = f"the prober of {', '.join(new)} does not answer since {SINCE}, the host does"
+            yield Detection(
+                kind=AlertKind.AGENT,
+                subject=host,
+                at_ns=at_ns,
+                since_ns=since_ns,
+                text=text,
+                nics=tuple(new),
+                evidence=(EvidenceRef(LINKS.name, self.shard, at_ns, text.replace(f" since {SINCE}", "")),),
+            )
+
+    def _find_trouble(self, silent: Mapping[str, int], number: int) -> Iterator[Detection]:
         length_s, late_ns = self._whole_s("alert_agent_s"), self.thresholds.ns("alert_agent_late_ms")
         bad = self._seconds_with_trouble(number - length_s, late_ns)
         by_host: dict[str, list[str]] = {}
@@ -205,6 +232,8 @@ class ProberHealth(Detector[Detection]):
                 yield self._trouble(host, {nic: bad[nic] for nic in sorted(new)}, number, late_ns)
         for host, active in self._active_of(AlertKind.AGENT):
             worst_s = max((_covered_s(bad.get(nic, ())) for nic in self._nics_of(host)), default=0)
+            if any(host_of(nic) == host for nic in silent):
+                continue
             if 4 * worst_s < length_s and number - active.from_s + 1 >= length_s:
                 yield self._over(AlertKind.AGENT, host, number, f"{host}: its prober is healthy again")
 

@@ -85,6 +85,11 @@ MIXED_LOSSES: Final = 2
 
 REPORTS_AFTER_NS: Final = NS_PER_S
 """An agent that reports this long after its NIC's last answer is healthy: its port is at fault."""
+AGENT_SILENT_NS: Final = 300 * NS_PER_MS
+"""A NIC without an answer for this long, while its host answers, has a silent agent: the paths to it are no
+evidence about links."""
+HOST_ANSWER_KEPT_NS: Final = 3 * NS_PER_S
+"""A host that answered within this time is alive: each peer of a silent agent probes the host each second."""
 KNOWN_NS: Final = 60 * NS_PER_S
 """Links with answers within this time before a switch died are links of that switch."""
 

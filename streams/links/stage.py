@@ -16,7 +16,11 @@ from typing import Final
 from schemas import codec
 from schemas.messages import decode_message
 from schemas.topics import LINK_HEALTH, LINKS
+<<<<<<< HEAD
 from schemas.unexpected import DATA_ERRORS
+=======
+from streams.delays.windows import LogClock
+>>>>>>> 95005ddb96142387213cf0da05813c671217dbc3
 from streams.links.health import ShardHealth
 from streams.links.subjects import Change
 from streams.links.validation import validate_link_event
@@ -24,6 +28,7 @@ from streams.runtime.assignment import KeyedState, Message, PartitionState
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import read_last
 from streams.runtime.shard_stage import ShardStage
+from streams.runtime.steady_time import SteadyTime
 from streams.runtime.units import NS_PER_MS
 
 __all__ = ["LinksStage"]
@@ -50,7 +55,10 @@ class LinksStage(ShardStage[ShardHealth]):
         super().__init__(context)
         self._ingested = asyncio.Event()
         self._newest_ns: dict[_Partition, int] = {}
-        """Newest append time of each partition."""
+        """Newest steady time of each partition."""
+        self._steady: dict[_Partition, SteadyTime] = {}
+        self._log_clock: LogClock | None = None
+        """The clock of steady time."""
 
     def start(self) -> None:
         """Evaluate shards when they are due."""
@@ -91,22 +99,28 @@ class LinksStage(ShardStage[ShardHealth]):
         """Release the state of revoked partitions."""
         super().on_revoke(partitions)
         self._newest_ns.clear()
+        self._steady.clear()
+        self._log_clock = None
 
     async def process(self, message: Message[KeyedState[ShardHealth]]) -> None:
         """Ingest evidence and publish the changes of health."""
         partition = message.partition
-        self.context.log_clock.observe(message.append_ns, time.monotonic_ns())
-        newest_ns = max(self._newest_ns.get(partition, 0), message.append_ns)
+        received_ns = time.monotonic_ns()
+        self.context.log_clock.observe(message.append_ns, received_ns)
+        newest_ns = self._steady.setdefault(partition, SteadyTime()).of(message.append_ns, received_ns)
+        if self._log_clock is None:
+            self._log_clock = LogClock(newest_ns, received_ns)
+        self._log_clock.observe(newest_ns, received_ns)
         self._newest_ns[partition] = newest_ns
         async with self.partitions.lock:
             if partition.revoking:
                 return
-            await self._ingest(message)
+            await self._ingest(message, newest_ns)
             # another message may have arrived meanwhile
             newest_ns = self._newest_ns.get(partition, newest_ns)
             self.retain(message, until=lambda: newest_ns < self._log_ns() - RETAIN_NS)
 
-    async def _ingest(self, message: Message[KeyedState[ShardHealth]]) -> None:
+    async def _ingest(self, message: Message[KeyedState[ShardHealth]], steady_ns: int) -> None:
         if message.value is None:
             return
         try:
@@ -117,16 +131,18 @@ class LinksStage(ShardStage[ShardHealth]):
             return
         self.context.evidence_tap(message.partition.tp.partition, message.offset, message.append_ns, event)
         health = message.partition.state[event["shard"]]
-        self._update(health)
-        changes = health.ingest(event, message.append_ns, self.context.routes, message.offset)
+        self._update(message.partition, health)
+        changes = health.ingest(event, steady_ns, self.context.routes, message.offset)
         await self._publish(message.partition, changes)
         self._ingested.set()
 
-    def _update(self, health: ShardHealth) -> None:
+    def _update(self, partition: _Partition, health: ShardHealth) -> None:
         """Pass the current thresholds and clock models to a shard."""
         clocks = self.context.clocks
         health.thresholds = self.context.config.thresholds()
-        health.log_offset_ns = health.evidence.log_offset_ns = clocks.log_offset_ns
+        steady = self._steady.setdefault(partition, SteadyTime())
+        offset_ns = steady.offset_ns(clocks.log_offset_ns, time.monotonic_ns())
+        health.log_offset_ns = health.evidence.log_offset_ns = offset_ns
         health.evidence.clock_models = clocks.models()
 
     async def _publish(self, partition: _Partition, changes: list[Change]) -> None:
@@ -147,14 +163,20 @@ class LinksStage(ShardStage[ShardHealth]):
                 continue
             async with self.partitions.lock:
                 for health in due:
+<<<<<<< HEAD
                     if partition.revoking:
                         break
                     with self.context.survive(self.name, LINK_HEALTH, health.shard):
                         self._update(health)
+=======
+                    if not partition.revoking:
+                        self._update(partition, health)
+>>>>>>> 95005ddb96142387213cf0da05813c671217dbc3
                         await self._publish(partition, health.evaluate(now_ns))
 
     def _log_ns(self) -> int:
-        return self.context.log_clock.now_ns(time.monotonic_ns())
+        clock = self.context.log_clock if self._log_clock is None else self._log_clock
+        return clock.now_ns(time.monotonic_ns())
 
     def _until_due_s(self) -> float:
         """Return s until a shard is due, at most `IDLE_S`."""

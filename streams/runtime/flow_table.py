@@ -17,7 +17,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from schemas import codec
 from schemas.ids import host_of
+<<<<<<< HEAD
 from schemas.messages import decode_message
+=======
+from schemas.log_time import STEP_NS
+>>>>>>> 95005ddb96142387213cf0da05813c671217dbc3
 from schemas.records import Flow, FlowReports, FlowState
 from schemas.topics import FLOWS
 from schemas.validation import MAX_NS
@@ -185,6 +189,8 @@ class LiveFlows:
         self._waiting: list[tuple[int, int, Report]] = []
         self._order = itertools.count()
         self._newest_ns = 0
+        self._taken_ns: dict[str, int] = {}
+        """Host to the append time of its last report."""
         self._hosts: dict[str, tuple[int, dict[str, LiveFlow]]] = {}
         """Host to the log time of its last report, ns, and its flows."""
         self._links: dict[str, dict[str, float]] = {}
@@ -194,9 +200,19 @@ class LiveFlows:
 
     def take(self, report: Report, append_ns: int) -> None:
         """Add a report with its append time; it is applied once `advance` reaches that time."""
+        last_ns, self._taken_ns[report.host] = self._taken_ns.get(report.host), append_ns
+        if last_ns is not None and append_ns < last_ns - STEP_NS and append_ns < self._newest_ns - STEP_NS:
+            self._step_back(append_ns)
         heapq.heappush(self._waiting, (append_ns, next(self._order), report))
         self._newest_ns = max(self._newest_ns, append_ns)
         self._show(self._newest_ns - APPLY_AFTER_NS)
+
+    def _step_back(self, append_ns: int) -> None:
+        """Apply what waits, and count all reports as of this time: log time stepped back."""
+        self._show(self._newest_ns)
+        self._newest_ns = append_ns
+        for host, (last_ns, flows) in self._hosts.items():
+            self._hosts[host] = (min(last_ns, append_ns), flows)
 
     def advance(self, append_ns: int) -> None:
         """Apply the reports up to `append_ns` of the log's clock."""

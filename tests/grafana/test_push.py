@@ -23,6 +23,7 @@ class Grafana(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.plugins = {PLUGIN}
         self.sources, self.folders, self.boards, self.provisioned, self.asked = {}, {}, {}, set(), []
+        self.role, self.login_page = "Admin", False
 
     @property
     def url(self):
@@ -46,10 +47,17 @@ class Handler(BaseHTTPRequestHandler):
         size = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(size) or "null")
         server.asked.append((self.command, path))
+        if server.login_page:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>log in</html>")
+            return None
         if path == "/api/health":
             return self.answer(200, database="ok", version="11.6.0")
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             return self.answer(401, message="Invalid API key")
+        if server.role == "Viewer":
+            return self.answer(403, message="You'll need additional permissions")
         match [self.command, *path.removeprefix("/api/").split("/")]:
             case ["GET", "plugins", name, "settings"]:
                 known = name in server.plugins
@@ -159,7 +167,24 @@ def test_a_refusal_by_grafana_is_one_line(grafana, token, tmp_path):
     grafana.provisioned.add("fabrictime-clocks")
     refused("dashboard fabrictime-clocks: .*provisioned dashboard")
     token.write_text("wrong")
-    refused("Unauthorized")
+    refused("Grafana answers 401, .*the token or password is wrong or has expired")
+
+
+def test_each_refusal_names_the_problem_and_the_remedy(grafana, token):
+    def refused(match, **options):
+        with pytest.raises(PushError, match=match) as error:
+            push(grafana.url, token, **options)
+        assert "\n" not in str(error.value)
+        assert "JSONDecodeError" not in str(error.value)
+
+    grafana.role = "Viewer"
+    refused("plugin .*Grafana answers 403, You'll need additional permissions; .*role Admin")
+    grafana.role, grafana.login_page = "Admin", True
+    refused("a page answers in place of Grafana's API, perhaps a login page")
+    grafana.login_page = False
+    grafana.sources[UID] = {"name": "x", "version": 1, "readOnly": True}
+    refused("is provisioned, .*change its provisioning file", history_url="http://10.0.0.5:8123")
+    assert push(grafana.url, token)[0] == f"data source {UID}: is there, None"
 
 
 def test_unusable_input_is_refused_before_anything_is_sent(grafana, token, tmp_path):

@@ -15,13 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.sim.topology import Fleet
-from schemas.records import EvidenceKind, LinkEvent, PathEvidence
+from schemas.records import EvidenceKind, HostEvidence, LinkEvent, PathEvidence
 
 __all__ = ["FleetPaths", "ProbedFleet"]
 
 MS: Final = 1_000_000
 STEP_NS: Final = MS
 FIRST_PORT: Final = 40_000
+HOST_SILENT_NS: Final = 300 * MS
+HOST_PROBE_NS: Final = 1000 * MS
+"""Silence of a peer after which its host is probed, and the interval of these probes."""
 
 
 class FleetPaths:
@@ -56,8 +59,9 @@ class ProbedFleet:
     NIC.
 
     `down` [L] and `loss` [L] set the state of links from now on, `gone` [N] the NICs that neither probe nor
-    answer, `starve` those that answer late. A NIC reports loss streaks and recoveries at once (at most every
-    `gather_ns`), everything each `beat_ns`; a message takes some ms to the log.
+    answer, `stopped` [N] agents that do neither while their hosts live, `starve` those that answer late. A
+    NIC reports loss streaks and recoveries at once (at most every `gather_ns`), everything each `beat_ns`;
+    a message takes some ms to the log.
     """
 
     def __init__(
@@ -104,6 +108,9 @@ class ProbedFleet:
         self.down = np.zeros(fleet.links + 1, np.bool_)
         self.loss = np.zeros(fleet.links + 1)
         self.gone = np.zeros(n, np.bool_)
+        self.stopped = np.zeros(n, np.bool_)
+        self.host_probes = False
+        """Whether agents probe the hosts of silent peers, each second."""
         self.muzzled = np.zeros(n, np.bool_)
         """[N] agents whose reports do not reach the log."""
         self.starvation_end_ns = np.zeros(n, np.int64)
@@ -151,13 +158,18 @@ class ProbedFleet:
                 append_ns, _, event = heapq.heappop(self._queue)
                 yield append_ns, event
 
+    @property
+    def _absent(self) -> NDArray[np.bool_]:
+        """[N] NICs whose agents neither probe nor answer."""
+        return self.gone | self.stopped
+
     def _probe(self) -> None:
         now_ns, rng = self.now_ns, self.rng
         sends = np.flatnonzero(rng.random(len(self.src)) < self.rate_hz * (STEP_NS / 1e9))
-        active = ~self.gone & (self.starvation_end_ns <= now_ns)
+        active = ~self._absent & (self.starvation_end_ns <= now_ns)
         sends = sends[active[self.src[sends]]]
         links = self.links[sends]
-        lost = self.down[links].any(axis=1) | self.gone[self.dst[sends]]
+        lost = self.down[links].any(axis=1) | self._absent[self.dst[sends]]
         if self.loss.any():
             keep = np.prod(1 - self.loss[links], axis=1)
             lost |= rng.random(len(sends)) > keep
@@ -192,9 +204,56 @@ class ProbedFleet:
         age_ns = now_ns - self._sent_ns
         woken = (self._trouble > 0) & (self.starvation_end_ns <= now_ns)
         due = (self._urgent & (age_ns >= self.gather_ns)) | (age_ns >= self.beat_ns) | woken
-        due &= ~self.gone & (self.starvation_end_ns <= now_ns)
+        due &= ~self._absent & (self.starvation_end_ns <= now_ns)
         for nic in np.flatnonzero(due).tolist():
             self._send(nic, now_ns)
+        if self.host_probes:
+            phase = np.arange(len(self.gone)) * 37 * MS
+            is_due = ((now_ns + phase) % HOST_PROBE_NS < STEP_NS) & ~self._absent
+            for nic in np.flatnonzero(is_due & (self.starvation_end_ns <= now_ns)).tolist():
+                self._probe_hosts(nic, now_ns)
+
+    def _probe_hosts(self, nic: int, now_ns: int) -> None:
+        """Send the answers of the hosts of peers that have been silent for a while."""
+        mine = self._of_nic[nic]
+        hosts: list[HostEvidence] = []
+        for peer in np.unique(self.dst[mine]).tolist():
+            paths = mine[self.dst[mine] == peer]
+            if self._came[paths].max() > now_ns - HOST_SILENT_NS or not self._row[paths].all():
+                continue
+            answers = not self.gone[peer] and not self.down[self.links[paths[0]]].any()
+            hosts.append(
+                {
+                    "peer": self.fleet.nic_ids[peer],
+                    "requests": 1,
+                    "answers": int(answers),
+                    "answered_age_ns": MS if answers else -1,
+                }
+            )
+        if hosts:
+            self._publish(nic, {**self._event_of(nic, now_ns), "kind": EvidenceKind.HOST, "hosts": hosts})
+
+    def _event_of(self, nic: int, now_ns: int) -> LinkEvent:
+        """Return a NIC's next event, without the fields of its kind."""
+        self._event[nic] += 1
+        return {
+            "nic": self.fleet.nic_ids[nic],
+            "shard": "fabric",
+            "run": 1,
+            "event": int(self._event[nic]) - 1,
+            "kind": EvidenceKind.PROBE,
+            "clock_ns": int(now_ns + self._clock[nic]),
+            "system_ns": now_ns,
+            "interval_ns": 0,
+            "trouble": [],
+            "late_ns": 0,
+            "paths": [],
+            "carrier": None,
+            "speed_bps": None,
+            "counters": [],
+            "verbs": None,
+            "hosts": [],
+        }
 
     def _send(self, nic: int, now_ns: int) -> None:
         mine = self._of_nic[nic]
@@ -225,31 +284,25 @@ class ProbedFleet:
             )
         late_ns = int(self._trouble[nic])
         event: LinkEvent = {
-            "nic": names[nic],
-            "shard": "fabric",
-            "run": 1,
-            "event": int(self._event[nic]),
-            "kind": EvidenceKind.PROBE,
-            "clock_ns": int(now_ns + self._clock[nic]),
-            "system_ns": now_ns,
+            **self._event_of(nic, now_ns),
             "interval_ns": int(now_ns - self._sent_ns[nic]),
             "trouble": ["STARVED"] if late_ns and self.confess else [],
             "late_ns": late_ns,
             "paths": elements,
-            "carrier": None,
-            "speed_bps": None,
-            "counters": [],
-            "verbs": None,
         }
         self._trouble[nic] = 0
-        self._event[nic] += 1
         self._sent_ns[nic] = now_ns
         self._urgent[nic] = False
         self._lost[at] = 0
         self._answered[at] = 0
         self._latecomers[at] = 0
+        self._publish(nic, event)
+
+    def _publish(self, nic: int, event: LinkEvent) -> None:
+        """Send an event to the log, where it arrives some ms later."""
         if self.muzzled[nic]:
             return
+        now_ns = self.now_ns
         append_ns = now_ns + int(self.rng.integers(1, 6)) * MS
         append_ns = max(append_ns // MS * MS, int(self._append_ns[nic]))
         self._append_ns[nic] = append_ns

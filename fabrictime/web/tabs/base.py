@@ -42,6 +42,24 @@ class Choice:
         return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
+def stale_text(history_s: float, log_s: float | None, stale_after_s: float) -> str:
+    """Return the banner for an old newest window of the history: it names the part that is late."""
+    if log_s is None:
+        return (
+            f"The newest window in the history is {seconds_text(history_s)} old: probers, log, workers or "
+            "history are late or have stopped. The page shows the last state."
+        )
+    if log_s <= stale_after_s:
+        return (
+            f"The history is {seconds_text(history_s)} behind, the log is current: sink or history are late. "
+            "The tabs Fabric, Contention, Actions and Alerts are up to date."
+        )
+    return (
+        f"The newest record in the log is {seconds_text(log_s)} old: probers, log or workers are late or "
+        "have stopped. The page shows the last state."
+    )
+
+
 class Tab(ABC):
     """One tab of the page in one browser."""
 
@@ -141,11 +159,14 @@ class Tab(ABC):
         if age_s is None:
             return "No probes yet: waiting for the first window.", "wait"
         if age_s > self.context.settings.stale_after_s:
-            return (
-                f"The newest window is {seconds_text(age_s)} old: probers, log or workers have stopped or "
-                "are late. The page shows the last state."
-            ), "bad"
+            return stale_text(age_s, self._log_age_s(), self.context.settings.stale_after_s), "bad"
         return "", "ok"
+
+    def _log_age_s(self) -> float | None:
+        """Return the age of the newest record that arrived from the log; None without one."""
+        live = self.context.live
+        newest_ns = 0 if live is None else max(live.state.append_ns.values(), default=0)
+        return None if live is None or not newest_ns else (live.now_ns() - newest_ns) / 1e9
 
     def _set_banner(self, message: str, kind: str) -> None:
         self.banner.set_text(message)

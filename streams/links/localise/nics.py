@@ -1,5 +1,7 @@
 """Localise NICs that answer no peer, and the cause behind them: port, NIC, host or leaf switch.
 
+A silent agent whose host answers is none of them: prober_health.py reports it.
+
 A host that is short of CPU looks like a dead one for a while, so these thresholds are longer than those of
 links.
 """
@@ -75,6 +77,7 @@ def _evaluate_nic(
     """Return the cause of a NIC's silence; None: wait for more evidence."""
     min_losses = thresholds["dead_losses"]
     answer_ns = int(evidence.last_answer_ns[nic])
+    alive_ns = max(answer_ns, int(evidence.host_answer_ns[nic]))
     if suspicion.total(nic) < min_losses or not evidence.has_answered[nic]:
         return None
     if now_ns - answer_ns > thresholds.ns("forget_s") or not is_member(evidence.names[nic]):
@@ -85,12 +88,12 @@ def _evaluate_nic(
     if own >= min_losses and _port_is_dead(evidence, thresholds, suspicion, nic):
         return _Cause.PORT
     lost_ns = int(evidence.last_lost_ns[suspicion.paths[mine]].max())
-    if lost_ns - answer_ns < thresholds.ns("nic_silent_ms"):
+    if lost_ns - alive_ns < thresholds.ns("nic_silent_ms"):
         return None
     probing = {host_of(evidence.names[int(e)]) for e in rows[:, 0] if e != nic}
     if own < min_losses and len(probing) < min(2, len(_probing_hosts(evidence, nic, now_ns))):
         return None
-    reported_ns = int(evidence.nic_event_ns[nic]) - answer_ns
+    reported_ns = int(evidence.nic_event_ns[nic]) - max(answer_ns, int(evidence.cpu_starved_ns[nic]))
     return _Cause.PORT if reported_ns > REPORTS_AFTER_NS else _Cause.SILENT
 
 
@@ -177,7 +180,8 @@ def _nic_fault(
     host = host_of(name)
     nics = nics_of_host(evidence, is_member, host)
     half_ns = thresholds.ns("nic_silent_ms") / 2
-    if all(now_ns - evidence.last_answer_ns[n] > half_ns for n in nics):
+    alive_ns = np.maximum(evidence.last_answer_ns[nics], evidence.host_answer_ns[nics])
+    if (now_ns - alive_ns > half_ns).all():
         return _host_fault(evidence, host, nics)
     text = f"{silence}, and its agent is silent"
     return Fault(name, HealthKind.NIC, elements, answer_ns + 1, text, DetectedBy.SILENCE, tuple(cables))

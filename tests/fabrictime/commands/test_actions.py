@@ -72,7 +72,7 @@ def test_actions_lists_decisions_outcomes_and_suppressed_actions(log):
         "1 APPLIED, 1 LOCAL_REPAIR, 1 FAILED, 1 UNANSWERED",
         "port 50001 → 50002",
         "flows collide at leaf1:swp3 → spine1:swp1 (no such socket)",
-        "1 held back",
+        "1 suppressed",
         "no other path is better",
     ):
         assert fragment in text

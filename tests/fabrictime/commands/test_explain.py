@@ -198,7 +198,7 @@ def test_explain_shows_links_other_paths_decisions_effect_and_suppressed_actions
         assert text.exit_code == 0, text.stderr
     for fragment in (
         "h1/eth0 → h5/eth0, TCP 10.0.0.1:50002 → 10.0.0.5:5001, job llm",
-        "its owner lets it be moved",
+        "its endpoint allows it to be moved",
         "60.0 kB, 480 µs",
         "71%",
         "2 flows collide",
@@ -206,12 +206,12 @@ def test_explain_shows_links_other_paths_decisions_effect_and_suppressed_actions
         "1 APPLIED for it",
         "20.0 Mbit/s → 640 Mbit/s",
         "900 µs → 80.0 µs",
-        "held back: move back, since",
+        "suppressed: move back, cause:",
         "no other path is better",
     ):
         assert fragment in text.stdout
     plain = fabrictime(log, "explain", "sock:18").stdout
-    assert "its owner lets nothing be done to it" in plain
+    assert "its endpoint allows no action" in plain
     assert "nothing was decided for it" in plain
 
 

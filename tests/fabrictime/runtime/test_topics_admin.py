@@ -49,6 +49,35 @@ def test_another_number_of_partitions_is_reported_and_unchanged(bootstrap):
     topics_admin.create_topics(bootstrap, partitions=3)
 
 
+class AutoCreatingBroker:
+    """A broker that created one topic by itself, with its own number of partitions."""
+
+    def __init__(self, options, logger=None):
+        pass
+
+    def list_topics(self, timeout):
+        return SimpleNamespace(topics={"fabric.probes": SimpleNamespace(partitions=range(3))})
+
+
+def test_no_topic_is_created_beside_one_that_does_not_fit(monkeypatch):
+    monkeypatch.setattr(topics_admin.admin, "AdminClient", AutoCreatingBroker)
+    with pytest.raises(topics_admin.TopicsError) as error:
+        topics_admin.create_topics("127.0.0.1:1", partitions=4)
+    assert str(error.value) == (
+        "fabric.probes: has 3 partitions, expected 4 (log.partitions); nothing was created: delete it and "
+        "create it again; the broker's auto.create.topics.enable must be false"
+    )
+
+
+def test_a_complete_cluster_with_another_number_of_partitions_can_be_used_by_a_setting():
+    there = list(topics.TOPICS.values())
+    counts = {t.name: 1 if t.partitions is topics.Partitions.ONE else 3 for t in there}
+    lines = topics_admin.other_partitions(there, counts, 4, incomplete=False)
+    assert lines
+    assert all("set log.partitions = 3, or delete it and create it again" in line for line in lines)
+    assert topics_admin.other_partitions(there, counts, 3, incomplete=False) == []
+
+
 def test_an_unreachable_cluster_is_reported_in_one_line():
     with pytest.raises(topics_admin.TopicsError, match=r"log 127\.0\.0\.1:1: ") as error:
         topics_admin.create_topics("127.0.0.1:1", timeout_s=1)

@@ -26,7 +26,7 @@ def test_the_state_directory_is_below_the_home(tmp_path):
     assert found == (tmp_path / ".local" / "state" / "fabrictime", "")
 
 
-def test_without_a_home_the_state_directory_is_this_users_own_and_said_in_one_line(tmp_path):
+def test_without_a_home_the_state_directory_is_this_users_own_and_logged_in_one_line(tmp_path):
     own = tmp_path / f"fabrictime-{os.getuid()}"
     found, reason = user.state_directory({}, tmp_path)
     assert found == own

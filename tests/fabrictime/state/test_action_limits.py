@@ -45,6 +45,24 @@ def test_moves_count_per_flow_and_minute_and_actions_per_host_and_second(
     assert (busiest.name, busiest.used, busiest.max) == ("h1", 3, 2)
 
 
+def test_moves_are_held_against_the_most_flows_of_the_minute(made: Any, actions: ActionState) -> None:
+    """27 flows moved and ended: 'of 1' would read as a limit that was exceeded."""
+    actions.take(CONFIG.name, "*", make(CONFIG.record, **made.config(max_moved_share=1.0)))
+    for cycle, flows in enumerate((40, 36, 1)):
+        record = {**made.rounds(cycle, []), "flows": flows, "at_ns": NOW + cycle * S}
+        actions.take(POLICY_CYCLES.name, "fabric", record)
+    for number in range(27):
+        flow = {**made.flow(1, "h1/eth1", "h5/eth1"), "flow_id": f"h1/boot/sock:{number}"}
+        for again in range(2):
+            decision = made.decision(2 * number + again, flow, "x/1", at_ns=NOW + again)
+            actions.take(DECISIONS.name, "h1", decision)
+    [moved, _] = limits_used(actions, NOW + 3 * S)
+    assert (moved.used, moved.max) == (27, 40)
+    record = {**made.rounds(3, []), "flows": 1, "at_ns": NOW + 60 * S + S // 2}
+    actions.take(POLICY_CYCLES.name, "fabric", record)
+    assert [each.max for each in limits_used(actions, NOW + 60 * S + S // 2)][:1] == [36]
+
+
 def test_only_the_busiest_of_many_hosts_are_listed(made: Any, actions: ActionState) -> None:
     for number in range(1000):
         flow = {**made.flow(1, "h1/eth1", "h5/eth1"), "flow_id": f"h{number}/boot/sock:1"}

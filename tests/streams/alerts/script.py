@@ -77,12 +77,13 @@ class Script:
         self.inputs.append((CONTENTION.name, link, record, self.now_ns))
         return self
 
-    def clocks(self, states: Sequence[str]) -> Script:
+    def clocks(self, states: Sequence[str], log_offset_ns: int = 0) -> Script:
         window = self.now_ns // S
         record = {
             "shard": "fabric", "window": window, "part": 0, "parts": 1,
             "window_start_ns": window * S + SHIFT, "window_end_ns": (window + 1) * S + SHIFT,
             "clocks": [{"clock": f"h{i + 1}/system", "state": state} for i, state in enumerate(states)],
+            "log_offset_ns": log_offset_ns,
         }  # fmt: skip
         self.inputs.append((CLOCK_OFFSETS.name, "fabric/0", record, self.now_ns))
         return self

@@ -47,13 +47,21 @@ class Fleet:
 
 
 def event(
-    nic: str, number: int, *, late_ms: float = 0, trouble: tuple[str, ...] = (), pps: int = 1000, s: int = 1
+    nic: str,
+    number: int,
+    *,
+    hosts: tuple[str, ...] = (),
+    late_ms: float = 0,
+    trouble: tuple[str, ...] = (),
+    pps: int = 1000,
+    s: int = 1,
 ) -> dict[str, Any]:
     peer = "h9/eth1"
     record = {
         "nic": nic, "shard": "fabric", "run": 1, "event": number, "kind": "PROBE", "clock_ns": number * S,
         "system_ns": T0 + number * S, "interval_ns": s * S, "trouble": list(trouble),
         "late_ns": round(late_ms * MS), "carrier": None, "speed_bps": None, "counters": [], "verbs": None,
+        "hosts": [{"peer": h, "requests": 2, "answers": 2, "answered_age_ns": MS} for h in hosts],
         "paths": [{
             "peer": peer, "path": 9320, "lost": 2, "answered": s * pps - 1, "late": 1, "loss_streak": 0,
             "first_lost_age_ns": -1, "last_lost_age_ns": -1, "answered_age_ns": 0, "arrived_age_ns": 0,
@@ -79,6 +87,20 @@ def test_a_prober_short_of_cpu_is_one_alert_of_its_host() -> None:
     assert (proof["at_ns"] - T0) % S == 30 * MS
     assert T0 + 50 * S < cleared["cleared_ns"] < T0 + 62 * S
     assert fleet.run(5, h3=bad).run(3).run(12, h3=bad).lines()[2:] == [("AGENT", "h3", "RAISED")]
+
+
+def test_a_prober_that_stops_while_its_host_answers_is_an_alert_of_the_agent() -> None:
+    stop = {"h3": {"silent": True}, "h1": {"hosts": ("h3/eth1",)}, "h2": {"hosts": ("h3/eth1",)}}
+    fleet = Fleet().run(20).run(4, **stop).run(1, h3={"late_ms": 4000, "trouble": ("STARVED",)}).run(30)
+    assert fleet.lines() == [("AGENT", "h3", "RAISED"), ("AGENT", "h3", "CLEARED")]
+    raised = fleet.out[0]
+    assert raised["text"] == "the prober of h3/eth1 does not answer since 08:53:39.000, the host does"
+    assert raised["updated_ns"] <= T0 + 23 * S, "within the four seconds"
+    assert raised["nics"] == ["h3/eth1"]
+
+
+def test_a_host_that_answers_nothing_is_no_trouble_of_its_agent() -> None:
+    assert Fleet().run(20).run(20, h3={"silent": True}).lines() == []
 
 
 @pytest.mark.parametrize(
@@ -139,7 +161,7 @@ def test_rates_below_the_limits_are_no_storm() -> None:
 
 
 def test_storm_and_trouble_of_a_host_leave_its_health_alone() -> None:
-    from tests.streams.alerts.test_shard_alerts import Script, lines, play
+    from tests.streams.alerts.script import Script, lines, play
 
     fleet = Fleet().run(30, h3={"late_ms": 200, "trouble": ("STARVED",), "pps": 40_000}).run(40)
     assert sorted(fleet.lines()) == [

@@ -19,7 +19,7 @@ from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import ALERTS, CONFIG, DELAYS, INVENTORY, LINK_HEALTH, LINKS, REJECTS
-from tests.streams.alerts.sources.test_latency import slow
+from tests.streams.alerts.script import slow
 from tests.streams.test_pipeline import Log
 
 SETTINGS: dict[str, Any] = {"stages": ["links"], "session_timeout_s": 2}

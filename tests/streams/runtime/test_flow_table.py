@@ -42,10 +42,6 @@ def table() -> FlowTable:
         ({"flow_id": "h2/boot/sock:1"}, "reported by h1, which is not its host"),
         ({"nic": "h2/eth1"}, "sent by h2/eth1, expected a NIC of h1"),
         ({"peer": "nobody/eth0"}, "not in the inventory"),
-        ({"rate_bps": -5.0}, "rate_bps -5.0"),
-        ({"rate_bps": 1e300}, "rate_bps 1e+300"),
-        ({"busy_share": 1.5}, "busy_share 1.5"),
-        ({"links": ["leaf1"]}, "links 'leaf1'"),
     ],
 )  # fmt: skip
 def test_an_impossible_flow_is_left_out_and_logged(table, change, reason, caplog):
@@ -60,10 +56,20 @@ def test_an_impossible_flow_is_left_out_and_logged(table, change, reason, caplog
     assert reason in caplog.text
 
 
+@pytest.mark.parametrize(
+    "change", [{"rate_bps": -5.0}, {"rate_bps": 1e300}, {"busy_share": 1.5}, {"links": ["leaf1"]}]
+)
+def test_a_flow_outside_the_limits_of_the_schema_does_not_cost_the_others(table, change):
+    live = table.of("fabric")
+    table.take(b"h1", report(flow(1, 1, 5, 900) | change, flow(2, 1, 5, 900)), None, T0)
+    live.advance(T0)
+    assert [each.flow.flow_id[-1] for each in live.flows_on(LAST)] == ["2"]
+
+
 def test_a_report_under_another_key_or_of_no_host_is_refused(table):
-    with pytest.raises(codec.BadRecord, match="expected the record's host 'h1'"):
+    with pytest.raises(codec.BadRecord, match="key 'h2', expected 'h1'"):
         table.take(b"h2", report())
-    with pytest.raises(codec.BadRecord, match="expected a host's name"):
+    with pytest.raises(codec.BadRecord, match="FlowReports.host"):
         table.take(b"", report(host=""))
 
 
@@ -79,3 +85,17 @@ def test_flows_show_as_of_a_moment_and_those_of_silent_hosts_go(table):
     table.take(b"h1", report(flow(1, 1, 5, 50), report=4), None, T0 + S)
     live.advance(T0 + 7 * S)
     assert (live.count(), live.hosts()) == (0, set())
+
+
+def test_reports_after_a_step_back_of_log_time_replace_those_before(table: FlowTable) -> None:
+    flows = table.of("fabric")
+    table.take(b"h1", report(flow(1, 1, 5, 10)), append_ns=T0)
+    table.take(b"h1", report(flow(1, 1, 5, 20)), append_ns=T0 + 120 * S)
+    table.take(b"h1", report(flow(1, 1, 5, 30)), append_ns=T0 + 2 * S)
+    flows.advance(T0 + 2 * S)
+    assert [each.rate_bps for each in flows.open_flows()] == [30e6]
+    flows.advance(T0 + 3 * S)
+    assert [each.rate_bps for each in flows.open_flows()] == [30e6], (
+        "the report of the future is not applied later"
+    )
+    assert flows.hosts() == {"h1"}

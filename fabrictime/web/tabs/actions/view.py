@@ -42,7 +42,7 @@ KPIS: Final = (
     ("decided", "decisions, last hour"),
     ("done", "done"),
     ("suppressed", "suppressed now"),
-    ("moved", "moved within the minute"),
+    ("moved", "flows moved, last minute"),
     ("age", "newest record"),
 )
 

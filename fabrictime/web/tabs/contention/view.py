@@ -98,7 +98,7 @@ class ContentionTab(LiveTab):
             ("link", "link", "left"),
             ("kind", "kind", "left"),
             ("deepest", "deepest", "right"),
-            ("wait", "wait", "right"),
+            ("wait", "longest wait", "right"),
             ("jobs", "jobs", "left"),
         ]
         with card("ft-window-list"):
@@ -219,6 +219,18 @@ class ContentionTab(LiveTab):
         )
 
 
+def wait_text(depth_bytes: float, rate_bps: int) -> str:
+    """Return how long a packet waits behind so many bytes; a dash without a queue or a known rate."""
+    return delay_text(depth_bytes * 8e9 / rate_bps) if depth_bytes > 0 and rate_bps else "—"
+
+
+def _queue_text(depth_bytes: float, rate_bps: int) -> str:
+    if depth_bytes <= 0:
+        return "no queue measured"
+    wait = wait_text(depth_bytes, rate_bps)
+    return f"{bytes_text(depth_bytes)}, " + ("unknown wait" if wait == "—" else f"a packet waits {wait}")
+
+
 def _window_row(window: ContentionWindow, now_ns: int) -> dict[str, Any]:
     begin_ns, end_ns = frames.span_of(window, now_ns)
     active = is_active(window, now_ns)
@@ -229,7 +241,7 @@ def _window_row(window: ContentionWindow, now_ns: int) -> dict[str, Any]:
         "link": arrow(window["link"]),
         "kind": frames.KINDS.get(window["kind"], frames.KINDS["UNKNOWN"]),
         "deepest": bytes_text(window["depth_peak_bytes"]),
-        "wait": delay_text(window["delay_ns"]),
+        "wait": wait_text(window["depth_peak_bytes"], window["rate_bps"]),
         "jobs": ", ".join(window["jobs"][:3]),
         "active": active,
     }
@@ -247,8 +259,8 @@ def _figures(window: ContentionWindow, now_ns: int) -> list[tuple[str, str]]:
     rows = [
         ("opened", f"{utc_time(begin_ns)} UTC"),
         end,
-        ("depth", f"{bytes_text(window['depth_bytes'])}, a packet waits {delay_text(window['delay_ns'])}"),
-        ("deepest", bytes_text(window["depth_peak_bytes"])),
+        ("queue, last update", _queue_text(window["depth_bytes"], window["rate_bps"])),
+        ("deepest queue", _queue_text(window["depth_peak_bytes"], window["rate_bps"])),
         ("time busy", "—" if busy is None else percent_text(busy)),
         ("over the threshold", delay_text(window["over_ns"])),
         ("severity", f"{bytes_text(window['over_byte_s'])}·s over the threshold"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas.ids import cable_id
@@ -68,3 +70,62 @@ def test_a_silent_agent_is_no_dead_nic_while_its_nic_answers() -> None:
     it.probes.muzzled[2] = True
     it.run(5 * S)
     assert it.changes == []
+
+
+def stopped(*nics: int, seed: int = 1) -> Watched:
+    """A small fleet whose agents probe the hosts of silent peers, with some of its agents stopped."""
+    it = small(seed)
+    it.probes.host_probes = True
+    it.run(WARM)
+    it.probes.stopped[list(nics)] = True
+    return it
+
+
+@pytest.mark.parametrize(("seed", "for_ns"), [(1, 1 * S), (2, 4 * S), (3, 12 * S)])
+def test_a_stopped_agent_is_no_dead_host_nor_link(seed: int, for_ns: int) -> None:
+    it = stopped(2, seed=seed)
+    it.run(for_ns)
+    it.probes.stopped[:] = False
+    it.probes.starve(2, 100 * MS)
+    it.run(3 * S)
+    assert it.changes == []
+
+
+def test_two_stopped_agents_are_no_dead_hosts() -> None:
+    it = stopped(2, 5)
+    it.run(5 * S)
+    assert it.changes == []
+
+
+def test_a_host_that_dies_after_its_agent_is_found_soon() -> None:
+    it = stopped(2)
+    it.run(6 * S)
+    it.probes.gone[2] = True
+    it.run(5 * S)
+    assert [(s, r["kind"], r["state"]) for _, (s, r) in it.changes if r] == [("h3", "HOST", "DOWN")]
+
+
+def test_a_dead_host_is_found_though_its_peers_probe_it() -> None:
+    it = stopped()
+    it.probes.gone[3] = True
+    it.run(4500 * MS)
+    assert [(s, r["kind"], r["state"]) for _, (s, r) in it.changes if r] == [("h4", "HOST", "DOWN")]
+
+
+def test_a_dead_link_is_found_beside_a_stopped_agent() -> None:
+    it = stopped(2)
+    it.run(2 * S)
+    it.probes.down[it.link("leaf3", "h6")] = True
+    it.run(800 * MS)
+    assert it.ever_in("DOWN") == {it.cable("leaf3", "h6")}
+
+
+def test_a_host_with_one_stopped_and_one_dead_nic_is_not_dead() -> None:
+    fleet = Fleet(Shape(hosts=8, hosts_per_rack=4, spines=2, nics_per_host=2, rails=2), 3)
+    it = Watched(fleet, 3, peers=7)
+    it.probes.host_probes = True
+    it.run(WARM)
+    it.probes.stopped[fleet.nic_index["h5/eth1"]] = True
+    it.probes.gone[fleet.nic_index["h5/eth2"]] = True
+    it.run(5 * S)
+    assert it.ever_in("DOWN") == {"h5/eth2"}

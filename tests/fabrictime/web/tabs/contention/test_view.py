@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from fabrictime.web.tabs.contention.view import wait_text
+
 pytestmark = pytest.mark.chromium
 
 S = 1_000_000_000
@@ -50,6 +52,12 @@ def click_row(browser: Any, test: str, expected: str) -> None:
         test,
         expected,
     )
+
+
+def test_the_wait_belongs_to_the_depth_beside_it() -> None:
+    assert wait_text(45_000, 1_000_000_000) == "360 µs"
+    assert wait_text(0, 1_000_000_000) == "—", "only flow reports show the contention"
+    assert wait_text(45_000, 0) == "—", "the rate is unknown"
 
 
 def test_empty_tabs_explain_the_missing_inputs(fabric: Any, show: Any, browser: Any, until: Any) -> None:

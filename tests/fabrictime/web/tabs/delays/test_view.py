@@ -325,7 +325,10 @@ def test_a_stopped_history_raises_the_banner_and_its_return_clears_it(
     )  # as the reader: SELECT on the project's tables is enough
     browser.open(page.url)
     until("the first cells", lambda: browser.cell("h1/eth0", "h2/eth0"))
-    until("stale", lambda: "old: probers, log or workers have stopped or are late" in browser.text("banner"))
+    until(
+        "stale",
+        lambda: "old: probers, log, workers or history are late" in browser.text("banner"),
+    )
     new_server.stop()
     until("down", lambda: f"history at {new_server.url} does not answer since" in browser.text("banner"))
     assert browser.cell("h1/eth0", "h2/eth0") is not None, "the last state stays"

@@ -1,0 +1,220 @@
+"""Probes the kernels of the hosts whose probers are silent, so that a stopped agent is no dead host.
+
+`SilentPeers` decides from the engine's evidence whose host to probe, and makes the rows to report.
+`HostSocket` sends an ICMP echo request and a UDP datagram to a closed port; the kernel answers one with an
+echo reply, the other with port unreachable. Only peers of the inventory are probed, each once a second:
+nothing is amplified.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from native.core.probe import PathEvidence
+from producers.netns import in_netns
+from producers.trace.sockets import ORIGIN_ICMP, ORIGIN_ICMP6, UNREACHABLE, prepare_for_errors, read_errors
+from schemas.records import HostEvidence
+
+__all__ = ["HostProber", "HostSocket", "SilentPeers"]
+
+SILENT_S: Final = 0.3
+"""Silence of a peer after which its host is probed."""
+LOSING_S: Final = 2.0
+"""Losses older than this are no news: the peer is not probed any more."""
+PROBE_S: Final = 1.0
+"""Minimum time between two probes of one host."""
+ANSWER_S: Final = 0.5
+"""Time after which a probe without an answer is reported."""
+
+CLOSED_PORT: Final = 33434
+"""traceroute's first port: firewalls that reject it answer too."""
+PORT_UNREACHABLE: Final = {ORIGIN_ICMP: 3, ORIGIN_ICMP6: 4}
+_ECHO: Final = struct.Struct("!BBHHH")
+_ECHO_REQUEST: Final = {socket.AF_INET: 8, socket.AF_INET6: 128}
+_ECHO_REPLY: Final = {socket.AF_INET: 0, socket.AF_INET6: 129}
+_MAX_READS: Final = 256
+
+
+@dataclass(slots=True)
+class _Peer:
+    """One peer's prober and the probes of its host. Times are seconds of the monotonic clock."""
+
+    answered_s: float
+    """Newest answer of the prober; before the first, when it was first probed."""
+    lost_s: float = -LOSING_S
+    probed_s: float = -PROBE_S
+    host_answered_s: float | None = None
+    requests: int = 0
+    answers: int = 0
+    """Not yet reported."""
+
+    def is_silent(self, now_s: float) -> bool:
+        """Return whether the prober loses all probes, lately."""
+        return now_s - self.answered_s >= SILENT_S and now_s - self.lost_s < LOSING_S
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether there is something to report."""
+        return self.answers > 0 or (self.requests > 0 and now_s - self.probed_s >= ANSWER_S)
+
+
+@dataclass(slots=True)
+class SilentPeers:
+    """The peers of one NIC and the probes of their hosts. Pure; times are seconds of the monotonic clock."""
+
+    _peers: dict[str, _Peer] = field(default_factory=dict)
+
+    def update(self, evidence: Iterable[PathEvidence], now_s: float) -> None:
+        """Add the engine's evidence since the last call."""
+        for path in evidence:
+            peer = self._peers.setdefault(path.peer, _Peer(now_s))
+            if path.answered and path.arrived_age_ns >= 0:
+                peer.answered_s = max(peer.answered_s, now_s - path.arrived_age_ns / 1e9)
+                peer.host_answered_s = None
+            if path.lost:
+                peer.lost_s = now_s
+
+    def keep_only(self, names: Iterable[str]) -> None:
+        """Drop all other peers."""
+        kept = set(names)
+        for name in [name for name in self._peers if name not in kept]:
+            del self._peers[name]
+
+    def due(self, now_s: float) -> list[str]:
+        """Return the peers whose hosts are to be probed now, and note that they are."""
+        found = [
+            name
+            for name, peer in self._peers.items()
+            if peer.is_silent(now_s) and now_s - peer.probed_s >= PROBE_S
+        ]
+        for name in found:
+            self._peers[name].probed_s = now_s
+        return found
+
+    def on_sent(self, name: str, packets: int) -> None:
+        """Note that packets were sent to the host of a peer."""
+        self._peers[name].requests += packets
+
+    def on_answer(self, name: str, now_s: float) -> None:
+        """Note an answer of the host of a peer."""
+        peer = self._peers.get(name)
+        if peer is not None:
+            peer.answers += 1
+            peer.host_answered_s = now_s
+
+    def report(self, now_s: float) -> list[HostEvidence]:
+        """Return the rows to report now, and count anew."""
+        rows: list[HostEvidence] = []
+        for name, peer in self._peers.items():
+            if not peer.is_due(now_s):
+                continue
+            age_s = None if peer.host_answered_s is None else now_s - peer.host_answered_s
+            rows.append(
+                {
+                    "peer": name,
+                    "requests": peer.requests,
+                    "answers": peer.answers,
+                    "answered_age_ns": -1 if age_s is None else round(age_s * 1e9),
+                }
+            )
+            peer.requests = peer.answers = 0
+        return rows
+
+
+class HostSocket:
+    """Sends packets that the kernel of a host answers, from one NIC. No privilege is needed."""
+
+    def __init__(self, address: str, netns: str | None) -> None:
+        """Raise OSError if the kernel refuses the UDP socket; the ICMP socket may be missing."""
+        self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._sequence = 0
+
+        def open_udp() -> socket.socket:
+            return _bound(socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC), address)
+
+        def open_icmp() -> socket.socket:
+            protocol = socket.IPPROTO_ICMP if self._family == socket.AF_INET else socket.IPPROTO_ICMPV6
+            return _bound(
+                socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, protocol), address
+            )
+
+        self._udp = prepare_for_errors(in_netns(netns, open_udp))
+        self._icmp: socket.socket | None = None
+        with contextlib.suppress(PermissionError):  # net.ipv4.ping_group_range
+            self._icmp = in_netns(netns, open_icmp)
+            self._icmp.setblocking(False)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._udp.close()
+        if self._icmp is not None:
+            self._icmp.close()
+
+    def send(self, address: str) -> int:
+        """Send a probe to an address; return the number of packets that the kernel took."""
+        self._sequence = (self._sequence + 1) & 0xFFFF
+        echo = _ECHO.pack(_ECHO_REQUEST[self._family], 0, 0, 0, self._sequence)
+        sent = 0
+        for sock, data, port in ((self._udp, b"", CLOSED_PORT), (self._icmp, echo, 0)):
+            if sock is not None:
+                # a pending error of an earlier packet, or no route
+                with contextlib.suppress(OSError):
+                    sock.sendto(data, (address, port))
+                    sent += 1
+        return sent
+
+    def answers(self) -> Iterator[str]:
+        """Yield the addresses that have answered since the last call."""
+        for _, (address, _), error in read_errors(self._udp):
+            is_port = error.code == PORT_UNREACHABLE[error.origin]
+            if error.type == UNREACHABLE[error.origin] and is_port and error.hop == address:
+                yield address
+        for _ in range(_MAX_READS if self._icmp is not None else 0):
+            try:
+                data, source = self._icmp.recvfrom(256)  # type: ignore[union-attr]  # the range is empty then
+            except BlockingIOError:
+                return
+            except OSError:  # an error about an earlier packet
+                continue
+            if data and data[0] == _ECHO_REPLY[self._family]:
+                yield str(source[0])
+
+
+class HostProber:
+    """Probes the hosts of the silent peers of one NIC."""
+
+    def __init__(self, address: str, netns: str | None) -> None:
+        """Raise OSError if the kernel refuses a socket."""
+        self._socket = HostSocket(address, netns)
+        self.peers = SilentPeers()
+
+    def step(self, addresses: Mapping[str, str], now_s: float) -> list[HostEvidence]:
+        """Read answers and send the probes that are due; return the rows to report.
+
+        `addresses`: peers of the inventory that this NIC probes, with their address.
+        """
+        names = {address: name for name, address in addresses.items()}
+        for address in self._socket.answers():
+            if address in names:
+                self.peers.on_answer(names[address], now_s)
+        self.peers.keep_only(addresses)
+        for name in self.peers.due(now_s):
+            self.peers.on_sent(name, self._socket.send(addresses[name]))
+        return self.peers.report(now_s)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._socket.close()
+
+
+def _bound(sock: socket.socket, address: str) -> socket.socket:
+    try:
+        sock.bind((address, 0))
+    except BaseException:
+        sock.close()
+        raise
+    return sock

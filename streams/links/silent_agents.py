@@ -1,0 +1,52 @@
+"""Probers that do not answer while the kernel of their host does: a stopped agent, no dead host.
+
+Peers probe the host of a silent prober (`LinkEvent.hosts`). A prober is silent once its own events have
+ceased too, because a peer alone may see only the one path that is dead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from schemas.records import LinkEvent
+
+__all__ = ["SilentAgents"]
+
+SILENT_S: Final = 2
+"""s without an event of a prober, which sends one each second, before it is silent."""
+ANSWERED_S: Final = 3
+"""s for which an answer shows that a host is alive: its peers probe it each second."""
+
+
+class SilentAgents:
+    """The silent probers of one shard, by whole seconds of append time."""
+
+    def __init__(self) -> None:
+        self._reported_s: dict[str, int] = {}
+        """NIC to the second of its newest event."""
+        self._probed_s: dict[str, int] = {}
+        self._answered_s: dict[str, int] = {}
+        """NIC to the second in which its host was last probed, and in which it last answered."""
+
+    def ingest(self, event: LinkEvent, second: int) -> None:
+        """Take one event, appended to the log in `second`."""
+        self._reported_s[event["nic"]] = max(second, self._reported_s.get(event["nic"], second))
+        for host in event["hosts"]:
+            self._probed_s[host["peer"]] = second
+            if host["answers"]:
+                self._answered_s[host["peer"]] = second
+
+    def at(self, second: int) -> dict[str, int]:
+        """Return the probers that are silent at the end of `second`, with the second of their last event.
+
+        A prober stays silent until it reports, or until its host answers no more either. A host that no peer
+        probes any more is in the state in which it was last seen.
+        """
+        found: dict[str, int] = {}
+        for nic, answered_s in list(self._answered_s.items()):
+            reported_s = self._reported_s.get(nic, answered_s - SILENT_S)
+            if reported_s > answered_s or self._probed_s[nic] - answered_s >= ANSWERED_S:
+                del self._answered_s[nic]
+            elif second - reported_s >= SILENT_S:
+                found[nic] = reported_s
+        return found

@@ -1,0 +1,50 @@
+"""Log append time without its steps."""
+
+import pytest
+
+from streams.runtime.steady_time import SteadyTime
+
+S = 1_000_000_000
+START = 1_700_000_000 * S
+
+
+def read(steady, seconds, wrong_s):
+    """Return the steady times, s since the start, of a message each 0.1 s."""
+    found = []
+    for step in range(seconds.start * 10, seconds.stop * 10):
+        now_ns = step * S // 10
+        found.append((steady.of(START + now_ns + wrong_s * S, now_ns) - START) / S)
+    return found
+
+
+@pytest.mark.parametrize("jump_s", [-30, -8 * 3600, 30, 120, 8 * 3600])
+def test_time_goes_on_through_a_jump_and_the_return(jump_s):
+    steady = SteadyTime()
+    times = read(steady, range(10), 0) + read(steady, range(10, 30), jump_s) + read(steady, range(30, 60), 0)
+    assert times == [step / 10 for step in range(600)]
+    assert steady.correction_ns == 0
+
+
+def test_messages_that_arrive_late_keep_their_append_times():
+    steady = SteadyTime()
+    read(steady, range(10), 0)
+    assert [steady.of(START + (10 + n) * S, 30 * S + n) for n in range(20)] == [
+        START + (10 + n) * S for n in range(20)
+    ]
+
+
+def test_a_silence_of_the_partition_stays_a_silence():
+    steady = SteadyTime()
+    read(steady, range(10), 0)
+    assert steady.of(START + 300 * S, 300 * S) == START + 300 * S
+
+
+def test_the_offset_of_fabric_time_ignores_windows_of_the_time_before_a_step():
+    steady = SteadyTime()
+    read(steady, range(10), 0)
+    assert steady.offset_ns(5, 10 * S) == 5
+    read(steady, range(10, 12), 120)
+    assert steady.offset_ns(5, 12 * S) == 5, "no window since the step"
+    assert steady.offset_ns(5 - 120 * S, 13 * S) == 5
+    assert steady.offset_ns(5 + 50 * S, 14 * S) == 5
+    assert steady.offset_ns(5 + 50 * S, 24 * S) == 5 + 170 * S, "it persists"
