@@ -66,7 +66,8 @@ class ShardPolicy:
     at_ns: int = 0
     flows: int = 0
     recent_flows: dict[int, int] = field(default_factory=dict)
-    """Time of a policy cycle, ns, to its flows, for the last minute; cycles with fewer flows than a later one left out."""
+    """Time of a policy cycle, ns, to its flows, for the last minute; without cycles of fewer flows than a later
+    one."""
     movable: int = 0
     suppressed: list[SuppressedAction] | None = None
 

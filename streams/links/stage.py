@@ -16,11 +16,8 @@ from typing import Final
 from schemas import codec
 from schemas.messages import decode_message
 from schemas.topics import LINK_HEALTH, LINKS
-<<<<<<< HEAD
 from schemas.unexpected import DATA_ERRORS
-=======
 from streams.delays.windows import LogClock
->>>>>>> 95005ddb96142387213cf0da05813c671217dbc3
 from streams.links.health import ShardHealth
 from streams.links.subjects import Change
 from streams.links.validation import validate_link_event
@@ -163,15 +160,10 @@ class LinksStage(ShardStage[ShardHealth]):
                 continue
             async with self.partitions.lock:
                 for health in due:
-<<<<<<< HEAD
                     if partition.revoking:
                         break
                     with self.context.survive(self.name, LINK_HEALTH, health.shard):
-                        self._update(health)
-=======
-                    if not partition.revoking:
                         self._update(partition, health)
->>>>>>> 95005ddb96142387213cf0da05813c671217dbc3
                         await self._publish(partition, health.evaluate(now_ns))
 
     def _log_ns(self) -> int:

@@ -17,11 +17,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from schemas import codec
 from schemas.ids import host_of
-<<<<<<< HEAD
-from schemas.messages import decode_message
-=======
 from schemas.log_time import STEP_NS
->>>>>>> 95005ddb96142387213cf0da05813c671217dbc3
+from schemas.messages import decode_message
 from schemas.records import Flow, FlowReports, FlowState
 from schemas.topics import FLOWS
 from schemas.validation import MAX_NS
