@@ -76,6 +76,9 @@ FORMATS: Final[dict[str, Format]] = {
         rf"(?:{_PART}/{_END}>{_END}/[0-9]{{1,19}})?",
     ),
     "address": Format("10.0.0.1", "an IP address", _is_address),
+    "address_or_empty": Format(
+        "10.0.0.1", "an IP address, or nothing", lambda text: not text or _is_address(text)
+    ),
     "gid": Format("00000000000000000000000000000000", "32 hexadecimal digits", r"[0-9a-f]{32}"),
     "topic": Format("fabric.probes", "a topic's name", r"[a-zA-Z0-9._-]{1,249}"),
     "symbol": Format("MOVE", "capitals, digits and '_', or nothing", r"[A-Z0-9_]{0,64}"),

@@ -77,7 +77,7 @@ def _evaluate_nic(
     """Return the cause of a NIC's silence; None: wait for more evidence."""
     min_losses = thresholds["dead_losses"]
     answer_ns = int(evidence.last_answer_ns[nic])
-    alive_ns = max(answer_ns, int(evidence.host_answer_ns[nic]))
+    alive_ns = _last_sign_ns(evidence, [nic])
     if suspicion.total(nic) < min_losses or not evidence.has_answered[nic]:
         return None
     if now_ns - answer_ns > thresholds.ns("forget_s") or not is_member(evidence.names[nic]):
@@ -167,7 +167,7 @@ def _nic_fault(
     evidence: Evidence, thresholds: Thresholds, is_member: IsMember, nic: int, cause: _Cause, now_ns: int
 ) -> Fault:
     """Return the fault behind one NIC: its cable, the NIC, or its host."""
-    name, answer_ns = evidence.names[nic], int(evidence.last_answer_ns[nic])
+    name, answer_ns = evidence.names[nic], _last_sign_ns(evidence, [nic])
     links = evidence.links_of(nic)
     cables = _cables_of(evidence, links)
     silence = f"no probe reaches {name} or comes from it for {(now_ns - answer_ns) / NS_PER_MS:.0f} ms"
@@ -180,16 +180,20 @@ def _nic_fault(
     host = host_of(name)
     nics = nics_of_host(evidence, is_member, host)
     half_ns = thresholds.ns("nic_silent_ms") / 2
-    alive_ns = np.maximum(evidence.last_answer_ns[nics], evidence.host_answer_ns[nics])
-    if (now_ns - alive_ns > half_ns).all():
+    if now_ns - _last_sign_ns(evidence, nics) > half_ns:
         return _host_fault(evidence, host, nics)
     text = f"{silence}, and its agent is silent"
     return Fault(name, HealthKind.NIC, elements, answer_ns + 1, text, DetectedBy.SILENCE, tuple(cables))
 
 
+def _last_sign_ns(evidence: Evidence, nics: list[int]) -> int:
+    """Return the newest answer of NICs' probers, or of their hosts' kernels."""
+    return int(max(evidence.last_answer_ns[nics].max(), evidence.host_answer_ns[nics].max()))
+
+
 def _host_fault(evidence: Evidence, host: str, nics: list[int]) -> Fault:
     links = [e for n in nics for e in evidence.links_of(n)]
-    answer_ns = max(int(evidence.last_answer_ns[n]) for n in nics)
+    answer_ns = _last_sign_ns(evidence, nics)
     text = f"no probe reaches {count_text(len(nics), 'NIC')} of it, and its agents are silent"
     candidates = tuple(_cables_of(evidence, links))
     return Fault(host, HealthKind.HOST, (*nics, *links), answer_ns + 1, text, DetectedBy.SILENCE, candidates)

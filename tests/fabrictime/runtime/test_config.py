@@ -157,3 +157,26 @@ def test_wrong_security_is_one_line_without_secrets(tmp_path, text, error):
         load(path).check()
     assert "s3cret" not in str(found.value)
     assert len(str(found.value).splitlines()) == 1
+
+
+def test_kafka_and_the_embedded_log_are_reached_by_ipv6_in_every_table(tmp_path):
+    path = tmp_path / "fabrictime.toml"
+    path.write_text('[up]\nlog_url = "[fd00::1]:9092,[fd00::2]:9092"\n')
+    config = load(path)
+    config.check()
+    assert {config.kafka.bootstrap, config.probes.kafka.bootstrap, config.web.kafka.bootstrap} == {
+        "[fd00::1]:9092,[fd00::2]:9092"
+    }
+    path.write_text('[log]\nhost = "::1"\n[history]\nhost = "::1"\n')
+    config = load(path)
+    config.check()
+    assert config.streams.kafka.bootstrap == "[::1]:19092"
+    assert config.history_url.startswith("http://[::1]:")
+
+
+def test_roces_port_is_refused_for_udp_probes(tmp_path):
+    path = tmp_path / "fabrictime.toml"
+    for text in ("udp_port = 4791", "first_path_port = 4780"):
+        path.write_text(f"[probes]\n{text}\n")
+        with pytest.raises(ConfigError, match="4791, whose packets RDMA NICs keep"):
+            load(path).check()

@@ -145,6 +145,43 @@ def test_wrong_fleet_file_is_one_line(tmp_path, text, message):
     assert "\n" not in str(raised.value)
 
 
+ROW = {"host": "h1", "device": "eth0", "address": "10.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([ROW, {**ROW, "host": "h2"}], "h1/eth0 and h2/eth0 both have address 10.0.0.1"),
+        (
+            [ROW, {**ROW, "host": "h2", "address": "::ffff:10.0.0.1"}],
+            "h1/eth0 and h2/eth0 both have address 10.0.0.1",
+        ),
+        ([{**ROW, "device": "eth0:1"}], "nics[1].device = 'eth0:1': expected 1 to 128 characters without"),
+        ([{**ROW, "host": "rack:1"}], "nics[1].host = 'rack:1': expected 1 to 128 characters without"),
+        ([{**ROW, "address": "fe80::1%eth1"}], "nics[1].address = 'fe80::1%eth1': link-local, expected"),
+        ([{**ROW, "address": "h1"}], "nics[1].address = 'h1': expected an IPv4 or IPv6 address"),
+        ([{"host": "h1"}], "nics[1].device: missing"),
+    ],
+)
+def test_what_no_fleet_can_have_is_refused_with_its_place(tmp_path, rows, message):
+    path = tmp_path / "fleet.JSON"
+    path.write_text(json.dumps({"nics": rows}))
+    with pytest.raises(ConfigError) as refused:
+        fleet.file_nics(path)
+    assert str(refused.value).startswith(f"fleet {path}: {message}")
+
+
+def test_addresses_are_read_in_any_spelling_and_reused_by_other_shards(tmp_path):
+    path = tmp_path / "fleet.json"
+    rows = [
+        {**ROW, "address": "::ffff:10.0.0.1"},
+        {**ROW, "host": "h2", "shard": "other"},
+        {**ROW, "host": "h3", "address": "FD00:0::1"},
+    ]
+    path.write_text(json.dumps({"nics": rows}))
+    assert [nic.address for nic in fleet.file_nics(path)] == ["10.0.0.1", "10.0.0.1", "fd00::1"]
+
+
 def test_test_clocks_are_given_by_name_and_keep_their_epoch():
     nics = fleet.with_clocks(fleet.loopback_nics(2), {"lo2/lo": ClockSettings(offset_ns=5)})
     assert nics[0].clock is None

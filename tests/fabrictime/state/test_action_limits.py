@@ -45,7 +45,7 @@ def test_moves_count_per_flow_and_minute_and_actions_per_host_and_second(
     assert (busiest.name, busiest.used, busiest.max) == ("h1", 3, 2)
 
 
-def test_moves_are_held_against_the_most_flows_of_the_minute(made: Any, actions: ActionState) -> None:
+def test_moves_count_against_the_maximum_of_flows_within_the_minute(made: Any, actions: ActionState) -> None:
     """27 flows moved and ended: 'of 1' would read as a limit that was exceeded."""
     actions.take(CONFIG.name, "*", make(CONFIG.record, **made.config(max_moved_share=1.0)))
     for cycle, flows in enumerate((40, 36, 1)):

@@ -65,7 +65,7 @@ def test_the_kernel_answers_without_any_prober(own: str, peer: str) -> None:
         found.close()
 
 
-def test_a_silent_peer_whose_host_answers_is_reported() -> None:
+def test_a_silent_peer_on_a_host_that_answers_is_reported() -> None:
     prober = HostProber("127.0.0.1", None)
     try:
         prober.peers.update([path("b/lo", lost=3)], time.monotonic() - 1)

@@ -101,7 +101,9 @@ def test_a_host_that_dies_after_its_agent_is_found_soon() -> None:
     it = stopped(2)
     it.run(6 * S)
     it.probes.gone[2] = True
+    died_ns = it.probes.now_ns
     it.run(5 * S)
+    assert died_ns - 2 * S < it.last("h3")["since_ns"] < died_ns + 1 * S, "of the host, not of its agent"
     assert [(s, r["kind"], r["state"]) for _, (s, r) in it.changes if r] == [("h3", "HOST", "DOWN")]
 
 
