@@ -66,12 +66,7 @@ class ShardPolicy:
     at_ns: int = 0
     flows: int = 0
     recent_flows: dict[int, int] = field(default_factory=dict)
-<<<<<<< HEAD
-    """Time of a policy cycle, ns, to its flows, for the last minute; without cycles of fewer flows than a later
-    one."""
-=======
     """Flows by time of policy cycle, ns, of the last minute; without cycles that a larger one follows."""
->>>>>>> 0bf7aff032f87cfcc6171810f46ba1c3ca85c762
     movable: int = 0
     suppressed: list[SuppressedAction] | None = None
 
