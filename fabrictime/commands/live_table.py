@@ -89,7 +89,7 @@ def plain(view: View, rows: Iterable[Mapping[str, Any]]) -> str:
         f"worst {found.worst or '-'}, lag {found.lag} messages, window to offsets {late}"
     )
     ill = [
-        f"{row['name']} {row['fault'] or row['state']}"
+        f"{row['name']}: {row['fault']}" if row["fault"] else f"{row['name']} {row['state']}"
         for row in rows
         if row["state"] != "ready" or row["fault"]
     ]

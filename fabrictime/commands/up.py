@@ -41,6 +41,8 @@ PLAIN_EVERY_S: Final = 5.0
 """Pause between two lines of figures where the output is no terminal."""
 
 STATE_EVERY_S: Final = 1.0
+STATE_RETRY_S: Final = 10.0
+"""Pause after the state could not be written."""
 GRACE_S: Final = 60.0
 """Time that `--for` waits beyond its end for late clocks and history, which run behind other services on a
 full machine."""
@@ -494,8 +496,12 @@ async def _show_until(
             now_s = time.monotonic()
             rows = supervisor.snapshot()
             if now_s >= next_state_s:
-                status.write(run.directory, _state(run, rows))
                 next_state_s = now_s + STATE_EVERY_S
+                try:
+                    status.write(run.directory, _state(run, rows))
+                except OSError as error:  # a full disk ends no service
+                    console.print(f"state for `fabrictime status`: {error}", style="yellow", markup=False)
+                    next_state_s = now_s + STATE_RETRY_S
             if live is not None:
                 live.update(table(watcher.view, rows, run.web_url, console.size.height), refresh=True)
             elif now_s >= next_line_s:

@@ -43,6 +43,8 @@ _STALLED_S: Final = 60.0
 _HEAD_BYTES: Final = 14
 _ACCEPT_PAUSE_S: Final = 1.0
 _OPEN_FILES: Final = 65_536
+_SPACE_S: Final = 1.0
+"""Interval of reports whether there is space."""
 
 
 class Connection:
@@ -443,11 +445,22 @@ async def _serve(settings: LogSettings) -> int:
     notifier = SystemdNotifier()
     notifier.notify("READY=1")
     notifier.notify(f"STATUS=listening on {settings.host}:{server.port}")
-    await stop.wait()
+    await _report_space(server.store, notifier.notify, stop)
     notifier.notify("STOPPING=1")
     await server.stop()
     log.info("ended")
     return 0
+
+
+async def _report_space(store: Store, notify: Callable[[str], None], stop: asyncio.Event) -> None:
+    """Report to the service manager, until the stop, whether messages are refused for want of space."""
+    is_full = False
+    while not stop.is_set():
+        if bool(store.no_space) != is_full:
+            is_full = not is_full
+            notify(f"X_FAULT=messages are refused, no room: {store.no_space}" if is_full else "X_FAULT=")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _SPACE_S)
 
 
 def main(settings: LogSettings) -> int:

@@ -255,6 +255,11 @@ class Store:
 
     # -- free space
 
+    @property
+    def no_space(self) -> str:
+        """Why messages are refused; empty while there is space."""
+        return self._no_space
+
     def check_space(self) -> None:
         """Look at the file system's free space; one log line when intake stops, one when it goes on."""
         state = os.statvfs(self.directory)

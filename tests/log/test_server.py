@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from types import SimpleNamespace
 
 import pytest
 from aiokafka.protocol.fetch import FetchRequest_v4
@@ -19,6 +21,8 @@ from aiokafka.protocol.group import HeartbeatRequest_v1, JoinGroupRequest_v2
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+
+from fabrictime.log import server as server_module
 
 QUIET = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
 
@@ -412,3 +416,19 @@ def test_a_member_that_dies_while_it_joins_holds_nobody_up(start_log, wait_for):
         assert time.monotonic() - begin < 5
     assert again.error_code == 0
     assert [member[0] for member in again.members] == [first.member_id]
+
+
+async def test_a_full_disk_is_reported_to_the_service_manager_once_and_its_end(monkeypatch):
+    """Field case D6: the reason stands in `fabrictime status`, not only in the log's own output."""
+    monkeypatch.setattr(server_module, "_SPACE_S", 0.001)
+    store, stop = SimpleNamespace(no_space="20 B free under /d, min_free_bytes is 99"), asyncio.Event()
+    lines: asyncio.Queue[str] = asyncio.Queue()
+    reporting = asyncio.create_task(server_module._report_space(store, lines.put_nowait, stop))
+    assert (
+        await lines.get() == "X_FAULT=messages are refused, no room: 20 B free under /d, min_free_bytes is 99"
+    )
+    store.no_space = "19 B free under /d, min_free_bytes is 99"
+    store.no_space = ""
+    assert await lines.get() == "X_FAULT="
+    stop.set()
+    await reporting

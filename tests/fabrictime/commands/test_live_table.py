@@ -71,5 +71,5 @@ def test_a_process_that_is_not_ready_or_was_restarted_is_named():
 def test_the_reason_of_a_fault_is_shown():
     reason = "h1/eth3: address 10.0.0.99 is not on this host"
     ill = {**READY, "name": "prober h1/eth3", "fault": reason}
-    assert plain(View(), [READY, ill]).endswith(f"; prober h1/eth3 {reason}")
+    assert plain(View(), [READY, ill]).endswith(f"; prober h1/eth3: {reason}")
     assert f"prober h1/eth3 ready, {reason}" in drawn(View(), [READY, ill])
