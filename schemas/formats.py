@@ -67,14 +67,6 @@ FORMATS: Final[dict[str, Format]] = {
     "flow": Format(
         "h1/boot/sock:17", "host/boot/key", rf"{_PART}/{_PART}/[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,128}}"
     ),
-    "decision": Format(
-        "fabric/1/0", "shard/epoch/seq, or nothing", rf"(?:{_PART}/[0-9]{{1,19}}/[0-9]{{1,19}})?"
-    ),
-    "window": Format(
-        "fabric/h1:eth0>leaf1:swp1/1",
-        "shard/link/time in ns, or nothing",
-        rf"(?:{_PART}/{_END}>{_END}/[0-9]{{1,19}})?",
-    ),
     "address": Format("10.0.0.1", "an IP address", _is_address),
     "address_or_empty": Format(
         "10.0.0.1", "an IP address, or nothing", lambda text: not text or _is_address(text)

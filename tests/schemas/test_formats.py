@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemas.formats import FORMATS, format_of
-from schemas.ids import cable_id, clock_id, flow_id, link_id, nic_id, window_id
+from schemas.ids import cable_id, clock_id, flow_id, link_id, nic_id
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -23,7 +23,6 @@ def test_what_the_ids_build_passes():
         "link": link,
         "subject": cable_id(link),
         "flow": flow_id("h1", "boot", "qp:mlx5_0:17:1"),
-        "window": window_id("fabric", link, 17),
     }
     for name, text in built.items():
         assert format_of(name).first_wrong([text]) is None, text
