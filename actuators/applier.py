@@ -20,6 +20,7 @@ from actuators.journal import NoJournal, StateStore
 from actuators.reporter import Attempt, Reporter
 from schemas import codec
 from schemas.limits import Limits
+from schemas.messages import decode_message
 from schemas.records import ActionOutcome, ActionReport, ActuatorConfig, Decision, FlowAction
 from schemas.topics import DECISIONS
 
@@ -376,7 +377,4 @@ class Applier:
 
 def read_decision(key: bytes | None, value: bytes, registry: codec.Registry | None = None) -> Decision:
     """Return the decision in a message. Raises BadRecord."""
-    decision = codec.decode(value, DECISIONS.type, registry)
-    if key != decision["host"].encode():
-        raise codec.BadRecord("WRONG_KEY", f"key {key!r}, expected the record's {decision['host']!r}")
-    return decision
+    return decode_message(DECISIONS, key, value, registry)

@@ -18,8 +18,10 @@ from schemas import codec
 from schemas.kafka.publisher import publisher_options
 from schemas.kafka.reader import BEGINNING, LogUnavailable, Message, TopicReader, tail
 from schemas.kafka.settings import KafkaSettings, service_options
+from schemas.messages import decode_message
 from schemas.records import ClockOffsets, Nic, Reject, RejectReason
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, REJECTS
+from schemas.unexpected import DATA_ERRORS, refusal
 from schemas.validation import validate_offsets
 
 __all__ = ["ClockConsumer", "reject_record"]
@@ -121,23 +123,19 @@ class ClockConsumer:
         key, value = message.key, message.value
         try:
             if message.topic == INVENTORY.name:
-                self._on_nic(key, None if value is None else self._nic(key, value))
+                self._on_nic(
+                    key, None if value is None else decode_message(INVENTORY, key, value, self._registry)
+                )
             elif value is not None and self._wanted(key.rpartition("/")[0]):
-                record = codec.decode(value, CLOCK_OFFSETS.type, self._registry)
+                record = decode_message(CLOCK_OFFSETS, key, value, self._registry)
                 record, left_out = validate_offsets(record, message.append_ns, self._window_ns)
                 if left_out:
                     self._warn(
                         f"{key}: window {record['window']}: {left_out} clocks with impossible values dropped"
                     )
                 self._on_offsets(record)
-        except codec.BadRecord as bad:
-            self._reject(message, bad)
-
-    def _nic(self, key: str, value: bytes) -> Nic:
-        record = codec.decode(value, INVENTORY.type, self._registry)
-        if record["nic"] != key:
-            raise codec.BadRecord("WRONG_KEY", f"Nic.nic: {record['nic']!r}, expected the key, {key!r}")
-        return record
+        except DATA_ERRORS as error:
+            self._reject(message, refusal(error))
 
     def _reject(self, message: Message, bad: codec.BadRecord) -> None:
         self.rejected += 1

@@ -38,8 +38,10 @@ from schemas import codec
 from schemas.ids import host_of
 from schemas.ipc import leave, receive_at, received
 from schemas.limits import EVERYONE
+from schemas.messages import decode_message
 from schemas.records import ActionReport, ActMode, ActuatorConfig, HostState, PathStatusReport
 from schemas.topics import CONFIG, FALLBACKS, FLOWS, MAX_ELEMENTS
+from schemas.unexpected import DATA_ERRORS, refusal
 from schemas.validation import check_epoch
 
 __all__ = ["FlowActuator", "main"]
@@ -271,12 +273,10 @@ class FlowActuator:
         try:
             record = None
             if incoming.value is not None:
-                record = codec.decode(incoming.value, FALLBACKS.type, self._registry)
-                if record["host"] != host:
-                    raise codec.BadRecord("WRONG_KEY", f"key {host!r}, expected {record['host']!r}")
+                record = decode_message(FALLBACKS, host, incoming.value, self._registry)
                 check_epoch(record, incoming.append_ms)
-        except codec.BadRecord as bad:
-            self.command_io.reject(incoming.message, bad)
+        except DATA_ERRORS as error:
+            self.command_io.reject(incoming.message, refusal(error))
             return
         if record is not None:
             self.appliers[host].see_epoch(record["shard"], record["epoch"])
@@ -329,14 +329,9 @@ class FlowActuator:
             if incoming.value is None:
                 self._records.pop(key, None)
             else:
-                record = codec.decode(incoming.value, CONFIG.type, self._registry)
-                if record["host"] != key:
-                    raise codec.BadRecord(
-                        "WRONG_KEY", f"key {key!r}, expected the record's {record['host']!r}"
-                    )
-                self._records[key] = record
-        except codec.BadRecord as bad:
-            self.command_io.reject(incoming.message, bad)
+                self._records[key] = decode_message(CONFIG, key, incoming.value, self._registry)
+        except DATA_ERRORS as error:
+            self.command_io.reject(incoming.message, refusal(error))
             return
         if self.ready:
             self._set_config()

@@ -10,18 +10,34 @@ from __future__ import annotations
 
 import io
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from itertools import chain
 from typing import Any, Final, NotRequired, Protocol, TypedDict, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
+from schemas.checks import MAX_ARRAY, NO_LIMITS, BadRecord, Check, check_of
 from schemas.topics import MAX_MESSAGE_BYTES
+
+__all__ = [
+    "MAX_ARRAY",
+    "BadRecord",
+    "Registry",
+    "body_start",
+    "decode",
+    "decode_head",
+    "decode_head_at",
+    "encode",
+    "encode_head",
+    "fingerprint_of",
+    "header",
+    "name_of",
+    "parsed_schema",
+    "raw_schema",
+]
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
 HEADER_BYTES: Final = 10
@@ -29,15 +45,6 @@ CONFLUENT_HEADER_BYTES: Final = 5
 
 R = TypeVar("R")
 """The type of a record: a class of `schemas.records`."""
-
-
-class BadRecord(ValueError):
-    """A message that cannot be used. `reason` is a symbol of `Reject.reason`; the text names the value
-    found."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
 
 
 class FieldSchema(TypedDict):
@@ -48,6 +55,10 @@ class FieldSchema(TypedDict):
     doc: str
     default: NotRequired[Any]
     min: NotRequired[float]
+    max: NotRequired[float]
+    format: NotRequired[str]
+    max_items: NotRequired[int]
+    leave_out: NotRequired[bool]
 
 
 class RecordSchema(TypedDict):
@@ -174,10 +185,9 @@ def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
     # Enums are read as their numbers first: fastavro takes negative ones for positions from the end.
     record: dict[str, Any] = _read(data, start, name, writer.numbered, None)
     writer.check([record], name)
-    if writer is _current(name):
-        return record
-    record = _read(data, start, name, writer.parsed, _current(name).parsed)
-    _current(name).check([record], name)
+    if writer is not _current(name):
+        record = _read(data, start, name, writer.parsed, _current(name).parsed)
+        _current(name).check([record], name)
     return record
 
 
@@ -308,7 +318,7 @@ class _Writer:
         numbered = _numbered(schema, {})
         self.numbered = fastavro.parse_schema(numbered, named_schemas={})
         # Not from the parsed schema: fastavro drops `symbols` from all types except enums.
-        self.check: Check = _check_of(numbered, None) or (lambda values, where: None)
+        self.check: Check = check_of(numbered, NO_LIMITS) or (lambda values, where: None)
 
 
 def _numbered(schema: Any, enums: dict[str, Any]) -> Any:
@@ -360,105 +370,3 @@ def _empty(schema: Any) -> bool:
     if isinstance(kind, dict | list):
         return _empty(kind)
     return kind not in ("boolean", "int", "long", "float", "double", "bytes", "string", "array", "map")
-
-
-MAX_STRING: Final = 512
-MAX_BYTES: Final = 4096
-MAX_ARRAY: Final = 65_536
-
-_INT: Final = 2**31 - 1
-
-Check = Callable[[list[Any], str], None]
-"""Takes all values that stand at one place of the schema at once: a column is checked faster than a value."""
-
-
-def _check_of(schema: Any, minimum: float | None) -> Check | None:
-    """Compile the checks of a schema: finite numbers, `min` where a field states it, bounded lengths, known
-    enum numbers. The values may be changed: enums become their symbols."""
-    if isinstance(schema, list):
-        branches = [_check_of(branch, minimum) for branch in schema if branch != "null"]
-        inner = branches[0] if len(branches) == 1 else None
-        if inner is None:
-            return None
-        return lambda values, where: inner([value for value in values if value is not None], where)
-    kind = schema["type"] if isinstance(schema, dict) else schema
-    if kind == "record":
-        return _record_check(schema)
-    if kind == "array":
-        return _array_check(schema["items"], minimum)
-    if kind in ("double", "float"):
-        return lambda values, where: _check_numbers(values, where, minimum)
-    if kind == "int" and "symbols" in schema:
-        return lambda values, where: _check_whole(values, where, 0, len(schema["symbols"]) - 1)
-    if kind == "int":
-        bound = -_INT - 1 if minimum is None else max(minimum, -_INT - 1)
-        return lambda values, where: _check_whole(values, where, bound, _INT)
-    if kind == "long":
-        return lambda values, where: _check_whole(values, where, minimum, None)
-    if kind in ("string", "bytes"):
-        maximum = MAX_STRING if kind == "string" else MAX_BYTES
-        return lambda values, where: _check_lengths(values, where, maximum, kind)
-    return None
-
-
-def _record_check(schema: Any) -> Check:
-    enums = {
-        field["name"]: field["type"]["symbols"]
-        for field in schema["fields"]
-        if isinstance(field["type"], dict) and "symbols" in field["type"]
-    }
-    checks = [(field["name"], _check_of(field["type"], field.get("min"))) for field in schema["fields"]]
-    active = [(field, check) for field, check in checks if check is not None and field not in enums]
-
-    def check_records(values: list[Any], where: str) -> None:
-        for field, symbols in enums.items():
-            for value in values:
-                number = value[field]
-                if isinstance(number, str):
-                    continue
-                if not 0 <= number < len(symbols):
-                    raise BadRecord(
-                        "OUT_OF_RANGE", f"{where}.{field}: enum number {number}, expected one of {symbols}"
-                    )
-                value[field] = symbols[number]
-        for field, check in active:
-            check([value[field] for value in values], f"{where}.{field}")
-
-    return check_records
-
-
-def _array_check(items: Any, minimum: float | None) -> Check:
-    inner = _check_of(items, minimum)
-
-    def check_arrays(values: list[Any], where: str) -> None:
-        longest = max(map(len, values), default=0)
-        if longest > MAX_ARRAY:
-            raise BadRecord("TOO_LARGE", f"{where}: {longest} elements, expected at most {MAX_ARRAY}")
-        if inner is not None:
-            inner(list(chain.from_iterable(values)), where)
-
-    return check_arrays
-
-
-def _check_numbers(values: list[float], where: str, minimum: float | None) -> None:
-    if not all(map(math.isfinite, values)):
-        wrong = next(value for value in values if not math.isfinite(value))
-        raise BadRecord("OUT_OF_RANGE", f"{where}: {wrong}, expected a finite number")
-    if minimum is not None and values and min(values) < minimum:
-        raise BadRecord("OUT_OF_RANGE", f"{where}: {min(values)}, expected at least {minimum:g}")
-
-
-def _check_whole(values: list[int], where: str, minimum: float | None, maximum: int | None) -> None:
-    if not values:
-        return
-    if minimum is not None and min(values) < minimum:
-        raise BadRecord("OUT_OF_RANGE", f"{where}: {min(values)}, expected at least {minimum:.12g}")
-    if maximum is not None and max(values) > maximum:
-        raise BadRecord("OUT_OF_RANGE", f"{where}: {max(values)}, expected at most {maximum}")
-
-
-def _check_lengths(values: list[Any], where: str, maximum: int, kind: str) -> None:
-    longest = max(map(len, values), default=0)
-    if longest > maximum:
-        unit = "characters" if kind == "string" else "bytes"
-        raise BadRecord("TOO_LARGE", f"{where}: {longest} {unit}, expected at most {maximum}")

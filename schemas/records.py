@@ -1735,9 +1735,9 @@ class Reject(TypedDict):
     topic: str
     """Topic of the message."""
     partition: int
-    """Partition of the message."""
+    """Partition of the message; -1: an evaluation failed, not one message."""
     offset: int
-    """Offset of the message."""
+    """Offset of the message; -1: an evaluation failed, not one message."""
     append_ns: int
     """ns since the Unix epoch, log append time of the message."""
     reader: str

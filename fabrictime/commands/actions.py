@@ -21,6 +21,7 @@ from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, Message, Start, TopicReader, back
 from schemas.kafka.settings import KafkaSettings
+from schemas.messages import decode_message
 from schemas.records import ActionReport, Decision
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES, TOPICS, Topic
 
@@ -58,7 +59,7 @@ class Acts:
         record = None
         if taken.value is not None:
             try:
-                record = codec.decode(taken.value, TOPICS[taken.topic].type, self._registry)
+                record = decode_message(TOPICS[taken.topic], taken.key, taken.value, self._registry)
             except codec.BadRecord:
                 self.unreadable += 1
                 return None

@@ -14,6 +14,7 @@ from fabrictime.state.clocks import Fleet, Picture
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, Message, TopicReader, back, tail
 from schemas.kafka.settings import KafkaSettings
+from schemas.messages import decode_message
 from schemas.records import ClockOffsets
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 
@@ -111,7 +112,7 @@ class Reader:
         if message.value is None:
             return None
         try:
-            return codec.decode(message.value, CLOCK_OFFSETS.type, self._registry)
+            return decode_message(CLOCK_OFFSETS, message.key, message.value, self._registry)
         except codec.BadRecord:
             self.fleet.unreadable += 1
             return None
@@ -122,7 +123,7 @@ class Reader:
             self.fleet.add_nic(message.key, None, 0)
             return
         try:
-            record = codec.decode(message.value, INVENTORY.type, self._registry)
+            record = decode_message(INVENTORY, message.key, message.value, self._registry)
         except codec.BadRecord:
             self.fleet.unreadable += 1
             return

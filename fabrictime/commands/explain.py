@@ -22,6 +22,7 @@ from schemas import codec
 from schemas.ids import host_of
 from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.kafka.settings import KafkaSettings
+from schemas.messages import decode_message
 from schemas.records import Fallbacks, Flow
 from schemas.topics import (
     ACTIONS,
@@ -74,9 +75,9 @@ class Seen:
                 self.routes.take(key.encode(), value, self._registry)
             elif topic == FALLBACKS.name:
                 if value is not None:
-                    self.fallbacks[key] = codec.decode(value, FALLBACKS.type, self._registry)
+                    self.fallbacks[key] = decode_message(FALLBACKS, key, value, self._registry)
             elif topic != QUEUES.name or value is None or not self._is_block(value):
-                record = None if value is None else codec.decode(value, TOPICS[topic].type, self._registry)
+                record = None if value is None else decode_message(TOPICS[topic], key, value, self._registry)
                 self.state.take(topic, key, record, append_ns)
         except codec.BadRecord:
             self.unreadable += 1

@@ -19,6 +19,7 @@ from schemas import codec
 from schemas.ids import natural
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
 from schemas.kafka.settings import KafkaSettings
+from schemas.messages import decode_message
 from schemas.records import AlertState, LinkHealth, LinkState, Severity
 from schemas.topics import ALERTS, LINK_HEALTH, R, Topic
 
@@ -202,7 +203,7 @@ class Reader(Generic[R]):
         record = None
         if message.value is not None:
             try:
-                record = codec.decode(message.value, self.board.kind.topic.type, self._registry)
+                record = decode_message(self.board.kind.topic, message.key, message.value, self._registry)
             except codec.BadRecord:
                 self.board.unreadable += 1
                 return None

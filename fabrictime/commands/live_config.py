@@ -20,6 +20,7 @@ from schemas.kafka.publisher import Publisher, PublishFailed
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.limits import MAX_VERSION, Limits
+from schemas.messages import decode_message
 from schemas.records import ActMode, ActuatorConfig, FlowAction, LatencyRule, TenantSlice
 from schemas.topics import CONFIG
 from streams.runtime.live_config import EVERYONE
@@ -410,7 +411,7 @@ class LiveRecords:
             self.records.pop(message.key, None)
             return
         try:
-            self.records[message.key] = codec.decode(message.value, CONFIG.type, self._registry)
+            self.records[message.key] = decode_message(CONFIG, message.key, message.value, self._registry)
         except codec.BadRecord:  # an unreadable record counts as missing
             return
 

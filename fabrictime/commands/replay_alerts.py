@@ -20,6 +20,7 @@ from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.kafka.reader import SILENT_S, LogUnavailable, Place, TopicReader, since
 from schemas.kafka.settings import KafkaSettings
+from schemas.messages import decode_message
 from schemas.records import Alert
 from schemas.topics import ALERTS, CLOCK_OFFSETS, CONFIG, DELAYS, LINK_HEALTH, LINKS, TOPICS, Topic
 from schemas.topology import Topology
@@ -207,7 +208,7 @@ def read_all(
             for message in messages:
                 if message.value is not None:
                     with contextlib.suppress(codec.BadRecord):
-                        yield message, codec.decode(message.value, topic.type, registry)
+                        yield message, decode_message(topic, message.key, message.value, registry)
     finally:
         log.close()
 

@@ -16,6 +16,7 @@ from fabrictime.state.traced_fabric import Picture, file_of, picture_of
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
 from schemas.kafka.settings import KafkaSettings
+from schemas.messages import decode_message
 from schemas.records import Nic
 from schemas.topics import INVENTORY, PATHS
 from schemas.topology import Topology, TopologyError, TopologySource
@@ -63,7 +64,7 @@ class Reader:
             elif message.value is None:
                 self._nics.pop(message.key, None)
             else:
-                record = codec.decode(message.value, INVENTORY.type, self._registry)
+                record = decode_message(INVENTORY, message.key, message.value, self._registry)
                 self._nics[record["nic"]] = (record, message.append_ns // 1_000_000)
         except codec.BadRecord:
             self.unreadable += 1

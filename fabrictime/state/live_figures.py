@@ -16,6 +16,7 @@ from schemas import codec
 from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Message, Start, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.log_time import WindowOrder
+from schemas.messages import decode_message
 from schemas.records import ClockFits, ClockOffsets, PathDelays
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, TOPICS, Topic
 
@@ -211,7 +212,7 @@ class Watcher:
 
     def _take(self, message: Message) -> None:
         try:
-            record = codec.decode(message.value or b"", TOPICS[message.topic].record, self._registry)
+            record = decode_message(TOPICS[message.topic], message.key, message.value or b"", self._registry)
         except codec.BadRecord:
             with self.view.lock:
                 self.view.unreadable += 1

@@ -16,6 +16,7 @@ from fabrictime.state.fabric_state import FabricState, Part
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, LogUnavailable, Message, TopicReader, back
 from schemas.kafka.settings import KafkaSettings, as_settings
+from schemas.messages import decode_message
 from schemas.topics import (
     ACTIONS,
     ALERTS,
@@ -171,7 +172,7 @@ class FabricConsumer:
                     return self._state.take_flows(name, value, append_ns)
             if topic == QUEUES.name and value is not None and self._is_block(value):
                 return None
-            record = None if value is None else codec.decode(value, TOPICS[topic].type, self._registry)
+            record = None if value is None else decode_message(TOPICS[topic], name, value, self._registry)
             with self._state.lock:
                 return self._state.take(topic, name, record, append_ns)
         except codec.BadRecord as error:

@@ -19,6 +19,7 @@ from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Message, TopicM
 from schemas.kafka.settings import KafkaSettings, service_options
 from schemas.records import Nic, Stamp
 from schemas.topics import Topic
+from schemas.unexpected import DATA_ERRORS, refusal
 
 __all__ = ["LookupReader", "PeerTable", "addresses_of", "nic_record"]
 
@@ -198,8 +199,8 @@ class LookupReader:
         for message, record in self._reader.decoded(wanted, self._registry, self._on_reject):
             try:
                 self._handlers[message.topic](message.key, record, message.append_ns // 1_000_000)
-            except codec.BadRecord as bad:
-                self._on_reject(message, bad)
+            except DATA_ERRORS as error:
+                self._on_reject(message, refusal(error))
         return bool(messages)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from schemas.kafka.partitioning import partition_of
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.kafka.start import BEGINNING, END, Start, back, committed, since, tail
 from schemas.log_time import CONFLUENT_BASE, append_ns_of
+from schemas.messages import decode_message
 from schemas.topics import TOPICS, Topic
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ class TopicReader:
                 yield message, None
                 continue
             try:
-                record = codec.decode(message.value, TOPICS[message.topic].record, registry)
+                record = decode_message(TOPICS[message.topic], message.key_bytes, message.value, registry)
             except codec.BadRecord as error:
                 if on_reject is not None:
                     on_reject(message, error)

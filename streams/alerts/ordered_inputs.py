@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from schemas import codec
+from schemas.messages import decode_message
 from schemas.records import Alert, AlertKind, AlertState, ClockOffsets, LinkEvent, LinkHealth
 from schemas.topics import (
     CLOCK_OFFSETS,
@@ -31,6 +32,7 @@ from schemas.topics import (
     Topic,
 )
 from schemas.topology import Topology
+from schemas.unexpected import DATA_ERRORS, refusal
 from schemas.validation import validate_offsets
 from streams.alerts.book import Published
 from streams.alerts.rules import LOOKBACK_MARGIN_S, LOOKBACK_NS
@@ -114,6 +116,8 @@ class AlertInputs:
         self.shards: dict[str, ShardAlerts] = {}
         self.invalid: list[tuple[Message, codec.BadRecord]] = []
         """Messages that could not be read and that no other reader rejects."""
+        self.failed: list[tuple[str, Exception]] = []
+        """Shards whose evaluation failed, with the error."""
         self.taken = 0
         self.late = 0
         """Messages that came after a later one was processed: a replay may differ."""
@@ -182,11 +186,17 @@ class AlertInputs:
             message = heapq.heappop(self._main)
             self._last = message if self._last is None else max(message, self._last)
             self._evaluate_wiring(message.append_ns - 1, out)
-            self._processors[message.topic](message, out)
+            try:
+                self._processors[message.topic](message, out)
+            except DATA_ERRORS as error:
+                self.invalid.append((message, refusal(error)))
             self.taken += 1
         self._evaluate_wiring(to_ns, out)
         for name in sorted(self.shards):
-            out += self.shards[name].evaluate(to_ns)
+            try:
+                out += self.shards[name].evaluate(to_ns)
+            except DATA_ERRORS as error:
+                self.failed.append((name, error))
         return out
 
     def evaluate_delays(self, to_ns: int) -> Published:
@@ -197,7 +207,10 @@ class AlertInputs:
             self.taken += message.topic == DELAYS.name
             if message.append_ns >= self._delays_from_ns:
                 self._start_rules(out)
-            self._process_delays(message, out)
+            try:
+                self._process_delays(message, out)
+            except DATA_ERRORS as error:
+                self.invalid.append((message, refusal(error)))
         if to_ns >= self._delays_from_ns:
             self._start_rules(out)
         return out
@@ -332,7 +345,7 @@ class AlertInputs:
         if message.value is None:
             return None
         try:
-            record = codec.decode(message.value, topic.type, self._registry)
+            record = decode_message(topic, message.key, message.value, self._registry)
             return record if validate is None else validate(record)
         except codec.BadRecord as error:
             if message.topic not in REJECTED_ELSEWHERE:

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas import codec
+from schemas.messages import decode_message
 from schemas.records import ClockFits, ClockOffsets
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, PROBES
+from schemas.unexpected import DATA_ERRORS
 from schemas.validation import validate_offsets
 from streams.clock.solver import ShardClocks, SolveParameters
 from streams.clock.validation import validate_fits
@@ -120,7 +122,7 @@ class ClockStage(ShardStage[_Shard]):
             self.partitions.done(message.partition, [message.offset])
 
     def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> ClockFits:
-        decoded = codec.decode(value, ClockFits, self.context.registry)
+        decoded = decode_message(CLOCK_FITS, message.key, value, self.context.registry)
         fits, left_out = validate_fits(decoded, message.append_ns, self.window_ns)
         if left_out:
             source, window = fits["source"], fits["window"]
@@ -131,7 +133,9 @@ class ClockStage(ShardStage[_Shard]):
         async with self.partitions.lock:
             for partition, _, shard in self.shards():
                 for window in shard.barrier.ready(time.monotonic_ns()):
-                    if not partition.revoking:
+                    if partition.revoking:
+                        break
+                    with self.context.survive(self.name, CLOCK_OFFSETS, shard.clocks.shard):
                         await self._solve(partition, shard, window)
 
     async def _solve(self, partition: _Partition, shard: _Shard, window: CompleteWindow) -> None:
@@ -149,7 +153,11 @@ class ClockStage(ShardStage[_Shard]):
                 (f"{r['shard']}/{r['part']}", self._encode({**r, "solved_ns": solved_ns})) for r in records
             ]
 
-        encoded = await asyncio.get_running_loop().run_in_executor(self._pool, solve)
+        try:
+            encoded = await asyncio.get_running_loop().run_in_executor(self._pool, solve)
+        except DATA_ERRORS:
+            self.partitions.done(partition, window.tokens)
+            raise
         sent = [await self.partitions.send(partition, CLOCK_OFFSETS, key, value) for key, value in encoded]
         await asyncio.gather(*sent)
         self.partitions.done(partition, window.tokens)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas import codec
+from schemas.messages import decode_message
 from schemas.records import LinkQueues
 from schemas.topics import CONTENTION, QUEUES
 from streams.contention.detector import ContentionDetector
@@ -83,7 +84,8 @@ class ContentionStage(ShardStage[_Shard]):
                 await self._evaluate(message, queues)
 
     def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> LinkQueues:
-        return validate_queues(codec.decode(value, QUEUES.type, self.context.registry), message.append_ns)
+        queues = decode_message(QUEUES, message.key, value, self.context.registry)
+        return validate_queues(queues, message.append_ns)
 
     def _hosts_of(self, shard: str) -> int:
         """Return the number of a shard's hosts in the inventory."""

@@ -22,6 +22,7 @@ from native.core import BadBatch, ProbeColumns, decode_probe_batch
 from schemas import codec
 from schemas.records import ClockFits
 from schemas.topics import CLOCK_FITS, DELAYS, PATH_QUEUEING, PROBES
+from schemas.unexpected import DATA_ERRORS
 from streams.delays.counters import JumpLimit, NicState
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
 from streams.delays.records import Fitted, clock_fits, fit_window, path_delays
@@ -264,7 +265,12 @@ class DelayStage(PartitionStage[_Source]):
         while self._jobs:
             jobs, self._jobs = self._jobs, []
             async with self.partitions.lock:
-                await self._publish(jobs)
+                try:
+                    await self._publish(jobs)
+                except DATA_ERRORS:
+                    for job in jobs:
+                        self._acknowledge(job)
+                    raise
 
     async def _publish(self, jobs: list[_Job]) -> None:
         """Publish the fits of all closed windows first, because the solver waits for them; then the

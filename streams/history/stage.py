@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from schemas import codec, topics
+from schemas.messages import decode_message
 from schemas.records import Reject, RejectReason
+from schemas.unexpected import DATA_ERRORS, refusal
 from streams.history import batch, rows
 from streams.history.clickhouse import Refused, Unavailable, Writer
 from streams.history.settings import HistorySinkSettings
@@ -103,8 +105,9 @@ class TopicSink:
         try:
             decoded, bad = await asyncio.to_thread(self._decode, taken)
             made = await asyncio.to_thread(rows.rows_of, self._topic, decoded)
-        except codec.BadRecord as error:
-            await self._halve(taken, error.reason, str(error))
+        except DATA_ERRORS as error:
+            refused = refusal(error)
+            await self._halve(taken, refused.reason, str(refused))
             return
         name = batch.token(self._topic, [message.place for message in taken])
         for table, block in made.items():
@@ -134,9 +137,11 @@ class TopicSink:
             try:
                 record = None
                 if message.value is not None:
-                    record = codec.decode(message.value, self._type, self._registry)
-            except codec.BadRecord as error:
-                bad.append((message, error))
+                    record = decode_message(
+                        topics.TOPICS[self._topic], message.key, message.value, self._registry
+                    )
+            except DATA_ERRORS as error:
+                bad.append((message, refusal(error)))
             else:
                 decoded.append(rows.Message(record, key, message.place.append_ns))
         return decoded, bad

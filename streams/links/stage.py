@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Final
 
 from schemas import codec
+from schemas.messages import decode_message
 from schemas.topics import LINK_HEALTH, LINKS
+from schemas.unexpected import DATA_ERRORS
 from streams.delays.windows import LogClock
 from streams.links.health import ShardHealth
 from streams.links.subjects import Change
@@ -119,10 +121,9 @@ class LinksStage(ShardStage[ShardHealth]):
         if message.value is None:
             return
         try:
-            event = validate_link_event(codec.decode(message.value, LINKS.type, self.context.registry))
-            if message.key != event["shard"].encode():
-                raise codec.BadRecord("WRONG_KEY", f"key {message.key!r}, expected shard {event['shard']!r}")
-        except codec.BadRecord as error:
+            event = decode_message(LINKS, message.key, message.value, self.context.registry)
+            validate_link_event(event)
+        except DATA_ERRORS as error:
             await self.partitions.reject(message, error)
             return
         self.context.evidence_tap(message.partition.tp.partition, message.offset, message.append_ns, event)
@@ -159,7 +160,9 @@ class LinksStage(ShardStage[ShardHealth]):
                 continue
             async with self.partitions.lock:
                 for health in due:
-                    if not partition.revoking:
+                    if partition.revoking:
+                        break
+                    with self.context.survive(self.name, LINK_HEALTH, health.shard):
                         self._update(partition, health)
                         await self._publish(partition, health.evaluate(now_ns))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from schemas import codec
+from schemas.messages import decode_message
 from schemas.records import (
     ActuatorConfig,
     ContentionWindow,
@@ -34,6 +35,7 @@ from schemas.topics import (
     Topic,
 )
 from schemas.topology import Topology
+from schemas.unexpected import DATA_ERRORS, refusal
 from streams.alerts.ordered_inputs import Message
 from streams.policy.cycle import CycleResult, Outgoing, SuppressedAction
 from streams.policy.policy import Policy
@@ -194,6 +196,8 @@ class PolicyInputs:
             except codec.BadRecord as error:
                 if message.topic in REJECTING_TOPICS:
                     self.refused.append((message, error))
+            except DATA_ERRORS as error:
+                self.refused.append((message, refusal(error)))
 
     def _take(self, message: Message) -> None:
         table = self._tables.get(message.topic)
@@ -247,7 +251,7 @@ class PolicyInputs:
     def _decoded(self, message: Message, topic: Topic[R]) -> R | None:
         if message.value is None:
             return None
-        return codec.decode(message.value, topic.type, self._registry)
+        return decode_message(topic, message.key, message.value, self._registry)
 
     def _config_records(self) -> dict[str, ActuatorConfig]:
         return self._config.all()

@@ -112,7 +112,8 @@ class PolicyStage:
             log_ns = self.context.log_clock.now_ns(time.monotonic_ns())
             now_ns = log_ns + self.context.clocks.log_offset_ns
             for name in sorted(inputs.shards):
-                await self._publish(inputs.run_cycle(name, now_ns, log_ns))
+                with self.context.survive("policy", POLICY_CYCLES, name):
+                    await self._publish(inputs.run_cycle(name, now_ns, log_ns))
             for message, error in inputs.refused:
                 await (
                     await send_reject(self.context, RejectedMessage(message), message.value, "solve", error)

@@ -137,9 +137,10 @@ class QueuesStage(ShardStage[_Shard]):
         for partition in self.partitions:
             start_ns = time.monotonic_ns()
             async with self.partitions.lock:
-                for shard in list(partition.state.values()):
+                for name, shard in list(partition.state.items()):
                     while shard.queues.ready() and not partition.revoking:
-                        await self._solve(partition, shard.queues)
+                        with self.context.survive(self.name, QUEUES, name):
+                            await self._solve(partition, shard.queues)
             self._solved_ns[partition] = start_ns
 
     async def _solve(self, partition: _Partition, queues: ShardQueues) -> None:

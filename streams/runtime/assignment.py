@@ -16,10 +16,11 @@ from typing import Any, Final, Generic, TypeVar
 
 from faust.types import TP
 
-from schemas import codec
+from schemas.checks import BadRecord
 from schemas.kafka import partition_of
 from schemas.log_time import append_ns_of
 from schemas.topics import Topic
+from schemas.unexpected import DATA_ERRORS
 from streams.runtime.acks import OrderedAcks
 from streams.runtime.context import WorkerContext
 from streams.runtime.rejects import send_reject
@@ -261,14 +262,14 @@ class Assignment(Ownership, Generic[S]):
         partition.sent = [sent for sent in partition.sent if not sent.done()]
 
     async def read(self, message: Message[S], decode: Callable[[Message[S], bytes], R]) -> R | None:
-        """Return the decoded value; None for a tombstone or if `decode` raises BadRecord.
+        """Return the decoded value; None for a tombstone or if `decode` refuses it.
 
         In both cases the message is done; a bad one after its reject is acknowledged.
         """
         if message.value is not None:
             try:
                 return decode(message, message.value)
-            except codec.BadRecord as error:
+            except DATA_ERRORS as error:
                 await self.reject(message, error)
                 await self.flush(message.partition)
         self.done(message.partition, [message.offset])
@@ -303,7 +304,7 @@ class Assignment(Ownership, Generic[S]):
         try:
             append_ns_of(raw.topic, raw.timestamp_type, append_ns // NS_PER_MS)
         except ValueError as error:
-            await self.reject(message, codec.BadRecord("OUT_OF_RANGE", str(error)))
+            await self.reject(message, BadRecord("OUT_OF_RANGE", str(error)))
             self.done(partition, [raw.offset])
             return None
         return message
@@ -315,10 +316,19 @@ class Assignment(Ownership, Generic[S]):
                 raw, event.value = event.message, None
                 message = await self.receive(raw)
                 if message is not None:
-                    await self._take(message)
+                    await self._take_surviving(message)
             except Exception as error:
                 self.context.abort(f"{self.stage}: {type(error).__name__}: {error}", error)
                 raise
+
+    async def _take_surviving(self, message: Message[S]) -> None:
+        """Process a message; an unexpected error costs the message, which is rejected and done."""
+        try:
+            await self._take(message)
+        except DATA_ERRORS as error:
+            await self.reject(message, error, self.stage)
+            await self.flush(message.partition)
+            self.done(message.partition, [message.offset])
 
     async def _recovered(self, generation: Generation) -> None:
         """Recover the partitions; read the committed offsets first, so that the recovered past covers

@@ -36,7 +36,7 @@ class _Columns(NamedTuple):
     names: tuple[str, ...]
     kinds: str
     minimum: tuple[float | None, ...]
-    maximum: tuple[int | None, ...]
+    maximum: tuple[float | None, ...]
 
 
 @cache
@@ -58,7 +58,10 @@ def _columns_of(name: str) -> _Columns:
         tuple(field["name"] for field in columns),
         "".join(_KINDS[of] for of in items),
         tuple(minimum),
-        tuple(_MAX_INT if of == "int" else None for of in items),
+        tuple(
+            field.get("max", _MAX_INT if of == "int" else None)
+            for field, of in zip(columns, items, strict=True)
+        ),
     )
 
 
@@ -114,5 +117,5 @@ def _decoded(data: bytes, name: str, registry: codec.Registry | None) -> dict[st
         if minimum is not None and low < minimum:
             raise codec.BadRecord("OUT_OF_RANGE", f"{name}.{field}: {low}, expected at least {minimum:.12g}")
         if maximum is not None and high > maximum:
-            raise codec.BadRecord("OUT_OF_RANGE", f"{name}.{field}: {high}, expected at most {maximum}")
+            raise codec.BadRecord("OUT_OF_RANGE", f"{name}.{field}: {high}, expected at most {maximum:.12g}")
     return record

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import faust
@@ -24,11 +25,13 @@ from schemas.log_time import append_ns_of
 from schemas.records import LinkEvent
 from schemas.topics import R, Topic
 from schemas.topology import Topology, TopologyError, TopologySource
+from schemas.unexpected import DATA_ERRORS
 from streams.delays.windows import LogClock
 from streams.runtime import faust_compat
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.global_tables import CLOCK_TAIL, GlobalTableReader
 from streams.runtime.live_config import LiveConfig
+from streams.runtime.rejects import FailedEvaluation, RejectBudget, send_reject
 from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.tables import ClockTable, GlobalTable, Inventory
 from streams.runtime.units import NS_PER_MS
@@ -70,6 +73,9 @@ class WorkerContext:
         self.failed: str | None = None
         """The reason of the abort."""
         self.rejected = 0
+        self.reject_budget = RejectBudget()
+        self.failed_evaluations = 0
+        """Evaluations that ended with an unexpected error; see `survive`."""
         self.reject: Callable[[Message, codec.BadRecord], None] = lambda message, error: None
         """Publishes the reject of a global table's message."""
         self.evidence_tap: EvidenceTap = lambda *evidence: None
@@ -154,6 +160,18 @@ class WorkerContext:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @contextmanager
+    def survive(self, stage: str, topic: Topic[Any], key: str) -> Iterator[None]:
+        """Turn an unexpected error of an evaluation into a reject, so that other keys are evaluated."""
+        try:
+            yield
+        except DATA_ERRORS as error:
+            self.failed_evaluations += 1
+            self.task("reject", self._reject(FailedEvaluation(topic.name, key), stage, error))
+
+    async def _reject(self, failed: FailedEvaluation, stage: str, error: Exception) -> None:
+        await (await send_reject(self, failed, None, stage, error))
 
     def abort(self, reason: str, error: BaseException | None = None) -> None:
         """Stop this worker with an error; its successor reads all unacknowledged messages again."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from schemas import codec
+from schemas.messages import decode_message
 from schemas.topics import FLOW_ROUTES
 from schemas.validation import MAX_NS
 from streams.runtime.route_table import is_link, split_pair
@@ -63,7 +64,7 @@ class FlowRouteTable:
             if key is not None:
                 self._put(*_ends(key.decode("utf-8", "replace")), {})
             return
-        record = codec.decode(value, FLOW_ROUTES.type, registry)
+        record = decode_message(FLOW_ROUTES, key, value, registry)
         traced: dict[tuple[str, int, int], Links] = {}
         for route in record["routes"]:
             if route["complete"] and route["links"]:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from schemas import codec
 from schemas.ids import host_of
 from schemas.log_time import STEP_NS
+from schemas.messages import decode_message
 from schemas.records import Flow, FlowReports, FlowState
 from schemas.topics import FLOWS
 from schemas.validation import MAX_NS
@@ -362,9 +363,7 @@ class FlowTable:
         """Apply one message with its append time. Raises BadRecord."""
         if value is None:
             return
-        record = codec.decode(value, FLOWS.type, registry)
-        if key != record["host"].encode():
-            raise codec.BadRecord("WRONG_KEY", f"key {key!r}, expected the record's host {record['host']!r}")
+        record = decode_message(FLOWS, key, value, registry)
         report, refused = report_of(record, self._known)
         if refused:
             if not self.refused:

@@ -17,7 +17,9 @@ from schemas.kafka import tail as newest
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
 from schemas.kafka.reader import Message
 from schemas.kafka.settings import KafkaSettings
+from schemas.messages import decode_message
 from schemas.topics import TOPICS, R, Topic
+from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.tables import GlobalTable
 
 __all__ = ["CLOCK_TAIL", "GlobalTableReader", "partition_count", "read_last", "read_tail"]
@@ -65,8 +67,8 @@ class GlobalTableReader:
     def _apply(self, message: Message) -> None:
         try:
             self.table.take(message.key_bytes, message.value, self._registry, message.append_ns)
-        except codec.BadRecord as error:
-            self._on_rejected(message, error)
+        except DATA_ERRORS as error:
+            self._on_rejected(message, refusal(error))
 
 
 async def _read_to_end(cluster: KafkaSettings, topic: Topic, start: Start) -> AsyncIterator[Message]:
@@ -102,10 +104,10 @@ async def read_tail(
         if message.value is None:
             continue
         try:
-            record = codec.decode(message.value, topic.type, registry)
+            record = decode_message(topic, message.key, message.value, registry)
             records.append(record if check is None else check(record, message.append_ns))
-        except codec.BadRecord as error:
-            last, rejected = error, rejected + 1
+        except DATA_ERRORS as error:
+            last, rejected = refusal(error), rejected + 1
     if rejected:
         log.warning("%s: ignored %d bad records, the last: %s", topic.name, rejected, last)
     return records
@@ -126,11 +128,11 @@ async def read_last(
 
     def keep(key: bytes, value: bytes, append_ns: int) -> None:
         try:
-            record = codec.decode(value, topic.type, registry)
-        except codec.BadRecord as error:
-            log.warning("%s: ignored a bad record: %s", topic.name, error)
+            record = decode_message(topic, key, value, registry)
+            name = by(record) if by is not None else key.decode("utf-8", "replace")
+        except DATA_ERRORS as error:
+            log.warning("%s: ignored a bad record: %s", topic.name, refusal(error))
             return
-        name = by(record) if by is not None else key.decode("utf-8", "replace")
         records[name] = (record, append_ns)
 
     async for message in _read_to_end(cluster, topic, BEGINNING):

@@ -10,6 +10,7 @@ import logging
 from typing import Final
 
 from schemas import codec
+from schemas.messages import decode_message
 from schemas.records import ActuatorConfig, LatencyRule
 from schemas.topics import CONFIG
 from schemas.validation import MAX_NS
@@ -45,9 +46,7 @@ class LiveConfig:
             if key is not None and self._records.pop(key.decode("utf-8", "replace"), None) is not None:
                 self._changed()
             return
-        record = codec.decode(value, CONFIG.type, registry)
-        if key != record["host"].encode():
-            raise codec.BadRecord("WRONG_KEY", f"key {key!r}, expected the record's host {record['host']!r}")
+        record = decode_message(CONFIG, key, value, registry)
         self._records[record["host"]] = record
         for refused in Thresholds.of([record])[1]:
             log.warning("%s: %s, version %d: %s", self.topic, record["host"], record["version"], refused)

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas import codec
 from schemas.ids import end_parts
+from schemas.messages import decode_message
 from schemas.records import PathMap
 from schemas.topics import PATHS
 from schemas.topology import Topology
@@ -105,7 +106,7 @@ class RouteTable:
             if key is not None:
                 self._forget(key.decode("utf-8", "replace"))
             return
-        record = codec.decode(value, PATHS.type, registry)
+        record = decode_message(PATHS, key, value, registry)
         if len(self._names) > self._max_names:
             self._forget_names()
         pair = (self._one(record["nic"]), self._one(record["peer"]))

@@ -76,7 +76,14 @@ class PartitionStage(ABC, Generic[P]):
         After either, wait `settle_s`, so that events in quick succession share one run, and clear `wake`.
         """
         task_name = f"{self.name} {name or 'timer'}"
-        self.context.task(task_name, _repeat(seconds, work, wake, settle_s))
+        self.context.task(task_name, _repeat(seconds, self._surviving(work), wake, settle_s))
+
+    def _surviving(self, work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        async def survive() -> None:
+            with self.context.survive(self.name, self.topic, ""):
+                await work()
+
+        return survive
 
     def retain(self, message: Message[P], until: Callable[[], bool]) -> None:
         """Acknowledge a processed message once `until` returns True and all published records are

@@ -15,7 +15,8 @@ from native.core import ClockLine
 from schemas import codec
 from schemas.ids import host_of
 from schemas.log_time import WindowOrder
-from schemas.records import ClockOffsets, ClockSync, Nic
+from schemas.messages import decode_message
+from schemas.records import ClockOffsets, ClockSync
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 from schemas.validation import MAX_NS, validate_offsets
 from streams.clock.filter import HOLDOVER, SYNCED, UNSYNCED
@@ -87,7 +88,7 @@ class Inventory:
             if key is not None:
                 self._remove(key.decode("utf-8", "replace"))
             return
-        nic = codec.decode(value, Nic, registry)
+        nic = decode_message(INVENTORY, key, value, registry)
         name = nic["nic"]
         member = Member(name, nic["host"], nic["shard"], nic["clock"], nic["rail"], nic["rack"])
         if self.members.get(name) != member:
@@ -196,7 +197,7 @@ class ClockTable:
         """Apply one message with its append time. Raises BadRecord for values that no solver publishes."""
         if value is None:
             return
-        decoded = codec.decode(value, CLOCK_OFFSETS.type, registry)
+        decoded = decode_message(CLOCK_OFFSETS, key, value, registry)
         record, left_out = validate_offsets(decoded, append_ns, self._window_ns)
         if left_out:
             log.warning(

@@ -102,7 +102,7 @@ def test_a_flow_of_another_boot_or_host_is_no_flow():
 
 
 def test_wrong_keys_are_refused():
-    with pytest.raises(codec.BadRecord, match="expected the record"):
+    with pytest.raises(codec.BadRecord, match="expected 'h1'"):
         read_decision(b"h2", codec.encode(DECISIONS.record, decision()))
 
 

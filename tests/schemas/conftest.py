@@ -9,55 +9,108 @@ import pytest
 from hypothesis import strategies as st
 
 from schemas import codec
+from schemas.formats import FORMATS
 from schemas.topics import TOPICS
+from tests.records import agree
 
 RECORDS = tuple(sorted(topic.record for topic in TOPICS.values()))
 
 
-def values_of(schema: Any, minimum: float | None = None) -> st.SearchStrategy[Any]:
-    """Values that `schema` and its `min` allow."""
+def values_of(schema: Any, field: Mapping[str, Any] | None = None) -> st.SearchStrategy[Any]:
+    """Values that `schema` and the limits of its `field` allow."""
+    field = field or {}
     if isinstance(schema, list):
-        return st.one_of([st.none() if branch == "null" else values_of(branch, minimum) for branch in schema])
+        return st.one_of([st.none() if branch == "null" else values_of(branch, field) for branch in schema])
     kind = schema["type"] if isinstance(schema, dict) else schema
+    low, high = field.get("min"), field.get("max")
     if kind == "record":
         return st.fixed_dictionaries(
-            {field["name"]: values_of(field["type"], field.get("min")) for field in schema["fields"]}
+            {each["name"]: values_of(each["type"], each) for each in schema["fields"]}
         )
     if kind == "array":
-        return st.lists(values_of(schema["items"], minimum), max_size=3)
+        return st.lists(values_of(schema["items"], field), max_size=3)
     if kind == "enum":
         return st.sampled_from(schema["symbols"])
-    low = None if minimum is None else int(minimum)
-    if kind == "int":
-        return st.integers(-(2**31) if low is None else low, 2**31 - 1)
-    if kind == "long":
-        return st.integers(-(2**63) if low is None else low, 2**63 - 1)
-    if kind == "double":
-        return st.floats(minimum, allow_nan=False, allow_infinity=False)
-    if kind == "float":
-        return st.floats(minimum, allow_nan=False, allow_infinity=False, width=32)
+    if kind in ("int", "long"):
+        bits = 31 if kind == "int" else 63
+        return st.integers(-(2**bits) if low is None else low, 2**bits - 1 if high is None else high)
+    if kind in ("double", "float"):
+        if kind == "float":  # its limits need not be numbers of 32 bits
+            return st.floats(low and max(low, -(2**30)), min(high, 2**30), width=32)
+        return st.floats(low, high)
     if kind == "boolean":
         return st.booleans()
     if kind == "string":
-        return st.text(st.characters(codec="utf-8"), max_size=12)
+        return st.sampled_from(EXAMPLES[field["format"]])
     if kind == "bytes":
         return st.binary(max_size=12)
     raise AssertionError(f"a schema uses {kind!r}: teach the tests and the codec's checks about it")
 
 
-def plain(schema: Any, minimum: float | None = None) -> Any:
+EXAMPLES: dict[str, list[str]] = {name: [form.example] for name, form in FORMATS.items()}
+EXAMPLES |= {
+    "nic": ["h1/eth0", "h22/mlx5_0", "gpu-1.rack/enp1s0f0np0"],
+    "address": ["10.0.0.1", "fe80::1%eth1", "::1"],
+    "link": ["h1:eth0>leaf1:swp1", "10.0.0.1:e>[fd00::1]:swp2"],
+    "text": ["", "one line, with äöü and 100 %"],
+    "label": ["", "train", "a job with spaces"],
+}
+
+
+def consistent(name: str, record: Any) -> Any:
+    """Change a random record so that its fields do not contradict each other."""
+    agree(name, record)
+    nic = record.get("nic")
+    columns = {
+        "ClockFits": [("pairs", f"{leg}_after_ns", f"{leg}_delay_ns") for leg in ("forward", "reverse")],
+        "PathDelays": [("paths", f"{leg}_bucket", f"{leg}_bucket_count") for leg in ("forward", "reverse")],
+        "LinkQueues": [("links", "slot", "depth_bytes")],
+        "Fallbacks": [("flows", "other_paths", "other_links")],
+    }
+    for inner, left, right in columns.get(name, ()):
+        for each in record[inner]:
+            shortest = min(len(each[left]), len(each[right]))
+            each[left], each[right] = each[left][:shortest], each[right][:shortest]
+    if name == "LinkQueues":
+        record["slots"] = max([record["slots"], *(s + 1 for link in record["links"] for s in link["slot"])])
+    elif name == "PolicyCycles":
+        for cycle in record["cycles"]:
+            cycle["positions"] = (cycle["positions"] + [0, 0, 0])[: len(record["inputs"])]
+    elif name == "ProbeSchedule":
+        shortest = min(len(record["peer"]), len(record["path"])) if record["peers"] else 0
+        record["peer"], record["path"] = [0] * shortest, record["path"][:shortest]
+    elif name == "ClockFits":
+        for pair in record["pairs"]:
+            pair["prober"], pair["peer"] = "h1/eth0", "h2/eth0"
+    elif name == "PathDelays":
+        for path, leg in ((path, leg) for path in record["paths"] for leg in ("forward", "reverse", "rtt")):
+            keys = [f"{leg}_{which}_ns" for which in ("min", "p50", "p99")]
+            known = [key for key in keys if path[key] is not None]
+            for key, value in zip(known, sorted(path[key] for key in known), strict=True):
+                path[key] = value
+    for path in record.get("paths", ()) if name in ("PathDelays", "LinkEvent") else ():
+        path["peer"] = f"{nic}x"
+    return record
+
+
+def plain(schema: Any, field: Mapping[str, Any] | None = None) -> Any:
     """One small honest value."""
+    field = field or {}
     if isinstance(schema, list):
-        return plain(schema[-1], minimum)
+        return plain(schema[-1], field)
     kind = schema["type"] if isinstance(schema, dict) else schema
     if kind == "record":
-        return {field["name"]: plain(field["type"], field.get("min")) for field in schema["fields"]}
+        return {each["name"]: plain(each["type"], each) for each in schema["fields"]}
     if kind == "array":
-        return [plain(schema["items"], minimum)]
+        return [plain(schema["items"], field)]
     if kind == "enum":
         return schema["symbols"][-1]
-    numbers = {"int": 3, "long": 4, "double": 5.5, "float": 6.5, "boolean": True}
-    return {**numbers, "string": "six", "bytes": b"seven"}[kind]
+    if kind == "string":
+        return FORMATS[field["format"]].example
+    if kind in ("boolean", "bytes"):
+        return True if kind == "boolean" else b"seven"
+    number = {"int": 3, "long": 4, "double": 5.5, "float": 6.5}[kind]
+    return type(number)(min(number, field.get("max", number)))
 
 
 class FakeRegistry:
@@ -82,12 +135,12 @@ class FakeRegistry:
 @pytest.fixture(scope="session")
 def honest() -> Callable[[str], Any]:
     """An honest small record by name, made anew on each call."""
-    return lambda name: plain(codec.raw_schema(name))
+    return lambda name: consistent(name, plain(codec.raw_schema(name)))
 
 
 @pytest.fixture(scope="session")
 def any_value() -> Callable[..., st.SearchStrategy[Any]]:
-    return values_of
+    return lambda schema: values_of(schema).map(lambda record: consistent(schema["name"], record))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from schemas import codec
 from schemas.codec import BadRecord
+from schemas.formats import FORMATS
 from schemas.topics import MAX_MESSAGE_BYTES, TOPICS
 
 RECORDS = sorted({topic.record for topic in TOPICS.values()})
@@ -130,17 +131,19 @@ def test_foreign_messages_are_named(honest, registry):
 
 
 def places(schema, path=()):
-    """(path, schema, min) of every leaf of a record."""
+    """(path, schema, field) of every leaf of a record."""
     for field in schema["fields"]:
-        kind, minimum, at = field["type"], field.get("min"), (*path, field["name"])
+        kind, at = field["type"], (*path, field["name"])
         if isinstance(kind, list):
             kind = next(branch for branch in kind if branch != "null")
+        if isinstance(kind, dict) and kind["type"] == "array":
+            kind, at = kind["items"], (*at, 0)
         if isinstance(kind, dict) and kind["type"] == "array":
             kind, at = kind["items"], (*at, 0)
         if isinstance(kind, dict) and kind["type"] == "record":
             yield from places(kind, at)
         else:
-            yield at, kind["type"] if isinstance(kind, dict) else kind, minimum
+            yield at, kind["type"] if isinstance(kind, dict) else kind, field
 
 
 def put(record, path, value):
@@ -155,26 +158,42 @@ def put(record, path, value):
 LEAVES = [(name, *place) for name in RECORDS for place in places(codec.raw_schema(name))]
 
 
-@pytest.mark.parametrize(("name", "path", "kind", "minimum"), LEAVES)
-def test_every_field_refuses_wrong_values(name, path, kind, minimum, honest):
+@pytest.mark.parametrize(("name", "path", "kind", "limits"), LEAVES)
+def test_every_field_refuses_wrong_values(name, path, kind, limits, honest):
     wrong = {
         "double": [float("nan"), float("inf"), float("-inf")],
+        "float": [float("nan"), float("inf")],
         "int": [2**31, -(2**31) - 1],
-        "string": ["x" * 513],
+        "string": ["x" * 513, "\x1b[2J"],
         "bytes": [b"x" * 4097],
     }.get(kind, [])
-    if minimum is not None:
-        wrong = [*wrong, type(minimum)(minimum) - 1]
+    low, high = limits.get("min"), limits.get("max")
+    if low is not None:
+        wrong = [*wrong, type(low)(low) - 1 if abs(low) < 2**53 else 2 * low]
+    if high is not None:
+        wrong = [*wrong, type(high)(high) + 1 if kind in ("int", "long") else 2 * high + 1]
     for value in wrong:
         try:
             message = unchecked(name, put(honest(name), path, value))
-        except ValueError:  # fastavro itself looks before it writes a union
+        except (ValueError, OverflowError):  # fastavro itself looks before it writes a union
             continue
-        reason = "TOO_LARGE" if kind in ("string", "bytes") else "OUT_OF_RANGE"
+        too_large = kind == "bytes" or (kind == "string" and len(value) > 512)
         field = next(step for step in reversed(path) if isinstance(step, str))
         with pytest.raises(BadRecord, match=field) as found:
             codec.decode(message, name)
-        assert found.value.reason == reason
+        assert found.value.reason == ("TOO_LARGE" if too_large else "OUT_OF_RANGE")
+
+
+UNLIMITED = {"run"}
+"""Fields whose every value is right: random ids of processes."""
+
+
+@pytest.mark.parametrize(("name", "path", "kind", "limits"), LEAVES)
+def test_every_field_states_its_limits(name, path, kind, limits):
+    if kind in ("int", "long", "float", "double") and path[-1] not in UNLIMITED:
+        assert limits["min"] <= limits["max"]
+    if kind == "string":
+        assert FORMATS[limits["format"]].first_wrong([FORMATS[limits["format"]].example]) is None
 
 
 @pytest.mark.parametrize("number", [-1, -3, 3, 2**40])
@@ -215,7 +234,7 @@ def test_enums_stand_where_the_codec_reads_them():
 
 
 def test_arrays_beyond_reason(honest):
-    record = put(honest("Nic"), ("addresses",), ["a"] * (codec.MAX_ARRAY + 1))
+    record = put(honest("Nic"), ("addresses",), ["10.0.0.1"] * (codec.MAX_ARRAY + 1))
     with pytest.raises(BadRecord, match="addresses: 65537 elements, expected at most 65536") as found:
         codec.decode(unchecked("Nic", record), "Nic")
     assert found.value.reason == "TOO_LARGE"

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-import psutil
 
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._fabric import CannotRun, needs_fabric, running_fabric
@@ -72,7 +69,6 @@ TRAFFIC_BPS: Final = 70_000_000
 """Rate of each of two flows into one link: neither sender's own link is full."""
 KEYS: Final = ("web_names_fault_s_worst", "web_names_fault_right")
 
-SILENT: Final = "a starved host looks the same for a while: nic_silent_ms is 3 s"
 LOSES_LITTLE: Final = "so few losses take time to be counted: grey_link_5pct_detect_s_p95 has 2 s"
 
 
@@ -161,7 +157,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         with contextlib.closing(reader):
             _wait_drawn(reader, control)
             progress(f"web: {reader.how}" + (f", since {missing}" if missing else ""))
-            seen = _all(reader, control, data, progress, quick)
+            seen = _all(reader, control, progress, quick)
             moved_s = None if quick else _moved_s(reader, control)
     for line in table(seen):
         progress(line)
@@ -275,11 +271,11 @@ QUICK: Final = 4
 """Cases of `link_cases` that a quick run takes."""
 
 
-def _all(reader: Reader, control: ControlClient, data: Path, progress: Progress, quick: bool) -> list[Seen]:
+def _all(reader: Reader, control: ControlClient, progress: Progress, quick: bool) -> list[Seen]:
     shown = control.ask("show")
     links, nics = shown["links"], shown["nics"]
     cases = link_cases(links, nics, control.ask)
-    cases = cases[:QUICK] if quick else [*cases, _stopped_agent(data, nics[3])]
+    cases = cases[:QUICK] if quick else cases
     seen: list[Seen] = []
 
     def run(case: Case) -> None:
@@ -294,21 +290,6 @@ def _all(reader: Reader, control: ControlClient, data: Path, progress: Progress,
     for case in _traffic(links, control)[: 1 if quick else None]:
         run(case)
     return seen
-
-
-def _stopped_agent(data: Path, nic: Mapping[str, Any]) -> Case:
-    pid = next(row["pid"] for row in status.read(data)["children"] if row["name"] == f"prober {nic['nic']}")
-    agent = psutil.Process(pid)
-    wanted = {nic["host"]: "DOWN"}
-    allowed = frozenset({nic["nic"]})
-    return Case(
-        f"SIGSTOP to {nic['nic']}'s agent",
-        lambda: agent.send_signal(signal.SIGSTOP),
-        lambda: agent.send_signal(signal.SIGCONT),
-        wanted,
-        allowed,
-        slow=SILENT,
-    )
 
 
 def _flapping(links: Sequence[str], control: ControlClient) -> Case:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from schemas import codec
 from schemas.topics import LINKS, REJECTS, R, Topic
 from streams.runtime import assignment as module
 from streams.runtime.assignment import Assignment, Generation, KeyedState, Message, Ownership, PartitionState
+from streams.runtime.rejects import RejectBudget
 
 TP0, TP1 = TP(LINKS.name, 0), TP(LINKS.name, 1)
 
@@ -33,6 +35,7 @@ class FakeContext:
         self.sent: list[tuple[str, str, bytes | None]] = []
         self.aborted: list[str] = []
         self.rejected = 0
+        self.reject_budget = RejectBudget()
         self.ends: dict[TP, int] = {}
         self.agents: dict[str, Any] = {}
         self.app = SimpleNamespace(consumer=SimpleNamespace(), topic=lambda name, **_: name, agent=self.agent)
@@ -51,6 +54,9 @@ class FakeContext:
 
     def task(self, name: str, work: Any) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(work, name=name)
+
+    def survive(self, stage: str, topic: Topic[Any], key: str) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def abort(self, reason: str, error: BaseException | None = None) -> None:
         self.aborted.append(reason)
@@ -131,7 +137,7 @@ class Stage:
 
     async def _take(self, message: Message[list[int]]) -> None:
         if message.value == b"bad":
-            raise ValueError("bad")
+            raise ConnectionError("bad")
         message.partition.state.append(message.offset)
         self.taken.append(message.offset)
 
@@ -378,10 +384,10 @@ async def test_the_agent_starts_timers_once_and_an_error_aborts_the_worker(
             for raw in raws:
                 yield SimpleNamespace(message=raw, value=raw.value)
 
-    with pytest.raises(ValueError, match="bad"):
+    with pytest.raises(ConnectionError, match="bad"):
         await context.agents["stage"](Stream())
     assert (stage.starts, stage.taken) == (1, [0, 1])
-    assert context.aborted == ["stage: ValueError: bad"]
+    assert context.aborted == ["stage: ConnectionError: bad"]
 
 
 async def test_one_task_serves_a_generation_and_ends_with_it(context: FakeContext) -> None:

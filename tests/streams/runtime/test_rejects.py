@@ -7,7 +7,15 @@ import asyncio
 from schemas import codec
 from schemas.records import Reject
 from schemas.topics import REJECTS, Topic
-from streams.runtime.rejects import KEY_BYTES, VALUE_BYTES, RejectedMessage, reject_record, send_reject
+from streams.runtime.rejects import (
+    BURST,
+    KEY_BYTES,
+    VALUE_BYTES,
+    RejectBudget,
+    RejectedMessage,
+    reject_record,
+    send_reject,
+)
 
 
 class Context:
@@ -15,6 +23,7 @@ class Context:
 
     def __init__(self) -> None:
         self.rejected = 0
+        self.reject_budget = RejectBudget()
         self.sent: list[tuple[str, str, Reject]] = []
 
     async def send(self, topic: Topic[Reject], key: str, record: Reject) -> None:
@@ -58,3 +67,21 @@ def test_a_faust_message_has_its_time_in_seconds() -> None:
     record = context.sent[0][2]
     assert record["append_ns"] == Input.append_ns
     assert (record["reason"], record["key"]) == ("OTHER", b"\xff")
+
+
+def test_a_flood_of_bad_messages_is_counted_but_not_published() -> None:
+    budget = RejectBudget()
+    assert sum(budget.take(100.0) for _ in range(3 * BURST)) == BURST
+    assert budget.dropped == 2 * BURST
+    assert budget.take(101.0), "more are allowed a second later"
+
+
+def test_an_unexpected_error_is_published_with_its_class_and_place() -> None:
+    context = Context()
+    try:
+        {}["nic"]
+    except KeyError as error:
+        asyncio.run(send_reject(context, RejectedMessage(Input()), b"x", "links", error))
+    ((_, _, record),) = context.sent
+    assert record["reason"] == "OTHER"
+    assert record["detail"].startswith("KeyError at tests/streams/runtime/test_rejects.py:")

@@ -1,0 +1,157 @@
+"""Makes hostile records: well-formed messages that no correct writer sends, from good ones.
+
+Each message differs from a good one in one way: a field at an extreme, a mutated byte, a truncation, another
+topic's record, a null, a wrong key, or an old schema. Everything follows from the seed.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import fastavro
+
+from schemas import codec
+from schemas.topics import TOPICS
+
+__all__ = ["KINDS", "HostileMaker", "Message", "places_of"]
+
+EXTREME_NUMBERS: Final[dict[str, tuple[Any, ...]]] = {
+    "int": (-(2**31), 2**31 - 1, -1, 0),
+    "long": (-(2**63), 2**63 - 1, -1, 0, 1_795_632_065_339_913_141),
+    "float": (float("nan"), float("inf"), -float("inf"), 3e38, -3e38, -1.0),
+    "double": (float("nan"), float("inf"), -float("inf"), 1e308, -1e308, 1.7e13, -1.0),
+}
+EXTREME_STRINGS: Final = (
+    "",
+    "h1/eth1>h2/eth1",
+    "/",
+    "a/b/c/d",
+    ">",
+    "x" * 512,
+    "\x1b[2J",
+    "h1/eth1\n",
+    "../../etc/passwd",
+    "'; DROP TABLE delays; --",
+    "<script>alert(1)</script>",
+    "\u202e",
+    "no such host/eth9",
+    "256.0.0.1",
+    "::ffff:10.0.0.1",
+)
+EXTREME_BYTES: Final = (b"", b"\x00" * 4096, b"\xff")
+KINDS: Final = ("extreme", "mutated", "truncated", "foreign", "null", "wrong_key", "nonsense")
+
+Path = tuple[str | int, ...]
+
+
+class Message(NamedTuple):
+    """One message to publish."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    kind: str
+
+
+def places_of(value: Any, schema: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Yield the path and the Avro type of each number, string and bytes of a record."""
+    if isinstance(schema, list):
+        schema = next(branch for branch in schema if branch != "null")
+        if value is None:
+            kind = schema["type"] if isinstance(schema, dict) else schema
+            if kind in EXTREME_NUMBERS or kind == "string":
+                yield path, kind
+            return
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if kind == "record":
+        for field in schema["fields"]:
+            yield from places_of(value[field["name"]], field["type"], (*path, field["name"]))
+    elif kind == "array":
+        for index, item in enumerate(value[:2]):
+            yield from places_of(item, schema["items"], (*path, index))
+    elif kind in EXTREME_NUMBERS or kind in ("string", "bytes"):
+        yield path, kind
+
+
+class HostileMaker:
+    """Makes hostile messages of all topics, from good messages by topic."""
+
+    def __init__(self, good: Mapping[str, Sequence[tuple[bytes | None, bytes]]], seed: int) -> None:
+        """`good`: key and value of good messages by topic; topics without any get none of their kinds."""
+        self._good = {topic: list(messages) for topic, messages in good.items() if messages}
+        self._random = random.Random(seed)  # noqa: S311  # repeatable, not secret
+        self._topics = sorted(self._good)
+        self._records: dict[tuple[str, int], Any] = {}
+        if not self._topics:
+            raise ValueError("no good message of any topic")
+
+    def make(self) -> Message:
+        """Return the next message."""
+        topic = self._random.choice(self._topics)
+        kind = self._random.choice(KINDS)
+        index = self._random.randrange(len(self._good[topic]))
+        key, value = self._good[topic][index]
+        if kind == "extreme":
+            return Message(topic, key, self._extreme(topic, index), kind)
+        if kind == "mutated":
+            return Message(topic, key, self._mutated(value), kind)
+        if kind == "truncated":
+            return Message(topic, key, value[: self._random.randrange(len(value))], kind)
+        if kind == "foreign":
+            other = self._random.choice(self._good[self._random.choice(self._topics)])
+            return Message(topic, key, other[1], kind)
+        if kind == "null":
+            return Message(topic, self._strange_key(), None, kind)
+        if kind == "wrong_key":
+            return Message(topic, self._strange_key(), value, kind)
+        size = self._random.randrange(64)
+        return Message(topic, key, self._random.randbytes(size), kind)
+
+    def _extreme(self, topic: str, index: int) -> bytes:
+        """Return a record with one field at an extreme, written without any check."""
+        name = TOPICS[topic].record
+        schema = codec.raw_schema(name)
+        record = self._record(topic, index, name)
+        places = list(places_of(record, schema))
+        for _ in range(8):
+            path, kind = self._random.choice(places)
+            changed = copy.deepcopy(record)
+            at = changed
+            for step in path[:-1]:
+                at = at[step]
+            at[path[-1]] = self._value(kind)
+            out = io.BytesIO()
+            try:
+                fastavro.schemaless_writer(out, codec.parsed_schema(name), changed)
+            except (ValueError, OverflowError, TypeError):
+                continue  # fastavro itself refuses some values in a union
+            return codec.header(name) + out.getvalue()
+        return codec.header(name)
+
+    def _record(self, topic: str, index: int, name: str) -> Any:
+        found = self._records.get((topic, index))
+        if found is None:
+            found = self._records[topic, index] = codec.decode(self._good[topic][index][1], name)
+        return found
+
+    def _value(self, kind: str) -> Any:
+        if kind == "string":
+            return self._random.choice(EXTREME_STRINGS)
+        if kind == "bytes":
+            return self._random.choice(EXTREME_BYTES)
+        return self._random.choice(EXTREME_NUMBERS[kind])
+
+    def _mutated(self, value: bytes) -> bytes:
+        mutated = bytearray(value)
+        for _ in range(self._random.randint(1, 3)):
+            mutated[self._random.randrange(len(mutated))] = self._random.randrange(256)
+        return bytes(mutated)
+
+    def _strange_key(self) -> bytes | None:
+        return self._random.choice(
+            (None, b"", b"\xff\xfe", b"nobody/eth0", b"x" * 300, b"another-shard", b"*", b"a>b")
+        )

@@ -1,0 +1,78 @@
+"""Decodes messages: the record and the key that it must have.
+
+A record under a key that is not its own would replace another's record in a compacted topic, or reach a
+worker that does not own it. So every reader refuses it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from schemas import codec
+from schemas.checks import BadRecord
+from schemas.topics import (
+    ACTIONS,
+    ACTUATORS,
+    ALERTS,
+    CLOCK_FITS,
+    CLOCK_OFFSETS,
+    CONFIG,
+    CONTENTION,
+    DECISIONS,
+    DELAYS,
+    FALLBACKS,
+    FLOW_ROUTES,
+    FLOWS,
+    INVENTORY,
+    LINK_HEALTH,
+    LINKS,
+    PATH_QUEUEING,
+    PATHS,
+    POLICY_CYCLES,
+    PROBE_SCHEDULES,
+    PROBES,
+    QUEUES,
+    REJECTS,
+    TRUTH,
+    R,
+    Topic,
+)
+
+__all__ = ["check_key", "decode_message", "key_of"]
+
+_KEY_FORMATS: Final[dict[str, str]] = {
+    **dict.fromkeys((PROBES.name, INVENTORY.name, DELAYS.name, PROBE_SCHEDULES.name), "{nic}"),
+    **dict.fromkeys((PATHS.name, FLOW_ROUTES.name), "{nic}>{peer}"),
+    **dict.fromkeys(
+        (CLOCK_FITS.name, LINKS.name, PATH_QUEUEING.name, QUEUES.name, POLICY_CYCLES.name, TRUTH.name),
+        "{shard}",
+    ),
+    CLOCK_OFFSETS.name: "{shard}/{part}",
+    **dict.fromkeys((LINK_HEALTH.name, ALERTS.name), "{subject}"),
+    CONTENTION.name: "{link}",
+    **dict.fromkeys((FLOWS.name, DECISIONS.name, FALLBACKS.name, ACTIONS.name, CONFIG.name), "{host}"),
+    ACTUATORS.name: "{actuator}",
+    REJECTS.name: "{topic}",
+}
+
+
+def key_of(topic: Topic[Any], record: Any) -> str:
+    """Return the key that a record of a topic must have."""
+    return _KEY_FORMATS[topic.name].format_map(record)
+
+
+def check_key(topic: Topic[Any], key: bytes | str | None, record: Any) -> None:
+    """Raise BadRecord if `key` is not the record's own."""
+    expected = key_of(topic, record)
+    found = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+    if found != expected:
+        raise BadRecord("WRONG_KEY", f"{topic.record}: key {found!r:.120}, expected {expected!r:.200}")
+
+
+def decode_message(
+    topic: Topic[R], key: bytes | str | None, value: bytes, registry: codec.Registry | None = None
+) -> R:
+    """Decode and check a message's value, and check that the key is its own. Raises BadRecord."""
+    record = codec.decode(value, topic.type, registry)
+    check_key(topic, key, record)
+    return record

@@ -1,0 +1,45 @@
+"""Turns an unexpected error that a record caused into the reason of its refusal.
+
+Checks cannot foresee everything. An error of these types while a record is processed costs the record, never
+the process. Errors of the log, the operating system or a cancelled task are no data errors.
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Final
+
+from schemas.checks import BadRecord
+
+__all__ = ["DATA_ERRORS", "refusal"]
+
+DATA_ERRORS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+_ROOT: Final = Path(__file__).resolve().parents[1]
+
+
+def refusal(error: Exception) -> BadRecord:
+    """Return a `BadRecord` with the reason of `error`; for an unexpected one its class and place."""
+    if isinstance(error, BadRecord):
+        return error
+    if isinstance(reason := getattr(error, "reason", None), str):  # BadBatch of the native decoder
+        return BadRecord(reason, str(error))
+    frames = traceback.extract_tb(error.__traceback__)
+    place = "unknown place"
+    if frames:
+        path = Path(frames[-1].filename)
+        ours = [frame for frame in frames if Path(frame.filename).is_relative_to(_ROOT)]
+        if ours:
+            path = Path(ours[-1].filename).relative_to(_ROOT)
+        place = f"{path}:{(ours or frames)[-1].lineno}"
+    refused = BadRecord("OTHER", f"{type(error).__name__} at {place}: {error}"[:300])
+    refused.__cause__ = error
+    return refused
