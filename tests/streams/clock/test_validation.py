@@ -45,6 +45,10 @@ PAIR = {
     "rtt_min_ns": 9000.0,
     "samples": 9,
     "accepted": 9,
+    "forward_after_ns": [],
+    "forward_delay_ns": [],
+    "reverse_after_ns": [],
+    "reverse_delay_ns": [],
 }
 
 
