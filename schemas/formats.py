@@ -72,7 +72,7 @@ FORMATS: Final[dict[str, Format]] = {
         "10.0.0.1", "an IP address, or nothing", lambda text: not text or _is_address(text)
     ),
     "gid": Format("00000000000000000000000000000000", "32 hexadecimal digits", r"[0-9a-f]{32}"),
-    "topic": Format("fabric.probes", "a topic's name", r"[a-zA-Z0-9._-]{1,249}"),
+    "topic": Format("fabric", "a topic's name", r"[a-zA-Z0-9._-]{1,249}"),
     "symbol": Format("MOVE", "capitals, digits and '_', or nothing", r"[A-Z0-9_]{0,64}"),
     "label": Format("train", "at most 256 printable characters", rf"{_LINE}{{0,256}}"),
     "subject": Format("h1/eth0", "1 to 512 printable characters", rf"{_LINE}{{1,512}}"),

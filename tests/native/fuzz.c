@@ -22,10 +22,10 @@ static int64_t number(int bits) {
     return (int64_t)chance(0) >> (64 - bits);
 }
 
-#define CHECK(status)                                                                                          \
+#define CHECK(status)                                                                                        \
     do {                                                                                                     \
-        if (!(status)) {                                                                                       \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #status);                                               \
+        if (!(status)) {                                                                                     \
+            fprintf(stderr, "line %d: %s\n", __LINE__, #status);                                             \
             exit(1);                                                                                         \
         }                                                                                                    \
     } while (0)

@@ -166,7 +166,7 @@ def test_fleet_file_mistakes_name_the_nic(tmp_path):
     path.write_text("[[nics]]\nhost = 'a'\ndevice = 'eth0'\naddress = '10.0.0.300'\n")
     done = fabrictime("up", "--fleet", str(path), "--dir", str(tmp_path / "d"))
     assert done.returncode == 2
-    assert f"fleet {path}: nics[1].address:" in done.stderr
+    assert f"fleet {path}: nics[1].address = '10.0.0.300': expected" in done.stderr
 
 
 def test_figures_are_compared_with_their_targets():

@@ -43,19 +43,19 @@ def test_a_directory_that_another_user_prepared_is_refused(tmp_path):
 
 
 def test_home_is_expanded_in_every_path(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/u")
+    monkeypatch.setenv("HOME", "/homes/u")
     given = {"data_directory": "~/ft", "fleet": "~/fleet.toml", "host_name": "~", "web": True}
     assert user.expand_paths(UpSettings, given) == {
-        "data_directory": "/home/u/ft",
-        "fleet": "/home/u/fleet.toml",
+        "data_directory": "/homes/u/ft",
+        "fleet": "/homes/u/fleet.toml",
         "host_name": "~",
         "web": True,
     }
-    assert user.expand_paths(HistorySettings, {"directory": "~"}) == {"directory": "/home/u"}
+    assert user.expand_paths(HistorySettings, {"directory": "~"}) == {"directory": "/homes/u"}
     below = {"kafka": {"tls_ca_file": "~/ca.pem"}, "history": {"password_file": "~/p"}}
     assert user.expand_paths(StreamSettings, below) == {
-        "kafka": {"tls_ca_file": "/home/u/ca.pem"},
-        "history": {"password_file": "/home/u/p"},
+        "kafka": {"tls_ca_file": "/homes/u/ca.pem"},
+        "history": {"password_file": "/homes/u/p"},
     }
     with pytest.raises(ValueError, match="no home directory is known"):
         user.expand_paths(UpSettings, {"data_directory": "~nobody-of-that-name/x"})

@@ -65,7 +65,7 @@ def test_following(log):
         reader.connect()
         assert list(reader.read_to_end()) == []
         publisher = Publisher(log)
-        publisher.publish(ALERTS, "a", make("Alert", alert_id="a/1"))
+        publisher.publish(ALERTS, "a", make("Alert", alert_id="a/1", subject="a"))
         publisher.publish(ALERTS, "a", None)
         publisher.send("fabric.alerts", "b", b"nonsense")
         publisher.flush(10)
