@@ -215,7 +215,7 @@ def spoil(path, at, data):
         (lambda path: os.truncate(path, 20000), PageUnusable, BAD_PAGE),
         (lambda path: os.truncate(path, 30000), PageUnusable, BAD_PAGE),
         (lambda path: spoil(path, 0, b"X"), PageUnusable, BAD_PAGE),
-        (lambda path: spoil(path, 8, b"\2\0\0\0"), WrongVersion, VERSION),
+        (lambda path: spoil(path, 8, b"\3\0\0\0"), WrongVersion, VERSION),
         (lambda path: spoil(path, 70, b"corrupt"), PageUnusable, BAD_PAGE),
         (lambda path: spoil(path, 330, b"corrupt"), PageUnusable, BAD_PAGE),
         (lambda path: spoil(path, 330 + 320 + 40, b"corrupt"), PageUnusable, BAD_PAGE),
