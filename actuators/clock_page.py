@@ -1,6 +1,6 @@
 """Encodes the clock page, and writes the file that holds it.
 
-The layout is version 1 of clients/c/fabrictime_clock.h. Programs map the file. A writer continues the page of
+The layout is version 2 of clients/c/fabrictime_clock.h. Programs map the file. A writer continues the page of
 a former writer if it is valid. Otherwise a new file replaces it, and the old page is marked retired.
 """
 
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 MAGIC: Final = b"FTCLOCK\0"
-VERSION: Final = 1
+VERSION: Final = 2
 PAGE_BYTES: Final = 20480
 SEQUENCE_AT: Final = 256
 COPY_AT: Final = 320
@@ -44,7 +44,7 @@ RETIRED: Final = 1
 
 HEAD: Final = struct.Struct("<8sIIII16sQQQ192s")
 MODEL: Final = struct.Struct("<IIQqqddqdddqqqQqQqIIIIqII64s88s")
-CLOCK: Final = struct.Struct("<64sIIqdddddq")
+CLOCK: Final = struct.Struct("<64sIfqqddddq")
 NIC: Final = struct.Struct("<60sI")
 COPY_BYTES: Final = MODEL.size + CLOCKS * CLOCK.size + NICS * NIC.size
 
@@ -61,18 +61,19 @@ class PageError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class ClockRow:
-    """One clock of the host. Fabric time at its reading c is c + offset_ns + drift_ppb * 1e-9 * (c -
-    at_ns).
+    """One clock of the host. Fabric time at its reading c is c + offset_ns + offset_fraction_ns + drift_ppb *
+    1e-9 * (c - at_ns).
     """
 
     state: ClockSync
     at_ns: int
-    offset_ns: float
+    offset_ns: int
     drift_ppb: float
     bound_ns: float
     growth_ppb: float
     wander_ppb_per_s: float
     since_ns: int = ALWAYS_NS
+    offset_fraction_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def pack(content: Content) -> bytes:
             number * CLOCK.size,
             _fixed(name, 64),
             STATES.index(row.state),
-            0,
+            row.offset_fraction_ns,
             row.at_ns,
             row.offset_ns,
             row.drift_ppb,

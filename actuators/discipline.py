@@ -209,7 +209,7 @@ class Discipline:
                 Correction(self._servo.rate_ppb, f"clock {s.clock}: not in the page yet")
             )
         away_ns = clock_ns - row.at_ns
-        error_ns = -(row.offset_ns + row.drift_ppb * 1e-9 * away_ns)
+        error_ns = -(row.offset_ns + (row.offset_fraction_ns + row.drift_ppb * 1e-9 * away_ns))
         bound_ns = row.bound_ns + row.growth_ppb * 1e-9 * abs(away_ns)
         correction = self._servo.next(error_ns, bound_ns, row.state, passed_s)
         if correction.refused is None and s.mode == "on":

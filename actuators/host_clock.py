@@ -6,7 +6,6 @@ It uses no file, Kafka client or clock of its own, so a recorded day can be repl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -356,10 +355,11 @@ class HostClock:
             clock["at_ns"],
             clock["offset_ns"],
             clock["drift_ppb"],
-            clock["bound_ns"] + math.ulp(clock["offset_ns"]),
+            clock["bound_ns"],
             growth_ppb + SIGMAS * sigma_ppb,
             wander_ppb_per_s,
             published.since_ns,
+            clock["offset_fraction_ns"],
         )
 
     def _derived(self, local: _LocalClock, state: ClockSync) -> ClockRow | None:
@@ -376,16 +376,17 @@ class HostClock:
         return ClockRow(
             state,
             relation.clock_ns,
-            (whole - relation.clock_ns) + rest,
+            whole - relation.clock_ns + round(rest),
             (rate - 1) * 1e9,
             here.bound_ns + relation.error_ns,
             here.growth_ppb + SIGMAS * relation.rate_sigma_ppb,
             here.wander_ppb_per_s,
             local.changed_clock_ns,
+            rest - round(rest),
         )
 
 
-_NO_ROW: Final = ClockRow(ClockSync.UNSYNCED, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_NO_ROW: Final = ClockRow(ClockSync.UNSYNCED, 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 
 def _no_row(direct: ClockRow | None, changed: bool) -> ClockRow:

@@ -207,13 +207,15 @@ class RawClockModel:
 def on_raw_clock(
     relation: Relation,
     at_ns: int,
-    offset_ns: float,
+    offset_ns: int,
     drift_ppb: float,
     bound_ns: float,
     drift_sigma_ppb: float,
     wander_ppb_per_sqrt_s: float,
 ) -> RawClockModel:
     """Return a clock's published model on the raw clock. `relation` is that of the clock at `at_ns`.
+
+    The bound covers the fraction of `offset_ns` below 1 ns.
 
     With clock = c0 + (1 + s)(raw - r0) and fabric = clock + offset + drift (clock - c0), the rate of fabric
     time relative to raw is (1 + s)(1 + drift).
@@ -223,9 +225,9 @@ def on_raw_clock(
     sigma_ppb = math.hypot(drift_sigma_ppb, relation.rate_sigma_ppb)
     return RawClockModel(
         relation.raw_ns,
-        at_ns + round(offset_ns),
+        at_ns + offset_ns,
         rate_ppb,
-        bound_ns + relation.error_ns + 1 + math.ulp(offset_ns),
+        bound_ns + relation.error_ns + 1,
         growth_ppb + SIGMAS * sigma_ppb,
         wander_ppb_per_s,
     )

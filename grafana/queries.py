@@ -90,9 +90,10 @@ WORST_BOUND: Final = (
 )
 CLOCK_OFFSETS: Final = (
     "SELECT time, clock, moved - any_first AS offset_change_ns FROM ("
-    f"SELECT {_TIME}, clock, avg(offset_ns) AS moved, "
-    f"first_value(moved) OVER (PARTITION BY clock ORDER BY time) "
-    f"AS any_first {_from(tables.CLOCKS, _CLOCKS)} GROUP BY time, clock) ORDER BY time, clock"
+    f"SELECT {_TIME}, clock, avg(beyond + offset_fraction_ns) AS moved, "
+    "first_value(moved) OVER (PARTITION BY clock ORDER BY time) AS any_first FROM ("
+    "SELECT *, offset_ns - first_value(offset_ns) OVER (PARTITION BY clock ORDER BY window) AS beyond "
+    f"{_from(tables.CLOCKS, _CLOCKS)}) GROUP BY time, clock) ORDER BY time, clock"
 )
 CLOCK_BOUNDS: Final = (
     f"SELECT {_TIME}, clock, max(bound_ns) AS bound_ns {_from(tables.CLOCKS, _CLOCKS)} "

@@ -405,8 +405,8 @@ class PairFit(TypedDict):
     """The NIC that answered."""
     at_ns: int
     """ns, the prober's clock at which offset_ns holds."""
-    offset_ns: float
-    """ns, the peer's clock minus the prober's at at_ns."""
+    offset_ns: int
+    """Whole ns of the peer's clock minus the prober's at at_ns; offset_fraction_ns is the rest."""
     drift_ppb: float
     """ppb, rate of the peer's clock minus the prober's."""
     sigma_ns: float
@@ -433,6 +433,8 @@ class PairFit(TypedDict):
     """ns after at_ns of the lowest reverse readings, selected in the same way."""
     reverse_delay_ns: list[float]
     """ns, reverse delay of these readings by the pair's own clock model."""
+    offset_fraction_ns: float
+    """ns, part of the offset below 1 ns, to add to offset_ns."""
 
 
 class ClockFits(TypedDict):
@@ -498,14 +500,15 @@ class ClockEvent(StrEnum):
 
 
 class ClockState(TypedDict):
-    """One clock. Fabric time at its reading c is c + offset_ns + drift_ppb * 1e-9 * (c - at_ns)."""
+    """One clock. Fabric time at its reading c is c + offset_ns + offset_fraction_ns + drift_ppb * 1e-9 * (c -
+    at_ns)."""
 
     clock: str
     """The clock's name, as in Nic.clock."""
     at_ns: int
     """ns, this clock's own reading at the window's middle."""
-    offset_ns: float
-    """ns; add it to the clock's reading to get fabric time at at_ns."""
+    offset_ns: int
+    """Whole ns; add it to the clock's reading to get fabric time at at_ns, with offset_fraction_ns."""
     drift_ppb: float
     """ppb; change of offset_ns per second of this clock, times 1e9."""
     bound_ns: float
@@ -527,10 +530,15 @@ class ClockState(TypedDict):
     knot_at_ns: int
     """ns, the clock's own reading at the knot of this window: the window's start, estimated from both sides.
     Straight lines from knot to knot correct past timestamps; 0: no knot, a new line begins at at_ns."""
-    knot_offset_ns: float
-    """ns; add it to the clock's reading to get fabric time at knot_at_ns."""
+    knot_offset_ns: int
+    """Whole ns; add it to the clock's reading to get fabric time at knot_at_ns, with
+    knot_offset_fraction_ns."""
     knot_bound_ns: float
     """ns; the true error at knot_at_ns is below it 99.9% of the time."""
+    offset_fraction_ns: float
+    """ns, part of the offset below 1 ns, to add to offset_ns."""
+    knot_offset_fraction_ns: float
+    """ns, part of the offset below 1 ns, to add to knot_offset_ns."""
 
 
 class SourceRange(TypedDict):
@@ -1697,8 +1705,8 @@ class ProbeSchedule(TypedDict):
     """Paths that are probed in each slot."""
     clock_at_ns: int
     """ns, a reading of the NIC's own clock, for offset_ns and drift_ppb."""
-    offset_ns: float
-    """ns to add to that reading to get fabric time."""
+    offset_ns: int
+    """Whole ns to add to that reading to get fabric time."""
     drift_ppb: float
     """ppb of the NIC's own time by which offset_ns grows."""
     peers: list[str]

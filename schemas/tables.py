@@ -192,11 +192,12 @@ TABLES: Final[dict[str, Table]] = {
             (
                 ("shard", _NAME), ("domain", _NAME), ("clock", _NAME), *_WINDOW,
                 ("log_offset_ns", _COUNTER), ("solved_ns", _COUNTER),
-                ("at_ns", _COUNTER), ("offset_ns", _EXACT), ("drift_ppb", _EXACT), ("bound_ns", _EXACT),
+                ("at_ns", _COUNTER), ("offset_ns", _COUNTER), ("drift_ppb", _EXACT), ("bound_ns", _EXACT),
                 ("state", _STATE), ("pairs", _COUNT), ("residual_ns", _EXACT),
                 ("drift_sigma_ppb", _EXACT), ("event", _EVENT), ("event_ns", _EXACT),
-                ("knot_at_ns", _COUNTER), ("knot_offset_ns", _EXACT), ("knot_bound_ns", _EXACT),
+                ("knot_at_ns", _COUNTER), ("knot_offset_ns", _COUNTER), ("knot_bound_ns", _EXACT),
                 ("reference", f"{_NAME} DEFAULT 'ensemble'"),
+                ("offset_fraction_ns", _EXACT), ("knot_offset_fraction_ns", _EXACT),
                 *_RECORDED,
             ),
             f"{_GROUP}, shard, clock, window",
@@ -231,7 +232,8 @@ TABLES: Final[dict[str, Table]] = {
             "one row per source, window and directed pair (ClockFits.pairs); window_start in log append time",
             (
                 ("shard", _NAME), ("source", _NAME), *_WINDOW, ("prober", _NAME), ("peer", _NAME),
-                ("at_ns", _COUNTER), ("offset_ns", _EXACT), ("drift_ppb", _EXACT),
+                ("at_ns", _COUNTER), ("offset_ns", _COUNTER), ("offset_fraction_ns", _EXACT),
+                ("drift_ppb", _EXACT),
                 ("sigma_ns", _FIGURE_KNOWN), ("drift_sigma_ppb", _FIGURE_KNOWN),
                 ("rtt_min_ns", _FIGURE_KNOWN), ("samples", _COUNT), ("accepted", _COUNT),
                 ("margin_ns", _FIGURE_KNOWN), ("noise_ns", _FIGURE_KNOWN),
@@ -523,8 +525,9 @@ def clock_lines_sql(database: str = DATABASE) -> str:
 
     Bind `{since_ns:Int64}` and `{until_ns:Int64}`, fabric time: the windows that meet that span count. A row
     is `shard`, `clock`, `from_ns` and `to_ns` (the clock's own readings, from inclusive, to exclusive),
-    `from_offset_ns`, `slope` (ns a ns) and `bound_ns`: fabric time at a reading c is
-    c + from_offset_ns + slope * (c - from_ns), and its error is below bound_ns 99.9% of the time.
+    `from_offset_ns` (whole ns), `from_fraction_ns`, `slope` (ns a ns) and `bound_ns`: fabric time at
+    a reading c is c + from_offset_ns + from_fraction_ns + slope * (c - from_ns). Its error is below bound_ns
+    99.9% of the time. Offsets are subtracted as integers: a double holds 1.8e18 ns to 256 ns only.
 
     A line goes from a window's knot to the next window's, with the wider of the two bounds. Where the next
     window has no knot (it stepped, or is yet to come) it goes from the knot to at_ns and from there on by
@@ -534,29 +537,32 @@ def clock_lines_sql(database: str = DATABASE) -> str:
     windows = f"{database}.{CLOCKS} FINAL"
     following = "OVER (PARTITION BY shard, clock ORDER BY window ROWS BETWEEN CURRENT ROW AND 1 FOLLOWING)"
     has_next = "ahead > 0 AND synced_ahead"
-    knot = "(if(knot_at_ns > 0, knot_at_ns, at_ns), if(knot_at_ns > 0, knot_offset_ns, offset_ns), "
-    knot += "if(knot_at_ns > 0, knot_bound_ns, bound_ns))"
-    middle = "(at_ns, offset_ns, bound_ns)"
+    knot = "if(knot_at_ns > 0, (knot_at_ns, knot_offset_ns, knot_offset_fraction_ns, knot_bound_ns), "
+    middle = "(at_ns, offset_ns, offset_fraction_ns, bound_ns)"
+    knot += f"{middle})"
     half_ns = "intDiv(toUnixTimestamp64Nano(window_end) - toUnixTimestamp64Nano(window_start), 2)"
     end = (
-        f"(at_ns + {half_ns}, offset_ns + drift_ppb * 1e-9 * {half_ns}, "
+        f"(at_ns + {half_ns}, offset_ns, offset_fraction_ns + drift_ppb * 1e-9 * {half_ns}, "
         f"bound_ns + {_DRIFT_SIGMAS} * drift_sigma_ppb * 1e-9 * {half_ns})"
     )
     ends = (
-        f"if({has_next}, [({knot}, (ahead, offset_ahead, bound_ahead))], "
+        f"if({has_next}, [({knot}, (ahead, offset_ahead, fraction_ahead, bound_ahead))], "
         f"if(knot_at_ns > 0, [({knot}, {middle}), ({middle}, {end})], [({middle}, {end})]))"
     )
     later = "OVER (PARTITION BY shard, clock ORDER BY window, line.1.1 ROWS BETWEEN 1 FOLLOWING AND "
     later += "UNBOUNDED FOLLOWING)"
     return (
         "SELECT shard, clock, from_ns, least(end_ns, if(later_ns > 0, later_ns, end_ns)) AS to_ns, "
-        "from_offset_ns, slope, bound_ns FROM ("
+        "from_offset_ns, from_fraction_ns, slope, bound_ns FROM ("
         "SELECT shard, clock, line.1.1 AS from_ns, line.2.1 AS end_ns, line.1.2 AS from_offset_ns, "
-        "(line.2.2 - line.1.2) / (line.2.1 - line.1.1) AS slope, greatest(line.1.3, line.2.3) AS bound_ns, "
+        "line.1.3 AS from_fraction_ns, "
+        "((line.2.2 - line.1.2) + (line.2.3 - line.1.3)) / (line.2.1 - line.1.1) AS slope, "
+        "greatest(line.1.4, line.2.4) AS bound_ns, "
         f"min(line.1.1) {later} AS later_ns "
         f"FROM (SELECT shard, clock, window, state, arrayJoin({ends}) AS line FROM ("
         f"SELECT *, leadInFrame(knot_at_ns) {following} AS ahead, "
         f"leadInFrame(knot_offset_ns) {following} AS offset_ahead, "
+        f"leadInFrame(knot_offset_fraction_ns) {following} AS fraction_ahead, "
         f"leadInFrame(knot_bound_ns) {following} AS bound_ahead, "
         f"leadInFrame(toUInt8(state != 'UNSYNCED')) {following} AS synced_ahead FROM {windows} "
         "WHERE window_end > fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC') "
@@ -574,13 +580,15 @@ def retimed_sql(stamps: str, database: str = DATABASE) -> str:
 
     `stamps` is a table's name or a query in brackets with the columns `clock` (as in `Nic.clock`) and
     `reading_ns` (Int64, that clock's own reading); bind `since_ns` and `until_ns` as in `clock_lines_sql`,
-    around the stamps. All columns of `stamps` come back, and beside them `correction_ns` (add it to the
-    reading), `fabric_ns` (ns since the Unix epoch) and `bound_ns`: NULL where no line covers the reading.
+    around the stamps. All columns of `stamps` come back, and beside them `correction_ns` (whole ns to add
+    to the reading), `fabric_ns` (ns since the Unix epoch) and `bound_ns`: NULL where no line covers the
+    reading.
     """
     covered = "from_ns > 0 AND reading_ns < to_ns"
+    correction = "from_offset_ns + toInt64(round(from_fraction_ns + slope * (reading_ns - from_ns)))"
     return (
-        f"SELECT stamps.*, if({covered}, from_offset_ns + slope * (reading_ns - from_ns), NULL) "
-        "AS correction_ns, reading_ns + toInt64(round(correction_ns)) AS fabric_ns, "
+        f"SELECT stamps.*, if({covered}, {correction}, NULL) AS correction_ns, "
+        "reading_ns + correction_ns AS fabric_ns, "
         f"if({covered}, bound_ns, NULL) AS bound_ns "
         f"FROM (SELECT * FROM {stamps}) AS stamps ASOF LEFT JOIN ({clock_lines_sql(database)}) AS lines "
         "ON stamps.clock = lines.clock AND stamps.reading_ns >= lines.from_ns"

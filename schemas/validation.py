@@ -62,6 +62,7 @@ def _is_plausible(clock: ClockState) -> bool:
     return bool(
         abs(clock["at_ns"]) <= MAX_NS
         and abs(clock["offset_ns"]) <= MAX_NS
+        and abs(clock["offset_fraction_ns"]) <= 1
         and abs(clock["drift_ppb"]) <= MAX_PPB
         and 0 <= clock["bound_ns"] <= MAX_BOUND_NS
     )

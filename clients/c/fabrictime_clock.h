@@ -65,11 +65,11 @@ typedef struct {
     char path[1024];
 } ft_reader;
 
-/* -- layout of the page, version 1; docs/clients.md explains each field
+/* -- layout of the page, version 2; docs/clients.md explains each field
  * ---------------------------------------- */
 
 #define FT_PAGE_MAGIC    "FTCLOCK" /* including its NUL: 8 bytes */
-#define FT_PAGE_VERSION  1u
+#define FT_PAGE_VERSION  2u
 #define FT_PAGE_BYTES    20480u
 #define FT_PAGE_CLOCKS   32u
 #define FT_PAGE_NICS     64u
@@ -116,9 +116,11 @@ typedef struct {
 
 typedef struct {
     char name[64]; /* without the host: system, ptp0 */
-    uint32_t state, reserved;
-    int64_t at_ns; /* fabric time at its reading c is c + offset_ns + drift_ppb * 1e-9 * (c - at_ns) */
-    double offset_ns, drift_ppb;
+    uint32_t state;
+    float offset_fraction_ns; /* below 1 ns */
+    /* fabric time at its reading c is c + offset_ns + offset_fraction_ns + drift_ppb * 1e-9 * (c - at_ns) */
+    int64_t at_ns, offset_ns;
+    double drift_ppb;
     double bound_ns, growth_ppb, wander_ppb_per_s;
     int64_t since_ns; /* earlier readings are from before a step */
 } ft_page_clock;
@@ -399,21 +401,20 @@ static inline int ft_convert(ft_reader *reader, const char *name, int64_t stamp_
     int64_t raw_ns = ft_raw_ns_();
     if (raw_ns >= model.reopen_raw_ns || model.flags) ft_reopen_if_late_(reader, raw_ns);
     if (!found) return ft_none_(FT_NO_CLOCK, time_ns, bound_ns);
-    if (!(clock.offset_ns > -FT_MAX_ && clock.offset_ns < FT_MAX_) || (double)stamp_ns > FT_MAX_ ||
+    if ((double)clock.offset_ns > FT_MAX_ || (double)clock.offset_ns < -FT_MAX_ || (double)stamp_ns > FT_MAX_ ||
         (double)stamp_ns < -FT_MAX_ || (double)clock.at_ns > FT_MAX_ || (double)clock.at_ns < -FT_MAX_)
         return ft_none_(FT_UNSYNCED, time_ns, bound_ns);
     double x = (double)(stamp_ns - clock.at_ns), away = x < 0 ? -x : x;
     if (clock.state == FT_UNSYNCED || clock.state > FT_SYNCED || stamp_ns < clock.since_ns ||
         away > (double)model.expires_ms * 1e6)
         return ft_none_(FT_UNSYNCED, time_ns, bound_ns);
-    int64_t offset_ns = (int64_t)clock.offset_ns; /* separate from the rest: a double cannot hold both */
-    double rest = clock.offset_ns - (double)offset_ns + clock.drift_ppb * 1e-9 * x;
+    double rest = (double)clock.offset_fraction_ns + clock.drift_ppb * 1e-9 * x;
     if (!ft_bound_(clock.bound_ns + clock.growth_ppb * 1e-9 * away +
                        clock.wander_ppb_per_s * 1e-18 * away * away,
                    bound_ns) ||
         !(rest > -1e18 && rest < 1e18))
         return ft_none_(FT_UNSYNCED, time_ns, bound_ns);
-    *time_ns = stamp_ns + offset_ns + ft_round_(rest);
+    *time_ns = stamp_ns + clock.offset_ns + ft_round_(rest);
     return clock.state == FT_SYNCED && away > (double)model.holdover_ms * 1e6 ? FT_HOLDOVER
                                                                               : (int)clock.state;
 }

@@ -89,9 +89,9 @@ def run(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
 
     progress("fit and reduce: one NIC's window of a second")
     window = window_of(batches)
-    prober = ClockLine(T0_NS, 0.0, 0.0, 10.0)
+    prober = ClockLine(T0_NS, 0, 0.0, 10.0)
     lines = {
-        name: ClockLine(T0_NS, -float(offset), -float(drift), 10.0)
+        name: ClockLine(T0_NS, -round(offset), -float(drift), 10.0)
         for name, offset, drift in zip(peer_names(), offsets, drifts, strict=True)
     }
     add_s = best(lambda: window_of(batches), seconds)
@@ -241,7 +241,7 @@ def clock_fits(pairs: int) -> dict[str, Any]:
         "prober": NIC,
         "peer": "host-0001/eth0",
         "at_ns": T0_NS,
-        "offset_ns": 3e6,
+        "offset_ns": 3_000_000,
         "drift_ppb": 12.5,
         "sigma_ns": 8.0,
         "drift_sigma_ppb": 20.0,

@@ -30,6 +30,8 @@ ANNOUNCED_S: Final = 95.0
 STATES: Final = ("ABSENT", "UNSYNCED", "HOLDOVER", "SYNCED")
 """The worst first. ABSENT: its NICs announce themselves and the newest window has nothing of it."""
 _WINDOWS_KEPT: Final = 4
+RETURN_WINDOWS: Final = 5
+"""Windows within which a clock that stepped is usually measured again, as NEW."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class ClockLine:
     state: str
     shard: str | None = None
     domain: str | None = None
-    offset_ns: float | None = None
+    offset_ns: int | None = None
     drift_ppb: float | None = None
     drift_sigma_ppb: float | None = None
     bound_ns: float | None = None
@@ -164,6 +166,13 @@ class Picture:
         return found
 
 
+class _Event(NamedTuple):
+    window: int
+    event: str
+    event_ns: float
+    at_ns: int
+
+
 class _ShardView(NamedTuple):
     """The content of a shard's newest window."""
 
@@ -192,7 +201,7 @@ class Fleet:
         self._windows: dict[str, dict[int, dict[int, _Part]]] = {}
         """Shard to window to part."""
         self._order = WindowOrder()
-        self._events: dict[tuple[str, str], tuple[int, str, float, int]] = {}
+        self._events: dict[tuple[str, str], _Event] = {}
 
     def add_nic(self, nic: str, record: Nic | None, append_ns: int) -> None:
         """Take an announcement that the log took at `append_ns`; None: the NIC is gone."""
@@ -221,7 +230,8 @@ class Fleet:
         for clock in record["clocks"]:
             if clock["event"] != ClockEvent.NONE:
                 key = (shard, clock["clock"])
-                self._events[key] = (window, clock["event"], clock["event_ns"], record["window_start_ns"])
+                seen = _Event(window, clock["event"], clock["event_ns"], record["window_start_ns"])
+                self._events[key] = last_event(self._events.get(key), seen)
 
     def newest(self) -> dict[str, int]:
         """Return each shard's newest whole window."""
@@ -292,7 +302,7 @@ class Fleet:
         self, shard: str, domain: str, row: ClockState, homes: Mapping[str, Sequence[str]]
     ) -> ClockLine:
         of = homes.get(row["clock"], ())
-        _, event, event_ns, event_at_ns = self._events.get((shard, row["clock"]), (0, None, None, None))
+        event = self._events.get((shard, row["clock"]))
         return ClockLine(
             row["clock"],
             tuple(sorted(set(of))) or (host_of(row["clock"]),),
@@ -306,10 +316,20 @@ class Fleet:
             row["bound_ns"],
             row["pairs"],
             row["residual_ns"],
-            event,
-            event_ns,
-            event_at_ns,
+            None if event is None else event.event,
+            None if event is None else event.event_ns,
+            None if event is None else event.at_ns,
         )
+
+
+def last_event(known: _Event | None, seen: _Event) -> _Event:
+    """Return the event to show as a clock's last, of two in the log's order.
+
+    It is the later one, except that the NEW by which a clock returns to use does not hide the STEP before it.
+    """
+    if known is None or (known.event, seen.event) != (ClockEvent.STEP, ClockEvent.NEW):
+        return seen
+    return known if 0 <= seen.window - known.window <= RETURN_WINDOWS else seen
 
 
 def _age_and_ahead_s(parts: Iterable[_Part], now_ns: int, now_s: float) -> tuple[float, float]:

@@ -40,7 +40,7 @@ def errors_ns(clocks: Mapping[str, ClockView], readings: Mapping[str, Reading]) 
     Fabric time may stand apart from the machine's clock as a whole, so the median of all errors is taken out.
     """
     raw = {
-        name: clock.at_ns - true_ns(readings[name], clock.at_ns) + clock.offset_ns
+        name: float(clock.at_ns - true_ns(readings[name], clock.at_ns) + clock.offset_ns)
         for name, clock in clocks.items()
         if name in readings
     }

@@ -26,7 +26,10 @@ STEP = f"intDiv({MIDDLE}, {{step_ns:Int64}}) * {{step_ns:Int64}}"
 # The offset of the window nearest to the step's middle, extrapolated to the middle by its drift. An
 # incomplete step and one with missing windows thus have the same value as a full one.
 _TO_MIDDLE = f"({{step_ns:Int64}} - 2 * positiveModulo({MIDDLE}, {{step_ns:Int64}})) / 2"
-MIDDLE_OFFSET = f"argMin(offset_ns + drift_ppb * 1e-9 * {_TO_MIDDLE}, abs({_TO_MIDDLE}))"
+_AT_MIDDLE = f"argMin((offset_ns, offset_fraction_ns + drift_ppb * 1e-9 * {_TO_MIDDLE}), abs({_TO_MIDDLE}))"
+# Whole ns and the rest: a double holds the offset of a clock that counts from power-on to 256 ns only.
+MIDDLE_OFFSET = f"tupleElement({_AT_MIDDLE}, 1)"
+MIDDLE_REST = f"tupleElement({_AT_MIDDLE}, 2)"
 
 
 def unknown_delay(rtt: str) -> str:

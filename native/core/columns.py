@@ -82,13 +82,22 @@ class ProbeColumns:
 
 @dataclass(frozen=True, slots=True)
 class ClockLine:
-    """A clock: fabric time at its reading c is c + offset_ns + drift_ppb * 1e-9 * (c - at_ns)."""
+    """A clock: fabric time at its reading c is c + offset_ns + offset_fraction_ns + drift_ppb * 1e-9 *
+    (c - at_ns).
+    """
 
     at_ns: int
-    offset_ns: float
+    offset_ns: int
+    """Whole ns: a double would hold the offset of a clock that counts from power-on to 256 ns only."""
     drift_ppb: float
     bound_ns: float
     """The true error at at_ns is below it 99.9% of the time."""
+    offset_fraction_ns: float = 0.0
+
+    def correction_ns(self, reading_ns: int) -> int:
+        """Return the whole ns to add to `reading_ns` for fabric time."""
+        drifted_ns = self.drift_ppb * 1e-9 * (reading_ns - self.at_ns)
+        return self.offset_ns + round(self.offset_fraction_ns + drifted_ns)
 
 
 @dataclass(slots=True)
@@ -96,12 +105,13 @@ class PairFits:
     """Clock lines of one prober's pairs in one window, a row a peer with at least one accepted sample.
 
     The peer's clock minus the prober's, at the prober's reading c, is
-    offset_ns + drift_ppb * 1e-9 * (c - at_ns). Fields as in `PairFit` of ClockFits.avsc.
+    offset_ns + offset_fraction_ns + drift_ppb * 1e-9 * (c - at_ns). Fields as in `PairFit` of ClockFits.avsc.
     """
 
     peers: list[str]
     at_ns: Int64s
-    offset_ns: Float64s
+    offset_ns: Int64s
+    offset_fraction_ns: Float64s
     drift_ppb: Float64s
     sigma_ns: Float64s
     drift_sigma_ppb: Float64s
@@ -134,8 +144,8 @@ class PairFits:
         return rows
 
 
-_FIGURES = ("at_ns", "offset_ns", "drift_ppb", "sigma_ns", "drift_sigma_ppb", "rtt_min_ns", "margin_ns",
-            "noise_ns", "samples", "accepted")  # fmt: skip
+_FIGURES = ("at_ns", "offset_ns", "offset_fraction_ns", "drift_ppb", "sigma_ns", "drift_sigma_ppb",
+            "rtt_min_ns", "margin_ns", "noise_ns", "samples", "accepted")  # fmt: skip
 _CORNERS = ("forward_after_ns", "forward_delay_ns", "reverse_after_ns", "reverse_delay_ns")
 
 

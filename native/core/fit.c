@@ -263,11 +263,11 @@ static double add_bases(int64_t a, int64_t b) {
 }
 
 /* (a - b) / 2: its whole part; the rest of 0, 0.5 or -0.5 in *rest. */
-static double half_difference(int64_t a, int64_t b, double *rest) {
+static int64_t half_difference(int64_t a, int64_t b, double *rest) {
     __extension__ typedef __int128 wide;
     wide d = (wide)a - (wide)b;
     *rest = (double)(int)(d % 2) / 2;
-    return (double)(d / 2);
+    return (int64_t)(d / 2);
 }
 
 /* The hill of readings on one floor: heights above the cloud's lowest line. */
@@ -667,7 +667,7 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
 
     struct bases base = bases_of(w, chain);
     double base_trip = add_bases(base.forward, base.reverse), base_rest;
-    double base_theta = half_difference(base.forward, base.reverse, &base_rest);
+    int64_t base_theta = half_difference(base.forward, base.reverse, &base_rest);
     struct gathered all = {{scratch, scratch + each, 0},
                            {scratch + 2 * each, scratch + 3 * each, 0},
                            HUGE_VAL,
@@ -754,9 +754,11 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
     }
 
     double whole = floor(line.at);
+    double rest = base_rest + line.theta - line.slope * (line.at - whole), whole_rest = nearbyint(rest);
     *fit = (struct ft_pair_fit){
         .at_ns = (int64_t)((uint64_t)base.sent + (uint64_t)(int64_t)whole),
-        .offset_ns = base_theta + (base_rest + line.theta - line.slope * (line.at - whole)),
+        .offset_ns = (int64_t)((uint64_t)base_theta + (uint64_t)(int64_t)whole_rest),
+        .offset_fraction_ns = rest - whole_rest,
         .drift_ppb = line.slope * 1e9,
         .sigma_ns = fmax(line.sigma, MIN_SIGMA_NS),
         .drift_sigma_ppb = fmin(line.slope_sigma * 1e9, NO_SLOPE_PPB),

@@ -5,7 +5,7 @@ delay of the past one to two minutes, corrected for the distance of the minimum 
 their middle.
 """
 
-from libc.math cimport INFINITY, fabs, isfinite, sqrt
+from libc.math cimport INFINITY, fabs, floor, isfinite, sqrt
 from libc.stdint cimport INT64_MIN, int8_t, int32_t, int64_t
 
 import numpy as np
@@ -16,26 +16,27 @@ __all__ = ["SlotReducer"]
 
 cdef double _LOW = 2.5  # standard deviations that the least of some hundred readings lies below their middle
 cdef double _IDLE = 3.0
+cdef object _MAX_OFFSET_NS = 4 * 10**18  # the difference of two fits into 64 bits
 cdef int _FORWARD = 1, _REVERSE = 2, _ROUND = 3
 cdef object _i8 = np.int64, _i4 = np.int32, _f8 = np.float64
 
 
 cdef struct _Line:
     int known
-    int64_t at
-    double offset, rate, bound
+    int64_t at, offset  # the offset is offset + fraction
+    double fraction, rate, bound
 
 
-cdef _Line _line(object clock):
+cdef _Line _line(object clock) except *:
     cdef _Line line
     line.known = 0
-    line.at = 0
-    line.offset = line.rate = line.bound = 0
-    if clock is not None:
-        line.at, line.offset, line.rate = clock.at_ns, clock.offset_ns, clock.drift_ppb * 1e-9
+    line.at = line.offset = 0
+    line.fraction = line.rate = line.bound = 0
+    if clock is not None and -_MAX_OFFSET_NS < clock.offset_ns < _MAX_OFFSET_NS:
+        line.at, line.offset, line.fraction = clock.at_ns, clock.offset_ns, clock.offset_fraction_ns
+        line.rate = clock.drift_ppb * 1e-9
         line.bound = clock.bound_ns
-        line.known = (isfinite(line.offset) and isfinite(line.rate) and isfinite(line.bound)
-                      and fabs(line.offset) < 4e18 and fabs(line.rate) < 1)
+        line.known = fabs(line.fraction) < 2 and isfinite(line.bound) and fabs(line.rate) < 1
     return line
 
 
@@ -157,7 +158,7 @@ cdef class SlotReducer:
         cdef const int64_t[::1] start = columns.start
         cdef const int32_t[::1] path = columns.path, spacing = columns.spacing_ns, lost = columns.lost
         cdef int64_t groups = path.shape[0], g, i, row, back, at, t2, t3, t4, whole
-        cdef double there, home, apart, rest, max_delay = 1e10, noise
+        cdef double there, home, rest, max_delay = 1e10, noise
         cdef int single
         cdef str nic = columns.nic
         cdef list names = columns.peers
@@ -171,7 +172,7 @@ cdef class SlotReducer:
                 self._counters[row, 2] += lost[g]
                 self._row_noise[row] = self._noise.get((nic, names[g]), 10.0) * sqrt(2.0)
                 for i in range(start[g], start[g + 1]):
-                    at = sent[i] + (<int64_t>own.offset if own.known else system)
+                    at = sent[i] + (own.offset if own.known else system)
                     there = <double>forward[i] + <double>reverse[i]
                     if 0 <= there < max_delay:
                         self._put(row, at, there, spacing[g] == 0 or (i - start[g]) % 2 == 0)
@@ -182,9 +183,8 @@ cdef class SlotReducer:
             self._counters[row, 2] += lost[g]
             noise = self._noise.get((nic, names[g]), 10.0)
             self._row_noise[row] = self._row_noise[back] = noise
-            apart = other.offset - own.offset
-            whole = <int64_t>apart
-            rest = apart - <double>whole
+            whole = other.offset - own.offset
+            rest = other.fraction - own.fraction
             for i in range(start[g], start[g + 1]):
                 t2 = sent[i] + forward[i]
                 t3 = t2 + turnaround[i]
@@ -196,7 +196,7 @@ cdef class SlotReducer:
                 if not (-max_delay < there < max_delay and -max_delay < home < max_delay):
                     continue
                 single = spacing[g] == 0 or (i - start[g]) % 2 == 0
-                at = sent[i] + <int64_t>(own.offset + own.rate * <double>(sent[i] - own.at))
+                at = sent[i] + own.offset + <int64_t>floor(own.fraction + own.rate * <double>(sent[i] - own.at) + 0.5)
                 self._put(row, at, there, single)
                 self._put(back, at + <int64_t>there + turnaround[i], home, single)
 

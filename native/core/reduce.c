@@ -6,8 +6,8 @@
  *   reverse delay = F_p(t4) - F_q(t3) = (t4 - t3) + off_p(t4) - off_q(t3)
  *   round trip    = (t2 - t1) + (t4 - t3): the clocks' difference cancels
  *
- * t2 - t1 and the offsets can each be 1e18 ns while the delay is 5,000: what is whole of the offsets'
- * difference is taken off in integers, and only the small rest becomes a double.
+ * t2 - t1 and the offsets can each be 1e18 ns while the delay is 5,000: the whole ns of the offsets' difference
+ * are subtracted in integers, and only the small rest becomes a double.
  *
  * Quantiles are nearest rank: the p-quantile of n values is the ceil(p * n)-th smallest.
  */
@@ -55,9 +55,8 @@ int ft_reduce(struct ft_window *w, const struct ft_row *row, const struct ft_lin
     double *forward = rtt + n, *reverse = forward + n;
     double rtt_min = INFINITY, forward_min = INFINITY, reverse_min = INFINITY;
 
-    double apart = both ? peer->offset_ns - prober->offset_ns : 0;
-    int64_t whole = fabs(apart) < 9e18 ? (int64_t)apart : 0;
-    double rest = apart - (double)whole;
+    int64_t whole = both ? minus(peer->offset_ns, prober->offset_ns) : 0;
+    double rest = both ? peer->offset_fraction_ns - prober->offset_fraction_ns : 0;
     double rate_p = prober->drift_ppb * 1e-9, rate_q = peer->drift_ppb * 1e-9;
 
     for (int64_t at = row->chain.first; at >= 0; at = w->pieces[at].next_of_row) {

@@ -50,8 +50,8 @@ double *ft_window_scratch(struct ft_window *w, int64_t n);
 
 /* The clock line of one pair; see fit.c. */
 struct ft_pair_fit {
-    int64_t at_ns;
-    double offset_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns, margin_ns, noise_ns;
+    int64_t at_ns, offset_ns; /* the offset is offset_ns + offset_fraction_ns */
+    double offset_fraction_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns, margin_ns, noise_ns;
     int64_t samples, accepted;
     /* corners of the lower hulls near the line's slope; none where the line needs no turning */
     int forward_corners, reverse_corners;
@@ -65,8 +65,8 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
 /* A clock in fabric time, as ClockLine; `known` 0: no line. */
 struct ft_line {
     int known;
-    int64_t at_ns;
-    double offset_ns, drift_ppb, bound_ns;
+    int64_t at_ns, offset_ns; /* the offset is offset_ns + offset_fraction_ns */
+    double offset_fraction_ns, drift_ppb, bound_ns;
 };
 
 #define FT_BUCKETS 256

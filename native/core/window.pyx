@@ -39,7 +39,8 @@ cdef extern from "window.h":
         int64_t samples
     struct ft_pair_fit:
         int64_t at_ns
-        double offset_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns, margin_ns, noise_ns
+        int64_t offset_ns
+        double offset_fraction_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns, margin_ns, noise_ns
         int64_t samples, accepted
         int forward_corners, reverse_corners
         int64_t forward_after_ns[8]
@@ -49,7 +50,8 @@ cdef extern from "window.h":
     struct ft_line:
         int known
         int64_t at_ns
-        double offset_ns, drift_ppb, bound_ns
+        int64_t offset_ns
+        double offset_fraction_ns, drift_ppb, bound_ns
     struct ft_delays:
         double forward[3]
         double reverse[3]
@@ -100,19 +102,23 @@ cdef const void *_pointer(object array, object dtype, str field, int64_t *n) exc
     return pointer
 
 
-cdef ft_line _line(object clock):
+cdef object _MAX_OFFSET_NS = 4 * 10**18  # the difference of two fits into 64 bits
+
+
+cdef ft_line _line(object clock) except *:
     """Return a ClockLine for C; without one, or with figures that are none, `known` is 0."""
     cdef ft_line line
     line.known = 0
-    line.at_ns = 0
-    line.offset_ns = line.drift_ppb = line.bound_ns = 0
-    if clock is not None:
+    line.at_ns = line.offset_ns = 0
+    line.offset_fraction_ns = line.drift_ppb = line.bound_ns = 0
+    if clock is not None and -_MAX_OFFSET_NS < clock.offset_ns < _MAX_OFFSET_NS:
         line.at_ns = clock.at_ns
         line.offset_ns = clock.offset_ns
+        line.offset_fraction_ns = clock.offset_fraction_ns
         line.drift_ppb = clock.drift_ppb
         line.bound_ns = clock.bound_ns
-        line.known = (isfinite(line.offset_ns) and isfinite(line.drift_ppb) and isfinite(line.bound_ns)
-                      and line.bound_ns >= 0 and abs(line.offset_ns) < 9e18 and abs(line.drift_ppb) < 1e9)
+        line.known = (abs(line.offset_fraction_ns) < 2 and isfinite(line.drift_ppb) and isfinite(line.bound_ns)
+                      and line.bound_ns >= 0 and abs(line.drift_ppb) < 1e9)
     return line
 
 
@@ -237,7 +243,7 @@ cdef class NicWindow:
         cdef int64_t n = self._window.n_peers, i, k = 0, c, k_forward = 0, k_reverse = 0
         cdef ft_pair_fit fit
         cdef int done
-        whole = _empty((3, n), _i8)
+        whole = _empty((4, n), _i8)
         real = _empty((7, n), _f8)
         start = np.zeros((2, n + 1), _i8)
         after = _empty((2, FT_CORNERS * n), _i8)
@@ -258,7 +264,8 @@ cdef class NicWindow:
                 whole_[0, k] = fit.at_ns
                 whole_[1, k] = fit.samples
                 whole_[2, k] = fit.accepted
-                real_[0, k] = fit.offset_ns
+                whole_[3, k] = fit.offset_ns
+                real_[0, k] = fit.offset_fraction_ns
                 real_[1, k] = fit.drift_ppb
                 real_[2, k] = fit.sigma_ns
                 real_[3, k] = fit.drift_sigma_ppb
@@ -276,8 +283,8 @@ cdef class NicWindow:
                 k += 1
                 start_[0, k] = k_forward
                 start_[1, k] = k_reverse
-        return PairFits(peers, whole[0, :k], real[0, :k], real[1, :k], real[2, :k], real[3, :k], real[4, :k],
-                        real[5, :k], real[6, :k], whole[1, :k], whole[2, :k],
+        return PairFits(peers, whole[0, :k], whole[3, :k], real[0, :k], real[1, :k], real[2, :k], real[3, :k],
+                        real[4, :k], real[5, :k], real[6, :k], whole[1, :k], whole[2, :k],
                         start[0, :k + 1], after[0, :k_forward].copy(), delay[0, :k_forward].copy(),
                         start[1, :k + 1], after[1, :k_reverse].copy(), delay[1, :k_reverse].copy())
 

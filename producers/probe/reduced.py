@@ -63,7 +63,13 @@ class ClockView:
         for clock in record["clocks"]:
             known = self._clocks.get(clock["clock"])
             if known is None or known.window <= record["window"]:
-                model = ClockLine(clock["at_ns"], clock["offset_ns"], clock["drift_ppb"], clock["bound_ns"])
+                model = ClockLine(
+                    clock["at_ns"],
+                    clock["offset_ns"],
+                    clock["drift_ppb"],
+                    clock["bound_ns"],
+                    clock["offset_fraction_ns"],
+                )
                 self._clocks[clock["clock"]] = _ClockState(
                     model, clock["state"], record["window"], end_log_ns
                 )

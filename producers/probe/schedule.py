@@ -62,8 +62,7 @@ def schedule_paths(record: ProbeSchedule) -> list[PathKey]:
 def fabric_time_ns(record: ProbeSchedule, clock_ns: int) -> int:
     """Return fabric time at a reading of the NIC's clock, by the clock model in a `ProbeSchedule`."""
     since_ns = clock_ns - record["clock_at_ns"]
-    offset_ns = record["offset_ns"] + 1e-9 * record["drift_ppb"] * since_ns
-    return clock_ns + round(offset_ns)
+    return clock_ns + record["offset_ns"] + round(1e-9 * record["drift_ppb"] * since_ns)
 
 
 class ScheduleFollower:

@@ -24,8 +24,9 @@ DOUBT_WIDTHS: Final = 3.0
 DOUBT_WINDOWS: Final = 3
 """A clock that is off by less than so many widths of its timestamp noise is given so many windows before it
 counts as stepped. Its bound covers both positions meanwhile."""
-RATE_LIMIT_PPB: Final = 450_000.0
-"""A faster or slower clock is unusable: two of them differ by more than a pair's drift may."""
+RATE_LIMIT_PPB: Final = 600_000.0
+"""A faster or slower clock is unusable. NTP slews by 500 ppm, on top of the oscillator's own 100. Two clocks
+that differ by 1,000 ppm or more cannot be compared with each other, see `pairs.py`."""
 BEND_SHARE: Final = 1 / 24
 """A rate that changes by r over a window of length T bends the phase: the window's best line is off by
 r * T / 24 at its middle."""
@@ -68,6 +69,12 @@ class Measurement:
     window_s: float
     slew_change_ppb: float
     """Change of fabric time's rate in this window."""
+    base_ns: int = 0
+    """Whole ns to add to `offset_ns`."""
+
+    def ahead_ns(self, track: ClockTrack) -> float:
+        """Return the measured offset minus the track's."""
+        return (self.base_ns - track.base_ns) + (self.offset_ns - track.offset_ns)
 
 
 @dataclass(slots=True)
@@ -103,7 +110,7 @@ def classify(track: ClockTrack | None, seen: Measurement) -> Change:
     if seen.jumped:
         return Change(UNSYNCED, ClockEvent.STEP, reset=True)
     if not seen.continues:
-        return Change(state, ClockEvent.MERGED, seen.offset_ns - track.offset_ns, reset=True)
+        return Change(state, ClockEvent.MERGED, seen.ahead_ns(track), reset=True)
     track.drift_ppb += seen.slew_change_ppb
     track.unrest_ppb *= UNREST_KEPT
     return _compare(track, seen, state)
@@ -115,7 +122,7 @@ def _compare(track: ClockTrack, seen: Measurement, state: ClockSync) -> Change:
     rate_spread = math.sqrt(track.p_drift + seen.rate_variance)
     bend_ppb = max(abs(rate_change) - 2 * rate_spread, 0.0)
     bend_variance = (bend_ppb * seen.window_s * BEND_SHARE) ** 2
-    off_ns = seen.offset_ns - track.offset_ns
+    off_ns = seen.ahead_ns(track)
     spread_ns = math.sqrt(track.p_offset + (seen.variance + bend_variance))
     limit_ns = _step_limit_ns(track, seen, spread_ns)
     doubtful_ns = DOUBT_WIDTHS * seen.noise_ns
@@ -165,7 +172,7 @@ def apply(
         track.p_drift += change.rate_doubt / 4
         track.measure_drift(seen.rate_ppb, seen.rate_variance + change.rate_doubt)
         gain = track.p_offset / (track.p_offset + variance)
-        track.measure(seen.offset_ns, variance)
+        track.measure(track.offset_ns + seen.ahead_ns(track), variance)
         track.blend_limits(seen.asymmetry_ns, seen.queue_ns, seen.limit_ns, max(gain, MIN_GAIN))
     track.doubts = 0
     track.provisional = track.provisional and not seen.trusted
@@ -175,7 +182,7 @@ def apply(
         innovation = None
         track.p_offset = UNKNOWN_BOUND_NS**2
     if abs(track.drift_ppb) > RATE_LIMIT_PPB:
-        state, innovation = UNSYNCED, None
+        event, event_ns, state, innovation = ClockEvent.RATE_CHANGE, track.drift_ppb, UNSYNCED, None
     _set_window(track, seen, state, event, event_ns)
     return track, innovation
 
@@ -183,7 +190,7 @@ def apply(
 def _defer(track: ClockTrack, seen: Measurement, change: Change) -> None:
     """Keep the prediction, with a bound that covers the measurement too."""
     track.doubts += 1
-    track.queue_ns = max(track.queue_ns, abs(seen.offset_ns - track.offset_ns))
+    track.queue_ns = max(track.queue_ns, abs(seen.ahead_ns(track)))
     track.innovation = 0.0
     _set_window(track, seen, change.state, ClockEvent.NONE, 0.0)
 
@@ -201,6 +208,7 @@ def _reset(track: ClockTrack | None, seen: Measurement, change: Change, variance
         seen.domain,
         seen.middle_ns,
         wander=1.0 if track is None else track.wander,
+        base_ns=seen.base_ns,
     )
     made.provisional = not seen.trusted
     if change.event == ClockEvent.RATE_CHANGE:

@@ -23,6 +23,7 @@ __all__ = [
     "UNSYNCED",
     "ClockTrack",
     "Wander",
+    "split_ns",
 ]
 
 SYNCED: Final = ClockSync.SYNCED
@@ -52,7 +53,11 @@ USUAL_SQUARE: Final = 0.455
 
 @dataclass(slots=True)
 class ClockTrack:
-    """One clock: fabric time at its reading c is c + offset_ns + drift_ppb * 1e-9 * (c - at_ns)."""
+    """One clock: fabric time at its reading c is c + base_ns + offset_ns + drift_ppb * 1e-9 * (c - at_ns).
+
+    `base_ns` holds the whole nanoseconds, so that `offset_ns` is small: a double holds the offset of a clock
+    that counts from power-on to 256 ns only.
+    """
 
     at_ns: int
     offset_ns: float
@@ -91,16 +96,28 @@ class ClockTrack:
     event_ns: float = 0.0
     knot_at_ns: int = 0
     knot_offset_ns: float = 0.0
+    """Relative to `base_ns`."""
     knot_bound_ns: float = 0.0
+    base_ns: int = 0
 
-    def fabric_ns(self, reading_ns: int) -> float:
-        """Return the difference to add to `reading_ns` for fabric time."""
+    def offset_at(self, reading_ns: int) -> float:
+        """Return the difference to add to `reading_ns` and `base_ns` for fabric time."""
         return self.offset_ns + self.drift_ppb * 1e-9 * (reading_ns - self.at_ns)
+
+    def fabric_ns(self, reading_ns: int) -> int:
+        """Return fabric time at a reading."""
+        return reading_ns + self.base_ns + round(self.offset_at(reading_ns))
 
     def reading_at(self, fabric_ns: int) -> int:
         """Return the clock's reading at a fabric time; exact to 1e-9 of the distance."""
-        guess = fabric_ns - round(self.offset_ns)
-        return fabric_ns - round(self.fabric_ns(guess))
+        guess = fabric_ns - self.base_ns - round(self.offset_ns)
+        return fabric_ns - self.base_ns - round(self.offset_at(guess))
+
+    def rebase(self) -> None:
+        """Move the whole nanoseconds of `offset_ns` to `base_ns`."""
+        whole_ns = round(self.offset_ns)
+        self.base_ns += whole_ns
+        self.offset_ns -= whole_ns
 
     def advance(self, reading_ns: int, wander: float) -> None:
         """Advance the line and its uncertainty to `reading_ns`; wander in ppb per square root of a second.
@@ -174,6 +191,12 @@ class ClockTrack:
     def drift_sigma_ppb(self) -> float:
         """Standard error of the rate."""
         return min(math.sqrt(max(self.p_drift, 0.0) + self.unrest_ppb**2), 1e6)
+
+
+def split_ns(base_ns: int, offset_ns: float) -> tuple[int, float]:
+    """Return the sum in whole ns and a fraction of at most half a ns."""
+    whole_ns = round(offset_ns)
+    return base_ns + whole_ns, offset_ns - whole_ns
 
 
 def _towards(old: float, new: float, gain: float) -> float:

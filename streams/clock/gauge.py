@@ -7,7 +7,7 @@ time towards its reference.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -17,7 +17,16 @@ from schemas.records import NicWindow
 from streams.clock.mesh import Mesh
 from streams.clock.pairs import Float64s
 
-__all__ = ["FlushesByHost", "Slew", "SlewParameters", "hosts_gauge_ns", "median", "robust_mean"]
+__all__ = [
+    "FlushesByHost",
+    "Slew",
+    "SlewParameters",
+    "gauge_base_ns",
+    "hosts_gauge_ns",
+    "median",
+    "middle_of",
+    "robust_mean",
+]
 
 FlushesByHost = Mapping[str, Sequence[tuple[int, NicWindow]]]
 """Host to (node, last flush) of its NICs."""
@@ -80,15 +89,32 @@ class Slew:
             self.rate_ppb = min(max(self.rate_ppb, -MAX_REFERENCE_RATE_PPB), MAX_REFERENCE_RATE_PPB)
 
 
-def hosts_gauge_ns(mesh: Mesh, hosts: FlushesByHost, gauge_rate: float) -> float:
-    """Return the gauge at which fabric time is the median of the hosts' system clocks."""
+def gauge_base_ns(mesh: Mesh, hosts: FlushesByHost, members: Sequence[int]) -> int:
+    """Return a guess of a new part's gauge: by the hosts' system clocks, else by the clocks themselves."""
+    guesses = [
+        nic["system_ns"] - nic["clock_ns"] - int(mesh.theta_ns[node])
+        for flushes in hosts.values()
+        for node, nic in flushes
+    ]
+    return middle_of(guesses or [-int(mesh.theta_ns[node]) for node in members])
+
+
+def middle_of(values: Iterable[int]) -> int:
+    """Return the upper median of integers that no double holds."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+def hosts_gauge_ns(mesh: Mesh, hosts: FlushesByHost, gauge_rate: float, base_ns: int) -> float:
+    """Return the gauge, minus `base_ns`, at which fabric time is the median of the hosts' system clocks."""
     medians = []
     for flushes in hosts.values():
         ahead = []
         for node, nic in flushes:
             since_ns = nic["clock_ns"] - int(mesh.reading_ns[node])
             rate = math.expm1((mesh.rate_log_ppb[node] + gauge_rate) * 1e-9)
-            ahead.append(nic["system_ns"] - nic["clock_ns"] - mesh.theta_ns[node] - rate * since_ns)
+            ahead_ns = nic["system_ns"] - nic["clock_ns"] - int(mesh.theta_ns[node]) - base_ns
+            ahead.append(ahead_ns - mesh.theta_rest_ns[node] - rate * since_ns)
         medians.append(median(ahead))
     return float(np.median(medians)) if medians else 0.0
 

@@ -8,6 +8,10 @@ Fabric time is added in `solver.py`.
 Signs. theta_i is added to clock i for a common time: theta_i = T - c_i. A pair's offset is c_peer - c_prober
 = theta_prober - theta_peer. Rates are logarithmic, 1e9 * ln(dT / dc_i), because the pair's 1 + drift =
 dc_peer / dc_prober is their quotient: for clocks 100 ppm apart a plain difference would be 10 ppb off.
+
+Whole nanoseconds. The offset of a clock that counts from power-on is some 1.8e18 ns, which a double holds to
+256 ns. A guess of each theta is therefore subtracted from the pairs' offsets in integers, and the solve finds
+the small rest.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ __all__ = [
     "MeshMemory",
     "Priors",
     "Suspect",
+    "guess_theta",
     "log_ppb",
     "plain_ppb",
     "solve_relative",
@@ -46,6 +51,10 @@ FALSETICKER_SPREADS: Final = 10.0
 MIN_FALSETICKER_NS: Final = 50.0
 RATE_AGREES_SIGMAS: Final = 5.0
 ITERATIONS: Final = 3
+FLOOR_TILT_SHARE: Final = 0.25
+"""Share of the round trip by which an error of the drift may change a margin that a floor is learned from."""
+CROSSING_SIGMAS: Final = 6.0
+"""Errors of the drift by which a pair's floors may cross before its clock counts as changed in the window."""
 CLEAN_SIGMAS: Final = 3.0
 """Standard errors above the floor up to which a margin counts as free of queueing."""
 
@@ -96,10 +105,13 @@ class MeshMemory:
 
 @dataclass(slots=True)
 class Mesh:
-    """Nodes of one window, n elements each; values are relative to the mean of the node's component."""
+    """Nodes of one window, n elements each; rates are relative to the mean of the node's component."""
 
     component: NDArray[np.int32]
-    theta_ns: Float64s
+    theta_ns: Int64s
+    """Whole ns to add to the clock for the component's common time, whose origin is arbitrary."""
+    theta_rest_ns: Float64s
+    """The small rest of theta."""
     sigma_ns: Float64s
     """Standard error by timestamps and queues alone, which is independent between windows."""
     rate_log_ppb: Float64s
@@ -151,7 +163,11 @@ def solve_relative(
     good_line = rotated.rotated & (rotated.drift_sigma_ppb * np.abs(rotated.lever_s) < 3 * noise)
     good_line |= rotated.modal | rotated.kept
     margin_sigma = np.where(modal, 2 * pairs.sigma_ns, noise)
-    excess = memory.pairs.excess(rows, rotated.margin_ns, margin_sigma, good_line, modal)
+    # A floor is learned from margins that the drift's error changes by a small share of the round trip.
+    tilt_ns = rotated.drift_sigma_ppb * rotated.margin_lever_s
+    sure = good_line & (rotated.crossing_ns == 0)
+    sure &= tilt_ns < np.maximum(3 * noise, FLOOR_TILT_SHARE * pairs.rtt_min_ns)
+    excess = memory.pairs.excess(rows, rotated.margin_ns, margin_sigma, sure, modal)
     known = np.isfinite(excess)
     queued = np.where(known, excess, 0.0)
     # A margin within its own error of the floor is free of queueing.
@@ -159,6 +175,8 @@ def solve_relative(
     # a line without a slope or hull: its clock stepped in the window, so its claimed error counts
     broken = (pairs.drift_sigma_ppb >= NO_SLOPE_PPB) & (pairs.forward.counts == 0) & ~modal
     broken &= (pairs.margin_ns != pairs.rtt_min_ns) | (pairs.sigma_ns > 0.6 * pairs.rtt_min_ns)
+    # floors that cross by more than the drift's error: the clock changed in the window
+    broken |= rotated.crossing_ns > CROSSING_SIGMAS * (tilt_ns + noise)
     own = np.where(known & ~broken & ~rotated.modal, np.minimum(pairs.sigma_ns, noise), pairs.sigma_ns)
     bias, bias_sigma, bias_windows = memory.pairs.bias(rows)
     spread, lasting = _asymmetry(nodes, pairs, bias, bias_sigma, bias_windows)
@@ -172,14 +190,18 @@ def solve_relative(
     counts = np.bincount(a, minlength=nodes) + np.bincount(b, minlength=nodes)
     sloped = np.where(rotated.drift_sigma_ppb < NO_SLOPE_PPB, rotated.drift_sigma_ppb, NO_SLOPE_SIGMA_PPB)
     reading = readings.copy()
+    theta = guess_theta(pairs, readings, has_reading)
     for iteration in range(ITERATIONS):
         away_s = (reading[a] - pairs.at_ns) * 1e-9
-        value = rotated.offset_ns + rotated.drift_ppb * away_s - memory.role_ns
+        beyond = (pairs.offset_ns - (theta[a] - theta[b])).astype(np.float64)
+        value = beyond + rotated.rest_ns + rotated.drift_ppb * away_s - memory.role_ns
         usual = np.sqrt(independent + spread**2 + (sloped * away_s) ** 2)
         sigma = np.sqrt(usual**2 + steady - spread**2)
         solution = solve_mesh(nodes, b, a, value, sigma, want_sigma=iteration == ITERATIONS - 1)
-        reading = _common_readings(solution.component, solution.x, reading, has_reading)
+        whole = theta + np.round(solution.x).astype(np.int64)
+        reading = _common_readings(solution.component, whole, reading, has_reading)
         has_reading = has_reading | (counts > 0)
+        theta = whole if iteration < ITERATIONS - 1 else theta
         if iteration == 0:
             _learn_role(memory, pairs, solution.residual, sigma)
             unsure = ~known & ~modal & ~broken
@@ -189,9 +211,10 @@ def solve_relative(
         keep = ~((falsetickers > 0)[a] | (falsetickers > 0)[b])
         sigma = np.where(keep, sigma, 1e9)
         solution = solve_mesh(nodes, b, a, value, sigma)
-        reading = _common_readings(solution.component, solution.x, reading, has_reading)
-    theta = solution.x
-    residual = value - (theta[a] - theta[b]) if len(pairs) else np.empty(0)
+        whole = theta + np.round(solution.x).astype(np.int64)
+        reading = _common_readings(solution.component, whole, reading, has_reading)
+    rest = solution.x
+    residual = value - (rest[a] - rest[b]) if len(pairs) else np.empty(0)
     vote = solution.weight / sigma**2 if len(pairs) else np.empty(0)
     error = np.where(np.isfinite(solution.sigma), solution.sigma, 0.0)
     clean = known & (queued == 0) & good_line & (vote > 0)
@@ -207,6 +230,7 @@ def solve_relative(
     return Mesh(
         component=solution.component,
         theta_ns=theta,
+        theta_rest_ns=rest,
         sigma_ns=error * np.sqrt(np.clip(noise_share, 1e-6, 1.0)),
         rate_log_ppb=measured_rate,
         rate_sigma_ppb=measured_sigma,
@@ -221,6 +245,28 @@ def solve_relative(
         contradiction_ns=falsetickers,
         suspects=_suspects(pairs, suspect, bias, bias_sigma, kept),
     )
+
+
+def guess_theta(pairs: Pairs, readings: Int64s, has_reading: Bools) -> Int64s:
+    """Return a guess of each node's theta in whole ns.
+
+    It is the negative reading at the common instant. Nodes without a reading follow from a pair with a node
+    that has a guess, so that only small differences remain.
+    """
+    known = has_reading.copy()
+    theta = np.where(known, -readings, 0)
+    a, b = pairs.prober, pairs.peer
+    while len(pairs):
+        out, back = known[a] & ~known[b], known[b] & ~known[a]
+        theta[b[out]] = theta[a[out]] - pairs.offset_ns[out]
+        theta[a[back]] = theta[b[back]] + pairs.offset_ns[back]
+        known[b[out]] = known[a[back]] = True
+        unknown = np.flatnonzero(~(known[a] & known[b]))
+        if not len(unknown):
+            break
+        if not (out.any() or back.any()):
+            known[a[unknown[0]]] = True
+    return theta
 
 
 def _above(margin_ns: Float64s, floor_ns: Float64s) -> Float64s:
@@ -375,19 +421,18 @@ def _suspects(
 
 
 def _common_readings(
-    component: NDArray[np.int32], theta: Float64s, reading: Int64s, has_reading: Bools
+    component: NDArray[np.int32], theta: Int64s, reading: Int64s, has_reading: Bools
 ) -> Int64s:
     """Return every node's reading at its component's instant: the median over the guesses, minus theta."""
     better = reading.copy()
-    whole = np.round(theta).astype(np.int64)
     for part in np.unique(component):
         members = np.flatnonzero(component == part)
         known = members[has_reading[members]]
         if len(members) < 2 or not len(known):
             continue
-        base = int(reading[known[0]])
-        ahead = (reading[known] - base) + whole[known]
-        better[members] = base + int(np.median(ahead)) - whole[members]
+        common = reading[known] + theta[known]
+        middle = int(common[0]) + int(np.median(common - common[0]))
+        better[members] = middle - theta[members]
     return better
 
 

@@ -34,7 +34,7 @@ slope."""
 MIN_SIGMA_NS: Final = 0.5
 
 _FIGURES: Final = (
-    "offset_ns",
+    "offset_fraction_ns",
     "drift_ppb",
     "sigma_ns",
     "drift_sigma_ppb",
@@ -53,7 +53,9 @@ class Pairs:
     prober: NDArray[np.int32]
     peer: NDArray[np.int32]
     at_ns: Int64s
-    offset_ns: Float64s
+    offset_ns: Int64s
+    """Whole ns, `offset_fraction_ns` the rest."""
+    offset_fraction_ns: Float64s
     drift_ppb: Float64s
     sigma_ns: Float64s
     drift_sigma_ppb: Float64s
@@ -81,6 +83,7 @@ class Pairs:
             prober=np.array([node_of[r["prober"]] for r in rows], np.int32),
             peer=np.array([node_of[r["peer"]] for r in rows], np.int32),
             at_ns=np.array([r["at_ns"] for r in rows], np.int64),
+            offset_ns=np.array([r["offset_ns"] for r in rows], np.int64),
             forward=HullVertices.of(
                 [r["forward_after_ns"] for r in rows], [r["forward_delay_ns"] for r in rows]
             ),
@@ -96,7 +99,7 @@ class Pairs:
     def where(self, keep: Bools) -> Pairs:
         """Return the pairs for which `keep` is true."""
         columns: dict[str, Any] = {
-            name: getattr(self, name)[keep] for name in ("prober", "peer", "at_ns", *_FIGURES)
+            name: getattr(self, name)[keep] for name in ("prober", "peer", "at_ns", "offset_ns", *_FIGURES)
         }
         return Pairs(
             names=[name for name, kept in zip(self.names, keep.tolist(), strict=True) if kept],
@@ -111,6 +114,9 @@ class Pairs:
         `drift_ppb` is each pair's drift by the clocks' own rates, with its standard error. The floor at a
         given drift is the lowest hull vertex at that drift: exact within the reach of the hull. A line
         through modes has no hull and keeps its offset, which hardly depends on its slope.
+
+        A round trip is never negative. If a rotated margin is, the floors cross: the drift is wrong or the
+        clock changed within the window, and the margin stays as it is.
         """
         reach = np.maximum(VERTEX_SIGMAS * self.drift_sigma_ppb, MIN_VERTEX_REACH_PPB)
         reach = np.where(self.drift_sigma_ppb >= NO_SLOPE_PPB, FREE_VERTEX_REACH_PPB, reach)
@@ -119,12 +125,14 @@ class Pairs:
         rotating = has_hull & (np.abs(drift_change_ppb) <= reach) & (drift_sigma_ppb < self.drift_sigma_ppb)
         forward, forward_s = self.forward.lowest(-drift_change_ppb)
         reverse, reverse_s = self.reverse.lowest(drift_change_ppb)
-        offset = self.offset_ns + np.where(rotating, (forward - reverse) / 2, 0.0)
-        margin = np.where(rotating, forward + reverse, self.margin_ns)
+        rest = self.offset_fraction_ns + np.where(rotating, (forward - reverse) / 2, 0.0)
+        rotated_ns = np.where(rotating, forward + reverse, 0.0)
+        margin = np.where(rotating & (rotated_ns >= 0), rotated_ns, self.margin_ns)
         lever_s = np.where(rotating, (forward_s + reverse_s) / 2, 0.0)
+        margin_lever_s = np.where(rotating, np.abs(forward_s - reverse_s), 0.0)
         known = drift_sigma_ppb < self.drift_sigma_ppb
         return RotatedPairs(
-            offset_ns=offset,
+            rest_ns=rest,
             margin_ns=margin,
             rotated=rotating,
             modal=self.noise_ns > 0,
@@ -134,6 +142,8 @@ class Pairs:
             ),
             drift_sigma_ppb=np.minimum(drift_sigma_ppb, self.drift_sigma_ppb),
             lever_s=lever_s,
+            margin_lever_s=margin_lever_s,
+            crossing_ns=np.maximum(-rotated_ns, 0.0),
         )
 
 
@@ -183,7 +193,8 @@ class HullVertices:
 class RotatedPairs:
     """Pairs with rotated lines; one element per pair."""
 
-    offset_ns: Float64s
+    rest_ns: Float64s
+    """The offset minus the pair's whole `offset_ns`."""
     margin_ns: Float64s
     rotated: Bools
     modal: Bools
@@ -192,7 +203,11 @@ class RotatedPairs:
     drift_ppb: Float64s
     drift_sigma_ppb: Float64s
     lever_s: Float64s
-    """s by which an error of the drift enters `offset_ns`."""
+    """s by which an error of the drift enters the offset."""
+    margin_lever_s: Float64s
+    """s by which an error of the drift enters the margin: the instants of the two floors are so far apart."""
+    crossing_ns: Float64s
+    """How far the margin would be negative at the known drift."""
 
 
 class PairMemory:

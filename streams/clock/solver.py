@@ -38,6 +38,7 @@ from streams.clock.filter import (
     UNSYNCED,
     ClockTrack,
     Wander,
+    split_ns,
 )
 from streams.clock.mesh import Mesh, MeshMemory, Priors, Suspect, log_ppb, plain_ppb, solve_relative
 from streams.clock.pairs import Bools, Int64s, Pairs
@@ -78,11 +79,25 @@ class _Before:
     """A clock's track at the end of the previous window."""
 
     at_ns: int
+    base_ns: int
     offset_ns: float
     drift_ppb: float
     sigma_ns: float
     domain: str
     state: str
+
+    @classmethod
+    def of(cls, track: ClockTrack) -> _Before:
+        """Keep the present line of a track."""
+        return cls(
+            track.at_ns,
+            track.base_ns,
+            track.offset_ns,
+            track.drift_ppb,
+            track.sigma_ns,
+            track.domain,
+            track.state,
+        )
 
 
 class ShardClocks:
@@ -160,12 +175,7 @@ class ShardClocks:
         taken = gather(fits, clock_of)
         readings, has_reading = guess_readings(taken, middle_log_ns)
         self._set_log_offset(taken, LOG_STEP_NS)
-        before = {
-            name: _Before(
-                track.at_ns, track.offset_ns, track.drift_ppb, track.sigma_ns, track.domain, track.state
-            )
-            for name, track in self.tracks.items()
-        }
+        before = {name: _Before.of(track) for name, track in self.tracks.items()}
         mesh = self._solve_mesh(window, fits, taken, readings, has_reading)
         if window % FORGET_EVERY == 0:
             self._mesh.pairs.forget(window)
@@ -263,7 +273,8 @@ class ShardClocks:
         rate_sigma_ppb = float(mesh.rate_sigma_ppb[node])
         return Measurement(
             reading_ns=int(mesh.reading_ns[node]),
-            offset_ns=float(mesh.theta_ns[node]) + part.gauge_ns,
+            base_ns=int(mesh.theta_ns[node]) + part.gauge_base_ns,
+            offset_ns=float(mesh.theta_rest_ns[node]) + part.gauge_ns,
             rate_ppb=float(plain_ppb(mesh.rate_log_ppb[node] + part.gauge_rate)),
             variance=float(mesh.sigma_ns[node]) ** 2 + LINE_OFFSET_SHARE * wander * part.window_s**3,
             rate_variance=rate_sigma_ppb**2 + LINE_RATE_SHARE * wander * part.window_s,
@@ -290,11 +301,12 @@ class ShardClocks:
         for nic in taken.nics:
             track = self.tracks.get(taken.names[taken.node_of_nic[nic["nic"]]])
             if track is not None and track.state == SYNCED:
-                ahead.append(nic["clock_ns"] + track.fabric_ns(nic["clock_ns"]) - nic["append_ns"])
+                ahead.append(track.fabric_ns(nic["clock_ns"]) - nic["append_ns"] - self.log_offset_ns)
         if ahead:
-            middle = float(np.median(ahead))
-            if abs(middle - self.log_offset_ns) > step_ns:
-                self.log_offset_ns = round(middle / NS_PER_MS) * NS_PER_MS
+            moved_ns = round(np.median(ahead))
+            if abs(moved_ns) > step_ns:
+                offset_ns = self.log_offset_ns + moved_ns
+                self.log_offset_ns = (offset_ns + NS_PER_MS // 2) // NS_PER_MS * NS_PER_MS
 
     def _carry_unmeasured(self, taken: WindowInput, measured: set[str], middle_ns: int) -> None:
         """Advance all clocks to the window's middle; put unmeasured ones in holdover, then forget them."""
@@ -306,6 +318,7 @@ class ShardClocks:
                 continue
             wander = 1.0 if name in measured else HOLDOVER_WANDER
             track.advance(track.reading_at(middle_ns), self.wander.ppb_per_sqrt_s * wander)
+            track.rebase()
             if name not in measured:
                 track.drift_ppb += self._timescale.slewed_ppb.get(track.domain, 0.0)
             if abs(track.at_ns) > MAX_READING_NS:
@@ -325,7 +338,7 @@ class ShardClocks:
             if track is None or jumped or track.state == UNSYNCED:
                 self.tracks[name] = ClockTrack(
                     flush["clock_ns"],
-                    float(flush["system_ns"] - flush["clock_ns"]),
+                    0.0,
                     0.0,
                     UNKNOWN_BOUND_NS**2,
                     0.0,
@@ -334,6 +347,7 @@ class ShardClocks:
                     name if track is None else track.domain,
                     middle_ns if track is None else track.measured_ns,
                     event=ClockEvent.STEP if jumped else ClockEvent.NONE,
+                    base_ns=flush["system_ns"] - flush["clock_ns"],
                 )
 
     def _hold_over(self, track: ClockTrack, middle_ns: int, seen: bool) -> bool:
@@ -369,8 +383,9 @@ class ShardClocks:
             if old is None or track.event in DISCONTINUITIES or UNSYNCED in (old.state, track.state):
                 continue
             reading_ns = track.reading_at(start_ns)
-            ahead_ns = old.offset_ns + old.drift_ppb * 1e-9 * (reading_ns - old.at_ns)
-            back_ns = track.fabric_ns(reading_ns)
+            ahead_ns = (old.base_ns - track.base_ns) + old.offset_ns
+            ahead_ns += old.drift_ppb * 1e-9 * (reading_ns - old.at_ns)
+            back_ns = track.offset_at(reading_ns)
             old_variance = max(old.sigma_ns, MIN_KNOT_SIGMA_NS) ** 2
             weight = old_variance / (old_variance + max(track.sigma_ns, MIN_KNOT_SIGMA_NS) ** 2)
             track.knot_at_ns, track.knot_offset_ns = reading_ns, ahead_ns + weight * (back_ns - ahead_ns)
@@ -425,7 +440,7 @@ def _recovered_track(clock: ClockState, domain: str, middle_ns: int) -> ClockTra
     rate_sigma_ppb = clock.get("drift_sigma_ppb", 0.0) or RECOVERED_RATE_PPB
     return ClockTrack(
         clock["at_ns"],
-        clock["offset_ns"],
+        clock.get("offset_fraction_ns", 0.0),
         clock["drift_ppb"],
         half_ns**2 if known else UNKNOWN_BOUND_NS**2,
         0.0,
@@ -434,6 +449,7 @@ def _recovered_track(clock: ClockState, domain: str, middle_ns: int) -> ClockTra
         domain,
         middle_ns,
         asymmetry_ns=half_ns if known else math.inf,
+        base_ns=clock["offset_ns"],
     )
 
 
@@ -450,10 +466,14 @@ def _source_ranges(fits: Sequence[ClockFits]) -> list[SourceRange]:
 
 
 def _clock_state(name: str, track: ClockTrack) -> ClockState:
+    offset_ns, fraction_ns = split_ns(track.base_ns, track.offset_ns)
+    knot_ns, knot_fraction_ns = 0, 0.0
+    if track.knot_at_ns:
+        knot_ns, knot_fraction_ns = split_ns(track.base_ns, track.knot_offset_ns)
     return {
         "clock": name,
         "at_ns": track.at_ns,
-        "offset_ns": track.offset_ns,
+        "offset_ns": offset_ns,
         "drift_ppb": track.drift_ppb,
         "bound_ns": track.bound_ns,
         "state": track.state,
@@ -463,8 +483,10 @@ def _clock_state(name: str, track: ClockTrack) -> ClockState:
         "event": track.event,
         "event_ns": track.event_ns,
         "knot_at_ns": track.knot_at_ns,
-        "knot_offset_ns": track.knot_offset_ns,
+        "knot_offset_ns": knot_ns,
         "knot_bound_ns": track.knot_bound_ns,
+        "offset_fraction_ns": fraction_ns,
+        "knot_offset_fraction_ns": knot_fraction_ns,
     }
 
 

@@ -13,7 +13,16 @@ import numpy as np
 
 from schemas.records import NicWindow
 from streams.clock.filter import ClockTrack
-from streams.clock.gauge import FlushesByHost, Slew, SlewParameters, hosts_gauge_ns, median, robust_mean
+from streams.clock.gauge import (
+    FlushesByHost,
+    Slew,
+    SlewParameters,
+    gauge_base_ns,
+    hosts_gauge_ns,
+    median,
+    middle_of,
+    robust_mean,
+)
 from streams.clock.mesh import Mesh, log_ppb, plain_ppb
 from streams.clock.window import Part, WindowInput, flushes_by_host
 
@@ -56,12 +65,14 @@ class Timescale:
             self._continue_gauge(tracks, mesh, part, hosts, reference)
             return
         if reference is not None:
-            part.gauge_ns = -float(mesh.theta_ns[reference])
+            part.gauge_base_ns = -int(mesh.theta_ns[reference])
+            part.gauge_ns = -float(mesh.theta_rest_ns[reference])
             part.gauge_rate = -float(mesh.rate_log_ppb[reference])
             part.trusted = any(tracks[name].provisional for name in part.names if name in tracks)
         else:
             part.gauge_rate, part.trusted = self._hosts_rate(mesh, hosts)
-            part.gauge_ns = hosts_gauge_ns(mesh, hosts, part.gauge_rate)
+            part.gauge_base_ns = gauge_base_ns(mesh, hosts, part.members.tolist())
+            part.gauge_ns = hosts_gauge_ns(mesh, hosts, part.gauge_rate, part.gauge_base_ns)
         self._slew.pop(part.domain, None)
         if part.trusted:
             self._join_provisional(tracks, taken, mesh, part)
@@ -73,7 +84,10 @@ class Timescale:
         continuing = sorted(part.continuing)
         tracks = [known[part.names[i]] for i in continuing]
         nodes = part.members[continuing]
-        ahead = np.array([t.offset_ns for t in tracks]) - mesh.theta_ns[nodes]
+        whole = [t.base_ns - theta for t, theta in zip(tracks, mesh.theta_ns[nodes].tolist(), strict=True)]
+        part.gauge_base_ns = base_ns = middle_of(whole)
+        rest = np.array([t.offset_ns for t in tracks]) - mesh.theta_rest_ns[nodes]
+        ahead = np.array([float(each - base_ns) for each in whole]) + rest
         weight = 1.0 / (np.array([t.p_offset for t in tracks]) + mesh.sigma_ns[nodes] ** 2)
         rate = log_ppb([t.drift_ppb for t in tracks]) - mesh.rate_log_ppb[nodes]
         rate_weight = 1.0 / (np.array([t.p_drift for t in tracks]) + mesh.rate_sigma_ppb[nodes] ** 2)
@@ -82,9 +96,11 @@ class Timescale:
         self._slew[part.domain] = slew
         error_ns = None
         if reference is not None:
-            error_ns = -(float(mesh.theta_ns[reference]) + part.gauge_ns)
+            error_ns = -(
+                int(mesh.theta_ns[reference]) + base_ns + float(mesh.theta_rest_ns[reference]) + part.gauge_ns
+            )
         elif self._parameters.reference == ENSEMBLE and hosts:
-            error_ns = hosts_gauge_ns(mesh, hosts, part.gauge_rate) - part.gauge_ns
+            error_ns = hosts_gauge_ns(mesh, hosts, part.gauge_rate, base_ns) - part.gauge_ns
         part.slew_change_ppb = slew.step(error_ns, part.window_s, self._parameters)
         part.gauge_rate += part.slew_change_ppb
         self.slewed_ppb[part.leading] = part.slew_change_ppb
@@ -106,10 +122,13 @@ class Timescale:
         rate_variance = np.array([t.p_drift for t, _ in found]) + mesh.rate_sigma_ppb[nodes] ** 2
         rates = plain_ppb(mesh.rate_log_ppb[nodes] + part.gauge_rate)
         rate_shift = robust_mean(rates - np.array([t.drift_ppb for t, _ in found]), 1 / rate_variance)
-        ahead = mesh.theta_ns[nodes] + part.gauge_ns - np.array([t.offset_ns for t, _ in found])
-        shift = robust_mean(ahead, 1 / variance)
+        whole = [int(mesh.theta_ns[node]) + part.gauge_base_ns - track.base_ns for track, node in found]
+        base_ns = middle_of(whole)
+        rest = mesh.theta_rest_ns[nodes] + part.gauge_ns - np.array([t.offset_ns for t, _ in found])
+        shift = robust_mean(np.array([float(each - base_ns) for each in whole]) + rest, 1 / variance)
         for track, _ in found:
             track.drift_ppb += rate_shift
+            track.base_ns += base_ns
             track.offset_ns += shift
 
     def follow_reference(self, tracks: Tracks, part: Part, hosts: FlushesByHost) -> None:

@@ -46,11 +46,12 @@ def validate_fits(fits: ClockFits, append_ns: int, window_ns: int) -> tuple[Cloc
 def _is_plausible_pair(pair: PairFit) -> bool:
     return bool(
         abs(pair["at_ns"]) <= MAX_NS
-        and abs(pair["offset_ns"]) <= 2 * MAX_NS
+        and abs(pair["offset_ns"]) < 2 * MAX_NS
+        and abs(pair.get("offset_fraction_ns", 0.0)) <= 1
         and abs(pair["drift_ppb"]) <= MAX_PPB
         and 0 <= pair["sigma_ns"] <= MAX_SIGMA
         and 0 <= pair["drift_sigma_ppb"] <= MAX_SIGMA
-        and abs(pair["rtt_min_ns"]) <= 2 * MAX_NS
+        and 0 <= pair["rtt_min_ns"] <= 2 * MAX_NS
         and 0 <= pair.get("margin_ns", 0) <= 2 * MAX_NS
         and 0 <= pair.get("noise_ns", 0) <= MAX_SIGMA
         and _is_plausible_hull(pair.get("forward_after_ns", ()), pair.get("forward_delay_ns", ()))

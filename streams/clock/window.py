@@ -42,6 +42,8 @@ class Part:
     """The domain whose timeline continues."""
     continuing: set[int]
     """Positions in `names` of the clocks that carry the timeline on."""
+    gauge_base_ns: int = 0
+    """Whole ns of the gauge; `gauge_ns` is the small rest."""
     gauge_ns: float = 0.0
     gauge_rate: float = 0.0
     """Logarithmic, as `Mesh.rate_log_ppb`."""

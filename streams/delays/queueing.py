@@ -111,9 +111,7 @@ class SourceQueueing:
         self._reducer.add(batch, model, models)
         flush_ns = batch.system_ns
         if model is not None:
-            flush_ns = batch.clock_ns + round(
-                model.offset_ns + model.drift_ppb * 1e-9 * (batch.clock_ns - model.at_ns)
-            )
+            flush_ns = batch.clock_ns + model.correction_ns(batch.clock_ns)
         prober = self._probers.setdefault(batch.nic, _Prober())
         prober.flushed_ns, prober.seen_ns = flush_ns, append_ns
         longest_rtt_ns = int((batch.forward + batch.reverse).max(initial=0))

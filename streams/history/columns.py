@@ -46,11 +46,11 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
     "accepted": _COUNT,
     **dict.fromkeys(
         (
-            "offset_ns",
             "drift_ppb",
+            "offset_fraction_ns",
+            "knot_offset_fraction_ns",
             "residual_ns",
             "event_ns",
-            "knot_offset_ns",
             "knot_bound_ns",
             "asymmetry_ns",
             "weight",

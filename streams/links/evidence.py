@@ -152,8 +152,7 @@ class Evidence(PathTable):
         """
         model = self.clock_models.get(name)
         if model is not None:
-            offset_ns = model.offset_ns + model.drift_ppb * 1e-9 * (clock_ns - model.at_ns)
-            at_ns = clock_ns + round(offset_ns) - self.log_offset_ns
+            at_ns = clock_ns + model.correction_ns(clock_ns) - self.log_offset_ns
             if abs(append_ns - at_ns) < LAG_JUMP_NS:
                 nic.now_ns = max(nic.now_ns, at_ns)
                 return nic.now_ns

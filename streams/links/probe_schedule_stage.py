@@ -116,5 +116,5 @@ class SchedulePublisher:
             return True
         record = published[0]
         since_ns = model.at_ns - record["clock_at_ns"]
-        expected_ns = record["offset_ns"] + 1e-9 * record["drift_ppb"] * since_ns
-        return bool(abs(model.offset_ns - expected_ns) > MAX_DRIFT_NS)
+        moved_ns = model.offset_ns - record["offset_ns"]
+        return bool(abs(moved_ns - 1e-9 * record["drift_ppb"] * since_ns) > MAX_DRIFT_NS)

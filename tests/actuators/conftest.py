@@ -93,7 +93,8 @@ class FakeHost:
                 {
                     "clock": f"h1/{name}",
                     "at_ns": at_ns,
-                    "offset_ns": float(middle_ns - at_ns) + self.error_ns(name, window),
+                    "offset_ns": middle_ns - at_ns + round(self.error_ns(name, window)),
+                    "offset_fraction_ns": 0.0,
                     "drift_ppb": (1 / rate - 1) * 1e9,
                     "bound_ns": self.bound_ns,
                     "state": "SYNCED",
@@ -143,7 +144,7 @@ class FakeHost:
     def row_error_ns(self, row: Any, name: str, away_ns: int = 0) -> float:
         """The conversion error of a stamp of clock `name`, given `away_ns` from now."""
         stamp_ns = self.of(name).reading(self.now_ns + away_ns)
-        converted = stamp_ns - (self.now_ns + away_ns) + row.offset_ns
+        converted = stamp_ns - (self.now_ns + away_ns) + row.offset_ns + row.offset_fraction_ns
         return converted + row.drift_ppb * 1e-9 * (stamp_ns - row.at_ns)
 
 

@@ -22,7 +22,7 @@ from actuators.timescale import RawClockModel, SlewedModel
 from native.core.hostclock import PageWriter, cross, raw_ns
 from schemas.records import ClockSync
 
-ROW = ClockRow(ClockSync.SYNCED, 1, 2.0, 3.0, 4.0, 5.0, 6.0)
+ROW = ClockRow(ClockSync.SYNCED, 1, 2, 3.0, 4.0, 5.0, 6.0, offset_fraction_ns=0.25)
 CONTENT = Content(
     ClockSync.SYNCED,
     SlewedModel(RawClockModel(10, 20, 30.5, 40.5, 50.5, 60.5), 70.5, 80),

@@ -38,7 +38,7 @@ class Oscillator:
 
 
 def row(clock, at_ns, state=ClockSync.SYNCED, bound_ns=100.0):
-    return ClockRow(state, at_ns, -clock.error_ns, 0.0, bound_ns, 0.0, 0.0)
+    return ClockRow(state, at_ns, 0, 0.0, bound_ns, 0.0, 0.0, offset_fraction_ns=-clock.error_ns)
 
 
 def drive(discipline, clock, seconds, start_s=0.0, **given):
@@ -88,7 +88,7 @@ def test_delay_of_the_measurement_leaves_it_stable(tmp_path):
     seen = [clock.error_ns] * 4
     for i in range(300):
         at_ns = i * S
-        late = ClockRow(ClockSync.SYNCED, at_ns, -seen[-4], 0.0, 100.0, 0.0, 0.0)
+        late = ClockRow(ClockSync.SYNCED, at_ns, 0, 0.0, 100.0, 0.0, 0.0, offset_fraction_ns=-seen[-4])
         discipline.step(late, at_ns, float(i))
         clock.run(1.0)
         seen.append(clock.error_ns)

@@ -140,7 +140,7 @@ def test_the_model_on_the_raw_clock_is_the_product_of_both():
     made = cross_timestamps(200_000.0)
     clock_ns = made.last.clock_ns - S
     relation = made.at_clock(clock_ns)
-    model = on_raw_clock(relation, clock_ns, -5e6, -150_000.0, 40.0, 3.0, 0.0)
+    model = on_raw_clock(relation, clock_ns, -5_000_000, -150_000.0, 40.0, 3.0, 0.0)
     for away in (-2 * S, 0, 5 * S):
         raw = relation.raw_ns + away
         clock = clock_ns + away * (1 + 200_000e-9)

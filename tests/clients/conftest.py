@@ -29,7 +29,7 @@ def content(state: str = ClockSync.SYNCED, **given: Any) -> Content:
     """A valid page: fabric time is the system clock, with a bound of 50 ns that grows by 20 ns/s."""
     now_ns, fabric_ns = raw_ns(), time.time_ns()
     model = RawClockModel(now_ns, fabric_ns, 0.0, 50.0, 20.0, 1.0)
-    row = ClockRow(ClockSync.SYNCED, fabric_ns, -1_000_000.25, 100.0, 70.0, 10.0, 1.0)
+    row = ClockRow(ClockSync.SYNCED, fabric_ns, -1_000_000, 100.0, 70.0, 10.0, 1.0, offset_fraction_ns=-0.25)
     made = Content(
         state,
         SlewedModel(model),
@@ -43,7 +43,7 @@ def content(state: str = ClockSync.SYNCED, **given: Any) -> Content:
         "ptp0",
         10_000,
         60_000,
-        {"ptp0": row, "system": replace(row, offset_ns=0.0, drift_ppb=0.0)},
+        {"ptp0": row, "system": replace(row, offset_ns=0, offset_fraction_ns=0.0, drift_ppb=0.0)},
         {"eth0": "ptp0", "eth1": "ptp0", "eth2": "system"},
     )
     return replace(made, **given)

@@ -131,7 +131,7 @@ def test_stamp_is_converted_by_clock_and_by_nic(page, made, reader, name, away_n
     page.write(given)
     row = given.clocks["system" if name.endswith(("system", "eth2")) else "ptp0"]
     stamp_ns = row.at_ns + away_ns
-    exact = stamp_ns + int(row.offset_ns) + round(row.offset_ns % -1 + row.drift_ppb * 1e-9 * away_ns)
+    exact = stamp_ns + row.offset_ns + round(row.offset_fraction_ns + row.drift_ppb * 1e-9 * away_ns)
     bound = row.bound_ns + row.growth_ppb * 1e-9 * abs(away_ns) + row.wander_ppb_per_s * (away_ns * 1e-9) ** 2
     with Clock(page.path) as clock:
         time_ns, bound_ns = clock.convert(stamp_ns, name)

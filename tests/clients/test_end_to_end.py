@@ -96,7 +96,7 @@ class Solver:
                 {
                     "clock": f"{host}/eth1",
                     "at_ns": at_ns,
-                    "offset_ns": float(middle_ns - at_ns),
+                    "offset_ns": middle_ns - at_ns,
                     "drift_ppb": (1 / rate - 1) * 1e9,
                     "bound_ns": BOUND_NS,
                     "state": "SYNCED",

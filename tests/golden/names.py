@@ -85,6 +85,16 @@ FORMS: dict[str, dict[str, Callable[[Any], Any]]] = {
 """Recorded topic to recorded path to a function of today's output value that returns its recorded form, where
 a field has another type now."""
 
+SPLIT: dict[str, dict[str, str]] = {
+    "fabric.clock.fits": {"pairs.offset_ns": "offset_fraction_ns"},
+    "fabric.clock.offsets": {
+        "clocks.knot_offset_ns": "knot_offset_fraction_ns",
+        "clocks.offset_ns": "offset_fraction_ns",
+    },
+}
+"""Recorded topic to recorded path of a float to the field that holds its fraction today; the field itself
+holds the whole number. Inputs are split, outputs are compared by their sum."""
+
 PROSE: dict[str, set[str]] = {
     "*": {"**.text", "**.detail", "**.how"},
     "fabric.paths": {"**.contradiction"},

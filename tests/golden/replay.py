@@ -65,12 +65,28 @@ class Names:
         self._fields, self._symbols = Table(names.FIELDS, topic), Table(names.SYMBOLS, topic)
         self._prose, self._ids = Table(names.PROSE, topic), Table(names.IDS, topic)
         self._ignored, self._forms = Table(names.IGNORED, topic), Table(names.FORMS, topic)
+        self._split = {
+            tuple(path.split(".")): fraction for path, fraction in names.SPLIT.get(topic, {}).items()
+        }
         self._renames = bool(self._fields or self._symbols or names.TOPICS)
         self._old: dict[Path, dict[str, str]] = {}
 
     def now(self, record: Record) -> Record:
         """Return a recorded record with today's names."""
         return self._now(record, ()) if self._renames else record
+
+    def split(self, value: Any, path: Path = ()) -> Any:
+        """Return a record, with today's names, whose recorded floats are whole numbers and fractions."""
+        if isinstance(value, list):
+            return [self.split(each, path) for each in value]
+        if not isinstance(value, dict) or not self._split:
+            return value
+        made = {name: self.split(of, (*path, name)) for name, of in value.items()}
+        for at, fraction in self._split.items():
+            if at[:-1] == path and at[-1] in made:
+                whole = round(made[at[-1]])
+                made |= {at[-1]: whole, fraction: made[at[-1]] - whole}
+        return made
 
     def _now(self, value: Any, path: Path) -> Any:
         if isinstance(value, dict):
@@ -105,6 +121,7 @@ class Names:
         if form is not None:
             value = form(value)
         if isinstance(value, dict):
+            value = self._joined(value, path)
             if renamed:
                 back = {self._fields.exact[at]: at[-1] for at in self._fields.exact if at[:-1] == path}
                 back |= {new: old for old, new in self._fields.anywhere.items() if new not in back}
@@ -126,6 +143,14 @@ class Names:
             if self._ids.get(path):
                 return ids(value)
         return value
+
+    def _joined(self, value: Record, path: Path) -> Record:
+        """Return a record whose fractions are added to their whole numbers."""
+        made = dict(value)
+        for at, fraction in self._split.items():
+            if at[:-1] == path and fraction in made:
+                made[at[-1]] += made.pop(fraction)
+        return made
 
 
 def _turned(values: list[int | float]) -> int | float:
@@ -168,7 +193,7 @@ def rows_of(case: str, stage: str) -> list[stages.In]:
     rows, last_ns = [], -1
     for _, row, of_topic in found:
         last_ns = row.append_ns if work.times_are_exact else max(row.append_ns, last_ns + 1)
-        record = None if row.record is None else of_topic.now(row.record)
+        record = None if row.record is None else of_topic.split(of_topic.now(row.record))
         rows.append(stages.In(last_ns, of_topic.topic, row.partition, row.offset, row.key, record))
     return rows
 

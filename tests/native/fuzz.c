@@ -72,7 +72,7 @@ static void digest(const struct ft_batch *b) {
     }
     for (int64_t i = 0; i < w.n_peers; i++)
         if (ft_fit(&w, &w.peers[i], &fit) > 0)
-            CHECK(isfinite(fit.offset_ns) && isfinite(fit.drift_ppb) && fit.sigma_ns > 0 &&
+            CHECK(fabs(fit.offset_fraction_ns) <= 0.5 && isfinite(fit.drift_ppb) && fit.sigma_ns > 0 &&
                   fit.rtt_min_ns >= 0);
     for (int64_t r = 0; r < w.n_rows; r++) CHECK(ft_reduce(&w, &w.rows[r], &line, &line, &delays));
     ft_window_free(&w);

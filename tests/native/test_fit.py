@@ -22,9 +22,9 @@ def fit(*batches: ProbeColumns):
 
 
 def one(fits):
-    """The single row as a dict of plain figures."""
+    """The single row as a dict of plain figures, with the fraction added to the offset."""
     assert len(fits.peers) == 1
-    return {
+    row = {
         name: getattr(fits, name)[0].item()
         for name in (
             "at_ns",
@@ -37,11 +37,13 @@ def one(fits):
             "accepted",
         )
     }
+    row["offset_ns"] += fits.offset_fraction_ns[0].item()
+    return row
 
 
 def check_sane(fits):
     """What the schema asks of every row, whatever went in."""
-    for name in ("offset_ns", "drift_ppb", "sigma_ns", "drift_sigma_ppb", "rtt_min_ns"):
+    for name in ("offset_fraction_ns", "drift_ppb", "sigma_ns", "drift_sigma_ppb", "rtt_min_ns"):
         assert np.isfinite(getattr(fits, name)).all(), name
     assert (fits.sigma_ns > 0).all()
     assert (fits.drift_sigma_ppb > 0).all()
@@ -211,14 +213,15 @@ def test_unequal_paths_are_within_half_a_round_trip(simulated):
 
 @pytest.mark.parametrize("epoch_ns", [0, -(2**61), 2**61])
 def test_far_epochs_keep_their_nanoseconds(simulated, epoch_ns):
-    """The peer counts from another epoch: whole nanoseconds of 2**61 are kept as far as a double can say."""
+    """The peer counts from another epoch: the offset is exact to a fraction of a ns."""
     batch = simulated(np.random.default_rng(2), drift_ppb=5_000)
     shift = epoch_ns - T0_NS if epoch_ns else 0
     batch.forward = batch.forward + shift
     batch.reverse = batch.reverse - shift
-    row = one(fit(batch))
-    truth = shift + 5e-6 * (row["at_ns"] - T0_NS)
-    assert abs(row["offset_ns"] - truth) <= 100 + abs(np.spacing(float(shift)))
+    fits = fit(batch)
+    near = one(fit(simulated(np.random.default_rng(2), drift_ppb=5_000)))
+    assert fits.offset_ns[0] - shift == round(near["offset_ns"])
+    assert fits.offset_fraction_ns[0] == pytest.approx(near["offset_ns"] - round(near["offset_ns"]), abs=1e-6)
 
 
 def test_one_sample_gives_half_its_round_trip(columns_of):
@@ -331,8 +334,10 @@ def test_a_constant_on_one_clock_moves_its_offset_alone(simulated, seed, constan
     before = fit(batch)
     batch.forward, batch.reverse = batch.forward + constant_ns, batch.reverse - constant_ns
     after = fit(batch)
-    assert after.offset_ns[0] - before.offset_ns[0] == pytest.approx(constant_ns, abs=1e-3)
-    for name in set(before.__slots__) - {"peers", "offset_ns"}:
+    moved_ns = int(after.offset_ns[0] - before.offset_ns[0]) - constant_ns
+    moved_ns += after.offset_fraction_ns[0] - before.offset_fraction_ns[0]
+    assert moved_ns == pytest.approx(0, abs=1e-3)
+    for name in set(before.__slots__) - {"peers", "offset_ns", "offset_fraction_ns"}:
         assert getattr(after, name) == pytest.approx(getattr(before, name), rel=1e-6, abs=1e-3), name
 
 

@@ -22,7 +22,8 @@ def exact(batch, prober, peer):
     """Forward and reverse delays in exact arithmetic."""
 
     def fabric(line, at):
-        return Fraction(line.offset_ns) + Fraction(line.drift_ppb) / 10**9 * (at - line.at_ns) + at
+        offset_ns = line.offset_ns + Fraction(line.offset_fraction_ns)
+        return offset_ns + Fraction(line.drift_ppb) / 10**9 * (at - line.at_ns) + at
 
     forward, reverse = [], []
     for t1, f, turnaround, r in zip(
@@ -75,8 +76,8 @@ def test_equals_exact_arithmetic(simulated, columns_of, shift_ns, samples):
             )
         ]
     )
-    prober = ClockLine(T0_NS - 10**9, 123.25, 50.0, 20.0)
-    peer = ClockLine(T0_NS, -float(shift_ns) - 77.5, -11_900.0, 35.0)
+    prober = ClockLine(T0_NS - 10**9, 123, 50.0, 20.0, 0.25)
+    peer = ClockLine(T0_NS, -shift_ns - 77, -11_900.0, 35.0, -0.5)
     got = delays([batch], prober, {"b/eth0": peer})
     forward, reverse = exact(batch, prober, peer)
     rtt = (batch.forward + batch.reverse).tolist()
@@ -98,7 +99,7 @@ def test_equals_exact_arithmetic(simulated, columns_of, shift_ns, samples):
 def test_a_known_truth_comes_back(simulated):
     """Clocks 3 ms and 12 ppm apart, 5 us each way: with the true lines, the delays are the simulated ones."""
     batch = simulated(np.random.default_rng(2), offset_ns=3e6, drift_ppb=12_000, noise_ns=100.0)
-    prober, peer = ClockLine(T0_NS, 0.0, 0.0, 1.0), ClockLine(T0_NS, -3e6, -12_000.0, 1.0)
+    prober, peer = ClockLine(T0_NS, 0, 0.0, 1.0), ClockLine(T0_NS, -3_000_000, -12_000.0, 1.0)
     got = delays([batch], prober, {"b/eth0": peer})
     for name in ("forward_min_ns", "reverse_min_ns"):
         assert getattr(got, name) == pytest.approx(np.full(4, 5_000.0), abs=40)
@@ -132,10 +133,10 @@ def test_spacings_and_batches_of_a_path_are_one_row(columns_of):
 @pytest.mark.parametrize(
     ("prober", "peers"),
     [
-        (None, {"b/eth0": ClockLine(0, 0.0, 0.0, 1.0)}),
-        (ClockLine(0, 0.0, 0.0, 1.0), {}),
-        (ClockLine(0, math.nan, 0.0, 1.0), {"b/eth0": ClockLine(0, 0.0, 0.0, 1.0)}),
-        (ClockLine(0, 0.0, math.inf, 1.0), {"b/eth0": ClockLine(0, 0.0, 0.0, 1.0)}),
+        (None, {"b/eth0": ClockLine(0, 0, 0.0, 1.0)}),
+        (ClockLine(0, 0, 0.0, 1.0), {}),
+        (ClockLine(0, 0, math.nan, 1.0), {"b/eth0": ClockLine(0, 0, 0.0, 1.0)}),
+        (ClockLine(0, 0, math.inf, 1.0), {"b/eth0": ClockLine(0, 0, 0.0, 1.0)}),
     ],
 )
 def test_without_both_clocks_only_round_trips(simulated, prober, peers):
@@ -157,7 +158,7 @@ def test_round_trips_are_never_negative(columns_of):
 @given(st.lists(st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 4), min_size=1, max_size=40))
 @settings(max_examples=100, deadline=None)
 def test_absurd_stamps_give_finite_ordered_figures(columns_of, rows):
-    line = ClockLine(T0_NS, 1e18, 5e4, 1.0)
+    line = ClockLine(T0_NS, 10**18, 5e4, 1.0)
     got = delays([columns_of([("b", 1, 0, *zip(*rows, strict=True))])], line, {"b": line})
     for direction in ("forward", "reverse", "rtt"):
         lowest, middle, high = (
@@ -175,7 +176,7 @@ def test_many_rows_and_paths(columns_of):
         for path in range(30)
         for k in range(9)
     ]
-    line = ClockLine(0, 0.0, 0.0, 1.0)
+    line = ClockLine(0, 0, 0.0, 1.0)
     got = delays([columns_of(groups)], line, {f"p{p}": line for p in range(40)})
     assert len(got.peers) == 1_200
     assert got.count.tolist() == [9] * 1_200

@@ -339,7 +339,7 @@ def test_values_of_foreign_writers_are_checked_too(registry, honest):
     read = codec.decode(written(record), "ClockOffsets", registry)
     assert read == honest("ClockOffsets")
     bad = codec.decode(
-        written(put(record, ("clocks", 0, "offset_ns"), float("nan"))), "ClockOffsets", registry
+        written(put(record, ("clocks", 0, "drift_ppb"), float("nan"))), "ClockOffsets", registry
     )
     assert bad == {**read, "clocks": []}, "the bad clock is left out"
     with pytest.raises(BadRecord, match="parts: -1"):

@@ -25,7 +25,8 @@ class TrueClock:
     epoch_ns: int = FIRST * WINDOW_NS
 
     def reading(self, true_ns: int) -> int:
-        return true_ns + round(self.offset_ns + self.drift_ppb * 1e-9 * (true_ns - self.epoch_ns))
+        drifted_ns = round(self.drift_ppb * 1e-9 * (true_ns - self.epoch_ns))
+        return true_ns + round(self.offset_ns) + drifted_ns
 
 
 @dataclass
@@ -99,7 +100,8 @@ class Fleet:
     def _pair(self, prober: str, peer: str, window: int, true_ns: int) -> dict[str, Any]:
         forward, reverse = self.delay_ns(prober, peer, window), self.delay_ns(peer, prober, window)
         mine, theirs = self.clock(prober), self.clock(peer)
-        offset = theirs.reading(true_ns) - mine.reading(true_ns) + (forward - reverse) / 2
+        apart_ns = theirs.reading(true_ns) - mine.reading(true_ns)
+        beyond_ns = (forward - reverse) / 2 + float(self.rng.normal(0, self.noise_ns))
         drift_sigma = self.noise_ns * 3.5
         return make_part(
             "ClockFits",
@@ -107,7 +109,8 @@ class Fleet:
             prober=prober,
             peer=peer,
             at_ns=mine.reading(true_ns),
-            offset_ns=offset + float(self.rng.normal(0, self.noise_ns)),
+            offset_ns=apart_ns + round(beyond_ns),
+            offset_fraction_ns=beyond_ns - round(beyond_ns),
             drift_ppb=theirs.drift_ppb - mine.drift_ppb + float(self.rng.normal(0, drift_sigma)),
             sigma_ns=self.noise_ns,
             drift_sigma_ppb=drift_sigma,
@@ -127,7 +130,9 @@ class Fleet:
                 true_ns = state["at_ns"]
                 for _ in range(4):
                     true_ns -= clock.reading(true_ns) - state["at_ns"]
-                found[state["clock"]] = state["at_ns"] - true_ns + state["offset_ns"]
+                found[state["clock"]] = (
+                    state["at_ns"] - true_ns + state["offset_ns"] + state["offset_fraction_ns"]
+                )
         middle = float(np.median(list(found.values())))
         return {name: error - middle for name, error in found.items()}
 

@@ -14,7 +14,7 @@ from typing import Dict, NamedTuple, Tuple
 from fabrictime_client.errors import PageUnusable, WrongVersion
 
 MAGIC = b"FTCLOCK\0"
-VERSION = 1
+VERSION = 2
 PAGE_BYTES = 20480
 SEQUENCE_AT = 256
 COPY_AT = 320
@@ -29,7 +29,7 @@ STATES = ("UNSYNCED", "HOLDOVER", "SYNCED")
 
 HEAD = struct.Struct("<8sIIII16sQQQ192s")
 MODEL = struct.Struct("<IIQqqddqdddqqqQqQqIIIIqII64s88s")
-CLOCK = struct.Struct("<64sIIqdddddq")
+CLOCK = struct.Struct("<64sIfqqddddq")
 NIC = struct.Struct("<60sI")
 
 MAX_NS = 4_600_000_000_000_000_000
@@ -80,11 +80,15 @@ class Model(NamedTuple):
 
 
 class ClockModel(NamedTuple):
-    """One clock of the host: fabric time at its reading c is c + offset_ns + drift * (c - at_ns)."""
+    """One clock of the host.
+
+    Fabric time at its reading c is c + offset_ns + offset_fraction_ns + drift * (c - at_ns).
+    """
 
     state: int
     at_ns: int
-    offset_ns: float
+    offset_ns: int
+    offset_fraction_ns: float
     drift: float
     bound_ns: float
     growth: float
@@ -222,13 +226,17 @@ def read_tables(copy: bytes, model: Model) -> Tables | None:
         return None
     clocks = []
     for number in range(model.clocks):
-        name, state, _, at, offset, drift, bound, growth, wander, since = CLOCK.unpack_from(
+        name, state, fraction, at, offset, drift, bound, growth, wander, since = CLOCK.unpack_from(
             copy, MODEL_BYTES + number * CLOCK.size
         )
-        sane = all(map(math.isfinite, (offset, drift, bound, growth, wander))) and state <= SYNCED
+        sane = (
+            abs(fraction) <= 1 and all(map(math.isfinite, (drift, bound, growth, wander))) and state <= SYNCED
+        )
         if not sane or min(bound, growth, wander) < 0 or max(abs(offset), abs(at)) > MAX_NS:
             return None
-        row = ClockModel(state, at, offset, drift * 1e-9, bound, growth * 1e-9, wander * 1e-18, since)
+        row = ClockModel(
+            state, at, offset, fraction, drift * 1e-9, bound, growth * 1e-9, wander * 1e-18, since
+        )
         clocks.append((_text(name), row))
     found = dict(reversed(clocks))
     nics_at = MODEL_BYTES + CLOCKS * CLOCK.size

@@ -117,12 +117,11 @@ class Clock:
             or abs(stamp_ns) > _page.MAX_NS
         ):
             raise Unsynced("%s: %s: %s" % (self.path, clock, _why_not(found, away, stamp_ns, model)))
-        whole = int(found.offset_ns)
-        rest = found.offset_ns - whole + found.drift * away
+        rest = found.offset_fraction_ns + found.drift * away
         bound = found.bound_ns + found.growth * abs(away) + found.wander * away * away
         if not (bound <= _MAX_BOUND_NS and abs(rest) < _MAX_BOUND_NS):
             raise Unsynced("%s: %s: the bound is beyond %g ns" % (self.path, clock, _MAX_BOUND_NS))
-        return Reading(stamp_ns + whole + round(rest), int(bound) + 2)
+        return Reading(stamp_ns + found.offset_ns + round(rest), int(bound) + 2)
 
     def state(self) -> str:
         """Return SYNCED, HOLDOVER or UNSYNCED, as `now` would."""

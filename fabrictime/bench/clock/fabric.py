@@ -143,7 +143,11 @@ def errors_of(
         for domain in {domain for _, domain in states.values()}:
             found = [c for c, d in states.values() if d == domain and c["state"] == ClockSync.SYNCED]
             error = np.array(
-                [c["at_ns"] - true_ns(clocks[c["clock"]].reading, c["at_ns"]) + c["offset_ns"] for c in found]
+                [
+                    (c["at_ns"] - true_ns(clocks[c["clock"]].reading, c["at_ns"]) + c["offset_ns"])
+                    + c["offset_fraction_ns"]
+                    for c in found
+                ]
             )
             a, b = np.triu_indices(len(found), 1)
             pairs.extend(np.abs(error[a] - error[b]).tolist())

@@ -82,7 +82,7 @@ def _content() -> Content:
     now_ns, system_ns = raw_ns(), time.time_ns()
     end_ns = now_ns + 600 * _S
     slewed = SlewedModel(RawClockModel(now_ns, system_ns, 1_234.5, 80.0, 25.0, 1.0), -40.0, end_ns)
-    row = ClockRow(ClockSync.SYNCED, system_ns, 123.5, -1_234.5, 80.0, 25.0, 1.0)
+    row = ClockRow(ClockSync.SYNCED, system_ns, 123, -1_234.5, 80.0, 25.0, 1.0, offset_fraction_ns=0.5)
     return Content(
         ClockSync.SYNCED,
         slewed,

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabrictime.bench.clock.scenarios import (
+    UPTIME_NS,
     Apart,
     BadStamps,
     Dark,
@@ -99,6 +100,8 @@ class Truth:
             elif isinstance(event, Step):
                 self._steps[scenario.member(event.nic)].append((event.at_s * 1e9, event.step_ns))
         self.ppb: Float64s = ppb
+        self.epoch_ns = [(i + 1) * UPTIME_NS if scenario.power_on else EPOCH_NS for i in range(n)]
+        """Reading of each clock at the start, without `ahead_ns`."""
         grown = np.cumsum(ppb[:, :-1] * (KNOT_NS * 1e-9), axis=1)
         phase = begin[:, None] + np.concatenate([np.zeros((n, 1)), grown], axis=1)
         self._at_start = phase - ppb * seconds
@@ -115,8 +118,8 @@ class Truth:
         return ahead
 
     def reading_ns(self, nic: int, t_ns: float) -> int:
-        """Return the clock's reading, ns since the Unix epoch."""
-        return EPOCH_NS + round(t_ns + float(self.ahead_ns(nic, np.array([t_ns]))[0]))
+        """Return the clock's reading."""
+        return self.epoch_ns[nic] + round(t_ns + float(self.ahead_ns(nic, np.array([t_ns]))[0]))
 
 
 @dataclass(slots=True)
@@ -299,7 +302,7 @@ class _Fleet:
         self.batches[nic] += len(at)
         system = EPOCH_NS + at + round(float(self.system_ahead_ns[nic]))
         late = EPOCH_NS + at + APPEND_NS
-        clock = EPOCH_NS + at + np.rint(ahead).astype(np.int64)
+        clock = self.truth.epoch_ns[nic] + at + np.rint(ahead).astype(np.int64)
         return [
             Flush(int(self.runs[nic]), first + i, *each)
             for i, each in enumerate(zip(clock.tolist(), system.tolist(), late.tolist(), strict=True))
@@ -353,6 +356,9 @@ class _Fleet:
             # the peer's rate changes by a tenth of a ppb at most within the turnaround's 10 us
             t3[rows] = at3[rows] + ahead
         stamps = [self._stamped(t) for t in (t1, t2, t3, t4)]
+        mine = truth.epoch_ns[nic]
+        theirs = np.repeat([truth.epoch_ns[peer] for peer in to.tolist()], count * halves).astype(np.int64)
+        stamps = [stamps[0] + mine, stamps[1] + theirs, stamps[2] + theirs, stamps[3] + mine]
         spacing = np.full(groups, s.spacing_ns)
         lost = np.zeros(groups, np.int64)
         begin = edges * halves
@@ -419,7 +425,10 @@ class _Fleet:
         return total.T.astype(np.float64)
 
     def _stamped(self, t: Float64s) -> Int64s:
-        """Return the clock's steps nearest to `t` and its noise, as columns: the halves of a pair in turn."""
+        """Return the clock's steps nearest to `t` and its noise, as columns: the halves of a pair in turn.
+
+        They are relative to the clock's epoch.
+        """
         s = self.scenario
         step = round(max(1.0, s.stamp_step_ns))
         noise = self.rng.standard_normal(t.shape, np.float32)
@@ -428,7 +437,6 @@ class _Fleet:
         steps += noise
         whole = np.rint(steps, out=steps).T.reshape(-1).astype(np.int64)
         whole *= step
-        whole += EPOCH_NS
         return whole
 
 

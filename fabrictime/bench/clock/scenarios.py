@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 __all__ = [
     "HEADLINE",
     "SCENARIOS",
+    "UPTIME_NS",
     "Apart",
     "BadStamps",
     "Dark",
@@ -118,6 +119,7 @@ class BadStamps:
     share: float
 
 
+UPTIME_NS: Final = 10**12
 FLEET: Final = 64
 """Events number their NICs in a fleet of this size."""
 
@@ -167,6 +169,8 @@ class Scenario:
     """Mean of a kernel's lateness: exponential, receive stamps late and send stamps early."""
     offset_ns: float = 1e9
     """Clocks begin up to so far from truth, log-uniform from 1 ms on, either sign."""
+    power_on: bool = False
+    """Clocks count from their power-on, `UPTIME_NS` apart, instead of the Unix epoch."""
     drift_ppb: float = 5_000.0
     wander_ppb_per_sqrt_s: float = 1.0
     system_error_ns: float = 2e6
@@ -297,6 +301,7 @@ _ALL: Final = (
         "what comes into one NIC waits 0.1 to 0.2 ms for 20 s",
         events=(Incast(20.5, 40.5, 9, 200_000),),
     ),
+    Scenario(28, "power_on", "clocks count from power-on: their offsets are 1.8e18 ns", power_on=True),
 )
 
 SCENARIOS: Final = {scenario.name: scenario for scenario in _ALL}

@@ -47,15 +47,16 @@ ABSENT: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An estimate of a clock: reading c is c + offset_ns + drift_ppb * 1e-9 * (c - at_ns) in common time.
-    `bound_ns` NaN: no bound."""
+    """An estimate of a clock: reading c is c + offset_ns + offset_fraction_ns + drift_ppb * 1e-9 * (c -
+    at_ns) in common time. `bound_ns` NaN: no bound."""
 
     at_ns: int
-    offset_ns: float
+    offset_ns: int | float
     drift_ppb: float
     bound_ns: float = float("nan")
     state: str = SYNCED
     domain: str = ""
+    offset_fraction_ns: float = 0.0
 
 
 class Estimator(Protocol):
@@ -105,7 +106,13 @@ class Fabrictime:
         self.solve_s += time.perf_counter() - fitted_at
         return {
             c["clock"]: Line(
-                c["at_ns"], c["offset_ns"], c["drift_ppb"], c["bound_ns"], c["state"], record["domain"]
+                c["at_ns"],
+                c["offset_ns"],
+                c["drift_ppb"],
+                c["bound_ns"],
+                c["state"],
+                record["domain"],
+                c["offset_fraction_ns"],
             )
             for record in self.records
             for c in record["clocks"]
@@ -306,9 +313,9 @@ class _Taken:
             ahead = truth.ahead_ns(i, at)
             line, before = lines.get(name), self._before.get(name)
             if before is not None:
-                live[:, i] = _error(before, at, ahead)
+                live[:, i] = _error(before, at, ahead, truth.epoch_ns[i])
             if line is not None:
-                now[:, i] = _error(line, at, ahead)
+                now[:, i] = _error(line, at, ahead, truth.epoch_ns[i])
                 bound[i] = line.bound_ns
                 state[i] = STATES[line.state]
                 domain[i] = domains.setdefault(line.domain, len(domains))
@@ -321,11 +328,12 @@ class _Taken:
         return Score(scenario, names, now, live, bound, state, domain, alive, self.seconds, self.samples)
 
 
-def _error(line: Line, t_ns: Float64s, ahead_ns: Float64s) -> Float64s:
+def _error(line: Line, t_ns: Float64s, ahead_ns: Float64s, epoch_ns: int) -> Float64s:
     """Return corrected reading minus truth. Readings stand relative to the epoch: a double holds them
     well."""
-    since = (EPOCH_NS - line.at_ns) + (t_ns + ahead_ns)
-    return ahead_ns + line.offset_ns + line.drift_ppb * 1e-9 * since
+    since = (epoch_ns - line.at_ns) + (t_ns + ahead_ns)
+    offset_ns = (line.offset_ns + (epoch_ns - EPOCH_NS)) + line.offset_fraction_ns
+    return ahead_ns + offset_ns + line.drift_ppb * 1e-9 * since
 
 
 def _weighted_median(values: Float64s, weight: Float64s) -> float:

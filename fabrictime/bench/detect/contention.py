@@ -184,7 +184,7 @@ class Run:
 
     def go(self) -> None:
         """Run it to its end, and half a second on."""
-        line = ClockLine(self.sim.start_ns, 0.0, 0.0, 10.0)
+        line = ClockLine(self.sim.start_ns, 0, 0.0, 10.0)
         lines = dict.fromkeys(self.members, line)
         nics = sorted(self.members)
         source_of = {nic: self.sources[n % SOURCES] for n, nic in enumerate(nics)}

@@ -192,7 +192,7 @@ class Run:
         source = SourceQueueing("bench/0", SLOT_NS // SUB_SLOTS)
         rates = dict(zip(self.fleet.link_ids, self.fleet.rate_bps.tolist(), strict=True))
         shard = ShardQueues("fabric", lambda link: int(rates[link]))
-        line = ClockLine(EPOCH_NS, 0.0, 0.0, 10.0)
+        line = ClockLine(EPOCH_NS, 0, 0.0, 10.0)
         lines = dict.fromkeys(self.fleet.nic_ids, line)
         members = {nic: Member(nic, host_of(nic), "fabric", nic) for nic in self.fleet.nic_ids}
         records: list[LinkQueues] = []

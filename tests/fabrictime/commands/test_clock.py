@@ -29,7 +29,7 @@ def state(name, **fields):
     return {
         "clock": name,
         "at_ns": NOW,
-        "offset_ns": -1_234_567.0,
+        "offset_ns": -1_234_567,
         "drift_ppb": 4_321.0,
         "bound_ns": 18.0,
         "state": "SYNCED",
@@ -39,7 +39,7 @@ def state(name, **fields):
         "event": "NONE",
         "event_ns": 0.0,
         "knot_at_ns": 0,
-        "knot_offset_ns": 0.0,
+        "knot_offset_ns": 0,
         "knot_bound_ns": 0.0,
         **fields,
     }

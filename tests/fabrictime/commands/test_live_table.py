@@ -25,7 +25,7 @@ def test_live_table_gives_the_worst_paths_direction(worst, short, long):
     path = {"peer": "b/e", "path": 1, "bound_ns": 5.0, "forward_p99_ns": 1e3, "reverse_p99_ns": 1e3}
     view.add("fabric.delays", {"nic": "a/e", "paths": [path | {f"{worst}_p99_ns": 2e3}]}, 0)
     view.nics["a/e"] = NicView(lost=1234)
-    clock = {"at_ns": 0, "offset_ns": 0.0, "drift_ppb": 0.0, "bound_ns": 9.0, "state": "SYNCED"}
+    clock = {"at_ns": 0, "offset_ns": 0, "drift_ppb": 0.0, "bound_ns": 9.0, "state": "SYNCED"}
     clocks = [clock | {"clock": "a/e"}, clock | {"clock": "former/e", "state": "HOLDOVER"}]
     offsets = {"log_offset_ns": 0, "window": 1, "window_end_ns": 0, "clocks": clocks}
     view.add("fabric.clock.offsets", offsets, 0)

@@ -46,14 +46,18 @@ def clock(name, window, rng):
         "state": state,
         "pairs": 9,
         "residual_ns": 3.0,
-        "offset_ns": -ahead + rng.uniform(-NOISE_NS, NOISE_NS),
+        "offset_ns": -round(ahead),
+        "offset_fraction_ns": round(ahead) - ahead + rng.uniform(-NOISE_NS, NOISE_NS),
         "bound_ns": BOUND_NS,
         "drift_ppb": -rate,
         "drift_sigma_ppb": 1.0,
         "event": "NEW" if window == 0 else "STEP" if odd and window == STEP_WINDOW else "NONE",
         "event_ns": 1e6 if odd and window == STEP_WINDOW else 0.0,
         "knot_at_ns": 0 if restarted else start_ns + round(knot_ahead),
-        "knot_offset_ns": 0.0 if restarted else -knot_ahead + rng.uniform(-NOISE_NS, NOISE_NS),
+        "knot_offset_ns": 0 if restarted else -round(knot_ahead),
+        "knot_offset_fraction_ns": (
+            0.0 if restarted else round(knot_ahead) - knot_ahead + rng.uniform(-NOISE_NS, NOISE_NS)
+        ),
         "knot_bound_ns": 0.0 if restarted else BOUND_NS,
     }
 

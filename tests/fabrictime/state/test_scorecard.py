@@ -41,7 +41,7 @@ def offsets(window, **states):
                 "clock": clock,
                 "state": state,
                 "at_ns": 10**18,
-                "offset_ns": 0.0,
+                "offset_ns": 0,
                 "drift_ppb": 0.0,
                 "bound_ns": 50.0,
             }

@@ -47,8 +47,16 @@ def batch(
 
 def offsets(window: int, state: str = "SYNCED", log_offset_ns: int = 77) -> dict[str, Any]:
     clocks = [
-        {"clock": name, "at_ns": 0, "offset_ns": offset, "drift_ppb": 0.0, "bound_ns": 20.0, "state": state}
-        for name, offset in (("a/system", 0.0), ("b/e", -3_000_000.0))
+        {
+            "clock": name,
+            "at_ns": 0,
+            "offset_ns": offset,
+            "offset_fraction_ns": 0.0,
+            "drift_ppb": 0.0,
+            "bound_ns": 20.0,
+            "state": state,
+        }
+        for name, offset in (("a/system", 0), ("b/e", -3_000_000))
     ]
     return {
         "shard": "fabric",

@@ -82,3 +82,29 @@ def test_a_shift_within_timestamp_noise_is_deferred_for_three_windows() -> None:
         known.queue_ns = 0.0
     applied, _ = apply(known, seen, classify(known, seen))
     assert (applied.event, applied.offset_ns, applied.doubts) == (ClockEvent.STEP, 200.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("rate_ppb", "state"), [(500_000.0, SYNCED), (-590_000.0, SYNCED), (650_000.0, UNSYNCED)]
+)
+def test_a_slewed_clock_is_synced_and_one_that_is_too_fast_says_so(rate_ppb: float, state: str) -> None:
+    """NTP slews by 500 ppm; a faster clock shows its rate in every window instead of NEW."""
+    seen, known = replace(MEASURED, rate_ppb=rate_ppb), None
+    for _ in range(3):
+        known, _innovation = apply(known, seen, classify(known, seen))
+        assert known.state == state
+    assert known is not None
+    if state == UNSYNCED:
+        assert (known.event, known.event_ns) == (ClockEvent.RATE_CHANGE, rate_ppb)
+
+
+@pytest.mark.parametrize("base_ns", [0, 1_799_999_999_123_456_789, -(2**61)])
+def test_a_base_in_whole_nanoseconds_changes_nothing(base_ns: int) -> None:
+    known = track()
+    known.base_ns = base_ns + 3
+    seen = replace(MEASURED, base_ns=base_ns, offset_ns=3.25)
+    applied, innovation = apply(known, seen, classify(known, seen))
+    assert innovation is not None
+    assert 0 < applied.offset_ns < 0.25
+    stepped, _ = apply(known, replace(seen, base_ns=-base_ns, offset_ns=0.125), classify(None, seen))
+    assert (stepped.base_ns, stepped.offset_ns) == (-base_ns, 0.125)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from streams.clock.filter import SYNCED, ClockTrack, Wander
+from streams.clock.filter import SYNCED, ClockTrack, Wander, split_ns
 
 
 def fresh(offset_ns: float = 0.0, drift_ppb: float = 0.0) -> ClockTrack:
@@ -59,3 +59,15 @@ def test_doubt_of_a_rate_becomes_error_in_holdover() -> None:
         track.begin_holdover()
         track.advance(10_000_000_000, 1.0)
     assert uneasy.sigma_ns > 900 > 100 > calm.sigma_ns
+
+
+@pytest.mark.parametrize("base_ns", [0, 1_799_999_999_123_456_789])
+def test_whole_nanoseconds_stay_exact(base_ns: int) -> None:
+    far = fresh(7.25, 1_000.0)
+    far.base_ns = base_ns
+    reading_ns = 2_000_000_000
+    assert far.fabric_ns(reading_ns) == reading_ns + base_ns + 2_007
+    assert far.reading_at(far.fabric_ns(reading_ns)) == reading_ns
+    far.rebase()
+    assert (far.base_ns, far.offset_ns) == (base_ns + 7, 0.25)
+    assert split_ns(base_ns, -2.75) == (base_ns - 3, 0.25)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from streams.clock.gauge import Slew, median, robust_mean
+from streams.clock.gauge import Slew, median, middle_of, robust_mean
 
 
 @dataclass
@@ -61,3 +61,8 @@ def test_a_robust_mean_weighs_precise_clocks_more() -> None:
 def test_two_values_have_a_mean_and_three_a_median() -> None:
     assert median([1.0, 2.0]) == 1.5
     assert median([1.0, 2.0, 100.0]) == 2.0
+
+
+def test_the_middle_of_integers_is_exact() -> None:
+    assert middle_of([2**60 + 1, -5, 2**60 + 3]) == 2**60 + 1
+    assert middle_of([7]) == 7

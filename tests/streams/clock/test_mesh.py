@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streams.clock.mesh import guess_theta
+from streams.clock.pairs import Pairs
 from streams.clock.solver import SYNCED, UNSYNCED, ShardClocks
+from tests.records import make_part
 
 WINDOW_NS = 1_000_000_000
 
@@ -33,9 +36,9 @@ def test_a_falseticker_is_named_and_moves_no_other_clock(sim: SimpleNamespace) -
         fits = fleet.fits(window)
         for pair in fits[0]["pairs"]:
             if pair["prober"] == "h04/e0":
-                pair["offset_ns"] += lies[pair["peer"]]
+                pair["offset_ns"] += round(lies[pair["peer"]])
             elif pair["peer"] == "h04/e0":
-                pair["offset_ns"] += lies[pair["prober"]] / 2
+                pair["offset_ns"] += round(lies[pair["prober"]] / 2)
         records = solver.solve(window, WINDOW_NS, fits, {})
         found = sim.states(records)
         assert found["h04/e0"]["event"] == "FALSETICKER"
@@ -132,3 +135,18 @@ def test_an_unflagged_jump_is_detected_by_the_mesh(sim: SimpleNamespace) -> None
         if name != "h00/e0":
             new = sim.states(after)[name]
             assert line_at(old, new["at_ns"]) == pytest.approx(new["offset_ns"], abs=400)
+
+
+def test_guessed_thetas_leave_small_differences_even_without_readings() -> None:
+    """Clocks a, b and c count from zero, Unix time and -2**61; c reports nothing."""
+    clocks = np.array([0, 1_799_999_999_123_456_789, -(2**61)])
+    rows = [
+        make_part("ClockFits", "PairFit", prober=a, peer=b, accepted=1, offset_ns=int(clocks[j] - clocks[i]))
+        for a, b, i, j in (("a", "b", 0, 1), ("b", "c", 1, 2))
+    ]
+    pairs = Pairs.of(rows, {"a": 0, "b": 1, "c": 2})
+    readings = np.array([clocks[0] + 3_000_000, clocks[1], 0])
+    for known in ([True, True, False], [False, False, False]):
+        theta = guess_theta(pairs, readings, np.array(known))
+        beyond = pairs.offset_ns - (theta[pairs.prober] - theta[pairs.peer])
+        assert np.abs(beyond).max() <= 3_000_000

@@ -19,7 +19,7 @@ def pair(**changes: Any) -> dict[str, Any]:
         "prober": "a/e0",
         "peer": "b/e0",
         "at_ns": AT_NS,
-        "offset_ns": 1e6,
+        "offset_ns": 1_000_000,
         "drift_ppb": 500.0,
         "sigma_ns": 200.0,
         "drift_sigma_ppb": 300.0,
@@ -62,7 +62,18 @@ def test_a_line_rotated_to_the_true_drift_touches_the_lowest_samples(seed: int, 
     min_reverse = (reverse - true_ppb * after_s).min()
     assert rotated.rotated[0]
     assert abs(rotated.margin_ns[0] - (min_forward + min_reverse)) < 1e-3
-    assert abs(rotated.offset_ns[0] - (1e6 + (min_forward - min_reverse) / 2)) < 1e-3
+    assert abs(rotated.rest_ns[0] - (min_forward - min_reverse) / 2) < 1e-3
+
+
+def test_floors_that_cross_at_the_known_drift_leave_the_margin_as_it_is() -> None:
+    """The lowest readings of the two directions are 1 s apart: 20 ppm would make the round trip negative."""
+    early = {"forward_after_ns": [-(10**9) // 2], "forward_delay_ns": [5_500.0]}
+    late = {"reverse_after_ns": [10**9 // 2], "reverse_delay_ns": [5_500.0]}
+    pairs = of(pair(drift_sigma_ppb=1e6, drift_ppb=0.0, margin_ns=11_000.0, **early, **late))
+    rotated = pairs.rotated(np.array([-20_000.0]), np.array([10_000.0]))
+    assert rotated.margin_ns[0] == 11_000
+    assert rotated.crossing_ns[0] == pytest.approx(9_000)
+    assert rotated.margin_lever_s[0] == pytest.approx(1.0)
 
 
 def test_a_drift_beyond_the_hulls_reach_or_less_accurate_rotates_nothing() -> None:
@@ -75,7 +86,7 @@ def test_a_drift_beyond_the_hulls_reach_or_less_accurate_rotates_nothing() -> No
     pairs = of(pair(**corners), pair(**corners), pair(**corners))
     rotated = pairs.rotated(np.array([500.0 + 1_801, 520.0, 520.0]), np.array([1.0, 301.0, 1.0]))
     assert rotated.rotated.tolist() == [False, False, True]
-    assert rotated.offset_ns.tolist() == [1e6, 1e6, 1e6]
+    assert rotated.rest_ns.tolist() == [0.0, 0.0, 0.0]
     assert rotated.drift_ppb.tolist() == [2_301.0, 500.0, 520.0]
 
 
@@ -87,7 +98,7 @@ def test_fits_of_an_earlier_release_and_bad_pairs() -> None:
     assert pairs.names == [("a/e0", "b/e0")]
     assert pairs.margin_ns.tolist() == [11_000.0]
     assert not pairs.rotated(np.zeros(1), np.zeros(1)).rotated.any()
-    assert len(of().rotated(np.empty(0), np.empty(0)).offset_ns) == 0
+    assert len(of().rotated(np.empty(0), np.empty(0)).rest_ns) == 0
 
 
 def run_memory(margins: list[float], memory: PairMemory | None = None, middle: bool = False) -> list[float]:

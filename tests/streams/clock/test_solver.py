@@ -254,3 +254,41 @@ def test_implausible_pairs_are_left_out(sim: SimpleNamespace, poison: str) -> No
             pair.update({"drift_ppb": 5e6} if poison == "drift" else {"accepted": 0})
     records = solver.solve(sim.FIRST + 5, WINDOW_NS, fits, {})
     assert max(map(abs, fleet.errors_ns(records).values())) < 300
+
+
+@pytest.mark.parametrize("reference", ["ensemble", "h01/e0"])
+def test_clocks_on_tai_from_power_on_and_near_unix_time_are_synced(
+    sim: SimpleNamespace, reference: str
+) -> None:
+    """Also if fabric time follows a clock that counts from power-on."""
+    fleet = sim.random_fleet(8, noise_ns=5.0)
+    away_ns = {"h00/e0": 37_000_000_000, "h01/e0": 5_000_000_000 - sim.FIRST * WINDOW_NS, "h02/e0": -(2**61)}
+    for name, clock in fleet.clocks.items():
+        clock.offset_ns = round(clock.offset_ns) + away_ns.get(name, 0)
+    solver = ShardClocks("fabric", SolveParameters(reference=reference))
+    for records in run(solver, fleet, span(sim, 0, 12))[3:]:
+        errors = fleet.errors_ns(records)
+        for name, state in sim.states(records).items():
+            assert (state["state"], state["event"]) == (SYNCED, "NONE")
+            assert abs(errors[name]) <= state["bound_ns"] < 100
+    tai = sim.states(records)["h00/e0"]
+    expected_ns = -away_ns["h00/e0"] if reference == "ensemble" else away_ns["h01/e0"] - away_ns["h00/e0"]
+    assert abs(tai["offset_ns"] - expected_ns) < 20_000_000
+
+
+def test_a_recovered_solver_keeps_far_offsets_exactly(sim: SimpleNamespace) -> None:
+    fleet = sim.random_fleet(6, noise_ns=5.0)
+    for clock in fleet.clocks.values():
+        clock.offset_ns = round(clock.offset_ns) - sim.FIRST * WINDOW_NS
+    before = run(ShardClocks("fabric"), fleet, span(sim, 0, 8))[-1]
+    solver = ShardClocks("fabric")
+    solver.recover(before)
+    (after,) = run(solver, fleet, span(sim, 8, 9))
+    for name, state in sim.states(after).items():
+        old = sim.states(before)[name]
+        ahead_ns = old["drift_ppb"] * 1e-9 * (state["at_ns"] - old["at_ns"])
+        moved_ns = (
+            state["offset_ns"] - old["offset_ns"] + state["offset_fraction_ns"] - old["offset_fraction_ns"]
+        )
+        assert (state["state"], state["event"]) == (SYNCED, "NONE")
+        assert moved_ns == pytest.approx(ahead_ns, abs=30)

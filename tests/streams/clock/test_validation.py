@@ -16,6 +16,7 @@ from streams.delays.counters import JumpLimit
 from streams.delays.records import clock_fits, fit_window
 from streams.delays.source_partition import Source
 from streams.runtime.tables import Member
+from tests.records import make_part
 
 WINDOW_NS = 1_000_000_000
 NOW = 1_795_000_000 * WINDOW_NS
@@ -34,22 +35,20 @@ NIC = {
     "append_ns": NOW,
     "last_batch": 1,
 }
-PAIR = {
-    "prober": "a/0",
-    "peer": "b/0",
-    "at_ns": NOW,
-    "offset_ns": 5.0,
-    "drift_ppb": 1.0,
-    "sigma_ns": 10.0,
-    "drift_sigma_ppb": 10.0,
-    "rtt_min_ns": 9000.0,
-    "samples": 9,
-    "accepted": 9,
-    "forward_after_ns": [],
-    "forward_delay_ns": [],
-    "reverse_after_ns": [],
-    "reverse_delay_ns": [],
-}
+PAIR = make_part(
+    "ClockFits",
+    "PairFit",
+    prober="a/0",
+    peer="b/0",
+    at_ns=NOW,
+    offset_ns=5,
+    drift_ppb=1.0,
+    sigma_ns=10.0,
+    drift_sigma_ppb=10.0,
+    rtt_min_ns=9000.0,
+    samples=9,
+    accepted=9,
+)
 
 
 def fits(window: int = NOW // WINDOW_NS, **changed: Any) -> dict[str, Any]:
@@ -100,7 +99,8 @@ ABSURD = [
         {"pairs": [PAIR, {**PAIR, "peer": "x/0", name: value}]}
         for name, value in (
             ("at_ns", -(2**63)),
-            ("offset_ns", 1e300),
+            ("offset_ns", -(2**63)),
+            ("offset_fraction_ns", 1e300),
             ("drift_ppb", -1e300),
             ("sigma_ns", 1e300),
             ("drift_sigma_ppb", 1e300),
@@ -123,14 +123,16 @@ def test_an_absurd_element_is_left_out_and_the_rest_is_solved(changed: dict[str,
 @pytest.mark.parametrize("name", ["at_ns", "offset_ns", "drift_ppb", "bound_ns", "log_offset_ns"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_extreme_accepted_state_can_be_recovered(name: str, sign: int) -> None:
-    far = {"at_ns": 2**62, "offset_ns": 2.0**62, "drift_ppb": 1e9, "bound_ns": 1e18, "log_offset_ns": 2**62}
+    far = {"at_ns": 2**62, "offset_ns": 2**62, "drift_ppb": 1e9, "bound_ns": 1e18, "log_offset_ns": 2**62}
     value = far[name] * (1 if name == "bound_ns" else sign)
     window = NOW // WINDOW_NS
     log_offset_ns = int(value) if name == "log_offset_ns" else 0
     clock = {
         "clock": "a/0",
         "at_ns": NOW,
-        "offset_ns": 0.0,
+        "offset_ns": 0,
+        "offset_fraction_ns": 0.0,
+        "knot_offset_fraction_ns": 0.0,
         "drift_ppb": 0.0,
         "bound_ns": 1.0,
         "state": "SYNCED",

@@ -24,7 +24,7 @@ EPOCH_NS = 1_800_000_000 * 1_000_000_000
 SLOT_NS = 250_000
 PATH_NS = 5_000
 MEMBERS = {nic: Member(nic, nic.partition("/")[0], "fabric", nic) for nic in ("a/eth0", "b/eth0")}
-LINES = dict.fromkeys(MEMBERS, ClockLine(EPOCH_NS, 0.0, 0.0, 10.0))
+LINES = dict.fromkeys(MEMBERS, ClockLine(EPOCH_NS, 0, 0.0, 10.0))
 
 
 def batch(sent, forward, *, nic="a/eth0", peer="b/eth0", flushed=EPOCH_NS):

@@ -111,7 +111,7 @@ def test_path_delays_are_one_way_where_clocks_are_known_and_null_where_not() -> 
     for name, nic in fleet.members.items():
         rate = -nic.clock.drift_ppb / (1 + nic.clock.drift_ppb * 1e-9)
         at = nic.clock.reading_at(BASE)
-        models[name] = ClockLine(at, float(BASE - at), rate, 10.0)
+        models[name] = ClockLine(at, BASE - at, rate, 10.0)
     name = "host0001/eth0"
 
     def decoded(state: str, known: dict[str, ClockLine]) -> dict[str, Any]:

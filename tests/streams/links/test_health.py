@@ -55,7 +55,7 @@ def test_messages_that_come_late_by_much_blame_no_other_link_where_clocks_are_kn
     it = small()
     evidence = it.health.evidence
     evidence.clock_models = {
-        name: ClockLine(0, float(-it.probes._clock[i]), 0.0, 100.0) for i, name in enumerate(it.fleet.nic_ids)
+        name: ClockLine(0, -round(it.probes._clock[i]), 0.0, 100.0) for i, name in enumerate(it.fleet.nic_ids)
     }
     slow = set(it.fleet.nic_ids[::2])
     waiting: list[tuple[int, int, Mapping[str, Any]]] = []

@@ -75,11 +75,11 @@ def test_paths_with_unknown_links_are_probed_too():
 def test_records_carry_the_clock_s_line_and_begin_at_round_times(fleet, book):
     plans = plan_shard(dict.fromkeys(fleet.nic_ids, (5 * MS, 4)), book)
     nic = fleet.nic_ids[0]
-    line = ClockLine(T0 - 5_000, 4_321.5, -17.25, 40.0)
+    line = ClockLine(T0 - 5_000, 4_321, -17.25, 40.0, 0.5)
     first = records_of(plans, "fabric", {nic: line}, T0 + 123_456)
     assert first.keys() == {nic}, "those whose clock is not known wait"
     record = codec.decode(codec.encode(PROBE_SCHEDULES.record, first[nic]), PROBE_SCHEDULES.record)
-    assert (record["clock_at_ns"], record["offset_ns"], record["drift_ppb"]) == (T0 - 5_000, 4_321.5, -17.25)
+    assert (record["clock_at_ns"], record["offset_ns"], record["drift_ppb"]) == (T0 - 5_000, 4_321, -17.25)
     slots = [(record["peers"][peer], path) for peer, path in zip(record["peer"], record["path"], strict=True)]
     assert tuple(slots) == plans[nic].paths
     round_ns = 5 * MS * len(slots) // 4

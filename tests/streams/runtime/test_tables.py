@@ -56,6 +56,7 @@ def offsets(window: int, clocks: dict[str, tuple[float, str]], part: int = 0, pa
                     "clock": name,
                     "at_ns": window * S,
                     "offset_ns": offset,
+                    "offset_fraction_ns": 0.0,
                     "drift_ppb": 0.0,
                     "bound_ns": 1.0,
                     "state": state,
@@ -121,46 +122,46 @@ def test_models_are_by_nic_and_only_of_usable_clocks() -> None:
     view = ClockTable(inventory, holdover_s=60)
     inventory.take(b"a/e0", nic("a/e0", "a/system"))
     inventory.take(b"a/e1", nic("a/e1", "a/system"))
-    view.take(b"fabric/0", offsets(5, {"a/system": (1.0, "SYNCED"), "b/e0": (2.0, "UNSYNCED")}))
+    view.take(b"fabric/0", offsets(5, {"a/system": (1, "SYNCED"), "b/e0": (2, "UNSYNCED")}))
     models = view.models()
     assert {models["a/e0"].offset_ns, models["a/e1"].offset_ns} == {1.0}
     assert "b/e0" not in models
     assert view.log_offset_ns == 7
     assert [view.state_of(n, 7 * S) for n in ("a/e0", "b/e0", "x/e0")] == ["SYNCED", "UNSYNCED", "UNSYNCED"]
-    view.take(b"fabric/0", offsets(6, {"a/system": (3.0, "SYNCED"), "b/e0": (4.0, "SYNCED")}))
+    view.take(b"fabric/0", offsets(6, {"a/system": (3, "SYNCED"), "b/e0": (4, "SYNCED")}))
     assert view.models()["a/e1"].offset_ns == 3.0
     assert view.models()["b/e0"].offset_ns == 4.0
 
 
 def test_old_offsets_become_holdover_and_then_unusable() -> None:
     view = ClockTable(Inventory("fabric"), holdover_s=60)
-    view.take(b"fabric/0", offsets(5, {"a/e0": (1.0, "SYNCED")}))
+    view.take(b"fabric/0", offsets(5, {"a/e0": (1, "SYNCED")}))
     assert [view.state_of("a/e0", (6 + age) * S) for age in (1, 30, 61)] == ["SYNCED", "HOLDOVER", "UNSYNCED"]
 
 
 def test_an_older_record_never_replaces_a_newer_one() -> None:
     """Parts of one window are in different partitions: they may be read in any order."""
     view = ClockTable(Inventory("fabric"), holdover_s=60)
-    view.take(b"fabric/0", offsets(6, {"a/e0": (6.0, "SYNCED")}))
-    view.take(b"fabric/0", offsets(5, {"a/e0": (5.0, "SYNCED")}))
+    view.take(b"fabric/0", offsets(6, {"a/e0": (6, "SYNCED")}))
+    view.take(b"fabric/0", offsets(5, {"a/e0": (5, "SYNCED")}))
     assert view.models()["a/e0"].offset_ns == 6.0
 
 
 def test_the_newest_complete_window_is_returned() -> None:
     view = ClockTable(Inventory("fabric"), holdover_s=60)
     for part in (1, 0):
-        view.take(f"fabric/{part}".encode(), offsets(5, {f"{part}/e": (1.0, "SYNCED")}, part, 2))
-    view.take(b"fabric/0", offsets(6, {"0/e": (2.0, "SYNCED")}, 0, 2))
+        view.take(f"fabric/{part}".encode(), offsets(5, {f"{part}/e": (1, "SYNCED")}, part, 2))
+    view.take(b"fabric/0", offsets(6, {"0/e": (2, "SYNCED")}, 0, 2))
     assert [(r["window"], r["part"]) for r in view.newest("fabric")] == [(5, 0), (5, 1)]
     assert view.newest("other") == []
 
 
 def test_a_forged_window_far_ahead_changes_nothing() -> None:
     view = ClockTable(Inventory("fabric"), holdover_s=60)
-    view.take(b"fabric/0", offsets(5, {"a/e0": (1.0, "SYNCED")}), None, 6 * S)
+    view.take(b"fabric/0", offsets(5, {"a/e0": (1, "SYNCED")}), None, 6 * S)
     for forged in (offsets(10**6, {}), offsets(6, {}, part=1, parts=1)):
         with pytest.raises(codec.BadRecord):
             view.take(b"fabric/0", forged, None, 6 * S)
-    view.take(b"fabric/0", offsets(6, {"a/e0": (1e300, "SYNCED")}), None, 7 * S)
+    view.take(b"fabric/0", offsets(6, {"a/e0": (2**63 - 1, "SYNCED")}), None, 7 * S)
     assert view.models()["a/e0"].offset_ns == 1.0
     assert view.newest("fabric")[0]["window"] == 6

@@ -158,7 +158,8 @@ def offsets_frame(fleet: ClockFleet, drawn: ClockSeries, view: OffsetView) -> di
     step_ns = fleet.step_ns
     known = [*(p.at_ns for p in fleet.points), *(p.at_ns for p in drawn.points)]
     t, index = time_axis(fleet.start_ns, fleet.end_ns, step_ns, known)
-    columns = _columns(drawn.points, index, step_ns, len(t), "offset_ns")
+    field = "moved_ns" if view == "wander" else "offset_ns"
+    columns = _columns(drawn.points, index, step_ns, len(t), field)
     bounds = _columns(drawn.points, index, step_ns, len(t), "bound_ns")
     bands: list[dict[str, Any]] = []
     if view == "wander":

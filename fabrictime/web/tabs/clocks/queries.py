@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fabrictime.web.history_client import History
-from fabrictime.web.history_sql import END, MIDDLE_OFFSET, SECOND_NS, SINCE, START, STEP, rows
+from fabrictime.web.history_sql import END, MIDDLE_OFFSET, MIDDLE_REST, SECOND_NS, SINCE, START, STEP, rows
 from schemas import tables
 
 
@@ -37,6 +37,8 @@ class ClockPoint:
     bound_ns: float
     state: str
     residual_ns: float = 0.0
+    moved_ns: float = 0.0
+    """The offset minus that of the clock's first point: exact for any offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +180,19 @@ def clock_series(
     """Return the series of the named clocks in steps of `step_ns`, oldest first."""
     sql = (
         f"SELECT clock, {STEP} AS at, "
-        f"{MIDDLE_OFFSET}, max(bound_ns), toString(min(state)), max(residual_ns) "
+        f"{MIDDLE_OFFSET}, {MIDDLE_REST}, max(bound_ns), toString(min(state)), max(residual_ns) "
         f"FROM {history.database}.{tables.CLOCKS} FINAL "
         f"WHERE {SINCE} AND clock IN {{clocks:Array(String)}} GROUP BY clock, at ORDER BY clock, at"
     )
-    return [
-        ClockPoint(clock, int(at), float(offset), float(bound), state, float(residual))
-        for clock, at, offset, bound, state, residual in rows(
-            history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns, clocks=clocks
-        )
-    ]
+    found: list[ClockPoint] = []
+    first: dict[str, int] = {}
+    for clock, at, whole, rest, bound, state, residual in rows(
+        history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns, clocks=clocks
+    ):
+        moved = int(whole) - first.setdefault(clock, int(whole)) + float(rest)
+        offset = int(whole) + float(rest)
+        found.append(ClockPoint(clock, int(at), offset, float(bound), state, float(residual), moved))
+    return found
 
 
 def clock_spread(history: History, span_ns: int, newest_ns: int, step_ns: int) -> list[ClockSpread]:
@@ -253,8 +258,8 @@ def clock_wander(history: History, span_ns: int, newest_ns: int, step_ns: int) -
         "SELECT groupArray(at) AS ats, groupArray(x) AS xs, groupArray(moved) AS ys, "
         "simpleLinearRegression(x, moved) AS fit FROM ("
         f"SELECT shard, clock, at, (at - first_value(at) {window}) / 1e9 AS x, "
-        f"mean - first_value(mean) {window} AS moved FROM ("
-        f"SELECT shard, clock, {STEP} AS at, {MIDDLE_OFFSET} AS mean "
+        f"(whole - first_value(whole) {window}) + (rest - first_value(rest) {window}) AS moved FROM ("
+        f"SELECT shard, clock, {STEP} AS at, {MIDDLE_OFFSET} AS whole, {MIDDLE_REST} AS rest "
         f"FROM {history.database}.{tables.CLOCKS} FINAL WHERE {SINCE} AND state != 'UNSYNCED' "
         "GROUP BY shard, clock, at)) GROUP BY shard, clock HAVING count() > 2)) GROUP BY at ORDER BY at"
     )

@@ -271,7 +271,7 @@ def _lines_frame(
         i = index.get(point.at_ns // series.step_ns)
         if i is None or point.state == "UNSYNCED":
             continue
-        value = point.bound_ns if metric == "bound" else point.offset_ns
+        value = getattr(point, {"bound": "bound_ns", "wander": "moved_ns"}.get(metric, "offset_ns"))
         values.setdefault(point.clock, [None] * len(t))[i] = value
         bounds.setdefault(point.clock, [None] * len(t))[i] = point.bound_ns
     names = sorted(values, key=natural)

@@ -25,7 +25,8 @@ def record(window: int, rows: dict[str, tuple[float, str]], domain: str = "d") -
             {
                 "clock": name,
                 "at_ns": at_ns,
-                "offset_ns": error - CLOCKS[name].reading(at_ns) + at_ns,
+                "offset_ns": at_ns - CLOCKS[name].reading(at_ns),
+                "offset_fraction_ns": error,
                 "state": state,
                 "bound_ns": 10.0,
             }

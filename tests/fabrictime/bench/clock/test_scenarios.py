@@ -7,7 +7,7 @@ leaves to see.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -62,12 +62,58 @@ LIMITS = {
     "holdover": Limits(10, windows=60),
     # of one clock in twelve: carried on by its rate, and drawn a little towards half the queue
     "incast": Limits(250),
+    "power_on": Limits(10),
 }
 
 
 def test_every_scenario_has_limits_and_a_number_of_its_own():
     assert set(LIMITS) == set(SCENARIOS)
     assert [scenario.number for scenario in SCENARIOS.values()] == list(range(1, len(SCENARIOS) + 1))
+
+
+def test_clocks_from_power_on_are_as_accurate_as_clocks_near_unix_time():
+    """An offset of 1.8e18 ns costs no nanosecond: whole ns are integers throughout."""
+    found = {}
+    for power_on in (False, True):
+        events: list[str] = []
+
+        def collect(_given, ours, _lines, events=events):
+            clocks = [clock for record in ours.records for clock in record["clocks"]]
+            events += [clock["event"] for clock in clocks if clock["event"] not in ("NONE", "NEW")]
+
+        scenario = replace(SCENARIOS["load40_symmetric"].smaller(32, 10, 10), power_on=power_on)
+        found[power_on] = score(scenario, [Fabrictime()], watch=collect)[Fabrictime.name]
+        assert not events
+    near, far = found[False], found[True]
+    assert far.p99_ns() <= 1.1 * near.p99_ns() < 3
+    covered, stated = far.covered()
+    assert stated == 9 * 32
+    assert covered >= 0.999 * stated
+    assert (far.state[1:] == STATES[SYNCED]).all()
+
+
+def test_bounds_of_few_samples_hold_and_are_positive():
+    """7 samples of a pair and second: the drift is known to 20 ppm, and floors at it would be negative."""
+    least: list[float] = []
+    scenario = replace(
+        SCENARIOS["load40_symmetric"].smaller(48, 5, 25),
+        paths=3,
+        rate_pps=20.0,
+        window_s=1.0,
+        drift_ppb=20_000,
+        spacing_ns=0,
+    )
+    found = score(
+        scenario,
+        [Fabrictime()],
+        seed=2,
+        watch=lambda _given, ours, _lines: least.extend(
+            clock["bound_ns"] for record in ours.records for clock in record["clocks"]
+        ),
+    )[Fabrictime.name]
+    assert min(least) > 0
+    covered, stated = found.covered()
+    assert covered >= 0.999 * stated
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

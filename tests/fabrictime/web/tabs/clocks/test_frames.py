@@ -86,7 +86,7 @@ def test_few_clocks_are_lines_only_and_unsynced_is_a_gap() -> None:
 
 def test_offsets_have_their_bound_and_wander_the_fleets_quantiles() -> None:
     drawn = series(
-        *(ClockPoint("a/ptp0", T + i * S, 2e6 + 900.0 * i, 25.0, "SYNCED") for i in range(5)),
+        *(ClockPoint("a/ptp0", T + i * S, 2e6 + 900.0 * i, 25.0, "SYNCED", 0.0, 900.0 * i) for i in range(5)),
     )
     wander = [WanderPoint(T + i * S, -9.0, -5.0, 0.0, 5.0, 9.0) for i in range(5)]
     frame = frames.offsets_frame(fleet(100, wander=wander), drawn, "wander")

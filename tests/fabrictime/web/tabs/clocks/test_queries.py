@@ -29,20 +29,18 @@ def test_an_empty_history_has_no_rows(filled: Any) -> None:
 
 
 def test_clocks_now_is_each_clock_s_newest_solution(filled: Any) -> None:
-    filled.clocks(T, {"a/system": {"offset_ns": 1.0}, "b/system": {"offset_ns": 5.5, "state": "HOLDOVER"}})
-    filled.clocks(T + S, {"a/system": {"offset_ns": -3_000_000.25, "drift_ppb": 12_000.5, "pairs": 4}})
+    filled.clocks(T, {"a/system": {"offset_ns": 1}, "b/system": {"offset_ns": 6, "state": "HOLDOVER"}})
+    filled.clocks(T + S, {"a/system": {"offset_ns": -3_000_000, "drift_ppb": 12_000.5, "pairs": 4}})
     assert queries.clocks_now(filled.history, T + 2 * S) == [
-        queries.ClockRow(
-            "a/system", "s0", "s0/0", T + 2 * S, -3_000_000.25, 12_000.5, 400.0, "SYNCED", 4, 12.5
-        ),
-        queries.ClockRow("b/system", "s0", "s0/0", T + S, 5.5, 0.0, 400.0, "HOLDOVER", 10, 12.5),
+        queries.ClockRow("a/system", "s0", "s0/0", T + 2 * S, -3_000_000, 12_000.5, 400.0, "SYNCED", 4, 12.5),
+        queries.ClockRow("b/system", "s0", "s0/0", T + S, 6.0, 0.0, 400.0, "HOLDOVER", 10, 12.5),
     ]
 
 
 def test_clock_series_keep_the_widest_bound_and_the_worst_state_of_a_step(filled: Any) -> None:
     start = T // (10 * S) * 10 * S
     filled.clocks(start, {"a/system": {"bound_ns": 900.0, "state": "UNSYNCED"}, "b/system": {}})
-    filled.clocks(start + S, {"a/system": {"offset_ns": 8.0}})
+    filled.clocks(start + S, {"a/system": {"offset_ns": 8}})
     points = queries.clock_series(filled.history, ["a/system"], 60 * S, start + 2 * S, 10 * S)
     assert points == [queries.ClockPoint("a/system", start, 8.0, 900.0, "UNSYNCED", 12.5)]
 
@@ -76,9 +74,9 @@ def test_clocks_are_counted_by_state_and_the_worst_is_named(filled: Any) -> None
 
 def test_wander_is_the_deviation_from_each_clocks_linear_fit(filled: Any) -> None:
     for second in range(20):
-        steady = {f"h{i}/ptp0": {"offset_ns": 3e6 * i + 1_700.0 * i * second} for i in range(20)}
-        bent = {"h99/ptp0": {"offset_ns": 5e8 + (400.0 if second == 10 else 0.0)}}
-        unsynced = {"h98/ptp0": {"offset_ns": 9e17, "state": "UNSYNCED"}}
+        steady = {f"h{i}/ptp0": {"offset_ns": 3_000_000 * i + 1_700 * i * second} for i in range(20)}
+        bent = {"h99/ptp0": {"offset_ns": 500_000_000 + (400 if second == 10 else 0)}}
+        unsynced = {"h98/ptp0": {"offset_ns": 9 * 10**17, "state": "UNSYNCED"}}
         filled.clocks(T + second * S, {**steady, **bent, **unsynced})
     points = queries.clock_wander(filled.history, 60 * S, T + 20 * S, S)
     assert len(points) == 20

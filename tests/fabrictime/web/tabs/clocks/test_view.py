@@ -57,7 +57,7 @@ def fill(history: Any, seconds: int = 20, clocks: int = 12) -> int:
         at = start + second * S
         rows: dict[str, dict[str, Any]] = {
             f"h{i}/ptp0": {
-                "offset_ns": 1e6 * i + 250.0 * i * second,
+                "offset_ns": 1_000_000 * i + 250 * i * second,
                 "drift_ppb": 250.0 * i,
                 "bound_ns": 10.0 + i,
                 "residual_ns": 3.0 + i / 10,
