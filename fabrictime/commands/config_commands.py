@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,8 +19,9 @@ from fabrictime.commands.options import (
     settings_of,
     stop,
 )
-from schemas.records import ActuatorConfig
-from schemas.settings_file import BadFile, read_tables
+
+if TYPE_CHECKING:
+    from schemas.records import ActuatorConfig
 
 config_app = typer.Typer(
     no_args_is_help=True, help="Show and check the settings; change the live configuration."
@@ -202,6 +203,7 @@ def _print_changes(
 ) -> None:
     """Show the effect of settings or a file; exit code 1 if there is any."""
     from fabrictime.commands import live_config
+    from schemas.settings_file import BadFile, read_tables
 
     if settings and file is not None:
         stop("config diff: expected settings or --file")

@@ -10,9 +10,10 @@ import os
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 __all__ = ["expand_paths", "state_directory", "user_name"]
 
@@ -60,6 +61,8 @@ def _can_make(directory: Path) -> bool:
 
 def expand_paths(model: type[BaseModel], table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the table with `~` and `~user` expanded in every path of its model. Raises ValueError."""
+    from pydantic import BaseModel  # not for commands that only need a name or a directory
+
     found: dict[str, Any] = {}
     for key, value in table.items():
         field = model.model_fields.get(key)
