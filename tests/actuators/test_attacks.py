@@ -276,8 +276,8 @@ def test_hostile_records_do_not_stop_the_actuator(log, read, start_act, own, wai
         log.put(DECISIONS.name, "h1", decision(2 + seq, to_path=port))
     log.put(DECISIONS.name, "h1", pace(8, rate_bps=2**63 - 1))
     log.put(DECISIONS.name, "h1", decision(9, to_path=50_009))
-    reports = read(ACTIONS.name).until(lambda found: len(found) == 5)
-    assert [each["outcome"] for each in reports] == ["FAILED", "FAILED", "FAILED", "FAILED", "APPLIED"]
+    reports = read(ACTIONS.name).until(lambda found: len(found) == 3)
+    assert [each["outcome"] for each in reports] == ["FAILED", "FAILED", "APPLIED"], "others are refused"
     assert owner.moves == [(KEY, 50_009)]
     rejects = read(REJECTS.name).until(lambda found: len(found) == 7)
     assert sorted(each["reason"] for each in rejects) == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -140,7 +141,9 @@ def honest() -> Callable[[str], Any]:
 
 @pytest.fixture(scope="session")
 def any_value() -> Callable[..., st.SearchStrategy[Any]]:
-    return lambda schema: values_of(schema).map(lambda record: consistent(schema["name"], record))
+    return lambda schema: values_of(schema).map(
+        lambda record: consistent(schema["name"], copy.deepcopy(record))
+    )
 
 
 @pytest.fixture
