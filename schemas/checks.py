@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from schemas.formats import Format, format_of
+from schemas.formats import FORMATS, Format
 
 __all__ = ["MAX_ARRAY", "MAX_BYTES", "MAX_STRING", "NO_LIMITS", "BadRecord", "Check", "Limits", "check_of"]
 
@@ -53,11 +53,10 @@ class Limits(NamedTuple):
     @classmethod
     def of_field(cls, field: Mapping[str, Any]) -> Limits:
         """Return the limits of a field of a record schema."""
-        name = field.get("format")
         return cls(
             field.get("min"),
             field.get("max"),
-            None if name is None else format_of(name),
+            FORMATS.get(field.get("format", "")),  # a foreign writer's schema may name others
             field.get("max_items", MAX_ARRAY),
             field.get("leave_out", False),
         )

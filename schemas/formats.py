@@ -18,7 +18,6 @@ _REMEMBERED: Final = 1 << 16
 
 # One part of an id: no separator, no white space, nothing that a terminal would not show.
 _PART: Final = r"[^\s/>\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,128}"
-_END: Final = rf"{_PART}:[^\s/>:\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,128}}"
 _LINE: Final = r"[^\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 
 
@@ -62,11 +61,6 @@ FORMATS: Final[dict[str, Format]] = {
     "host_or_all": Format("h1", "a host's name, or *", _PART),
     "nic": Format("h1/eth0", "host/device", rf"{_PART}/{_PART}"),
     "nic_or_empty": Format("h1/eth0", "host/device, or nothing", rf"(?:{_PART}/{_PART})?"),
-    "clock": Format("h1/system", "host/clock", rf"{_PART}/{_PART}"),
-    "link": Format("h1:eth0>leaf1:swp1", "node:port>node:port", rf"{_END}>{_END}"),
-    "flow": Format(
-        "h1/boot/sock:17", "host/boot/key", rf"{_PART}/{_PART}/[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,128}}"
-    ),
     "address": Format("10.0.0.1", "an IP address", _is_address),
     "address_or_empty": Format(
         "10.0.0.1", "an IP address, or nothing", lambda text: not text or _is_address(text)

@@ -20,6 +20,7 @@ from faust.types import TP
 
 from native.core import BadBatch, ProbeColumns, decode_probe_batch
 from schemas import codec
+from schemas.formats import format_of
 from schemas.records import ClockFits
 from schemas.topics import CLOCK_FITS, DELAYS, PATH_QUEUEING, PROBES
 from schemas.unexpected import DATA_ERRORS
@@ -198,6 +199,11 @@ class DelayStage(PartitionStage[_Source]):
         """Return the batch; None, after publishing its reject, if it is invalid."""
         try:
             batch = decode_probe_batch(value, codec.body_start(value, PROBES.record, self.context.registry))
+            strange = format_of("nic").first_wrong([batch.nic, *batch.peers])
+            if strange is not None:
+                raise codec.BadRecord(
+                    "OUT_OF_RANGE", f"ProbeBatch.nic: {strange!r:.100}, expected host/device"
+                )
             if message.key != batch.nic.encode():
                 expected = f"key {message.key!r}, expected the batch's NIC {batch.nic!r}"
                 raise codec.BadRecord("WRONG_KEY", expected)

@@ -52,7 +52,6 @@ EXAMPLES: dict[str, list[str]] = {name: [form.example] for name, form in FORMATS
 EXAMPLES |= {
     "nic": ["h1/eth0", "h22/mlx5_0", "gpu-1.rack/enp1s0f0np0"],
     "address": ["10.0.0.1", "fe80::1%eth1", "::1"],
-    "link": ["h1:eth0>leaf1:swp1", "10.0.0.1:e>[fd00::1]:swp2"],
     "text": ["", "one line, with äöü and 100 %"],
     "label": ["", "train", "a job with spaces"],
 }
