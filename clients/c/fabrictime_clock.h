@@ -401,8 +401,9 @@ static inline int ft_convert(ft_reader *reader, const char *name, int64_t stamp_
     int64_t raw_ns = ft_raw_ns_();
     if (raw_ns >= model.reopen_raw_ns || model.flags) ft_reopen_if_late_(reader, raw_ns);
     if (!found) return ft_none_(FT_NO_CLOCK, time_ns, bound_ns);
-    if ((double)clock.offset_ns > FT_MAX_ || (double)clock.offset_ns < -FT_MAX_ || (double)stamp_ns > FT_MAX_ ||
-        (double)stamp_ns < -FT_MAX_ || (double)clock.at_ns > FT_MAX_ || (double)clock.at_ns < -FT_MAX_)
+    if ((double)clock.offset_ns > FT_MAX_ || (double)clock.offset_ns < -FT_MAX_ ||
+        (double)stamp_ns > FT_MAX_ || (double)stamp_ns < -FT_MAX_ || (double)clock.at_ns > FT_MAX_ ||
+        (double)clock.at_ns < -FT_MAX_)
         return ft_none_(FT_UNSYNCED, time_ns, bound_ns);
     double x = (double)(stamp_ns - clock.at_ns), away = x < 0 ? -x : x;
     if (clock.state == FT_UNSYNCED || clock.state > FT_SYNCED || stamp_ns < clock.since_ns ||

@@ -15,7 +15,7 @@ def test_each_example_passes_and_control_characters_do_not(name):
     assert form.first_wrong([form.example, "\x1b[2J"]) == "\x1b[2J"
 
 
-def test_what_the_ids_build_passes():
+def test_built_ids_pass():
     link = link_id("leaf1", "Ethernet1", "10.0.0.1", "swp2")
     built = {
         "nic": nic_id("gpu-1.rack", "enp1s0f0np0"),

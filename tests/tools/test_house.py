@@ -31,15 +31,15 @@ BOUNDS = {
     "who_per_1000_words": (3, 3),
     "speech_per_1000_words": (1, 1),
     "headless_share": (0.001, 0.001),
-    "denied_names": (200, 0),
-    "complex_share": (0.029, 0.02),
-    "largest_python_file": (800, 600),
-    "largest_class": (570, 350),
+    "denied_names": (0, 0),
+    "complex_share": (0.02, 0.02),
+    "largest_python_file": (600, 600),
+    "largest_class": (350, 350),
     "largest_c_file": (900, 900),
     "formatter_skips": (20, 20),
-    "untyped_record_reads": (290, 50),
-    "local_record_types": (45, 0),
-    "hand_built_consumers": (8, 0),
+    "untyped_record_reads": (50, 50),
+    "local_record_types": (0, 0),
+    "hand_built_consumers": (0, 0),
 }
 """Figure to (bound now, target): a bound only ever moves towards its target."""
 
@@ -54,7 +54,7 @@ def test_figure_is_within_its_bound(figures, figure):
 
 
 def test_modules_have_a_test_of_their_name(figures):
-    assert house.report(figures)["modules_with_test_share"] >= 0.59, "the target is 0.9"
+    assert house.report(figures)["modules_with_test_share"] >= 0.9
 
 
 def test_denied_words_are_found_in_names():

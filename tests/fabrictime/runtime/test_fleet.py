@@ -163,7 +163,7 @@ ROW = {"host": "h1", "device": "eth0", "address": "10.0.0.1"}
         ([{"host": "h1"}], "nics[1].device: missing"),
     ],
 )
-def test_what_no_fleet_can_have_is_refused_with_its_place(tmp_path, rows, message):
+def test_impossible_values_are_refused_with_their_place(tmp_path, rows, message):
     path = tmp_path / "fleet.JSON"
     path.write_text(json.dumps({"nics": rows}))
     with pytest.raises(ConfigError) as refused:

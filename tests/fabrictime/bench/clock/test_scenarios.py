@@ -36,7 +36,7 @@ LIMITS = {
     # some of its links have a load of 0.95: one probe in ten thousand is clean
     "uneven_loads": Limits(150),
     "load_rises": Limits(80),
-    # the least of 1,000 sums of two exponentials of 1 us is 45 ns above their floor in the mean
+    # the minimum of 1,000 sums of two exponentials of 1 us is 45 ns above their floor in the mean
     "kernel_stamps": Limits(100),
     # a reading is off by 26 ns rms
     "coarse_stamps": Limits(30),
@@ -94,7 +94,7 @@ def test_clocks_from_power_on_are_as_accurate_as_clocks_near_unix_time():
 
 def test_bounds_of_few_samples_hold_and_are_positive():
     """7 samples of a pair and second: the drift is known to 20 ppm, and floors at it would be negative."""
-    least: list[float] = []
+    minimum: list[float] = []
     scenario = replace(
         SCENARIOS["load40_symmetric"].smaller(48, 5, 25),
         paths=3,
@@ -107,11 +107,11 @@ def test_bounds_of_few_samples_hold_and_are_positive():
         scenario,
         [Fabrictime()],
         seed=2,
-        watch=lambda _given, ours, _lines: least.extend(
+        watch=lambda _given, ours, _lines: minimum.extend(
             clock["bound_ns"] for record in ours.records for clock in record["clocks"]
         ),
     )[Fabrictime.name]
-    assert min(least) > 0
+    assert min(minimum) > 0
     covered, stated = found.covered()
     assert covered >= 0.999 * stated
 
