@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from schemas import codec
 from schemas.formats import FORMATS
 from schemas.topics import TOPICS
-from tests.records import agree
 
 RECORDS = tuple(sorted(topic.record for topic in TOPICS.values()))
 
@@ -57,42 +55,6 @@ EXAMPLES |= {
 }
 
 
-def consistent(name: str, record: Any) -> Any:
-    """Change a random record so that its fields do not contradict each other."""
-    agree(name, record)
-    nic = record.get("nic")
-    columns = {
-        "ClockFits": [("pairs", f"{leg}_after_ns", f"{leg}_delay_ns") for leg in ("forward", "reverse")],
-        "PathDelays": [("paths", f"{leg}_bucket", f"{leg}_bucket_count") for leg in ("forward", "reverse")],
-        "LinkQueues": [("links", "slot", "depth_bytes")],
-        "Fallbacks": [("flows", "other_paths", "other_links")],
-    }
-    for inner, left, right in columns.get(name, ()):
-        for each in record[inner]:
-            shortest = min(len(each[left]), len(each[right]))
-            each[left], each[right] = each[left][:shortest], each[right][:shortest]
-    if name == "LinkQueues":
-        record["slots"] = max([record["slots"], *(s + 1 for link in record["links"] for s in link["slot"])])
-    elif name == "PolicyCycles":
-        for cycle in record["cycles"]:
-            cycle["positions"] = (cycle["positions"] + [0, 0, 0])[: len(record["inputs"])]
-    elif name == "ProbeSchedule":
-        shortest = min(len(record["peer"]), len(record["path"])) if record["peers"] else 0
-        record["peer"], record["path"] = [0] * shortest, record["path"][:shortest]
-    elif name == "ClockFits":
-        for pair in record["pairs"]:
-            pair["prober"], pair["peer"] = "h1/eth0", "h2/eth0"
-    elif name == "PathDelays":
-        for path, leg in ((path, leg) for path in record["paths"] for leg in ("forward", "reverse", "rtt")):
-            keys = [f"{leg}_{which}_ns" for which in ("min", "p50", "p99")]
-            known = [key for key in keys if path[key] is not None]
-            for key, value in zip(known, sorted(path[key] for key in known), strict=True):
-                path[key] = value
-    for path in record.get("paths", ()) if name in ("PathDelays", "LinkEvent") else ():
-        path["peer"] = f"{nic}x"
-    return record
-
-
 def plain(schema: Any, field: Mapping[str, Any] | None = None) -> Any:
     """One small honest value."""
     field = field or {}
@@ -135,14 +97,12 @@ class FakeRegistry:
 @pytest.fixture(scope="session")
 def honest() -> Callable[[str], Any]:
     """An honest small record by name, made anew on each call."""
-    return lambda name: consistent(name, plain(codec.raw_schema(name)))
+    return lambda name: plain(codec.raw_schema(name))
 
 
 @pytest.fixture(scope="session")
 def any_value() -> Callable[..., st.SearchStrategy[Any]]:
-    return lambda schema: values_of(schema).map(
-        lambda record: consistent(schema["name"], copy.deepcopy(record))
-    )
+    return values_of
 
 
 @pytest.fixture
