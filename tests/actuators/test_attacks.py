@@ -328,15 +328,15 @@ def test_invalid_datagrams_move_nothing(log, start_act, own, tmp_path, wait_for)
         "peer": "h2/eth1",
         "path": 1,
         "dead": True,
-        "loss_streak": 2**31 - 1,
+        "loss_streak": 10**9,
         "answered_age_ns": None,
-        "first_lost_age_ns": 2**63 - 1,
+        "first_lost_age_ns": 2**62,
         "last_lost_age_ns": 0,
         "links": ["a>b"],
         "back_links": [],
     }
     row = {"flow_id": FLOW, "path": 50_000, "other_paths": [], "links": ["a>b"], "other_links": []}
-    for others in ([-5, 0, 70_000], [50_000]):
+    for others in ([0, 70_000], [50_000]):
         row["other_paths"] += others
         row["other_links"] += [["c>d"]] * len(others)
     fallbacks = {

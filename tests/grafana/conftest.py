@@ -134,6 +134,7 @@ def _records(end_s):
                 "clock": f"h{number}/system",
                 "at_ns": start_ns,
                 "offset_ns": 1_000_000 * number + window % 7,
+                "offset_fraction_ns": 0.0,
                 "drift_ppb": 10.0 * number,
                 "bound_ns": 90.0,
                 "state": "SYNCED",
@@ -146,6 +147,7 @@ def _records(end_s):
                 "event_ns": 1500.0 if stepped and number >= 2 else 0.0,
                 "knot_at_ns": start_ns - 5 * 10**8,
                 "knot_offset_ns": 1_000_000 * number,
+                "knot_offset_fraction_ns": 0.0,
                 "knot_bound_ns": 95.0,
             }
             for number in range(4)
@@ -205,6 +207,7 @@ def _records(end_s):
                     "peer": peer,
                     "at_ns": start_ns,
                     "offset_ns": 5,
+                    "offset_fraction_ns": 0.0,
                     "drift_ppb": 1.0,
                     "sigma_ns": 3.0,
                     "drift_sigma_ppb": 2.0,
