@@ -8,6 +8,8 @@ import time
 import pytest
 
 from schemas import codec, tables, topics
+from schemas.messages import key_of
+from schemas.topics import TOPICS
 from streams.history import batch, rows
 from streams.history import stage as sink_module
 from streams.history.clickhouse import Refused, Unavailable, Writer
@@ -31,7 +33,14 @@ class Log:
         self.topic, self.partition = topic, partition
         self.values, self.acknowledged, self.rejected = [], [], []
 
-    def append(self, value, key=b"k"):
+    def append(self, value, key=None):
+        """Append a value under its own key; what is no record goes under any."""
+        if key is None:
+            try:
+                topic = TOPICS[self.topic]
+                key = key_of(topic, codec.decode(value, topic.type)).encode()
+            except codec.BadRecord:
+                key = b"k"
         self.values.append((key, value))
 
     def message(self, offset):
