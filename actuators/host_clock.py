@@ -173,7 +173,7 @@ class HostClock:
         return taken
 
     def _order_windows_from(self, window: int) -> None:
-        """Let windows from this one on replace what was published before: log time stepped back."""
+        """Accept windows from this one on in place of published ones, after a step back of log time."""
         for known in self._published.values():
             if known.window > window:
                 known.window = window - 1

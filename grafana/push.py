@@ -126,7 +126,7 @@ _REMEDIES: Final[dict[int, str]] = {
 
 
 def _found(grafana: Any, path: str, action: str) -> dict[str, Any] | None:
-    """Return what is at a path of Grafana; None where nothing is. Raises PushError."""
+    """Return the object at a path of Grafana; None if there is none. Raises PushError."""
     try:
         answer: dict[str, Any] = grafana.api.GET(path)
     except GrafanaException as error:

@@ -85,7 +85,7 @@ def wait_for_address(
 ) -> bool:
     """Wait until the addresses are on this host; return False if a stop was requested before.
 
-    `on_missing` is called after each check that failed. The service manager is told READY, so that the start
+    `on_missing` is called after each failed check. The service manager is told READY, so that the start
     of other services does not wait for this NIC.
     """
     is_ready = False

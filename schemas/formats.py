@@ -1,6 +1,6 @@
 """Formats of the strings in records, named by the attribute `format` of `.avsc` fields.
 
-`schemas.ids` builds and parses the ids; the patterns here accept at least what it builds. A string that
+`schemas.ids` builds and parses the ids; the patterns here accept all ids that it builds. A string that
 passed once is remembered, because records repeat the same few names.
 """
 

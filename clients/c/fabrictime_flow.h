@@ -160,7 +160,7 @@ end:
     return wire->fd >= 0;
 }
 
-/* Read what has arrived. Return 1 if there was something. */
+/* Read the bytes that have arrived. Return 1 if there were any. */
 static inline int ft_wire_read_(ft_wire *wire) {
     ssize_t got;
     if (wire->fd < 0) return 0;

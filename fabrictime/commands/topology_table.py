@@ -1,4 +1,4 @@
-"""Draws the traced fabric for a terminal, or as JSON: cables with their paths, and what is wrong."""
+"""Draws the traced fabric for a terminal, or as JSON: cables with their paths, and faults of the wiring."""
 
 from __future__ import annotations
 

@@ -104,7 +104,9 @@ def fabric() -> dashboard.Dashboard:
         )
         .with_panel(
             table_panel(
-                "Links in trouble", "What was not UP within the range, as last judged.", queries.LINK_TABLE
+                "Links in trouble",
+                "Subjects that were not UP within the range, with their last state.",
+                queries.LINK_TABLE,
             )
         )
         .with_panel(spread)

@@ -107,7 +107,7 @@ class SilentPeers:
             peer.host_answered_s = now_s
 
     def report(self, now_s: float) -> list[HostEvidence]:
-        """Return the rows to report now, and count anew."""
+        """Return the rows to report now, and reset the counts."""
         rows: list[HostEvidence] = []
         for name, peer in self._peers.items():
             if not peer.is_due(now_s):

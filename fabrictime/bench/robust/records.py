@@ -66,7 +66,7 @@ def _measure(fabric: RunningFabric, view: View, progress: Progress, records: int
     _wait_down(fabric.bootstrap, cable_id(link))
     before = _children(fabric.data)
     sent = _publish(fabric.bootstrap, maker, records, progress)
-    progress("robust: looking at what is left")
+    progress("robust: the pipeline settles")
     time.sleep(SETTLE_S)
     ended = ended_processes(before, _children(fabric.data))
     changed = set(_verdicts(fabric.bootstrap)) ^ {cable_id(link)}

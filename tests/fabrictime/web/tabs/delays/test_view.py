@@ -195,7 +195,7 @@ def test_pipeline_and_clocks_show_faults(small: Any, show: Any, browser: Any, un
     for second in range(20):
         at = start + second * S
         fill(small, at)
-        small.clocks(at, {"h2/system": {"state": "HOLDOVER", "bound_ns": 9_500.0, "offset_ns": -3_000_000.0}})
+        small.clocks(at, {"h2/system": {"state": "HOLDOVER", "bound_ns": 9_500.0, "offset_ns": -3_000_000}})
         small.pipeline(at, {"fabric.probes/5": {"lag_messages": 4_321}})
         small.nic_windows(at, {"h2/eth1": {"lost": 2_500}})
     small.rejects(
