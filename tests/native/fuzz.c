@@ -58,7 +58,7 @@ static void digest(const struct ft_batch *b) {
     struct ft_window w;
     struct ft_pair_fit fit;
     struct ft_delays delays;
-    struct ft_line line = {1, number(62), (double)number(62), (double)number(20), 3};
+    struct ft_line line = {1, number(62), number(62), 0.25, (double)number(20), 3};
     memset(&w, 0, sizeof w);
     for (int64_t g = 0; g < b->groups; g++) {
         int64_t i = b->start[g];

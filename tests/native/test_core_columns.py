@@ -8,9 +8,7 @@ from native.core.columns import PairFits
 from schemas import codec
 from tests.records import make
 
-FIGURES = (
-    "offset_ns", "drift_ppb", "sigma_ns", "drift_sigma_ppb", "rtt_min_ns", "margin_ns", "noise_ns",
-)  # fmt: skip
+FIGURES = ("drift_ppb", "sigma_ns", "drift_sigma_ppb", "rtt_min_ns", "margin_ns", "noise_ns")
 
 
 def fits() -> PairFits:
@@ -19,6 +17,8 @@ def fits() -> PairFits:
     return PairFits(
         peers=["b/e", "c/e"],
         at_ns=np.array([2**60, 7]),
+        offset_ns=np.array([2**60 + 1, -3]),
+        offset_fraction_ns=np.array([0.25, -0.5]),
         samples=np.array([10, 20]),
         accepted=np.array([5, 6]),
         forward_start=np.array([0, 2, 3]),
@@ -34,6 +34,7 @@ def fits() -> PairFits:
 def test_each_row_has_its_own_corners() -> None:
     first, second = fits().records("a/e")
     assert (first["prober"], first["peer"], first["at_ns"]) == ("a/e", "b/e", 2**60)
+    assert (first["offset_ns"], first["offset_fraction_ns"]) == (2**60 + 1, 0.25)
     assert (first["forward_after_ns"], first["forward_delay_ns"]) == ([1, 2], [1.5, 2.5])
     assert (first["reverse_after_ns"], first["reverse_delay_ns"]) == ([4], [4.5])
     assert (second["forward_after_ns"], second["reverse_after_ns"]) == ([3], [])

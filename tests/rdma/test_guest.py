@@ -82,7 +82,7 @@ def test_impossible_commands_fail_with_one_line(guest):
     assert seen["pace"] == "FAILED RATE_LIMIT: Operation not supported (errno 95)"
     assert seen["low_port"] == f"FAILED {TOO_LOW}"
     assert seen["nobody"] == "FAILED no such queue pair"
-    assert seen["unknown"] == "FAILED unknown order: expected MOVE or PACE"
+    assert seen["unknown"] == "expected MOVE or PACE, id, key and value"
 
 
 def test_failover_beats_the_transports_own_error(guest):

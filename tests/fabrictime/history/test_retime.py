@@ -29,6 +29,12 @@ def truth_ns(name, fabric_ns):
     return ahead
 
 
+def offset(ahead, rng):
+    """Return whole nanoseconds and fraction of a measured correction: -ahead with the estimator's error."""
+    correction = float(rng.uniform(-NOISE_NS, NOISE_NS) - ahead)
+    return round(correction), correction - round(correction)
+
+
 def clock(name, window, rng):
     start_ns = START + window * WINDOW_NS
     middle_ns = start_ns + WINDOW_NS // 2
@@ -37,6 +43,7 @@ def clock(name, window, rng):
         10 * (truth_ns(name, middle_ns + S // 10) - truth_ns(name, middle_ns)),
     )
     knot_ahead = truth_ns(name, start_ns)
+    (whole_ns, fraction_ns), (knot_whole_ns, knot_fraction_ns) = offset(ahead, rng), offset(knot_ahead, rng)
     odd = name == "odd/system"
     restarted = window == 0 or (odd and window in (STEP_WINDOW, BACK_WINDOW, LOST[0], LOST[1], LOST[1] + 1))
     state = "UNSYNCED" if odd and window in LOST else "HOLDOVER" if window in HOLDOVER_WINDOWS else "SYNCED"
@@ -46,18 +53,16 @@ def clock(name, window, rng):
         "state": state,
         "pairs": 9,
         "residual_ns": 3.0,
-        "offset_ns": -round(ahead),
-        "offset_fraction_ns": round(ahead) - ahead + rng.uniform(-NOISE_NS, NOISE_NS),
+        "offset_ns": whole_ns,
+        "offset_fraction_ns": fraction_ns,
         "bound_ns": BOUND_NS,
         "drift_ppb": -rate,
         "drift_sigma_ppb": 1.0,
         "event": "NEW" if window == 0 else "STEP" if odd and window == STEP_WINDOW else "NONE",
         "event_ns": 1e6 if odd and window == STEP_WINDOW else 0.0,
         "knot_at_ns": 0 if restarted else start_ns + round(knot_ahead),
-        "knot_offset_ns": 0 if restarted else -round(knot_ahead),
-        "knot_offset_fraction_ns": (
-            0.0 if restarted else round(knot_ahead) - knot_ahead + rng.uniform(-NOISE_NS, NOISE_NS)
-        ),
+        "knot_offset_ns": 0 if restarted else knot_whole_ns,
+        "knot_offset_fraction_ns": 0.0 if restarted else knot_fraction_ns,
         "knot_bound_ns": 0.0 if restarted else BOUND_NS,
     }
 

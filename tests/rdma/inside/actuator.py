@@ -53,6 +53,7 @@ class Actuator:
     reports: dict[str, dict[str, Any]] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
     answers: dict[int, str] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
     heard: list[str] = field(default_factory=list)
     sent_bytes: dict[str, int] = field(default_factory=dict)
 
@@ -72,6 +73,14 @@ class Actuator:
         until(lambda: self._id in self.answers, f"answer to {verb}")
         return self.answers[self._id]
 
+    def refused(self, verb: str, key: str, value: int) -> str:
+        """Give an order that does not exist; return the error that answers it."""
+        self._id += 1
+        known = len(self.errors)
+        self._control.write(f"{verb} {self._id} {key} {value}")
+        until(lambda: len(self.errors) > known, f"error for {verb}")
+        return self.errors[-1]
+
     def hang_up(self) -> None:
         """End the actuator's connections, as one that is started anew."""
         self._control.hang_up()
@@ -85,6 +94,8 @@ class Actuator:
         elif verb == "GONE":
             self.flows.pop(rest, None)
             self.gone.append(rest)
+        elif verb == "ERROR":
+            self.errors.append(rest)
         else:
             number, _, text = rest.partition(" ")
             self.answers[int(number)] = f"{verb} {text}"

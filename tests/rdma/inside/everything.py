@@ -210,7 +210,7 @@ def perftest_is_seen_moved_and_saved() -> dict[str, Any]:
             found["pace"] = acting.order("PACE", key, 10**8)
             found["low_port"] = acting.order("MOVE", key, 1000)
             found["nobody"] = acting.order("MOVE", "qp:rxe_a0:99:1", 50_000)
-            found["unknown"] = acting.order("JUMP", key, 1)
+            found["unknown"] = acting.refused("JUMP", key, 1)
             report = acting.reports[key]
             found["report"] = report
             found["exit"] = client.end()

@@ -218,7 +218,7 @@ def test_names_from_the_network_are_shown_and_never_run(
     node = "<img\tsrc=x\tonerror=window.hacked=1\t"
     flow = fabric.flow(1, "h1/eth1", "h5/eth1")
     flow["flow_id"] = f"h1/boot/sock:{node}>"
-    suppressed = (flow["flow_id"], "REROUTE", f"{node}>", f"{node}>/2")
+    suppressed = (flow["flow_id"], "REROUTE", "NO_BETTER_PATH", flow["flow_id"])
     decision = fabric.decision(0, flow, f"{node}>/1", text=f"{node}>", at_ns=time.time_ns())
     fabric.publish(
         ("fabric.config", "*", fabric.config(by=f"{node}>")),

@@ -8,6 +8,7 @@ import pytest
 
 from fabrictime.web.history_client import HistoryDown, HistoryError, QueryFailed
 from fabrictime.web.tabs.alerts.evidence import evidence_reader
+from schemas.kafka.settings import KafkaSettings
 
 S = 1_000_000_000
 
@@ -20,7 +21,7 @@ def test_the_record_of_a_key_and_time_is_found_with_its_place_in_the_log(log: st
         made = fabric.health(link, "DOWN", since_ns=1, evaluated_ns=evaluated_ns)
         fabric.publish(("fabric.link-health", subject, made))
     fabric.publish(("fabric.link-health", "other", fabric.health(fabric.up("leaf2", 1), "DOWN")))
-    find = evidence_reader(log, None)
+    find = evidence_reader(KafkaSettings(bootstrap=log))
     found = find("fabric.link-health", subject, fabric.now_ns, "leaf1 to spine1 is DOWN")
     assert found.position.startswith("fabric.link-health/")
     assert " offset 1, appended at " in found.position
@@ -34,7 +35,7 @@ def test_the_record_of_a_key_and_time_is_found_with_its_place_in_the_log(log: st
 @pytest.mark.parametrize("topic", ["fabric.probes", "fabric.config", "none"])
 def test_a_topic_without_evidence_is_refused_before_the_log_is_asked(topic: str) -> None:
     with pytest.raises(QueryFailed, match="not a topic with readable evidence"):
-        evidence_reader("127.0.0.1:1", None)(topic, "k", 0, "")
+        evidence_reader(KafkaSettings(bootstrap="127.0.0.1:1"))(topic, "k", 0, "")
 
 
 def test_a_log_that_does_not_answer_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,4 +43,4 @@ def test_a_log_that_does_not_answer_is_down(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(evidence, "CONNECT_TIMEOUT_S", 0.1)
     with pytest.raises(HistoryDown):
-        evidence_reader("127.0.0.1:1", None)("fabric.links", "k", 0, "")
+        evidence_reader(KafkaSettings(bootstrap="127.0.0.1:1"))("fabric.links", "k", 0, "")
