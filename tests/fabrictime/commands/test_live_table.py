@@ -7,6 +7,7 @@ from rich.console import Console
 
 from fabrictime.commands.live_table import plain, table, time_text
 from fabrictime.state.live_figures import NicView, View
+from tests.records import make
 
 READY = {"name": "log", "state": "ready", "pid": 1, "restarts": 0, "last_exit": None, "fault": None}
 
@@ -27,7 +28,7 @@ def test_live_table_gives_the_worst_paths_direction(worst, short, long):
     view.nics["a/e"] = NicView(lost=1234)
     clock = {"at_ns": 0, "offset_ns": 0, "drift_ppb": 0.0, "bound_ns": 9.0, "state": "SYNCED"}
     clocks = [clock | {"clock": "a/e"}, clock | {"clock": "former/e", "state": "HOLDOVER"}]
-    offsets = {"log_offset_ns": 0, "window": 1, "window_end_ns": 0, "clocks": clocks}
+    offsets = make("ClockOffsets", window=1, clocks=clocks)
     view.add("fabric.clock.offsets", offsets, 0)
     console = Console(width=80, file=io.StringIO(), record=True)
     console.print(table(view, [], None, 24))
