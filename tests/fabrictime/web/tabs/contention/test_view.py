@@ -213,7 +213,11 @@ def test_names_from_the_network_are_shown_and_never_run(
         ("fabric.link-health", fabric.cable(link), fabric.health(link, "DOWN", text=evil, candidates=[evil])),
         ("fabric.queues", "fabric", fabric.queues({link: {"depth_mean_bytes": 9e4}})),
         ("fabric.contention", link, fabric.contention(link, text=evil, jobs=[evil])),
-        ("fabric.alerts", fabric.cable(link), fabric.alert(fabric.cable(link), evil, links=[link], jobs=[evil])),
+        (
+            "fabric.alerts",
+            fabric.cable(link),
+            fabric.alert(fabric.cable(link), evil, links=[link], jobs=[evil]),
+        ),
     )
     for tab, test in (("fabric", "trouble"), ("contention", "window-text"), ("alerts", "alert-title")):
         show(tab)
