@@ -44,7 +44,7 @@ PLAIN_EVERY_S: Final = 5.0
 STATE_EVERY_S: Final = 1.0
 STATE_RETRY_S: Final = 10.0
 """Pause after the state could not be written."""
-GRACE_S: Final = 60.0
+GRACE_S: Final = 120.0
 """Time that `--for` waits beyond its end for late clocks and history, which run behind other services on a
 full machine."""
 
