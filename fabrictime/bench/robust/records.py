@@ -7,12 +7,14 @@ see must be possible ones.
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._apache_kafka import NotAvailable, running
 from fabrictime.bench._fabric import CannotRun, RunningFabric, needs_fabric, running_fabric
 from fabrictime.bench.robust.hostile import HostileMaker
 from fabrictime.runtime import status
@@ -25,7 +27,7 @@ from schemas.topics import LINK_HEALTH, TOPICS
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-__all__ = ["ended_processes", "measure", "spoilt_figures"]
+__all__ = ["Spoils", "ended_processes", "figures_of", "measure", "spoilt_figures"]
 
 SETTINGS: Final = """
 [fabric]
@@ -34,6 +36,9 @@ leaves = 4
 spines = 4
 """
 RECORDS, QUICK_RECORDS = 1_000_000, 50_000
+KAFKA_RECORDS, KAFKA_QUICK = 200_000, 20_000
+NAMED: Final = 12
+"""Findings that a note names."""
 SAMPLES: Final = 20
 """Good messages of each partition from which hostile ones are made."""
 STEADY_S: Final = 20.0
@@ -43,19 +48,61 @@ MAX_P99_NS: Final = 10e9
 SEED: Final = 25
 
 
-@needs_fabric(("hostile_records", "processes_ended", "verdicts_changed", "figures_spoilt"))
+class Spoils(NamedTuple):
+    """The effects of hostile records with one log."""
+
+    log: str
+    sent: int
+    ended: list[str]
+    changed: list[str]
+    spoilt: list[str]
+
+
+KEYS: Final = ("hostile_records", "processes_ended", "verdicts_changed", "figures_spoilt")
+
+
+@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure on a fabric of eight hosts; some minutes."""
-    with running_fabric(progress, SETTINGS) as fabric:
+    """Measure on fabrics of eight hosts, with the embedded log and with Apache Kafka; some minutes each."""
+    found = [_on("embedded log", SETTINGS, progress, QUICK_RECORDS if quick else RECORDS)]
+    missing = ""
+    try:
+        with tempfile.TemporaryDirectory(prefix="fabrictime-kafka-") as name, running(Path(name)) as address:
+            settings = f'{SETTINGS}[up]\nlog_url = "{address}"\nworkers = 1\n'
+            found.append(_on("Apache Kafka", settings, progress, KAFKA_QUICK if quick else KAFKA_RECORDS))
+    except NotAvailable as reason:
+        missing = f"Apache Kafka not tried: {reason}"
+    return figures_of(found, missing)
+
+
+def _on(log: str, settings: str, progress: Progress, records: int) -> Spoils:
+    progress(f"robust: {log}")
+    with running_fabric(progress, settings) as fabric:
         watcher = Watcher(fabric.bootstrap)
         watcher.start()
         try:
-            return _measure(fabric, watcher.view, progress, QUICK_RECORDS if quick else RECORDS)
+            return _measure(log, fabric, watcher.view, progress, records)
         finally:
             watcher.stop()
 
 
-def _measure(fabric: RunningFabric, view: View, progress: Progress, records: int) -> dict[str, Value]:
+def figures_of(found: Sequence[Spoils], missing: str = "") -> dict[str, Value]:
+    """Return the figures over all logs; notes name the log of each finding."""
+
+    def count(kind: str) -> Figure:
+        names = [f"{each.log}: {name}" for each in found for name in getattr(each, kind)]
+        return Figure(float(len(names)), note=", ".join(names[:NAMED]) or None)
+
+    sent = [f"{each.sent:,} {each.log}" for each in found] + ([missing] if missing else [])
+    return {
+        "hostile_records": Figure(float(sum(each.sent for each in found)), note=", ".join(sent)),
+        "processes_ended": count("ended"),
+        "verdicts_changed": count("changed"),
+        "figures_spoilt": count("spoilt"),
+    }
+
+
+def _measure(log: str, fabric: RunningFabric, view: View, progress: Progress, records: int) -> Spoils:
     progress("robust: the fabric becomes steady")
     time.sleep(STEADY_S)
     maker = HostileMaker(good_messages(fabric.bootstrap), SEED)
@@ -71,12 +118,7 @@ def _measure(fabric: RunningFabric, view: View, progress: Progress, records: int
     ended = ended_processes(before, _children(fabric.data))
     changed = set(_verdicts(fabric.bootstrap)) ^ {cable_id(link)}
     spoilt = spoilt_figures(view, {nic["nic"] for nic in shown["nics"]})
-    return {
-        "hostile_records": float(sent),
-        "processes_ended": Figure(float(len(ended)), note=", ".join(ended) or None),
-        "verdicts_changed": Figure(float(len(changed)), note=", ".join(sorted(changed)) or None),
-        "figures_spoilt": Figure(float(len(spoilt)), note=", ".join(spoilt) or None),
-    }
+    return Spoils(log, sent, ended, sorted(changed), spoilt)
 
 
 def good_messages(bootstrap: str) -> dict[str, list[tuple[bytes | None, bytes]]]:
