@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._apache_kafka import NotAvailable, running
@@ -21,7 +21,7 @@ from fabrictime.runtime import status
 from fabrictime.state.live_figures import View, Watcher
 from schemas.ids import cable_id
 from schemas.kafka.reader import BEGINNING, TopicReader, tail
-from schemas.records import LinkState
+from schemas.records import LinkHealth, LinkState
 from schemas.topics import LINK_HEALTH, TOPICS
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ spines = 4
 """
 RECORDS, QUICK_RECORDS = 1_000_000, 50_000
 KAFKA_RECORDS, KAFKA_QUICK = 200_000, 20_000
+MINUTES: Final = 60
+"""For one log, on a busy machine."""
 NAMED: Final = 12
 """Findings that a note names."""
 SAMPLES: Final = 20
@@ -77,7 +79,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 def _on(log: str, settings: str, progress: Progress, records: int) -> Spoils:
     progress(f"robust: {log}")
-    with running_fabric(progress, settings) as fabric:
+    with running_fabric(progress, settings, MINUTES) as fabric:
         watcher = Watcher(fabric.bootstrap)
         watcher.start()
         try:
@@ -111,12 +113,16 @@ def _measure(log: str, fabric: RunningFabric, view: View, progress: Progress, re
     progress(f"robust: {link} is dead")
     fabric.control.ask("fault", line=f"blackhole {link}")
     _wait_down(fabric.bootstrap, cable_id(link))
-    before = _children(fabric.data)
+    before = restarts(status.read(fabric.data))
     sent = _publish(fabric.bootstrap, maker, records, progress)
     progress("robust: the pipeline settles")
     time.sleep(SETTLE_S)
-    ended = ended_processes(before, _children(fabric.data))
-    changed = set(_verdicts(fabric.bootstrap)) ^ {cable_id(link)}
+    state = status.read(fabric.data)
+    ended = [f"{name} ({_last_exit(state, name)})" for name in ended_processes(before, restarts(state))]
+    verdicts = _verdicts(fabric.bootstrap)
+    changed = set(verdicts) ^ {cable_id(link)}
+    for subject in sorted(changed):
+        progress(f"robust: {subject}: {verdicts.get(subject, 'not DOWN any more')}")
     spoilt = spoilt_figures(view, {nic["nic"] for nic in shown["nics"]})
     return Spoils(log, sent, ended, sorted(changed), spoilt)
 
@@ -154,8 +160,13 @@ def spoilt_figures(view: View, nics: set[str]) -> list[str]:
     return spoilt
 
 
-def _children(data: Path) -> dict[str, int]:
-    return {row["name"]: row["restarts"] for row in status.read(data)["children"]}
+def restarts(state: Mapping[str, Any]) -> dict[str, int]:
+    """Return the processes of a running `up` with their numbers of restarts."""
+    return {row["name"]: row["restarts"] for row in state["children"]}
+
+
+def _last_exit(state: Mapping[str, Any], name: str) -> str:
+    return next((str(row["last_exit"]) for row in state["children"] if row["name"] == name), "is gone")
 
 
 def _publish(bootstrap: str, maker: HostileMaker, records: int, progress: Progress) -> int:
@@ -188,14 +199,18 @@ def _wait_down(bootstrap: str, cable: str) -> None:
         time.sleep(0.5)
 
 
-def _verdicts(bootstrap: str) -> dict[str, LinkState]:
-    """Return the subjects that are not UP, with their state."""
-    states: dict[str, LinkState] = {}
+def _verdicts(bootstrap: str) -> dict[str, str]:
+    """Return the subjects that are not UP, with state and text."""
+    found: dict[str, LinkHealth] = {}
     with contextlib.closing(TopicReader(bootstrap, {LINK_HEALTH: BEGINNING})) as reader:
         reader.connect()
         for message, record in reader.decoded(reader.read_to_end()):
             if record is None:
-                states.pop(message.key, None)
+                found.pop(message.key, None)
             else:
-                states[message.key] = record["state"]
-    return {subject: state for subject, state in states.items() if state != LinkState.UP}
+                found[message.key] = record
+    return {
+        subject: f"{record['state']}: {record['text']}"
+        for subject, record in found.items()
+        if record["state"] != LinkState.UP
+    }
