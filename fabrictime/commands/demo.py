@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -54,6 +55,8 @@ STYLES: Final = {
     "ended": "bold green",
     "missed": "bold red",
 }
+REFRESH_HZ: Final = 2.0
+"""Of the line that shows the phase: the processors are needed elsewhere."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED: Final = 130
 
@@ -66,7 +69,7 @@ def main(config: Path | None, directory: Path | None, *, observe: bool, as_json:
         try:
             return _run(settings, screen, acting=not observe, as_json=as_json)
         except KeyboardInterrupt:
-            screen.print("Stopped. All faults are healed, and the former mode is restored.")
+            screen.remark("Stopped. All faults are healed, and the former mode is restored.")
             return _INTERRUPTED
         except (ValueError, CannotRun, FabricError, NoFabric) as error:
             screen.error(str(error))
@@ -74,14 +77,15 @@ def main(config: Path | None, directory: Path | None, *, observe: bool, as_json:
 
 
 def _run(settings: Any, screen: Screen, *, acting: bool, as_json: bool) -> int:
-    screen.print(INTRO.format(done=ACTING if acting else OBSERVING))
-    screen.print(PRIVATE)
+    screen.remark(INTRO.format(done=ACTING if acting else OBSERVING))
+    screen.remark(PRIVATE)
     began_s = time.monotonic()
     with contextlib.ExitStack() as stack:
-        pipeline = stack.enter_context(open_pipeline(settings, screen.print))
-        screen.print(f"Live page: {pipeline.web or 'none, [up] web is off'}", "bold")
-        _, tour = _begin(stack, pipeline, screen, acting=acting)
-        tour.run()
+        pipeline = stack.enter_context(open_pipeline(settings, screen.remark))
+        screen.remark(f"Live page: {pipeline.web or 'none, [up] web is off'}", "bold")
+        tour = _begin(stack, pipeline, screen, acting=acting)
+        with screen.waiting():
+            tour.run()
         _ignore_signals()
     if as_json:
         took_s = time.monotonic() - began_s
@@ -90,17 +94,13 @@ def _run(settings: Any, screen: Screen, *, acting: bool, as_json: bool) -> int:
     return 1 if summary.failures(tour.outcomes) else 0
 
 
-def _begin(
-    stack: contextlib.ExitStack, pipeline: Pipeline, screen: Screen, *, acting: bool
-) -> tuple[Follower, Tour]:
+def _begin(stack: contextlib.ExitStack, pipeline: Pipeline, screen: Screen, *, acting: bool) -> Tour:
     """Follow the log and set the mode. The fabric is checked before anything changes."""
     follower = stack.enter_context(Follower(pipeline.cluster, pipeline.registry))
-    tour = Tour(
-        pipeline, follower, acting=acting, heading=screen.heading, line=screen.line, remark=screen.print
-    )
+    tour = Tour(pipeline, follower, screen, acting=acting)
     mode = tour_mode(pipeline.cluster, pipeline.registry, acting=acting, now_ns=time.time_ns())
     stack.enter_context(mode)
-    return follower, tour
+    return tour
 
 
 class Screen:
@@ -108,12 +108,28 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._status: Status | None = None
         self._width = min(summary.WIDTH, console.width) if console.is_terminal else summary.WIDTH
 
-    def print(self, text: str, style: str = "") -> None:
+    def remark(self, text: str, style: str = "") -> None:
         """Print a paragraph."""
         for each in summary.paragraph(text, self._width):
             self._console.print(Text(each, style), soft_wrap=True)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Show the phase of the tour below its lines, on a terminal."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with self._console.status("", refresh_per_second=REFRESH_HZ) as self._status:
+            yield
+        self._status = None
+
+    def phase(self, text: str) -> None:
+        """Replace the phase that is shown on a terminal."""
+        if self._status is not None:
+            self._status.update(Text(text, "dim"))
 
     def error(self, text: str) -> None:
         """Print why the tour cannot run, in one line."""
@@ -123,7 +139,7 @@ class Screen:
         """Print the title of a step."""
         self._console.print()
         title = f"{number} of {len(STEPS)}: {step.fault.value}. {step.title[0].upper()}{step.title[1:]}."
-        self.print(title, "bold")
+        self.remark(title, "bold")
 
     def line(self, line: Line) -> None:
         """Print a line of the story."""
@@ -146,9 +162,9 @@ class Screen:
         Console(file=self._console.file, width=self._width, highlight=False).print(table)
         self._console.print()
         for note in summary.notes(tour.outcomes, acting=acting):
-            self.print(note)
+            self.remark(note)
         for failure in summary.failures(tour.outcomes):
-            self.print(failure, "bold red")
+            self.remark(failure, "bold red")
 
 
 @contextlib.contextmanager

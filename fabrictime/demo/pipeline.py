@@ -24,7 +24,7 @@ from schemas.kafka.settings import KafkaSettings
 __all__ = ["Pipeline", "Refused", "open_pipeline", "refusal", "settings_for"]
 
 RATE_BPS: Final = 50_000_000
-"""Links of an own fabric, unless the settings say otherwise: two processors carry the tour and the probes."""
+"""Rate of an own fabric's links, unless the settings differ: two processors carry the tour and the probes."""
 LIMIT: Final = "10m"
 """Time after which an own `up` ends, even if the tour is killed."""
 _EXPECTED: Final = "expected the private testbed, as in `fabrictime up --fleet fabric`"

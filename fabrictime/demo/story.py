@@ -76,7 +76,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a fault is. `link`: directed; `text`: for people; `injected`: what happens, a sentence."""
+    """The link of a fault. `link`: directed; `text`: for people; `injected`: the fault, in a sentence."""
 
     link: str
     text: str
@@ -97,7 +97,7 @@ class Outcome:
     place: str
     detected_ms: float | None = None
     verdict: str = ""
-    """What the detection named: a state of the link, or the cause of a queue."""
+    """The state of the link, or the cause of the queue, that the detection named."""
     named: str = "no"
     """yes; 1 of N: the link is one of N that the evidence does not separate; as STATE: right link, other
     verdict; no."""
@@ -114,7 +114,7 @@ class Outcome:
     moved: int = 0
     """Flows that were moved to another path."""
     repaired: int = 0
-    """Of them, those that their host moved by itself, before a decision arrived."""
+    """Moved flows that their host moved by itself, before a decision arrived."""
     paced: int = 0
     """Flows with a limited rate."""
     wanted: int = 0

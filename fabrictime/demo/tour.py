@@ -6,7 +6,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from fabrictime.bench._fabric import CannotRun
 from fabrictime.bench.control.live_fabric import FlowRun, JobRun, until
@@ -30,7 +30,7 @@ from fabrictime.demo.story import Chapter, Line, Outcome, Place
 from fabrictime.state.units import bps_text, counted, seconds_text
 from schemas.records import LinkState
 
-__all__ = ["Tour"]
+__all__ = ["Narrator", "Tour"]
 
 KNOWN_S: Final = 60.0
 """Longest wait until all flows of the jobs are known with their links."""
@@ -51,25 +51,37 @@ DROPS_MAX: Final = 14
 HEALTHY: Final = (LinkState.UP, LinkState.FLAPPING)
 """FLAPPING: up now, with too many drops within the past hour."""
 
-Print = Callable[[Line], None]
+
+class Narrator(Protocol):
+    """The output of the tour."""
+
+    def heading(self, number: int, step: Step) -> None:
+        """Print the title of a step."""
+
+    def line(self, line: Line) -> None:
+        """Print a line of the story."""
+
+    def remark(self, text: str) -> None:
+        """Print a paragraph."""
+
+    def phase(self, text: str) -> None:
+        """Show what the tour waits for, where that can be replaced."""
 
 
 class Tour:
-    """One tour over a pipeline. `heading` prints the title of a step, `line` a line of the story."""
+    """One tour over a pipeline."""
 
     def __init__(
         self,
         pipeline: Pipeline,
         follower: Follower,
+        narrator: Narrator,
         *,
         acting: bool,
-        heading: Callable[[int, Step], None],
-        line: Print,
-        remark: Callable[[str], None],
     ) -> None:
         self.outcomes: list[Outcome] = []
         self._control, self._follower, self._acting = pipeline.control, follower, acting
-        self._heading, self._line, self._remark = heading, line, remark
+        self._narrator = narrator
         shown = self._control.ask("show")
         if shown["faults"]:
             raise CannotRun(
@@ -87,9 +99,10 @@ class Tour:
         with contextlib.ExitStack() as stack:
             stack.callback(self.heal)
             self._start_jobs(stack)
+            self._narrator.phase("measuring the jobs before the first fault")
             self._pass_s(BASE_S + REPORT_S)
             for number, step in enumerate(STEPS, 1):
-                self._heading(number, step)
+                self._narrator.heading(number, step)
                 {
                     Fault.GREY: self._broken_link,
                     Fault.BLACKHOLE: self._broken_link,
@@ -115,7 +128,8 @@ class Tour:
             self._jobs[job] = run
             flows += len(run.ports)
         ranks = " and ".join(f"{job} on {', '.join(self._fabric.ranks(job))}" for job in JOBS)
-        self._remark(f"Two jobs run, an all-to-all each: {ranks}.")
+        self._narrator.remark(f"Two jobs run, an all-to-all each: {ranks}.")
+        self._narrator.phase("waiting until the paths of all their flows are known")
 
         def known() -> bool:
             self._check()
@@ -126,14 +140,15 @@ class Tour:
             raise CannotRun(f"the paths of the jobs' {flows} flows are not all known after {KNOWN_S:g} s")
         self._follower.drain()
         took = seconds_text(time.monotonic() - began_s)
-        self._remark(f"All paths of their {flows} flows are known after {took}.")
+        self._narrator.remark(f"All paths of their {flows} flows are known after {took}.")
 
     def _end_step(self, chapter: Chapter, begin_s: float, healed_s: float) -> None:
         """Wait until iterations after the fault are known, then end the story of the step."""
+        self._narrator.phase("measuring the jobs after the fault")
         self._pass_s(SETTLE_S + BASE_S + REPORT_S)
         changes = {job: change_of(run.iterations, begin_s, healed_s) for job, run in self._jobs.items()}
         for line in chapter.end(changes):
-            self._line(line)
+            self._narrator.line(line)
         self.outcomes.append(chapter.outcome)
         self._chapter = None
 
@@ -171,7 +186,7 @@ class Tour:
             self._until(lambda: self._state(cable) == LinkState.DOWN or chapter.is_detected, DROP_MAX_S)
             healed_ns = self._clear(event["fault"])
             self._until(lambda: self._state(cable) in HEALTHY, RETURN_MAX_S)
-        self._line(Line((healed_ns - begin_ns) / 1e9, "broken", f"{counted(drops, 'drop')} in all"))
+        self._narrator.line(Line((healed_ns - begin_ns) / 1e9, "broken", f"{counted(drops, 'drop')} in all"))
         self._print(chapter.heal(healed_ns))
         self._end_step(chapter, self._monotonic_s(begin_ns), self._monotonic_s(healed_ns))
 
@@ -250,6 +265,7 @@ class Tour:
         sick = frozenset(
             subject for subject, state in self._follower.states().items() if state != LinkState.UP
         )
+        self._narrator.phase(f"{step.fault}: waiting for the detection and its effects")
         self._chapter = Chapter(step, place, self._fabric.name, job_of, acting=self._acting, sick=sick)
         return self._chapter
 
@@ -288,7 +304,7 @@ class Tour:
                     yield outcome
 
         if list(open_outcomes()):
-            self._remark("Waiting until every link counts as healthy again.")
+            self._narrator.remark("Waiting until every link counts as healthy again.")
             end_s = time.monotonic() + OVER_S
             while list(open_outcomes()) and time.monotonic() < end_s:
                 self._pass_s(0.5)
@@ -316,7 +332,7 @@ class Tour:
 
     def _print(self, lines: list[Line]) -> None:
         for line in lines:
-            self._line(line)
+            self._narrator.line(line)
 
     def _state(self, cable: str) -> LinkState | None:
         return self._follower.states().get(cable)

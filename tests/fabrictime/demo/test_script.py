@@ -29,7 +29,7 @@ OTHER = "leaf1:swp4>spine2:swp1"
 FABRIC = Fabric.of(shown())
 
 
-def test_the_steps_are_the_five_faults_and_last_ninety_seconds_at_most_with_their_pauses() -> None:
+def test_the_steps_are_the_five_faults_and_leave_time_for_pauses_within_ninety_seconds() -> None:
     assert [step.fault for step in STEPS] == list(Fault)
     assert sum(step.min_s for step in STEPS) <= 50
 

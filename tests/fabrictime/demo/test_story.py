@@ -246,7 +246,7 @@ def test_an_incast_is_answered_by_pacing() -> None:
     assert chapter.heal(at(9))[0].text == "the extra load is gone; 2 flows slowed down"
 
 
-def test_while_observing_the_story_names_what_the_policy_would_do() -> None:
+def test_while_observing_the_story_names_the_wanted_actions() -> None:
     chapter = chapter_of(Fault.GREY, acting=False)
     lines = story(
         chapter,

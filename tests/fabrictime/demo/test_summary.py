@@ -25,7 +25,7 @@ def test_a_row_has_fault_place_latency_name_action_and_iterations_of_the_job_tha
     assert row == ("grey link", "leaf1 > spine1", "1.43 s", "yes", "3 moved, 2 paced", "12 > 300 > 12")
 
 
-def test_what_did_not_happen_is_in_the_table_too() -> None:
+def test_the_table_shows_that_a_thing_did_not_happen() -> None:
     assert summary.rows([outcome()], acting=True)[1][2:] == ("missed", "no", "none", "")
     assert summary.rows([outcome()], acting=False)[1][4] == "-"
     assert summary.rows([outcome(wanted=4)], acting=False)[1][4] == "observed"

@@ -12,7 +12,7 @@ import pytest
 from fabrictime.bench._fabric import CannotRun
 from fabrictime.demo import tour as module
 from fabrictime.demo.pipeline import Pipeline
-from fabrictime.demo.script import STEPS, FabricUnfit, Fault
+from fabrictime.demo.script import STEPS, FabricUnfit, Fault, Step
 from fabrictime.demo.story import Event, Line
 from fabrictime.demo.tour import Tour
 from schemas.ids import cable_id
@@ -136,22 +136,26 @@ def make_tour(
         monkeypatch.setattr(module, name, 0.02)
     monkeypatch.setattr(module, "OVER_S", 0.1)
 
+    class Printed:
+        def __init__(self, lines: list[str]) -> None:
+            self.lines = lines
+
+        def heading(self, number: int, step: Step) -> None:
+            self.lines.append(f"# {step.fault}")
+
+        def line(self, line: Line) -> None:
+            self.lines.append(f"{line.label}: {line.text}")
+
+        def remark(self, text: str) -> None:
+            self.lines.append(text)
+
+        def phase(self, text: str) -> None:
+            pass
+
     def made() -> tuple[Tour, list[str]]:
         printed: list[str] = []
-
-        def line(one: Line) -> None:
-            printed.append(f"{one.label}: {one.text}")
-
         pipeline = Pipeline(control, KafkaSettings(), None, None)  # type: ignore[arg-type]
-        tour = Tour(
-            pipeline,
-            log,  # type: ignore[arg-type]
-            acting=True,
-            heading=lambda number, step: printed.append(f"# {step.fault}"),
-            line=line,
-            remark=printed.append,
-        )
-        return tour, printed
+        return Tour(pipeline, log, Printed(printed), acting=True), printed  # type: ignore[arg-type]
 
     return made
 
