@@ -146,8 +146,12 @@ class WindowBarrier:
             self._behind[source] = _Behind(window, seen_ns)
             return
         del self._behind[source]
-        active = [other for other, at_ns in self._in_time_ns.items() if seen_ns - at_ns < ACTIVE_NS]
-        if any(other != source for other in active):
+        # Renumbered sources have stepped back as well: they do not show that the others' log time is right.
+        if any(
+            seen_ns - at_ns < ACTIVE_NS
+            for other, at_ns in self._in_time_ns.items()
+            if other != source and other not in self._renumbered
+        ):
             self._renumbered[source] = self.last_solved + 1 - window
         else:
             self._step_back(source, window)

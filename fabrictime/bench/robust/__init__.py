@@ -1,6 +1,6 @@
-"""Measures robustness: the running pipeline against hostile records.
+"""Measures robustness: hostile records, log time that jumps, stopped agents, clocks, and field cases.
 
-`fabrictime bench robust records [--quick]` runs one part.
+Each part is a module of this package. `fabrictime bench robust records [--quick]` runs one part.
 """
 
 from __future__ import annotations
@@ -17,9 +17,23 @@ TARGETS: Final[Mapping[str, Target]] = {
     "processes_ended": Target("processes", "<=", 0),
     "verdicts_changed": Target("subjects", "<=", 0),
     "figures_spoilt": Target("figures", "<=", 0),
+    "log_time_jumps_survived": Target("1", ">=", 1.0),
+    "windows_resume_s": Target("s", "<=", 3),
+    "agent_stop_called_host_down": Target("agents", "<=", 0),
+    "dead_host_called_agent_down": Target("hosts", "<=", 0),
+    "free_running_p99_over_unix_p99": Target("1", "<=", 1.1),
+    "bound_coverage": Target("1", ">=", 0.999),
+    "bound_over_p99_error": Target("1", "<=", 4),
+    "field_cases_right": Target("1", ">=", 1.0),
 }
 
-PARTS: Final = {"records": ("hostile_records", "processes_ended", "verdicts_changed", "figures_spoilt")}
+PARTS: Final = {
+    "records": ("hostile_records", "processes_ended", "verdicts_changed", "figures_spoilt"),
+    "log_time": ("log_time_jumps_survived", "windows_resume_s"),
+    "agents": ("agent_stop_called_host_down", "dead_host_called_agent_down"),
+    "clocks": ("free_running_p99_over_unix_p99", "bound_coverage", "bound_over_p99_error"),
+    "field_cases": ("field_cases_right",),
+}
 """Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
 
 

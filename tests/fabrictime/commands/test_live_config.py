@@ -4,6 +4,7 @@ import pytest
 
 from fabrictime.commands import live_config
 from fabrictime.commands.live_config import changed, parse_rule, with_rule
+from fabrictime.runtime import user
 from schemas import codec
 from schemas.limits import MAX_VERSION, Limits
 from schemas.topics import CONFIG
@@ -53,6 +54,21 @@ def test_an_emergency_stop_reaches_hosts_with_their_own_mode_and_saves_it():
     assert {each["host"]: each["mode"] for each in live_config.resumed(records)} == {"*": "ACT", "h1": "ACT"}
     with pytest.raises(ValueError, match="nothing is paused"):
         live_config.resumed({"*": {**live_config.PLAIN, **config()}})
+
+
+def test_an_emergency_stop_needs_no_passwd_entry_of_its_user(monkeypatch):
+    """Containers run commands under arbitrary user ids."""
+
+    def unknown():
+        raise KeyError("getpwuid(): uid not found: 54321")
+
+    monkeypatch.setattr(user.getpass, "getuser", unknown)
+    monkeypatch.setattr(user.os, "getuid", lambda: 54321)
+    (stop,) = live_config.paused({}, revert=False, now_ns=0)
+    changed = live_config.changed(None, "*", ["mode=OBSERVE"])
+    for record in (stop, changed):
+        assert record["by"].startswith("uid 54321@")
+        codec.decode(codec.encode(CONFIG.record, record), CONFIG.record)
 
 
 def test_an_emergency_stop_can_be_written_over_any_version():

@@ -45,7 +45,7 @@ port = 0
 port = 0
 """
 
-pytestmark = [pytest.mark.fabric, pytest.mark.xdist_group("up"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fabric, pytest.mark.xdist_group("up"), pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -404,7 +404,7 @@ def scorecard(folder, *, wrapper=()):
         text=True,
         check=False,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(folder)},
-        timeout=200,
+        timeout=300,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     (line,) = done.stdout.splitlines()

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 
 import pytest
 
@@ -180,6 +181,20 @@ def test_addresses_are_read_in_any_spelling_and_reused_by_other_shards(tmp_path)
     ]
     path.write_text(json.dumps({"nics": rows}))
     assert [nic.address for nic in fleet.file_nics(path)] == ["10.0.0.1", "10.0.0.1", "fd00::1"]
+
+
+def test_a_fleet_of_100000_nics_loads_within_seconds(tmp_path):
+    """In processor time, four times of a quiet machine's: before, duplicates alone took minutes."""
+    rows = [
+        {"host": f"h{n // 8}", "device": f"eth{n % 8}", "address": f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}"}
+        for n in range(100_000)
+    ]
+    path = tmp_path / "fleet.json"
+    path.write_text(json.dumps({"nics": rows}))
+    began_s = time.process_time()
+    found = fleet.file_nics(path)
+    assert len(found) == 100_000
+    assert time.process_time() - began_s < 8
 
 
 def test_test_clocks_are_given_by_name_and_keep_their_epoch():

@@ -137,6 +137,19 @@ def test_a_new_leader_of_all_partitions_with_a_late_clock_is_followed() -> None:
     assert fleet.solved[-1][1:] == (fleet.now_s - 31, ["p/0", "p/1", "p/2"])
 
 
+@pytest.mark.parametrize("apart_s", [1, 2, 5])
+def test_a_step_that_sources_show_one_after_the_other_is_followed_in_the_end(apart_s: int) -> None:
+    fleet = Fleet("p/0", "p/1", "p/2", "p/3")
+    fleet.run(10)
+    for source in fleet.wrong_s:
+        fleet.wrong_s[source] = -30
+        fleet.run(apart_s)
+    fleet.run(5)
+    assert fleet.longest_gap_s() <= 3
+    assert fleet.solved[-1] == (fleet.now_s, fleet.now_s - 31, ["p/0", "p/1", "p/2", "p/3"])
+    assert fleet.barrier.renumbered == {}
+
+
 def test_a_source_with_a_late_leader_joins_the_windows_of_the_others() -> None:
     fleet = Fleet("p/0", "p/1")
     fleet.run(10)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fabrictime.web.tabs.contention.view import wait_text
+from tests.fabrictime.evidence import FreshEvidence
 
 pytestmark = pytest.mark.chromium
 
@@ -22,7 +23,8 @@ def fabric(records: Any, log_address: str) -> Any:
     """Eight NICs under four leaves and four spines, announced and traced."""
     made = records(log_address)
     made.publish(*made.fleet())
-    return made
+    with FreshEvidence(log_address):
+        yield made
 
 
 @pytest.fixture
@@ -213,7 +215,11 @@ def test_names_from_the_network_are_shown_and_never_run(
         ("fabric.link-health", fabric.cable(link), fabric.health(link, "DOWN", text=evil, candidates=[evil])),
         ("fabric.queues", "fabric", fabric.queues({link: {"depth_mean_bytes": 9e4}})),
         ("fabric.contention", link, fabric.contention(link, text=evil, jobs=[evil])),
-        ("fabric.alerts", fabric.cable(link), fabric.alert(fabric.cable(link), evil, links=[link], jobs=[evil])),
+        (
+            "fabric.alerts",
+            fabric.cable(link),
+            fabric.alert(fabric.cable(link), evil, links=[link], jobs=[evil]),
+        ),
     )
     for tab, test in (("fabric", "trouble"), ("contention", "window-text"), ("alerts", "alert-title")):
         show(tab)

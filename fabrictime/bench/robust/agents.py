@@ -1,0 +1,300 @@
+"""Measures whether a stopped agent passes for a dead host, or a dead host for a stopped agent.
+
+Agents are killed, or stopped for 1 to 30 s, and the verdicts on their hosts are counted. Some trials run on
+the fabric of real packets with `fabrictime up`, most on the simulated fleet with the pure logic of the links
+and alerts stages, whose truth is known. A dead host there neither probes nor answers. On the fabric of
+packets its prober is stopped and its cable loses everything.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._fabric import CannotRun, RunningFabric, running_fabric
+from fabrictime.bench._parts import side_by_side
+from fabrictime.bench.detect.link_evidence import ProbedFleet
+from fabrictime.runtime import status
+from producers.sim.shape import Shape
+from producers.sim.topology import Fleet
+from schemas.ids import cable_ends, end_parts, host_of
+from schemas.kafka.reader import BEGINNING, END, TopicReader
+from schemas.records import AlertKind, AlertState, LinkState
+from schemas.topics import ALERTS, LINK_HEALTH, PATHS
+from streams.links.health import ShardHealth
+from streams.links.prober_health import ProberHealth
+from streams.runtime.thresholds import Thresholds
+
+__all__ = ["Trial", "Verdicts", "called_agent_down", "called_host_down", "measure", "outages_s"]
+
+MS: Final = 1_000_000
+STOPS, LIVE_STOPS, QUICK_STOPS, QUICK_LIVE_STOPS = 50, 8, 6, 2
+CUTS, LIVE_CUTS, QUICK_CUTS = 10, 3, 2
+HOSTS, CUT_HOSTS = 8, 3
+OUTAGE_S: Final = (1.0, 30.0)
+CUT_S: Final = 8.0
+SETTLE_S: Final = 4.0
+"""After a trial: late verdicts count too."""
+SIM_WARM_S: Final = 2.5
+SIM_RATE_HZ: Final = 600.0
+WARM_S: Final = 12.0
+TRACED_S: Final = 90.0
+HEAL_S: Final = 30.0
+SEED: Final = 25
+SETTINGS: Final = """
+[up]
+web = false
+clock_pages = false
+"""
+NO_ANSWER: Final = "does not answer"
+"""In the text of an alert AGENT of a silent prober; the others are about busy ones."""
+
+
+class Trial(NamedTuple):
+    """An agent of NIC number `nic` is down for `outage_s`; `is_cut`: its whole host is."""
+
+    nic: int
+    outage_s: float
+    is_cut: bool = False
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """Verdicts during one trial and its settling time."""
+
+    down: set[str] = field(default_factory=set)
+    """Subjects of link health that were DOWN."""
+    silent_agents: set[str] = field(default_factory=set)
+    """Hosts with an alert that their prober does not answer while they do."""
+
+
+def outages_s(trials: int) -> list[float]:
+    """Return durations from 1 to 30 s, evenly spaced on a logarithmic scale."""
+    return [float(each) for each in np.geomspace(*OUTAGE_S, trials)]
+
+
+def called_host_down(host: str, found: Verdicts) -> bool:
+    """Return whether a host, a NIC or a cable of it was called DOWN."""
+    return any(host in _nodes(subject) for subject in found.down)
+
+
+def called_agent_down(host: str, found: Verdicts) -> bool:
+    """Return whether only the prober of a host was called silent."""
+    return host in found.silent_agents
+
+
+def _nodes(subject: str) -> set[str]:
+    """Return the nodes of a subject of link health: a cable, a NIC or a host."""
+    return {end_parts(end).node for end in cable_ends(subject)} if "<>" in subject else {host_of(subject)}
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure for about ten minutes, or two with `quick`."""
+    live, live_missing = _live_trials(progress, quick)
+    stops = (QUICK_STOPS if quick else STOPS) - sum(not trial.is_cut for trial, _ in live)
+    cuts = (QUICK_CUTS if quick else CUTS) - sum(trial.is_cut for trial, _ in live)
+    progress(f"agents: {stops} stopped agents and {cuts} dead hosts of the simulated fleet")
+    simulated = list(side_by_side(_simulate, _trials(stops, cuts)))
+    return _figures(live, simulated, live_missing)
+
+
+def _figures(
+    live: Sequence[tuple[Trial, Verdicts]], simulated: Sequence[tuple[Trial, Verdicts]], live_missing: str
+) -> dict[str, Value]:
+    every = [*live, *simulated]
+    wrong_stops = [t for t, found in every if not t.is_cut and called_host_down(_host(t), found)]
+    wrong_cuts = [t for t, found in every if t.is_cut and called_agent_down(_host(t), found)]
+    missed = [t for t, found in every if t.is_cut and not called_host_down(_host(t), found)]
+    named = sum(called_agent_down(_host(t), found) for t, found in every if not t.is_cut)
+
+    def note(is_cut: bool, wrong: Iterable[Trial], more: str) -> str:
+        counts = [sum(t.is_cut == is_cut for t, _ in each) for each in (live, simulated)]
+        where = f"{counts[0]} on the fabric of packets, {counts[1]} in simulation"
+        which = ", ".join(f"{_host(t)} {t.outage_s:.1f} s" for t in wrong)
+        return "; ".join(each for each in (where, live_missing, which, more) if each)
+
+    return {
+        "agent_stop_called_host_down": Figure(
+            float(len(wrong_stops)), note=note(False, wrong_stops, f"{named} named by an alert AGENT")
+        ),
+        "dead_host_called_agent_down": Figure(
+            float(len(wrong_cuts)), note=note(True, wrong_cuts, f"{len(missed)} not called DOWN")
+        ),
+    }
+
+
+def _host(trial: Trial) -> str:
+    return f"h{trial.nic + 1}"
+
+
+def _trials(stops: int, cuts: int) -> list[Trial]:
+    """Return trials in a random order. Hosts that are cut off have no stopped agents: alerts stay a while."""
+    chance = np.random.default_rng(SEED)
+    found = [Trial(int(chance.integers(HOSTS - CUT_HOSTS)), each) for each in outages_s(stops)]
+    found += [Trial(HOSTS - 1 - number % CUT_HOSTS, CUT_S, is_cut=True) for number in range(cuts)]
+    return [found[number] for number in chance.permutation(len(found))]
+
+
+# -------------------------------------------------------------------------------- simulated fleet
+
+
+class _Simulated:
+    """A small fleet as the testbed's, with the logic that judges its evidence."""
+
+    def __init__(self, seed: int) -> None:
+        fleet = Fleet(Shape(hosts=8, hosts_per_rack=2, spines=4), seed)
+        self.probes = ProbedFleet(fleet, peers=7, rate_hz=SIM_RATE_HZ, seed=seed)
+        self.probes.host_probes = True
+        self.health = ShardHealth("fabric", Thresholds(), "links/0")
+        self.probers = ProberHealth("fabric", Thresholds())
+        self.found = Verdicts()
+        self._events = 0
+
+    def run(self, seconds: float) -> None:
+        """Let simulated time pass."""
+        for _ in range(round(seconds * 200)):
+            for append_ns, event in self.probes.run(5 * MS):
+                self._take(self.health.ingest(event, append_ns, self.probes.book, self._events))
+                self.probers.ingest(event, append_ns)
+                self._events += 1
+            self._take(self.health.evaluate(self.probes.now_ns))
+            for detection in self.probers.evaluate(self.probes.now_ns):
+                if _is_silent(detection.kind, detection.text) and not detection.over:
+                    self.found.silent_agents.add(detection.subject)
+
+    def _take(self, changes: Iterable[tuple[str, Any]]) -> None:
+        down = [name for name, record in changes if record is not None and record["state"] == LinkState.DOWN]
+        self.found.down.update(down)
+
+
+def _simulate(trial: Trial) -> tuple[Trial, Verdicts]:
+    """Run one trial on a fleet of its own."""
+    it = _Simulated(SEED + round(trial.outage_s * 1000))
+    it.run(SIM_WARM_S)
+    absent = it.probes.gone if trial.is_cut else it.probes.stopped
+    absent[trial.nic] = True
+    it.run(trial.outage_s)
+    absent[trial.nic] = False
+    it.probes.starve(trial.nic, 100 * MS)
+    it.run(SETTLE_S)
+    return trial, it.found
+
+
+def _is_silent(kind: str, text: str) -> bool:
+    return kind == AlertKind.AGENT and NO_ANSWER in text
+
+
+# -------------------------------------------------------------------------------- fabric of packets
+
+
+def _live_trials(progress: Progress, quick: bool) -> tuple[list[tuple[Trial, Verdicts]], str]:
+    """Return the trials on the fabric of packets, or none and the reason."""
+    trials = _trials(QUICK_LIVE_STOPS if quick else LIVE_STOPS, 1 if quick else LIVE_CUTS)
+    try:
+        with running_fabric(progress, SETTINGS) as fabric, _Live(fabric) as live:
+            live.wait_traced()
+            results = []
+            for number, trial in enumerate(trials):
+                how = (
+                    "is cut off" if trial.is_cut else f"has its agent {'killed' if number % 3 else 'stopped'}"
+                )
+                progress(f"agents: {_host(trial)} {how} for {trial.outage_s:.1f} s")
+                found = live.cut(trial) if trial.is_cut else live.stop(trial, is_kill=number % 3 == 2)
+                results.append((trial, found))
+            return results, ""
+    except CannotRun as reason:
+        return [], f"no fabric of packets: {reason}"
+
+
+class _Live:
+    """A running fabric whose agents and hosts are stopped, and the verdicts that it publishes."""
+
+    def __init__(self, fabric: RunningFabric) -> None:
+        self._fabric = fabric
+        self._found = Verdicts()
+        self._down: set[str] = set()
+        self._reader = TopicReader(fabric.bootstrap, {LINK_HEALTH: END, ALERTS: END})
+
+    def __enter__(self) -> _Live:
+        self._reader.connect()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+
+    def wait_traced(self) -> None:
+        """Return once all paths are known and the agents have learned them. Raises CannotRun."""
+        shown = self._fabric.control.ask("show")
+        pairs = len(shown["nics"]) * (len(shown["nics"]) - 1)
+        known: set[str] = set()
+        end_s = time.monotonic() + TRACED_S
+        with TopicReader.open(self._fabric.bootstrap, {PATHS: BEGINNING}) as paths:
+            while len(known) < pairs:
+                if time.monotonic() > end_s:
+                    raise CannotRun(f"{len(known)} of {pairs} pairs are traced after {TRACED_S:g} s")
+                known.update(message.key for message in paths.poll(0.5))
+        self._watch(WARM_S)
+
+    def stop(self, trial: Trial, *, is_kill: bool) -> Verdicts:
+        """Kill a prober, which `up` starts again, or stop it for a while."""
+        self._found = Verdicts()
+        pid = self._pid(trial)
+        os.kill(pid, signal.SIGKILL if is_kill else signal.SIGSTOP)
+        try:
+            self._watch(trial.outage_s)
+        finally:
+            if not is_kill and self._pid(trial) == pid:
+                os.kill(pid, signal.SIGCONT)
+        self._watch(SETTLE_S)
+        return self._found
+
+    def cut(self, trial: Trial) -> Verdicts:
+        """Stop a prober while its host's cable loses everything, until the host is UP again."""
+        self._found = Verdicts()
+        pid = self._pid(trial)
+        self._fabric.control.ask("fault", line=f"blackhole {_host(trial)}")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            self._watch(trial.outage_s)
+        finally:
+            self._fabric.control.ask("clear")
+            if self._pid(trial) == pid:
+                os.kill(pid, signal.SIGCONT)
+        found = self._found
+        end_s = time.monotonic() + HEAL_S
+        self._watch(SETTLE_S)
+        while self._down and time.monotonic() < end_s:
+            self._watch(0.5)
+        return found
+
+    def _pid(self, trial: Trial) -> int:
+        for row in status.read(self._fabric.data)["children"]:
+            if row["name"].startswith("prober") and f"{_host(trial)}/" in row["name"] and row["pid"]:
+                return int(row["pid"])
+        raise CannotRun(f"no prober of {_host(trial)} is running")
+
+    def _watch(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0:
+            for message, record in self._reader.decoded(self._reader.poll(min(left_s, 0.2))):
+                self._take(message.topic, message.key, record)
+
+    def _take(self, topic: str, key: str, record: Any) -> None:
+        if topic == LINK_HEALTH.name:
+            is_down = record is not None and record["state"] == LinkState.DOWN
+            (self._down.add if is_down else self._down.discard)(key)
+            if is_down:
+                self._found.down.add(key)
+        elif (
+            record is not None
+            and record["state"] == AlertState.RAISED
+            and _is_silent(record["kind"], record["text"])
+        ):
+            self._found.silent_agents.add(record["subject"])
