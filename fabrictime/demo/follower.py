@@ -5,6 +5,7 @@ It starts at the present, except for compacted topics, so a log of days costs no
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from types import TracebackType
@@ -13,10 +14,21 @@ from typing import Final, Self
 from fabrictime.demo.story import Event
 from fabrictime.state.flow_cache import FlowCache, ReportedFlow
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Start, TopicReader, back
+from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Message, Start, TopicReader, back
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import ContentionState, LinkHealth, LinkState
-from schemas.topics import ACTIONS, ALERTS, CONTENTION, DECISIONS, FLOWS, LINK_HEALTH, POLICY_CYCLES, Topic
+from schemas.topics import (
+    ACTIONS,
+    ALERTS,
+    CONTENTION,
+    DECISIONS,
+    FLOW_ROUTES,
+    FLOWS,
+    LINK_HEALTH,
+    POLICY_CYCLES,
+    Topic,
+)
+from streams.runtime.flow_routes import FlowRouteTable
 
 __all__ = ["Follower"]
 
@@ -30,6 +42,7 @@ class Follower:
     def __init__(self, cluster: KafkaSettings, registry: codec.Registry | None = None) -> None:
         starts: dict[Topic, Start] = {
             LINK_HEALTH: BEGINNING,
+            FLOW_ROUTES: BEGINNING,
             FLOWS: back(_FLOWS_BACK_S),
             **dict.fromkeys((ALERTS, CONTENTION, DECISIONS, ACTIONS, POLICY_CYCLES), END),
         }
@@ -39,6 +52,7 @@ class Follower:
         self._registry = registry
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._flows = FlowCache(lambda value: codec.decode(value, FLOWS.type, registry))
+        self._routes = FlowRouteTable()
         self._health: dict[str, LinkHealth] = {}
         self._queues: set[str] = set()
         self._lock = threading.Lock()
@@ -61,6 +75,19 @@ class Follower:
         """Return the open flows by id, as last reported."""
         with self._lock:
             return dict(self._flows.flows())
+
+    def links_of(self, flow_id: str, port: int | None = None) -> tuple[str, ...]:
+        """Return the links of a flow's data and acknowledgements, from its source port or another one.
+
+        The result is empty for an unknown flow, and has the data's links alone if no trace is complete.
+        """
+        with self._lock:
+            flow = self._flows.flows().get(flow_id)
+            if flow is None:
+                return ()
+            routes = self._routes.of(flow["nic"], flow["peer"], flow["peer_port"])
+            route = routes.get(flow["source_port"] if port is None else port)
+            return tuple(flow["links"]) if route is None else route.all_links
 
     def states(self) -> dict[str, LinkState]:
         """Return the state of every cable, NIC and host that was evaluated."""
@@ -87,14 +114,19 @@ class Follower:
                 self.failure = str(error)
                 return
             with self._lock:
-                for message in messages:
-                    if message.topic == FLOWS.name and message.value is not None:
-                        self._flows.take(message.key, message.value, message.append_ns)
-            for message, record in self._reader.decoded(
-                (message for message in messages if message.topic != FLOWS.name), self._registry
-            ):
+                others = [message for message in messages if not self._take_raw(message)]
+            for message, record in self._reader.decoded(others, self._registry):
                 if record is not None:
                     self._take(Event(message.topic, record, message.append_ns))
+
+    def _take_raw(self, message: Message) -> bool:
+        """Keep a message of flows or routes as it is; return whether it was one."""
+        if message.topic == FLOWS.name and message.value is not None:
+            self._flows.take(message.key, message.value, message.append_ns)
+        elif message.topic == FLOW_ROUTES.name:
+            with contextlib.suppress(codec.BadRecord):  # a route that cannot be read is not known
+                self._routes.take(message.key_bytes, message.value, self._registry)
+        return message.topic in (FLOWS.name, FLOW_ROUTES.name)
 
     def _take(self, event: Event) -> None:
         if event.topic == POLICY_CYCLES.name:

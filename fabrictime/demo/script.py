@@ -24,7 +24,6 @@ __all__ = [
     "Step",
     "Transfer",
     "busiest_link",
-    "crossing",
     "incast_hosts",
     "incast_spec",
     "job_spec",
@@ -159,14 +158,6 @@ def job_spec(fabric: Fabric, job: str, duration_s: float) -> dict[str, Any]:
         "seed": JOBS.index(job) + 1,
         "job": job,
     }
-
-
-def crossing(flows: Iterable[Flow], links: Collection[str]) -> Counter[str]:
-    """Return how many flows of each job cross some links."""
-    wanted = set(links)
-    return Counter(
-        flow["job"] for flow in flows if flow["job"] in JOBS and not wanted.isdisjoint(flow["links"])
-    )
 
 
 def busiest_link(

@@ -20,6 +20,7 @@ from schemas.records import (
     ActionOutcome,
     ActionReport,
     Alert,
+    AlertKind,
     AlertState,
     ContentionKind,
     ContentionState,
@@ -117,6 +118,8 @@ class Outcome:
     """Moved flows that their host moved by itself, before a decision arrived."""
     paced: int = 0
     """Flows with a limited rate."""
+    strays: int = 0
+    """Flows that their host moved, though they did not depend on the link."""
     wanted: int = 0
     """Flows that decisions named, whether they were carried out or not."""
     lasted_s: float = 0.0
@@ -133,7 +136,8 @@ class Chapter:
     """The story of one step from its injection on.
 
     `name`: link or cable to text. `acting`: whether decisions are carried out. `job_of`: flow to its job.
-    `sick`: subjects that were not UP before.
+    `crosses`: whether a flow depends on the link with a source port, None: its present one. `sick`: subjects
+    that were not UP before.
     """
 
     def __init__(
@@ -142,13 +146,14 @@ class Chapter:
         place: Place,
         name: Callable[[str], str],
         job_of: Callable[[str], str | None],
+        crosses: Callable[[str, int | None], bool],
         *,
         acting: bool,
         sick: frozenset[str] = frozenset(),
     ) -> None:
         self.step, self.place, self.acting = step, place, acting
         self.outcome = Outcome(step.fault.value, place.link, place.text)
-        self._name, self._job_of, self._sick = name, job_of, sick
+        self._name, self._job_of, self._crosses, self._sick = name, job_of, crosses, sick
         self._begin_ns = 0
         self._aliases: set[str] = set()
         self._decisions: dict[str, Decision] = {}
@@ -156,6 +161,7 @@ class Chapter:
         self._moved: dict[str, None] = {}
         self._paced: dict[str, None] = {}
         self._wanted: dict[str, None] = {}
+        self._strays: dict[str, None] = {}
 
     @property
     def is_detected(self) -> bool:
@@ -181,11 +187,11 @@ class Chapter:
         handler = handlers.get(event.topic)
         return [] if handler is None else handler(event.record, event.at_ns)
 
-    def heal(self, at_ns: int) -> list[Line]:
-        """End the fault; return its sum."""
+    def heal(self, at_ns: int, more: str = "") -> list[Line]:
+        """End the fault at a time; return its sum, with `more` about how it ended."""
         lasted_s = self._since_ms(at_ns) / 1e3
         self.outcome.lasted_s = lasted_s
-        lines = [Line(lasted_s, "healed" if self.step.is_link else "ended", self._healed_text())]
+        lines = [Line(lasted_s, "healed" if self.step.is_link else "ended", self._healed_text(more))]
         if not self.is_detected:
             lines.insert(0, Line(lasted_s, "missed", f"not detected within {lasted_s:.1f} s"))
         return lines
@@ -194,16 +200,15 @@ class Chapter:
         """Return the lines about the jobs; the outcome is complete but for `healed`."""
         outcome = self.outcome
         outcome.jobs = dict(jobs)
-        outcome.moved, outcome.paced, outcome.wanted = len(self._moved), len(self._paced), len(self._wanted)
+        outcome.moved, outcome.paced = len(self._moved), len(self._paced)
+        outcome.wanted, outcome.strays = len(self._wanted), len(self._strays)
         lines = [Line(None, job, _change_text(change)) for job, change in jobs.items()]
         if outcome.also_named:
-            lines.append(
-                Line(
-                    None,
-                    "also",
-                    f"called unhealthy meanwhile: {', '.join(map(self._name, outcome.also_named))}",
-                )
-            )
+            named = ", ".join(map(self._name, outcome.also_named))
+            lines.append(Line(None, "also", f"called unhealthy meanwhile: {named}"))
+        if outcome.strays:
+            flows = counted(outcome.strays, "flow")
+            lines.append(Line(None, "also", f"hosts moved {flows} that did not cross this link"))
         return lines
 
     # ------------------------------------------------------------------------------------ detection
@@ -258,9 +263,13 @@ class Chapter:
         if self.outcome.alert == record["kind"]:
             return []
         self.outcome.alert = record["kind"]
+        lines = []
+        if record["kind"] == AlertKind.LINK_FLAPPING and self.step.fault is Fault.FLAPPING:
+            self._note_verdict(LinkState.FLAPPING, (record["subject"],))
+            lines = self._detect(at_ns, f"{self._name(record['subject'])} is FLAPPING: down too often")
         if self.outcome.alert_ms is None:
             self.outcome.alert_ms = self._since_ms(at_ns)
-        return [self._line(at_ns, "alert", f"{record['kind']}, {record['severity']}")]
+        return [*lines, self._line(at_ns, "alert", f"{record['kind']}, {record['severity']}")]
 
     def _detect(self, at_ns: int, text: str) -> list[Line]:
         if self.is_detected:
@@ -317,6 +326,9 @@ class Chapter:
 
     def _take_action(self, record: ActionReport, at_ns: int) -> list[Line]:
         repair = record["outcome"] == ActionOutcome.LOCAL_REPAIR and self.step.is_link
+        if repair and not self._crosses(record["flow_id"], record["from_path"]):
+            self._strays[record["flow_id"]] = None
+            return []
         if not repair and record["outcome"] != ActionOutcome.APPLIED:
             return []
         if not repair and record["decision_id"] not in self._decisions:
@@ -353,7 +365,7 @@ class Chapter:
 
     # ------------------------------------------------------------------------------------ text
 
-    def _healed_text(self) -> str:
+    def _healed_text(self, more: str) -> str:
         done = []
         if self._moved:
             done.append(f"{counted(len(self._moved), 'flow')} moved ({self._jobs_text(self._moved)})")
@@ -362,7 +374,7 @@ class Chapter:
         if self._wanted and not self.acting:
             done.append(f"{counted(len(self._wanted), 'flow')} would have been moved or slowed down")
         ended = "the link works again" if self.step.is_link else "the extra load is gone"
-        return f"{ended}; {', '.join(done) or 'no action was taken'}"
+        return f"{ended}{more}; {', '.join(done) or 'no action was taken'}"
 
     def _jobs_text(self, flows: Mapping[str, None]) -> str:
         counts = Counter(self._job_of(flow) or "other" for flow in flows)
@@ -376,10 +388,12 @@ class Chapter:
 
 
 def _change_text(change: Change) -> str:
-    before, worst, after = map(_duration, (change.before_ms, change.worst_ms, change.after_ms))
+    before, during, worst, after = map(
+        _duration, (change.before_ms, change.during_ms, change.worst_ms, change.after_ms)
+    )
     return (
-        f"an iteration takes {before} before, {worst} at worst ({_duration(change.during_ms)} in the "
-        f"median) during the fault, {after} after"
+        f"{before} an iteration before; during the fault {during} in the median, {worst} at worst; "
+        f"{after} after it"
     )
 
 

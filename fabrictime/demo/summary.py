@@ -84,7 +84,7 @@ def failures(outcomes: Sequence[Outcome]) -> list[str]:
 
 def as_json(outcomes: Sequence[Outcome], *, acting: bool, took_s: float, web: str | None) -> str:
     """Return the summary as one line of JSON."""
-    steps: list[dict[str, Any]] = [asdict(outcome) | {"worst_job": outcome.worst_job} for outcome in outcomes]
+    steps = [_rounded(asdict(outcome)) | {"worst_job": outcome.worst_job} for outcome in outcomes]
     healed = all(outcome.healed for outcome in outcomes)
     return json.dumps(
         {
@@ -97,6 +97,13 @@ def as_json(outcomes: Sequence[Outcome], *, acting: bool, took_s: float, web: st
         },
         allow_nan=False,
     )
+
+
+def _rounded(value: Any) -> Any:
+    """Return plain values with floats to the hundredth: more digits are noise."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return round(value, 2) if isinstance(value, float) else value
 
 
 def text_of(line: Line, width: int = WIDTH) -> list[str]:

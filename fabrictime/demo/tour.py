@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
@@ -20,7 +21,6 @@ from fabrictime.demo.script import (
     Fault,
     Step,
     busiest_link,
-    crossing,
     incast_hosts,
     incast_spec,
     job_spec,
@@ -186,8 +186,8 @@ class Tour:
             self._until(lambda: self._state(cable) == LinkState.DOWN or chapter.is_detected, DROP_MAX_S)
             healed_ns = self._clear(event["fault"])
             self._until(lambda: self._state(cable) in HEALTHY, RETURN_MAX_S)
-        self._narrator.line(Line((healed_ns - begin_ns) / 1e9, "broken", f"{counted(drops, 'drop')} in all"))
-        self._print(chapter.heal(healed_ns))
+        since_s = (healed_ns - begin_ns) / 1e9
+        self._print(chapter.heal(time.time_ns(), f" since +{since_s:.2f} s, after {counted(drops, 'drop')}"))
         self._end_step(chapter, self._monotonic_s(begin_ns), self._monotonic_s(healed_ns))
 
     def _collision(self, step: Step) -> None:
@@ -250,9 +250,14 @@ class Tour:
         return found
 
     def _crossed(self, link: str) -> str:
-        counts = crossing(self._follower.flows().values(), [link])
+        flows = self._follower.flows()
+        counts = Counter(
+            flow["job"]
+            for flow_id, flow in flows.items()
+            if flow["job"] in JOBS and link in self._follower.links_of(flow_id)
+        )
         jobs = [f"{counted(count, 'flow')} of {job}" for job, count in sorted(counts.items())]
-        return f"{' and '.join(jobs) or 'no flow of the jobs'} cross it"
+        return f"{' and '.join(jobs) or 'no flow of the jobs'} cross it, with data or acknowledgements"
 
     def _begin(self, step: Step, place: Place) -> Chapter:
         self._used.add(place.cable)
@@ -266,7 +271,13 @@ class Tour:
             subject for subject, state in self._follower.states().items() if state != LinkState.UP
         )
         self._narrator.phase(f"{step.fault}: waiting for the detection and its effects")
-        self._chapter = Chapter(step, place, self._fabric.name, job_of, acting=self._acting, sick=sick)
+
+        def crosses(flow_id: str, port: int | None) -> bool:
+            return place.link in self._follower.links_of(flow_id, port)
+
+        self._chapter = Chapter(
+            step, place, self._fabric.name, job_of, crosses, acting=self._acting, sick=sick
+        )
         return self._chapter
 
     def _break(self, fault: str, limit_s: float) -> dict[str, Any]:
@@ -304,10 +315,12 @@ class Tour:
                     yield outcome
 
         if list(open_outcomes()):
-            self._narrator.remark("Waiting until every link counts as healthy again.")
-            end_s = time.monotonic() + OVER_S
-            while list(open_outcomes()) and time.monotonic() < end_s:
+            self._narrator.phase("waiting until every link counts as healthy again")
+            begin_s = time.monotonic()
+            while list(open_outcomes()) and time.monotonic() < begin_s + OVER_S:
                 self._pass_s(0.5)
+            waited = seconds_text(time.monotonic() - begin_s)
+            self._narrator.remark(f"{waited} more passed until every link counted as healthy.")
 
     # ------------------------------------------------------------------------------------ time and lines
 

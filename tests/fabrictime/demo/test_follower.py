@@ -15,9 +15,9 @@ from schemas import codec
 from schemas.kafka.reader import LogUnavailable, Message, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.messages import key_of
-from schemas.topics import CONTENTION, FLOWS, LINK_HEALTH, POLICY_CYCLES, TOPICS, Topic
+from schemas.topics import CONTENTION, FLOW_ROUTES, FLOWS, LINK_HEALTH, POLICY_CYCLES, TOPICS, Topic
 from tests.fabrictime.demo.fabrics import flow
-from tests.records import make
+from tests.records import make, make_part
 
 
 class FakeReader:
@@ -78,6 +78,26 @@ def test_flows_queues_and_movable_flows_are_known(reader: FakeReader) -> None:
         assert follower.movable == 7
         reader.put(CONTENTION, make("ContentionWindow", link="a:1>b:1", state="CLOSED"))
         assert until(lambda: not follower.queues(), 5)
+
+
+def test_the_links_of_a_flow_are_those_of_its_data_and_acknowledgements(reader: FakeReader) -> None:
+    ends = {"nic": "h1/eth1", "peer": "h3/eth1", "source_port": 50_007, "peer_port": 9}
+
+    def routes(nic: str, peer: str, leg: str, link: str, port: int = 50_007) -> Any:
+        one = make_part(
+            "FlowRoutes", "FlowRoute", leg=leg, path=port, peer_port=9, links=[link], complete=True
+        )
+        return make("FlowRoutes", nic=nic, peer=peer, routes=[one])
+
+    with Follower(KafkaSettings()) as follower:
+        reader.put(
+            FLOWS, make("FlowReports", host="h1", whole=True, flows=[flow("f", None, "x:1>y:1", **ends)])
+        )
+        assert until(lambda: follower.links_of("f") == ("x:1>y:1",), 5), "as reported, without a trace"
+        reader.put(FLOW_ROUTES, routes("h1/eth1", "h3/eth1", "DATA", "a:1>b:1"))
+        reader.put(FLOW_ROUTES, routes("h3/eth1", "h1/eth1", "ACK", "b:1>a:1"))
+        assert until(lambda: follower.links_of("f", 50_007) == ("a:1>b:1", "b:1>a:1"), 5)
+        assert follower.links_of("other") == ()
 
 
 def test_a_log_that_is_gone_is_a_failure_that_the_tour_sees(reader: FakeReader) -> None:

@@ -11,7 +11,6 @@ from fabrictime.demo.script import (
     FabricUnfit,
     Fault,
     busiest_link,
-    crossing,
     incast_hosts,
     incast_spec,
     job_spec,
@@ -79,11 +78,6 @@ def test_the_busiest_healthy_link_that_was_not_used_is_broken_next() -> None:
     assert busiest_link(FABRIC, flows, {cable_id(UP): LinkState.FLAPPING}, ()) == OTHER
     assert busiest_link(FABRIC, [flow("d", JOBS[0], DOWN)], {}, (), ascending=True) is None
     assert busiest_link(FABRIC, [flow("e", "else", UP)], {}, ()) is None, "only the jobs' flows count"
-
-
-def test_crossing_flows_are_counted_by_job() -> None:
-    flows = [flow("a", JOBS[0], UP), flow("b", JOBS[1], UP), flow("c", JOBS[1], UP), flow("d", None, UP)]
-    assert crossing(flows, [UP]) == {JOBS[0]: 1, JOBS[1]: 2}
 
 
 def test_transfers_meet_on_the_link_and_end_on_different_leaves() -> None:

@@ -33,6 +33,7 @@ def chapter_of(fault: Fault, *, acting: bool = True, sick: tuple[str, ...] = ())
         place,
         lambda link: link.replace("leaf1:swp3<>spine1:swp1", "the cable"),
         FLOWS.get,
+        lambda flow, port: flow in FLOWS and port != 9,
         acting=acting,
         sick=frozenset(sick),
     )
@@ -153,8 +154,11 @@ def test_a_local_repair_is_an_action_before_any_decision() -> None:
     (line,) = story(chapter, action(0.1, 0, "h1/b/sock:1", "LOCAL_REPAIR"))
     assert "local repair" in line.text
     story(chapter, decision(0.2, 1, "h1/b/sock:1", "DOWN"), action(0.3, 1, "h1/b/sock:1"))
-    chapter.end({})
+    story(chapter, action(0.4, 0, "h2/b/sock:3", "LOCAL_REPAIR", from_path=9))
+    (line,) = chapter.end({})
+    assert line.text == "hosts moved 1 flow that did not cross this link"
     assert (chapter.outcome.moved, chapter.outcome.repaired) == (1, 1), "one flow, moved twice"
+    assert chapter.outcome.strays == 1
 
 
 def test_an_action_that_is_read_before_its_decision_counts() -> None:
@@ -197,6 +201,15 @@ def test_flapping_is_detected_by_its_name_and_the_first_drop_before() -> None:
     assert outcome.first_drop_ms == pytest.approx(100)
     assert outcome.detected_ms == pytest.approx(2600)
     assert (outcome.drops, outcome.drops_within_hour, outcome.named) == (3, 9, "yes")
+
+
+def test_the_alert_of_a_flapping_link_is_its_detection_if_it_comes_first() -> None:
+    chapter = chapter_of(Fault.FLAPPING)
+    record = make(Alert, subject=CABLE, kind="LINK_FLAPPING", state="RAISED", severity="WARNING")
+    lines = story(chapter, health(0.1, "DOWN"), Event(ALERTS.name, record, at(2.0)), health(2.2, "FLAPPING"))
+    assert [line.label for line in lines] == ["detected", "detected", "alert"]
+    assert (chapter.outcome.named, chapter.outcome.detected_ms) == ("yes", pytest.approx(2000))
+    assert chapter.heal(at(3), " since +1.9 s")[0].text.startswith("the link works again since +1.9 s; ")
 
 
 def test_a_collision_is_a_queue_at_the_link_and_its_cause_may_come_later() -> None:
@@ -265,6 +278,9 @@ def test_the_end_has_a_line_for_each_job_and_the_job_that_suffered_more() -> Non
     jobs = {"job-a": Change(12.0, 14.0, 250.0, 12.5), "job-b": Change(12.0, 12.0, 600.0, None)}
     lines = chapter.end(jobs)
     assert [line.label for line in lines] == ["job-a", "job-b"]
-    assert "12.0 ms before, 250 ms at worst (14.0 ms in the median)" in lines[0].text
-    assert lines[1].text.endswith("? after")
+    assert lines[0].text == (
+        "12.0 ms an iteration before; during the fault 14.0 ms in the median, 250 ms at worst; "
+        "12.5 ms after it"
+    )
+    assert lines[1].text.endswith("; ? after it")
     assert chapter.outcome.worst_job == "job-b"
