@@ -33,15 +33,15 @@ from fabrictime.testbed.fabric import FabricError
 __all__ = ["main"]
 
 INTRO: Final = (
-    "fabrictime demo: a guided tour of about two minutes. Two jobs load a small fabric. Then five faults "
+    "fabrictime demo: a guided tour of about 90 seconds. Two jobs load a small fabric. Then five faults "
     "follow, one at a time: a grey link, a blackhole, a flapping link, a collision and an incast. Each is "
     "healed again. You see when it is detected, {done}, and how the iterations of the jobs change."
 )
-ACTING: Final = "which flows are moved or slowed down"
+ACTING: Final = "which flows are moved or slowed down (mode ACT, and pacing is allowed)"
 OBSERVING: Final = "which flows the policy would move or slow down (mode OBSERVE: nothing is done)"
 PRIVATE: Final = (
     "Only the private testbed is touched: network namespaces of this machine. No real NIC, switch or host "
-    "is involved. Ctrl-C heals everything and restores the mode."
+    "is involved. The end and Ctrl-C heal everything and restore the former mode."
 )
 STYLES: Final = {
     "broken": "bold red",
