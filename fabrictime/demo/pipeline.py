@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fabrictime.bench._fabric import CannotRun, running_up
+from fabrictime.bench._fabric import running_up
 from fabrictime.runtime import status
 from fabrictime.runtime.config import Config
 from fabrictime.testbed.control import ControlClient, socket_path
@@ -76,7 +76,7 @@ def open_pipeline(config: Config, announce: Callable[[str], None]) -> Iterator[P
             raise
         state = None
     if state is not None:
-        yield _pipeline(config, directory, state)
+        yield _pipeline(config, directory, state, announce)
         return
     reason = refusal(config.up.fleet, own_log=config.up.log_url is None)
     if reason is not None:
@@ -87,17 +87,20 @@ def open_pipeline(config: Config, announce: Callable[[str], None]) -> Iterator[P
         file.write_text(json.dumps(settings_for(config), default=str), encoding="utf-8")
         options = ["--fleet", "fabric", "--for", LIMIT, "--config", str(file)]
         with running_up(options, directory, Path(name, "up.log")):
-            yield _pipeline(config, directory, status.read(directory))
+            yield _pipeline(config, directory, status.read(directory), announce)
 
 
-def _pipeline(config: Config, directory: Path, state: Mapping[str, Any]) -> Pipeline:
-    """Return the pipeline of a running `up`. Raises Refused, CannotRun."""
+def _pipeline(
+    config: Config, directory: Path, state: Mapping[str, Any], announce: Callable[[str], None]
+) -> Pipeline:
+    """Return the pipeline of a running `up`, and announce its broken parts. Raises Refused."""
     own_log = any(row["name"] == "log" for row in state["children"])
     reason = refusal(state["fleet"], own_log=own_log)
     if reason is not None:
         raise Refused(reason)
-    if faults := [f"{row['name']}: {row['fault']}" for row in state["children"] if row["fault"]]:
-        raise CannotRun(f"a part of the pipeline does not work, {faults[0]}")
+    for row in state["children"]:
+        if row["fault"]:
+            announce(f"A part of the pipeline does not work, {row['name']}: {row['fault']}.")
     addresses = state["addresses"]
     cluster = config.kafka.model_copy(update={"bootstrap": addresses["log"]})
     return Pipeline(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from fabrictime.bench._fabric import CannotRun
 from fabrictime.demo.pipeline import RATE_BPS, Refused, open_pipeline, refusal, settings_for
 from fabrictime.runtime import status
 from fabrictime.runtime.config import Config, load
@@ -50,7 +49,7 @@ def test_the_running_pipeline_is_used(config: Config) -> None:
     lock.release()
 
 
-def test_a_running_real_fleet_a_shared_log_and_a_broken_part_are_refused(config: Config) -> None:
+def test_a_running_real_fleet_and_a_shared_log_are_refused(config: Config) -> None:
     lock = running(config, fleet="fleet.toml")
     with pytest.raises(Refused, match=r"fleet fleet\.toml"), open_pipeline(config, pytest.fail):
         pass
@@ -59,9 +58,13 @@ def test_a_running_real_fleet_a_shared_log_and_a_broken_part_are_refused(config:
     with pytest.raises(Refused, match="log: "), open_pipeline(config, pytest.fail):
         pass
     lock.release()
+
+
+def test_a_part_that_does_not_work_is_announced_and_the_tour_goes_on(config: Config) -> None:
     lock = running(config, fault="exit code 2")
-    with pytest.raises(CannotRun, match="web: exit code 2"), open_pipeline(config, pytest.fail):
-        pass
+    announced: list[str] = []
+    with open_pipeline(config, announced.append):
+        assert announced == ["A part of the pipeline does not work, web: exit code 2."]
     lock.release()
 
 
