@@ -98,7 +98,7 @@ def test_mutations_are_read_or_refused(name, honest):
 
 
 @given(st.binary(max_size=200), st.sampled_from(RECORDS), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_random_bodies_are_read_or_refused(data, name, headed):
     read_or_refused(codec.header(name) + data if headed else data, name)
 
