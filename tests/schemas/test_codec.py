@@ -44,7 +44,6 @@ def test_round_trip_in_both_wire_formats(name, any_value, registry):
     @given(any_value(codec.raw_schema(name)))
     @settings(
         max_examples=40,
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     def both(record):
