@@ -1,4 +1,4 @@
-"""Runs `fabrictime up` on a fabric of real packets, for the benches that measure on one."""
+"""Runs `fabrictime up` on a fabric of real packets, for the benches that measure on one and for the tour."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ from fabrictime.bench import Missing, Progress, Value
 from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient, socket_path
 
-__all__ = ["CannotRun", "RunningFabric", "needs_fabric", "running_fabric"]
+__all__ = ["CannotRun", "RunningFabric", "needs_fabric", "running_fabric", "running_up"]
 
 _START_S: Final = 90.0
 
@@ -59,27 +59,35 @@ def needs_fabric(keys: Iterable[str]) -> _Decorator:
 
 
 @contextlib.contextmanager
-def running_fabric(progress: Progress, settings: str) -> Iterator[RunningFabric]:
-    """Run `fabrictime up` on a fabric, in a temporary directory. Raises CannotRun."""
+def running_fabric(progress: Progress, settings: str, minutes: int = 15) -> Iterator[RunningFabric]:
+    """Run `fabrictime up` on a fabric for at most `minutes`, in a temporary directory. Raises CannotRun."""
     progress("fabric: starting")
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
         config, data, output = Path(name, "fabrictime.toml"), Path(name, "data"), Path(name, "up.log")
         config.write_text(settings, encoding="utf-8")
-        up = [sys.executable, "-m", "fabrictime", "up", "--fleet", "fabric", "--for", "15m", "--json"]
-        with output.open("wb") as out:
-            child = subprocess.Popen(
-                [*up, "--config", str(config), "--dir", str(data)], stdout=out, stderr=subprocess.STDOUT
-            )
-        try:
-            bootstrap = _wait_running(child, data, output)
+        options = ["--fleet", "fabric", "--for", f"{minutes}m", "--config", str(config)]
+        with running_up(options, data, output) as bootstrap:
             yield RunningFabric(ControlClient(socket_path(data)), bootstrap, data)
-        finally:
-            child.send_signal(signal.SIGINT)
-            try:
-                child.wait(30)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+
+
+@contextlib.contextmanager
+def running_up(options: Sequence[str], data: Path, output: Path) -> Iterator[str]:
+    """Run `fabrictime up` on a data directory; yield the address of its log. Raises CannotRun.
+
+    Its output goes to a file. A Ctrl-C in the terminal does not reach it, as the caller ends it.
+    """
+    up = [sys.executable, "-m", "fabrictime", "up", "--json", "--dir", str(data), *options]
+    with output.open("wb") as out:
+        child = subprocess.Popen(up, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        yield _wait_running(child, data, output)
+    finally:
+        child.send_signal(signal.SIGINT)
+        try:
+            child.wait(30)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
 
 
 def _wait_running(child: subprocess.Popen[bytes], data: Path, output: Path) -> str:

@@ -26,6 +26,7 @@ from fabrictime.commands.options import (
     Names,
     Watch,
     duration_s,
+    evidence_of,
     live_records,
     running_log,
     settings_of,
@@ -152,8 +153,15 @@ def up(
 
 
 @app.command()
-def status(config: ConfigFile = None, directory: DataDir = None, as_json: Json = False) -> None:
-    """Show the processes, ports and addresses of the running `up`."""
+def status(
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with code 1 if a service fails, or evidence is missing.")
+    ] = False,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show the processes, ports and addresses of the running `up`, and what does not work."""
     from fabrictime.runtime import status as reader
 
     try:
@@ -164,6 +172,8 @@ def status(config: ConfigFile = None, directory: DataDir = None, as_json: Json =
         typer.echo(json.dumps(found))
     else:
         reader.show(found)
+    if check:
+        stop_if_any(reader.wrong(found))
 
 
 @app.command()
@@ -258,7 +268,9 @@ def links(
     names: Names = None,
     watch: Watch = False,
     everything: Annotated[bool, typer.Option("--all", help="Include those that are UP again.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit with code 1 if anything is not UP.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with code 1 if anything is not UP, or evidence is missing.")
+    ] = False,
     log: Log = None,
     config: ConfigFile = None,
     directory: DataDir = None,
@@ -273,7 +285,9 @@ def alerts(
     names: Names = None,
     watch: Watch = False,
     everything: Annotated[bool, typer.Option("--all", help="Include cleared alerts.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit with code 1 if an alert is active.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with code 1 if an alert is active, or evidence is missing.")
+    ] = False,
     log: Log = None,
     config: ConfigFile = None,
     directory: DataDir = None,
@@ -293,13 +307,13 @@ def _print_table(
     wanted = reader.Wanted(tuple(names or ()), everything, as_json=as_json)
     try:
         if watch:
-            reader.watch(running_log(found), reader.KINDS[kind], wanted, registry=found.kafka.registry())
+            reader.watch(evidence_of(found), reader.KINDS[kind], wanted)
             return
-        wrong = reader.main(running_log(found), reader.KINDS[kind], wanted, registry=found.kafka.registry())
+        wrong = reader.main(evidence_of(found), reader.KINDS[kind], wanted)
     except ValueError as error:
         stop(str(error))
     if check:
-        stop_if_any([str(row["text"]) for row in wrong])
+        stop_if_any(wrong)
 
 
 @app.command()

@@ -1,19 +1,23 @@
 """Shows links and alerts in the terminal: links that are DOWN, GREY or FLAPPING, and active alerts.
 
 The command reads `fabric.link-health` and `fabric.alerts` from the log. It prints tables with the worst
-first, JSON, a line per event, or a verdict for scripts. It needs neither history nor the web page.
+first, JSON, a line per event, or a verdict for scripts. It needs neither history nor the web page. Without
+fresh evidence it names the missing part, and never reports that all is well.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, cast
 
+from fabrictime.state.evidence import Verdict
+from fabrictime.state.evidence_reader import EvidenceSettings, EvidenceWatch
 from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.ids import natural
@@ -157,7 +161,7 @@ KINDS: Final[Mapping[str, Kind[Any]]] = {
             ("jobs", lambda r: ", ".join(r["jobs"]) or "-"),
             ("subject", lambda r: r["text"]),
         ),
-        "no alert stands",
+        "no alert is active",
     ),
 }
 
@@ -222,31 +226,33 @@ class Wanted:
     as_json: bool = field(default=False, kw_only=True)
 
 
-def main(
-    cluster: KafkaSettings | str, kind: Kind[R], wanted: Wanted, *, registry: codec.Registry | None = None
-) -> list[R]:
-    """Print the unhealthy subjects once and return them. Raises ValueError if the log cannot be read."""
-    reader = Reader(cluster, kind, registry)
-    try:
-        reader.catch_up()
-    finally:
-        reader.close()
+def main(evidence: EvidenceSettings, kind: Kind[R], wanted: Wanted) -> list[str]:
+    """Print the unhealthy subjects once; return a line for each, and one for evidence that is missing.
+
+    Raises ValueError if the log cannot be read.
+    """
+    with EvidenceWatch(evidence) as watching:
+        reader = Reader(evidence.kafka, kind, evidence.kafka.registry())
+        try:
+            reader.catch_up()
+        finally:
+            reader.close()
+        verdict = watching.await_verdict()
     rows = reader.board.rows(wanted.patterns, everything=wanted.everything)
     if wanted.as_json:
-        print(as_json(rows, reader.board.unreadable))
+        print(as_json(rows, reader.board.unreadable, verdict))
     else:
         from rich.console import Console
 
         console = Console()
         if not console.is_terminal:
             console = Console(width=250)
-        console.print(draw(reader.board, wanted), highlight=False)
-    return [row for row in rows if kind.wrong(row)]
+        console.print(draw(reader.board, wanted, verdict), highlight=False)
+    wrong = [str(cast("Mapping[str, Any]", row)["text"]) for row in rows if kind.wrong(row)]
+    return wrong if verdict.is_fresh else [*wrong, verdict.line]
 
 
-def watch(
-    cluster: KafkaSettings | str, kind: Kind[R], wanted: Wanted, *, registry: codec.Registry | None = None
-) -> None:
+def watch(evidence: EvidenceSettings, kind: Kind[R], wanted: Wanted) -> None:
     """Show it live until SIGINT; a line for each change where stdout is no terminal.
 
     Raises ValueError where the log cannot be read at the start.
@@ -254,24 +260,40 @@ def watch(
     from rich.console import Console
 
     console = Console()
-    reader = Reader(cluster, kind, registry)
+    reader = Reader(evidence.kafka, kind, evidence.kafka.registry())
+    watching = EvidenceWatch(evidence)
     try:
+        watching.start()
         reader.catch_up()
         if wanted.as_json or not console.is_terminal:
-            for row in reader.board.rows(wanted.patterns, everything=wanted.everything):
-                _print_line(row, kind, wanted)
-            while True:
-                follow(reader, wanted)
+            _watch_lines(reader, wanted, watching)
         from rich.live import Live
 
-        with Live(draw(reader.board, wanted), console=console, auto_refresh=False, screen=True) as live:
+        def drawn() -> RenderableType:
+            return draw(reader.board, wanted, watching.verdict(), max(3, console.size.height - 5))
+
+        with Live(drawn(), console=console, auto_refresh=False, screen=True) as live:
             while True:
                 reader.follow(0.25)
-                live.update(draw(reader.board, wanted, max(3, console.size.height - 4)), refresh=True)
+                live.update(drawn(), refresh=True)
     except KeyboardInterrupt:
         return
     finally:
+        watching.stop()
         reader.close()
+
+
+def _watch_lines(reader: Reader[R], wanted: Wanted, watching: EvidenceWatch) -> NoReturn:
+    """Print a line for each change; on stderr, one whenever evidence is missing or returns."""
+    for row in reader.board.rows(wanted.patterns, everything=wanted.everything):
+        _print_line(row, reader.board.kind, wanted)
+    was_fresh = True
+    while True:
+        follow(reader, wanted)
+        verdict = watching.verdict()
+        if verdict.is_checked and verdict.is_fresh != was_fresh:
+            was_fresh = verdict.is_fresh
+            print(verdict.line or "evidence is fresh again", file=sys.stderr, flush=True)
 
 
 def follow(reader: Reader[R], wanted: Wanted, wait_s: float = 0.25) -> None:
@@ -285,20 +307,33 @@ def _print_line(record: R, kind: Kind[R], wanted: Wanted) -> None:
     print(json.dumps(record, allow_nan=False) if wanted.as_json else kind.line(record), flush=True)
 
 
-def as_json(rows: Sequence[object], unreadable: int) -> str:
-    """Return the rows as one line of JSON, each with all fields of its record."""
-    return json.dumps({"unreadable": unreadable, "rows": list(rows)}, allow_nan=False)
+def as_json(rows: Sequence[object], unreadable: int, verdict: Verdict) -> str:
+    """Return the rows as one line of JSON, each with all fields of its record, and the evidence that is
+    missing."""
+    found = {"unreadable": unreadable, "missing": list(verdict.missing), "rows": list(rows)}
+    return json.dumps(found, allow_nan=False)
 
 
-def draw(board: Board[R], wanted: Wanted, max_rows: int = SHOWN) -> RenderableType:
-    """Return the counts per state and the worst subjects for rich."""
+def draw(board: Board[R], wanted: Wanted, verdict: Verdict, max_rows: int = SHOWN) -> RenderableType:
+    """Return the counts per state and the worst subjects for rich, and the evidence that is missing."""
+    from rich.console import Group
+    from rich.text import Text
+
+    rows = board.rows(wanted.patterns, everything=wanted.everything)
+    if verdict.is_fresh:
+        return _table(board, wanted, rows, max_rows) if rows else Text(board.kind.fine, "green")
+    line = Text(verdict.line, "red" if verdict.missing else "yellow")
+    if not rows:
+        return line
+    return Group(line, Text("the last known state:", "dim"), _table(board, wanted, rows, max_rows))
+
+
+def _table(board: Board[R], wanted: Wanted, rows: Sequence[R], max_rows: int) -> RenderableType:
+    """Return the counts per state and the rows."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    rows = board.rows(wanted.patterns, everything=wanted.everything)
-    if not rows:
-        return Text(board.kind.fine, "green")
     first = board.kind.columns[0][1]
     counts: dict[str, int] = {}
     for row in rows:

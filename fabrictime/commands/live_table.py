@@ -79,8 +79,8 @@ def _recent(views: Mapping[str, Heard], now_s: float) -> dict[str, Heard]:
     return {name: view for name, view in views.items() if now_s - view.heard_s < RECENT_S}
 
 
-def plain(view: View, rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the figures as one line."""
+def plain(view: View, rows: Iterable[Mapping[str, Any]], missing: Sequence[str] = ()) -> str:
+    """Return the figures as one line. `missing`: a phrase for each kind of evidence that is missing."""
     found = totals(view)
     late = "-" if found.late_ms is None else f"{found.late_ms:.0f} ms"
     text = (
@@ -93,11 +93,17 @@ def plain(view: View, rows: Iterable[Mapping[str, Any]]) -> str:
         for row in rows
         if row["state"] != "ready" or row["fault"]
     ]
-    return f"{text}; {', '.join(ill)}" if ill else text
+    return "; ".join([text, *missing, *([", ".join(ill)] if ill else [])])
 
 
-def table(view: View, rows: Sequence[Mapping[str, Any]], web_url: str | None, height: int) -> RenderableType:
-    """Return the whole picture for a terminal of `height` lines."""
+def table(
+    view: View,
+    rows: Sequence[Mapping[str, Any]],
+    web_url: str | None,
+    height: int,
+    missing: Sequence[str] = (),
+) -> RenderableType:
+    """Return the whole picture for a terminal of `height` lines. `missing`: as in `plain`."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -108,7 +114,7 @@ def table(view: View, rows: Sequence[Mapping[str, Any]], web_url: str | None, he
         nics.add_column(title, justify="right")
     nics.add_column("worst path now, p99", no_wrap=True)
     with view.lock:
-        shown = sorted(view.nics)[: max(3, height - _ROWS_BESIDE_NICS - len(_notable(rows)))]
+        shown = sorted(view.nics)[: max(3, height - _ROWS_BESIDE_NICS - len(_notable(rows)) - len(missing))]
         for name in shown:
             nic, worst = view.nics[name], view.worst.get(name)
             clock = view.clocks.get(view.clock_of.get(name, name))
@@ -134,6 +140,7 @@ def table(view: View, rows: Sequence[Mapping[str, Any]], web_url: str | None, he
         parts.append(Text(f"and {more} more NICs", "dim"))
     ready = sum(row["state"] == "ready" for row in rows)
     parts += [Text(""), summary, Text(f"{ready} of {len(rows)} processes ready")]
+    parts += [Text(line, "red") for line in missing]
     parts += [Text(line, "yellow") for line in _notable(rows)]
     where = "" if web_url is None else f"web page {web_url}   "
     parts.append(Text(f"{where}Ctrl-C stops everything", "bold"))

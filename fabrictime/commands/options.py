@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from fabrictime.runtime.config import Config
+    from fabrictime.state.evidence_reader import EvidenceSettings
     from schemas.kafka.settings import KafkaSettings
 
 USAGE_EXIT = 2
@@ -74,6 +75,19 @@ def running_log(settings: Config) -> KafkaSettings:
             return settings.kafka
         return settings.kafka.model_copy(update={"bootstrap": address})
     return settings.kafka
+
+
+def evidence_of(settings: Config) -> EvidenceSettings:
+    """Return the settings of evidence in the running log."""
+    return evidence_settings(settings, running_log(settings))
+
+
+def evidence_settings(settings: Config, log: KafkaSettings) -> EvidenceSettings:
+    """Return the settings of evidence in a log: its address, and the periods of its sources."""
+    from fabrictime.state.evidence_reader import EvidenceSettings, fresh_s_of
+
+    web = settings.web
+    return EvidenceSettings(log, web.links_group, fresh_s_of(web.window_ms, web.commit_interval_ms))
 
 
 def settings_of(path: Path | None, directory: Path | None, log: str | None = None) -> Any:

@@ -17,13 +17,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fabrictime.commands.options import print_state_directory
+from fabrictime.commands.options import evidence_settings, print_state_directory
 from fabrictime.runtime import status
 from fabrictime.runtime.config import Config, ConfigError, in_url, load
 from fabrictime.runtime.service import APART
@@ -31,6 +31,7 @@ from fabrictime.runtime.supervisor import Child, ChildFailed, Event, State, Step
 from fabrictime.testbed.scheduling_priority import keep_priority
 
 if TYPE_CHECKING:
+    from fabrictime.state.evidence_reader import EvidenceWatch
     from fabrictime.state.live_figures import Watcher
     from fabrictime.state.scorecard import Reading
     from fabrictime.testbed.fabric import Fabric
@@ -419,11 +420,13 @@ async def _run(run: Run) -> int:
         console.print(f"{left} after {time.monotonic() - began_s:.1f} s", highlight=False)
         if run.web_url is not None:
             console.print(f"web page: [bold]{run.web_url}[/bold]", highlight=False, soft_wrap=True)
+        from fabrictime.state.evidence_reader import EvidenceWatch
         from fabrictime.state.live_figures import Watcher
 
         watcher = Watcher(run.config.kafka, run.config.kafka.registry())
         watcher.start()
-        await _show_until(run, console, supervisor, watcher, stop)
+        with EvidenceWatch(evidence_settings(run.config, run.config.kafka)) as evidence:
+            await _show_until(run, console, supervisor, watcher, evidence, stop)
         return await _finish(run, console, supervisor, watcher, stop)
     except ChildFailed as failure:
         _explain(console, supervisor, failure)
@@ -479,6 +482,7 @@ async def _show_until(
     console: Any,
     supervisor: Supervisor,
     watcher: Watcher,
+    evidence: EvidenceWatch,
     stop: asyncio.Event,
 ) -> None:
     """Keep the live table (or lines) and the state file fresh until it is time to end."""
@@ -494,25 +498,26 @@ async def _show_until(
     with live if live is not None else contextlib.nullcontext():
         while not stop.is_set() and (end_s is None or time.monotonic() < end_s):
             now_s = time.monotonic()
-            rows = supervisor.snapshot()
+            rows, missing = supervisor.snapshot(), evidence.verdict().missing
             if now_s >= next_state_s:
                 next_state_s = now_s + STATE_EVERY_S
                 try:
-                    status.write(run.directory, _state(run, rows))
+                    status.write(run.directory, _state(run, rows, missing))
                 except OSError as error:  # a full disk ends no service
                     console.print(f"state for `fabrictime status`: {error}", style="yellow", markup=False)
                     next_state_s = now_s + STATE_RETRY_S
             if live is not None:
-                live.update(table(watcher.view, rows, run.web_url, console.size.height), refresh=True)
+                shown = table(watcher.view, rows, run.web_url, console.size.height, missing)
+                live.update(shown, refresh=True)
             elif now_s >= next_line_s:
-                console.print(plain(watcher.view, rows), highlight=False, soft_wrap=True)
+                console.print(plain(watcher.view, rows, missing), highlight=False, soft_wrap=True)
                 next_line_s = now_s + PLAIN_EVERY_S
             pause_s = refresh_s if end_s is None else min(refresh_s, max(0.0, end_s - now_s))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), pause_s)
 
 
-def _state(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _state(run: Run, rows: list[dict[str, Any]], missing: Sequence[str]) -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "fleet": run.fleet,
@@ -521,6 +526,7 @@ def _state(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "addresses": run.addresses(),
         "nics": [f"{nic.host}/{nic.device}" for nic in run.nics],
         "children": rows,
+        "missing_evidence": list(missing),
     }
 
 

@@ -250,9 +250,7 @@ class Config:
         try:
             return model.model_validate(given)
         except ValidationError as error:
-            own = [
-                found["loc"] for found in error.errors() if _holds(self.tables.get(name, {}), found["loc"])
-            ]
+            own = [e["loc"] for e in error.errors() if _holds(self.tables.get(name, {}), e["loc"])]
             lines = _lines(self.source, name, model, error, own)
             raise ConfigError("\n".join(lines), follows=not own) from None
 
@@ -323,6 +321,9 @@ _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "history_url": lambda c: c.history_url,
         "history_user": lambda c: "reader" if c.up.history_url is None else c.up.history_user,
         "history_token_file": lambda c: c.history_secret("read"),
+        "links_group": lambda c: f"{c.value('streams', 'group')}-links",
+        "window_ms": lambda c: c.value("streams", "window_ms"),
+        "commit_interval_ms": lambda c: c.value("streams", "commit_interval_ms"),
     },
     "sim": {
         "kafka": lambda c: c._filled("kafka", c.tables.get("kafka", {})),
@@ -392,6 +393,9 @@ SHARED_DOC: Final[dict[str, str]] = {
     "web.history_url": "up.history_url, else the embedded history",
     "web.history_user": "up.history_user where up.history_url is set",
     "web.history_token_file": "up.history_password_file where up.history_url is set",
+    "web.links_group": "streams.group and '-links'",
+    "web.window_ms": "streams.window_ms",
+    "web.commit_interval_ms": "streams.commit_interval_ms",
     "fabric.clock_offset_max_ns": "5000000, so that there is something to see",
     "fabric.clock_drift_max_ppb": "15000",
     "fabric.clock_wander_ppb_per_sqrt_s": "1",

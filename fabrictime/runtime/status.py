@@ -17,6 +17,9 @@ from typing import Any, Final
 import psutil
 
 STATE_FILE: Final = "run/state.json"
+MAX_AGE_S: Final = 15.0
+"""Age of the state above which `up` itself hangs; it writes the state each second, on a full disk each 10 s.
+"""
 LOCK_FILE: Final = "run/lock"
 
 
@@ -109,7 +112,22 @@ def read(directory: Path) -> dict[str, Any]:
     except (OSError, json.JSONDecodeError) as error:
         raise ValueError(f"{directory}: `fabrictime up` is just starting ({error})") from None
     found["age_s"] = round(time.time() - found["started_s"], 1)
+    found["written_s"] = round(time.time() - (directory / STATE_FILE).stat().st_mtime, 1)
     return found
+
+
+def wrong(state: Mapping[str, Any]) -> list[str]:
+    """Return a line for each service that does not work, and for each kind of missing evidence."""
+    lines = []
+    if state["written_s"] > MAX_AGE_S:
+        lines.append(f"`fabrictime up` (pid {state['pid']}) has not reported for {state['written_s']:.0f} s")
+    lines += [f"health is not known: {phrase}" for phrase in state["missing_evidence"]]
+    for row in state["children"]:
+        if row["fault"] is not None:
+            lines.append(f"{row['name']}: {row['fault']}")
+        elif row["state"] != "ready":
+            lines.append(f"{row['name']}: {row['state']}")
+    return lines
 
 
 def _locked(path: Path) -> bool:
@@ -140,6 +158,8 @@ def show(state: Mapping[str, Any]) -> None:
         soft_wrap=True,
         highlight=False,
     )
+    for line in wrong(state):
+        console.print(line, style="red", soft_wrap=True, highlight=False, markup=False)
     for name, address in state["addresses"].items():
         console.print(f"{name}: {address}", soft_wrap=True, highlight=False)
     table = Table(box=None)

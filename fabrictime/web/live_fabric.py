@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, get_args
 
+from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import FabricState, Part
 from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.tabs.fabric import frames
@@ -35,10 +36,15 @@ class LiveFabric:
     """The fabric's state and its subscribers. All methods but `changed` run in one event loop."""
 
     def __init__(
-        self, state: FabricState, status: Callable[[], ConsumerStatus], now: Callable[[], int]
+        self,
+        state: FabricState,
+        status: Callable[[], ConsumerStatus],
+        now: Callable[[], int],
+        verdict: Callable[[], Verdict],
     ) -> None:
         self.state = state
         self.now_ns = now
+        self.verdict = verdict
         self.plan_number = 0
         self.drawn: DrawnPlan = frames.draw_plan(state.plan())
         self._status = status

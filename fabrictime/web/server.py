@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from sdnotify import SystemdNotifier
 
+from fabrictime.state.evidence_reader import EvidenceSettings, EvidenceWatch, fresh_s_of
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.web.fabric_consumer import FabricConsumer
 from fabrictime.web.history_client import connect_http
 from fabrictime.web.host_guard import HostGuard
-from fabrictime.web.live_fabric import LiveFabric
+from fabrictime.web.live_fabric import VERDICTS, LiveFabric
 from fabrictime.web.query_poller import THREADS, QueryPoller, Snapshot
 from fabrictime.web.settings import WebSettings
 from schemas import codec
@@ -75,7 +76,7 @@ async def _serve(settings: WebSettings, listener: socket.socket) -> int:
         THREADS,
     )
     poller = QueryPoller(settings.refresh_ms / 1000)
-    live, consumer = _live_fabric(settings)
+    live, consumer, evidence = _live_fabric(settings)
     app = _application(settings, poller, history, live)
     ready = asyncio.Event()
     config = uvicorn.Config(
@@ -105,9 +106,10 @@ async def _serve(settings: WebSettings, listener: socket.socket) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, setattr, server, "should_exit", True)
-    if live is not None and consumer is not None:
+    if live is not None and consumer is not None and evidence is not None:
         live.run_in(loop)
         consumer.start()
+        evidence.start()
     serving = loop.create_task(server.serve(sockets=[listener]))
     await asyncio.wait((serving, loop.create_task(ready.wait())), return_when=asyncio.FIRST_COMPLETED)
     notifier = SystemdNotifier()
@@ -120,23 +122,30 @@ async def _serve(settings: WebSettings, listener: socket.socket) -> int:
         notifier.notify(f"READY=1\nSTATUS=http://{host}:{port}/")
     await serving
     notifier.notify("STOPPING=1")
-    if consumer is not None:
+    if consumer is not None and evidence is not None:
         await asyncio.to_thread(consumer.stop)
+        await asyncio.to_thread(evidence.stop)
     await poller.close()
     history.close()
     log.info("web page stopped")
     return 0 if server.started else 1
 
 
-def _live_fabric(settings: WebSettings) -> tuple[LiveFabric | None, FabricConsumer | None]:
-    """Return the live state and its consumer, or None without a log address."""
+def _live_fabric(
+    settings: WebSettings,
+) -> tuple[LiveFabric | None, FabricConsumer | None, EvidenceWatch | None]:
+    """Return the live state, its consumer and the watch of its evidence, or None without a log address."""
     if settings.kafka is None:
-        return None, None
+        return None, None, None
     registry = settings.kafka.registry()
     state = FabricState(lambda value: codec.decode(value, FLOWS.type, registry))
     consumer = FabricConsumer(settings.kafka, state, lambda parts: live.changed(parts), registry)
-    live = LiveFabric(state, lambda: consumer.status, time.time_ns)
-    return live, consumer
+    fresh_s = fresh_s_of(settings.window_ms, settings.commit_interval_ms)
+    evidence = EvidenceWatch(
+        EvidenceSettings(settings.kafka, settings.links_group, fresh_s), lambda: live.changed(VERDICTS)
+    )
+    live = LiveFabric(state, lambda: consumer.status, time.time_ns, evidence.verdict)
+    return live, consumer, evidence
 
 
 def _application(settings: WebSettings, poller: QueryPoller, history: Any, live: LiveFabric | None) -> Any:

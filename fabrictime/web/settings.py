@@ -39,6 +39,17 @@ class WebSettings(BaseModel):
         10.0, gt=0, le=120, description="s after which a history query counts as failed"
     )
     stale_after_s: float = Field(5.0, gt=0, le=3600, description="s; older data raises the page's banner")
+    links_group: str = Field(
+        "fabrictime-links",
+        pattern=r"^[A-Za-z0-9._-]{1,80}$",
+        description="consumer group of the links service, whose progress shows that health is evaluated",
+    )
+    window_ms: int = Field(
+        1000, ge=100, le=60_000, description="ms of a clock window; evidence is missing after five periods"
+    )
+    commit_interval_ms: int = Field(
+        1000, ge=50, le=60_000, description="ms between commits of that group, which count likewise"
+    )
     port_file: Path | None = Field(
         None, description="file that receives the port, for a caller that chose port 0"
     )

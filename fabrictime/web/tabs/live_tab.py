@@ -53,7 +53,7 @@ class LiveTab(Tab):
         self.on_live(parts)
 
     def _show_kpis(self) -> None:
-        summary = self.live.summary()
+        summary, verdict = self.live.summary(), self.live.verdict()
         counts, windows, alerts = summary.cables, summary.contention, summary.active_alerts
         known = sum(counts.values())
         trouble = {
@@ -62,10 +62,11 @@ class LiveTab(Tab):
             if counts[name]
         }
         fleet = f"of {count_text(known)}, {counted(summary.hosts, 'host')}, {counted(summary.nics, 'NIC')}"
-        self._kpi("cables", count_text(counts[LinkState.UP]) if known else "—", fleet)
+        is_known = known and not verdict.missing
+        self._kpi("cables", count_text(counts[LinkState.UP]) if is_known else "—", fleet)
         by_state = ", ".join(f"{count} {name}" for name, count in trouble.items())
         unknown = f"{counts[LinkState.UNKNOWN]} of unknown state" if counts[LinkState.UNKNOWN] else "no cable"
-        self._kpi("trouble", count_text(sum(trouble.values())), by_state or unknown)
+        self._kpi_of_faults("trouble", sum(trouble.values()), by_state or unknown)
         if summary.deepest is None:
             self._kpi("deepest", "—", "no queue inferred yet")
         else:
@@ -74,8 +75,15 @@ class LiveTab(Tab):
             depth = bytes_text(queue.mean_bytes) if queue.rate_bps else delay
             self._kpi("deepest", depth, f"{delay} at {link}")
         kinds = sorted({each["kind"].lower().replace("_", " ") for each in windows})
-        self._kpi("contention", count_text(len(windows)), ", ".join(kinds) or "no link")
-        self._kpi("alerts", count_text(len(alerts)), alerts[0]["text"] if alerts else "none")
+        self._kpi_of_faults("contention", len(windows), ", ".join(kinds) or "no link")
+        self._kpi_of_faults("alerts", len(alerts), alerts[0]["text"] if alerts else "none")
+
+    def _kpi_of_faults(self, key: str, count: int, note: str) -> None:
+        """Show a number of faults; without fresh evidence, that there are none is not known."""
+        if count or self.live.verdict().is_fresh:
+            self._kpi(key, count_text(count), note)
+        else:
+            self._kpi(key, "—", "not known")
 
     def _show_banner(self) -> None:
         if self.context.live is not None:
@@ -100,4 +108,7 @@ class LiveTab(Tab):
             return "No NICs yet: waiting for the first prober.", "wait", age
         if not status.caught_up:
             return "Reading the log …", "wait", age
+        verdict = live.verdict()
+        if verdict.missing:
+            return f"{verdict.claim('')}. The page shows the last state.", "bad", age
         return "", "ok", age

@@ -2,17 +2,20 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from fabrictime.commands.cli import app
 from schemas import codec
 from schemas.topics import ALERTS, LINK_HEALTH
+from tests.fabrictime.evidence import FreshEvidence
 
 ROOT = Path(__file__).resolve().parents[3]
 S = 1_000_000_000
@@ -65,7 +68,50 @@ def fabrictime(log, *arguments):
     return CliRunner().invoke(app, [*arguments, "--log", log])
 
 
-def test_links_shows_the_newest_that_are_not_up_and_check_is_an_exit_code(log):
+@pytest.fixture
+def evidence(log):
+    with FreshEvidence(log) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("command", "source", "phrase"),
+    [
+        ("links", "probes", r"no fresh probe results for \S+ s \(probers stopped\?\)"),
+        ("links", "clocks", r"no fresh clock window for \S+ s \(stream worker stopped\?\)"),
+        ("links", "links", r"no fresh evaluation of link health for \S+ s \(links service stopped\?\)"),
+        ("alerts", "links", r"no fresh evaluation of link health for \S+ s \(links service stopped\?\)"),
+    ],
+)
+def test_without_fresh_evidence_health_is_unknown(evidence, log, command, source, phrase):
+    evidence.running.discard(source)
+    done = fabrictime(log, command, "nothing-here", "--check")
+    assert done.exit_code == 1
+    assert re.fullmatch(f"health is not known: {phrase}\n", done.stdout)
+    assert re.search(phrase, done.stderr)
+
+
+def test_missing_evidence_stands_above_the_last_known_state_and_in_json(evidence, log):
+    subject = "leaf5:swp3<>spine1:swp5"
+    produce(log, LINK_HEALTH, [health(subject, "DOWN")])
+    evidence.running.clear()
+    shown = fabrictime(log, "links", "leaf5").stdout.splitlines()
+    assert shown[0].startswith("health is not known: no fresh probe results for")
+    assert shown[1:3] == ["the last known state:", "1 DOWN"]
+    found = json.loads(fabrictime(log, "links", "leaf5", "--json").stdout)
+    assert [row["subject"] for row in found["rows"]] == [subject]
+    assert found["missing"][0].startswith("no fresh probe results for")
+    produce(log, LINK_HEALTH, [health(subject, "UP", 2)])
+
+
+def test_with_fresh_evidence_the_absence_of_faults_is_stated(evidence, log):
+    done = fabrictime(log, "links", "nothing-here", "--check")
+    assert (done.exit_code, done.stdout) == (0, "no link, NIC or host is known to be anything but UP\n")
+    done = fabrictime(log, "alerts", "nothing-here", "--check")
+    assert (done.exit_code, done.stdout) == (0, "no alert is active\n")
+
+
+def test_links_shows_the_newest_that_are_not_up_and_check_is_an_exit_code(evidence, log):
     assert fabrictime(log, "links", "nothing-here", "--check").exit_code == 0
     produce(
         log,
@@ -86,14 +132,14 @@ def test_links_shows_the_newest_that_are_not_up_and_check_is_an_exit_code(log):
         ("leaf3:swp3<>spine1:swp3", "GREY"),
     ]
     text = fabrictime(log, "links", "--all").stdout
-    assert "1 DOWN, 1 GREY, 1 UP" in text
+    assert "1 DOWN, 1 GREY, 2 UP" in text
     assert "5.0% (4.0% to 6.0%)" in text
     checked = fabrictime(log, "links", "leaf2", "--check")
     assert (checked.exit_code, checked.stderr) == (1, "fabrictime: leaf2:swp3<>spine1:swp2 is DOWN\n")
     assert fabrictime(log, "links", "leaf1", "--check").exit_code == 0
 
 
-def test_alerts_shows_those_that_stand_by_severity_though_one_subject_has_several(log):
+def test_alerts_shows_those_that_stand_by_severity_though_one_subject_has_several(evidence, log):
     older = {
         **alert("spine9", "RAISED"),
         "alert_id": "CONTENTION:spine9:5",

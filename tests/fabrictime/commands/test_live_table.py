@@ -55,6 +55,14 @@ def test_without_records_every_figure_is_a_dash():
     assert "1 of 1 processes ready" in drawn(View(), [READY])
 
 
+def test_missing_evidence_is_named():
+    missing = ("no fresh probe results for 12 s (probers stopped?)",)
+    assert plain(View(), [READY], missing).endswith(f"; {missing[0]}")
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(table(View(), [READY], None, 24, missing))
+    assert missing[0] in console.export_text()
+
+
 def test_a_thousand_nics_fit_the_terminal_and_the_rest_is_counted():
     view = View()
     view.nics.update({f"h{number:03}/eth0": NicView() for number in range(1000)})

@@ -42,6 +42,8 @@ def test_status_fits_a_narrow_terminal(capsys, monkeypatch):
             "directory": "/d",
             "addresses": {"web": "http://127.0.0.1:8480/"},
             "children": [child],
+            "missing_evidence": [],
+            "written_s": 0.5,
         }
     )
     printed = capsys.readouterr().out
@@ -49,6 +51,45 @@ def test_status_fits_a_narrow_terminal(capsys, monkeypatch):
     assert re.search(r"prober h1/eth1 +4321 +ready +12\.5 +0 +7 peers", printed)
     assert "0 dropped" in " ".join(printed.split())
     assert max(map(len, printed.splitlines())) <= 80
+
+
+def state_of(**changes):
+    ready = {"name": "log", "pid": 2, "state": "ready", "age_s": 1.0, "restarts": 0, "fault": None}
+    found = {
+        "pid": 1,
+        "fleet": "fabric",
+        "age_s": 13.0,
+        "directory": "/d",
+        "addresses": {},
+        "children": [{**ready, "status": ""}, {**ready, "name": "links", "status": "", **changes}],
+        "missing_evidence": [],
+        "written_s": 0.5,
+    }
+    return found | {key: value for key, value in changes.items() if key in found}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, None),
+        ({"fault": "h1/eth3: address 10.0.0.99 is not on this host"}, "links: h1/eth3: address 10.0.0.99"),
+        ({"state": "restarting"}, "links: restarting"),
+        (
+            {"missing_evidence": ["no fresh probe results for 12 s (probers stopped?)"]},
+            "health is not known: no fresh probe results for 12 s",
+        ),
+        ({"written_s": 40.0}, "`fabrictime up` (pid 1) has not reported for 40 s"),
+    ],
+)
+def test_faults_and_missing_evidence_stand_above_the_addresses(capsys, changes, line):
+    found = state_of(**changes)
+    lines = status.wrong(found)
+    assert len(lines) == (line is not None)
+    status.show(found)
+    printed = " ".join(capsys.readouterr().out.split())
+    if line is not None:
+        assert lines[0].startswith(line)
+        assert line in printed
 
 
 def test_a_state_counts_only_while_its_up_lives(tmp_path):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.live_fabric import PERIOD_S, LiveFabric
@@ -61,7 +62,7 @@ class Loop:
 
 def made() -> LiveFabric:
     state = FabricState(lambda value: codec.decode(value, "FlowReports"))
-    return LiveFabric(state, lambda: ConsumerStatus(caught_up=True), time.time_ns)
+    return LiveFabric(state, lambda: ConsumerStatus(caught_up=True), time.time_ns, Verdict)
 
 
 class Watched:

@@ -144,9 +144,11 @@ class AlertsTab(LiveTab):
         cleared = len(alerts) - len(active)
         self.note.set_text(f"{count_text(len(active))} active, {count_text(cleared)} cleared")
         self.empty.set_text(
-            "No alert is active."
-            if alerts
-            else "No alert yet. Alerts are raised for links, queues and clocks in trouble."
+            self.live.verdict().claim(
+                "No alert is active."
+                if alerts
+                else "No alert yet. Alerts are raised for links, queues and clocks in trouble."
+            )
         )
         self.empty.set_visibility(not listed)
         self.table.put([_alert_row(alert, now_ns) for alert in listed[:ALERTS_SHOWN]])

@@ -166,7 +166,7 @@ class ContentionTab(LiveTab):
     def _show_bars(self, windows: list[ContentionWindow], known: bool, now_ns: int, span_ns: int) -> None:
         frame = frames.bars_frame(windows, now_ns, span_ns, self.choice.window)
         self.bars_empty.set_text(
-            f"No persistent queue in the last {SPANS[self.choice.span]}."
+            self.live.verdict().claim(f"No persistent queue in the last {SPANS[self.choice.span]}.")
             if known
             else "No contention window yet: this needs inferred queues, and flow reports for the cause."
         )

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from nicegui import ui
 
+from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import STATES, FabricState, is_active
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, count_text, delay_text, percent_text
@@ -74,8 +75,13 @@ class LinkPanel:
         if row["job"]:
             self._choose_job(row["job"])
 
-    def show(self, state: FabricState, link: str, numbers: Sequence[int], now_ns: int) -> None:
-        """Show health, figures and queues. The caller holds the state's lock."""
+    def show(
+        self, state: FabricState, link: str, numbers: Sequence[int], now_ns: int, verdict: Verdict
+    ) -> None:
+        """Show health, figures and queues. The caller holds the state's lock.
+
+        `verdict`: whether the evidence about health is fresh.
+        """
         if not numbers:
             self.title.set_text(arrow(link))
             self.state.set_text("")
@@ -87,7 +93,8 @@ class LinkPanel:
         self.title.set_text(arrow(cable))
         subject = state.subject_of(numbers[0])
         worst = STATES[max(state.state(number) for number in numbers)]
-        no_record = "Probes cross it; no trouble was detected." if worst == "UP" else "Its health is unknown."
+        fine = verdict.claim("Probes cross it; no trouble was detected.")
+        no_record = fine if worst == "UP" else "Its health is unknown."
         self.state.set_text("state unknown" if worst == "UNKNOWN" else worst)
         self.state.classes(remove=" ".join(f"ft-{s}" for s in STATES), add=f"ft-{worst}")
         self.health.set_text(no_record if subject is None else subject.record["text"])

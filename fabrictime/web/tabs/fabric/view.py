@@ -284,7 +284,8 @@ class FabricTab(LiveTab):
                 if not self._numbers:
                     self._numbers = self._known_numbers()
                     self._follow_traffic()
-                self.link.show(self.state, choice.link, self._numbers, self.live.now_ns())
+                now_ns, verdict = self.live.now_ns(), self.live.verdict()
+                self.link.show(self.state, choice.link, self._numbers, now_ns, verdict)
             elif choice.node is not None:
                 self._show_node(choice.node)
             else:
@@ -312,7 +313,7 @@ class FabricTab(LiveTab):
         trouble = frames.trouble_rows(state)
         self.trouble.put(trouble[:TROUBLE_SHOWN])
         self.trouble_empty.set_text(
-            "All cables, NICs and hosts with a known state are UP."
+            self.live.verdict().claim("All cables, NICs and hosts with a known state are UP.")
             if state.subjects
             else "No health record yet: a worker publishes them once probers send evidence."
         )
@@ -320,7 +321,7 @@ class FabricTab(LiveTab):
         deepest = frames.deepest_rows(state, self.live.drawn, self.choice.metric)
         self.deepest.put(deepest)
         self.deepest_empty.set_text(
-            "All queues are empty."
+            self.live.verdict().claim("All queues are empty.")
             if state.queues.version
             else "No queue inferred yet: this needs traced paths and probes on them."
         )
@@ -337,6 +338,8 @@ class FabricTab(LiveTab):
     def _show_hour(self) -> None:
         if self.context.live is not None and self._numbers:
             self.link.show_hour(self.state, self._numbers[0], self.live.now_ns())
+        if self.context.live is not None and self.live.verdict().missing:
+            self._show_lists()  # the age of the evidence grows
 
     def _on_traffic(self, snapshot: Snapshot[LinkTraffic]) -> None:
         if snapshot.value is not None and snapshot.value is not self._traffic:

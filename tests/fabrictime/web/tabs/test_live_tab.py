@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fabrictime.state.evidence import CHECKING, Verdict
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.web.app_context import AppContext
 from fabrictime.web.fabric_consumer import ConsumerStatus
@@ -40,8 +41,13 @@ def status() -> list[ConsumerStatus]:
 
 
 @pytest.fixture
-def tab(page_client: Any, state: FabricState, status: list[ConsumerStatus], records: Any) -> Tab:
-    live = LiveFabric(state, lambda: status[0], lambda: 5 * S)
+def verdict() -> list[Verdict]:
+    return [Verdict()]
+
+
+@pytest.fixture
+def tab(page_client: Any, state: FabricState, status: list[ConsumerStatus], verdict: list[Verdict]) -> Tab:
+    live = LiveFabric(state, lambda: status[0], lambda: 5 * S, lambda: verdict[0])
     made = Tab(AppContext(WebSettings(), None, None, live))  # type: ignore[arg-type]
     made.build()
     return made
@@ -103,6 +109,30 @@ def test_the_banner_names_the_topics_that_the_log_lacks(
     tab._show_banner()
     assert tab.banner.text == text
     assert f"ft-{kind}" in tab.light._classes
+
+
+def test_without_fresh_evidence_health_is_unknown(
+    tab: Tab, state: FabricState, fabric: Any, verdict: list[Verdict]
+) -> None:
+    fill(state, *fabric.fleet(), at_ns=4 * S)
+    for up in fabric.links()[::2]:
+        fill_health(state, fabric, up, "UP")
+    tab.start_live()
+    tab._show_banner()
+    keys = ("cables", "trouble", "contention", "alerts")
+    assert [tab.texts(key)[0] for key in keys] == ["24", "0", "0", "0"]
+    verdict[0] = CHECKING
+    tab._show_banner()
+    assert [tab.texts(key)[0] for key in keys] == ["24", "—", "—", "—"]
+    assert tab.banner.text == ""
+    verdict[0] = Verdict(("no fresh clock window for 12 s (stream worker stopped?)",))
+    tab._show_banner()
+    assert [tab.texts(key)[0] for key in keys] == ["—", "—", "—", "—"]
+    assert tab.banner.text == (
+        "Health is not known: no fresh clock window for 12 s (stream worker stopped?). "
+        "The page shows the last state."
+    )
+    assert "ft-bad" in tab.light._classes
 
 
 def test_a_tab_without_a_log_names_the_missing_setting(page_client: Any) -> None:

@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.fabrictime.evidence import FreshEvidence
+
 pytestmark = pytest.mark.chromium
 
 S = 1_000_000_000
@@ -19,7 +21,8 @@ def fabric(records: Any, log_address: str) -> Any:
     """Eight NICs under four leaves and four spines, announced and traced."""
     made = records(log_address)
     made.publish(*made.fleet())
-    return made
+    with FreshEvidence(log_address):
+        yield made
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fabrictime.web.tabs.contention.view import wait_text
+from tests.fabrictime.evidence import FreshEvidence
 
 pytestmark = pytest.mark.chromium
 
@@ -22,7 +23,8 @@ def fabric(records: Any, log_address: str) -> Any:
     """Eight NICs under four leaves and four spines, announced and traced."""
     made = records(log_address)
     made.publish(*made.fleet())
-    return made
+    with FreshEvidence(log_address):
+        yield made
 
 
 @pytest.fixture

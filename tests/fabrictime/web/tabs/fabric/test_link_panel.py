@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.web.tabs.fabric.link_panel import FLOWS_SHOWN, PATHS_SHOWN, LinkPanel
 from fabrictime.web.tabs.fabric.queries import LinkTraffic, PathFigures
@@ -33,13 +34,15 @@ def link(state: FabricState, fabric: Any) -> str:
     return found
 
 
-def show(panel: LinkPanel, state: FabricState, fabric: Any, link: str) -> None:
+def show(
+    panel: LinkPanel, state: FabricState, fabric: Any, link: str, verdict: Verdict | None = None
+) -> None:
     numbers = [number_of(state, each) for each in (link, fabric.back(link))]
-    panel.show(state, link, numbers, fabric.now_ns)
+    panel.show(state, link, numbers, fabric.now_ns, verdict or Verdict())
 
 
 def test_an_unknown_link_is_named_and_shows_nothing(panel: LinkPanel, state: FabricState) -> None:
-    panel.show(state, "leaf9:swp1>spine9:swp1", [], S)
+    panel.show(state, "leaf9:swp1>spine9:swp1", [], S, Verdict())
     assert panel.title.text == "leaf9:swp1 → spine9:swp1"
     assert panel.health.text == "No path, health record or queue has this link now."
     assert panel.figures.text == panel.notes.text == ""
@@ -57,6 +60,8 @@ def test_a_cable_without_a_record_is_unknown_until_probes_cross_it(
     assert (panel.state.text, panel.health.text) == ("UP", "Probes cross it; no trouble was detected.")
     assert (panel.minute.visible, panel.minute_empty.visible) == (True, False)
     assert "60.0 kB" in panel.figures.text
+    show(panel, state, fabric, link, Verdict(("no fresh probe results for 12 s",)))
+    assert panel.health.text == "Health is not known: no fresh probe results for 12 s"
 
 
 def test_a_dead_cable_has_its_text_its_alert_and_its_aliased_links(

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.fabrictime.evidence import FreshEvidence
+
 pytestmark = pytest.mark.chromium
 
 S = 1_000_000_000
@@ -18,7 +20,8 @@ def fabric(records: Any, log_address: str) -> Any:
     """Eight NICs under four leaves and four spines, announced and traced."""
     made = records(log_address)
     made.publish(*made.fleet())
-    return made
+    with FreshEvidence(log_address):
+        yield made
 
 
 @pytest.fixture
@@ -226,7 +229,12 @@ def test_no_log_address_then_no_log_then_records(
     until("said", lambda: browser.text("map-note").startswith("No paths traced yet"))
     until("no verdict", lambda: browser.text("trouble-empty").startswith("No health record yet"))
     until("drawn", lambda: drawn(browser, "d.plan.nics.length") == 1)
-    until("no banner", lambda: browser.text("banner") == "")
+    until(
+        "no evidence", lambda: browser.text("banner").startswith("Health is not known: no probe results yet")
+    )
+    with FreshEvidence(log_address):
+        until("no banner", lambda: browser.text("banner") == "")
+    until("it stopped", lambda: browser.text("banner").startswith("Health is not known: no fresh probe"))
     calm(browser, page)
 
 

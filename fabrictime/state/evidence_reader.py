@@ -1,0 +1,182 @@
+"""Reads from the log whether evidence about health is fresh, for commands, `up` and the web page.
+
+`EvidenceReader` takes one reading. `EvidenceWatch` follows in a thread, for as long as it is open.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from fabrictime.state.evidence import CHECKING, FRESH_S, EvidenceAges, Source, Verdict
+from schemas import codec
+from schemas.kafka.offset_reader import OffsetReader
+from schemas.kafka.reader import LogUnavailable, Place
+from schemas.kafka.settings import KafkaSettings
+from schemas.topics import CLOCK_OFFSETS, LINKS
+
+__all__ = ["EvidenceReader", "EvidenceSettings", "EvidenceWatch", "fresh_s_of"]
+
+PERIOD_S: Final = 1.0
+"""s between two readings."""
+QUICK_PERIOD_S: Final = 0.2
+"""The same until the first verdict, which a command may wait for."""
+PERIODS: Final = 5
+"""Periods of a source without an advance after which its evidence is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceSettings:
+    """The log, the consumer group of the links service, and the age above which evidence is missing."""
+
+    kafka: KafkaSettings
+    links_group: str = "fabrictime-links"
+    fresh_s: float = FRESH_S
+
+
+def fresh_s_of(window_ms: int, commit_interval_ms: int) -> float:
+    """Return the age above which evidence is missing, for the periods of windows and commits."""
+    return max(FRESH_S, PERIODS * max(window_ms, commit_interval_ms) / 1e3)
+
+
+class EvidenceReader:
+    """The ages of all evidence, brought up to date by `read`."""
+
+    def __init__(self, settings: EvidenceSettings) -> None:
+        """Create the client without connecting."""
+        self.ages = EvidenceAges(settings.fresh_s)
+        self._registry = settings.kafka.registry()
+        self._reader = OffsetReader(settings.kafka, (LINKS, CLOCK_OFFSETS), settings.links_group)
+        self._clocks_end: dict[Place, int] = {}
+
+    def close(self) -> None:
+        """Leave the log."""
+        self._reader.close()
+
+    def read(self) -> None:
+        """Take one reading. A log that does not answer is part of the verdict."""
+        try:
+            ends = self._reader.ends()
+            committed = self._reader.committed(LINKS)
+            self._take(ends, committed)
+        except LogUnavailable as error:
+            self.ages.fail(str(error), time.monotonic())
+        else:
+            self.ages.succeed()
+
+    def verdict(self) -> Verdict:
+        """Return the verdict now."""
+        return self.ages.verdict(time.monotonic())
+
+    def _take(self, ends: Mapping[Place, int], committed: Mapping[Place, int]) -> None:
+        now_s = time.monotonic()
+        links = {place: end for place, end in ends.items() if place[0] == LINKS.name}
+        clocks = {place: end for place, end in ends.items() if place[0] == CLOCK_OFFSETS.name}
+        unread = {place: at for place, end in links.items() if (at := committed.get(place, 0)) < end}
+        is_first = self.ages.take(Source.PROBES, sum(links.values()), now_s)
+        self.ages.take(Source.CLOCKS, sum(clocks.values()), now_s)
+        self.ages.take(Source.LINKS, sum(committed.values()), now_s, is_done=not unread)
+        if is_first:
+            self._set_ages_at_start(links, clocks, unread)
+        elif clocks != self._clocks_end:
+            changed = {place: end for place, end in clocks.items() if end != self._clocks_end.get(place)}
+            self._take_log_time(self._reader.messages_at(_last(changed)))
+        self._clocks_end = clocks
+
+    def _set_ages_at_start(
+        self, links: Mapping[Place, int], clocks: Mapping[Place, int], unread: Mapping[Place, int]
+    ) -> None:
+        """Read when each source advanced last."""
+        found = self._reader.messages_at(_last({**links, **clocks}))
+        of_links = [message for place, message in found.items() if place[0] == LINKS.name]
+        of_clocks = [message for place, message in found.items() if place[0] == CLOCK_OFFSETS.name]
+        waiting = self._reader.messages_at(unread) if unread else {}
+        self._set_age_at_start(Source.PROBES, of_links)
+        self._set_age_at_start(Source.CLOCKS, of_clocks)
+        self._set_age_at_start(Source.LINKS, waiting.values())
+        self._take_log_time({message.partition(): message for message in of_clocks})
+
+    def _set_age_at_start(self, source: Source, messages: Iterable[Any]) -> None:
+        newest_ms = max((message.timestamp()[1] for message in messages), default=None)
+        if newest_ms is not None:
+            self.ages.set_age_at_start(source, time.time() - newest_ms / 1e3)
+
+    def _take_log_time(self, messages: Mapping[Any, Any]) -> None:
+        """Take the difference between log time and the hosts' clocks from the newest clock records."""
+        newest: tuple[int, int] | None = None
+        for message in messages.values():
+            try:
+                head = codec.decode_head(
+                    message.value() or b"", CLOCK_OFFSETS.record, "log_offset_ns", self._registry
+                )
+            except codec.BadRecord:
+                continue
+            found = (head["window"], head["log_offset_ns"])
+            newest = found if newest is None else max(newest, found)
+        if newest is not None:
+            self.ages.log_ahead_s = -newest[1] / 1e9
+
+
+def _last(ends: Mapping[Place, int]) -> dict[Place, int]:
+    """Return the offset of the last message of each partition that has one."""
+    return {place: end - 1 for place, end in ends.items() if end > 0}
+
+
+class EvidenceWatch:
+    """Follows the evidence in a thread of its own."""
+
+    def __init__(self, settings: EvidenceSettings, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed` is called in the thread whenever the verdict changes."""
+        self._settings, self._changed = settings, changed
+        self._reader: EvidenceReader | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="evidence", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ending.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
+
+    def verdict(self) -> Verdict:
+        """Return the verdict now. Thread-safe."""
+        reader = self._reader
+        return CHECKING if reader is None else reader.verdict()
+
+    def await_verdict(self) -> Verdict:
+        """Wait until the evidence is checked, and return the verdict."""
+        while not (found := self.verdict()).is_checked and self._thread.is_alive():
+            self._ending.wait(0.05)
+        return found
+
+    def _run(self) -> None:
+        reader = EvidenceReader(self._settings)
+        before = CHECKING
+        try:
+            while not self._ending.is_set():
+                reader.read()
+                self._reader = reader
+                verdict = reader.verdict()
+                if (verdict.is_checked, verdict.is_fresh) != (before.is_checked, before.is_fresh):
+                    before = verdict
+                    self._changed()
+                self._ending.wait(PERIOD_S if verdict.is_checked else QUICK_PERIOD_S)
+        finally:
+            reader.close()

@@ -1,0 +1,123 @@
+"""Reads positions in the log without its records: ends of partitions and a group's committed offsets.
+
+Readers that only need to know whether a topic or a consumer group advances use this instead of a
+`TopicReader`, because its cost does not depend on the rate of messages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from schemas.kafka.reader import LogUnavailable, Place, TopicMissing
+from schemas.kafka.settings import KafkaSettings, as_settings
+from schemas.topics import Topic
+
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+
+__all__ = ["OffsetReader"]
+
+TIMEOUT_S: Final = 2.0
+"""Longest wait for one answer of the log."""
+END_TIMESTAMP: Final = -1
+"""Instead of a time: the end of a partition (ListOffsets of the Kafka protocol)."""
+
+
+class OffsetReader:
+    """Positions of some topics, and those that the consumer group `group` committed.
+
+    The reader does not join the group. All methods raise LogUnavailable.
+    """
+
+    def __init__(self, cluster: KafkaSettings | str, topics: Iterable[Topic], group: str) -> None:
+        """Create the client without connecting."""
+        import confluent_kafka.admin  # noqa: F401 - see TopicReader
+        from confluent_kafka import Consumer
+
+        self._cluster = as_settings(cluster)
+        self._topics = [topic.name for topic in topics]
+        self._places: list[Place] = []
+        self._consumer = Consumer(
+            {
+                **self._cluster.confluent_options(),
+                "group.id": group,
+                "enable.auto.commit": False,
+                "allow.auto.create.topics": False,
+                "auto.offset.reset": "latest",
+                "fetch.wait.max.ms": 50,
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 0,
+                "error_cb": lambda error: None,
+            }
+        )
+
+    def close(self) -> None:
+        """End the client."""
+        self._consumer.close()
+
+    def ends(self) -> dict[Place, int]:
+        """Return each partition's end: the offset of its next message."""
+        from confluent_kafka import KafkaException
+
+        try:
+            if not self._places:
+                self._places = self._known_places()
+            asked = _partitions(dict.fromkeys(self._places, END_TIMESTAMP))
+            found = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
+        except KafkaException as error:
+            raise self._unavailable(error) from None
+        return {(each.topic, each.partition): each.offset for each in found if each.error is None}
+
+    def committed(self, topic: Topic) -> dict[Place, int]:
+        """Return the group's committed offset of each partition of a topic; call `ends` first."""
+        from confluent_kafka import KafkaException
+
+        places = [place for place in self._places if place[0] == topic.name]
+        try:
+            found = self._consumer.committed(_partitions(dict.fromkeys(places, 0)), timeout=TIMEOUT_S)
+        except KafkaException as error:
+            raise self._unavailable(error) from None
+        return {
+            (each.topic, each.partition): each.offset
+            for each in found
+            if each.error is None and each.offset >= 0
+        }
+
+    def messages_at(self, offsets: Mapping[Place, int], wait_s: float = TIMEOUT_S) -> dict[Place, Any]:
+        """Return the first message at or after an offset of each partition, as far as one comes in time.
+
+        The messages are those of confluent-kafka.
+        """
+        from confluent_kafka import KafkaException
+
+        found: dict[Place, Any] = {}
+        end_s = time.monotonic() + wait_s
+        try:
+            self._consumer.assign(_partitions(offsets))
+            while len(found) < len(offsets) and time.monotonic() < end_s:
+                for message in self._consumer.consume(100, 0.1):
+                    topic, partition = message.topic(), message.partition()
+                    if message.error() is None and topic is not None and partition is not None:
+                        found.setdefault((topic, partition), message)
+            self._consumer.unassign()
+        except KafkaException as error:
+            raise self._unavailable(error) from None
+        return found
+
+    def _known_places(self) -> list[Place]:
+        known = self._consumer.list_topics(timeout=TIMEOUT_S).topics
+        for name in self._topics:
+            if name not in known or known[name].error is not None or not known[name].partitions:
+                raise TopicMissing(f"topic {name}: does not exist at {self._cluster.bootstrap}")
+        return [(name, number) for name in self._topics for number in sorted(known[name].partitions)]
+
+    def _unavailable(self, error: Any) -> LogUnavailable:
+        return LogUnavailable(f"log {self._cluster.bootstrap}: {error.args[0].str()}")
+
+
+def _partitions(offsets: Mapping[Place, int]) -> list[TopicPartition]:
+    from confluent_kafka import TopicPartition
+
+    return [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]

@@ -1,0 +1,90 @@
+"""The evidence in a real log: each source that stops is missing within seconds, and returns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fabrictime.state.evidence import CHECKING, Verdict
+from fabrictime.state.evidence_reader import EvidenceSettings, EvidenceWatch, fresh_s_of
+from schemas.kafka.settings import KafkaSettings
+from tests.fabrictime.evidence import FreshEvidence
+
+FRESH_S = 1.5
+LIMIT_S = 6.0
+"""s within which a stopped source must be missing: `FRESH_S`, two readings and a busy machine."""
+
+
+@pytest.fixture
+def evidence(log: str) -> Iterator[FreshEvidence]:
+    with FreshEvidence(log) as found:
+        yield found
+
+
+@pytest.fixture
+def watch(log: str) -> Iterator[EvidenceWatch]:
+    with EvidenceWatch(EvidenceSettings(KafkaSettings(bootstrap=log), fresh_s=FRESH_S)) as found:
+        yield found
+
+
+def within(watch: EvidenceWatch, holds: Callable[[Verdict], bool], limit_s: float = LIMIT_S) -> Verdict:
+    end_s = time.monotonic() + limit_s
+    while not holds(found := watch.verdict()):
+        assert time.monotonic() < end_s, found
+        time.sleep(0.05)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "phrase"),
+    [
+        ("probes", "no fresh probe results for"),
+        ("clocks", "no fresh clock window for"),
+        ("links", "no fresh evaluation of link health for"),
+    ],
+)
+def test_a_source_that_stops_is_missing_until_it_returns(
+    evidence: FreshEvidence, watch: EvidenceWatch, source: str, phrase: str
+) -> None:
+    assert watch.await_verdict().is_fresh
+    evidence.running.discard(source)
+    found = within(watch, lambda verdict: bool(verdict.missing))
+    assert [line[: len(phrase)] for line in found.missing] == [phrase]
+    evidence.running.add(source)
+    within(watch, lambda verdict: verdict.is_fresh)
+
+
+def test_wrong_log_time_is_missing_evidence(evidence: FreshEvidence, watch: EvidenceWatch) -> None:
+    evidence.log_offset_ns = -120_000_000_000
+    assert watch.await_verdict() != CHECKING
+    found = within(watch, lambda verdict: bool(verdict.missing))
+    assert found.missing == ("log time is 120.0 s ahead of the hosts' system clocks",)
+    evidence.log_offset_ns = 0
+    within(watch, lambda verdict: verdict.is_fresh)
+
+
+def test_evidence_that_stopped_before_is_missing_and_the_change_is_reported(log: str) -> None:
+    with FreshEvidence(log):
+        pass
+    changes: list[None] = []
+    settings = EvidenceSettings(KafkaSettings(bootstrap=log), fresh_s=FRESH_S)
+    with EvidenceWatch(settings, lambda: changes.append(None)) as watch:
+        assert {line.partition(" for ")[0] for line in watch.await_verdict().missing} >= {
+            "no fresh probe results",
+            "no fresh clock window",
+        }
+        within(watch, lambda verdict: bool(changes))
+
+
+def test_a_log_that_does_not_answer_is_named() -> None:
+    with EvidenceWatch(EvidenceSettings(KafkaSettings(bootstrap="127.0.0.1:1"))) as watch:
+        found = within(watch, lambda verdict: bool(verdict.missing))
+    assert "log 127.0.0.1:1" in found.line
+
+
+def test_slow_periods_have_more_time() -> None:
+    assert fresh_s_of(1000, 1000) == 5.0
+    assert fresh_s_of(60_000, 1000) == 300.0
+    assert fresh_s_of(1000, 10_000) == 50.0
