@@ -87,6 +87,13 @@ class Message:
     value: bytes | None = field(compare=False)
     record: LinkHealth | LinkEvent | None = field(default=None, compare=False)
     """The decoded and validated value, if that has been done."""
+    log_append_ns: int | None = field(default=None, compare=False)
+    """Append time as the log stamped it, where `append_ns` is steady time (live_times.py)."""
+
+    @property
+    def stamped_ns(self) -> int:
+        """Append time as the log stamped it."""
+        return self.append_ns if self.log_append_ns is None else self.log_append_ns
 
 
 class AlertInputs:
@@ -125,6 +132,8 @@ class AlertInputs:
         self._owned = owned or (lambda shard: True)
         self._registry = registry
         self._window_ns, self._events_from_ns, self._log_offset_ns = window_ns, events_from_ns, log_offset_ns
+        self.offset_of: Callable[[int], int] = lambda log_offset_ns: log_offset_ns
+        """Fabric time minus the messages' times, given fabric time minus append time."""
         self._processors: dict[str, Callable[[Message, Published], None]] = {
             CONFIG.name: self._process_config,
             INVENTORY.name: self._process_nic,
@@ -291,13 +300,13 @@ class AlertInputs:
 
     def _process_clocks(self, message: Message, out: Published) -> None:
         def validate(record: ClockOffsets) -> ClockOffsets:
-            return validate_offsets(record, message.append_ns, self._window_ns)[0]
+            return validate_offsets(record, message.stamped_ns, self._window_ns)[0]
 
         record = self._decoded(message, CLOCK_OFFSETS, validate)
         shard = None if record is None else self._shard(record["shard"])
         if record is not None and shard is not None:
             out += shard.evaluate(message.append_ns - 1)
-            shard.log_offset_ns = self._log_offset_ns = record["log_offset_ns"]
+            shard.log_offset_ns = self._log_offset_ns = self.offset_of(record["log_offset_ns"])
             out += shard.ingest_clocks(record, message.append_ns)
 
     def _process_event(self, message: Message, out: Published) -> None:

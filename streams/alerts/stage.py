@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from schemas import codec
@@ -21,6 +22,7 @@ from schemas.kafka.start import since
 from schemas.records import Alert, LinkEvent
 from schemas.topics import ALERTS, DELAYS, LINK_HEALTH, LINKS
 from streams.alerts.book import Published
+from streams.alerts.live_times import LiveTimes
 from streams.alerts.ordered_inputs import MAIN, AlertInputs, Message, read_from
 from streams.alerts.rules import INPUT_DELAY_NS
 from streams.delays.latency_slo import groups_of
@@ -67,11 +69,13 @@ class AlertsStage:
         self._delays_from_ns = 0
         """Append time from which the first reader of delays starts."""
         self._late_logged = 0
+        self._times: LiveTimes | None = None
+        """Set at the end of recovery."""
         context.evidence_tap = self._add_evidence
 
     async def _run(self, generation: Generation) -> None:
         """Restore the past of a generation's shards, then follow the inputs."""
-        self._inputs, self._early_evidence, self._tap_from = None, [], {}
+        self._inputs, self._early_evidence, self._tap_from, self._times = None, [], {}, None
         cluster, registry = self.context.settings.kafka, self.context.registry
         self._partition_count = await partition_count(cluster, LINKS.name)
         alerts = await read_last(cluster, ALERTS, registry, lambda r: r["alert_id"])
@@ -126,7 +130,10 @@ class AlertsStage:
 
     async def _finish_recovery(self, inputs: AlertInputs, generation: Generation) -> None:
         """Evaluate the past, then report that this worker has recovered."""
-        await self._publish(inputs.evaluate(self._log_now_ns() - INPUT_DELAY_NS))
+        now_ns = self._log_now_ns()
+        await self._publish(inputs.evaluate(now_ns - INPUT_DELAY_NS))
+        times = self._times = LiveTimes(now_ns, time.monotonic_ns())
+        inputs.offset_of = lambda offset_ns: times.offset_ns(offset_ns, time.monotonic_ns())
         self._inputs = inputs
         generation.recovered.set()
         log.info("alerts: %d active", len(inputs.open_ids()))
@@ -153,7 +160,16 @@ class AlertsStage:
             self._early_evidence.append(_Evidence(partition, offset, append_ns, event))
         elif offset >= self._tap_from.get(partition, offset):
             key = event["shard"]
-            self._inputs.add(Message(append_ns, LINKS.name, partition, offset, key, None, event))
+            message = Message(append_ns, LINKS.name, partition, offset, key, None, event)
+            self._inputs.add(self._at_steady_time(message))
+
+    def _at_steady_time(self, message: Message) -> Message:
+        """Return a live message at its steady time."""
+        if self._times is None:
+            return message
+        place, monotonic_ns = (message.topic, message.partition), time.monotonic_ns()
+        steady_ns = self._times.of(place, message.append_ns, self._steady_now_ns(), monotonic_ns)
+        return replace(message, append_ns=steady_ns, log_append_ns=message.append_ns)
 
     # --------------------------------------------------------------------------------------- reading
 
@@ -169,7 +185,7 @@ class AlertsStage:
             )
             if not is_tapped:
                 self.context.log_clock.observe(message.append_ns, time.monotonic_ns())
-                inputs.add(_as_input(message))
+                inputs.add(self._at_steady_time(_as_input(message)))
         return read_ns
 
     async def _read_delays(self, inputs: AlertInputs) -> bool:
@@ -184,7 +200,10 @@ class AlertsStage:
         found = await self._delays.poll(0.0, DELAYS_PER_POLL)
         for message in found:
             if self._is_wanted(inputs, message.key):
-                inputs.add(_as_input(message))
+                steady_ns = (
+                    message.append_ns if self._times is None else self._times.shifted_ns(message.append_ns)
+                )
+                inputs.add(replace(_as_input(message), append_ns=steady_ns))
         self._delays_caught_up = await self._delays.caught_up()
         return len(found) >= DELAYS_PER_POLL
 
@@ -218,7 +237,7 @@ class AlertsStage:
     # --------------------------------------------------------------------------------------- evaluation
 
     async def _evaluate(self, inputs: AlertInputs) -> None:
-        to_ns = self._log_now_ns() - INPUT_DELAY_NS
+        to_ns = self._steady_now_ns() - INPUT_DELAY_NS
         inputs.wiring.topology = self.context.topology
         await self._publish(inputs.evaluate(to_ns))
         if self._delays_caught_up:
@@ -247,6 +266,10 @@ class AlertsStage:
             value = codec.encode(ALERTS.type, record, self.context.registry)
             sent.append(await self.context.send_bytes(ALERTS.name, key, value))
         await asyncio.gather(*sent)
+
+    def _steady_now_ns(self) -> int:
+        log_ns = self._log_now_ns()
+        return log_ns if self._times is None else self._times.now_ns(log_ns, time.monotonic_ns())
 
     def _log_now_ns(self) -> int:
         return self.context.log_clock.now_ns(time.monotonic_ns())

@@ -85,7 +85,7 @@ class ContentionStage(ShardStage[_Shard]):
 
     def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> LinkQueues:
         queues = decode_message(QUEUES, message.key, value, self.context.registry)
-        return validate_queues(queues, message.append_ns)
+        return validate_queues(queues, message.append_ns + self.context.clocks.log_offset_ns)
 
     def _hosts_of(self, shard: str) -> int:
         """Return the number of a shard's hosts in the inventory."""

@@ -9,13 +9,16 @@ from streams.contention.rules import MAX_CLOCK_DIFFERENCE_NS, MAX_WINDOW_NS
 __all__ = ["validate_queues"]
 
 
-def validate_queues(record: LinkQueues, append_ns: int) -> LinkQueues:
-    """Return a `LinkQueues`, appended at `append_ns`. Raise BadRecord if its times are impossible."""
+def validate_queues(record: LinkQueues, appended_ns: int) -> LinkQueues:
+    """Return a `LinkQueues`, appended at `appended_ns` of fabric time.
+
+    Raise BadRecord if its times are impossible.
+    """
     start_ns, slot_ns, slots = record["window_start_ns"], record["slot_ns"], record["slots"]
-    if abs(start_ns - append_ns) > MAX_CLOCK_DIFFERENCE_NS:
+    if abs(start_ns - appended_ns) > MAX_CLOCK_DIFFERENCE_NS:
         raise codec.BadRecord(
             "OUT_OF_RANGE",
-            f"LinkQueues.window_start_ns: {start_ns}, expected within an hour of the log's {append_ns}",
+            f"LinkQueues.window_start_ns: {start_ns}, expected within an hour of {appended_ns}",
         )
     if not 0 < slot_ns * slots <= MAX_WINDOW_NS:
         raise codec.BadRecord(

@@ -15,6 +15,7 @@ import numpy as np
 from native.core import ClockLine, PairFits, ProbeColumns
 from native.core.columns import Int64s, QueueingColumns
 from native.core.queueing import SlotReducer
+from schemas.log_time import STEP_NS
 from schemas.records import PathQueueing
 from schemas.topics import MAX_ELEMENTS
 from streams.runtime.columnar import as_column
@@ -112,6 +113,8 @@ class SourceQueueing:
         flush_ns = batch.system_ns
         if model is not None:
             flush_ns = batch.clock_ns + model.correction_ns(batch.clock_ns)
+        if append_ns < self._newest_ns - STEP_NS:
+            self._step_back(append_ns)
         prober = self._probers.setdefault(batch.nic, _Prober())
         prober.flushed_ns, prober.seen_ns = flush_ns, append_ns
         longest_rtt_ns = int((batch.forward + batch.reverse).max(initial=0))
@@ -121,6 +124,14 @@ class SourceQueueing:
         if self._first is None:
             self._first = offset
         self._next = offset + 1
+
+    def _step_back(self, append_ns: int) -> None:
+        """Count all that was seen as of this time: log time stepped back."""
+        self._newest_ns = append_ns
+        self._forgot_ns = min(self._forgot_ns, append_ns)
+        for prober in self._probers.values():
+            prober.seen_ns = min(prober.seen_ns, append_ns)
+            prober.longest_at_ns = min(prober.longest_at_ns, append_ns)
 
     def take(self, members: Mapping[str, Member]) -> list[PathQueueing]:
         """Return the records of all samples since the last call; at least one per shard, none without

@@ -26,6 +26,7 @@ from streams.runtime.context import WorkerContext
 from streams.runtime.faust_compat import set_read_ahead
 from streams.runtime.global_tables import read_tail
 from streams.runtime.rejects import RejectedMessage, send_reject
+from streams.runtime.steady_time import SteadyFabricTime
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["PolicyStage"]
@@ -101,7 +102,7 @@ class PolicyStage:
 
     async def _run_cycles(self, inputs: PolicyInputs, reader: AsyncTopicReader) -> None:
         """Run a cycle of each shard whenever one is due."""
-        last_s = 0.0
+        last_s, fabric_time = 0.0, SteadyFabricTime()
         while True:
             await self._read(inputs, reader, _until_due_s(inputs, last_s))
             if _until_due_s(inputs, last_s) > 0:
@@ -109,8 +110,9 @@ class PolicyStage:
             last_s = time.monotonic()
             inputs.take()
             inputs.topology = self.context.topology
-            log_ns = self.context.log_clock.now_ns(time.monotonic_ns())
-            now_ns = log_ns + self.context.clocks.log_offset_ns
+            monotonic_ns = time.monotonic_ns()
+            log_ns = self.context.log_clock.now_ns(monotonic_ns)
+            now_ns = fabric_time.now_ns(log_ns, self.context.clocks.log_offset_ns, monotonic_ns)
             for name in sorted(inputs.shards):
                 with self.context.survive("policy", POLICY_CYCLES, name):
                     await self._publish(inputs.run_cycle(name, now_ns, log_ns))

@@ -96,7 +96,7 @@ class QueuesStage(ShardStage[_Shard]):
     async def process(self, message: Message[KeyedState[_Shard]]) -> None:
         """Add a message's path queueing to its shard."""
         partition, received_ns = message.partition, time.monotonic_ns()
-        if self.context.log_clock.now_ns(received_ns) - message.append_ns > SKIP_BEHIND_NS:
+        if self._is_behind(message, received_ns):
             self._skip()
             self.partitions.done(partition, [message.offset])
             return
@@ -111,6 +111,14 @@ class QueuesStage(ShardStage[_Shard]):
             self.retain(message, until=lambda: self._is_solved(partition, received_ns))
             self._arrived.set()
             self._update_flow_rates(shard, message.append_ns)
+
+    def _is_behind(self, message: Message[KeyedState[_Shard]], received_ns: int) -> bool:
+        """Return whether a message is old and newer ones wait: a leader whose clock is behind is not late."""
+        end = self.context.highwater(message.partition.tp)
+        is_newest = end is not None and message.offset >= end - 1
+        return (
+            not is_newest and self.context.log_clock.now_ns(received_ns) - message.append_ns > SKIP_BEHIND_NS
+        )
 
     def _is_solved(self, partition: _Partition, received_ns: int) -> bool:
         return received_ns < self._solved_ns.get(partition, 0) - RETAIN_NS

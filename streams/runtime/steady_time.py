@@ -10,7 +10,7 @@ from typing import Final
 
 from schemas.log_time import STEP_NS
 
-__all__ = ["SteadyTime"]
+__all__ = ["SteadyFabricTime", "SteadyTime"]
 
 JUMP_NS: Final = 10_000_000_000
 """Jump ahead that cannot be a silence of the partition; a shorter one may be, if the reader catches up."""
@@ -52,3 +52,22 @@ class SteadyTime:
         if self._offset_ns is None or not stepped or abs(offset_ns - self._offset_ns) < STEP_NS:
             self._offset_ns = offset_ns
         return self._offset_ns
+
+
+class SteadyFabricTime:
+    """Fabric time by the log's clock, which goes on at the reader's pace where log time steps.
+
+    Append time steps at once, and the offset from it to fabric time follows some seconds later. Without this,
+    fabric time would be wrong by the step in between.
+    """
+
+    def __init__(self) -> None:
+        self._steady = SteadyTime()
+
+    def now_ns(self, log_ns: int, log_offset_ns: int, monotonic_ns: int) -> int:
+        """Return fabric time when the log's clock is at `log_ns`.
+
+        `log_offset_ns`: fabric time minus append time, as last published.
+        """
+        steady_ns = self._steady.of(log_ns, monotonic_ns)
+        return steady_ns + self._steady.offset_ns(log_offset_ns, monotonic_ns)

@@ -1,7 +1,7 @@
 """Makes hostile records: well-formed messages that no correct writer sends, from good ones.
 
 Each message differs from a good one in one way: a field at an extreme, a mutated byte, a truncation, another
-topic's record, a null, a wrong key, or an old schema. Everything follows from the seed.
+topic's record, a null, a wrong key, or times long past. Everything follows from the seed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,12 @@ EXTREME_STRINGS: Final = (
     "::ffff:10.0.0.1",
 )
 EXTREME_BYTES: Final = (b"", b"\x00" * 4096, b"\xff")
-KINDS: Final = ("extreme", "mutated", "truncated", "foreign", "null", "wrong_key", "nonsense")
+KINDS: Final = ("extreme", "mutated", "truncated", "foreign", "null", "wrong_key", "old", "nonsense")
+
+MIN_EPOCH_NS: Final = 10**18
+"""Longs from here on are times since the Unix epoch."""
+PAST_S: Final = (3600, 10 * 365 * 86400)
+"""An old record is this much older than a good one: from an hour to ten years."""
 
 Path = tuple[str | int, ...]
 
@@ -108,6 +113,8 @@ class HostileMaker:
             return Message(topic, self._strange_key(), None, kind)
         if kind == "wrong_key":
             return Message(topic, self._strange_key(), value, kind)
+        if kind == "old":
+            return Message(topic, key, self._old(topic, index), kind)
         size = self._random.randrange(64)
         return Message(topic, key, self._random.randbytes(size), kind)
 
@@ -120,17 +127,22 @@ class HostileMaker:
         for _ in range(8):
             path, kind = self._random.choice(places)
             changed = copy.deepcopy(record)
-            at = changed
-            for step in path[:-1]:
-                at = at[step]
-            at[path[-1]] = self._value(kind)
-            out = io.BytesIO()
-            try:
-                fastavro.schemaless_writer(out, codec.parsed_schema(name), changed)
-            except (ValueError, OverflowError, TypeError):
-                continue  # fastavro itself refuses some values in a union
-            return codec.header(name) + out.getvalue()
+            _put(changed, path, self._value(kind))
+            written = _written(name, changed)
+            if written is not None:  # fastavro itself refuses some values in a union
+                return written
         return codec.header(name)
+
+    def _old(self, topic: str, index: int) -> bytes:
+        """Return a good record whose times lie in the past."""
+        name = TOPICS[topic].record
+        record = copy.deepcopy(self._record(topic, index, name))
+        past_ns = self._random.randint(*PAST_S) * 1_000_000_000
+        for path, kind in list(places_of(record, codec.raw_schema(name))):
+            value = _at(record, path)
+            if kind == "long" and value is not None and value >= MIN_EPOCH_NS:
+                _put(record, path, value - past_ns)
+        return _written(name, record) or codec.header(name)
 
     def _record(self, topic: str, index: int, name: str) -> Any:
         found = self._records.get((topic, index))
@@ -155,3 +167,23 @@ class HostileMaker:
         return self._random.choice(
             (None, b"", b"\xff\xfe", b"nobody/eth0", b"x" * 300, b"another-shard", b"*", b"a>b")
         )
+
+
+def _at(record: Any, path: Path) -> Any:
+    for step in path:
+        record = record[step]
+    return record
+
+
+def _put(record: Any, path: Path, value: Any) -> None:
+    _at(record, path[:-1])[path[-1]] = value
+
+
+def _written(name: str, record: Any) -> bytes | None:
+    """Return a record without any check; None where Avro cannot write it."""
+    out = io.BytesIO()
+    try:
+        fastavro.schemaless_writer(out, codec.parsed_schema(name), record)
+    except (ValueError, OverflowError, TypeError):
+        return None
+    return codec.header(name) + out.getvalue()

@@ -7,25 +7,27 @@ see must be possible ones.
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._apache_kafka import NotAvailable, running
 from fabrictime.bench._fabric import CannotRun, RunningFabric, needs_fabric, running_fabric
 from fabrictime.bench.robust.hostile import HostileMaker
 from fabrictime.runtime import status
 from fabrictime.state.live_figures import View, Watcher
 from schemas.ids import cable_id
 from schemas.kafka.reader import BEGINNING, TopicReader, tail
-from schemas.records import LinkState
+from schemas.records import LinkHealth, LinkState
 from schemas.topics import LINK_HEALTH, TOPICS
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-__all__ = ["ended_processes", "measure", "spoilt_figures"]
+__all__ = ["Spoils", "ended_processes", "figures_of", "measure", "spoilt_figures"]
 
 SETTINGS: Final = """
 [fabric]
@@ -34,6 +36,11 @@ leaves = 4
 spines = 4
 """
 RECORDS, QUICK_RECORDS = 1_000_000, 50_000
+KAFKA_RECORDS, KAFKA_QUICK = 200_000, 20_000
+MINUTES: Final = 60
+"""For one log, on a busy machine."""
+NAMED: Final = 12
+"""Findings that a note names."""
 SAMPLES: Final = 20
 """Good messages of each partition from which hostile ones are made."""
 STEADY_S: Final = 20.0
@@ -43,19 +50,61 @@ MAX_P99_NS: Final = 10e9
 SEED: Final = 25
 
 
-@needs_fabric(("hostile_records", "processes_ended", "verdicts_changed", "figures_spoilt"))
+class Spoils(NamedTuple):
+    """The effects of hostile records with one log."""
+
+    log: str
+    sent: int
+    ended: list[str]
+    changed: list[str]
+    spoilt: list[str]
+
+
+KEYS: Final = ("hostile_records", "processes_ended", "verdicts_changed", "figures_spoilt")
+
+
+@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure on a fabric of eight hosts; some minutes."""
-    with running_fabric(progress, SETTINGS) as fabric:
+    """Measure on fabrics of eight hosts, with the embedded log and with Apache Kafka; some minutes each."""
+    found = [_on("embedded log", SETTINGS, progress, QUICK_RECORDS if quick else RECORDS)]
+    missing = ""
+    try:
+        with tempfile.TemporaryDirectory(prefix="fabrictime-kafka-") as name, running(Path(name)) as address:
+            settings = f'{SETTINGS}[up]\nlog_url = "{address}"\nworkers = 1\n'
+            found.append(_on("Apache Kafka", settings, progress, KAFKA_QUICK if quick else KAFKA_RECORDS))
+    except NotAvailable as reason:
+        missing = f"Apache Kafka not tried: {reason}"
+    return figures_of(found, missing)
+
+
+def _on(log: str, settings: str, progress: Progress, records: int) -> Spoils:
+    progress(f"robust: {log}")
+    with running_fabric(progress, settings, MINUTES) as fabric:
         watcher = Watcher(fabric.bootstrap)
         watcher.start()
         try:
-            return _measure(fabric, watcher.view, progress, QUICK_RECORDS if quick else RECORDS)
+            return _measure(log, fabric, watcher.view, progress, records)
         finally:
             watcher.stop()
 
 
-def _measure(fabric: RunningFabric, view: View, progress: Progress, records: int) -> dict[str, Value]:
+def figures_of(found: Sequence[Spoils], missing: str = "") -> dict[str, Value]:
+    """Return the figures over all logs; notes name the log of each finding."""
+
+    def count(kind: str) -> Figure:
+        names = [f"{each.log}: {name}" for each in found for name in getattr(each, kind)]
+        return Figure(float(len(names)), note=", ".join(names[:NAMED]) or None)
+
+    sent = [f"{each.sent:,} {each.log}" for each in found] + ([missing] if missing else [])
+    return {
+        "hostile_records": Figure(float(sum(each.sent for each in found)), note=", ".join(sent)),
+        "processes_ended": count("ended"),
+        "verdicts_changed": count("changed"),
+        "figures_spoilt": count("spoilt"),
+    }
+
+
+def _measure(log: str, fabric: RunningFabric, view: View, progress: Progress, records: int) -> Spoils:
     progress("robust: the fabric becomes steady")
     time.sleep(STEADY_S)
     maker = HostileMaker(good_messages(fabric.bootstrap), SEED)
@@ -64,19 +113,18 @@ def _measure(fabric: RunningFabric, view: View, progress: Progress, records: int
     progress(f"robust: {link} is dead")
     fabric.control.ask("fault", line=f"blackhole {link}")
     _wait_down(fabric.bootstrap, cable_id(link))
-    before = _children(fabric.data)
+    before = restarts(status.read(fabric.data))
     sent = _publish(fabric.bootstrap, maker, records, progress)
     progress("robust: the pipeline settles")
     time.sleep(SETTLE_S)
-    ended = ended_processes(before, _children(fabric.data))
-    changed = set(_verdicts(fabric.bootstrap)) ^ {cable_id(link)}
+    state = status.read(fabric.data)
+    ended = [f"{name} ({_last_exit(state, name)})" for name in ended_processes(before, restarts(state))]
+    verdicts = _verdicts(fabric.bootstrap)
+    changed = set(verdicts) ^ {cable_id(link)}
+    for subject in sorted(changed):
+        progress(f"robust: {subject}: {verdicts.get(subject, 'not DOWN any more')}")
     spoilt = spoilt_figures(view, {nic["nic"] for nic in shown["nics"]})
-    return {
-        "hostile_records": float(sent),
-        "processes_ended": Figure(float(len(ended)), note=", ".join(ended) or None),
-        "verdicts_changed": Figure(float(len(changed)), note=", ".join(sorted(changed)) or None),
-        "figures_spoilt": Figure(float(len(spoilt)), note=", ".join(spoilt) or None),
-    }
+    return Spoils(log, sent, ended, sorted(changed), spoilt)
 
 
 def good_messages(bootstrap: str) -> dict[str, list[tuple[bytes | None, bytes]]]:
@@ -112,8 +160,13 @@ def spoilt_figures(view: View, nics: set[str]) -> list[str]:
     return spoilt
 
 
-def _children(data: Path) -> dict[str, int]:
-    return {row["name"]: row["restarts"] for row in status.read(data)["children"]}
+def restarts(state: Mapping[str, Any]) -> dict[str, int]:
+    """Return the processes of a running `up` with their numbers of restarts."""
+    return {row["name"]: row["restarts"] for row in state["children"]}
+
+
+def _last_exit(state: Mapping[str, Any], name: str) -> str:
+    return next((str(row["last_exit"]) for row in state["children"] if row["name"] == name), "is gone")
 
 
 def _publish(bootstrap: str, maker: HostileMaker, records: int, progress: Progress) -> int:
@@ -146,14 +199,18 @@ def _wait_down(bootstrap: str, cable: str) -> None:
         time.sleep(0.5)
 
 
-def _verdicts(bootstrap: str) -> dict[str, LinkState]:
-    """Return the subjects that are not UP, with their state."""
-    states: dict[str, LinkState] = {}
+def _verdicts(bootstrap: str) -> dict[str, str]:
+    """Return the subjects that are not UP, with state and text."""
+    found: dict[str, LinkHealth] = {}
     with contextlib.closing(TopicReader(bootstrap, {LINK_HEALTH: BEGINNING})) as reader:
         reader.connect()
         for message, record in reader.decoded(reader.read_to_end()):
             if record is None:
-                states.pop(message.key, None)
+                found.pop(message.key, None)
             else:
-                states[message.key] = record["state"]
-    return {subject: state for subject, state in states.items() if state != LinkState.UP}
+                found[message.key] = record
+    return {
+        subject: f"{record['state']}: {record['text']}"
+        for subject, record in found.items()
+        if record["state"] != LinkState.UP
+    }

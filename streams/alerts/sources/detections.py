@@ -5,7 +5,7 @@ from __future__ import annotations
 from schemas.records import AlertKind, Evidence
 from streams.alerts.book import AlertBook, OpenAlert, clock_text, evidence_ref
 from streams.alerts.detection import SINCE, Detection
-from streams.alerts.rules import TOGETHER_NS
+from streams.alerts.rules import NEVER_NS, TOGETHER_NS
 
 __all__ = ["DetectionAlerts"]
 
@@ -35,9 +35,15 @@ class DetectionAlerts:
                 alert.text = detection.text.replace(SINCE, clock_text(alert.raised_ns))
             self._book.update(alert, at_ns)
 
+    def _is_of_dead_host(self, detection: Detection) -> bool:
+        """Return whether it is the agent of a host that is dead as a whole."""
+        host = self._book.find(AlertKind.HOST_DOWN, detection.subject)
+        return detection.kind == AlertKind.AGENT and host is not None and host.clear_at_ns == NEVER_NS
+
     def _raise(self, detection: Detection, at_ns: int, since_ns: int, evidence: list[Evidence]) -> None:
         covered = self._book.covered_times(detection.kind, detection.subject)
-        if detection.over or any(a - TOGETHER_NS <= at_ns < b for a, b in covered):
+        is_known = any(a - TOGETHER_NS <= at_ns < b for a, b in covered)
+        if detection.over or is_known or self._is_of_dead_host(detection):
             return
         since_ns = max([since_ns, *(b for _, b in covered if b <= at_ns)])
         alert = OpenAlert(

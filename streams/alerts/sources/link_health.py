@@ -195,6 +195,7 @@ class LinkHealthAlerts:
         self._book.raise_alert(alert)
         if alert.alert_id in self._book.open and alert.kind == AlertKind.HOST_DOWN:
             self._gather_host(subject, record)
+            self._end_agent(subject, record)
 
     def _join_host(self, subject: str, record: LinkHealth) -> bool:
         """Add a NIC or cable of a dead host to that host's alert; return whether there is one."""
@@ -230,6 +231,14 @@ class LinkHealthAlerts:
             alert.over_ns = max(alert.over_ns, record["since_ns"])
             alert.text = f"{alert.text}; now HOST_DOWN"
             self._book.group(of_host, alert, record["evaluated_ns"])
+
+    def _end_agent(self, host: str, record: LinkHealth) -> None:
+        """Clear the alert that only the prober of a host is silent: the whole host is dead."""
+        alert = self._book.find(AlertKind.AGENT, host)
+        if alert is not None:
+            alert.over_ns = record["evaluated_ns"]
+            alert.text = f"{alert.text}; now HOST_DOWN"
+            self._book.clear(alert)
 
     def _is_of_host(self, alert: OpenAlert, host: str) -> bool:
         is_at_host = all(host in nodes_of(each) for each in alert.covers())

@@ -116,6 +116,31 @@ def test_delayed_probes_are_awaited():
     assert source.take(MEMBERS)[0]["complete_ns"] == later - SETTLE_NS
 
 
+@pytest.mark.parametrize("jump_s", [120, 8 * 3600, -30])
+def test_a_step_of_log_time_loses_no_prober(jump_s):
+    """Both probers are awaited, and the longest round trip ages, before, during and after wrong log time."""
+    source, offset = SourceQueueing("fabric.probes/0", SLOT_NS), 0
+
+    def complete_ns(at_s, wrong_s, waited_ns=0):
+        nonlocal offset
+        for n, nic in enumerate(("a/eth0", "b/eth0")):
+            peer = "b/eth0" if nic == "a/eth0" else "a/eth0"
+            flushed_ns = EPOCH_NS + at_s * 1_000_000_000 - n * 50_000_000
+            found = batch(
+                [at_s * 1_000_000_000], [PATH_NS + waited_ns], nic=nic, peer=peer, flushed=flushed_ns
+            )
+            offset += 1
+            source.add(found, EPOCH_NS + (at_s + wrong_s) * 1_000_000_000 + n, offset, LINES)
+        return source.take(MEMBERS)[0]["complete_ns"] - EPOCH_NS - at_s * 1_000_000_000
+
+    usual = complete_ns(1, 0)
+    assert complete_ns(2, jump_s) == usual
+    assert complete_ns(3, jump_s, waited_ns=80_000_000) < usual
+    assert complete_ns(4, 0, waited_ns=80_000_000) < usual
+    complete_ns(6, 0)
+    assert complete_ns(8, 0) == usual
+
+
 def test_a_new_owner_recovers_the_floors():
     before, after = (SourceQueueing("fabric.probes/0", SLOT_NS) for _ in range(2))
     before.add(batch([0], [PATH_NS]), EPOCH_NS, 0, LINES)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from streams.runtime.steady_time import SteadyTime
+from streams.delays.windows import LogClock
+from streams.runtime.steady_time import SteadyFabricTime, SteadyTime
 
 S = 1_000_000_000
 START = 1_700_000_000 * S
@@ -48,3 +49,18 @@ def test_the_offset_of_fabric_time_ignores_windows_of_the_time_before_a_step():
     assert steady.offset_ns(5 - 120 * S, 13 * S) == 5
     assert steady.offset_ns(5 + 50 * S, 14 * S) == 5
     assert steady.offset_ns(5 + 50 * S, 24 * S) == 5 + 170 * S, "it persists"
+
+
+@pytest.mark.parametrize("jump_s", [120, 8 * 3600, -30])
+def test_fabric_time_is_right_through_a_jump_and_the_return_though_its_offset_follows_later(jump_s):
+    clock, fabric = LogClock(START, 0), SteadyFabricTime()
+    errors_s = []
+    for step in range(900):
+        now_ns = step * S // 10
+        wrong_s = jump_s if 20 * S <= now_ns < 50 * S else 0
+        offset_s = -jump_s if 23 * S <= now_ns < 53 * S else 0
+        clock.observe(START + now_ns + wrong_s * S, now_ns)
+        found_ns = fabric.now_ns(clock.now_ns(now_ns), offset_s * S, now_ns)
+        errors_s.append((found_ns - START - now_ns) / S)
+    assert max(errors_s) < 0.01
+    assert min(errors_s) > -0.01

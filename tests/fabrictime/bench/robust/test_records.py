@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fabrictime.bench.robust.records import ended_processes, spoilt_figures
+from fabrictime.bench import Figure
+from fabrictime.bench.robust.records import Spoils, ended_processes, figures_of, spoilt_figures
 from fabrictime.state.live_figures import NicView, PathView, View
 
 
@@ -20,3 +21,17 @@ def test_strange_nics_losses_and_delays_are_spoilt_figures() -> None:
     view.nics["h1/eth1"].lost = 1_795_632_065_339_913_141
     view.worst["h1/eth1"].p99_ns = 1.7e13
     assert len(spoilt_figures(view, {"h1/eth1"})) == 3
+
+
+def test_figures_count_both_logs_and_name_the_log_of_a_finding() -> None:
+    embedded = Spoils("embedded log", 1000, ["links"], [], [])
+    kafka = Spoils("Apache Kafka", 200, [], ["h1:eth1<>leaf1:swp1"], [])
+    figures = figures_of([embedded, kafka])
+    assert figures["hostile_records"] == Figure(1200.0, note="1,000 embedded log, 200 Apache Kafka")
+    assert figures["processes_ended"] == Figure(1.0, note="embedded log: links")
+    assert figures["verdicts_changed"] == Figure(1.0, note="Apache Kafka: h1:eth1<>leaf1:swp1")
+    assert figures["figures_spoilt"] == Figure(0.0)
+    alone = figures_of([embedded], "Apache Kafka not tried: no java")
+    assert alone["hostile_records"] == Figure(
+        1000.0, note="1,000 embedded log, Apache Kafka not tried: no java"
+    )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from schemas.records import AlertKind
 from schemas.topics import LINK_HEALTH
+from streams.alerts.detection import Detection
 from tests.streams.alerts.script import (
     MS,
     SHIFT,
@@ -10,6 +14,7 @@ from tests.streams.alerts.script import (
     S,
     Script,
     access,
+    book,
     cable,
     lines,
     play,
@@ -79,6 +84,27 @@ def test_a_dead_host_groups_its_nics_and_cables() -> None:
     last = play(script.inputs)[-1]
     assert (last["subject"], last["state"]) == ("h3", "CLEARED")
     assert "did not come back" in last["text"]
+
+
+def test_a_host_that_dies_after_its_prober_fell_silent_is_one_alert() -> None:
+    alerts = book()
+    detection = Detection(AlertKind.AGENT, "h3", T0, T0, "the prober does not answer", nics=("h3/eth1",))
+    found = [record for _, record in alerts.ingest_detection(detection)]
+    script = Script().wait(2).health("h3", "DOWN", kind="HOST").wait(5)
+    found += play(script.inputs, alerts, rest_s=2)
+    later = replace(detection, at_ns=T0 + 4 * S, since_ns=T0 + 3 * S, nics=("h3/eth2",))
+    found += [record for _, record in alerts.ingest_detection(later)]
+    assert sorted(lines(found)) == [
+        ("AGENT", "h3", "CLEARED"),
+        ("AGENT", "h3", "RAISED"),
+        ("HOST_DOWN", "h3", "RAISED"),
+    ]
+    assert [alert.partition(":")[0] for alert in alerts.open_ids()] == ["HOST_DOWN"]
+    cleared = next(record for record in found if record["state"] == "CLEARED")
+    assert cleared["text"] == "the prober does not answer; now HOST_DOWN"
+    play(script.health("h3", "UP", kind="HOST").inputs[-1:], alerts, rest_s=300)
+    again = replace(detection, at_ns=T0 + 400 * S, since_ns=T0 + 399 * S)
+    assert lines([record for _, record in alerts.ingest_detection(again)]) == [("AGENT", "h3", "RAISED")]
 
 
 def test_a_link_that_flaps_is_few_alerts_and_then_one() -> None:
