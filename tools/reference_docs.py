@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
 import typer.main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,11 +40,14 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def leaves(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command below a group with its full name, in order of definition."""
-    if isinstance(command, click.Group):
-        for key, child in command.commands.items():
-            yield from leaves(child, f"{name} {key}")
+def leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield every command below a group with its full name, in order of definition.
+
+    Typer brings its own copy of click, so no class of click is compared.
+    """
+    if hasattr(command, "list_commands"):
+        for key in command.list_commands(None):
+            yield from leaves(command.get_command(None, key), f"{name} {key}")
     elif not command.hidden:
         yield name, command
 
@@ -54,17 +57,17 @@ def commands_page() -> str:
     parts = [COMMANDS_HEAD]
     for name, command in leaves(typer.main.get_command(app), "fabrictime"):
         parts.append(f"\n## {name}\n\n{(command.help or '').strip()}\n")
-        arguments = [p for p in command.params if isinstance(p, click.Argument)]
-        options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
+        arguments = [p for p in command.params if p.param_type_name == "argument"]
+        options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
         if not arguments and not options:
             continue
         parts.append("\n| argument or option | meaning |\n|---|---|\n")
-        parts += [_row([argument.human_readable_name], argument) for argument in arguments]
+        parts += [_row([argument.metavar or argument.name], argument) for argument in arguments]
         parts += [_row([*option.opts, *option.secondary_opts], option) for option in options]
     return "".join(parts)
 
 
-def _row(names: list[str], parameter: click.Parameter) -> str:
+def _row(names: list[str], parameter: Any) -> str:
     text = getattr(parameter, "help", None) or ""
     return f"| {', '.join(f'`{name}`' for name in names)} | {cell(text)} |\n"
 

@@ -59,13 +59,13 @@ def needs_fabric(keys: Iterable[str]) -> _Decorator:
 
 
 @contextlib.contextmanager
-def running_fabric(progress: Progress, settings: str) -> Iterator[RunningFabric]:
-    """Run `fabrictime up` on a fabric, in a temporary directory. Raises CannotRun."""
+def running_fabric(progress: Progress, settings: str, minutes: int = 15) -> Iterator[RunningFabric]:
+    """Run `fabrictime up` on a fabric for at most `minutes`, in a temporary directory. Raises CannotRun."""
     progress("fabric: starting")
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
         config, data, output = Path(name, "fabrictime.toml"), Path(name, "data"), Path(name, "up.log")
         config.write_text(settings, encoding="utf-8")
-        options = ["--fleet", "fabric", "--for", "15m", "--config", str(config)]
+        options = ["--fleet", "fabric", "--for", f"{minutes}m", "--config", str(config)]
         with running_up(options, data, output) as bootstrap:
             yield RunningFabric(ControlClient(socket_path(data)), bootstrap, data)
 

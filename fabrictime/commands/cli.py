@@ -153,6 +153,21 @@ def up(
 
 
 @app.command()
+def demo(
+    observe: Annotated[
+        bool, typer.Option("--observe", help="Carry out no action; show what the policy would do.")
+    ] = False,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Take a guided tour: load the testbed's fabric with two jobs, break it five times, and heal it."""
+    from fabrictime.commands import demo as tour
+
+    raise typer.Exit(tour.main(config, directory, observe=observe, as_json=as_json))
+
+
+@app.command()
 def status(
     check: Annotated[
         bool, typer.Option("--check", help="Exit with code 1 if a service fails, or evidence is missing.")

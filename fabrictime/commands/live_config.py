@@ -27,6 +27,7 @@ from streams.runtime.live_config import EVERYONE
 from streams.runtime.thresholds import THRESHOLDS, Thresholds, check_value
 
 __all__ = [
+    "PLAIN",
     "Line",
     "LiveRecords",
     "begin_acting",
@@ -36,6 +37,7 @@ __all__ = [
     "parse_rule",
     "paused",
     "resumed",
+    "successor",
     "too_wide",
     "with_rule",
 ]
@@ -110,7 +112,7 @@ def changed(
 
     Raises ValueError where a name or value is none, or nothing would change.
     """
-    found = _next(record, host)
+    found = successor(record, host)
     values = {each["name"]: each["value"] for each in found["thresholds"]}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -293,7 +295,7 @@ def from_file(record: ActuatorConfig | None, host: str, given: Mapping[str, obje
         f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in given.items()
     ]
-    found = _next(empty, host)
+    found = successor(empty, host)
     if settings:
         found = changed(empty, host, settings)
     found["latency_rules"] = list(old["latency_rules"])
@@ -306,7 +308,7 @@ def paused(records: Mapping[str, ActuatorConfig], *, revert: bool, now_ns: int) 
     found = []
     for host in sorted({EVERYONE, *(key for key, each in records.items() if each["mode"] == ActMode.ACT)}):
         old = records.get(host)
-        new = _next(old, host)
+        new = successor(old, host)
         new["paused_mode"] = new["mode"] if new["mode"] != ActMode.OBSERVE else new["paused_mode"]
         new["mode"] = ActMode.OBSERVE
         if revert and host == EVERYONE:
@@ -319,7 +321,7 @@ def resumed(records: Mapping[str, ActuatorConfig]) -> list[ActuatorConfig]:
     """Return the records that restore the paused modes. Raises ValueError if nothing is paused."""
     found = []
     for host in sorted(key for key, each in records.items() if each["paused_mode"]):
-        new = _next(records[host], host)
+        new = successor(records[host], host)
         new["mode"], new["paused_mode"] = ActMode(new["paused_mode"]), ""
         found.append(new)
     if not found:
@@ -336,7 +338,7 @@ def begin_acting(
     old = live.records.get(EVERYONE)
     if old is not None and old["mode"] != ActMode.UNKNOWN:
         return
-    new = _next(old, EVERYONE)
+    new = successor(old, EVERYONE)
     new["mode"] = ActMode.ACT
     if whole:
         new["max_moved_share"] = 1.0 if new["max_moved_share"] is None else new["max_moved_share"]
@@ -360,7 +362,7 @@ def with_rule(
 
     Raises ValueError if there is none to remove.
     """
-    found = _next(record, host)
+    found = successor(record, host)
     rules = {each["name"]: each for each in found["latency_rules"]}
     if rule is None and name not in rules:
         raise ValueError(f"rule {name}: not set for {host}, nothing to remove")
@@ -372,7 +374,8 @@ def with_rule(
     return _checked(found, record)
 
 
-def _next(record: ActuatorConfig | None, host: str) -> ActuatorConfig:
+def successor(record: ActuatorConfig | None, host: str) -> ActuatorConfig:
+    """Return a copy of a host's record with the next version, by this user. Raises ValueError."""
     if not host or len(host) > 128 or any(c.isspace() for c in host):
         raise ValueError(f"host {host!r}: expected a host's name or *")
     old = record or PLAIN

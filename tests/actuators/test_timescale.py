@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actuators.timescale import (
@@ -34,7 +34,6 @@ def cross_timestamps(rate_ppb, n=30, noise_ns=0.0, seed=1, step=None):
     return made
 
 
-@settings(deadline=None)
 @given(st.floats(-400_000, 400_000), st.floats(0, 30), st.integers(0, 99), st.floats(0.3, 5.7))
 def test_relation_is_right_within_its_error(rate_ppb, noise_ns, seed, at_s):
     made = cross_timestamps(rate_ppb, noise_ns=noise_ns, seed=seed)

@@ -24,7 +24,7 @@ def test_random_bodies_of_every_request(tmp_path):
         harness = Harness(tmp_path)
 
         @given(kind=st.sampled_from(VERSIONS), body=st.binary(max_size=200))
-        @settings(max_examples=600, deadline=None)
+        @settings(max_examples=600)
         def throw(kind, body):
             async def one():
                 with contextlib.suppress(MalformedRequest):
@@ -56,7 +56,7 @@ def test_nearly_right_bodies(tmp_path, api):
     cases = []
 
     @given(version=st.integers(-1, 12), body=st.lists(pieces, max_size=14).map(b"".join))
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=120)
     def collect(version, body):
         cases.append(frame(api, version, body))
 

@@ -157,7 +157,7 @@ def test_a_hole_in_an_old_segment_costs_only_its_own_batches(tmp_path, clock, ma
     max_keys=st.sampled_from([3, 1000]),
     rounds=st.integers(1, 3),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_compaction_never_loses_the_newest_of_a_key(
     make_batch, parse, steps, old_tombstones, max_keys, rounds
 ):

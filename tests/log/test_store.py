@@ -129,7 +129,7 @@ commits = st.lists(
 
 
 @given(history=commits, torn=st.binary(max_size=40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_commits_survive_a_torn_journal(history, torn):
     with tempfile.TemporaryDirectory() as folder:
         store = OffsetStore(Path(folder))

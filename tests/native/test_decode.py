@@ -110,7 +110,7 @@ def check_invariants(columns):
 
 
 @given(records)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_equals_fastavro_and_writes_the_same_bytes(record_of, record):
     message = codec.encode("ProbeBatch", record)
     start = codec.body_start(message, "ProbeBatch")
@@ -121,7 +121,7 @@ def test_equals_fastavro_and_writes_the_same_bytes(record_of, record):
 
 
 @given(records, st.randoms(use_true_random=False))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_reads_arrays_in_any_blocks(avro_independent, record_of, record, chance):
     body = avro_independent(record, chance)
     assert record_of(decode_probe_batch(body)) == record
@@ -161,9 +161,11 @@ def test_trailing_bytes_are_refused():
         (with_group(path=-1), "OUT_OF_RANGE", r"samples\[0\].path: -1 .*at least 0"),
         (with_group(path=65_536), "OUT_OF_RANGE", r"path: 65536 .*at most 65535"),
         (with_group(spacing_ns=-1), "OUT_OF_RANGE", r"spacing_ns: -1"),
-        (with_group(spacing_ns=2**31), "OUT_OF_RANGE", r"spacing_ns: 2147483648 .*at most 2147483647"),
+        (with_group(spacing_ns=10**9 + 1), "OUT_OF_RANGE", r"spacing_ns: 1000000001 .*at most 1000000000"),
         (with_group(lost=-3), "OUT_OF_RANGE", r"lost: -3"),
         (with_group(lost=2**40), "OUT_OF_RANGE", r"lost: 1099511627776"),
+        (with_group(lost=2**31 - 1), "OUT_OF_RANGE", r"lost: 2147483647 .*at most 10000000"),
+        (with_group(no_t3=10**7 + 1), "OUT_OF_RANGE", r"no_t3: 10000001 .*at most 10000000"),
         (with_group(no_t3=-3), "OUT_OF_RANGE", r"no_t3: -3"),
         (with_group(forward=[1]), "MALFORMED", r"forward: 1 elements .*expected 2 as in 'sent'"),
         (with_group(turnaround=[1, 2, 3]), "MALFORMED", r"turnaround: 3 elements"),
@@ -186,7 +188,7 @@ def test_implausible_values_are_refused(record, reason, text):
 
 
 def test_longest_name_and_largest_values_pass():
-    record = with_group(peer="é" * MAX_NAME_CHARS, path=65_535, lost=2**31 - 1, sent=[2**62, -(2**62)])
+    record = with_group(peer="é" * MAX_NAME_CHARS, path=65_535, lost=10**7, sent=[2**62, -(2**62)])
     assert decode_probe_batch(body_of(record)).sent.tolist() == [2**62, 0]
 
 
@@ -274,13 +276,13 @@ def test_memory_follows_the_bytes_not_the_claims(avro_long):
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_random_bytes_never_crash(data):
     read_or_refused(data)
 
 
 @given(records, st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_mutations_are_read_or_refused(record, data):
     body = bytearray(body_of(record))
     for _ in range(data.draw(st.integers(1, 4))):

@@ -99,7 +99,7 @@ def test_probes_of_a_slot_take_different_paths():
     st.integers(1, 9),
     st.integers(1, 4),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_any_fleet_has_a_schedule(fleet: list[list[list[int]]], slots: int, probes: int):
     crossed = [path for nic in fleet for path in nic]
     path = plan_schedule(

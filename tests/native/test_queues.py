@@ -107,7 +107,7 @@ def test_links_without_probes_are_nothing_known():
     assert not found.sigma_ns.any()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**31), st.integers(0, 5), st.floats(-1e6, 1e9), st.floats(1, 1e6), st.integers(1, 5))
 def test_any_input_gives_finite_queues_that_are_not_negative(seed, slots, scale, noise, knots):
     mesh = Mesh(seed, hosts=4, uplinks=3, downlinks=3, routes=20)

@@ -229,7 +229,7 @@ def test_probes_of_one_path_never_overtake():
     until=st.lists(st.floats(0, 3e5), min_size=1, max_size=4),
     lossy=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_nothing_is_lost_unseen(seed, links, flows, buffer_packets, until, lossy):
     rng = np.random.default_rng(seed)
     sim = PacketSim(

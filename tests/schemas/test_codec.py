@@ -44,7 +44,6 @@ def test_round_trip_in_both_wire_formats(name, any_value, registry):
     @given(any_value(codec.raw_schema(name)))
     @settings(
         max_examples=40,
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     def both(record):
@@ -98,7 +97,7 @@ def test_mutations_are_read_or_refused(name, honest):
 
 
 @given(st.binary(max_size=200), st.sampled_from(RECORDS), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_random_bodies_are_read_or_refused(data, name, headed):
     read_or_refused(codec.header(name) + data if headed else data, name)
 

@@ -28,7 +28,7 @@ def slots(share: float, seed: int) -> list[int]:
 
 
 @given(share=st.floats(1e-6, 1, exclude_max=True), seed=st.integers(0, 2**32))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_the_pattern_has_exactly_its_share_of_slots_each_once(share: float, seed: int) -> None:
     found = slots(share, seed)
     assert len(found) == len(set(found)) == max(1, round(share * nft.SLOTS))

@@ -21,7 +21,14 @@ def test_every_threshold_has_a_row():
 def test_hidden_commands_are_left_out_and_groups_are_opened():
     group = click.Group(commands={"a": click.Command("a"), "b": click.Command("b", hidden=True)})
     root = click.Group(commands={"deep": group, "c": click.Command("c")})
-    assert [name for name, _ in reference_docs.leaves(root, "x")] == ["x deep a", "x c"]
+    assert [name for name, _ in reference_docs.leaves(root, "x")] == ["x c", "x deep a"]
+
+
+def test_the_page_has_the_commands_with_arguments_and_options():
+    page = reference_docs.commands_page()
+    for line in ("## fabrictime up", "## fabrictime demo", "## fabrictime fabric fault", "| `--observe` |"):
+        assert f"\n{line}" in page
+    assert "## fabrictime service" not in page
 
 
 def test_a_cell_is_one_line_without_a_column_of_its_own():

@@ -17,7 +17,7 @@ import psutil
 
 from fabrictime.bench._fabric import CannotRun
 from fabrictime.commands.live_config import LiveRecords, changed
-from fabrictime.testbed.control import ControlClient
+from fabrictime.testbed.control import ControlClient, NoFabric
 from fabrictime.testbed.fabric import FabricError
 from schemas.limits import EVERYONE
 
@@ -61,7 +61,7 @@ class JobRun:
         self._thread.start()
 
     def _listen(self) -> None:
-        with contextlib.suppress(FabricError):
+        with contextlib.suppress(FabricError, NoFabric):
             for lines in self._stream:
                 if "ended" in lines:
                     self.result = lines
@@ -105,7 +105,8 @@ class FlowRun:
         self._thread.start()
 
     def _listen(self) -> None:
-        self._result = next(self._stream)
+        with contextlib.suppress(FabricError, NoFabric):
+            self._result = next(self._stream)
 
     def join(self) -> None:
         """Wait for its end. Raises CannotRun where it has no result."""

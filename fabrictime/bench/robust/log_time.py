@@ -30,7 +30,9 @@ __all__ = ["JUMPS", "Jump", "Outcome", "Window", "evaluated", "measure"]
 
 PARTITIONS: Final = 4
 NICS: Final = 6
-WORKER: Final = {"stages": ["map", "solve"], "session_timeout_s": 3}
+WINDOW_MS: Final = 1000
+"""The default."""
+WORKER: Final = {"stages": ["map", "solve"], "session_timeout_s": 3, "window_ms": WINDOW_MS}
 FLUSH_S: Final = 0.05
 PAIRS: Final = 4
 """Coded pairs of a peer and flush."""
@@ -74,6 +76,7 @@ class Window(NamedTuple):
 
     received_s: float
     end_ns: int
+    """By the window's number, which counts in log time."""
     is_synced: bool
     """Whether all clocks are SYNCED."""
 
@@ -126,7 +129,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
             finally:
                 probing.close()
             problems[CREATE_TIME], how = _create_time(log.bootstrap, folder / "apache")
-        progress(f"log time: {CREATE_TIME}: {'; '.join(problems[CREATE_TIME]) or how}")
+        progress(f"log time: {'; '.join(problems[CREATE_TIME]) or how}")
     return _figures(outcomes, problems, how)
 
 
@@ -207,7 +210,7 @@ def _create_time(embedded: str, folder: Path) -> tuple[list[str], str]:
         with running(folder, "log.message.timestamp.type=CreateTime\n") as bootstrap:
             found = _at_start(bootstrap)
     except NotAvailable as reason:
-        return problems, f"the embedded log refuses CreateTime; Apache Kafka not tried: {reason}"
+        return problems, f"CreateTime: refused by the embedded log; Apache Kafka not tried: {reason}"
     if found not in ("refused", "LogAppendTime"):
         problems.append(f"{PROBES.name} of Apache Kafka is accepted with {found}")
     return problems, f"CreateTime: refused by the embedded log, {found} at the start on Apache Kafka"
@@ -275,7 +278,8 @@ class _Probing:
             if record is not None:
                 states = {clock["state"] for clock in record["clocks"]}
                 is_synced = states == {SYNCED} and len(record["clocks"]) == NICS
-                self.windows.append(Window(time.monotonic(), record["window_end_ns"], is_synced))
+                end_ns = (record["window"] + 1) * WINDOW_MS * 1_000_000
+                self.windows.append(Window(time.monotonic(), end_ns, is_synced))
 
     def close(self) -> None:
         """Leave the log."""

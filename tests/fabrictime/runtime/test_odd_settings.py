@@ -27,7 +27,7 @@ VALUES = st.recursive(
     lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=4), below, max_size=3),
     max_leaves=6,
 )
-FEW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=150, suppress_health_check=list(HealthCheck))
 
 
 def tables():

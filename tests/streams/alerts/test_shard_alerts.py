@@ -55,7 +55,7 @@ def scripts(draw: st.DrawFn) -> list[Input]:
     return script.inputs
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(inputs=scripts(), data=st.data())
 def test_records_read_again_from_any_cut_give_the_same_alerts(
     inputs: list[Input], data: st.DataObject

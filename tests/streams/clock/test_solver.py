@@ -97,7 +97,7 @@ def test_parts_that_are_not_connected_are_domains_of_their_own(sim: SimpleNamesp
     assert {s["state"] for s in sim.states(records).values()} == {SYNCED}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(added_ns=st.integers(-(10**9), 10**9), which=st.integers(0, 4))
 def test_adding_to_one_clock_moves_that_clock_alone(sim: SimpleNamespace, added_ns: int, which: int) -> None:
     def solved(added: int) -> dict[str, dict[str, Any]]:

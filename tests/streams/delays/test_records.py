@@ -136,7 +136,7 @@ def test_path_delays_are_one_way_where_clocks_are_known_and_null_where_not() -> 
     }
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(late=st.lists(st.integers(0, 79), max_size=5), commit=st.integers(0, 3))
 def test_a_new_owner_publishes_identical_records(late: list[int], commit: int) -> None:
     """The first owner crashes after publishing some windows; the next reads from the commit, at another

@@ -23,7 +23,7 @@ events = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(events, max_size=25),
     st.booleans(),

@@ -42,7 +42,7 @@ def test_filling_is_max_min_fair() -> None:
         filled([math.inf], [])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_no_flow_can_get_more_without_taking_from_one_that_has_no_more(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 8))

@@ -1,0 +1,191 @@
+"""Runs the guided tour in a terminal: the introduction, the story as it happens, one table at the end.
+
+Ctrl-C, a hang-up or SIGTERM ends the tour: faults are healed and the former mode is restored. Further
+signals do not interrupt that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from fabrictime.bench._fabric import CannotRun
+from fabrictime.commands.options import settings_of
+from fabrictime.demo import summary
+from fabrictime.demo.follower import Follower
+from fabrictime.demo.mode import tour_mode
+from fabrictime.demo.pipeline import Pipeline, open_pipeline
+from fabrictime.demo.script import STEPS, Step
+from fabrictime.demo.story import Line
+from fabrictime.demo.tour import Tour
+from fabrictime.testbed.control import NoFabric
+from fabrictime.testbed.fabric import FabricError
+
+__all__ = ["main"]
+
+INTRO: Final = (
+    "fabrictime demo: a guided tour of about 90 seconds. Two jobs load a small fabric. Then five faults "
+    "follow, one at a time: a grey link, a blackhole, a flapping link, a collision and an incast. Each is "
+    "healed again. You see when it is detected, {done}, and how the iterations of the jobs change."
+)
+ACTING: Final = "which flows are moved or slowed down (mode ACT, and pacing is allowed)"
+OBSERVING: Final = "which flows the policy would move or slow down (mode OBSERVE: nothing is done)"
+PRIVATE: Final = (
+    "Only the private testbed is touched: network namespaces of this machine. No real NIC, switch or host "
+    "is involved. The end and Ctrl-C heal everything and restore the former mode."
+)
+STYLES: Final = {
+    "broken": "bold red",
+    "loaded": "bold red",
+    "detected": "bold yellow",
+    "cause": "yellow",
+    "alert": "yellow",
+    "action": "bold cyan",
+    "wanted": "cyan",
+    "healed": "bold green",
+    "ended": "bold green",
+    "missed": "bold red",
+}
+REFRESH_HZ: Final = 2.0
+"""Of the line that shows the phase: the processors are needed elsewhere."""
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_INTERRUPTED: Final = 130
+
+
+def main(config: Path | None, directory: Path | None, *, observe: bool, as_json: bool) -> int:
+    """Run the tour and return the exit code: 0; 1 if it could not run or a fault is not healed; 130."""
+    screen = Screen(Console(stderr=as_json, highlight=False))
+    settings = settings_of(config, directory)
+    with _interrupts():
+        try:
+            return _run(settings, screen, acting=not observe, as_json=as_json)
+        except KeyboardInterrupt:
+            screen.remark("Stopped. All faults are healed, and the former mode is restored.")
+            return _INTERRUPTED
+        except (ValueError, CannotRun, FabricError, NoFabric) as error:
+            screen.error(str(error))
+            return 1
+
+
+def _run(settings: Any, screen: Screen, *, acting: bool, as_json: bool) -> int:
+    screen.remark(INTRO.format(done=ACTING if acting else OBSERVING))
+    screen.remark(PRIVATE)
+    began_s = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        pipeline = stack.enter_context(open_pipeline(settings, screen.remark))
+        screen.remark(f"Live page: {pipeline.web or 'none, [up] web is off'}", "bold")
+        tour = _begin(stack, pipeline, screen, acting=acting)
+        with screen.waiting():
+            tour.run()
+        _ignore_signals()
+    if as_json:
+        took_s = time.monotonic() - began_s
+        print(summary.as_json(tour.outcomes, acting=acting, took_s=took_s, web=pipeline.web), flush=True)
+    screen.end(tour, acting=acting)
+    return 1 if summary.failures(tour.outcomes) else 0
+
+
+def _begin(stack: contextlib.ExitStack, pipeline: Pipeline, screen: Screen, *, acting: bool) -> Tour:
+    """Follow the log and set the mode. The fabric is checked before anything changes."""
+    follower = stack.enter_context(Follower(pipeline.cluster, pipeline.registry))
+    tour = Tour(pipeline, follower, screen, acting=acting)
+    mode = tour_mode(pipeline.cluster, pipeline.registry, acting=acting, now_ns=time.time_ns())
+    stack.enter_context(mode)
+    return tour
+
+
+class Screen:
+    """Prints the tour, at most 80 columns wide; plain lines where the output is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: Status | None = None
+        self._width = min(summary.WIDTH, console.width) if console.is_terminal else summary.WIDTH
+
+    def remark(self, text: str, style: str = "") -> None:
+        """Print a paragraph."""
+        for each in summary.paragraph(text, self._width):
+            self._console.print(Text(each, style), soft_wrap=True)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Show the phase of the tour below its lines, on a terminal."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with self._console.status("", refresh_per_second=REFRESH_HZ) as self._status:
+            yield
+        self._status = None
+
+    def phase(self, text: str) -> None:
+        """Replace the phase that is shown on a terminal."""
+        if self._status is not None:
+            self._status.update(Text(text, "dim"))
+
+    def error(self, text: str) -> None:
+        """Print why the tour cannot run, in one line."""
+        Console(stderr=True, highlight=False).print(Text(f"fabrictime: {text}"), soft_wrap=True)
+
+    def heading(self, number: int, step: Step) -> None:
+        """Print the title of a step."""
+        self._console.print()
+        title = f"{number} of {len(STEPS)}: {step.fault.value}. {step.title[0].upper()}{step.title[1:]}."
+        self.remark(title, "bold")
+
+    def line(self, line: Line) -> None:
+        """Print a line of the story."""
+        for number, each in enumerate(summary.text_of(line, self._width)):
+            text = Text(each)
+            if number == 0 and (style := STYLES.get(line.label)):
+                begin = each.index(line.label)
+                text.stylize(style, begin, begin + len(line.label))
+            self._console.print(text, soft_wrap=True)
+
+    def end(self, tour: Tour, *, acting: bool) -> None:
+        """Print the summary."""
+        head, *rows = summary.rows(tour.outcomes, acting=acting)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for title in head:
+            table.add_column(title, no_wrap=True)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        self._console.print()
+        Console(file=self._console.file, width=self._width, highlight=False).print(table)
+        self._console.print()
+        for note in summary.notes(tour.outcomes, acting=acting):
+            self.remark(note)
+        for failure in summary.failures(tour.outcomes):
+            self.remark(failure, "bold red")
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[None]:
+    """Turn the first signal to end into KeyboardInterrupt, and ignore the others: they must not stop the
+    healing."""
+    former = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def interrupt(number: int, frame: object) -> None:
+        _ignore_signals()
+        raise KeyboardInterrupt
+
+    for number in _SIGNALS:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _ignore_signals() -> None:
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

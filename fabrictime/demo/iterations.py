@@ -1,0 +1,51 @@
+"""How long a job's iterations take before, during and after a fault. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+__all__ = ["BASE_S", "SETTLE_S", "Change", "change_of"]
+
+BASE_S: Final = 4.0
+"""Interval before a fault, and after its healing, over which iterations count."""
+SETTLE_S: Final = 1.0
+"""Time after the healing that does not count as after it: TCP still repeats lost packets."""
+
+Iterations = Sequence[tuple[float, float]]
+"""Begin and end of each, s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Durations of iterations, ms; None: no iteration ended in that interval."""
+
+    before_ms: float | None
+    """Median before the fault."""
+    during_ms: float | None
+    """Median of the iterations that overlap the fault."""
+    worst_ms: float | None
+    """The longest of them."""
+    after_ms: float | None
+    """Median after the healing."""
+
+    @property
+    def slowdown(self) -> float:
+        """The longest iteration during the fault over the median before it; 0 if either is unknown."""
+        return self.worst_ms / self.before_ms if self.worst_ms and self.before_ms else 0.0
+
+
+def change_of(iterations: Iterations, broken_s: float, healed_s: float) -> Change:
+    """Return the durations before `broken_s`, until `healed_s`, and after it."""
+    after_s = healed_s + SETTLE_S
+    before = [each for each in iterations if broken_s - BASE_S <= each[0] and each[1] <= broken_s]
+    during = [each for each in iterations if each[1] > broken_s and each[0] < healed_s]
+    after = [each for each in iterations if after_s <= each[0] and each[1] <= after_s + BASE_S]
+    took_ms = [(end - begin) * 1e3 for begin, end in during]
+    return Change(_median_ms(before), _median_ms(during), max(took_ms, default=None), _median_ms(after))
+
+
+def _median_ms(iterations: Iterations) -> float | None:
+    return median((end - begin) * 1e3 for begin, end in iterations) if iterations else None

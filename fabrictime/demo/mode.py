@@ -1,0 +1,80 @@
+"""The mode of the tour: ACT with pacing allowed, or OBSERVE, and the former settings afterwards.
+
+The record functions are pure. `tour_mode` publishes to `fabric.config` and waits for nothing: the actuators
+follow within a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from fabrictime.commands import live_config
+from fabrictime.commands.live_config import LiveRecords
+from schemas import codec
+from schemas.kafka.settings import KafkaSettings
+from schemas.limits import EVERYONE, Limits
+from schemas.records import ActuatorConfig, FlowAction
+
+__all__ = ["restored", "tour_mode", "tour_records"]
+
+PACING: Final = frozenset({FlowAction.PACE, FlowAction.UNPACE})
+"""Actions that a fleet must allow first; the tour allows them for its duration."""
+
+
+def tour_records(records: Mapping[str, ActuatorConfig], *, acting: bool, now_ns: int) -> list[ActuatorConfig]:
+    """Return the records that set the mode of the tour; none if it is set already."""
+    if not acting:
+        return live_config.paused(records, revert=False, now_ns=now_ns)
+    known = records.get(EVERYONE)
+    limits = Limits.of(records, EVERYONE)
+    allowed = sorted(limits.allowed | PACING)
+    if limits.act and set(allowed) == limits.allowed:
+        return []
+    return [live_config.changed(known, EVERYONE, ["mode=ACT", f"allowed_actions={','.join(allowed)}"])]
+
+
+def restored(
+    before: Mapping[str, ActuatorConfig],
+    during: Mapping[str, ActuatorConfig],
+    now: Mapping[str, ActuatorConfig],
+) -> list[ActuatorConfig]:
+    """Return the records that undo the changes of the tour.
+
+    A setting that somebody has changed meanwhile, such as by `fabrictime pause`, stays as it is.
+    """
+    found = []
+    for host, tour in during.items():
+        current = now.get(host)
+        if current is None:
+            continue
+        old = before.get(host, live_config.PLAIN)
+        new = live_config.successor(current, host)
+        if (current["mode"], current["paused_mode"]) == (tour["mode"], tour["paused_mode"]):
+            new["mode"], new["paused_mode"] = old["mode"], old["paused_mode"]
+        if current["allowed_actions"] == tour["allowed_actions"]:
+            new["allowed_actions"] = list(old["allowed_actions"])
+        if live_config.differences(new, current) or new["paused_mode"] != current["paused_mode"]:
+            found.append(new)
+    return found
+
+
+@contextlib.contextmanager
+def tour_mode(
+    cluster: KafkaSettings, registry: codec.Registry | None, *, acting: bool, now_ns: int
+) -> Iterator[None]:
+    """Set the mode of the tour, and restore the former settings at the end. Raises ValueError."""
+    live = LiveRecords(cluster, registry)
+    before = dict(live.records)
+    during = {each["host"]: each for each in tour_records(before, acting=acting, now_ns=now_ns)}
+    if during:
+        live.publish(*during.values())
+    try:
+        yield
+    finally:
+        if during:
+            present = LiveRecords(cluster, registry)
+            undone = restored(before, during, present.records)
+            if undone:
+                present.publish(*undone)

@@ -1,0 +1,108 @@
+"""The pipeline that the tour runs on: the running `up`, or one of its own.
+
+The tour breaks links and changes the mode of all hosts, so `refusal` accepts only the testbed's fabric with
+the embedded log, which no other machine can reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fabrictime.bench._fabric import running_up
+from fabrictime.runtime import status
+from fabrictime.runtime.config import Config
+from fabrictime.testbed.control import ControlClient, socket_path
+from schemas import codec
+from schemas.kafka.settings import KafkaSettings
+
+__all__ = ["Pipeline", "Refused", "open_pipeline", "refusal", "settings_for"]
+
+RATE_BPS: Final = 50_000_000
+"""Rate of an own fabric's links, unless the settings differ: two processors carry the tour and the probes."""
+LIMIT: Final = "10m"
+"""Time after which an own `up` ends, even if the tour is killed."""
+_EXPECTED: Final = "expected the private testbed, as in `fabrictime up --fleet fabric`"
+
+
+class Refused(ValueError):
+    """The tour must not run here; `str()` is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A running pipeline on the testbed."""
+
+    control: ControlClient
+    cluster: KafkaSettings
+    registry: codec.Registry | None
+    web: str | None
+
+
+def refusal(fleet: str, *, own_log: bool) -> str | None:
+    """Return why the tour must not run on a fleet and its log, in one line; None: it may."""
+    if fleet != "fabric":
+        return f"fleet {fleet}: the tour breaks links, {_EXPECTED}"
+    if not own_log:
+        return f"log: it may serve other hosts, and the tour changes the mode of all, {_EXPECTED}"
+    return None
+
+
+def settings_for(config: Config) -> dict[str, dict[str, Any]]:
+    """Return the tables for an own `up`: those of the settings, with links that suit two processors."""
+    tables = {name: dict(table) for name, table in config.tables.items() if table}
+    fabric = tables.setdefault("fabric", {})
+    for key in ("host_rate_bps", "fabric_rate_bps"):
+        fabric.setdefault(key, RATE_BPS)
+    return tables
+
+
+@contextlib.contextmanager
+def open_pipeline(config: Config, announce: Callable[[str], None]) -> Iterator[Pipeline]:
+    """Yield the running pipeline of the data directory, or start one and end it afterwards.
+
+    Raises Refused, CannotRun, and ValueError while an `up` is just starting.
+    """
+    directory = config.up.data_directory.absolute()
+    try:
+        state: Mapping[str, Any] | None = status.read(directory)
+    except ValueError as error:
+        if "just starting" in str(error):
+            raise
+        state = None
+    if state is not None:
+        yield _pipeline(config, directory, state, announce)
+        return
+    reason = refusal(config.up.fleet, own_log=config.up.log_url is None)
+    if reason is not None:
+        raise Refused(reason)
+    announce("No pipeline is running: the tour starts one, about 20 s, and ends it at the end.")
+    with tempfile.TemporaryDirectory(prefix="fabrictime-demo-") as name:
+        file = Path(name, "settings.json")
+        file.write_text(json.dumps(settings_for(config), default=str), encoding="utf-8")
+        options = ["--fleet", "fabric", "--for", LIMIT, "--config", str(file)]
+        with running_up(options, directory, Path(name, "up.log")):
+            yield _pipeline(config, directory, status.read(directory), announce)
+
+
+def _pipeline(
+    config: Config, directory: Path, state: Mapping[str, Any], announce: Callable[[str], None]
+) -> Pipeline:
+    """Return the pipeline of a running `up`, and announce its broken parts. Raises Refused."""
+    own_log = any(row["name"] == "log" for row in state["children"])
+    reason = refusal(state["fleet"], own_log=own_log)
+    if reason is not None:
+        raise Refused(reason)
+    for row in state["children"]:
+        if row["fault"]:
+            announce(f"A part of the pipeline does not work, {row['name']}: {row['fault']}.")
+    addresses = state["addresses"]
+    cluster = config.kafka.model_copy(update={"bootstrap": addresses["log"]})
+    return Pipeline(
+        ControlClient(socket_path(directory)), cluster, config.kafka.registry(), addresses.get("web")
+    )

@@ -1,0 +1,258 @@
+"""The script of the tour: its steps, and the choice of hosts, links and transfers for each. Pure.
+
+The inputs are the fabric's NICs and links, as the testbed's control socket lists them, and the flows as
+hosts report them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from schemas.ids import cable_id, end_parts, far_node, natural, near_node
+from schemas.records import Flow, LinkState
+
+__all__ = [
+    "JOBS",
+    "STEPS",
+    "Fabric",
+    "FabricUnfit",
+    "Fault",
+    "Step",
+    "Transfer",
+    "busiest_link",
+    "incast_hosts",
+    "incast_spec",
+    "job_spec",
+    "meeting_transfers",
+]
+
+PathOf = Callable[[str, str, int, int], list[str]]
+"""Links of a TCP flow from host to host with a source and a destination port."""
+
+
+class Fault(StrEnum):
+    """The faults of the tour."""
+
+    GREY = "grey link"
+    BLACKHOLE = "blackhole"
+    FLAPPING = "flapping"
+    COLLISION = "collision"
+    INCAST = "incast"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One fault. It lasts `min_s`, and longer until it is detected: at most `max_s`."""
+
+    fault: Fault
+    title: str
+    min_s: float
+    max_s: float
+
+    @property
+    def is_link(self) -> bool:
+        """Whether a link is broken; else a queue is filled."""
+        return self.fault in (Fault.GREY, Fault.BLACKHOLE, Fault.FLAPPING)
+
+
+STEPS: Final = (
+    Step(Fault.GREY, "a grey link loses a fifth of its packets", 7, 12),
+    Step(Fault.BLACKHOLE, "a link loses every packet, and looks healthy", 5, 8),
+    Step(Fault.FLAPPING, "a link fails and recovers, again and again", 8, 20),
+    Step(Fault.COLLISION, "two large transfers meet on one link", 8, 12),
+    Step(Fault.INCAST, "four hosts send to one at the same time", 10, 14),
+)
+
+JOBS: Final = ("job-a", "job-b")
+_LEAVES_MAX: Final = 4
+"""Ranks of a job: one on each of so many leaves."""
+_CONNECTIONS: Final = 2
+_STEP_S: Final = 0.002
+"""Time of one all-to-all step at line rate: queues of the jobs alone stay far below a contention window."""
+_GAP_S: Final = 0.05
+_RATE_MAX_BPS: Final = 200_000_000
+"""The tour fills links; two processors carry little more than one at this rate."""
+_TRANSFER_SHARE: Final = 0.7
+"""Rate of each of two transfers: either fits its link, both together exceed it by 40%."""
+_PORTS: Final = range(20_000, 20_256)
+_TRANSFER_PORT: Final = 44_000
+_SENDERS: Final = 4
+_INCAST_CONNECTIONS: Final = 2
+_INCAST_BATCH_S: Final = 0.2
+_INCAST_GAP_S: Final = 0.05
+
+
+class FabricUnfit(ValueError):
+    """The fabric is too small, too fast or unlimited for the tour; `str()` is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """The testbed's fabric. `hosts`: host to the leaf of its first NIC; `links`: between switches."""
+
+    hosts: Mapping[str, str]
+    links: tuple[str, ...]
+    last_links: Mapping[str, str]
+    """Host to the link from its leaf to its first NIC."""
+    rate_bps: int
+    parallel: bool
+    """Whether a leaf and a spine share several links, so that names of switches do not name a link."""
+
+    @classmethod
+    def of(cls, shown: Mapping[str, Any]) -> Fabric:
+        """Return the fabric of the testbed's answer to `show`. Raises FabricUnfit."""
+        hosts: dict[str, str] = {}
+        for nic in shown["nics"]:
+            hosts.setdefault(nic["host"], nic["leaf"])
+        links = tuple(link for link in shown["links"] if not {near_node(link), far_node(link)} & set(hosts))
+        last_links: dict[str, str] = {}
+        for link in shown["links"]:
+            if far_node(link) in hosts:
+                last_links.setdefault(far_node(link), link)
+        settings = shown["settings"]
+        rates = [settings["host_rate_bps"], settings["fabric_rate_bps"]]
+        if not min(rates) or max(rates) > _RATE_MAX_BPS:
+            raise FabricUnfit(
+                f"fabric: links of {max(rates) / 1e6:g} Mbit/s (0: not limited), "
+                f"expected at most {_RATE_MAX_BPS / 1e6:g}, as the tour fills them"
+            )
+        if settings["spines"] < 2:
+            raise FabricUnfit("fabric: 1 spine, expected 2 at least, so that flows have other paths")
+        found = cls(hosts, links, last_links, min(rates), settings["links_per_leaf_spine"] > 1)
+        if len(found.ranks(JOBS[1])) < 2:
+            raise FabricUnfit(f"fabric: {len(hosts)} hosts, expected 2 leaves at least with 2 hosts each")
+        return found
+
+    def ranks(self, job: str) -> list[str]:
+        """Return the hosts of a job: the first host of each leaf, or the second."""
+        by_leaf: dict[str, list[str]] = {}
+        for host in sorted(self.hosts, key=natural):
+            by_leaf.setdefault(self.hosts[host], []).append(host)
+        number = JOBS.index(job)
+        return [hosts[number] for hosts in by_leaf.values() if len(hosts) > number][:_LEAVES_MAX]
+
+    def name(self, link: str) -> str:
+        """Return a link or cable for people: its switches, and the ports where these leave a doubt."""
+        both = "<>" if "<>" in link else ">"
+        ends = link.split(both)
+        if not self.parallel and len(ends) == 2:
+            ends = [end_parts(end).node for end in ends]
+        return f" {both} ".join(ends)
+
+
+def job_spec(fabric: Fabric, job: str, duration_s: float) -> dict[str, Any]:
+    """Return the all-to-all of one of the two jobs: about a tenth of each host's rate."""
+    ranks = fabric.ranks(job)
+    return {
+        "kind": "alltoall",
+        "hosts": ranks,
+        "connections": _CONNECTIONS,
+        "size_bytes": round(fabric.rate_bps / 8 * _STEP_S) * len(ranks),
+        "gap_s": _GAP_S,
+        "duration_s": duration_s,
+        "slot_s": 0,
+        "seed": JOBS.index(job) + 1,
+        "job": job,
+    }
+
+
+def busiest_link(
+    fabric: Fabric,
+    flows: Iterable[Flow],
+    states: Mapping[str, LinkState],
+    used: Collection[str],
+    *,
+    ascending: bool = False,
+) -> str | None:
+    """Return the directed link between switches that most flows of the jobs cross; None: no link fits.
+
+    A link fits if its cable is in none of `used` and healthy. `ascending`: only links from leaf to spine.
+    """
+    counts: Counter[str] = Counter()
+    for flow in flows:
+        if flow["job"] in JOBS:
+            counts.update(set(flow["links"]))
+    leaves = set(fabric.hosts.values())
+    fit = [
+        link
+        for link in fabric.links
+        if counts[link]
+        and cable_id(link) not in used
+        and states.get(cable_id(link), LinkState.UP) == LinkState.UP
+        and (near_node(link) in leaves or not ascending)
+    ]
+    return min(fit, key=lambda link: (-counts[link], natural(link)), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One of two transfers that meet on a link."""
+
+    source: str
+    destination: str
+    sport: int
+    dport: int
+
+    def spec(self, fabric: Fabric, duration_s: float) -> dict[str, Any]:
+        """Return the flow for the testbed."""
+        return {
+            "source": self.source,
+            "destination": self.destination,
+            "sport": self.sport,
+            "dport": self.dport,
+            "rate_bps": round(fabric.rate_bps * _TRANSFER_SHARE),
+            "duration_s": duration_s,
+            "job": "transfer",
+        }
+
+
+def meeting_transfers(fabric: Fabric, link: str, path_of: PathOf, number: int = 0) -> list[Transfer]:
+    """Return two transfers from hosts of a leaf that meet on its uplink `link`, and nowhere else if the
+    fabric allows. Raises FabricUnfit where no source port leads there."""
+    leaf = near_node(link)
+    sources = sorted((host for host, at in fabric.hosts.items() if at == leaf), key=natural)[:2]
+    first_at: dict[str, str] = {}
+    for host in sorted(fabric.hosts, key=natural):
+        if fabric.hosts[host] != leaf:
+            first_at.setdefault(fabric.hosts[host], host)
+    others = list(first_at.values())
+    destinations = [others[0], others[1 % len(others)]]
+    found = []
+    for place, (source, destination) in enumerate(zip(sources, destinations, strict=True)):
+        dport = _TRANSFER_PORT + 2 * number + place
+        ports = (port for port in _PORTS if link in path_of(source, destination, port, dport))
+        sport = next(ports, None)
+        if sport is None:
+            raise FabricUnfit(f"{link}: none of {len(_PORTS)} source ports from {source} leads over it")
+        found.append(Transfer(source, destination, sport, dport))
+    return found
+
+
+def incast_hosts(fabric: Fabric) -> tuple[str, list[str]]:
+    """Return the receiver, a host of the first job, and senders from other leaves if there are enough."""
+    receiver = fabric.ranks(JOBS[0])[-1]
+    leaf = fabric.hosts[receiver]
+    others = sorted((host for host in fabric.hosts if host != receiver), key=natural)
+    far_first = sorted(others, key=lambda host: fabric.hosts[host] == leaf)
+    second_first = sorted(far_first, key=lambda host: host in fabric.ranks(JOBS[0]))
+    return receiver, second_first[:_SENDERS]
+
+
+def incast_spec(fabric: Fabric, receiver: str, senders: Sequence[str], duration_s: float) -> dict[str, Any]:
+    """Return the incast for the testbed: batches that fill the receiver's link most of the time."""
+    share = len(senders) * _INCAST_CONNECTIONS
+    return {
+        "kind": "incast",
+        "hosts": [receiver, *senders],
+        "connections": _INCAST_CONNECTIONS,
+        "size_bytes": round(fabric.rate_bps / 8 * _INCAST_BATCH_S / share),
+        "gap_s": _INCAST_GAP_S,
+        "duration_s": duration_s,
+        "slot_s": 0,
+        "seed": 7,
+        "job": "incast",
+    }

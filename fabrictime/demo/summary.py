@@ -1,0 +1,124 @@
+"""The end of the tour: one table that fits a terminal, and the same as JSON. Pure."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from fabrictime.demo.iterations import Change
+from fabrictime.demo.story import Line, Outcome
+from fabrictime.state.units import ms_text
+
+__all__ = ["WIDTH", "as_json", "failures", "notes", "paragraph", "rows", "text_of"]
+
+WIDTH: Final = 80
+HEAD: Final = ("fault", "where", "detected", "right", "action", "iteration, ms")
+_INDENT: Final = 23
+
+
+def rows(outcomes: Sequence[Outcome], *, acting: bool) -> list[tuple[str, ...]]:
+    """Return the table's rows, the header first."""
+    return [HEAD, *(_row(outcome, acting=acting) for outcome in outcomes)]
+
+
+def _row(outcome: Outcome, *, acting: bool) -> tuple[str, ...]:
+    job = outcome.worst_job
+    return (
+        outcome.fault,
+        outcome.place,
+        "missed" if outcome.detected_ms is None else ms_text(outcome.detected_ms),
+        outcome.named,
+        _action(outcome, acting=acting),
+        "" if job is None else _change(outcome.jobs[job]),
+    )
+
+
+def _action(outcome: Outcome, *, acting: bool) -> str:
+    if not acting:
+        return "observed" if outcome.wanted else "-"
+    done = []
+    if outcome.moved:
+        done.append(f"{outcome.moved} moved")
+    if outcome.paced:
+        done.append(f"{outcome.paced} paced")
+    return ", ".join(done) or "none"
+
+
+def _change(change: Change) -> str:
+    return " > ".join(
+        "?" if ms is None else f"{ms:.0f}" for ms in (change.before_ms, change.worst_ms, change.after_ms)
+    )
+
+
+def notes(outcomes: Sequence[Outcome], *, acting: bool) -> list[str]:
+    """Return the sentences below the table."""
+    found = [
+        "detected: from the injection until the verdict is in the log. right: whether it names the "
+        "broken link and the kind of fault. iteration: of the job that suffered more: median before, "
+        "longest during the fault, median after."
+    ]
+    for outcome in outcomes:
+        if outcome.first_drop_ms is not None:
+            found.append(_flapping_note(outcome))
+    if not acting:
+        found.append("Mode OBSERVE: decisions were published, and none was carried out.")
+    return found
+
+
+def _flapping_note(outcome: Outcome) -> str:
+    text = f"{outcome.fault}: the first drop was detected after {ms_text(outcome.first_drop_ms or 0.0)}"
+    if not outcome.drops_within_hour:
+        return f"{text}; {outcome.drops} drops were detected in all."
+    return f"{text}; with drop {outcome.drops_within_hour} within the hour the link counts as FLAPPING."
+
+
+def failures(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return a line for each fault that is not over."""
+    return [
+        f"{outcome.fault}: {outcome.place} is not healthy again" for outcome in outcomes if not outcome.healed
+    ]
+
+
+def as_json(outcomes: Sequence[Outcome], *, acting: bool, took_s: float, web: str | None) -> str:
+    """Return the summary as one line of JSON."""
+    steps = [_rounded(asdict(outcome)) | {"worst_job": outcome.worst_job} for outcome in outcomes]
+    healed = all(outcome.healed for outcome in outcomes)
+    return json.dumps(
+        {
+            "mode": "ACT" if acting else "OBSERVE",
+            "took_s": round(took_s, 1),
+            "web": web,
+            "healed": healed,
+            "detected": sum(outcome.detected_ms is not None for outcome in outcomes),
+            "steps": steps,
+        },
+        allow_nan=False,
+    )
+
+
+def _rounded(value: Any) -> Any:
+    """Return plain values with floats to the hundredth: more digits are noise."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return round(value, 2) if isinstance(value, float) else value
+
+
+def text_of(line: Line, width: int = WIDTH) -> list[str]:
+    """Return a line of the story, wrapped: time and label in front, the text beside them."""
+    at = "" if line.at_s is None else f"+{line.at_s:.2f} s"
+    return textwrap.wrap(
+        line.text,
+        width,
+        initial_indent=f"  {at:>9}  {line.label:<9} ",
+        subsequent_indent=" " * _INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def paragraph(text: str, width: int = WIDTH) -> list[str]:
+    """Return a sentence or more, wrapped."""
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

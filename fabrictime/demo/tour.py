@@ -1,0 +1,359 @@
+"""The tour itself: starts jobs, breaks and heals the fabric, and prints the story as it happens."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+from fabrictime.bench._fabric import CannotRun
+from fabrictime.bench.control.live_fabric import FlowRun, JobRun, until
+from fabrictime.demo.follower import Follower
+from fabrictime.demo.iterations import BASE_S, SETTLE_S, change_of
+from fabrictime.demo.pipeline import Pipeline
+from fabrictime.demo.script import (
+    JOBS,
+    STEPS,
+    Fabric,
+    Fault,
+    Step,
+    busiest_link,
+    incast_hosts,
+    incast_spec,
+    job_spec,
+    meeting_transfers,
+)
+from fabrictime.demo.story import Chapter, Line, Outcome, Place
+from fabrictime.state.units import bps_text, counted, seconds_text
+from schemas.records import LinkState
+
+__all__ = ["Narrator", "Tour"]
+
+KNOWN_S: Final = 60.0
+"""Longest wait until all flows of the jobs are known with their links."""
+JOBS_S: Final = 240.0
+"""Time after which the jobs end by themselves, whatever happens to the tour."""
+SEEN_S: Final = 3.0
+"""Time that a fault goes on after its detection, so that its effects are visible."""
+REPORT_S: Final = 0.7
+"""Iterations are reported each half second."""
+OVER_S: Final = 25.0
+"""Longest wait until all links are healthy again."""
+GREY_PERCENT: Final = 20
+DROP_S: Final = 0.3
+"""Shortest drop of a flapping link."""
+DROP_MAX_S: Final = 2.0
+RETURN_MAX_S: Final = 3.0
+DROPS_MAX: Final = 14
+HEALTHY: Final = (LinkState.UP, LinkState.FLAPPING)
+"""FLAPPING: up now, with too many drops within the past hour."""
+
+
+class Narrator(Protocol):
+    """The output of the tour."""
+
+    def heading(self, number: int, step: Step) -> None:
+        """Print the title of a step."""
+
+    def line(self, line: Line) -> None:
+        """Print a line of the story."""
+
+    def remark(self, text: str) -> None:
+        """Print a paragraph."""
+
+    def phase(self, text: str) -> None:
+        """Show what the tour waits for, where that can be replaced."""
+
+
+class Tour:
+    """One tour over a pipeline."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        follower: Follower,
+        narrator: Narrator,
+        *,
+        acting: bool,
+    ) -> None:
+        self.outcomes: list[Outcome] = []
+        self._control, self._follower, self._acting = pipeline.control, follower, acting
+        self._narrator = narrator
+        shown = self._control.ask("show")
+        if shown["faults"]:
+            raise CannotRun(
+                f"fault '{shown['faults'][0]['text']}' is in force; heal it first: `fabrictime fabric clear`"
+            )
+        self._fabric = Fabric.of(shown)
+        self._jobs: dict[str, JobRun] = {}
+        self._used: set[str] = set()
+        self._faults: set[int] = set()
+        self._chapter: Chapter | None = None
+        self._wall_s = time.time() - time.monotonic()
+
+    def run(self) -> None:
+        """Run all steps; `outcomes` grows step by step. Raises CannotRun, FabricUnfit, FabricError."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.heal)
+            self._start_jobs(stack)
+            self._narrator.phase("measuring the jobs before the first fault")
+            self._pass_s(BASE_S + REPORT_S)
+            for number, step in enumerate(STEPS, 1):
+                self._narrator.heading(number, step)
+                {
+                    Fault.GREY: self._broken_link,
+                    Fault.BLACKHOLE: self._broken_link,
+                    Fault.FLAPPING: self._flapping_link,
+                    Fault.COLLISION: self._collision,
+                    Fault.INCAST: self._incast,
+                }[step.fault](step)
+            self._wait_healed()
+
+    def heal(self) -> None:
+        """Clear the faults of the tour that are in force."""
+        for number in sorted(self._faults):
+            self._clear(number)
+
+    # ------------------------------------------------------------------------------------ jobs
+
+    def _start_jobs(self, stack: contextlib.ExitStack) -> None:
+        began_s = time.monotonic()
+        flows = 0
+        for job in JOBS:
+            run = JobRun(self._control, **job_spec(self._fabric, job, JOBS_S))
+            stack.callback(run.leave)
+            self._jobs[job] = run
+            flows += len(run.ports)
+        ranks = " and ".join(f"{job} on {', '.join(self._fabric.ranks(job))}" for job in JOBS)
+        self._narrator.remark(f"Two jobs run, an all-to-all each: {ranks}.")
+        self._narrator.phase("waiting until the paths of all their flows are known")
+
+        def known() -> bool:
+            self._check()
+            found = self._follower.flows().values()
+            return sum(flow["job"] in JOBS and bool(flow["links"]) for flow in found) >= flows
+
+        if not until(known, KNOWN_S) or not until(lambda: self._follower.movable >= flows, KNOWN_S):
+            raise CannotRun(f"the paths of the jobs' {flows} flows are not all known after {KNOWN_S:g} s")
+        self._follower.drain()
+        took = seconds_text(time.monotonic() - began_s)
+        self._narrator.remark(f"All paths of their {flows} flows are known after {took}.")
+
+    def _end_step(self, chapter: Chapter, begin_s: float, healed_s: float) -> None:
+        """Wait until iterations after the fault are known, then end the story of the step."""
+        self._narrator.phase("measuring the jobs after the fault")
+        self._pass_s(SETTLE_S + BASE_S + REPORT_S)
+        changes = {job: change_of(run.iterations, begin_s, healed_s) for job, run in self._jobs.items()}
+        for line in chapter.end(changes):
+            self._narrator.line(line)
+        self.outcomes.append(chapter.outcome)
+        self._chapter = None
+
+    # ------------------------------------------------------------------------------------ steps
+
+    def _broken_link(self, step: Step) -> None:
+        link = self._next_link()
+        name = self._fabric.name(link)
+        if step.fault is Fault.GREY:
+            fault, effect = f"grey {GREY_PERCENT}% {link}", f"loses {GREY_PERCENT}% of all packets, silently"
+        else:
+            fault, effect = f"blackhole {link}", "loses all packets, though its ports stay up"
+        chapter = self._begin(step, Place(link, name, f"{name} {effect}; {self._crossed(link)}"))
+        event = self._break(fault, step.max_s)
+        self._print(chapter.inject(event["start_begin_ns"]))
+        self._watch(chapter, step)
+        healed_ns = self._clear(event["fault"])
+        self._print(chapter.heal(healed_ns))
+        self._end_step(chapter, self._monotonic_s(event["start_begin_ns"]), self._monotonic_s(healed_ns))
+
+    def _flapping_link(self, step: Step) -> None:
+        link = self._next_link()
+        name = self._fabric.name(link)
+        injected = f"{name} loses all packets for a moment, works again, and so on; {self._crossed(link)}"
+        chapter = self._begin(step, Place(link, name, injected))
+        cable, begin_ns, healed_ns, drops = chapter.place.cable, 0, 0, 0
+        end_s = time.monotonic() + step.max_s
+        while not chapter.is_detected and drops < DROPS_MAX and time.monotonic() < end_s:
+            event = self._break(f"blackhole {link}", DROP_MAX_S)
+            drops += 1
+            if not begin_ns:
+                begin_ns = event["start_begin_ns"]
+                self._print(chapter.inject(begin_ns))
+            self._pass_s(DROP_S)
+            self._until(lambda: self._state(cable) == LinkState.DOWN or chapter.is_detected, DROP_MAX_S)
+            healed_ns = self._clear(event["fault"])
+            self._until(lambda: self._state(cable) in HEALTHY, RETURN_MAX_S)
+        since_s = (healed_ns - begin_ns) / 1e9
+        self._print(chapter.heal(time.time_ns(), f" since +{since_s:.2f} s, after {counted(drops, 'drop')}"))
+        self._end_step(chapter, self._monotonic_s(begin_ns), self._monotonic_s(healed_ns))
+
+    def _collision(self, step: Step) -> None:
+        link = self._next_link(ascending=True)
+        fabric, name = self._fabric, self._fabric.name(link)
+        offset = random.SystemRandom().randrange(100)
+        transfers = meeting_transfers(fabric, link, self._path_of, offset)
+        rate = bps_text(transfers[0].spec(fabric, step.min_s)["rate_bps"])
+        pairs = " and ".join(f"{each.source} > {each.destination}" for each in transfers)
+        injected = (
+            f"{pairs} begin to transfer {rate} each; both cross {name}, which carries "
+            f"{bps_text(fabric.rate_bps)}; {self._crossed(link)}"
+        )
+        chapter = self._begin(step, Place(link, name, injected))
+        flows = []
+        begin_ns = 0
+        for transfer in transfers:
+            begin_ns = time.time_ns()
+            flows.append(FlowRun(self._control, **transfer.spec(fabric, step.min_s)))
+        self._print(chapter.inject(begin_ns))
+        self._pass_s(step.min_s - (time.time_ns() - begin_ns) / 1e9)
+        for flow in flows:
+            flow.join()
+        healed_ns = time.time_ns()
+        self._print(chapter.heal(healed_ns))
+        self._end_step(chapter, self._monotonic_s(begin_ns), self._monotonic_s(healed_ns))
+
+    def _incast(self, step: Step) -> None:
+        fabric = self._fabric
+        receiver, senders = incast_hosts(fabric)
+        link = fabric.last_links[receiver]
+        injected = (
+            f"{', '.join(senders)} send to {receiver} at the same time, again and again; its link carries "
+            f"{bps_text(fabric.rate_bps)}; {self._crossed(link)}"
+        )
+        chapter = self._begin(step, Place(link, fabric.name(link), injected))
+        begin_ns = time.time_ns()
+        incast = JobRun(self._control, **incast_spec(fabric, receiver, senders, step.max_s))
+        try:
+            self._print(chapter.inject(begin_ns))
+            self._watch(chapter, step)
+        finally:
+            incast.leave()
+        healed_ns = time.time_ns()
+        self._print(chapter.heal(healed_ns))
+        self._end_step(chapter, self._monotonic_s(begin_ns), self._monotonic_s(healed_ns))
+
+    # ------------------------------------------------------------------------------------ parts of steps
+
+    def _next_link(self, *, ascending: bool = False) -> str:
+        found = busiest_link(
+            self._fabric,
+            self._follower.flows().values(),
+            self._follower.states(),
+            self._used,
+            ascending=ascending,
+        )
+        if found is None:
+            raise CannotRun("no healthy link between switches is left that a job crosses")
+        return found
+
+    def _crossed(self, link: str) -> str:
+        flows = self._follower.flows()
+        counts = Counter(
+            flow["job"]
+            for flow_id, flow in flows.items()
+            if flow["job"] in JOBS and link in self._follower.links_of(flow_id)
+        )
+        jobs = [f"{counted(count, 'flow')} of {job}" for job, count in sorted(counts.items())]
+        return f"{' and '.join(jobs) or 'no flow of the jobs'} cross it, with data or acknowledgements"
+
+    def _begin(self, step: Step, place: Place) -> Chapter:
+        self._used.add(place.cable)
+        jobs = {flow_id: flow["job"] for flow_id, flow in self._follower.flows().items()}
+
+        def job_of(flow_id: str) -> str | None:
+            flow = self._follower.flows().get(flow_id)
+            return jobs.get(flow_id) or (flow["job"] if flow is not None else None)
+
+        sick = frozenset(
+            subject for subject, state in self._follower.states().items() if state != LinkState.UP
+        )
+        self._narrator.phase(f"{step.fault}: waiting for the detection and its effects")
+
+        def crosses(flow_id: str, port: int | None) -> bool:
+            return place.link in self._follower.links_of(flow_id, port)
+
+        self._chapter = Chapter(
+            step, place, self._fabric.name, job_of, crosses, acting=self._acting, sick=sick
+        )
+        return self._chapter
+
+    def _break(self, fault: str, limit_s: float) -> dict[str, Any]:
+        """Break a link; the fault heals by itself a while after `limit_s`, should the tour be killed."""
+        event: dict[str, Any] = self._control.ask("fault", line=f"{fault} for {limit_s + 5:g}s")
+        self._faults.add(event["fault"])
+        return event
+
+    def _clear(self, number: int) -> int:
+        """Heal a fault; return when, ns since the Unix epoch."""
+        events = self._control.ask("clear", fault=str(number))
+        self._faults.discard(number)
+        cleared_ns: int = events[0]["clear_end_ns"]
+        return cleared_ns
+
+    def _watch(self, chapter: Chapter, step: Step) -> None:
+        """Follow the story of a fault in force, until its effects are visible or its time is over."""
+        begin_s = time.monotonic()
+        self._pass_s(step.min_s - SEEN_S)
+        self._until(lambda: chapter.is_detected, step.max_s - SEEN_S - (time.monotonic() - begin_s))
+        self._pass_s(SEEN_S)
+
+    def _wait_healed(self) -> None:
+        """Wait until every fault is over, and mark the outcomes."""
+
+        def open_outcomes() -> Iterator[Outcome]:
+            queues, faults = self._follower.queues(), self._control.ask("show")["faults"]
+            for outcome, step in zip(self.outcomes, STEPS, strict=True):
+                if step.is_link:
+                    healed = not faults and self._state(Place(outcome.link, "", "").cable) in (*HEALTHY, None)
+                else:
+                    healed = outcome.link not in queues
+                outcome.healed = healed
+                if not healed:
+                    yield outcome
+
+        if list(open_outcomes()):
+            self._narrator.phase("waiting until every link counts as healthy again")
+            begin_s = time.monotonic()
+            while list(open_outcomes()) and time.monotonic() < begin_s + OVER_S:
+                self._pass_s(0.5)
+            waited = seconds_text(time.monotonic() - begin_s)
+            self._narrator.remark(f"{waited} more passed until every link counted as healthy.")
+
+    # ------------------------------------------------------------------------------------ time and lines
+
+    def _pass_s(self, seconds: float) -> None:
+        self._until(lambda: False, seconds)
+
+    def _until(self, holds: Callable[[], bool], limit_s: float) -> bool:
+        """Print the story until something holds, at most so many s; return whether it does."""
+
+        def step() -> bool:
+            self._check()
+            for event in self._follower.drain():
+                if self._chapter is not None:
+                    self._print(self._chapter.take(event))
+            return holds()
+
+        return until(step, limit_s)
+
+    def _check(self) -> None:
+        if self._follower.failure is not None:
+            raise CannotRun(self._follower.failure)
+
+    def _print(self, lines: list[Line]) -> None:
+        for line in lines:
+            self._narrator.line(line)
+
+    def _state(self, cable: str) -> LinkState | None:
+        return self._follower.states().get(cable)
+
+    def _path_of(self, source: str, destination: str, sport: int, dport: int) -> list[str]:
+        ports: dict[str, Any] = {"sport": sport, "dport": dport, "protocol": "tcp", "likely": True}
+        found: list[str] = self._control.ask("path", source=source, destination=destination, **ports)
+        return found
+
+    def _monotonic_s(self, wall_ns: int) -> float:
+        return wall_ns / 1e9 - self._wall_s

@@ -1,0 +1,108 @@
+"""The script of the tour: the fabric that it accepts, and its choice of hosts, links and transfers."""
+
+from __future__ import annotations
+
+import pytest
+
+from fabrictime.demo.script import (
+    JOBS,
+    STEPS,
+    Fabric,
+    FabricUnfit,
+    Fault,
+    busiest_link,
+    incast_hosts,
+    incast_spec,
+    job_spec,
+    meeting_transfers,
+)
+from fabrictime.testbed.jobs import JobSpec
+from fabrictime.testbed.traffic import FlowSpec
+from schemas.ids import cable_id
+from schemas.records import LinkState
+from tests.fabrictime.demo.fabrics import flow, shown
+
+UP = "leaf1:swp3>spine1:swp1"
+DOWN = "spine1:swp1>leaf1:swp3"
+OTHER = "leaf1:swp4>spine2:swp1"
+FABRIC = Fabric.of(shown())
+
+
+def test_the_steps_are_the_five_faults_and_leave_time_for_pauses_within_ninety_seconds() -> None:
+    assert [step.fault for step in STEPS] == list(Fault)
+    assert sum(step.min_s for step in STEPS) <= 50
+
+
+def test_a_fabric_is_its_hosts_its_links_between_switches_and_the_links_to_its_hosts() -> None:
+    assert FABRIC.hosts["h1"] == FABRIC.hosts["h2"] == "leaf1"
+    assert len(FABRIC.links) == 32
+    assert not [link for link in FABRIC.links if "h1" in link]
+    assert FABRIC.last_links["h3"] == "leaf2:swp1>h3:eth1"
+
+
+@pytest.mark.parametrize(
+    ("fabric", "reason"),
+    [
+        (shown(rate_bps=0), "not limited"),
+        (shown(rate_bps=10_000_000_000), "10000 Mbit/s.*at most 200"),
+        (shown(spines=1), "1 spine"),
+        (shown(hosts=4), "4 hosts"),
+        (shown(hosts=2, leaves=1), "2 hosts"),
+    ],
+)
+def test_a_fabric_that_cannot_show_the_faults_is_refused_with_the_reason(
+    fabric: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(FabricUnfit, match=reason):
+        Fabric.of(fabric)
+
+
+def test_a_link_is_named_by_its_switches_unless_several_links_join_them() -> None:
+    assert FABRIC.name(UP) == "leaf1 > spine1"
+    assert FABRIC.name(cable_id(UP)) == "leaf1 <> spine1"
+    assert FABRIC.name("h1/eth1") == "h1/eth1"
+    assert Fabric.of(shown(parallel=2)).name(UP) == "leaf1:swp3 > spine1:swp1"
+
+
+def test_the_jobs_share_no_host_and_have_one_rank_on_each_leaf() -> None:
+    ranks = [FABRIC.ranks(job) for job in JOBS]
+    assert ranks == [["h1", "h3", "h5", "h7"], ["h2", "h4", "h6", "h8"]]
+    for job in JOBS:
+        JobSpec(**job_spec(FABRIC, job, 60)).check_values(4)
+
+
+def test_the_busiest_healthy_link_that_was_not_used_is_broken_next() -> None:
+    flows = [flow("a", JOBS[0], UP), flow("b", JOBS[1], UP, OTHER), flow("c", JOBS[0], OTHER, DOWN, UP)]
+    assert busiest_link(FABRIC, flows, {}, ()) == UP
+    assert busiest_link(FABRIC, flows, {}, {cable_id(UP)}) == OTHER
+    assert busiest_link(FABRIC, flows, {cable_id(UP): LinkState.FLAPPING}, ()) == OTHER
+    assert busiest_link(FABRIC, [flow("d", JOBS[0], DOWN)], {}, (), ascending=True) is None
+    assert busiest_link(FABRIC, [flow("e", "else", UP)], {}, ()) is None, "only the jobs' flows count"
+
+
+def test_transfers_meet_on_the_link_and_end_on_different_leaves() -> None:
+    paths = {21: UP, 22: OTHER}
+
+    def path_of(source: str, destination: str, sport: int, dport: int) -> list[str]:
+        return ["first", paths.get(sport - 20_000, OTHER)]
+
+    one, two = meeting_transfers(FABRIC, UP, path_of)
+    assert (one.source, two.source) == ("h1", "h2")
+    assert FABRIC.hosts[one.destination] != FABRIC.hosts[two.destination]
+    assert one.sport == two.sport == 20_021
+    assert one.dport != two.dport
+    rates = [each.spec(FABRIC, 8)["rate_bps"] for each in (one, two)]
+    assert max(rates) < FABRIC.rate_bps < sum(rates)
+    FlowSpec(**one.spec(FABRIC, 8) | {"protocol": "tcp"}).check()
+
+
+def test_a_link_that_no_source_port_leads_to_is_no_place_for_a_collision() -> None:
+    with pytest.raises(FabricUnfit, match="none of 256 source ports"):
+        meeting_transfers(FABRIC, UP, lambda *ends: [OTHER])
+
+
+def test_the_incast_goes_to_a_rank_of_the_first_job_from_hosts_of_the_other() -> None:
+    receiver, senders = incast_hosts(FABRIC)
+    assert receiver == "h7"
+    assert senders == ["h2", "h4", "h6", "h8"]
+    JobSpec(**incast_spec(FABRIC, receiver, senders, 10)).check_values(5)
