@@ -391,11 +391,12 @@ def _change_text(change: Change) -> str:
     before, during, worst, after = map(
         _duration, (change.before_ms, change.during_ms, change.worst_ms, change.after_ms)
     )
+    more = "more than " if change.unfinished else ""
     return (
-        f"{before} an iteration before; during the fault {during} in the median, {worst} at worst; "
+        f"iterations: {before} before; during the fault {during} in the median, {more}{worst} at worst; "
         f"{after} after it"
     )
 
 
 def _duration(ms: float | None) -> str:
-    return "?" if ms is None else ms_text(ms)
+    return "none" if ms is None else ms_text(ms)

@@ -45,6 +45,8 @@ SEEN_S: Final = 3.0
 """Time that a fault goes on after its detection, so that its effects are visible."""
 REPORT_S: Final = 0.7
 """Iterations are reported each half second."""
+RECOVER_S: Final = 12.0
+"""Longest further wait until each job ends an iteration after the fault: TCP doubles its timeouts."""
 OVER_S: Final = 25.0
 """Longest wait until all links are healthy again."""
 GREY_PERCENT: Final = 20
@@ -173,7 +175,11 @@ class Tour:
         """Wait until iterations after the fault are known, then end the story of the step."""
         self._narrator.phase("measuring the jobs after the fault")
         self._pass_s(SETTLE_S + BASE_S + REPORT_S)
-        changes = {job: change_of(run.iterations, begin_s, healed_s) for job, run in self._jobs.items()}
+        self._until(lambda: all(_ended_after(run, healed_s) for run in self._jobs.values()), RECOVER_S)
+        now_s = time.monotonic()
+        changes = {
+            job: change_of(run.iterations, begin_s, healed_s, now_s) for job, run in self._jobs.items()
+        }
         for line in chapter.end(changes):
             self._narrator.line(line)
         self.outcomes.append(chapter.outcome)
@@ -382,3 +388,8 @@ class Tour:
 
     def _monotonic_s(self, wall_ns: int) -> float:
         return wall_ns / 1e9 - self._wall_s
+
+
+def _ended_after(run: JobRun, at_s: float) -> bool:
+    """Return whether a job has ended an iteration after a time."""
+    return bool(run.iterations) and run.iterations[-1][1] > at_s

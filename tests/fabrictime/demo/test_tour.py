@@ -141,7 +141,16 @@ def make_tour(
     monkeypatch.setattr(module, "JobRun", FakeRun)
     monkeypatch.setattr(module, "FlowRun", FakeRun)
     monkeypatch.setattr(module, "STEPS", tuple(replace(step, min_s=0.05, max_s=0.4) for step in STEPS))
-    for name in ("BASE_S", "SETTLE_S", "REPORT_S", "SEEN_S", "DROP_S", "DROP_MAX_S", "RETURN_MAX_S"):
+    for name in (
+        "RECOVER_S",
+        "BASE_S",
+        "SETTLE_S",
+        "REPORT_S",
+        "SEEN_S",
+        "DROP_S",
+        "DROP_MAX_S",
+        "RETURN_MAX_S",
+    ):
         monkeypatch.setattr(module, name, 0.02)
     monkeypatch.setattr(module, "OVER_S", 0.1)
     monkeypatch.setattr(module, "CAUGHT_UP_S", 0.1)
