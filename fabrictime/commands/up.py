@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fabrictime.commands.options import evidence_settings, print_state_directory
 from fabrictime.runtime import status
@@ -32,7 +32,7 @@ from fabrictime.testbed.scheduling_priority import keep_priority
 
 if TYPE_CHECKING:
     from fabrictime.state.evidence_reader import EvidenceWatch
-    from fabrictime.state.live_figures import Watcher
+    from fabrictime.state.live_figures import View
     from fabrictime.state.scorecard import Reading
     from fabrictime.testbed.fabric import Fabric
     from producers.settings import NicSettings
@@ -402,6 +402,14 @@ async def _make_topics(config: Config) -> None:
     await asyncio.to_thread(topics_admin.create, config)
 
 
+class _Seen(NamedTuple):
+    """Sources of the live table and of the scorecard."""
+
+    supervisor: Supervisor
+    view: View
+    evidence: EvidenceWatch
+
+
 async def _run(run: Run) -> int:
     from rich.console import Console
 
@@ -426,8 +434,9 @@ async def _run(run: Run) -> int:
         watcher = Watcher(run.config.kafka, run.config.kafka.registry())
         watcher.start()
         with EvidenceWatch(evidence_settings(run.config, run.config.kafka)) as evidence:
-            await _show_until(run, console, supervisor, watcher, evidence, stop)
-        return await _finish(run, console, supervisor, watcher, stop)
+            seen = _Seen(supervisor, watcher.view, evidence)
+            await _show_until(run, console, seen, stop)
+            return await _finish(run, console, seen, stop)
     except ChildFailed as failure:
         _explain(console, supervisor, failure)
         return 1
@@ -477,14 +486,7 @@ def _explain(console: Any, supervisor: Supervisor, failure: ChildFailed) -> None
     print_line(f"fabrictime: {failure} (all of its output: {supervisor.log_path(failure.name)})")
 
 
-async def _show_until(
-    run: Run,
-    console: Any,
-    supervisor: Supervisor,
-    watcher: Watcher,
-    evidence: EvidenceWatch,
-    stop: asyncio.Event,
-) -> None:
+async def _show_until(run: Run, console: Any, seen: _Seen, stop: asyncio.Event) -> None:
     """Keep the live table (or lines) and the state file fresh until it is time to end."""
     from rich.live import Live
 
@@ -498,7 +500,7 @@ async def _show_until(
     with live if live is not None else contextlib.nullcontext():
         while not stop.is_set() and (end_s is None or time.monotonic() < end_s):
             now_s = time.monotonic()
-            rows, missing = supervisor.snapshot(), evidence.verdict().missing
+            rows, missing = seen.supervisor.snapshot(), seen.evidence.verdict().missing
             if now_s >= next_state_s:
                 next_state_s = now_s + STATE_EVERY_S
                 try:
@@ -507,10 +509,10 @@ async def _show_until(
                     console.print(f"state for `fabrictime status`: {error}", style="yellow", markup=False)
                     next_state_s = now_s + STATE_RETRY_S
             if live is not None:
-                shown = table(watcher.view, rows, run.web_url, console.size.height, missing)
+                shown = table(seen.view, rows, run.web_url, console.size.height, missing)
                 live.update(shown, refresh=True)
             elif now_s >= next_line_s:
-                console.print(plain(watcher.view, rows, missing), highlight=False, soft_wrap=True)
+                console.print(plain(seen.view, rows, missing), highlight=False, soft_wrap=True)
                 next_line_s = now_s + PLAIN_EVERY_S
             pause_s = refresh_s if end_s is None else min(refresh_s, max(0.0, end_s - now_s))
             with contextlib.suppress(TimeoutError):
@@ -530,22 +532,20 @@ def _state(run: Run, rows: list[dict[str, Any]], missing: Sequence[str]) -> dict
     }
 
 
-async def _finish(
-    run: Run, console: Any, supervisor: Supervisor, watcher: Watcher, stop: asyncio.Event
-) -> int:
+async def _finish(run: Run, console: Any, seen: _Seen, stop: asyncio.Event) -> int:
     """Judge a run that had an end; a run that was stopped by hand has none."""
     if run.for_s is None or stop.is_set():
         return 0 if run.for_s is None else 130
     from fabrictime.state.scorecard import PARTS, dumped, lines
 
     grace_s = time.monotonic() + GRACE_S
-    card = await _evaluated(run, supervisor, watcher)
+    card = await _evaluated(run, seen)
     if not card["passed"]:
         late = ", ".join(part for part in PARTS if not card[part]["ok"])
         console.print(f"waiting up to {GRACE_S:.0f} s for {late}", highlight=False)
     while not card["passed"] and not stop.is_set() and time.monotonic() < grace_s:
         await asyncio.sleep(1)
-        card = await _evaluated(run, supervisor, watcher)
+        card = await _evaluated(run, seen)
     if run.as_json:
         print(dumped(card), flush=True)
     else:
@@ -555,7 +555,7 @@ async def _finish(
     return 0 if card["passed"] else 1
 
 
-async def _evaluated(run: Run, supervisor: Supervisor, watcher: Watcher) -> dict[str, Any]:
+async def _evaluated(run: Run, seen: _Seen) -> dict[str, Any]:
     from fabrictime.state.scorecard import ask_history, ask_web, evaluate
 
     web = None if run.web_url is None else await asyncio.to_thread(ask_web, run.web_url)
@@ -564,14 +564,15 @@ async def _evaluated(run: Run, supervisor: Supervisor, watcher: Watcher) -> dict
         ask_history, config.history_url, str(config.web.history_user), config.history_secret("read")
     )
     names = [f"{nic.host}/{nic.device}" for nic in run.nics]
+    faults, log_fault = seen.supervisor.faults, seen.evidence.verdict().log_fault
     verdict = evaluate(
-        watcher.view,
+        seen.view,
         names,
         time.monotonic(),
         readings=_readings(run),
         history=history,
         web=web,
-        faults=supervisor.faults,
+        faults=faults if log_fault is None else {"log": log_fault, **faults},
     )
     passed = verdict.pop("passed")
     return {"passed": passed, "for_s": run.for_s, "fleet": run.fleet, **verdict}

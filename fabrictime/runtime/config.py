@@ -208,12 +208,8 @@ class Config:
     def _check_kafka(self) -> list[ConfigError]:
         kafka = self.kafka
         if self.up.log_url is None and kafka.security_protocol != "PLAINTEXT":
-            return [
-                ConfigError(
-                    f"{self.source}: [kafka]: {kafka.security_protocol} expects up.log_url as well: "
-                    "the embedded log serves this machine only, in plain text"
-                )
-            ]
+            text = "expects up.log_url as well: the embedded log serves this machine only, in plain text"
+            return [ConfigError(f"{self.source}: [kafka]: {kafka.security_protocol} {text}")]
         try:
             kafka.aiokafka_options()
             kafka.registry()
@@ -321,6 +317,7 @@ _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "history_url": lambda c: c.history_url,
         "history_user": lambda c: "reader" if c.up.history_url is None else c.up.history_user,
         "history_token_file": lambda c: c.history_secret("read"),
+        "state_file": lambda c: c.up.data_directory / "run" / "state.json",
         "links_group": lambda c: f"{c.value('streams', 'group')}-links",
         "window_ms": lambda c: c.value("streams", "window_ms"),
         "commit_interval_ms": lambda c: c.value("streams", "commit_interval_ms"),
@@ -393,6 +390,7 @@ SHARED_DOC: Final[dict[str, str]] = {
     "web.history_url": "up.history_url, else the embedded history",
     "web.history_user": "up.history_user where up.history_url is set",
     "web.history_token_file": "up.history_password_file where up.history_url is set",
+    "web.state_file": "run/state.json in up.data_directory",
     "web.links_group": "streams.group and '-links'",
     "web.window_ms": "streams.window_ms",
     "web.commit_interval_ms": "streams.commit_interval_ms",

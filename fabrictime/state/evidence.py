@@ -58,6 +58,8 @@ class Verdict:
     """A phrase for each kind of evidence that is missing."""
     is_checked: bool = True
     """False: reading began so recently that nothing is known yet."""
+    log_fault: str | None = None
+    """Why the log does not answer."""
 
     @property
     def is_fresh(self) -> bool:
@@ -151,7 +153,7 @@ class EvidenceAges:
         """Return the verdict at `now_s`."""
         if self._failed is not None:
             reason, since_s = self._failed
-            return Verdict((f"{reason} (for {seconds_text(now_s - since_s)})",))
+            return Verdict((f"{reason} (for {seconds_text(now_s - since_s)})",), log_fault=reason)
         if len(self._positions) < len(Source):
             return CHECKING
         return evaluate(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -120,7 +121,8 @@ class FabricState:
         self.link_state: dict[int, int] = {}
         self.nic_state: dict[str, int] = {}
         self.versions: dict[Part, int] = dict.fromkeys(get_args(Part), 0)
-        self.append_ns: dict[str, int] = {}
+        self._received: tuple[int, float] | None = None
+        """Append time of the newest message, and the monotonic time of its receipt."""
         self._closed: dict[str, None] = {}
         """Closed contention windows in the order of their closing."""
         self._contention_ns = 0
@@ -157,7 +159,7 @@ class FabricState:
             self._take_contention(record)
         elif topic == ALERTS.name:
             self._take_alert(record)
-        self._mark_changed(part, topic, append_ns)
+        self._mark_changed(part, append_ns)
         if self.cable_graph.version != before:
             self.versions["plan"] += 1
         return part
@@ -167,12 +169,12 @@ class FabricState:
         if value is not None:
             self.flows.take(host, value, append_ns)
             self.actions.flow_history.take(host, value, append_ns)
-        self._mark_changed("flows", FLOWS.name, append_ns)
+        self._mark_changed("flows", append_ns)
         return "flows"
 
-    def _mark_changed(self, part: Part, topic: str, append_ns: int) -> None:
+    def _mark_changed(self, part: Part, append_ns: int) -> None:
         self.versions[part] += 1
-        self.append_ns[topic] = max(self.append_ns.get(topic, 0), append_ns)
+        self._received = append_ns, time.monotonic()
 
     def _take_nic(self, key: str, record: records.Nic | None) -> bool:
         """Return whether the record changed anything: NICs are announced repeatedly."""
@@ -281,6 +283,16 @@ class FabricState:
                 del self.alerts[alert]
 
     # ----------------------------------------------------------------------------------------------- reading
+
+    def age_s(self, now_ns: int) -> float | None:
+        """Return the age of the newest message; None without one.
+
+        It is measured by the reader's monotonic clock as well, so log time that is ahead hides no silence.
+        """
+        if self._received is None:
+            return None
+        append_ns, received_s = self._received
+        return max((now_ns - append_ns) / 1e9, time.monotonic() - received_s)
 
     def plan(self) -> Plan:
         """Return the drawn topology; the same object until it changes."""

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from schemas.log_time import STEP_NS
 from schemas.records import Flow, FlowReports, FlowState
 
 KEPT_NS: Final = 5_000_000_000
@@ -40,6 +41,9 @@ class FlowCache:
 
     def take(self, host: str, value: bytes, append_ns: int) -> None:
         """Add one message of a host."""
+        known = self._messages.get(host)
+        if known and append_ns < known[-1][0] - STEP_NS:
+            self._step_back(append_ns)
         messages = self._messages.pop(host, None) or deque()
         self._messages[host] = messages  # re-inserted, so that the dict is ordered by the last report
         messages.append((append_ns, value))
@@ -50,6 +54,12 @@ class FlowCache:
         while len(self._messages) > MAX_HOSTS or (self._bytes > MAX_BYTES and len(self._messages) > 1):
             self._drop(next(iter(self._messages)))
         self.version += 1
+
+    def _step_back(self, append_ns: int) -> None:
+        """Count all messages as of this time at the latest: log time stepped back."""
+        self.newest_ns = append_ns
+        for host, messages in self._messages.items():
+            self._messages[host] = deque((min(at_ns, append_ns), value) for at_ns, value in messages)
 
     def flows(self) -> dict[str, ReportedFlow]:
         """Return the open flows by id, each with its reporting host."""

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from schemas.log_time import STEP_NS
 from schemas.records import FlowReports
 
 Links = tuple[str, ...]
@@ -71,6 +72,9 @@ class FlowHistory:
 
     def take(self, host: str, value: bytes, append_ns: int) -> None:
         """Add one message of a host."""
+        known = self._raw.get(host)
+        if known and append_ns < known[-1][0] - STEP_NS:
+            self._step_back(host, append_ns)
         self._newest_ns = max(self._newest_ns, append_ns)
         raw = self._raw.pop(host, None) or deque()
         self._raw[host] = raw  # re-inserted, so that the dict is ordered by the last report
@@ -87,6 +91,18 @@ class FlowHistory:
             del self._watched[host]
         else:
             self._add_samples(value, append_ns)
+
+    def _step_back(self, host: str, append_ns: int) -> None:
+        """Forget a host's messages and samples of the time to come: log time stepped back."""
+        self._newest_ns = append_ns
+        messages = self._raw[host]
+        while messages and messages[-1][0] > append_ns:
+            self._raw_bytes -= len(messages.pop()[1])
+        for name in [name for name in self._samples if name.startswith(f"{host}/")]:
+            samples = self._samples[name]
+            while samples and samples[-1].end_ns > append_ns:
+                samples.pop()
+                self._count -= 1
 
     def watch(self, host: str, until_ns: int) -> None:
         """Record a host's flows until `until_ns`, and sample its messages that are still kept."""

@@ -26,6 +26,8 @@ DELAYS_SHARE: Final = 0.2
 _BURST_S: Final = 0.5
 _REMEMBERED: Final = 100_000
 _RECORD_NS: Final = 1_000_000_000
+MAX_LATE_MS: Final = 3_600_000.0
+"""A window this old, or this far ahead, says nothing about the pipeline: its record is old or wrong."""
 
 
 @dataclass(slots=True)
@@ -120,7 +122,9 @@ class View:
     def _add_offsets(self, record: ClockOffsets, append_ns: int) -> None:
         now_s = time.monotonic()
         steps_back = self._order.steps_back(record)
-        self.late_ms = (append_ns + record["log_offset_ns"] - record["window_end_ns"]) / 1e6
+        late_ms = (append_ns + record["log_offset_ns"] - record["window_end_ns"]) / 1e6
+        if abs(late_ms) <= MAX_LATE_MS:
+            self.late_ms = late_ms
         for row in record["clocks"]:
             known = self.clocks.get(row["clock"])
             if known is None or steps_back or known.window <= record["window"]:

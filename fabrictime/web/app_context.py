@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fabrictime.web.history_queries import HistoryQueries
 from fabrictime.web.live_fabric import LiveFabric
 from fabrictime.web.query_poller import QueryPoller
+from fabrictime.web.service_faults import ServiceFaults
 from fabrictime.web.settings import WebSettings
 from fabrictime.web.tabs.alerts.evidence import EvidenceReader
 from fabrictime.web.tabs.fabric.queries import LinkQueries
@@ -22,4 +23,5 @@ class AppContext:
     live: LiveFabric | None = None
     links: LinkQueries | None = None
     evidence: EvidenceReader | None = None
+    services: ServiceFaults = field(default_factory=lambda: ServiceFaults(None))
     tabs: set[int] = field(default_factory=set)

@@ -24,6 +24,7 @@ from fabrictime.web.history_client import connect_http
 from fabrictime.web.host_guard import HostGuard
 from fabrictime.web.live_fabric import VERDICTS, LiveFabric
 from fabrictime.web.query_poller import THREADS, QueryPoller, Snapshot
+from fabrictime.web.service_faults import ServiceFaults
 from fabrictime.web.settings import WebSettings
 from schemas import codec
 from schemas.topics import FLOWS
@@ -159,7 +160,8 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
 
     evidence = None if settings.kafka is None else evidence_reader(settings.kafka)
     links = None if live is None else LinkQueries(live.state, history)
-    context = AppContext(settings, poller, HistoryQueries(history), live, links, evidence)
+    services = ServiceFaults(settings.state_file)
+    context = AppContext(settings, poller, HistoryQueries(history), live, links, evidence, services)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

@@ -50,6 +50,9 @@ class WebSettings(BaseModel):
     commit_interval_ms: int = Field(
         1000, ge=50, le=60_000, description="ms between commits of that group, which count likewise"
     )
+    state_file: Path | None = Field(
+        None, description="file with the state of this machine's services; null: the page knows of none"
+    )
     port_file: Path | None = Field(
         None, description="file that receives the port, for a caller that chose port 0"
     )

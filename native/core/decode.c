@@ -238,13 +238,13 @@ static enum ft_bad read_group(struct reader *r, struct ft_batch *b) {
     r->group = g;
     if ((status = read_name(r, FT_PEER, &b->peer[g])) != FT_OK ||
         (status = read_int(r, FT_PATH, 0, FT_MAX_PATH, &b->path[g])) != FT_OK ||
-        (status = read_int(r, FT_SPACING_NS, 0, INT32_MAX, &b->spacing_ns[g])) != FT_OK)
+        (status = read_int(r, FT_SPACING_NS, 0, FT_MAX_SPACING_NS, &b->spacing_ns[g])) != FT_OK)
         return status;
     for (int c = 0; c < 4; c++)
         if ((status = read_array(r, b, c, first, &count)) != FT_OK) return status;
     if (b->spacing_ns[g] > 0 && count % 2 != 0) return bad(r, FT_ODD, FT_SENT, count, 0);
-    if ((status = read_int(r, FT_LOST, 0, INT32_MAX, &b->lost[g])) != FT_OK ||
-        (status = read_int(r, FT_NO_T3, 0, INT32_MAX, &b->no_t3[g])) != FT_OK)
+    if ((status = read_int(r, FT_LOST, 0, FT_MAX_COUNT, &b->lost[g])) != FT_OK ||
+        (status = read_int(r, FT_NO_T3, 0, FT_MAX_COUNT, &b->no_t3[g])) != FT_OK)
         return status;
     r->group = -1;
     b->samples = first + count;

@@ -10,6 +10,9 @@
 #define FT_MAX_GROUPS     65536
 #define FT_MAX_NAME_CHARS 512
 #define FT_MAX_PATH       65535
+/* As in schemas/ProbeBatch.avsc. */
+#define FT_MAX_SPACING_NS 1000000000
+#define FT_MAX_COUNT      10000000
 /* Stamps and differences are held within +-2^62 ns (146 years), so that a sum of two never wraps. */
 #define FT_MAX_NS ((int64_t)1 << 62)
 

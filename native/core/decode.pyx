@@ -6,7 +6,7 @@ Invalid bytes are refused with `BadBatch`. Memory stays within the possible cont
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
@@ -22,6 +22,8 @@ cdef extern from "decode.h":
         FT_MAX_GROUPS
         FT_MAX_NAME_CHARS
         FT_MAX_PATH
+        FT_MAX_SPACING_NS
+        FT_MAX_COUNT
     int64_t FT_MAX_NS
     cdef enum ft_bad:
         FT_OK
@@ -266,9 +268,9 @@ def encode_probe_batch(columns):
             if spacing_ns[g] > 0 and n % 2:
                 raise ValueError(f"group {g}: {n} samples, expected an even number of a coded pair's")
             _minimum("path", path[g], 0, FT_MAX_PATH)
-            _minimum("spacing_ns", spacing_ns[g], 0, INT32_MAX)
-            _minimum("lost", lost[g], 0, INT32_MAX)
-            _minimum("no_t3", no_t3[g], 0, INT32_MAX)
+            _minimum("spacing_ns", spacing_ns[g], 0, FT_MAX_SPACING_NS)
+            _minimum("lost", lost[g], 0, FT_MAX_COUNT)
+            _minimum("no_t3", no_t3[g], 0, FT_MAX_COUNT)
             text = _utf8(peers[g], "peer", &size)
             p = ft_put_long(p, size)
             memcpy(p, text, size)

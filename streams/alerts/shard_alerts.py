@@ -51,11 +51,12 @@ class ShardAlerts(Detector[tuple[str, Alert]]):
         self.shard = shard
         self._book = AlertBook(shard, thresholds or Thresholds())
         self._probers = ProberHealth(shard, self._book.thresholds, probe_slots)
-        self._link_health = LinkHealthAlerts(self._book, cables_of or (lambda node: 0))
+        forget_agent = self._probers.forget_agent
+        self._link_health = LinkHealthAlerts(self._book, cables_of or (lambda node: 0), forget_agent)
         self._queues = QueueAlerts(self._book)
         self._clocks = ClockAlerts(self._book, self._link_health.health)
         self._latency = LatencyAlerts(self._book, groups or (lambda nic: frozenset({EVERYONE, nic})))
-        self._detections = DetectionAlerts(self._book)
+        self._detections = DetectionAlerts(self._book, forget_agent)
 
     @property
     def thresholds(self) -> Thresholds:

@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sdnotify import SystemdNotifier
+
 from schemas import codec, topics
 from schemas.messages import decode_message
 from schemas.records import Reject, RejectReason
@@ -22,6 +24,7 @@ from schemas.unexpected import DATA_ERRORS, refusal
 from streams.history import batch, rows
 from streams.history.clickhouse import Refused, Unavailable, Writer
 from streams.history.settings import HistorySinkSettings
+from streams.history.store_status import StoreStatus
 
 LOG: Final = logging.getLogger(__name__)
 READER: Final = "sink"
@@ -49,8 +52,10 @@ class TopicSink:
         writer: Writer,
         reject: OnReject,
         registry: codec.Registry | None = None,
+        status: StoreStatus | None = None,
     ) -> None:
         self._topic = topic
+        self._status = status or StoreStatus(settings.url, lambda line: None)
         self._type = topics.TOPICS[topic].type
         self._settings = settings
         self._writer = writer
@@ -154,11 +159,13 @@ class TopicSink:
                 await asyncio.to_thread(self._writer.insert, table, block, name)
             except Unavailable as error:
                 self.failures += 1
+                self._status.failed(self._topic, str(error))
                 LOG.warning("history is away, %s waits %.1f s: %s", self._topic, wait_s, error)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, self._settings.retry_max_ms / 1000)
             else:
                 self.inserted_rows += block.num_rows
+                self._status.stored(self._topic, block.num_rows)
                 return
 
     async def _refuse(self, message: Taken, reason: str, detail: str) -> None:
@@ -202,9 +209,10 @@ def register(
         value = codec.encode(Reject, record, registry)
         await (await rejects.send(key=record["topic"].encode(), value=value))
 
+    status = StoreStatus(settings.url, SystemdNotifier().notify)
     sinks: dict[str, TopicSink] = {}
     for topic in rows.TOPICS:
-        sink = TopicSink(topic.name, settings, Writer(settings), reject, registry)
+        sink = TopicSink(topic.name, settings, Writer(settings), reject, registry, status)
         sinks[topic.name] = sink
         source = app.topic(
             topic.name, key_serializer="raw", value_serializer="raw", key_type=bytes, value_type=bytes

@@ -128,6 +128,10 @@ class ProberHealth(Detector[Detection]):
             self._active[kind, host] = _Active(at_ns // NS_PER_S + 1, set(nics))
             self._next_s = max(self._next_s, at_ns // NS_PER_S + 1)
 
+    def forget_agent(self, host: str) -> None:
+        """Detect the trouble of a host's prober again if it persists: the alert of the host replaced it."""
+        self._active.pop((AlertKind.AGENT, host), None)
+
     def ingest(self, event: LinkEvent, append_ns: int) -> None:
         """Take one `LinkEvent`, appended to the log at `append_ns`."""
         number = append_ns // NS_PER_S

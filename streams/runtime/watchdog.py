@@ -32,6 +32,8 @@ CHECK_S: Final = 1.0
 REBALANCE_S: Final = 60.0
 BUSY_WEIGHT: Final = 1 / 6
 """Weight of time in which the worker computes: partitions wait for each other then, but not for ever."""
+BACKLOG_WEIGHT: Final = 1 / 10
+"""Weight of time in which the worker works off the backlog of another partition."""
 TASKS: Final = Path("/proc/self/task")
 
 
@@ -67,15 +69,24 @@ class CpuTimeClock:
 
 
 class StallWatch:
-    """Decides which partitions have stalled."""
+    """Decides which partitions have stalled.
+
+    Time counts little while another partition moves and is behind: a flood delays all the others.
+    """
 
     def __init__(self, stall_s: float) -> None:
         self.stall_s = stall_s
+        self._checked_s: float | None = None
         self._since: dict[TP, tuple[int, float]] = {}
 
     def check(self, now_s: float, ends: Mapping[TP, int], positions: Mapping[TP, int]) -> list[TP]:
         """Return the partitions that have not moved for too long."""
         stalled = []
+        passed_s = 0.0 if self._checked_s is None else now_s - self._checked_s
+        self._checked_s = now_s
+        if any(self._works_off(tp, position, ends) for tp, position in positions.items()):
+            for tp, (position, since_s) in self._since.items():
+                self._since[tp] = (position, since_s + (1 - BACKLOG_WEIGHT) * passed_s)
         for tp in list(self._since):
             if tp not in positions:
                 del self._since[tp]
@@ -86,6 +97,11 @@ class StallWatch:
             elif now_s - known[1] >= self.stall_s:
                 stalled.append(tp)
         return stalled
+
+    def _works_off(self, tp: TP, position: int, ends: Mapping[TP, int]) -> bool:
+        """Return whether a partition has moved since the last check and is still behind."""
+        known = self._since.get(tp)
+        return known is not None and known[0] < position < ends.get(tp, 0)
 
 
 async def watch(context: WorkerContext, owned: Iterable[Ownership]) -> None:

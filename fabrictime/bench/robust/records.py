@@ -7,9 +7,10 @@ see must be possible ones.
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,7 +21,7 @@ from fabrictime.bench.robust.hostile import HostileMaker
 from fabrictime.runtime import status
 from fabrictime.state.live_figures import View, Watcher
 from schemas.ids import cable_id
-from schemas.kafka.reader import BEGINNING, TopicReader, tail
+from schemas.kafka.reader import BEGINNING, END, TopicReader, tail
 from schemas.records import LinkHealth, LinkState
 from schemas.topics import LINK_HEALTH, TOPICS
 
@@ -39,6 +40,12 @@ RECORDS, QUICK_RECORDS = 1_000_000, 50_000
 KAFKA_RECORDS, KAFKA_QUICK = 200_000, 20_000
 MINUTES: Final = 60
 """For one log, on a busy machine."""
+PUBLISH_S: Final = 600.0
+"""Longest time in which hostile records are published to one log."""
+PUBLISH_NICENESS: Final = -10
+"""Hostile writers are other hosts, and take no processor time from these services."""
+CATCH_UP_S: Final = 300.0
+"""Time after the last hostile record until the links service evaluates fresh evidence."""
 NAMED: Final = 12
 """Findings that a note names."""
 SAMPLES: Final = 20
@@ -47,6 +54,7 @@ STEADY_S: Final = 20.0
 DETECT_S: Final = 30.0
 SETTLE_S: Final = 15.0
 MAX_P99_NS: Final = 10e9
+MAX_LATE_MS: Final = 600e3
 SEED: Final = 25
 
 
@@ -115,7 +123,8 @@ def _measure(log: str, fabric: RunningFabric, view: View, progress: Progress, re
     _wait_down(fabric.bootstrap, cable_id(link))
     before = restarts(status.read(fabric.data))
     sent = _publish(fabric.bootstrap, maker, records, progress)
-    progress("robust: the pipeline settles")
+    progress(f"robust: {sent:,} hostile records; the pipeline settles")
+    _wait_caught_up(fabric.bootstrap)
     time.sleep(SETTLE_S)
     state = status.read(fabric.data)
     ended = [f"{name} ({_last_exit(state, name)})" for name in ended_processes(before, restarts(state))]
@@ -157,6 +166,8 @@ def spoilt_figures(view: View, nics: set[str]) -> list[str]:
             for name, path in sorted(view.worst.items())
             if abs(path.p99_ns) > MAX_P99_NS
         ]
+        if view.late_ms is not None and abs(view.late_ms) > MAX_LATE_MS:
+            spoilt.append(f"window to offsets {view.late_ms:.0f} ms")
     return spoilt
 
 
@@ -175,20 +186,47 @@ def _publish(bootstrap: str, maker: HostileMaker, records: int, progress: Progre
     producer: Producer = Producer(
         {"bootstrap.servers": bootstrap, "linger.ms": 20, "compression.type": "none"}
     )
-    for number in range(records):
-        message = maker.make()
-        while True:
-            try:
-                producer.produce(message.topic, message.value, message.key)
-                break
-            except BufferError:
-                producer.poll(0.1)
-        if number % 1000 == 0:
-            producer.poll(0)
-        if number % 100_000 == 0:
-            progress(f"robust: {number:,} hostile records")
-    left = producer.flush(60)
-    return records - left
+    end_s = time.monotonic() + PUBLISH_S
+    sent = 0
+    with _niceness(PUBLISH_NICENESS):
+        while sent < records and time.monotonic() < end_s:
+            message = maker.make()
+            while True:
+                try:
+                    producer.produce(message.topic, message.value, message.key)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+            if sent % 1000 == 0:
+                producer.poll(0)
+            if sent % 50_000 == 0:
+                progress(f"robust: {sent:,} hostile records")
+            sent += 1
+    return sent - producer.flush(60)
+
+
+@contextlib.contextmanager
+def _niceness(value: int) -> Iterator[None]:
+    """Run at another niceness, where this user may."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, value)
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, before)
+
+
+def _wait_caught_up(bootstrap: str) -> None:
+    """Return once a subject was evaluated on evidence from now on, or after `CATCH_UP_S`."""
+    began_ns, end_s = time.time_ns(), time.monotonic() + CATCH_UP_S
+    with contextlib.closing(TopicReader(bootstrap, {LINK_HEALTH: END})) as reader:
+        reader.connect()
+        while time.monotonic() < end_s:
+            for _, record in reader.decoded(reader.poll(0.5)):
+                if record is not None and record["evaluated_ns"] >= began_ns:
+                    return
 
 
 def _wait_down(bootstrap: str, cable: str) -> None:

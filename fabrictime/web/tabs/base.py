@@ -17,6 +17,7 @@ from fabrictime.web.elements import replace_address, text
 from fabrictime.web.history_client import HistoryEmpty
 from fabrictime.web.history_queries import Fleet
 from fabrictime.web.query_poller import Snapshot
+from fabrictime.web.service_faults import banner_text
 from fabrictime.web.widgets import LiveText
 
 if TYPE_CHECKING:
@@ -165,10 +166,11 @@ class Tab(ABC):
     def _log_age_s(self) -> float | None:
         """Return the age of the newest record that arrived from the log; None without one."""
         live = self.context.live
-        newest_ns = 0 if live is None else max(live.state.append_ns.values(), default=0)
-        return None if live is None or not newest_ns else (live.now_ns() - newest_ns) / 1e9
+        return None if live is None else live.state.age_s(live.now_ns())
 
     def _set_banner(self, message: str, kind: str) -> None:
+        faults = self.context.services.faults()
+        message, kind = banner_text(message, faults), "bad" if faults else kind
         self.banner.set_text(message)
         self.banner.set_visibility(bool(message))
         self.banner.classes(remove="ft-wait ft-bad", add=f"ft-{kind}")

@@ -98,8 +98,8 @@ class LiveTab(Tab):
         if live is None:
             return "web.kafka is not set: the live tabs need the address of the log.", "bad", "—"
         status = live.status
-        newest_ns = max(live.state.append_ns.values(), default=0)
-        age = seconds_text((live.now_ns() - newest_ns) / 1e9) if newest_ns else "—"
+        age_s = live.state.age_s(live.now_ns())
+        age = "—" if age_s is None else seconds_text(age_s)
         if status.error is not None:
             return f"{status.error}. The page shows the last state.", "bad", age
         if status.missing:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from schemas.records import AlertKind, Evidence
 from streams.alerts.book import AlertBook, OpenAlert, clock_text, evidence_ref
 from streams.alerts.detection import SINCE, Detection
-from streams.alerts.rules import NEVER_NS, TOGETHER_NS
+from streams.alerts.rules import TOGETHER_NS
 
 __all__ = ["DetectionAlerts"]
 
 
 class DetectionAlerts:
-    """Alerts of `Detection`s. Detections that are made again for an earlier time are no news."""
+    """Alerts of `Detection`s. Detections that are made again for an earlier time are no news.
 
-    def __init__(self, book: AlertBook) -> None:
-        self._book = book
+    `forget_agent`: takes a host whose prober is not reported while the whole host is dead.
+    """
+
+    def __init__(self, book: AlertBook, forget_agent: Callable[[str], None] = lambda host: None) -> None:
+        self._book, self._forget_agent = book, forget_agent
 
     def ingest(self, detection: Detection) -> None:
         """Raise, update or clear the alert of a detection."""
@@ -36,14 +41,16 @@ class DetectionAlerts:
             self._book.update(alert, at_ns)
 
     def _is_of_dead_host(self, detection: Detection) -> bool:
-        """Return whether it is the agent of a host that is dead as a whole."""
+        """Return whether it is the agent of a host whose own alert is active."""
         host = self._book.find(AlertKind.HOST_DOWN, detection.subject)
-        return detection.kind == AlertKind.AGENT and host is not None and host.clear_at_ns == NEVER_NS
+        return detection.kind == AlertKind.AGENT and host is not None
 
     def _raise(self, detection: Detection, at_ns: int, since_ns: int, evidence: list[Evidence]) -> None:
         covered = self._book.covered_times(detection.kind, detection.subject)
-        is_known = any(a - TOGETHER_NS <= at_ns < b for a, b in covered)
-        if detection.over or is_known or self._is_of_dead_host(detection):
+        if not detection.over and self._is_of_dead_host(detection):
+            self._forget_agent(detection.subject)
+            return
+        if detection.over or any(a - TOGETHER_NS <= at_ns < b for a, b in covered):
             return
         since_ns = max([since_ns, *(b for _, b in covered if b <= at_ns)])
         alert = OpenAlert(

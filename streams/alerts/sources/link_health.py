@@ -30,13 +30,22 @@ HEALTH_KINDS: Final = frozenset({AlertKind.LINK_GREY, AlertKind.LINK_FLAPPING, *
 
 
 class LinkHealthAlerts:
-    """Alerts of `LinkHealth` records. `cables_of`: number of a switch's cables, 0 if unknown."""
+    """Alerts of `LinkHealth` records.
 
-    def __init__(self, book: AlertBook, cables_of: Callable[[str], int]) -> None:
+    `cables_of`: number of a switch's cables, 0 if unknown. `forget_agent`: takes a host whose alert replaced
+    that of its prober.
+    """
+
+    def __init__(
+        self,
+        book: AlertBook,
+        cables_of: Callable[[str], int],
+        forget_agent: Callable[[str], None] = lambda host: None,
+    ) -> None:
         self.health: dict[str, LinkHealth] = {}
         """Subject to its newest record."""
         self._book = book
-        self._cables_of = cables_of
+        self._cables_of, self._forget_agent = cables_of, forget_agent
         self._waiting: dict[str, tuple[int, LinkHealth]] = {}
         """DOWN subject without an alert to (append time at which the alert is raised, its record)."""
 
@@ -239,6 +248,7 @@ class LinkHealthAlerts:
             alert.over_ns = record["evaluated_ns"]
             alert.text = f"{alert.text}; now HOST_DOWN"
             self._book.clear(alert)
+            self._forget_agent(host)
 
     def _is_of_host(self, alert: OpenAlert, host: str) -> bool:
         is_at_host = all(host in nodes_of(each) for each in alert.covers())

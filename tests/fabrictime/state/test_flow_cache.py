@@ -51,3 +51,18 @@ def test_late_reports_of_another_partition_are_ignored() -> None:
     assert set(cache.flows()) == {"one", "two"}
     cache.take("h1", b"one", 110 * S)
     assert set(cache.flows()) == {"one"}
+
+
+def test_flows_stay_after_log_time_was_ahead_and_silent_hosts_still_leave(
+    state: FabricState, fabric: Any
+) -> None:
+    one = fabric.flow(1, "h1/eth1", "h5/eth1")
+    other = fabric.flow(3, "h3/eth1", "h5/eth1")
+    for second in (100, 101, 102 + 8 * 3600, 103, 104, 105):
+        fill(state, ("fabric.flows", "h1", fabric.flows("h1", [one])), at_ns=second * S)
+        if second != 105:
+            fill(state, ("fabric.flows", "h3", fabric.flows("h3", [other])), at_ns=second * S)
+    assert set(state.flows.flows()) == {one["flow_id"], other["flow_id"]}
+    for second in range(106, 200):
+        fill(state, ("fabric.flows", "h1", fabric.flows("h1", [one])), at_ns=second * S)
+    assert set(state.flows.flows()) == {one["flow_id"]}

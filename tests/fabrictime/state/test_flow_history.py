@@ -40,6 +40,18 @@ def test_a_newly_watched_host_has_the_samples_of_the_last_seconds() -> None:
     assert [sample.rate_bps for sample in history.of("h1/b/qp:e:1:1")] == [6, 7, 8, 9]
 
 
+@pytest.mark.parametrize("jump_s", [120, 8 * 3600, -30])
+def test_samples_go_on_after_log_time_was_wrong(jump_s: int) -> None:
+    history = FlowHistory(decode)
+    history.watch("h1", 10**9 * S)
+    for second in range(1000, 1030):
+        wrong_s = jump_s if 1010 <= second < 1020 else 0
+        history.take("h1", message(rate_bps=second), (second + wrong_s) * S)
+    found = history.of("h1/b/qp:e:1:1")
+    assert [sample.rate_bps for sample in found][-10:] == list(range(1020, 1030))
+    assert [sample.end_ns for sample in found] == sorted(sample.end_ns for sample in found)
+
+
 def test_a_watch_ends_and_other_hosts_are_not_sampled() -> None:
     history = FlowHistory(decode)
     history.take("h1", message(), 1 * S)

@@ -121,7 +121,7 @@ def test_a_step_alone_raises_no_alert_but_that_log_time_is_wrong(jump_s: float) 
     assert live.seconds_to("CLOCKS", "CLEARED", WRONG.stop) < 15
 
 
-def test_a_leader_whose_clock_is_ahead_for_good_delays_no_alert() -> None:
+def test_a_leader_with_a_clock_far_ahead_delays_no_alert() -> None:
     live = Live(lambda at_s: 0.0)
     live.run(10)
     live.error_s = lambda at_s: 3600.0

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from schemas import codec
-from schemas.topics import ALERTS, LINKS
+from schemas.topics import ALERTS, LINK_HEALTH, LINKS
 from streams.alerts.shard_alerts import ShardAlerts
 from streams.runtime.thresholds import Thresholds
+from tests.streams.alerts.script import Script
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -97,6 +98,28 @@ def test_a_prober_that_stops_while_its_host_answers_is_an_alert_of_the_agent() -
     assert raised["text"] == "the prober of h3/eth1 does not answer since 08:53:39.000, the host does"
     assert raised["updated_ns"] <= T0 + 23 * S, "within the four seconds"
     assert raised["nics"] == ["h3/eth1"]
+
+
+def test_trouble_that_outlasts_the_death_of_its_host_is_reported_again() -> None:
+    bad = {"late_ms": 130, "trouble": ("STARVED",)}
+    fleet = Fleet().run(20).run(20, h3=bad)
+    script = Script()
+    script.now_ns = T0 + 40 * S
+    for topic, key, record, append_ns in script.health("h3", "DOWN", kind="HOST").inputs:
+        assert topic == LINK_HEALTH.name
+        fleet.out += [r for _, r in fleet.alerts.ingest_health(key, record, append_ns)]
+    fleet.run(5, h3=bad)
+    script.now_ns = T0 + 45 * S
+    _, key, record, append_ns = script.health("h3", "UP", kind="HOST").inputs[-1]
+    fleet.out += [r for _, r in fleet.alerts.ingest_health(key, record, append_ns)]
+    fleet.run(60, h3=bad)
+    assert fleet.lines() == [
+        ("AGENT", "h3", "RAISED"),
+        ("HOST_DOWN", "h3", "RAISED"),
+        ("AGENT", "h3", "CLEARED"),
+        ("HOST_DOWN", "h3", "CLEARED"),
+        ("AGENT", "h3", "RAISED"),
+    ]
 
 
 def test_a_host_that_answers_nothing_is_no_trouble_of_its_agent() -> None:

@@ -17,7 +17,16 @@ def test_a_partition_stalls_if_its_log_grows_and_its_position_stays() -> None:
     ends = {FIRST: 100, SECOND: 100}
     assert stalls.check(0, ends, {FIRST: 5, SECOND: 5}) == []
     assert stalls.check(9.9, ends, {FIRST: 5, SECOND: 5}) == []
-    assert stalls.check(10, ends, {FIRST: 5, SECOND: 6}) == [FIRST]
+    assert stalls.check(10, ends, {FIRST: 5, SECOND: 100}) == [FIRST]
+
+
+def test_time_counts_little_while_another_partition_works_off_a_backlog() -> None:
+    stalls = StallWatch(stall_s=10)
+    ends = {FIRST: 100, SECOND: 10_000}
+    for now_s in range(100):
+        assert stalls.check(now_s, ends, {FIRST: 5, SECOND: now_s}) == []
+    stalled = [now_s for now_s in range(100, 120) if stalls.check(now_s, ends, {FIRST: 5, SECOND: 99})]
+    assert stalled[0] == pytest.approx(100, abs=1), "a tenth of 100 s, or all of 10 s"
 
 
 def test_a_partition_at_its_end_never_stalls() -> None:

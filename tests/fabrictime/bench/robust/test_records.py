@@ -20,7 +20,8 @@ def test_strange_nics_losses_and_delays_are_spoilt_figures() -> None:
     assert spoilt_figures(view, {"h1/eth1"}) == ["NIC nobody/eth0"]
     view.nics["h1/eth1"].lost = 1_795_632_065_339_913_141
     view.worst["h1/eth1"].p99_ns = 1.7e13
-    assert len(spoilt_figures(view, {"h1/eth1"})) == 3
+    view.late_ms = 101_987_563_165.0
+    assert len(spoilt_figures(view, {"h1/eth1"})) == 4
 
 
 def test_figures_count_both_logs_and_name_the_log_of_a_finding() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from fabrictime.state.fabric_state import FabricState
 from fabrictime.web.app_context import AppContext
 from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.live_fabric import ALL_PARTS, LiveFabric
+from fabrictime.web.service_faults import ServiceFaults
 from fabrictime.web.settings import WebSettings
 from fabrictime.web.tabs.live_tab import FAST_PARTS, KPIS, LiveTab
 from tests.fabrictime.fill import fill, fill_health
@@ -132,6 +135,18 @@ def test_without_fresh_evidence_health_is_unknown(
         "Health is not known: no fresh clock window for 12 s (stream worker stopped?). "
         "The page shows the last state."
     )
+    assert "ft-bad" in tab.light._classes
+
+
+def test_the_banner_names_the_services_that_do_not_work(
+    tab: Tab, state: FabricState, fabric: Any, tmp_path: Any
+) -> None:
+    fill(state, *fabric.fleet(), at_ns=4 * S)
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"children": [{"name": "sink", "fault": "history does not store: no room"}]}))
+    tab.context = replace(tab.context, services=ServiceFaults(path))
+    tab._show_banner()
+    assert tab.banner.text == "1 service does not work: sink: history does not store: no room."
     assert "ft-bad" in tab.light._classes
 
 

@@ -1,0 +1,59 @@
+"""Reports to the service manager whether the history takes the rows of the sink's topics.
+
+A history that does not answer, or has no room, is the fault of the sink (`X_FAULT`) until all topics are
+inserted again. The status counts the rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["StoreStatus"]
+
+PERIOD_S: Final = 1.0
+"""s between two reports while nothing changes."""
+MAX_ERROR: Final = 200
+"""Characters of an error."""
+
+
+class StoreStatus:
+    """The state of all topics of one sink. `notify` takes lines of the service manager's protocol."""
+
+    def __init__(
+        self, url: str, notify: Callable[[str], None], clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._url, self._notify, self._clock_s = url, notify, clock_s
+        self._rows = 0
+        self._waiting: dict[str, tuple[str, float]] = {}
+        """Topic whose insert fails to its last error and the time of its first."""
+        self._reported_s = float("-inf")
+
+    def stored(self, topic: str, rows: int) -> None:
+        """Note that rows of a topic were inserted."""
+        self._rows += rows
+        returned = self._waiting.pop(topic, None) is not None
+        if returned and not self._waiting:
+            self._notify("X_FAULT=")
+        self._report(is_due=returned)
+
+    def failed(self, topic: str, error: str) -> None:
+        """Note that an insert failed and is repeated."""
+        now_s = self._clock_s()
+        is_first = not self._waiting
+        self._waiting[topic] = (error, self._waiting.get(topic, (error, now_s))[1])
+        if is_first:
+            self._notify(f"X_FAULT=history {self._url} does not store: {error[:MAX_ERROR]}")
+        self._report(is_due=is_first)
+
+    def _report(self, *, is_due: bool) -> None:
+        now_s = self._clock_s()
+        if not is_due and now_s - self._reported_s < PERIOD_S:
+            return
+        self._reported_s = now_s
+        text = f"{self._rows:,} rows stored"
+        if self._waiting:
+            since_s = now_s - min(at_s for _, at_s in self._waiting.values())
+            text += f", {len(self._waiting)} topics wait for {since_s:.0f} s"
+        self._notify(f"STATUS={text}")
