@@ -19,7 +19,7 @@ from fabrictime.testbed.control import ControlClient, socket_path
 
 __all__ = ["CannotRun", "RunningFabric", "needs_fabric", "running_fabric", "running_up"]
 
-_START_S: Final = 90.0
+_START_S: Final = 180.0
 
 
 class CannotRun(Exception):
