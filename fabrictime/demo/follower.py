@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from types import TracebackType
 from typing import Final, Self
 
@@ -26,12 +27,15 @@ from schemas.topics import (
     FLOWS,
     LINK_HEALTH,
     POLICY_CYCLES,
+    QUEUES,
     Topic,
 )
 from streams.runtime.flow_routes import FlowRouteTable
 
 __all__ = ["Follower"]
 
+RAW: Final = frozenset({FLOWS.name, FLOW_ROUTES.name, QUEUES.name})
+"""Topics of frequent records, which are not decoded in full."""
 _FLOWS_BACK_S: Final = 3.0
 """Every host reports all of its flows each second."""
 
@@ -44,11 +48,12 @@ class Follower:
             LINK_HEALTH: BEGINNING,
             FLOW_ROUTES: BEGINNING,
             FLOWS: back(_FLOWS_BACK_S),
-            **dict.fromkeys((ALERTS, CONTENTION, DECISIONS, ACTIONS, POLICY_CYCLES), END),
+            **dict.fromkeys((ALERTS, CONTENTION, DECISIONS, ACTIONS, POLICY_CYCLES, QUEUES), END),
         }
         self.movable = 0
         """Flows with other known paths, according to the policy."""
         self.failure: str | None = None
+        self._queues_to_ns = 0
         self._registry = registry
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._flows = FlowCache(lambda value: codec.decode(value, FLOWS.type, registry))
@@ -99,6 +104,15 @@ class Follower:
         with self._lock:
             return set(self._queues)
 
+    def queues_behind_s(self) -> float | None:
+        """Return by how much the newest evidence about queues is behind the present, s; None: there is none.
+
+        The evidence is a second or less behind, unless the machine is too busy.
+        """
+        with self._lock:
+            newest_ns = self._queues_to_ns
+        return (time.time_ns() - newest_ns) / 1e9 if newest_ns else None
+
     def drain(self) -> list[Event]:
         """Return the events since the last call, in the order in which they were read."""
         found = []
@@ -120,13 +134,17 @@ class Follower:
                     self._take(Event(message.topic, record, message.append_ns))
 
     def _take_raw(self, message: Message) -> bool:
-        """Keep a message of flows or routes as it is; return whether it was one."""
+        """Take a message of `RAW`; return whether it was one."""
         if message.topic == FLOWS.name and message.value is not None:
             self._flows.take(message.key, message.value, message.append_ns)
-        elif message.topic == FLOW_ROUTES.name:
-            with contextlib.suppress(codec.BadRecord):  # a route that cannot be read is not known
+        with contextlib.suppress(codec.BadRecord):  # a record that cannot be read is not known
+            if message.topic == FLOW_ROUTES.name:
                 self._routes.take(message.key_bytes, message.value, self._registry)
-        return message.topic in (FLOWS.name, FLOW_ROUTES.name)
+            elif message.topic == QUEUES.name and message.value is not None:
+                head = codec.decode_head(message.value, QUEUES.record, "slots", self._registry)
+                end_ns = head["window_start_ns"] + head["slot_ns"] * head["slots"]
+                self._queues_to_ns = max(self._queues_to_ns, end_ns)
+        return message.topic in RAW
 
     def _take(self, event: Event) -> None:
         if event.topic == POLICY_CYCLES.name:

@@ -14,6 +14,9 @@ BASE_S: Final = 4.0
 SETTLE_S: Final = 1.0
 """Time after the healing that does not count as after it: TCP still repeats lost packets."""
 
+STALL_S: Final = 2.0
+"""An iteration that goes on for longer than this is a stall, not one that is about to be reported."""
+
 Iterations = Sequence[tuple[float, float]]
 """Begin and end of each, s."""
 
@@ -30,6 +33,8 @@ class Change:
     """The longest of them."""
     after_ms: float | None
     """Median after the healing."""
+    unfinished: bool = False
+    """Whether the longest one had not ended yet: `worst_ms` is its age."""
 
     @property
     def slowdown(self) -> float:
@@ -37,14 +42,22 @@ class Change:
         return self.worst_ms / self.before_ms if self.worst_ms and self.before_ms else 0.0
 
 
-def change_of(iterations: Iterations, broken_s: float, healed_s: float) -> Change:
-    """Return the durations before `broken_s`, until `healed_s`, and after it."""
+def change_of(iterations: Iterations, broken_s: float, healed_s: float, now_s: float) -> Change:
+    """Return the durations before `broken_s`, until `healed_s`, and after it, as known at `now_s`."""
     after_s = healed_s + SETTLE_S
     before = [each for each in iterations if broken_s - BASE_S <= each[0] and each[1] <= broken_s]
     during = [each for each in iterations if each[1] > broken_s and each[0] < healed_s]
     after = [each for each in iterations if after_s <= each[0] and each[1] <= after_s + BASE_S]
-    took_ms = [(end - begin) * 1e3 for begin, end in during]
-    return Change(_median_ms(before), _median_ms(during), max(took_ms, default=None), _median_ms(after))
+    worst_ms = max(((end - begin) * 1e3 for begin, end in during), default=None)
+    open_ms = (now_s - iterations[-1][1]) * 1e3 if iterations else 0.0
+    unfinished = open_ms > max(worst_ms or 0.0, STALL_S * 1e3)
+    return Change(
+        _median_ms(before),
+        _median_ms(during),
+        open_ms if unfinished else worst_ms,
+        _median_ms(after),
+        unfinished,
+    )
 
 
 def _median_ms(iterations: Iterations) -> float | None:

@@ -187,13 +187,13 @@ class Chapter:
         handler = handlers.get(event.topic)
         return [] if handler is None else handler(event.record, event.at_ns)
 
-    def heal(self, at_ns: int, more: str = "") -> list[Line]:
-        """End the fault at a time; return its sum, with `more` about how it ended."""
+    def heal(self, at_ns: int, more: str = "", missed: str = "") -> list[Line]:
+        """End the fault at a time; return its sum, with `more` about its end and why it was `missed`."""
         lasted_s = self._since_ms(at_ns) / 1e3
         self.outcome.lasted_s = lasted_s
         lines = [Line(lasted_s, "healed" if self.step.is_link else "ended", self._healed_text(more))]
         if not self.is_detected:
-            lines.insert(0, Line(lasted_s, "missed", f"not detected within {lasted_s:.1f} s"))
+            lines.insert(0, Line(lasted_s, "missed", f"not detected within {lasted_s:.1f} s{missed}"))
         return lines
 
     def end(self, jobs: Mapping[str, Change]) -> list[Line]:
@@ -391,11 +391,12 @@ def _change_text(change: Change) -> str:
     before, during, worst, after = map(
         _duration, (change.before_ms, change.during_ms, change.worst_ms, change.after_ms)
     )
+    more = "more than " if change.unfinished else ""
     return (
-        f"{before} an iteration before; during the fault {during} in the median, {worst} at worst; "
+        f"iterations: {before} before; during the fault {during} in the median, {more}{worst} at worst; "
         f"{after} after it"
     )
 
 
 def _duration(ms: float | None) -> str:
-    return "?" if ms is None else ms_text(ms)
+    return "none" if ms is None else ms_text(ms)

@@ -38,7 +38,7 @@ def _row(outcome: Outcome, *, acting: bool) -> tuple[str, ...]:
 
 def _action(outcome: Outcome, *, acting: bool) -> str:
     if not acting:
-        return "observed" if outcome.wanted else "-"
+        return f"{outcome.wanted} wanted"
     done = []
     if outcome.moved:
         done.append(f"{outcome.moved} moved")
@@ -49,7 +49,7 @@ def _action(outcome: Outcome, *, acting: bool) -> str:
 
 def _change(change: Change) -> str:
     return " > ".join(
-        "?" if ms is None else f"{ms:.0f}" for ms in (change.before_ms, change.worst_ms, change.after_ms)
+        "-" if ms is None else f"{ms:.0f}" for ms in (change.before_ms, change.worst_ms, change.after_ms)
     )
 
 
@@ -64,7 +64,7 @@ def notes(outcomes: Sequence[Outcome], *, acting: bool) -> list[str]:
         if outcome.first_drop_ms is not None:
             found.append(_flapping_note(outcome))
     if not acting:
-        found.append("Mode OBSERVE: decisions were published, and none was carried out.")
+        found.append("wanted: flows that the policy would have moved or paced; the mode was OBSERVE.")
     return found
 
 

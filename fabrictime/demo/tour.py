@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
 from collections import Counter
@@ -32,6 +33,10 @@ from schemas.records import LinkState
 
 __all__ = ["Narrator", "Tour"]
 
+BEHIND_S: Final = 2.0
+"""Evidence about queues that is older than this delays their detection by seconds."""
+CAUGHT_UP_S: Final = 20.0
+"""Longest wait until the evidence about queues is up to date, before the first fault."""
 KNOWN_S: Final = 60.0
 """Longest wait until all flows of the jobs are known with their links."""
 JOBS_S: Final = 240.0
@@ -40,6 +45,8 @@ SEEN_S: Final = 3.0
 """Time that a fault goes on after its detection, so that its effects are visible."""
 REPORT_S: Final = 0.7
 """Iterations are reported each half second."""
+RECOVER_S: Final = 12.0
+"""Longest further wait until each job ends an iteration after the fault: TCP doubles its timeouts."""
 OVER_S: Final = 25.0
 """Longest wait until all links are healthy again."""
 GREY_PERCENT: Final = 20
@@ -141,12 +148,38 @@ class Tour:
         self._follower.drain()
         took = seconds_text(time.monotonic() - began_s)
         self._narrator.remark(f"All paths of their {flows} flows are known after {took}.")
+        self._narrator.phase("waiting until the evidence about queues is up to date")
+        if not self._until(lambda: self._behind_s() < BEHIND_S, CAUGHT_UP_S):
+            age = self._behind_text()
+            self._narrator.remark(
+                f"This machine is busy: evidence about queues is {age}. Expect late detections."
+            )
+
+    def _behind_s(self) -> float:
+        behind_s = self._follower.queues_behind_s()
+        return math.inf if behind_s is None else behind_s
+
+    def _behind_text(self) -> str:
+        behind_s = self._behind_s()
+        return "not there yet" if behind_s == math.inf else f"{seconds_text(behind_s)} old"
+
+    def _end_load(self, chapter: Chapter) -> int:
+        """End the story of a queue now; a missed one gets the age of the evidence. Return the time, ns."""
+        ended_ns = time.time_ns()
+        behind = f", and evidence about queues is {self._behind_text()}: this machine is busy"
+        late = not chapter.is_detected and self._behind_s() >= BEHIND_S
+        self._print(chapter.heal(ended_ns, missed=behind if late else ""))
+        return ended_ns
 
     def _end_step(self, chapter: Chapter, begin_s: float, healed_s: float) -> None:
         """Wait until iterations after the fault are known, then end the story of the step."""
         self._narrator.phase("measuring the jobs after the fault")
         self._pass_s(SETTLE_S + BASE_S + REPORT_S)
-        changes = {job: change_of(run.iterations, begin_s, healed_s) for job, run in self._jobs.items()}
+        self._until(lambda: all(_ended_after(run, healed_s) for run in self._jobs.values()), RECOVER_S)
+        now_s = time.monotonic()
+        changes = {
+            job: change_of(run.iterations, begin_s, healed_s, now_s) for job, run in self._jobs.items()
+        }
         for line in chapter.end(changes):
             self._narrator.line(line)
         self.outcomes.append(chapter.outcome)
@@ -211,8 +244,7 @@ class Tour:
         self._pass_s(step.min_s - (time.time_ns() - begin_ns) / 1e9)
         for flow in flows:
             flow.join()
-        healed_ns = time.time_ns()
-        self._print(chapter.heal(healed_ns))
+        healed_ns = self._end_load(chapter)
         self._end_step(chapter, self._monotonic_s(begin_ns), self._monotonic_s(healed_ns))
 
     def _incast(self, step: Step) -> None:
@@ -231,8 +263,7 @@ class Tour:
             self._watch(chapter, step)
         finally:
             incast.leave()
-        healed_ns = time.time_ns()
-        self._print(chapter.heal(healed_ns))
+        healed_ns = self._end_load(chapter)
         self._end_step(chapter, self._monotonic_s(begin_ns), self._monotonic_s(healed_ns))
 
     # ------------------------------------------------------------------------------------ parts of steps
@@ -357,3 +388,8 @@ class Tour:
 
     def _monotonic_s(self, wall_ns: int) -> float:
         return wall_ns / 1e9 - self._wall_s
+
+
+def _ended_after(run: JobRun, at_s: float) -> bool:
+    """Return whether a job has ended an iteration after a time."""
+    return bool(run.iterations) and run.iterations[-1][1] > at_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from schemas import codec
 from schemas.kafka.reader import LogUnavailable, Message, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.messages import key_of
-from schemas.topics import CONTENTION, FLOW_ROUTES, FLOWS, LINK_HEALTH, POLICY_CYCLES, TOPICS, Topic
+from schemas.topics import CONTENTION, FLOW_ROUTES, FLOWS, LINK_HEALTH, POLICY_CYCLES, QUEUES, TOPICS, Topic
 from tests.fabrictime.demo.fabrics import flow
 from tests.records import make, make_part
 
@@ -78,6 +79,11 @@ def test_flows_queues_and_movable_flows_are_known(reader: FakeReader) -> None:
         assert follower.movable == 7
         reader.put(CONTENTION, make("ContentionWindow", link="a:1>b:1", state="CLOSED"))
         assert until(lambda: not follower.queues(), 5)
+        assert follower.queues_behind_s() is None
+        start_ns = time.time_ns() - 8_000_000_000
+        window = {"window_start_ns": start_ns, "slot_ns": 1_000_000, "slots": 500}
+        reader.put(QUEUES, make("LinkQueues", **window))
+        assert until(lambda: 7 < (follower.queues_behind_s() or 0) < 14, 5)
 
 
 def test_the_links_of_a_flow_are_those_of_its_data_and_acknowledgements(reader: FakeReader) -> None:

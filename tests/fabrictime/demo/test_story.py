@@ -279,8 +279,10 @@ def test_the_end_has_a_line_for_each_job_and_the_job_that_suffered_more() -> Non
     lines = chapter.end(jobs)
     assert [line.label for line in lines] == ["job-a", "job-b"]
     assert lines[0].text == (
-        "12.0 ms an iteration before; during the fault 14.0 ms in the median, 250 ms at worst; "
+        "iterations: 12.0 ms before; during the fault 14.0 ms in the median, 250 ms at worst; "
         "12.5 ms after it"
     )
-    assert lines[1].text.endswith("; ? after it")
+    assert lines[1].text.endswith("; none after it")
     assert chapter.outcome.worst_job == "job-b"
+    (stalled,) = chapter.end({"job-a": Change(12.0, None, 9_000.0, None, unfinished=True)})
+    assert "more than 9.00 s at worst" in stalled.text

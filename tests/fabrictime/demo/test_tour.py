@@ -32,6 +32,7 @@ class FakeLog:
         self.failure: str | None = None
         self.blind = False
         self.stuck = False
+        self.behind_s: float | None = 0.1
         self.health: dict[str, str] = {}
         self.open: set[str] = set()
         self._events: list[Event] = []
@@ -50,6 +51,9 @@ class FakeLog:
     def queues(self) -> set[str]:
         return set(self.open)
 
+    def queues_behind_s(self) -> float | None:
+        return self.behind_s
+
     def drain(self) -> list[Event]:
         events, self._events = self._events, []
         return events
@@ -62,6 +66,8 @@ class FakeLog:
             self._events.append(Event(LINK_HEALTH.name, record, time.time_ns()))
 
     def fill(self, link: str, kind: str) -> None:
+        if self.blind:
+            return
         record = make(
             "ContentionWindow", link=link, kind=kind, state="OPENED", opened_ns=time.time_ns() + 10**6
         )
@@ -135,9 +141,19 @@ def make_tour(
     monkeypatch.setattr(module, "JobRun", FakeRun)
     monkeypatch.setattr(module, "FlowRun", FakeRun)
     monkeypatch.setattr(module, "STEPS", tuple(replace(step, min_s=0.05, max_s=0.4) for step in STEPS))
-    for name in ("BASE_S", "SETTLE_S", "REPORT_S", "SEEN_S", "DROP_S", "DROP_MAX_S", "RETURN_MAX_S"):
+    for name in (
+        "RECOVER_S",
+        "BASE_S",
+        "SETTLE_S",
+        "REPORT_S",
+        "SEEN_S",
+        "DROP_S",
+        "DROP_MAX_S",
+        "RETURN_MAX_S",
+    ):
         monkeypatch.setattr(module, name, 0.02)
     monkeypatch.setattr(module, "OVER_S", 0.1)
+    monkeypatch.setattr(module, "CAUGHT_UP_S", 0.1)
 
     class Printed:
         def __init__(self, lines: list[str]) -> None:
@@ -183,9 +199,23 @@ def test_an_undetected_fault_is_reported_and_healed(
     log.blind = True
     tour, printed = make_tour()
     tour.run()
-    assert sum(line.startswith("missed: not detected") for line in printed) == 3
-    assert [outcome.detected_ms for outcome in tour.outcomes[:3]] == [None] * 3
+    assert sum(line.startswith("missed: not detected") for line in printed) == 5
+    assert [outcome.detected_ms for outcome in tour.outcomes] == [None] * 5
+    assert not [line for line in printed if "busy" in line]
     assert control.active == {}
+
+
+@pytest.mark.parametrize(("behind_s", "age"), [(7.31, "7.3 s old"), (None, "not there yet")])
+def test_evidence_that_is_late_is_named_before_the_first_fault_and_beside_a_missed_one(
+    make_tour: Callable[..., tuple[Tour, list[str]]], log: FakeLog, behind_s: float | None, age: str
+) -> None:
+    log.blind, log.behind_s = True, behind_s
+    tour, printed = make_tour()
+    tour.run()
+    assert f"This machine is busy: evidence about queues is {age}. Expect late detections." in printed
+    assert (
+        sum(line.endswith(f"evidence about queues is {age}: this machine is busy") for line in printed) == 2
+    )
 
 
 def test_a_link_that_stays_unhealthy_and_a_queue_that_stays_are_not_healed(

@@ -13,6 +13,7 @@ import pytest
 
 from fabrictime.log.server import LogServer
 from fabrictime.log.settings import LogSettings
+from tests.fabrictime.evidence import FreshEvidence
 from tests.fabrictime.web.browser import CHROMEDRIVER, CHROMIUM, Browser
 from tests.fabrictime.web.history_rows import Filled
 from tests.fabrictime.web.processes import Page, Server, until
@@ -118,3 +119,10 @@ def log_address(tmp_path: Path) -> Iterator[str]:
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
+
+
+@pytest.fixture
+def fresh_evidence(log_address: str) -> Iterator[None]:
+    """Fresh evidence in the log, as long as the test runs."""
+    with FreshEvidence(log_address):
+        yield

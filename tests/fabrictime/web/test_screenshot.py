@@ -53,6 +53,7 @@ def test_picture_of_a_running_pipeline(browser: Any, until: Any) -> None:
 def test_picture_of_the_fabric(
     records: Any,
     log_address: str,
+    fresh_evidence: None,
     shared_server: Any,
     start_page: Callable[..., Any],
     browser: Any,

@@ -25,7 +25,7 @@ def test_each_name_has_its_own_time() -> None:
     assert blind_s(answers, 7) == pytest.approx(3 + 2)
 
 
-def test_the_note_names_who_was_blind() -> None:
+def test_the_note_names_the_blind_parts() -> None:
     found = {"prober": [Answer("links", 67.0, True)], "links": [Answer("alerts", 9.0, False)]}
     figure = _figure(found, {"status"}, "no browser")
     assert isinstance(figure, Figure)

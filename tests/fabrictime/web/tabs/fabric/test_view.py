@@ -240,7 +240,13 @@ def test_no_log_address_then_no_log_then_records(
 
 @pytest.mark.timeout(240)
 def test_a_thousand_nics_are_drawn_with_their_states(
-    records: Any, log_address: str, browser: Any, shared_server: Any, start_page: Any, until: Any
+    records: Any,
+    log_address: str,
+    fresh_evidence: None,
+    browser: Any,
+    shared_server: Any,
+    start_page: Any,
+    until: Any,
 ) -> None:
     fabric = records(log_address, hosts=128, nics=8, leaves=4, spines=32)
     fabric.publish(*fabric.fleet(peers=6))

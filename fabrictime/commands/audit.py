@@ -1,0 +1,162 @@
+"""Audits this host: runs the passive checks, prints a tree of results, and says whether the host is fit."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from producers.audit.base import Category, Check, Result, Severity, Status
+from producers.audit.checks import CHECKS
+from producers.audit.host import Host, LiveHost
+from producers.audit.runner import run_checks
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["as_json", "chosen", "draw", "main", "verdict"]
+
+NOT_RUN_EXIT: Final = 2
+TITLES: Final = {
+    Category.SOFTWARE: "Software",
+    Category.NODE: "Memory and processors",
+    Category.STORAGE: "Storage",
+    Category.PCIE: "PCIe",
+    Category.BACK_END: "Back-end network",
+    Category.KERNEL_LOG: "Kernel log",
+}
+STYLES: Final = {
+    Status.PASSED: "green",
+    Status.FAILED: "red",
+    Status.UNKNOWN: "yellow",
+    Status.SKIPPED: "dim",
+}
+
+
+def chosen(only: Sequence[str]) -> list[Check]:
+    """Return the checks of these categories and ids, all without any. Raises ValueError for another name."""
+    categories = [str(each) for each in Category]
+    for name in only:
+        if name not in CHECKS and name not in categories:
+            raise ValueError(f"--only {name}: expected {', '.join(categories)}, or an id from --list")
+    return [
+        check
+        for check in CHECKS.values()
+        if not only or check.check_id in only or str(check.category) in only
+    ]
+
+
+def verdict(results: Iterable[Result]) -> tuple[int, str]:
+    """Return the exit code and a line: 0 fit, 1 unfit, 2 if nothing could be checked."""
+    counts = dict.fromkeys(Status, 0)
+    errors = 0
+    for result in results:
+        counts[result.status] += 1
+        errors += result.status is Status.FAILED and result.check.severity is Severity.ERROR
+    warnings = counts[Status.FAILED] - errors
+    text = (
+        f"{errors} errors, {warnings} warnings, {counts[Status.UNKNOWN]} unknown, "
+        f"{counts[Status.PASSED]} passed, {counts[Status.SKIPPED]} skipped"
+    )
+    if not counts[Status.PASSED] and not counts[Status.FAILED]:
+        return NOT_RUN_EXIT, f"nothing could be checked: {text}"
+    return (1, f"not fit: {text}") if errors else (0, f"no error found: {text}")
+
+
+def draw(results: Sequence[Result], host: str, *, everything: bool = False) -> RenderableType:
+    """Return the tree for rich: categories with counts, what did not pass, each with its remedy."""
+    from rich.console import Group
+    from rich.text import Text
+    from rich.tree import Tree
+
+    tree = Tree(Text(f"Audit of {host}", "bold"))
+    for category, title in TITLES.items():
+        of_category = [result for result in results if result.check.category is category]
+        if not of_category:
+            continue
+        branch = tree.add(Text.assemble((title, "bold"), "  ", _counts(of_category)))
+        for result in of_category:
+            if everything or result.status in (Status.FAILED, Status.UNKNOWN):
+                branch.add(_line(result))
+    return Group(tree, Text(verdict(results)[1], "bold"))
+
+
+def _counts(results: Sequence[Result]) -> Any:
+    from rich.text import Text
+
+    text = Text()
+    for status in Status:
+        count = sum(result.status is status for result in results)
+        if count:
+            text.append(f"{count} {status.lower()}  ", STYLES[status])
+    return text
+
+
+def _line(result: Result) -> Any:
+    from rich.text import Text
+
+    check = result.check
+    word = (
+        "WARNING" if result.status is Status.FAILED and check.severity is Severity.WARNING else result.status
+    )
+    style = "yellow" if word == "WARNING" else STYLES[result.status]
+    text = Text.assemble((f"{word} ", style), f"{check.title} ({check.check_id}): {result.text}")
+    if result.status is Status.FAILED:
+        text.append(f"\n{check.action}: {check.remedy}", "italic")
+    return text
+
+
+def as_json(results: Sequence[Result], host: str) -> str:
+    """Return the results as one line of JSON."""
+    code, line = verdict(results)
+    rows = [
+        {
+            "check": result.check.check_id,
+            "category": result.check.category,
+            "title": result.check.title,
+            "status": result.status,
+            "severity": result.check.severity,
+            "text": result.text,
+            "action": result.check.action,
+            "remedy": result.check.remedy,
+            "findings": [
+                {"subject": each.subject, "status": each.status, "text": each.text}
+                for each in result.findings
+            ],
+        }
+        for result in results
+    ]
+    return json.dumps({"host": host, "exit_code": code, "verdict": line, "checks": rows})
+
+
+def show_list() -> None:
+    """Print every check with its category, severity and what it means."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("check", "severity", "action", "expectation"):
+        table.add_column(column, no_wrap=column != "expectation")
+    for check in CHECKS.values():
+        table.add_row(check.check_id, check.severity, check.action, check.title)
+    Console().print(table)
+
+
+def main(only: Sequence[str], *, as_json_line: bool, everything: bool, host: Host | None = None) -> int:
+    """Run the checks, print the report, and return the exit code. Raises ValueError for an unknown name."""
+    from rich.console import Console
+
+    checks, name = chosen(only), socket.gethostname()
+    console, found = Console(), []
+    with Console(stderr=True).status(f"0 of {len(checks)} checks") as status:
+        for result in run_checks(checks, host or LiveHost()):
+            found.append(result)
+            status.update(f"{len(found)} of {len(checks)} checks")
+    order = list(CHECKS)
+    found.sort(key=lambda result: order.index(result.check.check_id))
+    if as_json_line:
+        print(as_json(found, name))
+    else:
+        console.print(draw(found, name, everything=everything), highlight=False)
+    return verdict(found)[0]

@@ -1,0 +1,38 @@
+"""The `fabrictime audit` command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fabrictime.commands.options import Json, stop
+
+__all__ = ["audit"]
+
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="NAME", help="Run this category or check; may be repeated."),
+]
+
+
+def audit(
+    only: Only = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show passed and skipped checks too.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the checks, and run none.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check whether this host is fit: software, memory, storage, PCIe, RDMA ports, kernel log.
+
+    Exit code 0: no error, 1: an error, 2: nothing could be checked. Nothing is changed.
+    """
+    from fabrictime.commands import audit as auditor
+
+    if list_:
+        auditor.show_list()
+        return
+    try:
+        code = auditor.main(only or (), as_json_line=as_json, everything=everything)
+    except ValueError as error:
+        stop(str(error))
+    raise typer.Exit(code)

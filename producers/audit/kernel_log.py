@@ -1,0 +1,156 @@
+"""Checks of the kernel log: GPU errors (XID, SXID), NIC and machine faults, with their actions.
+
+A line of the log is evidence of a fault since boot; it does not say whether the fault is still there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from producers.audit.base import Action, Category, Check, Finding, Severity, failed, passed
+from producers.audit.host import Host
+
+__all__ = ["CHECKS", "XIDS", "lines_with", "xids"]
+
+
+class Xid(NamedTuple):
+    """Meaning of an XID error, and what to do."""
+
+    text: str
+    action: Action
+    is_fault: bool
+    """False where a program causes it as well."""
+
+
+XIDS: Final[Mapping[int, Xid]] = {
+    13: Xid("graphics engine exception", Action.MONITOR, is_fault=False),
+    31: Xid("memory page fault of a program", Action.MONITOR, is_fault=False),
+    43: Xid("a program's channel was stopped", Action.MONITOR, is_fault=False),
+    45: Xid("a program was ended early", Action.MONITOR, is_fault=False),
+    48: Xid("uncorrectable ECC error", Action.RESET, is_fault=True),
+    61: Xid("internal microcontroller breakpoint", Action.RESET, is_fault=True),
+    62: Xid("internal microcontroller halt", Action.RESET, is_fault=True),
+    63: Xid("a memory row was remapped", Action.RESET, is_fault=False),
+    64: Xid("a memory row could not be remapped", Action.REPLACE, is_fault=True),
+    69: Xid("graphics engine class error", Action.MONITOR, is_fault=False),
+    74: Xid("NVLink error", Action.RESET, is_fault=True),
+    79: Xid("the GPU fell off the bus", Action.REBOOT, is_fault=True),
+    92: Xid("many correctable ECC errors", Action.MONITOR, is_fault=False),
+    94: Xid("contained ECC error: the program was ended", Action.RESET, is_fault=True),
+    95: Xid("uncontained ECC error: all programs were ended", Action.REBOOT, is_fault=True),
+    109: Xid("context switch time-out", Action.RESET, is_fault=True),
+    119: Xid("GSP firmware did not answer", Action.RESET, is_fault=True),
+    120: Xid("GSP firmware error", Action.RESET, is_fault=True),
+    121: Xid("correctable error of the chip-to-chip link", Action.MONITOR, is_fault=False),
+    140: Xid("unrecovered ECC error", Action.RESET, is_fault=True),
+    143: Xid("the GPU did not start", Action.REBOOT, is_fault=True),
+    149: Xid("NVLink error that needs a reset", Action.RESET, is_fault=True),
+}
+"""XID errors that decide whether a GPU is fit (NVIDIA, 'XID Errors')."""
+
+_XID: Final = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
+_SXID: Final = re.compile(r"nvidia-nvswitch\d*: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), (Fatal|Non-fatal)")
+_NIC: Final = (
+    (re.compile(r"mlx5_core (\S+?):.*(?:health compromised|Fatal error|fatal error|command timeout)", re.I),
+     "firmware fault of the NIC"),
+    (re.compile(r"mlx5_core (\S+?):.*(?:high temperature|over temperature|temperature.*exceed)", re.I),
+     "the transceiver is too hot"),
+    (re.compile(r"mlx5_core (\S+?):.*insufficient power", re.I), "the slot gives the NIC too little power"),
+    (re.compile(r"NETDEV WATCHDOG: (\S+?)[: (].*transmit queue \d+ timed out", re.I),
+     "a transmit queue is stuck"),
+)  # fmt: skip
+_MACHINE: Final = (
+    (re.compile(r"mce: \[Hardware Error\]|Machine Check: \d", re.I), "machine check"),
+    (re.compile(r"watchdog: BUG: soft lockup"), "soft lockup"),
+    (re.compile(r"INFO: task (\S+) blocked for more than"), "a task was blocked for minutes"),
+    (re.compile(r"EDAC .*\bUE\b"), "uncorrectable memory error"),
+    (re.compile(r"(?:I/O|critical medium) error, dev (\S+?),"), "I/O error of a disk"),
+    (re.compile(r"clocksource: .*(?:unstable|Marking clocksource)"), "the clock source is unstable"),
+)
+
+
+def xids(log: str) -> Iterator[tuple[str, int]]:
+    """Yield the device and number of each XID in the kernel log."""
+    for found in _XID.finditer(log):
+        yield found[1], int(found[2])
+
+
+def lines_with(log: str, rules: tuple[tuple[re.Pattern[str], str], ...]) -> Iterator[Finding]:
+    """Yield a failed finding for each rule and subject in the log, with the number of lines."""
+    counts: dict[tuple[str, str], int] = {}
+    for line in log.splitlines():
+        for pattern, text in rules:
+            found = pattern.search(line)
+            if found:
+                subject = found[1] if pattern.groups else ""
+                counts[subject, text] = counts.get((subject, text), 0) + 1
+    for (subject, text), count in sorted(counts.items()):
+        yield failed(f"{text}, {count} lines" if count > 1 else text, subject)
+
+
+def _log(host: Host) -> str:
+    return host.run("dmesg", "--kernel", "--notime")
+
+
+def _xid(host: Host) -> Iterator[Finding]:
+    counts: dict[tuple[str, int], int] = {}
+    for device, number in xids(_log(host)):
+        counts[device, number] = counts.get((device, number), 0) + 1
+    is_quiet = True
+    for (device, number), count in sorted(counts.items()):
+        known = XIDS.get(number, Xid("not in the catalogue", Action.MONITOR, is_fault=False))
+        text = f"XID {number}, {known.text}, {count} times; action {known.action}"
+        if known.is_fault or count >= 5:
+            is_quiet = False
+            yield failed(text, f"GPU {device}")
+        else:
+            yield passed(text, f"GPU {device}")
+    if is_quiet and not counts:
+        yield passed("no XID since boot")
+
+
+def _sxid(host: Host) -> Iterator[Finding]:
+    found = False
+    for match in _SXID.finditer(_log(host)):
+        found = True
+        text = f"SXid {match[2]}, {match[3].lower()}"
+        yield (
+            failed(text, f"NVSwitch {match[1]}")
+            if match[3] == "Fatal"
+            else passed(text, f"NVSwitch {match[1]}")
+        )
+    if not found:
+        yield passed("no SXid since boot")
+
+
+def _nic(host: Host) -> Iterator[Finding]:
+    found = list(lines_with(_log(host), _NIC))
+    yield from found or [passed("no fault of a NIC since boot")]
+
+
+def _machine(host: Host) -> Iterator[Finding]:
+    found = list(lines_with(_log(host), _MACHINE))
+    yield from found or [passed("no fault of the machine since boot")]
+
+
+CHECKS: Final = (
+    Check(
+        "kernel-log.xid", Category.KERNEL_LOG, "GPUs reported no fault (XID)", _xid, Severity.ERROR,
+        Action.RESET, "Each finding names its action: reset the GPU, reboot or replace",
+        rows=(60, 62, 63, 64),
+    ),
+    Check(
+        "kernel-log.sxid", Category.KERNEL_LOG, "NVSwitches reported no fatal error (SXid)", _sxid,
+        Severity.ERROR, Action.REBOOT, "Reset all GPUs and NVSwitches of the host, or reboot", rows=(61,),
+    ),
+    Check(
+        "kernel-log.nic", Category.KERNEL_LOG, "NICs reported no fault", _nic, Severity.ERROR,
+        Action.RESET, "Reset the NIC (mlxfwreset), check transceiver and slot", rows=(27, 28),
+    ),
+    Check(
+        "kernel-log.machine", Category.KERNEL_LOG, "The machine reported no fault", _machine, Severity.ERROR,
+        Action.REBOOT, "Reboot; replace the part that fails again", rows=(86, 89, 91),
+    ),
+)  # fmt: skip

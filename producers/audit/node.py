@@ -1,0 +1,162 @@
+"""Node checks: memory, processors, system clock, blocked processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from producers.audit.base import Action, Category, Check, Finding, Severity, failed, judged, passed
+from producers.audit.host import Host, Missing
+
+__all__ = ["CHECKS"]
+
+MIN_AVAILABLE_BYTES: Final = 100 << 20
+MIN_UPTIME_S: Final = 600.0
+CPU: Final = "/sys/devices/system/cpu"
+EDAC: Final = "/sys/devices/system/edac/mc"
+STA_UNSYNC: Final = 0x40
+"""Bit of adjtimex's status: the system clock follows no source (adjtimex(2))."""
+
+
+def meminfo_bytes(text: str) -> dict[str, int]:
+    """Return /proc/meminfo as bytes by name."""
+    found = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        value, _, unit = rest.strip().partition(" ")
+        found[name] = int(value) * (1024 if unit == "kB" else 1)
+    return found
+
+
+def cpu_list(text: str) -> list[int]:
+    """Return the numbers of a kernel CPU list such as `0-3,8`."""
+    numbers: list[int] = []
+    for part in text.split(",") if text else []:
+        first, _, last = part.partition("-")
+        numbers.extend(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def _memory(host: Host) -> Iterator[Finding]:
+    found = meminfo_bytes(host.read("/proc/meminfo"))
+    available = found["MemAvailable"]
+    yield judged(
+        available >= MIN_AVAILABLE_BYTES,
+        f"{available >> 20:,} MiB available, expected at least {MIN_AVAILABLE_BYTES >> 20}",
+    )
+    used = found["SwapTotal"] - found["SwapFree"]
+    yield judged(used == 0, f"{used >> 20:,} MiB in use, expected 0", "swap")
+    broken = found.get("HardwareCorrupted", 0)
+    yield judged(broken == 0, f"{broken >> 10:,} KiB retired by the kernel", "corrupted memory")
+
+
+def _oom(host: Host) -> Iterator[Finding]:
+    for line in host.read("/proc/vmstat").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill":
+            yield judged(int(value) == 0, f"{int(value):,} processes killed for memory since boot")
+            return
+    raise ValueError("/proc/vmstat: no oom_kill")
+
+
+def _edac(host: Host) -> Iterator[Finding]:
+    controllers = [name for name in host.names(EDAC) if name.startswith("mc")]
+    if not controllers:
+        raise Missing("no memory controller reports ECC errors (EDAC)")
+    for name in controllers:
+        lost, mended = (int(host.read(f"{EDAC}/{name}/{kind}_count")) for kind in ("ue", "ce"))
+        yield judged(lost == 0, f"{lost:,} uncorrectable and {mended:,} correctable errors", name)
+
+
+def _online(host: Host) -> Iterator[Finding]:
+    present, online = (cpu_list(host.read(f"{CPU}/{kind}")) for kind in ("present", "online"))
+    offline = sorted(set(present) - set(online))
+    text = f"{len(online)} of {len(present)} processors are online"
+    yield judged(not offline, text + (f"; offline: {offline[:8]}" if offline else ""))
+
+
+def _governor(host: Host) -> Iterator[Finding]:
+    governors: dict[str, int] = {}
+    for number in cpu_list(host.read(f"{CPU}/online")):
+        name = host.read(f"{CPU}/cpu{number}/cpufreq/scaling_governor")
+        governors[name] = governors.get(name, 0) + 1
+    text = ", ".join(f"{name} on {count}" for name, count in sorted(governors.items()))
+    yield judged(set(governors) == {"performance"}, f"governor {text}, expected performance")
+
+
+def _clock_source(host: Host) -> Iterator[Finding]:
+    source = host.read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    right = source in ("tsc", "arch_sys_counter", "kvm-clock")
+    yield judged(right, f"clock source {source}, expected tsc: others cost microseconds a reading")
+
+
+def _synchronised(host: Host) -> Iterator[Finding]:
+    status = host.clock_status()
+    yield judged(
+        not status & STA_UNSYNC,
+        "the system clock follows no source (STA_UNSYNC)"
+        if status & STA_UNSYNC
+        else "the kernel says synchronised",
+    )
+
+
+def _blocked(host: Host) -> Iterator[Finding]:
+    blocked = []
+    for pid in host.names("/proc"):
+        if not pid.isdigit():
+            continue
+        try:
+            stat = host.read(f"/proc/{pid}/stat")
+        except Missing:  # it has ended
+            continue
+        name, _, rest = stat.partition("(")[2].rpartition(")")
+        if rest.split()[:1] == ["D"]:
+            blocked.append(f"{name} ({pid})")
+    yield from (failed("waits uninterruptibly for a device", name) for name in blocked[:5])
+    if not blocked:
+        yield passed("no process waits uninterruptibly")
+
+
+def _uptime(host: Host) -> Iterator[Finding]:
+    uptime_s = float(host.read("/proc/uptime").split()[0])
+    yield judged(uptime_s >= MIN_UPTIME_S, f"up for {uptime_s:,.0f} s, expected at least {MIN_UPTIME_S:.0f}")
+
+
+CHECKS: Final = (
+    Check(
+        "node.memory", Category.NODE, "Memory is available, and swap is unused", _memory, Severity.ERROR,
+        Action.MONITOR, "End what uses it; `swapoff -a`; replace a DIMM with corrupted memory", rows=(86,),
+    ),
+    Check(
+        "node.oom", Category.NODE, "No process was killed for memory", _oom, Severity.WARNING,
+        Action.MONITOR, "`dmesg | grep -i oom` names the process", rows=(86,),
+    ),
+    Check(
+        "node.ecc", Category.NODE, "Memory has no uncorrectable ECC errors", _edac, Severity.ERROR,
+        Action.REPLACE, "Replace the DIMM that /sys/devices/system/edac/mc names", rows=(86,),
+    ),
+    Check(
+        "node.processors", Category.NODE, "All processors are online", _online, Severity.ERROR,
+        Action.REBOOT, "Look for a machine check in `dmesg`; reboot", rows=(83,),
+    ),
+    Check(
+        "node.governor", Category.NODE, "Processors run at full frequency", _governor, Severity.WARNING,
+        Action.MONITOR, "cpupower frequency-set -g performance", rows=(84,),
+    ),
+    Check(
+        "node.clock-source", Category.NODE, "The clock source is the processor's counter", _clock_source,
+        Severity.ERROR, Action.REBOOT, "Look for 'clocksource: ... unstable' in `dmesg`; reboot", rows=(87,),
+    ),
+    Check(
+        "node.clock-synchronised", Category.NODE, "The system clock is synchronised", _synchronised,
+        Severity.WARNING, Action.MONITOR, "Start chronyd or ptp4l, and check its servers", rows=(88,),
+    ),
+    Check(
+        "node.blocked", Category.NODE, "No process waits uninterruptibly", _blocked, Severity.WARNING,
+        Action.REBOOT, "`cat /proc/PID/stack` names the driver or file system", rows=(89,),
+    ),
+    Check(
+        "node.uptime", Category.NODE, "The host has been up for ten minutes", _uptime, Severity.WARNING,
+        Action.MONITOR, "Find out why it rebooted: `last -x`, IPMI SEL", rows=(91,),
+    ),
+)  # fmt: skip

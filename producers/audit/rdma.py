@@ -1,0 +1,238 @@
+"""Back-end checks: RDMA ports from sysfs, their network interfaces, GIDs and character devices."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from producers.audit.base import Action, Category, Check, Finding, Severity, Status, failed, judged
+from producers.audit.host import Host, Missing
+
+__all__ = ["CHECKS"]
+
+DEVICES: Final = "/sys/class/infiniband"
+EMPTY_GID: Final = "0000:0000:0000:0000:0000:0000:0000:0000"
+HARD_ERRORS: Final = ("local_link_integrity_errors", "excessive_buffer_overrun_errors")
+"""Counters of which any increment is an error."""
+LIMITS: Final = {
+    "symbol_error": 0,
+    "link_error_recovery": 0,
+    "link_downed": 0,
+    "port_rcv_errors": 100,
+    "port_xmit_discards": 1000,
+}
+"""Counters since the port's reset, and the largest value that raises no warning (Azure's checks)."""
+
+
+class Port(NamedTuple):
+    """A port of an RDMA device."""
+
+    device: str
+    number: str
+
+    @property
+    def folder(self) -> str:
+        """Its directory in sysfs."""
+        return f"{DEVICES}/{self.device}/ports/{self.number}"
+
+    def __str__(self) -> str:
+        return f"{self.device}/{self.number}"
+
+
+def ports(host: Host) -> list[Port]:
+    """Return all ports. Raises Missing without an RDMA device."""
+    found = [
+        Port(device, number)
+        for device in host.names(DEVICES)
+        for number in host.names(f"{DEVICES}/{device}/ports")
+    ]
+    if not found:
+        raise Missing("no RDMA device")
+    return found
+
+
+def rate_gbps(text: str) -> float:
+    """Return Gbit/s from sysfs text such as `400 Gb/sec (4X NDR)`."""
+    found = re.match(r"([\d.]+) Gb/sec", text)
+    if found is None:
+        raise ValueError(f"port rate {text!r:.60}, expected Gb/sec")
+    return float(found[1])
+
+
+def _state(host: Host) -> Iterator[Finding]:
+    for port in ports(host):
+        state = host.read(f"{port.folder}/state").partition(":")[2].strip()
+        physical = host.read(f"{port.folder}/phys_state").partition(":")[2].strip()
+        yield judged(state == "ACTIVE" and physical == "LinkUp", f"{state}, {physical}", str(port))
+
+
+def _rate(host: Host) -> Iterator[Finding]:
+    """Compare each port with most others: cards of one host are alike, but for one for management."""
+    rates = {port: rate_gbps(host.read(f"{port.folder}/rate")) for port in ports(host)}
+    usual, count = Counter(rates.values()).most_common(1)[0]
+    for port, rate in rates.items():
+        yield judged(
+            rate == usual or (count == 1 and rate > usual),
+            f"{rate:g} Gbit/s, most ports of this host have {usual:g}",
+            str(port),
+        )
+
+
+def _counters(host: Host) -> Iterator[Finding]:
+    for port in ports(host):
+        for name in HARD_ERRORS:
+            value = _counter(host, port, name)
+            if value is not None:
+                yield judged(value == 0, f"{name} = {value:,}, expected 0", str(port))
+
+
+def _warnings(host: Host) -> Iterator[Finding]:
+    for port in ports(host):
+        for name, limit in LIMITS.items():
+            value = _counter(host, port, name)
+            if value is not None:
+                yield judged(value <= limit, f"{name} = {value:,}, expected at most {limit:,}", str(port))
+
+
+def _counter(host: Host, port: Port, name: str) -> int | None:
+    """Return a counter; None if the device has none of that name."""
+    try:
+        return int(host.read(f"{port.folder}/counters/{name}"))
+    except Missing:
+        return None
+
+
+def _gids(host: Host) -> Iterator[Finding]:
+    for port in ports(host):
+        if host.read(f"{port.folder}/link_layer") != "Ethernet":
+            yield Finding(str(port), Status.SKIPPED, "InfiniBand: no RoCE version")
+            continue
+        kinds = Counter(_gid_types(host, port))
+        text = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "no GID"
+        yield judged(kinds["RoCE v2"] > 0, f"{text}; expected a RoCE v2 GID", str(port))
+
+
+def _gid_types(host: Host, port: Port) -> Iterator[str]:
+    for index in host.names(f"{port.folder}/gids"):
+        if host.read(f"{port.folder}/gids/{index}") == EMPTY_GID:
+            continue
+        try:
+            yield host.read(f"{port.folder}/gid_attrs/types/{index}")
+        except Missing:  # an index without a GID
+            continue
+
+
+def _roce_v1(host: Host) -> Iterator[Finding]:
+    """Find the default RoCE version for connections by rdma_cm."""
+    for port in ports(host):
+        if host.read(f"{port.folder}/link_layer") != "Ethernet":
+            continue
+        mode = f"/sys/kernel/config/rdma_cm/{port.device}/ports/{port.number}/default_roce_mode"
+        kind = host.read(mode)
+        yield judged(kind == "RoCE v2", f"rdma_cm connects with {kind}, which no router forwards", str(port))
+
+
+def _pkeys(host: Host) -> Iterator[Finding]:
+    keys = {}
+    for port in ports(host):
+        if host.read(f"{port.folder}/link_layer") == "InfiniBand":
+            keys[port] = frozenset(
+                key for index in host.names(f"{port.folder}/pkeys")
+                if (key := host.read(f"{port.folder}/pkeys/{index}")) != "0x0000"
+            )  # fmt: skip
+    if not keys:
+        raise Missing("no InfiniBand port")
+    usual = Counter(keys.values()).most_common(1)[0][0]
+    for port, found in keys.items():
+        text = f"PKeys {', '.join(sorted(found)) or 'none'}; most ports have {', '.join(sorted(usual))}"
+        yield judged(found == usual and bool(found), text, str(port))
+
+
+def _character_devices(host: Host) -> Iterator[Finding]:
+    present = set(host.names("/dev/infiniband"))
+    devices = {port.device for port in ports(host)}
+    verbs = {
+        host.read(f"/sys/class/infiniband_verbs/{name}/ibdev"): name
+        for name in host.names("/sys/class/infiniband_verbs")
+        if name.startswith("uverbs")
+    }
+    for device in sorted(devices):
+        name = verbs.get(device)
+        if name is None:
+            yield failed("no uverbs device", device)
+        else:
+            yield judged(name in present, f"/dev/infiniband/{name}", device)
+    yield judged("rdma_cm" in present, "/dev/infiniband/rdma_cm", "rdma_cm")
+
+
+def _interfaces(host: Host) -> Iterator[tuple[Port, str]]:
+    """Yield the network interface of each Ethernet port."""
+    for port in ports(host):
+        try:
+            name = host.read(f"{port.folder}/gid_attrs/ndevs/0")
+        except Missing:
+            continue
+        yield port, name
+
+
+def _mtu(host: Host) -> Iterator[Finding]:
+    found = {port: (name, int(host.read(f"/sys/class/net/{name}/mtu"))) for port, name in _interfaces(host)}
+    if not found:
+        raise Missing("no RDMA port has a network interface")
+    usual = Counter(mtu for _, mtu in found.values()).most_common(1)[0][0]
+    for port, (name, mtu) in found.items():
+        yield judged(mtu == usual, f"{name} has MTU {mtu}, most ports of this host have {usual}", str(port))
+
+
+def _carrier(host: Host) -> Iterator[Finding]:
+    for port, name in _interfaces(host):
+        state = host.read(f"/sys/class/net/{name}/operstate")
+        changes = int(host.read(f"/sys/class/net/{name}/carrier_down_count"))
+        yield judged(state in ("up", "unknown"), f"{name} is {state}; {changes:,} carrier losses", str(port))
+
+
+CHECKS: Final = (
+    Check(
+        "backend.port-state", Category.BACK_END, "RDMA ports are active", _state, Severity.ERROR,
+        Action.REPLACE, "Check cable and transceiver, then the switch port", rows=(2, 4),
+    ),
+    Check(
+        "backend.port-rate", Category.BACK_END, "RDMA ports have the same rate", _rate, Severity.ERROR,
+        Action.REPLACE, "A lane is lost, or the cable is of another speed: replace it", rows=(1, 18),
+    ),
+    Check(
+        "backend.link-errors", Category.BACK_END, "RDMA ports count no fatal link error", _counters,
+        Severity.ERROR, Action.REPLACE, "Clean or replace cable and transceiver", rows=(11,),
+    ),
+    Check(
+        "backend.link-counters", Category.BACK_END, "RDMA ports count few link errors", _warnings,
+        Severity.WARNING, Action.MONITOR, "Watch the rate; clean or replace the cable if they grow",
+        rows=(7, 8, 9, 10, 13),
+    ),
+    Check(
+        "backend.gids", Category.BACK_END, "RoCE ports have a RoCE v2 GID", _gids, Severity.ERROR,
+        Action.MONITOR, "Give the interface an IP address, and enable RoCE v2 on the NIC", rows=(20, 31),
+    ),
+    Check(
+        "backend.roce-version", Category.BACK_END, "Connections use RoCE v2", _roce_v1, Severity.ERROR,
+        Action.MONITOR, "cma_roce_mode -d DEVICE -p PORT -m 2", rows=(20,),
+    ),
+    Check(
+        "backend.pkeys", Category.BACK_END, "InfiniBand ports share their PKeys", _pkeys, Severity.ERROR,
+        Action.MONITOR, "Correct the partition in the subnet manager", rows=(21,),
+    ),
+    Check(
+        "backend.character-devices", Category.BACK_END, "Programs can open the RDMA devices",
+        _character_devices, Severity.ERROR, Action.REBOOT, "modprobe ib_uverbs rdma_ucm", rows=(22,),
+    ),
+    Check(
+        "backend.mtu", Category.BACK_END, "RDMA interfaces have the same MTU", _mtu, Severity.ERROR,
+        Action.MONITOR, "ip link set dev INTERFACE mtu MTU, and in the network's configuration", rows=(19,),
+    ),
+    Check(
+        "backend.carrier", Category.BACK_END, "RDMA interfaces are up", _carrier, Severity.ERROR,
+        Action.REPLACE, "Check cable and transceiver, then the switch port", rows=(2, 15),
+    ),
+)  # fmt: skip

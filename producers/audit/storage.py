@@ -1,0 +1,150 @@
+"""Storage checks: file systems, RAID, NVMe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from producers.audit.base import Action, Category, Check, Finding, Severity, Status, failed, judged, passed
+from producers.audit.host import Host, Missing, Unreadable
+
+__all__ = ["CHECKS"]
+
+LOCAL: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "vfat", "f2fs"})
+WRITABLE: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs"})
+MIN_FREE: Final = 0.1
+MIN_FREE_INODES: Final = 0.05
+
+
+def mounts(text: str) -> list[tuple[str, str, str, set[str]]]:
+    """Return (device, mount point, type, options) of each line of /proc/mounts, without octal escapes."""
+    found = []
+    for line in text.splitlines():
+        device, point, kind, options, *_ = line.split(" ")
+        found.append((device, _unescaped(point), kind, set(options.split(","))))
+    return found
+
+
+def _unescaped(text: str) -> str:
+    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, char)
+    return text
+
+
+def degraded_arrays(mdstat: str) -> dict[str, str]:
+    """Return the status `[UU_]` of each RAID array of /proc/mdstat."""
+    found, name = {}, ""
+    for line in mdstat.splitlines():
+        if line.startswith("md"):
+            name = line.split(" ")[0]
+            found[name] = ""
+        elif name and "[" in line and "blocks" in line:
+            found[name] = line.rpartition("[")[2].rstrip("]").strip()
+    return found
+
+
+def _space(host: Host) -> Iterator[Finding]:
+    seen = set()
+    for device, point, kind, _ in mounts(host.read("/proc/mounts")):
+        if kind not in LOCAL or device in seen:
+            continue
+        seen.add(device)
+        try:
+            size, free, inodes, free_inodes = host.space(point)
+        except Unreadable as error:
+            yield Finding(point, Status.UNKNOWN, str(error))
+            continue
+        if not size:
+            continue
+        yield judged(free >= MIN_FREE * size, f"{free / size:.0%} of {size / 1e9:,.0f} GB free", point)
+        if inodes:
+            share = free_inodes / inodes
+            yield judged(share >= MIN_FREE_INODES, f"{share:.0%} of {inodes:,} inodes free", point)
+
+
+def _read_only(host: Host) -> Iterator[Finding]:
+    expected = _read_only_in_fstab(host)
+    disks = [entry for entry in mounts(host.read("/proc/mounts")) if entry[2] in WRITABLE]
+    if not disks:
+        raise Missing("no local file system on a disk")
+    for device, point, _, options in disks:
+        wrong = "ro" in options and point not in expected
+        yield judged(
+            not wrong, f"{device} is mounted {'read-only' if 'ro' in options else 'writable'}", point
+        )
+
+
+def _read_only_in_fstab(host: Host) -> set[str]:
+    try:
+        lines = host.read("/etc/fstab").splitlines()
+    except Missing:
+        return set()
+    parts = [line.split() for line in lines if not line.lstrip().startswith("#")]
+    return {part[1] for part in parts if len(part) >= 4 and "ro" in part[3].split(",")}
+
+
+def _fstab(host: Host) -> Iterator[Finding]:
+    mounted = {point for _, point, _, _ in mounts(host.read("/proc/mounts"))}
+    for line in host.read("/etc/fstab").splitlines():
+        parts = line.split()
+        if len(parts) < 4 or line.lstrip().startswith("#") or parts[2] == "swap":
+            continue
+        point, options = _unescaped(parts[1]), parts[3].split(",")
+        if "noauto" not in options and point.startswith("/"):
+            yield judged(
+                point in mounted, "mounted" if point in mounted else "in /etc/fstab, not mounted", point
+            )
+
+
+def _raid(host: Host) -> Iterator[Finding]:
+    arrays = degraded_arrays(host.read("/proc/mdstat"))
+    if not arrays:
+        raise Missing("no software RAID")
+    for name, status in arrays.items():
+        yield judged("_" not in status, f"members [{status}]" if status else "active", name)
+
+
+def _nvme(host: Host) -> Iterator[Finding]:
+    for name in host.names("/sys/class/nvme"):
+        state = host.read(f"/sys/class/nvme/{name}/state")
+        yield judged(state == "live", f"controller is {state}, expected live", name)
+
+
+def _fuse(host: Host) -> Iterator[Finding]:
+    connections = host.names("/sys/fs/fuse/connections")
+    for name in connections:
+        folder = f"/sys/fs/fuse/connections/{name}"
+        waiting, limit = (int(host.read(f"{folder}/{kind}")) for kind in ("waiting", "max_background"))
+        if waiting < 0.9 * limit:
+            yield passed(f"{waiting} of {limit} requests wait", name)
+        else:
+            yield failed(f"{waiting} of {limit} requests wait: the file system's daemon is stuck", name)
+
+
+CHECKS: Final = (
+    Check(
+        "storage.space", Category.STORAGE, "Local file systems have room", _space, Severity.ERROR,
+        Action.MONITOR, "Delete what is not needed; look in /var/log and /tmp first", rows=(94,),
+    ),
+    Check(
+        "storage.read-only", Category.STORAGE, "No disk fell back to read-only", _read_only, Severity.ERROR,
+        Action.REPLACE, "`dmesg` shows the I/O error; check the disk, then remount", rows=(94,),
+    ),
+    Check(
+        "storage.fstab", Category.STORAGE, "All file systems of /etc/fstab are mounted", _fstab,
+        Severity.ERROR, Action.MONITOR, "mount -a, and check the server of a shared one", rows=(96,),
+    ),
+    Check(
+        "storage.raid", Category.STORAGE, "Software RAID has all its disks", _raid, Severity.ERROR,
+        Action.REPLACE, "`mdadm --detail` names the failed disk", rows=(94,),
+    ),
+    Check(
+        "storage.nvme", Category.STORAGE, "NVMe controllers are live", _nvme, Severity.ERROR,
+        Action.REPLACE, "`nvme smart-log` and `dmesg` give the reason; reset or replace the drive",
+        rows=(94,),
+    ),
+    Check(
+        "storage.fuse", Category.STORAGE, "FUSE file systems keep up", _fuse, Severity.WARNING,
+        Action.MONITOR, "Restart the file system's daemon", rows=(97,),
+    ),
+)  # fmt: skip

@@ -1,0 +1,193 @@
+"""A recorded host: files and commands of a healthy machine with GPUs and RDMA NICs.
+
+We wrote it from the formats of the kernel's documentation; no machine was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+
+from producers.audit.host import Missing, Unreadable
+
+GID = "fe80:0000:0000:0000:0a00:27ff:fe00:000{}"
+NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+DMESG = ("dmesg", "--kernel", "--notime")
+UNITS = ("systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--no-pager")
+
+
+class RecordedHost:
+    """A host of the interface `Host` whose files, commands and sizes are given."""
+
+    def __init__(self, files: Mapping[str, str | bytes], commands: Mapping[tuple[str, ...], str]) -> None:
+        self.files = dict(files)
+        self.commands = dict(commands)
+        self.status = 0
+        self.spaces = {"/": (10**12, 5 * 10**11, 10**6, 9 * 10**5)}
+        self.denied: set[str] = set()
+        """Paths and commands that answer 'permission denied'."""
+        self.refusals = 0
+
+    def copy(self) -> RecordedHost:
+        """Return a host that may be changed."""
+        other = copy(self)
+        other.files, other.commands = dict(self.files), dict(self.commands)
+        other.spaces, other.denied = dict(self.spaces), set()
+        return other
+
+    def _check(self, name: str) -> None:
+        if name in self.denied:
+            self.refusals += 1
+            raise Unreadable(f"{name}: Permission denied")
+
+    def read(self, path: str) -> str:
+        """Return a file's text."""
+        return self.read_bytes(path).decode("utf-8", "replace").strip("\n\x00 ")
+
+    def read_bytes(self, path: str) -> bytes:
+        """Return a file's content."""
+        self._check(path)
+        if path not in self.files:
+            raise Missing(f"{path}: No such file or directory")
+        content = self.files[path]
+        return content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory."""
+        self._check(path)
+        below = path.rstrip("/") + "/"
+        found = {each[len(below) :].partition("/")[0] for each in self.files if each.startswith(below)}
+        if not found:
+            raise Missing(f"{path}: No such file or directory")
+        return sorted(found)
+
+    def space(self, path: str) -> tuple[int, int, int, int]:
+        """Return a file system's size and free bytes, inodes and free inodes."""
+        self._check(path)
+        if path not in self.spaces:
+            raise Missing(f"{path}: No such file or directory")
+        return self.spaces[path]
+
+    def clock_status(self) -> int:
+        """Return the status bits of the system clock."""
+        self._check("adjtimex")
+        return self.status
+
+    def run(self, *command: str) -> str:
+        """Return what a command prints."""
+        self._check(command[0])
+        if command not in self.commands:
+            raise Missing(f"{command[0]}: not installed")
+        return self.commands[command]
+
+
+def _files() -> dict[str, str | bytes]:
+    files: dict[str, str | bytes] = {
+        "/proc/sys/kernel/tainted": "0\n",
+        "/proc/sys/kernel/osrelease": "6.8.0-45-generic\n",
+        "/proc/sys/kernel/numa_balancing": "0\n",
+        "/proc/sys/kernel/pid_max": "4194304\n",
+        "/proc/sys/fs/file-nr": "12000\t0\t9223372\n",
+        "/proc/sys/net/netfilter/nf_conntrack_count": "120\n",
+        "/proc/sys/net/netfilter/nf_conntrack_max": "262144\n",
+        "/proc/loadavg": "3.10 2.90 2.80 4/2900 81220\n",
+        "/proc/1/limits": (
+            "Limit                     Soft Limit           Hard Limit           Units\n"
+            "Max open files            1048576              1048576              files\n"
+            "Max locked memory         8388608              unlimited            bytes\n"
+        ),
+        "/proc/modules": "nvidia_peermem 16384 0 - Live 0x0\nnvidia 56000000 900 nvidia_peermem, Live 0x0\n",
+        "/proc/meminfo": (
+            "MemTotal:       2113000000 kB\nMemAvailable:   2050000000 kB\nSwapTotal:      0 kB\n"
+            "SwapFree:       0 kB\nHardwareCorrupted:     0 kB\nHugePages_Total:       0\n"
+        ),
+        "/proc/vmstat": "nr_free_pages 500\noom_kill 0\n",
+        "/proc/uptime": "860000.12 9000000.00\n",
+        "/proc/1/stat": "1 (systemd) S 0 1 1 0 -1\n",
+        "/proc/812/stat": "812 (a (b) D) R 1 812 812 0 -1\n",
+        "/proc/mounts": (
+            "proc /proc proc rw,nosuid 0 0\n/dev/nvme0n1p2 / ext4 rw,relatime 0 0\n"
+            "nfs1:/home /shared\\040home nfs4 rw,hard 0 0\n"
+        ),
+        "/proc/mdstat": (
+            "Personalities : [raid1]\nmd0 : active raid1 nvme2n1[1] nvme1n1[0]\n"
+            "      3750606144 blocks super 1.2 [2/2] [UU]\n\nunused devices: <none>\n"
+        ),
+        "/etc/fstab": (
+            "# device point type options\n/dev/nvme0n1p2 / ext4 defaults 0 1\n"
+            "nfs1:/home /shared\\040home nfs4 rw,hard 0 0\n/dev/cdrom /mnt udf noauto 0 0\n"
+        ),
+        "/run/systemd/system/.keep": "",
+        "/sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+        "/sys/devices/system/cpu/present": "0-1\n",
+        "/sys/devices/system/cpu/online": "0-1\n",
+        "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
+        "/sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "performance\n",
+        "/sys/devices/system/edac/mc/mc0/ue_count": "0\n",
+        "/sys/devices/system/edac/mc/mc0/ce_count": "3\n",
+        "/sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
+        "/sys/class/nvme/nvme0/state": "live\n",
+        "/sys/fs/fuse/connections/52/waiting": "0\n",
+        "/sys/fs/fuse/connections/52/max_background": "12\n",
+        "/dev/infiniband/rdma_cm": "",
+    }
+    for address, kind in (("0000:17:00.0", "0x020700"), ("0000:19:00.0", "0x030200")):
+        folder = f"/sys/bus/pci/devices/{address}"
+        files[f"{folder}/class"] = f"{kind}\n"
+        for when in ("current", "max"):
+            files[f"{folder}/{when}_link_width"] = "16\n"
+            files[f"{folder}/{when}_link_speed"] = "32.0 GT/s PCIe\n"
+        for name in ("fatal", "nonfatal", "correctable"):
+            files[f"{folder}/aer_dev_{name}"] = f"Undefined 0\nDLP 0\nTOTAL_ERR_{name.upper()} 0\n"
+    files["/sys/bus/pci/devices/0000:00:01.0/class"] = "0x060400\n"
+    files["/sys/bus/pci/devices/0000:00:01.0/config"] = bridge(redirects=False)
+    for number, (device, layer) in enumerate(
+        (("mlx5_0", "Ethernet"), ("mlx5_1", "Ethernet"), ("mlx5_2", "InfiniBand"), ("mlx5_3", "InfiniBand"))
+    ):
+        files |= _port(device, number, layer)
+    return files
+
+
+def _port(device: str, number: int, layer: str) -> dict[str, str | bytes]:
+    folder, interface = f"/sys/class/infiniband/{device}/ports/1", f"eth{number}"
+    files: dict[str, str | bytes] = {
+        f"{folder}/state": "4: ACTIVE\n",
+        f"{folder}/phys_state": "5: LinkUp\n",
+        f"{folder}/rate": "400 Gb/sec (4X NDR)\n",
+        f"{folder}/link_layer": f"{layer}\n",
+        f"{folder}/gids/0": GID.format(number) + "\n",
+        f"{folder}/gids/1": GID.format(number) + "\n",
+        f"{folder}/gids/2": NO_GID + "\n",
+        f"/sys/class/infiniband_verbs/uverbs{number}/ibdev": f"{device}\n",
+        f"/dev/infiniband/uverbs{number}": "",
+    }
+    for name in (
+        "local_link_integrity_errors", "excessive_buffer_overrun_errors", "symbol_error",
+        "link_error_recovery", "link_downed", "port_rcv_errors", "port_xmit_discards",
+    ):  # fmt: skip
+        files[f"{folder}/counters/{name}"] = "0\n"
+    if layer == "InfiniBand":
+        return files | {f"{folder}/pkeys/0": "0xffff\n", f"{folder}/pkeys/1": "0x0000\n"}
+    return files | {
+        f"{folder}/gid_attrs/types/0": "IB/RoCE v1\n",
+        f"{folder}/gid_attrs/types/1": "RoCE v2\n",
+        f"{folder}/gid_attrs/ndevs/0": f"{interface}\n",
+        f"/sys/kernel/config/rdma_cm/{device}/ports/1/default_roce_mode": "RoCE v2\n",
+        f"/sys/class/net/{interface}/mtu": "9000\n",
+        f"/sys/class/net/{interface}/operstate": "up\n",
+        f"/sys/class/net/{interface}/carrier_down_count": "1\n",
+    }
+
+
+def bridge(*, redirects: bool) -> bytes:
+    """Return a bridge's configuration space: an AER capability, then ACS with or without redirection."""
+    space = bytearray(4096)
+    space[0x100:0x104] = (0x1 | 1 << 16 | 0x148 << 20).to_bytes(4, "little")
+    space[0x148:0x14C] = (0xD | 1 << 16).to_bytes(4, "little")
+    space[0x14E:0x150] = (0x1D if redirects else 0x01).to_bytes(2, "little")
+    return bytes(space)
+
+
+HEALTHY = RecordedHost(
+    _files(), {DMESG: "Linux version 6.8.0\nmlx5_core 0000:17:00.0: firmware version: 28\n", UNITS: ""}
+)

@@ -1,0 +1,80 @@
+"""All checks on a recorded host: healthy, with planted faults, with parts taken away, with odd content."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from producers.audit.base import Check, Status, run_check
+from producers.audit.checks import CHECKS
+from tests.producers.audit.faults import FAULTS
+from tests.producers.audit.recorded import DMESG, HEALTHY, UNITS
+
+DRAWS = 1_000
+NAMES = sorted([*HEALTHY.files, DMESG[0], UNITS[0], "adjtimex"])
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=list(CHECKS))
+def test_a_healthy_host_passes_every_check(check: Check) -> None:
+    result = run_check(check, HEALTHY)
+    assert result.status is Status.PASSED, result.text
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_fails_its_check_and_no_other(fault: str) -> None:
+    check_id, plant = FAULTS[fault]
+    host = HEALTHY.copy()
+    plant(host)
+    results = {each: run_check(check, host) for each, check in CHECKS.items()}
+    wrong = {each: result.text for each, result in results.items() if result.status is not Status.PASSED}
+    assert set(wrong) == {check_id}
+    assert results[check_id].status is Status.FAILED
+
+
+def test_every_check_was_seen_to_fail() -> None:
+    assert {check_id for check_id, _ in FAULTS.values()} == set(CHECKS)
+
+
+def test_what_cannot_be_read_never_passes() -> None:
+    rng = random.Random(5)
+    refused = 0
+    for _ in range(DRAWS):
+        host = HEALTHY.copy()
+        host.denied = set(rng.sample(NAMES, rng.randint(1, 20)))
+        for check in rng.sample(list(CHECKS.values()), 8):
+            host.refusals = 0
+            result = run_check(check, host)
+            if host.refusals:
+                refused += 1
+                assert result.status is Status.UNKNOWN, (check.check_id, host.denied, result.text)
+    assert refused > DRAWS / 4
+
+
+def test_a_host_without_the_parts_skips_their_checks() -> None:
+    host = HEALTHY.copy()
+    host.files = {path: text for path, text in host.files.items() if "infiniband" not in path}
+    for check_id in ("backend.port-state", "backend.gids", "backend.character-devices"):
+        result = run_check(CHECKS[check_id], host)
+        assert result.status is Status.SKIPPED
+        assert "infiniband" in result.text or "RDMA" in result.text
+
+
+@given(st.sampled_from(sorted(HEALTHY.files)), st.text(max_size=60) | st.binary(max_size=60))
+def test_odd_content_of_a_file_ends_no_check(path: str, content: str | bytes) -> None:
+    host = HEALTHY.copy()
+    host.files[path] = content
+    for check in CHECKS.values():
+        result = run_check(check, host)
+        assert result.text
+        assert "\n" not in result.text or "\n" in str(content)
+
+
+@given(st.text(max_size=200))
+def test_odd_output_of_commands_ends_no_check(output: str) -> None:
+    host = HEALTHY.copy()
+    host.commands = {DMESG: output, UNITS: output}
+    for check in CHECKS.values():
+        run_check(check, host)

@@ -1,0 +1,37 @@
+"""Checks run at once, each within its limit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+from producers.audit.base import Finding, Status, passed
+from producers.audit.checks import CHECKS
+from producers.audit.host import Host
+from producers.audit.runner import AT_ONCE, run_checks
+from tests.producers.audit.recorded import HEALTHY
+
+ANY = CHECKS["node.uptime"]
+
+
+def test_every_check_has_one_result() -> None:
+    found = [result.check.check_id for result in run_checks(list(CHECKS.values()), HEALTHY)]
+    assert sorted(found) == sorted(CHECKS)
+    assert list(run_checks([], HEALTHY)) == []
+
+
+def test_checks_that_hang_are_unknown_and_hold_up_no_other() -> None:
+    ended = threading.Event()
+
+    def hang(_: Host) -> Iterator[Finding]:
+        ended.wait(60)
+        yield passed("too late")
+
+    hanging = [replace(ANY, check_id=f"hang{n}", find=hang, limit_s=0.2) for n in range(2 * AT_ONCE)]
+    found = {result.check.check_id: result for result in run_checks([*hanging, ANY], HEALTHY)}
+    ended.set()
+    assert found[ANY.check_id].status is Status.PASSED
+    for check in hanging:
+        assert found[check.check_id].status is Status.UNKNOWN
+        assert found[check.check_id].text == "no end within 0.2 s"
