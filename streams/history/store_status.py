@@ -29,6 +29,7 @@ class StoreStatus:
         self._waiting: dict[str, tuple[str, float]] = {}
         """Topic whose insert fails to its last error and the time of its first."""
         self._reported_s = float("-inf")
+        self._report(is_due=True)
 
     def stored(self, topic: str, rows: int) -> None:
         """Note that rows of a topic were inserted."""

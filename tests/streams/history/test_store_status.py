@@ -11,6 +11,9 @@ def test_the_fault_lasts_from_the_first_failure_to_the_last_return() -> None:
     lines: list[str] = []
     now_s = [100.0]
     status = StoreStatus(URL, lines.append, lambda: now_s[0])
+    assert lines == ["STATUS=0 rows stored"], "not blank while the history is away from the start"
+    lines.clear()
+    now_s[0] = 101.0
     status.stored("fabric.delays", 1200)
     assert lines == ["STATUS=1,200 rows stored"]
     lines.clear()
@@ -21,7 +24,7 @@ def test_the_fault_lasts_from_the_first_failure_to_the_last_return() -> None:
         "STATUS=1,200 rows stored, 1 topics wait for 0 s",
     ]
     lines.clear()
-    now_s[0] = 112.0
+    now_s[0] = 113.0
     status.failed("fabric.delays", "no room")
     assert lines == ["STATUS=1,200 rows stored, 2 topics wait for 12 s"]
     lines.clear()
@@ -45,4 +48,5 @@ def test_the_status_is_reported_once_a_second() -> None:
 def test_a_long_error_is_cut() -> None:
     lines: list[str] = []
     StoreStatus(URL, lines.append).failed("fabric.delays", "x" * 1000)
-    assert len(lines[0]) < 300
+    assert lines[1].startswith("X_FAULT=")
+    assert len(lines[1]) < 300
