@@ -100,8 +100,7 @@ class Outcome:
     verdict: str = ""
     """The state of the link, or the cause of the queue, that the detection named."""
     named: str = "no"
-    """yes; 1 of N: the link is one of N that the evidence does not separate; as STATE: right link, other
-    verdict; no."""
+    """yes; no; link only: the verdict is another one; 1 of N: the evidence does not separate N links."""
     also_named: list[str] = field(default_factory=list)
     """Other links, NICs or hosts that were called unhealthy meanwhile."""
     drops: int = 0
@@ -284,7 +283,7 @@ class Chapter:
             return
         target = self.place.cable if self.step.is_link else self.place.link
         if verdict != EXPECTED[self.step.fault]:
-            named = f"as {verdict}" if target in names else "no"
+            named = "link only" if target in names else "no"
         elif target == names[0] and len(names) == 1:
             named = "yes"
         else:

@@ -57,8 +57,8 @@ def notes(outcomes: Sequence[Outcome], *, acting: bool) -> list[str]:
     """Return the sentences below the table."""
     found = [
         "detected: from the injection until the verdict is in the log. right: whether it names the "
-        "broken link and the kind of fault. iteration: of the job that suffered more: median before, "
-        "longest during the fault, median after."
+        "broken link and the kind of fault (link only: another kind; 1 of 2: one of two links). "
+        "iteration: of the job that suffered more: median before, longest during the fault, median after."
     ]
     for outcome in outcomes:
         if outcome.first_drop_ms is not None:

@@ -363,9 +363,10 @@ class Tour:
 
         def step() -> bool:
             self._check()
-            for event in self._follower.drain():
-                if self._chapter is not None:
-                    self._print(self._chapter.take(event))
+            events = self._follower.drain()
+            if self._chapter is not None:
+                lines = [line for event in events for line in self._chapter.take(event)]
+                self._print(sorted(lines, key=lambda line: line.at_s or 0.0))  # topics are read in any order
             return holds()
 
         return until(step, limit_s)

@@ -127,7 +127,7 @@ def test_a_fault_that_nothing_detects_is_reported_as_missed() -> None:
         ([health(0.1, "DOWN")], "yes"),
         ([health(0.1, "DOWN", candidates=[OTHER])], "1 of 2"),
         ([health(0.1, "DOWN", subject=OTHER, candidates=[CABLE])], "1 of 2"),
-        ([health(0.1, "GREY")], "as GREY"),
+        ([health(0.1, "GREY")], "link only"),
         ([health(0.1, "GREY"), health(0.2, "DOWN")], "yes"),
         ([health(0.1, "DOWN", candidates=[OTHER]), health(0.2, "DOWN")], "yes"),
         ([health(0.1, "DOWN"), health(0.3, "GREY")], "yes"),
@@ -232,7 +232,7 @@ def test_a_collision_is_a_queue_at_the_link_and_its_cause_may_come_later() -> No
     ("event", "named"),
     [
         (window(0.3, "COLLISION"), "yes"),
-        (window(0.3, "INCAST"), "as INCAST"),
+        (window(0.3, "INCAST"), "link only"),
         (window(0.3, "COLLISION", candidates=["a:1>b:1"]), "1 of 2"),
         (window(0.3, "COLLISION", link="a:1>b:1", candidates=[LINK]), "1 of 2"),
         (window(0.3, "COLLISION", link="a:1>b:1"), "no"),
