@@ -97,11 +97,11 @@ def _line(result: Result) -> Any:
     from rich.text import Text
 
     check = result.check
-    word = (
+    label = (
         "WARNING" if result.status is Status.FAILED and check.severity is Severity.WARNING else result.status
     )
-    style = "yellow" if word == "WARNING" else STYLES[result.status]
-    text = Text.assemble((f"{word} ", style), f"{check.title} ({check.check_id}): {result.text}")
+    style = "yellow" if label == "WARNING" else STYLES[result.status]
+    text = Text.assemble((f"{label} ", style), f"{check.title} ({check.check_id}): {result.text}")
     if result.status is Status.FAILED:
         text.append(f"\n{check.action}: {check.remedy}", "italic")
     return text

@@ -32,7 +32,7 @@ class Severity(StrEnum):
 
 
 class Action(StrEnum):
-    """What to do about a failed check."""
+    """The remedy of a failed check, by kind."""
 
     MONITOR = "MONITOR"
     RESET = "RESET"
@@ -71,7 +71,7 @@ def failed(text: str, subject: str = "") -> Finding:
     return Finding(subject, Status.FAILED, text)
 
 
-def judged(is_right: bool, text: str, subject: str = "") -> Finding:
+def checked(is_right: bool, text: str, subject: str = "") -> Finding:
     """Return a finding that passed or failed."""
     return Finding(subject, Status.PASSED if is_right else Status.FAILED, text)
 

@@ -34,7 +34,7 @@ class Missing(Unreadable):
 
 
 class Host(Protocol):
-    """What a check may read."""
+    """The part of a host that a check may read."""
 
     def read(self, path: str) -> str:
         """Return a file's text, stripped. Raises Missing, Unreadable."""

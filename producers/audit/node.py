@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Action, Category, Check, Finding, Severity, failed, judged, passed
+from producers.audit.base import Action, Category, Check, Finding, Severity, checked, failed, passed
 from producers.audit.host import Host, Missing
 
 __all__ = ["CHECKS"]
@@ -40,21 +40,21 @@ def cpu_list(text: str) -> list[int]:
 def _memory(host: Host) -> Iterator[Finding]:
     found = meminfo_bytes(host.read("/proc/meminfo"))
     available = found["MemAvailable"]
-    yield judged(
+    yield checked(
         available >= MIN_AVAILABLE_BYTES,
         f"{available >> 20:,} MiB available, expected at least {MIN_AVAILABLE_BYTES >> 20}",
     )
     used = found["SwapTotal"] - found["SwapFree"]
-    yield judged(used == 0, f"{used >> 20:,} MiB in use, expected 0", "swap")
+    yield checked(used == 0, f"{used >> 20:,} MiB in use, expected 0", "swap")
     broken = found.get("HardwareCorrupted", 0)
-    yield judged(broken == 0, f"{broken >> 10:,} KiB retired by the kernel", "corrupted memory")
+    yield checked(broken == 0, f"{broken >> 10:,} KiB retired by the kernel", "corrupted memory")
 
 
 def _oom(host: Host) -> Iterator[Finding]:
     for line in host.read("/proc/vmstat").splitlines():
         name, _, value = line.partition(" ")
         if name == "oom_kill":
-            yield judged(int(value) == 0, f"{int(value):,} processes killed for memory since boot")
+            yield checked(int(value) == 0, f"{int(value):,} processes killed for memory since boot")
             return
     raise ValueError("/proc/vmstat: no oom_kill")
 
@@ -65,14 +65,14 @@ def _edac(host: Host) -> Iterator[Finding]:
         raise Missing("no memory controller reports ECC errors (EDAC)")
     for name in controllers:
         lost, mended = (int(host.read(f"{EDAC}/{name}/{kind}_count")) for kind in ("ue", "ce"))
-        yield judged(lost == 0, f"{lost:,} uncorrectable and {mended:,} correctable errors", name)
+        yield checked(lost == 0, f"{lost:,} uncorrectable and {mended:,} correctable errors", name)
 
 
 def _online(host: Host) -> Iterator[Finding]:
     present, online = (cpu_list(host.read(f"{CPU}/{kind}")) for kind in ("present", "online"))
     offline = sorted(set(present) - set(online))
     text = f"{len(online)} of {len(present)} processors are online"
-    yield judged(not offline, text + (f"; offline: {offline[:8]}" if offline else ""))
+    yield checked(not offline, text + (f"; offline: {offline[:8]}" if offline else ""))
 
 
 def _governor(host: Host) -> Iterator[Finding]:
@@ -81,18 +81,18 @@ def _governor(host: Host) -> Iterator[Finding]:
         name = host.read(f"{CPU}/cpu{number}/cpufreq/scaling_governor")
         governors[name] = governors.get(name, 0) + 1
     text = ", ".join(f"{name} on {count}" for name, count in sorted(governors.items()))
-    yield judged(set(governors) == {"performance"}, f"governor {text}, expected performance")
+    yield checked(set(governors) == {"performance"}, f"governor {text}, expected performance")
 
 
 def _clock_source(host: Host) -> Iterator[Finding]:
     source = host.read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
     right = source in ("tsc", "arch_sys_counter", "kvm-clock")
-    yield judged(right, f"clock source {source}, expected tsc: others cost microseconds a reading")
+    yield checked(right, f"clock source {source}, expected tsc: others cost microseconds a reading")
 
 
 def _synchronised(host: Host) -> Iterator[Finding]:
     status = host.clock_status()
-    yield judged(
+    yield checked(
         not status & STA_UNSYNC,
         "the system clock follows no source (STA_UNSYNC)"
         if status & STA_UNSYNC
@@ -119,7 +119,7 @@ def _blocked(host: Host) -> Iterator[Finding]:
 
 def _uptime(host: Host) -> Iterator[Finding]:
     uptime_s = float(host.read("/proc/uptime").split()[0])
-    yield judged(uptime_s >= MIN_UPTIME_S, f"up for {uptime_s:,.0f} s, expected at least {MIN_UPTIME_S:.0f}")
+    yield checked(uptime_s >= MIN_UPTIME_S, f"up for {uptime_s:,.0f} s, expected at least {MIN_UPTIME_S:.0f}")
 
 
 CHECKS: Final = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Action, Category, Check, Finding, Severity, Status, judged
+from producers.audit.base import Action, Category, Check, Finding, Severity, Status, checked
 from producers.audit.host import Host, Missing
 
 __all__ = ["CHECKS"]
@@ -51,16 +51,16 @@ def _link(host: Host) -> Iterator[Finding]:
     for address, kind in _devices(host):
         folder, subject = f"{DEVICES}/{address}", f"{kind} {address}"
         try:
-            width, most = (int(host.read(f"{folder}/{when}_link_width")) for when in ("current", "max"))
+            width, maximum = (int(host.read(f"{folder}/{when}_link_width")) for when in ("current", "max"))
             speed, top = (host.read(f"{folder}/{when}_link_speed") for when in ("current", "max"))
         except Missing:
             yield Finding(subject, Status.SKIPPED, "no PCIe link: a virtual device")
             continue
-        if most in (0, 255) or speed == "Unknown":
+        if maximum in (0, 255) or speed == "Unknown":
             yield Finding(subject, Status.SKIPPED, "no PCIe link: a virtual device")
             continue
-        is_full = width == most and gigatransfers(speed) == gigatransfers(top)
-        yield judged(is_full, f"x{width} at {speed}, capable of x{most} at {top}", subject)
+        is_full = width == maximum and gigatransfers(speed) == gigatransfers(top)
+        yield checked(is_full, f"x{width} at {speed}, capable of x{maximum} at {top}", subject)
 
 
 def _errors(host: Host) -> Iterator[Finding]:
@@ -75,7 +75,7 @@ def _errors(host: Host) -> Iterator[Finding]:
             yield Finding(subject, Status.SKIPPED, "no advanced error reporting")
             continue
         text = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-        yield judged(
+        yield checked(
             not counts["fatal"] and not counts["nonfatal"], f"AER errors since boot: {text}", subject
         )
 
@@ -112,7 +112,7 @@ def _acs(host: Host) -> Iterator[Finding]:
         redirects = acs_redirects(config)
         if redirects is not None:
             text = "ACS sends GPU-to-NIC traffic through the processor" if redirects else "ACS is off"
-            yield judged(not redirects, text, address)
+            yield checked(not redirects, text, address)
 
 
 CHECKS: Final = (

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from producers.audit.base import Action, Category, Check, Finding, Severity, Status, failed, judged
+from producers.audit.base import Action, Category, Check, Finding, Severity, Status, checked, failed
 from producers.audit.host import Host, Missing
 
 __all__ = ["CHECKS"]
@@ -65,7 +65,7 @@ def _state(host: Host) -> Iterator[Finding]:
     for port in ports(host):
         state = host.read(f"{port.folder}/state").partition(":")[2].strip()
         physical = host.read(f"{port.folder}/phys_state").partition(":")[2].strip()
-        yield judged(state == "ACTIVE" and physical == "LinkUp", f"{state}, {physical}", str(port))
+        yield checked(state == "ACTIVE" and physical == "LinkUp", f"{state}, {physical}", str(port))
 
 
 def _rate(host: Host) -> Iterator[Finding]:
@@ -73,7 +73,7 @@ def _rate(host: Host) -> Iterator[Finding]:
     rates = {port: rate_gbps(host.read(f"{port.folder}/rate")) for port in ports(host)}
     usual, count = Counter(rates.values()).most_common(1)[0]
     for port, rate in rates.items():
-        yield judged(
+        yield checked(
             rate == usual or (count == 1 and rate > usual),
             f"{rate:g} Gbit/s, most ports of this host have {usual:g}",
             str(port),
@@ -85,7 +85,7 @@ def _counters(host: Host) -> Iterator[Finding]:
         for name in HARD_ERRORS:
             value = _counter(host, port, name)
             if value is not None:
-                yield judged(value == 0, f"{name} = {value:,}, expected 0", str(port))
+                yield checked(value == 0, f"{name} = {value:,}, expected 0", str(port))
 
 
 def _warnings(host: Host) -> Iterator[Finding]:
@@ -93,7 +93,7 @@ def _warnings(host: Host) -> Iterator[Finding]:
         for name, limit in LIMITS.items():
             value = _counter(host, port, name)
             if value is not None:
-                yield judged(value <= limit, f"{name} = {value:,}, expected at most {limit:,}", str(port))
+                yield checked(value <= limit, f"{name} = {value:,}, expected at most {limit:,}", str(port))
 
 
 def _counter(host: Host, port: Port, name: str) -> int | None:
@@ -111,7 +111,7 @@ def _gids(host: Host) -> Iterator[Finding]:
             continue
         kinds = Counter(_gid_types(host, port))
         text = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "no GID"
-        yield judged(kinds["RoCE v2"] > 0, f"{text}; expected a RoCE v2 GID", str(port))
+        yield checked(kinds["RoCE v2"] > 0, f"{text}; expected a RoCE v2 GID", str(port))
 
 
 def _gid_types(host: Host, port: Port) -> Iterator[str]:
@@ -131,7 +131,7 @@ def _roce_v1(host: Host) -> Iterator[Finding]:
             continue
         mode = f"/sys/kernel/config/rdma_cm/{port.device}/ports/{port.number}/default_roce_mode"
         kind = host.read(mode)
-        yield judged(kind == "RoCE v2", f"rdma_cm connects with {kind}, which no router forwards", str(port))
+        yield checked(kind == "RoCE v2", f"rdma_cm connects with {kind}, which no router forwards", str(port))
 
 
 def _pkeys(host: Host) -> Iterator[Finding]:
@@ -147,7 +147,7 @@ def _pkeys(host: Host) -> Iterator[Finding]:
     usual = Counter(keys.values()).most_common(1)[0][0]
     for port, found in keys.items():
         text = f"PKeys {', '.join(sorted(found)) or 'none'}; most ports have {', '.join(sorted(usual))}"
-        yield judged(found == usual and bool(found), text, str(port))
+        yield checked(found == usual and bool(found), text, str(port))
 
 
 def _character_devices(host: Host) -> Iterator[Finding]:
@@ -163,8 +163,8 @@ def _character_devices(host: Host) -> Iterator[Finding]:
         if name is None:
             yield failed("no uverbs device", device)
         else:
-            yield judged(name in present, f"/dev/infiniband/{name}", device)
-    yield judged("rdma_cm" in present, "/dev/infiniband/rdma_cm", "rdma_cm")
+            yield checked(name in present, f"/dev/infiniband/{name}", device)
+    yield checked("rdma_cm" in present, "/dev/infiniband/rdma_cm", "rdma_cm")
 
 
 def _interfaces(host: Host) -> Iterator[tuple[Port, str]]:
@@ -183,14 +183,14 @@ def _mtu(host: Host) -> Iterator[Finding]:
         raise Missing("no RDMA port has a network interface")
     usual = Counter(mtu for _, mtu in found.values()).most_common(1)[0][0]
     for port, (name, mtu) in found.items():
-        yield judged(mtu == usual, f"{name} has MTU {mtu}, most ports of this host have {usual}", str(port))
+        yield checked(mtu == usual, f"{name} has MTU {mtu}, most ports of this host have {usual}", str(port))
 
 
 def _carrier(host: Host) -> Iterator[Finding]:
     for port, name in _interfaces(host):
         state = host.read(f"/sys/class/net/{name}/operstate")
         changes = int(host.read(f"/sys/class/net/{name}/carrier_down_count"))
-        yield judged(state in ("up", "unknown"), f"{name} is {state}; {changes:,} carrier losses", str(port))
+        yield checked(state in ("up", "unknown"), f"{name} is {state}; {changes:,} carrier losses", str(port))
 
 
 CHECKS: Final = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Action, Category, Check, Finding, Severity, failed, judged, passed
+from producers.audit.base import Action, Category, Check, Finding, Severity, checked, failed, passed
 from producers.audit.host import Host, Missing
 
 __all__ = ["CHECKS"]
@@ -25,7 +25,7 @@ MEMLOCK_BYTES: Final = 16 << 30
 
 
 def tainted_by(bits: int) -> list[str]:
-    """Return what the bits of the kernel's taint mask say about faults."""
+    """Return the meaning of the fault bits in the kernel's taint mask."""
     return [text for bit, text in TAINTS.items() if bits >> bit & 1]
 
 
@@ -46,13 +46,13 @@ def _taint(host: Host) -> Iterator[Finding]:
     bits = int(host.read("/proc/sys/kernel/tainted"))
     found = tainted_by(bits)
     bad = any(bits >> bit & 1 for bit in FAULT_TAINTS)
-    yield judged(not bad, f"tainted by {', '.join(found)}" if found else "no fault since boot")
+    yield checked(not bad, f"tainted by {', '.join(found)}" if found else "no fault since boot")
 
 
 def _memlock(host: Host) -> Iterator[Finding]:
     hard = memlock_bytes(host.read("/proc/1/limits"))[1]
     text = "unlimited" if hard == float("inf") else f"{hard / (1 << 30):.3g} GiB"
-    yield judged(hard >= MEMLOCK_BYTES, f"hard limit {text}, expected at least {MEMLOCK_BYTES >> 30} GiB")
+    yield checked(hard >= MEMLOCK_BYTES, f"hard limit {text}, expected at least {MEMLOCK_BYTES >> 30} GiB")
 
 
 def _failed_units(host: Host) -> Iterator[Finding]:
@@ -84,26 +84,26 @@ def _transparent_huge_pages(host: Host) -> Iterator[Finding]:
         raise ValueError(
             f"/sys/kernel/mm/transparent_hugepage/enabled: {text!r:.80}, expected a choice in [ ]"
         )
-    yield judged(chosen != "always", f"transparent huge pages: {chosen}, expected madvise or never")
+    yield checked(chosen != "always", f"transparent huge pages: {chosen}, expected madvise or never")
 
 
 def _numa_balancing(host: Host) -> Iterator[Finding]:
     value = int(host.read("/proc/sys/kernel/numa_balancing"))
-    yield judged(value == 0, f"kernel.numa_balancing = {value}, expected 0: it moves pages under a job")
+    yield checked(value == 0, f"kernel.numa_balancing = {value}, expected 0: it moves pages under a job")
 
 
 def _processes(host: Host) -> Iterator[Finding]:
-    most = int(host.read("/proc/sys/kernel/pid_max"))
+    maximum = int(host.read("/proc/sys/kernel/pid_max"))
     now = int(host.read("/proc/loadavg").split()[3].partition("/")[2])
-    yield judged(now < 0.8 * most, f"{now:,} threads of {most:,}", "threads")
+    yield checked(now < 0.8 * maximum, f"{now:,} threads of {maximum:,}", "threads")
     used, _, limit = (int(part) for part in host.read("/proc/sys/fs/file-nr").split())
-    yield judged(used < 0.8 * limit, f"{used:,} of {limit:,}", "open files")
+    yield checked(used < 0.8 * limit, f"{used:,} of {limit:,}", "open files")
 
 
 def _conntrack(host: Host) -> Iterator[Finding]:
     used = int(host.read("/proc/sys/net/netfilter/nf_conntrack_count"))
     limit = int(host.read("/proc/sys/net/netfilter/nf_conntrack_max"))
-    yield judged(used < 0.8 * limit, f"{used:,} of {limit:,} connections tracked")
+    yield checked(used < 0.8 * limit, f"{used:,} of {limit:,} connections tracked")
 
 
 def _modules(host: Host) -> Iterator[Finding]:
@@ -111,7 +111,7 @@ def _modules(host: Host) -> Iterator[Finding]:
     if not loaded & {"nvidia", "amdgpu"}:
         raise Missing("no GPU driver is loaded")
     wanted = {"nvidia_peermem", "nv_peer_mem"} if "nvidia" in loaded else {"ib_peer_mem", "amdgpu"}
-    yield judged(
+    yield checked(
         bool(loaded & wanted), f"{' or '.join(sorted(wanted))}: expected to be loaded for GPUDirect RDMA"
     )
 

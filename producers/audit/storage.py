@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Action, Category, Check, Finding, Severity, Status, failed, judged, passed
+from producers.audit.base import Action, Category, Check, Finding, Severity, Status, checked, failed, passed
 from producers.audit.host import Host, Missing, Unreadable
 
 __all__ = ["CHECKS"]
@@ -56,10 +56,10 @@ def _space(host: Host) -> Iterator[Finding]:
             continue
         if not size:
             continue
-        yield judged(free >= MIN_FREE * size, f"{free / size:.0%} of {size / 1e9:,.0f} GB free", point)
+        yield checked(free >= MIN_FREE * size, f"{free / size:.0%} of {size / 1e9:,.0f} GB free", point)
         if inodes:
             share = free_inodes / inodes
-            yield judged(share >= MIN_FREE_INODES, f"{share:.0%} of {inodes:,} inodes free", point)
+            yield checked(share >= MIN_FREE_INODES, f"{share:.0%} of {inodes:,} inodes free", point)
 
 
 def _read_only(host: Host) -> Iterator[Finding]:
@@ -69,7 +69,7 @@ def _read_only(host: Host) -> Iterator[Finding]:
         raise Missing("no local file system on a disk")
     for device, point, _, options in disks:
         wrong = "ro" in options and point not in expected
-        yield judged(
+        yield checked(
             not wrong, f"{device} is mounted {'read-only' if 'ro' in options else 'writable'}", point
         )
 
@@ -91,7 +91,7 @@ def _fstab(host: Host) -> Iterator[Finding]:
             continue
         point, options = _unescaped(parts[1]), parts[3].split(",")
         if "noauto" not in options and point.startswith("/"):
-            yield judged(
+            yield checked(
                 point in mounted, "mounted" if point in mounted else "in /etc/fstab, not mounted", point
             )
 
@@ -101,13 +101,13 @@ def _raid(host: Host) -> Iterator[Finding]:
     if not arrays:
         raise Missing("no software RAID")
     for name, status in arrays.items():
-        yield judged("_" not in status, f"members [{status}]" if status else "active", name)
+        yield checked("_" not in status, f"members [{status}]" if status else "active", name)
 
 
 def _nvme(host: Host) -> Iterator[Finding]:
     for name in host.names("/sys/class/nvme"):
         state = host.read(f"/sys/class/nvme/{name}/state")
-        yield judged(state == "live", f"controller is {state}, expected live", name)
+        yield checked(state == "live", f"controller is {state}, expected live", name)
 
 
 def _fuse(host: Host) -> Iterator[Finding]:

@@ -38,7 +38,7 @@ def test_every_check_was_seen_to_fail() -> None:
     assert {check_id for check_id, _ in FAULTS.values()} == set(CHECKS)
 
 
-def test_what_cannot_be_read_never_passes() -> None:
+def test_unreadable_values_never_pass() -> None:
     rng = random.Random(5)
     refused = 0
     for _ in range(DRAWS):
