@@ -17,6 +17,7 @@ __all__ = [
     "STEP_NS",
     "WindowOrder",
     "append_ns_of",
+    "is_log_time_wrong",
     "step_windows",
 ]
 
@@ -40,6 +41,17 @@ def append_ns_of(topic: str, kind: int | None, timestamp_ms: int | None) -> int:
         name = "of the producer (CreateTime)" if kind == 0 else "missing"
         raise ValueError(f"topic {topic}: timestamp {name}, expected message.timestamp.type=LogAppendTime")
     return timestamp_ms * 1_000_000
+
+
+MAX_AHEAD_OF_HOSTS_S: Final = 5.0
+"""Log time may look this much ahead of the hosts' clocks: a busy host's messages are appended late."""
+MAX_BEHIND_HOSTS_S: Final = 1.0
+"""Nothing makes log time look behind."""
+
+
+def is_log_time_wrong(ahead_s: float) -> bool:
+    """Return whether log time is wrong. `ahead_s`: log time minus the hosts' system clocks."""
+    return not -MAX_BEHIND_HOSTS_S <= ahead_s <= MAX_AHEAD_OF_HOSTS_S
 
 
 def step_windows(window_ns: int) -> int:

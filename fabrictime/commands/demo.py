@@ -56,7 +56,7 @@ STYLES: Final = {
     "missed": "bold red",
 }
 REFRESH_HZ: Final = 2.0
-"""Of the line that shows the phase: the processors are needed elsewhere."""
+"""Refreshes of the phase per second: the processors are needed elsewhere."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED: Final = 130
 

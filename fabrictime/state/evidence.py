@@ -13,13 +13,12 @@ from enum import StrEnum
 from typing import Final
 
 from fabrictime.state.units import seconds_text
+from schemas.log_time import is_log_time_wrong
 
 __all__ = ["CHECKING", "FRESH_S", "Age", "EvidenceAges", "Source", "Verdict", "evaluate"]
 
 FRESH_S: Final = 5.0
 """s without an advance after which evidence is missing: five times the usual period of every source."""
-MAX_LOG_TIME_ERROR_S: Final = 1.0
-"""Difference between log time and the hosts' clocks above which log time is wrong."""
 
 
 class Source(StrEnum):
@@ -88,7 +87,7 @@ def evaluate(ages: Mapping[Source, Age], log_ahead_s: float = 0.0, fresh_s: floa
     """
     late = {source: age for source, age in ages.items() if age.is_measured and age.seconds > fresh_s}
     missing = [_missing(source, age) for source, age in late.items()]
-    if abs(log_ahead_s) > MAX_LOG_TIME_ERROR_S:
+    if is_log_time_wrong(log_ahead_s):
         side = "ahead of" if log_ahead_s > 0 else "behind"
         missing.append(f"log time is {abs(log_ahead_s):,.1f} s {side} the hosts' system clocks")
     return Verdict(tuple(missing), all(age.is_measured for age in ages.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.log_time import STEP_NS, WindowOrder, step_windows
+from schemas.log_time import STEP_NS, WindowOrder, is_log_time_wrong, step_windows
 from schemas.records import ClockOffsets
 from tests.records import make
 
@@ -40,3 +40,10 @@ def test_shards_and_parts_have_orders_of_their_own() -> None:
     assert not order.steps_back(record(10, shard="s1"))
     assert not order.steps_back(record(10))
     assert order.steps_back(record(11))
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "is_wrong"), [(0, False), (3, False), (6, True), (-0.5, False), (-2, True)]
+)
+def test_late_messages_put_log_time_ahead_of_the_hosts(ahead_s: float, is_wrong: bool) -> None:
+    assert is_log_time_wrong(ahead_s) is is_wrong

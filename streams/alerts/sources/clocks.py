@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from schemas.ids import host_of
-from schemas.log_time import WindowOrder
+from schemas.log_time import WindowOrder, is_log_time_wrong
 from schemas.records import AlertKind, ClockOffsets, ClockSync, LinkHealth, LinkState, Severity
 from schemas.topics import CLOCK_OFFSETS
 from streams.alerts.book import AlertBook, OpenAlert, clock_text, evidence_ref
@@ -23,8 +23,6 @@ __all__ = ["LOG_SUBJECT", "ClockAlerts"]
 
 LOG_SUBJECT: Final = "log"
 """Subject of the alert that log time is wrong."""
-LOG_TIME_ERROR_S: Final = 1.0
-"""Difference between log time and the hosts' clocks above which log time is wrong."""
 
 
 @dataclass(slots=True)
@@ -96,7 +94,7 @@ class ClockAlerts:
         book, end_ns = self._book, record["window_end_ns"]
         ahead_s = -record["log_offset_ns"] / NS_PER_S
         alert = book.find(AlertKind.CLOCKS, LOG_SUBJECT)
-        if abs(ahead_s) <= LOG_TIME_ERROR_S:
+        if not is_log_time_wrong(ahead_s):
             if alert is not None and alert.clear_at_ns == NEVER_NS and end_ns > alert.raised_ns:
                 alert.over_ns = end_ns
                 alert.clear_at_ns = book.now_ns + book.thresholds.ns("alert_clear_s")
