@@ -335,12 +335,14 @@ def last_event(known: _Event | None, seen: _Event) -> _Event:
 def _age_and_ahead_s(parts: Iterable[_Part], now_ns: int, now_s: float) -> tuple[float, float]:
     """Return a window's age, and by how much its append time was in the future when it was received.
 
-    The age of a window that arrived while the reader waited is measured by the reader's monotonic clock.
+    The age of a window that arrived while the reader waited is measured by the reader's monotonic clock. That
+    of another one is its age in fabric time: the log's clock may be behind.
     """
     newest = max(parts, key=lambda part: part.received_s)
     waited_s = now_s - newest.received_s
-    age_s = (now_ns - newest.append_ns) / 1e9
-    return max(waited_s, 0.0 if newest.is_live else age_s), max(0.0, waited_s - age_s)
+    log_age_s = (now_ns - newest.append_ns) / 1e9
+    age_s = log_age_s - newest.record["log_offset_ns"] / 1e9
+    return max(waited_s, 0.0 if newest.is_live else age_s), max(0.0, waited_s - log_age_s)
 
 
 def _shard_line(records: Sequence[ClockOffsets], age_s: float, ahead_s: float) -> ShardLine:

@@ -414,9 +414,16 @@ def stepped(tmp_path: Path) -> Iterator[SteppedLog]:
     log.close()
 
 
-def check_clock(bootstrap: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fabrictime", "clock", "--check", "--log", bootstrap]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def checked(log: Log) -> tuple[int, str]:
+    """Return exit code and message of `clock --check`, again while a busy machine delays windows by 10 s."""
+    command = [sys.executable, "-m", "fabrictime", "clock", "--check", "--log", log.bootstrap]
+    for _ in range(6):
+        check = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        log.probe(120, until=lambda check=check: check.poll() is not None)
+        errors = check.communicate()[1]
+        if " s old, expected at most" not in errors:
+            break
+    return check.returncode, errors
 
 
 @pytest.fixture
@@ -429,7 +436,7 @@ def stepped_log(stepped: SteppedLog) -> Iterator[Log]:
 def test_windows_resume_after_each_step_of_log_time_and_a_check_knows(
     stepped: SteppedLog, stepped_log: Log, tmp_path: Path
 ) -> None:
-    log, codes = stepped_log, []
+    log = stepped_log
 
     def follows(wrong_s: int) -> bool:
         """Return whether the last window has the stepped log time, and all its clocks are synced."""
@@ -443,8 +450,6 @@ def test_windows_resume_after_each_step_of_log_time_and_a_check_knows(
         for wrong_s in (120, 0, -30):
             stepped.wrong_s = wrong_s
             log.probe(60, until=lambda wrong_s=wrong_s: follows(wrong_s))
-            check = check_clock(stepped.bootstrap)
-            log.probe(120, until=lambda check=check: check.poll() is not None)
-            codes.append((wrong_s, check.returncode, check.communicate()[1]))
-    assert [code for _, code, _ in codes] == [1, 0, 0], codes
-    assert "in the future" in codes[0][2]
+            code, errors = checked(log)
+            assert code == (wrong_s > 0), errors
+            assert ("in the future" in errors) == (wrong_s > 0)
