@@ -75,10 +75,10 @@ WATCH: Final = """
 window.ftSeen = []; let shown = null, due = false;
 const rows = arguments[0] === 'fabric'
   ? () => [...document.querySelectorAll('[data-testid=trouble] tbody tr')].map((r) => [
-      r.querySelector('.ft-what')?.textContent ?? '', r.querySelector('.ft-pill')?.textContent ?? '',
-      r.querySelector('.ft-said')?.textContent ?? '']).filter((r) => r[0])
+      r.querySelector('.ft-subject')?.textContent ?? '', r.querySelector('.ft-pill')?.textContent ?? '',
+      r.querySelector('.ft-detail')?.textContent ?? '']).filter((r) => r[0])
   : () => [...document.querySelectorAll('[data-testid=windows] tbody tr')].filter(
-      (r) => r.querySelector('.ft-stands')).map((r) => {
+      (r) => r.querySelector('.ft-active')).map((r) => {
       const c = [...r.querySelectorAll('td')].map((d) => d.textContent.trim());
       return [c[2], c[3], c[4]]; });
 const read = () => {

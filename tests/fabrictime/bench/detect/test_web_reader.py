@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,3 +63,11 @@ def test_a_missing_browser_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_of_the_page_are_ids_again() -> None:
     assert web_reader._id("leaf1:swp1 ⇄ spine1:swp1") == "leaf1:swp1<>spine1:swp1"
     assert web_reader._id("leaf1:swp1 → spine1:swp1") == "leaf1:swp1>spine1:swp1"
+
+
+def test_the_classes_that_are_read_are_those_of_the_page() -> None:
+    web = Path(web_reader.__file__).parents[2] / "web"
+    page = "".join(path.read_text(encoding="utf-8") for path in web.rglob("*.py"))
+    read = set(re.findall(r"\.(ft-[a-z-]+)", web_reader.WATCH + web_reader.STANDS))
+    assert read
+    assert {name for name in read if name not in page} == set()
