@@ -131,7 +131,7 @@ def as_json(results: Sequence[Result], host: str) -> str:
 
 
 def show_list() -> None:
-    """Print every check with its category, severity and what it means."""
+    """Print every check with its severity, action and expectation."""
     from rich.console import Console
     from rich.table import Table
 

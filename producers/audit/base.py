@@ -1,6 +1,6 @@
 """Interface of audit checks.
 
-A check is a declaration: what it looks at, which result fails, what to do then. Its function reads through
+A check declares its subject, its expectation, its severity and its remedy. Its function reads through
 `Host` only and yields a finding per subject, so that a recorded host can stand in for a real one.
 """
 
@@ -78,7 +78,7 @@ def checked(is_right: bool, text: str, subject: str = "") -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check. `rows` names the rows of the published checks that it covers (docs/audit.md)."""
+    """A check. `rows`: numbers of the published checks that it covers, in the design's list."""
 
     check_id: str
     category: Category

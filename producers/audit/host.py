@@ -48,10 +48,6 @@ class Host(Protocol):
         """Return the sorted names in a directory. Raises Missing, Unreadable."""
         ...
 
-    def link(self, path: str) -> str:
-        """Return the last name of a symbolic link's target. Raises Missing, Unreadable."""
-        ...
-
     def space(self, path: str) -> tuple[int, int, int, int]:
         """Return a file system's size and free bytes, inodes and free inodes. Raises Missing, Unreadable."""
         ...
@@ -93,13 +89,6 @@ class LiveHost:
         """Return the sorted names in a directory. Raises Missing, Unreadable."""
         try:
             return sorted(os.listdir(self._at(path)))
-        except OSError as error:
-            raise _as_unreadable(path, error) from error
-
-    def link(self, path: str) -> str:
-        """Return the last name of a symbolic link's target. Raises Missing, Unreadable."""
-        try:
-            return os.path.basename(os.readlink(self._at(path)))
         except OSError as error:
             raise _as_unreadable(path, error) from error
 

@@ -139,9 +139,10 @@ def _pkeys(host: Host) -> Iterator[Finding]:
     for port in ports(host):
         if host.read(f"{port.folder}/link_layer") == "InfiniBand":
             keys[port] = frozenset(
-                key for index in host.names(f"{port.folder}/pkeys")
+                key
+                for index in host.names(f"{port.folder}/pkeys")
                 if (key := host.read(f"{port.folder}/pkeys/{index}")) != "0x0000"
-            )  # fmt: skip
+            )
     if not keys:
         raise Missing("no InfiniBand port")
     usual = Counter(keys.values()).most_common(1)[0][0]

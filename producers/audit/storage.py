@@ -124,7 +124,7 @@ def _fuse(host: Host) -> Iterator[Finding]:
 CHECKS: Final = (
     Check(
         "storage.space", Category.STORAGE, "Local file systems have room", _space, Severity.ERROR,
-        Action.MONITOR, "Delete what is not needed; look in /var/log and /tmp first", rows=(94,),
+        Action.MONITOR, "Free space; /var/log and /tmp are usual causes", rows=(94,),
     ),
     Check(
         "storage.read-only", Category.STORAGE, "No disk fell back to read-only", _read_only, Severity.ERROR,

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -163,7 +164,7 @@ class _Asked:
     def _questions(self, service: str) -> Iterator[tuple[str, Callable[[], bool]]]:
         for command in COMMANDS:
             if service in command.needs:
-                yield command.name, lambda name=command.name: self._is_well(name)  # type: ignore[misc]
+                yield command.name, partial(self._is_well, command.name)
         if self._page is not None:
             page, tab = self._page, PAGE_TABS[service]
             yield f"page {tab}", lambda: page.is_well(tab)

@@ -1,4 +1,4 @@
-"""The `audit` command: which checks run, what it prints, its exit code."""
+"""The `audit` command: its choice of checks, its report, its exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads of the real host: what is absent, refused, slow, and what a command prints."""
+"""Reads of the real host: absent, refused and slow things, and output of commands."""
 
 from __future__ import annotations
 
