@@ -12,7 +12,7 @@ base table. `sumMap` of the histograms merges rollup rows over any interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Final
 
@@ -434,6 +434,37 @@ def set_retention(retention: Retention, database: str = DATABASE) -> list[str]:
         "SETTINGS materialize_ttl_after_modify = 0"
         for name, days in retention.items()
     ]
+
+
+CREATED: Final = (
+    "SELECT t.name, t.create_table_query, c.columns FROM system.tables AS t LEFT JOIN (SELECT table, "
+    "groupArray(name) AS columns FROM system.columns WHERE database = '{database}' GROUP BY table) AS c "
+    "ON c.table = t.name WHERE t.database = '{database}'"
+)
+"""Query for name, statement and columns of each table: the rows that `missing` expects."""
+
+
+def missing(
+    created: Sequence[tuple[str, str, Sequence[str]]], retention: Retention, database: str = DATABASE
+) -> list[str]:
+    """Return the statements that `create_all` and `set_retention` need beside the tables `created`."""
+    days = dict(retention.items())
+    queries = {name: query for name, query, _ in created}
+    columns = {name: set(names) for name, _, names in created}
+    statements = [] if created else [f"CREATE DATABASE IF NOT EXISTS {database}"]
+    alter = dict(zip(days, set_retention(retention, database), strict=True))
+    for name, table in TABLES.items():
+        if name not in queries:
+            statements.append(table.create(days[name], database))
+            continue
+        if not columns[name] >= set(table.column_names):
+            statements.append(table.add_columns(database))
+        # ClickHouse writes an interval as a function. Where a version writes another text, ALTER changes nothing.
+        if f"TTL toDateTime({table.time}) + toIntervalDay({days[name]})" not in queries[name]:
+            statements.append(alter[name])
+    if ROLLUP_VIEW not in queries:
+        statements.append(create_rollup_view(database))
+    return statements
 
 
 def create_rollup_view(database: str = DATABASE) -> str:

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from producers.audit.host import Host, Missing, Unreadable
 
-__all__ = ["Action", "Category", "Check", "Finding", "Result", "Severity", "Status", "run_check", "worst"]
+__all__ = ["Action", "Category", "Check", "Finding", "Result", "Severity", "Status", "one_line", "run_check", "worst"]
 
 
 class Status(StrEnum):
@@ -117,7 +117,7 @@ def run_check(check: Check, host: Host) -> Result:
         findings.extend(check.find(host))
     except Missing as error:
         if not findings:
-            return Result(check, Status.SKIPPED, str(error), ())
+            return Result(check, Status.SKIPPED, one_line(str(error)), ())
         findings.append(Finding("", Status.UNKNOWN, str(error)))
     except Unreadable as error:
         findings.append(Finding("", Status.UNKNOWN, str(error)))
@@ -128,4 +128,9 @@ def run_check(check: Check, host: Host) -> Result:
     text = "; ".join(f"{each.subject}: {each.text}" if each.subject else each.text for each in notable[:3])
     if len(notable) > 3:
         text += f"; and {len(notable) - 3} more"
-    return Result(check, status, text or "nothing to check here", tuple(findings))
+    return Result(check, status, one_line(text) or "nothing to check here", tuple(findings))
+
+
+def one_line(text: str) -> str:
+    """Return `text` with its control characters escaped: the content of a device's file may hold any."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

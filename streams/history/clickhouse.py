@@ -7,6 +7,7 @@ Each Arrow table is inserted with a deduplication token. Failures raise `Unavail
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -39,11 +40,43 @@ class Refused(Exception):
     """ClickHouse will never accept this block."""
 
 
-class Writer:
-    """One HTTP connection to ClickHouse, opened at the first use and after a failure."""
+class TableSetup:
+    """Creates the tables before the first insert, once for all writers of a process, and after a failure.
+
+    Only statements that change something are sent: sixty from every writer took a full machine half a minute.
+    """
 
     def __init__(self, settings: HistorySinkSettings) -> None:
         self._settings = settings
+        self._lock = threading.Lock()
+        self._done = False
+
+    def ensure(self, client: Any) -> None:
+        """Create tables and columns that are missing and set the retention; callers wait for each other."""
+        with self._lock:
+            if self._done:
+                return
+            created = client.query(tables.CREATED.format(database=tables.DATABASE)).result_rows
+            for statement in tables.missing(created, self._settings.retention.as_tables()):
+                client.command(statement)
+            self._done = True
+            LOG.info("history at %s: tables are there", self._settings.url)
+
+    def forget(self) -> None:
+        """Have the next connection create them again: a failed server may return without its data."""
+        with self._lock:
+            self._done = False
+
+
+class Writer:
+    """One HTTP connection to ClickHouse, opened at the first use and after a failure.
+
+    `setup` is shared by the writers of a process; without it, this writer creates the tables.
+    """
+
+    def __init__(self, settings: HistorySinkSettings, setup: TableSetup | None = None) -> None:
+        self._settings = settings
+        self._setup = setup or TableSetup(settings)
         self._client: Any = None
 
     def insert(self, table: str, rows: pa.Table, token: str) -> None:
@@ -65,10 +98,10 @@ class Writer:
             code = getattr(error, "code", None)
             if code in DATA_ERRORS:
                 raise Refused(_line(error)) from error
-            self.close()
+            self._fail()
             raise Unavailable(_line(error)) from error
         except (ClickHouseError, OSError, ValueError) as error:
-            self.close()
+            self._fail()
             raise Unavailable(_line(error)) from error
 
     def close(self) -> None:
@@ -76,6 +109,10 @@ class Writer:
         client, self._client = self._client, None
         if client is not None:
             client.close()
+
+    def _fail(self) -> None:
+        self._setup.forget()
+        self.close()
 
     def _connected(self) -> Any:
         if self._client is None:
@@ -99,10 +136,7 @@ class Writer:
                 query_retries=0,
                 client_name="fabrictime-sink",
             )
-            retention = self._settings.retention.as_tables()
-            for statement in (*tables.create_all(retention), *tables.set_retention(retention)):
-                client.command(statement)
-            LOG.info("history at %s: tables are there", self._settings.url)
+            self._setup.ensure(client)
             self._client = client
         return self._client
 

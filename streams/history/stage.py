@@ -22,7 +22,7 @@ from schemas.messages import decode_message
 from schemas.records import Reject, RejectReason
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.history import batch, rows
-from streams.history.clickhouse import Refused, Unavailable, Writer
+from streams.history.clickhouse import Refused, TableSetup, Unavailable, Writer
 from streams.history.settings import HistorySinkSettings
 from streams.history.store_status import StoreStatus
 
@@ -210,9 +210,10 @@ def register(
         await (await rejects.send(key=record["topic"].encode(), value=value))
 
     status = StoreStatus(settings.url, SystemdNotifier().notify)
+    setup = TableSetup(settings)
     sinks: dict[str, TopicSink] = {}
     for topic in rows.TOPICS:
-        sink = TopicSink(topic.name, settings, Writer(settings), reject, registry, status)
+        sink = TopicSink(topic.name, settings, Writer(settings, setup), reject, registry, status)
         sinks[topic.name] = sink
         source = app.topic(
             topic.name, key_serializer="raw", value_serializer="raw", key_type=bytes, value_type=bytes

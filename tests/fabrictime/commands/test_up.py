@@ -45,7 +45,7 @@ port = 0
 port = 0
 """
 
-pytestmark = [pytest.mark.fabric, pytest.mark.xdist_group("up"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.fabric, pytest.mark.pipeline, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,6 +18,30 @@ def test_retention_reaches_tables_that_exist(client):
         client.command(statement)
 
 
+def test_tables_that_are_as_they_should_be_need_no_statement(client):
+    def missing(retention):
+        return tables.missing(
+            client.query(tables.CREATED.format(database=tables.DATABASE)).result_rows, retention
+        )
+
+    assert missing(tables.Retention()) == []
+    [alter] = missing(tables.Retention(clocks_days=9))
+    assert alter in tables.set_retention(tables.Retention(clocks_days=9))
+    client.command(f"ALTER TABLE {tables.DATABASE}.{tables.CLOCKS} DROP COLUMN bound_ns")
+    client.command(f"DROP TABLE {tables.DATABASE}.{tables.REJECTS}")
+    statements = missing(tables.Retention())
+    assert len(statements) == 2
+    for statement in statements:
+        client.command(statement)
+    assert missing(tables.Retention()) == []
+
+
+def test_nothing_created_needs_every_statement_but_the_changes():
+    statements = tables.missing([], tables.Retention())
+    assert len(statements) == len(tables.TABLES) + 2
+    assert not any("ALTER" in statement for statement in statements)
+
+
 def test_sql_buckets_are_those_of_native_core(client):
     core = pytest.importorskip("native.core", reason="native.core is not built")
     rng = random.Random(7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import clickhouse_connect
@@ -10,7 +11,7 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from schemas import tables
-from streams.history.clickhouse import Refused, Unavailable, Writer
+from streams.history.clickhouse import Refused, TableSetup, Unavailable, Writer
 from streams.history.settings import HistorySinkSettings
 
 ROWS = pa.table({"nic": ["h1/eth0", "h2/eth0"]})
@@ -27,6 +28,9 @@ class Client:
 
     def command(self, statement: str) -> None:
         self.commands.append(statement)
+
+    def query(self, statement: str) -> SimpleNamespace:
+        return SimpleNamespace(result_rows=[])
 
     def raw_insert(self, table: str, **given: Any) -> None:
         if self.errors:
@@ -71,6 +75,21 @@ def test_a_block_is_inserted_once_with_its_token_into_tables_that_exist(
     assert len(client.commands) >= len(tables.TABLES)
     writer.insert(tables.DELAYS, ROWS, "fabric.delays/0/19")
     assert client.opened == 1
+
+
+def test_writers_of_a_process_create_the_tables_once_and_again_after_a_failure(client: Client) -> None:
+    settings = HistorySinkSettings(url="http://127.0.0.1:1")
+    setup = TableSetup(settings)
+    first, second = Writer(settings, setup), Writer(settings, setup)
+    first.insert(tables.DELAYS, ROWS, "a")
+    created = len(client.commands)
+    second.insert(tables.DELAYS, ROWS, "b")
+    assert len(client.commands) == created
+    client.errors = [failure(60)]  # a server that returned without its tables
+    with pytest.raises(Unavailable):
+        first.insert(tables.DELAYS, ROWS, "c")
+    first.insert(tables.DELAYS, ROWS, "c")
+    assert len(client.commands) == 2 * created
 
 
 def test_a_block_that_clickhouse_never_accepts_is_refused(client: Client, writer: Writer) -> None:
