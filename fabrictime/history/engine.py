@@ -24,7 +24,7 @@ from xml.sax.saxutils import escape
 
 from fabrictime.history.settings import HistorySettings
 from fabrictime.history.sql import Statement
-from schemas import tables
+from schemas import table_statements, tables
 
 MIB: Final = 1024 * 1024
 WRITER: Final = "writer"
@@ -120,7 +120,7 @@ class Engine:
             self._anchor = self._open()
             # Drop the view of an older version before any insert, so that it misses no row.
             drop = f"DROP VIEW IF EXISTS {tables.DATABASE}.{tables.ROLLUP_VIEW}"
-            database, *rest = tables.create_all()
+            database, *rest = table_statements.create_all()
             for statement in (database, drop, *rest):
                 self._anchor.query(statement)
         except BaseException:

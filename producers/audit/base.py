@@ -12,7 +12,18 @@ from enum import StrEnum
 
 from producers.audit.host import Host, Missing, Unreadable
 
-__all__ = ["Action", "Category", "Check", "Finding", "Result", "Severity", "Status", "one_line", "run_check", "worst"]
+__all__ = [
+    "Action",
+    "Category",
+    "Check",
+    "Finding",
+    "Result",
+    "Severity",
+    "Status",
+    "one_line",
+    "run_check",
+    "worst",
+]
 
 
 class Status(StrEnum):

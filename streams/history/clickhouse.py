@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from schemas import tables
+from schemas import table_statements, tables
 from streams.history.settings import HistorySinkSettings
 
 LOG: Final = logging.getLogger(__name__)
@@ -56,8 +56,8 @@ class TableSetup:
         with self._lock:
             if self._done:
                 return
-            created = client.query(tables.CREATED.format(database=tables.DATABASE)).result_rows
-            for statement in tables.missing(created, self._settings.retention.as_tables()):
+            created = client.query(table_statements.CREATED.format(database=tables.DATABASE)).result_rows
+            for statement in table_statements.missing(created, self._settings.retention.as_tables()):
                 client.command(statement)
             self._done = True
             LOG.info("history at %s: tables are there", self._settings.url)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fabrictime.web.history_client import ClickHouse
-from schemas import tables
+from schemas import table_statements, tables
 
 SECOND_NS = 1_000_000_000
 
@@ -33,7 +33,7 @@ class Writer:
         self.database = database
 
     def create(self) -> None:
-        for statement in tables.create_all(database=self.database):
+        for statement in table_statements.create_all(database=self.database):
             self.client.command(statement)
 
     def empty(self) -> None:

@@ -1,0 +1,97 @@
+"""The statements that create the ClickHouse tables of history, or change those that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from schemas.tables import DATABASE, DELAYS, DELAYS_1S, DIRECTIONS, ROLLUP_VIEW, TABLES, Retention
+
+__all__ = ["CREATED", "create_all", "create_rollup_view", "missing", "set_retention"]
+
+CREATED: Final = (
+    "SELECT t.name, t.create_table_query, c.columns FROM system.tables AS t LEFT JOIN (SELECT table, "
+    "groupArray(name) AS columns FROM system.columns WHERE database = '{database}' GROUP BY table) AS c "
+    "ON c.table = t.name WHERE t.database = '{database}'"
+)
+"""Query for name, statement and columns of each table: the rows that `missing` expects."""
+
+
+def create_all(retention: Retention | None = None, database: str = DATABASE) -> list[str]:
+    """Return the statements that make database, tables, columns and the rollup's view where missing."""
+    days = dict((retention or Retention()).items())
+    return [
+        f"CREATE DATABASE IF NOT EXISTS {database}",
+        *(table.create(days[name], database) for name, table in TABLES.items()),
+        *(table.add_columns(database) for table in TABLES.values()),
+        create_rollup_view(database),
+    ]
+
+
+def set_retention(retention: Retention, database: str = DATABASE) -> list[str]:
+    """Return the statements that give existing tables the retention; old rows go at the next merges."""
+    return [
+        f"ALTER TABLE {database}.{name} MODIFY TTL {TABLES[name].ttl(days)} "
+        "SETTINGS materialize_ttl_after_modify = 0"
+        for name, days in retention.items()
+    ]
+
+
+def missing(
+    created: Sequence[tuple[str, str, Sequence[str]]], retention: Retention, database: str = DATABASE
+) -> list[str]:
+    """Return the statements that `create_all` and `set_retention` need beside the tables `created`."""
+    days = dict(retention.items())
+    queries = {name: query for name, query, _ in created}
+    columns = {name: set(names) for name, _, names in created}
+    statements = [] if created else [f"CREATE DATABASE IF NOT EXISTS {database}"]
+    alter = dict(zip(days, set_retention(retention, database), strict=True))
+    for name, table in TABLES.items():
+        if name not in queries:
+            statements.append(table.create(days[name], database))
+            continue
+        if not columns[name] >= set(table.column_names):
+            statements.append(table.add_columns(database))
+        # ClickHouse writes an interval as a function. If a version does not, ALTER changes nothing.
+        if f"TTL toDateTime({table.time}) + toIntervalDay({days[name]})" not in queries[name]:
+            statements.append(alter[name])
+    if ROLLUP_VIEW not in queries:
+        statements.append(create_rollup_view(database))
+    return statements
+
+
+def create_rollup_view(database: str = DATABASE) -> str:
+    """Return the view that feeds `delays_1s` from each block inserted into `delays`.
+
+    The writer sends no block that holds one row's identity twice, or a record only in part.
+    A few buckets a row: joining the arrays and adding up by distinct bucket is three times as fast as sumMap.
+    """
+    kept = "nic, peer, window, part"
+    buckets = {side: f"arraySort(arrayDistinct(g_{side}_bucket))" for side in DIRECTIONS}
+    counts = {
+        side: f"arrayMap(b -> arraySum((x, y) -> if(x = b, y, 0), g_{side}_bucket, g_{side}_count), "
+        + f"{buckets[side]})"
+        for side in DIRECTIONS
+    }
+    histograms = ",\n".join(
+        f"  {buckets[side]} AS {side}_bucket,\n  {counts[side]} AS {side}_bucket_count" for side in DIRECTIONS
+    )
+    joined = ",\n".join(
+        f"    groupArrayArray({side}_bucket) AS g_{side}_bucket, "
+        f"groupArrayArray({side}_bucket_count) AS g_{side}_count"
+        for side in DIRECTIONS
+    )
+    return (
+        f"CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.{ROLLUP_VIEW} TO {database}.{DELAYS_1S} AS\n"
+        f"SELECT {kept}, g_shard AS shard, g_start AS window_start, g_end AS window_end, g_state AS state,\n"
+        "  g_paths AS paths, g_samples AS count, g_lost AS lost, g_no_t3 AS no_t3,\n"
+        "  g_forward_min AS forward_min_ns, g_reverse_min AS reverse_min_ns, g_rtt_min AS rtt_min_ns,\n"
+        f"  g_bound AS bound_ns,\n{histograms},\n  g_recorded AS recorded_ns\n"
+        "FROM\n(\n"
+        f"  SELECT {kept}, any(shard) AS g_shard, max(window_start) AS g_start, max(window_end) AS g_end,\n"
+        "    min(state) AS g_state, toUInt32(count()) AS g_paths, sum(count) AS g_samples,\n"
+        "    sum(lost) AS g_lost, sum(no_t3) AS g_no_t3, min(forward_min_ns) AS g_forward_min,\n"
+        "    min(reverse_min_ns) AS g_reverse_min, min(rtt_min_ns) AS g_rtt_min,\n"
+        f"    max(bound_ns) AS g_bound, max(recorded_ns) AS g_recorded,\n{joined}\n"
+        f"  FROM {database}.{DELAYS}\n  GROUP BY {kept}\n)"
+    )
