@@ -18,6 +18,14 @@ __all__ = [
     "Alert",
     "AlertKind",
     "AlertState",
+    "AuditAction",
+    "AuditCategory",
+    "AuditFact",
+    "AuditFinding",
+    "AuditResult",
+    "AuditRun",
+    "AuditSeverity",
+    "AuditStatus",
     "ClockEvent",
     "ClockFits",
     "ClockOffsets",
@@ -362,6 +370,128 @@ class Alert(TypedDict):
     """Other subjects with the same cause, which raise no alert of their own."""
     evidence: list[Evidence]
     """At most 32, the most significant first."""
+
+
+class AuditCategory(StrEnum):
+    """Group of checks in the report."""
+
+    OTHER = "OTHER"
+    SOFTWARE = "SOFTWARE"
+    NODE = "NODE"
+    GPU = "GPU"
+    STORAGE = "STORAGE"
+    PCIE = "PCIE"
+    FRONTEND = "FRONTEND"
+    BACKEND = "BACKEND"
+    FABRIC = "FABRIC"
+    COLLECTIVES = "COLLECTIVES"
+    KERNEL_LOG = "KERNEL_LOG"
+
+
+class AuditStatus(StrEnum):
+    """Outcome of a check; what cannot be read is UNKNOWN, never PASSED."""
+
+    UNKNOWN = "UNKNOWN"
+    PASSED = "PASSED"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+
+
+class AuditSeverity(StrEnum):
+    """Effect of a failed check: an ERROR makes a host unfit."""
+
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
+class AuditAction(StrEnum):
+    """Kind of the remedy of a failed check."""
+
+    MONITOR = "MONITOR"
+    RESET = "RESET"
+    REBOOT = "REBOOT"
+    REPLACE = "REPLACE"
+    ISOLATE = "ISOLATE"
+
+
+class AuditFinding(TypedDict):
+    """Outcome of a check for one device, mount or process."""
+
+    subject: str
+    """Device, mount or process; empty for the host itself."""
+    status: AuditStatus
+    """Outcome for the subject."""
+    text: str
+    """Value and expectation in one line."""
+
+
+class AuditFact(TypedDict):
+    """A value that is compared across the fleet."""
+
+    name: str
+    """Name of the value, with its unit, such as rate_gbps."""
+    subject: str
+    """Device or mount; empty for the host itself."""
+    text: str
+    """Value as text."""
+    number: float | None
+    """Value, if it is a figure."""
+
+
+class AuditResult(TypedDict):
+    """The outcome of one check on one host. Identity: run, host, check."""
+
+    run: str
+    """Name of the run; scheduled ones begin with the host's name."""
+    host: str
+    """Host that was checked."""
+    shard: str
+    """Shard of the host."""
+    sku: str
+    """Machine type of the host, such as h100; empty if unknown."""
+    check: str
+    """Id of the check, such as backend.mtu."""
+    category: AuditCategory
+    """Group of the check."""
+    title: str
+    """What is expected, in words."""
+    status: AuditStatus
+    """UNKNOWN, PASSED, FAILED or SKIPPED."""
+    severity: AuditSeverity
+    """WARNING or ERROR."""
+    action: AuditAction
+    """Kind of the remedy."""
+    remedy: str
+    """What to do, in one line."""
+    text: str
+    """Findings in one line."""
+    checked_ns: int
+    """ns since the Unix epoch, system clock of the host, at the end of the check."""
+    took_ns: int
+    """ns that the check took."""
+    checks: int
+    """Results that the host publishes in this run."""
+    findings: list[AuditFinding]
+    """Outcome for each subject."""
+    facts: list[AuditFact]
+    """Values that are compared across the fleet."""
+
+
+class AuditRun(TypedDict):
+    """A request to audit hosts: each one runs the checks and publishes results. Identity: run."""
+
+    run: str
+    """Name of the run."""
+    requested_ns: int
+    """ns since the Unix epoch, system clock of the requester."""
+    hosts: list[str]
+    """Hosts that are audited; empty: all."""
+    only: list[str]
+    """Categories and ids of checks; empty: all."""
+    active: bool
+    """Whether checks run that put load on the host or its network."""
+    limit_s: int
+    """Seconds after which the run ends, with the remaining checks UNKNOWN."""
 
 
 class NicWindow(TypedDict):

@@ -298,6 +298,26 @@ CONFIG: Final = Topic(
     writers=("config",),
     readers=("solve", "web", "up", "actuator"),
 )
+AUDIT_RUNS: Final = Topic(
+    "fabric.audit.runs",
+    "run",
+    records.AuditRun,
+    "requests to audit hosts",
+    Partitions.ONE,
+    30 * DAY_MS,
+    writers=("audit",),
+    readers=("auditor",),
+)
+AUDIT: Final = Topic(
+    "fabric.audit",
+    "run",
+    records.AuditResult,
+    "outcome of each check of each audited host",
+    Partitions.ONE,
+    30 * DAY_MS,
+    writers=("auditor", "audit"),
+    readers=("audit", "sink", "web"),
+)
 TRUTH: Final = Topic(
     "fabric.truth",
     "shard",
@@ -343,6 +363,8 @@ TOPICS: Final[dict[str, Topic]] = {
         ACTIONS,
         ACTUATORS,
         CONFIG,
+        AUDIT_RUNS,
+        AUDIT,
         TRUTH,
         REJECTS,
     )

@@ -7,10 +7,11 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from producers.audit.base import Category, Check, Result, Severity, Status
+from producers.audit.base import Check, Result, category_name
 from producers.audit.checks import CHECKS
 from producers.audit.host import Host, LiveHost
 from producers.audit.runner import run_checks
+from schemas.records import AuditCategory, AuditSeverity, AuditStatus
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,47 +20,51 @@ __all__ = ["as_json", "chosen", "draw", "main", "verdict"]
 
 NOT_RUN_EXIT: Final = 2
 TITLES: Final = {
-    Category.SOFTWARE: "Software",
-    Category.NODE: "Memory and processors",
-    Category.STORAGE: "Storage",
-    Category.PCIE: "PCIe",
-    Category.BACK_END: "Back-end network",
-    Category.KERNEL_LOG: "Kernel log",
+    AuditCategory.SOFTWARE: "Software",
+    AuditCategory.NODE: "Memory and processors",
+    AuditCategory.GPU: "GPUs",
+    AuditCategory.STORAGE: "Storage",
+    AuditCategory.PCIE: "PCIe",
+    AuditCategory.FRONTEND: "Front-end network",
+    AuditCategory.BACKEND: "Back-end network",
+    AuditCategory.FABRIC: "Fabric",
+    AuditCategory.COLLECTIVES: "Collectives",
+    AuditCategory.KERNEL_LOG: "Kernel log",
 }
 STYLES: Final = {
-    Status.PASSED: "green",
-    Status.FAILED: "red",
-    Status.UNKNOWN: "yellow",
-    Status.SKIPPED: "dim",
+    AuditStatus.PASSED: "green",
+    AuditStatus.FAILED: "red",
+    AuditStatus.UNKNOWN: "yellow",
+    AuditStatus.SKIPPED: "dim",
 }
 
 
 def chosen(only: Sequence[str]) -> list[Check]:
     """Return the checks of these categories and ids, all without any. Raises ValueError for another name."""
-    categories = [str(each) for each in Category]
+    categories = [category_name(each) for each in TITLES]
     for name in only:
         if name not in CHECKS and name not in categories:
             raise ValueError(f"--only {name}: expected {', '.join(categories)}, or an id from --list")
     return [
         check
         for check in CHECKS.values()
-        if not only or check.check_id in only or str(check.category) in only
+        if not only or check.check_id in only or category_name(check.category) in only
     ]
 
 
 def verdict(results: Iterable[Result]) -> tuple[int, str]:
     """Return the exit code and a line: 0 fit, 1 unfit, 2 if nothing could be checked."""
-    counts = dict.fromkeys(Status, 0)
+    counts = dict.fromkeys(AuditStatus, 0)
     errors = 0
     for result in results:
         counts[result.status] += 1
-        errors += result.status is Status.FAILED and result.check.severity is Severity.ERROR
-    warnings = counts[Status.FAILED] - errors
+        errors += result.status is AuditStatus.FAILED and result.check.severity is AuditSeverity.ERROR
+    warnings = counts[AuditStatus.FAILED] - errors
     text = (
-        f"{errors} errors, {warnings} warnings, {counts[Status.UNKNOWN]} unknown, "
-        f"{counts[Status.PASSED]} passed, {counts[Status.SKIPPED]} skipped"
+        f"{errors} errors, {warnings} warnings, {counts[AuditStatus.UNKNOWN]} unknown, "
+        f"{counts[AuditStatus.PASSED]} passed, {counts[AuditStatus.SKIPPED]} skipped"
     )
-    if not counts[Status.PASSED] and not counts[Status.FAILED]:
+    if not counts[AuditStatus.PASSED] and not counts[AuditStatus.FAILED]:
         return NOT_RUN_EXIT, f"nothing could be checked: {text}"
     return (1, f"not fit: {text}") if errors else (0, f"no error found: {text}")
 
@@ -77,7 +82,7 @@ def draw(results: Sequence[Result], host: str, *, everything: bool = False) -> R
             continue
         branch = tree.add(Text.assemble((title, "bold"), "  ", _counts(of_category)))
         for result in of_category:
-            if everything or result.status in (Status.FAILED, Status.UNKNOWN):
+            if everything or result.status in (AuditStatus.FAILED, AuditStatus.UNKNOWN):
                 branch.add(_line(result))
     return Group(tree, Text(verdict(results)[1], "bold"))
 
@@ -86,7 +91,7 @@ def _counts(results: Sequence[Result]) -> Any:
     from rich.text import Text
 
     text = Text()
-    for status in Status:
+    for status in STYLES:
         count = sum(result.status is status for result in results)
         if count:
             text.append(f"{count} {status.lower()}  ", STYLES[status])
@@ -98,11 +103,13 @@ def _line(result: Result) -> Any:
 
     check = result.check
     label = (
-        "WARNING" if result.status is Status.FAILED and check.severity is Severity.WARNING else result.status
+        "WARNING"
+        if result.status is AuditStatus.FAILED and check.severity is AuditSeverity.WARNING
+        else result.status
     )
     style = "yellow" if label == "WARNING" else STYLES[result.status]
     text = Text.assemble((f"{label} ", style), f"{check.title} ({check.check_id}): {result.text}")
-    if result.status is Status.FAILED:
+    if result.status is AuditStatus.FAILED:
         text.append(f"\n{check.action}: {check.remedy}", "italic")
     return text
 

@@ -8,59 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 from producers.audit.host import Host, Missing, Unreadable
+from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
 
 __all__ = [
-    "Action",
-    "Category",
     "Check",
+    "Fact",
     "Finding",
     "Result",
-    "Severity",
-    "Status",
+    "category_name",
+    "checked",
+    "failed",
     "one_line",
+    "passed",
     "run_check",
+    "stated",
     "worst",
 ]
 
 
-class Status(StrEnum):
-    """Outcome of a check. What cannot be read is UNKNOWN, never PASSED."""
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A value that is compared across the fleet. `name` has the unit; `number` is set if it is a figure."""
 
-    PASSED = "PASSED"
-    FAILED = "FAILED"
-    UNKNOWN = "UNKNOWN"
-    SKIPPED = "SKIPPED"
-
-
-class Severity(StrEnum):
-    """Effect of a failed check: an ERROR makes a host unfit, a WARNING does not."""
-
-    WARNING = "WARNING"
-    ERROR = "ERROR"
-
-
-class Action(StrEnum):
-    """The remedy of a failed check, by kind."""
-
-    MONITOR = "MONITOR"
-    RESET = "RESET"
-    REBOOT = "REBOOT"
-    REPLACE = "REPLACE"
-    ISOLATE = "ISOLATE"
-
-
-class Category(StrEnum):
-    """Group of checks in the report."""
-
-    SOFTWARE = "software"
-    NODE = "node"
-    STORAGE = "storage"
-    PCIE = "pcie"
-    BACK_END = "backend"
-    KERNEL_LOG = "kernel-log"
+    name: str
+    text: str
+    number: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +42,36 @@ class Finding:
     """One subject's outcome. `subject`: device, mount or process; empty for the host itself."""
 
     subject: str
-    status: Status
+    status: AuditStatus
     text: str
+    fact: Fact | None = None
+
+
+def stated(name: str, value: str | float, subject: str = "") -> Finding:
+    """Return a finding without an expectation on this host: its value is compared across the fleet."""
+    number = None if isinstance(value, str) else float(value)
+    text = value if isinstance(value, str) else f"{value:g}"
+    return Finding(subject, AuditStatus.PASSED, f"{name} {text}", Fact(name, text, number))
+
+
+def category_name(category: AuditCategory) -> str:
+    """Return a category as users write it, such as `kernel-log`."""
+    return category.lower().replace("_", "-")
 
 
 def passed(text: str, subject: str = "") -> Finding:
     """Return a finding that is as expected."""
-    return Finding(subject, Status.PASSED, text)
+    return Finding(subject, AuditStatus.PASSED, text)
 
 
 def failed(text: str, subject: str = "") -> Finding:
     """Return a finding that is not as expected."""
-    return Finding(subject, Status.FAILED, text)
+    return Finding(subject, AuditStatus.FAILED, text)
 
 
 def checked(is_right: bool, text: str, subject: str = "") -> Finding:
     """Return a finding that passed or failed."""
-    return Finding(subject, Status.PASSED if is_right else Status.FAILED, text)
+    return Finding(subject, AuditStatus.PASSED if is_right else AuditStatus.FAILED, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +79,17 @@ class Check:
     """A check. `rows`: numbers of the published checks that it covers, in the design's list."""
 
     check_id: str
-    category: Category
+    category: AuditCategory
     title: str
     find: Callable[[Host], Iterator[Finding]]
-    severity: Severity
-    action: Action
+    severity: AuditSeverity
+    action: AuditAction
     remedy: str
     rows: tuple[int, ...] = ()
     limit_s: float = 10.0
     """Time after which the check is UNKNOWN."""
+    active: bool = False
+    """True if it puts load on the host or its network: it runs on request only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +97,17 @@ class Result:
     """Outcome of one check on one host: the worst of its findings."""
 
     check: Check
-    status: Status
+    status: AuditStatus
     text: str
     findings: tuple[Finding, ...]
 
 
-_ORDER = (Status.FAILED, Status.UNKNOWN, Status.PASSED, Status.SKIPPED)
+_ORDER = (AuditStatus.FAILED, AuditStatus.UNKNOWN, AuditStatus.PASSED, AuditStatus.SKIPPED)
 
 
-def worst(statuses: Iterator[Status]) -> Status:
+def worst(statuses: Iterator[AuditStatus]) -> AuditStatus:
     """Return FAILED if there is one, else UNKNOWN, else PASSED; SKIPPED without any."""
-    return min(statuses, key=_ORDER.index, default=Status.SKIPPED)
+    return min(statuses, key=_ORDER.index, default=AuditStatus.SKIPPED)
 
 
 def run_check(check: Check, host: Host) -> Result:
@@ -128,12 +117,14 @@ def run_check(check: Check, host: Host) -> Result:
         findings.extend(check.find(host))
     except Missing as error:
         if not findings:
-            return Result(check, Status.SKIPPED, one_line(str(error)), ())
-        findings.append(Finding("", Status.UNKNOWN, str(error)))
+            return Result(check, AuditStatus.SKIPPED, one_line(str(error)), ())
+        findings.append(Finding("", AuditStatus.UNKNOWN, str(error)))
     except Unreadable as error:
-        findings.append(Finding("", Status.UNKNOWN, str(error)))
+        findings.append(Finding("", AuditStatus.UNKNOWN, str(error)))
     except (ValueError, IndexError, KeyError) as error:  # another kernel or tool prints something else
-        findings.append(Finding("", Status.UNKNOWN, f"unexpected content: {type(error).__name__}: {error}"))
+        findings.append(
+            Finding("", AuditStatus.UNKNOWN, f"unexpected content: {type(error).__name__}: {error}")
+        )
     status = worst(each.status for each in findings)
     notable = [each for each in findings if each.status is status]
     text = "; ".join(f"{each.subject}: {each.text}" if each.subject else each.text for each in notable[:3])

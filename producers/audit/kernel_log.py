@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from producers.audit.base import Action, Category, Check, Finding, Severity, failed, passed
+from producers.audit.base import Check, Finding, failed, passed
 from producers.audit.host import Host
+from schemas.records import AuditAction, AuditCategory, AuditSeverity
 
 __all__ = ["CHECKS", "XIDS", "lines_with", "xids"]
 
@@ -19,34 +20,34 @@ class Xid(NamedTuple):
     """Meaning of an XID error, and what to do."""
 
     text: str
-    action: Action
+    action: AuditAction
     is_fault: bool
     """False where a program causes it as well."""
 
 
 XIDS: Final[Mapping[int, Xid]] = {
-    13: Xid("graphics engine exception", Action.MONITOR, is_fault=False),
-    31: Xid("memory page fault of a program", Action.MONITOR, is_fault=False),
-    43: Xid("a program's channel was stopped", Action.MONITOR, is_fault=False),
-    45: Xid("a program was ended early", Action.MONITOR, is_fault=False),
-    48: Xid("uncorrectable ECC error", Action.RESET, is_fault=True),
-    61: Xid("internal microcontroller breakpoint", Action.RESET, is_fault=True),
-    62: Xid("internal microcontroller halt", Action.RESET, is_fault=True),
-    63: Xid("a memory row was remapped", Action.RESET, is_fault=False),
-    64: Xid("a memory row could not be remapped", Action.REPLACE, is_fault=True),
-    69: Xid("graphics engine class error", Action.MONITOR, is_fault=False),
-    74: Xid("NVLink error", Action.RESET, is_fault=True),
-    79: Xid("the GPU fell off the bus", Action.REBOOT, is_fault=True),
-    92: Xid("many correctable ECC errors", Action.MONITOR, is_fault=False),
-    94: Xid("contained ECC error: the program was ended", Action.RESET, is_fault=True),
-    95: Xid("uncontained ECC error: all programs were ended", Action.REBOOT, is_fault=True),
-    109: Xid("context switch time-out", Action.RESET, is_fault=True),
-    119: Xid("GSP firmware did not answer", Action.RESET, is_fault=True),
-    120: Xid("GSP firmware error", Action.RESET, is_fault=True),
-    121: Xid("correctable error of the chip-to-chip link", Action.MONITOR, is_fault=False),
-    140: Xid("unrecovered ECC error", Action.RESET, is_fault=True),
-    143: Xid("the GPU did not start", Action.REBOOT, is_fault=True),
-    149: Xid("NVLink error that needs a reset", Action.RESET, is_fault=True),
+    13: Xid("graphics engine exception", AuditAction.MONITOR, is_fault=False),
+    31: Xid("memory page fault of a program", AuditAction.MONITOR, is_fault=False),
+    43: Xid("a program's channel was stopped", AuditAction.MONITOR, is_fault=False),
+    45: Xid("a program was ended early", AuditAction.MONITOR, is_fault=False),
+    48: Xid("uncorrectable ECC error", AuditAction.RESET, is_fault=True),
+    61: Xid("internal microcontroller breakpoint", AuditAction.RESET, is_fault=True),
+    62: Xid("internal microcontroller halt", AuditAction.RESET, is_fault=True),
+    63: Xid("a memory row was remapped", AuditAction.RESET, is_fault=False),
+    64: Xid("a memory row could not be remapped", AuditAction.REPLACE, is_fault=True),
+    69: Xid("graphics engine class error", AuditAction.MONITOR, is_fault=False),
+    74: Xid("NVLink error", AuditAction.RESET, is_fault=True),
+    79: Xid("the GPU fell off the bus", AuditAction.REBOOT, is_fault=True),
+    92: Xid("many correctable ECC errors", AuditAction.MONITOR, is_fault=False),
+    94: Xid("contained ECC error: the program was ended", AuditAction.RESET, is_fault=True),
+    95: Xid("uncontained ECC error: all programs were ended", AuditAction.REBOOT, is_fault=True),
+    109: Xid("context switch time-out", AuditAction.RESET, is_fault=True),
+    119: Xid("GSP firmware did not answer", AuditAction.RESET, is_fault=True),
+    120: Xid("GSP firmware error", AuditAction.RESET, is_fault=True),
+    121: Xid("correctable error of the chip-to-chip link", AuditAction.MONITOR, is_fault=False),
+    140: Xid("unrecovered ECC error", AuditAction.RESET, is_fault=True),
+    143: Xid("the GPU did not start", AuditAction.REBOOT, is_fault=True),
+    149: Xid("NVLink error that needs a reset", AuditAction.RESET, is_fault=True),
 }
 """XID errors that decide whether a GPU is fit (NVIDIA, 'XID Errors')."""
 
@@ -100,7 +101,7 @@ def _xid(host: Host) -> Iterator[Finding]:
         counts[device, number] = counts.get((device, number), 0) + 1
     is_quiet = True
     for (device, number), count in sorted(counts.items()):
-        known = XIDS.get(number, Xid("not in the catalogue", Action.MONITOR, is_fault=False))
+        known = XIDS.get(number, Xid("not in the catalogue", AuditAction.MONITOR, is_fault=False))
         text = f"XID {number}, {known.text}, {count} times; action {known.action}"
         if known.is_fault or count >= 5:
             is_quiet = False
@@ -137,20 +138,22 @@ def _machine(host: Host) -> Iterator[Finding]:
 
 CHECKS: Final = (
     Check(
-        "kernel-log.xid", Category.KERNEL_LOG, "GPUs reported no fault (XID)", _xid, Severity.ERROR,
-        Action.RESET, "Each finding names its action: reset the GPU, reboot or replace",
+        "kernel-log.xid", AuditCategory.KERNEL_LOG, "GPUs reported no fault (XID)", _xid, AuditSeverity.ERROR,
+        AuditAction.RESET, "Each finding names its action: reset the GPU, reboot or replace",
         rows=(60, 62, 63, 64),
     ),
     Check(
-        "kernel-log.sxid", Category.KERNEL_LOG, "NVSwitches reported no fatal error (SXid)", _sxid,
-        Severity.ERROR, Action.REBOOT, "Reset all GPUs and NVSwitches of the host, or reboot", rows=(61,),
+        "kernel-log.sxid", AuditCategory.KERNEL_LOG, "NVSwitches reported no fatal error (SXid)", _sxid,
+        AuditSeverity.ERROR, AuditAction.REBOOT, "Reset all GPUs and NVSwitches of the host, or reboot",
+        rows=(61,),
     ),
     Check(
-        "kernel-log.nic", Category.KERNEL_LOG, "NICs reported no fault", _nic, Severity.ERROR,
-        Action.RESET, "Reset the NIC (mlxfwreset), check transceiver and slot", rows=(27, 28),
+        "kernel-log.nic", AuditCategory.KERNEL_LOG, "NICs reported no fault", _nic, AuditSeverity.ERROR,
+        AuditAction.RESET, "Reset the NIC (mlxfwreset), check transceiver and slot", rows=(27, 28),
     ),
     Check(
-        "kernel-log.machine", Category.KERNEL_LOG, "The machine reported no fault", _machine, Severity.ERROR,
-        Action.REBOOT, "Reboot; replace the part that fails again", rows=(86, 89, 91),
+        "kernel-log.machine", AuditCategory.KERNEL_LOG, "The machine reported no fault", _machine,
+        AuditSeverity.ERROR, AuditAction.REBOOT, "Reboot; replace the part that fails again",
+        rows=(86, 89, 91),
     ),
 )  # fmt: skip

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Action, Category, Check, Finding, Severity, checked, failed, passed
+from producers.audit.base import Check, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing
+from schemas.records import AuditAction, AuditCategory, AuditSeverity
 
 __all__ = ["CHECKS"]
 
@@ -124,39 +125,44 @@ def _uptime(host: Host) -> Iterator[Finding]:
 
 CHECKS: Final = (
     Check(
-        "node.memory", Category.NODE, "Memory is available, and swap is unused", _memory, Severity.ERROR,
-        Action.MONITOR, "End what uses it; `swapoff -a`; replace a DIMM with corrupted memory", rows=(86,),
+        "node.memory", AuditCategory.NODE, "Memory is available, and swap is unused", _memory,
+        AuditSeverity.ERROR, AuditAction.MONITOR,
+        "End what uses it; `swapoff -a`; replace a DIMM with corrupted memory", rows=(86,),
     ),
     Check(
-        "node.oom", Category.NODE, "No process was killed for memory", _oom, Severity.WARNING,
-        Action.MONITOR, "`dmesg | grep -i oom` names the process", rows=(86,),
+        "node.oom", AuditCategory.NODE, "No process was killed for memory", _oom, AuditSeverity.WARNING,
+        AuditAction.MONITOR, "`dmesg | grep -i oom` names the process", rows=(86,),
     ),
     Check(
-        "node.ecc", Category.NODE, "Memory has no uncorrectable ECC errors", _edac, Severity.ERROR,
-        Action.REPLACE, "Replace the DIMM that /sys/devices/system/edac/mc names", rows=(86,),
+        "node.ecc", AuditCategory.NODE, "Memory has no uncorrectable ECC errors", _edac, AuditSeverity.ERROR,
+        AuditAction.REPLACE, "Replace the DIMM that /sys/devices/system/edac/mc names", rows=(86,),
     ),
     Check(
-        "node.processors", Category.NODE, "All processors are online", _online, Severity.ERROR,
-        Action.REBOOT, "Look for a machine check in `dmesg`; reboot", rows=(83,),
+        "node.processors", AuditCategory.NODE, "All processors are online", _online, AuditSeverity.ERROR,
+        AuditAction.REBOOT, "Look for a machine check in `dmesg`; reboot", rows=(83,),
     ),
     Check(
-        "node.governor", Category.NODE, "Processors run at full frequency", _governor, Severity.WARNING,
-        Action.MONITOR, "cpupower frequency-set -g performance", rows=(84,),
+        "node.governor", AuditCategory.NODE, "Processors run at full frequency", _governor,
+        AuditSeverity.WARNING, AuditAction.MONITOR, "cpupower frequency-set -g performance", rows=(84,),
     ),
     Check(
-        "node.clock-source", Category.NODE, "The clock source is the processor's counter", _clock_source,
-        Severity.ERROR, Action.REBOOT, "Look for 'clocksource: ... unstable' in `dmesg`; reboot", rows=(87,),
+        "node.clock-source", AuditCategory.NODE, "The clock source is the processor's counter", _clock_source,
+        AuditSeverity.ERROR, AuditAction.REBOOT, "Look for 'clocksource: ... unstable' in `dmesg`; reboot",
+        rows=(87,),
     ),
     Check(
-        "node.clock-synchronised", Category.NODE, "The system clock is synchronised", _synchronised,
-        Severity.WARNING, Action.MONITOR, "Start chronyd or ptp4l, and check its servers", rows=(88,),
+        "node.clock-synchronised", AuditCategory.NODE, "The system clock is synchronised", _synchronised,
+        AuditSeverity.WARNING, AuditAction.MONITOR, "Start chronyd or ptp4l, and check its servers",
+        rows=(88,),
     ),
     Check(
-        "node.blocked", Category.NODE, "No process waits uninterruptibly", _blocked, Severity.WARNING,
-        Action.REBOOT, "`cat /proc/PID/stack` names the driver or file system", rows=(89,),
+        "node.blocked", AuditCategory.NODE, "No process waits uninterruptibly", _blocked,
+        AuditSeverity.WARNING, AuditAction.REBOOT, "`cat /proc/PID/stack` names the driver or file system",
+        rows=(89,),
     ),
     Check(
-        "node.uptime", Category.NODE, "The host has been up for ten minutes", _uptime, Severity.WARNING,
-        Action.MONITOR, "Find out why it rebooted: `last -x`, IPMI SEL", rows=(91,),
+        "node.uptime", AuditCategory.NODE, "The host has been up for ten minutes", _uptime,
+        AuditSeverity.WARNING, AuditAction.MONITOR, "Find out why it rebooted: `last -x`, IPMI SEL",
+        rows=(91,),
     ),
 )  # fmt: skip

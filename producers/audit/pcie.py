@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Action, Category, Check, Finding, Severity, Status, checked
+from producers.audit.base import Check, Finding, checked
 from producers.audit.host import Host, Missing
+from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
 
 __all__ = ["CHECKS"]
 
@@ -54,10 +55,10 @@ def _link(host: Host) -> Iterator[Finding]:
             width, maximum = (int(host.read(f"{folder}/{when}_link_width")) for when in ("current", "max"))
             speed, top = (host.read(f"{folder}/{when}_link_speed") for when in ("current", "max"))
         except Missing:
-            yield Finding(subject, Status.SKIPPED, "no PCIe link: a virtual device")
+            yield Finding(subject, AuditStatus.SKIPPED, "no PCIe link: a virtual device")
             continue
         if maximum in (0, 255) or speed == "Unknown":
-            yield Finding(subject, Status.SKIPPED, "no PCIe link: a virtual device")
+            yield Finding(subject, AuditStatus.SKIPPED, "no PCIe link: a virtual device")
             continue
         is_full = width == maximum and gigatransfers(speed) == gigatransfers(top)
         yield checked(is_full, f"x{width} at {speed}, capable of x{maximum} at {top}", subject)
@@ -72,7 +73,7 @@ def _errors(host: Host) -> Iterator[Finding]:
                 for name in ("fatal", "nonfatal", "correctable")
             }
         except Missing:
-            yield Finding(subject, Status.SKIPPED, "no advanced error reporting")
+            yield Finding(subject, AuditStatus.SKIPPED, "no advanced error reporting")
             continue
         text = ", ".join(f"{count:,} {name}" for name, count in counts.items())
         yield checked(
@@ -107,7 +108,7 @@ def _acs(host: Host) -> Iterator[Finding]:
         config = host.read_bytes(f"{DEVICES}/{address}/config")
         if len(config) <= 0x100:
             text = "the extended configuration space is not readable without root"
-            yield Finding(address, Status.UNKNOWN, text)
+            yield Finding(address, AuditStatus.UNKNOWN, text)
             continue
         redirects = acs_redirects(config)
         if redirects is not None:
@@ -117,16 +118,17 @@ def _acs(host: Host) -> Iterator[Finding]:
 
 CHECKS: Final = (
     Check(
-        "pcie.link", Category.PCIE, "PCIe links have full width and speed", _link, Severity.ERROR,
-        Action.REPLACE, "Reseat the card; if it stays, replace card or riser", rows=(29, 72),
+        "pcie.link", AuditCategory.PCIE, "PCIe links have full width and speed", _link, AuditSeverity.ERROR,
+        AuditAction.REPLACE, "Reseat the card; if it stays, replace card or riser", rows=(29, 72),
     ),
     Check(
-        "pcie.errors", Category.PCIE, "PCIe devices report no uncorrectable errors", _errors, Severity.ERROR,
-        Action.RESET, "`dmesg | grep AER`; reseat or replace the card if they return", rows=(72,),
+        "pcie.errors", AuditCategory.PCIE, "PCIe devices report no uncorrectable errors", _errors,
+        AuditSeverity.ERROR, AuditAction.RESET,
+        "`dmesg | grep AER`; reseat or replace the card if they return", rows=(72,),
     ),
     Check(
-        "pcie.acs", Category.PCIE, "PCIe peers talk directly (ACS off)", _acs, Severity.WARNING,
-        Action.REBOOT, "Turn ACS off in the firmware or by setpci; virtual machines need it on",
+        "pcie.acs", AuditCategory.PCIE, "PCIe peers talk directly (ACS off)", _acs, AuditSeverity.WARNING,
+        AuditAction.REBOOT, "Turn ACS off in the firmware or by setpci; virtual machines need it on",
         rows=(78,),
     ),
 )  # fmt: skip

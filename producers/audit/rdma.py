@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from producers.audit.base import Action, Category, Check, Finding, Severity, Status, checked, failed
+from producers.audit.base import Check, Finding, checked, failed
 from producers.audit.host import Host, Missing
+from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
 
 __all__ = ["CHECKS"]
 
@@ -107,7 +108,7 @@ def _counter(host: Host, port: Port, name: str) -> int | None:
 def _gids(host: Host) -> Iterator[Finding]:
     for port in ports(host):
         if host.read(f"{port.folder}/link_layer") != "Ethernet":
-            yield Finding(str(port), Status.SKIPPED, "InfiniBand: no RoCE version")
+            yield Finding(str(port), AuditStatus.SKIPPED, "InfiniBand: no RoCE version")
             continue
         kinds = Counter(_gid_types(host, port))
         text = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "no GID"
@@ -196,44 +197,47 @@ def _carrier(host: Host) -> Iterator[Finding]:
 
 CHECKS: Final = (
     Check(
-        "backend.port-state", Category.BACK_END, "RDMA ports are active", _state, Severity.ERROR,
-        Action.REPLACE, "Check cable and transceiver, then the switch port", rows=(2, 4),
+        "backend.port-state", AuditCategory.BACKEND, "RDMA ports are active", _state, AuditSeverity.ERROR,
+        AuditAction.REPLACE, "Check cable and transceiver, then the switch port", rows=(2, 4),
     ),
     Check(
-        "backend.port-rate", Category.BACK_END, "RDMA ports have the same rate", _rate, Severity.ERROR,
-        Action.REPLACE, "A lane is lost, or the cable is of another speed: replace it", rows=(1, 18),
+        "backend.port-rate", AuditCategory.BACKEND, "RDMA ports have the same rate", _rate,
+        AuditSeverity.ERROR, AuditAction.REPLACE,
+        "A lane is lost, or the cable is of another speed: replace it", rows=(1, 18),
     ),
     Check(
-        "backend.link-errors", Category.BACK_END, "RDMA ports count no fatal link error", _counters,
-        Severity.ERROR, Action.REPLACE, "Clean or replace cable and transceiver", rows=(11,),
+        "backend.link-errors", AuditCategory.BACKEND, "RDMA ports count no fatal link error", _counters,
+        AuditSeverity.ERROR, AuditAction.REPLACE, "Clean or replace cable and transceiver", rows=(11,),
     ),
     Check(
-        "backend.link-counters", Category.BACK_END, "RDMA ports count few link errors", _warnings,
-        Severity.WARNING, Action.MONITOR, "Watch the rate; clean or replace the cable if they grow",
+        "backend.link-counters", AuditCategory.BACKEND, "RDMA ports count few link errors", _warnings,
+        AuditSeverity.WARNING, AuditAction.MONITOR, "Watch the rate; clean or replace the cable if they grow",
         rows=(7, 8, 9, 10, 13),
     ),
     Check(
-        "backend.gids", Category.BACK_END, "RoCE ports have a RoCE v2 GID", _gids, Severity.ERROR,
-        Action.MONITOR, "Give the interface an IP address, and enable RoCE v2 on the NIC", rows=(20, 31),
+        "backend.gids", AuditCategory.BACKEND, "RoCE ports have a RoCE v2 GID", _gids, AuditSeverity.ERROR,
+        AuditAction.MONITOR, "Give the interface an IP address, and enable RoCE v2 on the NIC", rows=(20, 31),
     ),
     Check(
-        "backend.roce-version", Category.BACK_END, "Connections use RoCE v2", _roce_v1, Severity.ERROR,
-        Action.MONITOR, "cma_roce_mode -d DEVICE -p PORT -m 2", rows=(20,),
+        "backend.roce-version", AuditCategory.BACKEND, "Connections use RoCE v2", _roce_v1,
+        AuditSeverity.ERROR, AuditAction.MONITOR, "cma_roce_mode -d DEVICE -p PORT -m 2", rows=(20,),
     ),
     Check(
-        "backend.pkeys", Category.BACK_END, "InfiniBand ports share their PKeys", _pkeys, Severity.ERROR,
-        Action.MONITOR, "Correct the partition in the subnet manager", rows=(21,),
+        "backend.pkeys", AuditCategory.BACKEND, "InfiniBand ports share their PKeys", _pkeys,
+        AuditSeverity.ERROR, AuditAction.MONITOR, "Correct the partition in the subnet manager", rows=(21,),
     ),
     Check(
-        "backend.character-devices", Category.BACK_END, "Programs can open the RDMA devices",
-        _character_devices, Severity.ERROR, Action.REBOOT, "modprobe ib_uverbs rdma_ucm", rows=(22,),
+        "backend.character-devices", AuditCategory.BACKEND, "Programs can open the RDMA devices",
+        _character_devices, AuditSeverity.ERROR, AuditAction.REBOOT, "modprobe ib_uverbs rdma_ucm",
+        rows=(22,),
     ),
     Check(
-        "backend.mtu", Category.BACK_END, "RDMA interfaces have the same MTU", _mtu, Severity.ERROR,
-        Action.MONITOR, "ip link set dev INTERFACE mtu MTU, and in the network's configuration", rows=(19,),
+        "backend.mtu", AuditCategory.BACKEND, "RDMA interfaces have the same MTU", _mtu, AuditSeverity.ERROR,
+        AuditAction.MONITOR, "ip link set dev INTERFACE mtu MTU, and in the network's configuration",
+        rows=(19,),
     ),
     Check(
-        "backend.carrier", Category.BACK_END, "RDMA interfaces are up", _carrier, Severity.ERROR,
-        Action.REPLACE, "Check cable and transceiver, then the switch port", rows=(2, 15),
+        "backend.carrier", AuditCategory.BACKEND, "RDMA interfaces are up", _carrier, AuditSeverity.ERROR,
+        AuditAction.REPLACE, "Check cable and transceiver, then the switch port", rows=(2, 15),
     ),
 )  # fmt: skip

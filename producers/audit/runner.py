@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from producers.audit.base import Check, Result, Status, run_check
+from producers.audit.base import Check, Result, run_check
 from producers.audit.host import Host
+from schemas.records import AuditStatus
 
 __all__ = ["run_checks"]
 
@@ -55,7 +56,7 @@ def run_checks(checks: Sequence[Check], host: Host) -> Iterator[Result]:
             for check in _overdue(running, left, lock):
                 left.discard(check.check_id)
                 start()
-                yield Result(check, Status.UNKNOWN, f"no end within {check.limit_s:g} s", ())
+                yield Result(check, AuditStatus.UNKNOWN, f"no end within {check.limit_s:g} s", ())
             continue
         if check.check_id in left:
             left.discard(check.check_id)

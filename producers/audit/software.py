@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Action, Category, Check, Finding, Severity, checked, failed, passed
+from producers.audit.base import Check, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing
+from schemas.records import AuditAction, AuditCategory, AuditSeverity
 
 __all__ = ["CHECKS"]
 
@@ -118,43 +119,43 @@ def _modules(host: Host) -> Iterator[Finding]:
 
 CHECKS: Final = (
     Check(
-        "software.kernel-taint", Category.SOFTWARE, "The kernel has met no fault since boot", _taint,
-        Severity.ERROR, Action.REBOOT, "Read `dmesg` for the first oops or machine check, then reboot",
-        rows=(91,),
+        "software.kernel-taint", AuditCategory.SOFTWARE, "The kernel has met no fault since boot", _taint,
+        AuditSeverity.ERROR, AuditAction.REBOOT,
+        "Read `dmesg` for the first oops or machine check, then reboot", rows=(91,),
     ),
     Check(
-        "software.memlock", Category.SOFTWARE, "Services may lock memory for RDMA", _memlock,
-        Severity.ERROR, Action.MONITOR, "Set DefaultLimitMEMLOCK=infinity in /etc/systemd/system.conf",
-        rows=(34,),
+        "software.memlock", AuditCategory.SOFTWARE, "Services may lock memory for RDMA", _memlock,
+        AuditSeverity.ERROR, AuditAction.MONITOR,
+        "Set DefaultLimitMEMLOCK=infinity in /etc/systemd/system.conf", rows=(34,),
     ),
     Check(
-        "software.failed-units", Category.SOFTWARE, "No systemd unit has failed", _failed_units,
-        Severity.WARNING, Action.MONITOR, "`systemctl status UNIT` gives the reason", rows=(101,),
+        "software.failed-units", AuditCategory.SOFTWARE, "No systemd unit has failed", _failed_units,
+        AuditSeverity.WARNING, AuditAction.MONITOR, "`systemctl status UNIT` gives the reason", rows=(101,),
     ),
     Check(
-        "software.reboot-required", Category.SOFTWARE, "No reboot is pending", _reboot_required,
-        Severity.WARNING, Action.REBOOT, "Drain the host and reboot it", rows=(106,),
+        "software.reboot-required", AuditCategory.SOFTWARE, "No reboot is pending", _reboot_required,
+        AuditSeverity.WARNING, AuditAction.REBOOT, "Drain the host and reboot it", rows=(106,),
     ),
     Check(
-        "software.huge-pages", Category.SOFTWARE, "Transparent huge pages do not stall jobs",
-        _transparent_huge_pages, Severity.WARNING, Action.MONITOR,
+        "software.huge-pages", AuditCategory.SOFTWARE, "Transparent huge pages do not stall jobs",
+        _transparent_huge_pages, AuditSeverity.WARNING, AuditAction.MONITOR,
         "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled", rows=(100,),
     ),
     Check(
-        "software.numa-balancing", Category.SOFTWARE, "NUMA balancing is off", _numa_balancing,
-        Severity.WARNING, Action.MONITOR, "sysctl kernel.numa_balancing=0", rows=(100,),
+        "software.numa-balancing", AuditCategory.SOFTWARE, "NUMA balancing is off", _numa_balancing,
+        AuditSeverity.WARNING, AuditAction.MONITOR, "sysctl kernel.numa_balancing=0", rows=(100,),
     ),
     Check(
-        "software.table-space", Category.SOFTWARE, "Threads and open files are far from their limits",
-        _processes, Severity.ERROR, Action.MONITOR, "Find the process that leaks them", rows=(90,),
+        "software.table-space", AuditCategory.SOFTWARE, "Threads and open files are far from their limits",
+        _processes, AuditSeverity.ERROR, AuditAction.MONITOR, "Find the process that leaks them", rows=(90,),
     ),
     Check(
-        "software.conntrack", Category.SOFTWARE, "The connection tracking table has room", _conntrack,
-        Severity.ERROR, Action.MONITOR, "Raise net.netfilter.nf_conntrack_max or exempt the fabric",
+        "software.conntrack", AuditCategory.SOFTWARE, "The connection tracking table has room", _conntrack,
+        AuditSeverity.ERROR, AuditAction.MONITOR, "Raise net.netfilter.nf_conntrack_max or exempt the fabric",
         rows=(100,),
     ),
     Check(
-        "software.gpu-direct", Category.SOFTWARE, "The module for GPUDirect RDMA is loaded", _modules,
-        Severity.ERROR, Action.MONITOR, "modprobe nvidia-peermem", rows=(33, 92),
+        "software.gpu-direct", AuditCategory.SOFTWARE, "The module for GPUDirect RDMA is loaded", _modules,
+        AuditSeverity.ERROR, AuditAction.MONITOR, "modprobe nvidia-peermem", rows=(33, 92),
     ),
 )  # fmt: skip

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Action, Category, Check, Finding, Severity, Status, checked, failed, passed
+from producers.audit.base import Check, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing, Unreadable
+from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
 
 __all__ = ["CHECKS"]
 
@@ -52,7 +53,7 @@ def _space(host: Host) -> Iterator[Finding]:
         try:
             size, free, inodes, free_inodes = host.space(point)
         except Unreadable as error:
-            yield Finding(point, Status.UNKNOWN, str(error))
+            yield Finding(point, AuditStatus.UNKNOWN, str(error))
             continue
         if not size:
             continue
@@ -123,28 +124,30 @@ def _fuse(host: Host) -> Iterator[Finding]:
 
 CHECKS: Final = (
     Check(
-        "storage.space", Category.STORAGE, "Local file systems have room", _space, Severity.ERROR,
-        Action.MONITOR, "Free space; /var/log and /tmp are usual causes", rows=(94,),
+        "storage.space", AuditCategory.STORAGE, "Local file systems have room", _space, AuditSeverity.ERROR,
+        AuditAction.MONITOR, "Free space; /var/log and /tmp are usual causes", rows=(94,),
     ),
     Check(
-        "storage.read-only", Category.STORAGE, "No disk fell back to read-only", _read_only, Severity.ERROR,
-        Action.REPLACE, "`dmesg` shows the I/O error; check the disk, then remount", rows=(94,),
-    ),
-    Check(
-        "storage.fstab", Category.STORAGE, "All file systems of /etc/fstab are mounted", _fstab,
-        Severity.ERROR, Action.MONITOR, "mount -a, and check the server of a shared one", rows=(96,),
-    ),
-    Check(
-        "storage.raid", Category.STORAGE, "Software RAID has all its disks", _raid, Severity.ERROR,
-        Action.REPLACE, "`mdadm --detail` names the failed disk", rows=(94,),
-    ),
-    Check(
-        "storage.nvme", Category.STORAGE, "NVMe controllers are live", _nvme, Severity.ERROR,
-        Action.REPLACE, "`nvme smart-log` and `dmesg` give the reason; reset or replace the drive",
+        "storage.read-only", AuditCategory.STORAGE, "No disk fell back to read-only", _read_only,
+        AuditSeverity.ERROR, AuditAction.REPLACE, "`dmesg` shows the I/O error; check the disk, then remount",
         rows=(94,),
     ),
     Check(
-        "storage.fuse", Category.STORAGE, "FUSE file systems keep up", _fuse, Severity.WARNING,
-        Action.MONITOR, "Restart the file system's daemon", rows=(97,),
+        "storage.fstab", AuditCategory.STORAGE, "All file systems of /etc/fstab are mounted", _fstab,
+        AuditSeverity.ERROR, AuditAction.MONITOR, "mount -a, and check the server of a shared one",
+        rows=(96,),
+    ),
+    Check(
+        "storage.raid", AuditCategory.STORAGE, "Software RAID has all its disks", _raid, AuditSeverity.ERROR,
+        AuditAction.REPLACE, "`mdadm --detail` names the failed disk", rows=(94,),
+    ),
+    Check(
+        "storage.nvme", AuditCategory.STORAGE, "NVMe controllers are live", _nvme, AuditSeverity.ERROR,
+        AuditAction.REPLACE, "`nvme smart-log` and `dmesg` give the reason; reset or replace the drive",
+        rows=(94,),
+    ),
+    Check(
+        "storage.fuse", AuditCategory.STORAGE, "FUSE file systems keep up", _fuse, AuditSeverity.WARNING,
+        AuditAction.MONITOR, "Restart the file system's daemon", rows=(97,),
     ),
 )  # fmt: skip

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from producers.audit.base import Finding, Status, failed, passed, run_check, worst
+from producers.audit.base import Finding, failed, passed, run_check, worst
 from producers.audit.checks import CHECKS
 from producers.audit.host import Host, Missing
+from schemas.records import AuditStatus
 from tests.producers.audit.recorded import HEALTHY
 
 ANY = CHECKS["node.uptime"]
 
 
 def test_the_worst_finding_decides() -> None:
-    order = (Status.FAILED, Status.UNKNOWN, Status.PASSED, Status.SKIPPED)
+    order = (AuditStatus.FAILED, AuditStatus.UNKNOWN, AuditStatus.PASSED, AuditStatus.SKIPPED)
     for index, status in enumerate(order):
         assert worst(iter(order[index:])) is status
-    assert worst(iter(())) is Status.SKIPPED
+    assert worst(iter(())) is AuditStatus.SKIPPED
 
 
 def test_a_part_that_vanishes_midway_is_unknown() -> None:
@@ -26,7 +27,7 @@ def test_a_part_that_vanishes_midway_is_unknown() -> None:
         raise Missing("mlx5_1: No such file or directory")
 
     result = run_check(replace(ANY, find=find), HEALTHY)
-    assert (result.status, result.text) == (Status.UNKNOWN, "mlx5_1: No such file or directory")
+    assert (result.status, result.text) == (AuditStatus.UNKNOWN, "mlx5_1: No such file or directory")
 
 
 def test_many_findings_are_counted() -> None:

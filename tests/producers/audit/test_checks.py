@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.audit.base import Check, Status, run_check
+from producers.audit.base import Check, run_check
 from producers.audit.checks import CHECKS
+from schemas.records import AuditStatus
 from tests.producers.audit.faults import FAULTS
 from tests.producers.audit.recorded import DMESG, HEALTHY, UNITS
 
@@ -20,7 +21,7 @@ NAMES = sorted([*HEALTHY.files, DMESG[0], UNITS[0], "adjtimex"])
 @pytest.mark.parametrize("check", CHECKS.values(), ids=list(CHECKS))
 def test_a_healthy_host_passes_every_check(check: Check) -> None:
     result = run_check(check, HEALTHY)
-    assert result.status is Status.PASSED, result.text
+    assert result.status is AuditStatus.PASSED, result.text
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -29,9 +30,9 @@ def test_a_planted_fault_fails_its_check_and_no_other(fault: str) -> None:
     host = HEALTHY.copy()
     plant(host)
     results = {each: run_check(check, host) for each, check in CHECKS.items()}
-    wrong = {each: result.text for each, result in results.items() if result.status is not Status.PASSED}
+    wrong = {each: result.text for each, result in results.items() if result.status is not AuditStatus.PASSED}
     assert set(wrong) == {check_id}
-    assert results[check_id].status is Status.FAILED
+    assert results[check_id].status is AuditStatus.FAILED
 
 
 def test_every_check_was_seen_to_fail() -> None:
@@ -49,7 +50,7 @@ def test_unreadable_values_never_pass() -> None:
             result = run_check(check, host)
             if host.refusals:
                 refused += 1
-                assert result.status is Status.UNKNOWN, (check.check_id, host.denied, result.text)
+                assert result.status is AuditStatus.UNKNOWN, (check.check_id, host.denied, result.text)
     assert refused > DRAWS / 4
 
 
@@ -58,7 +59,7 @@ def test_a_host_without_the_parts_skips_their_checks() -> None:
     host.files = {path: text for path, text in host.files.items() if "infiniband" not in path}
     for check_id in ("backend.port-state", "backend.gids", "backend.character-devices"):
         result = run_check(CHECKS[check_id], host)
-        assert result.status is Status.SKIPPED
+        assert result.status is AuditStatus.SKIPPED
         assert "infiniband" in result.text or "RDMA" in result.text
 
 

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-from producers.audit.base import Finding, Status, passed
+from producers.audit.base import Finding, passed
 from producers.audit.checks import CHECKS
 from producers.audit.host import Host
 from producers.audit.runner import AT_ONCE, run_checks
+from schemas.records import AuditStatus
 from tests.producers.audit.recorded import HEALTHY
 
 ANY = CHECKS["node.uptime"]
@@ -31,7 +32,7 @@ def test_checks_that_hang_are_unknown_and_hold_up_no_other() -> None:
     hanging = [replace(ANY, check_id=f"hang{n}", find=hang, limit_s=0.2) for n in range(2 * AT_ONCE)]
     found = {result.check.check_id: result for result in run_checks([*hanging, ANY], HEALTHY)}
     ended.set()
-    assert found[ANY.check_id].status is Status.PASSED
+    assert found[ANY.check_id].status is AuditStatus.PASSED
     for check in hanging:
-        assert found[check.check_id].status is Status.UNKNOWN
+        assert found[check.check_id].status is AuditStatus.UNKNOWN
         assert found[check.check_id].text == "no end within 0.2 s"
