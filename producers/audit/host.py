@@ -5,14 +5,19 @@ All paths are absolute paths of the host. `LiveHost` reads this host, or a recor
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-__all__ = ["Host", "LiveHost", "Missing", "Unreadable"]
+__all__ = ["NVML", "Host", "LiveHost", "Missing", "Unreadable"]
 
 MAX_BYTES: Final = 4 << 20
 """Largest part of a file or output that is read: a check needs a few kilobytes."""
@@ -20,6 +25,16 @@ CHUNK_BYTES: Final = 1 << 16
 """Size of one read: files of sysctl refuse large ones."""
 COMMAND_S: Final = 5.0
 """Time that a command may take."""
+NVML: Final = "nvml"
+"""Command that prints the state of all GPUs (producers/audit/nvml.py)."""
+OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {NVML: (sys.executable, "-m", "producers.audit.nvml")}
+"""Readers of ours that are processes of their own: a driver that hangs must not hang the agent."""
+LIMITS_S: Final[Mapping[str, float]] = {NVML: 30.0, "ipmitool": 30.0, "smartctl": 15.0, "dpkg-query": 15.0}
+"""Time that slow commands may take: NVML without persistence mode starts each GPU."""
+KILLED_S: Final = 1.0
+"""Time that a killed process has to end."""
+FRESH_S: Final = 10.0
+"""Age up to which checks of one run share a command's output."""
 ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODEV, errno.ENXIO})
 """Errors of things that are not there: sysfs answers EINVAL for a value that a device does not have."""
 SEARCH_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/mft/bin"
@@ -56,9 +71,33 @@ class Host(Protocol):
         """Return the status bits of the system clock, as adjtimex(2). Raises Unreadable."""
         ...
 
-    def run(self, *command: str) -> str:
-        """Return what a command prints. Raises Missing, Unreadable where it fails or takes too long."""
+    def target(self, path: str) -> str:
+        """Return the path that a symbolic link leads to. Raises Missing, Unreadable."""
         ...
+
+    def run(self, *command: str) -> str:
+        """Return what a command prints. Raises Missing, Unreadable where it fails or takes too long.
+
+        Checks that ask for the same command within seconds share its output.
+        """
+        ...
+
+    def load(self, limit_s: float, *command: str) -> str:
+        """Return what a command of an active check prints, run anew and within `limit_s`.
+
+        Leading arguments `NAME=VALUE` are its environment. Raises Missing, Unreadable.
+        """
+        ...
+
+
+class _Output:
+    """Output of a command, or its error, that several checks share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.ended_s = float("-inf")
+        self.text = ""
+        self.error: Unreadable | None = None
 
 
 class LiveHost:
@@ -66,6 +105,8 @@ class LiveHost:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
+        self._lock = threading.Lock()
+        self._outputs: dict[tuple[str, ...], _Output] = {}
 
     def _at(self, path: str) -> Path:
         return self._root / path.lstrip("/")
@@ -116,29 +157,78 @@ class LiveHost:
             ]
         )
 
-    def run(self, *command: str) -> str:
-        """Return what a command prints. Raises Missing, Unreadable where it fails or takes too long."""
-        env = {"PATH": SEARCH_PATH, "LC_ALL": "C"}
+    def target(self, path: str) -> str:
+        """Return the path that a symbolic link leads to. Raises Missing, Unreadable."""
         try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                timeout=COMMAND_S,
-                check=False,
-                env=env,
+            found = self._at(path).resolve(strict=True)
+        except OSError as error:
+            raise _as_unreadable(path, error) from error
+        return "/" + str(found.relative_to(self._root.resolve()))
+
+    def run(self, *command: str) -> str:
+        """Return what a command prints. Raises Missing, Unreadable where it fails or takes too long.
+
+        The lock of an output keeps other checks waiting for a run that is under way.
+        """
+        with self._lock:
+            output = self._outputs.setdefault(command, _Output())
+        with output.lock:
+            if time.monotonic() - output.ended_s > FRESH_S:
+                output.text, output.error = "", None
+                try:
+                    output.text = self.load(LIMITS_S.get(command[0], COMMAND_S), *command)
+                except Unreadable as error:
+                    output.error = error
+                output.ended_s = time.monotonic()
+            if output.error is not None:
+                raise type(output.error)(str(output.error))
+            return output.text
+
+    def load(self, limit_s: float, *command: str) -> str:
+        """Return what a command prints, run anew and within `limit_s`. Raises Missing, Unreadable.
+
+        Leading arguments `NAME=VALUE` are its environment.
+        """
+        arguments = list(command)
+        env = {"PATH": SEARCH_PATH, "LC_ALL": "C"}
+        if arguments[0] in OWN_COMMANDS:
+            env = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+            arguments[:1] = OWN_COMMANDS[arguments[0]]
+        while "=" in arguments[0]:
+            name, _, value = arguments.pop(0).partition("=")
+            env[name] = value
+        try:
+            child = subprocess.Popen(
+                arguments,
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=env,
             )
         except FileNotFoundError as error:
-            raise Missing(f"{command[0]}: not installed") from error
-        except subprocess.TimeoutExpired as error:
-            raise Unreadable(f"{' '.join(command)}: no end within {COMMAND_S:g} s") from error
+            raise Missing(f"{arguments[0]}: not installed") from error
         except OSError as error:
-            raise _as_unreadable(command[0], error) from error
-        if done.returncode:
-            errors = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            text = f"{' '.join(command)}: exit code {done.returncode}"
-            raise Unreadable(f"{text}, {errors[-1]}" if errors else text)
-        return done.stdout[:MAX_BYTES].decode("utf-8", "replace")
+            raise _as_unreadable(arguments[0], error) from error
+        return _output(child, " ".join(command), limit_s)
+
+
+def _output(child: subprocess.Popen[bytes], command: str, limit_s: float) -> str:
+    """Return what `child` prints. One that a driver holds up is left behind: it cannot be killed."""
+    try:
+        printed, complaint = child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired as error:
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(KILLED_S)
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+        raise Unreadable(f"{command}: no end within {limit_s:g} s") from error
+    if child.returncode:
+        errors = complaint.decode("utf-8", "replace").strip().splitlines()
+        text = f"{command}: exit code {child.returncode}"
+        raise Unreadable(f"{text}, {errors[-1]}" if errors else text)
+    return printed[:MAX_BYTES].decode("utf-8", "replace")
 
 
 def _as_unreadable(path: str, error: OSError) -> Unreadable:

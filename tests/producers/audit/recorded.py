@@ -22,6 +22,8 @@ class RecordedHost:
     def __init__(self, files: Mapping[str, str | bytes], commands: Mapping[tuple[str, ...], str]) -> None:
         self.files = dict(files)
         self.commands = dict(commands)
+        self.links: dict[str, str] = {}
+        """Symbolic links: a device's folder at the bus leads to its place in the tree."""
         self.status = 0
         self.spaces = {"/": (10**12, 5 * 10**11, 10**6, 9 * 10**5)}
         self.denied: set[str] = set()
@@ -32,7 +34,7 @@ class RecordedHost:
         """Return a host that may be changed."""
         other = copy(self)
         other.files, other.commands = dict(self.files), dict(self.commands)
-        other.spaces, other.denied = dict(self.spaces), set()
+        other.spaces, other.links, other.denied = dict(self.spaces), dict(self.links), set()
         return other
 
     def _check(self, name: str) -> None:
@@ -73,12 +75,23 @@ class RecordedHost:
         self._check("adjtimex")
         return self.status
 
+    def target(self, path: str) -> str:
+        """Return the path that a symbolic link leads to."""
+        self._check(path)
+        if path not in self.links:
+            raise Missing(f"{path}: No such file or directory")
+        return self.links[path]
+
     def run(self, *command: str) -> str:
         """Return what a command prints."""
         self._check(command[0])
         if command not in self.commands:
             raise Missing(f"{command[0]}: not installed")
         return self.commands[command]
+
+    def load(self, limit_s: float, *command: str) -> str:
+        """Return what a command of an active check prints."""
+        return self.run(*command)
 
 
 def _files() -> dict[str, str | bytes]:
