@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 
-from fabrictime.runtime import status  # noqa: E402 - the checkout, wherever this is called from
+from fabrictime.bench._fabric import running_up  # noqa: E402 - the checkout, wherever this is called from
+from fabrictime.runtime import status  # noqa: E402
 from fabrictime.testbed.control import ControlClient, socket_path  # noqa: E402
 from producers.sim.settings import SimSettings  # noqa: E402
 from producers.sim.setup import topology_file  # noqa: E402
@@ -98,29 +98,9 @@ def running(fleet: str, settings: str, work: Path) -> Iterator[tuple[Path, str]]
     """Run `fabrictime up`; yield its data directory and the address of its log."""
     config, data = work / "fabrictime.toml", work / "data"
     config.write_text(settings, encoding="utf-8")
-    command = [sys.executable, "-m", "fabrictime", "up", "--fleet", fleet, "--for", "15m"]
-    command += ["--config", str(config), "--dir", str(data), "--json"]
-    with (work / "up.log").open("wb") as out:
-        child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT)
-    try:
-        deadline = time.monotonic() + START_S
-        while True:
-            if child.poll() is not None:
-                raise SystemExit((work / "up.log").read_text(encoding="utf-8", errors="replace")[-2000:])
-            with contextlib.suppress(ValueError, KeyError):
-                bootstrap = status.read(data)["addresses"]["log"]
-                break
-            if time.monotonic() > deadline:
-                raise SystemExit(f"fabrictime up does not run after {START_S:g} s")
-            time.sleep(0.2)
+    options = ["--fleet", fleet, "--for", "15m", "--config", str(config)]
+    with running_up(options, data, work / "up.log") as bootstrap:
         yield data, bootstrap
-    finally:
-        child.send_signal(signal.SIGINT)
-        try:
-            child.wait(30)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
 
 
 def copy_log(bootstrap: str, data: Path, raw: Path) -> None:

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from fabrictime.bench._fabric import end_child
+
 VERSION: Final = "3.9.1"
 ARTIFACT: Final = "org.apache.kafka:kafka_2.13"
 JVM: Final = ("-Xmx384m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=4")
@@ -170,12 +172,7 @@ def running(directory: Path, more_properties: str = "") -> Iterator[str]:
             _wait(process, port, directory / "output")
             yield f"127.0.0.1:{port}"
         finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end_child(process, signal.SIGTERM, 10)
 
 
 def _wait(process: subprocess.Popen[bytes], port: int, output: Path) -> None:

@@ -17,7 +17,7 @@ from fabrictime.bench import Missing, Progress, Value
 from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient, socket_path
 
-__all__ = ["CannotRun", "RunningFabric", "needs_fabric", "running_fabric", "running_up"]
+__all__ = ["CannotRun", "RunningFabric", "end_child", "needs_fabric", "running_fabric", "running_up"]
 
 _START_S: Final = 180.0
 
@@ -82,12 +82,17 @@ def running_up(options: Sequence[str], data: Path, output: Path) -> Iterator[str
     try:
         yield _wait_running(child, data, output)
     finally:
-        child.send_signal(signal.SIGINT)
-        try:
-            child.wait(30)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        end_child(child, signal.SIGINT, 30)
+
+
+def end_child(child: subprocess.Popen[bytes], request: signal.Signals, limit_s: float) -> None:
+    """Ask a child to end, and kill it after `limit_s`."""
+    child.send_signal(request)
+    try:
+        child.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def _wait_running(child: subprocess.Popen[bytes], data: Path, output: Path) -> str:

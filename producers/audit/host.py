@@ -1,4 +1,4 @@
-"""The interface between checks and a host: files, directories, commands, and its network.
+"""The interface between checks and a host: files, directories, links, commands, and its network.
 
 All paths are absolute paths of the host. `live_host.py` reads a real one.
 """
@@ -10,8 +10,10 @@ from typing import Final, Protocol
 
 from producers.audit.network import Network
 
-__all__ = ["Host", "Missing", "Unreadable", "as_unreadable"]
+__all__ = ["NVML", "Host", "Missing", "Unreadable", "as_unreadable"]
 
+NVML: Final = "nvml"
+"""Command that prints the state of all GPUs (producers/audit/nvml.py)."""
 ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODEV, errno.ENXIO})
 """Errors of things that are not there: sysfs answers EINVAL for a value that a device does not have."""
 
@@ -47,8 +49,22 @@ class Host(Network, Protocol):
         """Return the status bits of the system clock, as adjtimex(2). Raises Unreadable."""
         ...
 
+    def target(self, path: str) -> str:
+        """Return the path that a symbolic link leads to. Raises Missing, Unreadable."""
+        ...
+
     def run(self, *command: str) -> str:
-        """Return what a command prints. Raises Missing, Unreadable where it fails or takes too long."""
+        """Return what a command prints. Raises Missing, Unreadable where it fails or takes too long.
+
+        Checks that ask for the same command within seconds share its output.
+        """
+        ...
+
+    def load(self, limit_s: float, *command: str) -> str:
+        """Return what a command of an active check prints, run anew and within `limit_s`.
+
+        Leading arguments `NAME=VALUE` are its environment. Raises Missing, Unreadable.
+        """
         ...
 
 

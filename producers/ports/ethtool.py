@@ -22,7 +22,7 @@ _SS_STATS: Final = 1
 _GSTRING_LEN: Final = 32
 _MAX_STATS: Final = 65_536
 _SETTINGS: Final = struct.Struct("=IIBBBBBBBb4x28x")
-_MAX_MASK_WORDS: Final = 127
+_MAX_MASK_UNITS: Final = 127
 _UNKNOWN_SPEED: Final = (0, 0xFFFFFFFF)
 _DUPLEX: Final = {0: "half", 1: "full"}
 _BPS_PER_MBPS: Final = 1_000_000
@@ -60,13 +60,13 @@ def stat_values(opened: socket.socket, device: str, count: int) -> tuple[int, ..
 def link_settings(opened: socket.socket, device: str) -> LinkSettings:
     """Return speed, duplex and autonegotiation. Raises OSError.
 
-    The kernel answers a first request with the number of words of its masks, negated.
+    The kernel answers a first request with the length of its masks in 32-bit units, negated.
     """
     first = _ask(opened, device, _SETTINGS.pack(_GLINKSETTINGS, *[0] * 9))
-    words = min(max(-_SETTINGS.unpack(first)[9], 0), _MAX_MASK_WORDS)
-    request = _SETTINGS.pack(_GLINKSETTINGS, *[0] * 8, words)
+    units = min(max(-_SETTINGS.unpack(first)[9], 0), _MAX_MASK_UNITS)
+    request = _SETTINGS.pack(_GLINKSETTINGS, *[0] * 8, units)
     _, mbps, duplex, _, _, autonegotiation, *_ = _SETTINGS.unpack_from(
-        _ask(opened, device, request, 3 * 4 * words)
+        _ask(opened, device, request, 3 * 4 * units)
     )
     speed_bps = None if mbps in _UNKNOWN_SPEED else mbps * _BPS_PER_MBPS
     return LinkSettings(speed_bps, _DUPLEX.get(duplex), bool(autonegotiation))

@@ -24,6 +24,8 @@ class RecordedHost(RecordedNetwork):
         super().__init__()
         self.files = dict(files)
         self.commands = dict(commands)
+        self.links: dict[str, str] = {}
+        """Symbolic links: a device's folder at the bus leads to its place in the tree."""
         self.status = 0
         self.spaces = {"/": (10**12, 5 * 10**11, 10**6, 9 * 10**5)}
         self.denied: set[str] = set()
@@ -34,7 +36,7 @@ class RecordedHost(RecordedNetwork):
         """Return a host that may be changed."""
         other = copy(self)
         other.files, other.commands = dict(self.files), dict(self.commands)
-        other.spaces, other.denied = dict(self.spaces), set()
+        other.spaces, other.links, other.denied = dict(self.spaces), dict(self.links), set()
         other.network = deepcopy(self.network)
         return other
 
@@ -76,12 +78,23 @@ class RecordedHost(RecordedNetwork):
         self._check("adjtimex")
         return self.status
 
+    def target(self, path: str) -> str:
+        """Return the path that a symbolic link leads to."""
+        self._check(path)
+        if path not in self.links:
+            raise Missing(f"{path}: No such file or directory")
+        return self.links[path]
+
     def run(self, *command: str) -> str:
         """Return what a command prints."""
         self._check(command[0])
         if command not in self.commands:
             raise Missing(f"{command[0]}: not installed")
         return self.commands[command]
+
+    def load(self, limit_s: float, *command: str) -> str:
+        """Return what a command of an active check prints."""
+        return self.run(*command)
 
 
 def _files() -> dict[str, str | bytes]:

@@ -41,6 +41,32 @@ def test_commands(monkeypatch: pytest.MonkeyPatch) -> None:
         host.run("no-such-command")
     with pytest.raises(Unreadable, match="ls /no-such-file: exit code 2, ls: "):
         host.run("ls", "/no-such-file")
+    assert host.load(5.0, "NCCL_IB_QPS_PER_CONNECTION=2", "printenv", "NCCL_IB_QPS_PER_CONNECTION") == "2\n"
     monkeypatch.setattr(module, "COMMAND_S", 0.1)
     with pytest.raises(Unreadable, match=r"sleep 60: no end within 0\.1 s"):
         host.run("sleep", "60")
+
+
+def test_checks_share_the_output_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = LiveHost()
+    stamp = ("date", "+%s%N")
+    assert host.run(*stamp) == host.run(*stamp)
+    assert host.load(5.0, *stamp) != host.load(5.0, *stamp)
+    errors = []
+    for _ in range(2):
+        with pytest.raises(Unreadable) as refused:
+            host.run("ls", "/no-such-file")
+        errors.append(refused.value)
+    assert str(errors[0]) == str(errors[1])
+    before = host.run(*stamp)
+    monkeypatch.setattr(module, "FRESH_S", 0.0)
+    assert host.run(*stamp) != before
+
+
+def test_links(tmp_path: Path) -> None:
+    (tmp_path / "devices/pci0000:00").mkdir(parents=True)
+    (tmp_path / "bus").symlink_to(tmp_path / "devices/pci0000:00")
+    host = LiveHost(tmp_path)
+    assert host.target("/bus") == "/devices/pci0000:00"
+    with pytest.raises(Missing, match="/none: No such file"):
+        host.target("/none")
