@@ -63,9 +63,7 @@ def _of_each(find: Callable[[Host, str], Iterator[Finding]]) -> Callable[[Host],
         for address in _addresses(host):
             subject = f"GPU {address}"
             try:
-                yield from (
-                    replace(each, subject=subject) for each in find(host, f"{DEVICES}/{address}")
-                )
+                yield from (replace(each, subject=subject) for each in find(host, f"{DEVICES}/{address}"))
             except Missing as error:
                 yield Finding(subject, AuditStatus.SKIPPED, str(error))
             except (Unreadable, ValueError) as error:
@@ -149,7 +147,7 @@ def _temperature(host: Host, folder: str) -> Iterator[Finding]:
         now, limit = (int(host.read(f"{place}/{sensor}_{kind}")) // 1000 for kind in ("input", "crit"))
         yield replace(
             checked(now <= limit - MARGIN_C, f"{label} {now} C, critical from {limit} C"),
-            fact=Fact(f"temperature_{label}_c", str(now), float(now)),
+            fact=Fact(f"temperature_{label}_celsius", str(now), float(now)),
         )
 
 
@@ -186,27 +184,76 @@ def _driver(host: Host) -> Iterator[Finding]:
 
 
 def _declared(
-    name: str, title: str, find: Callable[[Host], Iterator[Finding]], action: AuditAction, remedy: str,
-    rows: tuple[int, ...], severity: AuditSeverity = AuditSeverity.ERROR,
-) -> Check:  # fmt: skip
+    name: str,
+    title: str,
+    find: Callable[[Host], Iterator[Finding]],
+    action: AuditAction,
+    remedy: str,
+    rows: tuple[int, ...],
+    severity: AuditSeverity = AuditSeverity.ERROR,
+) -> Check:
     return Check(f"gpu.amd-{name}", AuditCategory.GPU, title, find, severity, action, remedy, rows=rows)
 
 
 CHECKS: Final = (
-    _declared("count", "All AMD GPUs are there", _count, AuditAction.REBOOT,
-              "Read the kernel log for amdgpu; reboot; reseat or replace the GPU", (59, 80)),
-    _declared("driver", "The driver of AMD GPUs is live", _driver, AuditAction.REBOOT, "modprobe amdgpu",
-              (57, 80)),
-    _declared("ecc", "AMD GPUs have no uncorrectable errors", _of_each(_ecc), AuditAction.RESET,
-              "rocm-smi --gpureset after its jobs have ended; replace the GPU if they return", (63, 80)),
-    _declared("bad-pages", "AMD GPUs have few bad pages", _of_each(_bad_pages), AuditAction.REPLACE,
-              "Reboot; replace the GPU if pages remain", (64, 80)),
-    _declared("xgmi", "AMD GPUs are linked to each other", _xgmi, AuditAction.REBOOT,
-              "Reboot; reseat or replace the GPU if a link stays down", (65, 80)),
-    _declared("temperature", "AMD GPUs are cool", _of_each(_temperature), AuditAction.MONITOR,
-              "Check fans and coolant of the host", (68, 80)),
-    _declared("power-limit", "AMD GPUs may use their full power", _of_each(_power), AuditAction.MONITOR,
-              "rocm-smi --resetpoweroverdrive", (68, 80), AuditSeverity.WARNING),
-    _declared("same", "AMD GPUs of a host are the same", _same, AuditAction.REPLACE,
-              "Flash the VBIOS of the others, or replace the GPU", (70, 80)),
-)  # fmt: skip
+    _declared(
+        "count",
+        "All AMD GPUs are there",
+        _count,
+        AuditAction.REBOOT,
+        "Read the kernel log for amdgpu; reboot; reseat or replace the GPU",
+        (59, 80),
+    ),
+    _declared(
+        "driver", "The driver of AMD GPUs is live", _driver, AuditAction.REBOOT, "modprobe amdgpu", (57, 80)
+    ),
+    _declared(
+        "ecc",
+        "AMD GPUs have no uncorrectable errors",
+        _of_each(_ecc),
+        AuditAction.RESET,
+        "rocm-smi --gpureset after its jobs have ended; replace the GPU if they return",
+        (63, 80),
+    ),
+    _declared(
+        "bad-pages",
+        "AMD GPUs have few bad pages",
+        _of_each(_bad_pages),
+        AuditAction.REPLACE,
+        "Reboot; replace the GPU if pages remain",
+        (64, 80),
+    ),
+    _declared(
+        "xgmi",
+        "AMD GPUs are linked to each other",
+        _xgmi,
+        AuditAction.REBOOT,
+        "Reboot; reseat or replace the GPU if a link stays down",
+        (65, 80),
+    ),
+    _declared(
+        "temperature",
+        "AMD GPUs are cool",
+        _of_each(_temperature),
+        AuditAction.MONITOR,
+        "Check fans and coolant of the host",
+        (68, 80),
+    ),
+    _declared(
+        "power-limit",
+        "AMD GPUs may use their full power",
+        _of_each(_power),
+        AuditAction.MONITOR,
+        "rocm-smi --resetpoweroverdrive",
+        (68, 80),
+        AuditSeverity.WARNING,
+    ),
+    _declared(
+        "same",
+        "AMD GPUs of a host are the same",
+        _same,
+        AuditAction.REPLACE,
+        "Flash the VBIOS of the others, or replace the GPU",
+        (70, 80),
+    ),
+)

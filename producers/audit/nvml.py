@@ -57,30 +57,30 @@ def _links(nvml: Any, gpu: Any) -> Iterator[int]:
 
 def _link_errors(nvml: Any, gpu: Any) -> list[int]:
     """Return the sum of a link's error counters, for each link."""
-    totals = []
-    for link, _ in enumerate(_links(nvml, gpu)):
-        counts = []
-        for read_counter in (
-            *(lambda n=n: nvml.nvmlDeviceGetNvLinkErrorCounter(gpu, link, n) for n in range(OLD_LINK_ERRORS)),
-            *(lambda n=n: _field(nvml, gpu, n, link) for n in LINK_ERRORS),
-        ):
-            try:
-                counts.append(int(read_counter()))
-            except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
-                continue
-        if not counts:
-            raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
-        totals.append(sum(counts))
-    return totals
+    return [_errors_of_link(nvml, gpu, link) for link, _ in enumerate(_links(nvml, gpu))]
+
+
+def _errors_of_link(nvml: Any, gpu: Any, link: int) -> int:
+    counts = []
+    for number in (*range(OLD_LINK_ERRORS), *LINK_ERRORS):
+        try:
+            counts.append(
+                int(nvml.nvmlDeviceGetNvLinkErrorCounter(gpu, link, number))
+                if number < OLD_LINK_ERRORS
+                else int(_field(nvml, gpu, number, link))
+            )
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+            continue
+    if not counts:
+        raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
+    return sum(counts)
 
 
 def _peers(nvml: Any, gpu: Any, gpus: list[Any]) -> list[int]:
     """Return the status of reads from each other GPU; 0 is right."""
     own = nvml.nvmlDeviceGetIndex(gpu)
     return [
-        int(nvml.nvmlDeviceGetP2PStatus(gpu, other, PEER_READ))
-        if index != own
-        else nvml.NVML_P2P_STATUS_OK
+        int(nvml.nvmlDeviceGetP2PStatus(gpu, other, PEER_READ)) if index != own else nvml.NVML_P2P_STATUS_OK
         for index, other in enumerate(gpus)
         if other is not None
     ]
