@@ -1,0 +1,1 @@
+"""Fleet audits: collecting results, reports, comparison of runs."""
