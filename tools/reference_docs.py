@@ -43,9 +43,12 @@ def cell(text: str) -> str:
 def leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield every command below a group with its full name, in order of definition.
 
-    Typer brings its own copy of click, so no class of click is compared.
+    A group that runs without a subcommand comes before them. Typer brings its own copy of click, so no class
+    of click is compared.
     """
     if hasattr(command, "list_commands"):
+        if command.invoke_without_command and " " in name:
+            yield name, command
         for key in command.list_commands(None):
             yield from leaves(command.get_command(None, key), f"{name} {key}")
     elif not command.hidden:

@@ -1,1 +1,1 @@
-"""Fleet audits: collecting results, reports, comparison of runs."""
+"""Audits of a fleet: request, collection, report."""

@@ -13,11 +13,11 @@ from statistics import median
 from typing import Final
 
 from fabrictime.audit.host_names import name_order
+from fabrictime.audit.report import TITLES
 from schemas.records import AuditAction, AuditCategory, AuditResult, AuditSeverity, AuditStatus
 
 __all__ = [
     "ACTION_ORDER",
-    "CATEGORY_TITLES",
     "LEVELS",
     "Cause",
     "CheckGroup",
@@ -46,19 +46,6 @@ class Level(StrEnum):
 
 LEVELS: Final = tuple(Level)
 RANK: Final = {level: rank for rank, level in enumerate(LEVELS)}
-CATEGORY_TITLES: Final = {
-    AuditCategory.SOFTWARE: "Software",
-    AuditCategory.NODE: "Memory and processors",
-    AuditCategory.GPU: "GPUs",
-    AuditCategory.STORAGE: "Storage",
-    AuditCategory.PCIE: "PCIe",
-    AuditCategory.FRONTEND: "Front-end network",
-    AuditCategory.BACKEND: "Back-end network",
-    AuditCategory.FABRIC: "Fabric",
-    AuditCategory.COLLECTIVES: "Collectives",
-    AuditCategory.KERNEL_LOG: "Kernel log",
-    AuditCategory.OTHER: "Other",
-}
 ACTION_ORDER: Final = (
     AuditAction.ISOLATE,
     AuditAction.REPLACE,
@@ -87,7 +74,7 @@ def worst_of(counts: Mapping[Level, int]) -> Level:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Hosts on which a check says the same."""
+    """Hosts with the same outcome of a check."""
 
     level: Level
     text: str
@@ -207,7 +194,7 @@ def host_rows(results: Iterable[AuditResult]) -> list[HostRow]:
 
 
 def worklist(rows: Iterable[HostRow]) -> Iterator[tuple[AuditAction, list[str]]]:
-    """Yield each action with the hosts whose errors need it; a host stands at its strongest one."""
+    """Yield each action with its hosts: a host stands at the strongest action of its errors."""
     hosts: dict[AuditAction, list[str]] = defaultdict(list)
     for row in rows:
         if row.action is not None:
@@ -270,6 +257,6 @@ def of_category(groups: Sequence[CheckGroup]) -> Iterator[tuple[AuditCategory, l
     by_category: dict[AuditCategory, list[CheckGroup]] = defaultdict(list)
     for group in groups:
         by_category[group.category].append(group)
-    for category in CATEGORY_TITLES:
+    for category in TITLES:
         if category in by_category:
             yield category, by_category[category]

@@ -1,6 +1,6 @@
 """Writes a fleet audit as one HTML page that needs no network: for a browser, a phone and paper.
 
-Repeated content is folded: hosts on which a check says the same share a line, and checks that passed stand
+Repeated content is folded: hosts with the same outcome of a check share a line, and checks that passed stand
 closed in the tree. A page of a thousand hosts thus stays readable, and small enough to send by mail.
 """
 
@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fabrictime.audit.groups import (
-    CATEGORY_TITLES,
     LEVELS,
     Cause,
     CheckGroup,
@@ -31,14 +30,18 @@ from fabrictime.audit.groups import (
     worst_of,
 )
 from fabrictime.audit.host_names import folded, name_order
+from fabrictime.audit.report import ANSWER, ERRORS_EXIT, FIT_EXIT, TITLES, AuditReport, verdict
 from fabrictime.state.units import counted
-from schemas.records import AuditCategory, AuditResult
+from schemas.records import AuditCategory
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 __all__ = ["page"]
 
 HERE: Final = Path(__file__).parent
 MISSING: Final = "missing"
-HOST_WORDS: Final = {
+HOST_LEVELS: Final = {
     MISSING: "without an answer",
     Level.ERROR: "not fit",
     Level.WARNING: "with warnings",
@@ -110,64 +113,91 @@ class Figure:
     ticks: tuple[tuple[int, float], ...]
 
 
-def page(
-    run: str,
-    results: Sequence[AuditResult],
-    missing: Mapping[str, str],
-    started_ns: int,
-    ended_ns: int,
-    limits: Limits | None = None,
-) -> str:
-    """Return the page. `missing`: hosts without an answer, each with the reason."""
+def page(report: AuditReport, limits: Limits | None = None) -> str:
+    """Return the page."""
+    limits = limits or Limits()
+    missing = {host: report.results[host][ANSWER]["text"] for host in report.missing}
+    results = [each for each in report.all_results() if each["host"] not in missing]
+    groups, rows = check_groups(results), host_rows(results)
+    return _template().render(
+        run=report.run,
+        when=_when(report),
+        css=(HERE / "report.css").read_text(encoding="utf-8"),
+        limits=limits,
+        levels=LEVELS,
+        host_levels_text=HOST_LEVELS,
+        tile_notes=TILE_NOTES,
+        verdict=_verdict(report, rows, groups),
+        missing=missing,
+        missing_by_reason=_by_reason(missing),
+        nics=report.nics,
+        **_of_hosts(rows, missing, limits),
+        **_of_checks(groups),
+        **_of_values(spreads(results)),
+    )
+
+
+def _template() -> Template:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters.update(
-        folded=folded, counted=counted, hosts=_hosts_of, worst=worst_of, cell=_cell_text, level=level_of,
-        plural=_plural,
-    )  # fmt: skip
-    limits = limits or Limits()
-    groups, rows = check_groups(results), host_rows(results)
-    found, noted = spreads(results), _noted(rows, limits)
+    environment.filters |= {
+        "folded": folded,
+        "counted": counted,
+        "hosts": _hosts_of,
+        "worst": worst_of,
+        "cell": _cell_text,
+        "level": level_of,
+        "plural": _plural,
+    }
+    return environment.get_template("report.html")
+
+
+def _of_hosts(rows: Sequence[HostRow], missing: Mapping[str, str], limits: Limits) -> dict[str, object]:
+    noted = _noted(rows, limits)
     listed = {host for _, hosts in noted[: limits.rows] for host in hosts}
     names = sorted({*(row.host for row in rows), *missing}, key=name_order)
-    return environment.get_template("report.html").render(
-        run=run,
-        when=_when(started_ns, ended_ns),
-        css=(HERE / "report.css").read_text(encoding="utf-8"),
-        limits=limits,
-        levels=LEVELS,
-        host_words=HOST_WORDS,
-        tile_notes=TILE_NOTES,
-        verdict=_verdict(rows, groups, missing),
-        rows=rows,
-        noted=noted,
-        unlisted=[row.host for row in rows if row.open and row.host not in listed],
-        quiet=[row.host for row in rows if not row.open and row.host not in listed],
-        has_sku=any(row.sku for row in rows),
-        has_ports=any(row.ports for row in rows),
-        skus={row.sku for row in rows},
-        missing=missing,
-        missing_by_reason=_by_reason(missing),
-        counts=sum((row.counts for row in rows), Counter[Level]()),
-        host_levels=_host_levels(rows, missing),
-        work=list(worklist(rows)),
-        picture=list(_picture(rows, missing, names)),
-        names=names,
-        width=len(names) * CELL_WIDTH,
-        strip_max_px=len(names) * MAX_CELL_PX,
-        failed=[group for group in groups if group.failed],
-        unchecked=[group for group in groups if group.counts[Level.UNKNOWN]],
-        skipped=[group for group in groups if group.counts[Level.SKIPPED]],
-        unlike=[each for each in found if each.figures is None],
-        figures=[_figure(each) for each in found if each.figures is not None],
-        tree=[
-            (category, CATEGORY_TITLES[category], sum((g.counts for g in of), Counter[Level]()), of)
+    skus = {row.sku for row in rows}
+    return {
+        "rows": rows,
+        "names": names,
+        "noted": noted,
+        "unlisted": [row.host for row in rows if row.open and row.host not in listed],
+        "quiet": [row.host for row in rows if not row.open and row.host not in listed],
+        "skus": skus,
+        "has_sku": any(skus),
+        "counts": _total(row.counts for row in rows),
+        "host_levels": _host_levels(rows, missing),
+        "work": list(worklist(rows)),
+        "picture": list(_picture(rows, missing, names)),
+        "width": len(names) * CELL_WIDTH,
+        "strip_max_px": len(names) * MAX_CELL_PX,
+    }
+
+
+def _of_checks(groups: Sequence[CheckGroup]) -> dict[str, object]:
+    return {
+        "failed": [group for group in groups if group.failed],
+        "unchecked": [group for group in groups if group.counts[Level.UNKNOWN]],
+        "skipped": [group for group in groups if group.counts[Level.SKIPPED]],
+        "tree": [
+            (category, TITLES[category], _total(group.counts for group in of), of)
             for category, of in of_category(groups)
         ],
-    )
+    }
+
+
+def _of_values(found: Sequence[Spread]) -> dict[str, object]:
+    return {
+        "unlike": [each for each in found if each.figures is None],
+        "figures": [_figure(each) for each in found if each.figures is not None],
+    }
+
+
+def _total(counts: Iterable[Counter[Level]]) -> Counter[Level]:
+    return sum(counts, Counter[Level]())
 
 
 def _noted(rows: Sequence[HostRow], limits: Limits) -> list[tuple[HostRow, list[str]]]:
@@ -200,34 +230,32 @@ def _cell_text(counts: Mapping[Level, int]) -> str:
     )
 
 
-def _when(started_ns: int, ended_ns: int) -> str:
-    started = datetime.fromtimestamp(started_ns / 1e9, tz=UTC)
-    return f"{started:%Y-%m-%d %H:%M} UTC, took {(ended_ns - started_ns) / 1e9:.1f} s"
+def _when(report: AuditReport) -> str:
+    started = datetime.fromtimestamp(report.started_ns / 1e9, tz=UTC)
+    return f"{started:%Y-%m-%d %H:%M} UTC, took {report.took_s:.1f} s"
 
 
-def _verdict(
-    rows: Sequence[HostRow], groups: Sequence[CheckGroup], missing: Mapping[str, str]
-) -> dict[str, str]:
-    unfit = [row for row in rows if row.counts[Level.ERROR]]
-    checked = any(row.counts[Level.PASSED] or row.counts[Level.ERROR] for row in rows)
-    no_answer = f" {counted(len(missing), 'host')} did not answer." if missing else ""
-    if not checked:
-        sentence = f"No host gave a result that could be read.{no_answer}"
-        return {"kind": "nothing", "title": "Nothing could be checked", "sentence": sentence}
-    if unfit:
-        checks = sum(group.counts[Level.ERROR] > 0 for group in groups)
-        verb = "has" if len(unfit) == 1 else "have"
-        sentence = (
-            f"{len(unfit)} of {counted(len(rows), 'host')} {verb} errors, in {counted(checks, 'check')}."
-        )
-        return {"kind": "unfit", "title": "Not fit", "sentence": sentence + no_answer}
-    open_hosts = sum(row.counts[Level.UNKNOWN] > 0 for row in rows)
-    partly = f" {counted(open_hosts, 'host')} could not be checked in full." if open_hosts else ""
-    return {
-        "kind": "nothing" if missing else "fit",
-        "title": "No error found, but not all hosts answered" if missing else "Fit",
-        "sentence": f"No error on {counted(len(rows), 'host')}.{partly}{no_answer}",
-    }
+def _verdict(report: AuditReport, rows: Sequence[HostRow], groups: Sequence[CheckGroup]) -> dict[str, str]:
+    """Return the kind, the title and a sentence."""
+    code, partly = verdict(report)[0], sum(row.counts[Level.UNKNOWN] > 0 for row in rows)
+    unfit = sum(row.counts[Level.ERROR] > 0 for row in rows)
+    checks = sum(group.counts[Level.ERROR] > 0 for group in groups)
+    sentences = []
+    if code == ERRORS_EXIT:
+        kind, title = "unfit", "Not fit"
+        verb = "has" if unfit == 1 else "have"
+        of_all = f"{unfit} of {counted(len(rows), 'host')}"
+        sentences.append(f"{of_all} {verb} errors, in {counted(checks, 'check')}.")
+    elif code == FIT_EXIT:
+        kind, title = "fit", "Fit"
+        sentences.append(f"No error on {counted(len(rows), 'host')}.")
+    else:
+        kind, title = "nothing", "Not checked everywhere" if rows else "Nothing could be checked"
+    if partly:
+        sentences.append(f"{counted(partly, 'host')} could not be checked in full.")
+    if report.missing:
+        sentences.append(f"{counted(len(report.missing), 'host')} did not answer.")
+    return {"kind": kind, "title": title, "sentence": " ".join(sentences)}
 
 
 def _host_levels(rows: Sequence[HostRow], missing: Mapping[str, str]) -> list[tuple[str, int]]:
@@ -250,7 +278,7 @@ def _picture(rows: Sequence[HostRow], missing: Mapping[str, str], names: Sequenc
     gap = int(len(names) <= 100)
     smallest = len(names) * CELL_WIDTH // MIN_SHARE
     shown = set(chain.from_iterable(row.by_category for row in rows))
-    for category, title in CATEGORY_TITLES.items():
+    for category, title in TITLES.items():
         if category not in shown:
             continue
         levels = [_level_in(category, by_name.get(name)) for name in names]

@@ -1,4 +1,4 @@
-"""The `fabrictime audit` command."""
+"""The `fabrictime audit` commands."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import typer
 
 from fabrictime.commands.options import Json, stop
 
-__all__ = ["audit"]
+__all__ = ["audit", "audit_app"]
 
 Only = Annotated[
     list[str] | None,
     typer.Option("--only", metavar="NAME", help="Run this category or check; may be repeated."),
 ]
 
+audit_app = typer.Typer(invoke_without_command=True)
 
+
+@audit_app.callback()
 def audit(
+    context: typer.Context,
     only: Only = None,
     everything: Annotated[bool, typer.Option("--all", help="Show passed and skipped checks too.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the checks, and run none.")] = False,
@@ -26,6 +30,8 @@ def audit(
 
     Exit code 0: no error, 1: an error, 2: nothing could be checked. Nothing is changed.
     """
+    if context.invoked_subcommand is not None:
+        return
     from fabrictime.commands import audit as auditor
 
     if list_:

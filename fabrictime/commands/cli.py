@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fabrictime.commands.audit_command import audit
+from fabrictime.commands.audit_command import audit_app
 from fabrictime.commands.config_commands import config_app
 from fabrictime.commands.crash import CRASH_EXIT, crash_line, write_traceback
 from fabrictime.commands.options import (
@@ -83,7 +83,7 @@ app.add_typer(fabric, name="fabric")
 app.add_typer(sim, name="sim")
 app.add_typer(config_app, name="config")
 app.add_typer(replay_app, name="replay")
-app.command()(audit)
+app.add_typer(audit_app, name="audit")
 app.add_typer(topics_app, name="topics")
 app.add_typer(grafana_app, name="grafana")
 

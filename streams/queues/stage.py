@@ -27,7 +27,7 @@ from streams.runtime.flow_table import LiveFlows
 from streams.runtime.shard_stage import ShardStage
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["QueuesStage"]
+__all__ = ["QueuesStage", "is_behind"]
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,15 @@ class _Shard:
 
 
 _Partition = PartitionState[KeyedState[_Shard]]
+
+
+def is_behind(age_ns: int, offset: int, highwater: int | None) -> bool:
+    """Return whether a message is old and newer ones wait: a leader whose clock is behind is not late.
+
+    `highwater` is the offset after the partition's last message; None if it is unknown.
+    """
+    is_newest = highwater is not None and offset >= highwater - 1
+    return not is_newest and age_ns > SKIP_BEHIND_NS
 
 
 class QueuesStage(ShardStage[_Shard]):
@@ -96,7 +105,9 @@ class QueuesStage(ShardStage[_Shard]):
     async def process(self, message: Message[KeyedState[_Shard]]) -> None:
         """Add a message's path queueing to its shard."""
         partition, received_ns = message.partition, time.monotonic_ns()
-        if self._is_behind(message, received_ns):
+        highwater = self.context.highwater(message.partition.tp)
+        age_ns = self.context.log_clock.now_ns(received_ns) - message.append_ns
+        if is_behind(age_ns, message.offset, highwater):
             self._skip()
             self.partitions.done(partition, [message.offset])
             return
@@ -111,14 +122,6 @@ class QueuesStage(ShardStage[_Shard]):
             self.retain(message, until=lambda: self._is_solved(partition, received_ns))
             self._arrived.set()
             self._update_flow_rates(shard, message.append_ns)
-
-    def _is_behind(self, message: Message[KeyedState[_Shard]], received_ns: int) -> bool:
-        """Return whether a message is old and newer ones wait: a leader whose clock is behind is not late."""
-        end = self.context.highwater(message.partition.tp)
-        is_newest = end is not None and message.offset >= end - 1
-        return (
-            not is_newest and self.context.log_clock.now_ns(received_ns) - message.append_ns > SKIP_BEHIND_NS
-        )
 
     def _is_solved(self, partition: _Partition, received_ns: int) -> bool:
         return received_ns < self._solved_ns.get(partition, 0) - RETAIN_NS

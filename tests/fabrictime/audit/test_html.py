@@ -6,6 +6,7 @@ import base64
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from fabrictime.audit.html import Limits, page
 from schemas.records import AuditResult
-from tests.fabrictime.audit.fleets import START_NS, F, U, fleet, result
+from tests.fabrictime.audit.fleets import F, U, fleet, report, result
 
 VOID = {"meta", "rect", "br"}
 
@@ -47,8 +48,8 @@ class Reader(HTMLParser):
             self.text += f"{data} "
 
 
-def made(results: list[AuditResult], missing: dict[str, str] | None = None, **limits: int) -> str:
-    return page("r1", results, missing or {}, START_NS, START_NS + 12_300_000_000, Limits(**limits))
+def made(results: list[AuditResult], missing: Sequence[str] = (), **limits: int) -> str:
+    return page(report(results, missing), Limits(**limits))
 
 
 def read(*arguments: Any, **limits: int) -> str:
@@ -56,14 +57,15 @@ def read(*arguments: Any, **limits: int) -> str:
 
 
 def test_the_failed_checks_stand_first_with_remedy_action_and_hosts() -> None:
-    text = read(list(fleet(64)), {"node900": "no answer within 60 s"})
-    assert "Not fit 7 of 64 hosts have errors, in 3 checks. 1 host did not answer." in text
+    text = read(list(fleet(64)), ["node900"])
+    assert "Not fit 7 of 64 hosts have errors, in 3 checks." in text
+    assert "2 hosts could not be checked in full. 1 host did not answer." in text
     assert "replace 3 hosts node[007,031,047]" in text
     issue = text.index("RDMA interfaces have the same MTU 4 of 64 hosts")
     assert "ip link set dev INTERFACE mtu MTU" in text[issue : issue + 200]
     assert "eth1: 1500 bytes, others 9000 4 hosts node[020-023]" in text
     assert issue < text.index("NUMA balancing is off 21 of 64 hosts")
-    assert "no answer within 60 s node900" in text
+    assert "did not answer within 60 s node900" in text
     assert "adjtimex: permission denied 2 hosts node[009,059]" in text
     assert "kernel software.kernel-taint 6.8.0-45-generic 62 hosts 6.8.0-31-generic 2 hosts" in text
 
@@ -82,17 +84,17 @@ def test_foreign_text_is_escaped_and_the_page_loads_nothing() -> None:
 
 def test_pages_without_a_host_and_of_one() -> None:
     assert "Nothing could be checked" in read([])
-    assert "Nothing could be checked" in read([result("node.ecc", "h1", U, "denied")])
-    assert "Nothing could be checked" in read([], {"h1": "no agent"})
+    assert "Not checked everywhere" in read([result("node.ecc", "h1", U, "denied")])
+    assert "Nothing could be checked" in read([], ["h1"])
     text = read(list(fleet(1)))
     assert "Fit No error on 1 host." in text
     assert "node001 skipped" not in text
-    assert "node001 passed 8 of 8 9 passed" in text
+    assert "node001 passed 8 of 8 active 9 passed" in text
 
 
 def test_a_fleet_of_which_a_host_did_not_answer_is_not_called_fit() -> None:
-    html = made(list(fleet(1)), {"h2": "no agent"})
-    assert "<h1>No error found, but not all hosts answered</h1>" in html
+    html = made(list(fleet(1)), ["h2"])
+    assert "<h1>Not checked everywhere</h1>" in html
     assert 'class="fit"' not in html
 
 
@@ -106,11 +108,11 @@ def test_rows_beyond_the_limits_are_counted() -> None:
 THOUSAND = """
 import resource, time
 from fabrictime.audit.html import page
-from tests.fabrictime.audit.fleets import fleet
+from tests.fabrictime.audit.fleets import fleet, report
 some = list(fleet(1000))
 results = [{**each, "check": f"{each['check']}{copy}"} for copy in range(3) for each in some]
 started_s = time.process_time()
-size = len(page("r1", results, {}, 0, 10**9))
+size = len(page(report(results)))
 spent_s = time.process_time() - started_s
 print(len(results), size, spent_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
