@@ -79,6 +79,6 @@ def test_odd_content_of_a_file_ends_no_check(path: str, content: str | bytes) ->
 @given(st.text(max_size=200))
 def test_odd_output_of_commands_ends_no_check(output: str) -> None:
     host = HEALTHY.copy()
-    host.commands = dict.fromkeys(HEALTHY.commands, output)
+    host.commands = dict.fromkeys(host.commands, output)
     for check in CHECKS.values():
         assert run_check(check, host).text.isprintable()
