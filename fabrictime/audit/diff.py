@@ -135,17 +135,18 @@ def _check_changes(
 
 def _change(old: AuditResult | None, now: AuditResult | None) -> Change | None:
     """Return the kind of a check's change on one host; None if its outcome is the same."""
-    was = None if old is None else level_of(old)
-    level = None if now is None else level_of(now)
+    was, level = _level(old), _level(now)
     if was == level:
-        is_other = old and now and level in _FAULTS and old["text"] != now["text"]
-        return Change.OTHER_CAUSE if is_other else None
+        return Change.OTHER_CAUSE if level in _FAULTS and _outcome(old) != _outcome(now) else None
     if level in _NEW and (was is None or RANK[level] < RANK[was]):
         return _NEW[level]
-    if was in _FAULTS and level in (Level.PASSED, Level.WARNING):
-        return Change.FIXED
-    is_added = was is None or (level is None and was not in _FAULTS)
-    return None if is_added else Change.OTHER
+    if was in _FAULTS:
+        return Change.FIXED if level in (Level.PASSED, Level.WARNING) else Change.OTHER
+    return None if None in (was, level) else Change.OTHER
+
+
+def _level(result: AuditResult | None) -> Level | None:
+    return None if result is None else level_of(result)
 
 
 def _outcome(result: AuditResult | None) -> str:
