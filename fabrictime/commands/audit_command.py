@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fabrictime.commands.options import Json, stop
+from fabrictime.commands.options import ConfigFile, DataDir, Json, Log, running_log, settings_of, stop
 
 __all__ = ["audit", "audit_app"]
 
@@ -39,6 +39,32 @@ def audit(
         return
     try:
         code = auditor.main(only or (), as_json_line=as_json, everything=everything)
+    except ValueError as error:
+        stop(str(error))
+    raise typer.Exit(code)
+
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run, or a file that --json wrote.")]
+
+
+@audit_app.command("diff")
+def audit_diff(
+    before: Run,
+    after: Run,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two runs: new failures first, then other changes and changed values.
+
+    Exit code 0: no new error, 1: a new error, 2: a run cannot be read.
+    """
+    from fabrictime.commands import audit_diff as command
+
+    try:
+        cluster = running_log(settings_of(config, directory, log))
+        code = command.main(before, after, cluster, as_json=as_json)
     except ValueError as error:
         stop(str(error))
     raise typer.Exit(code)
