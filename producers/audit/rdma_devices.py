@@ -100,7 +100,7 @@ def _kind(host: Host, device: str) -> str:
 
 
 def like_cards(host: Host) -> Iterator[Finding]:
-    """Find cards of one type whose firmware or board differs; state both for the fleet."""
+    """Find cards of one type with another firmware or board; state both for the fleet."""
     groups: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
     for device in _devices(host):
         folder = f"{DEVICES}/{device}"
@@ -154,7 +154,7 @@ def nvidia_devices(host: Host) -> Iterator[tuple[str, str]]:
 
 
 def firmware_settings(host: Host) -> Iterator[Finding]:
-    """Find cards whose limit of outstanding PCIe reads is unusual."""
+    """Find cards with an unusual limit of outstanding PCIe reads."""
     for device, address in nvidia_devices(host):
         found = settings(host.run("mlxconfig", "-d", address, "query"))
         if "MAX_ACC_OUT_READ" not in found:
