@@ -219,7 +219,7 @@ def _has_rule(interface: Interface, rules: list[Rule]) -> bool:
 
 
 def gid_index(host: Host) -> Iterator[Finding]:
-    """Find RoCE ports with another index of the first routable RoCE v2 GID: libraries use one for all ports."""
+    """Find RoCE ports with another index of the routable RoCE v2 GID: libraries use one for all ports."""
     found = {}
     for port in ports(host):
         if host.read(f"{port.folder}/link_layer") == "Ethernet":

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
-from producers.audit.rdma_devices import settings, tests
+from producers.audit.rdma_devices import outcomes, settings
 from schemas.records import AuditStatus
 from tests.producers.audit.faults_network import both, gone, prints
 from tests.producers.audit.recorded import HEALTHY
@@ -27,7 +27,9 @@ def test_settings_are_numbers() -> None:
 
 
 def test_outcomes_of_the_self_test() -> None:
-    assert tests("PCI Device Check ....... PASS\nState ....... UP 4X\nFirmware ... FAIL\n REASON: old\n") == {
+    assert outcomes(
+        "PCI Device Check ....... PASS\nState ....... UP 4X\nFirmware ... FAIL\n REASON: old\n"
+    ) == {
         "PCI Device Check": "PASS",
         "Firmware": "FAIL",
     }
@@ -36,7 +38,7 @@ def test_outcomes_of_the_self_test() -> None:
 @given(st.text(max_size=200))
 def test_odd_text_is_parsed_without_error(text: str) -> None:
     settings(text)
-    tests(text)
+    outcomes(text)
 
 
 def test_a_card_of_a_virtual_machine_passes() -> None:

@@ -25,7 +25,7 @@ def test_tables_are_pairs_of_lines() -> None:
 
 
 def test_rules_that_refuse_are_found() -> None:
-    text = "[7:420] -A FORWARD -s 10.0.0.0/8 -j DROP\n[1:2] -A INPUT -j ACCEPT\n[0:0] -A X -j REJECT --reject-with tcp\n"
+    text = "[7:420] -A FORWARD -s 10.0.0.0/8 -j DROP\n[1:2] -A INPUT -j ACCEPT\n[0:0] -A X -j REJECT --b\n"
     assert filtered(text) == [Filtered("FORWARD", "DROP", 7), Filtered("X", "REJECT", 0)]
 
 
