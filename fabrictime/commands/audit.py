@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from producers.audit.base import Check, Result, category_name
 from producers.audit.checks import CHECKS
-from producers.audit.host import Host, LiveHost
+from producers.audit.host import Host
+from producers.audit.live_host import LiveHost
 from producers.audit.runner import run_checks
 from schemas.records import AuditCategory, AuditSeverity, AuditStatus
 

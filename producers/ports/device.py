@@ -6,9 +6,7 @@ pyroute2 would add 25 MB to every prober for one message.
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import fcntl
 import logging
 import os
 import re
@@ -17,10 +15,11 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from native.core.probe import link_of
 from producers.netns import in_netns
+from producers.ports.ethtool import stat_count, stat_names, stat_values
 
 __all__ = [
     "NetlinkLink",
@@ -100,14 +99,6 @@ LINK_COUNTERS: Final = (
 
 _INTERESTING: Final = re.compile("|".join(f"(?:{pattern})" for pattern, _ in LINK_COUNTERS), re.IGNORECASE)
 _PER_QUEUE: Final = re.compile(r"^(?:rx|tx|ch)_?\d+_|queue_?\d+|\[\d+\]|xdp|ktls|tls_|ipsec", re.IGNORECASE)
-
-_SIOCETHTOOL: Final = 0x8946
-_ETHTOOL_GSTRINGS: Final = 0x1B
-_ETHTOOL_GSTATS: Final = 0x1D
-_ETHTOOL_GSSET_INFO: Final = 0x37
-_ETH_SS_STATS: Final = 1
-_ETH_GSTRING_LEN: Final = 32
-_MAX_STATS: Final = 65_536
 
 
 def is_link_counter(name: str) -> bool:
@@ -320,38 +311,15 @@ class PortCounters:
     def _of_ethtool(self) -> Mapping[str, int]:
         """Return the counters of `ethtool -S`; empty if the device has none."""
         try:
-            count = self._count_of_stats()
+            count = stat_count(self._ioctl_socket, self._device)
             if count != len(self._names):
-                self._names = self._names_of_stats(count)
-            if not count:
-                return {}
-            stats = ctypes.create_string_buffer(struct.pack("=II", _ETHTOOL_GSTATS, count), 8 + 8 * count)
-            self._ethtool(stats)
+                self._names = stat_names(self._ioctl_socket, self._device, count)
+            values = stat_values(self._ioctl_socket, self._device, count) if count else ()
         except OSError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.ENODEV, errno.EPERM):
                 return {}
             raise
-        values = struct.unpack_from(f"={count}Q", stats.raw, 8)
         return dict(zip(self._names, values, strict=False))
-
-    def _count_of_stats(self) -> int:
-        asked = struct.pack("=IIQI", _ETHTOOL_GSSET_INFO, 0, 1 << _ETH_SS_STATS, 0)
-        info = ctypes.create_string_buffer(asked, len(asked))
-        self._ethtool(info)
-        mask, count = struct.unpack_from("=QI", info.raw, 8)
-        return min(int(count), _MAX_STATS) if mask else 0
-
-    def _names_of_stats(self, count: int) -> list[str]:
-        head = struct.pack("=III", _ETHTOOL_GSTRINGS, _ETH_SS_STATS, count)
-        strings = ctypes.create_string_buffer(head, len(head) + _ETH_GSTRING_LEN * count)
-        self._ethtool(strings)
-        raw = strings.raw[len(head) :]
-        pieces = (raw[i : i + _ETH_GSTRING_LEN] for i in range(0, len(raw), _ETH_GSTRING_LEN))
-        return [piece.split(b"\0")[0].decode(errors="replace").strip() for piece in pieces]
-
-    def _ethtool(self, command: ctypes.Array[Any]) -> None:
-        request = struct.pack("16sP16x", self._device.encode()[:15], ctypes.addressof(command))
-        fcntl.ioctl(self._ioctl_socket, _SIOCETHTOOL, request)
 
 
 def rdma_ports(device: str, sysfs: Path, by_netdev: bool = True) -> list[Path]:

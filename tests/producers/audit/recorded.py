@@ -6,9 +6,10 @@ We wrote it from the formats of the kernel's documentation; no machine was read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
+from copy import copy, deepcopy
 
 from producers.audit.host import Missing, Unreadable
+from tests.producers.audit.recorded_network import RecordedNetwork
 
 GID = "fe80:0000:0000:0000:0a00:27ff:fe00:000{}"
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
@@ -16,10 +17,11 @@ DMESG = ("dmesg", "--kernel", "--notime")
 UNITS = ("systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--no-pager")
 
 
-class RecordedHost:
-    """A host of the interface `Host` whose files, commands and sizes are given."""
+class RecordedHost(RecordedNetwork):
+    """A host of the interface `Host` whose files, commands, sizes and network are given."""
 
     def __init__(self, files: Mapping[str, str | bytes], commands: Mapping[tuple[str, ...], str]) -> None:
+        super().__init__()
         self.files = dict(files)
         self.commands = dict(commands)
         self.links: dict[str, str] = {}
@@ -27,7 +29,7 @@ class RecordedHost:
         self.status = 0
         self.spaces = {"/": (10**12, 5 * 10**11, 10**6, 9 * 10**5)}
         self.denied: set[str] = set()
-        """Paths and commands that answer 'permission denied'."""
+        """Paths, commands and reads of the network that answer 'permission denied'."""
         self.refusals = 0
 
     def copy(self) -> RecordedHost:
@@ -35,6 +37,7 @@ class RecordedHost:
         other = copy(self)
         other.files, other.commands = dict(self.files), dict(self.commands)
         other.spaces, other.links, other.denied = dict(self.spaces), dict(self.links), set()
+        other.network = deepcopy(self.network)
         return other
 
     def _check(self, name: str) -> None:

@@ -13,9 +13,10 @@ from producers.audit.checks import CHECKS
 from schemas.records import AuditStatus
 from tests.producers.audit.faults import FAULTS
 from tests.producers.audit.recorded import DMESG, HEALTHY, UNITS
+from tests.producers.audit.recorded_network import READS
 
 DRAWS = 1_000
-NAMES = sorted([*HEALTHY.files, DMESG[0], UNITS[0], "adjtimex"])
+NAMES = sorted([*HEALTHY.files, DMESG[0], UNITS[0], "adjtimex", *READS])
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=list(CHECKS))

@@ -1,0 +1,1 @@
+"""Audits of a fleet: request, collection, report."""

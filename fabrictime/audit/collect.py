@@ -1,0 +1,111 @@
+"""Collects the results of one run into an `AuditReport`. It knows no clock and no log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from fabrictime.audit.report import ANSWER, AuditReport
+from schemas.records import AuditAction, AuditCategory, AuditResult, AuditSeverity, AuditStatus
+
+__all__ = ["Collector", "Progress"]
+
+
+class Progress(NamedTuple):
+    """State of a run: hosts that are complete and expected, results received and announced so far."""
+
+    complete: int
+    hosts: int
+    results: int
+    announced: int
+
+
+class Collector:
+    """The results of one run, in any order, with duplicates, from expected and other hosts.
+
+    A host is complete with as many results of different checks as its results announce. A host that announces
+    different counts must reach the largest.
+    """
+
+    def __init__(
+        self, run: str, expected: Iterable[str], started_ns: int, nics: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        """`nics`: host to its NICs, for the report."""
+        self.run, self.expected = run, frozenset(expected)
+        self._started_ns, self._nics = started_ns, dict(nics)
+        self._results: dict[str, dict[str, AuditResult]] = {}
+        self._announced: dict[str, int] = {}
+        self.repeated = 0
+        """Results that replaced an earlier one of the same host and check."""
+
+    def add(self, result: AuditResult) -> bool:
+        """Take a result; return whether it was the first of its host and check. Other runs are ignored."""
+        if result["run"] != self.run:
+            return False
+        host, check = result["host"], result["check"]
+        of_host = self._results.setdefault(host, {})
+        self._announced[host] = max(self._announced.get(host, 0), result["checks"])
+        earlier = of_host.get(check)
+        if earlier is not None:
+            self.repeated += 1
+            if result["checked_ns"] < earlier["checked_ns"]:
+                return False
+        of_host[check] = result
+        return earlier is None
+
+    def is_complete(self, host: str) -> bool:
+        """Return whether a host has delivered all of its results."""
+        return len(self._results.get(host, ())) >= self._announced.get(host, 1)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every expected host is complete. Other hosts that began to answer count too."""
+        return all(map(self.is_complete, self.expected | self._results.keys()))
+
+    @property
+    def progress(self) -> Progress:
+        """Hosts and results so far."""
+        hosts = self.expected | self._results.keys()
+        return Progress(
+            sum(map(self.is_complete, hosts)),
+            len(hosts),
+            sum(map(len, self._results.values())),
+            sum(self._announced.values()),
+        )
+
+    def report(self, ended_ns: int, limit_s: float) -> AuditReport:
+        """Return the report. A host without all results has an UNKNOWN one that gives the reason."""
+        hosts = tuple(sorted(self.expected | self._results.keys()))
+        results = {host: dict(self._results.get(host, {})) for host in hosts}
+        for host in hosts:
+            if not self.is_complete(host):
+                results[host][ANSWER] = self._unanswered(host, ended_ns, limit_s)
+        missing = tuple(host for host in hosts if host not in self._results)
+        return AuditReport(self.run, hosts, results, missing, self._started_ns, ended_ns, self._nics)
+
+    def _unanswered(self, host: str, ended_ns: int, limit_s: float) -> AuditResult:
+        found = self._results.get(host, {})
+        if found:
+            text = f"{len(found)} of {self._announced[host]} results within {limit_s:g} s"
+        else:
+            text = f"did not answer within {limit_s:g} s"
+        first = next(iter(found.values()), None)
+        return AuditResult(
+            run=self.run,
+            host=host,
+            shard=first["shard"] if first else "",
+            sku=first["sku"] if first else "",
+            check=ANSWER,
+            category=AuditCategory.OTHER,
+            title="The host's agent answers with all results",
+            status=AuditStatus.UNKNOWN,
+            severity=AuditSeverity.ERROR,
+            action=AuditAction.MONITOR,
+            remedy="Start fabrictime-auditor on the host, and read its log",
+            text=text,
+            checked_ns=ended_ns,
+            took_ns=0,
+            checks=1,
+            findings=[],
+            facts=[],
+        )

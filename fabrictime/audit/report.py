@@ -1,0 +1,121 @@
+"""The report of a fleet audit: the results of all hosts in one run, with counts and the verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from schemas.records import AuditCategory, AuditResult, AuditSeverity, AuditStatus
+
+__all__ = ["ANSWER", "TITLES", "AuditReport", "Counts", "counted", "verdict"]
+
+FIT_EXIT: Final = 0
+ERRORS_EXIT: Final = 1
+NOT_RUN_EXIT: Final = 2
+ANSWER: Final = "agent.answer"
+"""Check id of a host without an answer, or with fewer results than it announced."""
+TITLES: Final = {
+    AuditCategory.SOFTWARE: "Software",
+    AuditCategory.NODE: "Memory and processors",
+    AuditCategory.GPU: "GPUs",
+    AuditCategory.STORAGE: "Storage",
+    AuditCategory.PCIE: "PCIe",
+    AuditCategory.FRONTEND: "Front-end network",
+    AuditCategory.BACKEND: "Back-end network",
+    AuditCategory.FABRIC: "Fabric",
+    AuditCategory.COLLECTIVES: "Collectives",
+    AuditCategory.KERNEL_LOG: "Kernel log",
+    AuditCategory.OTHER: "Agents",
+}
+"""Categories in the order of the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Numbers of results by outcome. A failed check of severity WARNING is a warning, not an error."""
+
+    errors: int = 0
+    warnings: int = 0
+    unknown: int = 0
+    passed: int = 0
+    skipped: int = 0
+
+    @property
+    def checked(self) -> int:
+        """Results with an outcome: passed or failed."""
+        return self.errors + self.warnings + self.passed
+
+    def __str__(self) -> str:
+        return (
+            f"{self.errors:,} errors, {self.warnings:,} warnings, {self.unknown:,} unknown, "
+            f"{self.passed:,} passed, {self.skipped:,} skipped"
+        )
+
+
+def counted(results: Iterable[AuditResult]) -> Counts:
+    """Return the counts of some results."""
+    found: Counter[str] = Counter()
+    for result in results:
+        is_warning = result["severity"] == AuditSeverity.WARNING
+        match result["status"]:
+            case AuditStatus.FAILED:
+                found["warnings" if is_warning else "errors"] += 1
+            case AuditStatus.PASSED | AuditStatus.SKIPPED as status:
+                found[status.lower()] += 1
+            case _:
+                found["unknown"] += 1
+    return Counts(**found)
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """Results of one run of a fleet."""
+
+    run: str
+    hosts: tuple[str, ...]
+    """Hosts that were expected, or answered; sorted."""
+    results: Mapping[str, Mapping[str, AuditResult]]
+    """Host to check id to result. Hosts that did not answer have a single UNKNOWN one, of check `ANSWER`."""
+    missing: tuple[str, ...]
+    """Expected hosts without any result; sorted."""
+    started_ns: int
+    """ns since the Unix epoch, system clock of the requester."""
+    ended_ns: int
+    nics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Host to the NICs of the inventory, for the node table."""
+
+    @property
+    def took_s(self) -> float:
+        """s from the request to the last result."""
+        return (self.ended_ns - self.started_ns) / 1e9
+
+    def all_results(self) -> Iterator[AuditResult]:
+        """Yield every result, host by host."""
+        for host in self.hosts:
+            yield from self.results.get(host, {}).values()
+
+    def of_category(self, category: AuditCategory) -> list[AuditResult]:
+        """Return the results of a category, sorted by check and host."""
+        found = [each for each in self.all_results() if each["category"] == category]
+        return sorted(found, key=lambda each: (each["check"], each["host"]))
+
+    def with_results(self, more: Iterable[AuditResult]) -> AuditReport:
+        """Return a report with further results, such as those of the evaluation; the newer one is kept."""
+        results = {host: dict(found) for host, found in self.results.items()}
+        for each in more:
+            results.setdefault(each["host"], {})[each["check"]] = each
+        return replace(self, hosts=tuple(sorted({*self.hosts, *results})), results=results)
+
+
+def verdict(report: AuditReport) -> tuple[int, str]:
+    """Return the exit code and a line: 0 fit, 1 an error, 2 if a host or everything was not checked."""
+    counts = counted(report.all_results())
+    if counts.errors:
+        return ERRORS_EXIT, f"not fit: {counts}"
+    if not counts.checked:
+        return NOT_RUN_EXIT, f"nothing could be checked: {counts}"
+    if report.missing:
+        return NOT_RUN_EXIT, f"not checked everywhere: {len(report.missing)} hosts did not answer; {counts}"
+    return FIT_EXIT, f"no error found: {counts}"

@@ -1,0 +1,201 @@
+"""Reads a real host: files below a root, commands, and the network of a namespace."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from producers.audit.host import NVML, Missing, Unreadable, as_unreadable
+from producers.audit.live_network import LiveNetwork
+from producers.netns import in_netns
+
+__all__ = ["LiveHost"]
+
+MAX_BYTES: Final = 4 << 20
+"""Largest part of a file or output that is read: a check needs a few kilobytes."""
+CHUNK_BYTES: Final = 1 << 16
+"""Size of one read: files of sysctl refuse large ones."""
+COMMAND_S: Final = 5.0
+"""Time that a command may take."""
+OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {NVML: (sys.executable, "-m", "producers.audit.nvml")}
+"""Readers of ours that are processes of their own: a driver that hangs must not hang the agent."""
+LIMITS_S: Final[Mapping[str, float]] = {NVML: 30.0, "ipmitool": 30.0, "smartctl": 15.0, "dpkg-query": 15.0}
+"""Time that slow commands may take: NVML without persistence mode starts each GPU."""
+KILLED_S: Final = 1.0
+"""Time that a killed process has to end."""
+FRESH_S: Final = 10.0
+"""Age up to which checks of one run share a command's output."""
+SEARCH_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/mft/bin"
+NETWORK_FILES: Final = ("/proc/net", "/proc/sys/net/")
+"""Files whose content depends on the network namespace of the reading thread."""
+INTERFACE_FILES: Final = ("/sys/class/net", "/sys/class/infiniband/")
+
+T = TypeVar("T")
+
+
+class _Output:
+    """Output of a command, or its error, that several checks share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.ended_s = float("-inf")
+        self.text = ""
+        self.error: Unreadable | None = None
+
+
+class LiveHost(LiveNetwork):
+    """This host, or another one's files below `root`, with the network of the namespace at `netns`.
+
+    In a namespace, files of /proc/net and /proc/sys/net are the namespace's, and commands run in it. Its
+    interfaces are not in sysfs, which shows those of the namespace that mounted it.
+    """
+
+    def __init__(self, root: Path = Path("/"), netns: str | None = None, nics: tuple[str, ...] = ()) -> None:
+        """`nics`: interfaces of the NICs that the agent measures."""
+        super().__init__(netns, nics)
+        self._root = root
+        self._lock = threading.Lock()
+        self._outputs: dict[tuple[str, ...], _Output] = {}
+
+    def _at(self, path: str) -> Path:
+        """Return the path of a file. Raises Missing for an interface's file of another namespace."""
+        if self.netns is not None and path.startswith(INTERFACE_FILES):
+            raise Missing(f"{path}: sysfs shows no other network namespace")
+        if path == "/proc/net" or path.startswith("/proc/net/"):
+            path = "/proc/thread-self/net" + path.removeprefix("/proc/net")
+        return self._root / path.lstrip("/")
+
+    def _open(self, path: str, work: Callable[[Path], T]) -> T:
+        """Return `work` of the path, in the namespace if the file depends on it. Raises OSError, Missing."""
+        at = self._at(path)
+        return in_netns(self.netns if path.startswith(NETWORK_FILES) else None, lambda: work(at))
+
+    def read(self, path: str) -> str:
+        """Return a file's text, stripped. Raises Missing, Unreadable."""
+        return self.read_bytes(path).decode("utf-8", "replace").strip("\n\x00 ")
+
+    def read_bytes(self, path: str) -> bytes:
+        """Return a file's content. Raises Missing, Unreadable."""
+        try:
+            return self._open(path, _content)
+        except OSError as error:
+            raise as_unreadable(path, error) from error
+
+    def names(self, path: str) -> list[str]:
+        """Return the sorted names in a directory. Raises Missing, Unreadable."""
+        try:
+            return sorted(self._open(path, os.listdir))
+        except OSError as error:
+            raise as_unreadable(path, error) from error
+
+    def space(self, path: str) -> tuple[int, int, int, int]:
+        """Return a file system's size and free bytes, inodes and free inodes. Raises Missing, Unreadable."""
+        try:
+            found = os.statvfs(self._at(path))
+        except OSError as error:
+            raise as_unreadable(path, error) from error
+        return (
+            found.f_blocks * found.f_frsize,
+            found.f_bavail * found.f_frsize,
+            found.f_files,
+            found.f_favail,
+        )
+
+    def clock_status(self) -> int:
+        """Return the status bits of the system clock, as adjtimex(2). Raises Unreadable."""
+        timex = (ctypes.c_long * 64)()  # struct timex: modes, offset, freq, maxerror, esterror, status
+        if ctypes.CDLL(None, use_errno=True).adjtimex(timex) < 0:
+            raise Unreadable(f"adjtimex: {os.strerror(ctypes.get_errno())}")
+        return int(
+            ctypes.cast(ctypes.byref(timex, 5 * ctypes.sizeof(ctypes.c_long)), ctypes.POINTER(ctypes.c_int))[
+                0
+            ]
+        )
+
+    def target(self, path: str) -> str:
+        """Return the path that a symbolic link leads to. Raises Missing, Unreadable."""
+        try:
+            found = self._at(path).resolve(strict=True)
+        except OSError as error:
+            raise as_unreadable(path, error) from error
+        return "/" + str(found.relative_to(self._root.resolve()))
+
+    def run(self, *command: str) -> str:
+        """Return what a command prints. Raises Missing, Unreadable where it fails or takes too long.
+
+        The lock of an output keeps other checks waiting for a run that is under way.
+        """
+        with self._lock:
+            output = self._outputs.setdefault(command, _Output())
+        with output.lock:
+            if time.monotonic() - output.ended_s > FRESH_S:
+                output.text, output.error = "", None
+                try:
+                    output.text = self.load(LIMITS_S.get(command[0], COMMAND_S), *command)
+                except Unreadable as error:
+                    output.error = error
+                output.ended_s = time.monotonic()
+            if output.error is not None:
+                raise type(output.error)(str(output.error))
+            return output.text
+
+    def load(self, limit_s: float, *command: str) -> str:
+        """Return what a command prints, run anew and within `limit_s`. Raises Missing, Unreadable.
+
+        Leading arguments `NAME=VALUE` are its environment.
+        """
+        arguments = list(command)
+        env = {"PATH": SEARCH_PATH, "LC_ALL": "C"}
+        if arguments[0] in OWN_COMMANDS:
+            env = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+            arguments[:1] = OWN_COMMANDS[arguments[0]]
+        while "=" in arguments[0]:
+            name, _, value = arguments.pop(0).partition("=")
+            env[name] = value
+        try:
+            child = in_netns(self.netns, lambda: _start(arguments, env))
+        except FileNotFoundError as error:
+            raise Missing(f"{arguments[0]}: not installed") from error
+        except OSError as error:
+            raise as_unreadable(arguments[0], error) from error
+        return _output(child, " ".join(command), limit_s)
+
+
+def _output(child: subprocess.Popen[bytes], command: str, limit_s: float) -> str:
+    """Return what `child` prints. One that a driver holds up is left behind: it cannot be killed."""
+    try:
+        printed, complaint = child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired as error:
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(KILLED_S)
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+        raise Unreadable(f"{command}: no end within {limit_s:g} s") from error
+    if child.returncode:
+        errors = complaint.decode("utf-8", "replace").strip().splitlines()
+        text = f"{command}: exit code {child.returncode}"
+        raise Unreadable(f"{text}, {errors[-1]}" if errors else text)
+    return printed[:MAX_BYTES].decode("utf-8", "replace")
+
+
+def _start(arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=env)
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        content = file.read(CHUNK_BYTES) or b""
+        while len(content) < MAX_BYTES and (more := file.read(CHUNK_BYTES)):
+            content += more
+    return content

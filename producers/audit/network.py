@@ -1,0 +1,153 @@
+"""A host's network as checks read it: interfaces, routes, rules, neighbours, flow control settings.
+
+The records come from netlink and hold a kernel's answer in plain words. `live_network.py` reads them of a
+network namespace; a recorded host has them as values.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from producers.ports.ethtool import LinkSettings
+
+__all__ = ["Dcb", "Interface", "LinkSettings", "Neighbour", "Network", "Route", "Rule", "gateway_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface."""
+
+    name: str
+    index: int
+    mtu: int
+    operstate: str
+    """As in sysfs, in lower case: up, down, unknown, lowerlayerdown."""
+    flags: frozenset[str]
+    """Flags without `IFF_`, such as UP, LOWER_UP, LOOPBACK, NOARP, PROMISC."""
+    kind: str = ""
+    """Kind of a virtual interface, such as veth, vlan or bond; empty for a device."""
+    mac: str = ""
+    master: str = ""
+    """Bond or bridge that the interface belongs to."""
+    carrier_changes: int = 0
+    addresses: tuple[str, ...] = ()
+    """With their prefix lengths, such as 10.0.0.1/24."""
+    counters: dict[str, int] = field(default_factory=dict)
+    """Counters of the kernel (struct rtnl_link_stats64), such as rx_dropped."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it is set up and has a carrier."""
+        return {"UP", "LOWER_UP"} <= self.flags
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route to one next hop; a route of several paths is several of these."""
+
+    destination: str
+    """With its prefix length; 0.0.0.0/0 or ::/0 for the default."""
+    gateway: str
+    """Empty for a directly connected network."""
+    interface: str
+    table: int = 254
+    metric: int = 0
+    kind: str = "unicast"
+    source: str = ""
+    """Preferred source address."""
+    mtu: int | None = None
+    """MTU of the route, if it has one of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A policy routing rule."""
+
+    priority: int
+    table: int
+    source: str = ""
+    """With its prefix length; empty for all."""
+    destination: str = ""
+    interface: str = ""
+    """Incoming interface."""
+    mark: int = 0
+    family: int = socket.AF_INET
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A neighbour's link-layer address."""
+
+    address: str
+    mac: str
+    interface: str
+    state: str
+    """Such as REACHABLE, STALE, FAILED, INCOMPLETE, PERMANENT, NOARP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dcb:
+    """Flow control and priorities of an interface by IEEE 802.1Qaz. None: the driver does not report it."""
+
+    pfc_priorities: frozenset[int] | None
+    """Priorities with PFC."""
+    pfc_pauses: tuple[int, int] | None
+    """Pause frames sent and received, all priorities."""
+    dscp_priority: dict[int, int]
+    """DSCP to priority; empty without a map."""
+    trust: tuple[str, ...] | None
+    """Selectors in order, such as dscp, pcp. Where a driver has no table, derived from its DSCP map."""
+    priority_class: tuple[int, ...] | None
+    """Traffic class of each priority."""
+    class_percent: tuple[int, ...] | None
+    """Bandwidth share of each traffic class."""
+
+
+class Network(Protocol):
+    """The part of a host's network that a check may read. Methods raise Missing and Unreadable."""
+
+    @property
+    def nics(self) -> tuple[str, ...]:
+        """Interfaces of the NICs that the host's agent measures; empty without an agent."""
+        ...
+
+    def interfaces(self) -> list[Interface]:
+        """Return all interfaces."""
+        ...
+
+    def routes(self) -> list[Route]:
+        """Return the routes of all tables but `local`, IPv4 and IPv6."""
+        ...
+
+    def rules(self) -> list[Rule]:
+        """Return the policy rules, IPv4 and IPv6."""
+        ...
+
+    def neighbours(self) -> list[Neighbour]:
+        """Return the neighbours."""
+        ...
+
+    def dcb(self, interface: str) -> Dcb | None:
+        """Return flow control settings; None where the driver has none."""
+        ...
+
+    def ethtool_statistics(self, interface: str) -> dict[str, int]:
+        """Return the driver's counters; empty where it has none."""
+        ...
+
+    def link_settings(self, interface: str) -> LinkSettings | None:
+        """Return the settings of the link; None where the driver has none."""
+        ...
+
+    def open_socket(self, family: int, kind: int, protocol: int = 0) -> socket.socket:
+        """Return a new socket of the host's network, with a time-out; the caller closes it."""
+        ...
+
+
+def gateway_of(routes: list[Route], *, is_ipv6: bool = False) -> Route | None:
+    """Return the default route of the main table with the smallest metric; None without one."""
+    default = "::/0" if is_ipv6 else "0.0.0.0/0"
+    found = [each for each in routes if each.destination == default and each.table == 254 and each.gateway]
+    return min(found, key=lambda each: each.metric, default=None)

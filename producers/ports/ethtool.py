@@ -1,0 +1,80 @@
+"""Reads a network device by the ioctl of ethtool: counters of the driver, and settings of the link.
+
+Structures and numbers are those of linux/ethtool.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import socket
+import struct
+from typing import Any, Final, NamedTuple
+
+__all__ = ["LinkSettings", "link_settings", "stat_count", "stat_names", "stat_values"]
+
+_SIOCETHTOOL: Final = 0x8946
+_GSTRINGS: Final = 0x1B
+_GSTATS: Final = 0x1D
+_GSSET_INFO: Final = 0x37
+_GLINKSETTINGS: Final = 0x4C
+_SS_STATS: Final = 1
+_GSTRING_LEN: Final = 32
+_MAX_STATS: Final = 65_536
+_SETTINGS: Final = struct.Struct("=IIBBBBBBBb4x28x")
+_MAX_MASK_UNITS: Final = 127
+_UNKNOWN_SPEED: Final = (0, 0xFFFFFFFF)
+_DUPLEX: Final = {0: "half", 1: "full"}
+_BPS_PER_MBPS: Final = 1_000_000
+
+
+class LinkSettings(NamedTuple):
+    """Settings of a link. None where the driver does not report a value."""
+
+    speed_bps: int | None
+    duplex: str | None
+    autonegotiation: bool
+
+
+def stat_count(opened: socket.socket, device: str) -> int:
+    """Return the number of counters of the driver. Raises OSError."""
+    asked = struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _SS_STATS, 0)
+    mask, count = struct.unpack_from("=QI", _ask(opened, device, asked), 8)
+    return min(int(count), _MAX_STATS) if mask else 0
+
+
+def stat_names(opened: socket.socket, device: str, count: int) -> list[str]:
+    """Return the names of the counters. Raises OSError."""
+    head = struct.pack("=III", _GSTRINGS, _SS_STATS, count)
+    raw = _ask(opened, device, head, _GSTRING_LEN * count)[len(head) :]
+    pieces = (raw[i : i + _GSTRING_LEN] for i in range(0, len(raw), _GSTRING_LEN))
+    return [piece.split(b"\0")[0].decode(errors="replace").strip() for piece in pieces]
+
+
+def stat_values(opened: socket.socket, device: str, count: int) -> tuple[int, ...]:
+    """Return the values of the counters, in the order of their names. Raises OSError."""
+    raw = _ask(opened, device, struct.pack("=II", _GSTATS, count), 8 * count)
+    return struct.unpack_from(f"={count}Q", raw, 8)
+
+
+def link_settings(opened: socket.socket, device: str) -> LinkSettings:
+    """Return speed, duplex and autonegotiation. Raises OSError.
+
+    The kernel answers a first request with the length of its masks in 32-bit units, negated.
+    """
+    first = _ask(opened, device, _SETTINGS.pack(_GLINKSETTINGS, *[0] * 9))
+    units = min(max(-_SETTINGS.unpack(first)[9], 0), _MAX_MASK_UNITS)
+    request = _SETTINGS.pack(_GLINKSETTINGS, *[0] * 8, units)
+    _, mbps, duplex, _, _, autonegotiation, *_ = _SETTINGS.unpack_from(
+        _ask(opened, device, request, 3 * 4 * units)
+    )
+    speed_bps = None if mbps in _UNKNOWN_SPEED else mbps * _BPS_PER_MBPS
+    return LinkSettings(speed_bps, _DUPLEX.get(duplex), bool(autonegotiation))
+
+
+def _ask(opened: socket.socket, device: str, request: bytes, more: int = 0) -> bytes:
+    """Return the kernel's answer: the request's buffer, with `more` bytes behind it."""
+    buffer: ctypes.Array[Any] = ctypes.create_string_buffer(request, len(request) + more)
+    head = struct.pack("16sP16x", device.encode()[:15], ctypes.addressof(buffer))
+    fcntl.ioctl(opened, _SIOCETHTOOL, head)
+    return bytes(buffer.raw)

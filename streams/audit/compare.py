@@ -1,0 +1,261 @@
+"""Compares the hosts of one SKU with each other: texts with the majority, figures with the median. Pure.
+
+An odd host is found without a written rule. A group that is split, or too small to have a majority, is
+UNKNOWN with the reason: no host is accused then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.records import AuditAction, AuditFact, AuditResult, AuditSeverity, AuditStatus
+from streams.audit.results import FLEET, Found, Rule, Scope, latest, results_of
+from streams.audit.robust import MIN_VALUES, Spread, odd_ones
+
+__all__ = ["Series", "compare", "rule_name", "series_of"]
+
+MIN_HOSTS: Final = 4
+"""Hosts from which on one can be odd: three agree, and one differs."""
+PRESENT_SHARE: Final = 0.75
+"""Share of the hosts that must have a device, before its absence elsewhere is a finding."""
+NOISE_FLOOR: Final = 0.05
+"""Relative deviation that is never an outlier for a measured figure."""
+EXACT_SHARE: Final = 0.95
+"""A figure that this share of the hosts states exactly is configured, not measured."""
+EXACT_FLOOR: Final = 0.001
+"""Relative deviation of a configured figure that is no finding: 191 of 192 processors is one."""
+MAX_ODD_SHARE: Final = 0.25
+"""If more hosts than this deviate, the fleet has two kinds of hosts, and none is odd."""
+FEW_EVENTS: Final = 10.0
+"""A counter of events that is 0 in most of the fleet deviates by chance up to this value."""
+UNIT_FLOORS: Final = {"celsius": 10.0, "percent": 2.0, "share": 0.02, "ppm": 1.0}
+"""Deviation that is never an outlier, by the unit at the end of a fact's name."""
+MAX_KINDS: Final = 3
+"""Values that the text of a split group quotes."""
+
+
+@dataclass(slots=True)
+class Series:
+    """One fact of one SKU: subject to host to value, and the checks that state it."""
+
+    sku: str
+    name: str
+    values: dict[str, dict[str, AuditFact]] = field(default_factory=dict)
+    checks: dict[str, AuditResult] = field(default_factory=dict)
+
+    def add(self, result: AuditResult, fact: AuditFact) -> None:
+        """Add a host's value."""
+        self.values.setdefault(fact["subject"], {})[result["host"]] = fact
+        self.checks.setdefault(result["check"], result)
+
+    @property
+    def hosts(self) -> set[str]:
+        """Hosts with a value for any subject."""
+        return {host for values in self.values.values() for host in values}
+
+
+def series_of(results: Iterable[AuditResult]) -> list[Series]:
+    """Return the facts of the hosts by SKU and name, in this order."""
+    found: dict[tuple[str, str], Series] = {}
+    for result in results:
+        for fact in result["facts"]:
+            key = result["sku"], fact["name"]
+            if key not in found:
+                found[key] = Series(*key)
+            found[key].add(result, fact)
+    return [found[key] for key in sorted(found)]
+
+
+def compare(results: Iterable[AuditResult]) -> list[AuditResult]:
+    """Return a `fleet.<fact>` result for each odd host, and one per fact for the fleet.
+
+    The fleet's result is PASSED with the usual value, or UNKNOWN if there is none.
+    """
+    kept = latest(results)
+    if not kept:
+        return []
+    scope = Scope.of(kept)
+    ran: dict[tuple[str, str], dict[str, AuditStatus]] = {}
+    for result in kept:
+        ran.setdefault((result["sku"], result["check"]), {})[result["host"]] = AuditStatus(result["status"])
+    by_fact: dict[str, list[tuple[Series, list[Found]]]] = {}
+    for series in series_of(kept):
+        status_of: dict[str, AuditStatus] = {}
+        for check in sorted(series.checks):
+            status_of.update(ran[series.sku, check])
+        by_fact.setdefault(series.name, []).append((series, list(_evaluate(series, status_of))))
+    out: list[AuditResult] = []
+    for parts in by_fact.values():
+        found = [each for _, part in parts for each in part]
+        skus = sorted({series.sku for series, _ in parts})
+        out += results_of(_rule(parts[0][0]), found, scope.with_sku(skus[0] if len(skus) == 1 else ""))
+    return out
+
+
+def rule_name(fact: str) -> str:
+    """Return a fact's name as part of a check id, which has no slash and no space."""
+    plain = "".join("-" if each in "/>" or each.isspace() else each for each in fact)
+    return plain[:110] or "unnamed"
+
+
+def _rule(series: Series) -> Rule:
+    """Return the rule of a fact: as severe as the gravest check that states it."""
+    by_check = [series.checks[check] for check in sorted(series.checks)]
+    grave = next((each for each in by_check if each["severity"] == AuditSeverity.ERROR), by_check[0])
+    return Rule(
+        f"fleet.{rule_name(series.name)}",
+        f"Hosts of one SKU have the same {series.name}",
+        AuditSeverity(grave["severity"]),
+        AuditAction(grave["action"]),
+        f"Bring the host in line with the fleet. {grave['remedy']}".strip(),
+    )
+
+
+def _evaluate(series: Series, status_of: Mapping[str, AuditStatus]) -> Iterator[Found]:
+    hosts = series.hosts
+    if len(hosts) == 1:
+        yield Found(FLEET, series.sku, AuditStatus.SKIPPED, f"one host has {series.name}: nothing to compare")
+        return
+    rest: dict[tuple[str, str], AuditFact] = {}
+    for subject, values in sorted(series.values.items()):
+        if 2 * len(values) > len(hosts):
+            yield from _Group(series, {(host, subject): fact for host, fact in values.items()}).evaluate()
+            yield from _missing(series, subject, values, status_of)
+        else:
+            rest.update({(host, subject): fact for host, fact in values.items()})
+    if rest:
+        # devices without namesakes on other hosts: the reason may be their name, so none is accused
+        for found in _Group(series, rest, MIN_VALUES).evaluate():
+            if found.status is AuditStatus.FAILED:
+                yield Found(found.host, found.subject, AuditStatus.UNKNOWN, found.text)
+            else:
+                yield found
+
+
+def _missing(
+    series: Series, subject: str, values: Mapping[str, AuditFact], status_of: Mapping[str, AuditStatus]
+) -> Iterator[Found]:
+    """Yield the hosts that ran the check without this subject, if nearly all others have it."""
+    if len(values) < MIN_HOSTS - 1 or len(values) < PRESENT_SHARE * len(status_of):
+        return
+    for host in sorted(status_of.keys() - values.keys()):
+        thing = f"{series.name} of {subject}" if subject else series.name
+        text = f"{host} has no {thing}; {len(values)} of {len(status_of)} hosts have one"
+        status = AuditStatus.FAILED
+        if status_of[host] is AuditStatus.UNKNOWN:
+            status, text = AuditStatus.UNKNOWN, f"{host}: {thing} could not be read; {text}"
+        elif status_of[host] is AuditStatus.SKIPPED and not series.sku:
+            status, text = AuditStatus.UNKNOWN, f"{text}; its SKU is unknown, and it may be of another kind"
+        yield Found(host, subject, status, text)
+
+
+class _Group:
+    """Values that are compared with each other: (host, subject) to fact."""
+
+    def __init__(
+        self, series: Series, values: Mapping[tuple[str, str], AuditFact], minimum: int = MIN_HOSTS
+    ) -> None:
+        self._series = series
+        self._units = sorted(values)
+        self._facts = [values[unit] for unit in self._units]
+        self._minimum, self._few = minimum, len(self._units) < minimum
+        subjects = {subject for _, subject in self._units}
+        self._thing = series.name + (
+            f" of {subjects.pop()}" if len(subjects) == 1 and "" not in subjects else ""
+        )
+
+    def evaluate(self) -> Iterator[Found]:
+        """Yield the odd values, and the group's own outcome."""
+        figures = [fact["number"] for fact in self._facts]
+        if 2 * sum(number is not None for number in figures) > len(figures):
+            return self._figures(np.array([math.nan if number is None else number for number in figures]))
+        return self._texts()
+
+    def _of_group(self, status: AuditStatus, text: str) -> Found:
+        return Found(FLEET, self._series.sku, status, text)
+
+    def _odd(self, at: int, usual: str, agree: int) -> Found:
+        host, subject = self._units[at]
+        text = (
+            f"{host} has {self._thing} {_quoted(self._facts[at])}, the fleet has {usual} "
+            f"({agree} of {len(self._units)} hosts)"
+        )
+        return Found(host, subject, AuditStatus.FAILED, text)
+
+    def _texts(self) -> Iterator[Found]:
+        counts = Counter(fact["text"] for fact in self._facts)
+        kinds = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        usual, agree = kinds[0]
+        if len(kinds) > 1 and (self._few or 2 * agree <= len(self._facts)):
+            quoted = ", ".join(f"{count} have {text!r:.60}" for text, count in kinds[:MAX_KINDS])
+            reason = f"fewer than {self._minimum} values" if self._few else "no majority"
+            yield self._of_group(AuditStatus.UNKNOWN, f"{self._thing} differs, {reason}: {quoted}")
+            return
+        yield self._of_group(
+            AuditStatus.PASSED, f"{agree} of {len(self._facts)} hosts have {self._thing} {usual!r:.80}"
+        )
+        for at, fact in enumerate(self._facts):
+            if fact["text"] != usual:
+                yield self._odd(at, repr(usual)[:80], agree)
+
+    def _figures(self, numbers: NDArray[np.float64]) -> Iterator[Found]:
+        finite = np.isfinite(numbers)
+        for at in np.flatnonzero(~finite).tolist():
+            host, subject = self._units[at]
+            text = f"{host} has {self._thing} {self._facts[at]['text']!r:.60}, which is no figure"
+            yield Found(host, subject, AuditStatus.UNKNOWN, text)
+        where = np.flatnonzero(finite)
+        if not len(where):
+            return
+        values = numbers[where]
+        spread, odd = odd_ones(values, *self._floors(values))
+        unsure = self._few or (len(values) < MIN_VALUES and spread.mad > 0)
+        if odd.any() or unsure:
+            reason = self._reason_against(values, spread, odd, unsure)
+            if reason:
+                text = f"{self._thing} from {values.min():.6g} to {values.max():.6g}, {reason}"
+                yield self._of_group(AuditStatus.UNKNOWN, text)
+                return
+        agree = len(values) - int(odd.sum())
+        usual = f"a median of {spread.median:.6g} with MAD {spread.mad:.3g}"
+        yield self._of_group(
+            AuditStatus.PASSED, f"{agree} of {len(values)} hosts have {self._thing} near {usual}"
+        )
+        for at in where[odd].tolist():
+            yield self._odd(at, usual, agree)
+
+    def _reason_against(
+        self,
+        values: NDArray[np.float64],
+        spread: Spread,
+        odd: NDArray[np.bool_],
+        unsure: bool,
+    ) -> str:
+        """Return the reason for which no host can be accused; empty if one can."""
+        near = np.abs(values - spread.median) <= NOISE_FLOOR * abs(spread.median)
+        if unsure:
+            return "" if near.all() else f"{len(values)} values are too few for the odd one"
+        if odd.sum() > MAX_ODD_SHARE * len(values):
+            return f"{int(odd.sum())} of {len(values)} far from the median: more than one kind of host"
+        return ""
+
+    def _floors(self, values: NDArray[np.float64]) -> tuple[float, float]:
+        """Return the relative and the absolute deviation that are no outlier."""
+        median = float(np.median(values))
+        exact = np.count_nonzero(values == median)
+        absolute = UNIT_FLOORS.get(self._series.name.rpartition("_")[2], 0.0)
+        if not median and not (values % 1).any():
+            absolute = max(absolute, FEW_EVENTS)
+        is_exact = exact >= min(EXACT_SHARE * len(values), len(values) - 1)
+        return EXACT_FLOOR if is_exact else NOISE_FLOOR, absolute
+
+
+def _quoted(fact: AuditFact) -> str:
+    return fact["text"][:60] if fact["number"] is not None else repr(fact["text"])[:80]

@@ -1,0 +1,146 @@
+"""Rules of the evaluation, and the audit results that follow from their findings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from schemas.records import (
+    AuditAction,
+    AuditCategory,
+    AuditFact,
+    AuditFinding,
+    AuditResult,
+    AuditSeverity,
+    AuditStatus,
+)
+
+__all__ = ["FLEET", "Found", "Rule", "Scope", "latest", "one_line", "results_of"]
+
+FLEET: Final = "fleet"
+"""Host of the results that concern no single host."""
+MAX_FINDINGS: Final = 4096
+MAX_TEXT: Final = 512
+MAX_LABEL: Final = 256
+MAX_QUOTED: Final = 3
+"""Findings that a result's text quotes."""
+ORDER: Final = (AuditStatus.FAILED, AuditStatus.UNKNOWN, AuditStatus.PASSED, AuditStatus.SKIPPED)
+"""Statuses, the decisive first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A declared expectation. Its check id begins with `fleet.`, `fabric.`, `baseline.` or `sku.`."""
+
+    check: str
+    title: str
+    severity: AuditSeverity
+    action: AuditAction
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The outcome of a rule for one subject. `remedy` replaces the rule's, where it is more exact."""
+
+    host: str
+    subject: str
+    status: AuditStatus
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The run that results belong to, the time of the evaluation, and the SKU and shard of each host."""
+
+    run: str
+    at_ns: int
+    skus: Mapping[str, str]
+    shards: Mapping[str, str]
+
+    @classmethod
+    def of(cls, results: Iterable[AuditResult]) -> Scope:
+        """Return the scope of a run's results. Raises ValueError without any."""
+        kept = list(results)
+        if not kept:
+            raise ValueError("no audit result: expected at least one")
+        newest = max(kept, key=lambda result: (result["checked_ns"], result["run"]))
+        return cls(
+            newest["run"],
+            newest["checked_ns"],
+            {result["host"]: result["sku"] for result in kept},
+            {result["host"]: result["shard"] for result in kept},
+        )
+
+    def with_sku(self, sku: str) -> Scope:
+        """Return the scope with a SKU for the results of the whole fleet."""
+        return replace(self, skus={**self.skus, FLEET: sku})
+
+
+def one_line(text: str, limit: int = MAX_TEXT) -> str:
+    """Return printable text of at most `limit` characters."""
+    plain = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return plain if len(plain) <= limit else plain[: limit - 3] + "..."
+
+
+def latest(results: Iterable[AuditResult]) -> list[AuditResult]:
+    """Return one result per host and check, the newest: a host may report twice."""
+    newest: dict[tuple[str, str], AuditResult] = {}
+    for result in results:
+        key = result["host"], result["check"]
+        known = newest.get(key)
+        if known is None or _age(known) < _age(result):
+            newest[key] = result
+    return [newest[key] for key in sorted(newest)]
+
+
+def _age(result: AuditResult) -> tuple[int, str, str]:
+    return result["checked_ns"], result["text"], repr(result["facts"])
+
+
+def results_of(rule: Rule, found: Iterable[Found], scope: Scope) -> list[AuditResult]:
+    """Return a result per host with findings, in the order of hosts."""
+    by_host: dict[str, list[Found]] = {}
+    for each in found:
+        by_host.setdefault(each.host, []).append(each)
+    return [_result(rule, host, by_host[host], scope) for host in sorted(by_host)]
+
+
+def _result(rule: Rule, host: str, found: list[Found], scope: Scope) -> AuditResult:
+    status = min((each.status for each in found), key=ORDER.index)
+    found = sorted(found, key=lambda each: (ORDER.index(each.status), each.subject, each.text))
+    notable = [each for each in found if each.status is status]
+    text = "; ".join(dict.fromkeys(each.text for each in notable[:MAX_QUOTED]))
+    if len(notable) > MAX_QUOTED:
+        text += f"; and {len(notable) - MAX_QUOTED} more"
+    remedies = dict.fromkeys(each.remedy for each in notable if each.remedy)
+    findings: list[AuditFinding] = [
+        {
+            "subject": one_line(each.subject, MAX_LABEL),
+            "status": each.status,
+            "text": one_line(each.text),
+        }
+        for each in found[:MAX_FINDINGS]
+    ]
+    facts: list[AuditFact] = []
+    return {
+        "run": scope.run,
+        "host": host,
+        "shard": scope.shards.get(host, ""),
+        "sku": scope.skus.get(host, ""),
+        "check": rule.check,
+        "category": AuditCategory.FABRIC,
+        "title": one_line(rule.title),
+        "status": status,
+        "severity": rule.severity,
+        "action": rule.action,
+        "remedy": one_line("; ".join(remedies) or rule.remedy),
+        "text": one_line(text),
+        "checked_ns": scope.at_ns,
+        "took_ns": 0,
+        "checks": 1,
+        "findings": findings,
+        "facts": facts,
+    }

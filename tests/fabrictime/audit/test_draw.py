@@ -1,0 +1,56 @@
+"""The report on a terminal."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from fabrictime.audit.collect import Collector
+from fabrictime.audit.draw import MAX_HOSTS, draw
+from fabrictime.audit.report import AuditReport
+from schemas.records import AuditStatus
+from tests.fabrictime.audit.results import RUN, result
+
+
+def text_of(report: AuditReport, *, everything: bool = False) -> str:
+    console = Console(width=160, file=io.StringIO(), record=True)
+    console.print(draw(report, everything=everything), highlight=False)
+    return console.export_text()
+
+
+def test_what_did_not_pass_is_drawn_with_hosts_and_remedy() -> None:
+    collector = Collector(RUN, ["h1", "h2", "h3"], 0, {"h1": ("eth0", "eth1")})
+    collector.add(result("h1", checks=1))
+    collector.add(result("h2", checks=1, status=AuditStatus.FAILED, text="eth0: MTU 1500"))
+    text = text_of(collector.report(2 * 10**9, 20))
+    assert "Audit audit-1: 3 hosts, 2.0 s" in text
+    assert "Back-end network  1 errors  1 passed" in text
+    assert "FAILED h2: eth0: MTU 1500" in text
+    assert "MONITOR: ip link set dev INTERFACE mtu MTU" in text
+    assert "UNKNOWN h3: did not answer within 20 s" in text
+    assert "FAILED h1" not in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["h1", "PASSED", "answered", "2", "ok", "-"] in rows
+    assert ["h2", "FAILED", "answered", "0", "1", "errors", "-"] in rows
+    assert ["h3", "UNKNOWN", "no", "answer", "0", "-", "1", "unknown"] in rows
+    assert text.rstrip().endswith("not fit: 1 errors, 0 warnings, 1 unknown, 1 passed, 0 skipped")
+
+
+def test_a_check_that_passed_is_drawn_on_request() -> None:
+    collector = Collector(RUN, ["h1"], 0, {})
+    collector.add(result("h1", checks=1))
+    report = collector.report(0, 20)
+    assert "backend.mtu" not in text_of(report)
+    assert "backend.mtu" in text_of(report, everything=True)
+
+
+def test_many_hosts_of_one_check_share_a_line() -> None:
+    collector = Collector(RUN, [], 0, {})
+    for number in range(40):
+        collector.add(result(f"h{number:02}", checks=1, status=AuditStatus.FAILED))
+    text = text_of(collector.report(0, 20))
+    assert f"FAILED h{MAX_HOSTS - 1:02}:" in text
+    assert f"FAILED h{MAX_HOSTS:02}:" not in text
+    assert "and h08, h09" in text
+    assert "and 20 more" in text

@@ -1,0 +1,126 @@
+"""The network of a recorded host, as values: one front-end interface and four of a rail-optimised fabric."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+from producers.audit.network import Dcb, Interface, LinkSettings, Neighbour, Route, Rule
+
+UP = frozenset({"UP", "LOWER_UP", "RUNNING", "BROADCAST", "MULTICAST"})
+LOOPBACK = frozenset({"UP", "LOWER_UP", "LOOPBACK"})
+READS = ("interfaces", "routes", "rules", "neighbours", "dcb", "ethtool_statistics", "link_settings")
+"""Reads that can be denied."""
+FABRIC = ("eth0", "eth1")
+"""Interfaces with RoCE; eth2 and eth3 are IP over InfiniBand."""
+
+
+class RecordedNetwork:
+    """The network part of a recorded host. `network` holds each read's answer, and may be changed."""
+
+    def __init__(self) -> None:
+        self.network: dict[str, Any] = deepcopy(NETWORK)
+        self.nics: tuple[str, ...] = FABRIC
+        self.connect: Callable[[int, int, int], socket.socket] = socket.socket
+        """Makes the sockets of active checks; by default real ones of this machine."""
+
+    def _check(self, name: str) -> None:
+        raise NotImplementedError
+
+    def _of(self, read: str) -> Any:
+        self._check(read)
+        return self.network[read]
+
+    def interfaces(self) -> list[Interface]:
+        """Return all interfaces."""
+        return list(self._of("interfaces"))
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return list(self._of("routes"))
+
+    def rules(self) -> list[Rule]:
+        """Return the policy rules."""
+        return list(self._of("rules"))
+
+    def neighbours(self) -> list[Neighbour]:
+        """Return the neighbours."""
+        return list(self._of("neighbours"))
+
+    def dcb(self, interface: str) -> Dcb | None:
+        """Return flow control settings."""
+        found: Dcb | None = self._of("dcb").get(interface)
+        return found
+
+    def ethtool_statistics(self, interface: str) -> dict[str, int]:
+        """Return the driver's counters."""
+        return dict(self._of("ethtool_statistics").get(interface, {}))
+
+    def link_settings(self, interface: str) -> LinkSettings | None:
+        """Return the settings of the link."""
+        found: LinkSettings | None = self._of("link_settings").get(interface)
+        return found
+
+    def open_socket(self, family: int, kind: int, protocol: int = 0) -> socket.socket:
+        """Return a socket of `connect`."""
+        self._check("socket")
+        opened = self.connect(family, kind, protocol)
+        opened.settimeout(2.0)
+        return opened
+
+
+def _interface(index: int, name: str, mtu: int, address: str) -> Interface:
+    counters = {"rx_packets": 10**9, "rx_dropped": 0, "rx_errors": 0, "tx_dropped": 0, "tx_errors": 0}
+    mac = f"08:00:27:00:00:{index:02x}"
+    return Interface(name, index, mtu, "up", UP, mac=mac, addresses=(address,), counters=counters)
+
+
+_PORTS = tuple((f"eth{number}", f"10.0.{number}.2") for number in range(4))
+
+NETWORK: dict[str, Any] = {
+    "interfaces": [
+        Interface("lo", 1, 65536, "unknown", LOOPBACK, addresses=("127.0.0.1/8",)),
+        _interface(2, "eno1", 1500, "192.168.4.12/24"),
+        *(_interface(3 + n, name, 9000, f"{address}/31") for n, (name, address) in enumerate(_PORTS)),
+    ],
+    "routes": [
+        Route("0.0.0.0/0", "192.168.4.1", "eno1", metric=100),
+        Route("192.168.4.0/24", "", "eno1", source="192.168.4.12"),
+        *(Route(f"{address}/31", "", name, source=address) for name, address in _PORTS),
+        *(Route("10.0.0.0/8", f"10.0.{n}.3", name, table=100 + n) for n, (name, _) in enumerate(_PORTS)),
+    ],
+    "rules": [
+        Rule(0, 255),
+        *(Rule(1000 + n, 100 + n, source=f"{address}/32") for n, (_, address) in enumerate(_PORTS)),
+        Rule(32766, 254),
+        Rule(32767, 253),
+    ],
+    "neighbours": [
+        Neighbour("192.168.4.1", "08:00:27:01:00:00", "eno1", "REACHABLE"),
+        *(Neighbour(f"10.0.{n}.3", f"08:00:27:01:00:1{n}", f"eth{n}", "REACHABLE") for n in range(4)),
+    ],
+    "dcb": {
+        name: Dcb(
+            pfc_priorities=frozenset({3}),
+            pfc_pauses=(12, 40),
+            dscp_priority={26: 3, 48: 6},
+            trust=("dscp",),
+            priority_class=(0, 0, 0, 3, 0, 0, 6, 0),
+            class_percent=(50, 0, 0, 50, 0, 0, 0, 0),
+        )
+        for name in FABRIC
+    },
+    "ethtool_statistics": {
+        name: dict.fromkeys(
+            ("rx_discards_phy", "rx_symbol_err_phy", "rx_crc_errors_phy", "link_down_events_phy"), 0
+        )
+        for name in FABRIC
+    },
+    "link_settings": {
+        "eno1": LinkSettings(25_000_000_000, "full", True),
+        **{name: LinkSettings(400_000_000_000, "full", True) for name in FABRIC},
+    },
+}
+"""Each read's answer."""
