@@ -16,7 +16,7 @@ from schemas.records import AuditResult, AuditSeverity, AuditStatus
 
 __all__ = ["AuditHistory", "Fitness", "HostFitness", "Outcome"]
 
-COMPARED: Final = ("fleet.", "fabric.")
+COMPARED: Final = ("agent.", "baseline.", "fabric.", "fleet.", "sku.")
 """Beginnings of the ids of checks that are evaluated from other records, not on the host."""
 MAX_OUTCOMES: Final = 16
 """Outcomes kept of each check of a host."""

@@ -90,7 +90,8 @@ def reason_of(failures: Sequence[Outcome]) -> str:
             names += f",{each.check}"
     text = "; ".join(each.text for each in failures)
     line = f"{PREFIX} run={failures[0].run} checks={names}: {text}"
-    return "".join(each if each.isprintable() and each not in "\"'" else " " for each in line)[:MAX_REASON].strip()
+    plain = "".join(each if each.isprintable() and each not in "\"'" else " " for each in line)
+    return plain[:MAX_REASON].strip()
 
 
 def plan(
@@ -121,10 +122,12 @@ def plan(
     wanted.sort(key=lambda each: (-len(each[2]), each[0].name))
     total, out = len(every), sum(node.is_out for node in every)
     for node, found, failures in wanted:
-        obstacle = f"already out: {node.reason or node.state}" if node.is_out else _breaker(total, out, rules)
+        limit = "" if node.is_out else _breaker(total, out, rules)
+        obstacle = f"already out: {node.reason or node.state}" if node.is_out else limit
         out += not obstacle
+        run, text = failures[0].run, reason_of(failures)
         steps.append(
-            NodeStep(node.name, found.host, FlowAction.DRAIN, failures[0].run, reason_of(failures), obstacle)
+            NodeStep(node.name, found.host, FlowAction.DRAIN, run, text, obstacle, is_limited=bool(limit))
         )
     return steps
 
