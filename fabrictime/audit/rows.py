@@ -133,7 +133,7 @@ ROWS: Final[dict[int, str]] = dict(
 
 
 def covered(checks: Iterable[tuple[str, tuple[int, ...]]]) -> Mapping[int, list[str]]:
-    """Return the ids of the checks of each row, from pairs of id and rows. Raises KeyError for another."""
+    """Return the ids of the checks of each row, from (id, rows). Raises KeyError for another row."""
     found: dict[int, list[str]] = {row: [] for row in ROWS}
     for check_id, rows in checks:
         for row in rows:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +17,7 @@ from fabrictime.state.fabric_state import FabricState
 from tests.fabrictime.children import program
 from tests.fabrictime.fabric_records import FabricRecords
 from tests.fabrictime.fill import decode_flows
+from tests.fabrictime.web.browser import CHROMEDRIVER, CHROMIUM, Browser
 
 
 @pytest.fixture(scope="session")
@@ -87,3 +90,14 @@ def log(tmp_path_factory):
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Chromium; skips where it or its driver is missing."""
+    for path in (CHROMIUM, CHROMEDRIVER):
+        if not os.access(path, os.X_OK):
+            pytest.skip(f"{path} is missing (Debian: apt-get install chromium chromium-driver)")
+    started = Browser(tmp_path_factory.mktemp("chromium"))
+    yield started
+    started.driver.quit()

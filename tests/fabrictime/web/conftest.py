@@ -14,7 +14,6 @@ import pytest
 from fabrictime.log.server import LogServer
 from fabrictime.log.settings import LogSettings
 from tests.fabrictime.evidence import FreshEvidence
-from tests.fabrictime.web.browser import CHROMEDRIVER, CHROMIUM, Browser
 from tests.fabrictime.web.history_rows import Filled
 from tests.fabrictime.web.processes import Page, Server, until
 
@@ -93,17 +92,6 @@ def page_client() -> Iterator[Any]:
     with client:
         yield client
     client.delete()
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """Chromium; skips where it or its driver is missing."""
-    for path in (CHROMIUM, CHROMEDRIVER):
-        if not os.access(path, os.X_OK):
-            pytest.skip(f"{path} is missing (Debian: apt-get install chromium chromium-driver)")
-    started = Browser(tmp_path_factory.mktemp("chromium"))
-    yield started
-    started.driver.quit()
 
 
 @pytest.fixture

@@ -1,0 +1,262 @@
+"""Groups the results of a fleet audit for readers: by level, host, check, cause, action and value.
+
+Pure functions of AuditResults. The page, the HTML report and the dashboard's tab share them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+from typing import Final
+
+from fabrictime.audit.host_names import name_order
+from fabrictime.audit.report import TITLES
+from schemas.records import AuditAction, AuditCategory, AuditResult, AuditSeverity, AuditStatus
+
+__all__ = [
+    "ACTION_ORDER",
+    "LEVELS",
+    "Cause",
+    "CheckGroup",
+    "HostRow",
+    "Level",
+    "Spread",
+    "check_groups",
+    "host_rows",
+    "level_of",
+    "of_category",
+    "spreads",
+    "worklist",
+    "worst_of",
+]
+
+
+class Level(StrEnum):
+    """Outcome of a check as readers see it, the worst first."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    UNKNOWN = "unknown"
+    PASSED = "passed"
+    SKIPPED = "skipped"
+
+
+LEVELS: Final = tuple(Level)
+RANK: Final = {level: rank for rank, level in enumerate(LEVELS)}
+ACTION_ORDER: Final = (
+    AuditAction.ISOLATE,
+    AuditAction.REPLACE,
+    AuditAction.REBOOT,
+    AuditAction.RESET,
+    AuditAction.MONITOR,
+)
+_LEVELS: Final = {
+    (AuditStatus.FAILED, AuditSeverity.ERROR): Level.ERROR,
+    (AuditStatus.FAILED, AuditSeverity.WARNING): Level.WARNING,
+    **{(AuditStatus.UNKNOWN, severity): Level.UNKNOWN for severity in AuditSeverity},
+    **{(AuditStatus.PASSED, severity): Level.PASSED for severity in AuditSeverity},
+    **{(AuditStatus.SKIPPED, severity): Level.SKIPPED for severity in AuditSeverity},
+}
+
+
+def level_of(result: AuditResult) -> Level:
+    """Return the level of a result: a failed check counts as its severity."""
+    return _LEVELS[result["status"], result["severity"]]
+
+
+def worst_of(counts: Mapping[Level, int]) -> Level:
+    """Return the worst level that was counted; SKIPPED without any."""
+    return next((level for level in LEVELS if counts.get(level)), Level.SKIPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Hosts with the same outcome of a check."""
+
+    level: Level
+    text: str
+    hosts: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class CheckGroup:
+    """One check over the fleet."""
+
+    check: str
+    category: AuditCategory
+    title: str
+    severity: AuditSeverity
+    action: AuditAction
+    remedy: str
+    counts: Counter[Level] = field(default_factory=Counter)
+    _texts: dict[tuple[Level, str], list[str]] = field(default_factory=dict)
+
+    def add(self, result: AuditResult, level: Level) -> None:
+        """Count a host's result."""
+        self.counts[level] += 1
+        if level is not Level.PASSED:
+            self._texts.setdefault((level, result["text"]), []).append(result["host"])
+
+    @property
+    def level(self) -> Level:
+        """The worst level of any host."""
+        return worst_of(self.counts)
+
+    @property
+    def failed(self) -> int:
+        """Number of hosts on which the check failed."""
+        return self.counts[Level.ERROR] + self.counts[Level.WARNING]
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts with a result."""
+        return self.counts.total()
+
+    def causes(self, *levels: Level) -> list[Cause]:
+        """Return the causes of these levels: the worst and the widespread first."""
+        found = [
+            Cause(level, text, tuple(sorted(hosts, key=name_order)))
+            for (level, text), hosts in self._texts.items()
+            if level in levels
+        ]
+        return sorted(found, key=lambda each: (RANK[each.level], -len(each.hosts), name_order(each.hosts[0])))
+
+
+def check_groups(results: Iterable[AuditResult]) -> list[CheckGroup]:
+    """Return the checks, those with most errors first, then warnings, then unknown ones."""
+    groups: dict[str, CheckGroup] = {}
+    for each in results:
+        group = groups.get(each["check"])
+        if group is None:
+            group = groups[each["check"]] = CheckGroup(
+                each["check"],
+                each["category"],
+                each["title"],
+                each["severity"],
+                each["action"],
+                each["remedy"],
+            )
+        group.add(each, level_of(each))
+    return sorted(
+        groups.values(), key=lambda each: (*(-each.counts[level] for level in LEVELS[:3]), each.check)
+    )
+
+
+@dataclass(slots=True)
+class HostRow:
+    """One host: its counts by category, and the results that did not pass, the worst first."""
+
+    host: str
+    sku: str = ""
+    shard: str = ""
+    counts: Counter[Level] = field(default_factory=Counter)
+    by_category: dict[AuditCategory, Counter[Level]] = field(default_factory=dict)
+    open: list[AuditResult] = field(default_factory=list)
+    ports: tuple[int, int] | None = None
+    """RDMA ports that are active, and all of them; None without a result of them."""
+
+    @property
+    def level(self) -> Level:
+        """The host's worst level."""
+        return worst_of(self.counts)
+
+    @property
+    def action(self) -> AuditAction | None:
+        """The strongest action of its errors; None without an error."""
+        actions = {each["action"] for each in self.open if level_of(each) is Level.ERROR}
+        return min(actions, key=ACTION_ORDER.index, default=None)
+
+
+PORTS_CHECK: Final = "backend.port-state"
+
+
+def host_rows(results: Iterable[AuditResult]) -> list[HostRow]:
+    """Return the hosts in the order of their names."""
+    rows: dict[str, HostRow] = {}
+    for each in results:
+        row = rows.get(each["host"])
+        if row is None:
+            row = rows[each["host"]] = HostRow(each["host"], each["sku"], each["shard"])
+        level = level_of(each)
+        row.counts[level] += 1
+        row.by_category.setdefault(each["category"], Counter())[level] += 1
+        if RANK[level] < RANK[Level.PASSED]:
+            row.open.append(each)
+        if each["check"] == PORTS_CHECK and each["findings"]:
+            active = sum(finding["status"] is AuditStatus.PASSED for finding in each["findings"])
+            row.ports = active, len(each["findings"])
+    for row in rows.values():
+        row.open.sort(key=lambda each: (RANK[level_of(each)], each["check"]))
+    return sorted(rows.values(), key=lambda row: name_order(row.host))
+
+
+def worklist(rows: Iterable[HostRow]) -> Iterator[tuple[AuditAction, list[str]]]:
+    """Yield each action with its hosts: a host stands at the strongest action of its errors."""
+    hosts: dict[AuditAction, list[str]] = defaultdict(list)
+    for row in rows:
+        if row.action is not None:
+            hosts[row.action].append(row.host)
+    for action in ACTION_ORDER:
+        if action in hosts:
+            yield action, hosts[action]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A value that is not equal on all hosts of one machine type. `figures`: by host, if it is a number."""
+
+    check: str
+    name: str
+    subject: str
+    sku: str
+    values: tuple[tuple[str, tuple[str, ...]], ...]
+    """Each value with its hosts, the frequent one first."""
+    figures: Mapping[str, float] | None = None
+
+    @property
+    def range(self) -> tuple[float, float, float]:
+        """Lowest, median and highest figure."""
+        figures = list((self.figures or {}).values())
+        return min(figures), median(figures), max(figures)
+
+
+def spreads(results: Iterable[AuditResult]) -> list[Spread]:
+    """Return the values that differ among hosts of one machine type, those with fewest odd hosts first."""
+    values: dict[tuple[str, str, str, str], dict[str, tuple[str, float | None]]] = defaultdict(dict)
+    for each in results:
+        for fact in each["facts"]:
+            key = each["check"], fact["name"], fact["subject"], each["sku"]
+            values[key][each["host"]] = fact["text"], fact["number"]
+    found = [_spread(key, by_host) for key, by_host in values.items() if len(set(by_host.values())) > 1]
+    return sorted(found, key=_odd_hosts)
+
+
+def _spread(key: tuple[str, str, str, str], by_host: Mapping[str, tuple[str, float | None]]) -> Spread:
+    hosts: dict[str, list[str]] = defaultdict(list)
+    for host in sorted(by_host, key=name_order):
+        hosts[by_host[host][0]].append(host)
+    ordered = sorted(hosts.items(), key=lambda item: (-len(item[1]), name_order(item[1][0])))
+    figures = {host: number for host, (_, number) in by_host.items() if number is not None}
+    return Spread(
+        *key,
+        values=tuple((text, tuple(of_value)) for text, of_value in ordered),
+        figures=figures if len(figures) == len(by_host) else None,
+    )
+
+
+def _odd_hosts(spread: Spread) -> tuple[int, str, str]:
+    total = sum(len(hosts) for _, hosts in spread.values)
+    return total - len(spread.values[0][1]), spread.check, spread.name
+
+
+def of_category(groups: Sequence[CheckGroup]) -> Iterator[tuple[AuditCategory, list[CheckGroup]]]:
+    """Yield the categories in their order, each with its checks."""
+    by_category: dict[AuditCategory, list[CheckGroup]] = defaultdict(list)
+    for group in groups:
+        by_category[group.category].append(group)
+    for category in TITLES:
+        if category in by_category:
+            yield category, by_category[category]

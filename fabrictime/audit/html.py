@@ -1,0 +1,312 @@
+"""Writes a fleet audit as one HTML page that needs no network: for a browser, a phone and paper.
+
+Repeated content is folded: hosts with the same outcome of a check share a line, and checks that passed stand
+closed in the tree. A page of a thousand hosts thus stays readable, and small enough to send by mail.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fabrictime.audit.groups import (
+    LEVELS,
+    Cause,
+    CheckGroup,
+    HostRow,
+    Level,
+    Spread,
+    check_groups,
+    host_rows,
+    level_of,
+    of_category,
+    spreads,
+    worklist,
+    worst_of,
+)
+from fabrictime.audit.host_names import folded, name_order
+from fabrictime.audit.report import ANSWER, ERRORS_EXIT, FIT_EXIT, TITLES, AuditReport, verdict
+from fabrictime.state.units import counted
+from schemas.records import AuditCategory
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+__all__ = ["page"]
+
+HERE: Final = Path(__file__).parent
+MISSING: Final = "missing"
+HOST_LEVELS: Final = {
+    MISSING: "without an answer",
+    Level.ERROR: "not fit",
+    Level.WARNING: "with warnings",
+    Level.UNKNOWN: "not fully checked",
+    Level.PASSED: "without a finding",
+    Level.SKIPPED: "with nothing to check",
+}
+TILE_NOTES: Final = {
+    Level.ERROR: "make a host unfit",
+    Level.WARNING: "leave a host fit",
+    Level.UNKNOWN: "could not be read",
+    Level.PASSED: "checks as expected",
+}
+CELL_WIDTH: Final = 10
+MAX_CELL_PX: Final = 34
+STRIKING: Final = (Level.ERROR, MISSING)
+MIN_SHARE: Final = 350
+"""Share of the picture's width, as its inverse, that an error has at least: two or three pixels."""
+TICKS: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Rows that the page shows of each kind; the rest is counted."""
+
+    causes: int = 30
+    """Texts of a check."""
+    open: int = 25
+    """Failed checks that are open at first."""
+    open_unknown: int = 10
+    spreads: int = 100
+    values: int = 6
+    """Values beside the frequent one."""
+    rows: int = 200
+    """Hosts in the table."""
+    open_of_host: int = 12
+    """Findings of a host in the table."""
+    names: int = 240
+    """Characters of host names; longer lists open on a click."""
+    single_hosts: int = 16
+    """Hosts of a fleet so small that each has its row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Consecutive hosts with the same level in one category."""
+
+    level: str
+    x: int
+    width: int
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One category of the picture."""
+
+    category: AuditCategory
+    title: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure with a spread: lowest, median and highest with their hosts, and (x, opacity) of its marks."""
+
+    spread: Spread
+    marks: tuple[tuple[str, str], ...]
+    ticks: tuple[tuple[int, float], ...]
+
+
+def page(report: AuditReport, limits: Limits | None = None) -> str:
+    """Return the page."""
+    limits = limits or Limits()
+    missing = {host: report.results[host][ANSWER]["text"] for host in report.missing}
+    results = [each for each in report.all_results() if each["host"] not in missing]
+    groups, rows = check_groups(results), host_rows(results)
+    return _template().render(
+        run=report.run,
+        when=_when(report),
+        css=(HERE / "report.css").read_text(encoding="utf-8"),
+        limits=limits,
+        levels=LEVELS,
+        host_levels_text=HOST_LEVELS,
+        tile_notes=TILE_NOTES,
+        verdict=_verdict(report, rows, groups),
+        missing=missing,
+        missing_by_reason=_by_reason(missing),
+        nics=report.nics,
+        **_of_hosts(rows, missing, limits),
+        **_of_checks(groups),
+        **_of_values(spreads(results)),
+    )
+
+
+def _template() -> Template:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.filters |= {
+        "folded": folded,
+        "counted": counted,
+        "hosts": _hosts_of,
+        "worst": worst_of,
+        "cell": _cell_text,
+        "level": level_of,
+        "plural": _plural,
+    }
+    return environment.get_template("report.html")
+
+
+def _of_hosts(rows: Sequence[HostRow], missing: Mapping[str, str], limits: Limits) -> dict[str, object]:
+    noted = _noted(rows, limits)
+    listed = {host for _, hosts in noted[: limits.rows] for host in hosts}
+    names = sorted({*(row.host for row in rows), *missing}, key=name_order)
+    skus = {row.sku for row in rows}
+    return {
+        "rows": rows,
+        "names": names,
+        "noted": noted,
+        "unlisted": [row.host for row in rows if row.open and row.host not in listed],
+        "quiet": [row.host for row in rows if not row.open and row.host not in listed],
+        "skus": skus,
+        "has_sku": any(skus),
+        "counts": _total(row.counts for row in rows),
+        "host_levels": _host_levels(rows, missing),
+        "work": list(worklist(rows)),
+        "picture": list(_picture(rows, missing, names)),
+        "width": len(names) * CELL_WIDTH,
+        "strip_max_px": len(names) * MAX_CELL_PX,
+    }
+
+
+def _of_checks(groups: Sequence[CheckGroup]) -> dict[str, object]:
+    return {
+        "failed": [group for group in groups if group.failed],
+        "unchecked": [group for group in groups if group.counts[Level.UNKNOWN]],
+        "skipped": [group for group in groups if group.counts[Level.SKIPPED]],
+        "tree": [
+            (category, TITLES[category], _total(group.counts for group in of), of)
+            for category, of in of_category(groups)
+        ],
+    }
+
+
+def _of_values(found: Sequence[Spread]) -> dict[str, object]:
+    return {
+        "unlike": [each for each in found if each.figures is None],
+        "figures": [_figure(each) for each in found if each.figures is not None],
+    }
+
+
+def _total(counts: Iterable[Counter[Level]]) -> Counter[Level]:
+    return sum(counts, Counter[Level]())
+
+
+def _noted(rows: Sequence[HostRow], limits: Limits) -> list[tuple[HostRow, list[str]]]:
+    """Return the rows of the host table, the worst first.
+
+    A host with an error has its own row. Others share one with the hosts that have the same findings.
+    """
+    of_row: dict[object, tuple[HostRow, list[str]]] = {}
+    for row in rows:
+        if row.open or len(rows) <= limits.single_hosts:
+            alone = row.level is Level.ERROR or len(rows) <= limits.single_hosts
+            key = row.host if alone else tuple((each["check"], each["text"]) for each in row.open)
+            of_row.setdefault(key, (row, []))[1].append(row.host)
+    return sorted(of_row.values(), key=lambda item: (LEVELS.index(item[0].level), -len(item[0].open)))
+
+
+def _plural(level: Level, count: int) -> str:
+    return f"{level}s" if level in (Level.ERROR, Level.WARNING) and count != 1 else str(level)
+
+
+def _hosts_of(causes: Iterable[Cause]) -> list[str]:
+    return sorted({host for cause in causes for host in cause.hosts}, key=name_order)
+
+
+def _cell_text(counts: Mapping[Level, int]) -> str:
+    """Return the counts of a host's category: those that did not pass, else the number that passed."""
+    parts = [f"{counts[level]} {_plural(level, counts[level])}" for level in LEVELS[:3] if counts.get(level)]
+    return ", ".join(parts) or (
+        f"{counts.get(Level.PASSED, 0)} passed" if counts.get(Level.PASSED) else "skipped"
+    )
+
+
+def _when(report: AuditReport) -> str:
+    started = datetime.fromtimestamp(report.started_ns / 1e9, tz=UTC)
+    return f"{started:%Y-%m-%d %H:%M} UTC, took {report.took_s:.1f} s"
+
+
+def _verdict(report: AuditReport, rows: Sequence[HostRow], groups: Sequence[CheckGroup]) -> dict[str, str]:
+    """Return the kind, the title and a sentence."""
+    code, partly = verdict(report)[0], sum(row.counts[Level.UNKNOWN] > 0 for row in rows)
+    unfit = sum(row.counts[Level.ERROR] > 0 for row in rows)
+    checks = sum(group.counts[Level.ERROR] > 0 for group in groups)
+    sentences = []
+    if code == ERRORS_EXIT:
+        kind, title = "unfit", "Not fit"
+        verb = "has" if unfit == 1 else "have"
+        of_all = f"{unfit} of {counted(len(rows), 'host')}"
+        sentences.append(f"{of_all} {verb} errors, in {counted(checks, 'check')}.")
+    elif code == FIT_EXIT:
+        kind, title = "fit", "Fit"
+        sentences.append(f"No error on {counted(len(rows), 'host')}.")
+    else:
+        kind, title = "nothing", "Not checked everywhere" if rows else "Nothing could be checked"
+    if partly:
+        sentences.append(f"{counted(partly, 'host')} could not be checked in full.")
+    if report.missing:
+        sentences.append(f"{counted(len(report.missing), 'host')} did not answer.")
+    return {"kind": kind, "title": title, "sentence": " ".join(sentences)}
+
+
+def _host_levels(rows: Sequence[HostRow], missing: Mapping[str, str]) -> list[tuple[str, int]]:
+    counts = Counter[str](row.level for row in rows)
+    counts[MISSING] = len(set(missing) - {row.host for row in rows})
+    order: tuple[str, ...] = (Level.ERROR, MISSING, *LEVELS[1:])
+    return [(level, counts[level]) for level in order if counts[level]]
+
+
+def _by_reason(missing: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    hosts: dict[str, list[str]] = defaultdict(list)
+    for host, reason in missing.items():
+        hosts[reason].append(host)
+    return sorted(hosts.items(), key=lambda item: -len(item[1]))
+
+
+def _picture(rows: Sequence[HostRow], missing: Mapping[str, str], names: Sequence[str]) -> Iterator[Strip]:
+    """Yield the picture: a strip per category, with a column per host in the order of `names`."""
+    by_name = {row.host: row for row in rows}
+    gap = int(len(names) <= 100)
+    smallest = len(names) * CELL_WIDTH // MIN_SHARE
+    shown = set(chain.from_iterable(row.by_category for row in rows))
+    for category, title in TITLES.items():
+        if category not in shown:
+            continue
+        levels = [_level_in(category, by_name.get(name)) for name in names]
+        cells, x = [], 0
+        for level, run in groupby(levels):
+            length = len(list(run))
+            hosts = folded(names[x : x + length])
+            width = max(length * CELL_WIDTH - gap, smallest if level in STRIKING else 0)
+            cells.append(Cell(level, x * CELL_WIDTH, width, f"{hosts}: {level}"))
+            x += length
+        yield Strip(category, title, tuple(sorted(cells, key=lambda cell: cell.level in STRIKING)))
+
+
+def _level_in(category: AuditCategory, row: HostRow | None) -> str:
+    if row is None:
+        return MISSING
+    return worst_of(row.by_category.get(category, {}))
+
+
+def _figure(spread: Spread) -> Figure:
+    assert spread.figures is not None  # noqa: S101 - only such spreads are figures
+    low, middle, high = spread.range
+    hosts = {value: host for host, value in spread.figures.items()}
+    step = (high - low) / TICKS or 1.0
+    marks = Counter(round((value - low) / step) for value in spread.figures.values())
+    largest = max(marks.values())
+    return Figure(
+        spread,
+        ((f"{low:g}", hosts[low]), (f"{middle:g}", ""), (f"{high:g}", hosts[high])),
+        tuple((x, round(0.35 + 0.65 * count / largest, 2)) for x, count in sorted(marks.items())),
+    )
