@@ -71,16 +71,20 @@ class Kubernetes:
     def drain(self, node: str, reason: str) -> None:
         """Set the condition, then taint and cordon the node in one patch. Running pods stay."""
         item = self._call(self._api.read_node, node)
+        if not check_drain(node_state(item), reason):
+            return
+        item = self._set_condition(node, "True", "AuditFailed", reason)
         if check_drain(node_state(item), reason):
-            self._set_condition(node, "True", "AuditFailed", reason)
             taint = {"key": TAINT, "effect": "NoSchedule"}
             self._patch(item, {"unschedulable": True, "taints": [*_taints(item), taint]}, reason)
 
     def resume(self, node: str) -> None:
         """Clear the condition, then taint and cordon in one patch."""
         item = self._call(self._api.read_node, node)
+        if not check_resume(node_state(item)):
+            return
+        item = self._set_condition(node, "False", "AuditPassed", "the checks that failed pass again")
         if check_resume(node_state(item)):
-            self._set_condition(node, "False", "AuditPassed", "the checks that failed pass again")
             taints = [each for each in _taints(item) if each["key"] != TAINT]
             self._patch(item, {"unschedulable": None, "taints": taints or None}, None)
 
@@ -91,11 +95,12 @@ class Kubernetes:
         }
         self._call(self._api.patch_node, item["metadata"]["name"], {"metadata": metadata, "spec": spec})
 
-    def _set_condition(self, node: str, status: str, reason: str, text: str) -> None:
+    def _set_condition(self, node: str, status: str, reason: str, text: str) -> Any:
+        """Set the condition and return the node as it is then."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         condition = {"type": CONDITION, "status": status, "reason": reason, "message": text}
         condition |= {"lastTransitionTime": now, "lastHeartbeatTime": now}
-        self._call(self._api.patch_node_status, node, {"status": {"conditions": [condition]}})
+        return self._call(self._api.patch_node_status, node, {"status": {"conditions": [condition]}})
 
     def _call(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call the API and return the decoded answer. Raises NodeError."""

@@ -186,7 +186,7 @@ def host_rows(results: Iterable[AuditResult]) -> list[HostRow]:
         if RANK[level] < RANK[Level.PASSED]:
             row.open.append(each)
         if each["check"] == PORTS_CHECK and each["findings"]:
-            active = sum(finding["status"] is AuditStatus.PASSED for finding in each["findings"])
+            active = sum(finding["status"] == AuditStatus.PASSED for finding in each["findings"])
             row.ports = active, len(each["findings"])
     for row in rows.values():
         row.open.sort(key=lambda each: (RANK[level_of(each)], each["check"]))

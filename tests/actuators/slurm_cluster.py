@@ -6,9 +6,13 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo")
 LIMIT_S = 60.0
@@ -50,6 +54,22 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+@contextmanager
+def slurm_of(*nodes: str, more: str = "") -> Iterator[SlurmCluster]:
+    """Run a cluster with these nodes. Skips the test without Slurm."""
+    if missing():
+        pytest.skip(f"no {missing()} (Debian: apt-get install slurmctld slurmd slurm-client munge)")
+    with tempfile.TemporaryDirectory(prefix="fabrictime-slurm-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        cluster = SlurmCluster(folder, nodes, more)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
+
+
 class SlurmCluster:
     """Nodes that answer to slurmctld. `folder` must be reachable for all users, as munge demands."""
 
@@ -81,7 +101,7 @@ class SlurmCluster:
         self._run("slurmctld", "-D", "-f", str(self.conf))
         for node in self.nodes:
             self._run("slurmd", "-D", "-N", node, "-f", str(self.conf))
-        self._until(lambda: all(self.states().get(node) == "IDLE" for node in self.nodes), "every node idle")
+        self.until_in(*self.nodes)
 
     def scontrol(self, *arguments: str) -> str:
         """Run scontrol and return its output."""
@@ -105,6 +125,22 @@ class SlurmCluster:
             fields = dict(each.partition("=")[::2] for each in line.split())
             found[fields["NodeName"]] = fields["State"]
         return found
+
+    def until_in(self, *nodes: str) -> None:
+        """Wait until these nodes are idle."""
+        self._until(lambda: all(self.states().get(node) == "IDLE" for node in nodes), f"{nodes} idle")
+
+    def restore(self) -> None:
+        """Bring every node back, whatever a test did."""
+        for node in self.nodes:
+            if self.states()[node] != "IDLE":
+                self.scontrol("update", f"NodeName={node}", "State=RESUME")
+        self.until_in(*self.nodes)
+
+    def updates(self, node: str) -> int:
+        """Return how often slurmctld set a reason of this node."""
+        log = next(self.folder.glob("slurmctld-*.out")).read_text(errors="replace")
+        return log.count(f"update_node: node {node} reason set to")
 
     def stop(self) -> None:
         """End the daemons, the last first."""
@@ -134,12 +170,4 @@ class SlurmCluster:
                     for path in sorted(self.folder.glob("*.out"))
                 )
                 raise AssertionError(f"Slurm: {wanted}: not within {LIMIT_S} s{text}")
-            self._processes[0].poll()
-            select_wait(0.1)
-
-
-def select_wait(seconds: float) -> None:
-    """Wait for a while, between two questions to slurmctld."""
-    import select
-
-    select.select([], [], [], seconds)
+            time.sleep(0.1)

@@ -1,14 +1,17 @@
 """A recorded host: files and commands of a healthy machine with GPUs and RDMA NICs.
 
-We wrote it from the formats of the kernel's documentation; no machine was read.
+We wrote it from the formats of the kernel's documentation; no machine was read. It has devices of more makes
+than a real machine, so that every check has something to read.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from copy import copy, deepcopy
 
-from producers.audit.host import Missing, Unreadable
+from producers.audit.host import NVML, Missing, Unreadable
+from tests.producers.audit import recorded_gpu
 from tests.producers.audit.recorded_network import RecordedNetwork
 
 GID = "fe80:0000:0000:0000:0a00:27ff:fe00:000{}"
@@ -147,7 +150,8 @@ def _files() -> dict[str, str | bytes]:
         "/sys/fs/fuse/connections/52/max_background": "12\n",
         "/dev/infiniband/rdma_cm": "",
     }
-    for address, kind in (("0000:17:00.0", "0x020700"), ("0000:19:00.0", "0x030200")):
+    files |= recorded_gpu.files()
+    for address, kind in (("0000:17:00.0", "0x020700"),):
         folder = f"/sys/bus/pci/devices/{address}"
         files[f"{folder}/class"] = f"{kind}\n"
         for when in ("current", "max"):
@@ -205,5 +209,10 @@ def bridge(*, redirects: bool) -> bytes:
 
 
 HEALTHY = RecordedHost(
-    _files(), {DMESG: "Linux version 6.8.0\nmlx5_core 0000:17:00.0: firmware version: 28\n", UNITS: ""}
+    _files(),
+    {
+        DMESG: "Linux version 6.8.0\nmlx5_core 0000:17:00.0: firmware version: 28\n",
+        UNITS: "",
+        (NVML,): json.dumps(recorded_gpu.report()),
+    },
 )

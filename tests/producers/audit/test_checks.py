@@ -12,11 +12,11 @@ from producers.audit.base import Check, run_check
 from producers.audit.checks import CHECKS
 from schemas.records import AuditStatus
 from tests.producers.audit.faults import FAULTS
-from tests.producers.audit.recorded import DMESG, HEALTHY, UNITS
+from tests.producers.audit.recorded import HEALTHY
 from tests.producers.audit.recorded_network import READS
 
 DRAWS = 1_000
-NAMES = sorted([*HEALTHY.files, DMESG[0], UNITS[0], "adjtimex", *READS])
+NAMES = sorted([*HEALTHY.files, *{command[0] for command in HEALTHY.commands}, "adjtimex", *READS])
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=list(CHECKS))
@@ -77,6 +77,6 @@ def test_odd_content_of_a_file_ends_no_check(path: str, content: str | bytes) ->
 @given(st.text(max_size=200))
 def test_odd_output_of_commands_ends_no_check(output: str) -> None:
     host = HEALTHY.copy()
-    host.commands = {DMESG: output, UNITS: output}
+    host.commands = dict.fromkeys(host.commands, output)
     for check in CHECKS.values():
         run_check(check, host)

@@ -1,0 +1,259 @@
+"""GPU checks of AMD GPUs, from sysfs: count, ECC, bad pages, XGMI, temperature, power, firmware."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from producers.audit.base import Check, Fact, Finding, checked, failed, passed
+from producers.audit.host import Host, Missing, Unreadable
+from producers.audit.sku import AMD, DEVICES, gpu_addresses, sku_of
+from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
+
+__all__ = ["CHECKS"]
+
+NODES: Final = "/sys/class/kfd/kfd/topology/nodes"
+XGMI: Final = 11
+"""Type of a link between GPUs in the topology of KFD."""
+MAX_CORRECTABLE: Final = 20_000_000
+"""Azure's limit of correctable errors."""
+MARGIN_C: Final = 3
+
+
+def ras_counts(text: str) -> dict[str, int]:
+    """Return errors by kind from a RAS counter: lines `ue: 0` and `ce: 0`."""
+    found = {}
+    for line in text.splitlines():
+        kind, _, value = line.partition(":")
+        found[kind.strip()] = int(value)
+    if "ue" not in found:
+        raise ValueError(f"RAS counter {text!r:.60}, expected a line 'ue'")
+    return found
+
+
+def bad_pages(text: str) -> Counter[str]:
+    """Return pages by state from `gpu_vram_bad_pages`: R retired, P pending, F not retired."""
+    states: Counter[str] = Counter()
+    for line in text.splitlines():
+        state = line.rpartition(":")[2].strip()
+        if state not in ("R", "P", "F"):
+            raise ValueError(f"bad page {line!r:.60}, expected R, P or F at its end")
+        states[state] += 1
+    return states
+
+
+def properties(text: str) -> dict[str, int]:
+    """Return numbers by name of a `properties` file of KFD."""
+    return {name: int(value) for name, _, value in (line.partition(" ") for line in text.splitlines())}
+
+
+def _addresses(host: Host) -> list[str]:
+    found = gpu_addresses(host, AMD)
+    if not found:
+        raise Missing("no AMD GPU on PCIe")
+    return found
+
+
+def _of_each(find: Callable[[Host, str], Iterator[Finding]]) -> Callable[[Host], Iterator[Finding]]:
+    """Return a check's function that runs `find` on each GPU's folder; one GPU ends no other."""
+
+    def find_all(host: Host) -> Iterator[Finding]:
+        for address in _addresses(host):
+            subject = f"GPU {address}"
+            try:
+                yield from (replace(each, subject=subject) for each in find(host, f"{DEVICES}/{address}"))
+            except Missing as error:
+                yield Finding(subject, AuditStatus.SKIPPED, str(error))
+            except (Unreadable, ValueError) as error:
+                yield Finding(subject, AuditStatus.UNKNOWN, str(error))
+
+    return find_all
+
+
+def _gpu_nodes(host: Host) -> Iterator[str]:
+    """Yield the KFD nodes that are GPUs: those with SIMD units."""
+    for node in host.names(NODES):
+        if properties(host.read(f"{NODES}/{node}/properties")).get("simd_count", 0):
+            yield node
+
+
+def _count(host: Host) -> Iterator[Finding]:
+    on_bus = len(_addresses(host))
+    sku = sku_of(host, (AMD,))
+    if sku is not None:
+        is_whole = on_bus == sku.gpus or (on_bus < sku.gpus and sku.gpus % on_bus == 0)
+        yield checked(is_whole, f"{on_bus} on PCIe, expected {sku.gpus} or an even part of them ({sku.name})")
+    try:
+        known = len(list(_gpu_nodes(host)))
+    except Missing as error:
+        yield failed(f"the driver amdgpu has no compute nodes: {error}", "KFD")
+        return
+    finding = checked(known >= on_bus, f"KFD has {known} GPUs, PCIe {on_bus}", "KFD")
+    yield replace(finding, fact=Fact("gpus", str(known), float(known)))
+
+
+def _ecc(host: Host, folder: str) -> Iterator[Finding]:
+    names = [name for name in host.names(f"{folder}/ras") if name.endswith("_err_count")]
+    if not names:
+        raise Missing("no RAS counter")
+    lost = mended = 0
+    for name in names:
+        counts = ras_counts(host.read(f"{folder}/ras/{name}"))
+        lost, mended = lost + counts["ue"], mended + counts.get("ce", 0)
+    yield replace(
+        checked(
+            not lost and mended < MAX_CORRECTABLE,
+            f"{lost:,} uncorrectable and {mended:,} correctable errors, expected 0 and below 20,000,000",
+        ),
+        fact=Fact("ecc_correctable", str(mended), float(mended)),
+    )
+
+
+def _bad_pages(host: Host, folder: str) -> Iterator[Finding]:
+    states = bad_pages(host.read(f"{folder}/ras/gpu_vram_bad_pages"))
+    text = f"{states['R']} pages retired, {states['P']} pending, {states['F']} could not be retired"
+    yield checked(not states["F"] and not states["P"] and states["R"] <= 10, text + "; expected at most 10")
+
+
+def _xgmi(host: Host) -> Iterator[Finding]:
+    """Check that each GPU has a link to each other one."""
+    if len(_addresses(host)) < 2:
+        raise Missing("one GPU: no link between GPUs")
+    nodes = set(_gpu_nodes(host))
+    for node in sorted(nodes):
+        linked = set()
+        for link in host.names(f"{NODES}/{node}/io_links"):
+            found = properties(host.read(f"{NODES}/{node}/io_links/{link}/properties"))
+            if found["type"] == XGMI:
+                linked.add(str(found["node_to"]))
+        lacking = sorted(nodes - linked - {node})
+        text = f"XGMI links to {len(nodes) - 1 - len(lacking)} of {len(nodes) - 1} GPUs"
+        yield checked(not lacking, text + (f"; none to nodes {lacking}" if lacking else ""), f"node {node}")
+
+
+def _sensors(host: Host, folder: str) -> Iterator[tuple[str, str]]:
+    """Yield the folder and the number of each temperature sensor."""
+    for name in host.names(f"{folder}/hwmon"):
+        for sensor in host.names(f"{folder}/hwmon/{name}"):
+            if sensor.startswith("temp") and sensor.endswith("_input"):
+                yield f"{folder}/hwmon/{name}", sensor.removesuffix("_input")
+
+
+def _temperature(host: Host, folder: str) -> Iterator[Finding]:
+    for place, sensor in _sensors(host, folder):
+        label = host.read(f"{place}/{sensor}_label")
+        now, limit = (int(host.read(f"{place}/{sensor}_{kind}")) // 1000 for kind in ("input", "crit"))
+        yield replace(
+            checked(now <= limit - MARGIN_C, f"{label} {now} C, critical from {limit} C"),
+            fact=Fact(f"temperature_{label}_celsius", str(now), float(now)),
+        )
+
+
+def _power(host: Host, folder: str) -> Iterator[Finding]:
+    for name in host.names(f"{folder}/hwmon"):
+        place = f"{folder}/hwmon/{name}"
+        limit, default = (int(host.read(f"{place}/power1_{kind}")) for kind in ("cap", "cap_default"))
+        yield checked(limit >= default, f"power limit {limit // 10**6} W, default {default // 10**6} W")
+
+
+def _same(host: Host) -> Iterator[Finding]:
+    for name in ("vbios_version", "mem_info_vram_total", "current_compute_partition"):
+        values = {}
+        for address in _addresses(host):
+            try:
+                values[address] = host.read(f"{DEVICES}/{address}/{name}")
+            except Missing:
+                continue
+        usual = Counter(values.values()).most_common(1)
+        for address, value in values.items():
+            text = f"{name} {value}, the host's majority {usual[0][0]}"
+            yield replace(checked(value == usual[0][0], text, f"GPU {address}"), fact=Fact(name, value))
+
+
+def _driver(host: Host) -> Iterator[Finding]:
+    _addresses(host)
+    try:
+        version = host.read("/sys/module/amdgpu/version")
+    except Missing:  # the kernel's own driver has no version
+        version = host.read("/proc/sys/kernel/osrelease")
+    yield replace(passed(f"driver amdgpu {version}"), fact=Fact("driver", version))
+    state = host.read("/sys/module/amdgpu/initstate")
+    yield checked(state == "live", f"module amdgpu is {state}, expected live")
+
+
+def _declared(
+    name: str,
+    title: str,
+    find: Callable[[Host], Iterator[Finding]],
+    action: AuditAction,
+    remedy: str,
+    rows: tuple[int, ...],
+    severity: AuditSeverity = AuditSeverity.ERROR,
+) -> Check:
+    return Check(f"gpu.amd-{name}", AuditCategory.GPU, title, find, severity, action, remedy, rows=rows)
+
+
+CHECKS: Final = (
+    _declared(
+        "count",
+        "All AMD GPUs are there",
+        _count,
+        AuditAction.REBOOT,
+        "Read the kernel log for amdgpu; reboot; reseat or replace the GPU",
+        (59, 80),
+    ),
+    _declared(
+        "driver", "The driver of AMD GPUs is live", _driver, AuditAction.REBOOT, "modprobe amdgpu", (57, 80)
+    ),
+    _declared(
+        "ecc",
+        "AMD GPUs have no uncorrectable errors",
+        _of_each(_ecc),
+        AuditAction.RESET,
+        "rocm-smi --gpureset after its jobs have ended; replace the GPU if they return",
+        (63, 80),
+    ),
+    _declared(
+        "bad-pages",
+        "AMD GPUs have few bad pages",
+        _of_each(_bad_pages),
+        AuditAction.REPLACE,
+        "Reboot; replace the GPU if pages remain",
+        (64, 80),
+    ),
+    _declared(
+        "xgmi",
+        "AMD GPUs are linked to each other",
+        _xgmi,
+        AuditAction.REBOOT,
+        "Reboot; reseat or replace the GPU if a link stays down",
+        (65, 80),
+    ),
+    _declared(
+        "temperature",
+        "AMD GPUs are cool",
+        _of_each(_temperature),
+        AuditAction.MONITOR,
+        "Check fans and coolant of the host",
+        (68, 80),
+    ),
+    _declared(
+        "power-limit",
+        "AMD GPUs may use their full power",
+        _of_each(_power),
+        AuditAction.MONITOR,
+        "rocm-smi --resetpoweroverdrive",
+        (68, 80),
+        AuditSeverity.WARNING,
+    ),
+    _declared(
+        "same",
+        "AMD GPUs of a host are the same",
+        _same,
+        AuditAction.REPLACE,
+        "Flash the VBIOS of the others, or replace the GPU",
+        (70, 80),
+    ),
+)

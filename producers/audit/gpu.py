@@ -1,0 +1,407 @@
+"""GPU checks of NVIDIA GPUs, from NVML and PCIe.
+
+All checks of a run read one output of `producers.audit.nvml`. Without an answer of the driver within its
+limit they are UNKNOWN. A lost GPU fails `gpu.answers` and is left out of the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from producers.audit.base import Check, Fact, Finding, checked, failed, passed
+from producers.audit.host import NVML, Host, Missing, Unreadable
+from producers.audit.sku import NVIDIA, Sku, gpu_addresses, sku_of
+from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
+
+__all__ = ["CHECKS", "Gpu", "gpus"]
+
+LIMIT_S: Final = 35.0
+"""Longer than NVML may take: it starts each GPU where persistence mode is off."""
+SLOWDOWNS: Final = {
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+"""Reasons of NVML for low clocks that show a fault; idle and power cap are none."""
+FABRIC_COMPLETED: Final = 3
+FABRIC_FAULTS: Final = {0: "bandwidth is degraded", 2: "a route recovers", 4: "a route is unhealthy"}
+"""Bits of the fabric's health mask, two each: 1 is a fault."""
+MAX_LINK_ERRORS: Final = 4
+"""imbue's checks warn from 5."""
+MAX_IDLE_BYTES: Final = 15 << 20
+"""Memory in use of an idle GPU: Meta's GCM expects no more before a job."""
+MARGIN_C: Final = 3
+"""Distance from the slowdown temperature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Values of one GPU by name, each of them None where it is not supported."""
+
+    index: int
+    values: Mapping[str, Any]
+
+    @property
+    def subject(self) -> str:
+        """Its name in findings."""
+        return f"GPU {self.index}"
+
+    def value(self, name: str) -> Any:
+        """Return a value. Raises Missing where the GPU has none, Unreadable where NVML failed."""
+        value = self.values[name]
+        if value is None:
+            raise Missing(f"{name} is not supported")
+        if isinstance(value, dict):
+            raise Unreadable(f"{name}: {value.get('error', 'no value')}")
+        return value
+
+
+def _report(host: Host) -> dict[str, Any]:
+    """Return what NVML reports. Raises Missing without an NVIDIA GPU, Unreadable without an answer."""
+    if not gpu_addresses(host, NVIDIA):
+        raise Missing("no NVIDIA GPU on PCIe")
+    try:
+        report = json.loads(host.run(NVML))
+    except Missing as error:
+        raise Unreadable(str(error)) from error
+    if not isinstance(report, dict) or not isinstance(report.get("gpus"), list):
+        raise ValueError("NVML's report is no table with GPUs")
+    return report
+
+
+def gpus(host: Host) -> list[Gpu]:
+    """Return the GPUs that answer. Raises Missing without an NVIDIA GPU, Unreadable if none answers."""
+    found = [
+        Gpu(index, each)
+        for index, each in enumerate(_report(host)["gpus"])
+        if isinstance(each, dict) and "lost" not in each
+    ]
+    if not found:
+        raise Unreadable("no GPU answers NVML")
+    return found
+
+
+def _of_each(find: Callable[[Gpu], Iterator[Finding]]) -> Callable[[Host], Iterator[Finding]]:
+    """Return a check's function that runs `find` for each GPU; one that cannot be read ends no other."""
+
+    def find_all(host: Host) -> Iterator[Finding]:
+        for gpu in gpus(host):
+            try:
+                yield from (replace(each, subject=gpu.subject) for each in find(gpu))
+            except Missing as error:
+                yield Finding(gpu.subject, AuditStatus.SKIPPED, str(error))
+            except (Unreadable, KeyError, TypeError, ValueError, IndexError) as error:
+                yield Finding(gpu.subject, AuditStatus.UNKNOWN, f"unreadable: {error}")
+
+    return find_all
+
+
+class Rule(NamedTuple):
+    """A check of single values of each GPU."""
+
+    name: str
+    title: str
+    values: tuple[str, ...]
+    is_right: Callable[..., bool]
+    text: str
+    """Takes the values by position."""
+    severity: AuditSeverity
+    action: AuditAction
+    remedy: str
+    rows: tuple[int, ...]
+    fact: str = ""
+    """Name of a figure that is compared across the fleet: the first value."""
+
+
+def _by_rule(rule: Rule) -> Callable[[Host], Iterator[Finding]]:
+    def find(gpu: Gpu) -> Iterator[Finding]:
+        values = [gpu.value(name) for name in rule.values]
+        finding = checked(bool(rule.is_right(*values)), rule.text.format(*values))
+        if rule.fact:
+            first = values[0][0] if isinstance(values[0], list) else values[0]
+            finding = replace(finding, fact=Fact(rule.fact, f"{first:g}", float(first)))
+        yield finding
+
+    return _of_each(find)
+
+
+_ERROR: Final = AuditSeverity.ERROR
+_WARNING: Final = AuditSeverity.WARNING
+_DRAIN: Final = "nvidia-smi --gpu-reset after its jobs have ended"
+RULES: Final = (
+    Rule("ecc-mode", "ECC is on", ("ecc_mode",), lambda mode: mode == [1, 1],
+         "ECC is {0[0]}, after the next reset {0[1]}; expected 1 and 1", _ERROR, AuditAction.REBOOT,
+         "nvidia-smi -e 1, then reboot", (63,)),
+    Rule("ecc-uncorrectable", "GPU memory has no uncorrectable errors", ("ecc_uncorrected",),
+         lambda count: count == 0, "{0:,} uncorrectable ECC errors since the driver started, expected 0",
+         _ERROR, AuditAction.RESET, _DRAIN, (63,), "ecc_uncorrectable"),
+    Rule("ecc-correctable", "GPU memory has few correctable errors", ("ecc_corrected",),
+         lambda count: count < 20_000_000, "{0:,} correctable ECC errors, expected below 20,000,000",
+         _WARNING, AuditAction.MONITOR, "Watch the rate; replace the GPU if it grows", (63,),
+         "ecc_correctable"),
+    Rule("sram", "GPU SRAM is below its error limit", ("sram",),
+         lambda sram: sram[1] <= 5 and not sram[2],
+         "SRAM: {0[0]:,} corrected, {0[1]:,} uncorrectable (at most 5), limit passed: {0[2]}", _ERROR,
+         AuditAction.REPLACE, "Replace the GPU", (63,)),
+    Rule("row-remap", "No row remap is pending", ("remapped_rows",), lambda rows: not rows[2],
+         "rows remapped for {0[0]} correctable and {0[1]} uncorrectable errors, pending: {0[2]}", _ERROR,
+         AuditAction.RESET, _DRAIN, (64,), "remapped_rows_correctable"),
+    Rule("row-remap-failure", "Row remaps succeed", ("remapped_rows",),
+         lambda rows: not rows[3] and rows[1] <= 512,
+         "failed remap: {0[3]}; {0[1]} rows for uncorrectable errors, expected at most 512", _ERROR,
+         AuditAction.REPLACE, "Replace the GPU", (64,)),
+    Rule("retired-pages", "Few memory pages are retired", ("retired_pages", "retirement_pending"),
+         lambda pages, pending: pages <= 10 and not pending,
+         "{0} retired pages, expected at most 10; retirement pending: {1}", _ERROR, AuditAction.REPLACE,
+         "Reboot; replace the GPU if pages remain", (64,)),
+    Rule("throttle", "GPUs are not slowed down by a fault", ("clock_reasons",),
+         lambda bits: not any(bits & bit for bit in SLOWDOWNS),
+         "reasons for low clocks: {0:#x}, expected none of 0x8 (hardware), 0x20, 0x40 (heat), 0x80 (power)",
+         _ERROR, AuditAction.MONITOR, "Check cooling and power supplies: nvidia-smi -q -d PERFORMANCE",
+         (67,)),
+    Rule("temperature", "GPUs are cool", ("temperature_c", "slowdown_c"),
+         lambda now, limit: now <= limit - MARGIN_C, "{0} C, slowdown from {1} C", _ERROR,
+         AuditAction.MONITOR, "Check fans and coolant of the host", (68,), "temperature_celsius"),
+    Rule("memory-temperature", "GPU memory is cool", ("memory_temperature_c", "memory_max_c"),
+         lambda now, limit: now <= limit - MARGIN_C, "memory {0} C, highest allowed {1} C", _ERROR,
+         AuditAction.MONITOR, "Check fans and coolant of the host", (68,), "memory_temperature_celsius"),
+    Rule("power-limit", "GPUs may use their full power", ("power_limit_mw", "power_default_mw"),
+         lambda limit, default: limit >= default, "power limit {0:,} mW, default {1:,} mW", _WARNING,
+         AuditAction.MONITOR, "nvidia-smi -pl WATTS", (68,), "power_limit_mw"),
+    Rule("clock-limit", "GPU clocks are not lowered", ("application_mhz", "application_default_mhz"),
+         lambda clock, default: clock >= default, "application clock {0} MHz, default {1} MHz", _WARNING,
+         AuditAction.MONITOR, "nvidia-smi -rac; nvidia-smi -rgc", (69,)),
+    Rule("persistence", "Persistence mode is on", ("persistence",), lambda mode: mode == 1,
+         "persistence mode {0}, expected 1", _WARNING, AuditAction.MONITOR,
+         "systemctl enable --now nvidia-persistenced", (70,)),
+    Rule("mig", "MIG is off", ("mig",), lambda mig: mig == [0, 0],
+         "MIG is {0[0]}, after the next reset {0[1]}; expected 0 and 0", _ERROR, AuditAction.RESET,
+         "nvidia-smi -mig 0", (70,)),
+    Rule("compute-mode", "Programs may use the GPUs", ("compute_mode",), lambda mode: mode == 0,
+         "compute mode {0}, expected 0 (default)", _ERROR, AuditAction.MONITOR, "nvidia-smi -c 0", (81,)),
+    Rule("gsp", "GSP firmware runs as the driver's default has it", ("gsp_mode",),
+         lambda gsp: gsp[0] == gsp[1], "GSP firmware {0[0]}, default {0[1]}", _WARNING, AuditAction.REBOOT,
+         "Remove NVreg_EnableGpuFirmware from /etc/modprobe.d, then reboot", (70,)),
+    Rule("peers", "GPUs reach each other directly", ("peers",), lambda peers: not any(peers),
+         "status of peer access by GPU: {0}, expected 0", _ERROR, AuditAction.REBOOT,
+         "nvidia-smi topo -p2p r; check NVLink, ACS and IOMMU", (65,)),
+    Rule("nvlink-errors", "NVLinks count few errors", ("nvlink_errors",),
+         lambda counts: sum(counts) <= MAX_LINK_ERRORS, "errors by link: {0}, expected at most 4 in all",
+         _WARNING, AuditAction.RESET, "Reset all GPUs; replace the GPU if they return", (65,)),
+    Rule("orphan-memory", "GPU memory belongs to a process", ("memory_used_bytes", "processes",
+                                                              "graphics_processes"),
+         lambda used, compute, graphics: bool(compute or graphics) or used <= MAX_IDLE_BYTES,
+         "{0:,} bytes in use by {1} and {2}", _ERROR, AuditAction.RESET, _DRAIN, (71,)),
+    Rule("graphics", "No graphics process uses a GPU", ("graphics_processes",), lambda pids: not pids,
+         "graphics processes {0}", _WARNING, AuditAction.MONITOR, "systemctl set-default multi-user.target",
+         (81,)),
+)  # fmt: skip
+
+
+def _count(host: Host) -> Iterator[Finding]:
+    on_bus = len(gpu_addresses(host, NVIDIA))
+    if not on_bus:
+        raise Missing("no NVIDIA GPU on PCIe")
+    sku = sku_of(host, (NVIDIA,))
+    if sku is not None:
+        is_whole = on_bus == sku.gpus or (on_bus < sku.gpus and sku.gpus % on_bus == 0)
+        yield checked(is_whole, f"{on_bus} on PCIe, expected {sku.gpus} or an even part of them ({sku.name})")
+    try:
+        known = len(_report(host)["gpus"])
+    except (Unreadable, ValueError) as error:
+        yield Finding("NVML", AuditStatus.UNKNOWN, str(error))
+        return
+    finding = checked(known == on_bus, f"NVML has {known} GPUs, PCIe {on_bus}", "NVML")
+    yield replace(finding, fact=Fact("gpus", str(known), float(known)))
+
+
+def _answers(host: Host) -> Iterator[Finding]:
+    for index, each in enumerate(_report(host)["gpus"]):
+        lost = each.get("lost") if isinstance(each, dict) else "no values"
+        subject = f"GPU {index}"
+        yield failed(str(lost), subject) if lost is not None else passed("answers", subject)
+
+
+def _same(host: Host) -> Iterator[Finding]:
+    """Compare model, firmware and memory of each GPU with the majority of the host."""
+    found = gpus(host)
+    for name in ("name", "vbios", "inforom", "memory_total_bytes"):
+        values: dict[str, str] = {}
+        for gpu in found:
+            try:
+                values[gpu.subject] = str(gpu.value(name))
+            except Missing:
+                continue
+            except Unreadable as error:
+                yield Finding(gpu.subject, AuditStatus.UNKNOWN, str(error))
+        usual = Counter(values.values()).most_common(1)
+        for subject, value in values.items():
+            text = f"{name} {value}, the host's majority {usual[0][0]}"
+            yield replace(checked(value == usual[0][0], text, subject), fact=Fact(name, value))
+
+
+def _versions(host: Host) -> Iterator[Finding]:
+    report = _report(host)
+    library = str(report["driver"])
+    module = host.read("/proc/driver/nvidia/version").split()
+    yield replace(
+        checked(library in module, f"library {library}, expected the version of the kernel module"),
+        fact=Fact("driver", library),
+    )
+    for name in ("cuda", "nvml"):
+        value = str(report[name])
+        yield replace(passed(f"{name} {value}"), fact=Fact(name, value))
+
+
+def _fabric(gpu: Gpu) -> Iterator[Finding]:
+    state, status, health = gpu.value("fabric")
+    yield checked(
+        state == FABRIC_COMPLETED and status == 0,
+        f"state {state} and status {status} of the NVLink fabric, expected {FABRIC_COMPLETED} and 0",
+    )
+    for shift, text in FABRIC_FAULTS.items():
+        if health >> shift & 0b11 == 1:
+            yield failed(f"NVLink fabric: {text}")
+
+
+def _nvlinks(host: Host) -> Iterator[Finding]:
+    sku = sku_of(host)
+
+    def find(gpu: Gpu) -> Iterator[Finding]:
+        links = gpu.value("nvlink_active")
+        expected = sku.nvlinks if sku is not None and sku.nvlinks else len(links)
+        down = [number for number, state in enumerate(links) if not state]
+        text = f"{len(links) - len(down)} links active, expected {expected}"
+        finding = checked(not down and len(links) == expected, text + (f"; down: {down}" if down else ""))
+        yield replace(finding, fact=Fact("nvlinks", str(len(links)), float(len(links))))
+
+    yield from _of_each(find)(host)
+
+
+def _figures(name: str, text: str, expected: Callable[[Sku], float]) -> Callable[[Host], Iterator[Finding]]:
+    """Return a check's function that compares a figure of each GPU with its machine type's."""
+
+    def find_all(host: Host) -> Iterator[Finding]:
+        sku = sku_of(host)
+        minimum = expected(sku) if sku is not None else 0
+
+        def find(gpu: Gpu) -> Iterator[Finding]:
+            value = float(gpu.value(name))
+            finding = checked(value >= minimum, text.format(value, minimum))
+            yield replace(finding, fact=Fact(name, f"{value:g}", value))
+
+        yield from _of_each(find)(host)
+
+    return find_all
+
+
+def _idle(gpu: Gpu) -> Iterator[Finding]:
+    pids = gpu.value("processes")
+    yield checked(not pids, f"{len(pids)} processes compute, expected none before a job")
+
+
+def _declared(
+    name: str,
+    title: str,
+    find: Callable[[Host], Iterator[Finding]],
+    action: AuditAction,
+    remedy: str,
+    rows: tuple[int, ...],
+    severity: AuditSeverity = _ERROR,
+) -> Check:
+    return Check(
+        f"gpu.{name}", AuditCategory.GPU, title, find, severity, action, remedy, rows=rows, limit_s=LIMIT_S
+    )
+
+
+CHECKS: Final = (
+    _declared(
+        "count",
+        "All GPUs are there",
+        _count,
+        AuditAction.REBOOT,
+        "Read the kernel log for XID 79; reboot; reseat or replace the GPU",
+        (59, 62),
+    ),
+    _declared(
+        "answers",
+        "All GPUs answer the driver",
+        _answers,
+        AuditAction.REBOOT,
+        "Reboot; replace the GPU if it is lost again",
+        (62, 79),
+    ),
+    _declared(
+        "same",
+        "GPUs of a host are the same",
+        _same,
+        AuditAction.REPLACE,
+        "Flash the VBIOS of the others, or replace the GPU",
+        (70,),
+    ),
+    _declared(
+        "versions",
+        "Driver library and kernel module agree",
+        _versions,
+        AuditAction.REBOOT,
+        "Reboot after an update of the driver",
+        (57, 70, 81),
+    ),
+    _declared(
+        "nvlinks",
+        "All NVLinks are active",
+        _nvlinks,
+        AuditAction.RESET,
+        "Reset all GPUs and start nvidia-fabricmanager; replace the GPU if a link stays down",
+        (65,),
+    ),
+    _declared(
+        "nvlink-speed",
+        "NVLinks have full speed",
+        _figures(
+            "nvlink_mbps", "{0:,.0f} MB/s a link, expected at least {1:,.0f}", lambda sku: sku.nvlink_mbps
+        ),
+        AuditAction.RESET,
+        "Reset all GPUs; replace the GPU if it stays slow",
+        (65,),
+    ),
+    _declared(
+        "clock",
+        "GPU clocks reach the type's maximum",
+        _figures(
+            "sm_max_mhz", "highest clock {0:,.0f} MHz, expected at least {1:,.0f}", lambda sku: sku.sm_mhz
+        ),
+        AuditAction.MONITOR,
+        "nvidia-smi -rgc; check the VBIOS",
+        (69,),
+        _WARNING,
+    ),
+    _declared(
+        "fabric",
+        "GPUs have joined the NVLink fabric",
+        _of_each(_fabric),
+        AuditAction.REBOOT,
+        "systemctl restart nvidia-fabricmanager, or nvidia-imex; read its log",
+        (66,),
+    ),
+    *(
+        _declared(rule.name, rule.title, _by_rule(rule), rule.action, rule.remedy, rule.rows, rule.severity)
+        for rule in RULES
+    ),
+    replace(
+        _declared(
+            "idle",
+            "GPUs are idle before a job",
+            _of_each(_idle),
+            AuditAction.MONITOR,
+            "End the processes that `nvidia-smi` lists",
+            (71,),
+        ),
+        active=True,
+    ),
+)
