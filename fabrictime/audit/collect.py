@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fabrictime.audit.report import ANSWER, AuditReport
-from schemas.records import AuditAction, AuditCategory, AuditResult, AuditSeverity, AuditStatus
+from producers.audit.base import Result
+from producers.audit.report import AGENT, AuditedHost, result_record
+from schemas.records import AuditResult, AuditStatus
 
 __all__ = ["Collector", "Progress"]
 
@@ -90,22 +92,6 @@ class Collector:
         else:
             text = f"did not answer within {limit_s:g} s"
         first = next(iter(found.values()), None)
-        return AuditResult(
-            run=self.run,
-            host=host,
-            shard=first["shard"] if first else "",
-            sku=first["sku"] if first else "",
-            check=ANSWER,
-            category=AuditCategory.OTHER,
-            title="The host's agent answers with all results",
-            status=AuditStatus.UNKNOWN,
-            severity=AuditSeverity.ERROR,
-            action=AuditAction.MONITOR,
-            remedy="Start fabrictime-auditor on the host, and read its log",
-            text=text,
-            checked_ns=ended_ns,
-            took_ns=0,
-            checks=1,
-            findings=[],
-            facts=[],
-        )
+        known = AuditedHost(host, first["shard"] if first else "", first["sku"] if first else "")
+        result = Result(AGENT, AuditStatus.UNKNOWN, text, ())
+        return result_record(result, self.run, known, checked_ns=ended_ns, checks=1)
