@@ -29,11 +29,17 @@ class Explained:
     rest: list[int] = field(default_factory=list)
 
 
-def explain(paths: Sequence[Sequence[str]], odd: Collection[int], share: float = CROSSING_SHARE) -> Explained:
+def explain(
+    paths: Sequence[Sequence[str]],
+    odd: Collection[int],
+    share: float = CROSSING_SHARE,
+    min_paths: int = MIN_PATHS,
+) -> Explained:
     """Return the elements that explain the `odd` paths: the one that explains the largest number first.
 
     `paths`: the elements of each path in order; `odd`: indices of odd paths; `share`: part of the paths over
-    an element that must be odd. Of elements with the same odd paths, the one with the fewest others counts.
+    an element that must be odd; `min_paths`: odd paths that it must explain. Of elements with the same odd
+    paths, the one with the fewest others counts.
     """
     crossing: Counter[str] = Counter()
     for elements in paths:
@@ -48,7 +54,7 @@ def explain(paths: Sequence[Sequence[str]], odd: Collection[int], share: float =
         candidates = [
             (len(at), len(at) / crossing[element], element)
             for element, at in over.items()
-            if len(at) >= MIN_PATHS and len(at) >= share * crossing[element]
+            if len(at) >= min_paths and len(at) >= share * crossing[element]
         ]
         if not candidates:
             break

@@ -15,7 +15,7 @@ def test_a_link_that_all_odd_paths_cross_explains_them() -> None:
     assert found.rest == []
 
 
-def test_two_links_are_told_from_each_other() -> None:
+def test_two_links_are_separated() -> None:
     odd = [at for at, path in enumerate(PATHS) if {"l>h3", "h1>l"} & set(path)]
     assert set(explain(PATHS, odd).elements) == {"l>h3", "h1>l"}
 

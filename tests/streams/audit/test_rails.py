@@ -65,7 +65,7 @@ def test_swaps_of_1024_nics_are_all_named_right(count: int, plan: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_several_swaps_between_the_same_rails_are_told_from_each_other(seed: int) -> None:
+def test_several_swaps_between_the_same_rails_are_separated(seed: int) -> None:
     rng = np.random.default_rng(seed)
     hosts = rng.permutation(LARGE.shape.hosts_per_rack)[:8].tolist()
     name = [f"h{host + 1}" for host in hosts]

@@ -1,0 +1,211 @@
+"""Services that a host needs on its front end: names, time, remote login, certificates, schedulers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from producers.audit.base import Finding, checked, failed, passed, stated
+from producers.audit.host import Host, Missing
+from producers.audit.sockets import listeners
+
+__all__ = [
+    "availability",
+    "certificates",
+    "chrony",
+    "clock_service",
+    "cluster_nodes",
+    "daemons",
+    "days_left",
+    "hardware_clocks",
+    "host_keys",
+    "kubelet",
+    "name_servers",
+    "node_state",
+    "resolvers",
+    "scheduler_node",
+    "ssh_listens",
+    "tokens",
+]
+
+CLOCK_DAEMONS: Final = frozenset({"chronyd", "ntpd", "ptp4l", "systemd-timesyn", "timemaster", "sptp"})
+"""Names of programs in /proc/PID/comm, which the kernel cuts after 15 characters."""
+MAX_OFFSET_S: Final = 0.001
+MAX_STRATUM: Final = 15
+MAX_NAME_SERVERS: Final = 3
+"""Name servers that the C library uses; it ignores more."""
+MIN_DAYS: Final = 14.0
+CERTIFICATES: Final = ("/etc/kubernetes/pki", "/var/lib/kubelet/pki", "/etc/etcd/pki", "/etc/ssl/fabrictime")
+"""Directories of the certificates of cluster services."""
+WEAK_KEYS: Final = frozenset({"ssh-dss"})
+IDLE_STATES: Final = frozenset({"ALLOCATED", "IDLE", "MIXED", "COMPLETING", "RESERVED", "PLANNED"})
+MIN_USABLE: Final = 0.85
+"""Share of usable nodes (GCM warns at 15% missing)."""
+UNITS: Final = ("systemctl", "list-units", "--type=service", "--all", "--plain", "--no-legend", "--no-pager")
+_CLUSTER: Final = "chrony containerd crio dcgm docker kubelet lldpd munge opensm slurmd ssh sshd"
+_OF_GPUS: Final = "nvidia-dcgm nvidia-fabricmanager nvidia-imex nvidia-persistenced"
+DAEMONS: Final = frozenset(f"{_CLUSTER} {_OF_GPUS}".split())
+"""Daemons that must be active where they are installed."""
+HEALTHY: Final = "http://127.0.0.1:10248/healthz"
+
+
+def resolvers(text: str) -> list[str]:
+    """Return the name servers of resolv.conf."""
+    parts = [line.split() for line in text.splitlines()]
+    return [part[1] for part in parts if len(part) > 1 and part[0] == "nameserver"]
+
+
+def name_servers(host: Host) -> Iterator[Finding]:
+    """Find a host without name servers, or with more than the C library uses."""
+    found = resolvers(host.read("/etc/resolv.conf"))
+    yield checked(0 < len(found) <= MAX_NAME_SERVERS, f"{len(found)} name servers, expected 1 to 3")
+
+
+def clock_service(host: Host) -> Iterator[Finding]:
+    """Find a host on which no program sets the clock."""
+    running = set()
+    for pid in host.names("/proc"):
+        if pid.isdigit():
+            try:
+                running.add(host.read(f"/proc/{pid}/comm"))
+            except Missing:  # it has ended
+                continue
+    found = sorted(running & CLOCK_DAEMONS)
+    yield checked(bool(found), ", ".join(found) or "no program sets the clock: neither NTP nor PTP")
+
+
+def chrony(host: Host) -> Iterator[Finding]:
+    """Find a clock that chrony does not keep close to its source."""
+    fields = host.run("chronyc", "-c", "tracking").strip().split(",")
+    stratum, offset_s, leap = int(fields[2]), float(fields[4]), fields[13]
+    yield checked(0 < stratum <= MAX_STRATUM, f"stratum {stratum}", "source")
+    yield checked(leap != "Not synchronised", leap, "leap status")
+    text = f"{offset_s * 1e6:+,.0f} us, expected within {MAX_OFFSET_S * 1e6:,.0f}"
+    yield checked(abs(offset_s) <= MAX_OFFSET_S, text, "offset")
+
+
+def hardware_clocks(host: Host) -> Iterator[Finding]:
+    """Find NICs without a PTP hardware clock where others of the host have one."""
+    clocks = host.names("/sys/class/ptp")
+    with_clock, without = [], []
+    for interface in host.interfaces():
+        folder = f"/sys/class/net/{interface.name}/device"
+        if interface.kind or "LOOPBACK" in interface.flags or not interface.is_up:
+            continue
+        try:
+            names = host.names(f"{folder}/ptp")
+        except Missing:
+            without.append(interface.name)
+            continue
+        with_clock.append(interface.name)
+        yield passed(", ".join(names), interface.name)
+    for name in without if with_clock else ():
+        yield failed("no hardware clock; other NICs have one", name)
+    yield stated("hardware_clocks", len(clocks))
+
+
+def ssh_listens(host: Host) -> Iterator[Finding]:
+    """Find a host on which remote login is installed and nothing listens on its port."""
+    config = host.read("/etc/ssh/sshd_config")
+    wanted = {int(port) for port in re.findall(r"^\s*Port\s+(\d+)", config, re.MULTILINE)} or {22}
+    missing = wanted - listeners(host)
+    text = ", ".join(map(str, sorted(missing or wanted)))
+    yield checked(not missing, f"nothing listens on port {text}" if missing else f"listens on port {text}")
+
+
+def host_keys(host: Host) -> Iterator[Finding]:
+    """Find a host without SSH host keys, or with a weak one."""
+    names = [name for name in host.names("/etc/ssh") if re.fullmatch(r"ssh_host_\w+_key\.pub", name)]
+    if not names:
+        host.read("/etc/ssh/sshd_config")
+        yield failed("no host key in /etc/ssh")
+    for name in names:
+        kind = host.read(f"/etc/ssh/{name}").split()[0]
+        yield checked(kind not in WEAK_KEYS, kind, name)
+
+
+def days_left(text: str, now_s: float) -> float:
+    """Return the days to the end in `notAfter=Nov 26 07:00:00 2027 GMT`."""
+    end = datetime.strptime(text.strip(), "notAfter=%b %d %H:%M:%S %Y GMT").replace(tzinfo=UTC)
+    return (end.timestamp() - now_s) / 86_400
+
+
+def certificates(host: Host) -> Iterator[Finding]:
+    """Find certificates of cluster services that end within two weeks."""
+    paths = [path for folder in CERTIFICATES for path in _certificates(host, folder)]
+    if not paths:
+        raise Missing("no certificate of a cluster service")
+    now_s = host.now_s()
+    for path in paths:
+        left = days_left(host.run("openssl", "x509", "-noout", "-enddate", "-in", path), now_s)
+        yield checked(left >= MIN_DAYS, f"valid for {left:,.0f} days, expected at least {MIN_DAYS:.0f}", path)
+
+
+def _certificates(host: Host, folder: str) -> list[str]:
+    try:
+        names = host.names(folder)
+    except Missing:
+        return []
+    return [f"{folder}/{name}" for name in names if name.endswith((".crt", "-current.pem"))]
+
+
+def tokens(host: Host) -> Iterator[Finding]:
+    """Find a host on which Munge, Slurm's authentication, makes no valid token."""
+    host.read("/etc/munge/munge.key")
+    token = host.run("munge", "-n").strip()
+    yield checked(token.startswith("MUNGE:"), "a token was made" if token else "no token was made")
+
+
+def daemons(host: Host) -> Iterator[Finding]:
+    """Find daemons of a GPU cluster that are installed and do not run."""
+    found = False
+    for line in host.run(*UNITS).splitlines():
+        unit, loaded, active, detail, *_ = line.lstrip("\u25cf* ").split()
+        if unit.removesuffix(".service") in DAEMONS and loaded == "loaded":
+            found = True
+            yield checked(active == "active", f"{active}, {detail}", unit)
+    if not found:
+        raise Missing("no daemon of a GPU cluster is installed")
+
+
+def availability(text: str) -> tuple[int, int]:
+    """Return the usable and all nodes of `sinfo --noheader --format '%T %D'`."""
+    usable = total = 0
+    for line in text.splitlines():
+        state, count = line.split()
+        total += int(count)
+        usable += int(count) if state.upper() in IDLE_STATES else 0
+    return usable, total
+
+
+def cluster_nodes(host: Host) -> Iterator[Finding]:
+    """Find a cluster of which more than 15% of the nodes are out: the fault is then rarely this host's."""
+    usable, total = availability(host.run("sinfo", "--noheader", "--format", "%T %D"))
+    if not total:
+        raise Missing("Slurm has no nodes")
+    yield checked(usable >= MIN_USABLE * total, f"{usable:,} of {total:,} nodes are usable, expected 85%")
+
+
+def node_state(text: str) -> Mapping[str, str]:
+    """Return the fields of `scontrol show node`."""
+    return dict(re.findall(r"(\w+)=(\S+)", text))
+
+
+def scheduler_node(host: Host) -> Iterator[Finding]:
+    """Find a host that Slurm has drained, or lost."""
+    name = host.read("/proc/sys/kernel/hostname").partition(".")[0]
+    fields = node_state(host.run("scontrol", "show", "node", name))
+    state = fields["State"]
+    parts = set(state.upper().replace("*", "+NOT_RESPONDING").split("+"))
+    reason = fields.get("Reason", "")
+    text = f"Slurm: {state}, {reason}" if reason else f"Slurm: {state}"
+    yield checked(parts <= IDLE_STATES, text)
+
+
+def kubelet(host: Host) -> Iterator[Finding]:
+    """Find a kubelet that does not call itself healthy."""
+    host.read("/var/lib/kubelet/config.yaml")
+    answer = host.run("curl", "--silent", "--max-time", "3", HEALTHY).strip()
+    yield checked(answer == "ok", f"kubelet answers {answer!r:.60}, expected ok")
