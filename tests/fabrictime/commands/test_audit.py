@@ -14,6 +14,7 @@ from producers.audit.base import Result, run_check
 from producers.audit.checks import CHECKS
 from tests.producers.audit.faults import FAULTS
 from tests.producers.audit.recorded import HEALTHY, RecordedHost
+from tests.producers.audit.recorded_network import READS
 
 DOC = Path(__file__).resolve().parents[3] / "docs" / "audit.md"
 
@@ -50,7 +51,7 @@ def test_the_verdict_is_the_exit_code() -> None:
     code, line = audit.verdict(with_fault("no NTP"))
     assert (code, "1 warnings" in line) == (0, True)
     bare = RecordedHost({}, {})
-    bare.denied = {"adjtimex"}
+    bare.denied = {"adjtimex", *READS}
     assert audit.verdict(results(bare))[0] == 2
 
 
