@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fabrictime.commands.audit_baseline import baseline_app
 from fabrictime.commands.options import ConfigFile, DataDir, Json, Log, running_log, settings_of, stop
 
 __all__ = ["audit", "audit_app"]
@@ -16,6 +17,7 @@ Only = Annotated[
 ]
 
 audit_app = typer.Typer(invoke_without_command=True)
+audit_app.add_typer(baseline_app, name="baseline")
 
 
 @audit_app.callback()
