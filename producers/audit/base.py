@@ -121,7 +121,7 @@ def run_check(check: Check, host: Host) -> Result:
         findings.append(Finding("", AuditStatus.UNKNOWN, str(error)))
     except Unreadable as error:
         findings.append(Finding("", AuditStatus.UNKNOWN, str(error)))
-    except (ValueError, IndexError, KeyError) as error:  # another kernel or tool prints something else
+    except (ValueError, LookupError, TypeError, AttributeError) as error:  # a tool prints something else
         findings.append(
             Finding("", AuditStatus.UNKNOWN, f"unexpected content: {type(error).__name__}: {error}")
         )

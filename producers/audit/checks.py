@@ -4,14 +4,37 @@ from __future__ import annotations
 
 from typing import Final
 
-from producers.audit import amd, gpu, kernel_log, node, pcie, rdma, software, storage
+from producers.audit import (
+    affinity,
+    amd,
+    drives,
+    environment,
+    gpu,
+    hardware,
+    kernel_log,
+    node,
+    pcie,
+    rdma,
+    services,
+    software,
+    storage,
+    versions,
+)
 from producers.audit.base import Check
 
 __all__ = ["CHECKS"]
 
 CHECKS: Final[dict[str, Check]] = {
     check.check_id: check
-    for group in (software, node, gpu, amd, storage, pcie, rdma, kernel_log)
+    for group in (
+        *(software, versions, services, environment),
+        *(node, hardware),
+        *(gpu, amd),
+        *(storage, drives),
+        *(pcie, affinity),
+        rdma,
+        kernel_log,
+    )
     for check in group.CHECKS
 }
 """In the order of the report."""

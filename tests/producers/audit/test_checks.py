@@ -16,7 +16,9 @@ from tests.producers.audit.recorded import HEALTHY
 from tests.producers.audit.recorded_network import READS
 
 DRAWS = 1_000
-NAMES = sorted([*HEALTHY.files, *{command[0] for command in HEALTHY.commands}, "adjtimex", *READS])
+NAMES = sorted(
+    [*HEALTHY.files, *{command[0] for command in HEALTHY.commands}, "adjtimex", *HEALTHY.links, *READS]
+)
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=list(CHECKS))
