@@ -14,6 +14,8 @@ from schemas.topics import (
     ACTIONS,
     ACTUATORS,
     ALERTS,
+    AUDIT,
+    AUDIT_RUNS,
     CLOCK_FITS,
     CLOCK_OFFSETS,
     CONFIG,
@@ -52,6 +54,7 @@ _KEY_FORMATS: Final[dict[str, str]] = {
     CONTENTION.name: "{link}",
     **dict.fromkeys((FLOWS.name, DECISIONS.name, FALLBACKS.name, ACTIONS.name, CONFIG.name), "{host}"),
     ACTUATORS.name: "{actuator}",
+    **dict.fromkeys((AUDIT_RUNS.name, AUDIT.name), "{run}"),
     REJECTS.name: "{topic}",
 }
 

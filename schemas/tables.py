@@ -35,6 +35,7 @@ FLOWS: Final = "flows"
 PATHS: Final = "paths"
 DECISIONS: Final = "decisions"
 ACTIONS: Final = "actions"
+AUDIT: Final = "audit"
 
 ROLLUP_VIEW: Final = "delays_1s_view"
 
@@ -96,6 +97,7 @@ class Retention:
     paths_days: int = field(default=30, metadata={"table": PATHS})
     decisions_days: int = field(default=90, metadata={"table": DECISIONS})
     actions_days: int = field(default=90, metadata={"table": ACTIONS})
+    audit_days: int = field(default=90, metadata={"table": AUDIT})
 
     def items(self) -> Iterator[tuple[str, int]]:
         """Yield (table, days) of every table. Raises ValueError where days is below 1."""
@@ -411,6 +413,23 @@ TABLES: Final[dict[str, Table]] = {
             "decision_id, outcome",
             time="done",
             partition_by="toYYYYMMDD(done)",
+        ),
+        Table(
+            AUDIT,
+            "one row per run, host and check of an audit (AuditResult); checked by the clock of the host",
+            (
+                ("checked", _TIME), ("run", _NAME), ("host", _NAME), ("shard", _NAME), ("sku", _NAME),
+                ("check", _NAME), ("category", _NAME), ("title", _NAME), ("status", _NAME),
+                ("severity", _NAME), ("action", _NAME), ("remedy", _NAME), ("text", _TEXT),
+                ("took_ns", _COUNTER), ("checks", _COUNT), ("finding_subject", _NAMES),
+                ("finding_status", _NAMES), ("finding_text", "Array(String) CODEC(ZSTD(1))"),
+                ("fact_name", _NAMES), ("fact_subject", _NAMES),
+                ("fact_text", "Array(String) CODEC(ZSTD(1))"),
+                ("fact_number", "Array(Nullable(Float64)) CODEC(ZSTD(1))"), *_RECORDED,
+            ),
+            "run, host, check",
+            time="checked",
+            partition_by="toYYYYMM(checked)",
         ),
     )
 }  # fmt: skip

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fabrictime.audit.report import ANSWER, AuditReport
-from schemas.records import AuditAction, AuditCategory, AuditResult, AuditSeverity, AuditStatus
+from producers.audit.base import Result
+from producers.audit.report import AGENT, AuditedHost, result_record
+from schemas.records import AuditResult, AuditStatus
+from streams.audit.results import FLEET
 
 __all__ = ["Collector", "Progress"]
 
@@ -60,12 +63,12 @@ class Collector:
     @property
     def is_done(self) -> bool:
         """Whether every expected host is complete. Other hosts that began to answer count too."""
-        return all(map(self.is_complete, self.expected | self._results.keys()))
+        return all(map(self.is_complete, self._hosts()))
 
     @property
     def progress(self) -> Progress:
         """Hosts and results so far."""
-        hosts = self.expected | self._results.keys()
+        hosts = self._hosts()
         return Progress(
             sum(map(self.is_complete, hosts)),
             len(hosts),
@@ -75,13 +78,17 @@ class Collector:
 
     def report(self, ended_ns: int, limit_s: float) -> AuditReport:
         """Return the report. A host without all results has an UNKNOWN one that gives the reason."""
-        hosts = tuple(sorted(self.expected | self._results.keys()))
-        results = {host: dict(self._results.get(host, {})) for host in hosts}
+        hosts = tuple(sorted(self._hosts()))
+        results = {host: dict(self._results.get(host, {})) for host in {*hosts, *self._results}}
         for host in hosts:
             if not self.is_complete(host):
                 results[host][ANSWER] = self._unanswered(host, ended_ns, limit_s)
         missing = tuple(host for host in hosts if host not in self._results)
         return AuditReport(self.run, hosts, results, missing, self._started_ns, ended_ns, self._nics)
+
+    def _hosts(self) -> set[str]:
+        """Return the hosts that are expected or answered; results of the whole fleet have none."""
+        return {*self.expected, *self._results} - {FLEET}
 
     def _unanswered(self, host: str, ended_ns: int, limit_s: float) -> AuditResult:
         found = self._results.get(host, {})
@@ -90,22 +97,6 @@ class Collector:
         else:
             text = f"did not answer within {limit_s:g} s"
         first = next(iter(found.values()), None)
-        return AuditResult(
-            run=self.run,
-            host=host,
-            shard=first["shard"] if first else "",
-            sku=first["sku"] if first else "",
-            check=ANSWER,
-            category=AuditCategory.OTHER,
-            title="The host's agent answers with all results",
-            status=AuditStatus.UNKNOWN,
-            severity=AuditSeverity.ERROR,
-            action=AuditAction.MONITOR,
-            remedy="Start fabrictime-auditor on the host, and read its log",
-            text=text,
-            checked_ns=ended_ns,
-            took_ns=0,
-            checks=1,
-            findings=[],
-            facts=[],
-        )
+        known = AuditedHost(host, first["shard"] if first else "", first["sku"] if first else "")
+        result = Result(AGENT, AuditStatus.UNKNOWN, text, ())
+        return result_record(result, self.run, known, checked_ns=ended_ns, checks=1)

@@ -78,6 +78,7 @@ class Cause:
 
     level: Level
     text: str
+    remedy: str
     hosts: tuple[str, ...]
 
 
@@ -90,20 +91,26 @@ class CheckGroup:
     title: str
     severity: AuditSeverity
     action: AuditAction
-    remedy: str
     counts: Counter[Level] = field(default_factory=Counter)
-    _texts: dict[tuple[Level, str], list[str]] = field(default_factory=dict)
+    _remedies: Counter[str] = field(default_factory=Counter)
+    _texts: dict[tuple[Level, str, str], list[str]] = field(default_factory=dict)
 
     def add(self, result: AuditResult, level: Level) -> None:
         """Count a host's result."""
         self.counts[level] += 1
+        self._remedies[result["remedy"]] += 1
         if level is not Level.PASSED:
-            self._texts.setdefault((level, result["text"]), []).append(result["host"])
+            self._texts.setdefault((level, result["text"], result["remedy"]), []).append(result["host"])
 
     @property
     def level(self) -> Level:
         """The worst level of any host."""
         return worst_of(self.counts)
+
+    @property
+    def remedy(self) -> str:
+        """The remedy of the check; a result may have one that is more exact."""
+        return self._remedies.most_common(1)[0][0]
 
     @property
     def failed(self) -> int:
@@ -118,8 +125,8 @@ class CheckGroup:
     def causes(self, *levels: Level) -> list[Cause]:
         """Return the causes of these levels: the worst and the widespread first."""
         found = [
-            Cause(level, text, tuple(sorted(hosts, key=name_order)))
-            for (level, text), hosts in self._texts.items()
+            Cause(level, text, remedy, tuple(sorted(hosts, key=name_order)))
+            for (level, text, remedy), hosts in self._texts.items()
             if level in levels
         ]
         return sorted(found, key=lambda each: (RANK[each.level], -len(each.hosts), name_order(each.hosts[0])))
@@ -137,7 +144,6 @@ def check_groups(results: Iterable[AuditResult]) -> list[CheckGroup]:
                 each["title"],
                 each["severity"],
                 each["action"],
-                each["remedy"],
             )
         group.add(each, level_of(each))
     return sorted(
@@ -186,7 +192,7 @@ def host_rows(results: Iterable[AuditResult]) -> list[HostRow]:
         if RANK[level] < RANK[Level.PASSED]:
             row.open.append(each)
         if each["check"] == PORTS_CHECK and each["findings"]:
-            active = sum(finding["status"] is AuditStatus.PASSED for finding in each["findings"])
+            active = sum(finding["status"] == AuditStatus.PASSED for finding in each["findings"])
             row.ports = active, len(each["findings"])
     for row in rows.values():
         row.open.sort(key=lambda each: (RANK[level_of(each)], each["check"]))

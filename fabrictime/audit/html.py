@@ -33,6 +33,7 @@ from fabrictime.audit.host_names import folded, name_order
 from fabrictime.audit.report import ANSWER, ERRORS_EXIT, FIT_EXIT, TITLES, AuditReport, verdict
 from fabrictime.state.units import counted
 from schemas.records import AuditCategory
+from streams.audit.results import FLEET
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -119,6 +120,8 @@ def page(report: AuditReport, limits: Limits | None = None) -> str:
     missing = {host: report.results[host][ANSWER]["text"] for host in report.missing}
     results = [each for each in report.all_results() if each["host"] not in missing]
     groups, rows = check_groups(results), host_rows(results)
+    fleet = [row for row in rows if row.host == FLEET]
+    hosts = [row for row in rows if row.host != FLEET]
     return _template().render(
         run=report.run,
         when=_when(report),
@@ -127,11 +130,13 @@ def page(report: AuditReport, limits: Limits | None = None) -> str:
         levels=LEVELS,
         host_levels_text=HOST_LEVELS,
         tile_notes=TILE_NOTES,
-        verdict=_verdict(report, rows, groups),
+        fleet_host=FLEET,
+        verdict=_verdict(report, hosts, groups),
         missing=missing,
         missing_by_reason=_by_reason(missing),
         nics=report.nics,
-        **_of_hosts(rows, missing, limits),
+        counts=_total(row.counts for row in rows),
+        **_of_hosts(hosts, fleet, missing, limits),
         **_of_checks(groups),
         **_of_values(spreads(results)),
     )
@@ -155,8 +160,11 @@ def _template() -> Template:
     return environment.get_template("report.html")
 
 
-def _of_hosts(rows: Sequence[HostRow], missing: Mapping[str, str], limits: Limits) -> dict[str, object]:
-    noted = _noted(rows, limits)
+def _of_hosts(
+    rows: Sequence[HostRow], fleet: Sequence[HostRow], missing: Mapping[str, str], limits: Limits
+) -> dict[str, object]:
+    """Return the hosts' part of the page. `fleet`: the results that concern no single host."""
+    noted = [(row, [row.host]) for row in fleet if row.open] + _noted(rows, limits)
     listed = {host for _, hosts in noted[: limits.rows] for host in hosts}
     names = sorted({*(row.host for row in rows), *missing}, key=name_order)
     skus = {row.sku for row in rows}
@@ -168,7 +176,6 @@ def _of_hosts(rows: Sequence[HostRow], missing: Mapping[str, str], limits: Limit
         "quiet": [row.host for row in rows if not row.open and row.host not in listed],
         "skus": skus,
         "has_sku": any(skus),
-        "counts": _total(row.counts for row in rows),
         "host_levels": _host_levels(rows, missing),
         "work": list(worklist(rows)),
         "picture": list(_picture(rows, missing, names)),
@@ -244,8 +251,8 @@ def _verdict(report: AuditReport, rows: Sequence[HostRow], groups: Sequence[Chec
     if code == ERRORS_EXIT:
         kind, title = "unfit", "Not fit"
         verb = "has" if unfit == 1 else "have"
-        of_all = f"{unfit} of {counted(len(rows), 'host')}"
-        sentences.append(f"{of_all} {verb} errors, in {counted(checks, 'check')}.")
+        of_all = f"{unfit} of {counted(len(rows), 'host')} {verb} errors" if unfit else "The fleet has errors"
+        sentences.append(f"{of_all}, in {counted(checks, 'check')}.")
     elif code == FIT_EXIT:
         kind, title = "fit", "Fit"
         sentences.append(f"No error on {counted(len(rows), 'host')}.")

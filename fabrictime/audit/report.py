@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from producers.audit.report import AGENT
 from schemas.records import AuditCategory, AuditResult, AuditSeverity, AuditStatus
+from streams.audit.results import FLEET
 
 __all__ = ["ANSWER", "TITLES", "AuditReport", "Counts", "counted", "verdict"]
 
 FIT_EXIT: Final = 0
 ERRORS_EXIT: Final = 1
 NOT_RUN_EXIT: Final = 2
-ANSWER: Final = "agent.answer"
+ANSWER: Final = AGENT.check_id
 """Check id of a host without an answer, or with fewer results than it announced."""
 TITLES: Final = {
     AuditCategory.SOFTWARE: "Software",
@@ -77,7 +79,8 @@ class AuditReport:
     hosts: tuple[str, ...]
     """Hosts that were expected, or answered; sorted."""
     results: Mapping[str, Mapping[str, AuditResult]]
-    """Host to check id to result. Hosts that did not answer have a single UNKNOWN one, of check `ANSWER`."""
+    """Host to check id to result. Hosts that did not answer have a single UNKNOWN one, of check `ANSWER`.
+    Results of the evaluation that concern no single host have the host `FLEET`, which is not in `hosts`."""
     missing: tuple[str, ...]
     """Expected hosts without any result; sorted."""
     started_ns: int
@@ -92,8 +95,8 @@ class AuditReport:
         return (self.ended_ns - self.started_ns) / 1e9
 
     def all_results(self) -> Iterator[AuditResult]:
-        """Yield every result, host by host."""
-        for host in self.hosts:
+        """Yield every result, host by host; last those of the evaluation that concern no single host."""
+        for host in (*self.hosts, FLEET):
             yield from self.results.get(host, {}).values()
 
     def of_category(self, category: AuditCategory) -> list[AuditResult]:
@@ -106,7 +109,15 @@ class AuditReport:
         results = {host: dict(found) for host, found in self.results.items()}
         for each in more:
             results.setdefault(each["host"], {})[each["check"]] = each
-        return replace(self, hosts=tuple(sorted({*self.hosts, *results})), results=results)
+        return replace(self, hosts=tuple(sorted({*self.hosts, *results} - {FLEET})), results=results)
+
+    def limited_to(self, keep: Callable[[AuditResult], bool]) -> AuditReport:
+        """Return a report with some of the results. Its hosts stay."""
+        results = {
+            host: {check: each for check, each in found.items() if keep(each)}
+            for host, found in self.results.items()
+        }
+        return replace(self, results=results)
 
 
 def verdict(report: AuditReport) -> tuple[int, str]:

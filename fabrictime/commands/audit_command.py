@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fabrictime.commands.options import Json, stop
+from fabrictime.commands.audit_node_commands import act, admit
+from fabrictime.commands.options import (
+    ConfigFile,
+    DataDir,
+    Json,
+    Log,
+    duration_s,
+    running_log,
+    settings_of,
+    stop,
+)
 
 __all__ = ["audit", "audit_app"]
 
@@ -25,13 +37,47 @@ def audit(
     everything: Annotated[bool, typer.Option("--all", help="Show passed and skipped checks too.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the checks, and run none.")] = False,
     as_json: Json = False,
+    fleet: Annotated[bool, typer.Option("--fleet", help="Audit all hosts, through their agents.")] = False,
+    hosts: Annotated[
+        str, typer.Option("--hosts", metavar="H1,H2", help="Audit these hosts of the fleet, or patterns.")
+    ] = "",
+    active: Annotated[
+        bool, typer.Option("--active", help="Run checks that put load on hosts and network too.")
+    ] = False,
+    limit: Annotated[
+        str, typer.Option("--limit", metavar="TIME", help="End of a fleet's run, such as 2m.")
+    ] = "2m",
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a fleet's report as one HTML page.")
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write a fleet's report as JUnit XML.")
+    ] = None,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
 ) -> None:
-    """Check whether this host is fit: software, memory, storage, PCIe, RDMA ports, kernel log.
+    """Check whether this host, or with --fleet every host, is fit for a long run.
 
-    Exit code 0: no error, 1: an error, 2: nothing could be checked. Nothing is changed.
+    Exit code 0: no error, 1: an error, 2: nothing could be checked, or a host did not answer. Nothing is
+    changed.
     """
     if context.invoked_subcommand is not None:
         return
+    if fleet or hosts:
+        from fabrictime.audit.fleet import Request
+        from fabrictime.commands import audit_fleet
+
+        names = tuple(name.strip() for name in hosts.split(",") if name.strip())
+        request = Request(names, tuple(only or ()), active, math.ceil(duration_s(limit)))
+        output = audit_fleet.Output(as_json, everything, html, junit)
+        try:
+            cluster = running_log(settings_of(config, directory, log))
+            raise typer.Exit(audit_fleet.main(cluster, request, output))
+        except ValueError as error:
+            stop(str(error))
+    if active or html or junit:
+        stop("--active, --html, --junit: expected with --fleet or --hosts")
     from fabrictime.commands import audit as auditor
 
     if list_:
@@ -42,3 +88,33 @@ def audit(
     except ValueError as error:
         stop(str(error))
     raise typer.Exit(code)
+
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run, or a file that --json wrote.")]
+
+
+@audit_app.command("diff")
+def audit_diff(
+    before: Run,
+    after: Run,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two runs: new failures first, then other changes and changed values.
+
+    Exit code 0: no new error, 1: a new error, 2: a run cannot be read.
+    """
+    from fabrictime.commands import audit_diff as command
+
+    try:
+        cluster = running_log(settings_of(config, directory, log))
+        code = command.main(before, after, cluster, as_json=as_json)
+    except ValueError as error:
+        stop(str(error))
+    raise typer.Exit(code)
+
+
+audit_app.command("gate")(admit)
+audit_app.command("act")(act)

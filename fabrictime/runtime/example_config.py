@@ -10,7 +10,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from fabrictime.runtime.config import SHARED_DOC, TABLES, field_schema, model_of, takes
+from fabrictime.runtime.config import TABLES, field_schema, model_of, takes
+from fabrictime.runtime.shared_values import SHARED_DOC
 
 _WIDTH: Final = 100
 _HEAD: Final = """\

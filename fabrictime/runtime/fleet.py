@@ -230,7 +230,7 @@ def clock_hosts(config: Config) -> list[HostSettings] | None:
 def nics_here(config: Config) -> list[NicSettings]:
     """Return the NICs of this host, or below `up` of all hosts that it probes from. Raises ConfigError."""
     if config.up.fleet in KINDS:
-        raise ConfigError(f"up.fleet = {config.up.fleet!r}: a flow reporter needs a fleet file")
+        raise ConfigError(f"up.fleet = {config.up.fleet!r}: a host's agent needs a fleet file")
     path = Path(config.up.fleet)
     return file_nics(path, None if path == local_fleet(config) else host_name(config))
 

@@ -96,6 +96,13 @@ def _flows(config: Config, nic: str | None) -> int | None:
     return main(config.flows, nics_here(config))
 
 
+def _auditor(config: Config, nic: str | None) -> int | None:
+    from fabrictime.runtime.fleet import nics_here
+    from producers.audit.service import main
+
+    return main(config.audit, nics_here(config))
+
+
 def _sim(config: Config, nic: str | None) -> int | None:
     from producers.sim.control import socket_path
     from producers.sim.service import main
@@ -131,6 +138,7 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
     "prober": _prober,
     "rdma-probe": _rdma_probe,
     "flows": _flows,
+    "auditor": _auditor,
     "sim": _sim,
     "actuator": _actuator,
     "act": _act,

@@ -41,7 +41,12 @@ def _gpus(host: Host) -> list[str]:
 
 def _nics(host: Host) -> list[str]:
     """Return the PCI addresses of the RDMA devices. Raises Missing without one."""
-    found = {host.target(f"{RDMA}/{name}/device").rpartition("/")[2] for name in host.names(RDMA)}
+    found = set()
+    for name in host.names(RDMA):
+        try:
+            found.add(host.target(f"{RDMA}/{name}/device").rpartition("/")[2])
+        except Missing:  # an emulated device
+            continue
     return sorted(address for address in found if address.count(":") == 2)
 
 

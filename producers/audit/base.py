@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from producers.audit.host import Host, Missing, Unreadable
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
+from schemas.unexpected import DATA_ERRORS
 
 __all__ = [
     "Check",
@@ -100,6 +101,7 @@ class Result:
     status: AuditStatus
     text: str
     findings: tuple[Finding, ...]
+    took_s: float = 0.0
 
 
 _ORDER = (AuditStatus.FAILED, AuditStatus.UNKNOWN, AuditStatus.PASSED, AuditStatus.SKIPPED)
@@ -121,7 +123,7 @@ def run_check(check: Check, host: Host) -> Result:
         findings.append(Finding("", AuditStatus.UNKNOWN, str(error)))
     except Unreadable as error:
         findings.append(Finding("", AuditStatus.UNKNOWN, str(error)))
-    except (ValueError, LookupError, TypeError, AttributeError) as error:  # a tool prints something else
+    except (*DATA_ERRORS, OSError) as error:  # another kernel or tool prints something else
         findings.append(
             Finding("", AuditStatus.UNKNOWN, f"unexpected content: {type(error).__name__}: {error}")
         )

@@ -7,17 +7,19 @@ from typing import Final
 from producers.audit import (
     affinity,
     amd,
+    backend,
     drives,
     environment,
+    frontend,
     gpu,
     hardware,
     kernel_log,
     node,
     pcie,
     rdma,
-    services,
     software,
     storage,
+    units,
     versions,
 )
 from producers.audit.base import Check
@@ -27,12 +29,12 @@ __all__ = ["CHECKS"]
 CHECKS: Final[dict[str, Check]] = {
     check.check_id: check
     for group in (
-        *(software, versions, services, environment),
+        *(software, versions, units, environment),
         *(node, hardware),
         *(gpu, amd),
         *(storage, drives),
         *(pcie, affinity),
-        rdma,
+        *(frontend, rdma, backend),
         kernel_log,
     )
     for check in group.CHECKS

@@ -67,6 +67,14 @@ class Host(Network, Protocol):
         """
         ...
 
+    def now_s(self) -> float:
+        """Return the system clock's time, seconds since the Unix epoch."""
+        ...
+
+    def pause(self, wanted_s: float) -> float:
+        """Wait between two readings of a counter, and return the seconds that it took."""
+        ...
+
 
 def as_unreadable(name: str, error: OSError) -> Unreadable:
     """Return the error for a thing called `name`: Missing if it is not there."""

@@ -111,6 +111,16 @@ class LiveHost(LiveNetwork):
             found.f_favail,
         )
 
+    def now_s(self) -> float:
+        """Return the system clock's time, seconds since the Unix epoch."""
+        return time.time()
+
+    def pause(self, wanted_s: float) -> float:
+        """Wait between two readings of a counter, and return the seconds that it took."""
+        since_s = time.monotonic()
+        time.sleep(wanted_s)
+        return time.monotonic() - since_s
+
     def clock_status(self) -> int:
         """Return the status bits of the system clock, as adjtimex(2). Raises Unreadable."""
         timex = (ctypes.c_long * 64)()  # struct timex: modes, offset, freq, maxerror, esterror, status

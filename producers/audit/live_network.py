@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
+from producers.audit import live_reach
 from producers.audit.host import as_unreadable
 from producers.audit.network import Dcb, Interface, LinkSettings, Neighbour, Route, Rule
 from producers.netns import in_netns
@@ -207,6 +208,24 @@ class LiveNetwork:
         opened = self.within("socket", lambda: socket.socket(family, kind, protocol))
         opened.settimeout(SOCKET_S)
         return opened
+
+    def echo(self, address: str, size: int) -> float | None:
+        """Return the seconds to the answer of an unfragmented echo request of `size` bytes; None without.
+
+        Raises Unreadable without the right to open raw sockets.
+        """
+        with self.open_socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as opened:
+            return live_reach.echo(opened, address, size)
+
+    def connect(self, address: str, port: int) -> float | None:
+        """Return the seconds until TCP accepts or refuses a connection; None without an answer."""
+        with self.open_socket(live_reach.family_of(address), socket.SOCK_STREAM) as opened:
+            return live_reach.connect(opened, address, port)
+
+    def exchange(self, address: str, port: int, request: bytes) -> bytes | None:
+        """Return the answer to a datagram of UDP; None without one."""
+        with self.open_socket(live_reach.family_of(address), socket.SOCK_DGRAM) as opened:
+            return live_reach.exchange(opened, address, port, request)
 
     def within(self, name: str, work: Callable[[], T], raises: frozenset[int] = frozenset()) -> T:
         """Return `work()`, run in the namespace. Raises Missing, Unreadable with `name` for an OSError,

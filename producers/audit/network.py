@@ -141,8 +141,16 @@ class Network(Protocol):
         """Return the settings of the link; None where the driver has none."""
         ...
 
-    def open_socket(self, family: int, kind: int, protocol: int = 0) -> socket.socket:
-        """Return a new socket of the host's network, with a time-out; the caller closes it."""
+    def echo(self, address: str, size: int) -> float | None:
+        """Return the seconds to the answer of an unfragmented echo request of `size` bytes; None without."""
+        ...
+
+    def connect(self, address: str, port: int) -> float | None:
+        """Return the seconds until TCP accepts or refuses a connection; None without an answer."""
+        ...
+
+    def exchange(self, address: str, port: int, request: bytes) -> bytes | None:
+        """Return the answer to a datagram of UDP; None without one."""
         ...
 
 

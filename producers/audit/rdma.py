@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from producers.audit.base import Check, Finding, checked, failed
+from producers.audit.base import Check, Finding, checked, failed, stated
 from producers.audit.host import Host, Missing
+from producers.audit.network import Interface
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
 
-__all__ = ["CHECKS"]
+__all__ = [
+    "CHECKS",
+    "DEVICES",
+    "Gid",
+    "Port",
+    "backend_interfaces",
+    "gids",
+    "interfaces",
+    "ports",
+    "rate_gbps",
+]
 
 DEVICES: Final = "/sys/class/infiniband"
 EMPTY_GID: Final = "0000:0000:0000:0000:0000:0000:0000:0000"
@@ -40,6 +52,21 @@ class Port(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.device}/{self.number}"
+
+
+class Gid(NamedTuple):
+    """An entry of a GID table."""
+
+    number: int
+    """Its index."""
+    text: str
+    kind: str
+    """`RoCE v2` or `IB/RoCE v1`."""
+
+    @property
+    def is_routable(self) -> bool:
+        """Whether it holds an address that other networks reach."""
+        return not ipaddress.ip_address(self.text).is_link_local
 
 
 def ports(host: Host) -> list[Port]:
@@ -110,17 +137,19 @@ def _gids(host: Host) -> Iterator[Finding]:
         if host.read(f"{port.folder}/link_layer") != "Ethernet":
             yield Finding(str(port), AuditStatus.SKIPPED, "InfiniBand: no RoCE version")
             continue
-        kinds = Counter(_gid_types(host, port))
+        kinds = Counter(gid.kind for gid in gids(host, port))
         text = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "no GID"
         yield checked(kinds["RoCE v2"] > 0, f"{text}; expected a RoCE v2 GID", str(port))
 
 
-def _gid_types(host: Host, port: Port) -> Iterator[str]:
+def gids(host: Host, port: Port) -> Iterator[Gid]:
+    """Yield the entries of a port's GID table that are set."""
     for index in host.names(f"{port.folder}/gids"):
-        if host.read(f"{port.folder}/gids/{index}") == EMPTY_GID:
+        text = host.read(f"{port.folder}/gids/{index}")
+        if text == EMPTY_GID:
             continue
         try:
-            yield host.read(f"{port.folder}/gid_attrs/types/{index}")
+            yield Gid(int(index), text, host.read(f"{port.folder}/gid_attrs/types/{index}"))
         except Missing:  # an index without a GID
             continue
 
@@ -169,7 +198,7 @@ def _character_devices(host: Host) -> Iterator[Finding]:
     yield checked("rdma_cm" in present, "/dev/infiniband/rdma_cm", "rdma_cm")
 
 
-def _interfaces(host: Host) -> Iterator[tuple[Port, str]]:
+def interfaces(host: Host) -> Iterator[tuple[Port, str]]:
     """Yield the network interface of each Ethernet port."""
     for port in ports(host):
         try:
@@ -179,26 +208,43 @@ def _interfaces(host: Host) -> Iterator[tuple[Port, str]]:
         yield port, name
 
 
-def _mtu(host: Host) -> Iterator[Finding]:
-    found = {port: (name, int(host.read(f"/sys/class/net/{name}/mtu"))) for port, name in _interfaces(host)}
+def backend_interfaces(host: Host) -> list[str]:
+    """Return the network interfaces of RDMA ports, and those that the agent measures. Raises Missing."""
+    found = set(host.nics)
+    try:
+        found |= {name for _, name in interfaces(host)}
+    except Missing:  # a host without RDMA
+        if not found:
+            raise
     if not found:
         raise Missing("no RDMA port has a network interface")
-    usual = Counter(mtu for _, mtu in found.values()).most_common(1)[0][0]
-    for port, (name, mtu) in found.items():
-        yield checked(mtu == usual, f"{name} has MTU {mtu}, most ports of this host have {usual}", str(port))
+    return sorted(found)
+
+
+def _backend(host: Host) -> list[Interface]:
+    wanted = set(backend_interfaces(host))
+    return [each for each in host.interfaces() if each.name in wanted]
+
+
+def _mtu(host: Host) -> Iterator[Finding]:
+    found = _backend(host)
+    usual = Counter(each.mtu for each in found).most_common(1)[0][0]
+    for each in found:
+        text = f"MTU {each.mtu}, most interfaces of this host have {usual}"
+        yield checked(each.mtu == usual, text, each.name)
+        yield stated("mtu_bytes", each.mtu, each.name)
 
 
 def _carrier(host: Host) -> Iterator[Finding]:
-    for port, name in _interfaces(host):
-        state = host.read(f"/sys/class/net/{name}/operstate")
-        changes = int(host.read(f"/sys/class/net/{name}/carrier_down_count"))
-        yield checked(state in ("up", "unknown"), f"{name} is {state}; {changes:,} carrier losses", str(port))
+    for each in _backend(host):
+        text = f"{each.operstate}; {each.carrier_changes:,} changes of carrier"
+        yield checked(each.is_up and each.operstate in ("up", "unknown"), text, each.name)
 
 
 CHECKS: Final = (
     Check(
         "backend.port-state", AuditCategory.BACKEND, "RDMA ports are active", _state, AuditSeverity.ERROR,
-        AuditAction.REPLACE, "Check cable and transceiver, then the switch port", rows=(2, 4),
+        AuditAction.REPLACE, "Check cable and transceiver, then the switch port", rows=(2, 4, 5),
     ),
     Check(
         "backend.port-rate", AuditCategory.BACKEND, "RDMA ports have the same rate", _rate,

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from producers.audit.base import Check, Result, run_check
@@ -16,58 +17,92 @@ __all__ = ["run_checks"]
 
 AT_ONCE: Final = 8
 """Threads. They wait for devices and commands, and use little processor time."""
+WAKE_S: Final = 0.25
 
 
-def run_checks(checks: Sequence[Check], host: Host) -> Iterator[Result]:
+def run_checks(checks: Sequence[Check], host: Host, until_s: float = float("inf")) -> Iterator[Result]:
     """Yield each check's result as it ends. One that exceeds its limit is UNKNOWN, and its thread is left.
 
-    A read that a dead device holds up cannot be interrupted, so that the threads are daemons, and every
-    check that hangs is replaced by another thread.
+    At `until_s`, a time of time.monotonic, all checks that remain are UNKNOWN. A read that a dead device
+    holds up cannot be interrupted, so that the threads are daemons, and every check that hangs is replaced
+    by another thread.
     """
-    waiting: queue.SimpleQueue[Check] = queue.SimpleQueue()
-    for check in checks:
-        waiting.put(check)
-    done: queue.SimpleQueue[tuple[Check, Result]] = queue.SimpleQueue()
-    running: dict[Check, float] = {}
-    lock = threading.Lock()
-
-    def work() -> None:
-        while True:
-            with lock:
-                if waiting.empty():
-                    return
-                check = waiting.get()
-                running[check] = time.monotonic()
-            done.put((check, run_check(check, host)))
-
-    def start() -> None:
-        threading.Thread(target=work, name="audit check", daemon=True).start()
-
-    for _ in range(min(AT_ONCE, len(checks))):
-        start()
-    left = {check.check_id for check in checks}
+    work = _Work(checks, host)
+    if time.monotonic() < until_s:
+        for _ in range(min(AT_ONCE, len(checks))):
+            work.start()
+    left = {check.check_id: check for check in checks}
     while left:
-        with lock:
-            limits = [since_s + check.limit_s for check, since_s in running.items() if check.check_id in left]
-        wait_s = max(0.0, min(limits, default=0.05) - time.monotonic()) + 0.01
+        now_s = time.monotonic()
+        if now_s >= until_s:
+            work.stop()
+            yield from (unknown(check, "the run's time limit was reached") for check in left.values())
+            return
         try:
-            check, result = done.get(timeout=min(wait_s, 0.25))
+            check, result = work.done.get(timeout=work.wait_s(now_s, min(until_s, now_s + WAKE_S)))
         except queue.Empty:
-            for check in _overdue(running, left, lock):
-                left.discard(check.check_id)
-                start()
-                yield Result(check, AuditStatus.UNKNOWN, f"no end within {check.limit_s:g} s", ())
+            for check, took_s in work.overdue():
+                if left.pop(check.check_id, None) is not None:
+                    work.start()
+                    yield unknown(check, f"no end within {check.limit_s:g} s", took_s)
             continue
-        if check.check_id in left:
-            left.discard(check.check_id)
+        if left.pop(check.check_id, None) is not None:
             yield result
 
 
-def _overdue(running: dict[Check, float], left: set[str], lock: threading.Lock) -> list[Check]:
-    now_s = time.monotonic()
-    with lock:
-        return [
-            check
-            for check, since_s in running.items()
-            if check.check_id in left and now_s - since_s > check.limit_s
-        ]
+def unknown(check: Check, text: str, took_s: float = 0.0) -> Result:
+    """Return the result of a check without an outcome."""
+    return Result(check, AuditStatus.UNKNOWN, text, (), took_s)
+
+
+class _Work:
+    """The checks of one run: those that wait, those that run, and the results."""
+
+    def __init__(self, checks: Sequence[Check], host: Host) -> None:
+        self._host = host
+        self._waiting = list(reversed(checks))
+        self._running: dict[Check, float] = {}
+        self._lock = threading.Lock()
+        self.done: queue.SimpleQueue[tuple[Check, Result]] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        """Start a thread."""
+        threading.Thread(target=self._run, name="audit check", daemon=True).start()
+
+    def stop(self) -> None:
+        """Begin no further check."""
+        with self._lock:
+            self._waiting.clear()
+
+    def wait_s(self, now_s: float, until_s: float) -> float:
+        """Return s until a check exceeds its limit, or `until_s`."""
+        with self._lock:
+            limits = [since_s + check.limit_s for check, since_s in self._running.items()]
+        return max(0.0, min([until_s, *limits]) - now_s) + 0.01
+
+    def overdue(self) -> list[tuple[Check, float]]:
+        """Return the checks that exceeded their limit, with their s, and forget them."""
+        now_s = time.monotonic()
+        with self._lock:
+            found = [
+                (check, now_s - since_s)
+                for check, since_s in self._running.items()
+                if now_s - since_s > check.limit_s
+            ]
+            for check, _ in found:
+                del self._running[check]
+        return found
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    return
+                check = self._waiting.pop()
+                since_s = self._running[check] = time.monotonic()
+            result = run_check(check, self._host)
+            with self._lock:
+                is_late = self._running.pop(check, None) is None
+            self.done.put((check, replace(result, took_s=time.monotonic() - since_s)))
+            if is_late:
+                return  # another thread has taken this one's place

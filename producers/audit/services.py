@@ -1,237 +1,211 @@
-"""Software checks of services: systemd units, fabric manager, scheduler, container runtime, maintenance."""
+"""Services that a host needs on its front end: names, time, remote login, certificates, schedulers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
-from producers.audit.base import Check, Finding, checked, failed, passed, stated
+from producers.audit.base import Finding, checked, failed, passed, stated
 from producers.audit.host import Host, Missing
-from producers.audit.sku import DEVICES, NVIDIA, gpu_addresses, sku_of
-from schemas.records import AuditAction, AuditCategory, AuditSeverity
+from producers.audit.sockets import listeners
 
-__all__ = ["CHECKS", "properties", "scheduler_state"]
+__all__ = [
+    "availability",
+    "certificates",
+    "chrony",
+    "clock_service",
+    "cluster_nodes",
+    "daemons",
+    "days_left",
+    "hardware_clocks",
+    "host_keys",
+    "kubelet",
+    "name_servers",
+    "node_state",
+    "resolvers",
+    "scheduler_node",
+    "ssh_listens",
+    "tokens",
+]
 
-UNITS: Final = (
-    "chronyd", "chrony", "ntpd", "systemd-timesyncd", "ptp4l", "phc2sys", "docker", "containerd", "kubelet",
-    "slurmd", "munge", "sssd", "nvidia-persistenced", "nvidia-fabricmanager", "nvidia-imex", "nvidia-dcgm",
-    "dcgm", "openibd", "rdma-ndd", "opensmd", "lldpd", "mcelog", "rasdaemon", "irqbalance", "nvidia-powerd",
-    "rpcbind", "autofs", "sshd", "ssh", "cron", "crond",
-)  # fmt: skip
-"""Services of which a host that has one enabled needs it running."""
-PROPERTIES: Final = "Id,LoadState,UnitFileState,ActiveState,ConditionResult,NRestarts"
-SHOW: Final = ("systemctl", "show", f"--property={PROPERTIES}", *(f"{name}.service" for name in UNITS))
-MAX_RESTARTS: Final = 2
-"""NVSentinel counts three restarts of the fabric manager as a fault."""
-SWITCH_CLASS: Final = "0x0680"
-"""PCI class of a NVSwitch."""
-BAD_STATES: Final = frozenset(
-    {
-        "DOWN",
-        "DRAIN",
-        "DRAINED",
-        "DRAINING",
-        "FAIL",
-        "FAILING",
-        "ERROR",
-        "NOT_RESPONDING",
-        "INVALID_REG",
-        "MAINTENANCE",
-        "UNKNOWN",
-        "POWERED_DOWN",
-    }
-)
-MAINTENANCE: Final = ("/run/systemd/shutdown/scheduled", "/run/nologin", "/etc/nologin", "/var/run/nologin")
-
-
-def properties(text: str) -> dict[str, dict[str, str]]:
-    """Return the properties of each unit that `systemctl show` prints, without its suffix."""
-    found = {}
-    for block in text.strip().split("\n\n"):
-        fields = dict(line.partition("=")[::2] for line in block.splitlines())
-        if "Id" in fields:
-            found[fields["Id"].removesuffix(".service")] = fields
-    return found
+CLOCK_DAEMONS: Final = frozenset({"chronyd", "ntpd", "ptp4l", "systemd-timesyn", "timemaster", "sptp"})
+"""Names of programs in /proc/PID/comm, which the kernel cuts after 15 characters."""
+MAX_OFFSET_S: Final = 0.001
+MAX_STRATUM: Final = 15
+MAX_NAME_SERVERS: Final = 3
+"""Name servers that the C library uses; it ignores more."""
+MIN_DAYS: Final = 14.0
+CERTIFICATES: Final = ("/etc/kubernetes/pki", "/var/lib/kubelet/pki", "/etc/etcd/pki", "/etc/ssl/fabrictime")
+"""Directories of the certificates of cluster services."""
+WEAK_KEYS: Final = frozenset({"ssh-dss"})
+IDLE_STATES: Final = frozenset({"ALLOCATED", "IDLE", "MIXED", "COMPLETING", "RESERVED", "PLANNED"})
+MIN_USABLE: Final = 0.85
+"""Share of usable nodes (GCM warns at 15% missing)."""
+UNITS: Final = ("systemctl", "list-units", "--type=service", "--all", "--plain", "--no-legend", "--no-pager")
+_CLUSTER: Final = "chrony containerd crio dcgm docker kubelet lldpd munge opensm slurmd ssh sshd"
+_OF_GPUS: Final = "nvidia-dcgm nvidia-fabricmanager nvidia-imex nvidia-persistenced"
+DAEMONS: Final = frozenset(f"{_CLUSTER} {_OF_GPUS}".split())
+"""Daemons that must be active where they are installed."""
+HEALTHY: Final = "http://127.0.0.1:10248/healthz"
 
 
-def scheduler_state(text: str) -> tuple[set[str], str]:
-    """Return a node's states and the reason, from `scontrol show node`."""
-    states: set[str] = set()
-    reason = ""
-    for line in text.splitlines():
-        name, _, value = line.strip().partition("=")
-        if name == "State":
-            states = {each.strip("*~#!%$@^-") for each in value.split()[0].split("+")}
-        elif name == "Reason":
-            reason = value
-    if not states:
-        raise ValueError("scontrol prints no State")
-    return states, reason
+def resolvers(text: str) -> list[str]:
+    """Return the name servers of resolv.conf."""
+    parts = [line.split() for line in text.splitlines()]
+    return [part[1] for part in parts if len(part) > 1 and part[0] == "nameserver"]
 
 
-def _units(host: Host) -> dict[str, dict[str, str]]:
-    host.names("/run/systemd/system")
-    found = properties(host.run(*SHOW))
-    loaded = {name: unit for name, unit in found.items() if unit.get("LoadState") == "loaded"}
-    if not loaded:
-        raise Missing("none of the listed services is installed")
-    return loaded
+def name_servers(host: Host) -> Iterator[Finding]:
+    """Find a host without name servers, or with more than the C library uses."""
+    found = resolvers(host.read("/etc/resolv.conf"))
+    yield checked(0 < len(found) <= MAX_NAME_SERVERS, f"{len(found)} name servers, expected 1 to 3")
 
 
-def _active(host: Host) -> Iterator[Finding]:
-    for name, unit in _units(host).items():
-        is_needed = unit["UnitFileState"] == "enabled" and unit.get("ConditionResult") != "no"
-        if is_needed and name not in ("nvidia-fabricmanager", "nvidia-imex"):
-            state = unit["ActiveState"]
-            yield checked(state == "active", f"enabled and {state}, expected active", name)
+def clock_service(host: Host) -> Iterator[Finding]:
+    """Find a host on which no program sets the clock."""
+    running = set()
+    for pid in host.names("/proc"):
+        if pid.isdigit():
+            try:
+                running.add(host.read(f"/proc/{pid}/comm"))
+            except Missing:  # it has ended
+                continue
+    found = sorted(running & CLOCK_DAEMONS)
+    yield checked(bool(found), ", ".join(found) or "no program sets the clock: neither NTP nor PTP")
 
 
-def _restarts(host: Host) -> Iterator[Finding]:
-    for name, unit in _units(host).items():
-        count = int(unit.get("NRestarts") or 0)
-        yield checked(count <= MAX_RESTARTS, f"{count} restarts, expected at most {MAX_RESTARTS}", name)
+def chrony(host: Host) -> Iterator[Finding]:
+    """Find a clock that chrony does not keep close to its source."""
+    fields = host.run("chronyc", "-c", "tracking").strip().split(",")
+    stratum, offset_s, leap = int(fields[2]), float(fields[4]), fields[13]
+    yield checked(0 < stratum <= MAX_STRATUM, f"stratum {stratum}", "source")
+    yield checked(leap != "Not synchronised", leap, "leap status")
+    text = f"{offset_s * 1e6:+,.0f} us, expected within {MAX_OFFSET_S * 1e6:,.0f}"
+    yield checked(abs(offset_s) <= MAX_OFFSET_S, text, "offset")
 
 
-def _fabric_manager(host: Host) -> Iterator[Finding]:
-    """Check the service that sets up NVLink: fabric manager for NVSwitches, IMEX for racks of GB200."""
-    sku = sku_of(host, (NVIDIA,))
-    has_switch = any(
-        host.read(f"{DEVICES}/{address}/class").startswith(SWITCH_CLASS)
-        and host.read(f"{DEVICES}/{address}/vendor") == NVIDIA
-        for address in host.names(DEVICES)
-    )
-    is_rack = sku is not None and sku.name.startswith("gb")
-    if not has_switch and not is_rack:
-        raise Missing("no NVSwitch")
-    name = "nvidia-imex" if is_rack else "nvidia-fabricmanager"
-    state = _units(host).get(name, {}).get("ActiveState", "not installed")
-    yield checked(state == "active", f"{state}, expected active", name)
-
-
-def _maintenance(host: Host) -> Iterator[Finding]:
-    host.names("/run")
-    for path in MAINTENANCE:
-        try:
-            text = host.read(path)
-        except Missing:
+def hardware_clocks(host: Host) -> Iterator[Finding]:
+    """Find NICs without a PTP hardware clock where others of the host have one."""
+    clocks = host.names("/sys/class/ptp")
+    with_clock, without = [], []
+    for interface in host.interfaces():
+        folder = f"/sys/class/net/{interface.name}/device"
+        if interface.kind or "LOOPBACK" in interface.flags or not interface.is_up:
             continue
-        yield failed(f"{path} is there: {text.splitlines()[0] if text else 'no reason'}")
-        return
-    yield passed("no shutdown is scheduled, and logins are allowed")
+        try:
+            names = host.names(f"{folder}/ptp")
+        except Missing:
+            without.append(interface.name)
+            continue
+        with_clock.append(interface.name)
+        yield passed(", ".join(names), interface.name)
+    for name in without if with_clock else ():
+        yield failed("no hardware clock; other NICs have one", name)
+    yield stated("hardware_clocks", len(clocks))
 
 
-def _crash(host: Host) -> Iterator[Finding]:
-    """Find what a panic left: the firmware's store of kernel messages, and dumps."""
-    host.names("/sys/fs")
-    found = [f"/sys/fs/pstore/{name}" for name in _names(host, "/sys/fs/pstore") if "dmesg" in name]
-    for folder in ("/var/crash", "/var/lib/kdump"):
-        dumps = [name for name in _names(host, folder) if name[:1].isdigit() or name.startswith("vmcore")]
-        found += [f"{folder}/{name}" for name in dumps]
-    yield checked(
-        not found, f"the kernel crashed: {', '.join(found[:3])}" if found else "no trace of a panic"
-    )
+def ssh_listens(host: Host) -> Iterator[Finding]:
+    """Find a host on which remote login is installed and nothing listens on its port."""
+    config = host.read("/etc/ssh/sshd_config")
+    wanted = {int(port) for port in re.findall(r"^\s*Port\s+(\d+)", config, re.MULTILINE)} or {22}
+    missing = wanted - listeners(host)
+    text = ", ".join(map(str, sorted(missing or wanted)))
+    yield checked(not missing, f"nothing listens on port {text}" if missing else f"listens on port {text}")
 
 
-def _names(host: Host, folder: str) -> list[str]:
+def host_keys(host: Host) -> Iterator[Finding]:
+    """Find a host without SSH host keys, or with a weak one."""
+    names = [name for name in host.names("/etc/ssh") if re.fullmatch(r"ssh_host_\w+_key\.pub", name)]
+    if not names:
+        host.read("/etc/ssh/sshd_config")
+        yield failed("no host key in /etc/ssh")
+    for name in names:
+        kind = host.read(f"/etc/ssh/{name}").split()[0]
+        yield checked(kind not in WEAK_KEYS, kind, name)
+
+
+def days_left(text: str, now_s: float) -> float:
+    """Return the days to the end in `notAfter=Nov 26 07:00:00 2027 GMT`."""
+    end = datetime.strptime(text.strip(), "notAfter=%b %d %H:%M:%S %Y GMT").replace(tzinfo=UTC)
+    return (end.timestamp() - now_s) / 86_400
+
+
+def certificates(host: Host) -> Iterator[Finding]:
+    """Find certificates of cluster services that end within two weeks."""
+    paths = [path for folder in CERTIFICATES for path in _certificates(host, folder)]
+    if not paths:
+        raise Missing("no certificate of a cluster service")
+    now_s = host.now_s()
+    for path in paths:
+        left = days_left(host.run("openssl", "x509", "-noout", "-enddate", "-in", path), now_s)
+        yield checked(left >= MIN_DAYS, f"valid for {left:,.0f} days, expected at least {MIN_DAYS:.0f}", path)
+
+
+def _certificates(host: Host, folder: str) -> list[str]:
     try:
-        return host.names(folder)
+        names = host.names(folder)
     except Missing:
         return []
+    return [f"{folder}/{name}" for name in names if name.endswith((".crt", "-current.pem"))]
 
 
-def _slurm(host: Host) -> Iterator[Finding]:
-    if not _names(host, "/etc/slurm") and not _names(host, "/run/slurm"):
-        raise Missing("no Slurm on this host")
-    name = host.read("/proc/sys/kernel/hostname").partition(".")[0]
-    states, reason = scheduler_state(host.run("scontrol", "show", "node", name))
-    bad = states & BAD_STATES
-    text = f"Slurm has the node as {'+'.join(sorted(states))}"
-    yield checked(not bad, text + (f": {reason}" if reason else ""))
+def tokens(host: Host) -> Iterator[Finding]:
+    """Find a host on which Munge, Slurm's authentication, makes no valid token."""
+    host.read("/etc/munge/munge.key")
+    token = host.run("munge", "-n").strip()
+    yield checked(token.startswith("MUNGE:"), "a token was made" if token else "no token was made")
 
 
-def _containers(host: Host) -> Iterator[Finding]:
-    on_bus = len(gpu_addresses(host, NVIDIA))
-    if not on_bus:
-        raise Missing("no NVIDIA GPU on PCIe")
-    text = host.run("nvidia-container-cli", "info")
-    seen = sum(line.startswith("Device Index:") for line in text.splitlines())
-    yield checked(seen == on_bus, f"containers see {seen} of {on_bus} GPUs")
+def daemons(host: Host) -> Iterator[Finding]:
+    """Find daemons of a GPU cluster that are installed and do not run."""
+    found = False
+    for line in host.run(*UNITS).splitlines():
+        unit, loaded, active, detail, *_ = line.lstrip("\u25cf* ").split()
+        if unit.removesuffix(".service") in DAEMONS and loaded == "loaded":
+            found = True
+            yield checked(active == "active", f"{active}, {detail}", unit)
+    if not found:
+        raise Missing("no daemon of a GPU cluster is installed")
+
+
+def availability(text: str) -> tuple[int, int]:
+    """Return the usable and all nodes of `sinfo --noheader --format '%T %D'`."""
+    usable = total = 0
     for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name == "NVRM version":
-            yield stated("container_driver", value.strip())
+        state, count = line.split()
+        total += int(count)
+        usable += int(count) if state.upper() in IDLE_STATES else 0
+    return usable, total
 
 
-def _declared(
-    name: str,
-    title: str,
-    find: Callable[[Host], Iterator[Finding]],
-    action: AuditAction,
-    remedy: str,
-    rows: tuple[int, ...],
-    severity: AuditSeverity = AuditSeverity.ERROR,
-) -> Check:
-    return Check(f"software.{name}", AuditCategory.SOFTWARE, title, find, severity, action, remedy, rows=rows)
+def cluster_nodes(host: Host) -> Iterator[Finding]:
+    """Find a cluster of which more than 15% of the nodes are out: the fault is then rarely this host's."""
+    usable, total = availability(host.run("sinfo", "--noheader", "--format", "%T %D"))
+    if not total:
+        raise Missing("Slurm has no nodes")
+    yield checked(usable >= MIN_USABLE * total, f"{usable:,} of {total:,} nodes are usable, expected 85%")
 
 
-CHECKS: Final = (
-    _declared(
-        "services",
-        "Enabled services are active",
-        _active,
-        AuditAction.MONITOR,
-        "`journalctl -u UNIT` gives the reason; systemctl restart UNIT",
-        (45, 101),
-    ),
-    _declared(
-        "service-restarts",
-        "Services do not restart again and again",
-        _restarts,
-        AuditAction.MONITOR,
-        "`journalctl -u UNIT` gives the reason",
-        (66, 101),
-        AuditSeverity.WARNING,
-    ),
-    _declared(
-        "fabric-manager",
-        "The fabric manager runs",
-        _fabric_manager,
-        AuditAction.MONITOR,
-        "systemctl enable --now nvidia-fabricmanager, or nvidia-imex",
-        (66,),
-    ),
-    _declared(
-        "maintenance",
-        "No maintenance is scheduled",
-        _maintenance,
-        AuditAction.MONITOR,
-        "Wait until it is over; `shutdown -c` cancels a shutdown",
-        (105, 106),
-    ),
-    _declared(
-        "crash",
-        "The kernel did not crash",
-        _crash,
-        AuditAction.REBOOT,
-        "Read the messages, then remove them; replace the part that they name",
-        (91,),
-        AuditSeverity.WARNING,
-    ),
-    _declared(
-        "slurm",
-        "Slurm may use the node",
-        _slurm,
-        AuditAction.MONITOR,
-        "scontrol update nodename=NODE state=resume, once the reason is gone",
-        (102,),
-        AuditSeverity.WARNING,
-    ),
-    _declared(
-        "container-runtime",
-        "Containers see all GPUs",
-        _containers,
-        AuditAction.MONITOR,
-        "nvidia-ctk runtime configure; restart the container runtime",
-        (82,),
-    ),
-)
+def node_state(text: str) -> Mapping[str, str]:
+    """Return the fields of `scontrol show node`."""
+    return dict(re.findall(r"(\w+)=(\S+)", text))
+
+
+def scheduler_node(host: Host) -> Iterator[Finding]:
+    """Find a host that Slurm has drained, or lost."""
+    name = host.read("/proc/sys/kernel/hostname").partition(".")[0]
+    fields = node_state(host.run("scontrol", "show", "node", name))
+    state = fields["State"]
+    parts = set(state.upper().replace("*", "+NOT_RESPONDING").split("+"))
+    reason = fields.get("Reason", "")
+    text = f"Slurm: {state}, {reason}" if reason else f"Slurm: {state}"
+    yield checked(parts <= IDLE_STATES, text)
+
+
+def kubelet(host: Host) -> Iterator[Finding]:
+    """Find a kubelet that does not call itself healthy."""
+    host.read("/var/lib/kubelet/config.yaml")
+    answer = host.run("curl", "--silent", "--max-time", "3", HEALTHY).strip()
+    yield checked(answer == "ok", f"kubelet answers {answer!r:.60}, expected ok")

@@ -19,7 +19,7 @@ from schemas.records import AuditAction, AuditFact, AuditResult, AuditSeverity, 
 from streams.audit.results import FLEET, Found, Rule, Scope, latest, results_of
 from streams.audit.robust import MIN_VALUES, Spread, odd_ones
 
-__all__ = ["Series", "compare", "rule_name", "series_of"]
+__all__ = ["NOISE_FLOOR", "Series", "compare", "deviation_floors", "rule_name", "series_of"]
 
 MIN_HOSTS: Final = 4
 """Hosts from which on one can be odd: three agree, and one differs."""
@@ -249,12 +249,21 @@ class _Group:
     def _floors(self, values: NDArray[np.float64]) -> tuple[float, float]:
         """Return the relative and the absolute deviation that are no outlier."""
         median = float(np.median(values))
-        exact = np.count_nonzero(values == median)
-        absolute = UNIT_FLOORS.get(self._series.name.rpartition("_")[2], 0.0)
-        if not median and not (values % 1).any():
-            absolute = max(absolute, FEW_EVENTS)
-        is_exact = exact >= min(EXACT_SHARE * len(values), len(values) - 1)
-        return EXACT_FLOOR if is_exact else NOISE_FLOOR, absolute
+        same = int(np.count_nonzero(values == median))
+        exact = same >= min(EXACT_SHARE * len(values), len(values) - 1)
+        whole = not bool((values % 1).any())
+        return deviation_floors(self._series.name, median, whole=whole, exact=exact)
+
+
+def deviation_floors(fact: str, median: float, *, whole: bool, exact: bool) -> tuple[float, float]:
+    """Return the relative and the absolute deviation of a figure from its median that are always allowed.
+
+    `whole`: its values are whole numbers; `exact`: it is configured rather than measured.
+    """
+    absolute = UNIT_FLOORS.get(fact.rpartition("_")[2], 0.0)
+    if not median and whole:
+        absolute = max(absolute, FEW_EVENTS)
+    return EXACT_FLOOR if exact else NOISE_FLOOR, absolute
 
 
 def _quoted(fact: AuditFact) -> str:

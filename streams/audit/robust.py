@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["MIN_VALUES", "Spread", "odd_ones", "threshold"]
+__all__ = ["MIN_VALUES", "SIGMAS_OF_MAD", "Z_THRESHOLD", "Spread", "odd_ones", "threshold"]
 
 MIN_VALUES: Final = 8
 """The MAD of fewer values than this says nothing about noise."""

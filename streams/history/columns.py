@@ -60,7 +60,7 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
     **dict.fromkeys(("margin_ns", "noise_ns"), _FIGURE),
     "key": _BYTES,
     "head": _BYTES,
-    **dict.fromkeys(("since", "opened", "raised", "reported", "decided", "done"), _TIME),
+    **dict.fromkeys(("since", "opened", "raised", "reported", "decided", "done", "checked"), _TIME),
     **dict.fromkeys(
         (
             "links",
@@ -75,11 +75,18 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
             "evidence_key",
             "evidence_text",
             "can",
+            "finding_subject",
+            "finding_status",
+            "finding_text",
+            "fact_name",
+            "fact_subject",
+            "fact_text",
         ),
         pa.list_(_TEXT),
     ),
     **dict.fromkeys(("flow_rate_bps", "flow_share"), pa.list_(_FIGURE)),
     **dict.fromkeys(("flap_ns", "evidence_at_ns"), pa.list_(_INT)),
+    "fact_number": pa.list_(_EXACT),
     **dict.fromkeys(("synced", "from_flows", "complete"), pa.uint8()),
     **dict.fromkeys(
         (
@@ -95,6 +102,7 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
             "slot_probes",
             "from_path",
             "to_path",
+            "checks",
         ),
         _COUNT,
     ),
@@ -147,6 +155,12 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
             "reason_window_id",
             "how",
             "ud",
+            "sku",
+            "check",
+            "category",
+            "title",
+            "status",
+            "remedy",
         ),
         _TEXT,
     ),
@@ -195,6 +209,7 @@ _KIND_IN: Final[dict[tuple[str, str], pa.DataType]] = {
     (tables.ALERTS, "nics"): pa.list_(_TEXT),
     (tables.FLOWS, "flow_id"): _TEXT,
     (tables.FLOWS, "rate_bps"): _EXACT,
+    (tables.AUDIT, "run"): _TEXT,
     **{(table, "flow_id"): _TEXT for table in (tables.DECISIONS, tables.ACTIONS)},
 }
 """Arrow type by table and column, where one column name has two types."""

@@ -19,6 +19,7 @@ from schemas.codec import BadRecord, raw_schema
 from schemas.records import (
     ActionReport,
     Alert,
+    AuditResult,
     ClockFits,
     ClockOffsets,
     ContentionWindow,
@@ -88,6 +89,7 @@ _IDENTITY: Final[dict[str, tuple[str, ...]]] = {
     topics.PATHS.name: ("nic", "peer"),
     topics.DECISIONS.name: ("decision_id",),
     topics.ACTIONS.name: ("decision_id", "outcome"),
+    topics.AUDIT.name: ("run", "host", "check"),
 }
 
 
@@ -451,6 +453,25 @@ def _actions(message: Message[ActionReport], out: dict[str, Columns]) -> None:
         _one(tables.ACTIONS, message, out, done=_within("at_ns", message.record["at_ns"]))
 
 
+def _audit(message: Message[AuditResult], out: dict[str, Columns]) -> None:
+    record = message.record
+    if record is not None:
+        findings, facts = record["findings"], record["facts"]
+        _one(
+            tables.AUDIT,
+            message,
+            out,
+            checked=_within("checked_ns", record["checked_ns"]),
+            finding_subject=[each["subject"] for each in findings],
+            finding_status=[each["status"] for each in findings],
+            finding_text=[each["text"] for each in findings],
+            fact_name=[each["name"] for each in facts],
+            fact_subject=[each["subject"] for each in facts],
+            fact_text=[each["text"] for each in facts],
+            fact_number=[each["number"] for each in facts],
+        )
+
+
 _MAKERS: Final[dict[str, Callable[[Message[Any], dict[str, Columns]], None]]] = {
     topics.DELAYS.name: _delays,
     topics.CLOCK_OFFSETS.name: _clocks,
@@ -465,6 +486,7 @@ _MAKERS: Final[dict[str, Callable[[Message[Any], dict[str, Columns]], None]]] = 
     topics.PATHS.name: _paths,
     topics.DECISIONS.name: _decisions,
     topics.ACTIONS.name: _actions,
+    topics.AUDIT.name: _audit,
 }
 
 TOPICS: Final[tuple[topics.Topic, ...]] = tuple(topics.TOPICS[name] for name in _MAKERS)

@@ -46,6 +46,7 @@ class RetentionSettings(BaseModel):
     actions_days: Days = Field(
         default=90, description="days of actions: one row a decision carried out or not"
     )
+    audit_days: Days = Field(default=90, description="days of audits: one row a run, host and check")
 
     def as_tables(self) -> tables.Retention:
         """Return the retention as `schemas.tables` expects it."""

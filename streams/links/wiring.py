@@ -25,7 +25,16 @@ from streams.runtime.route_table import split_pair
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["Groups", "Misfit", "Wiring", "address_of", "by_name", "is_address", "misfits_of"]
+__all__ = [
+    "Groups",
+    "Misfit",
+    "Wiring",
+    "address_of",
+    "by_name",
+    "is_address",
+    "misfits_of",
+    "parse_contradiction",
+]
 
 EVALUATION_GAP_NS: Final = NS_PER_S
 """Minimum append time between two evaluations of changed records."""
@@ -441,7 +450,7 @@ class Wiring(Detector[tuple[str, Detection]]):
 
     def _contradiction(self, reported: str, keys: set[str]) -> _Fact:
         at_ns, key = min((self._pairs[key].at_ns, key) for key in keys)
-        wired = _wired(reported)
+        wired = parse_contradiction(reported)
         nics: tuple[str, ...] = ()
         links: tuple[str, ...] = ()
         if wired is not None:
@@ -466,7 +475,7 @@ def _contradictions_of(record: PathMaps) -> Iterator[str]:
     """Yield the contradictions of the topology file in a record, without the number of the link."""
     for path in record["paths"]:
         for part in (path["contradiction"] or "").split("; "):
-            if part and (UNNAMED in part or LISTED in part or _wired(part) is not None):
+            if part and (UNNAMED in part or LISTED in part or parse_contradiction(part) is not None):
                 yield HOP.sub("", part)
 
 
@@ -475,7 +484,7 @@ def _findings(pair: _Pair) -> tuple[frozenset[Any], ...]:
     return pair.leaves, pair.joins, pair.contradictions
 
 
-def _wired(reported: str) -> tuple[str, str, str] | None:
+def parse_contradiction(reported: str) -> tuple[str, str, str] | None:
     """Parse a contradiction: (end, its far end by the file, node that is there), if it has this form."""
     for pattern in WIRED:
         found = pattern.search(reported)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -15,11 +15,27 @@ from schemas.topics import TOPICS
 RECORDS = tuple(sorted(topic.record for topic in TOPICS.values()))
 
 
+def _enums(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and definition of the enums in a schema; other fields refer to them by name."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _enums(branch)
+    elif isinstance(schema, dict):
+        if schema["type"] == "enum":
+            yield schema["name"], schema
+        for each in [*(field["type"] for field in schema.get("fields", ())), schema.get("items")]:
+            yield from _enums(each)
+
+
+ENUMS = {name: schema for record in RECORDS for name, schema in _enums(codec.raw_schema(record))}
+
+
 def values_of(schema: Any, field: Mapping[str, Any] | None = None) -> st.SearchStrategy[Any]:
     """Values that `schema` and the limits of its `field` allow."""
     field = field or {}
     if isinstance(schema, list):
         return st.one_of([st.none() if branch == "null" else values_of(branch, field) for branch in schema])
+    schema = ENUMS.get(schema, schema) if isinstance(schema, str) else schema
     kind = schema["type"] if isinstance(schema, dict) else schema
     low, high = field.get("min"), field.get("max")
     if kind == "record":
@@ -60,6 +76,7 @@ def plain(schema: Any, field: Mapping[str, Any] | None = None) -> Any:
     field = field or {}
     if isinstance(schema, list):
         return plain(schema[-1], field)
+    schema = ENUMS.get(schema, schema) if isinstance(schema, str) else schema
     kind = schema["type"] if isinstance(schema, dict) else schema
     if kind == "record":
         return {each["name"]: plain(each["type"], each) for each in schema["fields"]}

@@ -7,6 +7,7 @@ import random
 from fabrictime.audit.collect import Collector, Progress
 from fabrictime.audit.report import ANSWER, AuditReport
 from schemas.records import AuditStatus
+from streams.audit.results import FLEET
 from tests.fabrictime.audit.results import RUN, result
 
 
@@ -87,3 +88,13 @@ def test_the_order_of_results_does_not_matter() -> None:
         assert found.is_done
         reports.append(found.report(0, 1))
     assert all(each.results == reports[0].results for each in reports)
+
+
+def test_results_of_the_whole_fleet_are_of_no_host() -> None:
+    found = collector("h1")
+    found.add(result("h1", checks=1))
+    found.add(result(FLEET, "fleet.kernel", checks=1))
+    assert found.is_done
+    report = found.report(0, 1)
+    assert report.hosts == ("h1",)
+    assert [each["host"] for each in report.all_results()] == ["h1", FLEET]

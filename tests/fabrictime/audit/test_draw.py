@@ -19,7 +19,7 @@ def text_of(report: AuditReport, *, everything: bool = False) -> str:
     return console.export_text()
 
 
-def test_what_did_not_pass_is_drawn_with_hosts_and_remedy() -> None:
+def test_failed_and_unknown_checks_are_drawn_with_hosts_and_remedy() -> None:
     collector = Collector(RUN, ["h1", "h2", "h3"], 0, {"h1": ("eth0", "eth1")})
     collector.add(result("h1", checks=1))
     collector.add(result("h2", checks=1, status=AuditStatus.FAILED, text="eth0: MTU 1500"))

@@ -15,6 +15,7 @@ import pytest
 
 from fabrictime.audit.html import Limits, page
 from schemas.records import AuditResult
+from streams.audit.results import FLEET
 from tests.fabrictime.audit.fleets import F, U, fleet, report, result
 
 VOID = {"meta", "rect", "br"}
@@ -96,6 +97,16 @@ def test_a_fleet_of_which_a_host_did_not_answer_is_not_called_fit() -> None:
     html = made(list(fleet(1)), ["h2"])
     assert "<h1>Not checked everywhere</h1>" in html
     assert 'class="fit"' not in html
+
+
+def test_results_of_the_whole_fleet_are_not_of_a_host() -> None:
+    swap = result("backend.mtu", FLEET, F, "cables are swapped", remedy="swap leaf3 port 7 and port 8")
+    text = read(
+        [result("node.oom", "h1"), result("backend.mtu", "h1", F, "1500"), swap, result("backend.mtu", "h2")]
+    )
+    assert "1 of 2 hosts has errors" in text
+    assert "cables are swapped swap leaf3 port 7 and port 8 the whole fleet" in text
+    assert "Not fit The fleet has errors, in 1 check." in read([result("node.oom", "h1"), swap])
 
 
 def test_rows_beyond_the_limits_are_counted() -> None:

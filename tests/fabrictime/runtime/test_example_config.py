@@ -6,8 +6,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabrictime.runtime.config import SHARED_DOC, load
+from fabrictime.runtime.config import load
 from fabrictime.runtime.example_config import _value, example
+from fabrictime.runtime.shared_values import SHARED_DOC
 
 ROOT = Path(__file__).resolve().parents[3]
 

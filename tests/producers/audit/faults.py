@@ -57,7 +57,7 @@ def _failed_unit(host: RecordedHost) -> None:
 
 
 def _no_roce_v2(host: RecordedHost) -> None:
-    host.files[PORT.format(0) + "/gids/1"] = NO_GID
+    host.files |= {PORT.format(0) + f"/gids/{index}": NO_GID for index in (1, 3)}
 
 
 MLX5 = "mlx5_core 0000:17:00.0:"
@@ -139,8 +139,6 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "another PKey": ("backend.pkeys", text(PORT.format(3) + "/pkeys/0", "0x8001")),
     "no uverbs": ("backend.character-devices", gone("/dev/infiniband/uverbs0")),
     "no rdma_cm": ("backend.character-devices", gone("/dev/infiniband/rdma_cm")),
-    "small MTU": ("backend.mtu", text("/sys/class/net/eth1/mtu", "1500")),
-    "interface down": ("backend.carrier", text("/sys/class/net/eth0/operstate", "down")),
     "XID 79": ("kernel-log.xid", logged(XID.format(79))),
     "XID 48": ("kernel-log.xid", logged(XID.format(48))),
     "XID 31 again and again": ("kernel-log.xid", logged(XID.format(31), 5)),

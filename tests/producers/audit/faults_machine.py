@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from producers.audit.services import SHOW
+from producers.audit.units import SHOW
 from tests.producers.audit.recorded import RecordedHost
 from tests.producers.audit.recorded_gpu import address
 from tests.producers.audit.recorded_machine import (
@@ -16,7 +16,6 @@ from tests.producers.audit.recorded_machine import (
     MACHINE_HEALTH,
     PACKAGES,
     SENSORS,
-    SLURM,
     SMART,
 )
 
@@ -98,7 +97,7 @@ def _other_node(host: RecordedHost) -> None:
     host.links[f"{PCI}/{address(2)}"] = f"/sys/devices/pci0000:d0/0000:d0:01.0/{address(2)}"
 
 
-DATA = "/data/.fabrictime-audit-gpu-001"
+DATA = "/data/.fabrictime-audit-gpu012.cluster"
 MACHINE_FAULTS: dict[str, tuple[str, Plant]] = {
     "another DIMM": ("node.dimms", _printed(DMIDECODE, "Size: 64 GB", "Size: 32 GB")),
     "slow DIMM": (
@@ -155,7 +154,6 @@ MACHINE_FAULTS: dict[str, tuple[str, Plant]] = {
         "software.nic-firmware",
         _printed(FIRMWARE, '"stored": {"fw.version": "28.41', '"stored": {"fw.version": "28.43'),
     ),
-    "stopped service": ("software.services", _unit("munge", "ActiveState=active", "ActiveState=inactive")),
     "restarting service": ("software.service-restarts", _unit("slurmd", "NRestarts=0", "NRestarts=7")),
     "no fabric manager": (
         "software.fabric-manager",
@@ -167,7 +165,6 @@ MACHINE_FAULTS: dict[str, tuple[str, Plant]] = {
     ),
     "panic": ("software.crash", _file("/sys/fs/pstore/dmesg-efi-1", "Panic#1")),
     "kernel dump": ("software.crash", _file("/var/crash/202611200801/dmesg", "panic")),
-    "drained node": ("software.slurm", _printed(SLURM, "State=IDLE", "State=IDLE+DRAIN")),
     "containers miss a GPU": ("software.container-runtime", _printed(CONTAINERS, "Device Index:   7\n", "")),
     "NCCL without RDMA": ("software.environment", _file("/etc/nccl.conf", "NCCL_IB_DISABLE=1\n")),
     "blocking launches": (

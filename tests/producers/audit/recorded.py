@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from copy import copy, deepcopy
 
 from producers.audit.host import NVML, Missing, Unreadable
-from tests.producers.audit import recorded_gpu, recorded_machine
+from tests.producers.audit import recorded_gpu, recorded_machine, recorded_services
 from tests.producers.audit.recorded_network import RecordedNetwork
 
 GID = "fe80:0000:0000:0000:0a00:27ff:fe00:000{}"
+ADDRESS_GID = "0000:0000:0000:0000:0000:ffff:0a00:0{}02"
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 DMESG = ("dmesg", "--kernel", "--notime")
 UNITS = ("systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--no-pager")
@@ -27,6 +28,8 @@ class RecordedHost(RecordedNetwork):
         super().__init__()
         self.files = dict(files)
         self.commands = dict(commands)
+        self.later: dict[str, str] = {}
+        """Files that change between two readings of a counter."""
         self.links: dict[str, str] = {}
         """Symbolic links: a device's folder at the bus leads to its place in the tree."""
         self.status = 0
@@ -42,7 +45,7 @@ class RecordedHost(RecordedNetwork):
         other = copy(self)
         other.files, other.commands = dict(self.files), dict(self.commands)
         other.spaces, other.links, other.denied = dict(self.spaces), dict(self.links), set()
-        other.slow = set(self.slow)
+        other.slow, other.later = set(self.slow), dict(self.later)
         other.network = deepcopy(self.network)
         return other
 
@@ -78,6 +81,15 @@ class RecordedHost(RecordedNetwork):
         if path not in self.spaces:
             raise Missing(f"{path}: No such file or directory")
         return self.spaces[path]
+
+    def now_s(self) -> float:
+        """Return a time within the certificates' validity."""
+        return recorded_services.NOW_S
+
+    def pause(self, wanted_s: float) -> float:
+        """Return at once, with the counters as they are later."""
+        self.files |= self.later
+        return wanted_s
 
     def clock_status(self) -> int:
         """Return the status bits of the system clock."""
@@ -174,7 +186,9 @@ def _port(device: str, number: int, layer: str) -> dict[str, str | bytes]:
         f"{folder}/link_layer": f"{layer}\n",
         f"{folder}/gids/0": GID.format(number) + "\n",
         f"{folder}/gids/1": GID.format(number) + "\n",
-        f"{folder}/gids/2": NO_GID + "\n",
+        f"{folder}/gids/2": ADDRESS_GID.format(number) + "\n",
+        f"{folder}/gids/3": ADDRESS_GID.format(number) + "\n",
+        f"{folder}/gids/4": NO_GID + "\n",
         f"/sys/class/infiniband_verbs/uverbs{number}/ibdev": f"{device}\n",
         f"/dev/infiniband/uverbs{number}": "",
     }
@@ -188,11 +202,10 @@ def _port(device: str, number: int, layer: str) -> dict[str, str | bytes]:
     return files | {
         f"{folder}/gid_attrs/types/0": "IB/RoCE v1\n",
         f"{folder}/gid_attrs/types/1": "RoCE v2\n",
+        f"{folder}/gid_attrs/types/2": "IB/RoCE v1\n",
+        f"{folder}/gid_attrs/types/3": "RoCE v2\n",
         f"{folder}/gid_attrs/ndevs/0": f"{interface}\n",
         f"/sys/kernel/config/rdma_cm/{device}/ports/1/default_roce_mode": "RoCE v2\n",
-        f"/sys/class/net/{interface}/mtu": "9000\n",
-        f"/sys/class/net/{interface}/operstate": "up\n",
-        f"/sys/class/net/{interface}/carrier_down_count": "1\n",
     }
 
 
@@ -206,12 +219,13 @@ def bridge(*, redirects: bool) -> bytes:
 
 
 HEALTHY = RecordedHost(
-    _files(),
+    _files() | recorded_services.files(),
     {
         DMESG: "Linux version 6.8.0\nmlx5_core 0000:17:00.0: firmware version: 28\n",
         UNITS: "",
         (NVML,): json.dumps(recorded_gpu.report()),
         **recorded_machine.commands(),
+        **recorded_services.COMMANDS,
     },
 )
-HEALTHY.links |= recorded_machine.links()
+HEALTHY.links |= recorded_services.LINKS | recorded_machine.links()

@@ -106,6 +106,7 @@ def on_pcie(place: str, kind: str, vendor: str, device: str) -> dict[str, str | 
         f"{folder}/class": f"{kind}\n",
         f"{folder}/vendor": f"{vendor}\n",
         f"{folder}/device": f"{device}\n",
+        f"{folder}/revision": "0xa1\n",
     }
     for when in ("current", "max"):
         found[f"{folder}/{when}_link_width"] = "16\n"

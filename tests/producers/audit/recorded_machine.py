@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
-from producers.audit.services import SHOW, UNITS
+from producers.audit.units import SHOW, UNITS
 from tests.producers.audit.recorded_gpu import AMD_ADDRESSES, GPUS, address, on_pcie
+from tests.producers.audit.recorded_services import DEVICES, EFA, EFA_ADDRESS
 
-NICS = ("0000:17:00.0", "0000:37:00.0", "0000:57:00.0", "0000:77:00.0")
+NICS = tuple(DEVICES.values())
 """PCI addresses of mlx5_0 to mlx5_3, each beside two GPUs."""
 DMIDECODE = ("dmidecode", "--type", "17")
 EVENTS = ("ipmitool", "sel", "elist")
@@ -15,7 +16,6 @@ SENSORS = ("ipmitool", "sdr", "elist", "all")
 SMART = ("smartctl", "--json", "--all", "/dev/nvme0n1")
 PACKAGES = ("dpkg-query", "--show", "--showformat=${Package}\t${Version}\t${db:Status-Abbrev}\n")
 FIRMWARE = ("devlink", "--json", "dev", "info")
-SLURM = ("scontrol", "show", "node", "gpu-001")
 CONTAINERS = ("nvidia-container-cli", "info")
 MOUNTS = ("/shared home", "/data")
 MACHINE_HEALTH = {
@@ -38,7 +38,7 @@ def _places() -> dict[str, tuple[str, int]]:
         switch = f"/sys/devices/pci0000:{bus:02x}/0000:{bus:02x}:01.0/0000:{bus + 1:02x}:00.0"
         devices = [NICS[index], address(2 * index), address(2 * index + 1)]
         if index == len(NICS) - 1:
-            devices += AMD_ADDRESSES
+            devices += [*AMD_ADDRESSES, EFA_ADDRESS]
         for device in devices:
             found[device] = f"{switch}/{device}", index // 2
     return found
@@ -47,8 +47,9 @@ def _places() -> dict[str, tuple[str, int]]:
 def links() -> dict[str, str]:
     """Return the links of devices to their places in the PCIe tree."""
     found = {f"/sys/bus/pci/devices/{device}": path for device, (path, _) in _places().items()}
-    for index, nic in enumerate(NICS):
-        found[f"/sys/class/infiniband/mlx5_{index}/device"] = found[f"/sys/bus/pci/devices/{nic}"]
+    for device, nic in (DEVICES | {EFA: EFA_ADDRESS}).items():
+        found[f"/sys/class/infiniband/{device}/device"] = found[f"/sys/bus/pci/devices/{nic}"]
+        found[f"/sys/bus/pci/devices/{nic}/driver"] = "/sys/bus/pci/drivers/mlx5_core"
     return found
 
 
@@ -65,8 +66,6 @@ def files() -> dict[str, str | bytes]:
             "Node 1, zone   Normal   4000   2210   1100    560    280    140     70     35   17    8  900\n"
         ),
         "/proc/cmdline": "BOOT_IMAGE=/boot/vmlinuz-6.8.0-45-generic root=UUID=1 ro iommu=pt\n",
-        "/proc/sys/kernel/hostname": "gpu-001\n",
-        "/etc/slurm/slurm.conf": "ClusterName=one\n",
         "/etc/os-release": 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\n',
         "/etc/environment": 'PATH="/usr/local/bin:/usr/bin:/bin"\n',
         "/etc/nccl.conf": "# set by the site\nNCCL_IB_HCA=mlx5\n",
@@ -118,8 +117,9 @@ def files() -> dict[str, str | bytes]:
                 f"Node {number} MemTotal:       1056500000 kB\nNode {number} MemFree:        1000000000 kB\n"
             ),
         }
-    for nic in NICS:
+    for name, nic in DEVICES.items():
         found |= on_pcie(nic, "0x020700", "0x15b3", "0x1021")
+        found[f"/sys/bus/pci/devices/{nic}/infiniband/{name}/node_type"] = "1: CA\n"
     for device, (_, node) in _places().items():
         found[f"/sys/bus/pci/devices/{device}/numa_node"] = f"{node}\n"
         found[f"/sys/bus/pci/devices/{device}/iommu_group/type"] = "identity\n"
@@ -135,8 +135,7 @@ def _dimm(slot: str) -> str:
 
 def _units() -> str:
     return "\n".join(
-        f"Id={name}.service\nLoadState=loaded\nUnitFileState=enabled\nActiveState=active\nConditionResult=yes\n"
-        "NRestarts=0\n"
+        f"Id={name}.service\nLoadState=loaded\nActiveState=active\nNRestarts=0\n"
         for name in UNITS
         if name in ("chrony", "containerd", "slurmd", "munge", "nvidia-persistenced", "nvidia-fabricmanager")
     )
@@ -169,13 +168,12 @@ def commands() -> dict[tuple[str, ...], str]:
                 }
             }
         ),
-        SLURM: "NodeName=gpu-001 Arch=x86_64\n   State=IDLE ThreadsPerCore=1 TmpDisk=0\n",
         CONTAINERS: "NVRM version:   550.127.08\nCUDA version:   12.4\n\n"
         + "".join(f"Device Index:   {index}\n" for index in range(GPUS)),
         SHOW: _units(),
     }
     for point in MOUNTS:
-        file = f"{point}/.fabrictime-audit-gpu-001"
+        file = f"{point}/.fabrictime-audit-gpu012.cluster"
         found |= {
             ("stat", "--file-system", point): "  File: ...\n",
             ("dd", "if=/dev/zero", f"of={file}", "bs=1M", "count=16", "conv=fsync"): "",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -11,7 +9,7 @@ from producers.audit.network import Dcb, Interface, LinkSettings, Neighbour, Rou
 
 UP = frozenset({"UP", "LOWER_UP", "RUNNING", "BROADCAST", "MULTICAST"})
 LOOPBACK = frozenset({"UP", "LOWER_UP", "LOOPBACK"})
-READS = ("interfaces", "routes", "rules", "neighbours", "dcb", "ethtool_statistics", "link_settings")
+READS = ("interfaces", "routes", "rules", "neighbours", "dcb", "ethtool_statistics", "link_settings", "reach")
 """Reads that can be denied."""
 FABRIC = ("eth0", "eth1")
 """Interfaces with RoCE; eth2 and eth3 are IP over InfiniBand."""
@@ -23,8 +21,6 @@ class RecordedNetwork:
     def __init__(self) -> None:
         self.network: dict[str, Any] = deepcopy(NETWORK)
         self.nics: tuple[str, ...] = FABRIC
-        self.connect: Callable[[int, int, int], socket.socket] = socket.socket
-        """Makes the sockets of active checks; by default real ones of this machine."""
 
     def _check(self, name: str) -> None:
         raise NotImplementedError
@@ -63,16 +59,26 @@ class RecordedNetwork:
         found: LinkSettings | None = self._of("link_settings").get(interface)
         return found
 
-    def open_socket(self, family: int, kind: int, protocol: int = 0) -> socket.socket:
-        """Return a socket of `connect`."""
-        self._check("socket")
-        opened = self.connect(family, kind, protocol)
-        opened.settimeout(2.0)
-        return opened
+    def echo(self, address: str, size: int) -> float | None:
+        """Return the seconds to the answer of an echo request."""
+        reach = self._of("reach")
+        is_heard = address not in reach["silent"] and size <= reach["largest"]
+        return reach["seconds"] if is_heard else None
+
+    def connect(self, address: str, port: int) -> float | None:
+        """Return the seconds until TCP accepts or refuses a connection."""
+        return None if address in self._of("reach")["filtered"] else 0.0002
+
+    def exchange(self, address: str, port: int, request: bytes) -> bytes | None:
+        """Return the answer of a name server."""
+        reach = self._of("reach")
+        code: int = reach["code"]
+        return None if address in reach["silent"] else request[:2] + bytes([0x81, code]) + request[4:]
 
 
 def _interface(index: int, name: str, mtu: int, address: str) -> Interface:
-    counters = {"rx_packets": 10**9, "rx_dropped": 0, "rx_errors": 0, "tx_dropped": 0, "tx_errors": 0}
+    counters = dict.fromkeys(("rx_dropped", "rx_errors", "tx_dropped", "tx_errors"), 0)
+    counters |= {"rx_packets": 10**9, "tx_packets": 10**9}
     mac = f"08:00:27:00:00:{index:02x}"
     return Interface(name, index, mtu, "up", UP, mac=mac, addresses=(address,), counters=counters)
 
@@ -83,6 +89,7 @@ NETWORK: dict[str, Any] = {
     "interfaces": [
         Interface("lo", 1, 65536, "unknown", LOOPBACK, addresses=("127.0.0.1/8",)),
         _interface(2, "eno1", 1500, "192.168.4.12/24"),
+        _interface(7, "eno2", 1500, "192.168.4.13/24"),
         *(_interface(3 + n, name, 9000, f"{address}/31") for n, (name, address) in enumerate(_PORTS)),
     ],
     "routes": [
@@ -114,12 +121,24 @@ NETWORK: dict[str, Any] = {
     },
     "ethtool_statistics": {
         name: dict.fromkeys(
-            ("rx_discards_phy", "rx_symbol_err_phy", "rx_crc_errors_phy", "link_down_events_phy"), 0
+            (
+                "rx_discards_phy",
+                "tx_discards_phy",
+                "rx_symbol_err_phy",
+                "rx_pcs_symbol_err_phy",
+                "rx_crc_errors_phy",
+                "link_down_events_phy",
+            ),
+            0,
         )
+        | {"rx_bits_phy": 10**15, **{f"rx_err_lane_{number}_phy": 10**6 for number in range(4)}}
         for name in FABRIC
-    },
+    }
+    | {"eno1": dict.fromkeys((f"{name}_allowance_exceeded" for name in ("pps", "bw_in", "bw_out")), 0)},
+    "reach": {"silent": set(), "filtered": set(), "largest": 9000, "seconds": 0.0002, "code": 0},
     "link_settings": {
         "eno1": LinkSettings(25_000_000_000, "full", True),
+        "eno2": LinkSettings(25_000_000_000, "full", True),
         **{name: LinkSettings(400_000_000_000, "full", True) for name in FABRIC},
     },
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -36,3 +37,28 @@ def test_checks_that_hang_are_unknown_and_hold_up_no_other() -> None:
     for check in hanging:
         assert found[check.check_id].status is AuditStatus.UNKNOWN
         assert found[check.check_id].text == "no end within 0.2 s"
+
+
+def test_at_the_runs_end_all_checks_that_remain_are_unknown() -> None:
+    ended = threading.Event()
+
+    def hang(_: Host) -> Iterator[Finding]:
+        ended.wait(60)
+        yield passed("too late")
+
+    hanging = [replace(ANY, check_id=f"hang{n}", find=hang, limit_s=100.0) for n in range(2 * AT_ONCE)]
+    found = list(run_checks([ANY, *hanging], HEALTHY, time.monotonic() + 0.3))
+    ended.set()
+    assert found[0].check is ANY
+    assert found[0].took_s > 0
+    assert {each.text for each in found[1:]} == {"the run's time limit was reached"}
+    assert len(found) == 1 + len(hanging)
+
+
+def test_an_unexpected_error_is_unknown() -> None:
+    def find(_: Host) -> Iterator[Finding]:
+        yield passed("fine")
+        raise TypeError("bad operand")
+
+    (found,) = run_checks([replace(ANY, find=find)], HEALTHY)
+    assert (found.status, found.text) == (AuditStatus.UNKNOWN, "unexpected content: TypeError: bad operand")

@@ -1,61 +1,68 @@
-"""Parsers of systemctl and scontrol, and the service that a machine type needs."""
+"""Formats of the services that a host needs."""
 
 from __future__ import annotations
+
+import contextlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from producers.audit.base import run_check
-from producers.audit.services import CHECKS, SHOW, properties, scheduler_state
+from producers.audit.checks import CHECKS
+from producers.audit.services import availability, days_left, node_state, resolvers
 from schemas.records import AuditStatus
+from tests.producers.audit.faults_network import prints
 from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_gpu import GPUS, address
-
-BY_ID = {check.check_id: check for check in CHECKS}
+from tests.producers.audit.recorded_services import SERVICES
 
 
-def test_properties_of_units() -> None:
-    text = "Id=a.service\nActiveState=active\n\nId=b.service\nActiveState=failed\n"
-    assert properties(text)["b"]["ActiveState"] == "failed"
-    assert set(properties(text)) == {"a", "b"}
+def test_name_servers_are_read_of_resolv_conf() -> None:
+    assert resolvers(
+        "#nameserver 1.1.1.1\nnameserver 10.0.0.2\n nameserver  fd00::1 # b\noptions edns0\n"
+    ) == [
+        "10.0.0.2",
+        "fd00::1",
+    ]
+
+
+def test_days_to_the_end_of_a_certificate() -> None:
+    assert days_left("notAfter=Jan  2 00:00:00 1970 GMT\n", 0.0) == 1.0
+    with pytest.raises(ValueError, match="time data"):
+        days_left("notAfter=soon", 0.0)
+
+
+def test_usable_and_all_nodes() -> None:
+    assert availability("idle 20\nmixed 4\ndown* 5\ndrained 1\n") == (24, 30)
+    assert availability("") == (0, 0)
 
 
 @pytest.mark.parametrize(
-    ("state", "states"),
+    ("state", "status"),
     [
-        ("IDLE", {"IDLE"}),
-        ("MIXED+DRAIN", {"MIXED", "DRAIN"}),
-        ("DOWN*", {"DOWN"}),
-        ("IDLE~+POWERED_DOWN", {"IDLE", "POWERED_DOWN"}),
+        ("IDLE", AuditStatus.PASSED),
+        ("ALLOCATED+RESERVED", AuditStatus.PASSED),
+        ("IDLE*", AuditStatus.FAILED),
+        ("MIXED+DRAIN", AuditStatus.FAILED),
+        ("DOWN", AuditStatus.FAILED),
     ],
 )
-def test_states_of_a_node(state: str, states: set[str]) -> None:
-    text = f"NodeName=gpu-001\n   State={state} ThreadsPerCore=1\n   Reason=fan 2 [root@2026-11-20]\n"
-    assert scheduler_state(text) == (states, "fan 2 [root@2026-11-20]")
-
-
-def test_a_unit_without_its_condition_is_not_needed() -> None:
+def test_states_of_slurm(state: str, status: AuditStatus) -> None:
     host = HEALTHY.copy()
-    host.commands[SHOW] = host.commands[SHOW].replace(
-        "ActiveState=active\nConditionResult=yes", "ActiveState=inactive\nConditionResult=no", 1
-    )
-    assert run_check(BY_ID["software.services"], host).status is AuditStatus.PASSED
+    prints(("scontrol", "show", "node", "gpu012"), f"NodeName=gpu012\n   State={state} Weight=1\n")(host)
+    assert run_check(CHECKS["frontend.slurm-node"], host).status is status
 
 
-def test_a_rack_needs_imex() -> None:
+def test_a_failed_unit_has_a_mark() -> None:
     host = HEALTHY.copy()
-    for index in range(GPUS):
-        host.files[f"/sys/bus/pci/devices/{address(index)}/device"] = "0x2941"
-    result = run_check(BY_ID["software.fabric-manager"], host)
-    assert result.status is AuditStatus.FAILED
-    assert result.text == "nvidia-imex: not installed, expected active"
+    prints(SERVICES, "\u25cf kubelet.service loaded failed failed kubelet\n")(host)
+    assert run_check(CHECKS["frontend.daemons"], host).text == "kubelet.service: failed, failed"
 
 
-@given(st.text(max_size=120))
-def test_odd_output_is_an_error_of_value(text: str) -> None:
-    properties(text)
-    try:
-        scheduler_state(text)
-    except (ValueError, IndexError):
-        return
+@given(st.text(max_size=100))
+def test_odd_text_raises_value_error_at_worst(text: str) -> None:
+    resolvers(text)
+    node_state(text)
+    for read in (availability, lambda each: days_left(each, 0.0)):
+        with contextlib.suppress(ValueError):
+            read(text)

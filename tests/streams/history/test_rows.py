@@ -227,6 +227,35 @@ def action(outcome="APPLIED", **fields):
     }
 
 
+def audited(**fields):
+    return {
+        "run": "r1",
+        "host": "h1",
+        "shard": "s0",
+        "sku": "h100",
+        "check": "backend.mtu",
+        "category": "BACKEND",
+        "title": "RDMA interfaces have the same MTU",
+        "status": "FAILED",
+        "severity": "ERROR",
+        "action": "MONITOR",
+        "remedy": "ip link set dev INTERFACE mtu MTU",
+        "text": "eth1: 1500, others 9000",
+        "checked_ns": T,
+        "took_ns": 1_000,
+        "checks": 41,
+        "findings": [
+            {"subject": "eth0", "status": "PASSED", "text": "9000"},
+            {"subject": "eth1", "status": "FAILED", "text": "1500"},
+        ],
+        "facts": [
+            {"name": "kernel", "subject": "", "text": "6.8", "number": None},
+            {"name": "mtu_bytes", "subject": "eth1", "text": "1500", "number": 1500.0},
+        ],
+        **fields,
+    }
+
+
 @pytest.fixture
 def insert(shared_server, client):
     """Inserts records of a topic as the sink does, one batch per call; the first at T."""
@@ -279,6 +308,10 @@ def test_each_table_keeps_the_fields_of_its_record():
         tables.DECISIONS
     )
     assert names(codec.raw_schema("ActionReport")) - {"at_ns"} <= columns(tables.ACTIONS)
+    renamed = {"checked_ns", "findings", "facts"}
+    assert names(codec.raw_schema("AuditResult")) - renamed <= columns(tables.AUDIT)
+    arrays = {f"finding_{name}" for name in items("AuditResult", "findings")}
+    assert arrays | {f"fact_{name}" for name in items("AuditResult", "facts")} <= columns(tables.AUDIT)
 
 
 def test_a_links_state_is_a_row_and_a_repeated_record_overwrites_it(insert, client):
@@ -353,6 +386,7 @@ def test_a_changed_path_keeps_both_routes_and_the_newest_has_the_latest_trace(in
         (topics.QUEUES, queues(LINK, window_start_ns=5), "window_start_ns: 5"),
         (topics.CONTENTION, contention(opened_ns=-1), "opened_ns: -1"),
         (topics.ALERTS, alert(raised_ns=2**62 * 2 - 1), "raised_ns"),
+        (topics.AUDIT, audited(checked_ns=5), "checked_ns: 5, expected a time"),
         (topics.FLOWS, flows("a", "a"), "a flow stands there twice"),
         (topics.PATHS, paths(paths=2 * paths()["paths"]), "a path and leg stands there twice"),
     ],
@@ -371,8 +405,22 @@ def test_empty_records_and_tombstones_make_no_row():
         (topics.LINK_HEALTH, None),
         (topics.ALERTS, None),
         (topics.CONTENTION, None),
+        (topics.AUDIT, None),
     ):
         assert rows.rows_of(topic.name, [rows.Message(record, "k", T)]) == {}
+
+
+def test_an_audits_result_is_a_row_and_a_repeated_one_overwrites_it(insert, client):
+    for _ in range(2):
+        insert(topics.AUDIT, audited(), audited(host="h2", status="PASSED", findings=[], facts=[]))
+    got = ask(
+        client,
+        "SELECT host, status, toUnixTimestamp64Nano(checked), finding_subject, finding_status, finding_text, "
+        "fact_name, fact_subject, fact_text, fact_number FROM fabrictime.audit FINAL ORDER BY host",
+    )
+    findings = ["eth0", "eth1"], ["PASSED", "FAILED"], ["9000", "1500"]
+    facts = ["kernel", "mtu_bytes"], ["", "eth1"], ["6.8", "1500"], [None, 1500.0]
+    assert got == [("h1", "FAILED", T, *findings, *facts), ("h2", "PASSED", T, *7 * [[]])]
 
 
 def test_a_decision_and_each_of_its_outcomes_is_a_row(insert, client):

@@ -1,0 +1,133 @@
+"""Audits a fleet: requests a run on the log, and collects the results of its hosts.
+
+The expected hosts are those of the inventory. A run ends when each of them has delivered its results, or
+`GRACE_S` after its limit: agents publish what they could not check when the limit is reached.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Final, NamedTuple
+
+from fabrictime.audit.collect import Collector, Progress
+from fabrictime.audit.report import AuditReport
+from schemas import codec
+from schemas.kafka.publisher import Publisher
+from schemas.kafka.reader import BEGINNING, END, TopicReader
+from schemas.kafka.settings import KafkaSettings
+from schemas.records import AuditRun, Nic
+from schemas.topics import AUDIT, AUDIT_RUNS, INVENTORY
+
+__all__ = ["Request", "audit_fleet", "expected_hosts", "nics_of", "run_name"]
+
+GRACE_S: Final = 5.0
+PUBLISH_S: Final = 10.0
+POLL_S: Final = 0.1
+STALE_S: Final = 24 * 3600.0
+"""Age of an announcement, against the newest one, from which on its NIC has left the fleet."""
+_PATTERN: Final = frozenset("*?[")
+
+
+class Request(NamedTuple):
+    """Choices of a run. `hosts`: names or patterns, empty: all; `only`: categories and ids, empty: all."""
+
+    hosts: Sequence[str] = ()
+    only: Sequence[str] = ()
+    active: bool = False
+    limit_s: int = 120
+
+
+def run_name(now_s: float) -> str:
+    """Return a name for a run that no other one has."""
+    return f"audit-{datetime.fromtimestamp(now_s, tz=UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def nics_of(announced: Mapping[str, tuple[Nic, int]]) -> dict[str, tuple[str, ...]]:
+    """Return the hosts of the fleet with their NICs. `announced`: NIC to its record and append time in ns.
+
+    A NIC that left in order, or whose announcement is a day older than the newest one, does not count.
+    """
+    newest_ns = max((at_ns for _, at_ns in announced.values()), default=0)
+    found: dict[str, list[str]] = {}
+    for name, (record, at_ns) in sorted(announced.items()):
+        answers = record["probe_port"] or record["ud"] is not None
+        if answers and newest_ns - at_ns <= STALE_S * 1e9:
+            found.setdefault(record["host"], []).append(name)
+    return {host: tuple(names) for host, names in found.items()}
+
+
+def expected_hosts(asked: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Return the hosts that names and patterns mean, all known ones without any.
+
+    A name that is not known is expected too: its host must answer. Raises ValueError for a pattern without a
+    host, and for an empty inventory.
+    """
+    names, known = list(asked), sorted(known)
+    if not names and not known:
+        raise ValueError("no host in the inventory, expected at least one: is an agent running?")
+    found: set[str] = set() if names else set(known)
+    for name in names:
+        matching = [host for host in known if fnmatchcase(host, name)]
+        if not matching and _PATTERN & set(name):
+            raise ValueError(f"--hosts {name}: no such host, expected one of {', '.join(known[:8])}")
+        found |= set(matching or [name])
+    return sorted(found)
+
+
+def audit_fleet(
+    cluster: KafkaSettings, request: Request, on_progress: Callable[[Progress], None] = lambda progress: None
+) -> AuditReport:
+    """Run an audit and return its report. Raises ValueError, LogUnavailable, PublishFailed.
+
+    Ctrl-C ends the wait: the report then has the results so far.
+    """
+    registry = cluster.registry()
+    announced: dict[str, tuple[Nic, int]] = {}
+    with TopicReader.open(cluster, {INVENTORY: BEGINNING, AUDIT: END}) as reader:
+        for message, record in reader.decoded(reader.read_to_end(), registry):
+            if message.topic == INVENTORY.name:
+                announced.pop(message.key, None)
+                if record is not None:
+                    announced[message.key] = record, message.append_ns
+        nics = nics_of(announced)
+        hosts = expected_hosts(request.hosts, nics)
+        started_ns = time.time_ns()
+        run = AuditRun(
+            run=run_name(started_ns / 1e9),
+            requested_ns=started_ns,
+            hosts=hosts if request.hosts else [],
+            only=list(request.only),
+            active=request.active,
+            limit_s=request.limit_s,
+        )
+        publisher = Publisher(cluster, registry)
+        publisher.publish(AUDIT_RUNS, run["run"], run)
+        publisher.flush(PUBLISH_S)
+        collector = Collector(run["run"], hosts, started_ns, {host: nics.get(host, ()) for host in hosts})
+        try:
+            _collect(reader, registry, collector, request.limit_s + GRACE_S, on_progress)
+        except KeyboardInterrupt:
+            return collector.report(time.time_ns(), round((time.time_ns() - started_ns) / 1e9))
+        return collector.report(time.time_ns(), request.limit_s)
+
+
+def _collect(
+    reader: TopicReader,
+    registry: codec.Registry | None,
+    collector: Collector,
+    limit_s: float,
+    on_progress: Callable[[Progress], None],
+) -> None:
+    end_s = time.monotonic() + limit_s
+    on_progress(collector.progress)
+    while not collector.is_done and time.monotonic() < end_s:
+        messages = reader.poll(POLL_S, at_once=True)
+        for message, record in reader.decoded(messages, registry):
+            if message.topic == AUDIT.name and record is not None:
+                collector.add(record)
+        if messages:
+            on_progress(collector.progress)

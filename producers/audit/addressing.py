@@ -1,0 +1,234 @@
+"""Addresses, routes and rules of a host: default route, gateway, and RDMA interfaces of several planes."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from producers.audit.base import Finding, checked, failed, passed, stated
+from producers.audit.host import Host, Missing
+from producers.audit.network import Interface, Route, Rule, gateway_of
+from producers.audit.rdma import backend_interfaces, gids, ports
+
+__all__ = [
+    "addresses",
+    "arp_replies",
+    "default_route",
+    "gateway",
+    "gateways",
+    "gid_index",
+    "global_networks",
+    "plane_routes",
+    "policy_rules",
+    "rdma_addresses",
+    "reverse_path",
+    "shared_networks",
+]
+
+UNREACHED: Final = frozenset({"FAILED", "INCOMPLETE"})
+STANDARD_TABLES: Final = frozenset({253, 254, 255})
+STRICT: Final = 1
+"""Value of rp_filter that drops packets which would be answered by another interface."""
+
+
+def global_networks(interface: Interface) -> list[ipaddress.IPv4Interface | ipaddress.IPv6Interface]:
+    """Return the addresses that another host can reach."""
+    found = [ipaddress.ip_interface(each) for each in interface.addresses]
+    return [each for each in found if not each.ip.is_link_local and not each.ip.is_loopback]
+
+
+def gateways(host: Host) -> list[Route]:
+    """Return the default routes in use, IPv4 and IPv6. Raises Missing without one."""
+    routes = host.routes()
+    found = [route for is_ipv6 in (False, True) if (route := gateway_of(routes, is_ipv6=is_ipv6)) is not None]
+    if not found:
+        raise Missing("no default route")
+    return found
+
+
+def _back(host: Host) -> set[str]:
+    try:
+        return set(backend_interfaces(host))
+    except Missing:
+        return set()
+
+
+def addresses(host: Host) -> Iterator[Finding]:
+    """Find interfaces that are up, belong to no bond or bridge, and have no address for other hosts."""
+    routed = {route.interface for route in host.routes()}
+    back = _back(host)
+    found = False
+    for each in host.interfaces():
+        if (
+            each.name in back
+            or "LOOPBACK" in each.flags
+            or each.master
+            or (each.kind and each.name not in routed)
+        ):
+            continue
+        if "UP" not in each.flags:
+            continue
+        found = True
+        reached = global_networks(each)
+        text = ", ".join(map(str, reached)) or "up, without an address that other hosts reach"
+        yield checked(bool(reached), text, each.name)
+    if not found:
+        raise Missing("no interface is up")
+
+
+def default_route(host: Host) -> Iterator[Finding]:
+    """Find a host without a default route, or with several of the same metric."""
+    routes = host.routes()
+    defaults = [each for each in routes if each.destination == "0.0.0.0/0" and each.table == 254]
+    up = {each.name for each in host.interfaces() if each.is_up}
+    for each in defaults:
+        devices = {other.interface for other in defaults if other.metric == each.metric}
+        text = f"via {each.gateway or 'no gateway'}, metric {each.metric}"
+        if each.interface not in up:
+            text += "; the interface is down"
+        elif len(devices) > 1:
+            text += f"; so have {len(devices)} interfaces"
+        yield checked(each.interface in up and len(devices) == 1, text, each.interface)
+    if not defaults:
+        has_ipv6 = gateway_of(routes, is_ipv6=True) is not None
+        yield checked(has_ipv6, "default route of IPv6 only" if has_ipv6 else "no default route")
+
+
+def policy_rules(host: Host) -> Iterator[Finding]:
+    """Find policy rules that lead to an empty table, or from an address that the host does not have."""
+    tables = {each.table for each in host.routes()}
+    own = {
+        each.ip
+        for interface in host.interfaces()
+        for each in map(ipaddress.ip_interface, interface.addresses)
+    }
+    for rule in host.rules():
+        if rule.table in STANDARD_TABLES or not rule.table:
+            continue
+        subject = f"rule {rule.priority}"
+        if rule.table not in tables:
+            yield failed(f"table {rule.table} has no route", subject)
+        elif _is_foreign(rule, own):
+            yield failed(f"from {rule.source}, which is no address of this host", subject)
+        else:
+            yield passed(f"table {rule.table}", subject)
+    yield passed("the standard rules are in use")
+
+
+def _is_foreign(rule: Rule, own: set[ipaddress.IPv4Address | ipaddress.IPv6Address]) -> bool:
+    if not rule.source:
+        return False
+    network = ipaddress.ip_network(rule.source, strict=False)
+    return network.num_addresses == 1 and network.network_address not in own
+
+
+def gateway(host: Host) -> Iterator[Finding]:
+    """Find gateways that do not answer to address resolution."""
+    neighbours = {(each.interface, each.address): each for each in host.neighbours()}
+    for route in gateways(host):
+        found = neighbours.get((route.interface, route.gateway))
+        if found is None:
+            yield passed(f"gateway {route.gateway} was not used lately", route.interface)
+        else:
+            text = f"gateway {route.gateway} is {found.state}, {found.mac or 'no address'}"
+            yield checked(found.state not in UNREACHED, text, route.interface)
+
+
+def shared_networks(interfaces: list[Interface]) -> Mapping[str, list[str]]:
+    """Return the IPv4 networks that several interfaces belong to, with the interfaces."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for each in interfaces:
+        for address in global_networks(each):
+            if address.version == 4 and address.network.num_addresses > 1 and each.is_up:
+                found[str(address.network)].append(each.name)
+    return {network: names for network, names in found.items() if len(set(names)) > 1}
+
+
+def _highest(host: Host, interface: str, setting: str) -> int:
+    """Return the effective value: the kernel takes the highest of `all` and the interface's own."""
+    folder = "/proc/sys/net/ipv4/conf"
+    return max(int(host.read(f"{folder}/{name}/{setting}")) for name in ("all", interface))
+
+
+def _shared(host: Host) -> Iterator[tuple[str, str]]:
+    """Yield each interface that shares its network with another, and the network."""
+    found = shared_networks(host.interfaces())
+    if not found:
+        raise Missing("no two interfaces are in one network")
+    for network, names in found.items():
+        for name in sorted(set(names)):
+            yield name, network
+
+
+def reverse_path(host: Host) -> Iterator[Finding]:
+    """Find interfaces of a multi-homed host that drop packets by strict reverse path filtering."""
+    for name, network in _shared(host):
+        value = _highest(host, name, "rp_filter")
+        yield checked(value != STRICT, f"rp_filter is {value} in {network}, expected 2 or 0", name)
+
+
+def arp_replies(host: Host) -> Iterator[Finding]:
+    """Find interfaces that answer for each other's addresses: packets then arrive at the wrong NIC."""
+    for name, network in _shared(host):
+        ignore, announce = (_highest(host, name, setting) for setting in ("arp_ignore", "arp_announce"))
+        text = f"arp_ignore {ignore}, arp_announce {announce} in {network}; expected at least 1 and 2"
+        yield checked(ignore >= 1 and announce >= 2, text, name)
+
+
+def rdma_addresses(host: Host) -> Iterator[Finding]:
+    """Find back-end interfaces without an address for other hosts."""
+    wanted = set(backend_interfaces(host))
+    for each in host.interfaces():
+        if each.name in wanted:
+            reached = global_networks(each)
+            yield checked(
+                bool(reached), ", ".join(map(str, reached)) or "no address for other hosts", each.name
+            )
+
+
+def plane_routes(host: Host) -> Iterator[Finding]:
+    """Find back-end interfaces that have no route of their own, or no rule where the others have one."""
+    wanted = set(backend_interfaces(host))
+    interfaces = [each for each in host.interfaces() if each.name in wanted]
+    counts = Counter(route.interface for route in host.routes() if _leads_out(route))
+    rules = host.rules()
+    ruled = {each.name for each in interfaces if _has_rule(each, rules)}
+    for each in interfaces:
+        has_rule = each.name in ruled or not ruled or not global_networks(each)
+        text = f"{counts[each.name]} routes lead through it"
+        if not has_rule:
+            text += f"; no policy rule for its address, {len(ruled)} other interfaces have one"
+        yield checked(has_rule and counts[each.name] > 0, text, each.name)
+
+
+def _leads_out(route: Route) -> bool:
+    destination = ipaddress.ip_network(route.destination, strict=False)
+    return route.kind == "unicast" and not destination.is_link_local and not destination.is_multicast
+
+
+def _has_rule(interface: Interface, rules: list[Rule]) -> bool:
+    sources = {
+        str(ipaddress.ip_network(rule.source, strict=False).network_address)
+        for rule in rules
+        if rule.source and rule.family == socket.AF_INET and rule.table not in STANDARD_TABLES
+    }
+    return any(str(each.ip) in sources for each in global_networks(interface))
+
+
+def gid_index(host: Host) -> Iterator[Finding]:
+    """Find RoCE ports with another index of the routable RoCE v2 GID: libraries use one for all ports."""
+    found = {}
+    for port in ports(host):
+        if host.read(f"{port.folder}/link_layer") == "Ethernet":
+            indices = [gid.number for gid in gids(host, port) if gid.is_routable and gid.kind == "RoCE v2"]
+            if indices:
+                found[str(port)] = min(indices)
+    if not found:
+        raise Missing("no RoCE v2 GID with a routable address")
+    usual = Counter(found.values()).most_common(1)[0][0]
+    for subject, index in found.items():
+        yield checked(index == usual, f"RoCE v2 GID at index {index}, most ports have {usual}", subject)
+        yield stated("gid_index", index, subject)

@@ -1,0 +1,199 @@
+"""The agent of one or several hosts: runs the checks of requests and of its own schedule.
+
+`AuditAgent` takes requests, keeps the schedule, and yields records; it knows no Kafka. Each run of a host has
+a thread, at most `hosts_at_once` at a time. Hosts that wait longer than a run's limit have UNKNOWN results.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, NamedTuple
+
+from producers.audit.base import Check, Result, category_name, stated
+from producers.audit.host import Host
+from producers.audit.report import AGENT, AuditedHost, result_record
+from producers.audit.runner import run_checks
+from producers.audit.settings import AuditSettings
+from schemas.records import AuditCategory, AuditResult, AuditRun, AuditStatus
+
+__all__ = ["AuditAgent", "Choice", "OpenHost", "chosen"]
+
+_log = logging.getLogger(__name__)
+
+MAX_RUNS: Final = 1000
+"""Names of runs that are remembered, so that a repeated request is not answered twice."""
+MAX_RUN_NAME: Final = 128
+_CATEGORIES: Final = frozenset(category_name(each) for each in AuditCategory)
+
+OpenHost = Callable[[str], Host]
+"""Returns the interface to a host, by its name. A run has one of its own, with fresh outputs of commands."""
+
+
+class Choice(NamedTuple):
+    """Checks of a run: those that are run, those left out because they are active, and unknown names."""
+
+    checks: list[Check]
+    inactive: list[Check]
+    unknown: list[str]
+
+
+def chosen(checks: Mapping[str, Check], only: Sequence[str], *, active: bool) -> Choice:
+    """Return the checks of these categories and ids, all without any.
+
+    A category without a check, such as `fabric`, which the evaluation computes, is not unknown.
+    """
+    asked = [
+        check
+        for check in checks.values()
+        if not only or check.check_id in only or category_name(check.category) in only
+    ]
+    return Choice(
+        [each for each in asked if active or not each.active],
+        [each for each in asked if each.active and not active and each.check_id in only],
+        [name for name in only if name not in checks and name not in _CATEGORIES],
+    )
+
+
+class _Run(NamedTuple):
+    """A run of one host."""
+
+    name: str
+    host: AuditedHost
+    choice: Choice
+    limit_s: float
+    until_s: float
+    """Its end, by time.monotonic."""
+
+
+class AuditAgent:
+    """Runs checks of hosts. One thread calls its methods."""
+
+    def __init__(
+        self,
+        settings: AuditSettings,
+        hosts: Mapping[str, AuditedHost],
+        open_host: OpenHost,
+        checks: Mapping[str, Check],
+    ) -> None:
+        self._settings, self._hosts = settings, dict(hosts)
+        self._open_host, self._checks = open_host, checks
+        self._waiting: queue.SimpleQueue[_Run] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[AuditResult] = queue.SimpleQueue()
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._threads = 0
+        self._lock = threading.Lock()
+        self._unfinished = 0
+        now_s, spread_s = time.monotonic(), settings.first_run_s
+        self._due_s = {
+            host: now_s + spread_s * (zlib.crc32(host.encode()) / 2**32)
+            for host in self._hosts
+            if settings.every_s
+        }
+        self.runs = 0
+        """Runs of hosts that were begun."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run has not ended."""
+        return self._unfinished > 0
+
+    def on_run(self, name: str, record: AuditRun | None, append_ms: int) -> None:
+        """Begin a requested run of the hosts here. A repeated, foreign or late request is ignored."""
+        if record is None or record["run"] in self._seen:
+            return
+        self._seen[record["run"]] = None
+        while len(self._seen) > MAX_RUNS:
+            self._seen.popitem(last=False)
+        age_s = time.time() - append_ms / 1000
+        if age_s > record["limit_s"]:
+            limit_s = record["limit_s"]
+            _log.warning("run %s is %.0f s old, its limit is %d s: not begun", name, age_s, limit_s)
+            return
+        choice = chosen(self._checks, record["only"], active=record["active"])
+        for host in self._hosts:
+            if not record["hosts"] or host in record["hosts"]:
+                self._begin(record["run"], host, choice, record["limit_s"])
+
+    def begin_due(self) -> None:
+        """Begin the scheduled runs whose time has come."""
+        now_s = time.monotonic()
+        for host, due_s in self._due_s.items():
+            if now_s >= due_s:
+                self._due_s[host] = max(due_s + self._settings.every_s, now_s)
+                stamp = f"-{time.time_ns()}"
+                choice = chosen(self._checks, (), active=False)
+                name = f"{host[: MAX_RUN_NAME - len(stamp)]}{stamp}"
+                self._begin(name, host, choice, self._settings.scheduled_limit_s)
+
+    def results(self) -> Iterator[AuditResult]:
+        """Yield the results that have come since the last call."""
+        while True:
+            try:
+                yield self._done.get_nowait()
+            except queue.Empty:
+                return
+
+    def _begin(self, name: str, host: str, choice: Choice, limit_s: float) -> None:
+        run = _Run(name, self._hosts[host], choice, limit_s, time.monotonic() + limit_s)
+        self.runs += 1
+        with self._lock:
+            self._unfinished += 1
+            self._waiting.put(run)
+            if self._threads >= self._settings.hosts_at_once:
+                return
+            self._threads += 1
+        threading.Thread(target=self._work, name="audit run", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if self._waiting.empty():
+                    self._threads -= 1
+                    return
+                run = self._waiting.get()
+            try:
+                for result in _results(run, self._open_host):
+                    self._done.put(result)
+            finally:
+                with self._lock:
+                    self._unfinished -= 1
+
+
+def _results(run: _Run, open_host: OpenHost) -> Iterator[AuditResult]:
+    """Yield the agent's own result, then those of the checks as they end."""
+    checks, inactive, _ = run.choice
+    count = 1 + len(checks) + len(inactive)
+
+    def record(result: Result) -> AuditResult:
+        return result_record(result, run.name, run.host, checked_ns=time.time_ns(), checks=count)
+
+    yield record(_own_result(run.choice))
+    for check in inactive:
+        yield record(Result(check, AuditStatus.SKIPPED, "puts load on the host: runs with --active only", ()))
+    for result in run_checks(checks, open_host(run.host.host), run.until_s):
+        yield record(result)
+
+
+def _own_result(choice: Choice) -> Result:
+    finding = stated("fabrictime_version", _version())
+    if choice.unknown:
+        text = f"fabrictime {_version()} has no check {', '.join(choice.unknown)}"
+        return Result(AGENT, AuditStatus.UNKNOWN, text, (finding,))
+    text = f"fabrictime {_version()}, {len(choice.checks)} checks"
+    return Result(AGENT, AuditStatus.PASSED, text, (finding,))
+
+
+@cache
+def _version() -> str:
+    try:
+        return version("fabrictime")
+    except PackageNotFoundError:
+        return "unknown"

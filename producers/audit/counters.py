@@ -1,0 +1,145 @@
+"""Counters of RDMA ports as rates: errors of the link, of the transport and of EFA devices.
+
+A rate is read in two ways, and the higher one counts: over a short window, by two readings in one check, and
+as the mean since boot. The window finds a fault that began now; the mean finds a slow one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from producers.audit.base import Finding, checked
+from producers.audit.host import Host, Missing
+from producers.audit.rdma import ports
+
+__all__ = ["Rate", "Rule", "efa_rates", "error_rates", "rates", "receiver_not_ready", "transport_rates"]
+
+WINDOW_S: Final = 2.0
+"""Time between the two readings of a counter: one event in it is below the strictest limit of 1/s."""
+Counters = Mapping[tuple[str, str], int]
+"""Value by subject and counter."""
+
+
+class Rule(NamedTuple):
+    """The largest rate of a counter that is no error."""
+
+    counter: str
+    limit: float
+    per_s: float = 1.0
+    """Unit of the limit: 60 for a limit each minute."""
+
+    @property
+    def unit(self) -> str:
+        """The unit of the limit in words."""
+        return {1.0: "s", 60.0: "min", 3600.0: "h"}[self.per_s]
+
+
+ERRORS: Final = (
+    Rule("symbol_error", 120, 3600.0),
+    Rule("link_error_recovery", 5, 60.0),
+    Rule("port_rcv_errors", 10),
+    Rule("port_xmit_discards", 100),
+)
+"""Rules for the link (NVSentinel); 120 symbol errors an hour are the bit error ratio of 1e-12 of IBTA."""
+TRANSPORT: Final = (
+    Rule("local_ack_timeout_err", 1),
+    Rule("roce_slow_restart", 10),
+    Rule("out_of_sequence", 100),
+    Rule("packet_seq_err", 100),
+    Rule("implied_nak_seq_err", 100),
+    Rule("rx_icrc_encapsulated", 1),
+)
+"""Rules for the transport: the first two are NVSentinel's, the others ours."""
+EFA: Final = (
+    Rule("rx_drops", 100),
+    Rule("unresponsive_remote_events", 1),
+    Rule("impaired_remote_conn_events", 1),
+    Rule("retrans_timeout_events", 100),
+    Rule("cmds_err", 10, 60.0),
+)
+"""Rules for Elastic Fabric Adapters (EKS node monitoring agent); the third and fourth are ours."""
+
+
+class Rate(NamedTuple):
+    """A counter's total, its rate in the window and its mean since boot, both per second."""
+
+    total: int
+    window: float
+    mean: float
+
+
+def rates(
+    before: Counters, after: Counters, elapsed_s: float, uptime_s: float
+) -> dict[tuple[str, str], Rate]:
+    """Return the rates of the counters that both readings have. A counter that was reset grew from 0."""
+    found = {}
+    for key, value in after.items():
+        if key in before:
+            grown = value - before[key] if value >= before[key] else value
+            found[key] = Rate(value, grown / elapsed_s, value / max(uptime_s, 1.0))
+    return found
+
+
+def _read(host: Host, folders: Mapping[str, str], rules: Sequence[Rule]) -> dict[tuple[str, str], int]:
+    found = {}
+    for subject, folder in folders.items():
+        for rule in rules:
+            try:
+                found[subject, rule.counter] = int(host.read(f"{folder}/{rule.counter}"))
+            except Missing:  # another driver has other counters
+                continue
+    if not found:
+        raise Missing(f"no counter {', '.join(rule.counter for rule in rules)}")
+    return found
+
+
+def _measured(host: Host, folders: Mapping[str, str], rules: Sequence[Rule]) -> dict[tuple[str, str], Rate]:
+    uptime_s = float(host.read("/proc/uptime").split()[0])
+    before = _read(host, folders, rules)
+    elapsed_s = host.pause(WINDOW_S)
+    return rates(before, _read(host, folders, rules), elapsed_s, uptime_s)
+
+
+def _folders(host: Host, kind: str, is_wanted: Callable[[str], bool]) -> dict[str, str]:
+    return {str(port): f"{port.folder}/{kind}" for port in ports(host) if is_wanted(port.device)}
+
+
+def _is_efa(device: str) -> bool:
+    return device.startswith(("efa_", "rdmap"))
+
+
+def _within(host: Host, folders: Mapping[str, str], rules: Sequence[Rule]) -> Iterator[Finding]:
+    limits = {rule.counter: rule for rule in rules}
+    for (subject, name), rate in _measured(host, folders, rules).items():
+        rule = limits[name]
+        value = max(rate.window, rate.mean) * rule.per_s
+        text = f"{name} {value:,.3g}/{rule.unit}, expected at most {rule.limit:g}; {rate.total:,} in all"
+        yield checked(value <= rule.limit, text, subject)
+
+
+def error_rates(host: Host) -> Iterator[Finding]:
+    """Find ports with fast growing link errors."""
+    yield from _within(host, _folders(host, "counters", lambda device: not _is_efa(device)), ERRORS)
+
+
+def transport_rates(host: Host) -> Iterator[Finding]:
+    """Find ports with fast growing time-outs, restarts and gaps in sequence."""
+    yield from _within(host, _folders(host, "hw_counters", lambda device: not _is_efa(device)), TRANSPORT)
+
+
+def efa_rates(host: Host) -> Iterator[Finding]:
+    """Find EFA devices that drop packets, lose their peers or refuse commands."""
+    folders = _folders(host, "hw_counters", _is_efa)
+    if not folders:
+        raise Missing("no EFA device")
+    yield from _within(host, folders, EFA)
+
+
+def receiver_not_ready(host: Host) -> Iterator[Finding]:
+    """Find ports on which a queue pair gave up, as the peer posted no receive buffer."""
+    folders = _folders(host, "hw_counters", lambda device: not _is_efa(device))
+    for (subject, name), rate in _measured(host, folders, (Rule("rnr_nak_retry_err", 0),)).items():
+        grown = round(rate.window * WINDOW_S)
+        text = f"{name} grew by {grown:,} in {WINDOW_S:g} s, expected 0; {rate.total:,} in all"
+        yield checked(rate.window == 0, text, subject)

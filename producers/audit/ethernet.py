@@ -1,0 +1,203 @@
+"""Links of the back end: duplex, flags, bit error ratios and FEC, neighbours by LLDP, authentication.
+
+The counters of mlx5 are those of `ethtool -S`; mlxlink (NVIDIA's firmware tools) adds InfiniBand and its
+own recommendation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from producers.audit.base import Finding, checked, failed, passed, stated
+from producers.audit.host import Host, Missing
+from producers.audit.rdma import backend_interfaces
+from producers.audit.rdma_devices import nvidia_devices
+from schemas.records import AuditStatus
+
+__all__ = [
+    "authentication",
+    "discards",
+    "drivers",
+    "duplex",
+    "error_ratios",
+    "flags",
+    "link_fec",
+    "link_quality",
+    "lldp",
+    "lldp_neighbours",
+    "module_report",
+    "raw_errors",
+]
+
+MAX_RAW: Final = 1e-5
+"""Largest bit error ratio before FEC (Oracle's checks)."""
+MAX_EFFECTIVE: Final = 1e-12
+"""Largest bit error ratio after FEC (IBTA)."""
+MIN_BITS: Final = 1e12
+"""Fewest received bits of which an effective ratio of 1e-12 can be stated."""
+MAX_DISCARDS: Final = 100
+"""Discarded packets since the driver's start that are no error (Oracle's checks)."""
+NO_ISSUE: Final = "No issue was observed"
+UNWANTED_FLAGS: Final = frozenset({"PROMISC", "ALLMULTI", "NOARP"})
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_RAW: Final = re.compile(r"rx_err_lane_(\d+)_phy")
+_PAIR: Final = re.compile(r"^([A-Za-z][^:\n]*?)\s*:\s+(\S.*?)\s*$", re.MULTILINE)
+
+
+def duplex(host: Host) -> Iterator[Finding]:
+    """Find links that are not full duplex, or negotiate otherwise than the host's other links."""
+    found = {name: host.link_settings(name) for name in backend_interfaces(host)}
+    known = {name: link for name, link in found.items() if link is not None and link.duplex is not None}
+    if not known:
+        raise Missing("no driver of a NIC reports duplex")
+    usual = Counter(link.autonegotiation for link in known.values()).most_common(1)[0][0]
+    for name, link in known.items():
+        right = link.duplex == "full" and link.autonegotiation == usual
+        text = f"{link.duplex} duplex, autonegotiation {'on' if link.autonegotiation else 'off'}"
+        yield checked(right, f"{text}; expected full, {'on' if usual else 'off'}", name)
+        yield stated("autonegotiation", "on" if link.autonegotiation else "off", name)
+
+
+def flags(host: Host) -> Iterator[Finding]:
+    """Find interfaces that receive all packets or resolve no addresses."""
+    wanted = set(backend_interfaces(host))
+    for each in host.interfaces():
+        if each.name in wanted:
+            wrong = sorted(UNWANTED_FLAGS & each.flags)
+            yield checked(not wrong, f"flags {', '.join(wrong)}" if wrong else "no unusual flag", each.name)
+
+
+def raw_errors(statistics: Mapping[str, int]) -> dict[int, int]:
+    """Return the raw bit errors of each lane in the driver's counters."""
+    found = {name: _RAW.fullmatch(name) for name in statistics}
+    return {int(match[1]): statistics[name] for name, match in found.items() if match}
+
+
+def error_ratios(host: Host) -> Iterator[Finding]:
+    """Find ports with too many bit errors: raw ones of each lane, and those that FEC left."""
+    found = False
+    for name in backend_interfaces(host):
+        statistics = host.ethtool_statistics(name)
+        bits, raw = statistics.get("rx_bits_phy", 0), raw_errors(statistics)
+        if not bits or not raw:
+            continue
+        found = True
+        for index, errors in sorted(raw.items()):
+            ratio = errors * len(raw) / bits
+            text = f"raw bit error ratio {ratio:.1e}, expected at most {MAX_RAW:g}"
+            yield checked(ratio <= MAX_RAW, text, f"{name} lane {index}")
+        left = statistics.get("rx_pcs_symbol_err_phy")
+        if left is not None:
+            ratio = left / max(bits, MIN_BITS)
+            text = f"effective error ratio {ratio:.1e}, expected at most {MAX_EFFECTIVE:g}"
+            yield checked(ratio <= MAX_EFFECTIVE, text, name)
+    if not found:
+        raise Missing("no driver of a NIC counts bit errors")
+
+
+def discards(host: Host) -> Iterator[Finding]:
+    """Find NICs that discarded packets: a buffer was full."""
+    found = False
+    for name in backend_interfaces(host):
+        statistics = host.ethtool_statistics(name)
+        for counter in ("rx_discards_phy", "tx_discards_phy"):
+            if counter in statistics:
+                found = True
+                text = f"{counter} = {statistics[counter]:,}, expected at most {MAX_DISCARDS}"
+                yield checked(statistics[counter] <= MAX_DISCARDS, text, name)
+    if not found:
+        raise Missing("no driver of a NIC counts discards")
+
+
+def drivers(host: Host) -> Iterator[Finding]:
+    """Find NICs with another driver than the others; state driver and version for the fleet."""
+    found = {name: _driver(host, name) for name in backend_interfaces(host)}
+    usual = Counter(found.values()).most_common(1)[0][0]
+    for name, (driver, version) in found.items():
+        text = f"{driver} {version}, most NICs have {' '.join(usual)}"
+        yield checked((driver, version) == usual, text, name)
+        yield stated("nic_driver", driver, name)
+        yield stated("nic_driver_version", version, name)
+
+
+def _driver(host: Host, name: str) -> tuple[str, str]:
+    """Return a NIC's driver and its version; a driver of the kernel has the kernel's."""
+    found = re.search(r"^DRIVER=(\S+)", host.read(f"/sys/class/net/{name}/device/uevent"), re.MULTILINE)
+    if found is None:
+        raise ValueError(f"{name}: no driver in its uevent file")
+    try:
+        return found[1], host.read(f"/sys/module/{found[1]}/version")
+    except Missing:
+        return found[1], host.read("/proc/sys/kernel/osrelease")
+
+
+def module_report(text: str) -> dict[str, str]:
+    """Return names and values of the lines of mlxlink, without colours."""
+    return dict(_PAIR.findall(_COLOUR.sub("", text)))
+
+
+def _reports(host: Host) -> Iterator[tuple[str, dict[str, str]]]:
+    for device, address in nvidia_devices(host):
+        yield device, module_report(host.run("mlxlink", "-d", address, "-c", "-e"))
+
+
+def link_quality(host: Host) -> Iterator[Finding]:
+    """Find ports of which the firmware reports bit errors or recommends a repair."""
+    limits = (("Effective Physical BER", MAX_EFFECTIVE), ("Raw Physical BER", MAX_RAW))
+    for subject, report in _reports(host):
+        for name, limit in limits:
+            ratio = float(report[name])
+            yield checked(ratio <= limit, f"{name} {ratio:.1e}, expected at most {limit:g}", subject)
+        advice = report["Recommendation"]
+        yield checked(advice == NO_ISSUE, f"mlxlink: {advice}", subject)
+
+
+def link_fec(host: Host) -> Iterator[Finding]:
+    """Find ports with another FEC than the host's other ports of the same speed."""
+    found = {subject: (report["Speed"], report["FEC"]) for subject, report in _reports(host)}
+    for subject, (speed, fec) in found.items():
+        usual = Counter(each[1] for each in found.values() if each[0] == speed).most_common(1)[0][0]
+        right = fec == usual and not fec.startswith("No FEC")
+        yield checked(right, f"{fec} at {speed}, most ports have {usual}", subject)
+        yield stated("fec", fec, subject)
+
+
+def lldp_neighbours(text: str) -> dict[str, str]:
+    """Return `switch port` of each interface in `lldpctl -f keyvalue`."""
+    values = dict(line.partition("=")[::2] for line in text.splitlines() if line.startswith("lldp."))
+    found = {}
+    for key, name in values.items():
+        match = re.fullmatch(r"lldp\.(.+)\.chassis\.name", key)
+        if match:
+            port = f"lldp.{match[1]}.port"
+            found[match[1]] = (
+                f"{name} {values.get(f'{port}.ifname') or values.get(f'{port}.descr', '')}".strip()
+            )
+    return found
+
+
+def lldp(host: Host) -> Iterator[Finding]:
+    """Find NICs to which no switch announces itself; the daemon must run for it."""
+    found = lldp_neighbours(host.run("lldpctl", "-f", "keyvalue"))
+    for name in backend_interfaces(host):
+        yield passed(found[name], name) if name in found else failed("no neighbour by LLDP", name)
+
+
+def authentication(host: Host) -> Iterator[Finding]:
+    """Find NICs that the switch has not admitted by 802.1X, where wpa_supplicant serves them."""
+    served = set(host.names("/run/wpa_supplicant"))
+    names = [name for name in backend_interfaces(host) if name in served]
+    if not names:
+        raise Missing("wpa_supplicant serves no NIC")
+    for name in names:
+        output = host.run("wpa_cli", "-i", name, "status")
+        status = dict(line.partition("=")[::2] for line in output.splitlines() if "=" in line)
+        state = status.get("wpa_state")
+        if state is None:
+            yield Finding(name, AuditStatus.UNKNOWN, "wpa_cli prints no wpa_state")
+            continue
+        port = status.get("suppPortStatus", "Authorized")
+        yield checked(state == "COMPLETED" and port == "Authorized", f"{state}, port {port}", name)

@@ -1,0 +1,129 @@
+"""Events of NICs in the kernel log, with their times: flaps, repeated faults, modules, narrow slots."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from producers.audit.base import Finding, failed, passed
+from producers.audit.host import Host
+
+__all__ = ["Event", "events", "flaps", "limited_slots", "link_flaps", "module_events", "repeated_faults"]
+
+DAY_S: Final = 86_400.0
+MAX_DOWNS_A_DAY: Final = 5
+"""Losses of carrier a day that are no error (Azure's checks)."""
+OUTAGES: Final = (3, 25.0, DAY_S / 2)
+"""Count, length and time span: so many outages of at least this length are flapping (gpud)."""
+REPEATS: Final = (3, 3_600.0)
+"""Count and time span of warnings of one NIC that make an error together (NVSentinel)."""
+_LINE: Final = re.compile(r"^\[\s*(\d+\.\d+)\] (.*)$")
+_LINK: Final = re.compile(
+    r"(?:^|\s)([A-Za-z][\w.-]{0,14}): (?:NIC )?(?:link|carrier)(?: is| status[^,]*,)? ?(up|down)\b",
+    re.IGNORECASE,
+)
+_MODULE: Final = re.compile(
+    r"mlx5_core (\S+?):.*(Cable error|Cable unplugged|ACCESS_REG\S*.*failed|unsupported cable)", re.IGNORECASE
+)
+_SLOT: Final = re.compile(
+    r"(?:mlx5_core|ice|bnxt_en|ionic|ena) (\S+?): .*?([\d.]+ Gb/s) available PCIe bandwidth, limited by (.+)"
+)
+
+
+class Event(NamedTuple):
+    """A line of the log: seconds since boot, and text."""
+
+    at_s: float
+    text: str
+
+
+def events(log: str) -> list[Event]:
+    """Return the lines that have a time. Raises ValueError if there are lines, and none has one."""
+    found = [Event(float(match[1]), match[2]) for line in log.splitlines() if (match := _LINE.match(line))]
+    if log.strip() and not found:
+        raise ValueError("the kernel log has no times (printk.time is off)")
+    return found
+
+
+def _link_events(log: Sequence[Event]) -> Mapping[str, list[tuple[float, bool]]]:
+    found: dict[str, list[tuple[float, bool]]] = defaultdict(list)
+    for event in log:
+        match = _LINK.search(event.text)
+        if match:
+            found[match[1]].append((event.at_s, match[2].lower() == "up"))
+    return found
+
+
+def flaps(log: Sequence[Event], now_s: float) -> Iterator[Finding]:
+    """Yield each interface that lost its link too often: five times a day, or three long outages."""
+    count, length_s, span_s = OUTAGES
+    for name, changes in sorted(_link_events(log).items()):
+        downs = sum(not is_up and at_s > now_s - DAY_S for at_s, is_up in changes)
+        ends = [*changes[1:], (now_s, True)]
+        long = sum(
+            not is_up and at_s > now_s - span_s and end_s - at_s >= length_s
+            for (at_s, is_up), (end_s, _) in zip(changes, ends, strict=True)
+        )
+        if downs > MAX_DOWNS_A_DAY:
+            yield failed(f"lost its link {downs} times in 24 h, expected at most {MAX_DOWNS_A_DAY}", name)
+        elif long >= count:
+            yield failed(f"{long} outages of {length_s:g} s or more in {span_s / 3600:g} h", name)
+        else:
+            yield passed(f"lost its link {downs} times in 24 h", name)
+
+
+def _log(host: Host) -> list[Event]:
+    return events(host.run("dmesg", "--kernel"))
+
+
+def _uptime_s(host: Host) -> float:
+    return float(host.read("/proc/uptime").split()[0])
+
+
+def link_flaps(host: Host) -> Iterator[Finding]:
+    """Find interfaces with a flapping link."""
+    found = list(flaps(_log(host), _uptime_s(host)))
+    yield from found or [passed("no link was lost since the log begins")]
+
+
+def repeated_faults(host: Host) -> Iterator[Finding]:
+    """Find NICs with three losses of link or module events within an hour."""
+    count, span_s = REPEATS
+    times: dict[str, list[float]] = defaultdict(list)
+    log, now_s = _log(host), _uptime_s(host)
+    for name, changes in _link_events(log).items():
+        times[name] += [at_s for at_s, is_up in changes if not is_up]
+    for event in log:
+        match = _MODULE.search(event.text)
+        if match:
+            times[match[1]].append(event.at_s)
+    for name, found in sorted(times.items()):
+        recent = sum(at_s > now_s - span_s for at_s in found)
+        text = f"{recent} faults within {span_s / 60:g} min"
+        yield failed(f"{text}, expected fewer than {count}", name) if recent >= count else passed(text, name)
+    if not times:
+        yield passed("no NIC reported a fault")
+
+
+def module_events(host: Host) -> Iterator[Finding]:
+    """Find NICs that reported a fault of cable, module or register access."""
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for event in _log(host):
+        match = _MODULE.search(event.text)
+        if match:
+            counts[match[1], match[2]] += 1
+    for (name, text), number in sorted(counts.items()):
+        yield failed(f"{text}, {number} times since boot", name)
+    if not counts:
+        yield passed("no fault of a cable or module since boot")
+
+
+def limited_slots(host: Host) -> Iterator[Finding]:
+    """Find NICs that a slot or bridge limits: the kernel states it when the driver starts."""
+    found = {match[1]: match for event in _log(host) if (match := _SLOT.search(event.text))}
+    for name, match in sorted(found.items()):
+        yield failed(f"{match[2]} of PCIe bandwidth, limited by {match[3]}", name)
+    if not found:
+        yield passed("no NIC is limited by its slot")

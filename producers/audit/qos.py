@@ -1,0 +1,138 @@
+"""Lossless classes of the RDMA NICs: PFC, DSCP map, trust, ECN and the class that RoCE traffic takes.
+
+A NIC that disagrees with its switch or with other NICs loses packets under load, which no counter explains.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from producers.audit.base import Finding, checked, stated
+from producers.audit.host import Host, Missing
+from producers.audit.network import Dcb
+from producers.audit.rdma import backend_interfaces, interfaces
+
+__all__ = [
+    "classes",
+    "congestion_marks",
+    "dscp_map",
+    "lossless_class",
+    "map_text",
+    "pfc",
+    "traffic_class",
+    "trust",
+]
+
+_CLASS: Final = re.compile(r"tclass=(\d+)")
+
+
+def map_text(dscp_priority: dict[int, int]) -> str:
+    """Return a DSCP map in short, such as `0-7:0 8-15:1`."""
+    parts: list[list[int]] = []
+    for dscp, priority in sorted(dscp_priority.items()):
+        if parts and parts[-1][1] == dscp - 1 and parts[-1][2] == priority:
+            parts[-1][1] = dscp
+        else:
+            parts.append([dscp, dscp, priority])
+    return " ".join(f"{a}:{p}" if a == b else f"{a}-{b}:{p}" for a, b, p in parts)
+
+
+def _settings(host: Host) -> dict[str, Dcb]:
+    found = {name: each for name in backend_interfaces(host) if (each := host.dcb(name)) is not None}
+    if not found:
+        raise Missing("no NIC has settings of flow control (dcbnl)")
+    return found
+
+
+def _equal(
+    host: Host, fact: str, as_text: Callable[[Dcb], str | None], expected: str = ""
+) -> Iterator[Finding]:
+    """Yield whether all NICs have the same value, and the value; NICs that do not report it are left out."""
+    found = {name: text for name, dcb in _settings(host).items() if (text := as_text(dcb)) is not None}
+    if not found:
+        raise Missing(f"no NIC reports {fact}")
+    usual = expected or Counter(found.values()).most_common(1)[0][0]
+    for name, text in found.items():
+        wanted = f"expected {expected}" if expected else f"most NICs have {usual}"
+        yield checked(text == usual and text != "none", f"{fact} {text}, {wanted}", name)
+        yield stated(fact, text, name)
+
+
+def pfc(host: Host) -> Iterator[Finding]:
+    """Find NICs without PFC, or with other lossless priorities than the others."""
+    yield from _equal(host, "pfc_priorities", _pfc_text)
+
+
+def _pfc_text(dcb: Dcb) -> str | None:
+    if dcb.pfc_priorities is None:
+        return None
+    return " ".join(map(str, sorted(dcb.pfc_priorities))) or "none"
+
+
+def trust(host: Host) -> Iterator[Finding]:
+    """Find NICs that take a packet's priority from another field than DSCP."""
+    yield from _equal(host, "trust", lambda dcb: None if dcb.trust is None else " ".join(dcb.trust), "dscp")
+
+
+def dscp_map(host: Host) -> Iterator[Finding]:
+    """Find NICs that map DSCP to other priorities than the others."""
+    yield from _equal(host, "dscp_map", lambda dcb: map_text(dcb.dscp_priority) or None)
+
+
+def classes(host: Host) -> Iterator[Finding]:
+    """Find NICs with other traffic classes or bandwidth shares."""
+    yield from _equal(host, "traffic_classes", _class_text)
+
+
+def _class_text(dcb: Dcb) -> str | None:
+    if dcb.priority_class is None or dcb.class_percent is None:
+        return None
+    of_priority, shares = (" ".join(map(str, each)) for each in (dcb.priority_class, dcb.class_percent))
+    return f"[{of_priority}] shares [{shares}]"
+
+
+def congestion_marks(host: Host) -> Iterator[Finding]:
+    """Find RoCE NICs that neither mark nor react on a lossless priority, or answer with another DSCP."""
+    marks = {}
+    for name, dcb in _settings(host).items():
+        folder = f"/sys/class/net/{name}/ecn"
+        for priority in sorted(dcb.pfc_priorities or ()):
+            for side in ("roce_np", "roce_rp"):
+                value = host.read(f"{folder}/{side}/enable/{priority}")
+                yield checked(value == "1", f"{side} of priority {priority} is {value}, expected 1", name)
+        marks[name] = host.read(f"{folder}/roce_np/cnp_dscp")
+    usual = Counter(marks.values()).most_common(1)[0][0]
+    for name, value in marks.items():
+        yield checked(value == usual, f"DSCP of congestion notifications {value}, most have {usual}", name)
+        yield stated("cnp_dscp", value, name)
+
+
+def traffic_class(text: str) -> int | None:
+    """Return the traffic class that a NIC gives all RoCE packets; None if programs choose."""
+    found = _CLASS.search(text)
+    return None if found is None else int(found[1])
+
+
+def lossless_class(host: Host) -> Iterator[Finding]:
+    """Find NICs that send RoCE traffic in a priority without PFC: the class, its DSCP, the map, then PFC."""
+    settings = _settings(host)
+    found = False
+    for port, name in interfaces(host):
+        dcb = settings.get(name)
+        if dcb is None or dcb.pfc_priorities is None or not dcb.dscp_priority:
+            continue
+        found = True
+        chosen = traffic_class(
+            host.read(f"/sys/class/infiniband/{port.device}/tc/{port.number}/traffic_class")
+        )
+        if chosen is None:
+            mode = f"/sys/kernel/config/rdma_cm/{port.device}/ports/{port.number}/default_roce_tos"
+            chosen = int(host.read(mode))
+        priority = dcb.dscp_priority.get(chosen >> 2, 0)
+        text = f"traffic class {chosen} is DSCP {chosen >> 2}, priority {priority}; PFC on {_pfc_text(dcb)}"
+        yield checked(priority in dcb.pfc_priorities, text, str(port))
+    if not found:
+        raise Missing("no RoCE NIC has a DSCP map and PFC")

@@ -1,0 +1,201 @@
+"""RDMA devices as cards: present on the bus, alike, with their firmware settings and management files."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from producers.audit.base import Finding, checked, failed, passed, stated
+from producers.audit.host import Host, Missing
+from producers.audit.rdma import DEVICES, ports
+
+__all__ = [
+    "efa_provider",
+    "firmware_settings",
+    "like_cards",
+    "management_files",
+    "nvidia_devices",
+    "outcomes",
+    "roundtrip_control",
+    "self_test",
+    "settings",
+    "vanished",
+]
+
+PCI: Final = "/sys/bus/pci/devices"
+RDMA_CARDS: Final = (("0x15b3", "0x"), ("0x1d0f", "0xefa"))
+"""Vendor, and beginning of the device number, of network cards with RDMA: NVIDIA, Amazon's EFA."""
+READS: Final = frozenset({0, 44, 128})
+"""Good values of MAX_ACC_OUT_READ (Oracle's checks)."""
+PPCC: Final = "local_port=1,pnat=0,lp_msb=0,algo_slot=0,algo_param_index=0"
+"""Index of the register of programmable congestion control: the first algorithm of the port."""
+_PROBED: Final = re.compile(r"mlx5_core (\S+): .*available PCIe bandwidth")
+_SETTING: Final = re.compile(r"^\*?\s*([A-Z][A-Z0-9_]+)\s+(\S+)\s*$", re.MULTILINE)
+_NUMBER: Final = re.compile(r"\w+\((\d+)\)|(\d+)")
+_REGISTER: Final = re.compile(r"^\s*value\s*\|\s*(0x[0-9a-fA-F]+)\s*$", re.MULTILINE)
+_TEST: Final = re.compile(r"^(.+?)\s*\.{2,}\s*(PASS|FAIL|NA)\b", re.MULTILINE)
+
+
+def settings(text: str) -> dict[str, int]:
+    """Return the settings of `mlxconfig query` that are numbers, such as `True(1)` or `44`."""
+    found = {}
+    for name, value in _SETTING.findall(text):
+        number = _NUMBER.fullmatch(value)
+        if number:
+            found[name] = int(number[1] or number[2])
+    return found
+
+
+def outcomes(text: str) -> dict[str, str]:
+    """Return PASS, FAIL or NA for each line of hca_self_test."""
+    return {name.strip(): outcome for name, outcome in _TEST.findall(text)}
+
+
+def _is_rdma_card(host: Host, folder: str) -> bool:
+    if not host.read(f"{folder}/class").startswith("0x02"):
+        return False
+    vendor, device = host.read(f"{folder}/vendor"), host.read(f"{folder}/device")
+    return any(vendor == known and device.startswith(begin) for known, begin in RDMA_CARDS)
+
+
+def vanished(host: Host) -> Iterator[Finding]:
+    """Find RDMA cards that do not answer on the bus, have no RDMA device, or left the bus since boot."""
+    present = host.names(PCI)
+    cards = [address for address in present if _is_rdma_card(host, f"{PCI}/{address}")]
+    for address in cards:
+        if host.read(f"{PCI}/{address}/revision") == "0xff":
+            yield failed("does not answer on the bus: its revision is ff", address)
+        else:
+            yield _rdma_device(host, address)
+    started = {match[1] for match in _PROBED.finditer(host.run("dmesg", "--kernel"))}
+    for address in sorted(started - set(present)):
+        yield failed("left the bus since boot", address)
+    if not cards and not started:
+        raise Missing("no RDMA card on PCIe")
+
+
+def _rdma_device(host: Host, address: str) -> Finding:
+    try:
+        names = host.names(f"{PCI}/{address}/infiniband")
+    except Missing:
+        driver = host.target(f"{PCI}/{address}/driver").rpartition("/")[2]
+        if driver == "vfio-pci":
+            return passed("given to a virtual machine", address)
+        return failed(f"driver {driver} shows no RDMA device", address)
+    return passed(f"RDMA device {', '.join(names)}", address)
+
+
+def _devices(host: Host) -> list[str]:
+    return sorted({port.device for port in ports(host)})
+
+
+def _kind(host: Host, device: str) -> str:
+    """Return a card's type, such as MT4129; empty where the driver does not report it."""
+    try:
+        return host.read(f"{DEVICES}/{device}/hca_type")
+    except Missing:
+        return ""
+
+
+def like_cards(host: Host) -> Iterator[Finding]:
+    """Find cards of one type with another firmware or board; state both for the fleet."""
+    groups: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+    for device in _devices(host):
+        folder = f"{DEVICES}/{device}"
+        kind = _kind(host, device)
+        if not kind:
+            continue
+        version, board = host.read(f"{folder}/fw_ver"), host.read(f"{folder}/board_id")
+        groups[kind][device] = (version, board)
+    if not groups:
+        raise Missing("no driver of an RDMA device reports its type")
+    for kind, cards in groups.items():
+        usual = Counter(cards.values()).most_common(1)[0][0]
+        for device, (version, board) in cards.items():
+            text = f"{kind}, firmware {version}, board {board}; most of this type: {usual[0]}, {usual[1]}"
+            yield checked((version, board) == usual, text, device)
+            yield stated("nic_firmware", version, device)
+            yield stated("nic_board", board, device)
+
+
+def management_files(host: Host) -> Iterator[Finding]:
+    """Find InfiniBand ports without the files for management datagrams and subnet managers."""
+    layers = {port: host.read(f"{port.folder}/link_layer") for port in ports(host)}
+    wanted = sorted({port.device for port, layer in layers.items() if layer == "InfiniBand"})
+    if not wanted:
+        raise Missing("no InfiniBand port")
+    present = set(host.names("/dev/infiniband"))
+    known: dict[str, list[str]] = defaultdict(list)
+    for name in host.names("/sys/class/infiniband_mad"):
+        if name.startswith(("umad", "issm")):
+            known[host.read(f"/sys/class/infiniband_mad/{name}/ibdev")].append(name)
+    for device in wanted:
+        for kind in ("umad", "issm"):
+            names = [name for name in known[device] if name.startswith(kind)]
+            is_there = bool(names) and present.issuperset(names)
+            yield checked(is_there, f"/dev/infiniband/{names[0] if names else kind}", device)
+
+
+def _address(host: Host, device: str) -> str:
+    return host.target(f"{DEVICES}/{device}/device").rpartition("/")[2]
+
+
+def nvidia_devices(host: Host) -> Iterator[tuple[str, str]]:
+    """Yield device and PCI address of NVIDIA's cards: their tools know no others."""
+    found = False
+    for device in _devices(host):
+        if _kind(host, device).startswith("MT"):
+            found = True
+            yield device, _address(host, device)
+    if not found:
+        raise Missing("no RDMA card of NVIDIA")
+
+
+def firmware_settings(host: Host) -> Iterator[Finding]:
+    """Find cards with an unusual limit of outstanding PCIe reads."""
+    for device, address in nvidia_devices(host):
+        found = settings(host.run("mlxconfig", "-d", address, "query"))
+        if "MAX_ACC_OUT_READ" not in found:
+            if found.get("ADVANCED_PCI_SETTINGS") == 0:
+                yield passed("MAX_ACC_OUT_READ is the firmware's own: ADVANCED_PCI_SETTINGS is off", device)
+                continue
+            raise ValueError(f"{device}: mlxconfig lists no MAX_ACC_OUT_READ")
+        value = found["MAX_ACC_OUT_READ"]
+        good = ", ".join(map(str, sorted(READS)))
+        yield checked(value in READS, f"MAX_ACC_OUT_READ is {value}, expected one of {good}", device)
+
+
+def roundtrip_control(host: Host) -> Iterator[Finding]:
+    """Find cards with round-trip congestion control on: it works only where all senders use it."""
+    for device, address in nvidia_devices(host):
+        command = ("mlxreg", "-d", address, "--get", "--reg_name", "PPCC", "--indexes", PPCC)
+        found = _REGISTER.search(host.run(*command))
+        if found is None:
+            raise ValueError(f"{device}: mlxreg prints no value of PPCC")
+        value = int(found[1], 16)
+        yield checked(value == 0, f"round-trip congestion control is {'on' if value else 'off'}", device)
+
+
+def self_test(host: Host) -> Iterator[Finding]:
+    """Run the driver's self-test of all cards."""
+    found = outcomes(host.load(60.0, "hca_self_test.ofed"))
+    if not found:
+        raise ValueError("hca_self_test prints no result")
+    for name, outcome in found.items():
+        if outcome != "NA":
+            yield checked(outcome == "PASS", outcome, name)
+
+
+def efa_provider(host: Host) -> Iterator[Finding]:
+    """Find EFA devices that libfabric does not offer."""
+    devices = [name for name in _devices(host) if name.startswith(("efa_", "rdmap"))]
+    if not devices:
+        raise Missing("no EFA device")
+    offered = set(
+        re.findall(r"^\s*domain:\s*(\S+?)-(?:rdm|dgrm)\s*$", host.run("fi_info", "-p", "efa"), re.M)
+    )
+    for device in devices:
+        text = "offered" if device in offered else "not offered"
+        yield checked(device in offered, f"{text} by libfabric's provider efa", device)

@@ -1,0 +1,119 @@
+"""Active checks of the front end: gateway and neighbours by echo requests, path MTU, TCP reach, name servers.
+
+Each check sends at most a few hundred small packets to hosts that the kernel's tables already name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from producers.audit.addressing import UNREACHED, gateways
+from producers.audit.base import Finding, checked, failed, passed
+from producers.audit.host import Host, Missing
+from producers.audit.services import resolvers
+from schemas.records import AuditStatus
+
+__all__ = ["lookups", "path_mtu", "question", "response_code", "round_trips", "tcp_reach"]
+
+MAX_PEERS: Final = 16
+"""Neighbours that one check contacts."""
+PROBES: Final = 20
+MAX_LOST: Final = 1
+"""Lost probes of 20 that are no error: a gateway answers echo requests last."""
+MAX_RTT_S: Final = 0.005
+SMALL_BYTES: Final = 64
+SIZES: Final = (4_000, 1_500, 1_400, 1_280)
+SSH_PORT: Final = 22
+DNS_PORT: Final = 53
+DNS_ID: Final = 0x4654
+CODES: Final = {0: "no error", 1: "format error", 2: "server failure", 3: "no such name", 5: "refused"}
+GOOD_CODES: Final = (0, 3)
+"""Answers of a server that works: it knows the name, or knows that there is none."""
+
+
+def peers(host: Host) -> list[tuple[str, str]]:
+    """Return interface and IPv4 address of the gateway and of live neighbours. Raises Missing without any."""
+    found = {}
+    for each in host.neighbours():
+        if each.state not in UNREACHED | {"NOARP", "NONE"} and ":" not in each.address:
+            found[each.address] = each.interface
+    with contextlib.suppress(Missing):
+        found |= {route.gateway: route.interface for route in gateways(host) if ":" not in route.gateway}
+    if not found:
+        raise Missing("neither a gateway nor a neighbour")
+    return [(interface, address) for address, interface in sorted(found.items())][:MAX_PEERS]
+
+
+def path_mtu(host: Host) -> Iterator[Finding]:
+    """Find peers to which packets of the interface's MTU do not come through unfragmented."""
+    routes = {(each.interface, each.gateway): each.mtu for each in host.routes() if each.mtu}
+    sizes = {each.name: each.mtu for each in host.interfaces()}
+    for interface, address in peers(host):
+        size = routes.get((interface, address), sizes[interface])
+        subject = f"{interface} to {address}"
+        if host.echo(address, SMALL_BYTES) is None:
+            yield Finding(subject, AuditStatus.UNKNOWN, "answers no echo request")
+        elif host.echo(address, size) is not None or host.echo(address, size) is not None:
+            yield passed(f"{size} bytes pass", subject)
+        else:
+            passing = next(
+                (each for each in SIZES if each < size and host.echo(address, each) is not None), SMALL_BYTES
+            )
+            yield failed(f"the MTU is {size}, and {passing} bytes pass, {size} do not", subject)
+
+
+def round_trips(host: Host) -> Iterator[Finding]:
+    """Find gateways that lose echo requests or answer late."""
+    for route in gateways(host):
+        if ":" in route.gateway:
+            continue
+        times = [host.echo(route.gateway, SMALL_BYTES) for _ in range(PROBES)]
+        found = sorted(each for each in times if each is not None)
+        if not found:
+            yield Finding(route.gateway, AuditStatus.UNKNOWN, "answers no echo request")
+            continue
+        lost, median_s = PROBES - len(found), found[len(found) // 2]
+        text = f"{lost} of {PROBES} echo requests lost, median {median_s * 1e3:.2f} ms; expected 1 and 5 ms"
+        yield checked(lost <= MAX_LOST and median_s <= MAX_RTT_S, text, route.gateway)
+
+
+def tcp_reach(host: Host) -> Iterator[Finding]:
+    """Find peers that answer no TCP connection: accepted or refused, both show that packets pass."""
+    for interface, address in peers(host):
+        took_s = host.connect(address, SSH_PORT)
+        text = "no answer on TCP" if took_s is None else f"answers on TCP in {took_s * 1e3:.2f} ms"
+        yield checked(took_s is not None, text, f"{interface} to {address}")
+
+
+def question(name: str) -> bytes:
+    """Return a DNS request for the IPv4 address of a name (RFC 1035)."""
+    labels = b"".join(bytes([len(each)]) + each for each in name.encode("idna")[:250].split(b".") if each)
+    return struct.pack("!HHHHHH", DNS_ID, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!HH", 1, 1)
+
+
+def response_code(answer: bytes) -> int:
+    """Return the code of a DNS response to our request. Raises ValueError for another message."""
+    if len(answer) < 12:
+        raise ValueError(f"DNS response of {len(answer)} bytes, expected 12 or more")
+    number, bits = struct.unpack_from("!HH", answer)
+    if number != DNS_ID or not bits & 0x8000:
+        raise ValueError("not a response to our DNS request")
+    return int(bits & 0xF)
+
+
+def lookups(host: Host) -> Iterator[Finding]:
+    """Find name servers that do not answer for the host's own name."""
+    request = question(host.read("/proc/sys/kernel/hostname"))
+    servers = resolvers(host.read("/etc/resolv.conf"))
+    if not servers:
+        raise Missing("no name server in /etc/resolv.conf")
+    for server in servers:
+        answer = host.exchange(server, DNS_PORT, request)
+        if answer is None:
+            yield failed("no answer", server)
+            continue
+        code = response_code(answer)
+        yield checked(code in GOOD_CODES, CODES.get(code, f"code {code}"), server)

@@ -1,0 +1,96 @@
+"""The auditor of one host, or of several hosts whose namespaces this process may enter.
+
+It reads requests from `fabric.audit.runs`, from the end and without a group, and publishes an `AuditResult`
+per check to `fabric.audit` as it ends. It also runs the passive checks on a schedule.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from sdnotify import SystemdNotifier
+
+from producers.audit.agent import AuditAgent
+from producers.audit.checks import CHECKS
+from producers.audit.live_host import LiveHost
+from producers.audit.report import AuditedHost
+from producers.audit.settings import AuditSettings
+from producers.bounded_producer import BoundedProducer
+from producers.inventory.nics import LookupReader
+from producers.settings import NicSettings
+from producers.stop_request import StopRequest
+from schemas import codec
+from schemas.topics import AUDIT, AUDIT_RUNS
+
+__all__ = ["audited_hosts", "main", "open_host"]
+
+_log = logging.getLogger(__name__)
+
+_CLOSE_S: Final = 2.0
+_IDLE_S: Final = 0.25
+_BUSY_S: Final = 0.05
+_STATUS_S: Final = 5.0
+
+
+def audited_hosts(nics: Sequence[NicSettings], sku: str) -> dict[str, AuditedHost]:
+    """Return the hosts of some NICs, by name. A host has the shard of its first NIC."""
+    return {nic.host: AuditedHost(nic.host, nic.shard, sku) for nic in reversed(nics)}
+
+
+def open_host(nics: Sequence[NicSettings], host: str) -> LiveHost:
+    """Return the interface to a host, in the network namespace of its first NIC."""
+    own = [nic for nic in nics if nic.host == host]
+    return LiveHost(netns=own[0].netns, nics=tuple(nic.device for nic in own))
+
+
+def main(settings: AuditSettings, nics: Sequence[NicSettings]) -> int:
+    """Audit until SIGTERM or SIGINT. Returns the exit code: 0 stopped."""
+    stop = StopRequest()
+    stop.set_on_signals()
+    registry = settings.kafka.registry()
+    agent = AuditAgent(
+        settings, audited_hosts(nics, settings.sku), lambda host: open_host(nics, host), CHECKS
+    )
+    producer = BoundedProducer(
+        settings.kafka, settings.queue_messages, settings.queue_bytes, settings.compression
+    )
+    reader = LookupReader(settings.kafka, {AUDIT_RUNS: agent.on_run}, registry, from_end=True)
+    supervisor = SystemdNotifier()
+    supervisor.notify("READY=1")
+    try:
+        _run(agent, reader, producer, registry, supervisor, stop)
+    finally:
+        supervisor.notify("STOPPING=1")
+        left = producer.close(_CLOSE_S)
+        reader.close()
+        if left:
+            _log.warning("auditor: %d results could not be sent before the end", left)
+    return 0
+
+
+def _run(
+    agent: AuditAgent,
+    reader: LookupReader,
+    producer: BoundedProducer,
+    registry: codec.Registry | None,
+    supervisor: SystemdNotifier,
+    stop: StopRequest,
+) -> None:
+    left_s = 0.0
+    while not stop.is_set():
+        reader.poll()
+        agent.begin_due()
+        for record in agent.results():
+            producer.put(AUDIT.name, record["run"], codec.encode(AUDIT.type, record, registry))
+        producer.poll()
+        pause_s = _BUSY_S if agent.is_busy or producer.waiting else _IDLE_S
+        left_s -= pause_s
+        if left_s <= 0:
+            left_s = _STATUS_S
+            supervisor.notify(
+                f"STATUS={agent.runs} runs, {reader.rejected} requests refused, "
+                f"{producer.waiting} results wait, {producer.dropped} dropped"
+            )
+        stop.wait(pause_s)

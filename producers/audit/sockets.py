@@ -1,0 +1,220 @@
+"""Sockets and packet filters of a host: listeners, ports, memory, drops, tracked connections."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from producers.audit.base import Finding, checked, failed, passed
+from producers.audit.host import Host, Missing
+from producers.audit.network import Interface
+
+__all__ = [
+    "Filtered",
+    "allowances",
+    "columns",
+    "filtered",
+    "interface_drops",
+    "listeners",
+    "packet_filters",
+    "port_clash",
+    "receive_drops",
+    "retransmissions",
+    "socket_memory",
+    "socket_statistics",
+    "tables",
+    "tracking_drops",
+]
+
+MAX_LOSS: Final = 0.01
+"""Largest share of retransmitted segments that is no error."""
+MIN_SEGMENTS: Final = 1_000
+"""Fewest sent segments of which a share is stated."""
+MAX_DROPPED: Final = 1e-4
+"""Largest share of packets that an interface drops."""
+SERVICE_PORTS: Final[Mapping[int, str]] = {
+    179: "BGP", 2379: "etcd", 4240: "Cilium", 4791: "RoCE", 6443: "Kubernetes API", 6817: "slurmctld",
+    6818: "slurmd", 6819: "slurmdbd", 9092: "Kafka", 9100: "node exporter", 9400: "DCGM exporter",
+    10250: "kubelet", 30000: "Kubernetes node ports",
+}  # fmt: skip
+"""Ports of services of a GPU cluster, which must not be given to outgoing connections."""
+ALLOWANCES: Final = (
+    "bw_in_allowance_exceeded",
+    "bw_out_allowance_exceeded",
+    "pps_allowance_exceeded",
+    "conntrack_allowance_exceeded",
+    "linklocal_allowance_exceeded",
+)
+"""Counters of Amazon's ENA of packets that the cloud dropped."""
+_REFUSAL: Final = re.compile(r"^\[(\d+):\d+\] -A (\S+) (?:.* )?-j (REJECT|DROP)\b.*$", re.MULTILINE)
+
+
+def columns(text: str) -> dict[str, int]:
+    """Return the sums of the hexadecimal columns of /proc/net/stat, one line a processor."""
+    names, *lines = text.splitlines()
+    sums = dict.fromkeys(names.split(), 0)
+    for line in lines:
+        for name, value in zip(sums, line.split(), strict=True):
+            sums[name] += int(value, 16)
+    return sums
+
+
+def tables(text: str) -> dict[str, dict[str, int]]:
+    """Return the tables of /proc/net/snmp and netstat: pairs of lines, names and values."""
+    lines = text.splitlines()
+    found = {}
+    for names, values in zip(lines[::2], lines[1::2], strict=True):
+        head, _, rest = names.partition(": ")
+        numbers = map(int, values.removeprefix(f"{head}: ").split())
+        found[head] = dict(zip(rest.split(), numbers, strict=True))
+    return found
+
+
+def retransmissions(host: Host) -> Iterator[Finding]:
+    """Find a host that sends many segments twice, or refuses connections as listeners overflow."""
+    tcp = tables(host.read("/proc/net/snmp"))["Tcp"]
+    sent, again = tcp["OutSegs"], tcp["RetransSegs"]
+    share = again / max(sent, MIN_SEGMENTS)
+    yield checked(
+        share <= MAX_LOSS, f"{share:.2%} of {sent:,} segments sent twice, expected at most 1%", "TCP"
+    )
+    overflows = tables(host.read("/proc/net/netstat"))["TcpExt"]["ListenOverflows"]
+    yield checked(
+        overflows == 0, f"{overflows:,} connections refused: a listener's queue was full", "listeners"
+    )
+
+
+def receive_drops(host: Host) -> Iterator[Finding]:
+    """Find packets that the kernel dropped before a socket: its queue or a socket's buffer was full."""
+    rows = [line.split() for line in host.read("/proc/net/softnet_stat").splitlines()]
+    packets, dropped = (sum(int(row[column], 16) for row in rows) for column in (0, 1))
+    limit = MAX_DROPPED * packets
+    yield checked(dropped <= limit, f"{dropped:,} of {packets:,} packets, expected at most 0.01%", "backlog")
+    udp = tables(host.read("/proc/net/snmp"))["Udp"]
+    limit = MAX_DROPPED * udp["InDatagrams"]
+    text = f"{udp['RcvbufErrors']:,} of {udp['InDatagrams']:,} datagrams, expected at most 0.01%"
+    yield checked(udp["RcvbufErrors"] <= limit, text, "UDP buffers")
+
+
+def interface_drops(host: Host) -> Iterator[Finding]:
+    """Find interfaces of devices that drop or damage packets."""
+    devices = [
+        each for each in host.interfaces() if not each.kind and "LOOPBACK" not in each.flags and each.is_up
+    ]
+    if not devices:
+        raise Missing("no device is up")
+    for each in devices:
+        for direction in ("rx", "tx"):
+            yield _drops(each, direction)
+
+
+def _drops(interface: Interface, direction: str) -> Finding:
+    counters = interface.counters
+    packets = counters[f"{direction}_packets"]
+    lost = counters[f"{direction}_dropped"] + counters[f"{direction}_errors"]
+    text = f"{lost:,} of {packets:,} packets ({direction}) dropped or damaged, expected at most 0.01%"
+    return checked(lost <= MAX_DROPPED * packets, text, interface.name)
+
+
+def allowances(host: Host) -> Iterator[Finding]:
+    """Find interfaces of which the cloud dropped packets, as an allowance was exceeded."""
+    found = False
+    for each in host.interfaces():
+        if each.kind or "LOOPBACK" in each.flags:
+            continue
+        statistics = host.ethtool_statistics(each.name)
+        for name in ALLOWANCES:
+            if name in statistics:
+                found = True
+                yield checked(statistics[name] == 0, f"{name} = {statistics[name]:,}, expected 0", each.name)
+    if not found:
+        raise Missing("no driver counts exceeded allowances")
+
+
+def tracking_drops(host: Host) -> Iterator[Finding]:
+    """Find connections that the tracking table refused."""
+    found = columns(host.read("/proc/net/stat/nf_conntrack"))
+    for name in ("drop", "early_drop", "insert_failed"):
+        yield checked(found[name] == 0, f"{found[name]:,} connections, expected 0", name)
+
+
+class Filtered(NamedTuple):
+    """A rule of a packet filter that refused packets."""
+
+    chain: str
+    verdict: str
+    packets: int
+
+
+def filtered(text: str) -> list[Filtered]:
+    """Return the rules of `iptables-save -c` that reject or drop."""
+    return [Filtered(chain, verdict, int(count)) for count, chain, verdict in _REFUSAL.findall(text)]
+
+
+def packet_filters(host: Host) -> Iterator[Finding]:
+    """Find packet filter rules that rejected packets: a job's connections then fail or hang."""
+    rules = filtered(host.run("iptables-save", "-c"))
+    for rule in rules:
+        text = f"{rule.verdict} of {rule.packets:,} packets"
+        yield failed(text, rule.chain) if rule.packets else passed(text, rule.chain)
+    if not rules:
+        yield passed("no rule rejects or drops")
+
+
+def listeners(host: Host) -> set[int]:
+    """Return the TCP ports on which a program listens."""
+    found = set()
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = host.read(path).splitlines()[1:]
+        except Missing:  # a kernel without IPv6
+            continue
+        for line in lines:
+            _, local, _, state, *_ = line.split()
+            if state == "0A":
+                found.add(int(local.rpartition(":")[2], 16))
+    return found
+
+
+def _reserved(text: str) -> set[int]:
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def port_clash(host: Host) -> Iterator[Finding]:
+    """Find service ports that the kernel may give to an outgoing connection, so that no service can start."""
+    first, last = map(int, host.read("/proc/sys/net/ipv4/ip_local_port_range").split())
+    reserved = _reserved(host.read("/proc/sys/net/ipv4/ip_local_reserved_ports"))
+    used = listeners(host)
+    clashes = [port for port in used & set(SERVICE_PORTS) if first <= port <= last and port not in reserved]
+    for port in sorted(clashes):
+        text = f"{SERVICE_PORTS[port]} listens in the range {first} to {last} of outgoing connections"
+        yield failed(text, f"port {port}")
+    if not clashes:
+        yield passed(f"no service listens in the range {first} to {last} of outgoing connections")
+
+
+def socket_statistics(text: str) -> dict[str, dict[str, int]]:
+    """Return the lines of /proc/net/sockstat, such as TCP with inuse, orphan, tw, alloc, mem."""
+    found = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(": ")
+        parts = rest.split()
+        found[name] = dict(zip(parts[::2], map(int, parts[1::2]), strict=True))
+    return found
+
+
+def socket_memory(host: Host) -> Iterator[Finding]:
+    """Find a host that runs out of TCP memory, orphans or outgoing ports."""
+    tcp = socket_statistics(host.read("/proc/net/sockstat"))["TCP"]
+    pages = int(host.read("/proc/sys/net/ipv4/tcp_mem").split()[1])
+    yield checked(tcp["mem"] < 0.8 * pages, f"{tcp['mem']:,} of {pages:,} pages", "TCP memory")
+    orphans = int(host.read("/proc/sys/net/ipv4/tcp_max_orphans"))
+    yield checked(tcp["orphan"] < 0.8 * orphans, f"{tcp['orphan']:,} of {orphans:,}", "orphans")
+    first, last = map(int, host.read("/proc/sys/net/ipv4/ip_local_port_range").split())
+    size, used = last - first + 1, tcp["inuse"] + tcp["tw"]
+    yield checked(used < 0.8 * size, f"{used:,} connections, {size:,} outgoing ports", "ports")

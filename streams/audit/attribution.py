@@ -1,0 +1,70 @@
+"""Finds the elements that explain odd paths: a link that all of them cross, or a NIC that all of them have.
+
+A path is odd if its delay, its loss or its bandwidth deviates. If nearly all paths over one link are odd, the
+fault is tied to that link, not to a pair of NICs. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+__all__ = ["Explained", "explain"]
+
+MIN_PATHS: Final = 3
+"""Odd paths that an element must explain; fewer are findings of their own."""
+CROSSING_SHARE: Final = 0.8
+"""Share of the paths over an element that must be odd."""
+
+
+@dataclass(slots=True)
+class Explained:
+    """Element to the odd paths that it explains, and the odd paths that no element explains."""
+
+    elements: dict[str, list[int]] = field(default_factory=dict)
+    crossing: dict[str, int] = field(default_factory=dict)
+    """Element to the number of all paths over it."""
+    rest: list[int] = field(default_factory=list)
+
+
+def explain(
+    paths: Sequence[Sequence[str]],
+    odd: Collection[int],
+    share: float = CROSSING_SHARE,
+    min_paths: int = MIN_PATHS,
+) -> Explained:
+    """Return the elements that explain the `odd` paths: the one that explains the largest number first.
+
+    `paths`: the elements of each path in order; `odd`: indices of odd paths; `share`: part of the paths over
+    an element that must be odd; `min_paths`: odd paths that it must explain. Of elements with the same odd
+    paths, the one with the fewest others counts.
+    """
+    crossing: Counter[str] = Counter()
+    for elements in paths:
+        crossing.update(set(elements))
+    over: dict[str, set[int]] = defaultdict(set)
+    for at in odd:
+        for element in paths[at]:
+            over[element].add(at)
+    found = Explained()
+    left = set(odd)
+    while True:
+        candidates = [
+            (len(at), len(at) / crossing[element], element)
+            for element, at in over.items()
+            if len(at) >= min_paths and len(at) >= share * crossing[element]
+        ]
+        if not candidates:
+            break
+        best = min(candidates, key=lambda each: (-each[0], -each[1], each[2]))[2]
+        explained = sorted(over[best])
+        found.elements[best], found.crossing[best] = explained, crossing[best]
+        left -= over[best]
+        for at in explained:
+            for element in paths[at]:
+                over[element].discard(at)
+                crossing[element] -= 1
+    found.rest = sorted(left)
+    return found

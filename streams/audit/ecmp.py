@@ -1,0 +1,81 @@
+"""Uplinks that routes take, against the plan: a leaf that hashes over too few loses bandwidth. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from schemas.ids import link_ends, natural
+from schemas.records import AuditStatus
+from schemas.topology import end_text, nic_end, split_end
+from streams.audit.fabric_records import FabricRecords
+from streams.audit.results import FLEET, Found
+
+__all__ = ["uplinks"]
+
+MAX_CHANCE: Final = 1e-3
+"""Accepted number of uplinks, over all leaves, that no route takes by chance alone."""
+MAX_NAMED: Final = 4
+
+
+def uplinks(fabric: FabricRecords) -> Iterator[Found]:
+    """Yield the leaves of which some uplinks carry no route, though chance does not explain it.
+
+    The plan gives a leaf's uplinks; without one, the number that the other leaves use. With too few routes
+    through a leaf it is UNKNOWN.
+    """
+    seen, routes = _seen(fabric)
+    planned = _planned(fabric)
+    if not seen and not planned:
+        yield Found(FLEET, "", AuditStatus.SKIPPED, "no route passes a leaf's uplinks")
+        return
+    usual = Counter(len(each) for each in seen.values()).most_common(1)[0][0] if seen else 0
+    leaves = sorted(planned.keys() & seen.keys() if planned else seen, key=natural)
+    for leaf in leaves:
+        expected = len(planned[leaf]) if planned else usual
+        used = len(seen[leaf] & planned[leaf]) if planned else len(seen[leaf])
+        count = routes[leaf]
+        if used >= expected:
+            text = f"{leaf}: {count} routes use all {expected} uplinks"
+            yield Found(FLEET, leaf, AuditStatus.PASSED, text)
+            continue
+        # each route takes one of `expected` uplinks with equal chance: those that no route takes
+        chance = expected * (1 - 1 / expected) ** count
+        if chance * len(leaves) > MAX_CHANCE:
+            text = f"{leaf}: {used} of {expected} uplinks seen, {count} routes are too few to see all"
+            yield Found(FLEET, leaf, AuditStatus.UNKNOWN, text)
+            continue
+        unused = sorted(planned[leaf] - seen[leaf], key=natural)[:MAX_NAMED] if planned else []
+        named = f", none over {', '.join(unused)}" if unused else ""
+        text = f"{leaf}: {count} routes use {used} of {expected} uplinks{named}"
+        yield Found(FLEET, leaf, AuditStatus.FAILED, text)
+
+
+def _seen(fabric: FabricRecords) -> tuple[dict[str, set[str]], Counter[str]]:
+    """Return leaf to the ports of its uplinks with routes, and the number of different flows through it.
+
+    Of a route, only the first switch chooses an uplink for it.
+    """
+    ports: dict[str, set[str]] = defaultdict(set)
+    count: Counter[str] = Counter()
+    for traced in fabric.traced:
+        if len(traced.links) < 4 or split_end(link_ends(traced.links[0])[0]) != nic_end(traced.nic):
+            continue
+        port = link_ends(traced.links[1])[0]
+        leaf = split_end(port).node
+        if not fabric.is_host_end(port):
+            ports[leaf].add(port)
+            count[leaf] += 1
+    return dict(ports), count
+
+
+def _planned(fabric: FabricRecords) -> dict[str, set[str]]:
+    """Return leaf to the ports of its planned uplinks."""
+    topology, found = fabric.topology, defaultdict[str, set[str]](set)
+    for link in topology.links():
+        near, far = (split_end(end) for end in link_ends(link))
+        tiers = topology.tier(near.node), topology.tier(far.node)
+        if tiers[0] == 1 and (tiers[1] or 0) > 1:
+            found[near.node].add(end_text(near))
+    return dict(found)

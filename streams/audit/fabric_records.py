@@ -1,0 +1,138 @@
+"""The topics' records that the checks of the fabric evaluate, and the hosts of their subjects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from schemas.ids import device_of, end_parts, host_of
+from schemas.records import (
+    AuditStatus,
+    ClockOffsets,
+    FlowRoutes,
+    Leg,
+    LinkHealth,
+    LinkQueues,
+    Nic,
+    PathDelays,
+    PathMaps,
+    PathSource,
+)
+from schemas.topology import Topology, nic_end
+from streams.audit.results import FLEET, Found
+
+__all__ = ["FabricRecords", "Traced"]
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A traced route: its links in order from `nic` to `peer`."""
+
+    nic: str
+    peer: str
+    links: tuple[str, ...]
+    at_ns: int
+
+
+@dataclass(frozen=True)
+class FabricRecords:
+    """Records of one fabric. Delays and queues may be of several windows; the others are the newest.
+
+    `since_ns`: time of the last audit; `topology`: the plan, empty without one; `full_mesh`: True if every
+    NIC probed every other.
+    """
+
+    nics: Sequence[Nic]
+    paths: Sequence[PathMaps] = ()
+    routes: Sequence[FlowRoutes] = ()
+    delays: Sequence[PathDelays] = ()
+    offsets: Sequence[ClockOffsets] = ()
+    health: Sequence[LinkHealth] = ()
+    queues: Sequence[LinkQueues] = ()
+    topology: Topology = field(default_factory=Topology)
+    since_ns: int = 0
+    full_mesh: bool = False
+
+    @cached_property
+    def nic_of(self) -> dict[str, Nic]:
+        """NIC id to its announcement."""
+        return {nic["nic"]: nic for nic in self.nics}
+
+    @cached_property
+    def hosts(self) -> set[str]:
+        """Names of all hosts with a NIC."""
+        return {nic["host"] for nic in self.nics}
+
+    @cached_property
+    def nic_at(self) -> dict[str, str]:
+        """End of a cable, `node:port`, to the NIC there."""
+        ends = {nic: nic_end(nic) for nic in self.nic_of}
+        return {f"{end.node}:{end.port}": nic for nic, end in ends.items()}
+
+    @cached_property
+    def traced(self) -> list[Traced]:
+        """Routes that were traced from end to end; none that the plan alone gives."""
+        found = [
+            Traced(record["nic"], record["peer"], tuple(path["links"]), record["traced_ns"])
+            for record in self.paths
+            for path in record["paths"]
+            if path["complete"] and path["links"] and path["found"] != PathSource.TOPOLOGY
+        ]
+        found += [
+            Traced(flows["nic"], flows["peer"], tuple(route["links"]), flows["traced_ns"])
+            for flows in self.routes
+            for route in flows["routes"]
+            if route["complete"] and route["links"]
+        ]
+        return found
+
+    @cached_property
+    def route_of(self) -> dict[tuple[str, str, int, bool], tuple[str, ...]]:
+        """(NIC, peer, path, True for answers) to the links of the prober's requests, or of its answers."""
+        return {
+            (record["nic"], record["peer"], path["path"], path["leg"] == Leg.ANSWER): tuple(path["links"])
+            for record in self.paths
+            for path in record["paths"]
+            if path["complete"]
+        }
+
+    def of_nic(self, nic: str, status: AuditStatus, text: str, remedy: str = "") -> Found:
+        """Return a finding of a NIC: its host, and the device as subject."""
+        return Found(host_of(nic), device_of(nic), status, text, remedy)
+
+    def of_link(self, link: str, status: AuditStatus, text: str, remedy: str = "") -> Found:
+        """Return a finding of a link or cable: of the NIC at its end, else of the fleet."""
+        nic = self.nic_on(link)
+        return self.of_nic(nic, status, text, remedy) if nic else Found(FLEET, link, status, text, remedy)
+
+    def of_subject(self, subject: str, status: AuditStatus, text: str) -> Found:
+        """Return a finding of a NIC, a host, a link or a switch."""
+        if subject in self.nic_of:
+            return self.of_nic(subject, status, text)
+        if subject in self.hosts:
+            return Found(subject, "", status, text)
+        return self.of_link(subject, status, text)
+
+    def nic_on(self, link: str) -> str | None:
+        """Return the NIC at an end of a link or cable; None between switches."""
+        return next((self.nic_at[end] for end in _ends(link) if end in self.nic_at), None)
+
+    def all_passed(self, found: Iterable[Found], nics: Iterable[str], text: str) -> Iterator[Found]:
+        """Yield the findings, then a PASSED one for every NIC of `nics` without any."""
+        noted = set()
+        for each in found:
+            noted.add((each.host, each.subject))
+            yield each
+        for nic in nics:
+            if (host_of(nic), device_of(nic)) not in noted:
+                yield self.of_nic(nic, AuditStatus.PASSED, text)
+
+    def is_host_end(self, end: str) -> bool:
+        """Return whether an end of a cable is at a host."""
+        node = end_parts(end).node
+        return node in self.hosts or self.topology.tier(node) == 0
+
+
+def _ends(link: str) -> list[str]:
+    return link.replace("<>", ">").split(">")

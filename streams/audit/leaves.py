@@ -1,0 +1,85 @@
+"""The cables that traces show, and the leaf of each NIC: by routes, or by delays alone. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from schemas.ids import host_of
+from schemas.topology import End, nic_end, split_end
+from streams.audit.fabric_records import FabricRecords
+from streams.links.wiring import Groups
+
+__all__ = ["UNNAMED_PORTS", "leaves_by_delay", "leaves_by_route", "traced_cables"]
+
+UNNAMED_PORTS: Final = frozenset({"?", "ip"})
+"""Ports of ends that are known only by the address of their switch."""
+TIER_GAP: Final = 1.3
+"""Least ratio of round trips over a spine to those within a leaf."""
+
+
+def traced_cables(fabric: FabricRecords) -> dict[End, End]:
+    """Return each end of a traced cable to its far end, by the newest trace."""
+    newest: dict[str, int] = {}
+    for traced in fabric.traced:
+        for link in traced.links:
+            newest[link] = max(newest.get(link, traced.at_ns), traced.at_ns)
+    found: dict[End, tuple[int, End]] = {}
+    for link, at_ns in newest.items():
+        a, b = (split_end(end) for end in link.split(">"))
+        if a.port in UNNAMED_PORTS or b.port in UNNAMED_PORTS:
+            continue
+        for near, far in ((a, b), (b, a)):
+            if near not in found or (at_ns, far) > found[near]:
+                found[near] = at_ns, far
+    return {near: far for near, (_, far) in found.items()}
+
+
+def leaves_by_route(fabric: FabricRecords) -> dict[str, str]:
+    """Return NIC to the switch that its routes begin or end with."""
+    groups, leaves = Groups(), defaultdict[str, Counter[str]](Counter)
+    routes = Counter((traced.nic, traced.peer, traced.links) for traced in fabric.traced)
+    for (nic, peer, links), count in routes.items():
+        ends = [tuple(split_end(end) for end in link.split(">")) for link in links]
+        for a, b in pairwise(ends):
+            if a[1].node != b[0].node:
+                groups.join(a[1].node, b[0].node)
+        for near, far, name in ((ends[0][0], ends[0][1], nic), (ends[-1][1], ends[-1][0], peer)):
+            if near == nic_end(name):
+                leaves[name][far.node] += count
+    return {
+        nic: groups.find(min(counts.items(), key=lambda item: (-item[1], item[0]))[0])
+        for nic, counts in leaves.items()
+        if nic in fabric.nic_of
+    }
+
+
+def leaves_by_delay(fabric: FabricRecords) -> dict[str, str]:
+    """Return NIC to the group of NICs on its leaf, from round trips alone, which need no clock.
+
+    Requests within a leaf cross two cables, all others four or more. The largest gap between sorted round
+    trips separates them. Returns nothing without such a gap.
+    """
+    rtt_ns: dict[tuple[str, str], float] = {}
+    for record in fabric.delays:
+        for path in record["paths"]:
+            if path["rtt_min_ns"] and host_of(record["nic"]) != host_of(path["peer"]):
+                a, b = sorted((record["nic"], path["peer"]))
+                rtt_ns[a, b] = min(rtt_ns.get((a, b), path["rtt_min_ns"]), path["rtt_min_ns"])
+    if len(rtt_ns) < 2:
+        return {}
+    values = np.sort(np.array(list(rtt_ns.values())))
+    ratios = values[1:] / values[:-1]
+    cut = int(np.argmax(ratios))
+    if ratios[cut] < TIER_GAP:
+        return {}
+    groups = Groups()
+    for (a, b), value in rtt_ns.items():
+        if value <= values[cut]:
+            groups.join(a, b)
+    named = {nic: groups.find(nic) for pair in rtt_ns for nic in pair if nic in fabric.nic_of}
+    sizes = Counter(named.values())
+    return {nic: f"the leaf of {root}" for nic, root in named.items() if sizes[root] > 1}

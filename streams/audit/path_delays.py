@@ -1,0 +1,189 @@
+"""One-way delay and asymmetry of each path against the fleet, tied to a link where many paths show it. Pure.
+
+Paths with equally many links are compared with each other. A path is odd only if it deviates from their
+median by more than the noise, and by more than its own uncertainty, the bound of the two clocks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.ids import host_of, natural
+from schemas.records import AuditStatus, PathDelay
+from streams.audit.attribution import explain
+from streams.audit.fabric_records import FabricRecords
+from streams.audit.results import FLEET, Found
+from streams.audit.robust import MIN_VALUES, odd_ones
+
+__all__ = ["asymmetries", "one_way_delays"]
+
+RELATIVE_FLOOR: Final = 0.25
+"""Deviation of a minimum delay, as a share of the median, that cables of different length explain."""
+FLOOR_NS: Final = 200.0
+"""The same in ns: 40 m of fibre."""
+MAX_NAMED: Final = 20
+"""Single odd paths that are findings; the others are counted."""
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Measured directions of paths: ends, links, value, uncertainty and class of each."""
+
+    name: list[str] = field(default_factory=list)
+    nic: list[str] = field(default_factory=list)
+    elements: list[tuple[str, ...]] = field(default_factory=list)
+    value_ns: list[float] = field(default_factory=list)
+    error_ns: list[float] = field(default_factory=list)
+    kind: list[str] = field(default_factory=list)
+
+    def add(
+        self, names: tuple[str, str], elements: tuple[str, ...], value_ns: float, error_ns: float, kind: str
+    ) -> None:
+        """Add one direction from a NIC to a peer."""
+        self.name.append(f"{names[0]} to {names[1]}")
+        self.nic.append(names[0])
+        self.elements.append(elements)
+        self.value_ns.append(value_ns)
+        self.error_ns.append(error_ns)
+        self.kind.append(kind)
+
+
+def one_way_delays(fabric: FabricRecords) -> Iterator[Found]:
+    """Yield the links, NICs and paths with an odd one-way delay, and PASSED for every other NIC."""
+    rows = _Rows()
+    for (nic, peer, path), best in _minimum(fabric).items():
+        for answer, a, b, value in (
+            (False, nic, peer, best.forward_ns),
+            (True, peer, nic, best.reverse_ns),
+        ):
+            links = fabric.route_of.get((a, b, path, answer), ())
+            elements = links or (f"{a} sends", f"{b} receives")
+            rows.add((a, b), elements, value, best.bound_ns, _kind(fabric, a, b, len(links)))
+    yield from _findings(fabric, rows, "one-way delay")
+
+
+def asymmetries(fabric: FabricRecords) -> Iterator[Found]:
+    """Yield the NICs and paths of which requests and answers differ in an odd manner, else PASSED."""
+    rows = _Rows()
+    for (nic, peer, path), best in _minimum(fabric).items():
+        hops = [
+            len(fabric.route_of.get(key, ())) for key in ((nic, peer, path, False), (peer, nic, path, True))
+        ]
+        kind = _kind(fabric, nic, peer, 100 * hops[0] + hops[1])
+        value = best.forward_ns - best.reverse_ns
+        rows.add((nic, peer), (nic, peer), value, 2 * best.bound_ns, kind)
+    yield from _findings(fabric, rows, "delay forward minus back")
+
+
+@dataclass(slots=True)
+class _Best:
+    """Minimum delays of a path over all windows, and their bound."""
+
+    forward_ns: float
+    reverse_ns: float
+    bound_ns: float
+
+
+def _minimum(fabric: FabricRecords) -> dict[tuple[str, str, int], _Best]:
+    """Return (NIC, peer, path) to its minimum delays; only with clocks that are synchronised."""
+    found: dict[tuple[str, str, int], _Best] = {}
+    for record in fabric.delays:
+        for path in record["paths"]:
+            new = _best(path)
+            if new is None:
+                continue
+            key = record["nic"], path["peer"], path["path"]
+            known = found.get(key)
+            if known is None:
+                found[key] = new
+            else:
+                known.forward_ns = min(known.forward_ns, new.forward_ns)
+                known.reverse_ns = min(known.reverse_ns, new.reverse_ns)
+                known.bound_ns = max(known.bound_ns, new.bound_ns)
+    return found
+
+
+def _best(path: PathDelay) -> _Best | None:
+    forward, reverse, bound = path["forward_min_ns"], path["reverse_min_ns"], path["bound_ns"]
+    if forward is None or reverse is None or bound is None:
+        return None
+    return _Best(forward, reverse, bound)
+
+
+def _kind(fabric: FabricRecords, a: str, b: str, hops: int) -> str:
+    """Return the class of a direction: by links if traced, else by host, rack and rail."""
+    if hops:
+        return f"{hops} links"
+    if host_of(a) == host_of(b):
+        return "one host"
+    first, second = fabric.nic_of.get(a), fabric.nic_of.get(b)
+    if first is None or second is None:
+        return "unknown"
+    racks = "one rack" if first["rack"] == second["rack"] else "two racks"
+    return f"{racks}, {'one rail' if first['rail'] == second['rail'] else 'two rails'}"
+
+
+def _findings(fabric: FabricRecords, rows: _Rows, thing: str) -> Iterator[Found]:
+    if not rows.name:
+        text = f"no {thing}: it needs probes and synchronised clocks"
+        yield Found(FLEET, "", AuditStatus.UNKNOWN, text)
+        return
+    value_ns, error_ns = np.array(rows.value_ns), np.array(rows.error_ns)
+    median_ns, odd, few = _odd_rows(rows.kind, value_ns, error_ns)
+    found = explain(rows.elements, odd)
+    for element, at in found.elements.items():
+        text = (
+            f"{thing} over {element}: {_ns(value_ns[at])}, others have {_ns(median_ns[at])} "
+            f"({len(at)} of {found.crossing[element]} paths)"
+        )
+        yield fabric.of_subject(element.partition(" ")[0], AuditStatus.FAILED, text)
+    for row in found.rest[:MAX_NAMED]:
+        text = (
+            f"{thing} {rows.name[row]}: {value_ns[row]:,.0f} ns (+-{error_ns[row]:,.0f}), "
+            f"others have {median_ns[row]:,.0f} ns"
+        )
+        yield fabric.of_nic(rows.nic[row], AuditStatus.FAILED, text)
+    if few:
+        text = f"{len(few)} of {len(rows.name)} paths have too few others to compare their {thing} with"
+        yield Found(FLEET, "", AuditStatus.UNKNOWN, text)
+    if not odd:
+        yield from _passed(fabric, [nic for row, nic in enumerate(rows.nic) if row not in few], thing)
+
+
+def _passed(fabric: FabricRecords, nics: Sequence[str], thing: str) -> Iterator[Found]:
+    """Yield a finding per NIC; `nics`: the sender of every path that was compared."""
+    counts = Counter(nics)
+    for nic in sorted(counts, key=natural):
+        text = f"{thing} of {counts[nic]} paths from {nic} as on the others"
+        yield fabric.of_nic(nic, AuditStatus.PASSED, text)
+
+
+def _odd_rows(
+    kinds: Sequence[str], value_ns: NDArray[np.float64], error_ns: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], list[int], set[int]]:
+    """Return each row's median, the odd rows, and the rows in classes that are too small."""
+    median_ns = np.zeros(len(kinds))
+    odd: list[int] = []
+    few: set[int] = set()
+    by_kind: dict[str, list[int]] = defaultdict(list)
+    for row, kind in enumerate(kinds):
+        by_kind[kind].append(row)
+    for at in by_kind.values():
+        if len(at) < MIN_VALUES:
+            few.update(at)
+            continue
+        rows = np.array(at)
+        spread, wrong = odd_ones(value_ns[rows], RELATIVE_FLOOR, FLOOR_NS, error_ns[rows])
+        median_ns[rows] = spread.median
+        odd += rows[wrong].tolist()
+    return median_ns, odd, few
+
+
+def _ns(values: NDArray[np.float64]) -> str:
+    return f"{float(np.median(values)):,.0f} ns"

@@ -1,0 +1,43 @@
+"""The evaluation on a report, and the names that limit it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fabrictime.audit.collect import Collector
+from fabrictime.audit.evaluate import evaluated, for_agents
+from fabrictime.audit.report import ANSWER, AuditReport
+from schemas.records import AuditFact, AuditStatus
+from tests.fabrictime.audit.results import RUN, result
+
+
+def report_of(values: dict[str, str]) -> AuditReport:
+    collector = Collector(RUN, [*values, "silent"], 0, {})
+    for host, value in values.items():
+        fact = AuditFact(name="kernel", subject="", text=value, number=None)
+        collector.add({**result(host, "software.kernel", checks=1), "facts": [fact]})
+    return collector.report(10**9, 20)
+
+
+def test_an_odd_host_is_found() -> None:
+    report = evaluated(report_of({f"h{n}": "6.8" if n else "6.5" for n in range(6)}))
+    odd = report.results["h0"]["fleet.kernel"]
+    assert odd["status"] == AuditStatus.FAILED
+    assert "fleet.kernel" not in report.results["h1"]
+    assert set(report.results["silent"]) == {ANSWER}
+    assert "fleet" not in report.hosts
+    assert any(each["host"] == "fleet" for each in report.all_results())
+
+
+def test_the_report_is_limited_to_names() -> None:
+    report = report_of({f"h{n}": "6.8" for n in range(4)})
+    assert {each["check"] for each in evaluated(report, ["fabric"]).all_results()} == {ANSWER, "fleet.kernel"}
+    assert {each["check"] for each in evaluated(report, ["gpu"]).all_results()} == {ANSWER}
+
+
+def test_computed_results_need_the_facts_of_all_checks() -> None:
+    assert for_agents(["backend", "node.uptime"]) == ["backend", "node.uptime"]
+    assert for_agents(["backend", "fleet.kernel"]) == []
+    assert for_agents(["fabric"]) == ["fabric"]
+    with pytest.raises(ValueError, match="--only bakend: expected software, node"):
+        for_agents(["bakend"])

@@ -1,0 +1,177 @@
+"""Records of a simulated fabric with planted faults, for the tests of the evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from producers.sim.setup import topology_file
+from producers.sim.shape import Shape
+from producers.sim.topology import Fleet
+from schemas.ids import nic_parts
+from schemas.records import ClockSync, Leg, Nic, PathDelays, PathMaps, PathSource
+from schemas.topology import Topology, nic_end, split_end
+from streams.audit.fabric_records import FabricRecords
+from tests.records import make
+
+T0 = 1_760_000_000_000_000_000
+
+
+@dataclass
+class Simulated:
+    """A fleet as its agents see it.
+
+    `swaps`: NICs with swapped cables; `extra_ns`: delay added to a link; `offset_ns`: error of a NIC's clock;
+    `dead`: NICs that answer nothing; `dead_pairs`: directed pairs without answers.
+    """
+
+    fleet: Fleet
+    seed: int = 1
+    peers: int = 6
+    paths: int = 4
+    noise_ns: float = 20.0
+    bound_ns: float = 60.0
+    swaps: list[tuple[str, str]] = field(default_factory=list)
+    extra_ns: dict[str, float] = field(default_factory=dict)
+    offset_ns: dict[str, float] = field(default_factory=dict)
+    dead: frozenset[str] = frozenset()
+    dead_pairs: frozenset[tuple[str, str]] = frozenset()
+    lost_links: frozenset[str] = frozenset()
+    """Links that no route takes, though the plan has them."""
+
+    def __post_init__(self) -> None:
+        fleet, rng = self.fleet, np.random.default_rng(self.seed)
+        at = np.arange(fleet.nics)
+        for a, b in self.swaps:
+            i, j = fleet.nic_index[a], fleet.nic_index[b]
+            at[[i, j]] = at[[j, i]]
+        if self.peers >= fleet.nics - 1:
+            src, dst = (each.ravel() for each in np.meshgrid(range(fleet.nics), range(fleet.nics)))
+            src, dst = src[src != dst], dst[src != dst]
+        else:
+            src = np.repeat(np.arange(fleet.nics), self.peers)
+            dst = (src + rng.integers(1, fleet.nics, len(src))) % fleet.nics
+        pairs = np.unique(src * fleet.nics + dst)
+        self.src, self.dst = (
+            np.repeat(each, self.paths) for each in (pairs // fleet.nics, pairs % fleet.nics)
+        )
+        self.port = 9320 + np.tile(np.arange(self.paths), len(pairs))
+        alive = None
+        if self.lost_links:
+            alive = np.ones(fleet.links, bool)
+            alive[[fleet.link_index[link] for link in self.lost_links]] = False
+        self.there, self.back = fleet.round_trips(at[self.src], at[self.dst], self.port, alive, True)
+        self.rng = rng
+
+    def links(self, row: int, answer: bool) -> list[str]:
+        """Return the links of a row's requests or answers, as traces name them."""
+        route = (self.back if answer else self.there).of(row).tolist()
+        found = [self.fleet.link_ids[link] for link in route]
+        first, last = (self.dst, self.src) if answer else (self.src, self.dst)
+        ends = [[split_end(end) for end in link.split(">")] for link in found]
+        ends[0][0] = nic_end(self.fleet.nic_ids[first[row]])
+        ends[-1][1] = nic_end(self.fleet.nic_ids[last[row]])
+        return ["{}:{}>{}:{}".format(*a, *b) for a, b in ends]
+
+    def nics(self) -> list[Nic]:
+        """Return the announcements."""
+        rails = self.fleet.shape.rails > 1
+        return [
+            make(
+                Nic, nic=name, host=nic_parts(name).host, device=nic_parts(name).device, shard="fabric",
+                rail=int(self.fleet.nic_rail[k]) if rails else None, rack=f"rack{self.fleet.nic_rack[k] + 1}",
+                clock=f"{nic_parts(name).host}/ptp{int(self.fleet.nic_device[k])}",
+            )
+            for k, name in enumerate(self.fleet.nic_ids)
+        ]  # fmt: skip
+
+    def path_maps(self) -> list[PathMaps]:
+        """Return the traced routes."""
+        found: dict[tuple[int, int], list[Any]] = {}
+        for row, (a, b) in enumerate(zip(self.src.tolist(), self.dst.tolist(), strict=True)):
+            for leg, key in ((Leg.REQUEST, (a, b)), (Leg.ANSWER, (b, a))):
+                found.setdefault(key, []).append({
+                    "path": int(self.port[row]), "leg": leg, "links": self.links(row, leg is Leg.ANSWER),
+                    "found": PathSource.TRACED, "complete": True, "since_ns": 0, "changes": 0,
+                    "contradiction": None,
+                })  # fmt: skip
+        ids = self.fleet.nic_ids
+        return [
+            {"nic": ids[a], "peer": ids[b], "shard": "fabric", "run": 1, "traced_ns": T0, "paths": paths}
+            for (a, b), paths in found.items()
+        ]
+
+    def delays(self) -> list[PathDelays]:
+        """Return a window's delays of every NIC."""
+        fleet, ids = self.fleet, self.fleet.nic_ids
+        extra = np.zeros(fleet.links)
+        for link, ns in self.extra_ns.items():
+            extra[fleet.link_index[link]] = ns
+        both = []
+        for paths in (self.there, self.back):
+            total = np.concatenate([[0.0], np.cumsum(extra[paths.link])])
+            noise = self.rng.exponential(self.noise_ns, len(self.src))
+            added = total[paths.start[1:]] - total[paths.start[:-1]]
+            both.append(fleet.base_delay_ns(paths, 100) + added + noise)
+        forward, reverse = both
+        error = np.array([self.offset_ns.get(name, 0.0) for name in ids])
+        shift = error[self.dst] - error[self.src]
+        rows: dict[int, list[Any]] = {}
+        for k, (a, b) in enumerate(zip(self.src.tolist(), self.dst.tolist(), strict=True)):
+            there, back = float(forward[k] + shift[k]), float(reverse[k] - shift[k])
+            lost = ids[a] in self.dead or ids[b] in self.dead or (ids[a], ids[b]) in self.dead_pairs
+            rows.setdefault(a, []).append(_row(ids[b], int(self.port[k]), there, back, self.bound_ns, lost))
+        return [
+            {
+                "nic": ids[a], "shard": "fabric", "window": 1, "part": 0, "parts": 1, "window_start_ns": T0,
+                "window_end_ns": T0 + 10**9, "state": ClockSync.SYNCED, "paths": paths,
+            }
+            for a, paths in rows.items()
+            if ids[a] not in self.dead
+        ]  # fmt: skip
+
+    def records(self, plan: bool = True, **fields: Any) -> FabricRecords:
+        """Return the records of nics, routes and delays, with or without the topology file."""
+        topology = Topology(topology_file(self.fleet)) if plan else Topology()
+        defaults: Mapping[str, Any] = {"nics": self.nics(), "topology": topology}
+        if "paths" not in fields:
+            fields["paths"] = self.path_maps()
+        if "delays" not in fields:
+            fields["delays"] = self.delays()
+        return FabricRecords(**(defaults | fields))
+
+
+def _row(peer: str, path: int, forward: float, reverse: float, bound: float, lost: bool) -> Any:
+    row: dict[str, Any] = {"peer": peer, "path": path, "no_t3": 0, "bound_ns": None if lost else bound}
+    row |= {"count": 0 if lost else 20, "lost": 20 if lost else 0}
+    for name, value in (("forward", forward), ("reverse", reverse), ("rtt", forward + reverse)):
+        row |= {f"{name}_{figure}_ns": None if lost else value for figure in ("min", "p50", "p99")}
+    empty = ("forward_bucket", "forward_bucket_count", "reverse_bucket", "reverse_bucket_count")
+    return row | {name: [] for name in empty}
+
+
+def railed(nics: int = 64, rails: int = 8) -> Fleet:
+    """Return a railed fleet in two tiers."""
+    hosts = nics // rails
+    return Fleet(
+        Shape(hosts=hosts, hosts_per_rack=max(2, hosts // 2), spines=4, nics_per_host=rails, rails=rails), 1
+    )
+
+
+def drawn_swaps(fleet: Fleet, count: int, rng: np.random.Generator) -> list[tuple[str, str]]:
+    """Return swaps of cables between two rails of one rack, each NIC in at most one."""
+    used: set[int] = set()
+
+    def draw() -> Iterator[tuple[int, int]]:
+        while True:
+            a, b = rng.integers(fleet.nics, size=2).tolist()
+            same_rack = fleet.nic_rack[a] == fleet.nic_rack[b]
+            if same_rack and fleet.nic_rail[a] != fleet.nic_rail[b] and not {a, b} & used:
+                used.update((a, b))
+                yield a, b
+
+    drawn = draw()
+    return [(fleet.nic_ids[a], fleet.nic_ids[b]) for a, b in (next(drawn) for _ in range(count))]

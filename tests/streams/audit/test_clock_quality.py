@@ -1,0 +1,78 @@
+"""Clock quality: state, falsetickers, other domains and oddly large bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schemas.records import AuditStatus, ClockOffsets, ClockState
+from streams.audit.clock_quality import clock_quality
+from streams.audit.fabric_records import FabricRecords
+from tests.records import make, make_part
+from tests.streams.audit.fabric import Simulated, railed
+
+NICS = Simulated(railed(32, 4)).nics()
+
+
+def offsets(domain: str = "a", window: int = 1, **changes: dict[str, Any]) -> ClockOffsets:
+    """Return a window of clocks; `changes`: clock, with its slash as two underscores, to fields."""
+    clocks: list[ClockState] = []
+    for number, nic in enumerate(NICS):
+        fields = {"state": "SYNCED", "bound_ns": 50.0 + number % 7}
+        fields |= changes.get(nic["clock"].replace("/", "__"), {})
+        if fields.get("bound_ns"):
+            clocks.append(make_part(ClockOffsets, "ClockState", clock=nic["clock"], **fields))
+    return make(
+        ClockOffsets,
+        domain=domain,
+        window=window,
+        window_start_ns=window,
+        window_end_ns=window + 1,
+        clocks=clocks,
+    )
+
+
+def outcome(*records: ClockOffsets) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for each in clock_quality(FabricRecords(NICS, offsets=records)):
+        if each.status is not AuditStatus.PASSED:
+            found[f"{each.host}/{each.subject}"] = [each.status, each.text.partition(";")[0]]
+    return found
+
+
+def test_no_fault_no_finding() -> None:
+    assert outcome(offsets()) == {}
+
+
+def test_each_fault_is_named() -> None:
+    found = outcome(
+        offsets(
+            h1__ptp0={"state": "UNSYNCED"},
+            h2__ptp1={"event": "FALSETICKER", "event_ns": 9000.0},
+            h3__ptp2={"bound_ns": 7000.0},
+            h4__ptp3={"bound_ns": 0.0},
+        )
+    )
+    assert found == {
+        "h1/eth1": ["FAILED", "clock h1/ptp0 is UNSYNCED"],
+        "h2/eth2": ["FAILED", "clock h2/ptp1 contradicts its peers by 9,000 ns"],
+        "h3/eth3": ["FAILED", "clock h3/ptp2 is less certain than the others"],
+        "h4/eth4": ["UNKNOWN", "h4/eth4: clock h4/ptp3 was not solved"],
+    }
+
+
+def test_only_the_newest_window_counts() -> None:
+    old = offsets(h1__ptp0={"state": "HOLDOVER"})
+    assert outcome(old, offsets(window=2)) == outcome(offsets(window=2), old) == {}
+    assert set(outcome(old)) == {"h1/eth1"}
+
+
+def test_a_clock_of_another_domain_is_apart() -> None:
+    apart = offsets("b", 2)
+    apart["clocks"] = [each for each in apart["clocks"] if each["clock"].startswith("h8/")]
+    found = outcome(offsets(), apart)
+    assert set(found) == {f"h8/eth{k}" for k in (1, 2, 3, 4)}
+    assert found["h8/eth1"][1] == "clock h8/ptp0 is of domain b, apart from the fleet's a"
+
+
+def test_without_clocks_it_is_unknown() -> None:
+    assert [each.status for each in clock_quality(FabricRecords(NICS))] == [AuditStatus.UNKNOWN]
