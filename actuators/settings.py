@@ -10,7 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from schemas.kafka.settings import KafkaSettings
 
-__all__ = ["ActuatorSettings", "DisciplineSettings", "HostSettings", "TestClockSettings", "default_directory"]
+__all__ = [
+    "ActuatorSettings",
+    "DisciplineSettings",
+    "HostSettings",
+    "NodeSettings",
+    "TestClockSettings",
+    "default_directory",
+]
 
 
 def default_directory() -> Path:
@@ -65,6 +72,51 @@ class DisciplineSettings(BaseModel):
                 f" {self.time_constant_s / 5:g}"
             )
         return self
+
+
+class NodeSettings(BaseModel):
+    """Drains and resumes of a scheduler's nodes (`fabrictime audit act`). `fabric.config` sets the mode."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    scheduler: Literal["none", "slurm", "kubernetes"] = Field(
+        default="none", description="scheduler of the nodes; kubernetes needs the extra of that name"
+    )
+    max_out_share: float = Field(
+        default=0.1,
+        ge=0,
+        le=0.5,
+        description="share of nodes that may be out at once, whoever drained them (circuit breaker); a drain"
+        " beyond it is suppressed",
+    )
+    min_in: int = Field(default=1, ge=1, le=1_000_000, description="nodes that stay in")
+    max_age_s: int = Field(
+        default=3600, ge=60, le=604_800, description="s after which an audit result does not count any more"
+    )
+    failed_runs: int = Field(
+        default=1, ge=1, le=10, description="runs in which a check must fail, one after another, for a drain"
+    )
+    clean_runs: int = Field(
+        default=1,
+        ge=1,
+        le=10,
+        description="runs after a drain in which its checks must pass, one after another, for a resume",
+    )
+    hosts: dict[str, str] = Field(
+        default_factory=dict, description="host in the inventory of a node, where their names differ"
+    )
+    kubeconfig: Path | None = Field(
+        default=None, description="kubeconfig file; default: ~/.kube/config, else the pod's account"
+    )
+    context: str | None = Field(default=None, description="context in that file; default: its current one")
+    limit_s: float = Field(
+        default=10.0, ge=1, le=120, description="s within which the scheduler must answer a command"
+    )
+    journal_file: Path | None = Field(
+        default=None,
+        description="file with the action under way, for the restart after a crash; default: 'nodes.jsonl'"
+        " beside actuators.journal_file",
+    )
 
 
 class ActuatorSettings(BaseModel):
@@ -161,6 +213,10 @@ class ActuatorSettings(BaseModel):
         default_factory=DisciplineSettings, description="clock discipline of this host"
     )
 
+    nodes: NodeSettings = Field(
+        default_factory=NodeSettings, description="drains of unfit nodes in Slurm or Kubernetes"
+    )
+
     @model_validator(mode="after")
     def _in_order(self) -> ActuatorSettings:
         if self.expires_s < self.holdover_after_s:
@@ -188,6 +244,11 @@ class ActuatorSettings(BaseModel):
     def journal_path(self) -> Path:
         """Path of the journal."""
         return self.journal_file or self.control_path.with_name("journal.jsonl")
+
+    @property
+    def node_journal_path(self) -> Path:
+        """Path of the journal of node actions."""
+        return self.nodes.journal_file or self.journal_path.with_name("nodes.jsonl")
 
 
 class TestClockSettings(BaseModel):

@@ -99,7 +99,7 @@ __all__ = [
 
 
 class FlowAction(StrEnum):
-    """An action on a flow."""
+    """An action on a flow, or on a node of a scheduler."""
 
     UNKNOWN = "UNKNOWN"
     REROUTE = "REROUTE"
@@ -107,6 +107,8 @@ class FlowAction(StrEnum):
     PACE = "PACE"
     UNPACE = "UNPACE"
     SLICE = "SLICE"
+    DRAIN = "DRAIN"
+    RESUME = "RESUME"
 
 
 class ActionOutcome(StrEnum):
@@ -144,10 +146,11 @@ class ActionReport(TypedDict):
     at_ns: int
     """ns since the Unix epoch, fabric time: when the actuator had applied or refused the decision."""
     flow_id: str
-    """The flow."""
+    """The flow; of an action on a node: host and node, such as h1/node n1."""
     action: FlowAction
     """REROUTE: move to another path; RESTORE: move back to the original path; PACE, UNPACE: limit the rate to
-    rate_bps, lift the limit; SLICE: apply the tenant's guarantee and ceiling."""
+    rate_bps, lift the limit; SLICE: apply the tenant's guarantee and ceiling; DRAIN, RESUME: give a node no
+    more jobs, give it jobs again."""
     outcome: ActionOutcome
     """APPLIED; DUPLICATE: applied before; OBSERVED: the mode is OBSERVE, nothing was done; STALE: older
     (epoch, seq) than that of the flow; EXPIRED: arrived after its expiry; OLD_CONFIG: decided under a config
@@ -162,8 +165,8 @@ class ActionReport(TypedDict):
     rate_bps: int | None
     """bit/s to which the flow is limited now; null: not limited, or not known."""
     how: str
-    """Means that the effector used: SOCKET, UDP_SPORT, SQD, STANDBY, PACING, RATE_LIMIT, HTB, SIMULATED;
-    empty: nothing was done."""
+    """Means that the effector used: SOCKET, UDP_SPORT, SQD, STANDBY, PACING, RATE_LIMIT, HTB, SIMULATED,
+    SLURM, KUBERNETES; empty: nothing was done."""
     took_ns: int
     """ns that the effector took."""
     config_version: int
@@ -872,7 +875,8 @@ class Decision(TypedDict):
     """The host that controls the flow."""
     action: FlowAction
     """REROUTE: move to another path; RESTORE: move back to the original path; PACE, UNPACE: limit the rate to
-    rate_bps, lift the limit; SLICE: apply the tenant's guarantee and ceiling."""
+    rate_bps, lift the limit; SLICE: apply the tenant's guarantee and ceiling; DRAIN, RESUME: give a node no
+    more jobs, give it jobs again."""
     flow_id: str
     """The flow, as in fabric.flows."""
     from_path: int | None

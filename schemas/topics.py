@@ -284,8 +284,8 @@ ACTIONS: Final = Topic(
     "outcomes of decisions at the actuators",
     Partitions.DATA,
     7 * DAY_MS,
-    writers=("actuator",),
-    readers=("solve", "sink", "web", "up"),
+    writers=("actuator", "audit"),
+    readers=("solve", "sink", "web", "up", "audit"),
 )
 CONFIG: Final = Topic(
     "fabric.config",
@@ -296,7 +296,7 @@ CONFIG: Final = Topic(
     None,
     compacted=True,
     writers=("config",),
-    readers=("solve", "web", "up", "actuator"),
+    readers=("solve", "web", "up", "actuator", "audit"),
 )
 AUDIT_RUNS: Final = Topic(
     "fabric.audit.runs",

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from fabrictime.commands.audit_baseline import baseline_app
+from fabrictime.commands.audit_node_commands import act, admit
 from fabrictime.commands.options import (
     ConfigFile,
     DataDir,
@@ -27,6 +29,7 @@ Only = Annotated[
 ]
 
 audit_app = typer.Typer(invoke_without_command=True)
+audit_app.add_typer(baseline_app, name="baseline")
 
 
 @audit_app.callback()
@@ -116,3 +119,7 @@ def audit_diff(
     except ValueError as error:
         stop(str(error))
     raise typer.Exit(code)
+
+
+audit_app.command("gate")(admit)
+audit_app.command("act")(act)

@@ -44,6 +44,7 @@ __all__ = [
 
 MODES: Final = (ActMode.OBSERVE, ActMode.ACT, ActMode.UNKNOWN)
 ACTIONS: Final = tuple(action for action in FlowAction if action != FlowAction.UNKNOWN)
+FLOW_ACTIONS: Final = frozenset(ACTIONS) - {FlowAction.DRAIN, FlowAction.RESUME}
 SANE_ACTIONS_PER_S: Final = 1000
 SANE_MOVED_SHARE: Final = 0.9
 """A limit above this value limits nothing: `config set` requires a confirmation."""
@@ -247,9 +248,9 @@ def too_wide(record: ActuatorConfig, before: ActuatorConfig | None = None) -> li
         )
     if wide(record["max_moved_share"], before["max_moved_share"], SANE_MOVED_SHARE):
         found.append(f"max_moved_share {record['max_moved_share']:g}: above {SANE_MOVED_SHARE:g} is no limit")
-    every = set(record["allowed_actions"]) >= set(ACTIONS) and record["mode"] == ActMode.ACT
-    if every and not (set(before["allowed_actions"]) >= set(ACTIONS)) and record["max_actions_per_s"] is None:
-        found.append("allowed_actions: all of them, in mode ACT and without max_actions_per_s")
+    every = set(record["allowed_actions"]) >= FLOW_ACTIONS and record["mode"] == ActMode.ACT
+    if every and not (set(before["allowed_actions"]) >= FLOW_ACTIONS) and record["max_actions_per_s"] is None:
+        found.append("allowed_actions: all of flows, in mode ACT and without max_actions_per_s")
     return found
 
 

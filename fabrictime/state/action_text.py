@@ -68,6 +68,8 @@ ACTIONS: Final = {
     "PACE": "pace",
     "UNPACE": "end pacing",
     "SLICE": "limit to the tenant's share",
+    "DRAIN": "drain the node",
+    "RESUME": "resume the node",
     "UNKNOWN": "unknown",
 }
 

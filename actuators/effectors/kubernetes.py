@@ -1,0 +1,149 @@
+"""Drains and resumes nodes of Kubernetes: a node condition, a taint and a cordon.
+
+Needs the package `kubernetes` (the extra `kubernetes`) and the rights to get, list and patch `nodes` and
+`nodes/status`. The taint marks a drain of ours; an annotation of the same patch holds its reason. A patch
+carries the node's resource version, so that a change by someone else in between is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from actuators.effectors.node_base import NodeError, check_drain, check_resume
+from actuators.node_policy import NodeState
+
+__all__ = ["ANNOTATION", "CONDITION", "TAINT", "Kubernetes", "node_state"]
+
+TAINT: Final = "fabrictime/unfit"
+ANNOTATION: Final = "fabrictime/reason"
+CONDITION: Final = "FabrictimeUnfit"
+PAGE: Final = 500
+"""Nodes of one answer."""
+PATCH: Final = "application/strategic-merge-patch+json"
+
+
+class Kubernetes:
+    """Nodes of a Kubernetes cluster."""
+
+    how = "KUBERNETES"
+
+    def __init__(
+        self, kubeconfig: Path | None = None, context: str | None = None, limit_s: float = 10.0
+    ) -> None:
+        """`kubeconfig`: None for the usual file, or for the pod's own account. Raises NodeError."""
+        try:
+            client, config = import_module("kubernetes.client"), import_module("kubernetes.config")
+        except ImportError:
+            raise NodeError(
+                "the package kubernetes is missing: pip install 'fabrictime[kubernetes]'"
+            ) from None
+        file = kubeconfig or Path(config.KUBE_CONFIG_DEFAULT_LOCATION).expanduser()
+        configuration = client.Configuration()
+        try:
+            if kubeconfig is None and not file.exists():
+                config.load_incluster_config(configuration)
+            else:
+                config.load_kube_config(str(file), context, configuration)
+        except (config.ConfigException, OSError, TypeError) as error:
+            raise NodeError(f"{file}: {error}") from None
+        configuration.retries = 1
+        self._api: Any = client.CoreV1Api(client.ApiClient(configuration))
+        self._unreachable: type[Exception] = import_module("urllib3.exceptions").HTTPError
+        self._refused: type[Exception] = client.ApiException
+        self._limit_s = limit_s
+
+    def nodes(self) -> list[NodeState]:
+        """Return all nodes. Raises NodeError."""
+        found: list[NodeState] = []
+        more = None
+        while True:
+            page = self._call(self._api.list_node, limit=PAGE, _continue=more)
+            found += [node_state(item) for item in page["items"]]
+            more = page["metadata"].get("continue")
+            if not more:
+                return found
+
+    def drain(self, node: str, reason: str) -> None:
+        """Set the condition, then taint and cordon the node in one patch. Running pods stay."""
+        item = self._call(self._api.read_node, node)
+        if not check_drain(node_state(item), reason):
+            return
+        item = self._set_condition(node, "True", "AuditFailed", reason)
+        if check_drain(node_state(item), reason):
+            taint = {"key": TAINT, "effect": "NoSchedule"}
+            self._patch(item, {"unschedulable": True, "taints": [*_taints(item), taint]}, reason)
+
+    def resume(self, node: str) -> None:
+        """Clear the condition, then taint and cordon in one patch."""
+        item = self._call(self._api.read_node, node)
+        if not check_resume(node_state(item)):
+            return
+        item = self._set_condition(node, "False", "AuditPassed", "the checks that failed pass again")
+        if check_resume(node_state(item)):
+            taints = [each for each in _taints(item) if each["key"] != TAINT]
+            self._patch(item, {"unschedulable": None, "taints": taints or None}, None)
+
+    def _patch(self, item: dict[str, Any], spec: dict[str, Any], reason: str | None) -> None:
+        metadata = {
+            "resourceVersion": item["metadata"]["resourceVersion"],
+            "annotations": {ANNOTATION: reason},
+        }
+        self._call(self._api.patch_node, item["metadata"]["name"], {"metadata": metadata, "spec": spec})
+
+    def _set_condition(self, node: str, status: str, reason: str, text: str) -> Any:
+        """Set the condition and return the node as it is then."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        condition = {"type": CONDITION, "status": status, "reason": reason, "message": text}
+        condition |= {"lastTransitionTime": now, "lastHeartbeatTime": now}
+        return self._call(self._api.patch_node_status, node, {"status": {"conditions": [condition]}})
+
+    def _call(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call the API and return the decoded answer. Raises NodeError."""
+        if len(arguments) > 1:
+            options["_content_type"] = PATCH
+        try:
+            answer = method(*arguments, _request_timeout=self._limit_s, _preload_content=False, **options)
+            return json.loads(answer.data)
+        except self._refused as error:
+            raise NodeError(f"Kubernetes: {_message(error)}") from None
+        except (self._unreachable, OSError, ValueError) as error:
+            raise NodeError(f"Kubernetes: {type(error).__name__}: {error}") from None
+
+
+def node_state(item: dict[str, Any]) -> NodeState:
+    """Return the state of a node as the API describes it. Raises NodeError for another description."""
+    try:
+        name, spec = item["metadata"]["name"], item.get("spec", {})
+        conditions = {each["type"]: each["status"] for each in item.get("status", {}).get("conditions", [])}
+        is_ours = any(each["key"] == TAINT for each in _taints(item))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise NodeError(f"Kubernetes: a node without {error}: expected metadata, spec and status") from None
+    states = [
+        text
+        for is_so, text in (
+            (spec.get("unschedulable"), "cordoned"),
+            (is_ours, "tainted"),
+            (conditions.get("Ready") != "True", "not ready"),
+        )
+        if is_so
+    ]
+    reason = item["metadata"].get("annotations", {}).get(ANNOTATION, "") if is_ours else ""
+    return NodeState(name, bool(states), reason, ", ".join(states))
+
+
+def _taints(item: dict[str, Any]) -> list[dict[str, Any]]:
+    return item.get("spec", {}).get("taints") or []
+
+
+def _message(error: Any) -> str:
+    """Return the API's refusal in one line."""
+    try:
+        text = str(json.loads(error.body)["message"])
+    except (ValueError, KeyError, TypeError):
+        text = "no message"
+    return " ".join(f"{error.status} {error.reason}: {text}".split())[:300]

@@ -1,0 +1,43 @@
+"""The interface of node effectors: the code that drains and resumes the nodes of a scheduler."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from actuators.node_policy import NodeState, is_ours, is_same_drain
+
+__all__ = ["NodeEffector", "NodeError", "check_drain", "check_resume"]
+
+
+class NodeError(Exception):
+    """The scheduler did not answer, or refused. The text is one line for people."""
+
+
+class NodeEffector(Protocol):
+    """Drains and resumes nodes. Both actions read the node's state first, and have no effect twice."""
+
+    how: str
+    """Name of the means in reports."""
+
+    def nodes(self) -> list[NodeState]:
+        """Return all nodes. Raises NodeError."""
+
+    def drain(self, node: str, reason: str) -> None:
+        """Give a node no more jobs. Raises NodeError, also if someone else drained it."""
+
+    def resume(self, node: str) -> None:
+        """Give a node jobs again. Raises NodeError, also if the drain is not ours."""
+
+
+def check_drain(node: NodeState, reason: str) -> bool:
+    """Return True if a node is to be drained, False if this drain is in force. Raises NodeError."""
+    if node.is_out and not is_same_drain(node.reason, reason):
+        raise NodeError(f"node {node.name}: already out, {node.reason or node.state}")
+    return not node.is_out
+
+
+def check_resume(node: NodeState) -> bool:
+    """Return True if a node is out by our drain, False if it is in. Raises NodeError for another drain."""
+    if node.is_out and not is_ours(node.reason):
+        raise NodeError(f"node {node.name}: drained by another, {node.reason or node.state}")
+    return node.is_out

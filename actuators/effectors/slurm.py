@@ -1,0 +1,86 @@
+"""Drains and resumes nodes of Slurm by `scontrol`, which reads `SLURM_CONF` or the cluster's usual file."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import Final
+
+from actuators.effectors.node_base import NodeError, check_drain, check_resume
+from actuators.node_policy import NodeState
+
+__all__ = ["Slurm", "parse_nodes"]
+
+OUT: Final = (
+    "DOWN", "DRAIN", "ERROR", "FAIL", "INVALID", "MAINT", "NO_RESPOND", "NOT_RESPONDING", "REBOOT", "UNKNOWN",
+)  # fmt: skip
+"""Beginnings of the states and flags of a node that takes no jobs."""
+NOT_THERE: Final = "FUTURE"
+"""State of a node that the configuration only reserves."""
+_NAME: Final = re.compile(r"NodeName=(\S+) ")
+_STATE: Final = re.compile(r" State=(\S+) ")
+_REASON: Final = re.compile(r" Reason=(.*?) \[[^\s\[\]]+@[-\dT:]+\](?: |$)")
+"""The reason ends with its author and time."""
+
+
+class Slurm:
+    """Nodes of a Slurm cluster. The user needs the rights of an operator."""
+
+    how = "SLURM"
+
+    def __init__(self, limit_s: float = 10.0) -> None:
+        """`limit_s`: seconds that one command may take."""
+        self._limit_s = limit_s
+
+    def nodes(self) -> list[NodeState]:
+        """Return all nodes. Raises NodeError."""
+        return parse_nodes(self._scontrol("--oneliner", "show", "nodes"))
+
+    def drain(self, node: str, reason: str) -> None:
+        """Give a node no more jobs; running ones end first. Raises NodeError."""
+        if check_drain(self._node(node), reason):
+            self._scontrol("update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+
+    def resume(self, node: str) -> None:
+        """End the drain. UNDRAIN leaves a node DOWN that is down, unlike RESUME. Raises NodeError."""
+        if check_resume(self._node(node)):
+            self._scontrol("update", f"NodeName={node}", "State=UNDRAIN")
+
+    def _node(self, node: str) -> NodeState:
+        found = parse_nodes(self._scontrol("--oneliner", "show", "node", node))
+        if len(found) != 1 or found[0].name != node:
+            raise NodeError(f"node {node}: Slurm shows {len(found)} nodes, expected this one")
+        return found[0]
+
+    def _scontrol(self, *arguments: str) -> str:
+        command = f"scontrol {' '.join(arguments[:3])}"
+        try:
+            done = subprocess.run(
+                ["scontrol", *arguments], capture_output=True, text=True, errors="replace", check=False,
+                timeout=self._limit_s, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise NodeError(f"{command}: no end within {self._limit_s:g} s") from None
+        except OSError as error:
+            raise NodeError(f"{command}: {error.strerror}") from None
+        if done.returncode:
+            lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+            raise NodeError(f"{command}: exit code {done.returncode}: {lines[-1]}")
+        return done.stdout
+
+
+def parse_nodes(text: str) -> list[NodeState]:
+    """Return the nodes that `scontrol --oneliner show nodes` printed. Raises NodeError for another format."""
+    found = []
+    for line in text.splitlines():
+        name, state, reason = _NAME.match(line), _STATE.search(line), _REASON.search(line)
+        if not line.strip():
+            continue
+        if name is None or state is None:
+            raise NodeError(f"scontrol: {line[:80]!r}: expected NodeName=... State=...")
+        flags = state[1].split("+")
+        if NOT_THERE not in flags:
+            is_out = any(flag.startswith(OUT) for flag in flags)
+            is_drained = reason is not None and any(flag.startswith("DRAIN") for flag in flags)
+            found.append(NodeState(name[1], is_out, reason[1] if reason and is_drained else "", state[1]))
+    return found

@@ -1,0 +1,133 @@
+"""Fitness of hosts, from their audit results.
+
+It is used before a job starts (`fabrictime audit gate`) and for drains (`node_policy`). Ages are by log
+append time, so that no host's clock matters. The newest result of each check counts, whichever run it
+belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from schemas.records import AuditResult, AuditSeverity, AuditStatus
+
+__all__ = ["AuditHistory", "Fitness", "HostFitness", "Outcome"]
+
+COMPARED: Final = ("agent.", "baseline.", "fabric.", "fleet.", "sku.")
+"""Beginnings of the ids of checks that are evaluated from other records, not on the host."""
+MAX_OUTCOMES: Final = 16
+"""Outcomes kept of each check of a host."""
+
+
+class Fitness(StrEnum):
+    """Whether a host may take jobs."""
+
+    FIT = "FIT"
+    UNFIT = "UNFIT"
+    UNKNOWN = "UNKNOWN"
+
+
+class Outcome(NamedTuple):
+    """The outcome of a check in a run. `at_ns`: log append time."""
+
+    check: str
+    run: str
+    at_ns: int
+    status: AuditStatus
+    is_error: bool
+    """True if a failure makes the host unfit."""
+    text: str
+
+    @property
+    def is_failed(self) -> bool:
+        """True for a failure that makes the host unfit."""
+        return self.is_error and self.status is AuditStatus.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class HostFitness:
+    """A host's fitness, its newest failures, and the reasons for people."""
+
+    host: str
+    fitness: Fitness
+    reasons: tuple[str, ...] = ()
+    failures: tuple[Outcome, ...] = ()
+    outcomes: dict[str, tuple[Outcome, ...]] = field(default_factory=dict)
+    """Outcomes by check, the newest first."""
+
+
+@dataclass(slots=True)
+class _Run:
+    expected: int = 0
+    checks: set[str] = field(default_factory=set)
+    at_ns: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return 0 < self.expected <= len(self.checks)
+
+
+class AuditHistory:
+    """The newest outcomes of every host, filled with results in log order."""
+
+    def __init__(self, run: str | None = None) -> None:
+        """`run`: only this run counts."""
+        self._run = run
+        self._outcomes: dict[str, dict[str, list[Outcome]]] = {}
+        self._runs: dict[str, dict[str, _Run]] = {}
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts with results, sorted."""
+        return sorted(self._outcomes)
+
+    def take(self, record: AuditResult, at_ns: int) -> None:
+        """Take a result that the log appended at `at_ns`. A repeated one replaces its predecessor."""
+        if self._run not in (None, record["run"]):
+            return
+        host, check, run = record["host"], record["check"], record["run"]
+        status, is_error = AuditStatus(record["status"]), record["severity"] == AuditSeverity.ERROR
+        outcome = Outcome(check, run, at_ns, status, is_error, record["text"])
+        known = self._outcomes.setdefault(host, {}).setdefault(check, [])
+        known[:] = [outcome, *(each for each in known if each.run != run)][:MAX_OUTCOMES]
+        if not check.startswith(COMPARED):
+            part = self._runs.setdefault(host, {}).setdefault(run, _Run())
+            part.expected = max(part.expected, record["checks"])
+            part.checks.add(check)
+            part.at_ns = at_ns
+
+    def fitness(self, host: str, since_ns: int, *, strict: bool = False) -> HostFitness:
+        """Return the fitness of a host by results since `since_ns`. `strict`: unknown errors count."""
+        outcomes = {
+            check: recent
+            for check, every in self._outcomes.get(host, {}).items()
+            if (recent := tuple(each for each in every if each.at_ns >= since_ns))
+        }
+        newest = [every[0] for _, every in sorted(outcomes.items())]
+        failures = tuple(each for each in newest if each.is_failed)
+        if failures:
+            reasons = tuple(_text(each) for each in failures)
+            return HostFitness(host, Fitness.UNFIT, reasons, failures, outcomes)
+        unknown = self._unknown(host, since_ns, newest, strict)
+        return HostFitness(host, Fitness.UNKNOWN if unknown else Fitness.FIT, unknown, (), outcomes)
+
+    def _unknown(self, host: str, since_ns: int, newest: Iterable[Outcome], strict: bool) -> tuple[str, ...]:
+        """Return the reasons for which a host without failures is not known to be fit."""
+        runs = {name: run for name, run in self._runs.get(host, {}).items() if run.at_ns >= since_ns}
+        statuses = {each.status for each in newest}
+        if not runs:
+            return ("no result" if self._run is None else f"no result of run {self._run}",)
+        if not any(run.is_complete for run in runs.values()):
+            name, run = max(runs.items(), key=lambda item: item[1].at_ns)
+            return (f"run {name}: {len(run.checks)} of {run.expected} results",)
+        if AuditStatus.PASSED not in statuses:
+            return ("no check passed",)
+        unknown = [each for each in newest if each.is_error and each.status is AuditStatus.UNKNOWN]
+        return tuple(_text(each) for each in unknown) if strict else ()
+
+
+def _text(outcome: Outcome) -> str:
+    return f"{outcome.check}: {outcome.text}"

@@ -1,0 +1,189 @@
+"""Policy of node actions: which nodes of a scheduler to drain and to resume, from the fitness of their hosts.
+
+Pure logic. Only the project's own drains are ever resumed; they bear a reason that `reason_of` wrote. A
+circuit breaker limits the share of nodes that are out, whoever drained them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from actuators.node_fitness import Fitness, HostFitness, Outcome
+from schemas.records import AuditStatus, FlowAction
+
+__all__ = ["PREFIX", "NodeRules", "NodeState", "NodeStep", "is_ours", "is_same_drain", "plan", "reason_of"]
+
+PREFIX: Final = "fabrictime:"
+"""Beginning of the reason of each drain of ours."""
+MAX_REASON: Final = 300
+"""Characters of a reason."""
+MAX_NAMED: Final = 120
+"""Characters of the checks that a reason names."""
+_REASON: Final = re.compile(rf"{PREFIX} run=(\S+) checks=(\S+): ")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRules:
+    """Limits of node actions."""
+
+    max_out_share: float = 0.1
+    """Share of nodes that may be out at once."""
+    min_in: int = 1
+    """Nodes that stay in."""
+    failed_runs: int = 1
+    """Runs in which a check must fail, one after another, before a drain."""
+    clean_runs: int = 1
+    """Runs after the drain in which its checks must pass, one after another, before a resume."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node as the scheduler sees it. `reason`: of its drain; may be empty."""
+
+    name: str
+    is_out: bool
+    reason: str = ""
+    state: str = ""
+    """The scheduler's own state, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStep:
+    """An action on a node, or the reason for which there is none."""
+
+    node: str
+    host: str
+    action: FlowAction
+    run: str
+    text: str
+    """The reason of a drain as the scheduler shows it; of a resume, for people."""
+    obstacle: str = ""
+    """Reason for which the action is not taken; empty if it may be."""
+    is_limited: bool = False
+    """True if the obstacle is the circuit breaker."""
+
+    @property
+    def decision_id(self) -> str:
+        """Identity of the action: the same run leads to the same one."""
+        return f"{self.action.lower()} {self.node} {self.run}"[:256]
+
+
+def is_ours(reason: str) -> bool:
+    """Return True for the reason of a drain of ours."""
+    return reason.startswith(PREFIX)
+
+
+def is_same_drain(reason: str, other: str) -> bool:
+    """Return True if two reasons name the same run and checks; schedulers may change the text."""
+    one, two = _REASON.match(reason), _REASON.match(other)
+    return one is not None and two is not None and one.groups() == two.groups()
+
+
+def reason_of(failures: Sequence[Outcome]) -> str:
+    """Return the reason of a drain: run, checks and findings in one line, without quotes."""
+    names = failures[0].check
+    for each in failures[1:]:
+        if len(names) + len(each.check) < MAX_NAMED:
+            names += f",{each.check}"
+    text = "; ".join(each.text for each in failures)
+    line = f"{PREFIX} run={failures[0].run} checks={names}: {text}"
+    plain = "".join(each if each.isprintable() and each not in "\"'" else " " for each in line)
+    return plain[:MAX_REASON].strip()
+
+
+def plan(
+    nodes: Iterable[NodeState],
+    fitness: Mapping[str, HostFitness],
+    rules: NodeRules,
+    host_of: Mapping[str, str] | None = None,
+) -> list[NodeStep]:
+    """Return resumes, then drains, the host with the most errors first.
+
+    `host_of`: node to host, if their names differ. A resume of the same pass gives the breaker no room,
+    because the scheduler has not confirmed it.
+    """
+    every = sorted(nodes, key=lambda node: node.name)
+    known = {
+        node.name: found
+        for node in every
+        if (found := fitness.get((host_of or {}).get(node.name, node.name))) is not None
+    }
+    steps = [
+        step for node in every if node.name in known and (step := _resume(node, known[node.name], rules))
+    ]
+    wanted = [
+        (node, known[node.name], failures)
+        for node in every
+        if node.name in known and (failures := _lasting(known[node.name], rules)) and not is_ours(node.reason)
+    ]
+    wanted.sort(key=lambda each: (-len(each[2]), each[0].name))
+    total, out = len(every), sum(node.is_out for node in every)
+    for node, found, failures in wanted:
+        limit = "" if node.is_out else _breaker(total, out, rules)
+        obstacle = f"already out: {node.reason or node.state}" if node.is_out else limit
+        out += not obstacle
+        run, text = failures[0].run, reason_of(failures)
+        steps.append(
+            NodeStep(node.name, found.host, FlowAction.DRAIN, run, text, obstacle, is_limited=bool(limit))
+        )
+    return steps
+
+
+def _lasting(found: HostFitness, rules: NodeRules) -> list[Outcome]:
+    """Return the failures that lasted for enough runs."""
+    return [
+        each
+        for each in found.failures
+        if len(recent := found.outcomes[each.check][: rules.failed_runs]) == rules.failed_runs
+        and all(outcome.is_failed for outcome in recent)
+    ]
+
+
+def _breaker(total: int, out: int, rules: NodeRules) -> str:
+    """Return the limit that forbids one more drain, else an empty text."""
+    allowed = int(rules.max_out_share * total + 1e-9)
+    if out + 1 > allowed:
+        return (
+            f"circuit breaker: {out} of {total} nodes are out, "
+            f"at most {allowed} may be (max_out_share {rules.max_out_share:g})"
+        )
+    if total - out - 1 < rules.min_in:
+        return f"{total - out} of {total} nodes are in, at least {rules.min_in} must stay (min_in)"
+    return ""
+
+
+def _resume(node: NodeState, found: HostFitness, rules: NodeRules) -> NodeStep | None:
+    """Return the resume of a node that we drained; it has an obstacle until enough runs are clean."""
+    if not node.is_out or not is_ours(node.reason):
+        return None
+    parsed = _REASON.match(node.reason)
+    if parsed is None:
+        text = f"{node.reason}: expected {PREFIX} run=RUN checks=CHECKS: TEXT"
+        return NodeStep(node.name, found.host, FlowAction.RESUME, "", "", text)
+    drained_by, checks = parsed[1], parsed[2].split(",")
+    obstacles = [
+        text
+        for check in checks
+        if (text := _not_clean(check, found.outcomes.get(check, ()), drained_by, rules))
+    ]
+    if found.fitness is not Fitness.FIT:
+        obstacles.append(f"{found.fitness.lower()}: {'; '.join(found.reasons)}")
+    newest = found.outcomes.get(checks[0], ())
+    run = newest[0].run if newest else ""
+    text = f"{', '.join(checks)} passed in run {run}; drained by run {drained_by}"
+    return NodeStep(node.name, found.host, FlowAction.RESUME, run, text, "; ".join(obstacles))
+
+
+def _not_clean(check: str, outcomes: Sequence[Outcome], drained_by: str, rules: NodeRules) -> str:
+    """Return the reason for which a check does not count as repaired, else an empty text."""
+    clean = 0
+    for outcome in outcomes:
+        if outcome.run == drained_by or outcome.status is not AuditStatus.PASSED:
+            break
+        clean += 1
+    if clean >= rules.clean_runs:
+        return ""
+    return f"{check} passed in {clean} runs since run {drained_by}, expected {rules.clean_runs}"

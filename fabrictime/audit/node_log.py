@@ -1,0 +1,76 @@
+"""Reads what the log knows of nodes: audit results, limits, and reports of earlier actions."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from actuators.node_fitness import AuditHistory
+from schemas import codec
+from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
+from schemas.kafka.settings import KafkaSettings
+from schemas.limits import Limits
+from schemas.records import ActionOutcome, ActuatorConfig
+from schemas.topics import ACTIONS, AUDIT, CONFIG, Topic
+
+__all__ = ["MARGIN_S", "NodeLog", "read_audits"]
+
+MARGIN_S = 3600.0
+"""Read this much further back, so that a run's first results are seen with its last."""
+
+
+@dataclass(slots=True)
+class NodeLog:
+    """Audit results, limits and earlier reports, read to the end of the log at `read_ns`."""
+
+    audits: AuditHistory
+    configs: dict[str, ActuatorConfig]
+    reported: set[tuple[str, str]]
+    """Decision ids with outcomes."""
+    read_ns: int
+
+    def limits_of(self, host: str) -> Limits:
+        """Return the limits of a host."""
+        return Limits.of(self.configs, host)
+
+    def is_reported(self, decision_id: str, outcome: ActionOutcome) -> bool:
+        """Return True if the log has this report."""
+        return (decision_id, outcome) in self.reported
+
+    @classmethod
+    def read(
+        cls, cluster: KafkaSettings, max_age_s: float, registry: codec.Registry | None = None
+    ) -> NodeLog:
+        """Read the log. Raises LogUnavailable."""
+        recent = back(max_age_s + MARGIN_S)
+        found = cls(AuditHistory(), {}, set(), time.time_ns())
+        starts: dict[Topic[Any], Start] = {AUDIT: recent, CONFIG: BEGINNING, ACTIONS: recent}
+        with TopicReader.open(cluster, starts) as reader:
+            for message, record in reader.decoded(reader.read_to_end(), registry):
+                if message.topic == CONFIG.name:
+                    found._take_config(message.key, record)
+                elif record is not None and message.topic == ACTIONS.name:
+                    found.reported.add((record["decision_id"], record["outcome"]))
+                elif record is not None:
+                    found.audits.take(record, message.append_ns)
+        return found
+
+    def _take_config(self, key: str, record: ActuatorConfig | None) -> None:
+        if record is None:
+            self.configs.pop(key, None)
+        else:
+            self.configs[key] = record
+
+
+def read_audits(
+    cluster: KafkaSettings, run: str | None, max_age_s: float, registry: codec.Registry | None = None
+) -> AuditHistory:
+    """Read the audit results of a run, or of the last `max_age_s`. Raises LogUnavailable."""
+    found = AuditHistory(run)
+    start = BEGINNING if run is not None else back(max_age_s + MARGIN_S)
+    with TopicReader.open(cluster, {AUDIT: start}) as reader:
+        for message, record in reader.decoded(reader.read_to_end(), registry):
+            if record is not None:
+                found.take(record, message.append_ns)
+    return found

@@ -1,0 +1,70 @@
+"""Fitness of hosts: what counts as fit, unfit and unknown."""
+
+from actuators.node_fitness import AuditHistory, Fitness
+from schemas.records import AuditSeverity, AuditStatus
+from tests.actuators.audit_results import CHECKS, result, run_of
+
+
+def history(*results, run=None):
+    found = AuditHistory(run)
+    for at_ns, each in enumerate(results, 1):
+        found.take(each, at_ns)
+    return found
+
+
+def test_a_complete_run_without_an_error_is_fit():
+    assert history(*run_of()).fitness("n1", 0).fitness is Fitness.FIT
+    warned = [*run_of()[:2], result(check="pcie.link", status="FAILED", severity=AuditSeverity.WARNING)]
+    assert history(*warned).fitness("n1", 0).fitness is Fitness.FIT
+
+
+def test_an_error_makes_a_host_unfit_with_check_and_value():
+    found = history(*run_of(failed=["node.ecc"])).fitness("n1", 0)
+    assert found.fitness is Fitness.UNFIT
+    assert found.reasons == ("node.ecc: mlx5_0: 'carrier' is down, expected up",)
+    assert [each.run for each in found.failures] == ["r1"]
+
+
+def test_an_error_of_an_older_run_stays_until_its_check_passes():
+    partial = result(check="pcie.link", run="r2", checks=1)
+    found = history(*run_of(failed=["node.ecc"]), partial)
+    assert found.fitness("n1", 0).fitness is Fitness.UNFIT
+    found.take(result(check="node.ecc", run="r3", checks=1), 9)
+    assert found.fitness("n1", 0).fitness is Fitness.FIT
+
+
+def test_nothing_incomplete_or_old_is_fit():
+    assert history().fitness("n1", 0).reasons == ("no result",)
+    assert history(run="r9").fitness("n1", 0).reasons == ("no result of run r9",)
+    incomplete = history(*run_of()[:2]).fitness("n1", 0)
+    assert (incomplete.fitness, incomplete.reasons) == (Fitness.UNKNOWN, ("run r1: 2 of 3 results",))
+    assert history(*run_of()).fitness("n1", 5).reasons == ("no result",)
+    skipped = history(*run_of(failed=CHECKS, status=AuditStatus.SKIPPED)).fitness("n1", 0)
+    assert skipped.reasons == ("no check passed",)
+
+
+def test_results_of_the_evaluation_do_not_complete_a_run_and_count_as_errors():
+    compared = result(check="fleet.kernel", status="PASSED", checks=1)
+    assert history(*run_of()[:2], compared).fitness("n1", 0).fitness is Fitness.UNKNOWN
+    assert history(compared).fitness("n1", 0).reasons == ("no result",)
+    wrong = result(check="fabric.cables", status="FAILED", checks=1)
+    assert history(*run_of(), wrong).fitness("n1", 0).fitness is Fitness.UNFIT
+
+
+def test_unknown_checks_count_if_strict():
+    found = history(*run_of(failed=["node.ecc"], status=AuditStatus.UNKNOWN))
+    assert found.fitness("n1", 0).fitness is Fitness.FIT
+    assert found.fitness("n1", 0, strict=True).fitness is Fitness.UNKNOWN
+
+
+def test_one_run_alone_counts_where_it_is_named():
+    results = [*run_of(failed=["node.ecc"]), *run_of(run="r2")]
+    assert history(*results, run="r1").fitness("n1", 0).fitness is Fitness.UNFIT
+    assert history(*results).fitness("n1", 0).fitness is Fitness.FIT
+    assert history(*results).hosts == ["n1"]
+
+
+def test_a_repeated_result_counts_once():
+    found = history(*run_of(failed=["node.ecc"]), *run_of()).fitness("n1", 0)
+    assert found.fitness is Fitness.FIT
+    assert len(found.outcomes["node.ecc"]) == 1
