@@ -12,6 +12,7 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from grafana.boards.actions import actions
+from grafana.boards.audit import audit
 from grafana.boards.clocks import clocks
 from grafana.boards.delays import delays
 from grafana.boards.fabric import fabric
@@ -24,6 +25,7 @@ DASHBOARDS: Final[Mapping[str, Callable[[], dashboard.Dashboard]]] = {
     "fabrictime-pipeline": pipeline,
     "fabrictime-fabric": fabric,
     "fabrictime-actions": actions,
+    "fabrictime-audit": audit,
 }
 """Builder of each dashboard by its uid."""
 

@@ -12,8 +12,8 @@ from typing import Final
 from schemas import tables
 
 _DB: Final = tables.DATABASE
-_IN_RANGE: Final = "$__timeFilter(window_start)"
-_TIME: Final = "$__timeInterval(window_start) AS time"
+IN_RANGE: Final = "$__timeFilter(window_start)"
+TIME: Final = "$__timeInterval(window_start) AS time"
 _NICS: Final = "nic IN (${nic:singlequote})"
 _PEERS: Final = "peer IN (${peer:singlequote})"
 _CLOCKS: Final = "clock IN (${clock:singlequote})"
@@ -25,7 +25,7 @@ _MERGED: Final = f"{tables.merged_sql('forward')} AS merged"
 
 
 def _from(table: str, *conditions: str) -> str:
-    where = " AND ".join((_IN_RANGE, *conditions))
+    where = " AND ".join((IN_RANGE, *conditions))
     return f"FROM {_DB}.{table} FINAL WHERE {where}"
 
 
@@ -46,7 +46,7 @@ FLEET_P99: Final = f"SELECT {_P99} AS p99_ns FROM (SELECT {_MERGED} {_ROLLUP})"
 
 DELAY_SPREAD: Final = (
     f"SELECT time, toString(round({tables.bucket_edge_sql('bucket + 1')})) AS le, sum(samples) AS samples "
-    f"FROM (SELECT {_TIME}, arrayJoin(arrayZip(forward_bucket, forward_bucket_count)) AS z, "
+    f"FROM (SELECT {TIME}, arrayJoin(arrayZip(forward_bucket, forward_bucket_count)) AS z, "
     f"z.1 AS bucket, z.2 AS samples {_CHOSEN}) GROUP BY time, bucket ORDER BY time, bucket"
 )
 PAIR_MATRIX: Final = (
@@ -55,13 +55,13 @@ PAIR_MATRIX: Final = (
 )
 PAIR_SERIES: Final = (
     f"SELECT time, concat(nic, ' > ', peer) AS pair, {_P99} AS p99_ns "
-    f"FROM (SELECT {_TIME}, nic, peer, {_MERGED} "
+    f"FROM (SELECT {TIME}, nic, peer, {_MERGED} "
     f"{_CHOSEN} AND (nic, peer) IN (SELECT nic, peer FROM (SELECT nic, peer, {_MERGED} {_CHOSEN} "
     f"GROUP BY nic, peer) ORDER BY {_P99} DESC LIMIT {_MAX_SERIES}) GROUP BY time, nic, peer) "
     "ORDER BY time, pair"
 )
 LOSS_SERIES: Final = (
-    f"SELECT {_TIME}, sum(lost) / greatest(1, sum(lost) + sum(count)) AS loss {_CHOSEN} "
+    f"SELECT {TIME}, sum(lost) / greatest(1, sum(lost) + sum(count)) AS loss {_CHOSEN} "
     "GROUP BY time ORDER BY time"
 )
 WORST_PATHS: Final = (
@@ -72,7 +72,7 @@ WORST_PATHS: Final = (
     f"ORDER BY worst_p99_ns DESC NULLS LAST LIMIT 50"
 )
 PATH_SERIES: Final = (
-    f"SELECT {_TIME}, concat(nic, ' > ', peer, ' ', toString(path)) AS way, max(forward_p99_ns) AS p99_ns "
+    f"SELECT {TIME}, concat(nic, ' > ', peer, ' ', toString(path)) AS way, max(forward_p99_ns) AS p99_ns "
     f"{_from(tables.DELAYS, _NICS, _PEERS)} AND (nic, peer, path) IN (SELECT nic, peer, path "
     f"{_from(tables.DELAYS, _NICS, _PEERS)} GROUP BY nic, peer, path "
     f"ORDER BY max(forward_p99_ns) DESC NULLS LAST "
@@ -90,21 +90,21 @@ WORST_BOUND: Final = (
 )
 CLOCK_OFFSETS: Final = (
     "SELECT time, clock, moved - any_first AS offset_change_ns FROM ("
-    f"SELECT {_TIME}, clock, avg(beyond + offset_fraction_ns) AS moved, "
+    f"SELECT {TIME}, clock, avg(beyond + offset_fraction_ns) AS moved, "
     "first_value(moved) OVER (PARTITION BY clock ORDER BY time) AS any_first FROM ("
     "SELECT *, offset_ns - first_value(offset_ns) OVER (PARTITION BY clock ORDER BY window) AS beyond "
     f"{_from(tables.CLOCKS, _CLOCKS)}) GROUP BY time, clock) ORDER BY time, clock"
 )
 CLOCK_BOUNDS: Final = (
-    f"SELECT {_TIME}, clock, max(bound_ns) AS bound_ns {_from(tables.CLOCKS, _CLOCKS)} "
+    f"SELECT {TIME}, clock, max(bound_ns) AS bound_ns {_from(tables.CLOCKS, _CLOCKS)} "
     "GROUP BY time, clock ORDER BY time, clock"
 )
 CLOCK_BAND: Final = (
-    f"SELECT {_TIME}, avg(residual_ns) AS residual_ns, quantile(0.5)(bound_ns) AS bound_p50_ns, "
+    f"SELECT {TIME}, avg(residual_ns) AS residual_ns, quantile(0.5)(bound_ns) AS bound_p50_ns, "
     f"max(bound_ns) AS bound_max_ns {_from(tables.CLOCKS, _CLOCKS)} GROUP BY time ORDER BY time"
 )
 CLOCK_DRIFT: Final = (
-    f"SELECT {_TIME}, clock, avg(drift_ppb) AS drift_ppb {_from(tables.CLOCKS, _CLOCKS)} "
+    f"SELECT {TIME}, clock, avg(drift_ppb) AS drift_ppb {_from(tables.CLOCKS, _CLOCKS)} "
     "GROUP BY time, clock ORDER BY time, clock"
 )
 CLOCK_TABLE: Final = (
@@ -117,16 +117,16 @@ CLOCK_TABLE: Final = (
 )
 _USABLE: Final = "state != 'UNSYNCED'"
 BOUND_SPREAD: Final = (
-    f"SELECT {_TIME}, quantile(0.5)(bound_ns) AS p50_ns, quantile(0.99)(bound_ns) AS p99_ns, "
+    f"SELECT {TIME}, quantile(0.5)(bound_ns) AS p50_ns, quantile(0.99)(bound_ns) AS p99_ns, "
     f"max(bound_ns) AS widest_ns {_from(tables.CLOCKS, _USABLE)} GROUP BY time ORDER BY time"
 )
 CLOCK_STATES: Final = (
     "SELECT time, countIf(worst = 'SYNCED') AS synced, countIf(worst = 'HOLDOVER') AS holdover, "
-    f"countIf(worst = 'UNSYNCED') AS unsynced FROM (SELECT {_TIME}, shard, clock, min(state) AS worst "
+    f"countIf(worst = 'UNSYNCED') AS unsynced FROM (SELECT {TIME}, shard, clock, min(state) AS worst "
     f"{_from(tables.CLOCKS)} GROUP BY time, shard, clock) GROUP BY time ORDER BY time"
 )
 STATE_ROWS: Final = (
-    f"SELECT {_TIME}, clock, min(toInt8(state)) AS state_number {_from(tables.CLOCKS, _CLOCKS)} "
+    f"SELECT {TIME}, clock, min(toInt8(state)) AS state_number {_from(tables.CLOCKS, _CLOCKS)} "
     f"AND clock IN (SELECT clock {_from(tables.CLOCKS, _CLOCKS)} GROUP BY clock "
     "ORDER BY countIf(state != 'SYNCED') DESC, countIf(event != 'NONE') DESC, clock "
     f"LIMIT {_MAX_SERIES}) GROUP BY time, clock ORDER BY time, clock"
@@ -139,11 +139,11 @@ CLOCK_EVENTS: Final = (
     "ORDER BY time DESC, shard, clock LIMIT 100 BY event LIMIT 500"
 )
 RESIDUAL_SPREAD: Final = (
-    f"SELECT {_TIME}, quantile(0.5)(residual_ns) AS p50_ns, quantile(0.99)(residual_ns) AS p99_ns, "
+    f"SELECT {TIME}, quantile(0.5)(residual_ns) AS p50_ns, quantile(0.99)(residual_ns) AS p99_ns, "
     f"max(residual_ns) AS worst_ns {_from(tables.CLOCKS, _USABLE)} GROUP BY time ORDER BY time"
 )
 WORST_RESIDUALS: Final = (
-    f"SELECT {_TIME}, clock, max(residual_ns) AS residual_ns {_from(tables.CLOCKS, _CLOCKS)} "
+    f"SELECT {TIME}, clock, max(residual_ns) AS residual_ns {_from(tables.CLOCKS, _CLOCKS)} "
     f"AND clock IN (SELECT clock {_from(tables.CLOCKS, _CLOCKS)} GROUP BY clock "
     f"ORDER BY max(residual_ns) DESC, clock LIMIT {_MAX_SERIES}) GROUP BY time, clock ORDER BY time, clock"
 )
@@ -160,27 +160,27 @@ SUSPECTS: Final = (
     "ORDER BY abs(asymmetry_ns) DESC, prober, peer LIMIT 200"
 )
 SUSPECT_SERIES: Final = (
-    f"SELECT {_TIME}, concat(prober, ' > ', peer) AS pair, avg(asymmetry_ns) AS asymmetry_ns "
+    f"SELECT {TIME}, concat(prober, ' > ', peer) AS pair, avg(asymmetry_ns) AS asymmetry_ns "
     f"{_from(tables.SUSPECTS)} AND (prober, peer) IN (SELECT prober, peer {_from(tables.SUSPECTS)} "
     f"GROUP BY prober, peer ORDER BY max(abs(asymmetry_ns)) DESC, prober, peer LIMIT {_MAX_SERIES}) "
     "GROUP BY time, pair ORDER BY time, pair"
 )
 
 MESSAGES: Final = (
-    f"SELECT {_TIME}, sum(messages) / $__interval_s AS messages, sum(samples) / $__interval_s AS samples "
+    f"SELECT {TIME}, sum(messages) / $__interval_s AS messages, sum(samples) / $__interval_s AS samples "
     f"{_from(tables.PIPELINE)} AND part = 0 GROUP BY time ORDER BY time"
 )
 LAG: Final = (
-    f"SELECT {_TIME}, source, max(lag_messages) AS lag_messages {_from(tables.PIPELINE)} AND part = 0 "
+    f"SELECT {TIME}, source, max(lag_messages) AS lag_messages {_from(tables.PIPELINE)} AND part = 0 "
     "GROUP BY time, source ORDER BY time, source"
 )
 LATENESS: Final = (
-    f"SELECT {_TIME}, quantile(0.5)(late_ms) AS p50_ms, quantile(0.99)(late_ms) AS p99_ms FROM ("
+    f"SELECT {TIME}, quantile(0.5)(late_ms) AS p50_ms, quantile(0.99)(late_ms) AS p99_ms FROM ("
     "SELECT window_start, (recorded_ns - toUnixTimestamp64Nano(window_end)) / 1e6 AS late_ms "
     f"{_from(tables.PIPELINE)} AND part = 0) GROUP BY time ORDER BY time"
 )
 FAULTS: Final = (
-    f"SELECT {_TIME}, sum(late) AS late, sum(rejected) AS rejected {_from(tables.PIPELINE)} AND part = 0 "
+    f"SELECT {TIME}, sum(late) AS late, sum(rejected) AS rejected {_from(tables.PIPELINE)} AND part = 0 "
     "GROUP BY time ORDER BY time"
 )
 NIC_TABLE: Final = (
@@ -225,28 +225,28 @@ LINK_TABLE: Final = (
 )
 _FLAPS: Final = (
     "FROM (SELECT DISTINCT subject, fromUnixTimestamp64Nano(arrayJoin(flap_ns), 'UTC') AS window_start "
-    f"FROM {_DB}.{tables.LINK_HEALTH} FINAL) WHERE {_IN_RANGE}"
+    f"FROM {_DB}.{tables.LINK_HEALTH} FINAL) WHERE {IN_RANGE}"
 )
 FLAP_COUNT: Final = f"SELECT count() AS flaps {_FLAPS}"
 FLAP_SERIES: Final = (
-    f"SELECT {_TIME}, subject, count() AS flaps {_FLAPS} AND subject IN (SELECT subject {_FLAPS} "
+    f"SELECT {TIME}, subject, count() AS flaps {_FLAPS} AND subject IN (SELECT subject {_FLAPS} "
     f"GROUP BY subject ORDER BY count() DESC, subject LIMIT {_MAX_SERIES}) "
     "GROUP BY time, subject ORDER BY time, subject"
 )
 _QUEUES: Final = _from(tables.LINK_QUEUES)
 QUEUE_SPREAD: Final = (
     "SELECT time, toString(le_bytes) AS le, count() AS links FROM ("
-    f"SELECT {_TIME}, toUInt64(exp2(ceil(log2(greatest(depth_max_bytes, 64.))))) AS le_bytes {_QUEUES}) "
+    f"SELECT {TIME}, toUInt64(exp2(ceil(log2(greatest(depth_max_bytes, 64.))))) AS le_bytes {_QUEUES}) "
     "GROUP BY time, le_bytes ORDER BY time, le_bytes"
 )
 QUEUE_SERIES: Final = (
-    f"SELECT {_TIME}, link, max(depth_mean_bytes) AS depth_bytes {_QUEUES} "
+    f"SELECT {TIME}, link, max(depth_mean_bytes) AS depth_bytes {_QUEUES} "
     f"AND link IN (SELECT link {_QUEUES} GROUP BY link ORDER BY max(depth_mean_bytes) DESC, link "
     f"LIMIT {_MAX_SERIES}) "
     "GROUP BY time, link ORDER BY time, link"
 )
 LOAD_SERIES: Final = (
-    f"SELECT {_TIME}, link, avg(utilisation) AS utilisation {_QUEUES} AND link IN (SELECT link {_QUEUES} "
+    f"SELECT {TIME}, link, avg(utilisation) AS utilisation {_QUEUES} AND link IN (SELECT link {_QUEUES} "
     f"GROUP BY link ORDER BY avg(utilisation) DESC NULLS LAST, link LIMIT {_MAX_SERIES}) "
     "GROUP BY time, link ORDER BY time, link"
 )
@@ -256,7 +256,7 @@ _CONTENTION: Final = (
 )
 CONTENTION_COUNT: Final = f"SELECT countIf(state != 'CLOSED') AS standing {_CONTENTION}"
 CONTENTION_SERIES: Final = (
-    f"SELECT {_TIME}, kind, count() AS windows {_CONTENTION} AND {_IN_RANGE} "
+    f"SELECT {TIME}, kind, count() AS windows {_CONTENTION} AND {IN_RANGE} "
     "GROUP BY time, kind ORDER BY time, kind"
 )
 CONTENTION_TABLE: Final = (
@@ -279,14 +279,14 @@ ALERT_TABLE: Final = (
 FLOW_TABLE: Final = (
     "SELECT job, nic, peer, flow_id, avg(rate_bps) AS rate_bps, max(retransmits) AS retransmits, "
     "max(rtt_ns) AS rtt_ns, arrayStringConcat(argMax(links, reported), ' ') AS way FROM ("
-    f"SELECT *, reported AS window_start FROM {_DB}.{tables.FLOWS} FINAL) WHERE {_IN_RANGE} "
+    f"SELECT *, reported AS window_start FROM {_DB}.{tables.FLOWS} FINAL) WHERE {IN_RANGE} "
     "GROUP BY job, nic, peer, flow_id ORDER BY rate_bps DESC LIMIT 100"
 )
 
 _DECIDED: Final = (
-    f"FROM (SELECT *, decided AS window_start FROM {_DB}.{tables.DECISIONS} FINAL) WHERE {_IN_RANGE}"
+    f"FROM (SELECT *, decided AS window_start FROM {_DB}.{tables.DECISIONS} FINAL) WHERE {IN_RANGE}"
 )
-_DONE: Final = f"FROM (SELECT *, done AS window_start FROM {_DB}.{tables.ACTIONS} FINAL) WHERE {_IN_RANGE}"
+_DONE: Final = f"FROM (SELECT *, done AS window_start FROM {_DB}.{tables.ACTIONS} FINAL) WHERE {IN_RANGE}"
 _DOES: Final = "('APPLIED', 'LOCAL_REPAIR')"
 DECISION_COUNT: Final = f"SELECT count() AS decisions {_DECIDED}"
 DONE_SHARE: Final = (
@@ -294,11 +294,11 @@ DONE_SHARE: Final = (
     "AND outcome NOT IN ('DUPLICATE', 'ENDED', 'REVERTED')"
 )
 DECISION_SERIES: Final = (
-    f"SELECT {_TIME}, reason_kind AS reason, count() AS decisions {_DECIDED} "
+    f"SELECT {TIME}, reason_kind AS reason, count() AS decisions {_DECIDED} "
     "GROUP BY time, reason ORDER BY time, reason"
 )
 OUTCOME_SERIES: Final = (
-    f"SELECT {_TIME}, outcome, count() AS reports {_DONE} GROUP BY time, outcome ORDER BY time, outcome"
+    f"SELECT {TIME}, outcome, count() AS reports {_DONE} GROUP BY time, outcome ORDER BY time, outcome"
 )
 _ANSWERED: Final = (
     "(SELECT decisions.decided AS window_start, (toUnixTimestamp64Nano(actions.done) - "
@@ -308,14 +308,14 @@ _ANSWERED: Final = (
     f"FROM {_DB}.{tables.ACTIONS} FINAL WHERE outcome = 'APPLIED') AS actions USING (decision_id))"
 )
 """Decisions that were carried out: how long that took, and the effector's part of it."""
-TAKEN_P99: Final = f"SELECT quantile(0.99)(all_ns) AS p99_ns FROM {_ANSWERED} WHERE {_IN_RANGE}"
+TAKEN_P99: Final = f"SELECT quantile(0.99)(all_ns) AS p99_ns FROM {_ANSWERED} WHERE {IN_RANGE}"
 TAKEN_SERIES: Final = (
-    f"SELECT {_TIME}, quantile(0.5)(all_ns) AS p50_ns, quantile(0.99)(all_ns) AS p99_ns, "
-    f"quantile(0.99)(effector_ns) AS effector_p99_ns FROM {_ANSWERED} WHERE {_IN_RANGE} "
+    f"SELECT {TIME}, quantile(0.5)(all_ns) AS p50_ns, quantile(0.99)(all_ns) AS p99_ns, "
+    f"quantile(0.99)(effector_ns) AS effector_p99_ns FROM {_ANSWERED} WHERE {IN_RANGE} "
     "GROUP BY time ORDER BY time"
 )
 MEANS_SERIES: Final = (
-    f"SELECT {_TIME}, how, count() AS reports {_DONE} AND how != '' GROUP BY time, how ORDER BY time, how"
+    f"SELECT {TIME}, how, count() AS reports {_DONE} AND how != '' GROUP BY time, how ORDER BY time, how"
 )
 MAX_MOVED: Final = (
     "SELECT flow_id, count() AS decisions, uniqExact(to_path) AS paths, "

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fabrictime.commands.audit_baseline import baseline_app
 from fabrictime.commands.audit_node_commands import act, admit
 from fabrictime.commands.options import (
     ConfigFile,
@@ -28,6 +29,7 @@ Only = Annotated[
 ]
 
 audit_app = typer.Typer(invoke_without_command=True)
+audit_app.add_typer(baseline_app, name="baseline")
 
 
 @audit_app.callback()

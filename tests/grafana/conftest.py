@@ -434,6 +434,10 @@ def _fabric(end_s):
         },
         middle,
     )
+    for host, status, kernel in (("h1", "PASSED", "6.8"), ("h2", "FAILED", "6.5")):
+        yield topics.AUDIT, audited(host, "backend.mtu", status, "ERROR", middle, kernel), middle
+        yield topics.AUDIT, audited(host, "node.uptime", "UNKNOWN", "WARNING", middle, kernel), middle
+    yield topics.AUDIT, audited("h1", "backend.mtu", "FAILED", "ERROR", begin, "6.5", run="r0"), begin
     step = {
         "decision_id": "s0/1/0",
         "shard": "s0",
@@ -482,3 +486,29 @@ def asked(filled_history, expand_macros):
         return client.query(expand_macros(sql, from_s, to_s, **variables))
 
     return ask
+
+
+def audited(host, check, status, severity, at_ns, kernel, run="r1"):
+    """Return a result of an audit."""
+    return {
+        "run": run,
+        "host": host,
+        "shard": "s0",
+        "sku": "h100",
+        "check": check,
+        "category": "BACKEND",
+        "title": "as expected",
+        "status": status,
+        "severity": severity,
+        "action": "MONITOR",
+        "remedy": "mend",
+        "text": "words",
+        "checked_ns": at_ns,
+        "took_ns": 1,
+        "checks": 2,
+        "findings": [],
+        "facts": [
+            {"name": "kernel", "subject": "", "text": kernel, "number": None},
+            {"name": "memory_gib", "subject": "", "text": host, "number": 2.0},
+        ],
+    }
