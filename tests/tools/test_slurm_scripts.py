@@ -52,7 +52,7 @@ def run(name, folder, *, code, **settings):
 def test_the_prolog_fails_open_or_closed(tmp_path, code, unknown, expected):
     done = run("prolog.sh", tmp_path, code=code, SLURMD_NODENAME="n1", FABRICTIME_UNKNOWN=unknown)
     assert (done.returncode, done.stdout) == (expected, "")
-    assert (tmp_path / "arguments").read_text() == "audit gate --hosts n1 --max-age 1h\n"
+    assert (tmp_path / "arguments").read_text() == "audit gate --hosts n1 --max-age 2h\n"
 
 
 def test_a_command_that_hangs_or_is_missing_counts_as_not_known(tmp_path):
@@ -108,7 +108,7 @@ def test_a_job_starts_on_fit_nodes_alone(cluster, tmp_path):
     answer(cluster, answering(tmp_path, 0))
     number = job(cluster, "n1", "n2")
     cluster.until(lambda: state_of(cluster, number)["JobState"] == "COMPLETED", "the job ends")
-    assert (tmp_path / "arguments").read_text() == "audit gate --hosts n1,n2 --max-age 1h\n"
+    assert (tmp_path / "arguments").read_text() == "audit gate --hosts n1,n2 --max-age 2h\n"
     answer(cluster, answering(tmp_path, 1))
     number = job(cluster, "n1", "n2")
     cluster.until(lambda: state_of(cluster, number)["Restarts"] != "0", "the job is requeued")

@@ -8,7 +8,7 @@ set -u
 [ -r /etc/default/fabrictime ] && . /etc/default/fabrictime
 nodes=${SLURMD_NODENAME:-$(scontrol show hostnames "${SLURM_JOB_NODELIST:-}" | paste -sd, -)}
 text=$(timeout "${FABRICTIME_LIMIT_S:-20}" "${FABRICTIME:-fabrictime}" audit gate \
-  --hosts "$nodes" --max-age "${FABRICTIME_MAX_AGE:-1h}" 2>&1)
+  --hosts "$nodes" --max-age "${FABRICTIME_MAX_AGE:-2h}" 2>&1)
 code=$?
 [ "$code" = 0 ] && exit 0
 logger -t fabrictime -p daemon.warning "job ${SLURM_JOB_ID:-?} on $nodes: exit code $code: $text" 2>/dev/null
