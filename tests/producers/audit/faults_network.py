@@ -268,7 +268,7 @@ BACKEND: dict[str, tuple[str, Plant]] = {
     "no RDMA device": ("backend.vanished", gone(f"{CARD}/infiniband/mlx5_0/node_type")),
     "card left the bus": (
         "backend.vanished",
-        events((9.0, f"mlx5_core {BACK}: 504 Gb/s available PCIe bandwidth")),
+        events((9.0, "mlx5_core 0000:db:00.0: 504 Gb/s available PCIe bandwidth")),
     ),
     "other firmware": ("backend.like-cards", text("/sys/class/infiniband/mlx5_2/fw_ver", "28.38.1900")),
     "other board": ("backend.like-cards", text("/sys/class/infiniband/mlx5_2/board_id", "MT_0000000839")),
