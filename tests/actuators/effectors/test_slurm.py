@@ -65,7 +65,7 @@ def test_a_node_that_is_down_is_out_and_stays_down(slurm, effector):
         effector.resume("n3")
 
 
-def test_what_slurm_refuses_is_one_line(effector):
+def test_a_refusal_of_slurm_is_one_line(effector):
     with pytest.raises(NodeError, match=r"scontrol --oneliner show node: exit code 1: Node n9 not found"):
         effector.drain("n9", REASON)
 

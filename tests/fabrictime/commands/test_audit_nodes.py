@@ -264,7 +264,7 @@ def test_an_unknown_scheduler_is_refused(desk):
         act(desk.with_nodes(), desk.cluster)
 
 
-def test_the_gate_opens_for_fit_hosts_alone(desk, capsys):
+def test_fit_hosts_alone_are_admitted(desk, capsys):
     desk.run()
     assert admit(desk.cluster, ["n1", "n2"]) == 0
     assert capsys.readouterr().out == "2 of 2 hosts are fit\n"
@@ -291,7 +291,7 @@ def test_the_gate_opens_for_fit_hosts_alone(desk, capsys):
     }
 
 
-def test_the_gate_as_a_command(desk):
+def test_admission_as_a_command(desk):
     run = desk.run(n4=["node.ecc"])
     done = fabrictime(desk, "gate", "--hosts", "n1 n2,n1", "--run", run)
     assert (done.returncode, done.stdout) == (0, "2 of 2 hosts are fit\n")
@@ -303,7 +303,7 @@ def test_the_gate_as_a_command(desk):
     desk.run()
 
 
-def test_an_incomplete_run_and_unknown_checks_are_not_fit(desk):
+def test_an_incomplete_run_is_not_known_to_be_fit(desk):
     desk.publisher.publish(AUDIT, "part", result("n7", run="part"))
     for record in run_of("n8", "part", ["node.ecc"], status="UNKNOWN"):
         desk.publisher.publish(AUDIT, "part", record)
