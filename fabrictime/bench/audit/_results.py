@@ -19,7 +19,7 @@ NOISE: Final = 0.01
 """Relative standard deviation of measured figures between hosts."""
 
 
-def host_results(sku: str = "h100") -> list[AuditResult]:
+def host_results(sku: str = "recorded") -> list[AuditResult]:
     """Return the results of the recorded host."""
     host, count = AuditedHost("h1", "bench", sku), len(CHECKS)
     return [

@@ -60,8 +60,11 @@ def _is_found(name: str) -> bool:
 
 
 def _failed(host: RecordedHost) -> set[str]:
+    """Return the checks that fail, each on a copy: a check that waits for counters changes its host."""
     return {
-        check.check_id for check in CHECKS.values() if run_check(check, host).status is AuditStatus.FAILED
+        check.check_id
+        for check in CHECKS.values()
+        if run_check(check, host.copy()).status is AuditStatus.FAILED
     }
 
 
