@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.recorded import HEALTHY
+from fabrictime.testbed.audit.recorded_services import LLDP, MLXLINK
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
 from producers.audit.ethernet import lldp_neighbours, module_report, raw_errors
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_services import LLDP, MLXLINK
 
 
-def test_raw_errors_of_each_lane() -> None:
+def test_raw_errors_by_number() -> None:
     assert raw_errors({"rx_err_lane_0_phy": 4, "rx_err_lane_11_phy": 5, "rx_lane_phy": 6}) == {0: 4, 11: 5}
 
 
