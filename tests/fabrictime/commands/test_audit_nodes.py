@@ -3,68 +3,17 @@ resumes."""
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from actuators.settings import ActuatorSettings, NodeSettings
 from fabrictime.commands import actions
 from fabrictime.commands.audit_nodes import _alone, act, admit, host_names
-from fabrictime.commands.live_config import PLAIN
-from schemas.kafka.publisher import Publisher
-from schemas.kafka.reader import BEGINNING, TopicReader
-from schemas.kafka.settings import KafkaSettings
 from schemas.records import ActMode, FlowAction
-from schemas.topics import ACTIONS, AUDIT, CONFIG
+from schemas.topics import AUDIT
 from tests.actuators.audit_results import result, run_of
 from tests.actuators.kubernetes_server import KubernetesServer, node
 from tests.actuators.slurm_cluster import slurm_of
-
-ROOT = Path(__file__).resolve().parents[3]
-NAMES = ("n1", "n2", "n3", "n4")
-
-
-class Desk:
-    """What a test publishes and reads; runs are numbered, because the log is shared."""
-
-    runs = 0
-
-    def __init__(self, address, folder):
-        self.cluster = KafkaSettings(bootstrap=address)
-        self.folder = folder
-        self.publisher = Publisher(self.cluster)
-        self.settings = self.with_nodes(scheduler="slurm", max_out_share=0.5)
-
-    def with_nodes(self, **nodes):
-        settings = NodeSettings(journal_file=self.folder / "nodes.jsonl", **nodes)
-        return ActuatorSettings(nodes=settings)
-
-    def run(self, **failed):
-        """Publish a complete run of all hosts; `failed`: checks by host. Returns its name."""
-        Desk.runs += 1
-        name = f"run-{Desk.runs}"
-        for host in NAMES:
-            for record in run_of(host, name, failed.get(host, ())):
-                self.publisher.publish(AUDIT, name, record)
-        self.publisher.flush(10)
-        return name
-
-    def mode(self, mode, *allowed):
-        record = {**PLAIN, "mode": mode, "allowed_actions": list(allowed), "version": 1}
-        self.publisher.publish(CONFIG, "*", record)
-        self.publisher.flush(10)
-
-    def reports(self, run):
-        """Return action, node and outcome of each report about a run."""
-        with TopicReader.open(self.cluster, {ACTIONS: BEGINNING}) as reader:
-            found = [record for _, record in reader.decoded(reader.read_to_end())]
-        return [
-            (each["action"], each["host"], each["outcome"])
-            for each in found
-            if each["decision_id"].endswith(f" {run}")
-        ]
+from tests.fabrictime.commands.node_desk import NAMES, Desk, fabrictime
 
 
 @pytest.fixture
@@ -167,20 +116,7 @@ def test_nothing_is_done_without_mode_and_permission(desk, slurm, mode, allowed,
     desk.run()
 
 
-def fabrictime(desk, *arguments, **env):
-    config = desk.folder / "fabrictime.toml"
-    config.write_text(
-        f'[up]\ndata_directory = "{desk.folder}"\n'
-        '[actuators.nodes]\nscheduler = "slurm"\nmax_out_share = 0.5\n'
-    )
-    command = [sys.executable, "-m", "fabrictime", "audit", *arguments, "--config", str(config)]
-    return subprocess.run(
-        [*command, "--log", desk.cluster.bootstrap],
-        cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-
-
-def test_a_kill_between_drain_and_report_applies_nothing_twice(desk, slurm):
+def test_a_kill_between_drain_and_report_applies_nothing_twice(desk, slurm, capsys):
     """`scontrol` kills its caller with SIGKILL once slurmctld has taken the update."""
     folder = desk.folder / "bin"
     folder.mkdir()
@@ -195,16 +131,15 @@ def test_a_kill_between_drain_and_report_applies_nothing_twice(desk, slurm):
     assert fabrictime(desk, "act", **killing).returncode == -9
     assert slurm.states()["n3"] == "IDLE+DRAIN"
     assert desk.reports(bad) == []
-    done = fabrictime(desk, "act")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"APPLIED drain n3: fabrictime: run={bad} ")
+    assert act(desk.settings, desk.cluster) == 0
+    assert capsys.readouterr().out.startswith(f"APPLIED drain n3: fabrictime: run={bad} ")
     assert desk.reports(bad) == [("DRAIN", "n3", "APPLIED")]
     assert slurm.updates("n3") == before + 1
 
     clean = desk.run()
     assert fabrictime(desk, "act", **killing).returncode == -9
     assert desk.reports(clean) == []
-    assert fabrictime(desk, "act").returncode == 0
+    assert act(desk.settings, desk.cluster) == 0
     assert desk.reports(clean) == [("RESUME", "n3", "APPLIED")]
 
 
@@ -300,18 +235,6 @@ def test_fit_hosts_alone_are_admitted(desk, capsys):
             {"host": "n9", "fitness": "UNKNOWN", "reasons": ["no result"]},
         ],
     }
-
-
-def test_admission_as_a_command(desk):
-    run = desk.run(n4=["node.ecc"])
-    done = fabrictime(desk, "gate", "--hosts", "n1 n2,n1", "--run", run)
-    assert (done.returncode, done.stdout) == (0, "2 of 2 hosts are fit\n")
-    assert fabrictime(desk, "gate", "--hosts", "n4", "--max-age", "1h").returncode == 1
-    done = fabrictime(desk, "gate", "--hosts", " ")
-    assert (done.returncode, done.stderr) == (2, "fabrictime: --hosts ' ': expected names such as h1,h2\n")
-    nothing = Desk("127.0.0.1:1", desk.folder)
-    assert fabrictime(nothing, "gate", "--hosts", "n1").returncode == 2
-    desk.run()
 
 
 def test_an_incomplete_run_is_not_known_to_be_fit(desk):
