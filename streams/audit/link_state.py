@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -37,8 +37,9 @@ def link_health(fabric: FabricRecords) -> Iterator[Found]:
         text = f"{health['subject']} {FAULTY[health['state']]}{share}: {health['text']}"
         yield fabric.of_subject(health["subject"], AuditStatus.FAILED, text)
     if not faulty:
-        text = f"none of {len(newest)} known links, NICs and hosts has a fault"
-        yield Found(FLEET, "", AuditStatus.PASSED if newest else AuditStatus.UNKNOWN, text)
+        known = _known(fabric, newest)
+        text = f"none of {known} known links, NICs and hosts has a fault"
+        yield Found(FLEET, "", AuditStatus.PASSED if known else AuditStatus.UNKNOWN, text)
 
 
 def link_history(fabric: FabricRecords) -> Iterator[Found]:
@@ -58,8 +59,14 @@ def link_history(fabric: FabricRecords) -> Iterator[Found]:
         text += f" since the last audit, {health['flaps_total']} times in all"
         yield fabric.of_subject(health["subject"], AuditStatus.FAILED, text)
     if not count:
-        text = f"none of {len(newest)} known links, NICs and hosts had a fault since the last audit"
-        yield Found(FLEET, "", AuditStatus.PASSED if newest else AuditStatus.UNKNOWN, text)
+        known = _known(fabric, newest)
+        text = f"none of {known} known links, NICs and hosts had a fault since the last audit"
+        yield Found(FLEET, "", AuditStatus.PASSED if known else AuditStatus.UNKNOWN, text)
+
+
+def _known(fabric: FabricRecords, newest: Collection[str]) -> int:
+    """Return the number of links of traced routes, NICs and hosts. Without a fault, none has a record."""
+    return len({link for route in fabric.traced for link in route.links} | set(newest))
 
 
 def _newest(fabric: FabricRecords) -> dict[str, LinkHealth]:
