@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -11,22 +10,30 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from fabrictime.audit.groups import LEVELS, CheckGroup, Level, check_groups, of_category
+from fabrictime.audit.host_names import folded
 from fabrictime.audit.report import TITLES, AuditReport, Counts, counted, verdict
-from schemas.records import AuditResult, AuditSeverity, AuditStatus
 
 __all__ = ["draw", "node_table", "tree"]
 
-MAX_HOSTS: Final = 8
-"""Hosts of one check that are drawn one by one; the others are named in one line."""
-MAX_NAMES: Final = 12
+MAX_CAUSES: Final = 8
+"""Different texts of one check that are drawn one by one; the hosts of the others share a line."""
 STYLES: Final = {
-    "errors": "red",
-    "warnings": "yellow",
-    "unknown": "yellow",
-    "passed": "green",
-    "skipped": "dim",
+    Level.ERROR: "red",
+    Level.WARNING: "yellow",
+    Level.UNKNOWN: "yellow",
+    Level.PASSED: "green",
+    Level.SKIPPED: "dim",
 }
-NOTABLE: Final = (AuditStatus.FAILED, AuditStatus.UNKNOWN)
+NOTABLE: Final = (Level.ERROR, Level.WARNING, Level.UNKNOWN)
+COUNTED: Final = {
+    "errors": Level.ERROR,
+    "warnings": Level.WARNING,
+    "unknown": Level.UNKNOWN,
+    "passed": Level.PASSED,
+    "skipped": Level.SKIPPED,
+}
+"""Fields of `Counts`, with the level that each counts."""
 
 
 def draw(report: AuditReport, *, everything: bool = False) -> RenderableType:
@@ -38,31 +45,32 @@ def tree(report: AuditReport, *, everything: bool = False) -> Tree:
     """Return categories with counts, below them the checks that did not pass, with hosts and remedy."""
     title = f"Audit {report.run}: {len(report.hosts):,} hosts, {report.took_s:.1f} s"
     root = Tree(Text(title, "bold"))
-    for category, name in TITLES.items():
-        of_category = report.of_category(category)
-        if not of_category:
-            continue
-        branch = root.add(Text.assemble((name, "bold"), "  ", _counts(counted(of_category))))
-        for _, group in groupby(of_category, key=lambda each: each["check"]):
-            results = list(group)
-            if everything or any(each["status"] in NOTABLE for each in results):
-                _add_check(branch, results)
+    for category, groups in of_category(check_groups(report.all_results())):
+        total = counted(report.of_category(category))
+        branch = root.add(Text.assemble((TITLES[category], "bold"), "  ", _counts(total)))
+        for group in groups:
+            if everything or group.level in NOTABLE:
+                _add_check(branch, group)
     return root
 
 
-def _add_check(branch: Tree, results: list[AuditResult]) -> None:
-    """Add a check with the hosts where it did not pass, and its remedy."""
-    first = results[0]
-    counts = counted(results)
-    leaf = branch.add(Text.assemble(f"{first['title']} ({first['check']})  ", _counts(counts)))
-    notable = [each for each in results if each["status"] in NOTABLE]
-    for each in notable[:MAX_HOSTS]:
-        label = _label(each)
-        leaf.add(Text.assemble((f"{label} ", _style(label)), (each["host"], "bold"), f": {each['text']}"))
-    if len(notable) > MAX_HOSTS:
-        leaf.add(f"and {_names(each['host'] for each in notable[MAX_HOSTS:])}")
-    if counts.errors or counts.warnings:
-        leaf.add(Text(f"{first['action']}: {first['remedy']}", "italic"))
+def _add_check(branch: Tree, group: CheckGroup) -> None:
+    """Add a check with the causes why it did not pass, their hosts and remedies."""
+    counts = Text("  ").join(
+        Text(f"{group.counts[level]:,} {level}", STYLES[level]) for level in LEVELS if group.counts[level]
+    )
+    leaf = branch.add(Text.assemble(f"{group.title} ({group.check})  ", counts))
+    causes = group.causes(*NOTABLE)
+    for cause in causes[:MAX_CAUSES]:
+        label, hosts = cause.level.upper(), folded(cause.hosts)
+        line = leaf.add(Text.assemble((f"{label} ", STYLES[cause.level]), (hosts, "bold"), f": {cause.text}"))
+        if cause.level is not Level.UNKNOWN and cause.remedy != group.remedy:
+            line.add(Text(f"{group.action}: {cause.remedy}", "italic"))
+    rest = [host for cause in causes[MAX_CAUSES:] for host in cause.hosts]
+    if rest:
+        leaf.add(f"{len(causes) - MAX_CAUSES:,} other texts on {folded(rest)}")
+    if group.failed:
+        leaf.add(Text(f"{group.action}: {group.remedy}", "italic"))
 
 
 def node_table(report: AuditReport) -> Table:
@@ -76,7 +84,8 @@ def node_table(report: AuditReport) -> Table:
         counts = counted(results)
         agent = "no answer" if host in report.missing else "answered"
         cells = [_cell(counted(each for each in results if each["category"] == one)) for one in shown]
-        table.add_row(host, _status(counts), agent, str(len(report.nics.get(host, ()))), *cells)
+        status = _status(counts if host not in report.missing else Counts(errors=counts.errors))
+        table.add_row(host, status, agent, str(len(report.nics.get(host, ()))), *cells)
     return table
 
 
@@ -90,28 +99,16 @@ def _status(counts: Counts) -> Text:
 
 def _cell(counts: Counts) -> Text:
     """Return what did not pass in a category: `2 errors 1 unknown`, or ok; a dash if nothing was checked."""
-    shown = [(name, getattr(counts, name)) for name in ("errors", "warnings", "unknown")]
-    text = Text(" ").join(Text(f"{count} {name}", STYLES[name]) for name, count in shown if count)
+    text = _texts(counts, ("errors", "warnings", "unknown"))
     if text.plain:
         return text
     return Text("ok", "green") if counts.checked else Text("-", "dim")
 
 
 def _counts(counts: Counts) -> Text:
-    parts = [(name, getattr(counts, name)) for name in STYLES]
-    return Text("  ").join(Text(f"{count:,} {name}", STYLES[name]) for name, count in parts if count)
+    return _texts(counts, COUNTED)
 
 
-def _label(result: AuditResult) -> str:
-    is_warning = result["severity"] == AuditSeverity.WARNING and result["status"] == AuditStatus.FAILED
-    return "WARNING" if is_warning else str(result["status"])
-
-
-def _style(label: str) -> str:
-    return "red" if label == AuditStatus.FAILED else "yellow"
-
-
-def _names(hosts: Iterable[str]) -> str:
-    names = list(hosts)
-    text = ", ".join(names[:MAX_NAMES])
-    return text if len(names) <= MAX_NAMES else f"{text} and {len(names) - MAX_NAMES:,} more"
+def _texts(counts: Counts, names: Iterable[str]) -> Text:
+    found = [(name, getattr(counts, name)) for name in names]
+    return Text("  ").join(Text(f"{count:,} {name}", STYLES[COUNTED[name]]) for name, count in found if count)

@@ -38,8 +38,8 @@ NICE: Final = {
     "web": -10,
     "sink": 0,
     "history": 2,
+    "auditor": 2,
     "sim": 10,
-    "auditor": 19,
 }
 """Niceness per service, nice(2). Jobs of the testbed stand for programs on machines of their own. A simulated
 fleet runs behind the services that must keep up with it. Workers have the niceness of probers, because the

@@ -10,6 +10,8 @@ import errno
 import os
 import socket
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
@@ -30,6 +32,8 @@ __all__ = [
 
 SOCKET_S: Final = 2.0
 """Time-out of sockets: a check has ten seconds."""
+FRESH_S: Final = 5.0
+"""Age up to which checks share an answer: a read takes ten milliseconds of a processor."""
 LOCAL_TABLE: Final = 255
 NO_DRIVER: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL})
 """Answers of a driver that does not implement a call."""
@@ -123,6 +127,8 @@ class LiveNetwork:
 
     def __init__(self, netns: str | None = None, nics: tuple[str, ...] = ()) -> None:
         self.netns, self.nics = netns, nics
+        self._answers: dict[str, _Answer] = {}
+        self._answers_lock = threading.Lock()
 
     def interfaces(self) -> list[Interface]:
         """Return all interfaces. Raises Unreadable."""
@@ -237,18 +243,36 @@ class LiveNetwork:
                 raise
             raise as_unreadable(name, error) from error
 
-    def _ask(self, name: str, read: Callable[[Any], T]) -> T:
-        from pyroute2 import IPRoute
-        from pyroute2.netlink.exceptions import NetlinkError
+    def _ask(self, name: str, read: Callable[[Any], list[T]]) -> list[T]:
+        """Return what `read` reads by netlink. Checks that ask within seconds share an answer."""
+        with self._answers_lock:
+            answer = self._answers.setdefault(name, _Answer())
+        with answer.lock:
+            if time.monotonic() - answer.at_s > FRESH_S:
+                answer.rows = self.within(name, lambda: _by_netlink(read))
+                answer.at_s = time.monotonic()
+            return list(answer.rows)
 
-        def work() -> T:
-            with IPRoute() as ip:
-                try:
-                    return read(ip)
-                except NetlinkError as error:
-                    raise OSError(error.code, str(error)) from error
 
-        return self.within(name, work)
+class _Answer:
+    """Rows that several checks share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.at_s = float("-inf")
+        self.rows: list[Any] = []
+
+
+def _by_netlink(read: Callable[[Any], T]) -> T:
+    """Return `read` of a new netlink socket. Raises OSError."""
+    from pyroute2 import IPRoute
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    with IPRoute() as ip:
+        try:
+            return read(ip)
+        except NetlinkError as error:
+            raise OSError(error.code, str(error)) from error
 
 
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from fabrictime.audit.collect import Collector
-from fabrictime.audit.draw import MAX_HOSTS, draw
+from fabrictime.audit.draw import MAX_CAUSES, draw
 from fabrictime.audit.report import AuditReport
 from schemas.records import AuditStatus
 from tests.fabrictime.audit.results import RUN, result
@@ -26,10 +26,10 @@ def test_failed_and_unknown_checks_are_drawn_with_hosts_and_remedy() -> None:
     text = text_of(collector.report(2 * 10**9, 20))
     assert "Audit audit-1: 3 hosts, 2.0 s" in text
     assert "Back-end network  1 errors  1 passed" in text
-    assert "FAILED h2: eth0: MTU 1500" in text
+    assert "ERROR h2: eth0: MTU 1500" in text
     assert "MONITOR: ip link set dev INTERFACE mtu MTU" in text
     assert "UNKNOWN h3: did not answer within 20 s" in text
-    assert "FAILED h1" not in text
+    assert "ERROR h1" not in text
     rows = [line.split() for line in text.splitlines()]
     assert ["h1", "PASSED", "answered", "2", "ok", "-"] in rows
     assert ["h2", "FAILED", "answered", "0", "1", "errors", "-"] in rows
@@ -45,12 +45,23 @@ def test_a_check_that_passed_is_drawn_on_request() -> None:
     assert "backend.mtu" in text_of(report, everything=True)
 
 
-def test_many_hosts_of_one_check_share_a_line() -> None:
+def test_hosts_with_one_text_share_a_line() -> None:
     collector = Collector(RUN, [], 0, {})
-    for number in range(40):
-        collector.add(result(f"h{number:02}", checks=1, status=AuditStatus.FAILED))
+    for number in range(1, 41):
+        text = f"MTU {number}" if number > 20 else "MTU 1500"
+        collector.add(result(f"h{number}", checks=1, status=AuditStatus.FAILED, text=text))
     text = text_of(collector.report(0, 20))
-    assert f"FAILED h{MAX_HOSTS - 1:02}:" in text
-    assert f"FAILED h{MAX_HOSTS:02}:" not in text
-    assert "and h08, h09" in text
-    assert "and 20 more" in text
+    assert "ERROR h[1-20]: MTU 1500" in text
+    assert "ERROR h21: MTU 21" in text
+    assert f"{21 - MAX_CAUSES} other texts on h[{20 + MAX_CAUSES}-40]" in text
+
+
+def test_a_host_has_a_remedy_of_its_own() -> None:
+    collector = Collector(RUN, [], 0, {})
+    for host in ("h1", "h2"):
+        collector.add(result(host, checks=1, status=AuditStatus.FAILED, text="odd"))
+    exact = {**result("h3", checks=1, status=AuditStatus.FAILED), "remedy": "swap leaf3 port 7 and port 8"}
+    collector.add(exact)  # type: ignore[arg-type]
+    text = text_of(collector.report(0, 20))
+    assert text.count("MONITOR: ip link set dev INTERFACE mtu MTU") == 1
+    assert "MONITOR: swap leaf3 port 7 and port 8" in text
