@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from copy import copy, deepcopy
 
 from producers.audit.host import NVML, Missing, Unreadable
-from tests.producers.audit import recorded_gpu, recorded_machine, recorded_services
+from tests.producers.audit import recorded_active, recorded_gpu, recorded_machine, recorded_services
 from tests.producers.audit.recorded_network import RecordedNetwork
 
 GID = "fe80:0000:0000:0000:0a00:27ff:fe00:000{}"
@@ -167,7 +167,7 @@ def _files() -> dict[str, str | bytes]:
         "/sys/fs/fuse/connections/52/max_background": "12\n",
         "/dev/infiniband/rdma_cm": "",
     }
-    files |= recorded_gpu.files() | recorded_machine.files()
+    files |= recorded_gpu.files() | recorded_machine.files() | recorded_active.files()
     files["/sys/bus/pci/devices/0000:00:01.0/class"] = "0x060400\n"
     files["/sys/bus/pci/devices/0000:00:01.0/config"] = bridge(redirects=False)
     for number, (device, layer) in enumerate(
@@ -225,6 +225,7 @@ HEALTHY = RecordedHost(
         UNITS: "",
         (NVML,): json.dumps(recorded_gpu.report()),
         **recorded_machine.commands(),
+        **recorded_active.commands(),
         **recorded_services.COMMANDS,
     },
 )
