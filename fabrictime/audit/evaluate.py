@@ -1,23 +1,22 @@
-"""Evaluates a fleet: hosts against each other and a baseline, and the fabric by its topics."""
+"""Evaluates a fleet: hosts against each other, their SKU and a baseline, and the fabric by its topics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from fabrictime.audit.report import ANSWER, AuditReport
 from producers.audit.base import category_name
 from producers.audit.checks import CHECKS
 from schemas.records import AuditCategory, AuditResult
-from schemas.settings_file import BadFile, read_tables
-from streams.audit.baseline import Baseline, compare_with, parse
+from streams.audit.baseline import Baseline, compare_with
 from streams.audit.compare import compare
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.network import fabric_results
 from streams.audit.results import Scope
+from streams.audit.skus import load_skus, sku_results, with_skus
 
-__all__ = ["evaluated", "for_agents", "is_wanted", "load_baseline"]
+__all__ = ["evaluated", "for_agents", "is_wanted"]
 
 COMPUTED: Final = ("fleet.", "fabric.", "baseline.", "sku.")
 """Beginnings of the ids of results that are computed from the hosts' results and from other topics."""
@@ -49,10 +48,12 @@ def evaluated(
 ) -> AuditReport:
     """Return the report with the results of the evaluation, limited to `only`.
 
-    Hosts are compared with each other and with `baseline`; `fabric`: what other topics state about it.
+    Hosts are compared with each other, with their SKU and with `baseline`. `fabric`: the records of other
+    topics.
     """
-    found = [each for each in report.all_results() if each["host"] not in report.missing]
-    computed = compare(found)
+    skus = load_skus()
+    found = with_skus((each for each in report.all_results() if each["host"] not in report.missing), skus)
+    computed = compare(found) + sku_results(found, skus)
     if baseline is not None:
         computed += compare_with(baseline, found)
     if fabric is not None:
@@ -64,11 +65,3 @@ def _scope(report: AuditReport, fabric: FabricRecords, found: Sequence[AuditResu
     """Return the scope of the fabric's results, which there are without a host's result too."""
     skus, shards = {each["host"]: each["sku"] for each in found}, {n["host"]: n["shard"] for n in fabric.nics}
     return Scope(report.run, report.ended_ns, skus, shards)
-
-
-def load_baseline(path: Path) -> Baseline:
-    """Return the baseline of a file. Raises ValueError with one line."""
-    try:
-        return parse(read_tables(path), str(path))
-    except BadFile as error:
-        raise ValueError(f"{path}: {error}") from None

@@ -57,12 +57,16 @@ def link_history(fabric: FabricRecords) -> Iterator[Found]:
             continue
         count += 1
         text = f"{health['subject']} is up, but "
-        text += f"went down {went_down} times" if went_down else f"was {health['before']}"
-        text += f" since the last audit, {health['flaps_total']} times in all"
+        text += f"went down {_times(went_down)}" if went_down else f"was {health['before']}"
+        text += f" since the last audit, and was down {_times(health['flaps_total'])} in all"
         yield fabric.of_subject(health["subject"], AuditStatus.FAILED, text)
     if not count:
         text = f"none of {len(newest)} known links, NICs and hosts had a fault since the last audit"
         yield Found(FLEET, "", AuditStatus.PASSED if newest else AuditStatus.UNKNOWN, text)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _newest(fabric: FabricRecords) -> dict[str, LinkHealth]:

@@ -29,6 +29,8 @@ FLOOR_NS: Final = 200.0
 """The same in ns: 40 m of fibre."""
 MIN_SAMPLES: Final = 20
 """Samples of a path that no link explains: the minimum of fewer ones may contain queueing."""
+MAX_FEW_SHARE: Final = 0.1
+"""Share of paths that may be left out, such as those that moved: more make the check UNKNOWN."""
 MAX_NAMED: Final = 20
 """Single odd paths that are findings; the others are counted."""
 
@@ -155,7 +157,7 @@ def _findings(fabric: FabricRecords, rows: _Rows, thing: str) -> Iterator[Found]
             f"others have {median_ns[row]:,.0f} ns"
         )
         yield fabric.of_nic(rows.nic[row], AuditStatus.FAILED, text)
-    if few:
+    if len(few) > MAX_FEW_SHARE * len(rows.name):
         text = f"{len(few)} of {len(rows.name)} paths have too few others to compare their {thing} with"
         yield Found(FLEET, "", AuditStatus.UNKNOWN, text)
     if not odd:

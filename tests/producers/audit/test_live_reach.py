@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import threading
@@ -11,13 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from producers.audit import backend, frontend, rdma
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
 from producers.audit.host import Unreadable
 from producers.audit.live_host import LiveHost
 from producers.audit.live_reach import family_of, is_reply
+from producers.audit.runner import run_checks
 from schemas.records import AuditStatus
 
+OF_THE_MACHINE = {"frontend.clock-service", "frontend.name-servers", "frontend.lookups"}
+"""Checks that read no network namespace, or send to a name server."""
 HERE, PEER = "ft-audit-reach-a", "ft-audit-reach-b"
 
 
@@ -106,3 +111,30 @@ def test_a_narrow_link_is_found_by_size(host: LiveHost) -> None:
         found = run_check(CHECKS[check], host)
         assert found.status is AuditStatus.PASSED, found.text
     assert host.connect("10.9.0.99", 22) is None
+
+
+def _failed(host: LiveHost) -> set[str]:
+    groups = (frontend.CHECKS, backend.CHECKS, rdma.CHECKS)
+    checks = [each for group in groups for each in group if each.check_id not in OF_THE_MACHINE]
+    return {each.check.check_id for each in run_checks(checks, host) if each.status is AuditStatus.FAILED}
+
+
+def test_planted_faults_of_a_namespace_are_found(host: LiveHost) -> None:
+    from pyroute2 import NetNS
+
+    if os.geteuid():
+        pytest.skip("raw sockets need root")
+    with NetNS(PEER) as there:
+        there.link("set", index=there.link_lookup(ifname="ft1")[0], mtu=9000)
+    assert _failed(host) == set()
+    with NetNS(HERE) as here:
+        index = here.link_lookup(ifname="ft0")[0]
+        here.rule("add", table=100, priority=99, src="10.9.0.1", src_len=32)
+        assert _failed(host) == {"frontend.policy-rules"}
+        here.rule("del", table=100, priority=99, src="10.9.0.1", src_len=32)
+        here.route("del", dst="default", gateway="10.9.0.2")
+        assert _failed(host) == {"frontend.default-route"}
+        here.addr("del", index=index, address="10.9.0.1", prefixlen=24)
+        assert _failed(host) == {"frontend.default-route", "backend.addresses", "backend.plane-routes"}
+        here.link("set", index=index, state="down")
+        assert "backend.carrier" in _failed(host)

@@ -61,7 +61,7 @@ def test_flaps_since_the_last_audit_count_and_older_ones_do_not() -> None:
     flapped = health(
         cable, "UP", flap_ns=[5 * S, 15 * S, 16 * S], flaps_total=9, since_ns=16 * S, before="DOWN"
     )
-    text = f"{cable} is up, but went down 2 times since the last audit, 9 times in all"
+    text = f"{cable} is up, but went down 2 times since the last audit, and was down 9 times in all"
     assert failed(link_history(records(flapped, since_ns=10 * S))) == [("h1", "eth2", text)]
     assert failed(link_history(records(flapped, since_ns=20 * S))) == []
     grey = health(cable, "UP", since_ns=16 * S, before="GREY")
