@@ -40,7 +40,7 @@ def test_outcomes() -> None:
     found = benchmarks.diagnostic_outcomes("a warning\n" + json.dumps(recorded.DIAGNOSTIC))
     assert found == {"software": "pass"} | {f"memory {gpu}": "pass" for gpu in range(8)}
     text = "[RESULT] [1.2] [act] gpu 9 pass: TRUE\n[RESULT] [1.3] [act] gpu 9 pass: FALSE\n"
-    assert benchmarks.suite_outcomes(text) == {"gpu 9": False}
+    assert benchmarks.suite_outcomes(text) == {"[act] gpu 9": False}
 
 
 @pytest.mark.parametrize("parse", PARSERS)
