@@ -4,14 +4,14 @@ import threading
 import time
 
 from actuators.node_fitness import AuditHistory, Fitness
+from fabrictime.testbed.audit.faults import FAULTS
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.agent import AuditAgent
 from producers.audit.checks import CHECKS as EVERY
 from producers.audit.report import AuditedHost
 from producers.audit.settings import AuditSettings
 from schemas.records import AuditRun, AuditSeverity, AuditStatus
 from tests.actuators.audit_results import CHECKS, result, run_of
-from tests.producers.audit.faults import FAULTS
-from tests.producers.audit.recorded import HEALTHY
 
 
 def history(*results, run=None):

@@ -22,6 +22,7 @@ from fabrictime.audit.fleet import (
     run_name,
 )
 from fabrictime.audit.report import ANSWER, verdict
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.agent import AuditAgent
 from producers.audit.checks import CHECKS
 from producers.audit.report import AuditedHost
@@ -33,7 +34,6 @@ from schemas.kafka.publisher import Publisher
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditStatus, Nic
 from schemas.topics import AUDIT, AUDIT_RUNS, INVENTORY
-from tests.producers.audit.recorded import HEALTHY
 
 HOSTS = 64
 DAY_NS = round(STALE_S * 1e9)

@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from fabrictime.commands import audit
+from fabrictime.testbed.audit.faults import FAULTS
+from fabrictime.testbed.audit.recorded import HEALTHY, RecordedHost
+from fabrictime.testbed.audit.recorded_network import READS
 from producers.audit.base import Result, run_check
 from producers.audit.checks import CHECKS
-from tests.producers.audit.faults import FAULTS
-from tests.producers.audit.recorded import HEALTHY, RecordedHost
-from tests.producers.audit.recorded_network import READS
 
 DOC = Path(__file__).resolve().parents[3] / "docs" / "audit.md"
 

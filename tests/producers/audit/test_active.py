@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from fabrictime.testbed.audit import recorded_active as recorded
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.active import CHECKS, LOOPBACK, program
 from producers.audit.base import run_check
 from producers.audit.host import Missing, Unreadable
 from producers.audit.live_host import LiveHost
 from schemas.records import AuditStatus
-from tests.producers.audit import recorded_active as recorded
-from tests.producers.audit.recorded import HEALTHY
 
 BY_ID = {check.check_id: check for check in CHECKS}
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from fabrictime.testbed.audit.recorded import HEALTHY
+from fabrictime.testbed.audit.recorded_network import UP
 from producers.audit.addressing import gateways, global_networks, shared_networks
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
 from producers.audit.host import Missing
 from producers.audit.network import Interface, Route
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_network import UP
 
 
 def interface(name: str, *addresses: str) -> Interface:

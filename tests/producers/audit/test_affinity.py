@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from fabrictime.testbed.audit.recorded import HEALTHY
+from fabrictime.testbed.audit.recorded_gpu import address
+from fabrictime.testbed.audit.recorded_machine import NICS
 from producers.audit.affinity import CHECKS, shared_bridges
 from producers.audit.base import run_check
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_gpu import address
-from tests.producers.audit.recorded_machine import NICS
 
 BY_ID = {check.check_id: check for check in CHECKS}
 ROOT = "/sys/devices/pci0000:15"

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.agent import AuditAgent, chosen
 from producers.audit.base import Check, Finding, passed
 from producers.audit.checks import CHECKS
@@ -16,7 +17,6 @@ from producers.audit.host import Host
 from producers.audit.report import AuditedHost
 from producers.audit.settings import AuditSettings
 from schemas.records import AuditResult, AuditRun, AuditStatus
-from tests.producers.audit.recorded import HEALTHY
 
 HOSTS = {name: AuditedHost(name, "fabric", "") for name in ("h1", "h2", "h3")}
 FEW: Mapping[str, Check] = {each: CHECKS[each] for each in ("node.uptime", "node.memory", "backend.mtu")}

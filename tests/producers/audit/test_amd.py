@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.amd import CHECKS, bad_pages, properties, ras_counts
 from producers.audit.base import run_check
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
 
 
 def test_counters_pages_and_properties() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.base import Finding, failed, passed, run_check, worst
 from producers.audit.checks import CHECKS
 from producers.audit.host import Host, Missing
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
 
 ANY = CHECKS["node.uptime"]
 

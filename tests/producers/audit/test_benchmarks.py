@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit import recorded_active as recorded
 from producers.audit import benchmarks
 from schemas.unexpected import DATA_ERRORS
-from tests.producers.audit import recorded_active as recorded
 
 PARSERS = (
     benchmarks.perftest_figures,

@@ -7,12 +7,12 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.recorded import HEALTHY
+from fabrictime.testbed.audit.recorded_services import BOND
 from producers.audit.base import run_check
 from producers.audit.bonds import Member, members
 from producers.audit.checks import CHECKS
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_services import BOND
 
 
 def test_members_have_a_state_and_an_aggregator() -> None:

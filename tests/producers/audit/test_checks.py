@@ -8,19 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit import faults, faults_network
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.base import Check, run_check
 from producers.audit.checks import CHECKS
 from schemas.records import AuditStatus
-from tests.producers.audit import faults, faults_network
-from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_network import READS
 
 FAULTS = faults.FAULTS | faults_network.FAULTS
 BAD = (AuditStatus.FAILED, AuditStatus.UNKNOWN)
 DRAWS = 1_000
-NAMES = sorted(
-    [*HEALTHY.files, *{command[0] for command in HEALTHY.commands}, "adjtimex", *HEALTHY.links, *READS]
-)
+NAMES = HEALTHY.readable()
 
 
 def _touched(check: Check) -> set[str]:

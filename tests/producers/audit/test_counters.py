@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
 from producers.audit.counters import rates
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
 
 KEY = ("mlx5_0/1", "symbol_error")
 NUMBERS = st.integers(0, 2**63)

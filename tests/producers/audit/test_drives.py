@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.recorded import HEALTHY
+from fabrictime.testbed.audit.recorded_machine import SMART
 from producers.audit.base import run_check
 from producers.audit.drives import CHECKS, smart
 from producers.audit.host import Unreadable
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_machine import SMART
 
 BY_ID = {check.check_id: check for check in CHECKS}
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.base import run_check
 from producers.audit.environment import CHECKS, HARMFUL, assignments, processes
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
 
 BY_ID = {check.check_id: check for check in CHECKS}
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.recorded import HEALTHY
+from fabrictime.testbed.audit.recorded_services import LLDP, MLXLINK
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
 from producers.audit.ethernet import lldp_neighbours, module_report, raw_errors
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_services import LLDP, MLXLINK
 
 
 def test_raw_errors_by_number() -> None:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.recorded import HEALTHY, RecordedHost
+from fabrictime.testbed.audit.recorded_gpu import address, report
 from producers.audit.base import run_check
 from producers.audit.gpu import CHECKS, gpus
 from producers.audit.host import NVML, Unreadable
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY, RecordedHost
-from tests.producers.audit.recorded_gpu import address, report
 
 BY_ID = {check.check_id: check for check in CHECKS}
 JSON = st.recursive(

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.base import run_check
 from producers.audit.hardware import CHECKS, blocks, free_blocks, interrupts, sensors
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
 
 BY_ID = {check.check_id: check for check in CHECKS}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.network import Route, gateway_of
-from tests.producers.audit.recorded import HEALTHY
 
 
 def test_the_default_route_with_the_smallest_metric_is_the_gateway() -> None:

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from fabrictime.testbed.audit.faults_gpu import LIBRARY, changed, no_peers
+from fabrictime.testbed.audit.recorded import HEALTHY
+from fabrictime.testbed.audit.recorded_gpu import report
 from producers.audit import live_host
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
@@ -18,9 +21,6 @@ from producers.audit.host import NVML, Unreadable
 from producers.audit.live_host import LiveHost
 from producers.audit.nvml import pci_address
 from schemas.records import AuditStatus
-from tests.producers.audit.faults_gpu import LIBRARY, changed, no_peers
-from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_gpu import report
 
 ROOT = Path(__file__).resolve().parents[3]
 GPU_CHECKS = [check for check_id, check in CHECKS.items() if check_id.startswith("gpu.")]

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.faults_network import dcb
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
 from producers.audit.qos import map_text, traffic_class
 from schemas.records import AuditStatus
-from tests.producers.audit.faults_network import dcb
-from tests.producers.audit.recorded import HEALTHY
 
 
 def test_a_map_is_written_as_ranges() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.host import Missing
 from producers.audit.rdma import Gid, Port, backend_interfaces, gids, interfaces, ports, rate_gbps
-from tests.producers.audit.recorded import HEALTHY
 
 
 def test_a_rate_is_in_gigabits() -> None:

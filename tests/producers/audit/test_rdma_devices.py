@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.faults_network import both, gone, prints
+from fabrictime.testbed.audit.recorded import HEALTHY
+from fabrictime.testbed.audit.recorded_services import DEVICES, MLXCONFIG
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
 from producers.audit.rdma_devices import outcomes, settings
 from schemas.records import AuditStatus
-from tests.producers.audit.faults_network import both, gone, prints
-from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_services import DEVICES, MLXCONFIG
 
 CARD = "/sys/bus/pci/devices/0000:17:00.0"
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
 from producers.audit.reach import peers, question, response_code
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
 
 
 def test_a_question_has_the_names_labels() -> None:

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.base import Finding, passed
 from producers.audit.checks import CHECKS
 from producers.audit.host import Host
 from producers.audit.runner import AT_ONCE, run_checks
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
 
 ANY = CHECKS["node.uptime"]
 

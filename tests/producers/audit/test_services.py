@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.faults_network import prints
+from fabrictime.testbed.audit.recorded import HEALTHY
+from fabrictime.testbed.audit.recorded_services import SERVICES
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
 from producers.audit.services import availability, days_left, node_state, resolvers
 from schemas.records import AuditStatus
-from tests.producers.audit.faults_network import prints
-from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_services import SERVICES
 
 
 def test_name_servers_are_read_of_resolv_conf() -> None:

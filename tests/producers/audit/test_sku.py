@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fabrictime.testbed.audit.recorded import HEALTHY
+from fabrictime.testbed.audit.recorded_gpu import AMD_ADDRESSES
 from producers.audit.sku import AMD, NVIDIA, SKUS, gpu_addresses, sku_of
-from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_gpu import AMD_ADDRESSES
 
 
 def test_the_majority_names_the_type() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.recorded import HEALTHY
+from fabrictime.testbed.audit.recorded_services import UFM
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
 from producers.audit.ufm import UfmEvent, ufm_events
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_services import UFM
 
 
 def test_an_event_has_time_severity_port_and_text() -> None:

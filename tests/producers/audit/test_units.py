@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.recorded import HEALTHY
+from fabrictime.testbed.audit.recorded_gpu import GPUS, address
 from producers.audit.base import run_check
 from producers.audit.units import CHECKS, properties
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_gpu import GPUS, address
 
 BY_ID = {check.check_id: check for check in CHECKS}
 

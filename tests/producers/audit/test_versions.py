@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.testbed.audit.recorded import HEALTHY
+from fabrictime.testbed.audit.recorded_machine import PACKAGES
 from producers.audit.base import run_check
 from producers.audit.versions import CHECKS, library_version, os_name, packages, pending_firmware
 from schemas.records import AuditStatus
-from tests.producers.audit.recorded import HEALTHY
-from tests.producers.audit.recorded_machine import PACKAGES
 
 BY_ID = {check.check_id: check for check in CHECKS}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fabrictime.testbed.audit.simulated import Simulated, railed
 from producers.trace.route_names import name_path
 from schemas.records import AuditStatus, Nic
 from schemas.topology import End, Topology, TopologyFile
@@ -14,7 +15,6 @@ from streams.audit.fabric_records import FabricRecords
 from streams.audit.leaves import traced_cables
 from streams.audit.results import FLEET as NO_HOST
 from tests.records import make
-from tests.streams.audit.fabric import Simulated, railed
 
 FLEET = railed(32, 4)
 

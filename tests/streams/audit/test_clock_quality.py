@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from fabrictime.testbed.audit.simulated import Simulated, railed
 from schemas.records import AuditStatus, ClockOffsets, ClockState
 from streams.audit.clock_quality import clock_quality
 from streams.audit.fabric_records import FabricRecords
 from tests.records import make, make_part
-from tests.streams.audit.fabric import Simulated, railed
 
 NICS = Simulated(railed(32, 4)).nics()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fabrictime.testbed.audit.simulated import Simulated, railed
 from schemas.records import AuditStatus
 from streams.audit.connectivity import connectivity
-from tests.streams.audit.fabric import Simulated, railed
 
 FLEET = railed(32, 4)
 

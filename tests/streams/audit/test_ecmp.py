@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fabrictime.testbed.audit.simulated import Simulated, railed
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas.records import AuditStatus
 from streams.audit.ecmp import uplinks
-from tests.streams.audit.fabric import Simulated, railed
 
 FLEET = railed(64, 8)
 LOST = next(each for each in FLEET.link_ids if each.startswith("leaf3:") and ">spine2:" in each)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from fabrictime.testbed.audit.simulated import Simulated, railed
 from schemas.records import AuditStatus, FlowRoutes, PathMaps
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET
 from tests.records import make, make_part
-from tests.streams.audit.fabric import Simulated, railed
 
 RECORDS = Simulated(railed(16, 4)).records()
 

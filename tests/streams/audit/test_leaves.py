@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+from fabrictime.testbed.audit.simulated import Simulated, railed
 from schemas.topology import End
 from streams.audit.leaves import leaves_by_delay, leaves_by_route, traced_cables
-from tests.streams.audit.fabric import Simulated, railed
 
 FLEET = railed(32, 4)
 FULL = Simulated(FLEET, peers=31)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fabrictime.testbed.audit.simulated import Simulated, railed
 from schemas.records import AuditStatus, LinkHealth, LinkQueues
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.link_state import link_health, link_history, link_queues
 from streams.audit.results import FLEET as NO_HOST
 from tests.records import make, make_part
-from tests.streams.audit.fabric import Simulated, railed
 
 FLEET = railed(32, 4)
 BARE = Simulated(FLEET).records(paths=(), delays=())

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fabrictime.testbed.audit.simulated import Simulated, drawn_swaps, railed
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.records import AuditCategory, AuditStatus
 from streams.audit.network import RULES, fabric_results
 from streams.audit.results import Scope
-from tests.streams.audit.fabric import Simulated, drawn_swaps, railed
 
 SCOPE = Scope("r1", 1_000, {}, {})
 FLEET = railed(64, 8)

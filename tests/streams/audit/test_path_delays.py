@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from fabrictime.testbed.audit.simulated import Simulated, railed
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas.records import AuditStatus
 from streams.audit.path_delays import asymmetries, one_way_delays
 from streams.audit.results import FLEET as NO_HOST
-from tests.streams.audit.fabric import Simulated, railed
 
 FLEET = railed(32, 4)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fabrictime.testbed.audit.simulated import Simulated, drawn_swaps, railed
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas.records import AuditStatus
@@ -14,7 +15,6 @@ from streams.audit.fabric_records import FabricRecords
 from streams.audit.leaves import leaves_by_delay, leaves_by_route, traced_cables
 from streams.audit.rails import rails
 from streams.audit.results import Found
-from tests.streams.audit.fabric import Simulated, drawn_swaps, railed
 
 LARGE = Fleet(Shape.of(1024), 1)
 SMALL = railed(64, 8)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.producers.audit.faults_active import ACTIVE_FAULTS
-from tests.producers.audit.faults_gpu import GPU_FAULTS
-from tests.producers.audit.faults_machine import MACHINE_FAULTS
-from tests.producers.audit.recorded import DMESG, NO_GID, UNITS, RecordedHost, bridge
+from fabrictime.testbed.audit.faults_active import ACTIVE_FAULTS
+from fabrictime.testbed.audit.faults_gpu import GPU_FAULTS
+from fabrictime.testbed.audit.faults_machine import MACHINE_FAULTS
+from fabrictime.testbed.audit.recorded import DMESG, NO_GID, UNITS, RecordedHost, bridge
 
 Plant = Callable[[RecordedHost], None]
 PORT = "/sys/class/infiniband/mlx5_{}/ports/1"
@@ -24,8 +24,8 @@ def instead(path: str, old: str, new: str) -> Plant:
 
     def plant(host: RecordedHost) -> None:
         content = host.files[path]
-        assert isinstance(content, str)
-        assert old in content
+        if not isinstance(content, str) or old not in content:
+            raise ValueError(f"{path}: no {old!r} in the recorded host")
         host.files[path] = content.replace(old, new)
 
     return plant
@@ -33,7 +33,11 @@ def instead(path: str, old: str, new: str) -> Plant:
 
 def gone(path: str) -> Plant:
     """Remove a file."""
-    return lambda host: host.files.pop(path) and None
+
+    def plant(host: RecordedHost) -> None:
+        del host.files[path]
+
+    return plant
 
 
 def logged(line: str, times: int = 1) -> Plant:

@@ -1,21 +1,23 @@
-"""Records of a simulated fabric with planted faults, for the tests of the evaluation."""
+"""Records of a simulated fabric with planted faults, for tests and the bench of the evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from producers.inventory.nics import nic_record
+from producers.settings import NicSettings
 from producers.sim.setup import topology_file
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
+from producers.sim.workload import address_of
 from schemas.ids import nic_parts
 from schemas.records import ClockSync, Leg, Nic, PathDelays, PathMaps, PathSource
 from schemas.topology import Topology, nic_end, split_end
 from streams.audit.fabric_records import FabricRecords
-from tests.records import make
 
 T0 = 1_760_000_000_000_000_000
 
@@ -80,13 +82,25 @@ class Simulated:
         """Return the announcements."""
         rails = self.fleet.shape.rails > 1
         return [
-            make(
-                Nic, nic=name, host=nic_parts(name).host, device=nic_parts(name).device, shard="fabric",
-                rail=int(self.fleet.nic_rail[k]) if rails else None, rack=f"rack{self.fleet.nic_rack[k] + 1}",
-                clock=f"{nic_parts(name).host}/ptp{int(self.fleet.nic_device[k])}",
+            nic_record(
+                NicSettings(
+                    host=nic_parts(name).host,
+                    device=nic_parts(name).device,
+                    address=address_of(k),
+                    shard="fabric",
+                    rail=int(self.fleet.nic_rail[k]) if rails else None,
+                    rack=f"rack{self.fleet.nic_rack[k] + 1}",
+                ),
+                run=1,
+                probe_port=9319,
+                phc_index=int(self.fleet.nic_device[k]),
+                speed_bps=None,
+                mtu_bytes=None,
+                since_ns=T0,
+                announced_ns=T0,
             )
             for k, name in enumerate(self.fleet.nic_ids)
-        ]  # fmt: skip
+        ]
 
     def path_maps(self) -> list[PathMaps]:
         """Return the traced routes."""
@@ -136,7 +150,7 @@ class Simulated:
     def records(self, plan: bool = True, **fields: Any) -> FabricRecords:
         """Return the records of nics, routes and delays, with or without the topology file."""
         topology = Topology(topology_file(self.fleet)) if plan else Topology()
-        defaults: Mapping[str, Any] = {"nics": self.nics(), "topology": topology}
+        defaults: dict[str, Any] = {"nics": self.nics(), "topology": topology}
         if "paths" not in fields:
             fields["paths"] = self.path_maps()
         if "delays" not in fields:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from producers.audit.network import Dcb, Interface, LinkSettings, Neighbour, Route, Rule
-from tests.producers.audit.faults import PORT, Plant, gone, instead, text
-from tests.producers.audit.recorded import RecordedHost
-from tests.producers.audit.recorded_network import UP
-from tests.producers.audit.recorded_services import (
+from fabrictime.testbed.audit.faults import PORT, Plant, gone, instead, text
+from fabrictime.testbed.audit.recorded import RecordedHost
+from fabrictime.testbed.audit.recorded_network import UP, require
+from fabrictime.testbed.audit.recorded_services import (
     BOND,
     CERTIFICATE,
     DEVICES,
@@ -25,6 +24,7 @@ from tests.producers.audit.recorded_services import (
     TIMED,
     UPTIME_S,
 )
+from producers.audit.network import Dcb, Interface, LinkSettings, Neighbour, Route, Rule
 
 COUNTERS = ("rx_packets", "rx_dropped", "rx_errors", "tx_packets", "tx_dropped", "tx_errors")
 HW = "/sys/class/infiniband/{}/ports/1/hw_counters/{}"
@@ -65,7 +65,7 @@ def without(read: str, **fields: Any) -> Plant:
     def plant(host: RecordedHost) -> None:
         found = host.network[read]
         kept = [each for each in found if any(getattr(each, name) != value for name, value in fields.items())]
-        assert len(kept) < len(found)
+        require(len(kept) < len(found), f"{read} with {fields}")
         host.network[read] = kept
 
     return plant
@@ -115,7 +115,7 @@ def prints(command: tuple[str, ...], output: str) -> Plant:
     """Change what a command prints."""
 
     def plant(host: RecordedHost) -> None:
-        assert command in host.commands, command
+        require(command in host.commands, f"{command} in the recorded host")
         host.commands[command] = output
 
     return plant
@@ -150,7 +150,7 @@ def flaps(count: int, apart_s: float, down_s: float) -> Plant:
 
 def mlxlink(old: str, new: str) -> Plant:
     """Change the report of a link."""
-    assert old in MLXLINK
+    require(old in MLXLINK, f"{old} in the recorded host")
     return prints(("mlxlink", "-d", BACK, "-c", "-e"), MLXLINK.replace(old, new))
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from fabrictime.testbed.audit.recorded import RecordedHost
+from fabrictime.testbed.audit.recorded_gpu import AMD_ADDRESSES, GPUS
 from producers.audit.host import NVML
-from tests.producers.audit.recorded import RecordedHost
-from tests.producers.audit.recorded_gpu import AMD_ADDRESSES, GPUS
 
 BAD = 3
 LINKS = [1] * 18
@@ -95,7 +96,7 @@ def _module_gone(host: RecordedHost) -> None:
 
 GPU_FAULTS: dict[str, tuple[str, Callable[[RecordedHost], None]]] = {
     **{
-        f"GPU: {name}": (check_id, _reported(lambda report, values=values: changed(report, values)))
+        f"GPU: {name}": (check_id, _reported(partial(changed, values=values)))
         for name, (check_id, values) in LIBRARY.items()
     },
     "GPU: missing": ("gpu.count", _reported(lambda report: report["gpus"].pop())),

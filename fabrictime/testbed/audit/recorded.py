@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping
 from copy import copy, deepcopy
 
+from fabrictime.testbed.audit import recorded_active, recorded_gpu, recorded_machine, recorded_services
+from fabrictime.testbed.audit.recorded_network import READS, RecordedNetwork
 from producers.audit.host import NVML, Missing, Unreadable
-from tests.producers.audit import recorded_active, recorded_gpu, recorded_machine, recorded_services
-from tests.producers.audit.recorded_network import RecordedNetwork
 
 GID = "fe80:0000:0000:0000:0a00:27ff:fe00:000{}"
 ADDRESS_GID = "0000:0000:0000:0000:0000:ffff:0a00:0{}02"
@@ -43,6 +43,11 @@ class RecordedHost(RecordedNetwork):
         """Everything that was read."""
         self._tree: dict[str, set[str]] = {}
         self._indexed: set[str] = set()
+
+    def readable(self) -> list[str]:
+        """Return the names of everything that can be denied."""
+        commands = {command[0] for command in self.commands}
+        return sorted([*self.files, *commands, "adjtimex", *self.links, *READS])
 
     def copy(self) -> RecordedHost:
         """Return a host that may be changed."""

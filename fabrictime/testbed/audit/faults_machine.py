@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from producers.audit.units import SHOW
-from tests.producers.audit.recorded import RecordedHost
-from tests.producers.audit.recorded_gpu import address
-from tests.producers.audit.recorded_machine import (
+from fabrictime.testbed.audit.recorded import RecordedHost
+from fabrictime.testbed.audit.recorded_gpu import address
+from fabrictime.testbed.audit.recorded_machine import (
     CONTAINERS,
     DMIDECODE,
     EVENTS,
@@ -18,6 +17,8 @@ from tests.producers.audit.recorded_machine import (
     SENSORS,
     SMART,
 )
+from fabrictime.testbed.audit.recorded_network import require
+from producers.audit.units import SHOW
 
 Plant = Callable[[RecordedHost], None]
 CPU1 = "/sys/devices/system/cpu/cpu1"
@@ -30,7 +31,7 @@ def _file(path: str, content: str) -> Plant:
 
 def _printed(command: tuple[str, ...], old: str, new: str) -> Plant:
     def plant(host: RecordedHost) -> None:
-        assert old in host.commands[command]
+        require(old in host.commands[command], f"{old} in the recorded host")
         host.commands[command] = host.commands[command].replace(old, new, 1)
 
     return plant
@@ -50,7 +51,7 @@ def _smart(**values: int) -> Plant:
 def _unit(name: str, old: str, new: str) -> Plant:
     def plant(host: RecordedHost) -> None:
         before, found, after = host.commands[SHOW].partition(f"Id={name}.service")
-        assert old in after
+        require(old in after, f"{old} in the recorded host")
         host.commands[SHOW] = before + found + after.replace(old, new, 1)
 
     return plant

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from fabrictime.testbed.audit.recorded_gpu import AMD_ADDRESSES, GPUS, address, on_pcie
+from fabrictime.testbed.audit.recorded_services import DEVICES, EFA, EFA_ADDRESS
 from producers.audit.units import SHOW, UNITS
-from tests.producers.audit.recorded_gpu import AMD_ADDRESSES, GPUS, address, on_pcie
-from tests.producers.audit.recorded_services import DEVICES, EFA, EFA_ADDRESS
 
 NICS = tuple(DEVICES.values())
 """PCI addresses of mlx5_0 to mlx5_3, each beside two GPUs."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from fabrictime.testbed.audit import recorded_active as recorded
+from fabrictime.testbed.audit.recorded import RecordedHost
 from producers.audit.active import ALL_REDUCE
-from tests.producers.audit import recorded_active as recorded
-from tests.producers.audit.recorded import RecordedHost
 
 Plant = Callable[[RecordedHost], None]
 
 
 def _prints(command: tuple[str, ...], text: str) -> Plant:
     def plant(host: RecordedHost) -> None:
-        assert command in host.commands
+        if command not in host.commands:
+            raise KeyError(f"{command}: the recorded host has no such command")
         host.commands[command] = text
 
     return plant

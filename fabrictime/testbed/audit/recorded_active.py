@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from fabrictime.testbed.audit.recorded_services import DEVICES
 from producers.audit.active import (
     ALL_REDUCE,
     BURN_S,
@@ -14,7 +15,6 @@ from producers.audit.active import (
     SUITE_FOLDER,
 )
 from producers.audit.host import STREAM
-from tests.producers.audit.recorded_services import DEVICES
 
 NCCL = "/opt/nccl-tests/build/all_reduce_perf"
 RCCL = "/opt/rccl-tests/build/all_reduce_perf"

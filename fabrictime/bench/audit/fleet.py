@@ -1,0 +1,115 @@
+"""Measures the evaluation of fleets whose truth is known: odd hosts, swapped cables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._parts import side_by_side
+from fabrictime.bench.audit._results import fleet_results
+from fabrictime.testbed.audit.simulated import Simulated, drawn_swaps
+from producers.sim.shape import Shape
+from producers.sim.topology import Fleet
+from schemas.records import AuditFact, AuditResult, AuditStatus
+from schemas.topology import nic_end
+from streams.audit.cabling import swap_text
+from streams.audit.compare import compare, rule_name
+from streams.audit.network import fabric_results
+from streams.audit.results import Scope
+
+__all__ = ["made_odd", "measure", "outcome"]
+
+HOSTS: Final = 64
+DRAWS, QUICK_DRAWS = 200, 20
+NICS: Final = 1024
+MAX_SWAPS: Final = 4
+REPEATS, QUICK_REPEATS = 4, 1
+ODD_FACTOR, ODD_STEP = 2.0, 25.0
+"""A planted figure is this many times the usual one, and so much more."""
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure for about two minutes, or half of one with `quick`."""
+    draws = QUICK_DRAWS if quick else DRAWS
+    progress(f"fleet: {draws} fleets of {HOSTS} hosts with an odd one")
+    outcomes = list(side_by_side(_odd_one, range(draws)))
+    found, false = sum(found for found, _ in outcomes), sum(false for _, false in outcomes)
+    progress(f"fleet: swapped cables of {NICS:,} NICs")
+    repeats = QUICK_REPEATS if quick else REPEATS
+    asked = [(seed, swaps) for seed in range(repeats) for swaps in range(MAX_SWAPS + 1)]
+    right = list(side_by_side(_swaps_named_right, asked))
+    return {
+        "odd_one_out_found": Figure(found / draws, note=f"{draws} fleets of {HOSTS} hosts"),
+        "false_outliers": Figure(false, note=f"{draws} fleets with one odd host"),
+        "miswired_rails_named_right": Figure(
+            sum(right) / len(right), note=f"{len(right)} fleets with 0 to {MAX_SWAPS} swaps"
+        ),
+    }
+
+
+def _odd_one(seed: int) -> tuple[bool, int]:
+    """Plant one odd value in a fleet; return whether it was found, and the number of other findings."""
+    chance = np.random.default_rng(seed)
+    results = fleet_results(HOSTS, chance)
+    stated = [at for at, result in enumerate(results) if result["facts"]]
+    at = int(chance.choice(stated))
+    number = int(chance.integers(len(results[at]["facts"])))
+    results[at] = made_odd(results[at], number)
+    fact = results[at]["facts"][number]
+    return outcome(compare(results), results[at]["host"], fact)
+
+
+def made_odd(result: AuditResult, number: int) -> AuditResult:
+    """Return a result of which one fact has a value that no other host has."""
+    facts = list(result["facts"])
+    fact = facts[number]
+    if fact["number"] is None:
+        facts[number] = {**fact, "text": f"{fact['text']}-odd"}
+    else:
+        value = fact["number"] * ODD_FACTOR + ODD_STEP
+        facts[number] = {**fact, "text": f"{value:g}", "number": value}
+    return {**result, "facts": facts}
+
+
+def outcome(results: Sequence[AuditResult], host: str, fact: AuditFact) -> tuple[bool, int]:
+    """Return whether the odd value was found at its host and subject, and the number of other findings."""
+    found = [
+        (result["host"], result["check"], finding["subject"])
+        for result in results
+        for finding in result["findings"]
+        if finding["status"] == AuditStatus.FAILED
+    ]
+    planted = (host, f"fleet.{rule_name(fact['name'])}", fact["subject"])
+    return planted in found, sum(each != planted for each in found)
+
+
+def _swaps_named_right(asked: tuple[int, int]) -> bool:
+    """Swap cables of a fleet; return whether exactly those NICs fail, each with the right remedy."""
+    seed, count = asked
+    fleet = Fleet(Shape.of(NICS), 1)
+    swaps = drawn_swaps(fleet, count, np.random.default_rng(100 * seed + count))
+    fabric = Simulated(fleet, seed=seed, peers=2, paths=1, swaps=swaps).records(plan=False, delays=())
+    results = fabric_results(fabric, Scope("bench", 1, {}, {}), ["fabric.rails"])
+    got = {
+        f"{result['host']}/{finding['subject']}": result["remedy"]
+        for result in results
+        for finding in result["findings"]
+        if finding["status"] == AuditStatus.FAILED
+    }
+    return got == _expected(fleet, swaps)
+
+
+def _expected(fleet: Fleet, swaps: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the remedy of each swapped NIC: the two ports of the leaves that have each other's cables."""
+
+    def port(nic: str) -> str:
+        return fleet.link_ids[2 * fleet.nic_index[nic]].split(">")[1]
+
+    return {
+        nic: swap_text(*(nic_end(port(each).replace(":", "/")) for each in pair))
+        for pair in swaps
+        for nic in pair
+    }
