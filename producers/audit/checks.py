@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from producers.audit import (
+    active,
     affinity,
     amd,
     backend,
@@ -35,7 +36,7 @@ CHECKS: Final[dict[str, Check]] = {
         *(storage, drives),
         *(pcie, affinity),
         *(frontend, rdma, backend),
-        kernel_log,
+        *(kernel_log, active),
     )
     for check in group.CHECKS
 }

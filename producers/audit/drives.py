@@ -128,9 +128,11 @@ def _mounts_write(host: Host) -> Iterator[Finding]:
         name = f"{point}/{TRIAL_FILE}-{host.read('/proc/sys/kernel/hostname')}"
 
         def write(name: str = name) -> None:
-            host.load(TRIAL_S, "dd", "if=/dev/zero", f"of={name}", "bs=1M", "count=16", "conv=fsync")
-            host.load(TRIAL_S, "dd", f"if={name}", "of=/dev/null", "bs=1M")
-            host.load(TRIAL_S, "rm", "--force", name)
+            try:
+                host.load(TRIAL_S, "dd", "if=/dev/zero", f"of={name}", "bs=1M", "count=16", "conv=fsync")
+                host.load(TRIAL_S, "dd", f"if={name}", "of=/dev/null", "bs=1M")
+            finally:
+                host.load(TRIAL_S, "rm", "--force", name)
 
         yield _answer(point, write)
 

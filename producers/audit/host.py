@@ -10,10 +10,12 @@ from typing import Final, Protocol
 
 from producers.audit.network import Network
 
-__all__ = ["NVML", "Host", "Missing", "Unreadable", "as_unreadable"]
+__all__ = ["NVML", "STREAM", "Host", "Missing", "Unreadable", "as_unreadable"]
 
 NVML: Final = "nvml"
 """Command that prints the state of all GPUs (producers/audit/nvml.py)."""
+STREAM: Final = "memory-bandwidth"
+"""Command that measures the bandwidth of the memory (producers/audit/stream.py)."""
 ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODEV, errno.ENXIO})
 """Errors of things that are not there: sysfs answers EINVAL for a value that a device does not have."""
 

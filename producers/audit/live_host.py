@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from producers.audit.host import NVML, Missing, Unreadable, as_unreadable
+from producers.audit.host import NVML, STREAM, Missing, Unreadable, as_unreadable
 from producers.audit.live_network import LiveNetwork
 from producers.netns import in_netns
 
@@ -25,12 +26,15 @@ CHUNK_BYTES: Final = 1 << 16
 """Size of one read: files of sysctl refuse large ones."""
 COMMAND_S: Final = 5.0
 """Time that a command may take."""
-OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {NVML: (sys.executable, "-m", "producers.audit.nvml")}
+OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
+    NVML: (sys.executable, "-m", "producers.audit.nvml"),
+    STREAM: (sys.executable, "-m", "producers.audit.stream"),
+}
 """Readers of ours that are processes of their own: a driver that hangs must not hang the agent."""
 LIMITS_S: Final[Mapping[str, float]] = {NVML: 30.0, "ipmitool": 30.0, "smartctl": 15.0, "dpkg-query": 15.0}
 """Time that slow commands may take: NVML without persistence mode starts each GPU."""
-FAILURE_BITS: Final[Mapping[str, int]] = {"smartctl": 0b011}
-"""Bits of an exit code that show a failure of the command; smartctl's others describe the drive."""
+FAILURE_BITS: Final[Mapping[str, int]] = {"smartctl": 0b011, "dcgmi": 0}
+"""Bits of an exit code that show a failure of the command; others describe the drive or GPU."""
 KILLED_S: Final = 1.0
 """Time that a killed process has to end."""
 FRESH_S: Final = 10.0
@@ -186,14 +190,15 @@ def _output(child: subprocess.Popen[bytes], command: str, limit_s: float) -> str
     try:
         printed, complaint = child.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired as error:
-        child.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(KILLED_S)
         for pipe in (child.stdout, child.stderr):
             if pipe is not None:
                 pipe.close()
         raise Unreadable(f"{command}: no end within {limit_s:g} s") from error
-    if child.returncode & FAILURE_BITS.get(command.partition(" ")[0], -1):
+    if child.returncode & FAILURE_BITS.get(command.partition(" ")[0].rpartition("/")[2], -1):
         errors = complaint.decode("utf-8", "replace").strip().splitlines()
         text = f"{command}: exit code {child.returncode}"
         raise Unreadable(f"{text}, {errors[-1]}" if errors else text)
@@ -202,7 +207,14 @@ def _output(child: subprocess.Popen[bytes], command: str, limit_s: float) -> str
 
 def _start(arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
-    return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=env)
+    return subprocess.Popen(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        env=env,
+        start_new_session=True,  # a load that takes too long ends with all of its processes
+    )
 
 
 def _content(path: Path) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fabrictime.testbed.audit.faults_active import ACTIVE_FAULTS
 from fabrictime.testbed.audit.faults_gpu import GPU_FAULTS
 from fabrictime.testbed.audit.faults_machine import MACHINE_FAULTS
 from fabrictime.testbed.audit.recorded import DMESG, NO_GID, UNITS, RecordedHost, bridge
@@ -67,6 +68,7 @@ def _no_roce_v2(host: RecordedHost) -> None:
 MLX5 = "mlx5_core 0000:17:00.0:"
 XID = "NVRM: Xid (PCI:0000:19:00): {}, pid=812, name=python, Ch 00000008"
 FAULTS: dict[str, tuple[str, Plant]] = {
+    **ACTIVE_FAULTS,
     **GPU_FAULTS,
     **MACHINE_FAULTS,
     "oops": ("software.kernel-taint", text("/proc/sys/kernel/tainted", "128")),

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from copy import copy, deepcopy
 
-from fabrictime.testbed.audit import recorded_gpu, recorded_machine, recorded_services
+from fabrictime.testbed.audit import recorded_active, recorded_gpu, recorded_machine, recorded_services
 from fabrictime.testbed.audit.recorded_network import READS, RecordedNetwork
 from producers.audit.host import NVML, Missing, Unreadable
 
@@ -186,7 +186,7 @@ def _files() -> dict[str, str | bytes]:
         "/sys/fs/fuse/connections/52/max_background": "12\n",
         "/dev/infiniband/rdma_cm": "",
     }
-    files |= recorded_gpu.files() | recorded_machine.files()
+    files |= recorded_gpu.files() | recorded_machine.files() | recorded_active.files()
     files["/sys/bus/pci/devices/0000:00:01.0/class"] = "0x060400\n"
     files["/sys/bus/pci/devices/0000:00:01.0/config"] = bridge(redirects=False)
     for number, (device, layer) in enumerate(
@@ -244,6 +244,7 @@ HEALTHY = RecordedHost(
         UNITS: "",
         (NVML,): json.dumps(recorded_gpu.report()),
         **recorded_machine.commands(),
+        **recorded_active.commands(),
         **recorded_services.COMMANDS,
     },
 )

@@ -1,0 +1,134 @@
+"""Load programs of the recorded host and what they print. We wrote it from the programs' public formats."""
+
+from __future__ import annotations
+
+import json
+
+from fabrictime.testbed.audit.recorded_services import DEVICES
+from producers.audit.active import (
+    ALL_REDUCE,
+    BURN_S,
+    FIO,
+    LOOPBACK,
+    QUEUE_PAIRS,
+    SHAPES,
+    SUITE_FOLDER,
+)
+from producers.audit.host import STREAM
+
+NCCL = "/opt/nccl-tests/build/all_reduce_perf"
+RCCL = "/opt/rccl-tests/build/all_reduce_perf"
+BANDWIDTH = """---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 65536      1862800          0.00               {:.2f}             0.744915
+---------------------------------------------------------------------------------------
+"""
+LATENCY = """ #bytes #iterations  t_min[usec]  t_max[usec]  t_typical[usec]  t_avg[usec]  t_stdev[usec]
+ 2       5000          1.02           4.31         {:.2f}               1.08             0.05
+"""
+REDUCED = """#       size         count      type   redop    root     time   algbw   busbw #wrong
+  1073741824     268435456     float     sum      -1   3900.1  275.32  {bus:.2f}      0
+# Out of bounds values : {wrong} {verdict}
+# Avg bus bandwidth    : {bus:.3f}
+#
+"""
+DIAGNOSTIC = {
+    "DCGM Diagnostic": {
+        "test_categories": [
+            {"category": "Deployment", "tests": [{"name": "software", "results": [{"status": "Pass"}]}]},
+            {
+                "category": "Hardware",
+                "tests": [
+                    {"name": "memory", "results": [{"gpu_id": gpu, "status": "Pass"} for gpu in range(8)]}
+                ],
+            },
+        ]
+    }
+}
+DCGM = ("/usr/bin/dcgmi", "diag", "--run", "2", "--json")
+COPY_TESTS = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce")
+COPIES = ("/usr/local/cuda/bin/nvbandwidth", "--json", "--testcase", *COPY_TESTS)
+FIO_READ = ("/usr/bin/fio", *FIO)
+SUITE = ("/opt/rocm/bin/rvs", "-c", f"{SUITE_FOLDER}/gst_single.conf")
+BURN = ("/opt/gpu-burn/gpu_burn", str(BURN_S))
+SANITY = ("/usr/bin/gdrcopy_sanity",)
+MEMORY = (STREAM,)
+IN_HOST = (NCCL, *ALL_REDUCE, "8")
+
+
+def reduced(bandwidth: float, wrong: int = 0) -> str:
+    """Return what all_reduce_perf prints."""
+    return REDUCED.format(bus=bandwidth, wrong=wrong, verdict="FAILED" if wrong else "OK")
+
+
+def over_nics(shape: str, pairs: int) -> tuple[str, ...]:
+    """Return the command of an all-reduce over the NICs."""
+    environment = (
+        "NCCL_P2P_DISABLE=1",
+        "NCCL_SHM_DISABLE=1",
+        f"NCCL_ALGO={SHAPES[shape]}",
+        f"NCCL_IB_QPS_PER_CONNECTION={pairs}",
+    )
+    return (*environment, *IN_HOST)
+
+
+def loopback(program: str, device: str, *options: str) -> tuple[str, ...]:
+    """Return the command of perftest on one device."""
+    number = list(DEVICES).index(device)
+    arguments = (f"/usr/bin/{program}", f"--ib-dev={device}", f"--port={18515 + number}", *options)
+    return ("sh", "-c", LOOPBACK, *arguments)
+
+
+def bandwidth(device: str) -> tuple[str, ...]:
+    """Return the command of the write bandwidth from host memory."""
+    return loopback("ib_write_bw", device, "--report_gbits", "--duration=5")
+
+
+def gpu_bandwidth(device: str) -> tuple[str, ...]:
+    """Return the command of the write bandwidth from GPU memory."""
+    return loopback("ib_write_bw", device, "--report_gbits", "--duration=5", "--use_cuda=0")
+
+
+def latency(device: str) -> tuple[str, ...]:
+    """Return the command of the write latency."""
+    return loopback("ib_write_lat", device, "--size=2", "--iters=5000")
+
+
+def copies(lowest: float) -> str:
+    """Return what nvbandwidth prints."""
+    tests = [{"name": name, "status": "Passed", "min": 55.1, "max": 55.3} for name in COPY_TESTS]
+    tests[0]["min"] = lowest
+    return json.dumps({"nvbandwidth": {"testcases": tests}})
+
+
+def files() -> dict[str, str | bytes]:
+    """Return the programs."""
+    paths = (
+        *(f"/usr/bin/{name}" for name in ("ib_write_bw", "ib_write_lat")),
+        *(command[0] for command in (DCGM, COPIES, FIO_READ, SUITE, BURN, SANITY)),
+        *(NCCL, RCCL, SUITE[2]),
+    )
+    return dict.fromkeys(paths, "")
+
+
+def commands() -> dict[tuple[str, ...], str]:
+    """Return the programs' output."""
+    found = {
+        IN_HOST: reduced(462.4),
+        (RCCL, *ALL_REDUCE, "2"): reduced(318.2),
+        DCGM: json.dumps(DIAGNOSTIC),
+        COPIES: copies(55.1),
+        FIO_READ: json.dumps({"jobs": [{"read": {"bw_bytes": 6_400_000_000}}]}),
+        SUITE: "[RESULT] [ 9241.1] [gpustress] gst 50000 GFLOPS pass: TRUE\n",
+        BURN: "100.0%  proc'd: 9000\nTested 2 GPUs:\n\tGPU 0: OK\n\tGPU 1: OK\n",
+        SANITY: "Total: 28, Passed: 28, Failed: 0, Waived: 0\n",
+        MEMORY: "502.4\n",
+    }
+    for shape in SHAPES:
+        for pairs in QUEUE_PAIRS:
+            found[over_nics(shape, pairs)] = reduced(180.0 + pairs)
+    for device in DEVICES:
+        found[bandwidth(device)] = BANDWIDTH.format(392.1)
+        found[gpu_bandwidth(device)] = BANDWIDTH.format(389.8)
+        found[latency(device)] = LATENCY.format(1.06)
+    return found

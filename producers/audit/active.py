@@ -1,0 +1,273 @@
+"""Active checks of one host: load programs where they are installed, their figures against the machine type.
+
+They run on request only, on an idle host. Each figure is a fact too, so that the fleet's comparison finds a
+slow host without a threshold. A program that is not installed makes its check SKIPPED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from producers.audit import benchmarks
+from producers.audit.base import Check, Fact, Finding, checked
+from producers.audit.host import STREAM, Host, Missing, Unreadable
+from producers.audit.sku import AMD, NVIDIA, Sku, gpu_addresses, sku_of
+from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
+
+__all__ = ["CHECKS", "program"]
+
+FOLDERS: Final = (
+    "/usr/local/bin", "/usr/bin", "/usr/sbin", "/bin", "/usr/local/cuda/bin", "/opt/rocm/bin",
+)  # fmt: skip
+NCCL_FOLDERS: Final = (*FOLDERS, "/opt/nccl-tests/build", "/opt/nccl-tests", "/usr/local/nccl-tests/build")
+RCCL_FOLDERS: Final = ("/opt/rccl-tests/build", "/opt/rccl-tests", "/opt/rocm/share/rccl-tests")
+BURN_FOLDERS: Final = (*FOLDERS, "/opt/gpu-burn", "/opt/gpu_burn")
+RDMA: Final = "/sys/class/infiniband"
+LOOPBACK: Final = (
+    '"$0" "$@" >/dev/null 2>&1 & peer=$!; sleep 1; "$0" "$@" 127.0.0.1; code=$?; '
+    "kill $peer 2>/dev/null; wait $peer 2>/dev/null; exit $code"
+)
+"""Both ends on one device: perftest's server in the background, and its client."""
+EFA: Final = ("rdmap", "efa")
+"""Names of devices without the reliable connections that perftest uses."""
+LOOPBACK_SHARE: Final = 0.36
+"""Azure's loopback expects 18 GB/s of 400 Gbit/s."""
+GPU_SHARE: Final = 0.9
+"""Azure expects 360 of 400 Gbit/s from GPU memory; to itself a port reaches what the bus allows."""
+QUEUE_PAIRS: Final = (1, 2, 4, 8)
+SHAPES: Final = {"plain": "Ring", "hierarchical": "Tree"}
+MIN_OF_BEST: Final = 0.5
+"""A choice of queue pairs that halves the bandwidth points at a path, not at the choice."""
+MIN_READ_BYTES_PER_S: Final = 200e6
+"""A SATA drive reads faster."""
+MIN_OF_STREAM: Final = 0.5
+"""numpy's triad against STREAM, which is compiled for the processor."""
+SUITES: Final = ("gst_single", "iet_single", "mem", "babel", "pebb_single", "pbqt_single", "peqt_single")
+SUITE_FOLDER: Final = "/opt/rocm/share/rocm-validation-suite/conf"
+BURN_S: Final = 60
+FIO: Final = (
+    "--name=audit", "--filename=/var/tmp/.fabrictime-audit", "--size=1G", "--rw=read", "--bs=1M",
+    "--direct=1", "--iodepth=32", "--ioengine=libaio", "--runtime=10", "--time_based", "--unlink=1",
+    "--output-format=json",
+)  # fmt: skip
+ALL_REDUCE: Final = ("-b", "1G", "-e", "1G", "-n", "20", "-w", "5", "-g")
+
+
+def program(host: Host, name: str, folders: tuple[str, ...] = FOLDERS) -> str:
+    """Return the path of a program. Raises Missing where it is not installed."""
+    for folder in folders:
+        try:
+            if name in host.names(folder):
+                return f"{folder}/{name}"
+        except Missing:
+            continue
+    raise Missing(f"{name}: not installed")
+
+
+def _figure(name: str, value: float, unit: str, minimum: float, subject: str = "") -> Finding:
+    text = f"{value:,.1f} {unit}" + (f", expected at least {minimum:,.1f}" if minimum else "")
+    return replace(checked(value >= minimum, text, subject), fact=Fact(name, f"{value:g}", value))
+
+
+def _expected(host: Host, value: Callable[[Sku], float], vendors: tuple[str, ...] = (NVIDIA, AMD)) -> float:
+    """Return the machine type's value; 0 for an unknown type, which then has the fleet's comparison only."""
+    sku = sku_of(host, vendors)
+    return value(sku) if sku is not None else 0.0
+
+
+def _each_device(host: Host, path: str, *options: str) -> Iterator[tuple[str, list[float] | Unreadable]]:
+    """Yield the figures of a perftest program on each RDMA device, to itself."""
+    for number, device in enumerate(host.names(RDMA)):
+        if device.startswith(EFA):
+            continue
+        arguments = (path, f"--ib-dev={device}", f"--port={18515 + number}", *options)
+        try:
+            text = host.load(30.0, "sh", "-c", LOOPBACK, *arguments)
+            yield device, benchmarks.perftest_figures(text)
+        except (Unreadable, ValueError) as error:
+            yield device, Unreadable(str(error))
+
+
+def _bandwidth(name: str, share: float, *options: str) -> Callable[[Host], Iterator[Finding]]:
+    def find(host: Host) -> Iterator[Finding]:
+        path = program(host, "ib_write_bw")
+        if options and not gpu_addresses(host, NVIDIA):
+            raise Missing("no NVIDIA GPU on PCIe")
+        minimum = share * _expected(host, lambda sku: sku.nic_gbps)
+        for device, found in _each_device(host, path, "--report_gbits", "--duration=5", *options):
+            if isinstance(found, Unreadable):
+                yield Finding(device, AuditStatus.UNKNOWN, str(found))
+            else:
+                yield _figure(name, found[3], "Gbit/s", minimum, device)
+
+    return find
+
+
+def _latency(host: Host) -> Iterator[Finding]:
+    path = program(host, "ib_write_lat")
+    limit = _expected(host, lambda sku: sku.write_us) or float("inf")
+    for device, found in _each_device(host, path, "--size=2", "--iters=5000"):
+        if isinstance(found, Unreadable):
+            yield Finding(device, AuditStatus.UNKNOWN, str(found))
+            continue
+        typical = found[4]
+        finding = checked(typical <= limit, f"typically {typical:g} us, expected at most {limit:g}", device)
+        yield replace(finding, fact=Fact("write_latency_us", f"{typical:g}", typical))
+
+
+def _all_reduce(host: Host, path: str, count: int, *environment: str) -> float:
+    """Return GB/s. Raises ValueError for wrong results."""
+    text = host.load(120.0, *environment, path, *ALL_REDUCE, str(count))
+    bandwidth, wrong = benchmarks.bus_bandwidth(text)
+    if wrong:
+        raise ArithmeticError(f"{wrong:,} wrong values")
+    return bandwidth
+
+
+def _in_host(vendor: str, folders: tuple[str, ...]) -> Callable[[Host], Iterator[Finding]]:
+    def find(host: Host) -> Iterator[Finding]:
+        path, count = program(host, "all_reduce_perf", folders), len(gpu_addresses(host, vendor))
+        if not count:
+            raise Missing("no GPU for all_reduce_perf")
+        minimum = _expected(
+            host, lambda sku: sku.all_reduce_gb_per_s if count == sku.gpus else 0.0, (vendor,)
+        )
+        try:
+            bandwidth = _all_reduce(host, path, count)
+        except ArithmeticError as error:
+            yield checked(False, f"all-reduce: {error}")
+            return
+        yield _figure("all_reduce_gb_per_s", bandwidth, "GB/s", minimum)
+
+    return find
+
+
+def _over_nics(host: Host) -> Iterator[Finding]:
+    """Run all-reduce with NVLink and shared memory off, by queue pairs and shape."""
+    path, count = program(host, "all_reduce_perf", NCCL_FOLDERS), len(gpu_addresses(host, NVIDIA))
+    if count < 2:
+        raise Missing("fewer than two NVIDIA GPUs")
+    host.names(RDMA)
+    found: dict[str, float] = {}
+    for shape, algorithm in SHAPES.items():
+        for pairs in QUEUE_PAIRS:
+            subject = f"{shape}, {pairs} queue pairs"
+            environment = (
+                "NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1", f"NCCL_ALGO={algorithm}",
+                f"NCCL_IB_QPS_PER_CONNECTION={pairs}",
+            )  # fmt: skip
+            try:
+                found[subject] = _all_reduce(host, path, count, *environment)
+            except ArithmeticError as error:
+                yield checked(False, str(error), subject)
+            except (Unreadable, ValueError) as error:
+                yield Finding(subject, AuditStatus.UNKNOWN, str(error))
+    best = max(found.values(), default=0.0)
+    for subject, bandwidth in found.items():
+        yield _figure("all_reduce_over_nics_gb_per_s", bandwidth, "GB/s", MIN_OF_BEST * best, subject)
+
+
+def _diagnostic(host: Host) -> Iterator[Finding]:
+    text = host.load(900.0, program(host, "dcgmi"), "diag", "--run", "2", "--json")
+    for name, outcome in benchmarks.diagnostic_outcomes(text).items():
+        status = AuditStatus.SKIPPED if "skip" in outcome else AuditStatus.PASSED
+        yield Finding(name, status if outcome in ("pass", "skip", "skipped") else AuditStatus.FAILED, outcome)
+
+
+def _memory(host: Host) -> Iterator[Finding]:
+    bandwidth = float(host.load(60.0, STREAM))
+    minimum = MIN_OF_STREAM * _expected(host, lambda sku: sku.memory_gb_per_s)
+    yield _figure("memory_gb_per_s", bandwidth, "GB/s", minimum)
+
+
+def _drive(host: Host) -> Iterator[Finding]:
+    bytes_per_s = benchmarks.read_bandwidth(host.load(60.0, program(host, "fio"), *FIO))
+    yield _figure("read_mb_per_s", bytes_per_s / 1e6, "MB/s", MIN_READ_BYTES_PER_S / 1e6, "/var/tmp")  # noqa: S108
+
+
+def _copies(host: Host) -> Iterator[Finding]:
+    tests = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce")
+    text = host.load(300.0, program(host, "nvbandwidth"), "--json", "--testcase", *tests)
+    minimum = _expected(host, lambda sku: sku.copy_gb_per_s, (NVIDIA,))
+    for name, bandwidth in benchmarks.copy_bandwidths(text).items():
+        yield _figure("copy_gb_per_s", bandwidth, "GB/s", minimum, name)
+
+
+def _suite(host: Host) -> Iterator[Finding]:
+    path, present = program(host, "rvs"), host.names(SUITE_FOLDER)
+    for suite in SUITES:
+        if f"{suite}.conf" not in present:
+            continue
+        try:
+            text = host.load(600.0, path, "-c", f"{SUITE_FOLDER}/{suite}.conf")
+            outcomes = benchmarks.suite_outcomes(text)
+        except (Unreadable, ValueError) as error:
+            yield Finding(suite, AuditStatus.UNKNOWN, str(error))
+            continue
+        for name, is_right in outcomes.items():
+            yield checked(is_right, "passed" if is_right else "failed", f"{suite} {name}")
+
+
+def _burn(host: Host) -> Iterator[Finding]:
+    text = host.load(BURN_S + 120.0, program(host, "gpu_burn", BURN_FOLDERS), str(BURN_S))
+    for gpu, is_right in benchmarks.burn_outcomes(text).items():
+        yield checked(is_right, "right values" if is_right else "wrong values under load", gpu)
+
+
+def _sanity(host: Host) -> Iterator[Finding]:
+    right, wrong = benchmarks.sanity_failures(host.load(120.0, program(host, "gdrcopy_sanity")))
+    yield checked(right > 0 and not wrong, f"{right} tests passed, {wrong} failed")
+
+
+def _declared(
+    check_id: str,
+    title: str,
+    find: Callable[[Host], Iterator[Finding]],
+    action: AuditAction,
+    remedy: str,
+    rows: tuple[int, ...],
+    limit_s: float,
+    category: AuditCategory = AuditCategory.GPU,
+    severity: AuditSeverity = AuditSeverity.ERROR,
+) -> Check:
+    return Check(check_id, category, title, find, severity, action, remedy, rows, limit_s, active=True)
+
+
+_BACK: Final = AuditCategory.BACKEND
+_COLLECTIVES: Final = AuditCategory.COLLECTIVES
+_WARNING: Final = AuditSeverity.WARNING
+_SLOW: Final = "Check PCIe width, MTU and the link's counters; compare with the fleet"
+CHECKS: Final = (
+    _declared("backend.write-bandwidth", "RDMA devices write at full rate to themselves",
+              _bandwidth("write_gbps", LOOPBACK_SHARE), AuditAction.REPLACE, _SLOW, (35, 38), 330.0, _BACK),
+    _declared("backend.write-bandwidth-gpu", "RDMA devices write at full rate from GPU memory",
+              _bandwidth("write_gpu_gbps", LOOPBACK_SHARE * GPU_SHARE, "--use_cuda=0"), AuditAction.REPLACE,
+              "Load nvidia-peermem; turn ACS off; check the places of GPU and NIC", (33, 36), 330.0, _BACK),
+    _declared("backend.write-latency", "RDMA devices write in microseconds", _latency, AuditAction.MONITOR,
+              "Check processor frequency, C-states and relaxed ordering", (37,), 330.0, _BACK, _WARNING),
+    _declared("collectives.nccl", "All-reduce within the host reaches the type's bandwidth",
+              _in_host(NVIDIA, NCCL_FOLDERS), AuditAction.RESET, "Check NVLinks, clocks and power",
+              (47, 75), 130.0, _COLLECTIVES),
+    _declared("collectives.nccl-nics", "All-reduce over the NICs does not depend on queue pairs",
+              _over_nics, AuditAction.MONITOR, "Check ECMP, PFC and each NIC by ib_write_bw", (48,), 1000.0,
+              _COLLECTIVES, _WARNING),
+    _declared("collectives.rccl", "All-reduce of AMD GPUs reaches the type's bandwidth",
+              _in_host(AMD, RCCL_FOLDERS), AuditAction.RESET, "Check XGMI, clocks and power of the GPUs",
+              (47,), 130.0, _COLLECTIVES),
+    _declared("gpu.diagnostic", "DCGM's diagnostic passes", _diagnostic, AuditAction.REPLACE,
+              "`dcgmi diag -r 3` on the drained host; replace the GPU that fails again", (74,), 910.0),
+    _declared("gpu.copies", "Copies between host and GPUs have full bandwidth", _copies, AuditAction.REPLACE,
+              "Check PCIe width and speed of the GPU, and its NUMA node", (73,), 310.0),
+    _declared("gpu.burn", "GPUs compute right values under load", _burn, AuditAction.REPLACE,
+              "Replace the GPU", (75, 76), BURN_S + 130.0),
+    _declared("gpu.amd-suite", "ROCm's validation suite passes", _suite, AuditAction.REPLACE,
+              "Replace the GPU that fails again", (75, 80), 3600.0),
+    _declared("gpu.direct-sanity", "GDRCopy passes its tests", _sanity, AuditAction.MONITOR,
+              "modprobe gdrdrv, and install one version of module and library", (33,), 130.0),
+    _declared("node.memory-bandwidth", "Memory has the type's bandwidth", _memory, AuditAction.REPLACE,
+              "Compare DIMMs and NUMA nodes with the fleet", (85,), 70.0, AuditCategory.NODE, _WARNING),
+    _declared("storage.read-bandwidth", "The local drive reads fast", _drive, AuditAction.REPLACE,
+              "Check SMART and the drive's PCIe width", (95,), 70.0, AuditCategory.STORAGE, _WARNING),
+)  # fmt: skip

@@ -1,0 +1,108 @@
+"""Parsers of what load programs print: perftest, nccl-tests, DCGM, fio, nvbandwidth, RVS, gpu-burn, GDRCopy.
+
+Each returns figures or outcomes by name, and raises ValueError for text without a result.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+__all__ = [
+    "burn_outcomes",
+    "bus_bandwidth",
+    "copy_bandwidths",
+    "diagnostic_outcomes",
+    "perftest_figures",
+    "read_bandwidth",
+    "sanity_failures",
+    "suite_outcomes",
+]
+
+_ROW: Final = re.compile(r"^\s*\d+\s+\d+(?:\s+[\d.]+)+\s*$")
+_BUS: Final = re.compile(r"#\s*Avg bus bandwidth\s*:\s*([\d.]+)")
+_WRONG: Final = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
+_BURN: Final = re.compile(r"GPU (\d+): (OK|FAULTY)")
+_SUITE: Final = re.compile(r"\[RESULT\].*?\]\s*(.*?)\s+pass:\s*(TRUE|FALSE)", re.IGNORECASE)
+_SANITY: Final = re.compile(r"Total:\s*\d+,\s*Passed:\s*(\d+),\s*Failed:\s*(\d+)")
+
+
+def perftest_figures(text: str) -> list[float]:
+    """Return the last row of perftest: bytes, iterations, then peak and average, or minimum to average."""
+    rows = [line for line in text.splitlines() if _ROW.match(line)]
+    if not rows or len(rows[-1].split()) < 4:
+        raise ValueError("perftest prints no row of results")
+    return [float(part) for part in rows[-1].split()]
+
+
+def bus_bandwidth(text: str) -> tuple[float, int]:
+    """Return the average bus bandwidth in GB/s and the number of wrong values of nccl-tests."""
+    bus, wrong = _BUS.search(text), _WRONG.search(text)
+    if bus is None or wrong is None:
+        raise ValueError("nccl-tests print no average bus bandwidth")
+    return float(bus[1]), int(wrong[1])
+
+
+def _tests(found: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and result of each test anywhere in DCGM's JSON: its nesting differs by version."""
+    if isinstance(found, dict):
+        if isinstance(found.get("results"), list):
+            yield from ((str(found.get("name", "")), each) for each in found["results"])
+        for value in found.values():
+            yield from _tests(value)
+    elif isinstance(found, list):
+        for value in found:
+            yield from _tests(value)
+
+
+def diagnostic_outcomes(text: str) -> dict[str, str]:
+    """Return pass, fail, warn or skip for each test and GPU of `dcgmi diag --json`."""
+    found = {}
+    for name, result in _tests(json.loads(text[text.find("{") :])):
+        gpu = result.get("gpu_id", result.get("gpu_ids", result.get("entity_id", "")))
+        found[f"{name} {gpu}".strip()] = str(result["status"]).lower()
+    if not found:
+        raise ValueError("dcgmi prints no test")
+    return found
+
+
+def read_bandwidth(text: str) -> float:
+    """Return bytes per second of the first job's reads of fio."""
+    return float(json.loads(text)["jobs"][0]["read"]["bw_bytes"])
+
+
+def copy_bandwidths(text: str) -> dict[str, float]:
+    """Return the lowest GB/s of each test of `nvbandwidth --json`."""
+    tests = json.loads(text)["nvbandwidth"]["testcases"]
+    found = {str(each["name"]): float(each["min"]) for each in tests if "min" in each}
+    if not found:
+        raise ValueError("nvbandwidth prints no figure")
+    return found
+
+
+def suite_outcomes(text: str) -> dict[str, bool]:
+    """Return whether each test of RVS passed."""
+    found: dict[str, bool] = {}
+    for name, outcome in _SUITE.findall(text):
+        found[name] = found.get(name, True) and outcome.upper() == "TRUE"
+    if not found:
+        raise ValueError("RVS prints no result")
+    return found
+
+
+def burn_outcomes(text: str) -> dict[str, bool]:
+    """Return whether each GPU computed right values under gpu-burn."""
+    found = {f"GPU {number}": outcome == "OK" for number, outcome in _BURN.findall(text)}
+    if not found:
+        raise ValueError("gpu-burn prints no outcome")
+    return found
+
+
+def sanity_failures(text: str) -> tuple[int, int]:
+    """Return passed and failed tests of `gdrcopy_sanity`."""
+    found = _SANITY.search(text)
+    if found is None:
+        raise ValueError("gdrcopy_sanity prints no total")
+    return int(found[1]), int(found[2])
