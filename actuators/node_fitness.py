@@ -16,8 +16,10 @@ from schemas.records import AuditResult, AuditSeverity, AuditStatus
 
 __all__ = ["AuditHistory", "Fitness", "HostFitness", "Outcome"]
 
-COMPARED: Final = ("agent.", "baseline.", "fabric.", "fleet.", "sku.")
+COMPARED: Final = ("baseline.", "fabric.", "fleet.", "sku.")
 """Beginnings of the ids of checks that are evaluated from other records, not on the host."""
+AGENT: Final = "agent."
+"""Beginning of the ids of results of the agent itself; they say nothing about the host."""
 MAX_OUTCOMES: Final = 16
 """Outcomes kept of each check of a host."""
 
@@ -117,7 +119,7 @@ class AuditHistory:
     def _unknown(self, host: str, since_ns: int, newest: Iterable[Outcome], strict: bool) -> tuple[str, ...]:
         """Return the reasons for which a host without failures is not known to be fit."""
         runs = {name: run for name, run in self._runs.get(host, {}).items() if run.at_ns >= since_ns}
-        statuses = {each.status for each in newest}
+        statuses = {each.status for each in newest if not each.check.startswith(AGENT)}
         if not runs:
             return ("no result" if self._run is None else f"no result of run {self._run}",)
         if not any(run.is_complete for run in runs.values()):

@@ -91,7 +91,10 @@ class NodeSettings(BaseModel):
     )
     min_in: int = Field(default=1, ge=1, le=1_000_000, description="nodes that stay in")
     max_age_s: int = Field(
-        default=3600, ge=60, le=604_800, description="s after which an audit result does not count any more"
+        default=7200,
+        ge=60,
+        le=604_800,
+        description="s after which an audit result does not count any more; twice the agents' schedule",
     )
     failed_runs: int = Field(
         default=1, ge=1, le=10, description="runs in which a check must fail, one after another, for a drain"

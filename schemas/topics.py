@@ -98,7 +98,7 @@ INVENTORY: Final = Topic(
     None,
     compacted=True,
     writers=("prober", "sim"),
-    readers=("prober", "flows", "map", "solve", "sink", "web", "up", "actuator"),
+    readers=("prober", "flows", "map", "solve", "sink", "web", "up", "actuator", "audit"),
 )
 CLOCK_FITS: Final = Topic(
     "fabric.clock.fits",
@@ -119,7 +119,7 @@ CLOCK_OFFSETS: Final = Topic(
     7 * DAY_MS,
     compacted=True,
     writers=("solve",),
-    readers=("prober", "sim", "map", "solve", "sink", "web", "up", "actuator"),
+    readers=("prober", "sim", "map", "solve", "sink", "web", "up", "actuator", "audit"),
 )
 DELAYS: Final = Topic(
     "fabric.delays",
@@ -129,7 +129,7 @@ DELAYS: Final = Topic(
     Partitions.DATA,
     DAY_MS,
     writers=("map", "prober"),
-    readers=("solve", "sink", "web", "up"),
+    readers=("solve", "sink", "web", "up", "audit"),
 )
 PATHS: Final = Topic(
     "fabric.paths",
@@ -140,7 +140,7 @@ PATHS: Final = Topic(
     None,
     compacted=True,
     writers=("prober", "sim"),
-    readers=("solve", "sink", "web", "up"),
+    readers=("solve", "sink", "web", "up", "audit"),
 )
 PROBE_SCHEDULES: Final = Topic(
     "fabric.probe-schedules",
@@ -162,7 +162,7 @@ FLOW_ROUTES: Final = Topic(
     None,
     compacted=True,
     writers=("flows", "sim"),
-    readers=("flows", "solve", "up"),
+    readers=("flows", "solve", "up", "audit"),
 )
 LINKS: Final = Topic(
     "fabric.links",
@@ -183,7 +183,7 @@ LINK_HEALTH: Final = Topic(
     None,
     compacted=True,
     writers=("solve",),
-    readers=("solve", "sink", "web", "up"),
+    readers=("solve", "sink", "web", "up", "audit"),
 )
 PATH_QUEUEING: Final = Topic(
     "fabric.path-queueing",
@@ -203,7 +203,7 @@ QUEUES: Final = Topic(
     Partitions.DATA,
     DAY_MS,
     writers=("solve",),
-    readers=("solve", "sink", "web", "up"),
+    readers=("solve", "sink", "web", "up", "audit"),
 )
 FLOWS: Final = Topic(
     "fabric.flows",
@@ -306,7 +306,7 @@ AUDIT_RUNS: Final = Topic(
     Partitions.ONE,
     30 * DAY_MS,
     writers=("audit",),
-    readers=("auditor",),
+    readers=("auditor", "audit"),
 )
 AUDIT: Final = Topic(
     "fabric.audit",

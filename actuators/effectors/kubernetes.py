@@ -63,8 +63,11 @@ class Kubernetes:
         more = None
         while True:
             page = self._call(self._api.list_node, limit=PAGE, _continue=more)
-            found += [node_state(item) for item in page["items"]]
-            more = page["metadata"].get("continue")
+            try:
+                found += [node_state(item) for item in page["items"]]
+                more = page["metadata"].get("continue")
+            except (KeyError, TypeError, AttributeError):
+                raise NodeError("Kubernetes: a list of nodes without items and metadata") from None
             if not more:
                 return found
 
@@ -115,29 +118,27 @@ class Kubernetes:
             raise NodeError(f"Kubernetes: {type(error).__name__}: {error}") from None
 
 
-def node_state(item: dict[str, Any]) -> NodeState:
+def node_state(item: Any) -> NodeState:
     """Return the state of a node as the API describes it. Raises NodeError for another description."""
     try:
-        name, spec = item["metadata"]["name"], item.get("spec", {})
-        conditions = {each["type"]: each["status"] for each in item.get("status", {}).get("conditions", [])}
+        name, spec = item["metadata"]["name"], item.get("spec") or {}
+        conditions = (item.get("status") or {}).get("conditions") or []
+        is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
         is_ours = any(each["key"] == TAINT for each in _taints(item))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise NodeError(f"Kubernetes: a node without {error}: expected metadata, spec and status") from None
-    states = [
-        text
-        for is_so, text in (
-            (spec.get("unschedulable"), "cordoned"),
-            (is_ours, "tainted"),
-            (conditions.get("Ready") != "True", "not ready"),
-        )
-        if is_so
-    ]
-    reason = item["metadata"].get("annotations", {}).get(ANNOTATION, "") if is_ours else ""
-    return NodeState(name, bool(states), reason, ", ".join(states))
+        notes = item["metadata"].get("annotations") or {}
+        reason = str(notes.get(ANNOTATION, "")) if is_ours else ""
+        unschedulable = bool(spec.get("unschedulable"))
+    except (KeyError, TypeError, AttributeError):
+        raise NodeError("Kubernetes: a node without metadata, spec or status as expected") from None
+    if not isinstance(name, str):
+        raise NodeError(f"Kubernetes: a node named {name!r}, expected text")
+    states = {"cordoned": unschedulable, "tainted": is_ours, "not ready": not is_ready}
+    state = ", ".join(text for text, is_so in states.items() if is_so)
+    return NodeState(name, bool(state), reason, state)
 
 
-def _taints(item: dict[str, Any]) -> list[dict[str, Any]]:
-    return item.get("spec", {}).get("taints") or []
+def _taints(item: Any) -> list[dict[str, Any]]:
+    return (item.get("spec") or {}).get("taints") or []
 
 
 def _message(error: Any) -> str:

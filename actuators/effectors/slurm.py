@@ -72,7 +72,7 @@ class Slurm:
 def parse_nodes(text: str) -> list[NodeState]:
     """Return the nodes that `scontrol --oneliner show nodes` printed. Raises NodeError for another format."""
     found = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         name, state, reason = _NAME.match(line), _STATE.search(line), _REASON.search(line)
         if not line.strip():
             continue

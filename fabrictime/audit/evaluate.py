@@ -1,4 +1,4 @@
-"""Evaluates a fleet's results: hosts against each other. Adds the results of the evaluation to the report."""
+"""Evaluates a fleet: hosts against each other, their SKU and a baseline, and the fabric by its topics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from fabrictime.audit.report import ANSWER, AuditReport
 from producers.audit.base import category_name
 from producers.audit.checks import CHECKS
 from schemas.records import AuditCategory, AuditResult
+from streams.audit.baseline import Baseline, compare_with
 from streams.audit.compare import compare
+from streams.audit.fabric_records import FabricRecords
+from streams.audit.network import fabric_results
+from streams.audit.results import Scope
+from streams.audit.skus import load_skus, sku_results, with_skus
 
 __all__ = ["evaluated", "for_agents", "is_wanted"]
 
@@ -35,7 +40,27 @@ def is_wanted(result: AuditResult, only: Sequence[str]) -> bool:
     return not only or result["check"] == ANSWER or any(name in only for name in names)
 
 
-def evaluated(report: AuditReport, only: Sequence[str] = ()) -> AuditReport:
-    """Return the report with the results of the evaluation, limited to `only`."""
-    found = [each for each in report.all_results() if each["host"] not in report.missing]
-    return report.with_results(compare(found)).limited_to(lambda each: is_wanted(each, only))
+def evaluated(
+    report: AuditReport,
+    only: Sequence[str] = (),
+    fabric: FabricRecords | None = None,
+    baseline: Baseline | None = None,
+) -> AuditReport:
+    """Return the report with the results of the evaluation, limited to `only`.
+
+    Hosts are compared with each other, with their SKU and with `baseline`; `fabric`: what other topics state about it.
+    """
+    skus = load_skus()
+    found = with_skus((each for each in report.all_results() if each["host"] not in report.missing), skus)
+    computed = compare(found) + sku_results(found, skus)
+    if baseline is not None:
+        computed += compare_with(baseline, found)
+    if fabric is not None:
+        computed += fabric_results(fabric, _scope(report, fabric, found))
+    return report.with_results(computed).limited_to(lambda each: is_wanted(each, only))
+
+
+def _scope(report: AuditReport, fabric: FabricRecords, found: Sequence[AuditResult]) -> Scope:
+    """Return the scope of the fabric's results, which there are without a host's result too."""
+    skus, shards = {each["host"]: each["sku"] for each in found}, {n["host"]: n["shard"] for n in fabric.nics}
+    return Scope(report.run, report.ended_ns, skus, shards)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fabrictime.audit.collect import Collector, Progress
 from fabrictime.audit.report import AuditReport
@@ -20,9 +20,18 @@ from schemas.kafka.publisher import Publisher
 from schemas.kafka.reader import BEGINNING, END, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditRun, Nic
-from schemas.topics import AUDIT, AUDIT_RUNS, INVENTORY
+from schemas.topics import AUDIT, AUDIT_RUNS, INVENTORY, Topic
 
-__all__ = ["Request", "audit_fleet", "expected_hosts", "nics_of", "run_name"]
+__all__ = [
+    "Request",
+    "audit_fleet",
+    "expected_hosts",
+    "living",
+    "nics_of",
+    "publish",
+    "read_nics",
+    "run_name",
+]
 
 GRACE_S: Final = 5.0
 PUBLISH_S: Final = 10.0
@@ -46,18 +55,36 @@ def run_name(now_s: float) -> str:
     return f"audit-{datetime.fromtimestamp(now_s, tz=UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-def nics_of(announced: Mapping[str, tuple[Nic, int]]) -> dict[str, tuple[str, ...]]:
-    """Return the hosts of the fleet with their NICs. `announced`: NIC to its record and append time in ns.
+def living(announced: Mapping[str, tuple[Nic, int]]) -> list[Nic]:
+    """Return the NICs of the fleet, sorted. `announced`: NIC to its record and append time in ns.
 
     A NIC that left in order, or whose announcement is a day older than the newest one, does not count.
     """
     newest_ns = max((at_ns for _, at_ns in announced.values()), default=0)
+    return [
+        record
+        for _, (record, at_ns) in sorted(announced.items())
+        if (record["probe_port"] or record["ud"] is not None) and newest_ns - at_ns <= STALE_S * 1e9
+    ]
+
+
+def nics_of(nics: Iterable[Nic]) -> dict[str, tuple[str, ...]]:
+    """Return the hosts of some NICs with the names of their NICs."""
     found: dict[str, list[str]] = {}
-    for name, (record, at_ns) in sorted(announced.items()):
-        answers = record["probe_port"] or record["ud"] is not None
-        if answers and newest_ns - at_ns <= STALE_S * 1e9:
-            found.setdefault(record["host"], []).append(name)
+    for each in nics:
+        found.setdefault(each["host"], []).append(each["nic"])
     return {host: tuple(names) for host, names in found.items()}
+
+
+def read_nics(cluster: KafkaSettings) -> list[Nic]:
+    """Return the NICs of the inventory. Raises LogUnavailable."""
+    announced: dict[str, tuple[Nic, int]] = {}
+    with TopicReader.open(cluster, {INVENTORY: BEGINNING}) as reader:
+        for message, record in reader.decoded(reader.read_to_end(), cluster.registry()):
+            announced.pop(message.key, None)
+            if record is not None:
+                announced[message.key] = record, message.append_ns
+    return living(announced)
 
 
 def expected_hosts(asked: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -79,40 +106,43 @@ def expected_hosts(asked: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def audit_fleet(
-    cluster: KafkaSettings, request: Request, on_progress: Callable[[Progress], None] = lambda progress: None
+    cluster: KafkaSettings,
+    request: Request,
+    nics: Iterable[Nic],
+    on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> AuditReport:
     """Run an audit and return its report. Raises ValueError, LogUnavailable, PublishFailed.
 
     Ctrl-C ends the wait: the report then has the results so far.
     """
-    registry = cluster.registry()
-    announced: dict[str, tuple[Nic, int]] = {}
-    with TopicReader.open(cluster, {INVENTORY: BEGINNING, AUDIT: END}) as reader:
-        for message, record in reader.decoded(reader.read_to_end(), registry):
-            if message.topic == INVENTORY.name:
-                announced.pop(message.key, None)
-                if record is not None:
-                    announced[message.key] = record, message.append_ns
-        nics = nics_of(announced)
-        hosts = expected_hosts(request.hosts, nics)
-        started_ns = time.time_ns()
-        run = AuditRun(
-            run=run_name(started_ns / 1e9),
-            requested_ns=started_ns,
-            hosts=hosts if request.hosts else [],
-            only=list(request.only),
-            active=request.active,
-            limit_s=request.limit_s,
-        )
-        publisher = Publisher(cluster, registry)
-        publisher.publish(AUDIT_RUNS, run["run"], run)
-        publisher.flush(PUBLISH_S)
-        collector = Collector(run["run"], hosts, started_ns, {host: nics.get(host, ()) for host in hosts})
+    known = nics_of(nics)
+    hosts = expected_hosts(request.hosts, known)
+    started_ns = time.time_ns()
+    run = AuditRun(
+        run=run_name(started_ns / 1e9),
+        requested_ns=started_ns,
+        hosts=hosts if request.hosts else [],
+        only=list(request.only),
+        active=request.active,
+        limit_s=request.limit_s,
+    )
+    collector = Collector(run["run"], hosts, started_ns, {host: known.get(host, ()) for host in hosts})
+    limit_s: float = request.limit_s
+    with TopicReader.open(cluster, {AUDIT: END}) as reader:
+        publish(cluster, AUDIT_RUNS, [run])
         try:
-            _collect(reader, registry, collector, request.limit_s + GRACE_S, on_progress)
+            _collect(reader, cluster.registry(), collector, limit_s + GRACE_S, on_progress)
         except KeyboardInterrupt:
-            return collector.report(time.time_ns(), round((time.time_ns() - started_ns) / 1e9))
-        return collector.report(time.time_ns(), request.limit_s)
+            limit_s = round((time.time_ns() - started_ns) / 1e9)
+    return collector.report(time.time_ns(), limit_s)
+
+
+def publish(cluster: KafkaSettings, topic: Topic, records: Iterable[Mapping[str, Any]]) -> None:
+    """Publish records of a run, and wait for the log. Raises ValueError, PublishFailed."""
+    publisher = Publisher(cluster, cluster.registry())
+    for record in records:
+        publisher.publish(topic, record["run"], record)
+    publisher.flush(PUBLISH_S)
 
 
 def _collect(

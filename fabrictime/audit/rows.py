@@ -139,3 +139,20 @@ def covered(checks: Iterable[tuple[str, tuple[int, ...]]]) -> Mapping[int, list[
         for row in rows:
             found[row].append(check_id)
     return found
+
+
+COMPUTED: Final[Mapping[str, tuple[int, ...]]] = {
+    "fabric.connectivity": (39,),
+    "fabric.rails": (),
+    "fabric.cables": (44,),
+    "fabric.uplinks": (),
+    "fabric.delay": (),
+    "fabric.asymmetry": (),
+    "fabric.clocks": (),
+    "fabric.links": (2, 46),
+    "fabric.link-history": (5, 6, 16),
+    "fabric.queues": (),
+    "fleet.": (4, 18, 57, 92),
+    "sku.": (1, 59),
+}
+"""Rows of the checks that are computed from results and from other topics, by id or its beginning."""

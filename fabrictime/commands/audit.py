@@ -41,7 +41,10 @@ STYLES: Final = {
 
 
 def chosen(only: Sequence[str]) -> list[Check]:
-    """Return the checks of these categories and ids, all without any. Raises ValueError for another name."""
+    """Return the checks of these categories and ids, all without any; active ones by their id only.
+
+    Raises ValueError for another name.
+    """
     categories = [category_name(each) for each in TITLES]
     for name in only:
         if name not in CHECKS and name not in categories:
@@ -49,7 +52,8 @@ def chosen(only: Sequence[str]) -> list[Check]:
     return [
         check
         for check in CHECKS.values()
-        if not only or check.check_id in only or category_name(check.category) in only
+        if check.check_id in only
+        or (not check.active and (not only or category_name(check.category) in only))
     ]
 
 

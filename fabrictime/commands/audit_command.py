@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fabrictime.commands.audit_baseline import baseline_app
 from fabrictime.commands.audit_node_commands import act, admit
 from fabrictime.commands.options import (
     ConfigFile,
@@ -28,6 +29,7 @@ Only = Annotated[
 ]
 
 audit_app = typer.Typer(invoke_without_command=True)
+audit_app.add_typer(baseline_app, name="baseline")
 
 
 @audit_app.callback()
@@ -53,6 +55,9 @@ def audit(
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write a fleet's report as JUnit XML.")
     ] = None,
+    against: Annotated[
+        Path | None, typer.Option("--against", metavar="FILE", help="Compare a fleet with this baseline.")
+    ] = None,
     log: Log = None,
     config: ConfigFile = None,
     directory: DataDir = None,
@@ -70,14 +75,14 @@ def audit(
 
         names = tuple(name.strip() for name in hosts.split(",") if name.strip())
         request = Request(names, tuple(only or ()), active, math.ceil(duration_s(limit)))
-        output = audit_fleet.Output(as_json, everything, html, junit)
+        output = audit_fleet.Output(as_json, everything, html, junit, against)
+        settings = settings_of(config, directory, log)
         try:
-            cluster = running_log(settings_of(config, directory, log))
-            raise typer.Exit(audit_fleet.main(cluster, request, output))
+            raise typer.Exit(audit_fleet.main(settings, running_log(settings), request, output))
         except ValueError as error:
             stop(str(error))
-    if active or html or junit:
-        stop("--active, --html, --junit: expected with --fleet or --hosts")
+    if active or html or junit or against:
+        stop("--active, --html, --junit, --against: expected with --fleet or --hosts")
     from fabrictime.commands import audit as auditor
 
     if list_:

@@ -7,24 +7,32 @@ from typing import NamedTuple
 
 from fabrictime.audit.collect import Progress
 from fabrictime.audit.draw import draw
+from fabrictime.audit.baseline_file import load_baseline
 from fabrictime.audit.evaluate import evaluated, for_agents
-from fabrictime.audit.fleet import Request, audit_fleet
+from fabrictime.audit.fabric import read_fabric
+from fabrictime.audit.fleet import Request, audit_fleet, publish, read_nics
 from fabrictime.audit.html import page
 from fabrictime.audit.junit import junit
 from fabrictime.audit.report import AuditReport, verdict
 from fabrictime.audit.stored import as_json
+from fabrictime.commands.topology import source_of
+from fabrictime.runtime.config import Config
 from schemas.kafka.settings import KafkaSettings
+from schemas.records import AuditResult
+from schemas.topics import AUDIT
 
-__all__ = ["Output", "main", "progress_line", "show"]
+__all__ = ["Output", "computed", "main", "progress_line", "show"]
 
 
 class Output(NamedTuple):
-    """Forms of the report. `html` and `junit`: files that are written beside it."""
+    """Forms of the report. `html` and `junit`: files that are written too."""
 
     as_json_line: bool = False
     everything: bool = False
     html: Path | None = None
     junit: Path | None = None
+    against: Path | None = None
+    """Baseline that the hosts are compared with."""
 
 
 def progress_line(progress: Progress) -> str:
@@ -35,19 +43,36 @@ def progress_line(progress: Progress) -> str:
     )
 
 
-def main(cluster: KafkaSettings, request: Request, output: Output) -> int:
+def main(config: Config, cluster: KafkaSettings, request: Request, output: Output) -> int:
     """Run an audit, show its report, and return the exit code. Raises ValueError with one line."""
     from rich.console import Console
 
+    baseline = None if output.against is None else load_baseline(output.against)
+    source, peers = source_of(config), config.value("probes", "peers")
     with Console(stderr=True).status("asking the hosts") as status:
+        nics = read_nics(cluster)
         found = audit_fleet(
             cluster,
             request._replace(only=for_agents(request.only)),
+            nics,
             lambda progress: status.update(progress_line(progress)),
         )
-    report = evaluated(found, request.only)
+        status.update("evaluating")
+        fabric = read_fabric(cluster, nics, source.topology, before_ns=found.started_ns, peers=peers)
+        report = evaluated(found, request.only, fabric, baseline)
+        publish(cluster, AUDIT, computed(found, report))
     show(report, output)
     return verdict(report)[0]
+
+
+def computed(found: AuditReport, report: AuditReport) -> list[AuditResult]:
+    """Return the results of a report that no agent published."""
+    missing = set(found.missing)
+    return [
+        each
+        for each in report.all_results()
+        if each["host"] in missing or found.results.get(each["host"], {}).get(each["check"]) != each
+    ]
 
 
 def show(report: AuditReport, output: Output) -> None:

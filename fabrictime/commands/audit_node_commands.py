@@ -25,7 +25,7 @@ def admit(
     run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only results of this run.")] = None,
     max_age: Annotated[
         str, typer.Option("--max-age", metavar="TIME", help="Only results of this interval.")
-    ] = "1h",
+    ] = "2h",
     strict: Annotated[
         bool, typer.Option("--strict", help="An unknown check of severity error makes a host unknown.")
     ] = False,

@@ -53,7 +53,7 @@ def admit(
     hosts: Sequence[str],
     *,
     run: str | None = None,
-    max_age_s: float = 3600.0,
+    max_age_s: float = 7200.0,
     strict: bool = False,
     as_json: bool = False,
     registry: codec.Registry | None = None,

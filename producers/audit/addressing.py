@@ -83,23 +83,18 @@ def default_route(host: Host) -> Iterator[Finding]:
     """Find a host without a default route, or with several of the same metric."""
     routes = host.routes()
     defaults = [each for each in routes if each.destination == "0.0.0.0/0" and each.table == 254]
-    if not defaults:
-        if gateway_of(routes, is_ipv6=True) is None:
-            yield failed("no default route")
-        else:
-            yield passed("default route of IPv6 only")
-        return
-    interfaces = {each.name: each for each in host.interfaces()}
-    metrics = Counter(each.metric for each in defaults)
+    up = {each.name for each in host.interfaces() if each.is_up}
     for each in defaults:
-        text = f"via {each.gateway or 'no gateway'}, metric {each.metric}"
-        is_up = each.interface in interfaces and interfaces[each.interface].is_up
         devices = {other.interface for other in defaults if other.metric == each.metric}
-        if not is_up:
+        text = f"via {each.gateway or 'no gateway'}, metric {each.metric}"
+        if each.interface not in up:
             text += "; the interface is down"
         elif len(devices) > 1:
-            text += f"; {metrics[each.metric]} default routes of this metric"
-        yield checked(is_up and len(devices) == 1, text, each.interface)
+            text += f"; so have {len(devices)} interfaces"
+        yield checked(each.interface in up and len(devices) == 1, text, each.interface)
+    if not defaults:
+        has_ipv6 = gateway_of(routes, is_ipv6=True) is not None
+        yield checked(has_ipv6, "default route of IPv6 only" if has_ipv6 else "no default route")
 
 
 def policy_rules(host: Host) -> Iterator[Finding]:
@@ -198,16 +193,15 @@ def plane_routes(host: Host) -> Iterator[Finding]:
     """Find back-end interfaces that have no route of their own, or no rule where the others have one."""
     wanted = set(backend_interfaces(host))
     interfaces = [each for each in host.interfaces() if each.name in wanted]
-    routes, rules = host.routes(), host.rules()
+    counts = Counter(route.interface for route in host.routes() if _leads_out(route))
+    rules = host.rules()
     ruled = {each.name for each in interfaces if _has_rule(each, rules)}
     for each in interfaces:
-        own = [route for route in routes if route.interface == each.name and _leads_out(route)]
-        if not own:
-            yield failed("no route leads through it", each.name)
-        elif ruled and each.name not in ruled and global_networks(each):
-            yield failed(f"no policy rule for its address; {len(ruled)} other interfaces have one", each.name)
-        else:
-            yield passed(f"{len(own)} routes{', policy rule' if ruled else ''}", each.name)
+        has_rule = each.name in ruled or not ruled or not global_networks(each)
+        text = f"{counts[each.name]} routes lead through it"
+        if not has_rule:
+            text += f"; no policy rule for its address, {len(ruled)} other interfaces have one"
+        yield checked(has_rule and counts[each.name] > 0, text, each.name)
 
 
 def _leads_out(route: Route) -> bool:
@@ -225,7 +219,7 @@ def _has_rule(interface: Interface, rules: list[Rule]) -> bool:
 
 
 def gid_index(host: Host) -> Iterator[Finding]:
-    """Find RoCE ports whose first RoCE v2 GID of IPv4 has another index: libraries use one index for all."""
+    """Find RoCE ports with another index of the routable RoCE v2 GID: libraries use one for all ports."""
     found = {}
     for port in ports(host):
         if host.read(f"{port.folder}/link_layer") == "Ethernet":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from producers.audit import addressing, counters, ethernet, nic_log, qos, rdma_devices
+from producers.audit import addressing, counters, ethernet, nic_log, qos, rdma_devices, ufm
 from producers.audit.base import Check
 from schemas.records import AuditAction, AuditCategory, AuditSeverity
 
@@ -84,6 +84,10 @@ CHECKS: Final = (
         "Move the NIC to a slot of full width, or reseat it", rows=(29,),
     ),
     Check(
+        "backend.ufm-events", _BACK, "UFM reports no faulty port", ufm.fabric_events, _ERROR, _REPLACE,
+        "Replace the cable of the port, or isolate it in UFM", rows=(43, 46),
+    ),
+    Check(
         "backend.duplex", _BACK, "Links are full duplex and negotiate alike", ethernet.duplex, _ERROR,
         _MONITOR, "Set autonegotiation alike on NIC and switch port", rows=(18, 19),
     ),
@@ -105,7 +109,7 @@ CHECKS: Final = (
     ),
     Check(
         "backend.link-quality", _BACK, "The firmware recommends no repair of a link", ethernet.link_quality,
-        _ERROR, _REPLACE, "Follow mlxlink's recommendation; clean or replace the cable", rows=(17, 46),
+        _ERROR, _REPLACE, "Follow mlxlink's recommendation; clean or replace the cable", rows=(17,),
         limit_s=60.0,
     ),
     Check(
@@ -114,7 +118,7 @@ CHECKS: Final = (
     ),
     Check(
         "backend.lldp", _BACK, "A switch announces itself to each NIC", ethernet.lldp, _WARNING, _MONITOR,
-        "Start lldpd, and enable LLDP on the switch port", rows=(44, 45),
+        "Start lldpd, and enable LLDP on the switch port", rows=(45,),
     ),
     Check(
         "backend.authentication", _BACK, "Switches admit the NICs (802.1X)", ethernet.authentication, _ERROR,

@@ -119,12 +119,12 @@ def _within(host: Host, folders: Mapping[str, str], rules: Sequence[Rule]) -> It
 
 
 def error_rates(host: Host) -> Iterator[Finding]:
-    """Find ports whose link errors grow too fast."""
+    """Find ports with fast growing link errors."""
     yield from _within(host, _folders(host, "counters", lambda device: not _is_efa(device)), ERRORS)
 
 
 def transport_rates(host: Host) -> Iterator[Finding]:
-    """Find ports whose time-outs, restarts and gaps in sequence grow too fast."""
+    """Find ports with fast growing time-outs, restarts and gaps in sequence."""
     yield from _within(host, _folders(host, "hw_counters", lambda device: not _is_efa(device)), TRANSPORT)
 
 

@@ -99,7 +99,7 @@ def error_ratios(host: Host) -> Iterator[Finding]:
 
 
 def discards(host: Host) -> Iterator[Finding]:
-    """Find ports whose NIC discarded packets: its buffer was full."""
+    """Find NICs that discarded packets: a buffer was full."""
     found = False
     for name in backend_interfaces(host):
         statistics = host.ethtool_statistics(name)
@@ -156,7 +156,7 @@ def link_quality(host: Host) -> Iterator[Finding]:
 
 
 def link_fec(host: Host) -> Iterator[Finding]:
-    """Find ports whose FEC differs from that of the host's other ports of the same speed."""
+    """Find ports with another FEC than the host's other ports of the same speed."""
     found = {subject: (report["Speed"], report["FEC"]) for subject, report in _reports(host)}
     for subject, (speed, fec) in found.items():
         usual = Counter(each[1] for each in found.values() if each[0] == speed).most_common(1)[0][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from producers.audit import addressing, reach, services, sockets
+from producers.audit import addressing, bonds, reach, services, sockets
 from producers.audit.base import Check
 from schemas.records import AuditAction, AuditCategory, AuditSeverity
 
@@ -34,6 +34,10 @@ CHECKS: Final = (
         rows=(30, 100),
     ),
     Check(
+        "frontend.bonds", _FRONT, "All members of bonds carry traffic", bonds.bonds, _ERROR, _REPLACE,
+        "Check the member's cable, and LACP on the switch port", rows=(18, 99),
+    ),
+    Check(
         "frontend.reverse-path", _FRONT, "Interfaces in one network filter no reverse path",
         addressing.reverse_path, _ERROR, _MONITOR, "sysctl net.ipv4.conf.INTERFACE.rp_filter=2", rows=(100,),
     ),
@@ -53,6 +57,10 @@ CHECKS: Final = (
     Check(
         "frontend.chrony", _FRONT, "The clock is close to its source", services.chrony, _WARNING, _MONITOR,
         "`chronyc sources -v` shows servers and their state", rows=(88,),
+    ),
+    Check(
+        "frontend.ptp", _FRONT, "PTP follows its master closely", services.precision_time, _WARNING, _MONITOR,
+        "`journalctl -u ptp4l` shows the port's state and the master", rows=(88,),
     ),
     Check(
         "frontend.hardware-clocks", _FRONT, "NICs have a hardware clock", services.hardware_clocks, _WARNING,
@@ -83,6 +91,10 @@ CHECKS: Final = (
     Check(
         "frontend.slurm-node", _FRONT, "Slurm may use the host", services.scheduler_node, _WARNING, _MONITOR,
         "`scontrol show node` gives the reason; resume it after the repair", rows=(102,),
+    ),
+    Check(
+        "frontend.slurm-topology", _FRONT, "Slurm knows the host's switches", services.scheduler_topology,
+        _WARNING, _MONITOR, "Add the host to topology.conf, then `scontrol reconfigure`", rows=(44, 102),
     ),
     Check(
         "frontend.slurm-cluster", _FRONT, "Slurm may use 85% of all nodes", services.cluster_nodes, _WARNING,
@@ -138,7 +150,7 @@ CHECKS: Final = (
     ),
     Check(
         "frontend.tcp-reach", _FRONT, "Neighbours answer on TCP", reach.tcp_reach, _WARNING, _MONITOR,
-        "Check the peer, its packet filter and the route", rows=(39, 99), limit_s=60.0, active=True,
+        "Check the peer, its packet filter and the route", rows=(99,), limit_s=60.0, active=True,
     ),
     Check(
         "frontend.lookups", _FRONT, "Name servers answer", reach.lookups, _ERROR, _MONITOR,

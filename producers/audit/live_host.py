@@ -29,6 +29,8 @@ OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {NVML: (sys.executable, "-m
 """Readers of ours that are processes of their own: a driver that hangs must not hang the agent."""
 LIMITS_S: Final[Mapping[str, float]] = {NVML: 30.0, "ipmitool": 30.0, "smartctl": 15.0, "dpkg-query": 15.0}
 """Time that slow commands may take: NVML without persistence mode starts each GPU."""
+FAILURE_BITS: Final[Mapping[str, int]] = {"smartctl": 0b011}
+"""Bits of an exit code that show a failure of the command; smartctl's others describe the drive."""
 KILLED_S: Final = 1.0
 """Time that a killed process has to end."""
 FRESH_S: Final = 10.0
@@ -191,7 +193,7 @@ def _output(child: subprocess.Popen[bytes], command: str, limit_s: float) -> str
             if pipe is not None:
                 pipe.close()
         raise Unreadable(f"{command}: no end within {limit_s:g} s") from error
-    if child.returncode:
+    if child.returncode & FAILURE_BITS.get(command.partition(" ")[0], -1):
         errors = complaint.decode("utf-8", "replace").strip().splitlines()
         text = f"{command}: exit code {child.returncode}"
         raise Unreadable(f"{text}, {errors[-1]}" if errors else text)

@@ -83,7 +83,7 @@ def _uptime_s(host: Host) -> float:
 
 
 def link_flaps(host: Host) -> Iterator[Finding]:
-    """Find interfaces whose link flaps."""
+    """Find interfaces with a flapping link."""
     found = list(flaps(_log(host), _uptime_s(host)))
     yield from found or [passed("no link was lost since the log begins")]
 

@@ -83,7 +83,7 @@ def dscp_map(host: Host) -> Iterator[Finding]:
 
 
 def classes(host: Host) -> Iterator[Finding]:
-    """Find NICs whose traffic classes or bandwidth shares differ."""
+    """Find NICs with other traffic classes or bandwidth shares."""
     yield from _equal(host, "traffic_classes", _class_text)
 
 
@@ -117,7 +117,7 @@ def traffic_class(text: str) -> int | None:
 
 
 def lossless_class(host: Host) -> Iterator[Finding]:
-    """Find NICs whose RoCE traffic takes a priority without PFC: the class, its DSCP, the map, then PFC."""
+    """Find NICs that send RoCE traffic in a priority without PFC: the class, its DSCP, the map, then PFC."""
     settings = _settings(host)
     found = False
     for port, name in interfaces(host):

@@ -17,10 +17,10 @@ __all__ = [
     "like_cards",
     "management_files",
     "nvidia_devices",
+    "outcomes",
     "roundtrip_control",
     "self_test",
     "settings",
-    "tests",
     "vanished",
 ]
 
@@ -48,7 +48,7 @@ def settings(text: str) -> dict[str, int]:
     return found
 
 
-def tests(text: str) -> dict[str, str]:
+def outcomes(text: str) -> dict[str, str]:
     """Return PASS, FAIL or NA for each line of hca_self_test."""
     return {name.strip(): outcome for name, outcome in _TEST.findall(text)}
 
@@ -100,7 +100,7 @@ def _kind(host: Host, device: str) -> str:
 
 
 def like_cards(host: Host) -> Iterator[Finding]:
-    """Find cards of one type whose firmware or board differs; state both for the fleet."""
+    """Find cards of one type with another firmware or board; state both for the fleet."""
     groups: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
     for device in _devices(host):
         folder = f"{DEVICES}/{device}"
@@ -154,7 +154,7 @@ def nvidia_devices(host: Host) -> Iterator[tuple[str, str]]:
 
 
 def firmware_settings(host: Host) -> Iterator[Finding]:
-    """Find cards whose limit of outstanding PCIe reads is unusual."""
+    """Find cards with an unusual limit of outstanding PCIe reads."""
     for device, address in nvidia_devices(host):
         found = settings(host.run("mlxconfig", "-d", address, "query"))
         if "MAX_ACC_OUT_READ" not in found:
@@ -180,7 +180,7 @@ def roundtrip_control(host: Host) -> Iterator[Finding]:
 
 def self_test(host: Host) -> Iterator[Finding]:
     """Run the driver's self-test of all cards."""
-    found = tests(host.load(60.0, "hca_self_test.ofed"))
+    found = outcomes(host.load(60.0, "hca_self_test.ofed"))
     if not found:
         raise ValueError("hca_self_test prints no result")
     for name, outcome in found.items():

@@ -24,8 +24,10 @@ __all__ = [
     "kubelet",
     "name_servers",
     "node_state",
+    "precision_time",
     "resolvers",
     "scheduler_node",
+    "scheduler_topology",
     "ssh_listens",
     "tokens",
 ]
@@ -39,6 +41,11 @@ MAX_NAME_SERVERS: Final = 3
 MIN_DAYS: Final = 14.0
 CERTIFICATES: Final = ("/etc/kubernetes/pki", "/var/lib/kubelet/pki", "/etc/etcd/pki", "/etc/ssl/fabrictime")
 """Directories of the certificates of cluster services."""
+SLURM_FILES: Final = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")
+"""Slurm's configuration: of the host, or fetched from the controller."""
+MAX_PTP_OFFSET_NS: Final = 10_000.0
+PMC: Final = ("pmc", "-u", "-b", "0", "GET PORT_DATA_SET", "GET CURRENT_DATA_SET")
+GOOD_PORTS: Final = frozenset({"SLAVE", "MASTER", "GRAND_MASTER", "PASSIVE"})
 WEAK_KEYS: Final = frozenset({"ssh-dss"})
 IDLE_STATES: Final = frozenset({"ALLOCATED", "IDLE", "MIXED", "COMPLETING", "RESERVED", "PLANNED"})
 MIN_USABLE: Final = 0.85
@@ -86,9 +93,26 @@ def chrony(host: Host) -> Iterator[Finding]:
     yield checked(abs(offset_s) <= MAX_OFFSET_S, text, "offset")
 
 
+def precision_time(host: Host) -> Iterator[Finding]:
+    """Find a PTP clock with a port out of order, or far from its master."""
+    if "ptp4l" not in host.names("/run"):
+        raise Missing("/run/ptp4l: ptp4l does not run")
+    fields = re.findall(r"^\s*(portState|offsetFromMaster)\s+(\S+)\s*$", host.run(*PMC), re.MULTILINE)
+    if not fields:
+        raise ValueError("pmc prints no state of a port")
+    for name, value in fields:
+        if name == "portState":
+            yield checked(value in GOOD_PORTS, value, "port")
+        else:
+            text = f"{float(value):+,.0f} ns, expected within {MAX_PTP_OFFSET_NS:,.0f}"
+            yield checked(abs(float(value)) <= MAX_PTP_OFFSET_NS, text, "offset")
+
+
 def hardware_clocks(host: Host) -> Iterator[Finding]:
     """Find NICs without a PTP hardware clock where others of the host have one."""
     clocks = host.names("/sys/class/ptp")
+    if not clocks:
+        raise Missing("no hardware clock")
     with_clock, without = [], []
     for interface in host.interfaces():
         folder = f"/sys/class/net/{interface.name}/device"
@@ -160,6 +184,7 @@ def tokens(host: Host) -> Iterator[Finding]:
 
 def daemons(host: Host) -> Iterator[Finding]:
     """Find daemons of a GPU cluster that are installed and do not run."""
+    host.names("/run/systemd/system")
     found = False
     for line in host.run(*UNITS).splitlines():
         unit, loaded, active, detail, *_ = line.lstrip("\u25cf* ").split()
@@ -182,6 +207,7 @@ def availability(text: str) -> tuple[int, int]:
 
 def cluster_nodes(host: Host) -> Iterator[Finding]:
     """Find a cluster of which more than 15% of the nodes are out: the fault is then rarely this host's."""
+    _slurm(host)
     usable, total = availability(host.run("sinfo", "--noheader", "--format", "%T %D"))
     if not total:
         raise Missing("Slurm has no nodes")
@@ -193,9 +219,31 @@ def node_state(text: str) -> Mapping[str, str]:
     return dict(re.findall(r"(\w+)=(\S+)", text))
 
 
+def _slurm(host: Host) -> str:
+    """Return the host's name in Slurm. Raises Missing without Slurm's configuration."""
+    for path in SLURM_FILES:
+        try:
+            host.read(path)
+        except Missing:
+            continue
+        return host.read("/proc/sys/kernel/hostname").partition(".")[0]
+    raise Missing(f"{' or '.join(SLURM_FILES)}: not there")
+
+
+def scheduler_topology(host: Host) -> Iterator[Finding]:
+    """Find a host that Slurm's topology does not contain: jobs are then placed without regard to switches."""
+    name = _slurm(host)
+    switches = re.findall(
+        r"(?:Switch|Block)Name=(\S+)", host.run("scontrol", "show", "topology", f"node={name}")
+    )
+    yield checked(
+        bool(switches), f"below {', '.join(switches)}" if switches else "in no switch of the topology"
+    )
+
+
 def scheduler_node(host: Host) -> Iterator[Finding]:
     """Find a host that Slurm has drained, or lost."""
-    name = host.read("/proc/sys/kernel/hostname").partition(".")[0]
+    name = _slurm(host)
     fields = node_state(host.run("scontrol", "show", "node", name))
     state = fields["State"]
     parts = set(state.upper().replace("*", "+NOT_RESPONDING").split("+"))

@@ -72,7 +72,7 @@ def tables(text: str) -> dict[str, dict[str, int]]:
 
 
 def retransmissions(host: Host) -> Iterator[Finding]:
-    """Find a host that sends many segments twice, or whose listeners overflow."""
+    """Find a host that sends many segments twice, or refuses connections as listeners overflow."""
     tcp = tables(host.read("/proc/net/snmp"))["Tcp"]
     sent, again = tcp["OutSegs"], tcp["RetransSegs"]
     share = again / max(sent, MIN_SEGMENTS)
@@ -209,7 +209,7 @@ def socket_statistics(text: str) -> dict[str, dict[str, int]]:
 
 
 def socket_memory(host: Host) -> Iterator[Finding]:
-    """Find a host whose TCP memory, orphans or outgoing ports come to an end."""
+    """Find a host that runs out of TCP memory, orphans or outgoing ports."""
     tcp = socket_statistics(host.read("/proc/net/sockstat"))["TCP"]
     pages = int(host.read("/proc/sys/net/ipv4/tcp_mem").split()[1])
     yield checked(tcp["mem"] < 0.8 * pages, f"{tcp['mem']:,} of {pages:,} pages", "TCP memory")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from schemas.ids import far_node, near_node
 from schemas.records import AuditStatus, LinkHealth, LinkQueue, LinkState
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found
-from streams.audit.robust import MIN_VALUES, odd_ones
+from streams.audit.robust import MIN_VALUES, Spread, odd_ones
 
 __all__ = ["link_health", "link_history", "link_queues"]
 
@@ -21,6 +22,8 @@ FAULTY: Final[Mapping[str, str]] = {
     LinkState.GREY: "loses packets",
     LinkState.FLAPPING: "flaps",
 }
+SIMILAR_UTILISATION: Final = 0.05
+"""Links that are less busy by up to this much count as equally busy."""
 MIN_QUEUE_NS: Final = 2_000.0
 """Mean queueing that is never odd: a few packets of a fast link."""
 QUEUE_RELATIVE: Final = 3.0
@@ -54,12 +57,16 @@ def link_history(fabric: FabricRecords) -> Iterator[Found]:
             continue
         count += 1
         text = f"{health['subject']} is up, but "
-        text += f"went down {went_down} times" if went_down else f"was {health['before']}"
-        text += f" since the last audit, {health['flaps_total']} times in all"
+        text += f"went down {_times(went_down)}" if went_down else f"was {health['before']}"
+        text += f" since the last audit, and was down {_times(health['flaps_total'])} in all"
         yield fabric.of_subject(health["subject"], AuditStatus.FAILED, text)
     if not count:
         text = f"none of {len(newest)} known links, NICs and hosts had a fault since the last audit"
         yield Found(FLEET, "", AuditStatus.PASSED if newest else AuditStatus.UNKNOWN, text)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _newest(fabric: FabricRecords) -> dict[str, LinkHealth]:
@@ -71,40 +78,63 @@ def _newest(fabric: FabricRecords) -> dict[str, LinkHealth]:
     return found
 
 
-def link_queues(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield the links with far longer queues than the other links of their kind, over all windows.
+@dataclass(slots=True)
+class _Queue:
+    """Means of a link over all windows: queueing, and utilisation by flow reports if there are any."""
 
-    The fault is tied to the link, not to a pair: uplinks share their leaf's traffic evenly, so one with a
-    long queue has too low a rate, or hashing is uneven. Aliased links, of which only the sum is known, are
-    left out.
+    queue_ns: float
+    utilisation: float | None
+
+
+def link_queues(fabric: FabricRecords) -> Iterator[Found]:
+    """Yield the links with far longer queues than links of their kind that are at least as busy.
+
+    Such a queue is tied to the link, not to a pair of NICs: its rate is lower than stated, or it is paused. A
+    busy link may have a long queue, so utilisation by flow reports is needed. Aliased links, of which only
+    the sum is known, are left out.
     """
-    queue_ns = _mean_queues(fabric)
-    if not queue_ns:
-        yield Found(FLEET, "", AuditStatus.UNKNOWN, "no queue was inferred in these windows")
-        return
+    queues = _mean_queues(fabric)
     by_kind: dict[str, list[str]] = defaultdict(list)
-    for link in sorted(queue_ns):
-        by_kind[_kind(fabric, link)].append(link)
-    count = 0
-    for kind, links in sorted(by_kind.items()):
-        values = np.array([queue_ns[link][0] for link in links])
-        if len(values) < MIN_VALUES:
-            continue
-        spread, odd = odd_ones(values, QUEUE_RELATIVE, MIN_QUEUE_NS)
-        for at in np.flatnonzero(odd & (values > spread.median)).tolist():
-            count += 1
-            busy = queue_ns[links[at]][1]
-            usual = f"{len(links)} {kind} have a median of {spread.median:,.0f} ns"
-            text = f"{links[at]}: mean queue {values[at]:,.0f} ns, {usual}"
-            text += f"; busy {busy:.0%}" if busy is not None else ""
-            yield fabric.of_link(links[at], AuditStatus.FAILED, text)
-    if not count:
-        text = f"none of {len(queue_ns)} links has far longer queues than the others of its kind"
+    for link in sorted(queues):
+        if queues[link].utilisation is not None:
+            by_kind[_kind(fabric, link)].append(link)
+    if not by_kind:
+        text = "no queues, or no flow reports for the links' utilisation, in these windows"
+        yield Found(FLEET, "", AuditStatus.UNKNOWN, text)
+        return
+    found = [
+        each for kind, links in sorted(by_kind.items()) for each in _long_queues(fabric, kind, links, queues)
+    ]
+    yield from found
+    if not found:
+        text = f"none of {len(queues)} links has longer queues than others of its kind that are as busy"
         yield Found(FLEET, "", AuditStatus.PASSED, text)
 
 
-def _mean_queues(fabric: FabricRecords) -> dict[str, tuple[float, float | None]]:
-    """Return link to its mean queueing in ns and its mean utilisation, over all windows."""
+def _long_queues(
+    fabric: FabricRecords, kind: str, links: Sequence[str], queues: Mapping[str, _Queue]
+) -> Iterator[Found]:
+    values = np.array([queues[link].queue_ns for link in links])
+    busy = np.array([queues[link].utilisation for link in links], np.float64)
+    if len(values) < MIN_VALUES:
+        return
+    candidates = odd_ones(values, QUEUE_RELATIVE, MIN_QUEUE_NS)[1] & (values > np.median(values))
+    for at in np.flatnonzero(candidates).tolist():
+        peers = busy >= busy[at] - SIMILAR_UTILISATION
+        spread = Spread.of(values[peers])
+        if peers.sum() < MIN_VALUES or values[at] <= spread.median + spread.tolerance(
+            QUEUE_RELATIVE, MIN_QUEUE_NS
+        ):
+            continue
+        text = (
+            f"{links[at]}: mean queue {values[at]:,.0f} ns at {busy[at]:.0%} utilisation, "
+            f"{int(peers.sum())} {kind} that are as busy have a median of {spread.median:,.0f} ns"
+        )
+        yield fabric.of_link(links[at], AuditStatus.FAILED, text)
+
+
+def _mean_queues(fabric: FabricRecords) -> dict[str, _Queue]:
+    """Return link to its means over all windows."""
     depths: dict[str, list[float]] = defaultdict(list)
     busy: dict[str, list[float]] = defaultdict(list)
     for record in fabric.queues:
@@ -112,10 +142,10 @@ def _mean_queues(fabric: FabricRecords) -> dict[str, tuple[float, float | None]]
             if queue["group"]:
                 continue
             depths[queue["link"]].append(_queue_ns(queue))
-            if queue["utilisation"] is not None:
+            if queue["utilisation"] is not None and queue["from_flows"]:
                 busy[queue["link"]].append(queue["utilisation"])
     return {
-        link: (float(np.mean(values)), float(np.mean(busy[link])) if link in busy else None)
+        link: _Queue(float(np.mean(values)), float(np.mean(busy[link])) if link in busy else None)
         for link, values in depths.items()
     }
 

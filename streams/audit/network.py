@@ -90,7 +90,7 @@ RULES: Final = tuple(
         ),
         (
             "queues",
-            "Queues are as long as on other links of the kind",
+            "Queues are as long as on links that are as busy",
             _WARNING,
             AuditAction.MONITOR,
             "Compare the link's rate and its share of hashed flows with the others",

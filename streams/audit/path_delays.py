@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -27,6 +27,10 @@ RELATIVE_FLOOR: Final = 0.25
 """Deviation of a minimum delay, as a share of the median, that cables of different length explain."""
 FLOOR_NS: Final = 200.0
 """The same in ns: 40 m of fibre."""
+MIN_SAMPLES: Final = 20
+"""Samples of a path that no link explains: the minimum of fewer ones may contain queueing."""
+MAX_FEW_SHARE: Final = 0.1
+"""Share of paths that may be left out, such as those that moved: more make the check UNKNOWN."""
 MAX_NAMED: Final = 20
 """Single odd paths that are findings; the others are counted."""
 
@@ -40,17 +44,19 @@ class _Rows:
     elements: list[tuple[str, ...]] = field(default_factory=list)
     value_ns: list[float] = field(default_factory=list)
     error_ns: list[float] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
     kind: list[str] = field(default_factory=list)
 
     def add(
-        self, names: tuple[str, str], elements: tuple[str, ...], value_ns: float, error_ns: float, kind: str
+        self, names: tuple[str, str], elements: tuple[str, ...], value_ns: float, best: _Best, kind: str
     ) -> None:
         """Add one direction from a NIC to a peer."""
         self.name.append(f"{names[0]} to {names[1]}")
         self.nic.append(names[0])
         self.elements.append(elements)
         self.value_ns.append(value_ns)
-        self.error_ns.append(error_ns)
+        self.error_ns.append(best.bound_ns)
+        self.samples.append(best.samples)
         self.kind.append(kind)
 
 
@@ -64,7 +70,7 @@ def one_way_delays(fabric: FabricRecords) -> Iterator[Found]:
         ):
             links = fabric.route_of.get((a, b, path, answer), ())
             elements = links or (f"{a} sends", f"{b} receives")
-            rows.add((a, b), elements, value, best.bound_ns, _kind(fabric, a, b, len(links)))
+            rows.add((a, b), elements, value, best, _kind(fabric, a, b, len(links)))
     yield from _findings(fabric, rows, "one-way delay")
 
 
@@ -77,7 +83,7 @@ def asymmetries(fabric: FabricRecords) -> Iterator[Found]:
         ]
         kind = _kind(fabric, nic, peer, 100 * hops[0] + hops[1])
         value = best.forward_ns - best.reverse_ns
-        rows.add((nic, peer), (nic, peer), value, 2 * best.bound_ns, kind)
+        rows.add((nic, peer), (nic, peer), value, replace(best, bound_ns=2 * best.bound_ns), kind)
     yield from _findings(fabric, rows, "delay forward minus back")
 
 
@@ -88,6 +94,7 @@ class _Best:
     forward_ns: float
     reverse_ns: float
     bound_ns: float
+    samples: int
 
 
 def _minimum(fabric: FabricRecords) -> dict[tuple[str, str, int], _Best]:
@@ -106,6 +113,7 @@ def _minimum(fabric: FabricRecords) -> dict[tuple[str, str, int], _Best]:
                 known.forward_ns = min(known.forward_ns, new.forward_ns)
                 known.reverse_ns = min(known.reverse_ns, new.reverse_ns)
                 known.bound_ns = max(known.bound_ns, new.bound_ns)
+                known.samples += new.samples
     return found
 
 
@@ -113,7 +121,7 @@ def _best(path: PathDelay) -> _Best | None:
     forward, reverse, bound = path["forward_min_ns"], path["reverse_min_ns"], path["bound_ns"]
     if forward is None or reverse is None or bound is None:
         return None
-    return _Best(forward, reverse, bound)
+    return _Best(forward, reverse, bound, path["count"])
 
 
 def _kind(fabric: FabricRecords, a: str, b: str, hops: int) -> str:
@@ -143,13 +151,13 @@ def _findings(fabric: FabricRecords, rows: _Rows, thing: str) -> Iterator[Found]
             f"({len(at)} of {found.crossing[element]} paths)"
         )
         yield fabric.of_subject(element.partition(" ")[0], AuditStatus.FAILED, text)
-    for row in found.rest[:MAX_NAMED]:
+    for row in [row for row in found.rest if rows.samples[row] >= MIN_SAMPLES][:MAX_NAMED]:
         text = (
             f"{thing} {rows.name[row]}: {value_ns[row]:,.0f} ns (+-{error_ns[row]:,.0f}), "
             f"others have {median_ns[row]:,.0f} ns"
         )
         yield fabric.of_nic(rows.nic[row], AuditStatus.FAILED, text)
-    if few:
+    if len(few) > MAX_FEW_SHARE * len(rows.name):
         text = f"{len(few)} of {len(rows.name)} paths have too few others to compare their {thing} with"
         yield Found(FLEET, "", AuditStatus.UNKNOWN, text)
     if not odd:

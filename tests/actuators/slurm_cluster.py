@@ -97,7 +97,7 @@ class SlurmCluster:
         names = ("munge.socket", "munge.key", "munged.log", "munged.pid", "munged.seed")
         options = [f"--{each}={self.folder / name}" for each, name in zip(files, names, strict=True)]
         self._run("munged", "--foreground", "--num-threads=2", *options)
-        self._until(lambda: (self.folder / "munge.socket").exists(), "munged")
+        self.until(lambda: (self.folder / "munge.socket").exists(), "munged")
         self._run("slurmctld", "-D", "-f", str(self.conf))
         for node in self.nodes:
             self._run("slurmd", "-D", "-N", node, "-f", str(self.conf))
@@ -128,7 +128,7 @@ class SlurmCluster:
 
     def until_in(self, *nodes: str) -> None:
         """Wait until these nodes are idle."""
-        self._until(lambda: all(self.states().get(node) == "IDLE" for node in nodes), f"{nodes} idle")
+        self.until(lambda: all(self.states().get(node) == "IDLE" for node in nodes), f"{nodes} idle")
 
     def restore(self) -> None:
         """Bring every node back, whatever a test did."""
@@ -160,7 +160,7 @@ class SlurmCluster:
                 subprocess.Popen(command, env=self.env, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
             )
 
-    def _until(self, condition, wanted: str) -> None:
+    def until(self, condition, wanted: str) -> None:
         deadline = time.monotonic() + LIMIT_S
         while not condition():
             ended = [process for process in self._processes if process.poll() is not None]

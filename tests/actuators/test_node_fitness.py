@@ -1,8 +1,17 @@
 """Fitness of hosts: what counts as fit, unfit and unknown."""
 
+import threading
+import time
+
 from actuators.node_fitness import AuditHistory, Fitness
-from schemas.records import AuditSeverity, AuditStatus
+from producers.audit.agent import AuditAgent
+from producers.audit.checks import CHECKS as EVERY
+from producers.audit.report import AuditedHost
+from producers.audit.settings import AuditSettings
+from schemas.records import AuditRun, AuditSeverity, AuditStatus
 from tests.actuators.audit_results import CHECKS, result, run_of
+from tests.producers.audit.faults import FAULTS
+from tests.producers.audit.recorded import HEALTHY
 
 
 def history(*results, run=None):
@@ -68,3 +77,31 @@ def test_a_repeated_result_counts_once():
     found = history(*run_of(failed=["node.ecc"]), *run_of()).fitness("n1", 0)
     assert found.fitness is Fitness.FIT
     assert len(found.outcomes["node.ecc"]) == 1
+
+
+def answers_of(host):
+    """Return the results of a real agent for a recorded host."""
+    settings = AuditSettings(every_s=0)
+    agent = AuditAgent(settings, {"n1": AuditedHost("n1", "", "")}, lambda name: host, EVERY)
+    run = AuditRun(run="r1", requested_ns=0, hosts=[], only=[], active=False, limit_s=60)
+    agent.on_run("r1", run, round(time.time() * 1000))
+    found = []
+    while agent.is_busy:
+        threading.Event().wait(0.005)
+        found += agent.results()
+    return [*found, *agent.results()]
+
+
+def test_the_results_of_an_agent_are_fit_until_a_fault_is_planted():
+    answers = answers_of(HEALTHY)
+    assert history(*answers).fitness("n1", 0).fitness is Fitness.FIT
+    assert history(*answers[:-1]).fitness("n1", 0).fitness is Fitness.UNKNOWN
+    faulty = HEALTHY.copy()
+    FAULTS["ECC"][1](faulty)
+    found = history(*answers_of(faulty)).fitness("n1", 0)
+    assert (found.fitness, [each.check for each in found.failures]) == (Fitness.UNFIT, ["node.ecc"])
+
+
+def test_the_answer_of_an_agent_alone_is_no_passed_check():
+    found = history(result(check="agent.answer", checks=1)).fitness("n1", 0)
+    assert found.reasons == ("no check passed",)

@@ -4,11 +4,15 @@ No real cluster was tried. The server's merge of patches follows the published r
 """
 
 import socket
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from actuators.effectors.kubernetes import Kubernetes, node_state
 from actuators.effectors.node_base import NodeError
+from actuators.node_policy import NodeState
 from tests.actuators.kubernetes_server import KubernetesServer, node
 
 pytest.importorskip("kubernetes", reason="the package kubernetes is missing (extra kubernetes)")
@@ -115,7 +119,14 @@ def test_wrong_rights_and_unknown_nodes_are_one_line(server, effector, tmp_path)
 
 
 @pytest.mark.parametrize(
-    "answer", [(200, b"<html>"), (200, b'{"items":[{"spec":{}}],"metadata":{}}'), (500, b"")]
+    "answer",
+    [
+        (200, b"<html>"),
+        (200, b"[]"),
+        (200, b'{"items":3}'),
+        (200, b'{"items":[{"spec":{}}],"metadata":{}}'),
+        (500, b""),
+    ],
 )
 def test_another_answer_is_one_line(server, effector, answer):
     server.answer = answer
@@ -149,3 +160,21 @@ def test_a_taint_alone_marks_our_drain():
     item = node("n1", taints=[{"key": "fabrictime/unfit", "effect": "NoSchedule"}])
     assert node_state(item).reason == ""
     assert node_state(item).is_out
+
+
+KEYS = st.sampled_from(
+    ["metadata", "name", "spec", "status", "conditions", "taints", "key", "type", "annotations"]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(
+    JSON | st.fixed_dictionaries({"metadata": st.fixed_dictionaries({"name": st.just("n1")}), "spec": JSON})
+)
+def test_any_description_of_a_node_is_read_or_refused(item):
+    with suppress(NodeError):
+        assert isinstance(node_state(item), NodeState)

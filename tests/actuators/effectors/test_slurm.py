@@ -1,6 +1,10 @@
 """Drains and resumes in a real Slurm: slurmctld and one slurmd per node on loopback."""
 
+from contextlib import suppress
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from actuators.effectors.node_base import NodeError
 from actuators.effectors.slurm import Slurm, parse_nodes
@@ -65,7 +69,7 @@ def test_a_node_that_is_down_is_out_and_stays_down(slurm, effector):
         effector.resume("n3")
 
 
-def test_what_slurm_refuses_is_one_line(effector):
+def test_a_refusal_of_slurm_is_one_line(effector):
     with pytest.raises(NodeError, match=r"scontrol --oneliner show node: exit code 1: Node n9 not found"):
         effector.drain("n9", REASON)
 
@@ -112,3 +116,14 @@ def test_a_comment_after_the_reason_is_no_part_of_it():
 def test_another_output_is_refused(text):
     with pytest.raises(NodeError, match=r"expected NodeName=\.\.\. State=\.\.\."):
         parse_nodes(text)
+
+
+PARTS = st.sampled_from(
+    ["NodeName=n1", " ", "State=", "IDLE+DRAIN", "Reason=x [a@2026-01-01T00:00:00]", "\n", "=", "\x00"]
+)
+
+
+@given(st.lists(PARTS | st.text(max_size=6), max_size=12).map("".join))
+def test_any_output_is_read_or_refused(text):
+    with suppress(NodeError):
+        assert all(isinstance(each, NodeState) for each in parse_nodes(text))

@@ -41,3 +41,12 @@ def test_computed_results_need_the_facts_of_all_checks() -> None:
     assert for_agents(["fabric"]) == ["fabric"]
     with pytest.raises(ValueError, match="--only bakend: expected software, node"):
         for_agents(["bakend"])
+
+
+def test_hosts_are_compared_with_their_machine_type() -> None:
+    collector = Collector(RUN, ["h1"], 0, {})
+    gpu = AuditFact(name="name", subject="GPU 0", text="NVIDIA H100 80GB HBM3", number=None)
+    count = AuditFact(name="gpus", subject="", text="7", number=7.0)
+    collector.add({**result("h1", "gpu.count", checks=1), "facts": [gpu, count]})
+    report = evaluated(collector.report(10**9, 20))
+    assert report.results["h1"]["sku.gpus"]["text"].startswith("h1 has gpus 7, a h100 8 (")

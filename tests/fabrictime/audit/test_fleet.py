@@ -11,7 +11,16 @@ from dataclasses import replace
 import pytest
 
 from fabrictime.audit.collect import Progress
-from fabrictime.audit.fleet import STALE_S, Request, audit_fleet, expected_hosts, nics_of, run_name
+from fabrictime.audit.fleet import (
+    STALE_S,
+    Request,
+    audit_fleet,
+    expected_hosts,
+    living,
+    nics_of,
+    read_nics,
+    run_name,
+)
 from fabrictime.audit.report import ANSWER, verdict
 from producers.audit.agent import AuditAgent
 from producers.audit.checks import CHECKS
@@ -44,9 +53,9 @@ def announced(*nics: Nic, at_ns: int = DAY_NS) -> dict[str, tuple[Nic, int]]:
 
 def test_hosts_have_the_nics_of_the_inventory() -> None:
     known = announced(nic("h2", "eth1"), nic("h2"), nic("h1"), nic("left", probe_port=0))
-    known |= announced(nic("old"), at_ns=DAY_NS - DAY_NS - 1)
-    assert nics_of(known) == {"h1": ("h1/eth0",), "h2": ("h2/eth0", "h2/eth1")}
-    assert nics_of({}) == {}
+    known |= announced(nic("old"), at_ns=-1)
+    assert nics_of(living(known)) == {"h1": ("h1/eth0",), "h2": ("h2/eth0", "h2/eth1")}
+    assert living({}) == []
 
 
 def test_names_and_patterns_choose_hosts() -> None:
@@ -124,7 +133,7 @@ def test_64_hosts_report_within_seconds_and_the_odd_one_is_found(cluster: KafkaS
     seen: list[Progress] = []
     with answering(cluster, names, lambda name: "1500" if name == "h07" else "9000"):
         began_s = time.monotonic()
-        report = audit_fleet(cluster, Request(limit_s=60), seen.append)
+        report = audit_fleet(cluster, Request(limit_s=60), read_nics(cluster), seen.append)
         assert time.monotonic() - began_s < 20
     assert report.hosts == tuple(names)
     assert report.missing == ()
@@ -143,7 +152,7 @@ def test_a_host_that_does_not_answer_is_unknown_after_the_limit(cluster: KafkaSe
     announce(cluster, ["h00", "h01"])
     with answering(cluster, ["h00"], lambda name: "9000"):
         request = Request(hosts=["h00", "h01"], only=["node.uptime"], limit_s=1)
-        report = audit_fleet(cluster, request)
+        report = audit_fleet(cluster, request, read_nics(cluster))
     assert report.missing == ("h01",)
     assert report.results["h01"][ANSWER]["text"] == "did not answer within 1 s"
     assert report.results["h00"]["node.uptime"]["status"] == AuditStatus.PASSED

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from actuators.settings import ActuatorSettings, NodeSettings
-from fabrictime.commands.audit_nodes import act, admit, host_names
+from fabrictime.commands import actions
+from fabrictime.commands.audit_nodes import _alone, act, admit, host_names
 from fabrictime.commands.live_config import PLAIN
 from schemas.kafka.publisher import Publisher
 from schemas.kafka.reader import BEGINNING, TopicReader
@@ -207,6 +208,18 @@ def test_a_kill_between_drain_and_report_applies_nothing_twice(desk, slurm):
     assert desk.reports(clean) == [("RESUME", "n3", "APPLIED")]
 
 
+def test_actions_lists_a_drain_with_its_reason(desk, slurm, capsys):
+    bad = desk.run(n4=["node.ecc"])
+    act(desk.settings, desk.cluster)
+    desk.run()
+    capsys.readouterr()
+    actions.main(desk.cluster, actions.Wanted(("n4",)))
+    shown = capsys.readouterr().out
+    assert "n4 node n4" in shown
+    assert "drain the node" in shown
+    assert f"run={bad}" in shown
+
+
 def test_a_scheduler_that_refuses_is_exit_code_1_and_one_that_is_absent_2(desk, slurm):
     bad = desk.run(n1=["node.ecc"])
     folder = desk.folder / "refusing"
@@ -234,8 +247,6 @@ def test_a_scheduler_that_refuses_is_exit_code_1_and_one_that_is_absent_2(desk, 
 
 
 def test_one_process_acts_at_a_time(desk, slurm):
-    from fabrictime.commands.audit_nodes import _alone
-
     with (
         _alone(desk.settings.node_journal_path),
         pytest.raises(ValueError, match="another process acts on nodes"),
@@ -264,7 +275,7 @@ def test_an_unknown_scheduler_is_refused(desk):
         act(desk.with_nodes(), desk.cluster)
 
 
-def test_the_gate_opens_for_fit_hosts_alone(desk, capsys):
+def test_fit_hosts_alone_are_admitted(desk, capsys):
     desk.run()
     assert admit(desk.cluster, ["n1", "n2"]) == 0
     assert capsys.readouterr().out == "2 of 2 hosts are fit\n"
@@ -291,7 +302,7 @@ def test_the_gate_opens_for_fit_hosts_alone(desk, capsys):
     }
 
 
-def test_the_gate_as_a_command(desk):
+def test_admission_as_a_command(desk):
     run = desk.run(n4=["node.ecc"])
     done = fabrictime(desk, "gate", "--hosts", "n1 n2,n1", "--run", run)
     assert (done.returncode, done.stdout) == (0, "2 of 2 hosts are fit\n")
@@ -303,7 +314,7 @@ def test_the_gate_as_a_command(desk):
     desk.run()
 
 
-def test_an_incomplete_run_and_unknown_checks_are_not_fit(desk):
+def test_an_incomplete_run_is_not_known_to_be_fit(desk):
     desk.publisher.publish(AUDIT, "part", result("n7", run="part"))
     for record in run_of("n8", "part", ["node.ecc"], status="UNKNOWN"):
         desk.publisher.publish(AUDIT, "part", record)

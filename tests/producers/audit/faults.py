@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.producers.audit.faults_gpu import GPU_FAULTS
+from tests.producers.audit.faults_machine import MACHINE_FAULTS
 from tests.producers.audit.recorded import DMESG, NO_GID, UNITS, RecordedHost, bridge
 
 Plant = Callable[[RecordedHost], None]
@@ -63,6 +64,7 @@ MLX5 = "mlx5_core 0000:17:00.0:"
 XID = "NVRM: Xid (PCI:0000:19:00): {}, pid=812, name=python, Ch 00000008"
 FAULTS: dict[str, tuple[str, Plant]] = {
     **GPU_FAULTS,
+    **MACHINE_FAULTS,
     "oops": ("software.kernel-taint", text("/proc/sys/kernel/tainted", "128")),
     "machine check taint": ("software.kernel-taint", text("/proc/sys/kernel/tainted", "16")),
     "soft lockup taint": ("software.kernel-taint", text("/proc/sys/kernel/tainted", "16384")),
@@ -103,7 +105,7 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "read-only root": ("storage.read-only", instead("/proc/mounts", "ext4 rw", "ext4 ro")),
     "shared home lost": (
         "storage.fstab",
-        text("/proc/mounts", "/dev/nvme0n1p2 / ext4 rw,relatime 0 0\n"),
+        instead("/proc/mounts", "nfs1:/home /shared\\040home nfs4 rw,hard 0 0\n", ""),
     ),
     "degraded RAID": ("storage.raid", instead("/proc/mdstat", "[UU]", "[U_]")),
     "dead NVMe": ("storage.nvme", text("/sys/class/nvme/nvme0/state", "dead")),

@@ -10,6 +10,7 @@ from tests.producers.audit.faults import PORT, Plant, gone, instead, text
 from tests.producers.audit.recorded import RecordedHost
 from tests.producers.audit.recorded_network import UP
 from tests.producers.audit.recorded_services import (
+    BOND,
     CERTIFICATE,
     DEVICES,
     EFA,
@@ -17,7 +18,9 @@ from tests.producers.audit.recorded_services import (
     LLDP,
     LOG,
     MLXLINK,
+    PMC,
     PPCC,
+    PTP,
     SERVICES,
     TIMED,
     UPTIME_S,
@@ -189,6 +192,20 @@ FRONTEND: dict[str, tuple[str, Plant]] = {
         "frontend.hardware-clocks",
         gone("/sys/class/net/eth1/device/ptp/ptp3/clock_name"),
     ),
+    "PTP port lost": ("frontend.ptp", prints(PMC, PTP.replace("SLAVE", "UNCALIBRATED"))),
+    "PTP far from master": ("frontend.ptp", prints(PMC, PTP.replace("-12.0", "48000.0"))),
+    "bond member down": (
+        "frontend.bonds",
+        text("/proc/net/bonding/bond0", BOND.replace("up\nSpeed", "down\nSpeed")),
+    ),
+    "bond member left out": (
+        "frontend.bonds",
+        text("/proc/net/bonding/bond0", BOND.replace("ID: 1\ndetails", "ID: 2\ndetails")),
+    ),
+    "no topology": (
+        "frontend.slurm-topology",
+        prints(("scontrol", "show", "topology", "node=gpu012"), "No topology information available\n"),
+    ),
     "no remote login": ("frontend.ssh", text("/etc/ssh/sshd_config", "Port 2222\n")),
     "no host key": ("frontend.host-keys", gone("/etc/ssh/ssh_host_ed25519_key.pub")),
     "weak host key": ("frontend.host-keys", text("/etc/ssh/ssh_host_dsa_key.pub", "ssh-dss AAAA")),
@@ -251,7 +268,7 @@ BACKEND: dict[str, tuple[str, Plant]] = {
     "no RDMA device": ("backend.vanished", gone(f"{CARD}/infiniband/mlx5_0/node_type")),
     "card left the bus": (
         "backend.vanished",
-        events((9.0, f"mlx5_core {BACK}: 504 Gb/s available PCIe bandwidth")),
+        events((9.0, "mlx5_core 0000:db:00.0: 504 Gb/s available PCIe bandwidth")),
     ),
     "other firmware": ("backend.like-cards", text("/sys/class/infiniband/mlx5_2/fw_ver", "28.38.1900")),
     "other board": ("backend.like-cards", text("/sys/class/infiniband/mlx5_2/board_id", "MT_0000000839")),
@@ -315,6 +332,7 @@ BACKEND: dict[str, tuple[str, Plant]] = {
             )
         ),
     ),
+    "UFM": ("backend.ufm-events", instead("/opt/ufm/files/log/event.log", "2026-11-17", "2026-11-18")),
     "half duplex": ("backend.duplex", link("eth1", LinkSettings(400_000_000_000, "half", True))),
     "no autonegotiation": ("backend.duplex", link("eth1", LinkSettings(400_000_000_000, "full", False))),
     "promiscuous": ("backend.flags", interface("eth1", flags=UP | {"PROMISC"})),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from copy import copy, deepcopy
 
 from producers.audit.host import NVML, Missing, Unreadable
-from tests.producers.audit import recorded_gpu, recorded_services
+from tests.producers.audit import recorded_gpu, recorded_machine, recorded_services
 from tests.producers.audit.recorded_network import RecordedNetwork
 
 GID = "fe80:0000:0000:0000:0a00:27ff:fe00:000{}"
@@ -36,6 +36,8 @@ class RecordedHost(RecordedNetwork):
         self.spaces = {"/": (10**12, 5 * 10**11, 10**6, 9 * 10**5)}
         self.denied: set[str] = set()
         """Paths, commands and reads of the network that answer 'permission denied'."""
+        self.slow: set[tuple[str, ...]] = set()
+        """Commands that do not end within their limit."""
         self.refusals = 0
 
     def copy(self) -> RecordedHost:
@@ -43,7 +45,7 @@ class RecordedHost(RecordedNetwork):
         other = copy(self)
         other.files, other.commands = dict(self.files), dict(self.commands)
         other.spaces, other.links, other.denied = dict(self.spaces), dict(self.links), set()
-        other.later = dict(self.later)
+        other.slow, other.later = set(self.slow), dict(self.later)
         other.network = deepcopy(self.network)
         return other
 
@@ -104,6 +106,8 @@ class RecordedHost(RecordedNetwork):
     def run(self, *command: str) -> str:
         """Return what a command prints."""
         self._check(command[0])
+        if command in self.slow:
+            raise Unreadable(f"{' '.join(command)}: no end within 5 s")
         if command not in self.commands:
             raise Missing(f"{command[0]}: not installed")
         return self.commands[command]
@@ -139,7 +143,7 @@ def _files() -> dict[str, str | bytes]:
         "/proc/812/stat": "812 (a (b) D) R 1 812 812 0 -1\n",
         "/proc/mounts": (
             "proc /proc proc rw,nosuid 0 0\n/dev/nvme0n1p2 / ext4 rw,relatime 0 0\n"
-            "nfs1:/home /shared\\040home nfs4 rw,hard 0 0\n"
+            "nfs1:/home /shared\\040home nfs4 rw,hard 0 0\nnfs1:/data /data nfs4 rw,hard 0 0\n"
         ),
         "/proc/mdstat": (
             "Personalities : [raid1]\nmd0 : active raid1 nvme2n1[1] nvme1n1[0]\n"
@@ -163,15 +167,7 @@ def _files() -> dict[str, str | bytes]:
         "/sys/fs/fuse/connections/52/max_background": "12\n",
         "/dev/infiniband/rdma_cm": "",
     }
-    files |= recorded_gpu.files()
-    for address, kind in (("0000:17:00.0", "0x020700"),):
-        folder = f"/sys/bus/pci/devices/{address}"
-        files[f"{folder}/class"] = f"{kind}\n"
-        for when in ("current", "max"):
-            files[f"{folder}/{when}_link_width"] = "16\n"
-            files[f"{folder}/{when}_link_speed"] = "32.0 GT/s PCIe\n"
-        for name in ("fatal", "nonfatal", "correctable"):
-            files[f"{folder}/aer_dev_{name}"] = f"Undefined 0\nDLP 0\nTOTAL_ERR_{name.upper()} 0\n"
+    files |= recorded_gpu.files() | recorded_machine.files()
     files["/sys/bus/pci/devices/0000:00:01.0/class"] = "0x060400\n"
     files["/sys/bus/pci/devices/0000:00:01.0/config"] = bridge(redirects=False)
     for number, (device, layer) in enumerate(
@@ -228,7 +224,8 @@ HEALTHY = RecordedHost(
         DMESG: "Linux version 6.8.0\nmlx5_core 0000:17:00.0: firmware version: 28\n",
         UNITS: "",
         (NVML,): json.dumps(recorded_gpu.report()),
-    }
-    | recorded_services.COMMANDS,
+        **recorded_machine.commands(),
+        **recorded_services.COMMANDS,
+    },
 )
-HEALTHY.links |= recorded_services.LINKS
+HEALTHY.links |= recorded_services.LINKS | recorded_machine.links()

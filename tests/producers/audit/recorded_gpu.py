@@ -74,12 +74,12 @@ def files() -> dict[str, str | bytes]:
         "/sys/module/amdgpu/initstate": "live\n",
     }
     for index in range(GPUS):
-        found |= _on_pcie(address(index), "0x030200", "0x10de", "0x2330")
+        found |= on_pcie(address(index), "0x030200", "0x10de", "0x2330")
     nodes = "/sys/class/kfd/kfd/topology/nodes"
     found[f"{nodes}/0/properties"] = "cpu_cores_count 96\nsimd_count 0\n"
     for number, place in enumerate(AMD_ADDRESSES, start=1):
         folder, peer = f"/sys/bus/pci/devices/{place}", 3 - number
-        found |= _on_pcie(place, "0x120000", "0x1002", "0x74a1") | {
+        found |= on_pcie(place, "0x120000", "0x1002", "0x74a1") | {
             f"{folder}/ras/umc_err_count": "ue: 0\nce: 12\n",
             f"{folder}/ras/gfx_err_count": "ue: 0\nce: 0\n",
             f"{folder}/ras/features": "feature mask: 0x3fff\n",
@@ -99,12 +99,14 @@ def files() -> dict[str, str | bytes]:
     return found
 
 
-def _on_pcie(place: str, kind: str, vendor: str, device: str) -> dict[str, str | bytes]:
+def on_pcie(place: str, kind: str, vendor: str, device: str) -> dict[str, str | bytes]:
+    """Return the files of a device with a link of full width and speed and without errors."""
     folder = f"/sys/bus/pci/devices/{place}"
     found: dict[str, str | bytes] = {
         f"{folder}/class": f"{kind}\n",
         f"{folder}/vendor": f"{vendor}\n",
         f"{folder}/device": f"{device}\n",
+        f"{folder}/revision": "0xa1\n",
     }
     for when in ("current", "max"):
         found[f"{folder}/{when}_link_width"] = "16\n"

@@ -5,7 +5,7 @@ We wrote them from public formats: of the kernel, mlxlink, mlxconfig, lldpd, chr
 
 from __future__ import annotations
 
-NOW_S = 1_795_000_000.0
+NOW_S = 1_795_000_000.0  # 2026-11-18 11:06:40
 TIMED = ("dmesg", "--kernel")
 UPTIME_S = 860_000.12
 DEVICES = {f"mlx5_{number}": f"0000:{bus}:00.0" for number, bus in enumerate(("17", "2a", "3d", "ab"))}
@@ -99,9 +99,49 @@ LOG = (
     "[   11.001000] mlx5_core 0000:17:00.0 eth0: Link down\n"
     "[   14.400000] mlx5_core 0000:17:00.0 eth0: Link up\n"
 )
+PMC = ("pmc", "-u", "-b", "0", "GET PORT_DATA_SET", "GET CURRENT_DATA_SET")
+PTP = (
+    "sending: GET PORT_DATA_SET\n\tb83fd2.fffe.000001-1 seq 0 RESPONSE MANAGEMENT PORT_DATA_SET\n"
+    "\t\tportIdentity            b83fd2.fffe.000001-1\n\t\tportState               SLAVE\n"
+    "sending: GET CURRENT_DATA_SET\n\t\tstepsRemoved     2\n\t\toffsetFromMaster -12.0\n"
+)
+UFM = (
+    "2026-11-17 10:35:41.231 [14] [110] CRITICAL [Hardware] IBPort [Switch: leaf1 / 3]: Link went down\n"
+    "2026-11-18 08:00:00.002 [15] [64] INFO [Logical] Grid [Grid]: Report was created: daily\n"
+)
+BOND = """Ethernet Channel Bonding Driver: v6.8.0-45-generic
+
+Bonding Mode: IEEE 802.3ad Dynamic link aggregation
+MII Status: up
+
+802.3ad info
+LACP active: on
+Active Aggregator Info:
+\tAggregator ID: 1
+\tNumber of ports: 2
+
+Slave Interface: eno5
+MII Status: up
+Speed: 25000 Mbps
+Aggregator ID: 1
+details partner lacp pdu:
+    oper key: 21
+
+Slave Interface: eno6
+MII Status: up
+Speed: 25000 Mbps
+Aggregator ID: 1
+"""
 COMMANDS: dict[tuple[str, ...], str] = {
     TIMED: LOG,
     SERVICES: SYSTEMD,
+    PMC: PTP,
+    (
+        "scontrol",
+        "show",
+        "topology",
+        "node=gpu012",
+    ): "SwitchName=leaf0 Level=0 Nodes=gpu[001-032]\n",
     ("lldpctl", "-f", "keyvalue"): LLDP,
     ("wpa_cli", "-i", "eth0", "status"): WPA,
     ("chronyc", "-c", "tracking"): CHRONY,
@@ -163,6 +203,7 @@ def _kernel() -> dict[str, str]:
         "/proc/net/stat/nf_conntrack": (
             "entries  found insert_failed drop early_drop\n00000078  00000012 00000000 00000000 00000000\n"
         ),
+        "/proc/net/bonding/bond0": BOND,
         "/proc/1/comm": "systemd\n",
         "/proc/812/comm": "chronyd\n",
     }
@@ -173,6 +214,9 @@ def _etc() -> dict[str, str]:
         "/etc/resolv.conf": "# netplan\nnameserver 192.168.4.2\nnameserver 192.168.4.3\nsearch cluster\n",
         "/etc/ssh/sshd_config": "#Port 22\nPermitRootLogin no\n",
         "/etc/ssh/ssh_host_ed25519_key.pub": "ssh-ed25519 AAAAC3Nz root@gpu012\n",
+        "/etc/slurm/slurm.conf": "ClusterName=c\n",
+        "/run/ptp4l": "",
+        "/opt/ufm/files/log/event.log": UFM,
         "/etc/munge/munge.key": "k" * 128,
         "/var/lib/kubelet/config.yaml": "kind: KubeletConfiguration\n",
         CERTIFICATE: "-----BEGIN CERTIFICATE-----\n",

@@ -18,7 +18,9 @@ from tests.producers.audit.recorded_network import READS
 FAULTS = faults.FAULTS | faults_network.FAULTS
 BAD = (AuditStatus.FAILED, AuditStatus.UNKNOWN)
 DRAWS = 1_000
-NAMES = sorted([*HEALTHY.files, "adjtimex", *READS, *{command[0] for command in HEALTHY.commands}])
+NAMES = sorted(
+    [*HEALTHY.files, *{command[0] for command in HEALTHY.commands}, "adjtimex", *HEALTHY.links, *READS]
+)
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=list(CHECKS))

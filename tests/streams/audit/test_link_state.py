@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -59,7 +61,7 @@ def test_flaps_since_the_last_audit_count_and_older_ones_do_not() -> None:
     flapped = health(
         cable, "UP", flap_ns=[5 * S, 15 * S, 16 * S], flaps_total=9, since_ns=16 * S, before="DOWN"
     )
-    text = f"{cable} is up, but went down 2 times since the last audit, 9 times in all"
+    text = f"{cable} is up, but went down 2 times since the last audit, and was down 9 times in all"
     assert failed(link_history(records(flapped, since_ns=10 * S))) == [("h1", "eth2", text)]
     assert failed(link_history(records(flapped, since_ns=20 * S))) == []
     grey = health(cable, "UP", since_ns=16 * S, before="GREY")
@@ -68,14 +70,20 @@ def test_flaps_since_the_last_audit_count_and_older_ones_do_not() -> None:
     assert failed(link_history(records(down))) == []  # that is a finding of its own
 
 
-def queues(rng: np.random.Generator, slow: str = "", aliased: str = "") -> list[LinkQueues]:
+def queues(
+    rng: np.random.Generator,
+    slow: str = "",
+    aliased: str = "",
+    busy: Mapping[str, float] = MappingProxyType({}),
+    flows: bool = True,
+) -> list[LinkQueues]:
     out = []
     for window in range(5):
         rows = []
         for at, link in enumerate(FLEET.link_ids):
             depth = float(rng.exponential(20_000)) * (60 if link == slow else 1)
             fields = {"link": link, "rate_bps": int(FLEET.rate_bps[at]), "depth_mean_bytes": depth}
-            fields |= {"utilisation": 0.5, "group": int(link == aliased)}
+            fields |= {"utilisation": busy.get(link, 0.5), "from_flows": flows, "group": int(link == aliased)}
             rows.append(make_part(LinkQueues, "LinkQueue", **fields))
         out.append(make(LinkQueues, window=window, slots=10, slot_ns=10, links=rows))
     return out
@@ -99,3 +107,16 @@ def test_aliased_links_are_left_out_and_no_queues_are_unknown() -> None:
     )
     assert failed(link_queues(kept)) == []
     assert [each.status for each in link_queues(BARE)] == [AuditStatus.UNKNOWN]
+
+
+def test_the_long_queue_of_a_busy_link_is_no_fault() -> None:
+    slow = FLEET.link_ids[3]
+    busy = queues(np.random.default_rng(1), slow, busy={slow: 0.9})
+    kept = FabricRecords(BARE.nics, queues=busy, topology=BARE.topology)
+    assert [each.status for each in link_queues(kept)] == [AuditStatus.PASSED]
+
+
+def test_without_flow_reports_queues_are_unknown() -> None:
+    rows = queues(np.random.default_rng(1), FLEET.link_ids[3], flows=False)
+    kept = FabricRecords(BARE.nics, queues=rows, topology=BARE.topology)
+    assert [each.status for each in link_queues(kept)] == [AuditStatus.UNKNOWN]

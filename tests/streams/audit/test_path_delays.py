@@ -60,3 +60,13 @@ def test_without_clocks_or_with_few_paths_it_is_unknown() -> None:
         assert [each.status for each in find(dead)] == [AuditStatus.UNKNOWN]
     few = Simulated(Fleet(Shape.of(2), 1), peers=1, paths=1).records()
     assert [each.status for each in one_way_delays(few)] == [AuditStatus.UNKNOWN]
+
+
+@pytest.mark.parametrize(("samples", "expected"), [(40, [("h1", "eth1")]), (5, [])])
+def test_a_single_odd_path_needs_samples(samples: int, expected: list[tuple[str, str]]) -> None:
+    records = Simulated(FLEET, peers=31).records()
+    row = records.delays[0]["paths"][17]
+    row["forward_min_ns"] = (row["forward_min_ns"] or 0.0) + 9000.0
+    row["count"] = samples
+    assert records.delays[0]["nic"] == "h1/eth1"
+    assert failed(one_way_delays(records)) == expected

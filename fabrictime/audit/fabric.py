@@ -1,0 +1,88 @@
+"""Reads the records that the checks of the fabric evaluate, as they are on the log now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
+from schemas.kafka.settings import KafkaSettings
+from schemas.records import Nic
+from schemas.topics import (
+    AUDIT_RUNS,
+    CLOCK_OFFSETS,
+    DELAYS,
+    FLOW_ROUTES,
+    LINK_HEALTH,
+    PATHS,
+    QUEUES,
+    Topic,
+)
+from schemas.topology import Topology
+from streams.audit.fabric_records import FabricRecords
+
+__all__ = ["Entry", "fabric_of", "read_fabric"]
+
+RECENT_S: Final = 30.0
+"""Age of the delays, queues and clocks that are evaluated: at least ten windows."""
+_WHOLE: Final[tuple[Topic, ...]] = (PATHS, FLOW_ROUTES, LINK_HEALTH, AUDIT_RUNS)
+_RECENT: Final[tuple[Topic, ...]] = (DELAYS, QUEUES, CLOCK_OFFSETS)
+_NEWEST: Final = (PATHS.name, FLOW_ROUTES.name, LINK_HEALTH.name, CLOCK_OFFSETS.name)
+"""Topics of which the newest record of each key counts."""
+
+
+class Entry(NamedTuple):
+    """A record of the log; None removes the key."""
+
+    topic: str
+    key: str
+    record: Any
+
+
+def fabric_of(
+    nics: Sequence[Nic], entries: Iterable[Entry], topology: Topology, *, before_ns: int, peers: int
+) -> FabricRecords:
+    """Return the records of a fabric. `before_ns`: time of this run; `peers`: peers that a NIC probes."""
+    newest: dict[str, dict[str, Any]] = {name: {} for name in _NEWEST}
+    windows: dict[str, list[Any]] = {topic.name: [] for topic in (DELAYS, QUEUES)}
+    since_ns = 0
+    for topic, key, record in entries:
+        if topic in newest:
+            newest[topic].pop(key, None)
+            if record is not None:
+                newest[topic][key] = record
+        elif record is None:
+            continue
+        elif topic in windows:
+            windows[topic].append(record)
+        elif not record["hosts"] and record["requested_ns"] < before_ns:
+            since_ns = max(since_ns, record["requested_ns"])
+    found: Mapping[str, list[Any]] = {name: list(of_key.values()) for name, of_key in newest.items()}
+    return FabricRecords(
+        nics=nics,
+        paths=found[PATHS.name],
+        routes=found[FLOW_ROUTES.name],
+        delays=windows[DELAYS.name],
+        offsets=found[CLOCK_OFFSETS.name],
+        health=found[LINK_HEALTH.name],
+        queues=windows[QUEUES.name],
+        topology=topology,
+        since_ns=since_ns,
+        full_mesh=peers >= len(nics) - 1,
+    )
+
+
+def read_fabric(
+    cluster: KafkaSettings, nics: Sequence[Nic], topology: Topology, *, before_ns: int, peers: int
+) -> FabricRecords:
+    """Read the topics up to their end. Raises LogUnavailable."""
+    starts: dict[Topic, Start] = {
+        **dict.fromkeys(_WHOLE, BEGINNING),
+        **dict.fromkeys(_RECENT, back(RECENT_S)),
+    }
+    with TopicReader.open(cluster, starts) as reader:
+        entries = (
+            Entry(message.topic, message.key, record)
+            for message, record in reader.decoded(reader.read_to_end(), cluster.registry())
+        )
+        return fabric_of(nics, entries, topology, before_ns=before_ns, peers=peers)

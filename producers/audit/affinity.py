@@ -1,0 +1,136 @@
+"""PCIe checks of the places of GPUs and NICs: NUMA nodes, pairing in the PCIe tree, IOMMU.
+
+A device's place in the tree is the path that its link in sysfs leads to: root bus, bridges, device. Two
+devices that share a bridge below the root bus exchange data without the processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from producers.audit.base import Check, Fact, Finding, checked
+from producers.audit.host import Host, Missing
+from producers.audit.sku import AMD, DEVICES, NVIDIA, gpu_addresses
+from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
+
+__all__ = ["CHECKS", "shared_bridges"]
+
+RDMA: Final = "/sys/class/infiniband"
+DIRECT: Final = frozenset({"identity", ""})
+"""Types of an IOMMU group that do not translate addresses."""
+
+
+def shared_bridges(one: str, other: str) -> int:
+    """Return the number of bridges below the root bus that two devices share, from their paths."""
+    parts = zip(one.split("/")[:-1], other.split("/")[:-1], strict=False)
+    shared = 0
+    for left, right in parts:
+        if left != right:
+            break
+        shared += left.count(":") == 2  # a bridge's address; the root bus has one colon
+    return shared
+
+
+def _gpus(host: Host) -> list[str]:
+    found = [*gpu_addresses(host, NVIDIA), *gpu_addresses(host, AMD)]
+    if not found:
+        raise Missing("no GPU on PCIe")
+    return found
+
+
+def _nics(host: Host) -> list[str]:
+    """Return the PCI addresses of the RDMA devices. Raises Missing without one."""
+    found = set()
+    for name in host.names(RDMA):
+        try:
+            found.add(host.target(f"{RDMA}/{name}/device").rpartition("/")[2])
+        except Missing:  # an emulated device
+            continue
+    return sorted(address for address in found if address.count(":") == 2)
+
+
+def _node(host: Host, address: str) -> int:
+    return int(host.read(f"{DEVICES}/{address}/numa_node"))
+
+
+def _numa_known(host: Host) -> Iterator[Finding]:
+    nodes = [each for each in host.names("/sys/devices/system/node") if each.removeprefix("node").isdigit()]
+    if len(nodes) < 2:
+        raise Missing("one NUMA node")
+    for address in [*_gpus(host), *_nics(host)]:
+        node = _node(host, address)
+        yield checked(node >= 0, f"NUMA node {node}, expected 0 or more", address)
+
+
+def _pairs(host: Host) -> Iterator[Finding]:
+    """Check that each GPU has a NIC as near as most GPUs of the host have one.
+
+    Nearness: shared bridges, then the same NUMA node. A GPU with a farther NIC than the nearest pair of the
+    host sends its data through another processor, or through a root complex where others need none.
+    """
+    gpus, nics = _gpus(host), _nics(host)
+    if not nics:
+        raise Missing("no RDMA device on PCIe")
+    places = {address: host.target(f"{DEVICES}/{address}") for address in [*gpus, *nics]}
+    nodes = {address: _node(host, address) for address in [*gpus, *nics]}
+    near = {}
+    for gpu in gpus:
+        near[gpu] = max(
+            (
+                min(shared_bridges(places[gpu], places[nic]), 1),
+                nodes[gpu] == nodes[nic] or min(nodes[gpu], nodes[nic]) < 0,
+                nic,
+            )
+            for nic in nics
+        )
+    usual = sorted(kind[:2] for kind in near.values())[len(near) // 2]
+    for gpu, (bridges, same_node, nic) in near.items():
+        kind = "a PCIe switch" if bridges else "a NUMA node" if same_node else "no NUMA node"
+        text = f"shares {kind} with its nearest NIC {nic}"
+        right = (bridges, same_node) >= usual and same_node
+        status = AuditStatus.PASSED if right else AuditStatus.FAILED
+        yield Finding(f"GPU {gpu}", status, text, Fact("nearest_nic", kind))
+
+
+def _iommu(host: Host) -> Iterator[Finding]:
+    for address in [*_gpus(host), *_nics(host)]:
+        try:
+            kind = host.read(f"{DEVICES}/{address}/iommu_group/type")
+        except Missing:  # no IOMMU
+            kind = ""
+        yield checked(kind in DIRECT, f"IOMMU {kind or 'off'}, expected identity (pass-through)", address)
+
+
+CHECKS: Final = (
+    Check(
+        "pcie.numa-node",
+        AuditCategory.PCIE,
+        "The firmware states the NUMA node of GPUs and NICs",
+        _numa_known,
+        AuditSeverity.WARNING,
+        AuditAction.REBOOT,
+        "Update the firmware, or enable NUMA in it",
+        rows=(77,),
+    ),
+    Check(
+        "pcie.gpu-nic",
+        AuditCategory.PCIE,
+        "Each GPU has a NIC near it",
+        _pairs,
+        AuditSeverity.ERROR,
+        AuditAction.REPLACE,
+        "Compare with the vendor's slots; move the card or reconnect its PCIe cable",
+        rows=(77,),
+    ),
+    Check(
+        "pcie.iommu",
+        AuditCategory.PCIE,
+        "The IOMMU does not translate addresses of GPUs and NICs",
+        _iommu,
+        AuditSeverity.WARNING,
+        AuditAction.REBOOT,
+        "Boot with iommu=pt; virtual machines need translation",
+        rows=(78,),
+    ),
+)

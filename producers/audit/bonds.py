@@ -1,0 +1,54 @@
+"""Bonds of interfaces, as /proc/net/bonding shows them: members that carry no traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from producers.audit.base import Finding, checked
+from producers.audit.host import Host, Missing
+
+__all__ = ["Member", "bonds", "members"]
+
+FOLDER: Final = "/proc/net/bonding"
+
+
+class Member(NamedTuple):
+    """A member of a bond. `aggregator`: its group by 802.3ad; empty in other modes."""
+
+    name: str
+    state: str
+    aggregator: str
+
+
+def members(text: str) -> tuple[str, list[Member]]:
+    """Return the active aggregator, empty without one, and the members of a bond."""
+    head, *parts = text.split("Slave Interface: ")
+    found = []
+    for part in parts:
+        name, _, rest = part.partition("\n")
+        fields = _fields(rest)
+        found.append(Member(name.strip(), fields["MII Status"], fields.get("Aggregator ID", "")))
+    return _fields(head).get("Aggregator ID", ""), found
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Return the first value of each name: details of partners repeat them."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, _, value = line.strip().partition(": ")
+        found.setdefault(name, value.strip())
+    return found
+
+
+def bonds(host: Host) -> Iterator[Finding]:
+    """Find members of bonds that are down or that LACP left out."""
+    names = host.names(FOLDER)
+    if not names:
+        raise Missing("no bond")
+    for bond in names:
+        active, found = members(host.read(f"{FOLDER}/{bond}"))
+        for member in found:
+            is_in = member.aggregator == active or not active
+            text = f"{member.state}, {'in use' if is_in else 'left out by LACP'}"
+            yield checked(member.state == "up" and is_in, text, f"{bond} {member.name}")

@@ -1,0 +1,194 @@
+"""Software checks of what disturbs jobs: environment variables, programs, modules, load, zombies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from producers.audit.base import Check, Finding, checked, failed, passed
+from producers.audit.host import Host, Missing
+from producers.audit.node import cpu_list
+from schemas.records import AuditAction, AuditCategory, AuditSeverity
+
+__all__ = ["CHECKS", "assignments", "processes"]
+
+HARMFUL: Final[dict[str, tuple[str, str]]] = {
+    "NCCL_IB_DISABLE": (r"[1-9]", "NCCL uses TCP instead of RDMA"),
+    "NCCL_P2P_DISABLE": (r"[1-9]", "GPUs of a host exchange data through its memory"),
+    "NCCL_SHM_DISABLE": (r"[1-9]", "NCCL uses the network within a host"),
+    "NCCL_NET": (r"(?i)socket", "NCCL uses TCP instead of RDMA"),
+    "NCCL_NET_GDR_LEVEL": (r"0|LOC", "NICs do not reach GPU memory"),
+    "NCCL_SOCKET_IFNAME": (r"=?lo", "other hosts are not reached"),
+    "NCCL_DEBUG": (r"(?i)trace", "each operation is logged"),
+    "NCCL_MAX_NCHANNELS": (r"[1-4]", "few channels limit the bandwidth"),
+    "NCCL_ALGO": (r".+", "the choice of algorithm is fixed for all jobs"),
+    "NCCL_PROTO": (r".+", "the choice of protocol is fixed for all jobs"),
+    "CUDA_LAUNCH_BLOCKING": (r"[1-9]", "kernels run one after another"),
+    "CUDA_VISIBLE_DEVICES": (r".*", "jobs do not see all GPUs"),
+    "CUDA_DEVICE_MAX_CONNECTIONS": (r"0", "no work queue"),
+    "CUDA_INJECTION64_PATH": (r".+", "a profiler is loaded into each program"),
+    "CUDA_PROFILE": (r"[1-9]", "each kernel is profiled"),
+    "COMPUTE_PROFILE": (r"[1-9]", "each kernel is profiled"),
+    "HIP_VISIBLE_DEVICES": (r".*", "jobs do not see all GPUs"),
+    "ROCR_VISIBLE_DEVICES": (r".*", "jobs do not see all GPUs"),
+    "HSA_ENABLE_SDMA": (r"0", "copies take processors of the GPU"),
+    "HIP_LAUNCH_BLOCKING": (r"[1-9]", "kernels run one after another"),
+    "AMD_SERIALIZE_KERNEL": (r"[1-9]", "kernels run one after another"),
+    "LD_PRELOAD": (r".+", "a library is loaded into each program"),
+    "MLX5_SINGLE_THREADED": (r"[1-9]", "verbs are not thread-safe"),
+}
+"""Variables that break or slow down each job of a host, with the values that do, and the effect."""
+FILES: Final = ("/etc/environment", "/etc/nccl.conf", "/etc/profile")
+FOLDERS: Final = ("/etc/profile.d", "/etc/environment.d")
+DENIED_PROCESSES: Final[dict[str, str]] = {
+    "Xorg": "a display server uses the GPU",
+    "gnome-shell": "a desktop uses the GPU",
+    "unattended-upgr": "packages change under a job",
+    "packagekitd": "packages change under a job",
+    "updatedb.mlocat": "it reads all file systems",
+    "updatedb.plocat": "it reads all file systems",
+    "cuda-gdb": "a debugger stops GPUs",
+    "xmrig": "a coin miner",
+    "stress-ng": "a load generator",
+    "gpu_burn": "a load generator",
+    "nvidia-bug-rep": "it stops GPUs while it reads them",
+}
+"""Programs, as /proc names them (15 characters), that a job must not share its host with."""
+DENIED_MODULES: Final[dict[str, str]] = {
+    "nouveau": "it takes the GPU from NVIDIA's driver",
+    "nvidiafb": "it takes the GPU from NVIDIA's driver",
+    "rdma_rxe": "emulated RDMA beside real NICs",
+}
+MAX_ZOMBIE_SHARE: Final = 0.2
+"""gpud warns from a fifth."""
+MIN_ZOMBIES: Final = 10
+MAX_LOAD: Final = 2.0
+"""Runnable processes a processor."""
+
+_ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+|setenv\s+)?([A-Z][A-Z0-9_]*)(?:=|\s+)(.*?)\s*$")
+
+
+def assignments(text: str) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each variable that a file sets; comments are left out."""
+    for line in text.splitlines():
+        found = _ASSIGNMENT.match(line)
+        if found:
+            yield found[1], found[2].strip("\"'")
+
+
+def processes(host: Host) -> Iterator[tuple[str, str, str]]:
+    """Yield process id, name and state of each process."""
+    for pid in host.names("/proc"):
+        if pid.isdigit():
+            try:
+                stat = host.read(f"/proc/{pid}/stat")
+            except Missing:  # it has ended
+                continue
+            name, _, rest = stat.partition("(")[2].rpartition(")")
+            yield pid, name, rest.split()[0]
+
+
+def _texts(host: Host) -> Iterator[tuple[str, str]]:
+    paths = [*FILES]
+    for folder in FOLDERS:
+        try:
+            paths += [f"{folder}/{name}" for name in host.names(folder)]
+        except Missing:
+            continue
+    for path in paths:
+        try:
+            yield path, host.read(path)
+        except Missing:
+            continue
+
+
+def _variables(host: Host) -> Iterator[Finding]:
+    found = False
+    host.names("/etc")
+    for path, text in _texts(host):
+        for name, value in assignments(text):
+            pattern, effect = HARMFUL.get(name, ("(?!)", ""))
+            if re.fullmatch(pattern, value):
+                found = True
+                yield failed(f"{name}={value}: {effect}", path)
+    if not found:
+        yield passed("no variable that breaks jobs")
+
+
+def _programs(host: Host) -> Iterator[Finding]:
+    found = {name: pid for pid, name, state in processes(host) if name in DENIED_PROCESSES and state != "Z"}
+    for name, pid in found.items():
+        yield failed(f"process {pid}: {DENIED_PROCESSES[name]}", name)
+    if not found:
+        yield passed("no program of the list runs")
+
+
+def _denied_modules(host: Host) -> Iterator[Finding]:
+    loaded = [line.split()[0] for line in host.read("/proc/modules").splitlines() if line]
+    found = [name for name in loaded if name in DENIED_MODULES]
+    if "rdma_rxe" in found and not {"mlx5_ib", "bnxt_re", "irdma", "efa"} & set(loaded):
+        found.remove("rdma_rxe")  # a test machine without a NIC of its own
+    for name in found:
+        yield failed(DENIED_MODULES[name], name)
+    if not found:
+        yield passed("no module of the list is loaded")
+
+
+def _zombies(host: Host) -> Iterator[Finding]:
+    states = [state for _, _, state in processes(host)]
+    count = states.count("Z")
+    is_few = count < MIN_ZOMBIES or count < MAX_ZOMBIE_SHARE * len(states)
+    yield checked(is_few, f"{count} of {len(states)} processes have ended and are not collected")
+
+
+def _load(host: Host) -> Iterator[Finding]:
+    load = float(host.read("/proc/loadavg").split()[2])
+    count = len(cpu_list(host.read("/sys/devices/system/cpu/online")))
+    limit = MAX_LOAD * count
+    yield checked(load <= limit, f"load {load:g} in 15 minutes, expected at most {limit:g}")
+
+
+def _declared(
+    name: str,
+    title: str,
+    find: Callable[[Host], Iterator[Finding]],
+    remedy: str,
+    rows: tuple[int, ...],
+    severity: AuditSeverity = AuditSeverity.WARNING,
+) -> Check:
+    return Check(
+        f"software.{name}",
+        AuditCategory.SOFTWARE,
+        title,
+        find,
+        severity,
+        AuditAction.MONITOR,
+        remedy,
+        rows=rows,
+    )
+
+
+CHECKS: Final = (
+    _declared(
+        "environment",
+        "No variable breaks all jobs",
+        _variables,
+        "Remove the line from the file",
+        (108,),
+        AuditSeverity.ERROR,
+    ),
+    _declared(
+        "programs", "No program disturbs jobs", _programs, "End it, and disable its service", (81, 104)
+    ),
+    _declared(
+        "modules-denied",
+        "No module disturbs GPUs and NICs",
+        _denied_modules,
+        "Add it to /etc/modprobe.d/blacklist.conf, then reboot",
+        (81,),
+        AuditSeverity.ERROR,
+    ),
+    _declared("zombies", "Ended processes are collected", _zombies, "Restart their parent", (90,)),
+    _declared("load", "The load fits the processors", _load, "`top` names the processes", (104,)),
+)

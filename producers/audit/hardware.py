@@ -1,0 +1,375 @@
+"""Node checks of the machine: DIMMs, machine checks, NUMA, processors, and the sensors of its BMC."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from producers.audit.base import Check, Fact, Finding, checked, failed, passed, stated
+from producers.audit.host import Host, Missing
+from producers.audit.node import CPU, cpu_list, meminfo_bytes
+from schemas.records import AuditAction, AuditCategory, AuditSeverity
+
+__all__ = ["CHECKS", "Sensor", "blocks", "free_blocks", "interrupts", "sensors"]
+
+NODES: Final = "/sys/devices/system/node"
+HUGE_ORDER: Final = 9
+"""Order of a free block of 2 MiB, in pages of 4 KiB."""
+MAX_MEMORY_SPREAD: Final = 0.1
+"""Azure's checks allow 3% of the host's memory; firmware takes its part from one node."""
+SERIOUS_EVENTS: Final = (
+    "uncorrectable", "critical", "failure", "failed", "non-recoverable", "lost", "fault", "thermal trip",
+    "machine check", "predictive", "degraded", "bus fatal",
+)  # fmt: skip
+"""Phrases of the system event log that name a fault."""
+GOOD_SENSORS: Final = frozenset({"ok", "ns"})
+"""States of a sensor: in its limits, or without a reading."""
+GOOD_SUPPLY: Final = frozenset({"", "presence detected"})
+
+
+class Sensor(NamedTuple):
+    """A sensor of the BMC."""
+
+    name: str
+    status: str
+    reading: str
+
+
+def blocks(text: str) -> list[dict[str, str]]:
+    """Return the fields of each memory device that `dmidecode --type 17` prints."""
+    found: list[dict[str, str]] = []
+    for line in text.splitlines():
+        if line.strip() == "Memory Device":
+            found.append({})
+        elif found and line.startswith("\t"):
+            name, _, value = line.strip().partition(":")
+            found[-1][name] = value.strip()
+    return found
+
+
+def interrupts(text: str, name: str) -> int | None:
+    """Return the sum over all processors of a row of /proc/interrupts; None without the row."""
+    for line in text.splitlines():
+        first, _, rest = line.strip().partition(":")
+        if first == name:
+            return sum(int(value) for value in rest.split() if value.isdigit())
+    return None
+
+
+def free_blocks(text: str) -> dict[tuple[str, str], list[int]]:
+    """Return free blocks by order of each (node, zone) of /proc/buddyinfo."""
+    found = {}
+    for line in text.splitlines():
+        parts = line.replace(",", " ").split()
+        if len(parts) < 5 or parts[0] != "Node" or parts[2] != "zone":
+            raise ValueError(f"/proc/buddyinfo: {line!r:.60}, expected a node and a zone")
+        found[parts[1], parts[3]] = [int(count) for count in parts[4:]]
+    return found
+
+
+def sensors(text: str) -> list[Sensor]:
+    """Return the sensors that `ipmitool sdr elist` prints."""
+    found = []
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.split("|")]
+        if len(parts) != 5:
+            raise ValueError(f"sensor {line!r:.60}, expected five columns")
+        found.append(Sensor(parts[0], parts[2].lower(), parts[4]))
+    if not found:
+        raise ValueError("the BMC lists no sensor")
+    return found
+
+
+def _dimms(host: Host) -> Iterator[Finding]:
+    found = blocks(host.run("dmidecode", "--type", "17"))
+    filled = [each for each in found if each["Size"] != "No Module Installed"]
+    if not filled:
+        raise Missing("the firmware describes no memory device")
+    for field in ("Size", "Configured Memory Speed"):
+        usual = Counter(each[field] for each in filled).most_common(1)[0][0]
+        for each in filled:
+            text = f"{field.lower()} {each[field]}, the host's majority {usual}"
+            yield checked(each[field] == usual, text, each["Locator"])
+    yield stated("dimms", len(filled))
+
+
+def _dimm_errors(host: Host) -> Iterator[Finding]:
+    base, found = "/sys/devices/system/edac/mc", False
+    for controller in host.names(base):
+        if not controller.startswith("mc"):
+            continue
+        for dimm in host.names(f"{base}/{controller}"):
+            if dimm.startswith("dimm"):
+                found = True
+                folder = f"{base}/{controller}/{dimm}"
+                lost = int(host.read(f"{folder}/dimm_ue_count"))
+                yield checked(not lost, f"{lost:,} uncorrectable errors", host.read(f"{folder}/dimm_label"))
+    if not found:
+        raise Missing("no DIMM reports errors (EDAC)")
+
+
+def _machine_checks(host: Host) -> Iterator[Finding]:
+    count = interrupts(host.read("/proc/interrupts"), "MCE")
+    if count is None:
+        raise Missing("the processor has no machine check interrupt")
+    finding = checked(not count, f"{count:,} machine check exceptions since boot, expected 0")
+    yield replace(finding, fact=Fact("machine_checks", str(count), float(count)))
+
+
+def _fragmentation(host: Host) -> Iterator[Finding]:
+    for (node, zone), counts in free_blocks(host.read("/proc/buddyinfo")).items():
+        if zone == "Normal":
+            large = sum(counts[HUGE_ORDER:])
+            yield checked(large > 0, f"{large:,} free blocks of 2 MiB or more, expected some", f"node {node}")
+
+
+def _nodes_with_processors(host: Host) -> list[str]:
+    names = [name for name in host.names(NODES) if name.removeprefix("node").isdigit()]
+    return [name for name in names if host.read(f"{NODES}/{name}/cpulist")]
+
+
+def _numa(host: Host) -> Iterator[Finding]:
+    """Compare the nodes that have processors: memory of GPUs and CXL has nodes of its own."""
+    nodes = _nodes_with_processors(host)
+    memory = {}
+    for node in nodes:
+        lines = host.read(f"{NODES}/{node}/meminfo").splitlines()
+        memory[node] = meminfo_bytes("\n".join(line.partition(node[4:])[2].strip() for line in lines))[
+            "MemTotal"
+        ]
+    top = max(memory.values())
+    for node, size in memory.items():
+        share = size / top if top else 0.0
+        text = f"{size / 2**30:,.0f} GiB, the largest node {top / 2**30:,.0f} GiB"
+        yield checked(share >= 1 - MAX_MEMORY_SPREAD, text, node)
+    yield stated("numa_nodes", len(nodes))
+
+
+def _topology(host: Host) -> Iterator[Finding]:
+    sockets: Counter[str] = Counter()
+    cores = set()
+    for number in cpu_list(host.read(f"{CPU}/online")):
+        folder = f"{CPU}/cpu{number}/topology"
+        socket = host.read(f"{folder}/physical_package_id")
+        sockets[socket] += 1
+        cores.add((socket, host.read(f"{folder}/core_id")))
+    usual = max(sockets.values())
+    for socket, count in sorted(sockets.items()):
+        yield checked(count == usual, f"{count} processors, expected {usual}", f"socket {socket}")
+    for name, value in (("sockets", len(sockets)), ("cores", len(cores)), ("processors", sockets.total())):
+        yield stated(name, value)
+
+
+def _frequency(host: Host) -> Iterator[Finding]:
+    lowered = []
+    for number in cpu_list(host.read(f"{CPU}/online")):
+        folder = f"{CPU}/cpu{number}/cpufreq"
+        limit, top = (int(host.read(f"{folder}/{name}")) for name in ("scaling_max_freq", "cpuinfo_max_freq"))
+        if limit < top:
+            lowered.append(f"cpu{number} {limit // 1000} of {top // 1000} MHz")
+    text = f"limited: {', '.join(lowered[:4])}" if lowered else "no limit below the processor's maximum"
+    yield checked(not lowered, text)
+
+
+def _microcode(host: Host) -> Iterator[Finding]:
+    found = {
+        host.read(f"{CPU}/cpu{number}/microcode/version") for number in cpu_list(host.read(f"{CPU}/online"))
+    }
+    yield checked(len(found) == 1, f"microcode {', '.join(sorted(found))}, expected one version")
+    for version in found:
+        yield stated("microcode", version)
+    for name in ("bios_version", "product_name", "board_name"):
+        try:
+            yield stated(name, host.read(f"/sys/class/dmi/id/{name}"))
+        except Missing:
+            continue
+
+
+def _bmc(host: Host) -> None:
+    """Raise Missing if the host has no BMC."""
+    if not any(name.startswith("ipmi") for name in host.names("/dev")):
+        raise Missing("no BMC: no /dev/ipmi0")
+
+
+def _events(host: Host) -> Iterator[Finding]:
+    _bmc(host)
+    count = 0
+    for line in host.run("ipmitool", "sel", "elist").splitlines():
+        parts = [part.strip() for part in line.split("|")]
+        text = " ".join(parts[3:]).lower()
+        if any(phrase in text for phrase in SERIOUS_EVENTS) and "deassert" not in text:
+            count += 1
+            yield failed(" ".join(parts[4:]), parts[3])
+    if not count:
+        yield passed("no fault in the system event log")
+
+
+def _of_bmc(
+    is_chosen: Callable[[Sensor], bool], good: Callable[[Sensor], bool]
+) -> Callable[[Host], Iterator[Finding]]:
+    """Return a check's function over the chosen sensors of the BMC."""
+
+    def find(host: Host) -> Iterator[Finding]:
+        _bmc(host)
+        chosen = [each for each in sensors(host.run("ipmitool", "sdr", "elist", "all")) if is_chosen(each)]
+        if not chosen:
+            raise Missing("the BMC has no such sensor")
+        for each in chosen:
+            yield checked(good(each), f"{each.status}, {each.reading or 'no reading'}", each.name)
+
+    return find
+
+
+def _is_fan(sensor: Sensor) -> bool:
+    return sensor.reading.endswith("RPM") or "fan" in sensor.name.lower()
+
+
+def _is_supply(sensor: Sensor) -> bool:
+    name = sensor.name.lower()
+    return name.startswith(("ps", "power supply")) and not any(
+        char in sensor.reading for char in "0123456789"
+    )
+
+
+def _spins(sensor: Sensor) -> bool:
+    return sensor.status in GOOD_SENSORS and sensor.reading != "0 RPM"
+
+
+def _supplies(sensor: Sensor) -> bool:
+    return sensor.status in GOOD_SENSORS and sensor.reading.lower() in GOOD_SUPPLY
+
+
+def _declared(
+    name: str,
+    title: str,
+    find: Callable[[Host], Iterator[Finding]],
+    action: AuditAction,
+    remedy: str,
+    row: int,
+    severity: AuditSeverity = AuditSeverity.ERROR,
+    limit_s: float = 10.0,
+) -> Check:
+    return Check(
+        f"node.{name}",
+        AuditCategory.NODE,
+        title,
+        find,
+        severity,
+        action,
+        remedy,
+        rows=(row,),
+        limit_s=limit_s,
+    )
+
+
+_BMC_S: Final = 35.0
+"""Limit of checks that ask the BMC: it may take half a minute."""
+CHECKS: Final = (
+    _declared(
+        "dimms",
+        "DIMMs are the same",
+        _dimms,
+        AuditAction.REPLACE,
+        "Reseat or replace the DIMM that differs",
+        86,
+    ),
+    _declared(
+        "dimm-errors",
+        "DIMMs have no uncorrectable errors",
+        _dimm_errors,
+        AuditAction.REPLACE,
+        "Replace the DIMM",
+        86,
+    ),
+    _declared(
+        "machine-checks",
+        "Processors raised no machine check",
+        _machine_checks,
+        AuditAction.REPLACE,
+        "Read `ras-mc-ctl --errors` or /var/log/mcelog; replace the part that it names",
+        86,
+    ),
+    _declared(
+        "fragmentation",
+        "Memory has large free blocks",
+        _fragmentation,
+        AuditAction.MONITOR,
+        "echo 1 > /proc/sys/vm/compact_memory; drop caches",
+        86,
+        AuditSeverity.WARNING,
+    ),
+    _declared(
+        "numa-memory",
+        "NUMA nodes have the same memory",
+        _numa,
+        AuditAction.REPLACE,
+        "Find the DIMM that is not detected: dmidecode --type 17",
+        86,
+    ),
+    _declared(
+        "topology",
+        "Sockets have the same processors",
+        _topology,
+        AuditAction.REBOOT,
+        "Look for a disabled core in the firmware; reboot",
+        83,
+    ),
+    _declared(
+        "frequency",
+        "Processor frequency is not limited",
+        _frequency,
+        AuditAction.MONITOR,
+        "cpupower frequency-set --max; check the firmware's power limits",
+        84,
+        AuditSeverity.WARNING,
+    ),
+    _declared(
+        "firmware",
+        "Processors run the same microcode",
+        _microcode,
+        AuditAction.REBOOT,
+        "Update the microcode, then reboot",
+        57,
+        AuditSeverity.WARNING,
+    ),
+    _declared(
+        "events",
+        "The system event log has no fault",
+        _events,
+        AuditAction.REPLACE,
+        "Replace the part that `ipmitool sel elist` names, then `ipmitool sel clear`",
+        98,
+        limit_s=_BMC_S,
+    ),
+    _declared(
+        "sensors",
+        "Temperatures and voltages are in their limits",
+        _of_bmc(
+            lambda each: not _is_fan(each) and not _is_supply(each), lambda each: each.status in GOOD_SENSORS
+        ),
+        AuditAction.MONITOR,
+        "ipmitool sdr elist; check cooling and power",
+        98,
+        limit_s=_BMC_S,
+    ),
+    _declared(
+        "fans",
+        "Fans run",
+        _of_bmc(_is_fan, _spins),
+        AuditAction.REPLACE,
+        "Replace the fan",
+        98,
+        limit_s=_BMC_S,
+    ),
+    _declared(
+        "power-supplies",
+        "Power supplies deliver",
+        _of_bmc(_is_supply, _supplies),
+        AuditAction.REPLACE,
+        "Check the power cord and feed, then replace the power supply",
+        98,
+        limit_s=_BMC_S,
+    ),
+)

@@ -1,0 +1,171 @@
+"""Software checks of units: restarts, fabric manager, container runtime, maintenance, panics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from producers.audit.base import Check, Finding, checked, failed, passed, stated
+from producers.audit.host import Host, Missing
+from producers.audit.sku import DEVICES, NVIDIA, gpu_addresses, sku_of
+from schemas.records import AuditAction, AuditCategory, AuditSeverity
+
+__all__ = ["CHECKS", "SHOW", "properties"]
+
+UNITS: Final = (
+    "chronyd", "chrony", "ntpd", "systemd-timesyncd", "ptp4l", "phc2sys", "docker", "containerd", "kubelet",
+    "slurmd", "munge", "sssd", "nvidia-persistenced", "nvidia-fabricmanager", "nvidia-imex", "nvidia-dcgm",
+    "dcgm", "openibd", "rdma-ndd", "opensmd", "lldpd", "mcelog", "rasdaemon", "irqbalance", "nvidia-powerd",
+    "rpcbind", "autofs", "sshd", "ssh", "cron", "crond",
+)  # fmt: skip
+"""Services of which a host that has one enabled needs it running."""
+PROPERTIES: Final = "Id,LoadState,ActiveState,NRestarts"
+SHOW: Final = ("systemctl", "show", f"--property={PROPERTIES}", *(f"{name}.service" for name in UNITS))
+MAX_RESTARTS: Final = 2
+"""NVSentinel counts three restarts of the fabric manager as a fault."""
+SWITCH_CLASS: Final = "0x0680"
+"""PCI class of a NVSwitch."""
+MAINTENANCE: Final = ("/run/systemd/shutdown/scheduled", "/run/nologin", "/etc/nologin", "/var/run/nologin")
+
+
+def properties(text: str) -> dict[str, dict[str, str]]:
+    """Return the properties of each unit that `systemctl show` prints, without its suffix."""
+    found = {}
+    for block in text.strip().split("\n\n"):
+        fields = dict(line.partition("=")[::2] for line in block.splitlines())
+        if "Id" in fields:
+            found[fields["Id"].removesuffix(".service")] = fields
+    return found
+
+
+def _units(host: Host) -> dict[str, dict[str, str]]:
+    host.names("/run/systemd/system")
+    found = properties(host.run(*SHOW))
+    loaded = {name: unit for name, unit in found.items() if unit.get("LoadState") == "loaded"}
+    if not loaded:
+        raise Missing("none of the listed services is installed")
+    return loaded
+
+
+def _restarts(host: Host) -> Iterator[Finding]:
+    for name, unit in _units(host).items():
+        count = int(unit.get("NRestarts") or 0)
+        yield checked(count <= MAX_RESTARTS, f"{count} restarts, expected at most {MAX_RESTARTS}", name)
+
+
+def _fabric_manager(host: Host) -> Iterator[Finding]:
+    """Check the service that sets up NVLink: fabric manager for NVSwitches, IMEX for racks of GB200."""
+    sku = sku_of(host, (NVIDIA,))
+    has_switch = any(
+        host.read(f"{DEVICES}/{address}/class").startswith(SWITCH_CLASS)
+        and host.read(f"{DEVICES}/{address}/vendor") == NVIDIA
+        for address in host.names(DEVICES)
+    )
+    is_rack = sku is not None and sku.name.startswith("gb")
+    if not has_switch and not is_rack:
+        raise Missing("no NVSwitch")
+    name = "nvidia-imex" if is_rack else "nvidia-fabricmanager"
+    state = _units(host).get(name, {}).get("ActiveState", "not installed")
+    yield checked(state == "active", f"{state}, expected active", name)
+
+
+def _maintenance(host: Host) -> Iterator[Finding]:
+    host.names("/run")
+    for path in MAINTENANCE:
+        try:
+            text = host.read(path)
+        except Missing:
+            continue
+        yield failed(f"{path} is there: {text.splitlines()[0] if text else 'no reason'}")
+        return
+    yield passed("no shutdown is scheduled, and logins are allowed")
+
+
+def _crash(host: Host) -> Iterator[Finding]:
+    """Find what a panic left: the firmware's store of kernel messages, and dumps."""
+    host.names("/sys/fs")
+    found = [f"/sys/fs/pstore/{name}" for name in _names(host, "/sys/fs/pstore") if "dmesg" in name]
+    for folder in ("/var/crash", "/var/lib/kdump"):
+        dumps = [name for name in _names(host, folder) if name[:1].isdigit() or name.startswith("vmcore")]
+        found += [f"{folder}/{name}" for name in dumps]
+    yield checked(
+        not found, f"the kernel crashed: {', '.join(found[:3])}" if found else "no trace of a panic"
+    )
+
+
+def _names(host: Host, folder: str) -> list[str]:
+    try:
+        return host.names(folder)
+    except Missing:
+        return []
+
+
+def _containers(host: Host) -> Iterator[Finding]:
+    on_bus = len(gpu_addresses(host, NVIDIA))
+    if not on_bus:
+        raise Missing("no NVIDIA GPU on PCIe")
+    text = host.run("nvidia-container-cli", "info")
+    seen = sum(line.startswith("Device Index:") for line in text.splitlines())
+    yield checked(seen == on_bus, f"containers see {seen} of {on_bus} GPUs")
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name == "NVRM version":
+            yield stated("container_driver", value.strip())
+
+
+def _declared(
+    name: str,
+    title: str,
+    find: Callable[[Host], Iterator[Finding]],
+    action: AuditAction,
+    remedy: str,
+    rows: tuple[int, ...],
+    severity: AuditSeverity = AuditSeverity.ERROR,
+) -> Check:
+    return Check(f"software.{name}", AuditCategory.SOFTWARE, title, find, severity, action, remedy, rows=rows)
+
+
+CHECKS: Final = (
+    _declared(
+        "service-restarts",
+        "Services do not restart again and again",
+        _restarts,
+        AuditAction.MONITOR,
+        "`journalctl -u UNIT` gives the reason",
+        (66, 101),
+        AuditSeverity.WARNING,
+    ),
+    _declared(
+        "fabric-manager",
+        "The fabric manager runs",
+        _fabric_manager,
+        AuditAction.MONITOR,
+        "systemctl enable --now nvidia-fabricmanager, or nvidia-imex",
+        (66,),
+    ),
+    _declared(
+        "maintenance",
+        "No maintenance is scheduled",
+        _maintenance,
+        AuditAction.MONITOR,
+        "Wait until it is over; `shutdown -c` cancels a shutdown",
+        (105, 106),
+    ),
+    _declared(
+        "crash",
+        "The kernel did not crash",
+        _crash,
+        AuditAction.REBOOT,
+        "Read the messages, then remove them; replace the part that they name",
+        (91,),
+        AuditSeverity.WARNING,
+    ),
+    _declared(
+        "container-runtime",
+        "Containers see all GPUs",
+        _containers,
+        AuditAction.MONITOR,
+        "nvidia-ctk runtime configure; restart the container runtime",
+        (82,),
+    ),
+)

@@ -1,0 +1,269 @@
+"""Software checks of versions: kernel, packages, libraries, drivers, firmware, sysctls.
+
+Their values are facts that the fleet compares. On one host a check fails only where its parts contradict each
+other: a kernel without its modules, a half installed package, two versions of one library.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+from producers.audit.base import Check, Finding, checked, passed, stated
+from producers.audit.host import Host, Missing
+from schemas.records import AuditAction, AuditCategory, AuditSeverity
+
+__all__ = ["CHECKS", "library_version", "os_name", "packages", "pending_firmware"]
+
+PACKAGES: Final = re.compile(
+    r"^(lib)?(nccl|rccl|nvidia|cuda-(drivers|toolkit|runtime)|datacenter-gpu-manager|rocm|amdgpu|ucx|mlnx|doca"
+    r"|rdma-core|ibverbs|libibverbs|mft|openmpi|gdrcopy|gdrdrv|slurm|kubelet|containerd|docker-ce|efa|libfabric"
+    r"|enroot|pyxis|linux-image)"
+)
+"""Packages whose versions are compared across the fleet."""
+INSTALLED: Final = "ii"
+LIBRARY_FOLDERS: Final = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/usr/local/cuda/lib64",
+    "/opt/rocm/lib",
+    "/opt/amazon/efa/lib",
+    "/opt/amazon/ofi-nccl/lib",
+)
+LIBRARIES: Final = ("libnccl", "libnccl-net", "librccl", "libucp", "libfabric", "libibverbs", "libcuda")
+MODULES: Final = (
+    "nvidia", "nvidia_peermem", "gdrdrv", "amdgpu", "mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs", "bnxt_re",
+    "irdma", "efa", "lustre",
+)  # fmt: skip
+"""Modules whose versions are compared. The kernel's own ones have none."""
+ONE_PACKAGE: Final = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs")
+"""Modules of one driver package: mixed versions do not work together."""
+SYSCTLS: Final[dict[str, tuple[Callable[[int], bool], str]]] = {
+    "vm/zone_reclaim_mode": (lambda value: value == 0, "0"),
+    "vm/overcommit_memory": (lambda value: value != 2, "0 or 1"),
+    "vm/max_map_count": (lambda value: value >= 65_530, "at least 65530"),
+    "vm/swappiness": (lambda value: value <= 60, "at most 60"),
+    "kernel/threads-max": (lambda value: value >= 100_000, "at least 100000"),
+    "net/core/rmem_max": (lambda value: value >= 212_992, "at least 212992"),
+    "net/core/wmem_max": (lambda value: value >= 212_992, "at least 212992"),
+    "net/core/somaxconn": (lambda value: value >= 128, "at least 128"),
+}
+"""Sysctls that slow down or end jobs outside of these values: the kernel's defaults or better."""
+COMPARED: Final = ("vm/nr_hugepages", "net/ipv4/tcp_mtu_probing", "kernel/pid_max")
+
+
+def os_name(text: str) -> str:
+    """Return the name of the system from /etc/os-release."""
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        if name == "PRETTY_NAME":
+            return value.strip("\"'")
+    raise ValueError("/etc/os-release: no PRETTY_NAME")
+
+
+def packages(text: str) -> dict[str, tuple[str, str]]:
+    """Return version and state by name of the compared packages, from `dpkg-query` or `rpm`."""
+    found = {}
+    for line in text.splitlines():
+        name, number, state = line.split("\t")
+        if PACKAGES.match(name) and state.strip() not in ("un", "rc"):
+            found[name] = number, state.strip()
+    return found
+
+
+def library_version(file: str) -> tuple[str, str] | None:
+    """Return name and version of a library file such as `libnccl.so.2.21.5`; None for a link's name."""
+    name, _, number = file.partition(".so.")
+    return (name, number) if name in LIBRARIES and number.count(".") >= 1 else None
+
+
+def pending_firmware(text: str) -> dict[str, tuple[str, str]]:
+    """Return running and stored firmware by device, from `devlink --json dev info`."""
+    found = {}
+    for device, info in json.loads(text)["info"].items():
+        versions: dict[str, dict[str, Any]] = info.get("versions", {})
+        running, stored = (
+            str(versions.get(kind, {}).get("fw.version", "")) for kind in ("running", "stored")
+        )
+        if running:
+            found[str(device)] = running, stored or running
+    return found
+
+
+def _kernel(host: Host) -> Iterator[Finding]:
+    release = host.read("/proc/sys/kernel/osrelease")
+    yield checked(release in host.names("/lib/modules"), f"kernel {release}, expected below /lib/modules")
+    yield stated("kernel", release)
+    yield stated("os", os_name(host.read("/etc/os-release")))
+    yield stated("kernel_command_line", _without_root(host.read("/proc/cmdline")))
+    try:
+        yield stated("fabrictime", version("fabrictime"))
+    except PackageNotFoundError:
+        yield passed("fabrictime runs from its sources")
+
+
+def _without_root(line: str) -> str:
+    """Leave out what differs between hosts by design: image and root file system."""
+    return " ".join(
+        part for part in line.split() if not part.startswith(("BOOT_IMAGE=", "root=", "initrd=", "ip="))
+    )
+
+
+def _packages(host: Host) -> Iterator[Finding]:
+    try:
+        text = host.run("dpkg-query", "--show", "--showformat=${Package}\t${Version}\t${db:Status-Abbrev}\n")
+    except Missing:
+        text = host.run("rpm", "--query", "--all", "--queryformat=%{NAME}\t%{VERSION}-%{RELEASE}\tii\n")
+    found = packages(text)
+    for name, (number, state) in found.items():
+        if state == INSTALLED:
+            yield stated(f"package_{name}", number)
+        else:
+            yield checked(False, f"{name} {number} is in state {state}, expected {INSTALLED}", name)
+    if not found:
+        yield passed("no package of GPUs, RDMA or schedulers")
+
+
+def _libraries(host: Host) -> Iterator[Finding]:
+    versions: dict[str, set[str]] = {}
+    for folder in LIBRARY_FOLDERS:
+        try:
+            files = host.names(folder)
+        except Missing:
+            continue
+        for name, number in filter(None, map(library_version, files)):
+            versions.setdefault(name, set()).add(number)
+    if not versions:
+        raise Missing("no communication library in the system's folders")
+    for name, numbers in sorted(versions.items()):
+        text = f"versions {', '.join(sorted(numbers))}, expected one"
+        yield checked(len(numbers) == 1, text, name)
+        yield stated(name, ", ".join(sorted(numbers)))
+    for name, path in (("cuda", "/usr/local/cuda/version.json"), ("rocm", "/opt/rocm/.info/version")):
+        try:
+            content = host.read(path)
+        except Missing:
+            continue
+        yield stated(name, json.loads(content)["cuda"]["version"] if name == "cuda" else content)
+
+
+def _modules(host: Host) -> Iterator[Finding]:
+    versions = {}
+    for name in MODULES:
+        try:
+            versions[name] = host.read(f"/sys/module/{name}/version")
+        except Missing:
+            continue
+    if not versions:
+        raise Missing("no module with a version of its own")
+    group = {versions[name] for name in ONE_PACKAGE if name in versions}
+    yield checked(
+        len(group) <= 1, f"RDMA modules of versions {', '.join(sorted(group)) or 'none'}, expected one"
+    )
+    for name, number in versions.items():
+        yield stated(f"module_{name}", number)
+
+
+def _sysctls(host: Host) -> Iterator[Finding]:
+    for name, (is_right, expected) in SYSCTLS.items():
+        value = int(host.read(f"/proc/sys/{name}"))
+        yield checked(is_right(value), f"{value}, expected {expected}", name.replace("/", "."))
+        yield stated(name.replace("/", "."), value)
+    for name in COMPARED:
+        try:
+            yield stated(name.replace("/", "."), int(host.read(f"/proc/sys/{name}")))
+        except Missing:
+            continue
+
+
+def _firmware(host: Host) -> Iterator[Finding]:
+    host.names("/sys/class/infiniband")
+    found = pending_firmware(host.run("devlink", "--json", "dev", "info"))
+    if not found:
+        raise Missing("no device states its firmware (devlink)")
+    for device, (running, stored) in found.items():
+        text = f"runs firmware {running}, stored is {stored}"
+        yield checked(running == stored, text, device)
+        yield stated("firmware", running, device)
+
+
+def _declared(
+    name: str,
+    title: str,
+    find: Callable[[Host], Iterator[Finding]],
+    action: AuditAction,
+    remedy: str,
+    rows: tuple[int, ...],
+    severity: AuditSeverity = AuditSeverity.WARNING,
+) -> Check:
+    return Check(
+        f"software.{name}",
+        AuditCategory.SOFTWARE,
+        title,
+        find,
+        severity,
+        action,
+        remedy,
+        rows=rows,
+        limit_s=20.0,
+    )
+
+
+CHECKS: Final = (
+    _declared(
+        "kernel",
+        "The running kernel has its modules",
+        _kernel,
+        AuditAction.REBOOT,
+        "Reboot into the installed kernel",
+        (92,),
+        AuditSeverity.ERROR,
+    ),
+    _declared(
+        "packages",
+        "Packages are installed whole",
+        _packages,
+        AuditAction.MONITOR,
+        "dpkg --configure -a",
+        (57, 92),
+        AuditSeverity.ERROR,
+    ),
+    _declared(
+        "libraries",
+        "One version of each communication library",
+        _libraries,
+        AuditAction.MONITOR,
+        "Remove the other version; jobs may load either",
+        (57, 92),
+    ),
+    _declared(
+        "module-versions",
+        "RDMA modules are of one version",
+        _modules,
+        AuditAction.REBOOT,
+        "Reinstall the driver package, then reboot",
+        (57, 92),
+        AuditSeverity.ERROR,
+    ),
+    _declared(
+        "sysctls",
+        "Sysctls do not hold up jobs",
+        _sysctls,
+        AuditAction.MONITOR,
+        "Set the value in /etc/sysctl.d, then `sysctl --system`",
+        (100,),
+    ),
+    _declared(
+        "nic-firmware",
+        "NICs run their stored firmware",
+        _firmware,
+        AuditAction.RESET,
+        "mlxfwreset, or a cold reboot, activates the stored firmware",
+        (18, 106),
+    ),
+)

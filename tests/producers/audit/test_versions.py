@@ -1,0 +1,66 @@
+"""Parsers of versions: packages, libraries, firmware."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from producers.audit.base import run_check
+from producers.audit.versions import CHECKS, library_version, os_name, packages, pending_firmware
+from schemas.records import AuditStatus
+from tests.producers.audit.recorded import HEALTHY
+from tests.producers.audit.recorded_machine import PACKAGES
+
+BY_ID = {check.check_id: check for check in CHECKS}
+
+
+def test_packages_that_matter() -> None:
+    text = "libnccl2\t2.21.5-1+cuda12.4\tii \nbash\t5.2\tii \nslurm-wlm\t23.11\trc \nrdma-core\t50.0-2\tiF \n"
+    assert packages(text) == {"libnccl2": ("2.21.5-1+cuda12.4", "ii"), "rdma-core": ("50.0-2", "iF")}
+
+
+def test_libraries_by_file_name() -> None:
+    assert library_version("libnccl.so.2.21.5") == ("libnccl", "2.21.5")
+    assert library_version("libnccl.so.2") is None
+    assert library_version("libz.so.1.3.1") is None
+
+
+def test_firmware_that_waits_for_a_reset() -> None:
+    text = json.dumps(
+        {
+            "info": {
+                "pci/a": {"versions": {"running": {"fw.version": "1"}, "stored": {"fw.version": "2"}}},
+                "pci/b": {"versions": {"running": {"fw.version": "1"}}},
+                "pci/c": {"versions": {"fixed": {"fw.psid": "MT"}}},
+            }
+        }
+    )
+    assert pending_firmware(text) == {"pci/a": ("1", "2"), "pci/b": ("1", "1")}
+
+
+def test_the_name_of_the_system() -> None:
+    assert os_name('ID=debian\nPRETTY_NAME="Debian GNU/Linux 13"') == "Debian GNU/Linux 13"
+    with pytest.raises(ValueError, match="no PRETTY_NAME"):
+        os_name("ID=debian")
+
+
+def test_a_host_with_rpm() -> None:
+    host = HEALTHY.copy()
+    del host.commands[PACKAGES]
+    query = ("rpm", "--query", "--all", "--queryformat=%{NAME}\t%{VERSION}-%{RELEASE}\tii\n")
+    host.commands[query] = "libnccl\t2.21.5-1\tii\n"
+    result = run_check(BY_ID["software.packages"], host)
+    assert result.status is AuditStatus.PASSED
+    assert [each.fact.name for each in result.findings if each.fact is not None] == ["package_libnccl"]
+
+
+@given(st.text(max_size=80))
+def test_odd_text_ends_no_check(text: str) -> None:
+    host = HEALTHY.copy()
+    host.commands = dict.fromkeys(host.commands, text)
+    for check in CHECKS:
+        assert run_check(check, host).text.isprintable()
+    library_version(text)
