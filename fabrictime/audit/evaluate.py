@@ -48,7 +48,8 @@ def evaluated(
 ) -> AuditReport:
     """Return the report with the results of the evaluation, limited to `only`.
 
-    Hosts are compared with each other, with their SKU and with `baseline`; `fabric`: what other topics state about it.
+    Hosts are compared with each other, with their SKU and with `baseline`. `fabric`: the records of other
+    topics.
     """
     skus = load_skus()
     found = with_skus((each for each in report.all_results() if each["host"] not in report.missing), skus)

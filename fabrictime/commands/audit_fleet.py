@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from fabrictime.audit.baseline_file import load_baseline
 from fabrictime.audit.collect import Progress
 from fabrictime.audit.draw import draw
-from fabrictime.audit.baseline_file import load_baseline
 from fabrictime.audit.evaluate import evaluated, for_agents
 from fabrictime.audit.fabric import read_fabric
 from fabrictime.audit.fleet import Request, audit_fleet, publish, read_nics

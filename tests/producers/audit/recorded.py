@@ -39,6 +39,10 @@ class RecordedHost(RecordedNetwork):
         self.slow: set[tuple[str, ...]] = set()
         """Commands that do not end within their limit."""
         self.refusals = 0
+        self.touched: set[str] = set()
+        """Everything that was read."""
+        self._tree: dict[str, set[str]] = {}
+        self._indexed: set[str] = set()
 
     def copy(self) -> RecordedHost:
         """Return a host that may be changed."""
@@ -47,9 +51,11 @@ class RecordedHost(RecordedNetwork):
         other.spaces, other.links, other.denied = dict(self.spaces), dict(self.links), set()
         other.slow, other.later = set(self.slow), dict(self.later)
         other.network = deepcopy(self.network)
+        other.touched = set()
         return other
 
     def _check(self, name: str) -> None:
+        self.touched.add(name)
         if name in self.denied:
             self.refusals += 1
             raise Unreadable(f"{name}: Permission denied")
@@ -69,11 +75,19 @@ class RecordedHost(RecordedNetwork):
     def names(self, path: str) -> list[str]:
         """Return the names in a directory."""
         self._check(path)
-        below = path.rstrip("/") + "/"
-        found = {each[len(below) :].partition("/")[0] for each in self.files if each.startswith(below)}
-        if not found:
+        if self.files.keys() != self._indexed:
+            self._index()
+        if path not in self._tree:
             raise Missing(f"{path}: No such file or directory")
-        return sorted(found)
+        return sorted(self._tree[path])
+
+    def _index(self) -> None:
+        self._tree, self._indexed = {}, set(self.files)
+        for each in self.files:
+            folder, _, name = each.rpartition("/")
+            while name and name not in self._tree.setdefault(folder, set()):
+                self._tree[folder].add(name)
+                folder, _, name = folder.rpartition("/")
 
     def space(self, path: str) -> tuple[int, int, int, int]:
         """Return a file system's size and free bytes, inodes and free inodes."""

@@ -16,7 +16,7 @@ from tests.producers.audit.recorded import HEALTHY
 from tests.producers.audit.recorded_services import LLDP, MLXLINK
 
 
-def test_raw_errors_of_each_lane() -> None:
+def test_raw_errors_by_number() -> None:
     assert raw_errors({"rx_err_lane_0_phy": 4, "rx_err_lane_11_phy": 5, "rx_lane_phy": 6}) == {0: 4, 11: 5}
 
 
