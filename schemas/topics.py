@@ -316,7 +316,7 @@ AUDIT: Final = Topic(
     Partitions.ONE,
     30 * DAY_MS,
     writers=("auditor", "audit"),
-    readers=("audit", "sink", "web"),
+    readers=("audit", "sink"),
 )
 TRUTH: Final = Topic(
     "fabric.truth",

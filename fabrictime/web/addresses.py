@@ -21,6 +21,11 @@ def alert_address(alert_id: str) -> str:
     return _address("/alerts", {"alert": alert_id})
 
 
+def audit_address(**choice: Any) -> str:
+    """Return the address of the Audit tab with a choice."""
+    return _address("/audit", choice)
+
+
 def _address(path: str, choice: dict[str, Any]) -> str:
     query = urlencode({key: value for key, value in choice.items() if value})
     return f"{path}?{query}" if query else path

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from fabrictime.web.history_client import History
 from fabrictime.web.history_sql import SECOND_NS, Direction
+from fabrictime.web.tabs.audit import queries as audit_queries
+from fabrictime.web.tabs.audit.queries import AuditFleet, ResultRow, RunRow, Scope
 from fabrictime.web.tabs.clocks import queries as clock_queries
 from fabrictime.web.tabs.clocks.queries import (
     ClockPoint,
@@ -62,6 +64,9 @@ NEWEST_S = 3
 RECENT_S = 10
 LONG_S = 600
 DAY_NS = 86_400 * SECOND_NS
+AUDIT_RUN_DAYS = 7
+"""Days of which the runs are listed."""
+MAX_RUNS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +316,37 @@ class HistoryQueries:
             return Mesh(size, pairs, suspects)
 
         return self._cached("mesh", ends.state[1:], query)
+
+    # ------------------------------------------------------------------------------------------------- audit
+
+    def audit(self, run: str) -> AuditFleet:
+        """Return the newest results of all hosts: of one run, or of the last day if `run` is empty."""
+        return self._audited(run, ("audit", run), lambda scope: audit_queries.fleet(self._history, scope))
+
+    def audit_host(self, run: str, host: str) -> list[ResultRow]:
+        """Return a host's newest results, the worst first."""
+        key = ("audit host", run, host)
+        return self._audited(run, key, lambda scope: audit_queries.host_results(self._history, scope, host))
+
+    def audit_check(self, run: str, check: str) -> list[ResultRow]:
+        """Return a check's newest results on all hosts, the worst first."""
+        key = ("audit check", run, check)
+        return self._audited(run, key, lambda scope: audit_queries.check_results(self._history, scope, check))
+
+    def audit_runs(self) -> list[RunRow]:
+        """Return the newest runs of the last days."""
+        since_ns = self._now_ns() - AUDIT_RUN_DAYS * DAY_NS
+        return self._cached_for(
+            SLOW_KEPT_S, "audit runs", lambda: audit_queries.runs(self._history, since_ns, MAX_RUNS)
+        )
+
+    def _audited(self, run: str, key: Hashable, query: Callable[[Scope], T]) -> T:
+        hour_ns = 3_600 * SECOND_NS
+        scope = Scope(run, 0 if run else (self._now_ns() - DAY_NS) // hour_ns * hour_ns)
+        state = self._cached_for(
+            REJECTS_KEPT_S, ("audit state", run), lambda: audit_queries.state(self._history, scope)
+        )
+        return self._cached(key, (scope, state), lambda: query(scope))
 
     # ---------------------------------------------------------------------------------------------- pipeline
 

@@ -223,6 +223,7 @@ def _add_tabs(context: AppContext) -> None:
 
     from fabrictime.web.tabs.actions.view import ActionsChoice, ActionsTab
     from fabrictime.web.tabs.alerts.view import AlertsChoice, AlertsTab
+    from fabrictime.web.tabs.audit.view import AuditChoice, AuditTab
     from fabrictime.web.tabs.clocks.view import ClocksChoice, ClocksTab
     from fabrictime.web.tabs.contention.view import ContentionChoice, ContentionTab
     from fabrictime.web.tabs.delays.view import DelaysChoice, DelaysTab
@@ -263,6 +264,7 @@ def _add_tabs(context: AppContext) -> None:
     )
     serve("/actions", "fabrictime: actions", lambda q: ActionsTab(context, ActionsChoice.parse(dict(q))))
     serve("/alerts", "fabrictime: alerts", lambda q: AlertsTab(context, AlertsChoice.parse(dict(q))))
+    serve("/audit", "fabrictime: audit", lambda q: AuditTab(context, AuditChoice.parse(dict(q))))
 
 
 _FAVICON = (

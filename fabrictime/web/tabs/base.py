@@ -30,6 +30,7 @@ PAGES = {
     "/contention": "Contention",
     "/actions": "Actions",
     "/alerts": "Alerts",
+    "/audit": "Audit",
 }
 
 

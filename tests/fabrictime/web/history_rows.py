@@ -10,6 +10,7 @@ from typing import Any
 
 from fabrictime.web.history_client import ClickHouse
 from schemas import table_statements, tables
+from schemas.records import AuditResult
 
 SECOND_NS = 1_000_000_000
 
@@ -112,6 +113,25 @@ class Writer:
                 }
                 for clock, figures in clocks.items()
             ),
+        )
+
+    def audits(self, results: Iterable[AuditResult]) -> None:
+        """Results of audits, as the sink stores them."""
+        rows = []
+        for each in results:
+            arrays = {
+                f"{kind}_{name}": [item[name] for item in items]  # type: ignore[literal-required]
+                for kind, items, names in (
+                    ("finding", each["findings"], ("subject", "status", "text")),
+                    ("fact", each["facts"], ("name", "subject", "text", "number")),
+                )
+                for name in names
+            }
+            at = {"checked": _time(each["checked_ns"]), "recorded_ns": each["checked_ns"]}
+            rows.append({**each, **arrays, **at})
+        self.insert(
+            tables.AUDIT,
+            ({name: row[name] for name in tables.TABLES[tables.AUDIT].column_names} for row in rows),
         )
 
     def suspects(

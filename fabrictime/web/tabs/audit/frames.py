@@ -1,0 +1,124 @@
+"""Figures and markup of the tab Audit, from rows of the history. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, Final
+
+from fabrictime.audit.groups import LEVELS, Level, worst_of
+from fabrictime.audit.host_names import name_order
+from fabrictime.audit.report import TITLES
+from fabrictime.state.units import counted
+from fabrictime.web.addresses import audit_address
+from fabrictime.web.tabs.audit.queries import Cell, CheckRow, ResultRow
+from streams.audit.results import FLEET
+
+MAX_NAMED: Final = 96
+"""Hosts whose squares carry their names."""
+WHOLE_FLEET: Final = "whole fleet"
+
+
+@dataclass(slots=True)
+class HostSquare:
+    """A host's counts, and its worst level in each category."""
+
+    host: str
+    counts: Counter[Level] = field(default_factory=Counter)
+    by_category: dict[str, Level] = field(default_factory=dict)
+
+    def level(self, category: str) -> Level:
+        """Return the worst level in a category, of all if it is empty."""
+        return self.by_category.get(category, Level.SKIPPED) if category else worst_of(self.counts)
+
+
+def squares(cells: Iterable[Cell]) -> list[HostSquare]:
+    """Return the hosts in the order of their names; the fleet's own results stand first."""
+    found: dict[str, HostSquare] = {}
+    for cell in cells:
+        square = found.setdefault(cell.host, HostSquare(cell.host))
+        counts = Counter(dict(zip(LEVELS, cell.counts, strict=True)))
+        square.counts.update(counts)
+        square.by_category[cell.category] = worst_of(counts)
+    return sorted(found.values(), key=lambda each: (each.host != FLEET, name_order(each.host)))
+
+
+def grid_markup(hosts: Sequence[HostSquare], category: str, run: str, chosen: str | None) -> str:
+    """Return a square per host, coloured by its worst level, as links to the hosts."""
+    named = len(hosts) <= MAX_NAMED
+    parts = []
+    for each in hosts:
+        level = each.level(category)
+        classes = f"ft-host ft-{level}" + " ft-named" * named + " ft-chosen-host" * (each.host == chosen)
+        name = shown_host(each.host)
+        address = audit_address(run=run, host=each.host)
+        parts.append(
+            f'<a class="{classes}" href="{escape(address)}" data-host="{escape(each.host)}" '
+            f'title="{escape(name)}: {escape(counts_text(each.counts))}">{escape(name) if named else ""}</a>'
+        )
+    return "".join(parts)
+
+
+def shown_host(host: str) -> str:
+    """Return a host's name; results of the whole fleet have none."""
+    return WHOLE_FLEET if host == FLEET else host
+
+
+def counts_text(counts: Mapping[Level, int]) -> str:
+    """Return the counts in words, the worst first."""
+    texts = []
+    for level in LEVELS:
+        if counts.get(level):
+            countable = level in (Level.ERROR, Level.WARNING)
+            texts.append(counted(counts[level], level) if countable else f"{counts[level]} {level}")
+    return ", ".join(texts) or "nothing checked"
+
+
+def totals(hosts: Iterable[HostSquare]) -> Counter[Level]:
+    """Return the counts of all hosts."""
+    return sum((each.counts for each in hosts), Counter[Level]())
+
+
+def categories(cells: Iterable[Cell]) -> dict[str, str]:
+    """Return the categories that were checked, with their titles, in the report's order; '' is all."""
+    known = {cell.category for cell in cells}
+    return {"": "all", **{str(each): title for each, title in TITLES.items() if each in known}}
+
+
+def check_row(row: CheckRow) -> dict[str, Any]:
+    """Return a row of the table of failed checks."""
+    return {
+        "id": f"{row.check} {row.level}",
+        "check": row.check,
+        "level": str(row.level),
+        "title": row.title,
+        "hosts": counted(row.hosts, "host"),
+        "action": row.action.lower(),
+        "remedy": row.remedy,
+    }
+
+
+def result_row(row: ResultRow, name: str) -> dict[str, Any]:
+    """Return a row of a result under the name of its host or its check."""
+    return {"id": f"{row.host} {row.check}", "name": name, "level": str(row.level), "text": row.text}
+
+
+def open_results(results: Iterable[ResultRow]) -> list[ResultRow]:
+    """Return the results that did not pass, without those of things that are not there."""
+    return [row for row in results if row.level not in (Level.PASSED, Level.SKIPPED)]
+
+
+def hint(hosts: Sequence[HostSquare]) -> str:
+    """Return the sentence that stands where nothing is chosen."""
+    unfit = sum(each.counts[Level.ERROR] > 0 for each in hosts if each.host != FLEET)
+    fleet = sum(each.host != FLEET for each in hosts)
+    if not hosts:
+        return "No audit yet. `fabrictime audit` runs one; agents run the passive checks by themselves."
+    verdict = (
+        f"{unfit} of {counted(fleet, 'host')} not fit"
+        if unfit
+        else f"{counted(fleet, 'host')} without an error"
+    )
+    return f"{verdict}. Choose a host or a check."

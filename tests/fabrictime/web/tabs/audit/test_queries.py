@@ -1,0 +1,88 @@
+"""Queries about audits, on an embedded ClickHouse with known rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fabrictime.audit.groups import Level
+from fabrictime.web.history_queries import HistoryQueries
+from fabrictime.web.tabs.audit import queries
+from fabrictime.web.tabs.audit.queries import Cell, Scope
+from tests.fabrictime.audit.fleets import START_NS, F, P, U, finding, fleet, result
+
+T = START_NS
+MTU, NUMA = "backend.mtu", "software.numa-balancing"
+ALL = Scope("", T - 10**9)
+
+
+def fill(filled: Any) -> None:
+    findings = [finding("9000", P, "eth0"), finding("1500", F, "eth1")]
+    filled.audits(
+        [
+            result(MTU, "h1", F, "eth1: 1500", findings=findings),
+            result(MTU, "h2", checked_ns=T + 1),
+            result(MTU, "h2", F, "old", run="r0"),
+            result(NUMA, "h1", F, "1"),
+            result(NUMA, "h2", F, "1"),
+            result("node.ecc", "h2", U, "denied"),
+        ]
+    )
+
+
+def test_the_newest_result_of_each_host_and_check_counts(filled: Any) -> None:
+    fill(filled)
+    found = queries.fleet(filled.history, ALL)
+    assert found.newest_ns == T + 1
+    assert Cell("h1", "BACKEND", (1, 0, 0, 0, 0)) in found.cells
+    assert Cell("h2", "BACKEND", (0, 0, 0, 1, 0)) in found.cells
+    assert len(found.cells) == 5
+    assert [(row.check, row.level, row.hosts) for row in found.checks] == [
+        (MTU, Level.ERROR, 1),
+        (NUMA, Level.WARNING, 2),
+        ("node.ecc", Level.UNKNOWN, 1),
+    ]
+    assert found.checks[0].remedy.startswith("ip link set")
+
+
+def test_one_run_and_older_results_are_told_apart(filled: Any) -> None:
+    fill(filled)
+    (row,) = queries.fleet(filled.history, Scope("r0", 0)).checks
+    assert (row.check, row.hosts) == (MTU, 1)
+    assert queries.fleet(filled.history, Scope("", T + 10**9)).cells == []
+    assert queries.fleet(filled.history, Scope("", T + 10**9)).newest_ns is None
+
+
+def test_results_of_a_host_and_of_a_check_have_their_findings(filled: Any) -> None:
+    fill(filled)
+    first, second = queries.host_results(filled.history, ALL, "h1")
+    assert (first.check, first.level, first.text, first.action) == (MTU, Level.ERROR, "eth1: 1500", "MONITOR")
+    assert first.findings == (("eth0", "PASSED", "9000"), ("eth1", "FAILED", "1500"))
+    assert (first.checked_ns, first.took_ns, first.run) == (T, 1_000_000, "r1")
+    assert second.check == NUMA
+    assert [row.host for row in queries.check_results(filled.history, ALL, MTU)] == ["h1", "h2"]
+    assert queries.host_results(filled.history, ALL, "h9'; DROP TABLE audit") == []
+
+
+def test_runs_of_several_hosts_stand_first(filled: Any) -> None:
+    fill(filled)
+    filled.audits([result(MTU, "h3", run="h3-1", checked_ns=T + 5)])
+    found = queries.runs(filled.history, T - 1, 8)
+    assert [(row.run, row.hosts, row.errors) for row in found] == [("r1", 2, 1), ("h3-1", 1, 0), ("r0", 1, 1)]
+    assert [row.run for row in queries.runs(filled.history, T - 1, 1)] == ["r1"]
+
+
+def test_the_state_changes_with_new_results(filled: Any) -> None:
+    empty = queries.state(filled.history, ALL)
+    fill(filled)
+    assert queries.state(filled.history, ALL) != empty
+
+
+def test_a_thousand_hosts_are_summed_up_once(filled: Any) -> None:
+    filled.audits(each for each in fleet(1000) if each["category"] == "BACKEND")
+    history = HistoryQueries(filled.history, lambda: T + 10**9)
+    found = history.audit("")
+    assert len({cell.host for cell in found.cells}) == 1000
+    assert history.audit("") is found, "kept until there is a new result"
+    assert len(history.audit_host("", "node007")) >= 10
+    assert history.audit_check("r1", MTU)[0].level is Level.ERROR
+    assert history.audit_runs()[0].hosts == 1000
