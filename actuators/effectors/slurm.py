@@ -12,8 +12,17 @@ from actuators.node_policy import NodeState
 __all__ = ["Slurm", "parse_nodes"]
 
 OUT: Final = (
-    "DOWN", "DRAIN", "ERROR", "FAIL", "INVALID", "MAINT", "NO_RESPOND", "NOT_RESPONDING", "REBOOT", "UNKNOWN",
-)  # fmt: skip
+    "DOWN",
+    "DRAIN",
+    "ERROR",
+    "FAIL",
+    "INVALID",
+    "MAINT",
+    "NO_RESPOND",
+    "NOT_RESPONDING",
+    "REBOOT",
+    "UNKNOWN",
+)
 """Beginnings of the states and flags of a node that takes no jobs."""
 NOT_THERE: Final = "FUTURE"
 """State of a node that the configuration only reserves."""
@@ -56,9 +65,14 @@ class Slurm:
         command = f"scontrol {' '.join(arguments[:3])}"
         try:
             done = subprocess.run(
-                ["scontrol", *arguments], capture_output=True, text=True, errors="replace", check=False,
-                timeout=self._limit_s, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+                ["scontrol", *arguments],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=self._limit_s,
+                stdin=subprocess.DEVNULL,
+            )
         except subprocess.TimeoutExpired:
             raise NodeError(f"{command}: no end within {self._limit_s:g} s") from None
         except OSError as error:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-__all__ = ["ROWS", "covered"]
+from streams.audit.network import RULES
+
+__all__ = ["COMPUTED", "ROWS", "covered"]
 
 ROWS: Final[dict[int, str]] = dict(
     enumerate(
@@ -141,18 +143,16 @@ def covered(checks: Iterable[tuple[str, tuple[int, ...]]]) -> Mapping[int, list[
     return found
 
 
+_FABRIC_ROWS: Final = {
+    "connectivity": (39,),
+    "cables": (44,),
+    "links": (2, 46),
+    "link-history": (5, 6, 16),
+}
 COMPUTED: Final[Mapping[str, tuple[int, ...]]] = {
-    "fabric.connectivity": (39,),
-    "fabric.rails": (),
-    "fabric.cables": (44,),
-    "fabric.uplinks": (),
-    "fabric.delay": (),
-    "fabric.asymmetry": (),
-    "fabric.clocks": (),
-    "fabric.links": (2, 46),
-    "fabric.link-history": (5, 6, 16),
-    "fabric.queues": (),
+    **{rule.check: _FABRIC_ROWS.get(rule.check.partition(".")[2], ()) for rule in RULES},
     "fleet.": (4, 18, 57, 92),
     "sku.": (1, 59),
+    "audit gate": (58,),
 }
-"""Rows of the checks that are computed from results and from other topics, by id or its beginning."""
+"""Rows of the gate and of computed checks, by id or its beginning."""

@@ -19,8 +19,13 @@ from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStat
 __all__ = ["CHECKS", "program"]
 
 FOLDERS: Final = (
-    "/usr/local/bin", "/usr/bin", "/usr/sbin", "/bin", "/usr/local/cuda/bin", "/opt/rocm/bin",
-)  # fmt: skip
+    "/usr/local/bin",
+    "/usr/bin",
+    "/usr/sbin",
+    "/bin",
+    "/usr/local/cuda/bin",
+    "/opt/rocm/bin",
+)
 NCCL_FOLDERS: Final = (*FOLDERS, "/opt/nccl-tests/build", "/opt/nccl-tests", "/usr/local/nccl-tests/build")
 RCCL_FOLDERS: Final = ("/opt/rccl-tests/build", "/opt/rccl-tests", "/opt/rocm/share/rccl-tests")
 BURN_FOLDERS: Final = (*FOLDERS, "/opt/gpu-burn", "/opt/gpu_burn")
@@ -48,10 +53,19 @@ SUITES: Final = ("gst_single", "iet_single", "mem", "babel", "pebb_single", "pbq
 SUITE_FOLDER: Final = "/opt/rocm/share/rocm-validation-suite/conf"
 BURN_S: Final = 60
 FIO: Final = (
-    "--name=audit", "--filename=/var/tmp/.fabrictime-audit", "--size=1G", "--rw=read", "--bs=1M",
-    "--direct=1", "--iodepth=32", "--ioengine=libaio", "--runtime=10", "--time_based", "--unlink=1",
+    "--name=audit",
+    "--filename=/var/tmp/.fabrictime-audit",
+    "--size=1G",
+    "--rw=read",
+    "--bs=1M",
+    "--direct=1",
+    "--iodepth=32",
+    "--ioengine=libaio",
+    "--runtime=10",
+    "--time_based",
+    "--unlink=1",
     "--output-format=json",
-)  # fmt: skip
+)
 ALL_REDUCE: Final = ("-b", "1G", "-e", "1G", "-n", "20", "-w", "5", "-g")
 
 
@@ -155,9 +169,11 @@ def _over_nics(host: Host) -> Iterator[Finding]:
         for pairs in QUEUE_PAIRS:
             subject = f"{shape}, {pairs} queue pairs"
             environment = (
-                "NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1", f"NCCL_ALGO={algorithm}",
+                "NCCL_P2P_DISABLE=1",
+                "NCCL_SHM_DISABLE=1",
+                f"NCCL_ALGO={algorithm}",
                 f"NCCL_IB_QPS_PER_CONNECTION={pairs}",
-            )  # fmt: skip
+            )
             try:
                 found[subject] = _all_reduce(host, path, count, *environment)
             except ArithmeticError as error:
@@ -216,8 +232,8 @@ def _burn(host: Host) -> Iterator[Finding]:
         yield checked(is_right, "right values" if is_right else "wrong values under load", gpu)
 
 
-def _sanity(host: Host) -> Iterator[Finding]:
-    right, wrong = benchmarks.sanity_failures(host.load(120.0, program(host, "gdrcopy_sanity")))
+def _gdrcopy(host: Host) -> Iterator[Finding]:
+    right, wrong = benchmarks.gdrcopy_failures(host.load(120.0, program(host, "gdrcopy_sanity")))
     yield checked(right > 0 and not wrong, f"{right} tests passed, {wrong} failed")
 
 
@@ -240,34 +256,133 @@ _COLLECTIVES: Final = AuditCategory.COLLECTIVES
 _WARNING: Final = AuditSeverity.WARNING
 _SLOW: Final = "Check PCIe width, MTU and the link's counters; compare with the fleet"
 CHECKS: Final = (
-    _declared("backend.write-bandwidth", "RDMA devices write at full rate to themselves",
-              _bandwidth("write_gbps", LOOPBACK_SHARE), AuditAction.REPLACE, _SLOW, (35, 38), 330.0, _BACK),
-    _declared("backend.write-bandwidth-gpu", "RDMA devices write at full rate from GPU memory",
-              _bandwidth("write_gpu_gbps", LOOPBACK_SHARE * GPU_SHARE, "--use_cuda=0"), AuditAction.REPLACE,
-              "Load nvidia-peermem; turn ACS off; check the places of GPU and NIC", (33, 36), 330.0, _BACK),
-    _declared("backend.write-latency", "RDMA devices write in microseconds", _latency, AuditAction.MONITOR,
-              "Check processor frequency, C-states and relaxed ordering", (37,), 330.0, _BACK, _WARNING),
-    _declared("collectives.nccl", "All-reduce within the host reaches the type's bandwidth",
-              _in_host(NVIDIA, NCCL_FOLDERS), AuditAction.RESET, "Check NVLinks, clocks and power",
-              (47, 75), 130.0, _COLLECTIVES),
-    _declared("collectives.nccl-nics", "All-reduce over the NICs does not depend on queue pairs",
-              _over_nics, AuditAction.MONITOR, "Check ECMP, PFC and each NIC by ib_write_bw", (48,), 1000.0,
-              _COLLECTIVES, _WARNING),
-    _declared("collectives.rccl", "All-reduce of AMD GPUs reaches the type's bandwidth",
-              _in_host(AMD, RCCL_FOLDERS), AuditAction.RESET, "Check XGMI, clocks and power of the GPUs",
-              (47,), 130.0, _COLLECTIVES),
-    _declared("gpu.diagnostic", "DCGM's diagnostic passes", _diagnostic, AuditAction.REPLACE,
-              "`dcgmi diag -r 3` on the drained host; replace the GPU that fails again", (74,), 910.0),
-    _declared("gpu.copies", "Copies between host and GPUs have full bandwidth", _copies, AuditAction.REPLACE,
-              "Check PCIe width and speed of the GPU, and its NUMA node", (73,), 310.0),
-    _declared("gpu.burn", "GPUs compute right values under load", _burn, AuditAction.REPLACE,
-              "Replace the GPU", (75, 76), BURN_S + 130.0),
-    _declared("gpu.amd-suite", "ROCm's validation suite passes", _suite, AuditAction.REPLACE,
-              "Replace the GPU that fails again", (75, 80), 3600.0),
-    _declared("gpu.direct-sanity", "GDRCopy passes its tests", _sanity, AuditAction.MONITOR,
-              "modprobe gdrdrv, and install one version of module and library", (33,), 130.0),
-    _declared("node.memory-bandwidth", "Memory has the type's bandwidth", _memory, AuditAction.REPLACE,
-              "Compare DIMMs and NUMA nodes with the fleet", (85,), 70.0, AuditCategory.NODE, _WARNING),
-    _declared("storage.read-bandwidth", "The local drive reads fast", _drive, AuditAction.REPLACE,
-              "Check SMART and the drive's PCIe width", (95,), 70.0, AuditCategory.STORAGE, _WARNING),
-)  # fmt: skip
+    _declared(
+        "backend.write-bandwidth",
+        "RDMA devices write at full rate to themselves",
+        _bandwidth("write_gbps", LOOPBACK_SHARE),
+        AuditAction.REPLACE,
+        _SLOW,
+        (35, 38),
+        330.0,
+        _BACK,
+    ),
+    _declared(
+        "backend.write-bandwidth-gpu",
+        "RDMA devices write at full rate from GPU memory",
+        _bandwidth("write_gpu_gbps", LOOPBACK_SHARE * GPU_SHARE, "--use_cuda=0"),
+        AuditAction.REPLACE,
+        "Load nvidia-peermem; turn ACS off; check the places of GPU and NIC",
+        (33, 36),
+        330.0,
+        _BACK,
+    ),
+    _declared(
+        "backend.write-latency",
+        "RDMA devices write in microseconds",
+        _latency,
+        AuditAction.MONITOR,
+        "Check processor frequency, C-states and relaxed ordering",
+        (37,),
+        330.0,
+        _BACK,
+        _WARNING,
+    ),
+    _declared(
+        "collectives.nccl",
+        "All-reduce within the host reaches the type's bandwidth",
+        _in_host(NVIDIA, NCCL_FOLDERS),
+        AuditAction.RESET,
+        "Check NVLinks, clocks and power",
+        (47, 75),
+        130.0,
+        _COLLECTIVES,
+    ),
+    _declared(
+        "collectives.nccl-nics",
+        "All-reduce over the NICs does not depend on queue pairs",
+        _over_nics,
+        AuditAction.MONITOR,
+        "Check ECMP, PFC and each NIC by ib_write_bw",
+        (48,),
+        1000.0,
+        _COLLECTIVES,
+        _WARNING,
+    ),
+    _declared(
+        "collectives.rccl",
+        "All-reduce of AMD GPUs reaches the type's bandwidth",
+        _in_host(AMD, RCCL_FOLDERS),
+        AuditAction.RESET,
+        "Check XGMI, clocks and power of the GPUs",
+        (47,),
+        130.0,
+        _COLLECTIVES,
+    ),
+    _declared(
+        "gpu.diagnostic",
+        "DCGM's diagnostic passes",
+        _diagnostic,
+        AuditAction.REPLACE,
+        "`dcgmi diag -r 3` on the drained host; replace the GPU that fails again",
+        (74,),
+        910.0,
+    ),
+    _declared(
+        "gpu.copies",
+        "Copies between host and GPUs have full bandwidth",
+        _copies,
+        AuditAction.REPLACE,
+        "Check PCIe width and speed of the GPU, and its NUMA node",
+        (73,),
+        310.0,
+    ),
+    _declared(
+        "gpu.burn",
+        "GPUs compute right values under load",
+        _burn,
+        AuditAction.REPLACE,
+        "Replace the GPU",
+        (75, 76),
+        BURN_S + 130.0,
+    ),
+    _declared(
+        "gpu.amd-suite",
+        "ROCm's validation suite passes",
+        _suite,
+        AuditAction.REPLACE,
+        "Replace the GPU that fails again",
+        (75, 80),
+        3600.0,
+    ),
+    _declared(
+        "gpu.direct-sanity",
+        "GDRCopy passes its tests",
+        _gdrcopy,
+        AuditAction.MONITOR,
+        "modprobe gdrdrv, and install one version of module and library",
+        (33,),
+        130.0,
+    ),
+    _declared(
+        "node.memory-bandwidth",
+        "Memory has the type's bandwidth",
+        _memory,
+        AuditAction.REPLACE,
+        "Compare DIMMs and NUMA nodes with the fleet",
+        (85,),
+        70.0,
+        AuditCategory.NODE,
+        _WARNING,
+    ),
+    _declared(
+        "storage.read-bandwidth",
+        "The local drive reads fast",
+        _drive,
+        AuditAction.REPLACE,
+        "Check SMART and the drive's PCIe width",
+        (95,),
+        70.0,
+        AuditCategory.STORAGE,
+        _WARNING,
+    ),
+)

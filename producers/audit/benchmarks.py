@@ -15,9 +15,9 @@ __all__ = [
     "bus_bandwidth",
     "copy_bandwidths",
     "diagnostic_outcomes",
+    "gdrcopy_failures",
     "perftest_figures",
     "read_bandwidth",
-    "sanity_failures",
     "suite_outcomes",
 ]
 
@@ -26,7 +26,7 @@ _BUS: Final = re.compile(r"#\s*Avg bus bandwidth\s*:\s*([\d.]+)")
 _WRONG: Final = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
 _BURN: Final = re.compile(r"GPU (\d+): (OK|FAULTY)")
 _SUITE: Final = re.compile(r"\[RESULT\].*?\]\s*(.*?)\s+pass:\s*(TRUE|FALSE)", re.IGNORECASE)
-_SANITY: Final = re.compile(r"Total:\s*\d+,\s*Passed:\s*(\d+),\s*Failed:\s*(\d+)")
+_TOTALS: Final = re.compile(r"Total:\s*\d+,\s*Passed:\s*(\d+),\s*Failed:\s*(\d+)")
 
 
 def perftest_figures(text: str) -> list[float]:
@@ -100,9 +100,9 @@ def burn_outcomes(text: str) -> dict[str, bool]:
     return found
 
 
-def sanity_failures(text: str) -> tuple[int, int]:
+def gdrcopy_failures(text: str) -> tuple[int, int]:
     """Return passed and failed tests of `gdrcopy_sanity`."""
-    found = _SANITY.search(text)
+    found = _TOTALS.search(text)
     if found is None:
         raise ValueError("gdrcopy_sanity prints no total")
     return int(found[1]), int(found[2])

@@ -27,10 +27,14 @@ MAX_NUMBER: Final = 1e18
 _NOTABLE: Final = (AuditStatus.FAILED, AuditStatus.UNKNOWN)
 
 AGENT: Final = Check(
-    "agent.answer", AuditCategory.OTHER, "The host's agent runs all checks that were requested",
-    lambda host: iter(()), AuditSeverity.ERROR, AuditAction.MONITOR,
+    "agent.answer",
+    AuditCategory.OTHER,
+    "The host's agent runs all checks that were requested",
+    lambda host: iter(()),
+    AuditSeverity.ERROR,
+    AuditAction.MONITOR,
     "Start the service auditor on the host with this version of fabrictime, and read its log",
-)  # fmt: skip
+)
 """The agent's own result: it gives the version, and names requested checks that the agent does not know."""
 
 

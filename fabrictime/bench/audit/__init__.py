@@ -32,13 +32,17 @@ TARGETS: Final[Mapping[str, Target]] = {
 
 PARTS: Final = {
     "hosts": (
-        "rows_covered", "rows_beyond", "planted_faults_found", "planted_fault_kinds",
-        "healthy_fleet_false_errors", "unknown_reported_as_passed",
+        "rows_covered",
+        "rows_beyond",
+        "planted_faults_found",
+        "planted_fault_kinds",
+        "healthy_fleet_false_errors",
+        "unknown_reported_as_passed",
     ),
     "fleet": ("odd_one_out_found", "false_outliers", "miswired_rails_named_right"),
     "scale": ("audit_1000_hosts_s", "audit_1000_hosts_mb"),
     "live": ("audit_64_hosts_s", "full_mesh_64_nics_s", "passive_cpu_share", "agent_rss_mb"),
-}  # fmt: skip
+}
 """Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
 
 

@@ -162,4 +162,4 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "memory error": ("kernel-log.machine", logged("EDAC MC0: 1 UE memory read error on CPU_SrcID#0")),
     "disk error": ("kernel-log.machine", logged("blk_update_request: I/O error, dev nvme1n1, sector 2048")),
     "clock unstable": ("kernel-log.machine", logged("clocksource: Marking clocksource 'tsc' as unstable")),
-}  # fmt: skip
+}

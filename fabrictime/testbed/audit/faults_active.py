@@ -56,7 +56,7 @@ ACTIVE_FAULTS: dict[str, tuple[str, Plant]] = {
     ),
     "GDRCopy": (
         "gpu.direct-sanity",
-        _prints(recorded.SANITY, "Total: 28, Passed: 27, Failed: 1, Waived: 0\n"),
+        _prints(recorded.GDRCOPY, "Total: 28, Passed: 27, Failed: 1, Waived: 0\n"),
     ),
     "slow memory": ("node.memory-bandwidth", _prints(recorded.MEMORY, "120.5\n")),
     "slow drive": (

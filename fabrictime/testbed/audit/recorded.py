@@ -212,9 +212,14 @@ def _port(device: str, number: int, layer: str) -> dict[str, str | bytes]:
         f"/dev/infiniband/uverbs{number}": "",
     }
     for name in (
-        "local_link_integrity_errors", "excessive_buffer_overrun_errors", "symbol_error",
-        "link_error_recovery", "link_downed", "port_rcv_errors", "port_xmit_discards",
-    ):  # fmt: skip
+        "local_link_integrity_errors",
+        "excessive_buffer_overrun_errors",
+        "symbol_error",
+        "link_error_recovery",
+        "link_downed",
+        "port_rcv_errors",
+        "port_xmit_discards",
+    ):
         files[f"{folder}/counters/{name}"] = "0\n"
     if layer == "InfiniBand":
         return files | {f"{folder}/pkeys/0": "0xffff\n", f"{folder}/pkeys/1": "0x0000\n"}

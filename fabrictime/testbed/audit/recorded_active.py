@@ -51,7 +51,7 @@ COPIES = ("/usr/local/cuda/bin/nvbandwidth", "--json", "--testcase", *COPY_TESTS
 FIO_READ = ("/usr/bin/fio", *FIO)
 SUITE = ("/opt/rocm/bin/rvs", "-c", f"{SUITE_FOLDER}/gst_single.conf")
 BURN = ("/opt/gpu-burn/gpu_burn", str(BURN_S))
-SANITY = ("/usr/bin/gdrcopy_sanity",)
+GDRCOPY = ("/usr/bin/gdrcopy_sanity",)
 MEMORY = (STREAM,)
 IN_HOST = (NCCL, *ALL_REDUCE, "8")
 
@@ -105,7 +105,7 @@ def files() -> dict[str, str | bytes]:
     """Return the programs."""
     paths = (
         *(f"/usr/bin/{name}" for name in ("ib_write_bw", "ib_write_lat")),
-        *(command[0] for command in (DCGM, COPIES, FIO_READ, SUITE, BURN, SANITY)),
+        *(command[0] for command in (DCGM, COPIES, FIO_READ, SUITE, BURN, GDRCOPY)),
         *(NCCL, RCCL, SUITE[2]),
     )
     return dict.fromkeys(paths, "")
@@ -121,7 +121,7 @@ def commands() -> dict[tuple[str, ...], str]:
         FIO_READ: json.dumps({"jobs": [{"read": {"bw_bytes": 6_400_000_000}}]}),
         SUITE: "[RESULT] [ 9241.1] [gpustress] gst 50000 GFLOPS pass: TRUE\n",
         BURN: "100.0%  proc'd: 9000\nTested 2 GPUs:\n\tGPU 0: OK\n\tGPU 1: OK\n",
-        SANITY: "Total: 28, Passed: 28, Failed: 0, Waived: 0\n",
+        GDRCOPY: "Total: 28, Passed: 28, Failed: 0, Waived: 0\n",
         MEMORY: "502.4\n",
     }
     for shape in SHAPES:

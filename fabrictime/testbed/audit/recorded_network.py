@@ -145,7 +145,7 @@ NETWORK: dict[str, Any] = {
 """Each read's answer."""
 
 
-def require(holds: bool, what: str) -> None:
+def require(holds: bool, thing: str) -> None:
     """Raise ValueError if a fault cannot be planted, because the recorded host has changed."""
     if not holds:
-        raise ValueError(f"expected {what}")
+        raise ValueError(f"expected {thing}")

@@ -13,17 +13,31 @@ EFA = "rdmap160s27"
 EFA_ADDRESS = "0000:a0:00.0"
 CERTIFICATE = "/etc/kubernetes/pki/apiserver.crt"
 SERVICES = (
-    "systemctl", "list-units", "--type=service", "--all", "--plain", "--no-legend", "--no-pager",
-)  # fmt: skip
+    "systemctl",
+    "list-units",
+    "--type=service",
+    "--all",
+    "--plain",
+    "--no-legend",
+    "--no-pager",
+)
 PPCC = "local_port=1,pnat=0,lp_msb=0,algo_slot=0,algo_param_index=0"
 HW_COUNTERS = (
-    "local_ack_timeout_err", "roce_slow_restart", "out_of_sequence", "packet_seq_err", "implied_nak_seq_err",
-    "rx_icrc_encapsulated", "rnr_nak_retry_err",
-)  # fmt: skip
+    "local_ack_timeout_err",
+    "roce_slow_restart",
+    "out_of_sequence",
+    "packet_seq_err",
+    "implied_nak_seq_err",
+    "rx_icrc_encapsulated",
+    "rnr_nak_retry_err",
+)
 EFA_COUNTERS = (
-    "rx_drops", "unresponsive_remote_events", "impaired_remote_conn_events", "retrans_timeout_events",
+    "rx_drops",
+    "unresponsive_remote_events",
+    "impaired_remote_conn_events",
+    "retrans_timeout_events",
     "cmds_err",
-)  # fmt: skip
+)
 
 MLXLINK = """
 Operational Info

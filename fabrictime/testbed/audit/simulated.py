@@ -107,11 +107,18 @@ class Simulated:
         found: dict[tuple[int, int], list[Any]] = {}
         for row, (a, b) in enumerate(zip(self.src.tolist(), self.dst.tolist(), strict=True)):
             for leg, key in ((Leg.REQUEST, (a, b)), (Leg.ANSWER, (b, a))):
-                found.setdefault(key, []).append({
-                    "path": int(self.port[row]), "leg": leg, "links": self.links(row, leg is Leg.ANSWER),
-                    "found": PathSource.TRACED, "complete": True, "since_ns": 0, "changes": 0,
-                    "contradiction": None,
-                })  # fmt: skip
+                found.setdefault(key, []).append(
+                    {
+                        "path": int(self.port[row]),
+                        "leg": leg,
+                        "links": self.links(row, leg is Leg.ANSWER),
+                        "found": PathSource.TRACED,
+                        "complete": True,
+                        "since_ns": 0,
+                        "changes": 0,
+                        "contradiction": None,
+                    }
+                )
         ids = self.fleet.nic_ids
         return [
             {"nic": ids[a], "peer": ids[b], "shard": "fabric", "run": 1, "traced_ns": T0, "paths": paths}
@@ -140,12 +147,19 @@ class Simulated:
             rows.setdefault(a, []).append(_row(ids[b], int(self.port[k]), there, back, self.bound_ns, lost))
         return [
             {
-                "nic": ids[a], "shard": "fabric", "window": 1, "part": 0, "parts": 1, "window_start_ns": T0,
-                "window_end_ns": T0 + 10**9, "state": ClockSync.SYNCED, "paths": paths,
+                "nic": ids[a],
+                "shard": "fabric",
+                "window": 1,
+                "part": 0,
+                "parts": 1,
+                "window_start_ns": T0,
+                "window_end_ns": T0 + 10**9,
+                "state": ClockSync.SYNCED,
+                "paths": paths,
             }
             for a, paths in rows.items()
             if ids[a] not in self.dead
-        ]  # fmt: skip
+        ]
 
     def records(self, plan: bool = True, **fields: Any) -> FabricRecords:
         """Return the records of nics, routes and delays, with or without the topology file."""

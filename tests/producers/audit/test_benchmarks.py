@@ -20,7 +20,7 @@ PARSERS = (
     benchmarks.copy_bandwidths,
     benchmarks.suite_outcomes,
     benchmarks.burn_outcomes,
-    benchmarks.sanity_failures,
+    benchmarks.gdrcopy_failures,
 )
 
 
@@ -36,7 +36,7 @@ def test_all_reduce() -> None:
 
 def test_outcomes() -> None:
     assert benchmarks.burn_outcomes("\tGPU 0: OK\n\tGPU 1: FAULTY\n") == {"GPU 0": True, "GPU 1": False}
-    assert benchmarks.sanity_failures("Total: 28, Passed: 27, Failed: 1, Waived: 0") == (27, 1)
+    assert benchmarks.gdrcopy_failures("Total: 28, Passed: 27, Failed: 1, Waived: 0") == (27, 1)
     found = benchmarks.diagnostic_outcomes("a warning\n" + json.dumps(recorded.DIAGNOSTIC))
     assert found == {"software": "pass"} | {f"memory {gpu}": "pass" for gpu in range(8)}
     text = "[RESULT] [1.2] [act] gpu 9 pass: TRUE\n[RESULT] [1.3] [act] gpu 9 pass: FALSE\n"

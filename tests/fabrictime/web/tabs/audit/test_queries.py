@@ -44,7 +44,7 @@ def test_the_newest_result_of_each_host_and_check_counts(filled: Any) -> None:
     assert found.checks[0].remedy.startswith("ip link set")
 
 
-def test_one_run_and_older_results_are_told_apart(filled: Any) -> None:
+def test_one_run_and_older_results_are_separate(filled: Any) -> None:
     fill(filled)
     (row,) = queries.fleet(filled.history, Scope("r0", 0)).checks
     assert (row.check, row.hosts) == (MTU, 1)

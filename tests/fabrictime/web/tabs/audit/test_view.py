@@ -72,7 +72,7 @@ def click(browser: Any, selector: str, expected: str) -> None:
 
 
 @pytest.mark.chromium
-def test_without_an_audit_the_tab_says_so(show: Any, browser: Any, until: Any) -> None:
+def test_without_an_audit_the_tab_names_the_command(show: Any, browser: Any, until: Any) -> None:
     page = show()
     until("said", lambda: browser.text("hint").startswith("No audit yet."))
     assert browser.text("checks-empty") == "Nothing is checked yet."
