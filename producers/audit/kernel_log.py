@@ -70,6 +70,12 @@ _MACHINE: Final = (
     (re.compile(r"(?:I/O|critical medium) error, dev (\S+?),"), "I/O error of a disk"),
     (re.compile(r"clocksource: .*(?:unstable|Marking clocksource)"), "the clock source is unstable"),
 )
+_LIBRARY: Final = (
+    (
+        re.compile(r"(\S+?)\[\d+\]: segfault at .* in lib[nr]ccl[\w.-]*\["),
+        "the collective library crashed a program",
+    ),
+)
 
 
 def xids(log: str) -> Iterator[tuple[str, int]]:
@@ -136,6 +142,11 @@ def _machine(host: Host) -> Iterator[Finding]:
     yield from found or [passed("no fault of the machine since boot")]
 
 
+def _library(host: Host) -> Iterator[Finding]:
+    found = list(lines_with(_log(host), _LIBRARY))
+    yield from found or [passed("no crash in a collective library since boot")]
+
+
 CHECKS: Final = (
     Check(
         "kernel-log.xid", AuditCategory.KERNEL_LOG, "GPUs reported no fault (XID)", _xid, AuditSeverity.ERROR,
@@ -155,5 +166,10 @@ CHECKS: Final = (
         "kernel-log.machine", AuditCategory.KERNEL_LOG, "The machine reported no fault", _machine,
         AuditSeverity.ERROR, AuditAction.REBOOT, "Reboot; replace the part that fails again",
         rows=(86, 89, 91),
+    ),
+    Check(
+        "kernel-log.collective-library", AuditCategory.KERNEL_LOG, "NCCL and RCCL crashed no program",
+        _library, AuditSeverity.WARNING, AuditAction.MONITOR,
+        "Compare the library's version with the fleet's; a core dump names the call", rows=(56,),
     ),
 )  # fmt: skip

@@ -156,6 +156,10 @@ FAULTS: dict[str, tuple[str, Plant]] = {
         "kernel-log.nic",
         logged("NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 3 timed out 5000 ms"),
     ),
+    "crash in NCCL": (
+        "kernel-log.collective-library",
+        logged("python[812]: segfault at 0 ip 00007f2a error 4 in libnccl.so.2.21.5[7f29+a000]"),
+    ),
     "machine check": ("kernel-log.machine", logged("mce: [Hardware Error]: Machine check events logged")),
     "soft lockup": ("kernel-log.machine", logged("watchdog: BUG: soft lockup - CPU#3 stuck for 22s!")),
     "blocked task": ("kernel-log.machine", logged("INFO: task kworker/3:1 blocked for more than 120 s")),
