@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from fabrictime.audit.report import ANSWER, AuditReport
 from producers.audit.base import Result
@@ -38,6 +38,8 @@ class Collector:
         self._started_ns, self._nics = started_ns, dict(nics)
         self._results: dict[str, dict[str, AuditResult]] = {}
         self._announced: dict[str, int] = {}
+        self._texts: dict[str, str] = {}
+        self._rows: dict[tuple[str, tuple[Any, ...]], Any] = {}
         self.repeated = 0
         """Results that replaced an earlier one of the same host and check."""
 
@@ -53,8 +55,20 @@ class Collector:
             self.repeated += 1
             if result["checked_ns"] < earlier["checked_ns"]:
                 return False
-        of_host[check] = result
+        of_host[check] = self._shared(result)
         return earlier is None
+
+    def _shared(self, result: AuditResult) -> AuditResult:
+        """Return the result with texts, findings and facts that are one object for all hosts that agree."""
+        one = self._texts.setdefault
+        shared: dict[str, Any] = {
+            key: one(each, each) if isinstance(each, str) else each for key, each in result.items()
+        }
+        for name in ("findings", "facts"):
+            rows = shared[name]
+            key = tuple(value for row in rows for value in row.values())
+            shared[name] = self._rows.setdefault((name, key), rows)
+        return cast(AuditResult, shared)
 
     def is_complete(self, host: str) -> bool:
         """Return whether a host has delivered all of its results."""
