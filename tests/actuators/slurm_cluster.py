@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -131,11 +132,17 @@ class SlurmCluster:
         self.until(lambda: all(self.states().get(node) == "IDLE" for node in nodes), f"{nodes} idle")
 
     def restore(self) -> None:
-        """Bring every node back, whatever a test did."""
-        for node in self.nodes:
-            if self.states()[node] != "IDLE":
-                self.scontrol("update", f"NodeName={node}", "State=RESUME")
-        self.until_in(*self.nodes)
+        """Bring every node back. One whose state is changing refuses, and is asked again."""
+
+        def are_idle() -> bool:
+            states = self.states()
+            for node in self.nodes:
+                if "DRAIN" in states.get(node, "") or "DOWN" in states.get(node, ""):
+                    with contextlib.suppress(subprocess.CalledProcessError):
+                        self.scontrol("update", f"NodeName={node}", "State=RESUME")
+            return all(states.get(node) == "IDLE" for node in self.nodes)
+
+        self.until(are_idle, f"{self.nodes} idle")
 
     def updates(self, node: str) -> int:
         """Return how often slurmctld set a reason of this node."""
