@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
 from collections.abc import Iterator
 
@@ -29,7 +30,7 @@ APPS = attribute(1, struct.pack("=BBH", 5, 3, 26)) + attribute(1, struct.pack("=
 def netns() -> Iterator[str]:
     from pyroute2 import netns as module
 
-    name = "ft-audit-network"
+    name = f"ft-audit-{os.getpid()}"
     try:
         module.create(name)
     except OSError as error:

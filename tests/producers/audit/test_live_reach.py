@@ -6,7 +6,9 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,7 +25,7 @@ from schemas.records import AuditStatus
 
 OF_THE_MACHINE = {"frontend.clock-service", "frontend.name-servers", "frontend.lookups"}
 """Checks that read no network namespace, or send to a name server."""
-HERE, PEER = "ft-audit-reach-a", "ft-audit-reach-b"
+HERE, PEER = f"ft-audit-{os.getpid()}-a", f"ft-audit-{os.getpid()}-b"
 
 
 def test_families() -> None:
@@ -89,10 +91,19 @@ def host() -> Iterator[LiveHost]:
                 ip.link("set", index=index, mtu=mtu, state="up")
                 ip.addr("add", index=index, address=address, prefixlen=24)
             here.route("add", dst="default", gateway="10.9.0.2")
+            _wait_up(here)
         yield LiveHost(netns=f"/run/netns/{HERE}", nics=("ft0",))
     finally:
         for name in (HERE, PEER):
             netns.remove(name)
+
+
+def _wait_up(here: Any) -> None:
+    """Wait until the veth carries packets: its carrier comes a moment after both ends are up."""
+    end_s = time.monotonic() + 10
+    while here.get_links(ifname="ft0")[0].get_attr("IFLA_OPERSTATE") != "UP":
+        assert time.monotonic() < end_s, "ft0 is not up within 10 s"
+        time.sleep(0.01)
 
 
 def test_a_narrow_link_is_found_by_size(host: LiveHost) -> None:
@@ -113,28 +124,31 @@ def test_a_narrow_link_is_found_by_size(host: LiveHost) -> None:
     assert host.connect("10.9.0.99", 22) is None
 
 
-def _failed(host: LiveHost) -> set[str]:
+def _failed() -> set[str]:
+    """Check the host anew: one `LiveHost` shares its reads among the checks of a run."""
+    host = LiveHost(netns=f"/run/netns/{HERE}", nics=("ft0",))
     groups = (frontend.CHECKS, backend.CHECKS, rdma.CHECKS)
     checks = [each for group in groups for each in group if each.check_id not in OF_THE_MACHINE]
     return {each.check.check_id for each in run_checks(checks, host) if each.status is AuditStatus.FAILED}
 
 
-def test_planted_faults_of_a_namespace_are_found(host: LiveHost) -> None:
+@pytest.mark.usefixtures("host")
+def test_planted_faults_of_a_namespace_are_found() -> None:
     from pyroute2 import NetNS
 
     if os.geteuid():
         pytest.skip("raw sockets need root")
     with NetNS(PEER) as there:
         there.link("set", index=there.link_lookup(ifname="ft1")[0], mtu=9000)
-    assert _failed(host) == set()
+    assert _failed() == set()
     with NetNS(HERE) as here:
         index = here.link_lookup(ifname="ft0")[0]
         here.rule("add", table=100, priority=99, src="10.9.0.1", src_len=32)
-        assert _failed(host) == {"frontend.policy-rules"}
+        assert _failed() == {"frontend.policy-rules"}
         here.rule("del", table=100, priority=99, src="10.9.0.1", src_len=32)
         here.route("del", dst="default", gateway="10.9.0.2")
-        assert _failed(host) == {"frontend.default-route"}
+        assert _failed() == {"frontend.default-route"}
         here.addr("del", index=index, address="10.9.0.1", prefixlen=24)
-        assert _failed(host) == {"frontend.default-route", "backend.addresses", "backend.plane-routes"}
+        assert _failed() == {"frontend.default-route", "backend.addresses", "backend.plane-routes"}
         here.link("set", index=index, state="down")
-        assert "backend.carrier" in _failed(host)
+        assert "backend.carrier" in _failed()
