@@ -1,7 +1,7 @@
 """Audits a fleet: requests a run on the log, and collects the results of its hosts.
 
 The expected hosts are those of the inventory. A run ends when each of them has delivered its results, or
-`GRACE_S` after its limit: agents publish what they could not check when the limit is reached.
+`GRACE_S` after its limit: agents publish unchecked results as UNKNOWN at the limit.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from fabrictime.audit import report
 from producers.audit.base import Check, Result, category_name
 from producers.audit.checks import CHECKS
 from producers.audit.host import Host
@@ -21,16 +22,7 @@ __all__ = ["as_json", "chosen", "draw", "main", "verdict"]
 
 NOT_RUN_EXIT: Final = 2
 TITLES: Final = {
-    AuditCategory.SOFTWARE: "Software",
-    AuditCategory.NODE: "Memory and processors",
-    AuditCategory.GPU: "GPUs",
-    AuditCategory.STORAGE: "Storage",
-    AuditCategory.PCIE: "PCIe",
-    AuditCategory.FRONTEND: "Front-end network",
-    AuditCategory.BACKEND: "Back-end network",
-    AuditCategory.FABRIC: "Fabric",
-    AuditCategory.COLLECTIVES: "Collectives",
-    AuditCategory.KERNEL_LOG: "Kernel log",
+    category: title for category, title in report.TITLES.items() if category is not AuditCategory.OTHER
 }
 STYLES: Final = {
     AuditStatus.PASSED: "green",

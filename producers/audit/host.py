@@ -63,7 +63,7 @@ class Host(Network, Protocol):
         ...
 
     def load(self, limit_s: float, *command: str) -> str:
-        """Return what a command of an active check prints, run anew and within `limit_s`.
+        """Return the output of an active check's command, run anew and within `limit_s`.
 
         Leading arguments `NAME=VALUE` are its environment. Raises Missing, Unreadable.
         """

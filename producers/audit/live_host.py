@@ -164,7 +164,7 @@ class LiveHost(LiveNetwork):
             return output.text
 
     def load(self, limit_s: float, *command: str) -> str:
-        """Return what a command prints, run anew and within `limit_s`. Raises Missing, Unreadable.
+        """Return the output of a command, run anew and within `limit_s`. Raises Missing, Unreadable.
 
         Leading arguments `NAME=VALUE` are its environment.
         """

@@ -1,4 +1,4 @@
-"""Load programs of the recorded host and what they print. We wrote it from the programs' public formats."""
+"""Load programs of the recorded host with their output, written from the programs' public formats."""
 
 from __future__ import annotations
 
