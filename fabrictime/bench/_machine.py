@@ -37,6 +37,18 @@ def machine() -> dict[str, Any]:
     }
 
 
+def peak_mb(process: int | None = None) -> float:
+    """Return the most memory that a process, or this one, held resident so far, in MB.
+
+    getrusage is of no use: after exec its ru_maxrss still holds the peak of the parent (exec_mmap in Linux).
+    """
+    status = Path(f"/proc/{process or 'self'}/status")
+    for line in status.read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError(f"{status} has no line VmHWM: the process has ended")
+
+
 def _version(package: str) -> str | None:
     try:
         return version(package)

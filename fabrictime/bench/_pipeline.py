@@ -19,6 +19,8 @@ from typing import Any
 
 import psutil
 
+from fabrictime.bench._machine import peak_mb
+
 __all__ = ["Service", "embedded_log", "service", "stream_worker"]
 
 
@@ -62,10 +64,7 @@ class Service:
 
     def peak_mb(self) -> float:
         """Return the most memory that it held resident so far, in MB."""
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024 / 1e6
-        return float(psutil.Process(self.process.pid).memory_info().rss) / 1e6
+        return peak_mb(self.process.pid)
 
     def cpu_s(self) -> float:
         """Return the CPU seconds that it has used since its start, all threads."""

@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from fabrictime.bench import Figure, Missing, Target, Value, _apache_kafka
+from fabrictime.bench._machine import peak_mb
 from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import Nic
 from schemas.topics import Partitions, Topic
@@ -54,7 +55,7 @@ def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value
         figures["mb_per_second_32kb"] = Figure(
             rate * MESSAGE_BYTES / 1e6, note=f"{large} messages, {PARTITIONS} partitions, acks=all"
         )
-        figures["resident_mb"] = _peak_mb(process)
+        figures["resident_mb"] = peak_mb(process.pid)
         progress(f"embedded log: {small} messages of {SMALL_BYTES} B")
         figures["messages_per_second_200b"] = Figure(
             throughput(address, "small", small, SMALL_BYTES), unit="messages/s"
@@ -100,14 +101,6 @@ def embedded(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
     finally:
         process.terminate()
         process.wait(_START_S)
-
-
-def _peak_mb(process: psutil.Process) -> float:
-    """Return the most memory that the process held resident so far, in MB."""
-    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError(f"process {process.pid} does not tell its peak memory")
 
 
 def _create(address: str, topic: str, partitions: int) -> None:

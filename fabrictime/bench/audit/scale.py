@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from typing import Final
 
@@ -15,6 +14,7 @@ from fabrictime.audit.junit import junit
 from fabrictime.audit.report import counted
 from fabrictime.audit.stored import as_json
 from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._machine import peak_mb
 from fabrictime.bench._parts import side_by_side
 from fabrictime.bench.audit._results import fleet_results
 from schemas import codec
@@ -23,7 +23,6 @@ from schemas.records import AuditResult
 __all__ = ["measure"]
 
 HOSTS, QUICK_HOSTS = 1_000, 100
-KIB_PER_MB: Final = 1e6 / 1024
 SEED: Final = 26
 
 
@@ -43,7 +42,7 @@ def _report(hosts: int) -> tuple[float, float, float, str]:
     messages = [
         codec.encode(AuditResult, result) for result in fleet_results(hosts, np.random.default_rng(SEED))
     ]
-    before_mb = _peak_mb()
+    before_mb = peak_mb()
     begin_s = time.perf_counter()
     collector = Collector("bench", [f"h{number + 1}" for number in range(hosts)], 0, {})
     for message in messages:
@@ -53,8 +52,4 @@ def _report(hosts: int) -> tuple[float, float, float, str]:
     took_s = time.perf_counter() - begin_s
     written = ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in sizes.items())
     text = f"{len(messages):,} results of {hosts:,} hosts, {counted(report.all_results())}; {written}"
-    return took_s, _peak_mb(), before_mb, text
-
-
-def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB_PER_MB
+    return took_s, peak_mb(), before_mb, text

@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench._machine import peak_mb
 from native.core import MeshSolution, solve_mesh
 
 __all__ = ["measure"]
@@ -123,7 +125,7 @@ def ours(nics: int) -> dict[str, float]:
     fleet = Fleet.of(nics)
     before_mb = _memory_mb()
     solution = fleet.solve()
-    memory_mb = _peak_mb() - before_mb
+    memory_mb = peak_mb() - before_mb
     seconds = min(_seconds(fleet.solve) for _ in range(TRIES))
     off = (solution.x - fleet.truth) / solution.sigma
     return {"seconds": seconds, "memory_mb": memory_mb, "rms_over_sigma": float(np.sqrt(np.mean(off**2)))}
@@ -185,17 +187,7 @@ def _seconds(work: Callable[[], object]) -> float:
 def _memory_mb() -> float:
     """Return this process's resident memory, and restart its peak from there."""
     Path("/proc/self/clear_refs").write_text("5")
-    return _status_mb("VmRSS")
-
-
-def _peak_mb() -> float:
-    return _status_mb("VmHWM")
-
-
-def _status_mb(key: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    kilobytes = next(line.split()[1] for line in lines if line.startswith(f"{key}:"))
-    return int(kilobytes) * 1024 / 1e6
+    return float(psutil.Process().memory_info().rss) / 1e6
 
 
 def main() -> int:

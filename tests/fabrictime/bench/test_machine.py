@@ -4,6 +4,10 @@ import getpass
 import json
 import os
 import socket
+import subprocess
+import sys
+
+import pytest
 
 from fabrictime.bench import _machine
 
@@ -30,3 +34,18 @@ def test_without_cpuinfo_the_architecture_stands_for_the_model(monkeypatch):
 
     monkeypatch.setattr(_machine.Path, "read_text", missing)
     assert _machine._cpu_model() == _machine.platform.machine()
+
+
+def test_the_peak_memory_of_a_process_is_its_own_not_that_of_its_parent():
+    program = "from fabrictime.bench._machine import peak_mb; print(peak_mb())"
+    ballast = b"x" * 200_000_000
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert float(child.stdout) < 200
+    assert _machine.peak_mb() > len(ballast) / 1e6
+
+
+def test_a_process_without_peak_memory_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(_machine, "Path", lambda _: tmp_path / "status")
+    (tmp_path / "status").write_text("Name: zombie\n")
+    with pytest.raises(RuntimeError, match="has no line VmHWM"):
+        _machine.peak_mb()
