@@ -15,6 +15,7 @@ from producers.audit import (
     gpu,
     hardware,
     kernel_log,
+    load,
     node,
     pcie,
     rdma,
@@ -36,7 +37,7 @@ CHECKS: Final[dict[str, Check]] = {
         *(storage, drives),
         *(pcie, affinity),
         *(frontend, rdma, backend),
-        *(kernel_log, active),
+        *(kernel_log, active, load),
     )
     for check in group.CHECKS
 }
