@@ -111,11 +111,20 @@ def _modules(host: Host) -> Iterator[Finding]:
     loaded = {line.split()[0] for line in host.read("/proc/modules").splitlines() if line}
     if not loaded & {"nvidia", "amdgpu"}:
         raise Missing("no GPU driver is loaded")
+    if not host.names("/sys/class/infiniband"):
+        raise Missing("no RDMA device")
+    if "nvidia" in loaded and OPEN_MODULE in host.read("/proc/driver/nvidia/version"):
+        yield passed("the open kernel module exports GPU memory by DMA-BUF")
+        return
     wanted = {"nvidia_peermem", "nv_peer_mem"} if "nvidia" in loaded else {"ib_peer_mem", "amdgpu"}
     yield checked(
         bool(loaded & wanted), f"{' or '.join(sorted(wanted))}: expected to be loaded for GPUDirect RDMA"
     )
 
+
+OPEN_MODULE: Final = "Open Kernel Module"
+"""In the version of NVIDIA's module: RDMA drivers then need no module of peer memory (GPUDirect RDMA's
+documentation)."""
 
 CHECKS: Final = (
     Check(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from fabrictime.testbed.audit.recorded_services import (
     EFA_ADDRESS,
     LLDP,
     LOG,
+    MARKING,
     MLXLINK,
     PMC,
     PPCC,
@@ -24,6 +26,7 @@ from fabrictime.testbed.audit.recorded_services import (
     TIMED,
     UPTIME_S,
 )
+from producers.audit.marking import RULESET
 from producers.audit.network import Dcb, Interface, LinkSettings, Neighbour, Route, Rule
 
 COUNTERS = ("rx_packets", "rx_dropped", "rx_errors", "tx_packets", "tx_dropped", "tx_errors")
@@ -361,6 +364,10 @@ BACKEND: dict[str, tuple[str, Plant]] = {
         ),
     ),
     "other DSCP map": ("backend.dscp-map", dcb("eth1", dscp_priority={26: 3, 48: 5})),
+    "rule against the DSCP map": (
+        "backend.dscp-rules",
+        prints(RULESET, json.dumps({"nftables": [MARKING]}).replace("0:3", "0:0")),
+    ),
     "other shares": ("backend.traffic-classes", dcb("eth1", class_percent=(90, 0, 0, 10, 0, 0, 0, 0))),
     "no ECN": ("backend.ecn", text("/sys/class/net/eth1/ecn/roce_rp/enable/3", "0")),
     "other DSCP of notifications": ("backend.ecn", text("/sys/class/net/eth1/ecn/roce_np/cnp_dscp", "46")),

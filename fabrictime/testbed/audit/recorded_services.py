@@ -5,6 +5,10 @@ We wrote them from public formats: of the kernel, mlxlink, mlxconfig, lldpd, chr
 
 from __future__ import annotations
 
+import json
+
+from producers.audit.marking import RULESET
+
 NOW_S = 1_795_000_000.0  # 2026-11-18 11:06:40
 TIMED = ("dmesg", "--kernel")
 UPTIME_S = 860_000.12
@@ -146,7 +150,19 @@ MII Status: up
 Speed: 25000 Mbps
 Aggregator ID: 1
 """
+MARKING = {
+    "rule": {
+        "family": "inet",
+        "table": "qos",
+        "chain": "out",
+        "expr": [
+            {"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "dscp"}}, "right": 26}},
+            {"mangle": {"key": {"meta": {"key": "priority"}}, "value": "0:3"}},
+        ],
+    }
+}
 COMMANDS: dict[tuple[str, ...], str] = {
+    RULESET: json.dumps({"nftables": [{"metainfo": {"json_schema_version": 1}}, MARKING]}),
     TIMED: LOG,
     SERVICES: SYSTEMD,
     PMC: PTP,
