@@ -8,11 +8,15 @@ import pytest
 
 from fabrictime.testbed.audit.faults import text
 from fabrictime.testbed.audit.recorded import HEALTHY, RecordedHost
+from fabrictime.testbed.audit.recorded_gpu import AMD_ADDRESSES, address
+from fabrictime.testbed.audit.recorded_machine import DMIDECODE, SENSORS
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
 from schemas.records import AuditStatus
 
 PASSED, SKIPPED, FAILED = AuditStatus.PASSED, AuditStatus.SKIPPED, AuditStatus.FAILED
+UNKNOWN = AuditStatus.UNKNOWN
+PCI, SLOT = "/sys/bus/pci/devices", "/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0"
 CPU = "/sys/devices/system/cpu"
 CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 Plant = Callable[[RecordedHost], None]
@@ -96,6 +100,63 @@ KINDS: dict[str, tuple[str, Plant, AuditStatus]] = {
         PASSED,
     ),
     "AMD only": ("software.gpu-direct", text("/proc/modules", "amdgpu 1 0 - Live 0x0"), SKIPPED),
+    "power supplies of another make": (
+        "node.power-supplies",
+        printed(SENSORS, "PS Redundancy | 77h | ok | 7.1 | Fully Redundant\nPS1 | 85h | ok | 10.1 |\n"),
+        PASSED,
+    ),
+    "power supplies without redundancy": (
+        "node.power-supplies",
+        printed(SENSORS, "PS Redundancy | 77h | ok | 7.1 | Redundancy Lost\n"),
+        FAILED,
+    ),
+    "memory of a virtual machine": (
+        "node.dimms",
+        both(
+            text("/proc/cpuinfo", "flags\t\t: fpu vme hypervisor lahf_lm\n"),
+            printed(DMIDECODE, "Memory Device\n\tSize: 16 GB\n\nMemory Device\n\tSize: 9 GB\n"),
+        ),
+        SKIPPED,
+    ),
+    "Arm": ("node.firmware", without("/microcode/"), PASSED),
+    "MI300X in a narrow link": (
+        "pcie.link",
+        text(f"{PCI}/{AMD_ADDRESSES[0]}/current_link_width", "8"),
+        FAILED,
+    ),
+    "card in a smaller slot": (
+        "pcie.link",
+        both(
+            *(text(f"{path}_link_width", "8") for path in (f"{PCI}/0000:17:00.0/current", f"{SLOT}/max")),
+            text(f"{SLOT}/max_link_speed", "32.0 GT/s PCIe"),
+        ),
+        PASSED,
+    ),
+    "virtual function": (
+        "pcie.link",
+        text(f"{PCI}/0000:17:00.0/current_link_speed", "Unknown speed"),
+        PASSED,
+    ),
+    "GPU at rest": (
+        "pcie.link",
+        both(
+            *(
+                each
+                for index in range(8)
+                for each in (
+                    text(f"{PCI}/{address(index)}/device", "0x26b9"),
+                    text(f"{PCI}/{address(index)}/current_link_speed", "2.5 GT/s PCIe"),
+                )
+            ),
+            *(text(f"{PCI}/{place}/device", "0x0001") for place in AMD_ADDRESSES),
+        ),
+        UNKNOWN,
+    ),
+    "one NIC for all GPUs": (
+        "pcie.gpu-nic",
+        both(*(without(f"infiniband/{name}") for name in ("mlx5_1", "mlx5_2", "mlx5_3", "rdmap"))),
+        PASSED,
+    ),
     "RAID without redundancy": (
         "storage.raid",
         text("/proc/mdstat", "md0 : active raid0 sdb[1] sda[0]\n      7500 blocks super 1.2 512k chunks\n"),
