@@ -17,8 +17,9 @@ NVML: Final = "nvml"
 """Command that prints the state of all GPUs (producers/audit/nvml.py)."""
 STREAM: Final = "memory-bandwidth"
 """Command that measures the bandwidth of the memory (producers/audit/stream.py)."""
-ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODEV, errno.ENXIO})
-"""Errors of things that are not there: sysfs answers EINVAL for a value that a device does not have."""
+ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODEV, errno.ENXIO, errno.ESRCH})
+"""Errors of things that are not there: sysfs answers EINVAL for a value that a device does not have, and
+/proc ESRCH for a process that has ended."""
 
 
 class Unreadable(Exception):

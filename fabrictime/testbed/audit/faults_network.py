@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -16,15 +17,19 @@ from fabrictime.testbed.audit.recorded_services import (
     EFA_ADDRESS,
     LLDP,
     LOG,
+    MARKING,
     MLXLINK,
     PMC,
     PPCC,
     PTP,
     SERVICES,
     TIMED,
+    UFM,
     UPTIME_S,
 )
+from producers.audit.marking import RULESET
 from producers.audit.network import Dcb, Interface, LinkSettings, Neighbour, Route, Rule
+from producers.audit.ufm import TAIL
 
 COUNTERS = ("rx_packets", "rx_dropped", "rx_errors", "tx_packets", "tx_dropped", "tx_errors")
 HW = "/sys/class/infiniband/{}/ports/1/hw_counters/{}"
@@ -332,7 +337,7 @@ BACKEND: dict[str, tuple[str, Plant]] = {
             )
         ),
     ),
-    "UFM": ("backend.ufm-events", instead("/opt/ufm/files/log/event.log", "2026-11-17", "2026-11-18")),
+    "UFM": ("backend.ufm-events", prints(TAIL, UFM.replace("2026-11-17", "2026-11-18"))),
     "half duplex": ("backend.duplex", link("eth1", LinkSettings(400_000_000_000, "half", True))),
     "no autonegotiation": ("backend.duplex", link("eth1", LinkSettings(400_000_000_000, "full", False))),
     "promiscuous": ("backend.flags", interface("eth1", flags=UP | {"PROMISC"})),
@@ -361,6 +366,10 @@ BACKEND: dict[str, tuple[str, Plant]] = {
         ),
     ),
     "other DSCP map": ("backend.dscp-map", dcb("eth1", dscp_priority={26: 3, 48: 5})),
+    "rule against the DSCP map": (
+        "backend.dscp-rules",
+        prints(RULESET, json.dumps({"nftables": [MARKING]}).replace("0:3", "0:0")),
+    ),
     "other shares": ("backend.traffic-classes", dcb("eth1", class_percent=(90, 0, 0, 10, 0, 0, 0, 0))),
     "no ECN": ("backend.ecn", text("/sys/class/net/eth1/ecn/roce_rp/enable/3", "0")),
     "other DSCP of notifications": ("backend.ecn", text("/sys/class/net/eth1/ecn/roce_np/cnp_dscp", "46")),

@@ -150,7 +150,8 @@ def _files() -> dict[str, str | bytes]:
         "/proc/sys/net/netfilter/nf_conntrack_count": "120\n",
         "/proc/sys/net/netfilter/nf_conntrack_max": "262144\n",
         "/proc/loadavg": "3.10 2.90 2.80 4/2900 81220\n",
-        "/proc/1/limits": (
+        "/proc/640/stat": "640 (slurmd) S 1 640 640 0 -1\n",
+        "/proc/640/limits": (
             "Limit                     Soft Limit           Hard Limit           Units\n"
             "Max open files            1048576              1048576              files\n"
             "Max locked memory         8388608              unlimited            bytes\n"

@@ -89,6 +89,7 @@ def files() -> dict[str, str | bytes]:
         "/sys/class/dmi/id/bios_version": "2.1.7\n",
         "/sys/class/dmi/id/product_name": "an HGX host\n",
         "/sys/block/nvme0n1/size": "7501476528\n",
+        "/sys/class/nvme/nvme0/nvme0n1/size": "7501476528\n",
         "/sys/bus/pci/devices/0000:c5:00.0/class": "0x068000\n",
         "/sys/bus/pci/devices/0000:c5:00.0/vendor": "0x10de\n",
         "/sys/fs/pstore/.keep": "",
@@ -183,8 +184,8 @@ def commands() -> dict[tuple[str, ...], str]:
         file = f"{point}/.fabrictime-audit-gpu012.cluster"
         found |= {
             ("stat", "--file-system", point): "  File: ...\n",
-            ("dd", "if=/dev/zero", f"of={file}", "bs=1M", "count=16", "conv=fsync"): "",
-            ("dd", f"if={file}", "of=/dev/null", "bs=1M"): "",
+            ("dd", "if=/dev/zero", f"of={file}", "bs=1M", "count=16", "conv=fsync,excl"): "",
+            ("dd", f"if={file}", "of=/dev/null", "bs=1M", "iflag=nofollow"): "",
             ("rm", "--force", file): "",
         }
     return found
