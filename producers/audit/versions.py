@@ -55,6 +55,8 @@ SYSCTLS: Final[dict[str, tuple[Callable[[int], bool], str]]] = {
     "net/core/somaxconn": (lambda value: value >= 128, "at least 128"),
 }
 """Sysctls that slow down or end jobs outside of these values: the kernel's defaults or better."""
+OWN_OPTIONS: Final = ("BOOT_IMAGE=", "root=", "resume=", "initrd=", "ip=", "BOOTIF=", "systemd.machine_id=")
+"""Beginnings of kernel options that each host has of its own."""
 COMPARED: Final = ("vm/nr_hugepages", "net/ipv4/tcp_mtu_probing", "kernel/pid_max")
 
 
@@ -109,10 +111,8 @@ def _kernel(host: Host) -> Iterator[Finding]:
 
 
 def _without_root(line: str) -> str:
-    """Leave out what differs between hosts by design: image and root file system."""
-    return " ".join(
-        part for part in line.split() if not part.startswith(("BOOT_IMAGE=", "root=", "initrd=", "ip="))
-    )
+    """Leave out what differs between hosts by design: image, disks and identity."""
+    return " ".join(part for part in line.split() if not part.startswith(OWN_OPTIONS))
 
 
 def _packages(host: Host) -> Iterator[Finding]:

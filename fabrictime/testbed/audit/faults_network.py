@@ -24,10 +24,12 @@ from fabrictime.testbed.audit.recorded_services import (
     PTP,
     SERVICES,
     TIMED,
+    UFM,
     UPTIME_S,
 )
 from producers.audit.marking import RULESET
 from producers.audit.network import Dcb, Interface, LinkSettings, Neighbour, Route, Rule
+from producers.audit.ufm import TAIL
 
 COUNTERS = ("rx_packets", "rx_dropped", "rx_errors", "tx_packets", "tx_dropped", "tx_errors")
 HW = "/sys/class/infiniband/{}/ports/1/hw_counters/{}"
@@ -335,7 +337,7 @@ BACKEND: dict[str, tuple[str, Plant]] = {
             )
         ),
     ),
-    "UFM": ("backend.ufm-events", instead("/opt/ufm/files/log/event.log", "2026-11-17", "2026-11-18")),
+    "UFM": ("backend.ufm-events", prints(TAIL, UFM.replace("2026-11-17", "2026-11-18"))),
     "half duplex": ("backend.duplex", link("eth1", LinkSettings(400_000_000_000, "half", True))),
     "no autonegotiation": ("backend.duplex", link("eth1", LinkSettings(400_000_000_000, "full", False))),
     "promiscuous": ("backend.flags", interface("eth1", flags=UP | {"PROMISC"})),
