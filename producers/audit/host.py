@@ -9,6 +9,7 @@ import errno
 from typing import Final, Protocol
 
 from producers.audit.network import Network
+from producers.audit.settings import CheckSettings
 
 __all__ = ["NVML", "STREAM", "Host", "Missing", "Unreadable", "as_unreadable"]
 
@@ -31,6 +32,8 @@ class Missing(Unreadable):
 
 class Host(Network, Protocol):
     """The part of a host that a check may read: files and commands, and the network of `Network`."""
+
+    settings: CheckSettings
 
     def read(self, path: str) -> str:
         """Return a file's text, stripped. Raises Missing, Unreadable."""

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from producers.audit.host import NVML, STREAM, Missing, Unreadable, as_unreadable
 from producers.audit.live_network import LiveNetwork
+from producers.audit.settings import CheckSettings
 from producers.netns import in_netns
 
 __all__ = ["LiveHost"]
@@ -67,9 +68,16 @@ class LiveHost(LiveNetwork):
     interfaces are not in sysfs, which shows those of the namespace that mounted it.
     """
 
-    def __init__(self, root: Path = Path("/"), netns: str | None = None, nics: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        netns: str | None = None,
+        nics: tuple[str, ...] = (),
+        settings: CheckSettings | None = None,
+    ) -> None:
         """`nics`: interfaces of the NICs that the agent measures."""
         super().__init__(netns, nics)
+        self.settings = settings or CheckSettings()
         self._root = root
         self._lock = threading.Lock()
         self._outputs: dict[tuple[str, ...], _Output] = {}

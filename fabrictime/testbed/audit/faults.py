@@ -8,6 +8,7 @@ from fabrictime.testbed.audit.faults_active import ACTIVE_FAULTS
 from fabrictime.testbed.audit.faults_gpu import GPU_FAULTS
 from fabrictime.testbed.audit.faults_machine import MACHINE_FAULTS
 from fabrictime.testbed.audit.recorded import DMESG, NO_GID, UNITS, RecordedHost, bridge
+from producers.audit.unknown_lines import LOG
 
 Plant = Callable[[RecordedHost], None]
 PORT = "/sys/class/infiniband/mlx5_{}/ports/1"
@@ -43,6 +44,11 @@ def gone(path: str) -> Plant:
 def logged(line: str, times: int = 1) -> Plant:
     """Add lines to the kernel log."""
     return lambda host: host.commands.__setitem__(DMESG, host.commands[DMESG] + f"{line}\n" * times)
+
+
+def warned(line: str) -> Plant:
+    """Add a line to the warnings of the kernel log."""
+    return lambda host: host.commands.__setitem__(LOG, host.commands[LOG] + f"{line}\n")
 
 
 def _full(host: RecordedHost) -> None:
@@ -157,6 +163,8 @@ FAULTS: dict[str, tuple[str, Plant]] = {
         "kernel-log.nic",
         logged("NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 3 timed out 5000 ms"),
     ),
+    "unknown warning": ("kernel-log.unknown", warned("nvme nvme0: controller is down; will reset")),
+    "unknown error": ("kernel-log.unknown", warned("irq 16: nobody cared (try booting with irqpoll)")),
     "crash in NCCL": (
         "kernel-log.collective-library",
         logged("python[812]: segfault at 0 ip 00007f2a error 4 in libnccl.so.2.21.5[7f29+a000]"),

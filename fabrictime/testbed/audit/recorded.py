@@ -13,6 +13,9 @@ from copy import copy, deepcopy
 from fabrictime.testbed.audit import recorded_active, recorded_gpu, recorded_machine, recorded_services
 from fabrictime.testbed.audit.recorded_network import READS, RecordedNetwork
 from producers.audit.host import NVML, Missing, Unreadable
+from producers.audit.nvml import ACTIVITY
+from producers.audit.settings import CheckSettings
+from producers.audit.unknown_lines import LOG
 
 GID = "fe80:0000:0000:0000:0a00:27ff:fe00:000{}"
 ADDRESS_GID = "0000:0000:0000:0000:0000:ffff:0a00:0{}02"
@@ -32,6 +35,7 @@ class RecordedHost(RecordedNetwork):
         """Files that change between two readings of a counter."""
         self.links: dict[str, str] = {}
         """Symbolic links: a device's folder at the bus leads to its place in the tree."""
+        self.settings = CheckSettings(volume_namespace="storage-audit")
         self.status = 0
         self.spaces = {"/": (10**12, 5 * 10**11, 10**6, 9 * 10**5)}
         self.denied: set[str] = set()
@@ -247,8 +251,10 @@ HEALTHY = RecordedHost(
     _files() | recorded_services.files(),
     {
         DMESG: "Linux version 6.8.0\nmlx5_core 0000:17:00.0: firmware version: 28\n",
+        LOG: recorded_machine.WARNINGS,
         UNITS: "",
         (NVML,): json.dumps(recorded_gpu.report()),
+        (NVML, ACTIVITY): json.dumps(recorded_gpu.activity()),
         **recorded_machine.commands(),
         **recorded_active.commands(),
         **recorded_services.COMMANDS,

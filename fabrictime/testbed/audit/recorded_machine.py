@@ -17,6 +17,13 @@ SMART = ("smartctl", "--json", "--all", "/dev/nvme0n1")
 PACKAGES = ("dpkg-query", "--show", "--showformat=${Package}\t${Version}\t${db:Status-Abbrev}\n")
 FIRMWARE = ("devlink", "--json", "dev", "info")
 CONTAINERS = ("nvidia-container-cli", "info")
+WARNINGS = """ACPI BIOS Warning (bug): Incorrect checksum in table [BGRT] - 0xDF, should be 0xA4
+MDS CPU bug present and SMT on, data leak possible.
+nvidia: loading out-of-tree module taints kernel.
+NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.127.08  Tue Oct  8 08:15:16 UTC 2024
+pci 0000:00:01.0: bridge window [io  size 0x1000]: can't assign; no space
+"""
+"""Lines of the kernel log of levels from warning up."""
 MOUNTS = ("/shared home", "/data")
 MACHINE_HEALTH = {
     "smart_status": {"passed": True},
