@@ -70,7 +70,7 @@ def _pairs(host: Host) -> Iterator[Finding]:
 
     Nearness: shared bridges, then the same NUMA node. A GPU with a farther NIC than the nearest pair of the
     host sends its data through another processor, or through a root complex where others need none. With
-    fewer NICs than GPUs, a larger part of the GPUs is far by design; the pairing is compared across the fleet.
+    fewer NICs than GPUs, a larger part of the GPUs is far by design; the fleet compares the pairing.
     """
     gpus, nics = _gpus(host), _nics(host)
     if not nics:
