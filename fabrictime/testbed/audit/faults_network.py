@@ -251,7 +251,7 @@ FRONTEND: dict[str, tuple[str, Plant]] = {
     "PPS exceeded": ("frontend.allowances", statistics("eno1", pps_allowance_exceeded=12)),
     "conntrack drops": (
         "frontend.conntrack-drops",
-        instead("/proc/net/stat/nf_conntrack", "00000012 00000000", "00000012 0000001f"),
+        instead("/proc/net/stat/nf_conntrack", "12 00000000 00000000", "12 00000000 0000001f"),
     ),
     "rejected packets": (
         "frontend.packet-filters",
