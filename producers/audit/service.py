@@ -16,7 +16,7 @@ from producers.audit.agent import AuditAgent
 from producers.audit.checks import CHECKS
 from producers.audit.live_host import LiveHost
 from producers.audit.report import AuditedHost
-from producers.audit.settings import AuditSettings
+from producers.audit.settings import AuditSettings, CheckSettings
 from producers.bounded_producer import BoundedProducer
 from producers.inventory.nics import LookupReader
 from producers.settings import NicSettings
@@ -39,10 +39,10 @@ def audited_hosts(nics: Sequence[NicSettings], sku: str) -> dict[str, AuditedHos
     return {nic.host: AuditedHost(nic.host, nic.shard, sku) for nic in reversed(nics)}
 
 
-def open_host(nics: Sequence[NicSettings], host: str) -> LiveHost:
+def open_host(nics: Sequence[NicSettings], host: str, settings: CheckSettings | None = None) -> LiveHost:
     """Return the interface to a host, in the network namespace of its first NIC."""
     own = [nic for nic in nics if nic.host == host]
-    return LiveHost(netns=own[0].netns, nics=tuple(nic.device for nic in own))
+    return LiveHost(netns=own[0].netns, nics=tuple(nic.device for nic in own), settings=settings)
 
 
 def main(settings: AuditSettings, nics: Sequence[NicSettings]) -> int:
@@ -51,7 +51,7 @@ def main(settings: AuditSettings, nics: Sequence[NicSettings]) -> int:
     stop.set_on_signals()
     registry = settings.kafka.registry()
     agent = AuditAgent(
-        settings, audited_hosts(nics, settings.sku), lambda host: open_host(nics, host), CHECKS
+        settings, audited_hosts(nics, settings.sku), lambda host: open_host(nics, host, settings), CHECKS
     )
     producer = BoundedProducer(
         settings.kafka, settings.queue_messages, settings.queue_bytes, settings.compression

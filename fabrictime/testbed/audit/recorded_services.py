@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 from producers.audit.marking import RULESET
+from producers.audit.ufm import TAIL
 
 NOW_S = 1_795_000_000.0  # 2026-11-18 11:06:40
 TIMED = ("dmesg", "--kernel")
@@ -166,6 +167,7 @@ COMMANDS: dict[tuple[str, ...], str] = {
     TIMED: LOG,
     SERVICES: SYSTEMD,
     PMC: PTP,
+    TAIL: UFM,
     (
         "scontrol",
         "show",
@@ -246,7 +248,7 @@ def _etc() -> dict[str, str]:
         "/etc/ssh/ssh_host_ed25519_key.pub": "ssh-ed25519 AAAAC3Nz root@gpu012\n",
         "/etc/slurm/slurm.conf": "ClusterName=c\n",
         "/run/ptp4l": "",
-        "/opt/ufm/files/log/event.log": UFM,
+        "/opt/ufm/files/log/event.log": "",
         "/etc/munge/munge.key": "k" * 128,
         "/var/lib/kubelet/config.yaml": "kind: KubeletConfiguration\n",
         CERTIFICATE: "-----BEGIN CERTIFICATE-----\n",
