@@ -39,7 +39,8 @@ class Collector:
         self._results: dict[str, dict[str, AuditResult]] = {}
         self._announced: dict[str, int] = {}
         self._texts: dict[str, str] = {}
-        self._rows: dict[tuple[str, tuple[Any, ...]], Any] = {}
+        self._rows: dict[tuple[Any, ...], Any] = {}
+        self._lists: dict[tuple[int, ...], list[Any]] = {}
         self.repeated = 0
         """Results that replaced an earlier one of the same host and check."""
 
@@ -60,15 +61,23 @@ class Collector:
 
     def _shared(self, result: AuditResult) -> AuditResult:
         """Return the result with texts, findings and facts that are one object for all hosts that agree."""
-        one = self._texts.setdefault
-        shared: dict[str, Any] = {
-            key: one(each, each) if isinstance(each, str) else each for key, each in result.items()
-        }
-        for name in ("findings", "facts"):
-            rows = shared[name]
-            key = tuple(value for row in rows for value in row.values())
-            shared[name] = self._rows.setdefault((name, key), rows)
+        shared = self._with_shared_texts(result)
+        shared["findings"] = self._shared_rows(result["findings"])
+        shared["facts"] = self._shared_rows(result["facts"])
         return cast(AuditResult, shared)
+
+    def _with_shared_texts(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        one = self._texts.setdefault
+        return {key: one(each, each) if isinstance(each, str) else each for key, each in record.items()}
+
+    def _shared_rows(self, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
+        shared = []
+        for row in rows:
+            key = tuple(row.values())
+            if key not in self._rows:
+                self._rows[key] = self._with_shared_texts(row)
+            shared.append(self._rows[key])
+        return self._lists.setdefault(tuple(map(id, shared)), shared)
 
     def is_complete(self, host: str) -> bool:
         """Return whether a host has delivered all of its results."""

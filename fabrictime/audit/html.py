@@ -114,15 +114,15 @@ class Figure:
     ticks: tuple[tuple[int, float], ...]
 
 
-def page(report: AuditReport, limits: Limits | None = None) -> str:
-    """Return the page."""
+def page(report: AuditReport, limits: Limits | None = None) -> Iterator[str]:
+    """Return the parts of the page."""
     limits = limits or Limits()
     missing = {host: report.results[host][ANSWER]["text"] for host in report.missing}
     results = [each for each in report.all_results() if each["host"] not in missing]
     groups, rows = check_groups(results), host_rows(results)
     fleet = [row for row in rows if row.host == FLEET]
     hosts = [row for row in rows if row.host != FLEET]
-    return _template().render(
+    return _template().generate(
         run=report.run,
         when=_when(report),
         css=(HERE / "report.css").read_text(encoding="utf-8"),

@@ -7,7 +7,8 @@ of severity WARNING is a skipped case with its text, because it leaves the host 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 from xml.etree import ElementTree
@@ -15,6 +16,7 @@ from xml.etree import ElementTree
 from fabrictime.audit.groups import Level, level_of
 from fabrictime.audit.report import AuditReport
 from schemas.records import AuditResult
+from streams.audit.results import FLEET
 
 __all__ = ["junit"]
 
@@ -27,41 +29,43 @@ _ELEMENTS: Final = {
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit(report: AuditReport) -> str:
-    """Return the report as JUnit XML."""
+def junit(report: AuditReport) -> Iterator[str]:
+    """Yield the parts of the report as JUnit XML."""
+    suites = {
+        host: report.results[host].values() for host in (*report.hosts, FLEET) if host in report.results
+    }
     root = ElementTree.Element("testsuites", name=_text(f"fabrictime audit {report.run}"))
-    for host in report.hosts:
-        root.append(_suite(host, report.results.get(host, {}).values()))
-    for count in ("tests", "failures", "errors", "skipped"):
-        root.set(count, str(sum(int(suite.get(count, 0)) for suite in root)))
+    _set_counts(root, (each for of_host in suites.values() for each in of_host))
     root.set("time", f"{report.took_s:.3f}")
-    ElementTree.indent(root)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+    head, end = ElementTree.tostring(root, "unicode", short_empty_elements=False).split("</", 1)
+    yield f'<?xml version="1.0" encoding="utf-8"?>\n{head}\n'
+    for host, results in suites.items():
+        suite = _suite(host, results)
+        ElementTree.indent(suite, level=1)
+        yield f"  {ElementTree.tostring(suite, 'unicode')}\n"
+    yield f"</{end}\n"
 
 
-def _suite(host: str, results: Iterable[AuditResult]) -> ElementTree.Element:
+def _suite(host: str, results: Collection[AuditResult]) -> ElementTree.Element:
     suite = ElementTree.Element("testsuite", name=_text(host), hostname=_text(host))
-    counts = {"tests": 0, "failure": 0, "error": 0, "skipped": 0}
-    took_ns = first_ns = 0
-    for result in results:
-        level = level_of(result)
-        case = _case(result, level)
-        suite.append(case)
-        counts["tests"] += 1
-        if level in _ELEMENTS:
-            counts[_ELEMENTS[level]] += 1
-        took_ns += result["took_ns"]
-        first_ns = min(first_ns or result["checked_ns"], result["checked_ns"])
-    suite.set("tests", str(counts["tests"]))
-    suite.set("failures", str(counts["failure"]))
-    suite.set("errors", str(counts["error"]))
-    suite.set("skipped", str(counts["skipped"]))
-    suite.set("time", f"{took_ns / 1e9:.3f}")
+    suite.extend(map(_case, results))
+    _set_counts(suite, results)
+    suite.set("time", f"{sum(each['took_ns'] for each in results) / 1e9:.3f}")
+    first_ns = min((each["checked_ns"] for each in results), default=0)
     suite.set("timestamp", f"{datetime.fromtimestamp(first_ns // 10**9, tz=UTC):%Y-%m-%dT%H:%M:%S}")
     return suite
 
 
-def _case(result: AuditResult, level: Level) -> ElementTree.Element:
+def _set_counts(element: ElementTree.Element, results: Iterable[AuditResult]) -> None:
+    """Set the numbers of cases of a suite, or of all suites."""
+    levels = Counter(map(level_of, results))
+    element.set("tests", str(levels.total()))
+    for name, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        element.set(name, str(sum(levels[level] for level, of in _ELEMENTS.items() if of == outcome)))
+
+
+def _case(result: AuditResult) -> ElementTree.Element:
+    level = level_of(result)
     group, _, name = result["check"].partition(".")
     case = ElementTree.Element("testcase", classname=_text(group), name=_text(name or group))
     case.set("time", f"{result['took_ns'] / 1e9:.3f}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,10 +28,10 @@ _FIELDS: Final = {
 }
 
 
-def as_json(report: AuditReport) -> str:
-    """Return the report as one line of JSON: the verdict, and every result with its findings and facts."""
+def as_json(report: AuditReport) -> Iterator[str]:
+    """Yield the parts of one line of JSON: the verdict, and every result with its findings and facts."""
     code, line = verdict(report)
-    return json.dumps(
+    head = json.dumps(
         {
             "run": report.run,
             "exit_code": code,
@@ -41,9 +41,15 @@ def as_json(report: AuditReport) -> str:
             "hosts": report.hosts,
             "missing": report.missing,
             "nics": report.nics,
-            "results": list(report.all_results()),
         }
     )
+    yield f'{head.removesuffix("}")}, "results": ['
+    encode = json.JSONEncoder().encode
+    separator = ""
+    for each in report.all_results():
+        yield separator + encode(each)
+        separator = ", "
+    yield "]}"
 
 
 def from_json(text: str) -> AuditReport:

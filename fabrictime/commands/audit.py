@@ -13,6 +13,7 @@ from producers.audit.checks import CHECKS
 from producers.audit.host import Host
 from producers.audit.live_host import LiveHost
 from producers.audit.runner import run_checks
+from producers.audit.settings import CheckSettings
 from schemas.records import AuditCategory, AuditSeverity, AuditStatus
 
 if TYPE_CHECKING:
@@ -147,14 +148,21 @@ def show_list() -> None:
     Console().print(table)
 
 
-def main(only: Sequence[str], *, as_json_line: bool, everything: bool, host: Host | None = None) -> int:
+def main(
+    only: Sequence[str],
+    *,
+    as_json_line: bool,
+    everything: bool,
+    host: Host | None = None,
+    settings: CheckSettings | None = None,
+) -> int:
     """Run the checks, print the report, and return the exit code. Raises ValueError for an unknown name."""
     from rich.console import Console
 
     checks, name = chosen(only), socket.gethostname()
     console, found = Console(), []
     with Console(stderr=True).status(f"0 of {len(checks)} checks") as status:
-        for result in run_checks(checks, host or LiveHost()):
+        for result in run_checks(checks, host or LiveHost(settings=settings)):
             found.append(result)
             status.update(f"{len(found)} of {len(checks)} checks")
     order = list(CHECKS)

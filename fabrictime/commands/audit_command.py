@@ -88,8 +88,9 @@ def audit(
     if list_:
         auditor.show_list()
         return
+    settings = settings_of(config, directory, log).audit
     try:
-        code = auditor.main(only or (), as_json_line=as_json, everything=everything)
+        code = auditor.main(only or (), as_json_line=as_json, everything=everything, settings=settings)
     except ValueError as error:
         stop(str(error))
     raise typer.Exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,13 +80,15 @@ def show(report: AuditReport, output: Output) -> None:
     """Print a report and write its files. Raises ValueError for a file that cannot be written."""
     from rich.console import Console
 
-    for path, text_of in ((output.html, page), (output.junit, junit)):
+    for path, parts_of in ((output.html, page), (output.junit, junit)):
         if path is not None:
             try:
-                path.write_text(text_of(report), encoding="utf-8")
+                with path.open("w", encoding="utf-8") as file:
+                    file.writelines(parts_of(report))
             except OSError as error:
                 raise ValueError(f"{path}: {error.strerror}, expected a file to write") from error
     if output.as_json_line:
-        print(as_json(report))
+        sys.stdout.writelines(as_json(report))
+        print()
     else:
         Console().print(draw(report, everything=output.everything), highlight=False)

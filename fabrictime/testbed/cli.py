@@ -346,12 +346,17 @@ def move(
     spine: Annotated[str, typer.Argument(help="spine that is moved")],
     other: Annotated[str, typer.Argument(help="spine that it changes places with")],
     leaf: Annotated[list[str] | None, typer.Option(help="at this leaf only; may be repeated")] = None,
+    miswire: Annotated[
+        bool, typer.Option("--miswire", help="Leave the topology file as it is: the cables contradict it.")
+    ] = False,
     directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Exchange the places of two spines while everything runs: their cables at all leaves, or at some."""
     with _clear_errors():
-        links = ControlClient(_path(directory)).ask("move", spine=spine, other=other, leaves=leaf or [])
+        links = ControlClient(_path(directory)).ask(
+            "move", spine=spine, other=other, leaves=leaf or [], miswire=miswire
+        )
         if as_json:
             print(json.dumps(links))
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from fabrictime.testbed.settings import FabricSettings
+from fabrictime.testbed.settings import UNSTABLE_PPB_PER_SQRT_S, FabricSettings
 
 __all__ = ["ClockTruth", "draw_clock"]
 
@@ -32,15 +32,16 @@ class ClockTruth:
 
 def draw_clock(settings: FabricSettings, nic: str, epoch_ns: int = 0) -> ClockTruth | None:
     """Return the clock of a NIC, always the same for the same settings; None where all clocks are right."""
-    if not (
-        settings.clock_offset_max_ns or settings.clock_drift_max_ppb or settings.clock_wander_ppb_per_sqrt_s
-    ):
+    wander = settings.clock_wander_ppb_per_sqrt_s
+    if nic in settings.unstable_clocks:
+        wander = UNSTABLE_PPB_PER_SQRT_S
+    if not (settings.clock_offset_max_ns or settings.clock_drift_max_ppb or wander):
         return None
     draw = random.Random(f"{settings.clock_seed}/{nic}")  # noqa: S311  # reproducible, nothing secret
     return ClockTruth(
         offset_ns=draw.randint(-settings.clock_offset_max_ns, settings.clock_offset_max_ns),
         drift_ppb=draw.uniform(-settings.clock_drift_max_ppb, settings.clock_drift_max_ppb),
-        wander_ppb_per_sqrt_s=settings.clock_wander_ppb_per_sqrt_s,
+        wander_ppb_per_sqrt_s=wander,
         epoch_ns=epoch_ns,
         seed=draw.getrandbits(63),
     )

@@ -145,14 +145,17 @@ class Testbed:
 
         return tuple(choose_ports(self.shape(), self.jobs.plan(spec), nics, spine_of, candidates))
 
-    def move(self, spine: str, other: str, leaves: list[str] | None = None) -> list[str]:
-        """Exchange two spines at some leaves, see `Fabric.move`. Raises FabricError while a fault is in
-        force: it would not know its cable any more."""
+    def move(
+        self, spine: str, other: str, leaves: list[str] | None = None, *, planned: bool = True
+    ) -> list[str]:
+        """Exchange two spines at some leaves, see `Fabric.move`. Not `planned`: the topology file stays, so
+        the cables are miswired. Raises FabricError while a fault is in force: it would not know its cable
+        any more."""
         active = self.faults.active()
         if active:
             raise FabricError(f"move of {spine}: fault {active[0].fault} is in force, expected none")
         links = self.fabric.move(spine, other, leaves)
-        for report in self.reported_moves:
+        for report in self.reported_moves if planned else ():
             report()
         return links
 
@@ -359,7 +362,10 @@ class ControlServer:
 
     def _move(self, request: dict[str, Any]) -> Iterator[Any]:
         leaves = [_text({"leaf": leaf}, "leaf") for leaf in request.get("leaves") or []]
-        yield self._testbed.move(_text(request, "spine"), _text(request, "other"), leaves or None)
+        planned = not request.get("miswire")
+        yield self._testbed.move(
+            _text(request, "spine"), _text(request, "other"), leaves or None, planned=planned
+        )
 
     def _path_of(self, request: dict[str, Any]) -> Iterator[Any]:
         protocol = _text(request, "protocol") if "protocol" in request else "udp"

@@ -10,13 +10,22 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["BURST_NS", "ETHERNET_BYTES", "HOSTS_PER_LEAF_MAX", "FabricSettings"]
+__all__ = [
+    "BURST_NS",
+    "ETHERNET_BYTES",
+    "HOSTS_PER_LEAF_MAX",
+    "UNSTABLE_PPB_PER_SQRT_S",
+    "FabricSettings",
+]
 
 ETHERNET_BYTES = 14
 """Header of a frame, which queues and rates count in addition to the MTU."""
 HOSTS_PER_LEAF_MAX = 127
 BURST_NS = 100_000
 """Time for which a port may exceed its rate if no burst is set: the delay of a late timer."""
+
+UNSTABLE_PPB_PER_SQRT_S = 10_000.0
+"""Random walk of a broken oscillator: ten thousand times that of a good one."""
 
 
 class FabricSettings(BaseModel):
@@ -100,6 +109,12 @@ class FabricSettings(BaseModel):
         le=10_000,
         allow_inf_nan=False,
         description="random walk of each NIC's drift, ppb per square root of a second",
+    )
+    unstable_clocks: tuple[str, ...] = Field(
+        default=(),
+        max_length=512,
+        description=f"NICs such as h7/eth1 whose drift walks by {UNSTABLE_PPB_PER_SQRT_S:g} ppb per square "
+        "root of a second: no network can synchronise them",
     )
 
     @model_validator(mode="after")

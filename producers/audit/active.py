@@ -194,7 +194,12 @@ def _diagnostic(host: Host) -> Iterator[Finding]:
 
 def _memory(host: Host) -> Iterator[Finding]:
     bandwidth = float(host.load(60.0, STREAM))
-    minimum = MIN_OF_STREAM * _expected(host, lambda sku: sku.memory_gb_per_s)
+    share = 1.0
+    sku = sku_of(host)
+    if sku is not None:  # a virtual machine has a part of a machine's GPUs, and of its memory controllers
+        gpus = max(len(gpu_addresses(host, vendor)) for vendor in (NVIDIA, AMD))
+        share = min(1.0, gpus / sku.gpus)
+    minimum = MIN_OF_STREAM * share * _expected(host, lambda sku: sku.memory_gb_per_s)
     yield _figure("memory_gb_per_s", bandwidth, "GB/s", minimum)
 
 

@@ -11,19 +11,20 @@ import queue
 import threading
 import time
 import zlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, NamedTuple
 
 from producers.audit.base import Check, Result, category_name, stated
-from producers.audit.host import Host
+from producers.audit.host import Host, Unreadable
 from producers.audit.report import AGENT, AuditedHost, result_record
 from producers.audit.runner import run_checks
 from producers.audit.settings import AuditSettings
 from producers.audit.traffic_plan import PLANS
 from schemas.records import AuditCategory, AuditResult, AuditRun, AuditStatus
+from schemas.unexpected import DATA_ERRORS
 
 __all__ = ["AuditAgent", "Choice", "OpenHost", "chosen", "is_round"]
 
@@ -32,6 +33,8 @@ _log = logging.getLogger(__name__)
 MAX_RUNS: Final = 1000
 """Names of runs that are remembered, so that a repeated request is not answered twice."""
 MAX_RUN_NAME: Final = 128
+MAX_WAITING: Final = 64
+"""Runs of one host that wait or run; further requests are refused."""
 _CATEGORIES: Final = frozenset(category_name(each) for each in AuditCategory)
 
 OpenHost = Callable[[str, AuditRun | None], Host]
@@ -104,9 +107,10 @@ class AuditAgent:
         self._waiting: queue.SimpleQueue[_Run] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[AuditResult] = queue.SimpleQueue()
         self._seen: OrderedDict[str, None] = OrderedDict()
+        self._hanging: defaultdict[str, set[str]] = defaultdict(set)
         self._threads = 0
         self._lock = threading.Lock()
-        self._unfinished = 0
+        self._unfinished: Counter[str] = Counter()
         now_s, spread_s = time.monotonic(), settings.first_run_s
         self._due_s = {
             host: now_s + spread_s * (zlib.crc32(host.encode()) / 2**32)
@@ -119,7 +123,7 @@ class AuditAgent:
     @property
     def is_busy(self) -> bool:
         """Whether a run has not ended."""
-        return self._unfinished > 0
+        return self._unfinished.total() > 0
 
     def on_run(self, name: str, record: AuditRun | None, append_ms: int) -> None:
         """Begin a requested run of the hosts here. A repeated, foreign or late request is ignored."""
@@ -162,9 +166,12 @@ class AuditAgent:
     ) -> None:
         until_s = time.monotonic() + limit_s
         run = _Run(name, self._hosts[host], choice, limit_s, until_s, request)
+        if self._unfinished[host] >= MAX_WAITING:
+            _log.warning("run %s of %s: refused, %d runs of this host wait", name, host, MAX_WAITING)
+            return
         self.runs += 1
         with self._lock:
-            self._unfinished += 1
+            self._unfinished[host] += 1
             if not run.is_traffic:
                 self._waiting.put(run)
                 if self._threads >= self._settings.hosts_at_once:
@@ -186,14 +193,16 @@ class AuditAgent:
 
     def _finish(self, run: _Run) -> None:
         try:
-            for result in _results(run, self._open_host):
+            for result in _results(run, self._open_host, self._hanging[run.host.host]):
                 self._done.put(result)
+        except (*DATA_ERRORS, OSError, Unreadable):  # costs this run of this host, not the thread
+            _log.exception("run %s of %s", run.name, run.host.host)
         finally:
             with self._lock:
-                self._unfinished -= 1
+                self._unfinished[run.host.host] -= 1
 
 
-def _results(run: _Run, open_host: OpenHost) -> Iterator[AuditResult]:
+def _results(run: _Run, open_host: OpenHost, hanging: set[str]) -> Iterator[AuditResult]:
     """Yield the agent's own result, then those of the checks as they end."""
     checks, inactive, _ = run.choice
     count = 1 + len(checks) + len(inactive)
@@ -204,7 +213,7 @@ def _results(run: _Run, open_host: OpenHost) -> Iterator[AuditResult]:
     yield record(_own_result(run.choice))
     for check in inactive:
         yield record(Result(check, AuditStatus.SKIPPED, "puts load on the host: runs with --active only", ()))
-    for result in run_checks(checks, open_host(run.host.host, run.request), run.until_s):
+    for result in run_checks(checks, open_host(run.host.host, run.request), run.until_s, hanging):
         yield record(result)
 
 

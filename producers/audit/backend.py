@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from producers.audit import addressing, counters, ethernet, nic_log, qos, rdma_devices, ufm
+from producers.audit import addressing, counters, ethernet, marking, nic_log, qos, rdma_devices, ufm
 from producers.audit.base import Check
 from schemas.records import AuditAction, AuditCategory, AuditSeverity
 
@@ -135,6 +135,11 @@ CHECKS: Final = (
     Check(
         "backend.dscp-map", _BACK, "NICs map DSCP to the same priorities", qos.dscp_map, _ERROR, _MONITOR,
         "dcb app replace dev INTERFACE dscp-prio DSCP:PRIORITY",
+    ),
+    Check(
+        "backend.dscp-rules", _BACK, "Firewall rules mark packets as the NICs and other hosts do",
+        marking.dscp_rules, _ERROR, _MONITOR,
+        "nft --handle list ruleset; nft delete rule FAMILY TABLE CHAIN handle NUMBER",
     ),
     Check(
         "backend.traffic-classes", _BACK, "NICs have the same traffic classes", qos.classes, _WARNING,

@@ -20,8 +20,10 @@ from producers.audit import (
     pcie,
     rdma,
     software,
+    stalled,
     storage,
     units,
+    unknown_lines,
     versions,
 )
 from producers.audit.base import Check
@@ -33,11 +35,11 @@ CHECKS: Final[dict[str, Check]] = {
     for group in (
         *(software, versions, units, environment),
         *(node, hardware),
-        *(gpu, amd),
+        *(gpu, amd, stalled),
         *(storage, drives),
         *(pcie, affinity),
         *(frontend, rdma, backend),
-        *(kernel_log, active, load),
+        *(kernel_log, unknown_lines, active, load),
     )
     for check in group.CHECKS
 }

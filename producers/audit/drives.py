@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from producers.audit.base import Check, Fact, Finding, checked, failed, passed, stated
@@ -17,7 +19,9 @@ __all__ = ["CHECKS", "smart"]
 SHARED: Final = frozenset({"nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "wekafs", "cifs", "9p"})
 """Types of file systems that a server of the network holds."""
 MAX_WORN_PERCENT: Final = 90
-DRIVE_PREFIXES: Final = ("nvme", "sd")
+_DRIVE: Final = re.compile(r"nvme\d+n\d+|sd[a-z]+")
+"""Names of whole drives; a path of a drive with several, such as nvme0c1n1, has no device file."""
+_NAMESPACE: Final = re.compile(r"nvme\d+(?:c\d+)?n\d+")
 BROKEN: Final = ("no end within", "Stale file handle", "Input/output error", "not connected")
 """Texts of errors that show a server that does not answer, not a missing right."""
 TRIAL_FILE: Final = ".fabrictime-audit"
@@ -32,19 +36,27 @@ def smart(text: str) -> dict[str, Any]:
     return found
 
 
-def _drives(host: Host) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each drive and its SMART data."""
-    names = [name for name in host.names("/sys/block") if name.startswith(DRIVE_PREFIXES)]
-    if not names:
+def _drives(host: Host) -> list[str]:
+    """Return the drives that have a medium: a drive of the BMC without one has the size 0."""
+    names = [name for name in host.names("/sys/block") if _DRIVE.fullmatch(name)]
+    found = [name for name in names if host.read(f"/sys/block/{name}/size") != "0"]
+    if not found:
         raise Missing("no drive")
-    for name in names:
-        yield name, smart(host.run("smartctl", "--json", "--all", f"/dev/{name}"))
+    return found
 
 
 def _of_each(find: Callable[[dict[str, Any]], Iterator[Finding]]) -> Callable[[Host], Iterator[Finding]]:
+    """Return a check's function that runs `find` on each drive's SMART data; one drive ends no other."""
+
     def find_all(host: Host) -> Iterator[Finding]:
-        for name, data in _drives(host):
-            yield from (replace(each, subject=name) for each in find(data))
+        for name in _drives(host):
+            try:
+                data = smart(host.run("smartctl", "--json", "--all", f"/dev/{name}"))
+                yield from (replace(each, subject=name) for each in find(data))
+            except Missing:
+                raise
+            except (Unreadable, KeyError, TypeError, ValueError) as error:
+                yield Finding(name, AuditStatus.UNKNOWN, f"unreadable: {error}")
 
     return find_all
 
@@ -70,7 +82,7 @@ def _wear(data: dict[str, Any]) -> Iterator[Finding]:
     spare, minimum = int(found["available_spare"]), int(found["available_spare_threshold"])
     yield replace(
         checked(
-            not warning and not media and worn < MAX_WORN_PERCENT and spare > minimum,
+            not warning and not media and worn < MAX_WORN_PERCENT and spare >= minimum,
             f"warning {warning:#x}, {media:,} media errors, {worn}% worn, {spare}% spare, limit {minimum}%",
         ),
         fact=Fact("worn_percent", str(worn), float(worn)),
@@ -81,7 +93,7 @@ def _count(host: Host) -> Iterator[Finding]:
     """Check that each NVMe controller has a drive; the number of drives is compared across the fleet."""
     names = host.names("/sys/class/nvme")
     for name in names:
-        found = [each for each in host.names("/sys/block") if each.startswith(f"{name}n")]
+        found = [each for each in host.names(f"/sys/class/nvme/{name}") if _NAMESPACE.fullmatch(each)]
         yield checked(bool(found), f"drives {', '.join(found) or 'none'}", name)
     yield stated("nvme_controllers", len(names))
 
@@ -100,8 +112,11 @@ def _pools(host: Host) -> Iterator[Finding]:
         yield checked(state == "ONLINE", f"pool is {state}, expected ONLINE", name)
 
 
-def _shared(host: Host) -> list[str]:
-    found = [point for _, point, kind, _ in mounts(host.read("/proc/mounts")) if kind in SHARED]
+def _shared(host: Host) -> dict[str, set[str]]:
+    """Return the options of each mounted shared file system."""
+    found = {
+        point: options for _, point, kind, options in mounts(host.read("/proc/mounts")) if kind in SHARED
+    }
     if not found:
         raise Missing("no shared file system is mounted")
     return found
@@ -120,21 +135,29 @@ def _answer(point: str, ask: Callable[[], object]) -> Finding:
 
 def _mounts_answer(host: Host) -> Iterator[Finding]:
     for point in _shared(host):
-        yield _answer(point, lambda point=point: host.run("stat", "--file-system", point))  # type: ignore[misc]
+        yield _answer(point, partial(host.run, "stat", "--file-system", point))
 
 
 def _mounts_write(host: Host) -> Iterator[Finding]:
-    for point in _shared(host):
+    for point, options in _shared(host).items():
+        if "ro" in options:
+            yield Finding(point, AuditStatus.SKIPPED, "mounted read-only")
+            continue
         name = f"{point}/{TRIAL_FILE}-{host.read('/proc/sys/kernel/hostname')}"
+        yield _answer(point, partial(_write, host, name))
 
-        def write(name: str = name) -> None:
-            try:
-                host.load(TRIAL_S, "dd", "if=/dev/zero", f"of={name}", "bs=1M", "count=16", "conv=fsync")
-                host.load(TRIAL_S, "dd", f"if={name}", "of=/dev/null", "bs=1M")
-            finally:
-                host.load(TRIAL_S, "rm", "--force", name)
 
-        yield _answer(point, write)
+def _write(host: Host, name: str) -> None:
+    """Write a file, read it and remove it.
+
+    Users may write to the folder. `excl` creates a new file, so that a link of theirs leads to no other.
+    """
+    host.load(TRIAL_S, "rm", "--force", name)
+    try:
+        host.load(TRIAL_S, "dd", "if=/dev/zero", f"of={name}", "bs=1M", "count=16", "conv=fsync,excl")
+        host.load(TRIAL_S, "dd", f"if={name}", "of=/dev/null", "bs=1M", "iflag=nofollow")
+    finally:
+        host.load(TRIAL_S, "rm", "--force", name)
 
 
 def _declared(

@@ -22,8 +22,8 @@ HARMFUL: Final[dict[str, tuple[str, str]]] = {
     "NCCL_SOCKET_IFNAME": (r"=?lo", "other hosts are not reached"),
     "NCCL_DEBUG": (r"(?i)trace", "each operation is logged"),
     "NCCL_MAX_NCHANNELS": (r"[1-4]", "few channels limit the bandwidth"),
-    "NCCL_ALGO": (r".+", "the choice of algorithm is fixed for all jobs"),
-    "NCCL_PROTO": (r".+", "the choice of protocol is fixed for all jobs"),
+    "NCCL_ALGO": (r"[^,;:]+", "the choice of algorithm is fixed for all jobs"),
+    "NCCL_PROTO": (r"[^,;:]+", "the choice of protocol is fixed for all jobs"),
     "CUDA_LAUNCH_BLOCKING": (r"[1-9]", "kernels run one after another"),
     "CUDA_VISIBLE_DEVICES": (r".*", "jobs do not see all GPUs"),
     "CUDA_DEVICE_MAX_CONNECTIONS": (r"0", "no work queue"),
@@ -66,15 +66,15 @@ MIN_ZOMBIES: Final = 10
 MAX_LOAD: Final = 2.0
 """Runnable processes a processor."""
 
-_ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+|setenv\s+)?([A-Z][A-Z0-9_]*)(?:=|\s+)(.*?)\s*$")
+_ASSIGNMENT: Final = re.compile(r"(?:export\s+|setenv\s+)?([A-Z][A-Z0-9_]*)(?:=|\s+)([^;#]*)")
 
 
 def assignments(text: str) -> Iterator[tuple[str, str]]:
     """Yield name and value of each variable that a file sets; comments are left out."""
     for line in text.splitlines():
-        found = _ASSIGNMENT.match(line)
+        found = _ASSIGNMENT.match(line.strip())
         if found:
-            yield found[1], found[2].strip("\"'")
+            yield found[1], found[2].strip().strip("\"'")
 
 
 def processes(host: Host) -> Iterator[tuple[str, str, str]]:

@@ -9,6 +9,7 @@ import errno
 from typing import TYPE_CHECKING, Final, Protocol
 
 from producers.audit.network import Network
+from producers.audit.settings import CheckSettings
 
 if TYPE_CHECKING:
     from producers.audit.traffic_plan import TrafficRound
@@ -21,8 +22,9 @@ STREAM: Final = "memory-bandwidth"
 """Command that measures the bandwidth of the memory (producers/audit/stream.py)."""
 TRAFFIC: Final = "traffic"
 """Command that runs a host's part of a round of traffic (producers/audit/traffic.py)."""
-ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODEV, errno.ENXIO})
-"""Errors of things that are not there: sysfs answers EINVAL for a value that a device does not have."""
+ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODEV, errno.ENXIO, errno.ESRCH})
+"""Errors of things that are not there: sysfs answers EINVAL for a value that a device does not have, and
+/proc ESRCH for a process that has ended."""
 
 
 class Unreadable(Exception):
@@ -35,6 +37,8 @@ class Missing(Unreadable):
 
 class Host(Network, Protocol):
     """The part of a host that a check may read: files and commands, and the network of `Network`."""
+
+    settings: CheckSettings
 
     def read(self, path: str) -> str:
         """Return a file's text, stripped. Raises Missing, Unreadable."""

@@ -13,7 +13,7 @@ from producers.audit.base import Check, Finding, failed, passed
 from producers.audit.host import Host
 from schemas.records import AuditAction, AuditCategory, AuditSeverity
 
-__all__ = ["CHECKS", "XIDS", "lines_with", "xids"]
+__all__ = ["CHECKS", "PATTERNS", "XIDS", "lines_with", "xids"]
 
 
 class Xid(NamedTuple):
@@ -76,6 +76,10 @@ _LIBRARY: Final = (
         "the collective library crashed a program",
     ),
 )
+
+
+PATTERNS: Final = (_XID, _SXID, *(pattern for pattern, _ in (*_NIC, *_MACHINE, *_LIBRARY)))
+"""All lines that the checks of this module evaluate."""
 
 
 def xids(log: str) -> Iterator[tuple[str, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -16,13 +17,14 @@ from typing import Final, TypeVar
 
 from producers.audit.host import NVML, STREAM, TRAFFIC, Missing, Unreadable, as_unreadable
 from producers.audit.live_network import LiveNetwork
+from producers.audit.settings import CheckSettings
 from producers.audit.traffic_plan import TrafficRound
 from producers.netns import in_netns
 
 __all__ = ["LiveHost"]
 
-MAX_BYTES: Final = 4 << 20
-"""Largest part of a file or output that is read: a check needs a few kilobytes."""
+MAX_BYTES: Final = 8 << 20
+"""Largest file or output that is read: a part of one would hide faults, and a check needs kilobytes."""
 CHUNK_BYTES: Final = 1 << 16
 """Size of one read: files of sysctl refuse large ones."""
 COMMAND_S: Final = 5.0
@@ -47,6 +49,8 @@ NETWORK_FILES: Final = ("/proc/net", "/proc/sys/net/")
 INTERFACE_FILES: Final = ("/sys/class/net", "/sys/class/infiniband/")
 
 T = TypeVar("T")
+_stuck: dict[tuple[str | None, str], subprocess.Popen[bytes]] = {}
+"""Processes that a driver or server holds up, by namespace and command: they cannot be killed."""
 
 
 class _Output:
@@ -71,10 +75,12 @@ class LiveHost(LiveNetwork):
         root: Path = Path("/"),
         netns: str | None = None,
         nics: tuple[str, ...] = (),
+        settings: CheckSettings | None = None,
         find_round: Callable[[], TrafficRound] | None = None,
     ) -> None:
         """`nics`: interfaces of the NICs that the agent measures; `find_round`: its round of traffic."""
         super().__init__(netns, nics)
+        self.settings = settings or CheckSettings()
         self._root, self._find_round = root, find_round
         self._lock = threading.Lock()
         self._outputs: dict[tuple[str, ...], _Output] = {}
@@ -182,7 +188,10 @@ class LiveHost(LiveNetwork):
 
         Leading arguments `NAME=VALUE` are its environment.
         """
-        arguments = list(command)
+        arguments, text = list(command), " ".join(command)
+        stuck = _stuck.get((self.netns, text))
+        if stuck is not None and stuck.poll() is None:
+            raise Unreadable(f"{text}: no end within {limit_s:g} s; process {stuck.pid} still hangs")
         env = {"PATH": SEARCH_PATH, "LC_ALL": "C"}
         if arguments[0] in OWN_COMMANDS:
             env = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
@@ -196,27 +205,59 @@ class LiveHost(LiveNetwork):
             raise Missing(f"{arguments[0]}: not installed") from error
         except OSError as error:
             raise as_unreadable(arguments[0], error) from error
-        return _output(child, " ".join(command), limit_s)
+        _stuck.pop((self.netns, text), None)
+        try:
+            return _output(child, text, limit_s)
+        finally:
+            if child.poll() is None:
+                _stuck[self.netns, text] = child
 
 
 def _output(child: subprocess.Popen[bytes], command: str, limit_s: float) -> str:
     """Return what `child` prints. One that a driver holds up is left behind: it cannot be killed."""
     try:
-        printed, complaint = child.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired as error:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(KILLED_S)
+        printed, complaint = _printed(child, time.monotonic() + limit_s)
+    except TimeoutError:
+        raise Unreadable(f"{command}: no end within {limit_s:g} s") from None
+    finally:
+        if child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(KILLED_S)
         for pipe in (child.stdout, child.stderr):
             if pipe is not None:
                 pipe.close()
-        raise Unreadable(f"{command}: no end within {limit_s:g} s") from error
+    if len(printed) > MAX_BYTES:
+        raise Unreadable(f"{command}: prints more than {MAX_BYTES >> 20} MiB")
     if child.returncode & FAILURE_BITS.get(command.partition(" ")[0].rpartition("/")[2], -1):
         errors = complaint.decode("utf-8", "replace").strip().splitlines()
         text = f"{command}: exit code {child.returncode}"
         raise Unreadable(f"{text}, {errors[-1]}" if errors else text)
-    return printed[:MAX_BYTES].decode("utf-8", "replace")
+    return printed.decode("utf-8", "replace")
+
+
+def _printed(child: subprocess.Popen[bytes], until_s: float) -> tuple[bytearray, bytearray]:
+    """Return output and errors of `child` once it ends, or prints too much. Raises TimeoutError."""
+    texts = {child.stdout: bytearray(), child.stderr: bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for pipe in filter(None, texts):
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map() and len(texts[child.stdout]) <= MAX_BYTES:
+            if time.monotonic() >= until_s:
+                raise TimeoutError
+            for key, _ in selector.select(until_s - time.monotonic()):
+                if chunk := os.read(key.fd, CHUNK_BYTES):
+                    texts[key.fileobj] += chunk  # type: ignore[index]
+                else:
+                    selector.unregister(key.fileobj)
+            del texts[child.stderr][:-CHUNK_BYTES]
+    if len(texts[child.stdout]) <= MAX_BYTES:
+        try:
+            child.wait(max(0.0, until_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+    return texts[child.stdout], texts[child.stderr]
 
 
 def _start(arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -234,6 +275,8 @@ def _start(arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen
 def _content(path: Path) -> bytes:
     with path.open("rb", buffering=0) as file:
         content = file.read(CHUNK_BYTES) or b""
-        while len(content) < MAX_BYTES and (more := file.read(CHUNK_BYTES)):
+        while more := file.read(CHUNK_BYTES):
             content += more
+            if len(content) > MAX_BYTES:
+                raise Unreadable(f"{path}: larger than {MAX_BYTES >> 20} MiB")
     return content

@@ -10,7 +10,16 @@ from typing import Final, NamedTuple
 from producers.audit.base import Finding, failed, passed
 from producers.audit.host import Host
 
-__all__ = ["Event", "events", "flaps", "limited_slots", "link_flaps", "module_events", "repeated_faults"]
+__all__ = [
+    "PATTERNS",
+    "Event",
+    "events",
+    "flaps",
+    "limited_slots",
+    "link_flaps",
+    "module_events",
+    "repeated_faults",
+]
 
 DAY_S: Final = 86_400.0
 MAX_DOWNS_A_DAY: Final = 5
@@ -30,6 +39,9 @@ _MODULE: Final = re.compile(
 _SLOT: Final = re.compile(
     r"(?:mlx5_core|ice|bnxt_en|ionic|ena) (\S+?): .*?([\d.]+ Gb/s) available PCIe bandwidth, limited by (.+)"
 )
+
+
+PATTERNS: Final = (_LINK, _MODULE, _SLOT)
 
 
 class Event(NamedTuple):

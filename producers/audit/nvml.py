@@ -1,5 +1,7 @@
 """Reads the state of all NVIDIA GPUs by NVML and prints it as one line of JSON.
 
+With the argument `activity` it prints utilisation and power over some seconds instead.
+
 A process of its own, so that a driver that hangs holds up this process and not the agent. Each value is
 read by itself: null where the GPU does not support it, `{"error": text}` where the read fails.
 """
@@ -7,10 +9,18 @@ read by itself: null where the GPU does not support it, `{"error": text}` where 
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-__all__ = ["main", "read"]
+__all__ = ["ACTIVITY", "activity", "main", "read"]
+
+ACTIVITY: Final = "activity"
+"""Argument for samples of utilisation and power."""
+SAMPLES: Final = 5
+EVERY_S: Final = 1.2
+"""Longer than the second over which NVML averages utilisation."""
 
 MEMORY_TEMPERATURE: Final = 82
 LINK_SPEED: Final = 90
@@ -200,6 +210,37 @@ def read(nvml: Any) -> dict[str, Any]:
     }
 
 
+def activity(nvml: Any, samples: int = SAMPLES, every_s: float = EVERY_S) -> dict[str, Any]:
+    """Return each GPU's power limit, and its samples of utilisation in percent and power in mW.
+
+    Raises NVMLError if the driver does not answer.
+    """
+    nvml.nvmlInit()
+    readers: dict[str, Reader] = {
+        "utilisation_percent": lambda gpu: int(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
+        "power_mw": lambda gpu: int(nvml.nvmlDeviceGetPowerUsage(gpu)),
+    }
+    found: list[dict[str, Any]] = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+        except nvml.NVMLError as error:
+            found.append({"lost": str(error)})
+            continue
+        limit = _value(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, gpu)
+        found.append({"gpu": gpu, "power_limit_mw": limit, **{name: [] for name in readers}})
+    for number in range(samples):
+        if number:
+            time.sleep(every_s)
+        for each in found:
+            for name, read_value in readers.items():
+                if "gpu" in each:
+                    each[name].append(_value(nvml, read_value, each["gpu"]))
+    for each in found:
+        each.pop("gpu", None)
+    return {"gpus": found}
+
+
 def main() -> None:
     """Print the values, or end with the reason."""
     try:
@@ -207,7 +248,7 @@ def main() -> None:
     except ImportError:
         raise SystemExit("nvidia-ml-py: not installed, expected the extra fabrictime[gpu]") from None
     try:
-        print(json.dumps(read(pynvml)))
+        print(json.dumps((activity if sys.argv[1:] == [ACTIVITY] else read)(pynvml)))
     except pynvml.NVMLError as error:
         raise SystemExit(f"NVML: {error}") from None
 

@@ -20,14 +20,19 @@ AT_ONCE: Final = 8
 WAKE_S: Final = 0.25
 
 
-def run_checks(checks: Sequence[Check], host: Host, until_s: float = float("inf")) -> Iterator[Result]:
+def run_checks(
+    wanted: Sequence[Check], host: Host, until_s: float = float("inf"), hanging: set[str] | None = None
+) -> Iterator[Result]:
     """Yield each check's result as it ends. One that exceeds its limit is UNKNOWN, and its thread is left.
 
     At `until_s`, a time of time.monotonic, all checks that remain are UNKNOWN. A read that a dead device
     holds up cannot be interrupted, so that the threads are daemons, and every check that hangs is replaced
-    by another thread.
+    by another thread. `hanging` holds the ids of the host's checks that hang: they are not run again.
     """
-    work = _Work(checks, host)
+    hanging = set() if hanging is None else hanging
+    checks = [check for check in wanted if check.check_id not in hanging]
+    yield from (unknown(each, "it still hangs from a former run") for each in wanted if each not in checks)
+    work = _Work(checks, host, hanging)
     if time.monotonic() < until_s:
         for _ in range(min(AT_ONCE, len(checks))):
             work.start()
@@ -58,8 +63,8 @@ def unknown(check: Check, text: str, took_s: float = 0.0) -> Result:
 class _Work:
     """The checks of one run: those that wait, those that run, and the results."""
 
-    def __init__(self, checks: Sequence[Check], host: Host) -> None:
-        self._host = host
+    def __init__(self, checks: Sequence[Check], host: Host, hanging: set[str]) -> None:
+        self._host, self._hanging = host, hanging
         self._waiting = list(reversed(checks))
         self._running: dict[Check, float] = {}
         self._lock = threading.Lock()
@@ -70,9 +75,11 @@ class _Work:
         threading.Thread(target=self._run, name="audit check", daemon=True).start()
 
     def stop(self) -> None:
-        """Begin no further check."""
+        """Begin no further check. Those that run count as hanging until they end."""
         with self._lock:
             self._waiting.clear()
+            self._hanging |= {check.check_id for check in self._running}
+            self._running.clear()
 
     def wait_s(self, now_s: float, until_s: float) -> float:
         """Return s until a check exceeds its limit, or `until_s`."""
@@ -91,6 +98,7 @@ class _Work:
             ]
             for check, _ in found:
                 del self._running[check]
+                self._hanging.add(check.check_id)
         return found
 
     def _run(self) -> None:
@@ -103,6 +111,7 @@ class _Work:
             result = run_check(check, self._host)
             with self._lock:
                 is_late = self._running.pop(check, None) is None
+                self._hanging.discard(check.check_id)
             self.done.put((check, replace(result, took_s=time.monotonic() - since_s)))
             if is_late:
                 return  # another thread has taken this one's place

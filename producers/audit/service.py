@@ -18,7 +18,7 @@ from producers.audit.host import Missing
 from producers.audit.live_host import LiveHost
 from producers.audit.report import AuditedHost
 from producers.audit.round_nics import RoundNics
-from producers.audit.settings import AuditSettings, TrafficSettings
+from producers.audit.settings import AuditSettings
 from producers.audit.traffic_plan import TrafficRound
 from producers.bounded_producer import BoundedProducer
 from producers.inventory.nics import LookupReader
@@ -46,8 +46,8 @@ def audited_hosts(nics: Sequence[NicSettings], sku: str) -> dict[str, AuditedHos
 def open_host(
     nics: Sequence[NicSettings],
     host: str,
+    settings: AuditSettings | None = None,
     request: AuditRun | None = None,
-    settings: TrafficSettings | None = None,
     peers: RoundNics | None = None,
 ) -> LiveHost:
     """Return the interface to a host, in the network namespace of its first NIC.
@@ -60,9 +60,10 @@ def open_host(
         if request is None or settings is None or peers is None or not is_round(request):
             raise Missing("only `fabrictime audit traffic` sends load between hosts")
         order = tuple(request["hosts"])
-        return TrafficRound(request["run"], host, order, peers.of(order), settings)
+        return TrafficRound(request["run"], host, order, peers.of(order), settings.traffic)
 
-    return LiveHost(netns=own[0].netns, nics=tuple(nic.device for nic in own), find_round=find_round)
+    devices = tuple(nic.device for nic in own)
+    return LiveHost(netns=own[0].netns, nics=devices, settings=settings, find_round=find_round)
 
 
 def main(settings: AuditSettings, nics: Sequence[NicSettings]) -> int:
@@ -73,7 +74,7 @@ def main(settings: AuditSettings, nics: Sequence[NicSettings]) -> int:
     peers = RoundNics(settings.kafka)
 
     def open_one(host: str, request: AuditRun | None) -> LiveHost:
-        return open_host(nics, host, request, settings.traffic, peers)
+        return open_host(nics, host, settings, request, peers)
 
     agent = AuditAgent(settings, audited_hosts(nics, settings.sku), open_one, CHECKS)
     producer = BoundedProducer(

@@ -1,15 +1,16 @@
-"""Settings of the auditors: `AuditSettings` for the fleet."""
+"""Settings of the auditors: `AuditSettings` for the fleet, and the part that checks read."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from schemas.kafka.settings import KafkaSettings
 
-__all__ = ["AuditSettings", "TrafficSettings"]
+__all__ = ["AuditSettings", "CheckSettings", "TrafficSettings"]
 
 
 class TrafficSettings(BaseModel):
@@ -73,10 +74,45 @@ class TrafficSettings(BaseModel):
     )
 
 
-class AuditSettings(BaseModel):
-    """Settings of the auditors."""
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r}: {error}, expected a regular expression") from None
+    return text
+
+
+class CheckSettings(BaseModel):
+    """Settings that checks read through their host."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    known_lines: tuple[Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_pattern)], ...] = (
+        Field(
+            default=(),
+            max_length=1000,
+            description="regular expressions of warnings and errors in the kernel log that are harmless",
+        )
+    )
+    torch_python: str = Field(
+        default="",
+        max_length=256,
+        description="Python interpreter that has torch, for the training run; empty: fabrictime's own",
+    )
+    volume_namespace: str = Field(
+        default="",
+        max_length=63,
+        pattern="^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$",
+        description="namespace of Kubernetes in which an active audit claims a small volume; empty: none",
+    )
+    volume_class: str = Field(
+        default="", max_length=253, description="storage class of this volume; empty: the cluster's default"
+    )
+    volume_limit_s: int = Field(default=60, ge=1, le=900, description="s until the volume is bound")
+
+
+class AuditSettings(CheckSettings):
+    """Settings of the auditors."""
 
     kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka cluster and schema registry")
     every_s: float = Field(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from producers.audit.base import Check, Finding, checked, failed, passed
+from producers.audit.environment import processes
 from producers.audit.host import Host, Missing
 from schemas.records import AuditAction, AuditCategory, AuditSeverity
 
@@ -23,6 +24,8 @@ TAINTS: Final = {
 FAULT_TAINTS: Final = frozenset({4, 5, 7, 14})
 MEMLOCK_BYTES: Final = 16 << 30
 """Least limit of locked memory for RDMA, as aws-samples' health check has it."""
+JOB_STARTERS: Final = frozenset({"slurmd", "slurmstepd", "containerd", "crio", "kubelet"})
+"""Programs whose limits jobs inherit. The limits of process 1 are systemd's own, and no service has them."""
 
 
 def tainted_by(bits: int) -> list[str]:
@@ -51,9 +54,14 @@ def _taint(host: Host) -> Iterator[Finding]:
 
 
 def _memlock(host: Host) -> Iterator[Finding]:
-    hard = memlock_bytes(host.read("/proc/1/limits"))[1]
-    text = "unlimited" if hard == float("inf") else f"{hard / (1 << 30):.3g} GiB"
-    yield checked(hard >= MEMLOCK_BYTES, f"hard limit {text}, expected at least {MEMLOCK_BYTES >> 30} GiB")
+    if not host.names("/sys/class/infiniband"):
+        raise Missing("no RDMA device")
+    found = {name: pid for pid, name, _ in processes(host) if name in JOB_STARTERS}
+    for name, pid in sorted(found.items()) or (("this service", "self"),):
+        hard = memlock_bytes(host.read(f"/proc/{pid}/limits"))[1]
+        text = "unlimited" if hard == float("inf") else f"{hard / (1 << 30):.3g} GiB"
+        text = f"hard limit {text}, expected at least {MEMLOCK_BYTES >> 30} GiB"
+        yield checked(hard >= MEMLOCK_BYTES, text, name)
 
 
 def _failed_units(host: Host) -> Iterator[Finding]:
@@ -109,13 +117,23 @@ def _conntrack(host: Host) -> Iterator[Finding]:
 
 def _modules(host: Host) -> Iterator[Finding]:
     loaded = {line.split()[0] for line in host.read("/proc/modules").splitlines() if line}
-    if not loaded & {"nvidia", "amdgpu"}:
-        raise Missing("no GPU driver is loaded")
-    wanted = {"nvidia_peermem", "nv_peer_mem"} if "nvidia" in loaded else {"ib_peer_mem", "amdgpu"}
-    yield checked(
-        bool(loaded & wanted), f"{' or '.join(sorted(wanted))}: expected to be loaded for GPUDirect RDMA"
-    )
+    if "nvidia" not in loaded:
+        raise Missing("the driver nvidia is not loaded; others need no further module")
+    if not any(name.startswith("mlx5_") for name in host.names("/sys/class/infiniband")):
+        raise Missing("no RDMA device of NVIDIA; other makes bring their own module")
+    if OPEN_MODULE in host.read("/proc/driver/nvidia/version"):
+        yield passed("the open kernel module exports GPU memory by DMA-BUF")
+        return
+    found = sorted(loaded & {"nvidia_peermem", "nv_peer_mem"})
+    if found:
+        yield passed(f"{', '.join(found)} is loaded")
+    else:
+        yield failed("nvidia_peermem is not loaded, expected for GPUDirect RDMA")
 
+
+OPEN_MODULE: Final = "Open Kernel Module"
+"""In the version of NVIDIA's module: RDMA drivers then need no module of peer memory (GPUDirect RDMA's
+documentation)."""
 
 CHECKS: Final = (
     Check(
@@ -124,9 +142,9 @@ CHECKS: Final = (
         "Read `dmesg` for the first oops or machine check, then reboot", rows=(91,),
     ),
     Check(
-        "software.memlock", AuditCategory.SOFTWARE, "Services may lock memory for RDMA", _memlock,
+        "software.memlock", AuditCategory.SOFTWARE, "Jobs may lock memory for RDMA", _memlock,
         AuditSeverity.ERROR, AuditAction.MONITOR,
-        "Set DefaultLimitMEMLOCK=infinity in /etc/systemd/system.conf", rows=(34,),
+        "Set LimitMEMLOCK=infinity in the service's unit, then restart it", rows=(34,),
     ),
     Check(
         "software.failed-units", AuditCategory.SOFTWARE, "No systemd unit has failed", _failed_units,
@@ -155,7 +173,7 @@ CHECKS: Final = (
         rows=(100,),
     ),
     Check(
-        "software.gpu-direct", AuditCategory.SOFTWARE, "The module for GPUDirect RDMA is loaded", _modules,
+        "software.gpu-direct", AuditCategory.SOFTWARE, "The kernel offers GPUDirect RDMA", _modules,
         AuditSeverity.ERROR, AuditAction.MONITOR, "modprobe nvidia-peermem", rows=(33, 92),
     ),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from producers.audit.base import Check, Finding, checked, failed, passed
 from producers.audit.host import Host, Missing, Unreadable
@@ -32,15 +32,22 @@ def _unescaped(text: str) -> str:
     return text
 
 
-def degraded_arrays(mdstat: str) -> dict[str, str]:
-    """Return the status `[UU_]` of each RAID array of /proc/mdstat."""
+class Array(NamedTuple):
+    """A software RAID array. `members`: such as `UU_`; empty for a level without redundancy."""
+
+    state: str
+    members: str
+
+
+def arrays(mdstat: str) -> dict[str, Array]:
+    """Return the arrays of /proc/mdstat: `md0 : active raid1 sda[0]`, then a line of blocks."""
     found, name = {}, ""
     for line in mdstat.splitlines():
         if line.startswith("md"):
-            name = line.split(" ")[0]
-            found[name] = ""
+            name, _, rest = line.partition(" : ")
+            found[name] = Array(rest.split()[0], "")
         elif name and "[" in line and "blocks" in line:
-            found[name] = line.rpartition("[")[2].rstrip("]").strip()
+            found[name] = Array(found[name].state, line.rpartition("[")[2].rstrip("]").strip())
     return found
 
 
@@ -68,11 +75,22 @@ def _read_only(host: Host) -> Iterator[Finding]:
     disks = [entry for entry in mounts(host.read("/proc/mounts")) if entry[2] in WRITABLE]
     if not disks:
         raise Missing("no local file system on a disk")
+    writable = {device for device, _, _, options in disks if "ro" not in options}
     for device, point, _, options in disks:
-        wrong = "ro" in options and point not in expected
-        yield checked(
-            not wrong, f"{device} is mounted {'read-only' if 'ro' in options else 'writable'}", point
-        )
+        if "ro" not in options:
+            yield passed(f"{device} is mounted writable", point)
+        elif point in expected or device in writable or _is_write_protected(host, device):
+            yield passed(f"{device} is mounted read-only by design", point)
+        else:
+            yield failed(f"{device} is mounted read-only", point)
+
+
+def _is_write_protected(host: Host, device: str) -> bool:
+    """Return whether a block device takes no writes at all, as that of a verified system image."""
+    try:
+        return host.read(f"/sys/class/block/{device.removeprefix('/dev/')}/ro") == "1"
+    except Missing:
+        return False
 
 
 def _read_only_in_fstab(host: Host) -> set[str]:
@@ -81,7 +99,11 @@ def _read_only_in_fstab(host: Host) -> set[str]:
     except Missing:
         return set()
     parts = [line.split() for line in lines if not line.lstrip().startswith("#")]
-    return {part[1] for part in parts if len(part) >= 4 and "ro" in part[3].split(",")}
+    return {
+        _unescaped(part[1]).rstrip("/") or "/"
+        for part in parts
+        if len(part) >= 4 and "ro" in part[3].split(",")
+    }
 
 
 def _fstab(host: Host) -> Iterator[Finding]:
@@ -90,7 +112,7 @@ def _fstab(host: Host) -> Iterator[Finding]:
         parts = line.split()
         if len(parts) < 4 or line.lstrip().startswith("#") or parts[2] == "swap":
             continue
-        point, options = _unescaped(parts[1]), parts[3].split(",")
+        point, options = _unescaped(parts[1]).rstrip("/") or "/", parts[3].split(",")
         if "noauto" not in options and point.startswith("/"):
             yield checked(
                 point in mounted, "mounted" if point in mounted else "in /etc/fstab, not mounted", point
@@ -98,11 +120,12 @@ def _fstab(host: Host) -> Iterator[Finding]:
 
 
 def _raid(host: Host) -> Iterator[Finding]:
-    arrays = degraded_arrays(host.read("/proc/mdstat"))
-    if not arrays:
+    found = arrays(host.read("/proc/mdstat"))
+    if not found:
         raise Missing("no software RAID")
-    for name, status in arrays.items():
-        yield checked("_" not in status, f"members [{status}]" if status else "active", name)
+    for name, (state, members) in found.items():
+        is_whole = state == "active" and "_" not in members
+        yield checked(is_whole, f"{state}, members [{members}]" if members else state, name)
 
 
 def _nvme(host: Host) -> Iterator[Finding]:

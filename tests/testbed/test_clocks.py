@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fabrictime.testbed.clocks import draw_clock
-from fabrictime.testbed.settings import FabricSettings
+from fabrictime.testbed.settings import UNSTABLE_PPB_PER_SQRT_S, FabricSettings
 
 
 def test_clocks_are_drawn_by_seed_within_their_bounds():
@@ -21,3 +21,12 @@ def test_another_seed_or_nic_has_another_clock_and_drift_alone_makes_one():
     clocks = [draw_clock(first, "h1/eth1"), draw_clock(first, "h1/eth2"), draw_clock(second, "h1/eth1")]
     assert len({clock.drift_ppb for clock in clocks if clock}) == 3
     assert {clock.offset_ns for clock in clocks if clock} == {0}
+
+
+def test_a_broken_oscillator_walks_alone():
+    settings = FabricSettings(unstable_clocks=("h2/eth1",))
+    assert draw_clock(settings, "h1/eth1") is None
+    clock = draw_clock(settings, "h2/eth1")
+    assert clock is not None
+    assert clock.wander_ppb_per_sqrt_s == UNSTABLE_PPB_PER_SQRT_S
+    assert (clock.offset_ns, clock.drift_ppb) == (0, 0)

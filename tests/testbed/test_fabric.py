@@ -246,3 +246,8 @@ def test_a_fabric_before_entering_and_a_name_that_it_lacks_are_refused(inside):
         assert fabric.nics() == []
 
     inside(body)
+
+
+def test_a_broken_clock_of_an_unknown_nic_is_refused():
+    with pytest.raises(FabricError, match=r"unstable_clocks 'h9/eth1': expected NICs .* such as h1/eth1"):
+        Fabric(FabricSettings(hosts=4, unstable_clocks=("h2/eth1", "h9/eth1")))

@@ -8,6 +8,7 @@ from fabrictime.testbed.audit.faults_active import ACTIVE_FAULTS
 from fabrictime.testbed.audit.faults_gpu import GPU_FAULTS
 from fabrictime.testbed.audit.faults_machine import MACHINE_FAULTS
 from fabrictime.testbed.audit.recorded import DMESG, NO_GID, UNITS, RecordedHost, bridge
+from producers.audit.unknown_lines import LOG
 
 Plant = Callable[[RecordedHost], None]
 PORT = "/sys/class/infiniband/mlx5_{}/ports/1"
@@ -45,6 +46,11 @@ def logged(line: str, times: int = 1) -> Plant:
     return lambda host: host.commands.__setitem__(DMESG, host.commands[DMESG] + f"{line}\n" * times)
 
 
+def warned(line: str) -> Plant:
+    """Add a line to the warnings of the kernel log."""
+    return lambda host: host.commands.__setitem__(LOG, host.commands[LOG] + f"{line}\n")
+
+
 def _full(host: RecordedHost) -> None:
     host.spaces["/"] = (10**12, 10**10, 10**6, 9 * 10**5)
 
@@ -74,7 +80,7 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "oops": ("software.kernel-taint", text("/proc/sys/kernel/tainted", "128")),
     "machine check taint": ("software.kernel-taint", text("/proc/sys/kernel/tainted", "16")),
     "soft lockup taint": ("software.kernel-taint", text("/proc/sys/kernel/tainted", "16384")),
-    "small memlock": ("software.memlock", instead("/proc/1/limits", "unlimited", "67108864 ")),
+    "small memlock": ("software.memlock", instead("/proc/640/limits", "unlimited", "67108864 ")),
     "failed unit": ("software.failed-units", _failed_unit),
     "pending reboot": ("software.reboot-required", text("/run/reboot-required", "*** restart ***")),
     "huge pages": (
@@ -90,7 +96,7 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     ),
     "no peermem": ("software.gpu-direct", instead("/proc/modules", "nvidia_peermem 16384", "nfs 16384")),
     "no memory": ("node.memory", instead("/proc/meminfo", "2050000000", "50000")),
-    "swap in use": ("node.memory", instead("/proc/meminfo", "SwapTotal:      0", "SwapTotal:      900000")),
+    "swap in use": ("node.memory", instead("/proc/meminfo", "SwapTotal:      0", "SwapTotal:      90000000")),
     "corrupted page": ("node.memory", instead("/proc/meminfo", "Corrupted:     0", "Corrupted:     4")),
     "OOM": ("node.oom", text("/proc/vmstat", "oom_kill 2")),
     "ECC": ("node.ecc", text("/sys/devices/system/edac/mc/mc0/ue_count", "1")),
@@ -114,6 +120,7 @@ FAULTS: dict[str, tuple[str, Plant]] = {
         instead("/proc/mounts", "nfs1:/home /shared\\040home nfs4 rw,hard 0 0\n", ""),
     ),
     "degraded RAID": ("storage.raid", instead("/proc/mdstat", "[UU]", "[U_]")),
+    "inactive RAID": ("storage.raid", instead("/proc/mdstat", "md0 : active", "md0 : inactive")),
     "dead NVMe": ("storage.nvme", text("/sys/class/nvme/nvme0/state", "dead")),
     "stuck FUSE": ("storage.fuse", text("/sys/fs/fuse/connections/52/waiting", "12")),
     "narrow PCIe": ("pcie.link", text(f"{NIC}/current_link_width", "8")),
@@ -156,6 +163,8 @@ FAULTS: dict[str, tuple[str, Plant]] = {
         "kernel-log.nic",
         logged("NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 3 timed out 5000 ms"),
     ),
+    "unknown warning": ("kernel-log.unknown", warned("nvme nvme0: controller is down; will reset")),
+    "unknown error": ("kernel-log.unknown", warned("irq 16: nobody cared (try booting with irqpoll)")),
     "crash in NCCL": (
         "kernel-log.collective-library",
         logged("python[812]: segfault at 0 ip 00007f2a error 4 in libnccl.so.2.21.5[7f29+a000]"),

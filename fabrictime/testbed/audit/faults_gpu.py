@@ -14,6 +14,7 @@ from typing import Any
 from fabrictime.testbed.audit.recorded import RecordedHost
 from fabrictime.testbed.audit.recorded_gpu import AMD_ADDRESSES, GPUS
 from producers.audit.host import NVML
+from producers.audit.nvml import ACTIVITY
 
 BAD = 3
 LINKS = [1] * 18
@@ -94,6 +95,13 @@ def _module_gone(host: RecordedHost) -> None:
     host.files["/sys/module/amdgpu/initstate"] = "going\n"
 
 
+def stalled(host: RecordedHost) -> None:
+    """Let the bad GPU wait in a collective."""
+    found = json.loads(host.commands[NVML, ACTIVITY])
+    found["gpus"][BAD]["utilisation_percent"] = [100] * 5
+    host.commands[NVML, ACTIVITY] = json.dumps(found)
+
+
 GPU_FAULTS: dict[str, tuple[str, Callable[[RecordedHost], None]]] = {
     **{
         f"GPU: {name}": (check_id, _reported(partial(changed, values=values)))
@@ -101,6 +109,7 @@ GPU_FAULTS: dict[str, tuple[str, Callable[[RecordedHost], None]]] = {
     },
     "GPU: missing": ("gpu.count", _reported(lambda report: report["gpus"].pop())),
     "GPU: driver mismatch": ("gpu.versions", _reported(lambda report: report.update(driver="570.86.15"))),
+    "GPU: stalled collective": ("gpu.stalled", stalled),
     "GPU: no peers": ("gpu.peers", _reported(no_peers)),
     "AMD: uncorrectable": ("gpu.amd-ecc", _amd("ras/umc_err_count", "ue: 1\nce: 0")),
     "AMD: bad pages": ("gpu.amd-bad-pages", _amd("ras/gpu_vram_bad_pages", "0x00000001 : 0x00001000 : F")),

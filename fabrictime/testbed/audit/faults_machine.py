@@ -143,7 +143,7 @@ MACHINE_FAULTS: dict[str, tuple[str, Plant]] = {
     "shared mount hangs": ("storage.shared-mounts", _no_answer("stat", "--file-system", "/data")),
     "shared write hangs": (
         "storage.shared-writes",
-        _no_answer("dd", "if=/dev/zero", f"of={DATA}", "bs=1M", "count=16", "conv=fsync"),
+        _no_answer("dd", "if=/dev/zero", f"of={DATA}", "bs=1M", "count=16", "conv=fsync,excl"),
     ),
     "kernel without modules": ("software.kernel", _other_kernel),
     "half installed package": ("software.packages", _printed(PACKAGES, "23.11\tii ", "23.11\tiF ")),

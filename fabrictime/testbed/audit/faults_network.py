@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -16,15 +17,19 @@ from fabrictime.testbed.audit.recorded_services import (
     EFA_ADDRESS,
     LLDP,
     LOG,
+    MARKING,
     MLXLINK,
     PMC,
     PPCC,
     PTP,
     SERVICES,
     TIMED,
+    UFM,
     UPTIME_S,
 )
+from producers.audit.marking import RULESET
 from producers.audit.network import Dcb, Interface, LinkSettings, Neighbour, Route, Rule
+from producers.audit.ufm import TAIL
 
 COUNTERS = ("rx_packets", "rx_dropped", "rx_errors", "tx_packets", "tx_dropped", "tx_errors")
 HW = "/sys/class/infiniband/{}/ports/1/hw_counters/{}"
@@ -246,7 +251,7 @@ FRONTEND: dict[str, tuple[str, Plant]] = {
     "PPS exceeded": ("frontend.allowances", statistics("eno1", pps_allowance_exceeded=12)),
     "conntrack drops": (
         "frontend.conntrack-drops",
-        instead("/proc/net/stat/nf_conntrack", "00000012 00000000", "00000012 0000001f"),
+        instead("/proc/net/stat/nf_conntrack", "12 00000000 00000000", "12 00000000 0000001f"),
     ),
     "rejected packets": (
         "frontend.packet-filters",
@@ -287,16 +292,16 @@ BACKEND: dict[str, tuple[str, Plant]] = {
     ),
     "self-test": ("backend.self-test", prints(("hca_self_test.ofed",), "Kernel Syslog Check ..... FAIL\n")),
     "EFA not offered": ("backend.efa-provider", prints(("fi_info", "-p", "efa"), "provider: efa\n")),
-    "symbol errors grow": ("backend.error-rates", later(PORT.format(2) + "/counters/symbol_error", 1)),
-    "recoveries grow": ("backend.error-rates", later(PORT.format(2) + "/counters/link_error_recovery", 1)),
+    "symbol errors grow": ("backend.error-rates", later(PORT.format(2) + "/counters/symbol_error", 2)),
+    "recoveries grow": ("backend.error-rates", later(PORT.format(2) + "/counters/link_error_recovery", 2)),
     "receive errors grow": ("backend.error-rates", later(PORT.format(3) + "/counters/port_rcv_errors", 30)),
     "discards grow": ("backend.error-rates", later(PORT.format(0) + "/counters/port_xmit_discards", 900)),
-    "time-outs": ("backend.transport-rates", later(HW.format("mlx5_0", "local_ack_timeout_err"), 3)),
+    "time-outs": ("backend.transport-rates", later(HW.format("mlx5_0", "local_ack_timeout_err"), 9)),
     "time-outs since boot": (
         "backend.transport-rates",
         text(HW.format("mlx5_0", "local_ack_timeout_err"), "900000"),
     ),
-    "slow restarts": ("backend.transport-rates", later(HW.format("mlx5_1", "roce_slow_restart"), 21)),
+    "slow restarts": ("backend.transport-rates", later(HW.format("mlx5_1", "roce_slow_restart"), 31)),
     "out of sequence": ("backend.transport-rates", later(HW.format("mlx5_1", "out_of_sequence"), 500)),
     "damaged RoCE packets": (
         "backend.transport-rates",
@@ -304,8 +309,8 @@ BACKEND: dict[str, tuple[str, Plant]] = {
     ),
     "receiver not ready": ("backend.receiver-not-ready", later(HW.format("mlx5_1", "rnr_nak_retry_err"), 1)),
     "EFA drops": ("backend.efa-rates", later(HW.format(EFA, "rx_drops"), 300)),
-    "EFA peers lost": ("backend.efa-rates", later(HW.format(EFA, "unresponsive_remote_events"), 3)),
-    "EFA commands": ("backend.efa-rates", later(HW.format(EFA, "cmds_err"), 1)),
+    "EFA peers lost": ("backend.efa-rates", later(HW.format(EFA, "unresponsive_remote_events"), 9)),
+    "EFA commands": ("backend.efa-rates", later(HW.format(EFA, "cmds_err"), 2)),
     "EFA without driver": (
         "backend.vanished",
         both(
@@ -332,7 +337,7 @@ BACKEND: dict[str, tuple[str, Plant]] = {
             )
         ),
     ),
-    "UFM": ("backend.ufm-events", instead("/opt/ufm/files/log/event.log", "2026-11-17", "2026-11-18")),
+    "UFM": ("backend.ufm-events", prints(TAIL, UFM.replace("2026-11-17", "2026-11-18"))),
     "half duplex": ("backend.duplex", link("eth1", LinkSettings(400_000_000_000, "half", True))),
     "no autonegotiation": ("backend.duplex", link("eth1", LinkSettings(400_000_000_000, "full", False))),
     "promiscuous": ("backend.flags", interface("eth1", flags=UP | {"PROMISC"})),
@@ -361,6 +366,10 @@ BACKEND: dict[str, tuple[str, Plant]] = {
         ),
     ),
     "other DSCP map": ("backend.dscp-map", dcb("eth1", dscp_priority={26: 3, 48: 5})),
+    "rule against the DSCP map": (
+        "backend.dscp-rules",
+        prints(RULESET, json.dumps({"nftables": [MARKING]}).replace("0:3", "0:0")),
+    ),
     "other shares": ("backend.traffic-classes", dcb("eth1", class_percent=(90, 0, 0, 10, 0, 0, 0, 0))),
     "no ECN": ("backend.ecn", text("/sys/class/net/eth1/ecn/roce_rp/enable/3", "0")),
     "other DSCP of notifications": ("backend.ecn", text("/sys/class/net/eth1/ecn/roce_np/cnp_dscp", "46")),

@@ -13,7 +13,10 @@ from copy import copy, deepcopy
 from fabrictime.testbed.audit import recorded_active, recorded_gpu, recorded_machine, recorded_services
 from fabrictime.testbed.audit.recorded_network import READS, RecordedNetwork
 from producers.audit.host import NVML, TRAFFIC, Missing, Unreadable
+from producers.audit.nvml import ACTIVITY
+from producers.audit.settings import CheckSettings
 from producers.audit.traffic_plan import TrafficRound
+from producers.audit.unknown_lines import LOG
 
 GID = "fe80:0000:0000:0000:0a00:27ff:fe00:000{}"
 ADDRESS_GID = "0000:0000:0000:0000:0000:ffff:0a00:0{}02"
@@ -35,6 +38,7 @@ class RecordedHost(RecordedNetwork):
         """Files that change during a round of traffic."""
         self.links: dict[str, str] = {}
         """Symbolic links: a device's folder at the bus leads to its place in the tree."""
+        self.settings = CheckSettings(volume_namespace="storage-audit")
         self.status = 0
         self.spaces = {"/": (10**12, 5 * 10**11, 10**6, 9 * 10**5)}
         self.denied: set[str] = set()
@@ -156,12 +160,16 @@ def _files() -> dict[str, str | bytes]:
         "/proc/sys/net/netfilter/nf_conntrack_count": "120\n",
         "/proc/sys/net/netfilter/nf_conntrack_max": "262144\n",
         "/proc/loadavg": "3.10 2.90 2.80 4/2900 81220\n",
-        "/proc/1/limits": (
+        "/proc/640/stat": "640 (slurmd) S 1 640 640 0 -1\n",
+        "/proc/640/limits": (
             "Limit                     Soft Limit           Hard Limit           Units\n"
             "Max open files            1048576              1048576              files\n"
             "Max locked memory         8388608              unlimited            bytes\n"
         ),
-        "/proc/modules": "nvidia_peermem 16384 0 - Live 0x0\nnvidia 56000000 900 nvidia_peermem, Live 0x0\n",
+        "/proc/modules": (
+            "nvidia_peermem 16384 0 - Live 0x0\nnvidia 56000000 900 nvidia_peermem, Live 0x0\n"
+            "nf_tables 376832 12 nft_ct, Live 0x0\n"
+        ),
         "/proc/meminfo": (
             "MemTotal:       2113000000 kB\nMemAvailable:   2050000000 kB\nSwapTotal:      0 kB\n"
             "SwapFree:       0 kB\nHardwareCorrupted:     0 kB\nHugePages_Total:       0\n"
@@ -256,8 +264,10 @@ HEALTHY = RecordedHost(
     _files() | recorded_services.files(),
     {
         DMESG: "Linux version 6.8.0\nmlx5_core 0000:17:00.0: firmware version: 28\n",
+        LOG: recorded_machine.WARNINGS,
         UNITS: "",
         (NVML,): json.dumps(recorded_gpu.report()),
+        (NVML, ACTIVITY): json.dumps(recorded_gpu.activity()),
         **recorded_machine.commands(),
         **recorded_active.commands(),
         **recorded_services.COMMANDS,

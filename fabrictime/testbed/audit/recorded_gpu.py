@@ -66,6 +66,12 @@ def report() -> dict[str, Any]:
     }
 
 
+def activity() -> dict[str, Any]:
+    """Return NVML's samples of eight idle GPUs."""
+    idle = {"power_limit_mw": 700_000, "utilisation_percent": [3] * 5, "power_mw": [121_000] * 5}
+    return {"gpus": [json.loads(json.dumps(idle)) for _ in range(GPUS)]}
+
+
 def files() -> dict[str, str | bytes]:
     """Return the files of the GPUs in sysfs and procfs."""
     found: dict[str, str | bytes] = {

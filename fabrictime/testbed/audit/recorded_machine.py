@@ -17,6 +17,13 @@ SMART = ("smartctl", "--json", "--all", "/dev/nvme0n1")
 PACKAGES = ("dpkg-query", "--show", "--showformat=${Package}\t${Version}\t${db:Status-Abbrev}\n")
 FIRMWARE = ("devlink", "--json", "dev", "info")
 CONTAINERS = ("nvidia-container-cli", "info")
+WARNINGS = """ACPI BIOS Warning (bug): Incorrect checksum in table [BGRT] - 0xDF, should be 0xA4
+MDS CPU bug present and SMT on, data leak possible.
+nvidia: loading out-of-tree module taints kernel.
+NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.127.08  Tue Oct  8 08:15:16 UTC 2024
+pci 0000:00:01.0: bridge window [io  size 0x1000]: can't assign; no space
+"""
+"""Lines of the kernel log of levels from warning up."""
 MOUNTS = ("/shared home", "/data")
 MACHINE_HEALTH = {
     "smart_status": {"passed": True},
@@ -82,6 +89,7 @@ def files() -> dict[str, str | bytes]:
         "/sys/class/dmi/id/bios_version": "2.1.7\n",
         "/sys/class/dmi/id/product_name": "an HGX host\n",
         "/sys/block/nvme0n1/size": "7501476528\n",
+        "/sys/class/nvme/nvme0/nvme0n1/size": "7501476528\n",
         "/sys/bus/pci/devices/0000:c5:00.0/class": "0x068000\n",
         "/sys/bus/pci/devices/0000:c5:00.0/vendor": "0x10de\n",
         "/sys/fs/pstore/.keep": "",
@@ -176,8 +184,8 @@ def commands() -> dict[tuple[str, ...], str]:
         file = f"{point}/.fabrictime-audit-gpu012.cluster"
         found |= {
             ("stat", "--file-system", point): "  File: ...\n",
-            ("dd", "if=/dev/zero", f"of={file}", "bs=1M", "count=16", "conv=fsync"): "",
-            ("dd", f"if={file}", "of=/dev/null", "bs=1M"): "",
+            ("dd", "if=/dev/zero", f"of={file}", "bs=1M", "count=16", "conv=fsync,excl"): "",
+            ("dd", f"if={file}", "of=/dev/null", "bs=1M", "iflag=nofollow"): "",
             ("rm", "--force", file): "",
         }
     return found

@@ -5,6 +5,11 @@ We wrote them from public formats: of the kernel, mlxlink, mlxconfig, lldpd, chr
 
 from __future__ import annotations
 
+import json
+
+from producers.audit.marking import RULESET
+from producers.audit.ufm import TAIL
+
 NOW_S = 1_795_000_000.0  # 2026-11-18 11:06:40
 TIMED = ("dmesg", "--kernel")
 UPTIME_S = 860_000.12
@@ -146,10 +151,23 @@ MII Status: up
 Speed: 25000 Mbps
 Aggregator ID: 1
 """
+MARKING = {
+    "rule": {
+        "family": "inet",
+        "table": "qos",
+        "chain": "out",
+        "expr": [
+            {"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "dscp"}}, "right": 26}},
+            {"mangle": {"key": {"meta": {"key": "priority"}}, "value": "0:3"}},
+        ],
+    }
+}
 COMMANDS: dict[tuple[str, ...], str] = {
+    RULESET: json.dumps({"nftables": [{"metainfo": {"json_schema_version": 1}}, MARKING]}),
     TIMED: LOG,
     SERVICES: SYSTEMD,
     PMC: PTP,
+    TAIL: UFM,
     (
         "scontrol",
         "show",
@@ -230,7 +248,7 @@ def _etc() -> dict[str, str]:
         "/etc/ssh/ssh_host_ed25519_key.pub": "ssh-ed25519 AAAAC3Nz root@gpu012\n",
         "/etc/slurm/slurm.conf": "ClusterName=c\n",
         "/run/ptp4l": "",
-        "/opt/ufm/files/log/event.log": UFM,
+        "/opt/ufm/files/log/event.log": "",
         "/etc/munge/munge.key": "k" * 128,
         "/var/lib/kubelet/config.yaml": "kind: KubeletConfiguration\n",
         CERTIFICATE: "-----BEGIN CERTIFICATE-----\n",

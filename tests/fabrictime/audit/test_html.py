@@ -50,7 +50,7 @@ class Reader(HTMLParser):
 
 
 def made(results: list[AuditResult], missing: Sequence[str] = (), **limits: int) -> str:
-    return page(report(results, missing), Limits(**limits))
+    return "".join(page(report(results, missing), Limits(**limits)))
 
 
 def read(*arguments: Any, **limits: int) -> str:
@@ -126,7 +126,7 @@ some = list(fleet(1000))
 copies = ({**each, "check": f"{each['check']}{copy}"} for copy in range(3) for each in some)
 results = list(islice(copies, 100_000))
 started_s = time.process_time()
-size = len(page(report(results)))
+size = sum(map(len, page(report(results))))
 spent_s = time.process_time() - started_s
 print(len(results), size, spent_s, peak_mb())
 """

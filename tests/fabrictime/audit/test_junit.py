@@ -5,25 +5,29 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from fabrictime.audit.junit import junit
+from fabrictime.audit.report import AuditReport
+from streams.audit.results import FLEET
 from tests.fabrictime.audit.fleets import F, S, U, finding, fleet, report, result
 
 MTU, NUMA = "backend.mtu", "software.numa-balancing"
 
 
+def parsed(found: AuditReport) -> ElementTree.Element:
+    return ElementTree.fromstring("".join(junit(found)).encode())
+
+
 def test_each_host_is_a_suite_and_each_check_a_case() -> None:
     findings = [finding("1500", F, "eth1")]
-    root = ElementTree.fromstring(
-        junit(
-            report(
-                [
-                    result(MTU, "h1", F, "eth1: 1500", findings=findings),
-                    result(NUMA, "h1", F, "1"),
-                    result("node.ecc", "h1", U, "denied"),
-                    result("storage.nvme", "h1", S, "missing"),
-                    result("node.oom", "h1"),
-                ],
-                missing=["h2"],
-            )
+    root = parsed(
+        report(
+            [
+                result(MTU, "h1", F, "eth1: 1500", findings=findings),
+                result(NUMA, "h1", F, "1"),
+                result("node.ecc", "h1", U, "denied"),
+                result("storage.nvme", "h1", S, "missing"),
+                result("node.oom", "h1"),
+            ],
+            missing=["h2"],
         )
     )
     counts = {name: root.get(name) for name in ("tests", "failures", "errors", "skipped", "time")}
@@ -49,7 +53,12 @@ def test_each_host_is_a_suite_and_each_check_a_case() -> None:
 
 def test_the_document_is_valid_for_any_text_and_size() -> None:
     hostile = 'a\x00b\x1b[31m<&">]]>\ud800'
-    root = ElementTree.fromstring(junit(report([result(MTU, "h1", F, hostile)])).encode())
+    root = parsed(report([result(MTU, "h1", F, hostile)]))
     assert root[0][0][0].get("message") == 'a?b?[31m<&">]]>?'
-    assert ElementTree.fromstring(junit(report([]))).get("tests") == "0"
-    assert len(ElementTree.fromstring(junit(report(fleet(100))))) == 100
+    assert parsed(report([])).get("tests") == "0"
+    assert len(parsed(report(fleet(100)))) == 100
+
+
+def test_results_of_the_whole_fleet_are_a_suite() -> None:
+    root = parsed(report([result("node.oom", "h1")]).with_results([result(MTU, FLEET, F, "2 values")]))
+    assert [(suite.get("name"), suite.get("failures")) for suite in root] == [("h1", "0"), (FLEET, "1")]

@@ -23,10 +23,10 @@ from tests.fabrictime.audit.fleets import START_NS, F, fact, fleet, report, resu
 def test_a_report_survives_its_json() -> None:
     facts = [fact("kernel", "6.8"), fact("memory_gib", 2015.0)]
     before = report([*fleet(3), result("node.oom", "h9", F, "ä 1", facts=facts)], ["h10"])
-    after = from_json(as_json(before))
+    after = from_json("".join(as_json(before)))
     assert after == before
-    assert page(after) == page(before)
-    assert json.loads(as_json(before))["exit_code"] == 2
+    assert list(page(after)) == list(page(before))
+    assert json.loads("".join(as_json(before)))["exit_code"] == 2
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_report_survives_its_json() -> None:
 )
 def test_a_file_of_something_else_is_refused(change: dict[str, object], message: str, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    path.write_text(json.dumps(json.loads(as_json(report([result("node.oom", "h1")]))) | change))
+    path.write_text(json.dumps(json.loads("".join(as_json(report([result("node.oom", "h1")])))) | change))
     with pytest.raises(ValueError, match=f"{path}: {message}"):
         load(str(path), "127.0.0.1:1")
 
@@ -72,7 +72,7 @@ def test_a_run_is_read_from_the_log(log: str) -> None:
     found = load("r1", log)
     assert (found.run, found.hosts, found.missing) == ("r1", ("h1", "h2", "h9"), ("h9",))
     assert found.results["h2"]["node.oom"]["text"] == "2"
-    assert "did not answer within 30 s" in page(found)
+    assert "did not answer within 30 s" in "".join(page(found))
     assert from_log(log, "r2").hosts == ("h1",)
     with pytest.raises(ValueError, match=r"run r3: no result in fabric\.audit"):
         from_log(log, "r3")

@@ -24,7 +24,7 @@ def run_file(folder: Path, run: str, drivers: list[str]) -> Path:
         run, tuple(results), {host: {r["check"]: r} for host, r in results.items()}, (), 1, 2
     )
     path = folder / f"{run}.json"
-    path.write_text(as_json(report), encoding="utf-8")
+    path.write_text("".join(as_json(report)), encoding="utf-8")
     return path
 
 

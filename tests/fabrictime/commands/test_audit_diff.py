@@ -32,7 +32,7 @@ AFTER = report(
 def run(tmp_path: Path, *reports: AuditReport, more: tuple[str, ...] = ()) -> tuple[int, str]:
     paths = [tmp_path / f"{k}.json" for k in range(len(reports))]
     for path, each in zip(paths, reports, strict=True):
-        path.write_text(as_json(each), encoding="utf-8")
+        path.write_text("".join(as_json(each)), encoding="utf-8")
     done = CliRunner().invoke(app, ["audit", "diff", *map(str, paths), *more])
     return done.exit_code, done.output
 

@@ -191,6 +191,13 @@ int nvmlDeviceGetTotalEccErrors(gpu_t *gpu, int kind, int period, unsigned long 
     return SUCCESS;
 }
 
+int nvmlDeviceGetUtilizationRates(gpu_t *gpu, unsigned int rates[2]) {
+    if (shows(gpu, "unreadable utilisation")) return UNKNOWN;
+    rates[0] = shows(gpu, "stalled") ? 100 : 3;
+    rates[1] = 1;
+    return SUCCESS;
+}
+
 int nvmlDeviceGetSramEccErrorStatus(gpu_t *gpu, sram_status_t *status) {
     unsigned int version = status->version;
     memset(status, 0, sizeof *status);

@@ -33,6 +33,16 @@ def test_a_program_is_found_in_the_first_folder() -> None:
         program(HEALTHY, "hpl")
 
 
+def test_a_part_of_a_machine_has_its_part_of_the_memory_bandwidth() -> None:
+    host = HEALTHY.copy()
+    [*_, last] = sorted(path for path in host.files if host.files[path] == "0x030200\n")
+    whole = run_check(BY_ID["node.memory-bandwidth"], host).text
+    host.files[last] = "0x060400\n"
+    part = run_check(BY_ID["node.memory-bandwidth"], host).text
+    assert whole.endswith("expected at least 332.8")
+    assert part.endswith("expected at least 291.2")
+
+
 def test_a_machine_of_unknown_type_has_no_threshold() -> None:
     host = HEALTHY.copy()
     for path in [path for path in host.files if path.endswith("/device")]:

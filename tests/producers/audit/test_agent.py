@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from fabrictime.testbed.audit.recorded import HEALTHY
-from producers.audit.agent import AuditAgent, chosen, is_round
+from producers.audit.agent import MAX_WAITING, AuditAgent, chosen, is_round
 from producers.audit.base import Check, Finding, passed
 from producers.audit.checks import CHECKS
-from producers.audit.host import Host
+from producers.audit.host import Host, Unreadable
 from producers.audit.report import AuditedHost
 from producers.audit.settings import AuditSettings
 from producers.audit.traffic_plan import PAIR_CHECK
@@ -167,3 +167,31 @@ def test_the_first_runs_are_spread() -> None:
     agent = AuditAgent(settings, hosts, lambda host, request: HEALTHY, {})
     agent.begin_due()
     assert agent.runs < 20
+
+
+def test_a_host_that_cannot_be_opened_ends_no_thread() -> None:
+    def refuse(host: str, request: AuditRun | None) -> Host:
+        if host != "h3":
+            raise Unreadable("no such namespace")
+        return HEALTHY
+
+    agent = AuditAgent(AuditSettings(every_s=0, hosts_at_once=1), HOSTS, refuse, FEW)
+    ask(agent, run_of())
+    assert by_host(collected(agent)) == {"h1": {"agent.answer"}, "h2": {"agent.answer"}} | {
+        "h3": {*FEW, "agent.answer"}
+    }
+
+
+def test_a_flood_of_requests_is_refused() -> None:
+    release = threading.Event()
+
+    def hold(host: str, request: AuditRun | None) -> Host:
+        release.wait(60)
+        return HEALTHY
+
+    agent = AuditAgent(AuditSettings(every_s=0, hosts_at_once=1), HOSTS, hold, FEW)
+    for number in range(3 * MAX_WAITING):
+        ask(agent, run_of(f"r{number}", hosts=["h1"]))
+    assert agent.runs == MAX_WAITING
+    release.set()
+    assert len({each["run"] for each in collected(agent)}) == MAX_WAITING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from fabrictime.testbed.audit.recorded import HEALTHY
 from fabrictime.testbed.audit.recorded_machine import SMART
 from producers.audit.base import run_check
-from producers.audit.drives import CHECKS, smart
+from producers.audit.drives import CHECKS, TRIAL_FILE, smart
 from producers.audit.host import Unreadable
+from producers.audit.live_host import LiveHost
 from schemas.records import AuditStatus
 
 BY_ID = {check.check_id: check for check in CHECKS}
@@ -55,3 +57,44 @@ def test_a_server_that_does_not_answer_fails_and_a_missing_right_is_unknown(
     result = run_check(BY_ID["storage.shared-mounts"], host)
     assert result.status is status
     assert error in result.text
+
+
+def test_a_trial_file_is_never_written_through_a_link(tmp_path: Path) -> None:
+    """A user of the shared folder may have put a link there."""
+    kept, folder = tmp_path / "kept", tmp_path / "shared"
+    kept.write_text("kept")
+    folder.mkdir()
+    host = LiveHost()
+    name = folder / f"{TRIAL_FILE}-{host.read('/proc/sys/kernel/hostname')}"
+    name.symlink_to(kept)
+    host.read = {  # type: ignore[method-assign]
+        "/proc/mounts": f"nfs1:/a {folder} nfs4 rw 0 0",
+        "/proc/sys/kernel/hostname": host.read("/proc/sys/kernel/hostname"),
+    }.__getitem__
+    assert run_check(BY_ID["storage.shared-writes"], host).status is AuditStatus.PASSED
+    assert kept.read_text() == "kept"
+    assert not list(folder.iterdir())
+
+
+def test_a_drive_that_cannot_be_read_hides_no_other() -> None:
+    host = HEALTHY.copy()
+    host.files["/sys/block/sda/size"] = "900"
+    host.commands["smartctl", "--json", "--all", "/dev/sda"] = json.dumps({"smart_status": {"passed": False}})
+    host.commands[SMART] = "no table"
+    result = run_check(BY_ID["storage.smart"], host)
+    assert (result.status, result.text) == (AuditStatus.FAILED, "sda: the drive predicts its failure")
+
+
+def test_paths_of_a_drive_and_drives_without_a_medium_are_left_out() -> None:
+    host = HEALTHY.copy()
+    host.files |= {"/sys/block/nvme0c1n1/size": "900", "/sys/block/sdb/size": "0"}
+    for name in ("smart", "nvme-wear", "nvme-drives"):
+        assert run_check(BY_ID[f"storage.{name}"], host).status is AuditStatus.PASSED
+
+
+def test_a_drive_of_a_cloud_has_no_spare_part() -> None:
+    host = HEALTHY.copy()
+    spare = {"available_spare": 0, "available_spare_threshold": 0, "percentage_used": 0}
+    log = {"critical_warning": 0, "media_errors": 0, **spare}
+    host.commands[SMART] = json.dumps({"nvme_smart_health_information_log": log})
+    assert run_check(BY_ID["storage.nvme-wear"], host).status is AuditStatus.PASSED

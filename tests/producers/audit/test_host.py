@@ -19,3 +19,7 @@ def test_a_refused_thing_is_unreadable() -> None:
     error = as_unreadable("/sys/none", PermissionError(errno.EACCES, "Permission denied"))
     assert type(error) is Unreadable
     assert str(error) == "/sys/none: Permission denied"
+
+
+def test_a_process_that_ends_while_it_is_read_is_not_there() -> None:
+    assert isinstance(as_unreadable("/proc/7/stat", OSError(errno.ESRCH, "No such process")), Missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,33 @@ def test_links(tmp_path: Path) -> None:
     assert host.target("/bus") == "/devices/pci0000:00"
     with pytest.raises(Missing, match="/none: No such file"):
         host.target("/none")
+
+
+def test_a_part_of_a_large_file_or_output_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 1 << 20)
+    (tmp_path / "log").write_bytes(b"x" * ((1 << 20) + 1))
+    with pytest.raises(Unreadable, match="log: larger than 1 MiB"):
+        LiveHost(tmp_path).read("/log")
+    with pytest.raises(Unreadable, match="yes: prints more than 1 MiB"):
+        LiveHost().load(30.0, "yes")
+    with pytest.raises(Unreadable, match="exit code 3"):
+        LiveHost().load(30.0, "sh", "-c", "yes | head -c 3000000 >&2; exit 3")
+
+
+def test_a_process_that_cannot_be_killed_is_started_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KILLED_S", 0.0)
+    monkeypatch.setattr(os, "killpg", lambda *_: None)  # as in an uninterruptible wait
+    command = ("sleep", "7.25")
+    with pytest.raises(Unreadable, match=r"no end within 0\.1 s$"):
+        LiveHost().load(0.1, *command)
+    stuck = module._stuck[None, "sleep 7.25"]
+    with pytest.raises(Unreadable, match=f"no end within 5 s; process {stuck.pid} still hangs"):
+        LiveHost().load(5.0, *command)
+    stuck.kill()
+    stuck.wait()
+    monkeypatch.undo()
+    with pytest.raises(Unreadable, match=r"no end within 0\.1 s$"):
+        LiveHost().load(0.1, *command)
+    assert module._stuck == {}

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from fabrictime.testbed.audit.faults_gpu import LIBRARY, changed, no_peers
+from fabrictime.testbed.audit.faults_gpu import LIBRARY, changed, no_peers, stalled
 from fabrictime.testbed.audit.recorded import HEALTHY
-from fabrictime.testbed.audit.recorded_gpu import report
+from fabrictime.testbed.audit.recorded_gpu import activity, report
 from producers.audit import gpu, live_host
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
 from producers.audit.host import NVML, Unreadable
 from producers.audit.live_host import LiveHost
-from producers.audit.nvml import pci_address
+from producers.audit.nvml import ACTIVITY, pci_address
 from schemas.records import AuditStatus
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,10 +36,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _run(library: Path, fault: str = "") -> subprocess.CompletedProcess[str]:
+def _run(library: Path, fault: str = "", *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_FAULT": fault, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, "-m", "producers.audit.nvml"],
+        [sys.executable, "-m", "producers.audit.nvml", *arguments],
         env=env,
         capture_output=True,
         text=True,
@@ -77,6 +77,18 @@ def test_faults_of_the_library_are_those_of_the_injector(library: Path) -> None:
     isolated = report()
     no_peers(isolated)
     assert _read(library, "no peers") == isolated
+
+
+def test_samples_of_utilisation_and_power(library: Path) -> None:
+    assert json.loads(_run(library, "", ACTIVITY).stdout) == activity()
+    host = HEALTHY.copy()
+    stalled(host)
+    assert json.loads(_run(library, "stalled", ACTIVITY).stdout) == json.loads(host.commands[NVML, ACTIVITY])
+    assert json.loads(_run(library, "lost", ACTIVITY).stdout)["gpus"][3] == {"lost": "GPU is lost"}
+    host.commands[NVML, ACTIVITY] = _run(library, "unreadable utilisation", ACTIVITY).stdout
+    result = run_check(CHECKS["gpu.stalled"], host)
+    assert result.status is AuditStatus.UNKNOWN
+    assert result.text.startswith("GPU 3: unreadable: utilisation_percent: ")
 
 
 def test_an_unreadable_value_is_unknown(library: Path) -> None:

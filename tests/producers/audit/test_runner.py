@@ -62,3 +62,24 @@ def test_an_unexpected_error_is_unknown() -> None:
 
     (found,) = run_checks([replace(ANY, find=find)], HEALTHY)
     assert (found.status, found.text) == (AuditStatus.UNKNOWN, "unexpected content: TypeError: bad operand")
+
+
+def test_a_check_that_still_hangs_is_not_run_again() -> None:
+    release, begun = threading.Event(), list[int]()
+
+    def hang(_: Host) -> Iterator[Finding]:
+        begun.append(1)
+        release.wait(60)
+        yield passed("at last")
+
+    hanging: set[str] = set()
+    check = replace(ANY, check_id="hang", find=hang, limit_s=0.1)
+    texts = [result.text for _ in range(3) for result in run_checks([check], HEALTHY, float("inf"), hanging)]
+    assert texts == ["no end within 0.1 s", *["it still hangs from a former run"] * 2]
+    assert len(begun) == 1
+    release.set()
+    until_s = time.monotonic() + 30
+    while hanging and time.monotonic() < until_s:
+        threading.Event().wait(0.01)
+    (found,) = run_checks([replace(check, limit_s=30.0)], HEALTHY, float("inf"), hanging)
+    assert found.status is AuditStatus.PASSED

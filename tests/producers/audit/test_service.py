@@ -19,7 +19,7 @@ from producers.audit.host import Missing
 from producers.audit.report import AGENT
 from producers.audit.round_nics import RoundNics
 from producers.audit.service import audited_hosts, open_host
-from producers.audit.settings import TrafficSettings
+from producers.audit.settings import AuditSettings
 from producers.audit.traffic_plan import PAIR_CHECK
 from producers.settings import NicSettings
 from schemas import codec
@@ -55,16 +55,17 @@ def test_a_host_has_the_namespace_and_interfaces_of_its_nics() -> None:
 
 
 def test_a_request_for_traffic_alone_gives_a_host_its_partners(log: Any) -> None:
-    cluster, traffic = KafkaSettings(bootstrap=log.bootstrap), TrafficSettings()
+    cluster = KafkaSettings(bootstrap=log.bootstrap)
+    settings = AuditSettings(kafka=cluster)
     request = AuditRun(
         run="r1", requested_ns=1, hosts=["lo1", "lo2"], only=[PAIR_CHECK], active=True, limit_s=60
     )
-    found = open_host(NICS, "lo1", request, traffic, RoundNics(cluster)).traffic_round()
-    assert (found.host, found.hosts, found.settings) == ("lo1", ("lo1", "lo2"), traffic)
+    found = open_host(NICS, "lo1", settings, request, RoundNics(cluster)).traffic_round()
+    assert (found.host, found.hosts, found.settings) == ("lo1", ("lo1", "lo2"), settings.traffic)
     for changes in ({"active": False}, {"hosts": []}, {"only": []}, {"only": [PAIR_CHECK, "node.uptime"]}):
         other = AuditRun(**{**request, **changes})  # type: ignore[typeddict-item]
         with pytest.raises(Missing):
-            open_host(NICS, "lo1", other, traffic, RoundNics(cluster)).traffic_round()
+            open_host(NICS, "lo1", settings, other, RoundNics(cluster)).traffic_round()
 
 
 def test_a_request_is_answered_once_and_a_signal_ends_the_service(log: Any, read: Any) -> None:

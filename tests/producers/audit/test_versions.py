@@ -57,6 +57,13 @@ def test_a_host_with_rpm() -> None:
     assert [each.fact.name for each in result.findings if each.fact is not None] == ["package_libnccl"]
 
 
+def test_a_package_on_hold_is_installed() -> None:
+    host = HEALTHY.copy()
+    host.commands[PACKAGES] = "libnccl2\t2.28.3-1\thi \nslurm-wlm\t23.11\tiU \n"
+    result = run_check(BY_ID["software.packages"], host)
+    assert result.text == "slurm-wlm: slurm-wlm 23.11 is in state iU, expected ii or hi"
+
+
 @given(st.text(max_size=80))
 def test_odd_text_ends_no_check(text: str) -> None:
     host = HEALTHY.copy()

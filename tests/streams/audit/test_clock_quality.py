@@ -6,7 +6,7 @@ from typing import Any
 
 from fabrictime.testbed.audit.simulated import Simulated, railed
 from schemas.records import AuditStatus, ClockOffsets, ClockState
-from streams.audit.clock_quality import clock_quality
+from streams.audit.clock_quality import clock_quality, suspect_clocks
 from streams.audit.fabric_records import FabricRecords
 from tests.records import make, make_part
 
@@ -76,3 +76,17 @@ def test_a_clock_of_another_domain_is_apart() -> None:
 
 def test_without_clocks_it_is_unknown() -> None:
     assert [each.status for each in clock_quality(FabricRecords(NICS))] == [AuditStatus.UNKNOWN]
+
+
+def test_a_step_and_another_rate_in_the_newest_window_are_faults() -> None:
+    found = outcome(
+        offsets(h1__ptp0={"event": "STEP", "event_ns": 7000.0}, h2__ptp1={"event": "NEW"}),
+        offsets(window=2, h3__ptp2={"event": "RATE_CHANGE", "event_ns": -11814.5}),
+    )
+    assert found == {"h3/eth3": ["FAILED", "clock h3/ptp2 changed its rate by -11,814 ppb"]}
+
+
+def test_suspect_clocks_are_those_that_fail() -> None:
+    records = FabricRecords(NICS, offsets=[offsets(h1__ptp0={"state": "HOLDOVER"})])
+    assert suspect_clocks(records) == {"h1/ptp0": "is HOLDOVER"}
+    assert suspect_clocks(FabricRecords(NICS)) == {}

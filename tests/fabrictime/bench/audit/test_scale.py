@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from fabrictime.bench.audit.scale import _report
+from pathlib import Path
+
+from fabrictime.bench.audit.scale import _encode, _report
 
 
-def test_a_report_of_three_hosts_is_written_and_measured() -> None:
-    took_s, memory_mb, before_mb, text = _report(3)
+def test_a_report_of_three_hosts_is_written_and_measured(tmp_path: Path) -> None:
+    _encode((3, tmp_path))
+    took_s, memory_mb, before_mb, text = _report((3, tmp_path))
     assert 0 < took_s < 60
     assert memory_mb >= before_mb > 0
-    assert "of 3 hosts" in text
-    assert "HTML" in text
+    assert "588 results of 3 hosts" in text
+    assert text.count(" MB") == 3

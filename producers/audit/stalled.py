@@ -1,0 +1,88 @@
+"""Finds collectives that stall: GPUs that are busy and use little power.
+
+The kernel of a collective waits for its peers in a loop. NVML counts that as full utilisation, but the
+arithmetic units rest. An idle H100 draws about a tenth of its power limit, a waiting one a fifth, and a
+training job more than half. The threshold lies between; it is ours, as the published checks state none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from producers.audit.base import Check, Finding, checked
+from producers.audit.host import NVML, Host, Missing, Unreadable
+from producers.audit.nvml import ACTIVITY
+from producers.audit.sku import NVIDIA, gpu_addresses
+from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
+
+__all__ = ["CHECKS", "is_stalled"]
+
+BUSY_PERCENT: Final = 95
+MAX_POWER_SHARE: Final = 0.3
+LIMIT_S: Final = 45.0
+
+
+def is_stalled(utilisation_percent: list[int], power_mw: list[int], power_limit_mw: int) -> bool:
+    """Return whether every sample of a GPU has high utilisation and low power. Raises ValueError for none."""
+    samples = list(zip(utilisation_percent, power_mw, strict=True))
+    if not samples or power_limit_mw <= 0:
+        raise ValueError(f"{len(samples)} samples and a power limit of {power_limit_mw} mW, expected both")
+    return all(busy >= BUSY_PERCENT and power < MAX_POWER_SHARE * power_limit_mw for busy, power in samples)
+
+
+def _values(gpu: dict[str, Any], name: str) -> Any:
+    """Return a value, or a list of samples. Raises Missing, Unreadable."""
+    values = gpu[name]
+    for each in values if isinstance(values, list) else [values]:
+        if each is None:
+            raise Missing(f"{name} is not supported")
+        if isinstance(each, dict):
+            raise Unreadable(f"{name}: {each.get('error', 'no value')}")
+    return values
+
+
+def _stalled(host: Host) -> Iterator[Finding]:
+    if not gpu_addresses(host, NVIDIA):
+        raise Missing("no NVIDIA GPU on PCIe")
+    try:
+        gpus = json.loads(host.run(NVML, ACTIVITY))["gpus"]
+    except Missing as error:
+        raise Unreadable(str(error)) from error
+    if all("lost" in gpu for gpu in gpus):
+        raise Unreadable("no GPU answers NVML")
+    for index, gpu in enumerate(gpus):
+        if "lost" in gpu:
+            continue
+        try:
+            yield _finding(gpu, f"GPU {index}")
+        except Missing as error:
+            yield Finding(f"GPU {index}", AuditStatus.SKIPPED, str(error))
+        except (Unreadable, KeyError, TypeError, ValueError) as error:
+            yield Finding(f"GPU {index}", AuditStatus.UNKNOWN, f"unreadable: {error}")
+
+
+def _finding(gpu: dict[str, Any], subject: str) -> Finding:
+    busy, power = _values(gpu, "utilisation_percent"), _values(gpu, "power_mw")
+    limit = _values(gpu, "power_limit_mw")
+    text = (
+        f"utilisation at least {min(busy)}%, at most {max(power) / 1000:.0f} of {limit / 1000:.0f} W; "
+        f"stalled: {BUSY_PERCENT}% and below {MAX_POWER_SHARE:.0%} in {len(busy)} samples"
+    )
+    return checked(not is_stalled(busy, power, limit), text, subject)
+
+
+CHECKS: Final = (
+    Check(
+        "gpu.stalled",
+        AuditCategory.GPU,
+        "No collective stalls",
+        _stalled,
+        AuditSeverity.WARNING,
+        AuditAction.MONITOR,
+        "Find the rank that does not arrive: `fabrictime explain`, or py-spy dump on each rank",
+        rows=(55,),
+        limit_s=LIMIT_S,
+    ),
+)

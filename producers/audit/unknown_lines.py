@@ -1,0 +1,103 @@
+"""Lists warnings and errors of the kernel log that no list of known lines explains.
+
+Numbers are masked, so that lines which differ in an address or a counter are one finding. The list is
+`known_lines.toml`; settings add patterns. Faults that other checks find are not repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from producers.audit import kernel_log, nic_log
+from producers.audit.base import Check, Finding, failed, passed
+from producers.audit.host import Host
+from schemas.records import AuditAction, AuditCategory, AuditSeverity
+from schemas.settings_file import read_tables
+
+__all__ = ["CHECKS", "LOG", "Unknown", "known_patterns", "masked", "unknown_lines"]
+
+FILE: Final = Path(__file__).with_name("known_lines.toml")
+LOG: Final = ("dmesg", "--kernel", "--notime", "--level=emerg,alert,crit,err,warn")
+MAX_KINDS: Final = 256
+"""Kinds of lines that are told apart; further ones are counted together."""
+MAX_LISTED: Final = 32
+MAX_LINE: Final = 240
+"""Characters of a line that are compared and shown."""
+_MASKS: Final = (
+    (re.compile(r"\b[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?\b"), "PCI"),
+    (re.compile(r"\b0x[0-9a-fA-F]+\b|\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{8,16}\b"), "#"),
+    (re.compile(r"\d+(?:\.\d+)*"), "#"),
+)
+_OTHERS: Final = (*kernel_log.PATTERNS, *nic_log.PATTERNS)
+"""Lines that other checks evaluate."""
+
+
+class Unknown(NamedTuple):
+    """A kind of line: masked, its first example, and the number of lines."""
+
+    masked: str
+    example: str
+    lines: int
+
+
+@cache
+def known_patterns(more: tuple[str, ...] = ()) -> tuple[re.Pattern[str], ...]:
+    """Return the patterns of the list and of `more`. Raises ValueError for a wrong one."""
+    listed = [str(row["pattern"]) for row in read_tables(FILE)["line"]]
+    return tuple(re.compile(each) for each in (*listed, *more))
+
+
+def masked(line: str) -> str:
+    """Return a line without its numbers and addresses."""
+    for pattern, text in _MASKS:
+        line = pattern.sub(text, line)
+    return line
+
+
+def unknown_lines(log: str, known: Sequence[re.Pattern[str]]) -> tuple[list[Unknown], int]:
+    """Return the kinds of unknown lines, the frequent ones first, and the lines beyond MAX_KINDS kinds."""
+    found: dict[str, tuple[str, int]] = {}
+    beyond = 0
+    for line in log.splitlines():
+        text = line.strip()[:MAX_LINE]
+        if not text or any(each.search(text) for each in (*_OTHERS, *known)):
+            continue
+        kind = masked(text)
+        if kind in found:
+            found[kind] = found[kind][0], found[kind][1] + 1
+        elif len(found) < MAX_KINDS:
+            found[kind] = text, 1
+        else:
+            beyond += 1
+    kinds = [Unknown(kind, example, lines) for kind, (example, lines) in found.items()]
+    return sorted(kinds, key=lambda each: (-each.lines, each.masked)), beyond
+
+
+def _unknown(host: Host) -> Iterator[Finding]:
+    log = host.run(*LOG)
+    kinds, beyond = unknown_lines(log, known_patterns(tuple(host.settings.known_lines)))
+    for each in kinds[:MAX_LISTED]:
+        yield failed(f"{each.example}, {each.lines} lines" if each.lines > 1 else each.example)
+    beyond += sum(each.lines for each in kinds[MAX_LISTED:])
+    if beyond:
+        yield failed(f"{beyond} lines of {max(0, len(kinds) - MAX_LISTED)} or more further kinds")
+    if not kinds:
+        yield passed(f"{len(log.splitlines())} warnings and errors since boot, all of them known")
+
+
+CHECKS: Final = (
+    Check(
+        "kernel-log.unknown",
+        AuditCategory.KERNEL_LOG,
+        "Warnings and errors of the kernel are known",
+        _unknown,
+        AuditSeverity.WARNING,
+        AuditAction.MONITOR,
+        "Find the cause of the line; add a harmless one to audit.known_lines",
+        rows=(93,),
+    ),
+)
