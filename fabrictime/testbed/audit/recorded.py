@@ -156,7 +156,10 @@ def _files() -> dict[str, str | bytes]:
             "Max open files            1048576              1048576              files\n"
             "Max locked memory         8388608              unlimited            bytes\n"
         ),
-        "/proc/modules": "nvidia_peermem 16384 0 - Live 0x0\nnvidia 56000000 900 nvidia_peermem, Live 0x0\n",
+        "/proc/modules": (
+            "nvidia_peermem 16384 0 - Live 0x0\nnvidia 56000000 900 nvidia_peermem, Live 0x0\n"
+            "nf_tables 376832 12 nft_ct, Live 0x0\n"
+        ),
         "/proc/meminfo": (
             "MemTotal:       2113000000 kB\nMemAvailable:   2050000000 kB\nSwapTotal:      0 kB\n"
             "SwapFree:       0 kB\nHardwareCorrupted:     0 kB\nHugePages_Total:       0\n"
