@@ -15,6 +15,7 @@ from producers.audit import (
     gpu,
     hardware,
     kernel_log,
+    load,
     node,
     pcie,
     rdma,
@@ -38,7 +39,7 @@ CHECKS: Final[dict[str, Check]] = {
         *(storage, drives),
         *(pcie, affinity),
         *(frontend, rdma, backend),
-        *(kernel_log, unknown_lines, active),
+        *(kernel_log, unknown_lines, active, load),
     )
     for check in group.CHECKS
 }

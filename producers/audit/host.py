@@ -6,17 +6,22 @@ All paths are absolute paths of the host. `live_host.py` reads a real one.
 from __future__ import annotations
 
 import errno
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from producers.audit.network import Network
 from producers.audit.settings import CheckSettings
 
-__all__ = ["NVML", "STREAM", "Host", "Missing", "Unreadable", "as_unreadable"]
+if TYPE_CHECKING:
+    from producers.audit.traffic_plan import TrafficRound
+
+__all__ = ["NVML", "STREAM", "TRAFFIC", "Host", "Missing", "Unreadable", "as_unreadable"]
 
 NVML: Final = "nvml"
 """Command that prints the state of all GPUs (producers/audit/nvml.py)."""
 STREAM: Final = "memory-bandwidth"
 """Command that measures the bandwidth of the memory (producers/audit/stream.py)."""
+TRAFFIC: Final = "traffic"
+"""Command that runs a host's part of a round of traffic (producers/audit/traffic.py)."""
 ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODEV, errno.ENXIO, errno.ESRCH})
 """Errors of things that are not there: sysfs answers EINVAL for a value that a device does not have, and
 /proc ESRCH for a process that has ended."""
@@ -75,6 +80,10 @@ class Host(Network, Protocol):
 
     def now_s(self) -> float:
         """Return the system clock's time, seconds since the Unix epoch."""
+        ...
+
+    def traffic_round(self) -> TrafficRound:
+        """Return the round of traffic between hosts that the run is. Raises Missing in another run."""
         ...
 
     def pause(self, wanted_s: float) -> float:

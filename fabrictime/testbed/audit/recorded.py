@@ -12,9 +12,10 @@ from copy import copy, deepcopy
 
 from fabrictime.testbed.audit import recorded_active, recorded_gpu, recorded_machine, recorded_services
 from fabrictime.testbed.audit.recorded_network import READS, RecordedNetwork
-from producers.audit.host import NVML, Missing, Unreadable
+from producers.audit.host import NVML, TRAFFIC, Missing, Unreadable
 from producers.audit.nvml import ACTIVITY
 from producers.audit.settings import CheckSettings
+from producers.audit.traffic_plan import TrafficRound
 from producers.audit.unknown_lines import LOG
 
 GID = "fe80:0000:0000:0000:0a00:27ff:fe00:000{}"
@@ -33,6 +34,8 @@ class RecordedHost(RecordedNetwork):
         self.commands = dict(commands)
         self.later: dict[str, str] = {}
         """Files that change between two readings of a counter."""
+        self.under_load: dict[str, str] = {}
+        """Files that change during a round of traffic."""
         self.links: dict[str, str] = {}
         """Symbolic links: a device's folder at the bus leads to its place in the tree."""
         self.settings = CheckSettings(volume_namespace="storage-audit")
@@ -59,6 +62,7 @@ class RecordedHost(RecordedNetwork):
         other.files, other.commands = dict(self.files), dict(self.commands)
         other.spaces, other.links, other.denied = dict(self.spaces), dict(self.links), set()
         other.slow, other.later = set(self.slow), dict(self.later)
+        other.under_load = dict(self.under_load)
         other.network = deepcopy(self.network)
         other.touched = set()
         return other
@@ -137,7 +141,13 @@ class RecordedHost(RecordedNetwork):
 
     def load(self, limit_s: float, *command: str) -> str:
         """Return what a command of an active check prints."""
+        if command[0] == TRAFFIC:
+            self.files |= self.under_load
         return self.run(*command)
+
+    def traffic_round(self) -> TrafficRound:
+        """Return a round of which this host is the first."""
+        return recorded_active.ROUND
 
 
 def _files() -> dict[str, str | bytes]:

@@ -14,7 +14,8 @@ from producers.audit.active import (
     SHAPES,
     SUITE_FOLDER,
 )
-from producers.audit.host import STREAM
+from producers.audit.host import STREAM, TRAFFIC
+from producers.audit.traffic_plan import PLANS, RING_CHECK, RoundNic, TrafficRound
 
 NCCL = "/opt/nccl-tests/build/all_reduce_perf"
 RCCL = "/opt/rccl-tests/build/all_reduce_perf"
@@ -54,6 +55,39 @@ BURN = ("/opt/gpu-burn/gpu_burn", str(BURN_S))
 GDRCOPY = ("/usr/bin/gdrcopy_sanity",)
 MEMORY = (STREAM,)
 IN_HOST = (NCCL, *ALL_REDUCE, "8")
+ROUND = TrafficRound(
+    run="r1",
+    host="h1",
+    hosts=("h1", "h2", "h3"),
+    nics={
+        f"h{host}": tuple(RoundNic(rail, f"eth{rail}", f"10.{rail}.0.{host}") for rail in (0, 1))
+        for host in (1, 2, 3)
+    },
+)
+"""A round of traffic, of which the recorded host is the first."""
+FLOW = {
+    "sent_bytes": 100e6,
+    "received_bytes": 100e6,
+    "send_bps": 1e9,
+    "receive_bps": 1e9,
+    "idle_p50_us": 40.0,
+    "idle_p99_us": 90.0,
+    "loaded_p99_us": 900.0,
+}
+HOP = {"steps": 300, "hop_p50_ms": 0.3, "hop_p90_ms": 0.5, "hop_max_ms": 2.0}
+
+
+def traffic(check_id: str) -> tuple[str, ...]:
+    """Return the command of this host's part of a round."""
+    return (TRAFFIC, PLANS[check_id](ROUND).text())
+
+
+def traffic_output(check_id: str, **last: float) -> str:
+    """Return what it prints, with changed figures of the last flow."""
+    flows = [each.flow for each in PLANS[check_id](ROUND).flows if each.is_client]
+    figures = dict.fromkeys(flows, HOP if check_id == RING_CHECK else FLOW)
+    figures[flows[-1]] = {**figures[flows[-1]], **last}
+    return json.dumps({"flows": figures, "errors": {}, "refused": 0})
 
 
 def reduced(bandwidth: float, wrong: int = 0) -> str:
@@ -124,6 +158,7 @@ def commands() -> dict[tuple[str, ...], str]:
         GDRCOPY: "Total: 28, Passed: 28, Failed: 0, Waived: 0\n",
         MEMORY: "502.4\n",
     }
+    found |= {traffic(check_id): traffic_output(check_id) for check_id in PLANS}
     for shape in SHAPES:
         for pairs in QUEUE_PAIRS:
             found[over_nics(shape, pairs)] = reduced(180.0 + pairs)
