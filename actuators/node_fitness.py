@@ -20,6 +20,8 @@ COMPARED: Final = ("baseline.", "fabric.", "fleet.", "sku.")
 """Beginnings of the ids of checks that are evaluated from other records, not on the host."""
 AGENT: Final = "agent."
 """Beginning of the ids of results of the agent itself; they say nothing about the host."""
+MIN_SHARE: Final = 0.5
+"""Share of the results of a whole run that show a host's fitness: a run of some checks says little."""
 MAX_OUTCOMES: Final = 16
 """Outcomes kept of each check of a host."""
 
@@ -80,6 +82,8 @@ class AuditHistory:
         self._run = run
         self._outcomes: dict[str, dict[str, list[Outcome]]] = {}
         self._runs: dict[str, dict[str, _Run]] = {}
+        self._whole = 0
+        """Results of the largest run that is complete."""
 
     @property
     def hosts(self) -> list[str]:
@@ -100,6 +104,8 @@ class AuditHistory:
             part.expected = max(part.expected, record["checks"])
             part.checks.add(check)
             part.at_ns = at_ns
+            if part.is_complete:
+                self._whole = max(self._whole, part.expected)
 
     def fitness(self, host: str, since_ns: int, *, strict: bool = False) -> HostFitness:
         """Return the fitness of a host by results since `since_ns`. `strict`: unknown errors count."""
@@ -122,9 +128,11 @@ class AuditHistory:
         statuses = {each.status for each in newest if not each.check.startswith(AGENT)}
         if not runs:
             return ("no result" if self._run is None else f"no result of run {self._run}",)
-        if not any(run.is_complete for run in runs.values()):
+        needed = MIN_SHARE * self._whole
+        if not any(run.is_complete and run.expected >= needed for run in runs.values()):
             name, run = max(runs.items(), key=lambda item: item[1].at_ns)
-            return (f"run {name}: {len(run.checks)} of {run.expected} results",)
+            expected = run.expected if run.expected >= needed else self._whole
+            return (f"run {name}: {len(run.checks)} of {expected} results",)
         if AuditStatus.PASSED not in statuses:
             return ("no check passed",)
         unknown = [each for each in newest if each.is_error and each.status is AuditStatus.UNKNOWN]

@@ -105,3 +105,14 @@ def test_the_results_of_an_agent_are_fit_until_a_fault_is_planted():
 def test_the_answer_of_an_agent_alone_is_no_passed_check():
     found = history(result(check="agent.answer", checks=1)).fitness("n1", 0)
     assert found.reasons == ("no check passed",)
+
+
+def test_a_run_of_some_checks_shows_no_fitness_beside_whole_runs():
+    """`fabrictime audit --only frontend.ssh` must not open the gate."""
+    partial = result(check="pcie.link", run="r2", checks=1)
+    found = history(partial)
+    assert found.fitness("n1", 0).fitness is Fitness.FIT
+    for each in run_of("n2"):
+        found.take(each, 9)
+    assert found.fitness("n1", 0).reasons == ("run r2: 1 of 3 results",)
+    assert found.fitness("n2", 0).fitness is Fitness.FIT
