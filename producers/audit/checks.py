@@ -17,10 +17,12 @@ from producers.audit import (
     kernel_log,
     node,
     pcie,
+    provisioning,
     rdma,
     software,
     stalled,
     storage,
+    torch_checks,
     units,
     unknown_lines,
     versions,
@@ -38,7 +40,7 @@ CHECKS: Final[dict[str, Check]] = {
         *(storage, drives),
         *(pcie, affinity),
         *(frontend, rdma, backend),
-        *(kernel_log, unknown_lines, active),
+        *(kernel_log, unknown_lines, active, torch_checks, provisioning),
     )
     for check in group.CHECKS
 }

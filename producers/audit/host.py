@@ -11,12 +11,28 @@ from typing import Final, Protocol
 from producers.audit.network import Network
 from producers.audit.settings import CheckSettings
 
-__all__ = ["NVML", "STREAM", "Host", "Missing", "Unreadable", "as_unreadable"]
+__all__ = [
+    "NVML",
+    "OVERLAP",
+    "STREAM",
+    "TRAINING",
+    "VOLUME",
+    "Host",
+    "Missing",
+    "Unreadable",
+    "as_unreadable",
+]
 
 NVML: Final = "nvml"
 """Command that prints the state of all GPUs (producers/audit/nvml.py)."""
 STREAM: Final = "memory-bandwidth"
 """Command that measures the bandwidth of the memory (producers/audit/stream.py)."""
+TRAINING: Final = "training"
+"""Command that trains a small network on every GPU (producers/audit/training.py)."""
+OVERLAP: Final = "overlap"
+"""Command that computes while it communicates (producers/audit/overlap.py)."""
+VOLUME: Final = "volume"
+"""Command that claims a volume in Kubernetes (producers/audit/volume.py)."""
 ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODEV, errno.ENXIO, errno.ESRCH})
 """Errors of things that are not there: sysfs answers EINVAL for a value that a device does not have, and
 /proc ESRCH for a process that has ended."""

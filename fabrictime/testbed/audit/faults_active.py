@@ -8,6 +8,7 @@ from collections.abc import Callable
 from fabrictime.testbed.audit import recorded_active as recorded
 from fabrictime.testbed.audit.recorded import RecordedHost
 from producers.audit.active import ALL_REDUCE
+from producers.audit.host import OVERLAP, TRAINING
 
 Plant = Callable[[RecordedHost], None]
 
@@ -57,6 +58,23 @@ ACTIVE_FAULTS: dict[str, tuple[str, Plant]] = {
     "GDRCopy": (
         "gpu.direct-sanity",
         _prints(recorded.GDRCOPY, "Total: 28, Passed: 27, Failed: 1, Waived: 0\n"),
+    ),
+    "slow training": ("gpu.training", _prints((TRAINING,), recorded.trained(3, tflops=520.0))),
+    "other weights": ("gpu.training", _prints((TRAINING,), recorded.trained(3, digest="447711327a26ec40"))),
+    "weights that differ each time": (
+        "gpu.training",
+        _prints((TRAINING,), recorded.trained(3, repeats=False)),
+    ),
+    "loss that does not fall": ("gpu.training", _prints((TRAINING,), recorded.trained(3, loss=0.41))),
+    "loss that is no number": (
+        "gpu.training",
+        _prints((TRAINING,), recorded.trained(3, loss=float("nan"))),
+    ),
+    "no overlap": ("collectives.overlap", _prints((OVERLAP,), recorded.overlapped(0.0059))),
+    "wrong gather": ("collectives.overlap", _prints((OVERLAP,), recorded.overlapped(0.0036, right=7))),
+    "volume that is not bound": (
+        "storage.provisioning",
+        _prints(recorded.CLAIM, json.dumps({"bound_s": None})),
     ),
     "slow memory": ("node.memory-bandwidth", _prints(recorded.MEMORY, "120.5\n")),
     "slow drive": (
