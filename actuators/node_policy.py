@@ -1,7 +1,7 @@
 """Policy of node actions: which nodes of a scheduler to drain and to resume, from the fitness of their hosts.
 
 Pure logic. Only the project's own drains are ever resumed; they bear a reason that `reason_of` wrote. A
-circuit breaker limits the share of nodes that are out, whoever drained them.
+circuit breaker limits the share of nodes that are out, also by others.
 """
 
 from __future__ import annotations

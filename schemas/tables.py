@@ -429,7 +429,7 @@ TABLES: Final[dict[str, Table]] = {
             ),
             "run, host, check",
             time="checked",
-            partition_by="toYYYYMM(checked)",
+            partition_by="toYYYYMMDD(checked)",
         ),
     )
 }  # fmt: skip

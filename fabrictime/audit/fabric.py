@@ -27,7 +27,7 @@ RECENT_S: Final = 30.0
 """Age of the delays, queues and clocks that are evaluated: at least ten windows."""
 _WHOLE: Final[tuple[Topic, ...]] = (PATHS, FLOW_ROUTES, LINK_HEALTH, AUDIT_RUNS)
 _RECENT: Final[tuple[Topic, ...]] = (DELAYS, QUEUES, CLOCK_OFFSETS)
-_NEWEST: Final = (PATHS.name, FLOW_ROUTES.name, LINK_HEALTH.name, CLOCK_OFFSETS.name)
+_NEWEST: Final = (PATHS.name, FLOW_ROUTES.name, LINK_HEALTH.name)
 """Topics of which the newest record of each key counts."""
 
 
@@ -44,7 +44,7 @@ def fabric_of(
 ) -> FabricRecords:
     """Return the records of a fabric. `before_ns`: time of this run; `peers`: peers that a NIC probes."""
     newest: dict[str, dict[str, Any]] = {name: {} for name in _NEWEST}
-    windows: dict[str, list[Any]] = {topic.name: [] for topic in (DELAYS, QUEUES)}
+    windows: dict[str, list[Any]] = {topic.name: [] for topic in _RECENT}
     since_ns = 0
     for topic, key, record in entries:
         if topic in newest:
@@ -63,7 +63,7 @@ def fabric_of(
         paths=found[PATHS.name],
         routes=found[FLOW_ROUTES.name],
         delays=windows[DELAYS.name],
-        offsets=found[CLOCK_OFFSETS.name],
+        offsets=windows[CLOCK_OFFSETS.name],
         health=found[LINK_HEALTH.name],
         queues=windows[QUEUES.name],
         topology=topology,

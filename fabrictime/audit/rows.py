@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from streams.audit.network import RULES
+from streams.audit.traffic import TRAFFIC_ROWS
 
 __all__ = ["COMPUTED", "ROWS", "covered"]
 
@@ -151,6 +152,7 @@ _FABRIC_ROWS: Final = {
 }
 COMPUTED: Final[Mapping[str, tuple[int, ...]]] = {
     **{rule.check: _FABRIC_ROWS.get(rule.check.partition(".")[2], ()) for rule in RULES},
+    **TRAFFIC_ROWS,
     "fleet.": (4, 18, 57, 92),
     "sku.": (1, 59),
     "audit gate": (58,),

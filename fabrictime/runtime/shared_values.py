@@ -48,6 +48,7 @@ SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
     "audit": {
         "kafka": lambda c: c.filled("kafka", c.tables.get("kafka", {})),
     },
+    "audit.traffic": {"key_file": lambda c: c.probes.key_file},
     "streams": {
         "kafka": lambda c: c.filled("kafka", c.tables.get("kafka", {})),
         "topology_file": lambda c: c.value("probes", "topology_file"),
@@ -120,6 +121,7 @@ SHARED_DOC: Final[dict[str, str]] = {
     "flows.link_prefix": "probes.link_prefix",
     "flows.topology_file": "probes.topology_file",
     "audit.kafka": "[kafka]",
+    "audit.traffic.key_file": "probes.key_file",
     "streams.kafka": "[kafka]",
     "streams.topology_file": "probes.topology_file",
     "streams.history.url": "up.history_url, else the embedded history",

@@ -80,12 +80,13 @@ def addresses(host: Host) -> Iterator[Finding]:
 
 
 def default_route(host: Host) -> Iterator[Finding]:
-    """Find a host without a default route, or with several of the same metric."""
+    """Find a host without a default route, or with several of the same metric; one may have several hops."""
     routes = host.routes()
     defaults = [each for each in routes if each.destination == "0.0.0.0/0" and each.table == 254]
     up = {each.name for each in host.interfaces() if each.is_up}
     for each in defaults:
-        devices = {other.interface for other in defaults if other.metric == each.metric}
+        rivals = [other for other in defaults if other.metric == each.metric and other.paths == 1]
+        devices = {each.interface, *(other.interface for other in rivals)} if each.paths == 1 else {""}
         text = f"via {each.gateway or 'no gateway'}, metric {each.metric}"
         if each.interface not in up:
             text += "; the interface is down"
@@ -98,13 +99,19 @@ def default_route(host: Host) -> Iterator[Finding]:
 
 
 def policy_rules(host: Host) -> Iterator[Finding]:
-    """Find policy rules that lead to an empty table, or from an address that the host does not have."""
-    tables = {each.table for each in host.routes()}
+    """Find policy rules that lead to an empty table, or from an address that the host does not have.
+
+    A container's address is one that a route of its own leads to.
+    """
+    routes = host.routes()
+    tables = {each.table for each in routes}
     own = {
         each.ip
         for interface in host.interfaces()
         for each in map(ipaddress.ip_interface, interface.addresses)
     }
+    contained = (ipaddress.ip_network(each.destination, strict=False) for each in routes)
+    own |= {each.network_address for each in contained if each.num_addresses == 1}
     for rule in host.rules():
         if rule.table in STANDARD_TABLES or not rule.table:
             continue
@@ -164,10 +171,16 @@ def _shared(host: Host) -> Iterator[tuple[str, str]]:
 
 
 def reverse_path(host: Host) -> Iterator[Finding]:
-    """Find interfaces of a multi-homed host that drop packets by strict reverse path filtering."""
+    """Find interfaces of a multi-homed host that drop packets by strict reverse path filtering.
+
+    A policy rule for the interface's own address leads the reverse path back to the interface.
+    """
+    rules = host.rules()
+    ruled = {each.name for each in host.interfaces() if _has_rule(each, rules)}
     for name, network in _shared(host):
         value = _highest(host, name, "rp_filter")
-        yield checked(value != STRICT, f"rp_filter is {value} in {network}, expected 2 or 0", name)
+        text = f"rp_filter is {value} in {network}, expected 2 or 0, or a policy rule"
+        yield checked(value != STRICT or name in ruled, text, name)
 
 
 def arp_replies(host: Host) -> Iterator[Finding]:
@@ -179,20 +192,29 @@ def arp_replies(host: Host) -> Iterator[Finding]:
 
 
 def rdma_addresses(host: Host) -> Iterator[Finding]:
-    """Find back-end interfaces without an address for other hosts."""
+    """Find back-end interfaces without an address for other hosts. A member of a bond needs none."""
+    for each in _own_interfaces(host):
+        reached = global_networks(each)
+        text = ", ".join(map(str, reached)) or "no address for other hosts"
+        yield checked(bool(reached), text, each.name)
+
+
+def _own_interfaces(host: Host) -> list[Interface]:
+    """Return the back-end interfaces that are set up and belong to no bond or bridge. Raises Missing."""
     wanted = set(backend_interfaces(host))
-    for each in host.interfaces():
-        if each.name in wanted:
-            reached = global_networks(each)
-            yield checked(
-                bool(reached), ", ".join(map(str, reached)) or "no address for other hosts", each.name
-            )
+    found = [
+        each
+        for each in host.interfaces()
+        if each.name in wanted and not each.master and ("UP" in each.flags or each.name in host.nics)
+    ]
+    if not found:
+        raise Missing("no RDMA interface of its own is up")
+    return found
 
 
 def plane_routes(host: Host) -> Iterator[Finding]:
     """Find back-end interfaces that have no route of their own, or no rule where the others have one."""
-    wanted = set(backend_interfaces(host))
-    interfaces = [each for each in host.interfaces() if each.name in wanted]
+    interfaces = _own_interfaces(host)
     counts = Counter(route.interface for route in host.routes() if _leads_out(route))
     rules = host.rules()
     ruled = {each.name for each in interfaces if _has_rule(each, rules)}

@@ -22,10 +22,11 @@ from producers.audit.host import Host, Unreadable
 from producers.audit.report import AGENT, AuditedHost, result_record
 from producers.audit.runner import run_checks
 from producers.audit.settings import AuditSettings
+from producers.audit.traffic_plan import PLANS
 from schemas.records import AuditCategory, AuditResult, AuditRun, AuditStatus
 from schemas.unexpected import DATA_ERRORS
 
-__all__ = ["AuditAgent", "Choice", "OpenHost", "chosen"]
+__all__ = ["AuditAgent", "Choice", "OpenHost", "chosen", "is_round"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,8 +37,9 @@ MAX_WAITING: Final = 64
 """Runs of one host that wait or run; further requests are refused."""
 _CATEGORIES: Final = frozenset(category_name(each) for each in AuditCategory)
 
-OpenHost = Callable[[str], Host]
-"""Returns the interface to a host, by its name. A run has one of its own, with fresh outputs of commands."""
+OpenHost = Callable[[str, AuditRun | None], Host]
+"""Returns the interface to a host, by its name and the request. A run has one of its own, with fresh outputs
+of commands. A round of traffic gives the host its partners; the schedule has no request."""
 
 
 class Choice(NamedTuple):
@@ -74,6 +76,20 @@ class _Run(NamedTuple):
     limit_s: float
     until_s: float
     """Its end, by time.monotonic."""
+    request: AuditRun | None
+    """None: begun by the schedule."""
+
+    @property
+    def is_traffic(self) -> bool:
+        """Whether it is a round of traffic between hosts, which must begin at the same time."""
+        return self.request is not None and is_round(self.request)
+
+
+def is_round(request: AuditRun) -> bool:
+    """Return whether a request is a round of traffic: active, of these checks alone, with named hosts."""
+    return bool(request["active"] and request["hosts"] and request["only"]) and set(request["only"]) <= set(
+        PLANS
+    )
 
 
 class AuditAgent:
@@ -124,7 +140,7 @@ class AuditAgent:
         choice = chosen(self._checks, record["only"], active=record["active"])
         for host in self._hosts:
             if not record["hosts"] or host in record["hosts"]:
-                self._begin(record["run"], host, choice, record["limit_s"])
+                self._begin(record["run"], host, choice, record["limit_s"], record)
 
     def begin_due(self) -> None:
         """Begin the scheduled runs whose time has come."""
@@ -145,19 +161,26 @@ class AuditAgent:
             except queue.Empty:
                 return
 
-    def _begin(self, name: str, host: str, choice: Choice, limit_s: float) -> None:
-        run = _Run(name, self._hosts[host], choice, limit_s, time.monotonic() + limit_s)
+    def _begin(
+        self, name: str, host: str, choice: Choice, limit_s: float, request: AuditRun | None = None
+    ) -> None:
+        until_s = time.monotonic() + limit_s
+        run = _Run(name, self._hosts[host], choice, limit_s, until_s, request)
         if self._unfinished[host] >= MAX_WAITING:
             _log.warning("run %s of %s: refused, %d runs of this host wait", name, host, MAX_WAITING)
             return
         self.runs += 1
         with self._lock:
             self._unfinished[host] += 1
-            self._waiting.put(run)
-            if self._threads >= self._settings.hosts_at_once:
-                return
-            self._threads += 1
-        threading.Thread(target=self._work, name="audit run", daemon=True).start()
+            if not run.is_traffic:
+                self._waiting.put(run)
+                if self._threads >= self._settings.hosts_at_once:
+                    return
+                self._threads += 1
+        if run.is_traffic:  # partners wait for each other, so that a limit on hosts would stop all of them
+            threading.Thread(target=self._finish, args=(run,), name="audit traffic", daemon=True).start()
+        else:
+            threading.Thread(target=self._work, name="audit run", daemon=True).start()
 
     def _work(self) -> None:
         while True:
@@ -166,14 +189,17 @@ class AuditAgent:
                     self._threads -= 1
                     return
                 run = self._waiting.get()
-            try:
-                for result in _results(run, self._open_host, self._hanging[run.host.host]):
-                    self._done.put(result)
-            except (*DATA_ERRORS, OSError, Unreadable):  # costs this run of this host, not the thread
-                _log.exception("run %s of %s", run.name, run.host.host)
-            finally:
-                with self._lock:
-                    self._unfinished[run.host.host] -= 1
+            self._finish(run)
+
+    def _finish(self, run: _Run) -> None:
+        try:
+            for result in _results(run, self._open_host, self._hanging[run.host.host]):
+                self._done.put(result)
+        except (*DATA_ERRORS, OSError, Unreadable):  # costs this run of this host, not the thread
+            _log.exception("run %s of %s", run.name, run.host.host)
+        finally:
+            with self._lock:
+                self._unfinished[run.host.host] -= 1
 
 
 def _results(run: _Run, open_host: OpenHost, hanging: set[str]) -> Iterator[AuditResult]:
@@ -187,7 +213,7 @@ def _results(run: _Run, open_host: OpenHost, hanging: set[str]) -> Iterator[Audi
     yield record(_own_result(run.choice))
     for check in inactive:
         yield record(Result(check, AuditStatus.SKIPPED, "puts load on the host: runs with --active only", ()))
-    for result in run_checks(checks, open_host(run.host.host), run.until_s, hanging):
+    for result in run_checks(checks, open_host(run.host.host, run.request), run.until_s, hanging):
         yield record(result)
 
 

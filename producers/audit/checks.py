@@ -15,6 +15,7 @@ from producers.audit import (
     gpu,
     hardware,
     kernel_log,
+    load,
     node,
     pcie,
     provisioning,
@@ -40,7 +41,8 @@ CHECKS: Final[dict[str, Check]] = {
         *(storage, drives),
         *(pcie, affinity),
         *(frontend, rdma, backend),
-        *(kernel_log, unknown_lines, active, torch_checks, provisioning),
+        *(kernel_log, unknown_lines),
+        *(active, torch_checks, provisioning, load),
     )
     for check in group.CHECKS
 }

@@ -160,8 +160,7 @@ def link_fec(host: Host) -> Iterator[Finding]:
     found = {subject: (report["Speed"], report["FEC"]) for subject, report in _reports(host)}
     for subject, (speed, fec) in found.items():
         usual = Counter(each[1] for each in found.values() if each[0] == speed).most_common(1)[0][0]
-        right = fec == usual and not fec.startswith("No FEC")
-        yield checked(right, f"{fec} at {speed}, most ports have {usual}", subject)
+        yield checked(fec == usual, f"{fec} at {speed}, most ports have {usual}", subject)
         yield stated("fec", fec, subject)
 
 

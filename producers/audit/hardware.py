@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,21 +13,21 @@ from producers.audit.host import Host, Missing
 from producers.audit.node import CPU, cpu_list, meminfo_bytes
 from schemas.records import AuditAction, AuditCategory, AuditSeverity
 
-__all__ = ["CHECKS", "Sensor", "blocks", "free_blocks", "interrupts", "sensors"]
+__all__ = ["CHECKS", "Sensor", "blocks", "events", "free_blocks", "interrupts", "sensors"]
 
 NODES: Final = "/sys/devices/system/node"
 HUGE_ORDER: Final = 9
 """Order of a free block of 2 MiB, in pages of 4 KiB."""
 MAX_MEMORY_SPREAD: Final = 0.1
 """Azure's checks allow 3% of the host's memory; firmware takes its part from one node."""
-SERIOUS_EVENTS: Final = (
-    "uncorrectable", "critical", "failure", "failed", "non-recoverable", "lost", "fault", "thermal trip",
-    "machine check", "predictive", "degraded", "bus fatal",
-)  # fmt: skip
-"""Phrases of the system event log that name a fault."""
+_SERIOUS: Final = re.compile(
+    r"\b(?:uncorrectable|(?<!non-)critical|failure|failed|non-recoverable|lost|faulty?|thermal trip|ierr"
+    r"|machine check|predictive|degraded|bus fatal|out[ -]of[ -]range|error)\b(?<!correctable error)",
+    re.IGNORECASE,
+)
+"""Words of events and of sensors without a figure that name a fault."""
 GOOD_SENSORS: Final = frozenset({"ok", "ns"})
 """States of a sensor: in its limits, or without a reading."""
-GOOD_SUPPLY: Final = frozenset({"", "presence detected"})
 
 
 class Sensor(NamedTuple):
@@ -82,7 +83,17 @@ def sensors(text: str) -> list[Sensor]:
     return found
 
 
+def _is_virtual(host: Host) -> bool:
+    """Return whether the processor says that it runs a virtual machine."""
+    try:
+        return re.search(r"^flags\s.* hypervisor\b", host.read("/proc/cpuinfo"), re.MULTILINE) is not None
+    except Missing:
+        return False
+
+
 def _dimms(host: Host) -> Iterator[Finding]:
+    if _is_virtual(host):
+        raise Missing("a virtual machine: its memory devices are made up")
     found = blocks(host.run("dmidecode", "--type", "17"))
     filled = [each for each in found if each["Size"] != "No Module Installed"]
     if not filled:
@@ -174,12 +185,12 @@ def _frequency(host: Host) -> Iterator[Finding]:
 
 
 def _microcode(host: Host) -> Iterator[Finding]:
-    found = {
-        host.read(f"{CPU}/cpu{number}/microcode/version") for number in cpu_list(host.read(f"{CPU}/online"))
-    }
-    yield checked(len(found) == 1, f"microcode {', '.join(sorted(found))}, expected one version")
-    for version in found:
-        yield stated("microcode", version)
+    online = cpu_list(host.read(f"{CPU}/online"))
+    if "microcode" in host.names(f"{CPU}/cpu{online[0]}"):  # processors of Arm have none
+        found = {host.read(f"{CPU}/cpu{number}/microcode/version") for number in online}
+        yield checked(len(found) == 1, f"microcode {', '.join(sorted(found))}, expected one version")
+        for version in found:
+            yield stated("microcode", version)
     for name in ("bios_version", "product_name", "board_name"):
         try:
             yield stated(name, host.read(f"/sys/class/dmi/id/{name}"))
@@ -193,16 +204,26 @@ def _bmc(host: Host) -> None:
         raise Missing("no BMC: no /dev/ipmi0")
 
 
+def events(text: str) -> dict[tuple[str, str], int]:
+    """Return how often each sensor reported each fault in `ipmitool sel elist`, without those that ended."""
+    found: Counter[tuple[str, str]] = Counter()
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.split("|")]
+        if len(parts) > 4 and _SERIOUS.search(parts[4]):
+            key = parts[3], parts[4]
+            if "deassert" in " ".join(parts[5:]).lower():
+                found.pop(key, None)
+            else:
+                found[key] += 1
+    return found
+
+
 def _events(host: Host) -> Iterator[Finding]:
     _bmc(host)
-    count = 0
-    for line in host.run("ipmitool", "sel", "elist").splitlines():
-        parts = [part.strip() for part in line.split("|")]
-        text = " ".join(parts[3:]).lower()
-        if any(phrase in text for phrase in SERIOUS_EVENTS) and "deassert" not in text:
-            count += 1
-            yield failed(" ".join(parts[4:]), parts[3])
-    if not count:
+    found = events(host.run("ipmitool", "sel", "elist"))
+    for (sensor, text), count in sorted(found.items()):
+        yield failed(f"{text}, {count} times" if count > 1 else text, sensor)
+    if not found:
         yield passed("no fault in the system event log")
 
 
@@ -234,11 +255,12 @@ def _is_supply(sensor: Sensor) -> bool:
 
 
 def _spins(sensor: Sensor) -> bool:
-    return sensor.status in GOOD_SENSORS and sensor.reading != "0 RPM"
+    return _is_good(sensor) and sensor.reading != "0 RPM"
 
 
-def _supplies(sensor: Sensor) -> bool:
-    return sensor.status in GOOD_SENSORS and sensor.reading.lower() in GOOD_SUPPLY
+def _is_good(sensor: Sensor) -> bool:
+    """Return whether a sensor is in its limits. The status of one without limits is always ok."""
+    return sensor.status in GOOD_SENSORS and not _SERIOUS.search(sensor.reading)
 
 
 def _declared(
@@ -346,9 +368,7 @@ CHECKS: Final = (
     _declared(
         "sensors",
         "Temperatures and voltages are in their limits",
-        _of_bmc(
-            lambda each: not _is_fan(each) and not _is_supply(each), lambda each: each.status in GOOD_SENSORS
-        ),
+        _of_bmc(lambda each: not _is_fan(each) and not _is_supply(each), _is_good),
         AuditAction.MONITOR,
         "ipmitool sdr elist; check cooling and power",
         98,
@@ -366,7 +386,7 @@ CHECKS: Final = (
     _declared(
         "power-supplies",
         "Power supplies deliver",
-        _of_bmc(_is_supply, _supplies),
+        _of_bmc(_is_supply, _is_good),
         AuditAction.REPLACE,
         "Check the power cord and feed, then replace the power supply",
         98,

@@ -6,15 +6,19 @@ All paths are absolute paths of the host. `live_host.py` reads a real one.
 from __future__ import annotations
 
 import errno
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from producers.audit.network import Network
 from producers.audit.settings import CheckSettings
+
+if TYPE_CHECKING:
+    from producers.audit.traffic_plan import TrafficRound
 
 __all__ = [
     "NVML",
     "OVERLAP",
     "STREAM",
+    "TRAFFIC",
     "TRAINING",
     "VOLUME",
     "Host",
@@ -33,6 +37,8 @@ OVERLAP: Final = "overlap"
 """Command that computes while it communicates (producers/audit/overlap.py)."""
 VOLUME: Final = "volume"
 """Command that claims a volume in Kubernetes (producers/audit/volume.py)."""
+TRAFFIC: Final = "traffic"
+"""Command that runs a host's part of a round of traffic (producers/audit/traffic.py)."""
 ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODEV, errno.ENXIO, errno.ESRCH})
 """Errors of things that are not there: sysfs answers EINVAL for a value that a device does not have, and
 /proc ESRCH for a process that has ended."""
@@ -91,6 +97,10 @@ class Host(Network, Protocol):
 
     def now_s(self) -> float:
         """Return the system clock's time, seconds since the Unix epoch."""
+        ...
+
+    def traffic_round(self) -> TrafficRound:
+        """Return the round of traffic between hosts that the run is. Raises Missing in another run."""
         ...
 
     def pause(self, wanted_s: float) -> float:

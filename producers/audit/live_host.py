@@ -15,9 +15,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from producers.audit.host import NVML, OVERLAP, STREAM, TRAINING, VOLUME, Missing, Unreadable, as_unreadable
+from producers.audit.host import (
+    NVML,
+    OVERLAP,
+    STREAM,
+    TRAFFIC,
+    TRAINING,
+    VOLUME,
+    Missing,
+    Unreadable,
+    as_unreadable,
+)
 from producers.audit.live_network import LiveNetwork
 from producers.audit.settings import CheckSettings
+from producers.audit.traffic_plan import TrafficRound
 from producers.netns import in_netns
 
 __all__ = ["LiveHost"]
@@ -32,6 +43,7 @@ OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     NVML: (sys.executable, "-m", "producers.audit.nvml"),
     STREAM: (sys.executable, "-m", "producers.audit.stream"),
     VOLUME: (sys.executable, "-m", "producers.audit.volume"),
+    TRAFFIC: (sys.executable, "-m", "producers.audit.traffic"),
 }
 """Readers of ours that are processes of their own: a driver that hangs must not hang the agent."""
 TORCH_COMMANDS: Final[Mapping[str, str]] = {
@@ -79,11 +91,12 @@ class LiveHost(LiveNetwork):
         netns: str | None = None,
         nics: tuple[str, ...] = (),
         settings: CheckSettings | None = None,
+        find_round: Callable[[], TrafficRound] | None = None,
     ) -> None:
-        """`nics`: interfaces of the NICs that the agent measures."""
+        """`nics`: interfaces of the NICs that the agent measures; `find_round`: its round of traffic."""
         super().__init__(netns, nics)
         self.settings = settings or CheckSettings()
-        self._root = root
+        self._root, self._find_round = root, find_round
         self._lock = threading.Lock()
         self._outputs: dict[tuple[str, ...], _Output] = {}
 
@@ -140,6 +153,12 @@ class LiveHost(LiveNetwork):
         since_s = time.monotonic()
         time.sleep(wanted_s)
         return time.monotonic() - since_s
+
+    def traffic_round(self) -> TrafficRound:
+        """Return the round of traffic that the run is. Raises Missing in another run."""
+        if self._find_round is None:
+            raise Missing("only `fabrictime audit traffic` sends load between hosts")
+        return self._find_round()
 
     def clock_status(self) -> int:
         """Return the status bits of the system clock, as adjtimex(2). Raises Unreadable."""

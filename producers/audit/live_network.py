@@ -74,7 +74,8 @@ def routes_of(message: Message, names: Mapping[int, str]) -> Iterator[Route]:
         return
     kinds = {number: name for name, number in rt_type.items()}
     metrics = message.get_attr("RTA_METRICS")
-    for hop in message.get_attr("RTA_MULTIPATH") or [message]:
+    hops = message.get_attr("RTA_MULTIPATH") or [message]
+    for hop in hops:
         interface = hop.get_attr("RTA_OIF") if hop is message else hop["oif"]
         via = hop.get_attr("RTA_VIA")
         yield Route(
@@ -86,6 +87,7 @@ def routes_of(message: Message, names: Mapping[int, str]) -> Iterator[Route]:
             kind=str(kinds.get(message["type"], message["type"])),
             source=str(message.get_attr("RTA_PREFSRC") or ""),
             mtu=metrics.get_attr("RTAX_MTU") if metrics else None,
+            paths=len(hops),
         )
 
 

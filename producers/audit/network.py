@@ -8,11 +8,25 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from producers.ports.ethtool import LinkSettings
 
-__all__ = ["Dcb", "Interface", "LinkSettings", "Neighbour", "Network", "Route", "Rule", "gateway_of"]
+__all__ = [
+    "MAIN_TABLE",
+    "Dcb",
+    "Interface",
+    "LinkSettings",
+    "Neighbour",
+    "Network",
+    "Route",
+    "Rule",
+    "gateway_of",
+    "is_default",
+]
+
+MAIN_TABLE: Final = 254
+"""Routing table of routes without one of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +66,15 @@ class Route:
     gateway: str
     """Empty for a directly connected network."""
     interface: str
-    table: int = 254
+    table: int = MAIN_TABLE
     metric: int = 0
     kind: str = "unicast"
     source: str = ""
     """Preferred source address."""
     mtu: int | None = None
     """MTU of the route, if it has one of its own."""
+    paths: int = 1
+    """Next hops that share the route's traffic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +172,17 @@ class Network(Protocol):
 
 def gateway_of(routes: list[Route], *, is_ipv6: bool = False) -> Route | None:
     """Return the default route of the main table with the smallest metric; None without one."""
-    default = "::/0" if is_ipv6 else "0.0.0.0/0"
-    found = [each for each in routes if each.destination == default and each.table == 254 and each.gateway]
+    found = [
+        each
+        for each in routes
+        if is_default(each)
+        and (":" in each.destination) == is_ipv6
+        and each.table == MAIN_TABLE
+        and each.gateway
+    ]
     return min(found, key=lambda each: each.metric, default=None)
+
+
+def is_default(route: Route) -> bool:
+    """Return whether a route leads to all networks."""
+    return route.destination in ("0.0.0.0/0", "::/0")

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from producers.audit.base import Check, Finding, checked
 from producers.audit.host import Host, Missing
+from producers.audit.sku import DEVICES, GPU_CLASSES, sku_of
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
 
 __all__ = ["CHECKS"]
 
-DEVICES: Final = "/sys/bus/pci/devices"
-CLASSES: Final = {"0x0200": "NIC", "0x0207": "NIC", "0x0300": "GPU", "0x0302": "GPU", "0x0108": "NVMe"}
+NO_WIDTH: Final = 255
+CLASSES: Final = {"0x0200": "NIC", "0x0207": "NIC", "0x0108": "NVMe", **dict.fromkeys(GPU_CLASSES, "GPU")}
 """Classes of devices whose bandwidth a job needs (PCI Code and ID Assignment Specification)."""
 ACS_CAPABILITY: Final = 0x0D
-ACS_FORWARDING: Final = 0b0111_1100
-"""ACS controls that send peer-to-peer traffic through the root complex (PCIe base specification, 7.7.11)."""
+ACS_FORWARDING: Final = 0b0010_1100
+"""ACS controls that keep peer-to-peer traffic from its shortest way: redirection of requests and of
+completions, and egress control (PCIe base specification, 7.7.11)."""
 
 
 def gigatransfers(speed: str) -> float:
@@ -48,20 +50,51 @@ def _devices(host: Host) -> Iterator[tuple[str, str]]:
         raise Missing("no NIC, GPU or NVMe on PCIe")
 
 
+class Link(NamedTuple):
+    """Width and speed of a PCIe link."""
+
+    width: int
+    gts: float
+    """GT/s of a lane."""
+
+    def __str__(self) -> str:
+        return f"x{self.width} at {self.gts:g} GT/s"
+
+
+def _read_link(host: Host, folder: str, when: str) -> Link | None:
+    """Return the current or the highest link of a device; None for a virtual device or a root bus."""
+    try:
+        width, speed = int(host.read(f"{folder}/{when}_link_width")), host.read(f"{folder}/{when}_link_speed")
+    except Missing:
+        return None
+    return None if width == NO_WIDTH or speed.startswith("Unknown") else Link(width, gigatransfers(speed))
+
+
+def _capability(host: Host, folder: str) -> Link | None:
+    """Return the best link that the device and the port above it allow."""
+    own = _read_link(host, folder, "max")
+    try:
+        above = _read_link(host, host.target(folder).rpartition("/")[0], "max")
+    except Missing:
+        return own
+    if own is None or above is None or not above.width:
+        return own
+    return Link(min(own.width, above.width), min(own.gts, above.gts))
+
+
 def _link(host: Host) -> Iterator[Finding]:
     for address, kind in _devices(host):
         folder, subject = f"{DEVICES}/{address}", f"{kind} {address}"
-        try:
-            width, maximum = (int(host.read(f"{folder}/{when}_link_width")) for when in ("current", "max"))
-            speed, top = (host.read(f"{folder}/{when}_link_speed") for when in ("current", "max"))
-        except Missing:
+        now, best = _read_link(host, folder, "current"), _capability(host, folder)
+        if now is None or best is None or not best.width:
             yield Finding(subject, AuditStatus.SKIPPED, "no PCIe link: a virtual device")
             continue
-        if maximum in (0, 255) or speed == "Unknown":
-            yield Finding(subject, AuditStatus.SKIPPED, "no PCIe link: a virtual device")
-            continue
-        is_full = width == maximum and gigatransfers(speed) == gigatransfers(top)
-        yield checked(is_full, f"x{width} at {speed}, capable of x{maximum} at {top}", subject)
+        text = f"{now}, device and slot are capable of {best}"
+        if kind == "GPU" and now.width == best.width and now.gts < best.gts and sku_of(host) is None:
+            text += "; some GPUs lower the speed at rest: repeat under load"
+            yield Finding(subject, AuditStatus.UNKNOWN, text)
+        else:
+            yield checked(now.width >= best.width and now.gts >= best.gts, text, subject)
 
 
 def _errors(host: Host) -> Iterator[Finding]:

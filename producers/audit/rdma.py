@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from producers.audit.base import Check, Finding, checked, failed, stated
 from producers.audit.host import Host, Missing
-from producers.audit.network import Interface
+from producers.audit.network import MAIN_TABLE, Interface, is_default
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
 
 __all__ = [
@@ -18,11 +18,14 @@ __all__ = [
     "DEVICES",
     "Gid",
     "Port",
+    "Rate",
     "backend_interfaces",
     "gids",
     "interfaces",
+    "is_active",
+    "names_or_none",
+    "port_rate",
     "ports",
-    "rate_gbps",
 ]
 
 DEVICES: Final = "/sys/class/infiniband"
@@ -81,31 +84,86 @@ def ports(host: Host) -> list[Port]:
     return found
 
 
-def rate_gbps(text: str) -> float:
-    """Return Gbit/s from sysfs text such as `400 Gb/sec (4X NDR)`."""
-    found = re.match(r"([\d.]+) Gb/sec", text)
+class Rate(NamedTuple):
+    """Rate of a port and the lanes that make it; 0 lanes where the driver does not report them."""
+
+    gbps: float
+    lanes: int
+
+
+def port_rate(text: str) -> Rate:
+    """Return the rate in sysfs text such as `400 Gb/sec (4X NDR)`."""
+    found = re.match(r"([\d.]+) Gb/sec(?: \((\d+)X)?", text)
     if found is None:
         raise ValueError(f"port rate {text!r:.60}, expected Gb/sec")
-    return float(found[1])
+    return Rate(float(found[1]), int(found[2] or 0))
+
+
+def is_active(host: Host, port: Port) -> bool:
+    """Return whether a port carries data."""
+    return host.read(f"{port.folder}/state").partition(":")[2].strip() == "ACTIVE"
 
 
 def _state(host: Host) -> Iterator[Finding]:
     for port in ports(host):
         state = host.read(f"{port.folder}/state").partition(":")[2].strip()
         physical = host.read(f"{port.folder}/phys_state").partition(":")[2].strip()
-        yield checked(state == "ACTIVE" and physical == "LinkUp", f"{state}, {physical}", str(port))
+        is_up = state == "ACTIVE" and physical == "LinkUp"
+        if not is_up and _is_unused(host, port):
+            yield Finding(str(port), AuditStatus.SKIPPED, f"{state}, {physical}: the port is not used")
+        else:
+            yield checked(is_up, f"{state}, {physical}", str(port))
+
+
+def _is_unused(host: Host, port: Port) -> bool:
+    """Return whether a port that is down is spare.
+
+    An Ethernet port is, if its interface was set down and has no address; a port of InfiniBand, if the other
+    port of its card is active.
+    """
+    if host.read(f"{port.folder}/link_layer") == "Ethernet":
+        names = {name for each, name in interfaces(host) if each == port} - set(host.nics)
+        own = [each for each in host.interfaces() if each.name in names]
+        return bool(own) and not any("UP" in each.flags or each.addresses for each in own)
+    card = _card(host, port)
+    others = (each for each in ports(host) if each != port)
+    return bool(card) and any(_card(host, each) == card and is_active(host, each) for each in others)
+
+
+def _card(host: Host, port: Port) -> str:
+    """Return the PCI address of a port's card without the function; empty for an emulated device."""
+    try:
+        return host.target(f"{DEVICES}/{port.device}/device").rpartition("/")[2].rpartition(".")[0]
+    except Missing:
+        return ""
 
 
 def _rate(host: Host) -> Iterator[Finding]:
-    """Compare each port with most others: cards of one host are alike, but for one for management."""
-    rates = {port: rate_gbps(host.read(f"{port.folder}/rate")) for port in ports(host)}
-    usual, count = Counter(rates.values()).most_common(1)[0]
-    for port, rate in rates.items():
-        yield checked(
-            rate == usual or (count == 1 and rate > usual),
-            f"{rate:g} Gbit/s, most ports of this host have {usual:g}",
-            str(port),
-        )
+    """Compare each active port with those of like cards. Cards for storage have rates of their own.
+
+    A port has lost a lane if it has fewer than the others, or its cable is of another speed if it is the
+    only one that differs.
+    """
+    groups: dict[str, dict[Port, Rate]] = defaultdict(dict)
+    for port in ports(host):
+        if is_active(host, port):
+            groups[_board(host, port)][port] = port_rate(host.read(f"{port.folder}/rate"))
+    for rates in groups.values():
+        usual, count = Counter(rates.values()).most_common(1)[0]
+        for port, rate in rates.items():
+            is_only = len(rates) > 2 and count == len(rates) - 1 and rate != usual
+            text = f"{rate.gbps:g} Gbit/s on {rate.lanes} lanes, most ports of like cards have {usual.gbps:g}"
+            yield checked(rate.lanes >= usual.lanes and not is_only, text, str(port))
+            yield stated("rate_gbps", rate.gbps, str(port))
+    every = [rate.gbps for rates in groups.values() for rate in rates.values()]
+    yield stated("rdma_gbps", sum(every))
+
+
+def _board(host: Host, port: Port) -> str:
+    try:
+        return host.read(f"{DEVICES}/{port.device}/board_id")
+    except Missing:
+        return ""
 
 
 def _counters(host: Host) -> Iterator[Finding]:
@@ -181,12 +239,20 @@ def _pkeys(host: Host) -> Iterator[Finding]:
         yield checked(found == usual and bool(found), text, str(port))
 
 
+def names_or_none(host: Host, folder: str) -> set[str]:
+    """Return the names in a directory; none if it is not there, as its module is not loaded."""
+    try:
+        return set(host.names(folder))
+    except Missing:
+        return set()
+
+
 def _character_devices(host: Host) -> Iterator[Finding]:
-    present = set(host.names("/dev/infiniband"))
     devices = {port.device for port in ports(host)}
+    present = names_or_none(host, "/dev/infiniband")
     verbs = {
         host.read(f"/sys/class/infiniband_verbs/{name}/ibdev"): name
-        for name in host.names("/sys/class/infiniband_verbs")
+        for name in names_or_none(host, "/sys/class/infiniband_verbs")
         if name.startswith("uverbs")
     }
     for device in sorted(devices):
@@ -209,16 +275,26 @@ def interfaces(host: Host) -> Iterator[tuple[Port, str]]:
 
 
 def backend_interfaces(host: Host) -> list[str]:
-    """Return the network interfaces of RDMA ports, and those that the agent measures. Raises Missing."""
+    """Return the network interfaces of RDMA ports, and those that the agent measures. Raises Missing.
+
+    Cards of the front end are able to do RDMA as well: those of the default route are left out.
+    """
     found = set(host.nics)
     try:
-        found |= {name for _, name in interfaces(host)}
+        found |= {name for _, name in interfaces(host)} - (_frontend_interfaces(host) - found)
     except Missing:  # a host without RDMA
         if not found:
             raise
     if not found:
-        raise Missing("no RDMA port has a network interface")
+        raise Missing("no RDMA port of the back end has a network interface")
     return sorted(found)
+
+
+def _frontend_interfaces(host: Host) -> set[str]:
+    """Return the interfaces of default routes, and the members of their bonds."""
+    routes = host.routes()
+    default = {route.interface for route in routes if route.table == MAIN_TABLE and is_default(route)}
+    return default | {each.name for each in host.interfaces() if each.master in default}
 
 
 def _backend(host: Host) -> list[Interface]:
@@ -238,6 +314,9 @@ def _mtu(host: Host) -> Iterator[Finding]:
 def _carrier(host: Host) -> Iterator[Finding]:
     for each in _backend(host):
         text = f"{each.operstate}; {each.carrier_changes:,} changes of carrier"
+        if "UP" not in each.flags and not each.addresses and each.name not in host.nics:
+            yield Finding(each.name, AuditStatus.SKIPPED, "set down, without an address: it is not used")
+            continue
         yield checked(each.is_up and each.operstate in ("up", "unknown"), text, each.name)
 
 
@@ -247,7 +326,7 @@ CHECKS: Final = (
         AuditAction.REPLACE, "Check cable and transceiver, then the switch port", rows=(2, 4, 5),
     ),
     Check(
-        "backend.port-rate", AuditCategory.BACKEND, "RDMA ports have the same rate", _rate,
+        "backend.port-rate", AuditCategory.BACKEND, "RDMA ports of like cards have one rate", _rate,
         AuditSeverity.ERROR, AuditAction.REPLACE,
         "A lane is lost, or the cable is of another speed: replace it", rows=(1, 18),
     ),

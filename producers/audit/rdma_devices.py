@@ -9,7 +9,7 @@ from typing import Final
 
 from producers.audit.base import Finding, checked, failed, passed, stated
 from producers.audit.host import Host, Missing
-from producers.audit.rdma import DEVICES, ports
+from producers.audit.rdma import DEVICES, is_active, names_or_none, ports
 
 __all__ = [
     "efa_provider",
@@ -27,6 +27,8 @@ __all__ = [
 PCI: Final = "/sys/bus/pci/devices"
 RDMA_CARDS: Final = (("0x15b3", "0x"), ("0x1d0f", "0xefa"))
 """Vendor, and beginning of the device number, of network cards with RDMA: NVIDIA, Amazon's EFA."""
+VIRTUAL: Final = frozenset(f"MT{number}" for number in (4100, 4116, 4118, 4120, 4122, 4124, 4126))
+"""Types of virtual functions: their device numbers (pci.ids) in decimal."""
 READS: Final = frozenset({0, 44, 128})
 """Good values of MAX_ACC_OUT_READ (Oracle's checks)."""
 PPCC: Final = "local_port=1,pnat=0,lp_msb=0,algo_slot=0,algo_param_index=0"
@@ -61,9 +63,16 @@ def _is_rdma_card(host: Host, folder: str) -> bool:
 
 
 def vanished(host: Host) -> Iterator[Finding]:
-    """Find RDMA cards that do not answer on the bus, have no RDMA device, or left the bus since boot."""
+    """Find RDMA cards that do not answer on the bus, have no RDMA device, or left the bus since boot.
+
+    Virtual functions of a card of this host are given to containers and virtual machines.
+    """
     present = host.names(PCI)
-    cards = [address for address in present if _is_rdma_card(host, f"{PCI}/{address}")]
+    cards = [
+        address
+        for address in present
+        if _is_rdma_card(host, f"{PCI}/{address}") and not names_or_none(host, f"{PCI}/{address}/physfn")
+    ]
     for address in cards:
         if host.read(f"{PCI}/{address}/revision") == "0xff":
             yield failed("does not answer on the bus: its revision is ff", address)
@@ -80,7 +89,10 @@ def _rdma_device(host: Host, address: str) -> Finding:
     try:
         names = host.names(f"{PCI}/{address}/infiniband")
     except Missing:
-        driver = host.target(f"{PCI}/{address}/driver").rpartition("/")[2]
+        try:
+            driver = host.target(f"{PCI}/{address}/driver").rpartition("/")[2]
+        except Missing:
+            return failed("no driver serves it", address)
         if driver == "vfio-pci":
             return passed("given to a virtual machine", address)
         return failed(f"driver {driver} shows no RDMA device", address)
@@ -126,9 +138,9 @@ def management_files(host: Host) -> Iterator[Finding]:
     wanted = sorted({port.device for port, layer in layers.items() if layer == "InfiniBand"})
     if not wanted:
         raise Missing("no InfiniBand port")
-    present = set(host.names("/dev/infiniband"))
+    present = names_or_none(host, "/dev/infiniband")
     known: dict[str, list[str]] = defaultdict(list)
-    for name in host.names("/sys/class/infiniband_mad"):
+    for name in names_or_none(host, "/sys/class/infiniband_mad"):
         if name.startswith(("umad", "issm")):
             known[host.read(f"/sys/class/infiniband_mad/{name}/ibdev")].append(name)
     for device in wanted:
@@ -143,14 +155,18 @@ def _address(host: Host, device: str) -> str:
 
 
 def nvidia_devices(host: Host) -> Iterator[tuple[str, str]]:
-    """Yield device and PCI address of NVIDIA's cards: their tools know no others."""
+    """Yield device and PCI address of NVIDIA's cards that are in use: their tools know no others.
+
+    They do not know virtual functions either.
+    """
     found = False
-    for device in _devices(host):
-        if _kind(host, device).startswith("MT"):
+    for device in sorted({port.device for port in ports(host) if is_active(host, port)}):
+        kind = _kind(host, device)
+        if kind.startswith("MT") and kind not in VIRTUAL:
             found = True
             yield device, _address(host, device)
     if not found:
-        raise Missing("no RDMA card of NVIDIA")
+        raise Missing("no active RDMA card of NVIDIA")
 
 
 def firmware_settings(host: Host) -> Iterator[Finding]:

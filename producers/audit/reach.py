@@ -35,16 +35,16 @@ GOOD_CODES: Final = (0, 3)
 
 
 def peers(host: Host) -> list[tuple[str, str]]:
-    """Return interface and IPv4 address of the gateway and of live neighbours. Raises Missing without any."""
+    """Return interface and IPv4 address of the gateway, then of live neighbours. Raises Missing."""
     found = {}
-    for each in host.neighbours():
-        if each.state not in UNREACHED | {"NOARP", "NONE"} and ":" not in each.address:
-            found[each.address] = each.interface
     with contextlib.suppress(Missing):
-        found |= {route.gateway: route.interface for route in gateways(host) if ":" not in route.gateway}
+        found = {route.gateway: route.interface for route in gateways(host) if ":" not in route.gateway}
+    for each in sorted(host.neighbours(), key=lambda each: each.address):
+        if each.state not in UNREACHED | {"NOARP", "NONE"} and ":" not in each.address:
+            found.setdefault(each.address, each.interface)
     if not found:
         raise Missing("neither a gateway nor a neighbour")
-    return [(interface, address) for address, interface in sorted(found.items())][:MAX_PEERS]
+    return [(interface, address) for address, interface in found.items()][:MAX_PEERS]
 
 
 def path_mtu(host: Host) -> Iterator[Finding]:

@@ -12,16 +12,20 @@ from typing import Final
 
 from sdnotify import SystemdNotifier
 
-from producers.audit.agent import AuditAgent
+from producers.audit.agent import AuditAgent, is_round
 from producers.audit.checks import CHECKS
+from producers.audit.host import Missing
 from producers.audit.live_host import LiveHost
 from producers.audit.report import AuditedHost
-from producers.audit.settings import AuditSettings, CheckSettings
+from producers.audit.round_nics import RoundNics
+from producers.audit.settings import AuditSettings
+from producers.audit.traffic_plan import TrafficRound
 from producers.bounded_producer import BoundedProducer
 from producers.inventory.nics import LookupReader
 from producers.settings import NicSettings
 from producers.stop_request import StopRequest
 from schemas import codec
+from schemas.records import AuditRun
 from schemas.topics import AUDIT, AUDIT_RUNS
 
 __all__ = ["audited_hosts", "main", "open_host"]
@@ -39,10 +43,27 @@ def audited_hosts(nics: Sequence[NicSettings], sku: str) -> dict[str, AuditedHos
     return {nic.host: AuditedHost(nic.host, nic.shard, sku) for nic in reversed(nics)}
 
 
-def open_host(nics: Sequence[NicSettings], host: str, settings: CheckSettings | None = None) -> LiveHost:
-    """Return the interface to a host, in the network namespace of its first NIC."""
+def open_host(
+    nics: Sequence[NicSettings],
+    host: str,
+    settings: AuditSettings | None = None,
+    request: AuditRun | None = None,
+    peers: RoundNics | None = None,
+) -> LiveHost:
+    """Return the interface to a host, in the network namespace of its first NIC.
+
+    With `settings` and `peers`, the inventory, a request may be a round of traffic.
+    """
     own = [nic for nic in nics if nic.host == host]
-    return LiveHost(netns=own[0].netns, nics=tuple(nic.device for nic in own), settings=settings)
+
+    def find_round() -> TrafficRound:
+        if request is None or settings is None or peers is None or not is_round(request):
+            raise Missing("only `fabrictime audit traffic` sends load between hosts")
+        order = tuple(request["hosts"])
+        return TrafficRound(request["run"], host, order, peers.of(order), settings.traffic)
+
+    devices = tuple(nic.device for nic in own)
+    return LiveHost(netns=own[0].netns, nics=devices, settings=settings, find_round=find_round)
 
 
 def main(settings: AuditSettings, nics: Sequence[NicSettings]) -> int:
@@ -50,9 +71,12 @@ def main(settings: AuditSettings, nics: Sequence[NicSettings]) -> int:
     stop = StopRequest()
     stop.set_on_signals()
     registry = settings.kafka.registry()
-    agent = AuditAgent(
-        settings, audited_hosts(nics, settings.sku), lambda host: open_host(nics, host, settings), CHECKS
-    )
+    peers = RoundNics(settings.kafka)
+
+    def open_one(host: str, request: AuditRun | None) -> LiveHost:
+        return open_host(nics, host, settings, request, peers)
+
+    agent = AuditAgent(settings, audited_hosts(nics, settings.sku), open_one, CHECKS)
     producer = BoundedProducer(
         settings.kafka, settings.queue_messages, settings.queue_bytes, settings.compression
     )

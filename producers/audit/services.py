@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from producers.audit.base import Finding, checked, failed, passed, stated
-from producers.audit.host import Host, Missing
+from producers.audit.host import Host, Missing, Unreadable
+from producers.audit.rdma import names_or_none
 from producers.audit.sockets import listeners
+from schemas.records import AuditStatus
 
 __all__ = [
     "availability",
@@ -47,7 +49,11 @@ MAX_PTP_OFFSET_NS: Final = 10_000.0
 PMC: Final = ("pmc", "-u", "-b", "0", "GET PORT_DATA_SET", "GET CURRENT_DATA_SET")
 GOOD_PORTS: Final = frozenset({"SLAVE", "MASTER", "GRAND_MASTER", "PASSIVE"})
 WEAK_KEYS: Final = frozenset({"ssh-dss"})
-IDLE_STATES: Final = frozenset({"ALLOCATED", "IDLE", "MIXED", "COMPLETING", "RESERVED", "PLANNED"})
+IDLE_STATES: Final = frozenset(
+    {"ALLOCATED", "IDLE", "MIXED", "COMPLETING", "RESERVED", "PLANNED", "CLOUD", "DYNAMIC_NORM"}
+)
+HARMLESS_MARKS: Final = "-~#%!+"
+"""Marks at the end of a state: planned for a job, or asleep to save power."""
 MIN_USABLE: Final = 0.85
 """Share of usable nodes (GCM warns at 15% missing)."""
 UNITS: Final = ("systemctl", "list-units", "--type=service", "--all", "--plain", "--no-legend", "--no-pager")
@@ -133,6 +139,10 @@ def hardware_clocks(host: Host) -> Iterator[Finding]:
 def ssh_listens(host: Host) -> Iterator[Finding]:
     """Find a host on which remote login is installed and nothing listens on its port."""
     config = host.read("/etc/ssh/sshd_config")
+    folder = "/etc/ssh/sshd_config.d"
+    if re.search(r"^\s*Include\s", config, re.MULTILINE | re.IGNORECASE):
+        parts = [name for name in names_or_none(host, folder) if name.endswith(".conf")]
+        config = "\n".join([config, *(host.read(f"{folder}/{name}") for name in sorted(parts))])
     wanted = {int(port) for port in re.findall(r"^\s*Port\s+(\d+)", config, re.MULTILINE)} or {22}
     missing = wanted - listeners(host)
     text = ", ".join(map(str, sorted(missing or wanted)))
@@ -163,7 +173,13 @@ def certificates(host: Host) -> Iterator[Finding]:
         raise Missing("no certificate of a cluster service")
     now_s = host.now_s()
     for path in paths:
-        left = days_left(host.run("openssl", "x509", "-noout", "-enddate", "-in", path), now_s)
+        try:
+            left = days_left(host.run("openssl", "x509", "-noout", "-enddate", "-in", path), now_s)
+        except Missing:
+            raise
+        except (Unreadable, ValueError) as error:  # one file hides no other
+            yield Finding(path, AuditStatus.UNKNOWN, str(error))
+            continue
         yield checked(left >= MIN_DAYS, f"valid for {left:,.0f} days, expected at least {MIN_DAYS:.0f}", path)
 
 
@@ -201,7 +217,7 @@ def availability(text: str) -> tuple[int, int]:
     for line in text.splitlines():
         state, count = line.split()
         total += int(count)
-        usable += int(count) if state.upper() in IDLE_STATES else 0
+        usable += int(count) if state.rstrip(HARMLESS_MARKS).upper() in IDLE_STATES else 0
     return usable, total
 
 
@@ -216,7 +232,9 @@ def cluster_nodes(host: Host) -> Iterator[Finding]:
 
 def node_state(text: str) -> Mapping[str, str]:
     """Return the fields of `scontrol show node`."""
-    return dict(re.findall(r"(\w+)=(\S+)", text))
+    found = dict(re.findall(r"(\w+)=(\S+)", text))
+    reason = re.search(r"\bReason=(.*)", text)
+    return found | {"Reason": reason[1].strip()} if reason else found
 
 
 def _slurm(host: Host) -> str:

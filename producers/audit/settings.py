@@ -3,13 +3,75 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from schemas.kafka.settings import KafkaSettings
 
-__all__ = ["AuditSettings", "CheckSettings"]
+__all__ = ["AuditSettings", "CheckSettings", "TrafficSettings"]
+
+
+class TrafficSettings(BaseModel):
+    """Load between audited hosts (`fabrictime audit traffic`), and the limits of its figures."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    port: int = Field(
+        default=9318, ge=1, le=65535, description="TCP port that receives load, open during a round only"
+    )
+    seconds: float = Field(
+        default=2, ge=0.1, le=10, description="s of load in a round; no request can lengthen it"
+    )
+    rate_mbps: float = Field(
+        default=1000,
+        ge=1,
+        le=400_000,
+        description="maximum Mbit/s that a NIC sends in a round; no request can raise it",
+    )
+    meet_s: float = Field(
+        default=5, ge=0.5, le=30, description="s that a host waits for its partner before it gives up"
+    )
+    key_file: Path | None = Field(
+        default=None,
+        description="file with the fleet's probe key, by which partners prove themselves; none: partners are"
+        " known by their address alone",
+    )
+    max_variation: float = Field(
+        default=0.05,
+        gt=0,
+        le=10,
+        description="maximum standard deviation of the pairs' rates in a round, as a share of their mean",
+    )
+    max_slower: float = Field(
+        default=0.1,
+        gt=0,
+        lt=1,
+        description="share by which a pair's rate may be below the median; beyond, and beyond 3.5 sigma by"
+        " MAD, the pair is slow",
+    )
+    max_loaded_factor: float = Field(
+        default=3,
+        ge=1,
+        le=1000,
+        description="maximum p99 of a pair's round trips under load, as a multiple of the fleet's median",
+    )
+    max_loaded_growth_ms: float = Field(
+        default=20,
+        gt=0,
+        le=10_000,
+        description="maximum ms by which load raises the p99 of a pair's round trips above its idle one",
+    )
+    min_across_share: float = Field(
+        default=0.8,
+        gt=0,
+        le=1,
+        description="minimum rate across leaves, as a share of that within leaves (medians of the pairs)",
+    )
+    straggler_ms: float = Field(
+        default=5, gt=0, le=10_000, description="ms of a hop in a ring from which on it is a straggler's"
+    )
 
 
 def _pattern(text: str) -> str:
@@ -73,6 +135,9 @@ class AuditSettings(CheckSettings):
     )
     sku: str = Field(
         default="", max_length=64, description="machine type of the hosts, such as h100; empty: unknown"
+    )
+    traffic: TrafficSettings = Field(
+        default_factory=TrafficSettings, description="load between hosts, on request only"
     )
     queue_messages: int = Field(
         default=20_000,

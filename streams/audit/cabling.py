@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from schemas.ids import natural
-from schemas.records import AuditStatus
+from schemas.records import AuditStatus, PathSource
 from schemas.topology import End, end_text, split_end
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found
+from streams.links.misplaced import misplaced
 from streams.links.wiring import parse_contradiction
 
 __all__ = ["Cabling", "Swap", "swap_text"]
@@ -144,7 +145,21 @@ class Cabling:
 
 
 def _contradictions(fabric: FabricRecords) -> Iterator[tuple[End, tuple[End, str]]]:
-    """Yield the ends that traces contradict, the planned far end, and the node that is there."""
+    """Yield the ends that traces contradict, the planned far end, and the node that is there.
+
+    A trace contradicts both cables that meet at a switch: routes together tell which one is misplaced. Where
+    they do not, each trace's own statement counts.
+    """
+    routes = [
+        path["links"]
+        for record in fabric.paths
+        for path in record["paths"]
+        if path["found"] != PathSource.TOPOLOGY
+    ]
+    found = misplaced(routes, fabric.topology)
+    if found:
+        yield from found.items()
+        return
     for record in fabric.paths:
         for path in record["paths"]:
             for part in (path["contradiction"] or "").split("; "):

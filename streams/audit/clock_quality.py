@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -14,43 +14,82 @@ from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found
 from streams.audit.robust import MIN_VALUES, odd_ones
 
-__all__ = ["clock_quality"]
+__all__ = ["clock_quality", "suspect_clocks"]
 
 BOUND_FLOOR_NS: Final = 500.0
 """Bound of a clock that is never an outlier: delays within a rack are of this size."""
 BOUND_RELATIVE: Final = 2.0
 """Bounds up to three times the median come from few or slow probes."""
 
+MIN_FAULTY_SHARE: Final = 0.2
+"""Share of the recent windows with a fault that makes a clock unstable."""
+
 
 def clock_quality(fabric: FabricRecords) -> Iterator[Found]:
     """Yield a finding per NIC: FAILED if its clock is not synchronised, a falseticker, apart or uncertain."""
-    newest: dict[str, tuple[int, ClockState, str]] = {}
-    for record in fabric.offsets:
-        for clock in record["clocks"]:
-            known = newest.get(clock["clock"])
-            if known is None or known[0] < record["window_end_ns"]:
-                newest[clock["clock"]] = record["window_end_ns"], clock, record["domain"]
+    newest = _newest(fabric)
     if not newest:
         yield Found(FLEET, "", AuditStatus.UNKNOWN, "no clock was solved")
         return
-    usual_domain = Counter(domain for _, _, domain in newest.values()).most_common(1)[0][0]
-    uncertain, median_ns = _uncertain({name: clock for name, (_, clock, _) in newest.items()})
+    suspects = _suspects(fabric)
+    median_ns = _uncertain(newest)[1]
     for nic in sorted(fabric.nic_of, key=natural):
         name = fabric.nic_of[nic]["clock"]
         if name not in newest:
             yield fabric.of_nic(nic, AuditStatus.UNKNOWN, f"{nic}: clock {name} was not solved")
             continue
-        _, clock, domain = newest[name]
-        bound = f"bound {clock['bound_ns']:,.0f} ns, median {median_ns:,.0f} ns"
-        fault = _fault(clock)
-        if not fault and domain != usual_domain:
-            fault = f"is of domain {domain}, apart from the fleet's {usual_domain}"
-        if not fault and name in uncertain:
-            fault = "is less certain than the others"
-        if fault:
+        bound = f"bound {newest[name].windows[-1]['bound_ns']:,.0f} ns, median {median_ns:,.0f} ns"
+        fault, share = suspects.get(name, ("", 0.0))
+        if share >= MIN_FAULTY_SHARE:
             yield fabric.of_nic(nic, AuditStatus.FAILED, f"clock {name} {fault}; {bound}")
         else:
             yield fabric.of_nic(nic, AuditStatus.PASSED, f"clock {name} is synchronised; {bound}")
+
+
+def suspect_clocks(fabric: FabricRecords) -> dict[str, str]:
+    """Return the clocks whose timestamps could not be compared with the fleet's in some window, and why."""
+    return {name: text for name, (text, _) in _suspects(fabric).items()}
+
+
+def _suspects(fabric: FabricRecords) -> dict[str, tuple[str, float]]:
+    """Return clock to its newest fault, and the share of the windows with one; 1 if it lasts."""
+    newest = _newest(fabric)
+    domains = Counter(each.domain for each in newest.values())
+    uncertain = _uncertain(newest)[0]
+    found = {}
+    for name, (windows, _, domain) in newest.items():
+        faults = [fault for clock in windows if (fault := _fault(clock))]
+        lasting = _fault(windows[-1])
+        usual_domain = domains.most_common(1)[0][0]
+        if not lasting and domain != usual_domain:
+            lasting = f"is of domain {domain}, apart from the fleet's {usual_domain}"
+        if not lasting and name in uncertain:
+            lasting = "is less certain than the others"
+        if lasting:
+            found[name] = lasting, 1.0
+        elif faults:
+            share = len(faults) / len(windows) if len(faults) > 1 else 0.0  # a single one may be an event
+            found[name] = f"had a fault in {len(faults)} of {len(windows)} windows: {faults[-1]}", share
+    return found
+
+
+class _Recent(NamedTuple):
+    """A clock in its recent windows, in order, and its domain in the newest one."""
+
+    windows: list[ClockState]
+    window_end_ns: int
+    domain: str
+
+
+def _newest(fabric: FabricRecords) -> dict[str, _Recent]:
+    found: dict[str, _Recent] = {}
+    for record in sorted(fabric.offsets, key=lambda each: each["window_end_ns"]):
+        for clock in record["clocks"]:
+            known = found.get(clock["clock"])
+            windows = known.windows if known else []
+            windows.append(clock)
+            found[clock["clock"]] = _Recent(windows, record["window_end_ns"], record["domain"])
+    return found
 
 
 def _fault(clock: ClockState) -> str:
@@ -58,11 +97,16 @@ def _fault(clock: ClockState) -> str:
         return f"is {clock['state']}"
     if clock["event"] == ClockEvent.FALSETICKER:
         return f"contradicts its peers by {clock['event_ns']:,.0f} ns"
+    if clock["event"] == ClockEvent.STEP:
+        return f"stepped by {clock['event_ns']:,.0f} ns"
+    if clock["event"] == ClockEvent.RATE_CHANGE:
+        return f"changed its rate by {clock['event_ns']:,.0f} ppb"
     return ""
 
 
-def _uncertain(clocks: dict[str, ClockState]) -> tuple[set[str], float]:
+def _uncertain(newest: Mapping[str, _Recent]) -> tuple[set[str], float]:
     """Return the synchronised clocks with an oddly large bound, and the median bound in ns."""
+    clocks = {name: each.windows[-1] for name, each in newest.items()}
     names = [name for name, clock in clocks.items() if clock["state"] == ClockSync.SYNCED]
     bounds = np.array([clocks[name]["bound_ns"] for name in names])
     if not len(bounds):

@@ -37,7 +37,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class FabricRecords:
-    """Records of one fabric. Delays and queues may be of several windows; the others are the newest.
+    """Records of one fabric. Delays, queues and clocks are of recent windows; the others are the newest.
 
     `since_ns`: time of the last audit; `topology`: the plan, empty without one; `full_mesh`: True if every
     NIC probed every other.

@@ -40,8 +40,7 @@ def link_health(fabric: FabricRecords) -> Iterator[Found]:
         text = f"{health['subject']} {FAULTY[health['state']]}{share}: {health['text']}"
         yield fabric.of_subject(health["subject"], AuditStatus.FAILED, text)
     if not faulty:
-        text = f"none of {len(newest)} known links, NICs and hosts has a fault"
-        yield Found(FLEET, "", AuditStatus.PASSED if newest else AuditStatus.UNKNOWN, text)
+        yield _no_fault(fabric, newest, "has a fault")
 
 
 def link_history(fabric: FabricRecords) -> Iterator[Found]:
@@ -61,8 +60,26 @@ def link_history(fabric: FabricRecords) -> Iterator[Found]:
         text += f" since the last audit, and was down {_times(health['flaps_total'])} in all"
         yield fabric.of_subject(health["subject"], AuditStatus.FAILED, text)
     if not count:
-        text = f"none of {len(newest)} known links, NICs and hosts had a fault since the last audit"
-        yield Found(FLEET, "", AuditStatus.PASSED if newest else AuditStatus.UNKNOWN, text)
+        yield _no_fault(fabric, newest, "had a fault since the last audit")
+
+
+def _no_fault(fabric: FabricRecords, newest: Mapping[str, LinkHealth], text: str) -> Found:
+    """Return PASSED if links were evaluated: by probes that cross them, or by reports, which faults cause."""
+    crossed = {
+        link
+        for record in fabric.delays
+        for path in record["paths"]
+        if path["count"]
+        for link in fabric.route_of.get((record["nic"], path["peer"], path["path"], False), ())
+    }
+    if crossed:
+        return Found(
+            FLEET, "", AuditStatus.PASSED, f"none of the {len(crossed)} links that probes cross {text}"
+        )
+    if newest:
+        text = f"none of {len(newest)} known links, NICs and hosts {text}"
+        return Found(FLEET, "", AuditStatus.PASSED, text)
+    return Found(FLEET, "", AuditStatus.UNKNOWN, "no link is known: no report and no traced probes")
 
 
 def _times(count: int) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from schemas.ids import host_of, natural
 from schemas.records import AuditStatus, PathDelay
 from streams.audit.attribution import explain
+from streams.audit.clock_quality import suspect_clocks
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found
 from streams.audit.robust import MIN_VALUES, odd_ones
@@ -62,6 +63,7 @@ class _Rows:
 
 def one_way_delays(fabric: FabricRecords) -> Iterator[Found]:
     """Yield the links, NICs and paths with an odd one-way delay, and PASSED for every other NIC."""
+    yield from _without_clocks(fabric, "one-way delay")
     rows = _Rows()
     for (nic, peer, path), best in _minimum(fabric).items():
         for answer, a, b, value in (
@@ -76,6 +78,7 @@ def one_way_delays(fabric: FabricRecords) -> Iterator[Found]:
 
 def asymmetries(fabric: FabricRecords) -> Iterator[Found]:
     """Yield the NICs and paths of which requests and answers differ in an odd manner, else PASSED."""
+    yield from _without_clocks(fabric, "delay forward minus back")
     rows = _Rows()
     for (nic, peer, path), best in _minimum(fabric).items():
         hops = [
@@ -100,10 +103,11 @@ class _Best:
 def _minimum(fabric: FabricRecords) -> dict[tuple[str, str, int], _Best]:
     """Return (NIC, peer, path) to its minimum delays; only with clocks that are synchronised."""
     found: dict[tuple[str, str, int], _Best] = {}
+    suspect = _suspect_nics(fabric)
     for record in fabric.delays:
         for path in record["paths"]:
             new = _best(path)
-            if new is None:
+            if new is None or record["nic"] in suspect or path["peer"] in suspect:
                 continue
             key = record["nic"], path["peer"], path["path"]
             known = found.get(key)
@@ -115,6 +119,22 @@ def _minimum(fabric: FabricRecords) -> dict[tuple[str, str, int], _Best]:
                 known.bound_ns = max(known.bound_ns, new.bound_ns)
                 known.samples += new.samples
     return found
+
+
+def _suspect_nics(fabric: FabricRecords) -> dict[str, str]:
+    """Return the NICs whose clock cannot be compared with the others, and why."""
+    reasons = suspect_clocks(fabric)
+    return {
+        nic: f"clock {record['clock']} {reasons[record['clock']]}"
+        for nic, record in fabric.nic_of.items()
+        if record["clock"] in reasons
+    }
+
+
+def _without_clocks(fabric: FabricRecords, thing: str) -> Iterator[Found]:
+    """Yield the NICs that are left out: a wrong clock would accuse their cables."""
+    for nic, reason in sorted(_suspect_nics(fabric).items(), key=lambda each: natural(each[0])):
+        yield fabric.of_nic(nic, AuditStatus.UNKNOWN, f"{thing} is not known: {reason}")
 
 
 def _best(path: PathDelay) -> _Best | None:

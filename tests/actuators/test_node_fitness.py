@@ -82,7 +82,7 @@ def test_a_repeated_result_counts_once():
 def answers_of(host):
     """Return the results of a real agent for a recorded host."""
     settings = AuditSettings(every_s=0)
-    agent = AuditAgent(settings, {"n1": AuditedHost("n1", "", "")}, lambda name: host, EVERY)
+    agent = AuditAgent(settings, {"n1": AuditedHost("n1", "", "")}, lambda name, request: host, EVERY)
     run = AuditRun(run="r1", requested_ns=0, hosts=[], only=[], active=False, limit_s=60)
     agent.on_run("r1", run, round(time.time() * 1000))
     found = []

@@ -9,6 +9,7 @@ from fabrictime.testbed.audit import recorded_active as recorded
 from fabrictime.testbed.audit.recorded import RecordedHost
 from producers.audit.active import ALL_REDUCE
 from producers.audit.host import OVERLAP, TRAINING
+from producers.audit.traffic_plan import FAN_CHECK, PAIR_CHECK, RING_CHECK
 
 Plant = Callable[[RecordedHost], None]
 
@@ -20,6 +21,11 @@ def _prints(command: tuple[str, ...], text: str) -> Plant:
         host.commands[command] = text
 
     return plant
+
+
+def _under_load(counter: str, value: str) -> Plant:
+    path = f"/sys/class/infiniband/mlx5_1/ports/1/{counter}"
+    return lambda host: host.under_load.__setitem__(path, value)
 
 
 ACTIVE_FAULTS: dict[str, tuple[str, Plant]] = {
@@ -75,6 +81,16 @@ ACTIVE_FAULTS: dict[str, tuple[str, Plant]] = {
     "volume that is not bound": (
         "storage.provisioning",
         _prints(recorded.CLAIM, json.dumps({"bound_s": None})),
+    ),
+    "symbol errors under load": (PAIR_CHECK, _under_load("counters/symbol_error", "3")),
+    "link goes down under load": (PAIR_CHECK, _under_load("counters/link_downed", "1")),
+    "slow receiver": (
+        FAN_CHECK,
+        _prints(recorded.traffic(FAN_CHECK), recorded.traffic_output(FAN_CHECK, send_bps=6e8)),
+    ),
+    "slow hop": (
+        RING_CHECK,
+        _prints(recorded.traffic(RING_CHECK), recorded.traffic_output(RING_CHECK, hop_p90_ms=7.2)),
     ),
     "slow memory": ("node.memory-bandwidth", _prints(recorded.MEMORY, "120.5\n")),
     "slow drive": (

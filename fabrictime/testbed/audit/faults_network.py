@@ -251,7 +251,7 @@ FRONTEND: dict[str, tuple[str, Plant]] = {
     "PPS exceeded": ("frontend.allowances", statistics("eno1", pps_allowance_exceeded=12)),
     "conntrack drops": (
         "frontend.conntrack-drops",
-        instead("/proc/net/stat/nf_conntrack", "00000012 00000000", "00000012 0000001f"),
+        instead("/proc/net/stat/nf_conntrack", "12 00000000 00000000", "12 00000000 0000001f"),
     ),
     "rejected packets": (
         "frontend.packet-filters",
@@ -292,16 +292,16 @@ BACKEND: dict[str, tuple[str, Plant]] = {
     ),
     "self-test": ("backend.self-test", prints(("hca_self_test.ofed",), "Kernel Syslog Check ..... FAIL\n")),
     "EFA not offered": ("backend.efa-provider", prints(("fi_info", "-p", "efa"), "provider: efa\n")),
-    "symbol errors grow": ("backend.error-rates", later(PORT.format(2) + "/counters/symbol_error", 1)),
-    "recoveries grow": ("backend.error-rates", later(PORT.format(2) + "/counters/link_error_recovery", 1)),
+    "symbol errors grow": ("backend.error-rates", later(PORT.format(2) + "/counters/symbol_error", 2)),
+    "recoveries grow": ("backend.error-rates", later(PORT.format(2) + "/counters/link_error_recovery", 2)),
     "receive errors grow": ("backend.error-rates", later(PORT.format(3) + "/counters/port_rcv_errors", 30)),
     "discards grow": ("backend.error-rates", later(PORT.format(0) + "/counters/port_xmit_discards", 900)),
-    "time-outs": ("backend.transport-rates", later(HW.format("mlx5_0", "local_ack_timeout_err"), 3)),
+    "time-outs": ("backend.transport-rates", later(HW.format("mlx5_0", "local_ack_timeout_err"), 9)),
     "time-outs since boot": (
         "backend.transport-rates",
         text(HW.format("mlx5_0", "local_ack_timeout_err"), "900000"),
     ),
-    "slow restarts": ("backend.transport-rates", later(HW.format("mlx5_1", "roce_slow_restart"), 21)),
+    "slow restarts": ("backend.transport-rates", later(HW.format("mlx5_1", "roce_slow_restart"), 31)),
     "out of sequence": ("backend.transport-rates", later(HW.format("mlx5_1", "out_of_sequence"), 500)),
     "damaged RoCE packets": (
         "backend.transport-rates",
@@ -309,8 +309,8 @@ BACKEND: dict[str, tuple[str, Plant]] = {
     ),
     "receiver not ready": ("backend.receiver-not-ready", later(HW.format("mlx5_1", "rnr_nak_retry_err"), 1)),
     "EFA drops": ("backend.efa-rates", later(HW.format(EFA, "rx_drops"), 300)),
-    "EFA peers lost": ("backend.efa-rates", later(HW.format(EFA, "unresponsive_remote_events"), 3)),
-    "EFA commands": ("backend.efa-rates", later(HW.format(EFA, "cmds_err"), 1)),
+    "EFA peers lost": ("backend.efa-rates", later(HW.format(EFA, "unresponsive_remote_events"), 9)),
+    "EFA commands": ("backend.efa-rates", later(HW.format(EFA, "cmds_err"), 2)),
     "EFA without driver": (
         "backend.vanished",
         both(

@@ -12,9 +12,10 @@ from copy import copy, deepcopy
 
 from fabrictime.testbed.audit import recorded_active, recorded_gpu, recorded_machine, recorded_services
 from fabrictime.testbed.audit.recorded_network import READS, RecordedNetwork
-from producers.audit.host import NVML, Missing, Unreadable
+from producers.audit.host import NVML, TRAFFIC, Missing, Unreadable
 from producers.audit.nvml import ACTIVITY
 from producers.audit.settings import CheckSettings
+from producers.audit.traffic_plan import TrafficRound
 from producers.audit.unknown_lines import LOG
 
 GID = "fe80:0000:0000:0000:0a00:27ff:fe00:000{}"
@@ -33,6 +34,8 @@ class RecordedHost(RecordedNetwork):
         self.commands = dict(commands)
         self.later: dict[str, str] = {}
         """Files that change between two readings of a counter."""
+        self.under_load: dict[str, str] = {}
+        """Files that change during a round of traffic."""
         self.links: dict[str, str] = {}
         """Symbolic links: a device's folder at the bus leads to its place in the tree."""
         self.settings = CheckSettings(volume_namespace="storage-audit")
@@ -59,6 +62,7 @@ class RecordedHost(RecordedNetwork):
         other.files, other.commands = dict(self.files), dict(self.commands)
         other.spaces, other.links, other.denied = dict(self.spaces), dict(self.links), set()
         other.slow, other.later = set(self.slow), dict(self.later)
+        other.under_load = dict(self.under_load)
         other.network = deepcopy(self.network)
         other.touched = set()
         return other
@@ -137,7 +141,13 @@ class RecordedHost(RecordedNetwork):
 
     def load(self, limit_s: float, *command: str) -> str:
         """Return what a command of an active check prints."""
+        if command[0] == TRAFFIC:
+            self.files |= self.under_load
         return self.run(*command)
+
+    def traffic_round(self) -> TrafficRound:
+        """Return a round of which this host is the first."""
+        return recorded_active.ROUND
 
 
 def _files() -> dict[str, str | bytes]:
@@ -156,7 +166,10 @@ def _files() -> dict[str, str | bytes]:
             "Max open files            1048576              1048576              files\n"
             "Max locked memory         8388608              unlimited            bytes\n"
         ),
-        "/proc/modules": "nvidia_peermem 16384 0 - Live 0x0\nnvidia 56000000 900 nvidia_peermem, Live 0x0\n",
+        "/proc/modules": (
+            "nvidia_peermem 16384 0 - Live 0x0\nnvidia 56000000 900 nvidia_peermem, Live 0x0\n"
+            "nf_tables 376832 12 nft_ct, Live 0x0\n"
+        ),
         "/proc/meminfo": (
             "MemTotal:       2113000000 kB\nMemAvailable:   2050000000 kB\nSwapTotal:      0 kB\n"
             "SwapFree:       0 kB\nHardwareCorrupted:     0 kB\nHugePages_Total:       0\n"

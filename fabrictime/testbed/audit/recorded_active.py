@@ -14,8 +14,9 @@ from producers.audit.active import (
     SHAPES,
     SUITE_FOLDER,
 )
-from producers.audit.host import OVERLAP, STREAM, TRAINING, VOLUME
+from producers.audit.host import OVERLAP, STREAM, TRAFFIC, TRAINING, VOLUME
 from producers.audit.overlap import hidden_share
+from producers.audit.traffic_plan import PLANS, RING_CHECK, RoundNic, TrafficRound
 
 NCCL = "/opt/nccl-tests/build/all_reduce_perf"
 RCCL = "/opt/rccl-tests/build/all_reduce_perf"
@@ -56,6 +57,39 @@ GDRCOPY = ("/usr/bin/gdrcopy_sanity",)
 MEMORY = (STREAM,)
 CLAIM = (VOLUME, "storage-audit", "", "60")
 IN_HOST = (NCCL, *ALL_REDUCE, "8")
+ROUND = TrafficRound(
+    run="r1",
+    host="h1",
+    hosts=("h1", "h2", "h3"),
+    nics={
+        f"h{host}": tuple(RoundNic(rail, f"eth{rail}", f"10.{rail}.0.{host}") for rail in (0, 1))
+        for host in (1, 2, 3)
+    },
+)
+"""A round of traffic, of which the recorded host is the first."""
+FLOW = {
+    "sent_bytes": 100e6,
+    "received_bytes": 100e6,
+    "send_bps": 1e9,
+    "receive_bps": 1e9,
+    "idle_p50_us": 40.0,
+    "idle_p99_us": 90.0,
+    "loaded_p99_us": 900.0,
+}
+HOP = {"steps": 300, "hop_p50_ms": 0.3, "hop_p90_ms": 0.5, "hop_max_ms": 2.0}
+
+
+def traffic(check_id: str) -> tuple[str, ...]:
+    """Return the command of this host's part of a round."""
+    return (TRAFFIC, PLANS[check_id](ROUND).text())
+
+
+def traffic_output(check_id: str, **last: float) -> str:
+    """Return what it prints, with changed figures of the last flow."""
+    flows = [each.flow for each in PLANS[check_id](ROUND).flows if each.is_client]
+    figures = dict.fromkeys(flows, HOP if check_id == RING_CHECK else FLOW)
+    figures[flows[-1]] = {**figures[flows[-1]], **last}
+    return json.dumps({"flows": figures, "errors": {}, "refused": 0})
 
 
 def reduced(bandwidth: float, wrong: int = 0) -> str:
@@ -146,6 +180,7 @@ def commands() -> dict[tuple[str, ...], str]:
         (OVERLAP,): overlapped(0.0036),
         CLAIM: json.dumps({"bound_s": 3.2}),
     }
+    found |= {traffic(check_id): traffic_output(check_id) for check_id in PLANS}
     for shape in SHAPES:
         for pairs in QUEUE_PAIRS:
             found[over_nics(shape, pairs)] = reduced(180.0 + pairs)

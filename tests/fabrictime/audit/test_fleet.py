@@ -32,7 +32,7 @@ from producers.settings import NicSettings
 from schemas.formats import FORMATS
 from schemas.kafka.publisher import Publisher
 from schemas.kafka.settings import KafkaSettings
-from schemas.records import AuditStatus, Nic
+from schemas.records import AuditRun, AuditStatus, Nic
 from schemas.topics import AUDIT, AUDIT_RUNS, INVENTORY
 
 HOSTS = 64
@@ -80,7 +80,7 @@ def test_runs_have_names_of_their_own() -> None:
 def answering(cluster: KafkaSettings, names: list[str], change: Callable[[str], str]) -> Iterator[None]:
     """Let agents answer on the log, for recorded hosts. `change` returns the MTU of a host's eth0."""
 
-    def open_host(name: str):
+    def open_host(name: str, request: AuditRun | None):
         host = HEALTHY.copy()
         host.network["interfaces"] = [
             replace(each, mtu=int(change(name))) if each.name == "eth0" else each

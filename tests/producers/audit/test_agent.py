@@ -10,12 +10,13 @@ from dataclasses import replace
 import pytest
 
 from fabrictime.testbed.audit.recorded import HEALTHY
-from producers.audit.agent import MAX_WAITING, AuditAgent, chosen
+from producers.audit.agent import MAX_WAITING, AuditAgent, chosen, is_round
 from producers.audit.base import Check, Finding, passed
 from producers.audit.checks import CHECKS
 from producers.audit.host import Host, Unreadable
 from producers.audit.report import AuditedHost
 from producers.audit.settings import AuditSettings
+from producers.audit.traffic_plan import PAIR_CHECK
 from schemas.records import AuditResult, AuditRun, AuditStatus
 
 HOSTS = {name: AuditedHost(name, "fabric", "") for name in ("h1", "h2", "h3")}
@@ -29,7 +30,9 @@ def run_of(name: str = "r1", **changes: object) -> AuditRun:
 
 
 def agent_of(checks: Mapping[str, Check] = FEW, **settings: float) -> AuditAgent:
-    return AuditAgent(AuditSettings(**{"every_s": 0, **settings}), HOSTS, lambda host: HEALTHY, checks)
+    return AuditAgent(
+        AuditSettings(**{"every_s": 0, **settings}), HOSTS, lambda host, request: HEALTHY, checks
+    )
 
 
 def ask(agent: AuditAgent, run: AuditRun, age_s: float = 0) -> None:
@@ -120,6 +123,23 @@ def test_hosts_wait_for_each_other_and_are_unknown_after_the_limit() -> None:
     assert {each["status"] for each in results} == {AuditStatus.UNKNOWN}
 
 
+def test_partners_of_a_round_of_traffic_do_not_wait_for_each_other() -> None:
+    """All hosts of a round meet, though only one may run other checks at a time."""
+    met = threading.Barrier(len(HOSTS))
+
+    def meet(host: Host) -> Iterator[Finding]:
+        met.wait(20)
+        yield passed("met")
+
+    check = replace(CHECKS[PAIR_CHECK], find=meet)
+    agent = agent_of({PAIR_CHECK: check}, hosts_at_once=1)
+    request = run_of(hosts=list(HOSTS), only=[PAIR_CHECK], active=True)
+    assert is_round(request)
+    ask(agent, request)
+    results = [each for each in collected(agent) if each["check"] == PAIR_CHECK]
+    assert {each["text"] for each in results} == {"met"}
+
+
 def test_scheduled_runs_of_each_host_have_names_of_their_own() -> None:
     agent = agent_of({**FEW, LOAD.check_id: LOAD}, every_s=3600, first_run_s=0)
     agent.begin_due()
@@ -144,13 +164,13 @@ def test_without_a_schedule_or_before_its_time_nothing_runs(every_s: float, firs
 def test_the_first_runs_are_spread() -> None:
     hosts = {f"h{n}": AuditedHost(f"h{n}", "fabric", "") for n in range(200)}
     settings = AuditSettings(every_s=3600, first_run_s=60)
-    agent = AuditAgent(settings, hosts, lambda host: HEALTHY, {})
+    agent = AuditAgent(settings, hosts, lambda host, request: HEALTHY, {})
     agent.begin_due()
     assert agent.runs < 20
 
 
 def test_a_host_that_cannot_be_opened_ends_no_thread() -> None:
-    def refuse(host: str) -> Host:
+    def refuse(host: str, request: AuditRun | None) -> Host:
         if host != "h3":
             raise Unreadable("no such namespace")
         return HEALTHY
@@ -165,7 +185,7 @@ def test_a_host_that_cannot_be_opened_ends_no_thread() -> None:
 def test_a_flood_of_requests_is_refused() -> None:
     release = threading.Event()
 
-    def hold(host: str) -> Host:
+    def hold(host: str, request: AuditRun | None) -> Host:
         release.wait(60)
         return HEALTHY
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.base import run_check
-from producers.audit.hardware import CHECKS, blocks, free_blocks, interrupts, sensors
+from producers.audit.hardware import CHECKS, blocks, events, free_blocks, interrupts, sensors
 from schemas.records import AuditStatus
 
 BY_ID = {check.check_id: check for check in CHECKS}
@@ -41,10 +41,25 @@ def test_sensors_of_a_bmc() -> None:
             sensors(text)
 
 
+def test_events_that_ended_and_those_below_a_fault_are_left_out() -> None:
+    start = "1 | 11/20/2026 | 10:35:41 |"
+    assert events(f"{start} Power Supply #0x85 | Power Supply AC lost | Asserted") == {
+        ("Power Supply #0x85", "Power Supply AC lost"): 1
+    }
+    for text in (
+        "Temperature #0x30 | Upper Non-critical going high | Asserted",
+        "Critical Interrupt #0x05 | Bus Correctable error | Asserted",
+        "OS Boot | boot completed - default | Asserted",
+        f"PS | AC lost | Asserted\n{start} PS | AC lost | Deasserted",
+    ):
+        assert events(f"{start} {text}") == {}
+
+
 @given(st.text(max_size=120))
 def test_odd_output_is_an_error_of_value(text: str) -> None:
     assert isinstance(blocks(text), list)
     interrupts(text, "MCE")
+    events(f"1 | 2 | 3 | {text}")
     for parse in (free_blocks, sensors):
         try:
             parse(text)

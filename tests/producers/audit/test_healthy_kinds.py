@@ -6,24 +6,23 @@ from collections.abc import Callable
 
 import pytest
 
-from fabrictime.testbed.audit.faults import text
+from fabrictime.testbed.audit.faults import PORT, text
+from fabrictime.testbed.audit.faults_network import both, interface
 from fabrictime.testbed.audit.recorded import HEALTHY, RecordedHost
+from fabrictime.testbed.audit.recorded_gpu import AMD_ADDRESSES, address
+from fabrictime.testbed.audit.recorded_machine import DMIDECODE, SENSORS
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
+from producers.audit.network import Route, Rule
 from schemas.records import AuditStatus
 
 PASSED, SKIPPED, FAILED = AuditStatus.PASSED, AuditStatus.SKIPPED, AuditStatus.FAILED
+UNKNOWN = AuditStatus.UNKNOWN
+NIC = "/sys/bus/pci/devices/0000:17:00.0"
+PCI, SLOT = "/sys/bus/pci/devices", "/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0"
 CPU = "/sys/devices/system/cpu"
 CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 Plant = Callable[[RecordedHost], None]
-
-
-def both(*plants: Plant) -> Plant:
-    def plant(host: RecordedHost) -> None:
-        for each in plants:
-            each(host)
-
-    return plant
 
 
 def later(path: str, content: str) -> Plant:
@@ -55,6 +54,37 @@ def printed(command: tuple[str, ...], content: str) -> Plant:
     return plant
 
 
+def linked(path: str, target: str) -> Plant:
+    return lambda host: host.links.__setitem__(path, target)
+
+
+def unlinked(path: str) -> Plant:
+    return lambda host: host.links.__delitem__(path)
+
+
+def routed(route: Route) -> Plant:
+    return lambda host: host.network["routes"].append(route)
+
+
+def ruled(rule: Rule) -> Plant:
+    return lambda host: host.network["rules"].append(rule)
+
+
+def without_route(destination: str) -> Plant:
+    def plant(host: RecordedHost) -> None:
+        found = host.network["routes"]
+        host.network["routes"] = [each for each in found if each.destination != destination]
+
+    return plant
+
+
+SINFO = ("sinfo", "--noheader", "--format", "%T %D")
+SPARE = both(
+    text(f"{PORT.format(1)}/state", "1: DOWN"),
+    text(f"{PORT.format(1)}/phys_state", "3: Disabled"),
+    interface("eth1", flags=frozenset({"BROADCAST"}), operstate="down", addresses=()),
+    lambda host: setattr(host, "nics", ("eth0",)),
+)
 BLOCKED = "812 (python) D 1 812 812 0 -1"
 KINDS: dict[str, tuple[str, Plant, AuditStatus]] = {
     "Hyper-V": (
@@ -96,6 +126,165 @@ KINDS: dict[str, tuple[str, Plant, AuditStatus]] = {
         PASSED,
     ),
     "AMD only": ("software.gpu-direct", text("/proc/modules", "amdgpu 1 0 - Live 0x0"), SKIPPED),
+    "power supplies of another make": (
+        "node.power-supplies",
+        printed(SENSORS, "PS Redundancy | 77h | ok | 7.1 | Fully Redundant\nPS1 | 85h | ok | 10.1 |\n"),
+        PASSED,
+    ),
+    "power supplies without redundancy": (
+        "node.power-supplies",
+        printed(SENSORS, "PS Redundancy | 77h | ok | 7.1 | Redundancy Lost\n"),
+        FAILED,
+    ),
+    "memory of a virtual machine": (
+        "node.dimms",
+        both(
+            text("/proc/cpuinfo", "flags\t\t: fpu vme hypervisor lahf_lm\n"),
+            printed(DMIDECODE, "Memory Device\n\tSize: 16 GB\n\nMemory Device\n\tSize: 9 GB\n"),
+        ),
+        SKIPPED,
+    ),
+    "Arm": ("node.firmware", without("/microcode/"), PASSED),
+    "MI300X in a narrow link": (
+        "pcie.link",
+        text(f"{PCI}/{AMD_ADDRESSES[0]}/current_link_width", "8"),
+        FAILED,
+    ),
+    "card in a smaller slot": (
+        "pcie.link",
+        both(
+            *(text(f"{path}_link_width", "8") for path in (f"{PCI}/0000:17:00.0/current", f"{SLOT}/max")),
+            text(f"{SLOT}/max_link_speed", "32.0 GT/s PCIe"),
+        ),
+        PASSED,
+    ),
+    "virtual function": (
+        "pcie.link",
+        text(f"{PCI}/0000:17:00.0/current_link_speed", "Unknown speed"),
+        PASSED,
+    ),
+    "GPU at rest": (
+        "pcie.link",
+        both(
+            *(
+                each
+                for index in range(8)
+                for each in (
+                    text(f"{PCI}/{address(index)}/device", "0x26b9"),
+                    text(f"{PCI}/{address(index)}/current_link_speed", "2.5 GT/s PCIe"),
+                )
+            ),
+            *(text(f"{PCI}/{place}/device", "0x0001") for place in AMD_ADDRESSES),
+        ),
+        UNKNOWN,
+    ),
+    "one NIC for all GPUs": (
+        "pcie.gpu-nic",
+        both(*(without(f"infiniband/{name}") for name in ("mlx5_1", "mlx5_2", "mlx5_3", "rdmap"))),
+        PASSED,
+    ),
+    "spare port of InfiniBand": (
+        "backend.port-state",
+        both(
+            text(f"{PORT.format(2)}/state", "1: DOWN"),
+            linked("/sys/class/infiniband/mlx5_2/device", "/sys/devices/pci0000:15/0000:ab:00.1"),
+        ),
+        PASSED,
+    ),
+    "spare port of Ethernet": ("backend.port-state", SPARE, PASSED),
+    "spare interface": ("backend.carrier", SPARE, PASSED),
+    "cards for storage": (
+        "backend.port-rate",
+        both(
+            *(text(f"{PORT.format(n)}/rate", "200 Gb/sec (4X HDR)") for n in (2, 3)),
+            *(text(f"/sys/class/infiniband/mlx5_{n}/board_id", "MT_0000000080") for n in (2, 3)),
+        ),
+        PASSED,
+    ),
+    "one cable of another speed": (
+        "backend.port-rate",
+        text(f"{PORT.format(2)}/rate", "200 Gb/sec (4X HDR)"),
+        FAILED,
+    ),
+    "module of verbs not loaded": (
+        "backend.character-devices",
+        both(without("/dev/infiniband/"), without("infiniband_verbs")),
+        FAILED,
+    ),
+    "module of management not loaded": ("backend.management-files", without("/dev/infiniband/"), FAILED),
+    "front end on a card with RDMA": (
+        "backend.mtu",
+        both(
+            text(f"{PORT.format(2)}/gid_attrs/ndevs/0", "eno1"),
+            text("/sys/class/net/eno1/device/uevent", "DRIVER=mlx5_core"),
+        ),
+        PASSED,
+    ),
+    "card without a driver": (
+        "backend.vanished",
+        both(without(f"{NIC}/infiniband"), unlinked(f"{NIC}/driver")),
+        FAILED,
+    ),
+    "virtual function for a container": (
+        "backend.vanished",
+        both(without(f"{NIC}/infiniband"), text(f"{NIC}/physfn/vendor", "0x15b3")),
+        PASSED,
+    ),
+    "members of a bond": (
+        "backend.addresses",
+        interface("eth1", addresses=(), master="bond1"),
+        PASSED,
+    ),
+    "routes of bonds": ("backend.plane-routes", interface("eth1", addresses=(), master="bond1"), PASSED),
+    "default route of two hops": (
+        "frontend.default-route",
+        both(
+            without_route("0.0.0.0/0"),
+            *(
+                routed(Route("0.0.0.0/0", f"192.168.4.{n}", name, metric=100, paths=2))
+                for n, name in enumerate(("eno1", "eno2"), 1)
+            ),
+        ),
+        PASSED,
+    ),
+    "rule for a container": (
+        "frontend.policy-rules",
+        both(ruled(Rule(1536, 101, source="10.9.9.9/32")), routed(Route("10.9.9.9/32", "", "eni1"))),
+        PASSED,
+    ),
+    "strict reverse path with rules": (
+        "frontend.reverse-path",
+        both(
+            text("/proc/sys/net/ipv4/conf/all/rp_filter", "1"),
+            text("/proc/sys/net/ipv4/conf/eno1/rp_filter", "1"),
+            text("/proc/sys/net/ipv4/conf/eno2/rp_filter", "1"),
+            *(ruled(Rule(900 + n, 101, source=f"192.168.4.{n}/32")) for n in (12, 13)),
+        ),
+        PASSED,
+    ),
+    "races of containers' name requests": (
+        "frontend.conntrack-drops",
+        text(
+            "/proc/net/stat/nf_conntrack",
+            "entries found insert_failed drop early_drop\n78 12 000000a0 000000a0 0\n",
+        ),
+        PASSED,
+    ),
+    "no packet filter": ("frontend.packet-filters", text("/proc/modules", "nvidia 1 0 - Live 0x0"), SKIPPED),
+    "cluster that saves power": ("frontend.slurm-cluster", printed(SINFO, "idle~ 40\nmixed- 20\n"), PASSED),
+    "port of remote login in a part": (
+        "frontend.ssh",
+        both(
+            text("/etc/ssh/sshd_config", "Include /etc/ssh/sshd_config.d/*.conf\n"),
+            text("/etc/ssh/sshd_config.d/port.conf", "Port 2222\n"),
+        ),
+        FAILED,
+    ),
+    "virtual functions of NVIDIA": (
+        "backend.link-quality",
+        both(*(text(f"/sys/class/infiniband/mlx5_{n}/hca_type", "MT4126") for n in range(4))),
+        SKIPPED,
+    ),
     "RAID without redundancy": (
         "storage.raid",
         text("/proc/mdstat", "md0 : active raid0 sdb[1] sda[0]\n      7500 blocks super 1.2 512k chunks\n"),

@@ -68,7 +68,7 @@ def test_the_script_on_two_processors() -> None:
     assert 0 <= found["hidden_share"] <= 1
 
 
-def test_without_torch_or_gpus_it_says_so() -> None:
+def test_without_torch_or_gpus_the_reason_is_printed() -> None:
     assert json.loads(LiveHost().load(120.0, OVERLAP))["missing"] in (
         "torch is not installed",
         "torch finds 0 GPUs, expected at least 2",

@@ -10,19 +10,20 @@ from hypothesis import strategies as st
 
 from fabrictime.testbed.audit.recorded import HEALTHY
 from producers.audit.host import Missing
-from producers.audit.rdma import Gid, Port, backend_interfaces, gids, interfaces, ports, rate_gbps
+from producers.audit.rdma import Gid, Port, backend_interfaces, gids, interfaces, port_rate, ports
 
 
 def test_a_rate_is_in_gigabits() -> None:
-    assert rate_gbps("400 Gb/sec (4X NDR)") == 400
+    assert port_rate("400 Gb/sec (4X NDR)") == (400, 4)
+    assert port_rate("2.5 Gb/sec") == (2.5, 0)
     with pytest.raises(ValueError, match="expected Gb/sec"):
-        rate_gbps("fast")
+        port_rate("fast")
 
 
 @given(st.text(max_size=40))
 def test_odd_rates_raise_value_error(text: str) -> None:
     with contextlib.suppress(ValueError):
-        assert rate_gbps(text) >= 0
+        assert port_rate(text).gbps >= 0
 
 
 def test_ports_have_gids_and_interfaces() -> None:

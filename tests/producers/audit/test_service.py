@@ -11,13 +11,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 
 from producers.audit.checks import CHECKS
+from producers.audit.host import Missing
 from producers.audit.report import AGENT
+from producers.audit.round_nics import RoundNics
 from producers.audit.service import audited_hosts, open_host
+from producers.audit.settings import AuditSettings
+from producers.audit.traffic_plan import PAIR_CHECK
 from producers.settings import NicSettings
 from schemas import codec
+from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditRun
 
 NICS = [
@@ -44,6 +50,22 @@ def test_a_host_has_the_namespace_and_interfaces_of_its_nics() -> None:
     first, second = open_host(NICS, "lo1"), open_host(NICS, "lo2")
     assert (first.netns, first.nics) == ("/run/netns/lo1", ("eth0", "eth1"))
     assert (second.netns, second.nics) == (None, ("lo",))
+    with pytest.raises(Missing, match="fabrictime audit traffic"):
+        first.traffic_round()
+
+
+def test_a_request_for_traffic_alone_gives_a_host_its_partners(log: Any) -> None:
+    cluster = KafkaSettings(bootstrap=log.bootstrap)
+    settings = AuditSettings(kafka=cluster)
+    request = AuditRun(
+        run="r1", requested_ns=1, hosts=["lo1", "lo2"], only=[PAIR_CHECK], active=True, limit_s=60
+    )
+    found = open_host(NICS, "lo1", settings, request, RoundNics(cluster)).traffic_round()
+    assert (found.host, found.hosts, found.settings) == ("lo1", ("lo1", "lo2"), settings.traffic)
+    for changes in ({"active": False}, {"hosts": []}, {"only": []}, {"only": [PAIR_CHECK, "node.uptime"]}):
+        other = AuditRun(**{**request, **changes})  # type: ignore[typeddict-item]
+        with pytest.raises(Missing):
+            open_host(NICS, "lo1", settings, other, RoundNics(cluster)).traffic_round()
 
 
 def test_a_request_is_answered_once_and_a_signal_ends_the_service(log: Any, read: Any) -> None:

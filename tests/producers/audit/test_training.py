@@ -67,7 +67,7 @@ def test_the_script_on_the_processor() -> None:
     assert first["tflops"] > 0
 
 
-def test_without_torch_or_a_gpu_it_says_so() -> None:
+def test_without_torch_or_a_gpu_the_reason_is_printed() -> None:
     assert json.loads(LiveHost().load(120.0, TRAINING))["missing"] in (
         "torch is not installed",
         "torch finds no GPU",

@@ -6,7 +6,7 @@ from typing import Any
 
 from fabrictime.testbed.audit.simulated import Simulated, railed
 from schemas.records import AuditStatus, ClockOffsets, ClockState
-from streams.audit.clock_quality import clock_quality
+from streams.audit.clock_quality import clock_quality, suspect_clocks
 from streams.audit.fabric_records import FabricRecords
 from tests.records import make, make_part
 
@@ -60,7 +60,7 @@ def test_each_fault_is_named() -> None:
     }
 
 
-def test_only_the_newest_window_counts() -> None:
+def test_the_newest_window_counts_and_one_earlier_fault_does_not() -> None:
     old = offsets(h1__ptp0={"state": "HOLDOVER"})
     assert outcome(old, offsets(window=2)) == outcome(offsets(window=2), old) == {}
     assert set(outcome(old)) == {"h1/eth1"}
@@ -76,3 +76,27 @@ def test_a_clock_of_another_domain_is_apart() -> None:
 
 def test_without_clocks_it_is_unknown() -> None:
     assert [each.status for each in clock_quality(FabricRecords(NICS))] == [AuditStatus.UNKNOWN]
+
+
+def test_a_step_and_another_rate_in_the_newest_window_are_faults() -> None:
+    found = outcome(
+        offsets(h1__ptp0={"event": "STEP", "event_ns": 7000.0}, h2__ptp1={"event": "NEW"}),
+        *(offsets(window=number) for number in range(2, 6)),
+        offsets(window=6, h3__ptp2={"event": "RATE_CHANGE", "event_ns": -11814.5}),
+    )
+    assert found == {"h3/eth3": ["FAILED", "clock h3/ptp2 changed its rate by -11,814 ppb"]}
+
+
+def test_a_clock_that_is_lost_in_some_windows_is_unstable() -> None:
+    lost = {"state": "UNSYNCED"}
+    windows = [offsets(window=number, h1__ptp0=lost if number in (1, 3) else {}) for number in range(1, 8)]
+    text = "clock h1/ptp0 had a fault in 2 of 7 windows: is UNSYNCED"
+    assert outcome(*windows) == {"h1/eth1": ["FAILED", text]}
+    assert outcome(*windows[1:]) == {}
+
+
+def test_suspect_clocks_are_those_with_any_fault() -> None:
+    records = [offsets(window=1, h1__ptp0={"state": "HOLDOVER"}), *(offsets(window=n) for n in range(2, 12))]
+    fabric = FabricRecords(NICS, offsets=records)
+    assert suspect_clocks(fabric) == {"h1/ptp0": "had a fault in 1 of 11 windows: is HOLDOVER"}
+    assert suspect_clocks(FabricRecords(NICS)) == {}

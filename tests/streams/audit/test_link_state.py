@@ -56,6 +56,17 @@ def test_no_fault_passes_and_nothing_known_is_unknown() -> None:
         assert [each.status for each in find(records())] == [AuditStatus.UNKNOWN]
 
 
+def test_probes_that_cross_links_prove_more_than_reports() -> None:
+    """A fabric without a fault has no report at all."""
+    simulated = Simulated(FLEET)
+    for find in (link_health, link_history):
+        [found] = find(simulated.records())
+        assert found.status is AuditStatus.PASSED
+        assert found.text.startswith("none of the ")
+        lost = simulated.records(delays=Simulated(FLEET, dead=frozenset(FLEET.nic_ids)).delays())
+        assert [each.status for each in find(lost)] == [AuditStatus.UNKNOWN]
+
+
 def test_flaps_since_the_last_audit_count_and_older_ones_do_not() -> None:
     cable = "h1:eth2<>leaf2:swp1"
     flapped = health(

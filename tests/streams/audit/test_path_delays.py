@@ -9,9 +9,10 @@ import pytest
 from fabrictime.testbed.audit.simulated import Simulated, railed
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
-from schemas.records import AuditStatus
+from schemas.records import AuditStatus, ClockOffsets, ClockSync
 from streams.audit.path_delays import asymmetries, one_way_delays
 from streams.audit.results import FLEET as NO_HOST
+from tests.records import make, make_part
 
 FLEET = railed(32, 4)
 
@@ -70,3 +71,23 @@ def test_a_single_odd_path_needs_samples(samples: int, expected: list[tuple[str,
     row["count"] = samples
     assert records.delays[0]["nic"] == "h1/eth1"
     assert failed(one_way_delays(records)) == expected
+
+
+def test_a_nic_without_a_good_clock_accuses_no_cable() -> None:
+    simulated = Simulated(FLEET, peers=31, offset_ns={"h2/eth3": 700_000.0}, bound_ns=100.0)
+    clocks = [
+        make_part(ClockOffsets, "ClockState", clock=nic["clock"], state="SYNCED", bound_ns=100.0)
+        for nic in simulated.nics()
+    ]
+    bad = next(nic["clock"] for nic in simulated.nics() if nic["nic"] == "h2/eth3")
+    assert ("h2", "eth3") in failed(one_way_delays(simulated.records()))
+    for clock in clocks:
+        if clock["clock"] == bad:
+            clock["state"] = ClockSync.UNSYNCED
+    records = simulated.records(offsets=[make(ClockOffsets, domain="a", clocks=clocks)])
+    for find in (one_way_delays, asymmetries):
+        found = list(find(records))
+        assert failed(found) == []
+        [unknown] = [each for each in found if each.status is AuditStatus.UNKNOWN]
+        assert (unknown.host, unknown.subject) == ("h2", "eth3")
+        assert unknown.text.endswith(f"is not known: clock {bad} is UNSYNCED")

@@ -72,7 +72,7 @@ def counts_text(counts: Mapping[Level, int]) -> str:
     for level in LEVELS:
         if counts.get(level):
             countable = level in (Level.ERROR, Level.WARNING)
-            texts.append(counted(counts[level], level) if countable else f"{counts[level]} {level}")
+            texts.append(counted(counts[level], level) if countable else f"{counts[level]:,} {level}")
     return ", ".join(texts) or "nothing checked"
 
 
@@ -115,7 +115,7 @@ def hint(hosts: Sequence[HostSquare]) -> str:
     unfit = sum(each.counts[Level.ERROR] > 0 for each in hosts if each.host != FLEET)
     fleet = sum(each.host != FLEET for each in hosts)
     if not hosts:
-        return "No audit yet. `fabrictime audit` runs one; agents run the passive checks by themselves."
+        return "No audit yet. Run fabrictime audit --fleet, or wait for the hourly checks of the agents."
     verdict = (
         f"{unfit} of {counted(fleet, 'host')} not fit"
         if unfit

@@ -109,24 +109,44 @@ def state(history: History, scope: Scope) -> tuple[int, int]:
 
 def fleet(history: History, scope: Scope) -> AuditFleet:
     """Return the counts of each host and category, and the checks that did not pass."""
-    counts = ", ".join(f"countIf(level = '{level}')" for level in LEVELS)
     sql = (
-        f"SELECT host, category, {counts}, max(at) FROM ({_latest(history, 'category')}) "
-        "GROUP BY host, category ORDER BY host, category"
+        "SELECT host, category, check, level, count(), max(at) FROM (SELECT host, check, "
+        f"any(category) AS category, argMax({_LEVEL}, (checked, recorded_ns)) AS level, {_NEWEST_NS} AS at "
+        f"FROM {_table(history)} WHERE {_SCOPE} GROUP BY host, check) "
+        "GROUP BY GROUPING SETS ((host, category, level), (check, level))"
     )
-    found = list(rows(history, sql, **scope.parameters()))
-    cells = [Cell(host, category, tuple(map(int, given))) for host, category, *given, _ in found]
-    newest_ns = max((int(row[-1]) for row in found), default=None)
+    cells: dict[tuple[str, str], dict[str, int]] = {}
+    hosts: dict[tuple[str, str], int] = {}
+    newest_ns: int | None = None
+    for host, category, check, level, count, at in rows(history, sql, **scope.parameters()):
+        newest_ns = max(newest_ns or 0, int(at))
+        if host:
+            cells.setdefault((host, category), {})[level] = int(count)
+        else:
+            hosts[check, level] = int(count)
+    found = [Cell(*key, tuple(counts.get(level, 0) for level in LEVELS)) for key, counts in cells.items()]
+    return AuditFleet(sorted(found, key=_by_host), _checks(history, scope, hosts), newest_ns)
+
+
+def _by_host(cell: Cell) -> tuple[str, str]:
+    return cell.host, cell.category
+
+
+def _checks(history: History, scope: Scope, hosts: Mapping[tuple[str, str], int]) -> list[CheckRow]:
+    """Return the checks that did not pass, the worst first. `hosts`: check and level to number of hosts."""
+    texts = ("title", "action", "remedy", "category")
+    newest = ", ".join(f"argMax({name}, (checked, recorded_ns))" for name in texts)
     sql = (
-        "SELECT check, any(title), level, count() AS hosts, any(action), any(remedy), any(category) FROM ("
-        f"{_latest(history, 'title, action, remedy, category')}) WHERE level NOT IN ('passed', 'skipped') "
-        f"GROUP BY check, level ORDER BY {_RANK}, hosts DESC, check LIMIT {MAX_CHECKS}"
+        f"SELECT check, {_LEVEL} AS level, {newest} FROM {_table(history)} "
+        f"WHERE {_SCOPE} AND status NOT IN ('PASSED', 'SKIPPED') GROUP BY check, level"
     )
-    checks = [
-        CheckRow(check, title, Level(level), int(hosts), action, remedy, category)
-        for check, title, level, hosts, action, remedy, category in rows(history, sql, **scope.parameters())
+    found = [
+        CheckRow(check, title, Level(level), hosts[check, level], action, remedy, category)
+        for check, level, title, action, remedy, category in rows(history, sql, **scope.parameters())
+        if (check, level) in hosts
     ]
-    return AuditFleet(cells, checks, newest_ns)
+    found.sort(key=lambda row: (LEVELS.index(row.level), -row.hosts, row.check))
+    return found[:MAX_CHECKS]
 
 
 def runs(history: History, since_ns: int, limit: int) -> list[RunRow]:

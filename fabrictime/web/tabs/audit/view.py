@@ -132,11 +132,11 @@ class AuditTab(Tab):
                 self.detail = text("", "ft-detail", test="chosen-detail")
                 self.remedy = text("", "ft-subject", test="remedy")
                 self.figures = name_value_table("figures")
-                self.results_title = text("", "ft-sub-title", test="results-title")
                 columns = [("level", "", "left"), ("name", "", "left"), ("text", "", "left")]
-                self.results = table(columns, "results", self._on_result_row, {"level": _level_cell})
                 self.findings_title = text("Findings", "ft-sub-title")
                 self.findings = table(columns, "findings", cells={"level": _level_cell})
+                self.results_title = text("", "ft-sub-title", test="results-title")
+                self.results = table(columns, "results", self._on_result_row, {"level": _level_cell})
             self.part.set_visibility(False)
 
     # --------------------------------------------------------------------------------------------- following
@@ -240,8 +240,8 @@ class AuditTab(Tab):
         self.hosts_note.set_text(
             f"{counted(len(real), 'host')}: {frames.counts_text(counts)}" if hosts else ""
         )
-        self._kpi("hosts", count_text(len(real)), self.choice.run or "newest of the last day")
-        self._kpi("unfit", count_text(unfit) if hosts else "—", "hosts with an error")
+        self._kpi("hosts", count_text(len(real)), self.choice.run or "last day")
+        self._kpi("unfit", count_text(unfit) if hosts else "—", "with an error")
         for key, level in (("errors", Level.ERROR), ("warnings", Level.WARNING), ("unknown", Level.UNKNOWN)):
             checks = len({row.check for row in audit.checks if row.level is level})
             self._kpi(key, count_text(counts[level]) if hosts else "—", f"in {counted(checks, 'check')}")
@@ -315,7 +315,7 @@ class AuditTab(Tab):
         audit, now_s = self._audit, time.monotonic()
         newest_ns = audit.value.newest_ns if audit.value is not None else None
         age = "—" if newest_ns is None else seconds_text((time.time_ns() - newest_ns) / 1e9)
-        self._kpi("age", age, "by the hosts' clocks")
+        self._kpi("age", age, "hosts' clocks")
         if isinstance(audit.error, HistoryEmpty):
             self._set_banner("No audit yet: the history has no tables.", "wait")
         elif audit.error is not None:

@@ -1,0 +1,195 @@
+"""Active checks between hosts: load with a partner, to several receivers, and around a ring.
+
+They run only as part of `fabrictime audit traffic`, which orders the hosts of each round. The client of a
+flow states the figures, and the evaluation compares them across pairs and passes (streams/audit/traffic.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Final
+
+from producers.audit.base import Check, Fact, Finding, checked
+from producers.audit.host import TRAFFIC, Host, Missing
+from producers.audit.rdma import DEVICES
+from producers.audit.traffic import Flow, Plan, percentile
+from producers.audit.traffic_plan import FAN_CHECK, PAIR_CHECK, PLANS, RING_CHECK
+from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
+
+__all__ = ["CHECKS", "error_counters"]
+
+PORT_ERRORS: Final = (
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+)
+"""Counters of an RDMA port that load must not raise. Discards are congestion, which load may cause."""
+NIC_ERRORS: Final = (
+    "rx_crc_errors_phy",
+    "rx_symbol_err_phy",
+    "rx_pcs_symbol_err_phy",
+    "link_down_events_phy",
+    "tx_errors_phy",
+)
+"""The same of ethtool. FEC corrects some bits on any fast link, so that they are no error."""
+INTERFACE_ERRORS: Final = ("rx_errors", "tx_errors", "rx_crc_errors", "rx_frame_errors", "tx_carrier_errors")
+KILL_S: Final = 2.0
+"""Time after the process's own limit at which it is killed."""
+Counters = dict[tuple[str, str], int]
+"""Value by device or port, and counter."""
+
+
+def error_counters(host: Host, devices: frozenset[str]) -> Counters:
+    """Return the error counters of some interfaces, by kernel and driver, and of all RDMA ports."""
+    found: Counters = {}
+    for each in host.interfaces():
+        if each.name in devices:
+            found |= {
+                (each.name, name): each.counters[name] for name in INTERFACE_ERRORS if name in each.counters
+            }
+            with contextlib.suppress(Missing):
+                statistics = host.ethtool_statistics(each.name)
+                found |= {(each.name, name): statistics[name] for name in NIC_ERRORS if name in statistics}
+    with contextlib.suppress(Missing):
+        for device in host.names(DEVICES):
+            for port in host.names(f"{DEVICES}/{device}/ports"):
+                folder = f"{DEVICES}/{device}/ports/{port}/counters"
+                for name in PORT_ERRORS:
+                    with contextlib.suppress(Missing):
+                        found[f"{device}/{port}", name] = int(host.read(f"{folder}/{name}"))
+    return found
+
+
+def _subject(flow: Flow) -> str:
+    return f"to {flow.host}" if flow.is_client else f"from {flow.host}"
+
+
+def _devices(plan: Plan) -> frozenset[str]:
+    """Return this host's interfaces in a plan."""
+    ends = [flow.flow.split(">")[0 if flow.is_client else 1] for flow in plan.flows]
+    return frozenset(end.partition("/")[2] for end in ends)
+
+
+def _run(host: Host, check_id: str) -> Iterator[tuple[Flow, Mapping[str, float]] | Finding]:
+    """Run this host's part of the round; yield the figures of each flow, or the reason why there are none."""
+    plan = PLANS[check_id](host.traffic_round())
+    found = json.loads(host.load(plan.limit_s + KILL_S, TRAFFIC, plan.text()))
+    for flow in plan.flows:
+        if flow.flow in found["flows"]:
+            yield flow, found["flows"][flow.flow]
+        elif flow.flow in found["errors"]:
+            yield Finding(_subject(flow), AuditStatus.UNKNOWN, str(found["errors"][flow.flow]))
+
+
+def _grown(before: Counters, after: Counters) -> Iterator[Finding]:
+    grown = {key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)}
+    for (device, name), growth in grown.items():
+        yield checked(False, f"{name} grew by {growth:,} under load, expected 0", device)
+    if not grown:
+        yield checked(True, f"{len(after)} error counters unchanged under load")
+
+
+def _fact(flow: Flow, name: str, value: float, text: str) -> Finding:
+    return Finding(flow.flow, AuditStatus.PASSED, text, Fact(name, f"{value:g}", value))
+
+
+def _rates(flow: Flow, figures: Mapping[str, float]) -> Iterator[Finding]:
+    """Yield the figures of the client of a flow; the server's are the same ones."""
+    if not flow.is_client:
+        yield checked(True, f"received {figures['received_bytes'] / 1e6:,.1f} MB", _subject(flow))
+        return
+    send, receive = figures["send_bps"] / 1e9, figures["receive_bps"] / 1e9
+    idle, loaded = figures["idle_p99_us"], figures["loaded_p99_us"]
+    yield _fact(flow, "send_gbps", send, f"{send:.3g} Gbit/s sent")
+    yield _fact(flow, "receive_gbps", receive, f"{receive:.3g} Gbit/s received")
+    yield _fact(flow, "idle_p99_us", idle, f"p99 of idle round trips {idle:,.0f} us")
+    yield _fact(flow, "loaded_p99_us", loaded, f"p99 of round trips under load {loaded:,.0f} us")
+    burned = min(figures["sent_bytes"], figures["received_bytes"]) / 1e6
+    yield _fact(flow, "burned_mb", burned, f"{burned:,.1f} MB in each direction")
+
+
+def _pair(host: Host) -> Iterator[Finding]:
+    """Load the links to the partner of this round, in both directions; find counters that grow."""
+    devices = _devices(PLANS[PAIR_CHECK](host.traffic_round()))
+    before = error_counters(host, devices)
+    for each in _run(host, PAIR_CHECK):
+        if isinstance(each, Finding):
+            yield each
+        else:
+            yield from _rates(*each)
+    yield from _grown(before, error_counters(host, devices))
+
+
+def _fan(host: Host) -> Iterator[Finding]:
+    """Load the links to several receivers at once; find receivers that get less than the others."""
+    rates: dict[str, float] = {}
+    for each in _run(host, FAN_CHECK):
+        if isinstance(each, Finding):
+            yield each
+            continue
+        yield from _rates(*each)
+        flow, figures = each
+        if flow.is_client:
+            rates[flow.flow] = figures["send_bps"]
+    limits = host.traffic_round().settings
+    if len(rates) > 1:
+        median = percentile(list(rates.values()), 0.5)
+        for name, bps in rates.items():
+            share = bps / median if median else 0.0
+            text = f"{share:.0%} of the receivers' median rate, expected at least {1 - limits.max_slower:.0%}"
+            yield checked(share >= 1 - limits.max_slower, text, name)
+
+
+def _ring(host: Host) -> Iterator[Finding]:
+    """Pass blocks around the ring; find a slow hop to the next host."""
+    for each in _run(host, RING_CHECK):
+        if isinstance(each, Finding):
+            yield each
+            continue
+        flow, figures = each
+        hop, limit = figures["hop_p90_ms"], host.traffic_round().settings.straggler_ms
+        text = f"nine of ten hops take at most {hop:.2f} ms, expected below {limit:g}"
+        found = checked(hop < limit, text, flow.flow)
+        yield Finding(found.subject, found.status, found.text, Fact("hop_p90_ms", f"{hop:g}", hop))
+
+
+_declared: Final = partial(Check, limit_s=90.0, active=True)
+_LINK: Final = "Clean or replace cable and transceiver of the port; then run the round again"
+CHECKS: Final = (
+    _declared(
+        PAIR_CHECK,
+        AuditCategory.BACKEND,
+        "Load with a partner raises no error counter",
+        _pair,
+        AuditSeverity.ERROR,
+        AuditAction.REPLACE,
+        _LINK,
+        rows=(40, 42, 50, 51),
+    ),
+    _declared(
+        FAN_CHECK,
+        AuditCategory.BACKEND,
+        "Receivers of one sender get the same rate, without errors",
+        _fan,
+        AuditSeverity.ERROR,
+        AuditAction.MONITOR,
+        "Compare the receiver's port with the others: `fabrictime audit traffic --hosts` with its neighbours",
+        rows=(40,),
+    ),
+    _declared(
+        RING_CHECK,
+        AuditCategory.COLLECTIVES,
+        "A hop in a ring of sends and receives is short",
+        _ring,
+        AuditSeverity.WARNING,
+        AuditAction.MONITOR,
+        "The evaluation of the run names the straggler; check its load and the link between the two hosts",
+        rows=(52,),
+    ),
+)

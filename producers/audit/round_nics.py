@@ -1,0 +1,67 @@
+"""Finds the NICs of the hosts of a round of traffic in the inventory. It is read on request only.
+
+A large fleet announces hundreds of NICs a second, too many for an auditor to follow all the time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from producers.audit.host import Unreadable
+from producers.audit.traffic_plan import RoundNic
+from schemas.ids import host_of
+from schemas.kafka.reader import BEGINNING, LogUnavailable, TopicReader
+from schemas.kafka.settings import KafkaSettings
+from schemas.records import Nic
+from schemas.topics import INVENTORY
+
+__all__ = ["RoundNics", "nics_by_host"]
+
+FRESH_S: Final = 60.0
+"""Age up to which rounds share the answer: a pattern has a round each few seconds."""
+
+
+def nics_by_host(announced: Iterable[Nic]) -> dict[str, tuple[RoundNic, ...]]:
+    """Return the NICs of each host that answer probes: one for each address, as RDMA devices share them."""
+    found: dict[str, dict[str, RoundNic]] = {}
+    for nic in sorted(announced, key=lambda each: (not each["probe_port"], each["nic"])):
+        if nic["addresses"] and (nic["probe_port"] or nic["ud"] is not None):
+            address = nic["addresses"][0]
+            entry = RoundNic(nic["rail"] or 0, nic["device"], address)
+            found.setdefault(nic["host"], {}).setdefault(address, entry)
+    return {host: tuple(sorted(of_host.values())) for host, of_host in found.items()}
+
+
+class RoundNics:
+    """The NICs of hosts, as of their newest announcements. Threads of several hosts share one reading."""
+
+    def __init__(self, cluster: KafkaSettings) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._asked: frozenset[str] = frozenset()
+        self._found: dict[str, tuple[RoundNic, ...]] = {}
+        self._read_s = float("-inf")
+
+    def of(self, hosts: Collection[str]) -> Mapping[str, tuple[RoundNic, ...]]:
+        """Return the NICs of some hosts. Raises Unreadable if the log does not answer."""
+        with self._lock:
+            if time.monotonic() - self._read_s > FRESH_S or not self._asked.issuperset(hosts):
+                try:
+                    self._found = nics_by_host(self._newest(hosts))
+                except LogUnavailable as error:
+                    raise Unreadable(str(error)) from error
+                self._asked, self._read_s = frozenset(hosts), time.monotonic()
+            return self._found
+
+    def _newest(self, hosts: Collection[str]) -> list[Nic]:
+        found: dict[str, Nic] = {}
+        with TopicReader.open(self._cluster, {INVENTORY: BEGINNING}) as reader:
+            wanted = (each for each in reader.read_to_end() if host_of(each.key) in hosts)
+            for message, record in reader.decoded(wanted, self._cluster.registry()):
+                found.pop(message.key, None)
+                if record is not None:
+                    found[message.key] = record
+        return list(found.values())

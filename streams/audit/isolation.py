@@ -1,0 +1,90 @@
+"""Finds slow hosts from measurements of pairs in two or more passes with other partners. Pure.
+
+A slow host makes all of its pairs slow, so a pair that is not slow clears both of its hosts. A host is slow
+if all of its pairs are slow and at least one of these partners is cleared. A slow pair of two cleared hosts
+points at the links between them. All other hosts of slow pairs are suspects, which another pass with cleared
+partners decides.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from streams.audit.robust import SIGMAS_OF_MAD, Spread
+
+__all__ = ["Isolated", "Measured", "confirming", "isolate"]
+
+Z_LIMIT: Final = 3.5
+"""Modified z-score of a slow pair (Iglewicz and Hoaglin). Two slow pairs accuse a host, which squares the
+chance of a false one."""
+MIN_PAIRS: Final = 3
+"""Fewer measurements have no majority."""
+
+
+class Measured(NamedTuple):
+    """A measurement of a pair of hosts, in one direction or of both: one value, a rate or a time."""
+
+    a: str
+    b: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Isolated:
+    """Outcome for each host of a slow pair, and the slow pairs between cleared hosts (indices)."""
+
+    median: float
+    limit: float
+    """Value from which on a measurement is slow."""
+    slow: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ()
+    pairs: tuple[int, ...] = ()
+    odd: tuple[int, ...] = ()
+    """All slow measurements."""
+
+
+def isolate(
+    measured: Sequence[Measured], tolerance: float, *, high_is_slow: bool = False, limit: float | None = None
+) -> Isolated | None:
+    """Return the slow hosts and pairs; None with fewer than `MIN_PAIRS` measurements.
+
+    `tolerance`: deviation from the median, as its share, that is never slow; `high_is_slow`: the values are
+    times; `limit`: the value from which on a measurement is slow, instead of median and MAD.
+    """
+    if len(measured) < MIN_PAIRS:
+        return None
+    values = np.array([each.value for each in measured])
+    spread = Spread.of(values)
+    sign = 1.0 if high_is_slow else -1.0
+    if limit is None:
+        allowed = max(Z_LIMIT * spread.mad / SIGMAS_OF_MAD, tolerance * abs(spread.median))
+        limit = spread.median + sign * allowed
+    odd = np.flatnonzero(sign * (values - limit) > 0).tolist()
+    return _outcome(measured, odd, spread.median, limit)
+
+
+def _outcome(measured: Sequence[Measured], odd: Sequence[int], median: float, limit: float) -> Isolated:
+    slow_at = set(odd)
+    cleared = {host for at, each in enumerate(measured) if at not in slow_at for host in (each.a, each.b)}
+    partners: defaultdict[str, set[str]] = defaultdict(set)
+    for at in odd:
+        a, b, _ = measured[at]
+        partners[a].add(b)
+        partners[b].add(a)
+    accused = partners.keys() - cleared
+    slow = {host for host in accused if len(partners[host]) > 1 and partners[host] & cleared}
+    pairs = [at for at in odd if {measured[at].a, measured[at].b} <= cleared]
+    return Isolated(
+        median, limit, tuple(sorted(slow)), tuple(sorted(accused - slow)), tuple(pairs), tuple(odd)
+    )
+
+
+def confirming(found: Isolated, hosts: Collection[str]) -> list[tuple[str, str]]:
+    """Return pairs of each suspect with a host that is neither slow nor a suspect; none without suspects."""
+    accused = {*found.slow, *found.suspects}
+    return list(zip(found.suspects, (host for host in hosts if host not in accused), strict=False))

@@ -1,0 +1,119 @@
+"""Plans the rounds of traffic between hosts. In a round every host is in one pair at most. Pure.
+
+A round of pairs is an order of hosts: each host finds its partner by its own position, 2k with 2k + 1. A ring
+is an order too, and a fan has its sender first.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+__all__ = ["across_leaves", "batched", "fans", "order_of", "pairs_of", "rings", "tournament", "within_leaves"]
+
+Pair = tuple[str, str]
+SHUFFLES: Final = 200
+"""Rings that are tried for one without a neighbour of an earlier ring: one of eight has none."""
+
+
+def order_of(pairs: Sequence[Pair]) -> list[str]:
+    """Return the order of hosts that stands for a round of pairs."""
+    return [host for pair in pairs for host in pair]
+
+
+def pairs_of(order: Sequence[str]) -> list[Pair]:
+    """Return the pairs of an order of hosts. The last of an odd number has none."""
+    return list(zip(order[::2], order[1::2], strict=False))
+
+
+def tournament(hosts: Sequence[str]) -> list[list[Pair]]:
+    """Return the rounds in which every host meets every other once (the circle method).
+
+    The first rounds alone have other partners in each. With an odd number one host pauses in each round.
+    """
+    seats: list[str | None] = [*hosts, None] if len(hosts) % 2 else [*hosts]
+    half = len(seats) // 2
+    found: list[list[Pair]] = []
+    for _ in range(len(seats) - 1):
+        facing = zip(seats[:half], reversed(seats[half:]), strict=True)
+        found.append([(a, b) for a, b in facing if a is not None and b is not None])
+        seats.insert(1, seats.pop())
+    return found
+
+
+def fans(hosts: Sequence[str], receivers: int) -> list[list[str]]:
+    """Return an order for each host: the host itself, then the next `receivers` others, which it sends to."""
+    count = min(receivers, len(hosts) - 1)
+    return [[hosts[(at + step) % len(hosts)] for step in range(count + 1)] for at in range(len(hosts))]
+
+
+def within_leaves(hosts: Sequence[str], leaf_of: Mapping[str, str]) -> list[Pair]:
+    """Return pairs of hosts of one leaf. A host without a partner there is in none."""
+    groups = _by_leaf(hosts, leaf_of)
+    return [pair for group in groups for pair in pairs_of(group)]
+
+
+def across_leaves(hosts: Sequence[str], leaf_of: Mapping[str, str]) -> list[Pair]:
+    """Return pairs of hosts of different leaves: always of the two leaves with the largest number left."""
+    groups = _by_leaf(hosts, leaf_of)
+    found: list[Pair] = []
+    while True:
+        groups.sort(key=len, reverse=True)
+        if len(groups) < 2 or not groups[1]:
+            return found
+        found.append((groups[0].pop(0), groups[1].pop(0)))
+
+
+def _by_leaf(hosts: Sequence[str], leaf_of: Mapping[str, str]) -> list[list[str]]:
+    groups: dict[str, list[str]] = {}
+    for host in hosts:
+        if host in leaf_of:
+            groups.setdefault(leaf_of[host], []).append(host)
+    return list(groups.values())
+
+
+def batched(pairs: Sequence[Pair], size: int, leaf_of: Mapping[str, str]) -> list[list[Pair]]:
+    """Return the pairs of a round in batches of at most `size`, those of one batch on different leaves.
+
+    Pairs that share a leaf are in one batch only if no other pair is left.
+    """
+    left, found = list(pairs), []
+    while left:
+        batch: list[Pair] = []
+        used: set[str] = set()
+        for is_strict in (True, False):
+            for pair in list(left):
+                leaves = {leaf_of.get(host, host) for host in pair}
+                if len(batch) < size and not (is_strict and leaves & used):
+                    batch.append(pair)
+                    used |= leaves
+                    left.remove(pair)
+        found.append(batch)
+    return found
+
+
+def rings(hosts: Sequence[str], passes: int, seed: int = 0) -> list[list[str]]:
+    """Return an order of hosts for each pass, in which each sends to the next and the last to the first.
+
+    The first is the given one. The others share as few neighbours as possible with those before.
+    """
+    chance = random.Random(seed)  # noqa: S311
+    found, used = [list(hosts)], _neighbours(hosts)
+    while len(found) < passes:
+        drawn = (chance.sample(list(hosts), len(hosts)) for _ in range(SHUFFLES))
+        order, best = list(hosts), len(used) + 1
+        for each in drawn:
+            shared = len(_neighbours(each) & used)
+            if shared < best:
+                order, best = each, shared
+            if not best:
+                break
+        found.append(order)
+        used |= _neighbours(order)
+    return found
+
+
+def _neighbours(ring: Sequence[str]) -> set[frozenset[str]]:
+    return {frozenset(pair) for pair in pairwise([*ring, ring[0]])}

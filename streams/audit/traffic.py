@@ -1,0 +1,375 @@
+"""Evaluates rounds of traffic between hosts: slow hosts, slow links, uneven rates, latency under load. Pure.
+
+Its input is the results that hosts published in each round. The client of a flow states the figures, with the
+flow as their subject: `host/device>host/device`, from client to server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from schemas.ids import host_of
+from schemas.records import AuditAction, AuditResult, AuditSeverity, AuditStatus
+from streams.audit.attribution import explain
+from streams.audit.isolation import Isolated, Measured, isolate
+from streams.audit.results import FLEET, Found, Rule, Scope, results_of
+
+__all__ = [
+    "TRAFFIC_ROWS",
+    "TRAFFIC_RULES",
+    "FlowFigures",
+    "Round",
+    "TrafficLimits",
+    "flows_of",
+    "heat_map",
+    "traffic_results",
+]
+
+_ERROR, _WARNING = AuditSeverity.ERROR, AuditSeverity.WARNING
+_PASSED, _FAILED, _UNKNOWN = AuditStatus.PASSED, AuditStatus.FAILED, AuditStatus.UNKNOWN
+MIN_PAIRS: Final = 3
+"""Fewer pairs have no variation and no usual latency."""
+MIN_LINK_PAIRS: Final = 2
+"""Slow flows that a link must explain."""
+SHADES: Final = " ▁▂▃▄▅▆▇█"
+"""Cells of the heat map, from the median hop to the limit and beyond."""
+MAX_CELLS: Final = 400
+TRAFFIC_RULES: Final = tuple(
+    Rule(f"fabric.{name}", title, severity, action, remedy)
+    for name, title, severity, action, remedy in (
+        (
+            "traffic-hosts",
+            "No host is slower with its partners than the others",
+            _ERROR,
+            AuditAction.ISOLATE,
+            "Take the host out; compare its NIC, PCIe link, MTU and processor clock with the fleet",
+        ),
+        (
+            "traffic-links",
+            "No link between hosts is slow",
+            _ERROR,
+            AuditAction.REPLACE,
+            "Check speed, FEC and errors of the link at both ends; replace cable or transceiver",
+        ),
+        (
+            "traffic-variation",
+            "Pairs of a round have the same rate",
+            _WARNING,
+            AuditAction.MONITOR,
+            "Run more passes to isolate the slow host; check ECMP and that the fabric is idle",
+        ),
+        (
+            "loaded-latency",
+            "Round trips under load are as on other pairs",
+            _WARNING,
+            AuditAction.MONITOR,
+            "Check PFC, ECN and queue limits of the switch ports on the way, and the NIC's DSCP",
+        ),
+        (
+            "burned-links",
+            "Every NIC's link carried load in both directions",
+            _WARNING,
+            AuditAction.MONITOR,
+            "Run the pattern again with this host; `fabrictime audit --fleet` shows whether the NIC is up",
+        ),
+        (
+            "bisection",
+            "Pairs across leaves are nearly as fast as pairs within them",
+            _ERROR,
+            AuditAction.MONITOR,
+            "Check the leaves' uplinks: ECMP, oversubscription; `fabrictime links` names dead ones",
+        ),
+        (
+            "stragglers",
+            "No host delays a ring of sends and receives",
+            _ERROR,
+            AuditAction.ISOLATE,
+            "Take the host out; check its load, interrupts, governor and NIC",
+        ),
+    )
+)
+TRAFFIC_ROWS: Final[Mapping[str, tuple[int, ...]]] = {
+    "fabric.traffic-hosts": (40, 50),
+    "fabric.traffic-links": (40, 50),
+    "fabric.traffic-variation": (40,),
+    "fabric.loaded-latency": (41,),
+    "fabric.burned-links": (42,),
+    "fabric.bisection": (51,),
+    "fabric.stragglers": (52,),
+}
+"""Rows of the published checks that each rule covers."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficLimits:
+    """Limits of the figures, as in the settings `audit.traffic`."""
+
+    max_variation: float = 0.05
+    max_slower: float = 0.1
+    max_loaded_factor: float = 3.0
+    max_loaded_growth_ms: float = 20.0
+    min_across_share: float = 0.8
+    straggler_ms: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round: the order of its hosts, and their results. `kind`: pairs, within, across, fan, ring, burn."""
+
+    kind: str
+    hosts: Sequence[str]
+    results: Sequence[AuditResult] = ()
+
+
+class FlowFigures(NamedTuple):
+    """The figures of a flow in a round, by name of the fact."""
+
+    kind: str
+    number: int
+    """Position of its round."""
+    client: str
+    """A NIC."""
+    server: str
+    figures: Mapping[str, float]
+
+    @property
+    def name(self) -> str:
+        """The hosts, in words."""
+        return f"{self.client} and {self.server}"
+
+    @property
+    def gbps(self) -> float:
+        """The lower rate of both directions."""
+        return min(self.figures["send_gbps"], self.figures["receive_gbps"])
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    rounds: Sequence[Round]
+    flows: Sequence[FlowFigures]
+    limits: TrafficLimits
+    routes: Mapping[tuple[str, str], Sequence[str]]
+    """Client and server NIC to the links between them, as far as traced."""
+    nics: Mapping[str, Sequence[str]]
+    """Host to its NICs."""
+    rates: list[FlowFigures] = field(init=False)
+
+    def __post_init__(self) -> None:
+        rates = [flow for flow in self.flows if {"send_gbps", "receive_gbps"} <= flow.figures.keys()]
+        object.__setattr__(self, "rates", rates)
+
+
+def flows_of(rounds: Sequence[Round]) -> list[FlowFigures]:
+    """Return the flows of all rounds with their figures."""
+    found: dict[tuple[int, str], dict[str, float]] = {}
+    for number, each in enumerate(rounds):
+        for result in each.results:
+            for fact in result["facts"]:
+                if fact["number"] is not None and ">" in fact["subject"]:
+                    found.setdefault((number, fact["subject"]), {})[fact["name"]] = fact["number"]
+    return [
+        FlowFigures(rounds[number].kind, number, *subject.partition(">")[::2], figures)
+        for (number, subject), figures in found.items()
+    ]
+
+
+def _pairs(flows: Iterable[FlowFigures]) -> list[FlowFigures]:
+    return [flow for flow in flows if flow.kind in ("pairs", "burn", "within", "across")]
+
+
+def _isolated(work: _Evaluation) -> tuple[list[FlowFigures], Isolated | None]:
+    """Return the flows of pairs, and the slow hosts and pairs among them.
+
+    Across leaves an oversubscribed fabric is slower, which is no fault of a host.
+    """
+    flows = [flow for flow in _pairs(work.rates) if flow.kind != "across"]
+    measured = [Measured(host_of(flow.client), host_of(flow.server), flow.gbps) for flow in flows]
+    return flows, isolate(measured, work.limits.max_slower)
+
+
+def _slow_hosts(work: _Evaluation) -> Iterator[Found]:
+    flows, found = _isolated(work)
+    hosts = sorted({host_of(nic) for flow in flows for nic in (flow.client, flow.server)})
+    if found is None:
+        for host in hosts:
+            yield Found(host, "", _UNKNOWN, f"{len(flows)} pairs, expected at least {MIN_PAIRS} to compare")
+        return
+    rates: dict[str, list[float]] = defaultdict(list)
+    for flow in flows:
+        for nic in (flow.client, flow.server):
+            rates[host_of(nic)].append(flow.gbps)
+    for host in hosts:
+        text = f"at most {max(rates[host]):.3g} Gbit/s with {len(rates[host])} partners"
+        expected = f"expected above {found.limit:.3g}, the median is {found.median:.3g}"
+        if host in found.slow:
+            yield Found(host, "", _FAILED, f"{text}; {expected}")
+        elif host in found.suspects:
+            yield Found(host, "", _UNKNOWN, f"{text}, but no partner is known to be fast; {expected}")
+        else:
+            yield Found(host, "", _PASSED, text)
+
+
+def _slow_links(work: _Evaluation) -> Iterator[Found]:
+    flows, found = _isolated(work)
+    if found is None:
+        return
+    paths = [
+        (*work.routes.get((flow.client, flow.server), ()), *work.routes.get((flow.server, flow.client), ()))
+        for flow in flows
+    ]
+    explained = explain(paths, found.pairs, min_paths=MIN_LINK_PAIRS)
+    for link, odd in explained.elements.items():
+        text = (
+            f"{len(odd)} of {explained.crossing[link]} flows over it are slow, such as {flows[odd[0]].name}"
+        )
+        yield Found(FLEET, link, _FAILED, text)
+    for at in explained.rest:
+        flow = flows[at]
+        text = f"{flow.gbps:.3g} Gbit/s between {flow.name}, both faster with others; expected above "
+        text += f"{found.limit:.3g}"
+        yield Found(host_of(flow.client), flow.server, _FAILED, text)
+    if not found.pairs:
+        yield Found(FLEET, "", _PASSED, f"no slow pair of fast hosts in {len(flows)}")
+
+
+def _variation(work: _Evaluation) -> Iterator[Found]:
+    """Compare the standard deviation of the rates of each round with their mean."""
+    for number, each in enumerate(work.rounds):
+        rates = [flow.gbps for flow in work.rates if flow.number == number]
+        if each.kind not in ("pairs", "fan", "burn") or len(rates) < MIN_PAIRS:
+            continue
+        mean, allowed = float(np.mean(rates)), work.limits.max_variation
+        variation = float(np.std(rates)) / mean if mean else math.inf
+        text = f"round {number + 1}: {variation:.1%} of {mean:.3g} Gbit/s, expected at most {allowed:.1%}"
+        yield Found(FLEET, f"round {number + 1}", _PASSED if variation <= allowed else _FAILED, text)
+
+
+def _latency(work: _Evaluation) -> Iterator[Found]:
+    """Compare round trips under load with idle ones of the same flow, and with the fleet's median."""
+    flows = [flow for flow in work.flows if {"idle_p99_us", "loaded_p99_us"} <= flow.figures.keys()]
+    if not flows:
+        return
+    median = float(np.median([flow.figures["loaded_p99_us"] for flow in flows]))
+    limits = work.limits
+    for flow in flows:
+        idle, loaded = flow.figures["idle_p99_us"], flow.figures["loaded_p99_us"]
+        is_far = len(flows) >= MIN_PAIRS and loaded > limits.max_loaded_factor * median
+        is_grown = loaded - idle > limits.max_loaded_growth_ms * 1e3
+        text = (
+            f"p99 {loaded:,.0f} us under load, {idle:,.0f} idle, median {median:,.0f}; expected at most "
+            f"{limits.max_loaded_factor:g} times the median and {limits.max_loaded_growth_ms:g} ms above idle"
+        )
+        status = _FAILED if is_far or is_grown else _PASSED
+        yield Found(host_of(flow.client), f"{flow.client}>{flow.server}", status, text)
+
+
+def _burned(work: _Evaluation) -> Iterator[Found]:
+    """Find NICs of hosts in the pattern `burn` that carried no load."""
+    hosts = {host for each in work.rounds if each.kind == "burn" for host in each.hosts}
+    carried: dict[str, float] = defaultdict(float)
+    for flow in work.flows:
+        for nic in (flow.client, flow.server):
+            carried[nic] += flow.figures.get("burned_mb", 0.0)
+    for host in sorted(hosts):
+        for nic in work.nics.get(host, ()):
+            text = f"{carried[nic]:,.1f} MB in each direction"
+            yield Found(
+                host,
+                nic,
+                _PASSED if carried[nic] else _FAILED,
+                text if carried[nic] else f"{text}, expected load",
+            )
+
+
+def _bisection(work: _Evaluation) -> Iterator[Found]:
+    """Compare the median rates of pairs within and across leaves."""
+    if not any(each.kind in ("within", "across") for each in work.rounds):
+        return
+    rates = {kind: [flow.gbps for flow in work.rates if flow.kind == kind] for kind in ("within", "across")}
+    if not all(rates.values()):
+        missing = next(kind for kind, found in rates.items() if not found)
+        yield Found(FLEET, "", _UNKNOWN, f"no pair {missing} leaves was measured, expected at least one")
+        return
+    within, across = (float(np.median(rates[kind])) for kind in ("within", "across"))
+    share = across / within if within else 0.0
+    text = (
+        f"{across:.3g} Gbit/s across leaves ({len(rates['across'])} pairs), {within:.3g} within "
+        f"({len(rates['within'])}): {share:.0%}, expected at least {work.limits.min_across_share:.0%}"
+    )
+    yield Found(FLEET, "", _PASSED if share >= work.limits.min_across_share else _FAILED, text)
+
+
+def _hops(work: _Evaluation) -> list[FlowFigures]:
+    return [flow for flow in work.flows if "hop_p90_ms" in flow.figures]
+
+
+def _stragglers(work: _Evaluation) -> Iterator[Found]:
+    """Find hosts to and from which all hops of all rings are long."""
+    hops, limit = _hops(work), work.limits.straggler_ms
+    measured = [Measured(host_of(hop.client), host_of(hop.server), hop.figures["hop_p90_ms"]) for hop in hops]
+    found = isolate(measured, 0.0, high_is_slow=True, limit=limit)
+    if found is None:
+        return
+    for host in sorted({each for hop in measured for each in (hop.a, hop.b)}):
+        longest = max(hop.value for hop in measured if host in (hop.a, hop.b))
+        text = f"its hops take up to {longest:.2f} ms, expected below {limit:g}"
+        status = _FAILED if host in found.slow else _UNKNOWN if host in found.suspects else _PASSED
+        yield Found(host, "", status, text)
+    for number, cells in heat_map(work.rounds, hops, found.median, limit):
+        yield Found(FLEET, f"heat map of ring {number + 1}", _PASSED, cells)
+
+
+def heat_map(
+    rounds: Sequence[Round], hops: Sequence[FlowFigures], median_ms: float, limit_ms: float
+) -> Iterator[tuple[int, str]]:
+    """Yield a line for each ring: a cell for the hop to each host, in the order of the ring.
+
+    A full cell is a hop of the limit or more, a low one of the median; `?` was not measured.
+    """
+    for number, each in enumerate(rounds):
+        if each.kind != "ring":
+            continue
+        to = {host_of(hop.server): hop.figures["hop_p90_ms"] for hop in hops if hop.number == number}
+        cells = "".join(_cell(to.get(host), median_ms, limit_ms) for host in each.hosts[:MAX_CELLS])
+        yield number, f"to {each.hosts[0]} … {each.hosts[-1]}: |{cells}|"
+
+
+def _cell(value: float | None, median: float, limit: float) -> str:
+    if value is None:
+        return "?"
+    share = 1.0 if value >= limit else max(0.0, (value - median) / max(limit - median, 1e-9))
+    return SHADES[1 + int(share * (len(SHADES) - 2))]
+
+
+def traffic_results(
+    rounds: Sequence[Round],
+    scope: Scope,
+    limits: TrafficLimits,
+    routes: Mapping[tuple[str, str], Sequence[str]],
+    nics: Mapping[str, Sequence[str]],
+) -> list[AuditResult]:
+    """Return the results of all rules that the rounds have figures for.
+
+    `routes`: client and server NIC to the links between them; `nics`: host to its NICs.
+    """
+    work = _Evaluation(rounds, flows_of(rounds), limits, routes, nics)
+    return [
+        result for rule in TRAFFIC_RULES for result in results_of(rule, _FINDERS[rule.check](work), scope)
+    ]
+
+
+_FINDERS: Final[Mapping[str, Callable[[_Evaluation], Iterator[Found]]]] = {
+    "fabric.traffic-hosts": _slow_hosts,
+    "fabric.traffic-links": _slow_links,
+    "fabric.traffic-variation": _variation,
+    "fabric.loaded-latency": _latency,
+    "fabric.burned-links": _burned,
+    "fabric.bisection": _bisection,
+    "fabric.stragglers": _stragglers,
+}
