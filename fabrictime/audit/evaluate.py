@@ -58,7 +58,9 @@ def evaluated(
     if baseline is not None:
         computed += compare_with(baseline, found)
     if fabric is not None:
-        computed += fabric_results(fabric, _scope(report, fabric, found))
+        is_whole = category_name(AuditCategory.FABRIC) in only
+        checks = [] if is_whole else [name for name in only if name.startswith("fabric.")]
+        computed += fabric_results(fabric, _scope(report, fabric, found), checks)
     return report.with_results(computed).limited_to(lambda each: is_wanted(each, only))
 
 
