@@ -93,9 +93,9 @@ class NodeActuator:
             else:
                 self._effector.resume(step.node)
         except NodeError as error:
-            done = self._report(step, ActionOutcome.FAILED, str(error), time.monotonic_ns() - began_ns)
-        else:
-            done = self._report(step, ActionOutcome.APPLIED, step.text, time.monotonic_ns() - began_ns)
+            # The scheduler may have acted all the same, as after a time-out: the journal keeps the step.
+            return self._report(step, ActionOutcome.FAILED, str(error), time.monotonic_ns() - began_ns)
+        done = self._report(step, ActionOutcome.APPLIED, step.text, time.monotonic_ns() - began_ns)
         self._journal.save(step.node, None)
         return done
 

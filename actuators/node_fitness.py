@@ -18,8 +18,12 @@ __all__ = ["AuditHistory", "Fitness", "HostFitness", "Outcome"]
 
 COMPARED: Final = ("baseline.", "fabric.", "fleet.", "sku.")
 """Beginnings of the ids of checks that are evaluated from other records, not on the host."""
+FLEET: Final = "fleet"
+"""Host of the evaluation's results that concern no single host."""
 AGENT: Final = "agent."
 """Beginning of the ids of results of the agent itself; they say nothing about the host."""
+MIN_SHARE: Final = 0.5
+"""Share of the results of a whole run that show a host's fitness: a run of some checks says little."""
 MAX_OUTCOMES: Final = 16
 """Outcomes kept of each check of a host."""
 
@@ -80,6 +84,8 @@ class AuditHistory:
         self._run = run
         self._outcomes: dict[str, dict[str, list[Outcome]]] = {}
         self._runs: dict[str, dict[str, _Run]] = {}
+        self._whole = 0
+        """Results of the largest run that is complete."""
 
     @property
     def hosts(self) -> list[str]:
@@ -100,13 +106,15 @@ class AuditHistory:
             part.expected = max(part.expected, record["checks"])
             part.checks.add(check)
             part.at_ns = at_ns
+            if part.is_complete:
+                self._whole = max(self._whole, part.expected)
 
     def fitness(self, host: str, since_ns: int, *, strict: bool = False) -> HostFitness:
         """Return the fitness of a host by results since `since_ns`. `strict`: unknown errors count."""
         outcomes = {
             check: recent
-            for check, every in self._outcomes.get(host, {}).items()
-            if (recent := tuple(each for each in every if each.at_ns >= since_ns))
+            for check in self._outcomes.get(host, {})
+            if (recent := tuple(each for each in self._of_check(host, check) if each.at_ns >= since_ns))
         }
         newest = [every[0] for _, every in sorted(outcomes.items())]
         failures = tuple(each for each in newest if each.is_failed)
@@ -116,15 +124,34 @@ class AuditHistory:
         unknown = self._unknown(host, since_ns, newest, strict)
         return HostFitness(host, Fitness.UNKNOWN if unknown else Fitness.FIT, unknown, (), outcomes)
 
+    def _of_check(self, host: str, check: str) -> list[Outcome]:
+        """Return the outcomes of a check, the newest first.
+
+        A comparison of the fleet names the odd hosts only: in a run in which it passed for the fleet and does
+        not name this host, the host passed too.
+        """
+        every = self._outcomes[host][check]
+        if not check.startswith(COMPARED):
+            return every
+        named, runs = {each.run for each in every}, self._runs.get(host, {})
+        passed = [
+            each
+            for each in self._outcomes.get(FLEET, {}).get(check, ())
+            if each.status is AuditStatus.PASSED and each.run not in named and each.run in runs
+        ]
+        return sorted([*every, *passed], key=lambda each: each.at_ns, reverse=True)
+
     def _unknown(self, host: str, since_ns: int, newest: Iterable[Outcome], strict: bool) -> tuple[str, ...]:
         """Return the reasons for which a host without failures is not known to be fit."""
         runs = {name: run for name, run in self._runs.get(host, {}).items() if run.at_ns >= since_ns}
         statuses = {each.status for each in newest if not each.check.startswith(AGENT)}
         if not runs:
             return ("no result" if self._run is None else f"no result of run {self._run}",)
-        if not any(run.is_complete for run in runs.values()):
+        needed = MIN_SHARE * self._whole
+        if not any(run.is_complete and run.expected >= needed for run in runs.values()):
             name, run = max(runs.items(), key=lambda item: item[1].at_ns)
-            return (f"run {name}: {len(run.checks)} of {run.expected} results",)
+            expected = run.expected if run.expected >= needed else self._whole
+            return (f"run {name}: {len(run.checks)} of {expected} results",)
         if AuditStatus.PASSED not in statuses:
             return ("no check passed",)
         unknown = [each for each in newest if each.is_error and each.status is AuditStatus.UNKNOWN]

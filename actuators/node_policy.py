@@ -1,11 +1,12 @@
 """Policy of node actions: which nodes of a scheduler to drain and to resume, from the fitness of their hosts.
 
 Pure logic. Only the project's own drains are ever resumed; they bear a reason that `reason_of` wrote. A
-circuit breaker limits the share of nodes that are out, whoever drained them.
+circuit breaker limits the share of nodes that are out, also by others.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ PREFIX: Final = "fabrictime:"
 """Beginning of the reason of each drain of ours."""
 MAX_REASON: Final = 300
 """Characters of a reason."""
+MAX_ID: Final = 256
+"""Characters of a decision id."""
 MAX_NAMED: Final = 120
 """Characters of the checks that a reason names."""
 _REASON: Final = re.compile(rf"{PREFIX} run=(\S+) checks=(\S+): ")
@@ -67,8 +70,12 @@ class NodeStep:
 
     @property
     def decision_id(self) -> str:
-        """Identity of the action: the same run leads to the same one."""
-        return f"{self.action.lower()} {self.node} {self.run}"[:256]
+        """Identity of the action: the same run leads to the same one. A long one ends with its digest."""
+        full = f"{self.action.lower()} {self.node} {self.run}"
+        if len(full) <= MAX_ID:
+            return full
+        digest = hashlib.sha256(full.encode()).hexdigest()
+        return f"{full[: MAX_ID - len(digest)]}{digest}"
 
 
 def is_ours(reason: str) -> bool:

@@ -86,7 +86,7 @@ class NodeSettings(BaseModel):
         default=0.1,
         ge=0,
         le=0.5,
-        description="share of nodes that may be out at once, whoever drained them (circuit breaker); a drain"
+        description="share of nodes that may be out at once, also by others (circuit breaker); a drain"
         " beyond it is suppressed",
     )
     min_in: int = Field(default=1, ge=1, le=1_000_000, description="nodes that stay in")

@@ -457,7 +457,7 @@ class AuditResult(TypedDict):
     category: AuditCategory
     """Group of the check."""
     title: str
-    """What is expected, in words."""
+    """Expected state, in words."""
     status: AuditStatus
     """UNKNOWN, PASSED, FAILED or SKIPPED."""
     severity: AuditSeverity

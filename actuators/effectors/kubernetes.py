@@ -7,6 +7,7 @@ carries the node's resource version, so that a change by someone else in between
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -77,9 +78,14 @@ class Kubernetes:
         if not check_drain(node_state(item), reason):
             return
         item = self._set_condition(node, "True", "AuditFailed", reason)
-        if check_drain(node_state(item), reason):
-            taint = {"key": TAINT, "effect": "NoSchedule"}
-            self._patch(item, {"unschedulable": True, "taints": [*_taints(item), taint]}, reason)
+        try:
+            if check_drain(node_state(item), reason):
+                taint = {"key": TAINT, "effect": "NoSchedule"}
+                self._patch(item, {"unschedulable": True, "taints": [*_taints(item), taint]}, reason)
+        except NodeError:  # no drain of ours will ever clear the condition
+            with contextlib.suppress(NodeError):
+                self._set_condition(node, "False", "NotDrained", "the node could not be drained")
+            raise
 
     def resume(self, node: str) -> None:
         """Clear the condition, then taint and cordon in one patch."""

@@ -24,6 +24,8 @@ OUT: Final = (
     "UNKNOWN",
 )
 """Beginnings of the states and flags of a node that takes no jobs."""
+NO_ANSWER: Final = "*"
+"""Mark of a node that does not answer, in older releases."""
 NOT_THERE: Final = "FUTURE"
 """State of a node that the configuration only reserves."""
 _NAME: Final = re.compile(r"NodeName=(\S+) ")
@@ -94,7 +96,7 @@ def parse_nodes(text: str) -> list[NodeState]:
             raise NodeError(f"scontrol: {line[:80]!r}: expected NodeName=... State=...")
         flags = state[1].split("+")
         if NOT_THERE not in flags:
-            is_out = any(flag.startswith(OUT) for flag in flags)
+            is_out = any(flag.startswith(OUT) or flag.endswith(NO_ANSWER) for flag in flags)
             is_drained = reason is not None and any(flag.startswith("DRAIN") for flag in flags)
             found.append(NodeState(name[1], is_out, reason[1] if reason and is_drained else "", state[1]))
     return found

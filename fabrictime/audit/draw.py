@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -10,9 +11,11 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from fabrictime.audit.groups import LEVELS, CheckGroup, Level, check_groups, of_category
+from fabrictime.audit.connections import TITLES as CONNECTIONS
+from fabrictime.audit.groups import LEVELS, CheckGroup, Level, check_groups, host_rows, of_category
 from fabrictime.audit.host_names import folded
-from fabrictime.audit.report import TITLES, AuditReport, Counts, counted, verdict
+from fabrictime.audit.report import TITLES, AuditReport, verdict
+from streams.audit.results import FLEET
 
 __all__ = ["draw", "node_table", "tree"]
 
@@ -26,14 +29,7 @@ STYLES: Final = {
     Level.SKIPPED: "dim",
 }
 NOTABLE: Final = (Level.ERROR, Level.WARNING, Level.UNKNOWN)
-COUNTED: Final = {
-    "errors": Level.ERROR,
-    "warnings": Level.WARNING,
-    "unknown": Level.UNKNOWN,
-    "passed": Level.PASSED,
-    "skipped": Level.SKIPPED,
-}
-"""Fields of `Counts`, with the level that each counts."""
+COUNTABLE: Final = (Level.ERROR, Level.WARNING)
 
 
 def draw(report: AuditReport, *, everything: bool = False) -> RenderableType:
@@ -46,7 +42,7 @@ def tree(report: AuditReport, *, everything: bool = False) -> Tree:
     title = f"Audit {report.run}: {len(report.hosts):,} hosts, {report.took_s:.1f} s"
     root = Tree(Text(title, "bold"))
     for category, groups in of_category(check_groups(report.all_results())):
-        total = counted(report.of_category(category))
+        total = sum((group.counts for group in groups), Counter[Level]())
         branch = root.add(Text.assemble((TITLES[category], "bold"), "  ", _counts(total)))
         for group in groups:
             if everything or group.level in NOTABLE:
@@ -56,10 +52,7 @@ def tree(report: AuditReport, *, everything: bool = False) -> Tree:
 
 def _add_check(branch: Tree, group: CheckGroup) -> None:
     """Add a check with the causes why it did not pass, their hosts and remedies."""
-    counts = Text("  ").join(
-        Text(f"{group.counts[level]:,} {level}", STYLES[level]) for level in LEVELS if group.counts[level]
-    )
-    leaf = branch.add(Text.assemble(f"{group.title} ({group.check})  ", counts))
+    leaf = branch.add(Text.assemble(f"{group.title} ({group.check})  ", _counts(group.counts)))
     causes = group.causes(*NOTABLE)
     for cause in causes[:MAX_CAUSES]:
         label, hosts = cause.level.upper(), folded(cause.hosts)
@@ -74,41 +67,39 @@ def _add_check(branch: Tree, group: CheckGroup) -> None:
 
 
 def node_table(report: AuditReport) -> Table:
-    """Return a row per host: status, agent, NICs, and errors, warnings and unknown of each category."""
-    shown = [each for each in TITLES if report.of_category(each)]
+    """Return a row per host: status, agent, NICs, the state of its connections, and what did not pass."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("host", "status", "agent", "NICs", *(TITLES[each] for each in shown)):
+    for column in ("host", "status", "agent", "NIC", *CONNECTIONS.values(), "findings"):
         table.add_column(column, no_wrap=column in ("host", "status"))
-    for host in report.hosts:
-        results = list(report.results.get(host, {}).values())
-        counts = counted(results)
-        agent = "no answer" if host in report.missing else "answered"
-        cells = [_cell(counted(each for each in results if each["category"] == one)) for one in shown]
-        status = _status(counts if host not in report.missing else Counts(errors=counts.errors))
-        table.add_row(host, status, agent, str(len(report.nics.get(host, ()))), *cells)
+    for row in host_rows(report.all_results()):
+        if row.host != FLEET:
+            is_missing = row.host in report.missing
+            nics = report.nics.get(row.host)
+            stated = (getattr(row.connections, name) or "-" for name in CONNECTIONS)
+            table.add_row(
+                row.host,
+                _status(row.counts, is_missing),
+                "no answer" if is_missing else "answered",
+                str(len(nics)) if nics else "-",
+                *stated,
+                _counts(row.counts, NOTABLE),
+            )
     return table
 
 
-def _status(counts: Counts) -> Text:
-    if counts.errors:
-        return Text("FAILED", "red")
-    if not counts.checked:
-        return Text("UNKNOWN", "yellow")
-    return Text("WARNING", "yellow") if counts.warnings else Text("PASSED", "green")
+def _status(counts: Mapping[Level, int], is_missing: bool) -> Text:
+    if counts[Level.ERROR]:
+        return Text("FAILED", STYLES[Level.ERROR])
+    if is_missing or not (counts[Level.WARNING] or counts[Level.PASSED]):
+        return Text("UNKNOWN", STYLES[Level.UNKNOWN])
+    level = Level.WARNING if counts[Level.WARNING] else Level.PASSED
+    return Text(level.upper(), STYLES[level])
 
 
-def _cell(counts: Counts) -> Text:
-    """Return what did not pass in a category: `2 errors 1 unknown`, or ok; a dash if nothing was checked."""
-    text = _texts(counts, ("errors", "warnings", "unknown"))
-    if text.plain:
-        return text
-    return Text("ok", "green") if counts.checked else Text("-", "dim")
-
-
-def _counts(counts: Counts) -> Text:
-    return _texts(counts, COUNTED)
-
-
-def _texts(counts: Counts, names: Iterable[str]) -> Text:
-    found = [(name, getattr(counts, name)) for name in names]
-    return Text("  ").join(Text(f"{count:,} {name}", STYLES[COUNTED[name]]) for name, count in found if count)
+def _counts(counts: Mapping[Level, int], levels: Iterable[Level] = LEVELS) -> Text:
+    """Return the counts of these levels: `2 errors  1 unknown`."""
+    found = [(level, counts[level]) for level in levels if counts[level]]
+    return Text("  ").join(
+        Text(f"{count:,} {level}{'s' * (level in COUNTABLE and count != 1)}", STYLES[level])
+        for level, count in found
+    )

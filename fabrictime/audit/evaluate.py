@@ -9,12 +9,13 @@ from fabrictime.audit.report import ANSWER, AuditReport
 from producers.audit.base import category_name
 from producers.audit.checks import CHECKS
 from schemas.records import AuditCategory, AuditResult
+from schemas.skus import load_skus
 from streams.audit.baseline import Baseline, compare_with
 from streams.audit.compare import compare
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.network import fabric_results
 from streams.audit.results import Scope
-from streams.audit.skus import load_skus, sku_results, with_skus
+from streams.audit.skus import sku_results, with_skus
 
 __all__ = ["evaluated", "for_agents", "is_wanted"]
 
@@ -57,7 +58,9 @@ def evaluated(
     if baseline is not None:
         computed += compare_with(baseline, found)
     if fabric is not None:
-        computed += fabric_results(fabric, _scope(report, fabric, found))
+        is_whole = category_name(AuditCategory.FABRIC) in only
+        checks = [] if is_whole else [name for name in only if name.startswith("fabric.")]
+        computed += fabric_results(fabric, _scope(report, fabric, found), checks)
     return report.with_results(computed).limited_to(lambda each: is_wanted(each, only))
 
 

@@ -12,6 +12,8 @@ from enum import StrEnum
 from statistics import median
 from typing import Final
 
+from fabrictime.audit.connections import CHECKS as CONNECTION_CHECKS
+from fabrictime.audit.connections import Connections, connections
 from fabrictime.audit.host_names import name_order
 from fabrictime.audit.report import TITLES
 from schemas.records import AuditAction, AuditCategory, AuditResult, AuditSeverity, AuditStatus
@@ -161,8 +163,8 @@ class HostRow:
     counts: Counter[Level] = field(default_factory=Counter)
     by_category: dict[AuditCategory, Counter[Level]] = field(default_factory=dict)
     open: list[AuditResult] = field(default_factory=list)
-    ports: tuple[int, int] | None = None
-    """RDMA ports that are active, and all of them; None without a result of them."""
+    of_network: dict[str, AuditResult] = field(default_factory=dict)
+    """Check to result, of the checks that state the host's connections."""
 
     @property
     def level(self) -> Level:
@@ -170,13 +172,15 @@ class HostRow:
         return worst_of(self.counts)
 
     @property
+    def connections(self) -> Connections:
+        """The state of the host's ports and NICs."""
+        return connections(self.of_network)
+
+    @property
     def action(self) -> AuditAction | None:
         """The strongest action of its errors; None without an error."""
         actions = {each["action"] for each in self.open if level_of(each) is Level.ERROR}
         return min(actions, key=ACTION_ORDER.index, default=None)
-
-
-PORTS_CHECK: Final = "backend.port-state"
 
 
 def host_rows(results: Iterable[AuditResult]) -> list[HostRow]:
@@ -191,9 +195,8 @@ def host_rows(results: Iterable[AuditResult]) -> list[HostRow]:
         row.by_category.setdefault(each["category"], Counter())[level] += 1
         if RANK[level] < RANK[Level.PASSED]:
             row.open.append(each)
-        if each["check"] == PORTS_CHECK and each["findings"]:
-            active = sum(finding["status"] == AuditStatus.PASSED for finding in each["findings"])
-            row.ports = active, len(each["findings"])
+        if each["check"] in CONNECTION_CHECKS:
+            row.of_network[each["check"]] = each
     for row in rows.values():
         row.open.sort(key=lambda each: (RANK[level_of(each)], each["check"]))
     return sorted(rows.values(), key=lambda row: name_order(row.host))

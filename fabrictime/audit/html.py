@@ -14,6 +14,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from fabrictime.audit.connections import TITLES as CONNECTIONS
 from fabrictime.audit.groups import (
     LEVELS,
     Cause,
@@ -170,6 +171,7 @@ def _of_hosts(
     skus = {row.sku for row in rows}
     return {
         "rows": rows,
+        "stated": _stated(rows),
         "names": names,
         "noted": noted,
         "unlisted": [row.host for row in rows if row.open and row.host not in listed],
@@ -182,6 +184,12 @@ def _of_hosts(
         "width": len(names) * CELL_WIDTH,
         "strip_max_px": len(names) * MAX_CELL_PX,
     }
+
+
+def _stated(rows: Iterable[HostRow]) -> dict[str, str]:
+    """Return the columns of the host table that any host has, with their titles."""
+    known = [row.connections for row in rows]
+    return {name: title for name, title in CONNECTIONS.items() if any(getattr(of, name) for of in known)}
 
 
 def _of_checks(groups: Sequence[CheckGroup]) -> dict[str, object]:
@@ -230,10 +238,9 @@ def _hosts_of(causes: Iterable[Cause]) -> list[str]:
 
 
 def _cell_text(counts: Mapping[Level, int]) -> str:
-    """Return the counts of a host's category: those that did not pass, else the number that passed."""
-    parts = [f"{counts[level]} {_plural(level, counts[level])}" for level in LEVELS[:3] if counts.get(level)]
-    return ", ".join(parts) or (
-        f"{counts.get(Level.PASSED, 0)} passed" if counts.get(Level.PASSED) else "skipped"
+    """Return the counts of a host's category that did not pass."""
+    return ", ".join(
+        f"{counts[level]} {_plural(level, counts[level])}" for level in LEVELS[:3] if counts.get(level)
     )
 
 

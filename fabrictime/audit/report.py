@@ -99,11 +99,6 @@ class AuditReport:
         for host in (*self.hosts, FLEET):
             yield from self.results.get(host, {}).values()
 
-    def of_category(self, category: AuditCategory) -> list[AuditResult]:
-        """Return the results of a category, sorted by check and host."""
-        found = [each for each in self.all_results() if each["category"] == category]
-        return sorted(found, key=lambda each: (each["check"], each["host"]))
-
     def with_results(self, more: Iterable[AuditResult]) -> AuditReport:
         """Return a report with further results, such as those of the evaluation; the newer one is kept."""
         results = {host: dict(found) for host, found in self.results.items()}

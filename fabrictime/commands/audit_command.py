@@ -12,6 +12,7 @@ from fabrictime.commands.audit_baseline import baseline_app
 from fabrictime.commands.audit_node_commands import act, admit
 from fabrictime.commands.audit_traffic import traffic
 from fabrictime.commands.options import (
+    AuditRunName,
     ConfigFile,
     DataDir,
     Json,
@@ -97,13 +98,10 @@ def audit(
     raise typer.Exit(code)
 
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run, or a file that --json wrote.")]
-
-
 @audit_app.command("diff")
 def audit_diff(
-    before: Run,
-    after: Run,
+    before: AuditRunName,
+    after: AuditRunName,
     log: Log = None,
     config: ConfigFile = None,
     directory: DataDir = None,

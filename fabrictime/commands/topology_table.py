@@ -29,6 +29,7 @@ def json_of(found: Picture) -> str:
             "cables": [asdict(line) | {"seen": line.seen} for line in found.cables],
             "misfits": [asdict(misfit) for misfit in found.misfits],
             "contradictions": [{"text": text, "paths": count} for text, count in found.contradictions],
+            "misplaced": found.misplaced,
             "silent": found.silent,
         }
     )
@@ -56,6 +57,7 @@ def draw(found: Picture) -> RenderableType:
         [f"{m.nic}  rail {m.rail} on {m.leaf}: {m.evidence}" for m in found.misfits],
         "red",
     )
+    parts += _listed("cables at another switch", found.misplaced, "red")
     disagreements = [f"{text} ({count} paths)" for text, count in found.contradictions]
     parts += _listed("contradictions of the topology file", disagreements, "yellow")
     parts += _listed("cables that no path crosses", [line.cable for line in found.unseen], "yellow")

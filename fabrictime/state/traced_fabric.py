@@ -13,9 +13,20 @@ from itertools import pairwise
 from typing import Any, Final
 
 from schemas.ids import cable_id, natural
-from schemas.records import Nic
+from schemas.records import Nic, PathSource
 from schemas.topics import PATHS
-from schemas.topology import CableEntry, End, Kind, NodeEntry, Topology, TopologyFile, nic_end, split_end
+from schemas.topology import (
+    CableEntry,
+    End,
+    Kind,
+    NodeEntry,
+    Topology,
+    TopologyFile,
+    end_text,
+    nic_end,
+    split_end,
+)
+from streams.links.misplaced import misplaced
 from streams.links.wiring import Groups, Misfit, address_of, by_name, is_address, misfits_of
 from streams.runtime.route_table import Route, RouteTable
 
@@ -60,6 +71,8 @@ class Picture:
     misfits: list[Misfit]
     contradictions: list[tuple[str, int]]
     """A contradiction with the topology file, and the number of paths that show it."""
+    misplaced: list[str]
+    """A line for each cable that explains them: it ends at another switch than planned."""
     paths: int
     complete: int
     found: dict[str, int]
@@ -91,6 +104,7 @@ class Picture:
         if not self.paths:
             return [f"no path in {PATHS.name}, expected at least one"]
         lines = [f"{m.nic}: rail {m.rail} on {m.leaf}: {m.evidence}" for m in self.misfits]
+        lines += self.misplaced
         lines += [f"{text} ({count} paths)" for text, count in self.contradictions]
         lines += [f"{line.cable}: no path crosses it" for line in self.unseen]
         lines += [f"{nic}: nothing is known of its paths" for nic in self.silent]
@@ -141,10 +155,12 @@ def picture_of(
 ) -> Picture:
     """Return the fabric that the paths show. `nics`: the announcements of those that are alive."""
     topology = topology if topology is not None else Topology()
-    traces = _Traces()
+    traces, traced = _Traces(), []
     for nic, peer in book.pairs():
         for path in book.paths(nic, peer).values():
             traces.add(nic, path)
+            if path.found != PathSource.TOPOLOGY:
+                traced.append(path.links)
     groups = traces.groups
     listed = topology.cable_ids()
     cables = sorted({cable_id(link) for link in traces.crossed} | listed)
@@ -162,12 +178,21 @@ def picture_of(
             topology,
         ),
         traces.contradictions.most_common(),
+        _misplaced(traced, topology) if traces.contradictions else [],
         traces.paths,
         traces.complete,
         dict(sorted(traces.found.items())),
         sorted((nic for nic in nics if nic not in traces.known), key=natural),
         unreadable,
     )
+
+
+def _misplaced(routes: Iterable[Sequence[str]], topology: Topology) -> list[str]:
+    found = sorted(misplaced(routes, topology).items(), key=lambda each: by_name(end_text(each[0])))
+    return [
+        f"{end_text(end)} is wired to {there.node}, the file wires it to {end_text(there.planned)}"
+        for end, there in found
+    ]
 
 
 def _node_lines(

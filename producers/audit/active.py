@@ -13,7 +13,8 @@ from typing import Final
 from producers.audit import benchmarks
 from producers.audit.base import Check, Fact, Finding, checked
 from producers.audit.host import STREAM, Host, Missing, Unreadable
-from producers.audit.sku import AMD, NVIDIA, Sku, gpu_addresses, sku_of
+from producers.audit.rdma import Port, port_rate
+from producers.audit.sku import AMD, NVIDIA, gpu_addresses, sku_of
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
 
 __all__ = ["CHECKS", "program"]
@@ -47,8 +48,6 @@ MIN_OF_BEST: Final = 0.5
 """A choice of queue pairs that halves the bandwidth points at a path, not at the choice."""
 MIN_READ_BYTES_PER_S: Final = 200e6
 """A SATA drive reads faster."""
-MIN_OF_STREAM: Final = 0.5
-"""numpy's triad against STREAM, which is compiled for the processor."""
 SUITES: Final = ("gst_single", "iet_single", "mem", "babel", "pebb_single", "pbqt_single", "peqt_single")
 SUITE_FOLDER: Final = "/opt/rocm/share/rocm-validation-suite/conf"
 BURN_S: Final = 60
@@ -85,10 +84,15 @@ def _figure(name: str, value: float, unit: str, minimum: float, subject: str = "
     return replace(checked(value >= minimum, text, subject), fact=Fact(name, f"{value:g}", value))
 
 
-def _expected(host: Host, value: Callable[[Sku], float], vendors: tuple[str, ...] = (NVIDIA, AMD)) -> float:
+def _expected(host: Host, fact: str, vendors: tuple[str, ...] = (NVIDIA, AMD)) -> float:
     """Return the machine type's value; 0 for an unknown type, which then has the fleet's comparison only."""
     sku = sku_of(host, vendors)
-    return value(sku) if sku is not None else 0.0
+    return sku.least(fact) if sku is not None else 0.0
+
+
+def _rate_gbps(host: Host, device: str) -> float:
+    """Return the rate of a device's first port."""
+    return port_rate(host.read(f"{Port(device, '1').folder}/rate")).gbps
 
 
 def _each_device(host: Host, path: str, *options: str) -> Iterator[tuple[str, list[float] | Unreadable]]:
@@ -109,19 +113,19 @@ def _bandwidth(name: str, share: float, *options: str) -> Callable[[Host], Itera
         path = program(host, "ib_write_bw")
         if options and not gpu_addresses(host, NVIDIA):
             raise Missing("no NVIDIA GPU on PCIe")
-        minimum = share * _expected(host, lambda sku: sku.nic_gbps)
         for device, found in _each_device(host, path, "--report_gbits", "--duration=5", *options):
             if isinstance(found, Unreadable):
                 yield Finding(device, AuditStatus.UNKNOWN, str(found))
             else:
-                yield _figure(name, found[3], "Gbit/s", minimum, device)
+                yield _figure(name, found[3], "Gbit/s", share * _rate_gbps(host, device), device)
 
     return find
 
 
 def _latency(host: Host) -> Iterator[Finding]:
     path = program(host, "ib_write_lat")
-    limit = _expected(host, lambda sku: sku.write_us) or float("inf")
+    sku = sku_of(host)
+    limit = sku.most("write_latency_us") if sku is not None else float("inf")
     for device, found in _each_device(host, path, "--size=2", "--iters=5000"):
         if isinstance(found, Unreadable):
             yield Finding(device, AuditStatus.UNKNOWN, str(found))
@@ -145,9 +149,8 @@ def _in_host(vendor: str, folders: tuple[str, ...]) -> Callable[[Host], Iterator
         path, count = program(host, "all_reduce_perf", folders), len(gpu_addresses(host, vendor))
         if not count:
             raise Missing("no GPU for all_reduce_perf")
-        minimum = _expected(
-            host, lambda sku: sku.all_reduce_gb_per_s if count == sku.gpus else 0.0, (vendor,)
-        )
+        sku = sku_of(host, (vendor,))
+        minimum = sku.least("all_reduce_gb_per_s") if sku is not None and count == sku.gpus else 0.0
         try:
             bandwidth = _all_reduce(host, path, count)
         except ArithmeticError as error:
@@ -199,7 +202,7 @@ def _memory(host: Host) -> Iterator[Finding]:
     if sku is not None:  # a virtual machine has a part of a machine's GPUs, and of its memory controllers
         gpus = max(len(gpu_addresses(host, vendor)) for vendor in (NVIDIA, AMD))
         share = min(1.0, gpus / sku.gpus)
-    minimum = MIN_OF_STREAM * share * _expected(host, lambda sku: sku.memory_gb_per_s)
+    minimum = share * _expected(host, "memory_gb_per_s")
     yield _figure("memory_gb_per_s", bandwidth, "GB/s", minimum)
 
 
@@ -211,7 +214,7 @@ def _drive(host: Host) -> Iterator[Finding]:
 def _copies(host: Host) -> Iterator[Finding]:
     tests = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce")
     text = host.load(300.0, program(host, "nvbandwidth"), "--json", "--testcase", *tests)
-    minimum = _expected(host, lambda sku: sku.copy_gb_per_s, (NVIDIA,))
+    minimum = _expected(host, "copy_gb_per_s", (NVIDIA,))
     for name, bandwidth in benchmarks.copy_bandwidths(text).items():
         yield _figure("copy_gb_per_s", bandwidth, "GB/s", minimum, name)
 

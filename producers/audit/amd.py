@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from producers.audit.base import Check, Fact, Finding, checked, failed, passed
+from producers.audit.base import Fact, Finding, Group, checked, failed, passed
 from producers.audit.host import Host, Missing, Unreadable
 from producers.audit.sku import AMD, DEVICES, gpu_addresses, sku_of
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
@@ -83,7 +83,7 @@ def _count(host: Host) -> Iterator[Finding]:
     on_bus = len(_addresses(host))
     sku = sku_of(host, (AMD,))
     if sku is not None:
-        is_whole = on_bus == sku.gpus or (on_bus < sku.gpus and sku.gpus % on_bus == 0)
+        is_whole = on_bus == sku.gpus or sku.is_part(on_bus)
         yield checked(is_whole, f"{on_bus} on PCIe, expected {sku.gpus} or an even part of them ({sku.name})")
     try:
         known = len(list(_gpu_nodes(host)))
@@ -143,8 +143,15 @@ def _sensors(host: Host, folder: str) -> Iterator[tuple[str, str]]:
 
 def _temperature(host: Host, folder: str) -> Iterator[Finding]:
     for place, sensor in _sensors(host, folder):
-        label = host.read(f"{place}/{sensor}_label")
-        now, limit = (int(host.read(f"{place}/{sensor}_{kind}")) // 1000 for kind in ("input", "crit"))
+        try:
+            label = host.read(f"{place}/{sensor}_label")
+            now, limit = (int(host.read(f"{place}/{sensor}_{kind}")) // 1000 for kind in ("input", "crit"))
+        except Missing as error:  # one sensor without a limit hides no other
+            yield Finding("", AuditStatus.SKIPPED, str(error))
+            continue
+        if limit <= 0:
+            yield Finding("", AuditStatus.SKIPPED, f"{label}: no limit")
+            continue
         yield replace(
             checked(now <= limit - MARGIN_C, f"{label} {now} C, critical from {limit} C"),
             fact=Fact(f"temperature_{label}_celsius", str(now), float(now)),
@@ -183,18 +190,7 @@ def _driver(host: Host) -> Iterator[Finding]:
     yield checked(state == "live", f"module amdgpu is {state}, expected live")
 
 
-def _declared(
-    name: str,
-    title: str,
-    find: Callable[[Host], Iterator[Finding]],
-    action: AuditAction,
-    remedy: str,
-    rows: tuple[int, ...],
-    severity: AuditSeverity = AuditSeverity.ERROR,
-) -> Check:
-    return Check(f"gpu.amd-{name}", AuditCategory.GPU, title, find, severity, action, remedy, rows=rows)
-
-
+_declared: Final = Group("gpu.amd-", AuditCategory.GPU).check
 CHECKS: Final = (
     _declared(
         "count",

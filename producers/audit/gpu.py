@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from producers.audit.base import Check, Fact, Finding, checked, failed, passed
+from producers.audit.base import Fact, Finding, Group, checked, failed, passed
 from producers.audit.host import NVML, Host, Missing, Unreadable
-from producers.audit.sku import NVIDIA, Sku, gpu_addresses, sku_of
+from producers.audit.sku import NVIDIA, gpu_addresses, sku_of
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
 
 __all__ = ["CHECKS", "Gpu", "gpus"]
@@ -182,12 +182,14 @@ RULES: Final = (
     Rule("mig", "MIG is off", ("mig",), lambda mig: mig == [0, 0],
          "MIG is {0[0]}, after the next reset {0[1]}; expected 0 and 0", _ERROR, AuditAction.RESET,
          "nvidia-smi -mig 0", (70,)),
-    Rule("compute-mode", "Programs may use the GPUs", ("compute_mode",), lambda mode: mode == 0,
-         "compute mode {0}, expected 0 (default)", _ERROR, AuditAction.MONITOR, "nvidia-smi -c 0", (81,)),
+    Rule("compute-mode", "Programs may use the GPUs", ("compute_mode",), lambda mode: mode in (0, 3),
+         "compute mode {0}, expected 0 (default) or 3 (one process)", _ERROR, AuditAction.MONITOR,
+         "nvidia-smi -c 0", (81,)),
     Rule("gsp", "GSP firmware runs as the driver's default has it", ("gsp_mode",),
          lambda gsp: gsp[0] == gsp[1], "GSP firmware {0[0]}, default {0[1]}", _WARNING, AuditAction.REBOOT,
          "Remove NVreg_EnableGpuFirmware from /etc/modprobe.d, then reboot", (70,)),
-    Rule("peers", "GPUs reach each other directly", ("peers",), lambda peers: not any(peers),
+    Rule("peers", "GPUs with NVLink reach each other directly", ("peers", "nvlink_active"),
+         lambda peers, _: not any(peers),
          "status of peer access by GPU: {0}, expected 0", _ERROR, AuditAction.REBOOT,
          "nvidia-smi topo -p2p r; check NVLink, ACS and IOMMU", (65,)),
     Rule("nvlink-errors", "NVLinks count few errors", ("nvlink_errors",),
@@ -209,7 +211,7 @@ def _count(host: Host) -> Iterator[Finding]:
         raise Missing("no NVIDIA GPU on PCIe")
     sku = sku_of(host, (NVIDIA,))
     if sku is not None:
-        is_whole = on_bus == sku.gpus or (on_bus < sku.gpus and sku.gpus % on_bus == 0)
+        is_whole = on_bus == sku.gpus or sku.is_part(on_bus)
         yield checked(is_whole, f"{on_bus} on PCIe, expected {sku.gpus} or an even part of them ({sku.name})")
     try:
         known = len(_report(host)["gpus"])
@@ -274,7 +276,7 @@ def _nvlinks(host: Host) -> Iterator[Finding]:
 
     def find(gpu: Gpu) -> Iterator[Finding]:
         links = gpu.value("nvlink_active")
-        expected = sku.nvlinks if sku is not None and sku.nvlinks else len(links)
+        expected = (int(sku.least("nvlinks")) if sku is not None else 0) or len(links)
         down = [number for number, state in enumerate(links) if not state]
         text = f"{len(links) - len(down)} links active, expected {expected}"
         finding = checked(not down and len(links) == expected, text + (f"; down: {down}" if down else ""))
@@ -283,12 +285,12 @@ def _nvlinks(host: Host) -> Iterator[Finding]:
     yield from _of_each(find)(host)
 
 
-def _figures(name: str, text: str, expected: Callable[[Sku], float]) -> Callable[[Host], Iterator[Finding]]:
+def _figures(name: str, text: str) -> Callable[[Host], Iterator[Finding]]:
     """Return a check's function that compares a figure of each GPU with its machine type's."""
 
     def find_all(host: Host) -> Iterator[Finding]:
         sku = sku_of(host)
-        minimum = expected(sku) if sku is not None else 0
+        minimum = sku.least(name) if sku is not None else 0.0
 
         def find(gpu: Gpu) -> Iterator[Finding]:
             value = float(gpu.value(name))
@@ -305,20 +307,7 @@ def _idle(gpu: Gpu) -> Iterator[Finding]:
     yield checked(not pids, f"{len(pids)} processes compute, expected none before a job")
 
 
-def _declared(
-    name: str,
-    title: str,
-    find: Callable[[Host], Iterator[Finding]],
-    action: AuditAction,
-    remedy: str,
-    rows: tuple[int, ...],
-    severity: AuditSeverity = _ERROR,
-) -> Check:
-    return Check(
-        f"gpu.{name}", AuditCategory.GPU, title, find, severity, action, remedy, rows=rows, limit_s=LIMIT_S
-    )
-
-
+_declared: Final = Group("gpu.", AuditCategory.GPU, limit_s=LIMIT_S).check
 CHECKS: Final = (
     _declared(
         "count",
@@ -363,9 +352,7 @@ CHECKS: Final = (
     _declared(
         "nvlink-speed",
         "NVLinks have full speed",
-        _figures(
-            "nvlink_mbps", "{0:,.0f} MB/s a link, expected at least {1:,.0f}", lambda sku: sku.nvlink_mbps
-        ),
+        _figures("nvlink_mbps", "{0:,.0f} MB/s a link, expected at least {1:,.0f}"),
         AuditAction.RESET,
         "Reset all GPUs; replace the GPU if it stays slow",
         (65,),
@@ -373,9 +360,7 @@ CHECKS: Final = (
     _declared(
         "clock",
         "GPU clocks reach the type's maximum",
-        _figures(
-            "sm_max_mhz", "highest clock {0:,.0f} MHz, expected at least {1:,.0f}", lambda sku: sku.sm_mhz
-        ),
+        _figures("sm_max_mhz", "highest clock {0:,.0f} MHz, expected at least {1:,.0f}"),
         AuditAction.MONITOR,
         "nvidia-smi -rgc; check the VBIOS",
         (69,),
@@ -393,15 +378,13 @@ CHECKS: Final = (
         _declared(rule.name, rule.title, _by_rule(rule), rule.action, rule.remedy, rule.rows, rule.severity)
         for rule in RULES
     ),
-    replace(
-        _declared(
-            "idle",
-            "GPUs are idle before a job",
-            _of_each(_idle),
-            AuditAction.MONITOR,
-            "End the processes that `nvidia-smi` lists",
-            (71,),
-        ),
+    _declared(
+        "idle",
+        "GPUs are idle before a job",
+        _of_each(_idle),
+        AuditAction.MONITOR,
+        "End the processes that `nvidia-smi` lists",
+        (71,),
         active=True,
     ),
 )

@@ -6,11 +6,13 @@ A line of the log is evidence of a fault since boot; it does not say whether the
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from producers.audit.base import Check, Finding, failed, passed
 from producers.audit.host import Host
+from producers.audit.nic_log import DAY_S, events
 from schemas.records import AuditAction, AuditCategory, AuditSeverity
 
 __all__ = ["CHECKS", "PATTERNS", "XIDS", "lines_with", "xids"]
@@ -51,6 +53,8 @@ XIDS: Final[Mapping[int, Xid]] = {
 }
 """XID errors that decide whether a GPU is fit (NVIDIA, 'XID Errors')."""
 
+REPEATS: Final = 5
+"""XIDs within a day, of a kind that programs cause as well, that show a fault (NVSentinel)."""
 _XID: Final = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
 _SXID: Final = re.compile(r"nvidia-nvswitch\d*: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), (Fatal|Non-fatal)")
 _NIC: Final = (
@@ -58,16 +62,18 @@ _NIC: Final = (
      "firmware fault of the NIC"),
     (re.compile(r"mlx5_core (\S+?):.*(?:high temperature|over temperature|temperature.*exceed)", re.I),
      "the transceiver is too hot"),
-    (re.compile(r"mlx5_core (\S+?):.*insufficient power", re.I), "the slot gives the NIC too little power"),
     (re.compile(r"NETDEV WATCHDOG: (\S+?)[: (].*transmit queue \d+ timed out", re.I),
      "a transmit queue is stuck"),
 )  # fmt: skip
 _MACHINE: Final = (
-    (re.compile(r"mce: \[Hardware Error\]|Machine Check: \d", re.I), "machine check"),
+    (
+        re.compile(r"Machine Check Exception: \d|\[Hardware Error\]: (?:Uncorrected|Deferred|Fatal)", re.I),
+        "uncorrected machine check",
+    ),
     (re.compile(r"watchdog: BUG: soft lockup"), "soft lockup"),
     (re.compile(r"INFO: task (\S+) blocked for more than"), "a task was blocked for minutes"),
     (re.compile(r"EDAC .*\bUE\b"), "uncorrectable memory error"),
-    (re.compile(r"(?:I/O|critical medium) error, dev (\S+?),"), "I/O error of a disk"),
+    (re.compile(r"(?:I/O|critical medium) error, dev (?!fd\d|sr\d|loop)(\S+?),"), "I/O error of a disk"),
     (re.compile(r"clocksource: .*(?:unstable|Marking clocksource)"), "the clock source is unstable"),
 )
 _LIBRARY: Final = (
@@ -109,17 +115,24 @@ def _xid(host: Host) -> Iterator[Finding]:
     counts: dict[tuple[str, int], int] = {}
     for device, number in xids(_log(host)):
         counts[device, number] = counts.get((device, number), 0) + 1
-    is_quiet = True
+    is_quiet, recent = True, _recent(host) if max(counts.values(), default=0) >= REPEATS else {}
     for (device, number), count in sorted(counts.items()):
         known = XIDS.get(number, Xid("not in the catalogue", AuditAction.MONITOR, is_fault=False))
         text = f"XID {number}, {known.text}, {count} times; action {known.action}"
-        if known.is_fault or count >= 5:
+        if known.is_fault or recent.get((device, number), 0) >= REPEATS:
             is_quiet = False
             yield failed(text, f"GPU {device}")
         else:
             yield passed(text, f"GPU {device}")
     if is_quiet and not counts:
         yield passed("no XID since boot")
+
+
+def _recent(host: Host) -> dict[tuple[str, int], int]:
+    """Return how often each XID of each device came within a day."""
+    since_s = float(host.read("/proc/uptime").split()[0]) - DAY_S
+    log = events(host.run("dmesg", "--kernel"))
+    return Counter(xids("\n".join(event.text for event in log if event.at_s >= since_s)))
 
 
 def _sxid(host: Host) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from producers.audit.base import Finding, failed, passed
 from producers.audit.host import Host
 
 __all__ = [
+    "DAY_S",
     "PATTERNS",
     "Event",
     "events",
@@ -34,10 +35,13 @@ _LINK: Final = re.compile(
     re.IGNORECASE,
 )
 _MODULE: Final = re.compile(
-    r"mlx5_core (\S+?):.*(Cable error|Cable unplugged|ACCESS_REG\S*.*failed|unsupported cable)", re.IGNORECASE
+    r"mlx5_core (\S+?):.*(Cable error|Cable unplugged|insufficient power|ACCESS_REG\S*.*failed"
+    r"|unsupported cable)",
+    re.IGNORECASE,
 )
 _SLOT: Final = re.compile(
-    r"(?:mlx5_core|ice|bnxt_en|ionic|ena) (\S+?): .*?([\d.]+ Gb/s) available PCIe bandwidth, limited by (.+)"
+    r"(?:mlx5_core|ice|bnxt_en|ionic|ena) (\S+?): .*?([\d.]+ Gb/s) available PCIe bandwidth, "
+    r"limited by (?!Unknown)(.+)"
 )
 
 
@@ -133,7 +137,10 @@ def module_events(host: Host) -> Iterator[Finding]:
 
 
 def limited_slots(host: Host) -> Iterator[Finding]:
-    """Find NICs that a slot or bridge limits: the kernel states it when the driver starts."""
+    """Find NICs that a slot or bridge limits: the kernel states it when the driver starts.
+
+    Slots of some virtual machines have no width: 'limited by Unknown x0 link'.
+    """
     found = {match[1]: match for event in _log(host) if (match := _SLOT.search(event.text))}
     for name, match in sorted(found.items()):
         yield failed(f"{match[2]} of PCIe bandwidth, limited by {match[3]}", name)

@@ -24,7 +24,7 @@ EVERY_S: Final = 1.2
 
 MEMORY_TEMPERATURE: Final = 82
 LINK_SPEED: Final = 90
-"""Field identifiers of NVML: temperature of the memory, and Mbit/s of a link."""
+"""Field identifiers of NVML: temperature of the memory, and MB/s of a link."""
 PEER_READ: Final = 0
 """Kind of access between GPUs whose status is read."""
 LINK_ERRORS: Final = (206, 207, 208, 209, 210, 211, 214)

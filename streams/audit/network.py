@@ -8,6 +8,7 @@ from typing import Final
 
 from schemas.records import AuditAction, AuditResult, AuditSeverity
 from streams.audit.cabling import Cabling
+from streams.audit.causes import one_error_per_cause
 from streams.audit.clock_quality import clock_quality
 from streams.audit.connectivity import connectivity
 from streams.audit.ecmp import uplinks
@@ -103,16 +104,17 @@ RULES: Final = tuple(
 def fabric_results(fabric: FabricRecords, scope: Scope, only: Iterable[str] = ()) -> list[AuditResult]:
     """Return the results of the fabric's checks, of all or of those with these ids.
 
-    Findings of links between switches have the host `fleet`.
+    Findings of links between switches have the host `fleet`. A fault that two of the checks find is one
+    error.
     """
     chosen = frozenset(only)
     finders = _finders(fabric)
-    return [
+    return one_error_per_cause(
         result
         for rule in RULES
         if not chosen or rule.check in chosen
         for result in results_of(rule, finders[rule.check](), scope)
-    ]
+    )
 
 
 def _finders(fabric: FabricRecords) -> dict[str, Callable[[], Iterator[Found]]]:

@@ -1,86 +1,21 @@
-"""Machine types (SKUs): expected values from the data file, detection by facts, and comparison. Pure."""
+"""Machine types (SKUs): detection by facts, and comparison with the expected values. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError, model_validator
-
 from schemas.records import AuditAction, AuditFact, AuditResult, AuditSeverity, AuditStatus
-from schemas.settings_file import read_tables
+from schemas.skus import Limit, Sku
 from streams.audit.compare import rule_name
 from streams.audit.results import FLEET, Found, Rule, Scope, latest, results_of
 
-__all__ = ["FILE", "Limit", "Sku", "detect", "load_skus", "sku_results", "with_skus"]
+__all__ = ["detect", "sku_results", "with_skus"]
 
-FILE: Final = Path(__file__).with_name("skus.toml")
 GPU_NAMES: Final = frozenset({"name", "gpu_model", "series"})
 """Facts that hold the name of a GPU."""
-
-
-class Limit(BaseModel):
-    """The expected value of a fact, and its source."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    equal: FiniteFloat | None = None
-    minimum: FiniteFloat | None = None
-    maximum: FiniteFloat | None = None
-    source: str = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _has_one(self) -> Limit:
-        if sum(value is not None for value in (self.equal, self.minimum, self.maximum)) != 1:
-            raise ValueError("expected one of equal, minimum and maximum")
-        return self
-
-    def allows(self, value: float) -> bool:
-        """Return whether a figure is as expected."""
-        if self.equal is not None:
-            return value == self.equal
-        if self.minimum is not None:
-            return value >= self.minimum
-        return self.maximum is None or value <= self.maximum
-
-    def __str__(self) -> str:
-        if self.equal is not None:
-            return f"{self.equal:g}"
-        return f"at least {self.minimum:g}" if self.minimum is not None else f"at most {self.maximum:g}"
-
-
-class Sku(BaseModel):
-    """A machine type. `gpu`: regular expression that its GPUs' names contain."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    gpu: str = Field(min_length=1)
-    expected: Mapping[str, Limit]
-
-    @model_validator(mode="after")
-    def _has_a_pattern(self) -> Sku:
-        try:
-            re.compile(self.gpu)
-        except re.error as error:
-            raise ValueError(f"gpu {self.gpu!r}: {error}") from None
-        return self
-
-
-@cache
-def load_skus(path: Path = FILE) -> Mapping[str, Sku]:
-    """Return the SKUs of a data file by name. Raises ValueError with one line."""
-    try:
-        return TypeAdapter(dict[str, Sku]).validate_python(read_tables(path))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"SKU file {path}: {place}: {' '.join(first['msg'].split())}") from None
-    except ValueError as error:
-        raise ValueError(f"SKU file {path}: {error}") from None
 
 
 def detect(facts: Iterable[AuditFact], skus: Mapping[str, Sku]) -> str:
@@ -109,12 +44,14 @@ def with_skus(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list[A
 def sku_results(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list[AuditResult]:
     """Return a `sku.<fact>` result for each host that deviates from its SKU, and one per fact for the fleet.
 
-    Facts without an expectation, and hosts of other types, are left out.
+    Facts without an expectation, and hosts of other types, are left out. A virtual machine with a part of a
+    host's GPUs has no expectation for the whole host.
     """
     kept = latest(results)
     if not kept:
         return []
     scope = Scope.of(kept)
+    parts = set(_parts(kept, skus))
     found: dict[str, list[Found]] = defaultdict(list)
     hosts: dict[str, set[str]] = defaultdict(set)
     for result in kept:
@@ -123,7 +60,7 @@ def sku_results(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list
             continue
         for fact in result["facts"]:
             limit = sku.expected.get(fact["name"])
-            if limit is not None:
+            if limit is not None and not (limit.whole and result["host"] in parts):
                 hosts[fact["name"]].add(result["host"])
                 found[fact["name"]] += _deviation(result, fact, limit)
     out: list[AuditResult] = []
@@ -133,6 +70,15 @@ def sku_results(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list
         deviations.append(Found(FLEET, "", AuditStatus.PASSED, text))
         out += results_of(_rule(name), deviations, scope)
     return out
+
+
+def _parts(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> Iterator[str]:
+    """Yield the hosts that have an even part of their type's GPUs."""
+    for result in results:
+        sku = skus.get(result["sku"])
+        for fact in result["facts"] if sku is not None else ():
+            if sku is not None and fact["name"] == "gpus" and sku.is_part(fact["number"] or 0):
+                yield result["host"]
 
 
 def _deviation(result: AuditResult, fact: AuditFact, limit: Limit) -> Iterator[Found]:

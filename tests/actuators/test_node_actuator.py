@@ -170,3 +170,19 @@ def test_an_unreadable_journal_entry_is_dropped(path):
     path.write_text('["n1",{"node":"n1"}]\n')
     assert Process(path, Table(), []).run() == []
     assert Journal(path).states == {}
+
+
+def test_an_action_that_the_scheduler_took_after_its_time_out_is_reported_later(path):
+    table, log = Table(), []
+    drain = table.drain
+
+    def late(node, reason):
+        drain(node, reason)
+        raise NodeError("scontrol update: no end within 10 s")
+
+    table.drain = late
+    assert outcomes(Process(path, table, log).run(DRAIN)) == [ActionOutcome.FAILED]
+    (done,) = Process(path, table, log).run()
+    assert (done.outcome, done.step) == (ActionOutcome.APPLIED, DRAIN)
+    assert [each["outcome"] for each in log] == ["FAILED", "APPLIED"]
+    assert Journal(path).states == {}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actuators.node_fitness import AuditHistory
-from actuators.node_policy import NodeRules, NodeState, is_ours, is_same_drain, plan, reason_of
+from actuators.node_policy import NodeRules, NodeState, NodeStep, is_ours, is_same_drain, plan, reason_of
 from schemas.records import AuditStatus, FlowAction
 from tests.actuators.audit_results import CHECKS, result, run_of
 
@@ -155,3 +155,29 @@ def test_no_more_are_out_than_the_limits_allow(out, unfit, share, min_in):
     if drains:
         assert len(out) + len(drains) <= share * 20 + 1e-9
         assert 20 - len(out) - len(drains) >= min_in
+
+
+def test_the_identity_of_an_action_keeps_long_names_apart():
+    one, two = (
+        NodeStep("n" * 253, "h1", FlowAction.DRAIN, f"{'r' * 127}{number}", "").decision_id
+        for number in range(2)
+    )
+    assert one != two
+    assert len(one) == len(two) == 256
+
+
+@pytest.mark.parametrize(("count", "share"), [(0, 0.5), (1, 0.5), (2, 0.5), (2, 1.0), (1, 1.0), (9, 0.1)])
+def test_the_breaker_keeps_the_last_node_and_a_share_below_one(count, share):
+    unfit = fitness_of(*(run_of(f"n{number}", failed=["node.ecc"]) for number in range(1, count + 1)))
+    steps = plan(nodes(count), unfit, NodeRules(max_out_share=share))
+    drained = sum(not step.obstacle for step in steps)
+    assert drained == min(int(share * count), max(count - 1, 0))
+    assert all(step.is_limited for step in steps if step.obstacle)
+
+
+def test_a_drain_by_a_comparison_ends_after_a_run_that_does_not_name_the_host():
+    odd = [*run_of(), result(check="fleet.driver", status=AuditStatus.FAILED, checks=1)]
+    reason = reason_of(fitness_of(odd)["n1"].failures)
+    clean = [*run_of(run="r2"), result("fleet", "fleet.driver", run="r2", checks=1)]
+    (step,) = plan(nodes(4, n1=reason), fitness_of(odd, clean), HALF)
+    assert (step.action, step.obstacle) == (FlowAction.RESUME, "")

@@ -8,6 +8,7 @@ from fabrictime.testbed.audit.faults_active import ACTIVE_FAULTS
 from fabrictime.testbed.audit.faults_gpu import GPU_FAULTS
 from fabrictime.testbed.audit.faults_machine import MACHINE_FAULTS
 from fabrictime.testbed.audit.recorded import DMESG, NO_GID, UNITS, RecordedHost, bridge
+from fabrictime.testbed.audit.recorded_services import TIMED, UPTIME_S
 from producers.audit.unknown_lines import LOG
 
 Plant = Callable[[RecordedHost], None]
@@ -42,8 +43,13 @@ def gone(path: str) -> Plant:
 
 
 def logged(line: str, times: int = 1) -> Plant:
-    """Add lines to the kernel log."""
-    return lambda host: host.commands.__setitem__(DMESG, host.commands[DMESG] + f"{line}\n" * times)
+    """Add lines to the kernel log, a minute ago."""
+
+    def plant(host: RecordedHost) -> None:
+        host.commands[DMESG] += f"{line}\n" * times
+        host.commands[TIMED] += f"[{UPTIME_S - 60:12.6f}] {line}\n" * times
+
+    return plant
 
 
 def warned(line: str) -> Plant:
@@ -157,7 +163,7 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "XID 31 again and again": ("kernel-log.xid", logged(XID.format(31), 5)),
     "SXid": ("kernel-log.sxid", logged("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal")),
     "NIC firmware": ("kernel-log.nic", logged(f"{MLX5} poll_health:821: Fatal error 1 detected")),
-    "NIC power": ("kernel-log.nic", logged(f"{MLX5} Detected insufficient power on the PCIe slot")),
+    "NIC power": ("backend.module-events", logged(f"{MLX5} Detected insufficient power on the PCIe slot")),
     "hot transceiver": ("kernel-log.nic", logged(f"{MLX5} Port module event: module 0, High Temperature")),
     "transmit timeout": (
         "kernel-log.nic",
@@ -169,7 +175,10 @@ FAULTS: dict[str, tuple[str, Plant]] = {
         "kernel-log.collective-library",
         logged("python[812]: segfault at 0 ip 00007f2a error 4 in libnccl.so.2.21.5[7f29+a000]"),
     ),
-    "machine check": ("kernel-log.machine", logged("mce: [Hardware Error]: Machine check events logged")),
+    "machine check": (
+        "kernel-log.machine",
+        logged("mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 7"),
+    ),
     "soft lockup": ("kernel-log.machine", logged("watchdog: BUG: soft lockup - CPU#3 stuck for 22s!")),
     "blocked task": ("kernel-log.machine", logged("INFO: task kworker/3:1 blocked for more than 120 s")),
     "memory error": ("kernel-log.machine", logged("EDAC MC0: 1 UE memory read error on CPU_SrcID#0")),

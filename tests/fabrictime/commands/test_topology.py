@@ -132,6 +132,29 @@ def test_contradictions_and_gaps_are_shown_and_counted() -> None:
     assert picture_of(RouteTable(), {}).wrong() == ["no path in fabric.paths, expected at least one"]
 
 
+def test_a_misplaced_cable_explains_the_contradictions() -> None:
+    """The plan: each of four leaves has a cable to s1 and to s2; those of l4 are exchanged."""
+    leaves = [f"l{number}" for number in range(1, 5)]
+    ends = [[f"{leaf}:{spine}", f"{spine}:{leaf}"] for leaf in leaves for spine in ("s1", "s2")]
+    plan = TopologyFile.model_validate({"links": [{"ends": each} for each in ends]})
+    book = RouteTable()
+    for spine, other in (("s1", "s2"), ("s2", "s1")):
+        for far in leaves[:3]:
+            up = f"l4:{other}>{other}:l4"
+            links = ("h4:e>l4:h", up, f"{other}:?>{far}:{spine}", f"{far}:h>{far}h:e")
+            text = f"hop 3 is {far}:{spine}, which the file wires to {spine}:{far}; before it: {other}"
+            put(book, "h4/e", f"{far}h{spine}/e", links, complete=False, contradiction=text)
+            near = next(leaf for leaf in leaves if leaf != far)
+            put(book, f"{near}h{spine}/e", f"{far}h/e", route(f"{near}h/e", near, spine, far, f"{far}h/e"))
+    found = picture_of(book, {}, Topology(plan))
+    assert found.misplaced == [
+        "l4:s1 is wired to s2, the file wires it to s1:l4",
+        "l4:s2 is wired to s1, the file wires it to s2:l4",
+    ]
+    assert found.misplaced[0] in shown(found)
+    assert found.wrong()[0] == found.misplaced[0]
+
+
 ADDRESSES = (
     ("a:e>10.0.0.1:a.e", "10.9.0.0:ip>10.9.0.1:ip", "10.9.0.3:ip>10.9.0.2:ip", "10.0.1.1:b.e>b:e"),
     ("a:e>10.0.0.1:a.e", "10.9.0.4:ip>10.9.0.5:ip", "10.9.0.7:ip>10.9.0.6:ip", "10.0.1.1:b.e>b:e"),

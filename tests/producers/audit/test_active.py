@@ -39,8 +39,8 @@ def test_a_part_of_a_machine_has_its_part_of_the_memory_bandwidth() -> None:
     whole = run_check(BY_ID["node.memory-bandwidth"], host).text
     host.files[last] = "0x060400\n"
     part = run_check(BY_ID["node.memory-bandwidth"], host).text
-    assert whole.endswith("expected at least 332.8")
-    assert part.endswith("expected at least 291.2")
+    assert whole.endswith("expected at least 307.0")
+    assert part.endswith("expected at least 268.6")
 
 
 def test_a_machine_of_unknown_type_has_no_threshold() -> None:

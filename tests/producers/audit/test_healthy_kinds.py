@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from fabrictime.testbed.audit.faults import PORT, text
+from fabrictime.testbed.audit.faults import PORT, XID, logged, text
 from fabrictime.testbed.audit.faults_network import both, interface
-from fabrictime.testbed.audit.recorded import HEALTHY, RecordedHost
+from fabrictime.testbed.audit.recorded import DMESG, HEALTHY, RecordedHost
 from fabrictime.testbed.audit.recorded_gpu import AMD_ADDRESSES, address
 from fabrictime.testbed.audit.recorded_machine import DMIDECODE, SENSORS
 from producers.audit.base import run_check
@@ -284,6 +284,29 @@ KINDS: dict[str, tuple[str, Plant, AuditStatus]] = {
         "backend.link-quality",
         both(*(text(f"/sys/class/infiniband/mlx5_{n}/hca_type", "MT4126") for n in range(4))),
         SKIPPED,
+    ),
+    "corrected machine check": (
+        "kernel-log.machine",
+        logged("mce: [Hardware Error]: Machine check events logged"),
+        PASSED,
+    ),
+    "floppy drive of a virtual machine": (
+        "kernel-log.machine",
+        logged("blk_update_request: I/O error, dev fd0, sector 0"),
+        PASSED,
+    ),
+    "errors of programs in a month": (
+        "kernel-log.xid",
+        lambda host: host.commands.__setitem__(DMESG, host.commands[DMESG] + f"{XID.format(31)}\n" * 9),
+        PASSED,
+    ),
+    "slot of a virtual machine": (
+        "backend.slot-bandwidth",
+        logged(
+            "mlx5_core 6c9d:00:02.0: 0.000 Gb/s available PCIe bandwidth, limited by Unknown x0 link at "
+            "6c9d:00:02.0 (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)"
+        ),
+        PASSED,
     ),
     "RAID without redundancy": (
         "storage.raid",

@@ -12,12 +12,16 @@ from fabrictime.testbed.audit.simulated import Simulated, drawn_swaps, railed
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas import codec
-from schemas.records import AuditCategory, AuditStatus
+from schemas.records import AuditCategory, AuditResult, AuditSeverity, AuditStatus
 from streams.audit.network import RULES, fabric_results
 from streams.audit.results import Scope
 
 SCOPE = Scope("r1", 1_000, {}, {})
 FLEET = railed(64, 8)
+
+
+def is_error(result: AuditResult) -> bool:
+    return result["status"] == AuditStatus.FAILED and result["severity"] == AuditSeverity.ERROR
 
 
 @pytest.mark.parametrize("plan", [True, False])
@@ -31,11 +35,15 @@ def test_no_fault_no_finding(seed: int, plan: bool) -> None:
         assert each["category"] == AuditCategory.FABRIC
 
 
-def test_a_swap_is_found_by_rails_and_cables_and_by_no_other_check() -> None:
+def test_a_swap_is_one_error_of_cables_and_a_warning_of_rails() -> None:
     swaps = drawn_swaps(FLEET, 1, np.random.default_rng(3))
     out = fabric_results(Simulated(FLEET, peers=12, swaps=swaps).records(), SCOPE)
     failed = {each["check"] for each in out if each["status"] == AuditStatus.FAILED}
     assert failed == {"fabric.rails", "fabric.cables"}
+    errors = {each["check"] for each in out if is_error(each)}
+    assert errors == {"fabric.cables"}
+    alone = fabric_results(Simulated(FLEET, peers=12, swaps=swaps).records(), SCOPE, ["fabric.rails"])
+    assert any(map(is_error, alone)), "asked for alone, it is the error"
     hosts = {each["host"] for each in out if each["status"] == AuditStatus.FAILED}
     assert hosts == {nic.partition("/")[0] for nic in swaps[0]}
     assert all(each["remedy"].startswith("swap ") for each in out if each["status"] == AuditStatus.FAILED)

@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from schemas.ids import link_ends
-from schemas.topology import End, Topology, split_end
+from schemas.topology import End, Topology, end_text, split_end
+from streams.links.wiring import Groups
 
 __all__ = ["Misplaced", "misplaced"]
 
@@ -33,13 +34,19 @@ def misplaced(routes: Iterable[Iterable[str]], topology: Topology) -> dict[End, 
     `routes`: the directed links of each route in order; a port may be unknown (`?`). A group of which the
     plan places equally many ends at two switches is left out: either could be wrong.
     """
-    group = _Groups()
+    groups = Groups()
+    ends: set[End] = set()
     for one, other in {pair for route in routes for pair in _meetings(route)}:
         if topology.far(one) is not None and topology.far(other) is not None:
-            group.join(one, other)
+            groups.join(end_text(one), end_text(other))
+            ends |= {one, other}
+    by_switch: dict[str, dict[End, End]] = defaultdict(dict)
+    for end in ends:
+        far = topology.far(end)
+        if far is not None:
+            by_switch[groups.find(end_text(end))][end] = far
     found = {}
-    for ends in group.all():
-        planned = {end: far for end in ends if (far := topology.far(end)) is not None}
+    for planned in by_switch.values():
         ranked = Counter(far.node for far in planned.values()).most_common(2)
         if len(ranked) < 2 or ranked[0][1] == ranked[1][1]:
             continue
@@ -54,26 +61,3 @@ def _meetings(route: Iterable[str]) -> Iterator[tuple[End, End]]:
         came, left = split_end(link_ends(link)[0]), split_end(link_ends(following)[1])
         if UNKNOWN_PORT not in (came.port, left.port):
             yield came, left
-
-
-class _Groups:
-    """Ends that meet at one switch (union-find)."""
-
-    def __init__(self) -> None:
-        self._parent: dict[End, End] = {}
-
-    def _root(self, end: End) -> End:
-        while (parent := self._parent.setdefault(end, end)) != end:
-            self._parent[end] = end = self._parent[parent]
-        return end
-
-    def join(self, one: End, other: End) -> None:
-        """Put both ends into one group."""
-        self._parent[self._root(one)] = self._root(other)
-
-    def all(self) -> Iterable[set[End]]:
-        """Return the groups."""
-        found: dict[End, set[End]] = defaultdict(set)
-        for end in self._parent:
-            found[self._root(end)].add(end)
-        return found.values()

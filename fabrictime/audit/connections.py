@@ -1,0 +1,78 @@
+"""Derives the state of a host's network connections from its results, for the table of nodes. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from schemas.records import AuditFinding, AuditResult, AuditStatus
+
+__all__ = ["CHECKS", "TITLES", "Connections", "connections"]
+
+PORTS, CARRIER = "backend.port-state", "backend.carrier"
+GID_INDEX, CONNECTIVITY = "backend.gid-index", "fabric.connectivity"
+CHECKS: Final = frozenset({PORTS, CARRIER, GID_INDEX, CONNECTIVITY})
+"""Checks whose results are needed."""
+DOWN: Final = frozenset({"NOP", "DOWN", "down", "lowerlayerdown", "notpresent"})
+"""States of an RDMA port (IBTA) and of an interface (RFC 2863) that is not initialized."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """Cells of the table: `7 of 8` ports or NICs, or a value; empty without a result."""
+
+    initialized: str = ""
+    active: str = ""
+    gid_index: str = ""
+    connectivity: str = ""
+
+
+TITLES: Final = {
+    "initialized": "initialized",
+    "active": "active",
+    "gid_index": "GID index",
+    "connectivity": "connectivity",
+}
+"""Fields of `Connections` with the titles of their columns."""
+
+
+def connections(results: Mapping[str, AuditResult]) -> Connections:
+    """Return the state of a host's connections. `results`: check id to result.
+
+    Ports are those of RDMA devices, else the interfaces that the agent measures. A port counts as initialized
+    in any state but DOWN.
+    """
+    ports = _devices(results, PORTS) or _devices(results, CARRIER)
+    return Connections(
+        initialized=_share(sum(_is_initialized(each) for each in ports), len(ports)),
+        active=_passed(ports),
+        gid_index=_gid_indices(results),
+        connectivity=_passed(_devices(results, CONNECTIVITY)),
+    )
+
+
+def _devices(results: Mapping[str, AuditResult], check: str) -> list[AuditFinding]:
+    found = results.get(check)
+    return [each for each in found["findings"] if each["subject"]] if found else []
+
+
+def _is_initialized(port: AuditFinding) -> bool:
+    state = port["text"].replace(";", ",").partition(",")[0]
+    return port["status"] != AuditStatus.UNKNOWN and state not in DOWN
+
+
+def _passed(findings: list[AuditFinding]) -> str:
+    return _share(sum(each["status"] == AuditStatus.PASSED for each in findings), len(findings))
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count} of {total}" if total else ""
+
+
+def _gid_indices(results: Mapping[str, AuditResult]) -> str:
+    """Return the index of the GIDs, the frequent one first where ports have several."""
+    found = results.get(GID_INDEX)
+    counts = Counter(fact["text"] for fact in found["facts"]) if found else Counter[str]()
+    return ", ".join(text for text, _ in counts.most_common())

@@ -1,0 +1,106 @@
+"""Machine types of GPU hosts (SKUs): how they are recognised, and the values that a healthy host has.
+
+Hosts check themselves against these values, and the evaluation checks the facts that hosts publish.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError, model_validator
+
+from schemas.settings_file import read_tables
+
+__all__ = ["FILE", "Limit", "Sku", "load_skus"]
+
+FILE: Final = Path(__file__).with_name("skus.toml")
+PciId = Annotated[str, Field(pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$")]
+
+
+class Limit(BaseModel):
+    """The expected value of a fact, and its source."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    equal: FiniteFloat | None = None
+    minimum: FiniteFloat | None = None
+    maximum: FiniteFloat | None = None
+    whole: bool = False
+    """Whether it holds for hosts with all GPUs of the type only."""
+    source: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Limit:
+        if sum(value is not None for value in (self.equal, self.minimum, self.maximum)) != 1:
+            raise ValueError("expected one of equal, minimum and maximum")
+        return self
+
+    def allows(self, value: float) -> bool:
+        """Return whether a figure is as expected."""
+        if self.equal is not None:
+            return value == self.equal
+        if self.minimum is not None:
+            return value >= self.minimum
+        return self.maximum is None or value <= self.maximum
+
+    def __str__(self) -> str:
+        if self.equal is not None:
+            return f"{self.equal:g}"
+        return f"at least {self.minimum:g}" if self.minimum is not None else f"at most {self.maximum:g}"
+
+
+class Sku(BaseModel):
+    """A machine type. `gpu`: regular expression that its GPUs' names contain; `pci`: their PCI ids."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = ""
+    gpu: str = Field(min_length=1)
+    pci: tuple[PciId, ...] = ()
+    expected: Mapping[str, Limit]
+
+    @model_validator(mode="after")
+    def _has_a_pattern(self) -> Sku:
+        try:
+            re.compile(self.gpu)
+        except re.error as error:
+            raise ValueError(f"gpu {self.gpu!r}: {error}") from None
+        return self
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a whole host; 0 if the file does not state them."""
+        return int(self.least("gpus"))
+
+    def least(self, fact: str) -> float:
+        """Return the smallest value that a fact may have; 0 without an expectation."""
+        limit = self.expected.get(fact)
+        return (limit.equal or limit.minimum or 0.0) if limit is not None else 0.0
+
+    def most(self, fact: str) -> float:
+        """Return the largest value that a fact may have; infinite without an expectation."""
+        limit = self.expected.get(fact)
+        found = None if limit is None else limit.maximum
+        return float("inf") if found is None else found
+
+    def is_part(self, gpus: float) -> bool:
+        """Return whether a host with this number of GPUs has an even part of the type's."""
+        return 0 < gpus < self.gpus and self.gpus % gpus == 0
+
+
+@cache
+def load_skus(path: Path = FILE) -> Mapping[str, Sku]:
+    """Return the SKUs of a data file by name. Raises ValueError with one line."""
+    try:
+        found = TypeAdapter(dict[str, Sku]).validate_python(read_tables(path))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"SKU file {path}: {place}: {' '.join(first['msg'].split())}") from None
+    except ValueError as error:
+        raise ValueError(f"SKU file {path}: {error}") from None
+    return {name: sku.model_copy(update={"name": name}) for name, sku in found.items()}
