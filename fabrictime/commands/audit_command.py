@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fabrictime.commands.audit_baseline import baseline_app
+from fabrictime.commands.audit_collectives import collectives
 from fabrictime.commands.audit_node_commands import act, admit
 from fabrictime.commands.options import (
     ConfigFile,
@@ -122,5 +123,6 @@ def audit_diff(
     raise typer.Exit(code)
 
 
+audit_app.command("collectives")(collectives)
 audit_app.command("gate")(admit)
 audit_app.command("act")(act)
