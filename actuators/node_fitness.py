@@ -18,6 +18,8 @@ __all__ = ["AuditHistory", "Fitness", "HostFitness", "Outcome"]
 
 COMPARED: Final = ("baseline.", "fabric.", "fleet.", "sku.")
 """Beginnings of the ids of checks that are evaluated from other records, not on the host."""
+FLEET: Final = "fleet"
+"""Host of the evaluation's results that concern no single host."""
 AGENT: Final = "agent."
 """Beginning of the ids of results of the agent itself; they say nothing about the host."""
 MIN_SHARE: Final = 0.5
@@ -111,8 +113,8 @@ class AuditHistory:
         """Return the fitness of a host by results since `since_ns`. `strict`: unknown errors count."""
         outcomes = {
             check: recent
-            for check, every in self._outcomes.get(host, {}).items()
-            if (recent := tuple(each for each in every if each.at_ns >= since_ns))
+            for check in self._outcomes.get(host, {})
+            if (recent := tuple(each for each in self._of_check(host, check) if each.at_ns >= since_ns))
         }
         newest = [every[0] for _, every in sorted(outcomes.items())]
         failures = tuple(each for each in newest if each.is_failed)
@@ -121,6 +123,23 @@ class AuditHistory:
             return HostFitness(host, Fitness.UNFIT, reasons, failures, outcomes)
         unknown = self._unknown(host, since_ns, newest, strict)
         return HostFitness(host, Fitness.UNKNOWN if unknown else Fitness.FIT, unknown, (), outcomes)
+
+    def _of_check(self, host: str, check: str) -> list[Outcome]:
+        """Return the outcomes of a check, the newest first.
+
+        A comparison of the fleet names the odd hosts only: in a run in which it passed for the fleet and does
+        not name this host, the host passed too.
+        """
+        every = self._outcomes[host][check]
+        if not check.startswith(COMPARED):
+            return every
+        named, runs = {each.run for each in every}, self._runs.get(host, {})
+        passed = [
+            each
+            for each in self._outcomes.get(FLEET, {}).get(check, ())
+            if each.status is AuditStatus.PASSED and each.run not in named and each.run in runs
+        ]
+        return sorted([*every, *passed], key=lambda each: each.at_ns, reverse=True)
 
     def _unknown(self, host: str, since_ns: int, newest: Iterable[Outcome], strict: bool) -> tuple[str, ...]:
         """Return the reasons for which a host without failures is not known to be fit."""

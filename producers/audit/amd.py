@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from producers.audit.base import Check, Fact, Finding, checked, failed, passed
+from producers.audit.base import Fact, Finding, Group, checked, failed, passed
 from producers.audit.host import Host, Missing, Unreadable
 from producers.audit.sku import AMD, DEVICES, gpu_addresses, sku_of
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
@@ -190,18 +190,7 @@ def _driver(host: Host) -> Iterator[Finding]:
     yield checked(state == "live", f"module amdgpu is {state}, expected live")
 
 
-def _declared(
-    name: str,
-    title: str,
-    find: Callable[[Host], Iterator[Finding]],
-    action: AuditAction,
-    remedy: str,
-    rows: tuple[int, ...],
-    severity: AuditSeverity = AuditSeverity.ERROR,
-) -> Check:
-    return Check(f"gpu.amd-{name}", AuditCategory.GPU, title, find, severity, action, remedy, rows=rows)
-
-
+_declared: Final = Group("gpu.amd-", AuditCategory.GPU).check
 CHECKS: Final = (
     _declared(
         "count",

@@ -17,6 +17,7 @@ __all__ = [
     "Check",
     "Fact",
     "Finding",
+    "Group",
     "Result",
     "category_name",
     "checked",
@@ -91,6 +92,43 @@ class Check:
     """Time after which the check is UNKNOWN."""
     active: bool = False
     """True if it puts load on the host or its network: it runs on request only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The common part of a module's checks: beginning of the ids, category, usual severity and limit."""
+
+    prefix: str
+    category: AuditCategory
+    severity: AuditSeverity = AuditSeverity.ERROR
+    limit_s: float = 10.0
+
+    def check(
+        self,
+        name: str,
+        title: str,
+        find: Callable[[Host], Iterator[Finding]],
+        action: AuditAction,
+        remedy: str,
+        rows: tuple[int, ...],
+        severity: AuditSeverity | None = None,
+        *,
+        limit_s: float | None = None,
+        active: bool = False,
+    ) -> Check:
+        """Return a check of the group."""
+        return Check(
+            self.prefix + name,
+            self.category,
+            title,
+            find,
+            severity or self.severity,
+            action,
+            remedy,
+            rows,
+            limit_s or self.limit_s,
+            active,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,12 @@ from producers.audit import (
     load,
     node,
     pcie,
+    provisioning,
     rdma,
     software,
     stalled,
     storage,
+    torch_checks,
     units,
     unknown_lines,
     versions,
@@ -39,7 +41,8 @@ CHECKS: Final[dict[str, Check]] = {
         *(storage, drives),
         *(pcie, affinity),
         *(frontend, rdma, backend),
-        *(kernel_log, unknown_lines, active, load),
+        *(kernel_log, unknown_lines),
+        *(active, torch_checks, provisioning, load),
     )
     for check in group.CHECKS
 }

@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from producers.audit.base import Check, Fact, Finding, checked, failed, passed, stated
+from producers.audit.base import Fact, Finding, Group, checked, failed, passed, stated
 from producers.audit.host import Host, Missing, Unreadable
 from producers.audit.storage import mounts
-from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
+from schemas.records import AuditAction, AuditCategory, AuditStatus
 
 __all__ = ["CHECKS", "smart"]
 
@@ -160,29 +160,7 @@ def _write(host: Host, name: str) -> None:
         host.load(TRIAL_S, "rm", "--force", name)
 
 
-def _declared(
-    name: str,
-    title: str,
-    find: Callable[[Host], Iterator[Finding]],
-    action: AuditAction,
-    remedy: str,
-    row: int,
-    severity: AuditSeverity = AuditSeverity.ERROR,
-    limit_s: float = 60.0,
-) -> Check:
-    return Check(
-        f"storage.{name}",
-        AuditCategory.STORAGE,
-        title,
-        find,
-        severity,
-        action,
-        remedy,
-        rows=(row,),
-        limit_s=limit_s,
-    )
-
-
+_declared: Final = Group("storage.", AuditCategory.STORAGE, limit_s=60.0).check
 CHECKS: Final = (
     _declared(
         "smart",
@@ -190,7 +168,7 @@ CHECKS: Final = (
         _of_each(_health),
         AuditAction.REPLACE,
         "Replace the drive",
-        94,
+        (94,),
     ),
     _declared(
         "nvme-wear",
@@ -198,7 +176,7 @@ CHECKS: Final = (
         _of_each(_wear),
         AuditAction.REPLACE,
         "Replace the drive that `smartctl --all` describes",
-        94,
+        (94,),
     ),
     _declared(
         "nvme-drives",
@@ -206,10 +184,10 @@ CHECKS: Final = (
         _count,
         AuditAction.REPLACE,
         "nvme list; reset the controller, or replace the drive",
-        94,
+        (94,),
     ),
     _declared(
-        "zfs", "ZFS pools are online", _pools, AuditAction.REPLACE, "`zpool status` names the drive", 96
+        "zfs", "ZFS pools are online", _pools, AuditAction.REPLACE, "`zpool status` names the drive", (96,)
     ),
     _declared(
         "shared-mounts",
@@ -217,18 +195,16 @@ CHECKS: Final = (
         _mounts_answer,
         AuditAction.MONITOR,
         "Check the server and the network to it; remount",
-        96,
+        (96,),
     ),
-    replace(
-        _declared(
-            "shared-writes",
-            "Shared file systems are written and read",
-            _mounts_write,
-            AuditAction.MONITOR,
-            "Check the server, its free space and the export's rights",
-            96,
-            limit_s=120.0,
-        ),
+    _declared(
+        "shared-writes",
+        "Shared file systems are written and read",
+        _mounts_write,
+        AuditAction.MONITOR,
+        "Check the server, its free space and the export's rights",
+        (96,),
+        limit_s=120.0,
         active=True,
     ),
 )

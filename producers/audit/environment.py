@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Check, Finding, checked, failed, passed
+from producers.audit.base import Finding, Group, checked, failed, passed
 from producers.audit.host import Host, Missing
 from producers.audit.node import cpu_list
 from schemas.records import AuditAction, AuditCategory, AuditSeverity
@@ -149,46 +149,48 @@ def _load(host: Host) -> Iterator[Finding]:
     yield checked(load <= limit, f"load {load:g} in 15 minutes, expected at most {limit:g}")
 
 
-def _declared(
-    name: str,
-    title: str,
-    find: Callable[[Host], Iterator[Finding]],
-    remedy: str,
-    rows: tuple[int, ...],
-    severity: AuditSeverity = AuditSeverity.WARNING,
-) -> Check:
-    return Check(
-        f"software.{name}",
-        AuditCategory.SOFTWARE,
-        title,
-        find,
-        severity,
-        AuditAction.MONITOR,
-        remedy,
-        rows=rows,
-    )
-
-
+_declared: Final = Group("software.", AuditCategory.SOFTWARE, AuditSeverity.WARNING).check
 CHECKS: Final = (
     _declared(
         "environment",
         "No variable breaks all jobs",
         _variables,
+        AuditAction.MONITOR,
         "Remove the line from the file",
         (108,),
         AuditSeverity.ERROR,
     ),
     _declared(
-        "programs", "No program disturbs jobs", _programs, "End it, and disable its service", (81, 104)
+        "programs",
+        "No program disturbs jobs",
+        _programs,
+        AuditAction.MONITOR,
+        "End the program, and disable its service",
+        (81, 104),
     ),
     _declared(
         "modules-denied",
         "No module disturbs GPUs and NICs",
         _denied_modules,
-        "Add it to /etc/modprobe.d/blacklist.conf, then reboot",
+        AuditAction.MONITOR,
+        "Add the module to /etc/modprobe.d/blacklist.conf, then reboot",
         (81,),
         AuditSeverity.ERROR,
     ),
-    _declared("zombies", "Ended processes are collected", _zombies, "Restart their parent", (90,)),
-    _declared("load", "The load fits the processors", _load, "`top` names the processes", (104,)),
+    _declared(
+        "zombies",
+        "Few ended processes remain (zombies)",
+        _zombies,
+        AuditAction.MONITOR,
+        "Restart their parent: `ps -eo ppid,pid,stat,comm`",
+        (90,),
+    ),
+    _declared(
+        "load",
+        "The load fits the processors",
+        _load,
+        AuditAction.MONITOR,
+        "`top` names the processes",
+        (104,),
+    ),
 )

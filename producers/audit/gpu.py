@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from producers.audit.base import Check, Fact, Finding, checked, failed, passed
+from producers.audit.base import Fact, Finding, Group, checked, failed, passed
 from producers.audit.host import NVML, Host, Missing, Unreadable
 from producers.audit.sku import NVIDIA, gpu_addresses, sku_of
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
@@ -307,20 +307,7 @@ def _idle(gpu: Gpu) -> Iterator[Finding]:
     yield checked(not pids, f"{len(pids)} processes compute, expected none before a job")
 
 
-def _declared(
-    name: str,
-    title: str,
-    find: Callable[[Host], Iterator[Finding]],
-    action: AuditAction,
-    remedy: str,
-    rows: tuple[int, ...],
-    severity: AuditSeverity = _ERROR,
-) -> Check:
-    return Check(
-        f"gpu.{name}", AuditCategory.GPU, title, find, severity, action, remedy, rows=rows, limit_s=LIMIT_S
-    )
-
-
+_declared: Final = Group("gpu.", AuditCategory.GPU, limit_s=LIMIT_S).check
 CHECKS: Final = (
     _declared(
         "count",
@@ -391,15 +378,13 @@ CHECKS: Final = (
         _declared(rule.name, rule.title, _by_rule(rule), rule.action, rule.remedy, rule.rows, rule.severity)
         for rule in RULES
     ),
-    replace(
-        _declared(
-            "idle",
-            "GPUs are idle before a job",
-            _of_each(_idle),
-            AuditAction.MONITOR,
-            "End the processes that `nvidia-smi` lists",
-            (71,),
-        ),
+    _declared(
+        "idle",
+        "GPUs are idle before a job",
+        _of_each(_idle),
+        AuditAction.MONITOR,
+        "End the processes that `nvidia-smi` lists",
+        (71,),
         active=True,
     ),
 )

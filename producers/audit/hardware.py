@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from producers.audit.base import Check, Fact, Finding, checked, failed, passed, stated
+from producers.audit.base import Fact, Finding, Group, checked, failed, passed, stated
 from producers.audit.host import Host, Missing
 from producers.audit.node import CPU, cpu_list, meminfo_bytes
 from schemas.records import AuditAction, AuditCategory, AuditSeverity
@@ -263,29 +263,7 @@ def _is_good(sensor: Sensor) -> bool:
     return sensor.status in GOOD_SENSORS and not _SERIOUS.search(sensor.reading)
 
 
-def _declared(
-    name: str,
-    title: str,
-    find: Callable[[Host], Iterator[Finding]],
-    action: AuditAction,
-    remedy: str,
-    row: int,
-    severity: AuditSeverity = AuditSeverity.ERROR,
-    limit_s: float = 10.0,
-) -> Check:
-    return Check(
-        f"node.{name}",
-        AuditCategory.NODE,
-        title,
-        find,
-        severity,
-        action,
-        remedy,
-        rows=(row,),
-        limit_s=limit_s,
-    )
-
-
+_declared: Final = Group("node.", AuditCategory.NODE).check
 _BMC_S: Final = 35.0
 """Limit of checks that ask the BMC: it may take half a minute."""
 CHECKS: Final = (
@@ -295,7 +273,7 @@ CHECKS: Final = (
         _dimms,
         AuditAction.REPLACE,
         "Reseat or replace the DIMM that differs",
-        86,
+        (86,),
     ),
     _declared(
         "dimm-errors",
@@ -303,7 +281,7 @@ CHECKS: Final = (
         _dimm_errors,
         AuditAction.REPLACE,
         "Replace the DIMM",
-        86,
+        (86,),
     ),
     _declared(
         "machine-checks",
@@ -311,7 +289,7 @@ CHECKS: Final = (
         _machine_checks,
         AuditAction.REPLACE,
         "Read `ras-mc-ctl --errors` or /var/log/mcelog; replace the part that it names",
-        86,
+        (86,),
     ),
     _declared(
         "fragmentation",
@@ -319,7 +297,7 @@ CHECKS: Final = (
         _fragmentation,
         AuditAction.MONITOR,
         "echo 1 > /proc/sys/vm/compact_memory; drop caches",
-        86,
+        (86,),
         AuditSeverity.WARNING,
     ),
     _declared(
@@ -328,7 +306,7 @@ CHECKS: Final = (
         _numa,
         AuditAction.REPLACE,
         "Find the DIMM that is not detected: dmidecode --type 17",
-        86,
+        (86,),
     ),
     _declared(
         "topology",
@@ -336,7 +314,7 @@ CHECKS: Final = (
         _topology,
         AuditAction.REBOOT,
         "Look for a disabled core in the firmware; reboot",
-        83,
+        (83,),
     ),
     _declared(
         "frequency",
@@ -344,7 +322,7 @@ CHECKS: Final = (
         _frequency,
         AuditAction.MONITOR,
         "cpupower frequency-set --max; check the firmware's power limits",
-        84,
+        (84,),
         AuditSeverity.WARNING,
     ),
     _declared(
@@ -353,7 +331,7 @@ CHECKS: Final = (
         _microcode,
         AuditAction.REBOOT,
         "Update the microcode, then reboot",
-        57,
+        (57,),
         AuditSeverity.WARNING,
     ),
     _declared(
@@ -362,7 +340,7 @@ CHECKS: Final = (
         _events,
         AuditAction.REPLACE,
         "Replace the part that `ipmitool sel elist` names, then `ipmitool sel clear`",
-        98,
+        (98,),
         limit_s=_BMC_S,
     ),
     _declared(
@@ -371,7 +349,7 @@ CHECKS: Final = (
         _of_bmc(lambda each: not _is_fan(each) and not _is_supply(each), _is_good),
         AuditAction.MONITOR,
         "ipmitool sdr elist; check cooling and power",
-        98,
+        (98,),
         limit_s=_BMC_S,
     ),
     _declared(
@@ -380,16 +358,16 @@ CHECKS: Final = (
         _of_bmc(_is_fan, _spins),
         AuditAction.REPLACE,
         "Replace the fan",
-        98,
+        (98,),
         limit_s=_BMC_S,
     ),
     _declared(
         "power-supplies",
-        "Power supplies deliver",
+        "Power supplies work",
         _of_bmc(_is_supply, _is_good),
         AuditAction.REPLACE,
         "Check the power cord and feed, then replace the power supply",
-        98,
+        (98,),
         limit_s=_BMC_S,
     ),
 )

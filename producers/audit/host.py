@@ -14,12 +14,29 @@ from producers.audit.settings import CheckSettings
 if TYPE_CHECKING:
     from producers.audit.traffic_plan import TrafficRound
 
-__all__ = ["NVML", "STREAM", "TRAFFIC", "Host", "Missing", "Unreadable", "as_unreadable"]
+__all__ = [
+    "NVML",
+    "OVERLAP",
+    "STREAM",
+    "TRAFFIC",
+    "TRAINING",
+    "VOLUME",
+    "Host",
+    "Missing",
+    "Unreadable",
+    "as_unreadable",
+]
 
 NVML: Final = "nvml"
 """Command that prints the state of all GPUs (producers/audit/nvml.py)."""
 STREAM: Final = "memory-bandwidth"
 """Command that measures the bandwidth of the memory (producers/audit/stream.py)."""
+TRAINING: Final = "training"
+"""Command that trains a small network on every GPU (producers/audit/training.py)."""
+OVERLAP: Final = "overlap"
+"""Command that computes while it communicates (producers/audit/overlap.py)."""
+VOLUME: Final = "volume"
+"""Command that claims a volume in Kubernetes (producers/audit/volume.py)."""
 TRAFFIC: Final = "traffic"
 """Command that runs a host's part of a round of traffic (producers/audit/traffic.py)."""
 ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODEV, errno.ENXIO, errno.ESRCH})

@@ -15,7 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from producers.audit.host import NVML, STREAM, TRAFFIC, Missing, Unreadable, as_unreadable
+from producers.audit.host import (
+    NVML,
+    OVERLAP,
+    STREAM,
+    TRAFFIC,
+    TRAINING,
+    VOLUME,
+    Missing,
+    Unreadable,
+    as_unreadable,
+)
 from producers.audit.live_network import LiveNetwork
 from producers.audit.settings import CheckSettings
 from producers.audit.traffic_plan import TrafficRound
@@ -32,9 +42,14 @@ COMMAND_S: Final = 5.0
 OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     NVML: (sys.executable, "-m", "producers.audit.nvml"),
     STREAM: (sys.executable, "-m", "producers.audit.stream"),
+    VOLUME: (sys.executable, "-m", "producers.audit.volume"),
     TRAFFIC: (sys.executable, "-m", "producers.audit.traffic"),
 }
 """Readers of ours that are processes of their own: a driver that hangs must not hang the agent."""
+TORCH_COMMANDS: Final[Mapping[str, str]] = {
+    name: str(Path(__file__).with_name(f"{name}.py")) for name in (TRAINING, OVERLAP)
+}
+"""Scripts of ours that need torch alone, in an interpreter of the settings."""
 LIMITS_S: Final[Mapping[str, float]] = {NVML: 30.0, "ipmitool": 30.0, "smartctl": 15.0, "dpkg-query": 15.0}
 """Time that slow commands may take: NVML without persistence mode starts each GPU."""
 FAILURE_BITS: Final[Mapping[str, int]] = {"smartctl": 0b011, "dcgmi": 0}
@@ -196,6 +211,9 @@ class LiveHost(LiveNetwork):
         if arguments[0] in OWN_COMMANDS:
             env = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
             arguments[:1] = OWN_COMMANDS[arguments[0]]
+        elif arguments[0] in TORCH_COMMANDS:
+            env = dict(os.environ)
+            arguments[:1] = [self.settings.torch_python or sys.executable, TORCH_COMMANDS[arguments[0]]]
         while "=" in arguments[0]:
             name, _, value = arguments.pop(0).partition("=")
             env[name] = value
@@ -239,25 +257,26 @@ def _output(child: subprocess.Popen[bytes], command: str, limit_s: float) -> str
 
 def _printed(child: subprocess.Popen[bytes], until_s: float) -> tuple[bytearray, bytearray]:
     """Return output and errors of `child` once it ends, or prints too much. Raises TimeoutError."""
-    texts = {child.stdout: bytearray(), child.stderr: bytearray()}
+    output, errors = bytearray(), bytearray()
     with selectors.DefaultSelector() as selector:
-        for pipe in filter(None, texts):
-            selector.register(pipe, selectors.EVENT_READ)
-        while selector.get_map() and len(texts[child.stdout]) <= MAX_BYTES:
+        for pipe, text in ((child.stdout, output), (child.stderr, errors)):
+            if pipe is not None:
+                selector.register(pipe, selectors.EVENT_READ, text)
+        while selector.get_map() and len(output) <= MAX_BYTES:
             if time.monotonic() >= until_s:
                 raise TimeoutError
             for key, _ in selector.select(until_s - time.monotonic()):
                 if chunk := os.read(key.fd, CHUNK_BYTES):
-                    texts[key.fileobj] += chunk  # type: ignore[index]
+                    key.data.extend(chunk)
                 else:
                     selector.unregister(key.fileobj)
-            del texts[child.stderr][:-CHUNK_BYTES]
-    if len(texts[child.stdout]) <= MAX_BYTES:
+            del errors[:-CHUNK_BYTES]
+    if len(output) <= MAX_BYTES:
         try:
             child.wait(max(0.0, until_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise TimeoutError from None
-    return texts[child.stdout], texts[child.stderr]
+    return output, errors
 
 
 def _start(arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -157,7 +157,7 @@ CHECKS: Final = (
     Check(
         "node.memory", AuditCategory.NODE, "Memory is available, and swap is hardly used", _memory,
         AuditSeverity.ERROR, AuditAction.MONITOR,
-        "End what uses it; `swapoff -a`; replace a DIMM with corrupted memory", rows=(86,),
+        "End the program that uses the memory; replace a DIMM with corrupted memory", rows=(86,),
     ),
     Check(
         "node.oom", AuditCategory.NODE, "No process was killed for memory", _oom, AuditSeverity.WARNING,

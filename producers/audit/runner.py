@@ -13,7 +13,7 @@ from producers.audit.base import Check, Result, run_check
 from producers.audit.host import Host
 from schemas.records import AuditStatus
 
-__all__ = ["run_checks"]
+__all__ = ["run_checks", "unknown"]
 
 AT_ONCE: Final = 8
 """Threads. They wait for devices and commands, and use little processor time."""
@@ -101,12 +101,20 @@ class _Work:
                 self._hanging.add(check.check_id)
         return found
 
+    def _next(self) -> Check | None:
+        """Take a check that may run now: one load at a time, so that none spoils another's figures."""
+        is_loaded = any(check.active for check in self._running)
+        for index in range(len(self._waiting) - 1, -1, -1):
+            if not (is_loaded and self._waiting[index].active):
+                return self._waiting.pop(index)
+        return None
+
     def _run(self) -> None:
         while True:
             with self._lock:
-                if not self._waiting:
+                check = self._next()
+                if check is None:
                     return
-                check = self._waiting.pop()
                 since_s = self._running[check] = time.monotonic()
             result = run_check(check, self._host)
             with self._lock:

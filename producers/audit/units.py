@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Check, Finding, checked, failed, passed, stated
+from producers.audit.base import Finding, Group, checked, failed, passed, stated
 from producers.audit.host import Host, Missing
 from producers.audit.sku import DEVICES, NVIDIA, gpu_addresses, sku_of
 from schemas.records import AuditAction, AuditCategory, AuditSeverity
@@ -113,18 +113,7 @@ def _containers(host: Host) -> Iterator[Finding]:
             yield stated("container_driver", value.strip())
 
 
-def _declared(
-    name: str,
-    title: str,
-    find: Callable[[Host], Iterator[Finding]],
-    action: AuditAction,
-    remedy: str,
-    rows: tuple[int, ...],
-    severity: AuditSeverity = AuditSeverity.ERROR,
-) -> Check:
-    return Check(f"software.{name}", AuditCategory.SOFTWARE, title, find, severity, action, remedy, rows=rows)
-
-
+_declared: Final = Group("software.", AuditCategory.SOFTWARE).check
 CHECKS: Final = (
     _declared(
         "service-restarts",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from producers.audit.base import Check, Finding, checked, passed, stated
+from producers.audit.base import Finding, Group, checked, passed, stated
 from producers.audit.host import Host, Missing
 from schemas.records import AuditAction, AuditCategory, AuditSeverity
 
@@ -193,28 +193,7 @@ def _firmware(host: Host) -> Iterator[Finding]:
         yield stated("firmware", running, device)
 
 
-def _declared(
-    name: str,
-    title: str,
-    find: Callable[[Host], Iterator[Finding]],
-    action: AuditAction,
-    remedy: str,
-    rows: tuple[int, ...],
-    severity: AuditSeverity = AuditSeverity.WARNING,
-) -> Check:
-    return Check(
-        f"software.{name}",
-        AuditCategory.SOFTWARE,
-        title,
-        find,
-        severity,
-        action,
-        remedy,
-        rows=rows,
-        limit_s=20.0,
-    )
-
-
+_declared: Final = Group("software.", AuditCategory.SOFTWARE, AuditSeverity.WARNING, 20.0).check
 CHECKS: Final = (
     _declared(
         "kernel",
@@ -227,7 +206,7 @@ CHECKS: Final = (
     ),
     _declared(
         "packages",
-        "Packages are installed whole",
+        "Packages are completely installed",
         _packages,
         AuditAction.MONITOR,
         "dpkg --configure -a",
@@ -253,7 +232,7 @@ CHECKS: Final = (
     ),
     _declared(
         "sysctls",
-        "Sysctls do not hold up jobs",
+        "Sysctls do not slow down jobs",
         _sysctls,
         AuditAction.MONITOR,
         "Set the value in /etc/sysctl.d, then `sysctl --system`",

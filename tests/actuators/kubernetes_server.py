@@ -1,7 +1,8 @@
-"""The part of the Kubernetes API server that node effectors use, over HTTP on loopback.
+"""The part of the Kubernetes API server that node effectors and the audit use, over HTTP on loopback.
 
 It serves nodes and their status, with pages, resource versions and the strategic merge of patches: lists of
-conditions merge by type, taints are replaced as a whole, null removes a key.
+conditions merge by type, taints are replaced as a whole, null removes a key. Volume claims are bound at the
+`binds_after`th read.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from urllib.parse import parse_qs, urlsplit
 TOKEN = "secret-token"
 PATCH = "application/strategic-merge-patch+json"
 NODE = re.compile(r"/api/v1/nodes/([^/]+)(/status)?")
+CLAIM = re.compile(r"/api/v1/namespaces/([^/]+)/persistentvolumeclaims(?:/([^/]+))?")
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 
 
 def node(name, **spec):
@@ -51,6 +54,13 @@ class KubernetesServer:
         self.nodes = {each["metadata"]["name"]: each for each in nodes}
         self.patches: list[tuple[str, dict]] = []
         self.before_patch: Callable[[str], None] | None = None
+        self.classes: list[dict] = []
+        self.claims: dict[str, dict] = {}
+        self.created: list[dict] = []
+        self.binds_after = 2
+        self.on_read: Callable[[str], None] | None = None
+        """Runs before a claim is read."""
+        self.refused_posts = 0
         self.answer: tuple[int, bytes] | None = None
         """Answers every request, if set."""
         server = self
@@ -62,7 +72,17 @@ class KubernetesServer:
                 server._handle(self, None)
 
             def do_PATCH(self):
-                server._handle(self, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                server._handle(self, self._body())
+
+            def do_POST(self):
+                server._handle(self, self._body())
+
+            def do_DELETE(self):
+                self._body()
+                server._handle(self, None)
+
+            def _body(self):
+                return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"null")
 
             def log_message(self, *arguments):
                 pass
@@ -81,6 +101,10 @@ class KubernetesServer:
         if request.headers["Authorization"] != f"Bearer {TOKEN}":
             return self._refuse(request, 401, "Unauthorized")
         url = urlsplit(request.path)
+        if url.path == CLASSES:
+            return self._send(request, {"items": self.classes})
+        if claim := CLAIM.fullmatch(url.path):
+            return self._claim(request, claim[2], patch)
         found = NODE.fullmatch(url.path)
         if url.path == "/api/v1/nodes" and patch is None:
             return self._list(request, parse_qs(url.query))
@@ -91,6 +115,27 @@ class KubernetesServer:
                 return self._refuse(request, 415, f"{request.headers['Content-Type']} is not supported")
             return self._patch(request, found[1], patch, "status" if found[2] else "spec")
         return self._send(request, self.nodes[found[1]])
+
+    def _claim(self, request, name, body):
+        if request.command == "POST":
+            self.claims[body["metadata"]["name"]] = body | {"reads": 0}
+            self.created.append(body)
+            if self.refused_posts:
+                self.refused_posts -= 1
+                return self._refuse(request, 500, "the connection to the store was lost")
+            return self._send(request, body)
+        if self.on_read is not None and request.command == "GET":
+            self.on_read(name)
+        found = self.claims.get(name)
+        if found is None:
+            return self._refuse(request, 404, f'persistentvolumeclaims "{name}" not found')
+        if request.command == "DELETE":
+            return self._send(request, self.claims.pop(name))
+        found["reads"] += 1
+        return self._send(
+            request,
+            found | {"status": {"phase": "Bound" if found["reads"] >= self.binds_after else "Pending"}},
+        )
 
     def _list(self, request, query):
         names = sorted(self.nodes)

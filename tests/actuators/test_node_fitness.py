@@ -116,3 +116,15 @@ def test_a_run_of_some_checks_shows_no_fitness_beside_whole_runs():
         found.take(each, 9)
     assert found.fitness("n1", 0).reasons == ("run r2: 1 of 3 results",)
     assert found.fitness("n2", 0).fitness is Fitness.FIT
+
+
+def test_a_host_that_a_later_comparison_does_not_name_has_passed_it():
+    odd = result(check="fleet.driver", status="FAILED", checks=1)
+    found = history(*run_of(), odd, *run_of(run="r2"))
+    assert found.fitness("n1", 0).fitness is Fitness.UNFIT, "run r2 was not evaluated"
+    found.take(result("fleet", "fleet.driver", run="r2", checks=1), 9)
+    outcomes = found.fitness("n1", 0).outcomes["fleet.driver"]
+    assert [(each.run, each.status) for each in outcomes] == [("r2", "PASSED"), ("r1", "FAILED")]
+    assert found.fitness("n1", 0).fitness is Fitness.FIT
+    found.take(result("fleet", "fleet.driver", run="r3", checks=1), 10)
+    assert len(found.fitness("n1", 0).outcomes["fleet.driver"]) == 2, "the host is not in run r3"

@@ -173,3 +173,11 @@ def test_the_breaker_keeps_the_last_node_and_a_share_below_one(count, share):
     drained = sum(not step.obstacle for step in steps)
     assert drained == min(int(share * count), max(count - 1, 0))
     assert all(step.is_limited for step in steps if step.obstacle)
+
+
+def test_a_drain_by_a_comparison_ends_after_a_run_that_does_not_name_the_host():
+    odd = [*run_of(), result(check="fleet.driver", status=AuditStatus.FAILED, checks=1)]
+    reason = reason_of(fitness_of(odd)["n1"].failures)
+    clean = [*run_of(run="r2"), result("fleet", "fleet.driver", run="r2", checks=1)]
+    (step,) = plan(nodes(4, n1=reason), fitness_of(odd, clean), HALF)
+    assert (step.action, step.obstacle) == (FlowAction.RESUME, "")

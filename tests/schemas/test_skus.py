@@ -28,12 +28,16 @@ def test_types_share_no_pci_id() -> None:
     assert all(re.fullmatch(r"(10de|1002):[0-9a-f]{4}", pci) for pci in every)
 
 
+OF_SEVERAL_HOSTS = {"all_reduce_nodes_gb_per_s"}
+"""Figures of `fabrictime audit collectives`."""
+
+
 def test_a_check_states_every_expected_value() -> None:
     """A value that no host publishes could never deviate."""
     found = [each for check in CHECKS.values() for each in run_check(check, HEALTHY).findings]
     stated = {each.fact.name for each in found if each.fact is not None}
     expected = {fact for sku in SKUS.values() for fact in sku.expected}
-    assert expected - stated == set()
+    assert expected - stated == OF_SEVERAL_HOSTS
 
 
 def test_limits() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from fabrictime.testbed.audit import recorded_active as recorded
 from fabrictime.testbed.audit.recorded import RecordedHost
 from producers.audit.active import ALL_REDUCE
+from producers.audit.host import OVERLAP, TRAINING
 from producers.audit.traffic_plan import FAN_CHECK, PAIR_CHECK, RING_CHECK
 
 Plant = Callable[[RecordedHost], None]
@@ -63,6 +64,23 @@ ACTIVE_FAULTS: dict[str, tuple[str, Plant]] = {
     "GDRCopy": (
         "gpu.direct-sanity",
         _prints(recorded.GDRCOPY, "Total: 28, Passed: 27, Failed: 1, Waived: 0\n"),
+    ),
+    "slow training": ("gpu.training", _prints((TRAINING,), recorded.trained(3, tflops=520.0))),
+    "other weights": ("gpu.training", _prints((TRAINING,), recorded.trained(3, digest="447711327a26ec40"))),
+    "weights that differ each time": (
+        "gpu.training",
+        _prints((TRAINING,), recorded.trained(3, repeats=False)),
+    ),
+    "loss that does not fall": ("gpu.training", _prints((TRAINING,), recorded.trained(3, loss=0.41))),
+    "loss that is no number": (
+        "gpu.training",
+        _prints((TRAINING,), recorded.trained(3, loss=float("nan"))),
+    ),
+    "no overlap": ("collectives.overlap", _prints((OVERLAP,), recorded.overlapped(0.0059))),
+    "wrong gather": ("collectives.overlap", _prints((OVERLAP,), recorded.overlapped(0.0036, right=7))),
+    "volume that is not bound": (
+        "storage.provisioning",
+        _prints(recorded.CLAIM, json.dumps({"bound_s": None})),
     ),
     "symbol errors under load": (PAIR_CHECK, _under_load("counters/symbol_error", "3")),
     "link goes down under load": (PAIR_CHECK, _under_load("counters/link_downed", "1")),

@@ -14,7 +14,8 @@ from producers.audit.active import (
     SHAPES,
     SUITE_FOLDER,
 )
-from producers.audit.host import STREAM, TRAFFIC
+from producers.audit.host import OVERLAP, STREAM, TRAFFIC, TRAINING, VOLUME
+from producers.audit.overlap import hidden_share
 from producers.audit.traffic_plan import PLANS, RING_CHECK, RoundNic, TrafficRound
 
 NCCL = "/opt/nccl-tests/build/all_reduce_perf"
@@ -54,6 +55,7 @@ SUITE = ("/opt/rocm/bin/rvs", "-c", f"{SUITE_FOLDER}/gst_single.conf")
 BURN = ("/opt/gpu-burn/gpu_burn", str(BURN_S))
 GDRCOPY = ("/usr/bin/gdrcopy_sanity",)
 MEMORY = (STREAM,)
+CLAIM = (VOLUME, "storage-audit", "", "60")
 IN_HOST = (NCCL, *ALL_REDUCE, "8")
 ROUND = TrafficRound(
     run="r1",
@@ -135,6 +137,23 @@ def copies(lowest: float) -> str:
     return json.dumps({"nvbandwidth": {"testcases": tests}})
 
 
+def trained(bad: int | None = None, **changes: object) -> str:
+    """Return what training.py prints on eight GPUs. `changes`: other values of GPU `bad`."""
+    common = {"tflops": 655.2, "first_loss": 0.5573, "loss": 0.0094, "digest": "447711327a26ec41"}
+    devices: list[dict[str, object]] = [
+        {"device": f"cuda:{gpu}", **common, "repeats": True, **(changes if gpu == bad else {})}
+        for gpu in range(8)
+    ]
+    return json.dumps({"torch": "2.7.1", "width": 8192, "steps": 120, "devices": devices})
+
+
+def overlapped(both_s: float, right: int = 8) -> str:
+    """Return what overlap.py prints on eight GPUs."""
+    times = {"compute_s": 0.0031, "gather_s": 0.0029, "both_s": both_s}
+    figures = {"hidden_share": hidden_share(**times), "gather_gb_per_s": 162.0, "right_ranks": right}
+    return json.dumps({"torch": "2.7.1", "ranks": 8, "repeats": 2, **times, **figures})
+
+
 def files() -> dict[str, str | bytes]:
     """Return the programs."""
     paths = (
@@ -157,6 +176,9 @@ def commands() -> dict[tuple[str, ...], str]:
         BURN: "100.0%  proc'd: 9000\nTested 2 GPUs:\n\tGPU 0: OK\n\tGPU 1: OK\n",
         GDRCOPY: "Total: 28, Passed: 28, Failed: 0, Waived: 0\n",
         MEMORY: "502.4\n",
+        (TRAINING,): trained(),
+        (OVERLAP,): overlapped(0.0036),
+        CLAIM: json.dumps({"bound_s": 3.2}),
     }
     found |= {traffic(check_id): traffic_output(check_id) for check_id in PLANS}
     for shape in SHAPES:

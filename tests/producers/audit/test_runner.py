@@ -83,3 +83,21 @@ def test_a_check_that_still_hangs_is_not_run_again() -> None:
         threading.Event().wait(0.01)
     (found,) = run_checks([replace(check, limit_s=30.0)], HEALTHY, float("inf"), hanging)
     assert found.status is AuditStatus.PASSED
+
+
+def test_loads_run_one_after_another() -> None:
+    running, highest = set[int](), [0]
+    lock = threading.Lock()
+
+    def load(_: Host) -> Iterator[Finding]:
+        with lock:
+            running.add(threading.get_ident())
+            highest[0] = max(highest[0], len(running))
+        with lock:
+            running.discard(threading.get_ident())
+        yield passed("done")
+
+    loads = [replace(ANY, check_id=f"load{n}", find=load, active=True) for n in range(20)]
+    found = list(run_checks([*loads, ANY], HEALTHY))
+    assert len(found) == 21
+    assert highest == [1]

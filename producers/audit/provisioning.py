@@ -1,0 +1,51 @@
+"""Check of storage provisioning in Kubernetes: a small volume is claimed, bound and deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from producers.audit.base import Check, Fact, Finding, checked, failed
+from producers.audit.host import VOLUME, Host, Missing
+from schemas.records import AuditAction, AuditCategory, AuditSeverity
+
+__all__ = ["CHECKS"]
+
+CLEAN_UP_S: Final = 45.0
+"""Time beyond the limit for requests, and for the deletion of the claim."""
+MAX_LIMIT_S: Final = 900.0
+"""Largest `audit.volume_limit_s`."""
+
+
+def _provisioning(host: Host) -> Iterator[Finding]:
+    settings = host.settings
+    if not settings.volume_namespace:
+        raise Missing("audit.volume_namespace is not set")
+    arguments = (settings.volume_namespace, settings.volume_class, str(settings.volume_limit_s))
+    found = json.loads(host.load(2 * settings.volume_limit_s + CLEAN_UP_S, VOLUME, *arguments))
+    if "missing" in found:
+        raise Missing(str(found["missing"]))
+    if found["bound_s"] is None:
+        yield failed(f"a volume was not bound within {settings.volume_limit_s} s")
+        return
+    bound_s = float(found["bound_s"])
+    finding = checked(0 <= bound_s <= settings.volume_limit_s, f"a volume was bound after {bound_s:.1f} s")
+    yield replace(finding, fact=Fact("volume_bound_s", f"{bound_s:g}", bound_s))
+
+
+CHECKS: Final = (
+    Check(
+        "storage.provisioning",
+        AuditCategory.STORAGE,
+        "Kubernetes provisions a volume",
+        _provisioning,
+        AuditSeverity.ERROR,
+        AuditAction.MONITOR,
+        "`kubectl describe pvc` and the log of the storage class's provisioner give the reason",
+        rows=(107,),
+        limit_s=2 * MAX_LIMIT_S + CLEAN_UP_S + 10.0,
+        active=True,
+    ),
+)

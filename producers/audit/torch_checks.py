@@ -1,0 +1,124 @@
+"""Checks that compute with torch: a small training run on every GPU, and overlap with communication.
+
+The scripts training.py and overlap.py run in the interpreter of `audit.torch_python`. Without torch, or
+without enough GPUs, the checks are SKIPPED.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from producers.audit.base import Check, Fact, Finding, checked
+from producers.audit.host import OVERLAP, TRAINING, Host, Missing, Unreadable
+from producers.audit.sku import AMD, NVIDIA, gpu_addresses, sku_of
+from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
+
+__all__ = ["CHECKS"]
+
+TRAINING_S: Final = 270.0
+OVERLAP_S: Final = 180.0
+"""Longer than the limits in the scripts."""
+MAX_LOSS_SHARE: Final = 0.1
+"""Of the first loss, at the end: the network reaches 0.03 (training.py)."""
+MIN_OF_MEDIAN: Final = 0.9
+"""Speed of a GPU against the host's median; Azure's checks replace a GPU that is 7% slower in GEMM."""
+MIN_HIDDEN: Final = 0.3
+"""Ours: launches one after another (CUDA_LAUNCH_BLOCKING, CUDA_DEVICE_MAX_CONNECTIONS=1) hide nothing."""
+
+
+def _printed(host: Host, command: str, limit_s: float) -> Mapping[str, Any]:
+    """Return what a script prints. Raises Missing, Unreadable."""
+    if not any(gpu_addresses(host, vendor) for vendor in (NVIDIA, AMD)):
+        raise Missing("no GPU on PCIe")
+    found: Mapping[str, Any] = json.loads(host.load(limit_s, command))
+    if "missing" in found:
+        raise Missing(str(found["missing"]))
+    if "error" in found:
+        raise Unreadable(str(found["error"]))
+    return found
+
+
+def _speed(device: str, tflops: float, others: Sequence[float], minimum: float) -> Finding:
+    minimum = max(minimum, MIN_OF_MEDIAN * statistics.median(others))
+    finding = checked(tflops >= minimum, f"{tflops:,.1f} TFLOP/s, expected at least {minimum:,.1f}", device)
+    return replace(finding, fact=Fact("training_tflops", f"{tflops:g}", tflops))
+
+
+def _values(gpu: Mapping[str, Any], usual: str, version: str) -> Iterator[Finding]:
+    """Yield the findings on the values that one GPU computed."""
+    device, first, last = str(gpu["device"]), float(gpu["first_loss"]), float(gpu["loss"])
+    yield checked(
+        0 <= last <= MAX_LOSS_SHARE * first,
+        f"loss fell from {first:.4g} to {last:.4g}, expected at most {MAX_LOSS_SHARE:g} of the first",
+        device,
+    )
+    bits = "the same bits" if gpu["repeats"] else "other bits"
+    yield checked(bool(gpu["repeats"]), f"a second run from the same seed ends with {bits}", device)
+    digest = str(gpu["digest"])
+    is_usual = digest == usual
+    text = f"weights {digest}" + ("" if is_usual else f", on the host's other GPUs {usual}")
+    fact = Fact("training_weights", f"torch {version}: {digest}")
+    yield replace(checked(is_usual, text, device), fact=fact)
+
+
+def _training(host: Host) -> Iterator[Finding]:
+    found = _printed(host, TRAINING, TRAINING_S)
+    gpus = [each for each in found["devices"] if "error" not in each]
+    for each in found["devices"]:
+        if "error" in each:
+            yield Finding(str(each["device"]), AuditStatus.UNKNOWN, str(each["error"]))
+    if not gpus:
+        return
+    sku = sku_of(host)
+    minimum = sku.least("training_tflops") if sku is not None else 0.0
+    speeds = [float(each["tflops"]) for each in gpus]
+    usual = Counter(str(each["digest"]) for each in gpus).most_common(1)[0][0]
+    for each, tflops in zip(gpus, speeds, strict=True):
+        yield _speed(str(each["device"]), tflops, speeds, minimum)
+        yield from _values(each, usual, str(found["torch"]))
+
+
+def _overlap(host: Host) -> Iterator[Finding]:
+    found = _printed(host, OVERLAP, OVERLAP_S)
+    ranks, right, share = int(found["ranks"]), int(found["right_ranks"]), float(found["hidden_share"])
+    yield checked(right == ranks, f"{right} of {ranks} GPUs gathered the right values", "gather")
+    parts = ("compute", "gather", "both")
+    times = ", ".join(f"{name} {1e3 * float(found[name + '_s']):.2f} ms" for name in parts)
+    finding = checked(share >= MIN_HIDDEN, f"{share:.0%} hidden, expected at least {MIN_HIDDEN:.0%}: {times}")
+    yield replace(finding, fact=Fact("overlap_hidden_share", f"{share:g}", share))
+    bandwidth = float(found["gather_gb_per_s"])
+    fact = Fact("all_gather_gb_per_s", f"{bandwidth:g}", bandwidth)
+    yield Finding("gather", AuditStatus.PASSED, f"{bandwidth:,.1f} GB/s", fact)
+
+
+CHECKS: Final = (
+    Check(
+        "gpu.training",
+        AuditCategory.GPU,
+        "A small training run has speed and right values on every GPU",
+        _training,
+        AuditSeverity.ERROR,
+        AuditAction.REPLACE,
+        "Check clocks, power and temperature of a slow GPU; replace one that computes other values",
+        rows=(53, 76),
+        limit_s=TRAINING_S + 10.0,
+        active=True,
+    ),
+    Check(
+        "collectives.overlap",
+        AuditCategory.COLLECTIVES,
+        "Computation hides communication between the host's GPUs",
+        _overlap,
+        AuditSeverity.WARNING,
+        AuditAction.MONITOR,
+        "Unset CUDA_LAUNCH_BLOCKING and CUDA_DEVICE_MAX_CONNECTIONS; compare NCCL's version with the fleet",
+        rows=(54,),
+        limit_s=OVERLAP_S + 10.0,
+        active=True,
+    ),
+)
