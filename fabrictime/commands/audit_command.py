@@ -10,6 +10,7 @@ import typer
 
 from fabrictime.commands.audit_baseline import baseline_app
 from fabrictime.commands.audit_node_commands import act, admit
+from fabrictime.commands.audit_traffic import traffic
 from fabrictime.commands.options import (
     AuditRunName,
     ConfigFile,
@@ -122,3 +123,4 @@ def audit_diff(
 
 audit_app.command("gate")(admit)
 audit_app.command("act")(act)
+audit_app.command("traffic")(traffic)
