@@ -50,9 +50,9 @@ class Request(NamedTuple):
     limit_s: int = 120
 
 
-def run_name(now_s: float) -> str:
+def run_name(now_s: float, kind: str = "audit") -> str:
     """Return a name for a run that no other one has."""
-    return f"audit-{datetime.fromtimestamp(now_s, tz=UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return f"{kind}-{datetime.fromtimestamp(now_s, tz=UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def living(announced: Mapping[str, tuple[Nic, int]]) -> list[Nic]:

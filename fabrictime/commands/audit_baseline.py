@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fabrictime.commands.options import ConfigFile, DataDir, Json, Log, running_log, settings_of, stop
+from fabrictime.commands.options import (
+    AuditRunName,
+    ConfigFile,
+    DataDir,
+    Json,
+    Log,
+    running_log,
+    settings_of,
+    stop,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +35,7 @@ DEFAULT_FILE = Path("baseline.toml")
 
 @baseline_app.command("save")
 def save(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run, or a file that --json wrote.")],
+    run: AuditRunName,
     golden: Annotated[
         str, typer.Option("--golden", metavar="HOST", help="Take this host's values, not the majority's.")
     ] = "",

@@ -11,7 +11,9 @@ import typer
 from fabrictime.commands.audit_baseline import baseline_app
 from fabrictime.commands.audit_collectives import collectives
 from fabrictime.commands.audit_node_commands import act, admit
+from fabrictime.commands.audit_traffic import traffic
 from fabrictime.commands.options import (
+    AuditRunName,
     ConfigFile,
     DataDir,
     Json,
@@ -97,13 +99,10 @@ def audit(
     raise typer.Exit(code)
 
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run, or a file that --json wrote.")]
-
-
 @audit_app.command("diff")
 def audit_diff(
-    before: Run,
-    after: Run,
+    before: AuditRunName,
+    after: AuditRunName,
     log: Log = None,
     config: ConfigFile = None,
     directory: DataDir = None,
@@ -126,3 +125,4 @@ def audit_diff(
 audit_app.command("collectives")(collectives)
 audit_app.command("gate")(admit)
 audit_app.command("act")(act)
+audit_app.command("traffic")(traffic)

@@ -27,6 +27,9 @@ ConfigFile = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Log = Annotated[str | None, typer.Option("--log", metavar="URL", help="host:port of Kafka.")]
+AuditRunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="Name of a run, or a file that --json wrote.")
+]
 DataDir = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Data directory.")]
 
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from producers.audit.base import Check, Result, category_name, stated
 from producers.audit.host import Host, Unreadable
 from producers.audit.report import AGENT, AuditedHost, result_record
-from producers.audit.runner import run_checks
+from producers.audit.runner import run_checks, unknown
 from producers.audit.settings import AuditSettings
 from producers.audit.traffic_plan import PLANS
 from schemas.records import AuditCategory, AuditResult, AuditRun, AuditStatus
@@ -55,14 +55,15 @@ def chosen(checks: Mapping[str, Check], only: Sequence[str], *, active: bool) ->
 
     A category without a check, such as `fabric`, which the evaluation computes, is not unknown.
     """
+    names = frozenset(only)
     asked = [
         check
         for check in checks.values()
-        if not only or check.check_id in only or category_name(check.category) in only
+        if not names or check.check_id in names or category_name(check.category) in names
     ]
     return Choice(
         [each for each in asked if active or not each.active],
-        [each for each in asked if each.active and not active and each.check_id in only],
+        [each for each in asked if each.active and not active and each.check_id in names],
         [name for name in only if name not in checks and name not in _CATEGORIES],
     )
 
@@ -86,9 +87,9 @@ class _Run(NamedTuple):
 
 
 def is_round(request: AuditRun) -> bool:
-    """Return whether a request is a round of traffic: active, of these checks alone, with named hosts."""
-    return bool(request["active"] and request["hosts"] and request["only"]) and set(request["only"]) <= set(
-        PLANS
+    """Return whether a request is a round of traffic: active, of one such check, with named hosts."""
+    return bool(
+        request["active"] and request["hosts"] and len(request["only"]) == 1 and request["only"][0] in PLANS
     )
 
 
@@ -107,6 +108,8 @@ class AuditAgent:
         self._waiting: queue.SimpleQueue[_Run] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[AuditResult] = queue.SimpleQueue()
         self._seen: OrderedDict[str, None] = OrderedDict()
+        self._loaded: set[str] = set()
+        """Hosts with a round of traffic under way: a second one would double the load."""
         self._hanging: defaultdict[str, set[str]] = defaultdict(set)
         self._threads = 0
         self._lock = threading.Lock()
@@ -171,7 +174,13 @@ class AuditAgent:
             return
         self.runs += 1
         with self._lock:
+            if run.is_traffic and host in self._loaded:
+                for result in _refused(run):
+                    self._done.put(result)
+                return
             self._unfinished[host] += 1
+            if run.is_traffic:
+                self._loaded.add(host)
             if not run.is_traffic:
                 self._waiting.put(run)
                 if self._threads >= self._settings.hosts_at_once:
@@ -200,6 +209,16 @@ class AuditAgent:
         finally:
             with self._lock:
                 self._unfinished[run.host.host] -= 1
+                if run.is_traffic:
+                    self._loaded.discard(run.host.host)
+
+
+def _refused(run: _Run) -> Iterator[AuditResult]:
+    """Yield the results of a round that is not begun."""
+    results = [_own_result(run.choice)]
+    results += [unknown(check, "another round of traffic is under way") for check in run.choice.checks]
+    for each in results:
+        yield result_record(each, run.name, run.host, checked_ns=time.time_ns(), checks=len(results))
 
 
 def _results(run: _Run, open_host: OpenHost, hanging: set[str]) -> Iterator[AuditResult]:

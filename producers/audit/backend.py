@@ -155,7 +155,7 @@ CHECKS: Final = (
     ),
     Check(
         "backend.addresses", _BACK, "RDMA interfaces have an address", addressing.rdma_addresses, _ERROR,
-        _MONITOR, "Give the interface its address of the plan", rows=(31,),
+        _MONITOR, "Give the interface its planned address", rows=(31,),
     ),
     Check(
         "backend.plane-routes", _BACK, "Every RDMA interface has its route and rule", addressing.plane_routes,
@@ -163,7 +163,7 @@ CHECKS: Final = (
     ),
     Check(
         "backend.gid-index", _BACK, "RoCE v2 GIDs have one index on all ports", addressing.gid_index,
-        _WARNING, _MONITOR, "Give all interfaces as many addresses; set NCCL_IB_GID_INDEX otherwise",
+        _WARNING, _MONITOR, "Give all interfaces the same number of addresses, or set NCCL_IB_GID_INDEX",
         rows=(20,),
     ),
 )  # fmt: skip

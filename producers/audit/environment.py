@@ -165,7 +165,7 @@ CHECKS: Final = (
         "No program disturbs jobs",
         _programs,
         AuditAction.MONITOR,
-        "End it, and disable its service",
+        "End the program, and disable its service",
         (81, 104),
     ),
     _declared(
@@ -173,16 +173,16 @@ CHECKS: Final = (
         "No module disturbs GPUs and NICs",
         _denied_modules,
         AuditAction.MONITOR,
-        "Add it to /etc/modprobe.d/blacklist.conf, then reboot",
+        "Add the module to /etc/modprobe.d/blacklist.conf, then reboot",
         (81,),
         AuditSeverity.ERROR,
     ),
     _declared(
         "zombies",
-        "Ended processes are collected",
+        "Few ended processes remain (zombies)",
         _zombies,
         AuditAction.MONITOR,
-        "Restart their parent",
+        "Restart their parent: `ps -eo ppid,pid,stat,comm`",
         (90,),
     ),
     _declared(

@@ -38,7 +38,7 @@ CHECKS: Final = (
         "Check the member's cable, and LACP on the switch port", rows=(18, 99),
     ),
     Check(
-        "frontend.reverse-path", _FRONT, "Interfaces in one network filter no reverse path",
+        "frontend.reverse-path", _FRONT, "Interfaces in one network do not filter by reverse path",
         addressing.reverse_path, _ERROR, _MONITOR, "sysctl net.ipv4.conf.INTERFACE.rp_filter=2", rows=(100,),
     ),
     Check(
@@ -77,7 +77,8 @@ CHECKS: Final = (
     ),
     Check(
         "frontend.certificates", _FRONT, "Certificates are valid for two weeks", services.certificates,
-        _WARNING, _MONITOR, "Renew it, such as by `kubeadm certs renew`", rows=(103,), limit_s=30.0,
+        _WARNING, _MONITOR, "Renew the certificate, for example by `kubeadm certs renew`", rows=(103,),
+        limit_s=30.0,
     ),
     Check(
         "frontend.munge", _FRONT, "Munge makes tokens for Slurm", services.tokens, _ERROR, _MONITOR,

@@ -363,7 +363,7 @@ CHECKS: Final = (
     ),
     _declared(
         "power-supplies",
-        "Power supplies deliver",
+        "Power supplies work",
         _of_bmc(_is_supply, _is_good),
         AuditAction.REPLACE,
         "Check the power cord and feed, then replace the power supply",

@@ -257,25 +257,26 @@ def _output(child: subprocess.Popen[bytes], command: str, limit_s: float) -> str
 
 def _printed(child: subprocess.Popen[bytes], until_s: float) -> tuple[bytearray, bytearray]:
     """Return output and errors of `child` once it ends, or prints too much. Raises TimeoutError."""
-    texts = {child.stdout: bytearray(), child.stderr: bytearray()}
+    output, errors = bytearray(), bytearray()
     with selectors.DefaultSelector() as selector:
-        for pipe in filter(None, texts):
-            selector.register(pipe, selectors.EVENT_READ)
-        while selector.get_map() and len(texts[child.stdout]) <= MAX_BYTES:
+        for pipe, text in ((child.stdout, output), (child.stderr, errors)):
+            if pipe is not None:
+                selector.register(pipe, selectors.EVENT_READ, text)
+        while selector.get_map() and len(output) <= MAX_BYTES:
             if time.monotonic() >= until_s:
                 raise TimeoutError
             for key, _ in selector.select(until_s - time.monotonic()):
                 if chunk := os.read(key.fd, CHUNK_BYTES):
-                    texts[key.fileobj] += chunk  # type: ignore[index]
+                    key.data.extend(chunk)
                 else:
                     selector.unregister(key.fileobj)
-            del texts[child.stderr][:-CHUNK_BYTES]
-    if len(texts[child.stdout]) <= MAX_BYTES:
+            del errors[:-CHUNK_BYTES]
+    if len(output) <= MAX_BYTES:
         try:
             child.wait(max(0.0, until_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise TimeoutError from None
-    return texts[child.stdout], texts[child.stderr]
+    return output, errors
 
 
 def _start(arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -160,8 +160,9 @@ CHECKS: Final = (
         "`dmesg | grep AER`; reseat or replace the card if they return", rows=(72,),
     ),
     Check(
-        "pcie.acs", AuditCategory.PCIE, "PCIe peers talk directly (ACS off)", _acs, AuditSeverity.WARNING,
-        AuditAction.REBOOT, "Turn ACS off in the firmware or by setpci; virtual machines need it on",
+        "pcie.acs", AuditCategory.PCIE, "PCIe devices exchange data directly (ACS is off)", _acs,
+        AuditSeverity.WARNING, AuditAction.REBOOT,
+        "Turn ACS off in the firmware or by setpci; virtual machines need it on",
         rows=(78,),
     ),
 )  # fmt: skip

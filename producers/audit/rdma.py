@@ -328,7 +328,7 @@ CHECKS: Final = (
     Check(
         "backend.port-rate", AuditCategory.BACKEND, "RDMA ports of like cards have one rate", _rate,
         AuditSeverity.ERROR, AuditAction.REPLACE,
-        "A lane is lost, or the cable is of another speed: replace it", rows=(1, 18),
+        "Replace the cable: a lane is lost, or the cable is of another speed", rows=(1, 18),
     ),
     Check(
         "backend.link-errors", AuditCategory.BACKEND, "RDMA ports count no fatal link error", _counters,

@@ -206,7 +206,7 @@ CHECKS: Final = (
     ),
     _declared(
         "packages",
-        "Packages are installed whole",
+        "Packages are completely installed",
         _packages,
         AuditAction.MONITOR,
         "dpkg --configure -a",
@@ -232,7 +232,7 @@ CHECKS: Final = (
     ),
     _declared(
         "sysctls",
-        "Sysctls do not hold up jobs",
+        "Sysctls do not slow down jobs",
         _sysctls,
         AuditAction.MONITOR,
         "Set the value in /etc/sysctl.d, then `sysctl --system`",

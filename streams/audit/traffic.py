@@ -17,7 +17,7 @@ import numpy as np
 from schemas.ids import host_of
 from schemas.records import AuditAction, AuditResult, AuditSeverity, AuditStatus
 from streams.audit.attribution import explain
-from streams.audit.isolation import Isolated, Measured, isolate
+from streams.audit.isolation import Isolated, Measured, confirming, isolate
 from streams.audit.results import FLEET, Found, Rule, Scope, results_of
 
 __all__ = [
@@ -26,6 +26,8 @@ __all__ = [
     "FlowFigures",
     "Round",
     "TrafficLimits",
+    "confirming_pairs",
+    "figures_line",
     "flows_of",
     "heat_map",
     "traffic_results",
@@ -191,6 +193,30 @@ def _isolated(work: _Evaluation) -> tuple[list[FlowFigures], Isolated | None]:
     flows = [flow for flow in _pairs(work.rates) if flow.kind != "across"]
     measured = [Measured(host_of(flow.client), host_of(flow.server), flow.gbps) for flow in flows]
     return flows, isolate(measured, work.limits.max_slower)
+
+
+def confirming_pairs(rounds: Sequence[Round], limits: TrafficLimits) -> list[tuple[str, str]]:
+    """Return pairs of a further pass, which decides about suspects; none without suspects."""
+    flows, found = _isolated(_Evaluation(rounds, flows_of(rounds), limits, {}, {}))
+    hosts = sorted({host_of(nic) for flow in flows for nic in (flow.client, flow.server)})
+    return [] if found is None else confirming(found, hosts)
+
+
+def figures_line(rounds: Sequence[Round]) -> str:
+    """Return the medians of all flows in one line."""
+    flows = flows_of(rounds)
+    parts = []
+    for name, text in (
+        ("send_gbps", "{:.3g} Gbit/s there"),
+        ("receive_gbps", "{:.3g} Gbit/s back"),
+        ("idle_p99_us", "p99 of idle round trips {:,.0f} us"),
+        ("loaded_p99_us", "under load {:,.0f} us"),
+        ("hop_p90_ms", "p90 of hops {:.2f} ms"),
+    ):
+        values = [flow.figures[name] for flow in flows if name in flow.figures]
+        if values:
+            parts.append(text.format(float(np.median(values))))
+    return f"{len(rounds)} rounds, {len(flows)} flows; medians: {', '.join(parts) or 'none'}"
 
 
 def _slow_hosts(work: _Evaluation) -> Iterator[Found]:

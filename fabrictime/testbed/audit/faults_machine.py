@@ -44,7 +44,7 @@ def _event(text: str) -> Plant:
 
 def _smart(**values: int) -> Plant:
     name = "nvme_smart_health_information_log"
-    changed = {**MACHINE_HEALTH, name: {**MACHINE_HEALTH[name], **values}}  # type: ignore[dict-item]
+    changed = {**MACHINE_HEALTH, name: {**MACHINE_HEALTH[name], **values}}
     return lambda host: host.commands.__setitem__(SMART, json.dumps(changed))
 
 

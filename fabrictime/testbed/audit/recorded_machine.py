@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from fabrictime.testbed.audit.recorded_gpu import AMD_ADDRESSES, GPUS, address, on_pcie
 from fabrictime.testbed.audit.recorded_services import DEVICES, EFA, EFA_ADDRESS
@@ -25,7 +26,7 @@ pci 0000:00:01.0: bridge window [io  size 0x1000]: can't assign; no space
 """
 """Lines of the kernel log of levels from warning up."""
 MOUNTS = ("/shared home", "/data")
-MACHINE_HEALTH = {
+MACHINE_HEALTH: dict[str, dict[str, Any]] = {
     "smart_status": {"passed": True},
     "nvme_smart_health_information_log": {
         "critical_warning": 0,

@@ -140,6 +140,25 @@ def test_partners_of_a_round_of_traffic_do_not_wait_for_each_other() -> None:
     assert {each["text"] for each in results} == {"met"}
 
 
+def test_a_host_has_one_round_of_traffic_at_a_time() -> None:
+    release = threading.Event()
+
+    def load(host: Host) -> Iterator[Finding]:
+        release.wait(20)
+        yield passed("done")
+
+    agent = agent_of({PAIR_CHECK: replace(CHECKS[PAIR_CHECK], find=load)})
+    for name in ("r1", "r2"):
+        ask(agent, run_of(name, hosts=["h1", "h2"], only=[PAIR_CHECK], active=True))
+    early = {(each["run"], each["text"]) for each in agent.results() if each["check"] == PAIR_CHECK}
+    assert early == {("r2", "another round of traffic is under way")}
+    release.set()
+    assert {each["text"] for each in collected(agent) if each["check"] == PAIR_CHECK} == {"done"}
+    ask(agent, run_of("r3", hosts=["h1", "h2"], only=[PAIR_CHECK], active=True))
+    assert {each["status"] for each in collected(agent)} == {AuditStatus.PASSED}
+    assert not is_round(run_of(hosts=["h1"], only=[PAIR_CHECK, PAIR_CHECK], active=True))
+
+
 def test_scheduled_runs_of_each_host_have_names_of_their_own() -> None:
     agent = agent_of({**FEW, LOAD.check_id: LOAD}, every_s=3600, first_run_s=0)
     agent.begin_due()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +111,58 @@ def test_a_key_that_cannot_be_read_is_unknown() -> None:
     found = run_check(CHECKS[PAIR_CHECK], LiveHost(find_round=lambda: order))
     assert found.status is AuditStatus.UNKNOWN
     assert "key_file /nonexistent" in found.text
+
+
+@pytest.fixture
+def namespaces() -> Iterator[dict[str, str]]:
+    """Two namespaces with a cable between them, as two hosts: name to address."""
+    from pyroute2 import NetNS, netns
+
+    found = {f"ft-load-{os.getpid()}-{end}": f"10.9.1.{at}" for at, end in enumerate("ab", 1)}
+    here, there = found
+    try:
+        for name in found:
+            netns.create(name)
+    except OSError as error:
+        pytest.skip(f"no network namespaces here: {error}")
+    try:
+        with NetNS(here) as a, NetNS(there) as b:
+            a.link("add", ifname="ft0", kind="veth", peer={"ifname": "ft0", "net_ns_fd": there})
+            for ip, address in zip((a, b), found.values(), strict=True):
+                index = ip.link_lookup(ifname="ft0")[0]
+                ip.link("set", index=index, state="up")
+                ip.addr("add", index=index, address=address, prefixlen=24)
+        yield found
+    finally:
+        for name in found:
+            netns.remove(name)
+
+
+def test_hosts_in_namespaces_exchange_load_with_the_probe_key(
+    namespaces: dict[str, str], tmp_path: Path
+) -> None:
+    key = tmp_path / "probe.key"
+    key.write_text("00" * 16)
+    key.chmod(0o600)
+    settings = TrafficSettings(seconds=0.5, rate_mbps=80, meet_s=10, key_file=key)
+    nics = {host: (RoundNic(0, "ft0", address),) for host, address in namespaces.items()}
+    results: dict[str, Result] = {}
+
+    def one(name: str) -> None:
+        order = TrafficRound("r1", name, tuple(namespaces), nics, settings)
+        host = LiveHost(netns=f"/run/netns/{name}", nics=("ft0",), find_round=lambda: order)
+        results[name] = run_check(CHECKS[PAIR_CHECK], host)
+
+    threads = [threading.Thread(target=one, args=(name,)) for name in namespaces]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    for result in results.values():
+        assert result.status is AuditStatus.PASSED, result.text
+        assert "error counters unchanged under load" in result.findings[-1].text
+        assert not result.findings[-1].text.startswith("0 ")
+    facts = {
+        each.fact.name: each.fact.number for each in results[next(iter(namespaces))].findings if each.fact
+    }
+    assert facts["send_gbps"] > 0

@@ -1,0 +1,268 @@
+"""Runs rounds of traffic between hosts of a fleet: plans them, requests one after another, evaluates them.
+
+Each round is an audit run of its own, whose order of hosts gives each host its partner. A host that does not
+answer is left out of the later rounds.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from fabrictime.audit.collect import Collector
+from fabrictime.audit.fleet import expected_hosts, nics_of, publish, run_name
+from fabrictime.audit.report import ANSWER, AuditReport
+from producers.audit.settings import TrafficSettings
+from producers.audit.traffic_plan import FAN_CHECK, MAX_FLOWS, PAIR_CHECK, RING_CHECK
+from schemas.ids import host_of
+from schemas.kafka.reader import END, TopicReader
+from schemas.kafka.settings import KafkaSettings
+from schemas.records import AuditResult, AuditRun, AuditStatus, Nic
+from schemas.topics import AUDIT, AUDIT_RUNS
+from streams.audit.fabric_records import FabricRecords
+from streams.audit.leaves import leaves_by_delay, leaves_by_route
+from streams.audit.results import FLEET, ORDER, Scope
+from streams.audit.rounds import (
+    across_leaves,
+    batched,
+    fans,
+    order_of,
+    pairs_of,
+    rings,
+    tournament,
+    within_leaves,
+)
+from streams.audit.traffic import Round, TrafficLimits, confirming_pairs, traffic_results
+
+__all__ = [
+    "PATTERNS",
+    "TrafficRequest",
+    "common_links",
+    "evaluated_traffic",
+    "heat_maps",
+    "leaves_of_hosts",
+    "limits_of",
+    "merged",
+    "planned",
+    "run_traffic",
+    "without",
+]
+
+PATTERNS: Final = ("pairs", "one-to-many", "bisection", "ring", "burn")
+PASSES: Final = 2
+POLL_S: Final = 0.1
+MIN_HOSTS: Final = {"ring": 3}
+RECEIVERS: Final = 8
+"""Receivers of a sender at a time, without `batch`."""
+START_S: Final = 10.0
+"""Time of a round beyond that of its traffic: agents start a process on each host."""
+_CHECKS: Final = {"fan": FAN_CHECK, "ring": RING_CHECK}
+"""Check of a kind of round; the others are rounds of pairs."""
+
+
+class TrafficRequest(NamedTuple):
+    """Choices of a run. `hosts`: names or patterns, empty: all; `passes`, `batch`: 0 for the default."""
+
+    hosts: Sequence[str] = ()
+    pattern: str = "pairs"
+    passes: int = 0
+    batch: int = 0
+    """Largest number of pairs, or of receivers, at a time."""
+
+
+def limits_of(settings: TrafficSettings) -> TrafficLimits:
+    """Return the limits of the evaluation."""
+    return TrafficLimits(**{name: getattr(settings, name) for name in TrafficLimits.__slots__})
+
+
+def planned(request: TrafficRequest, hosts: Sequence[str], leaf_of: Mapping[str, str]) -> list[Round]:
+    """Return the rounds without results. `leaf_of`: host to its leaf. Raises ValueError."""
+    pattern, passes = request.pattern, request.passes or PASSES
+    if pattern not in PATTERNS:
+        raise ValueError(f"--pattern {pattern}: expected {', '.join(PATTERNS)}")
+    min_hosts = MIN_HOSTS.get(pattern, 2)
+    if len(hosts) < min_hosts:
+        raise ValueError(f"{len(hosts)} hosts, expected at least {min_hosts} for {pattern}")
+    if pattern == "ring":
+        return [Round("ring", order) for order in rings(hosts, passes)]
+    if pattern == "one-to-many":
+        receivers = min(request.batch or RECEIVERS, MAX_FLOWS)
+        return [Round("fan", order) for order in fans(hosts, receivers)[: request.passes or None]]
+    if pattern == "bisection":
+        return _bisection(hosts, passes, request.batch, leaf_of)
+    meetings = tournament(hosts)
+    chosen = [
+        meetings[number % len(meetings)]
+        for number in range(passes if pattern == "burn" else min(passes, len(meetings)))
+    ]
+    return [each for pairs in chosen for each in _rounds(pattern, pairs, request.batch, leaf_of)]
+
+
+def _bisection(hosts: Sequence[str], passes: int, batch: int, leaf_of: Mapping[str, str]) -> list[Round]:
+    leaves = {leaf_of[host] for host in hosts if host in leaf_of}
+    if len(leaves) < 2:
+        raise ValueError(f"{len(leaves)} leaves known, expected at least 2 by routes or delays of probes")
+    found = []
+    for number in range(passes):
+        order = [*hosts[number:], *hosts[:number]]
+        found += _rounds("within", within_leaves(order, leaf_of), batch, leaf_of)
+        found += _rounds("across", across_leaves(order, leaf_of), batch, leaf_of)
+    return found
+
+
+def _rounds(
+    kind: str, pairs: Sequence[tuple[str, str]], batch: int, leaf_of: Mapping[str, str]
+) -> list[Round]:
+    if not pairs:
+        return []
+    return [Round(kind, order_of(each)) for each in batched(pairs, batch or len(pairs), leaf_of)]
+
+
+def without(each: Round, absent: set[str]) -> Round | None:
+    """Return a round without some hosts and their partners; None if nothing is left."""
+    if not absent & set(each.hosts):
+        return each
+    if each.kind in _CHECKS:
+        left = [host for host in each.hosts if host not in absent]
+        is_useful = each.hosts[0] in left if each.kind == "fan" else len(left) >= MIN_HOSTS["ring"]
+        return Round(each.kind, left) if is_useful and len(left) > 1 else None
+    pairs = [pair for pair in pairs_of(each.hosts) if not absent & set(pair)]
+    return Round(each.kind, order_of(pairs)) if pairs else None
+
+
+def leaves_of_hosts(fabric: FabricRecords) -> dict[str, str]:
+    """Return host to the leaf of its first NIC, by routes or else by delays."""
+    leaf_of = leaves_by_route(fabric) or leaves_by_delay(fabric)
+    found: dict[str, str] = {}
+    for nic in sorted(leaf_of):
+        found.setdefault(host_of(nic), leaf_of[nic])
+    return found
+
+
+def common_links(fabric: FabricRecords) -> dict[tuple[str, str], list[str]]:
+    """Return NIC and peer to the links that all traced routes between them have."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for traced in fabric.traced:
+        pair = traced.nic, traced.peer
+        links = found.setdefault(pair, list(traced.links))
+        found[pair] = [link for link in links if link in traced.links]
+    return found
+
+
+def run_traffic(
+    cluster: KafkaSettings,
+    request: TrafficRequest,
+    nics: Sequence[Nic],
+    leaf_of: Mapping[str, str],
+    settings: TrafficSettings,
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> tuple[str, int, list[Round]]:
+    """Run the rounds; return the name of the whole, its start in ns, and the rounds with their results.
+
+    Raises ValueError, LogUnavailable, PublishFailed. Ctrl-C ends it with the rounds so far.
+    """
+    hosts = expected_hosts(request.hosts, nics_of(nics))
+    started_ns = time.time_ns()
+    run, rounds = run_name(started_ns / 1e9, "traffic"), planned(request, hosts, leaf_of)
+    done: list[Round] = []
+    absent: set[str] = set()
+    limit_s = math.ceil(2 * settings.meet_s + settings.seconds + START_S)
+    with TopicReader.open(cluster, {AUDIT: END}) as reader:
+        try:
+            for each in _each_round(rounds, done, limits_of(settings), request.pattern):
+                left = without(each, absent)
+                if left is not None:
+                    label = f"round {len(done) + 1} of {max(len(rounds), len(done) + 1)} ({left.kind})"
+                    name = f"{run}-{len(done) + 1:03}"
+                    found = _one_round(cluster, reader, name, left, limit_s, label, on_progress)
+                    absent |= set(found.missing)
+                    done.append(Round(left.kind, left.hosts, list(found.all_results())))
+        except KeyboardInterrupt:
+            on_progress("ended by Ctrl-C")
+    return run, started_ns, done
+
+
+def _each_round(
+    rounds: Sequence[Round], done: Sequence[Round], limits: TrafficLimits, pattern: str
+) -> Iterable[Round]:
+    yield from rounds
+    if pattern in ("pairs", "burn"):
+        pairs = confirming_pairs(done, limits)
+        if pairs:
+            yield Round(pattern, order_of(pairs))
+
+
+def _one_round(
+    cluster: KafkaSettings,
+    reader: TopicReader,
+    name: str,
+    each: Round,
+    limit_s: int,
+    label: str,
+    on_progress: Callable[[str], None],
+) -> AuditReport:
+    """Request a round, and return its report at its end or its limit."""
+    check = _CHECKS.get(each.kind, PAIR_CHECK)
+    now_ns = time.time_ns()
+    request = AuditRun(
+        run=name, requested_ns=now_ns, hosts=list(each.hosts), only=[check], active=True, limit_s=limit_s
+    )
+    publish(cluster, AUDIT_RUNS, [request])
+    collector = Collector(name, each.hosts, now_ns, {})
+    end_s = time.monotonic() + limit_s
+    while not collector.is_done and time.monotonic() < end_s:
+        for message, record in reader.decoded(reader.poll(POLL_S, at_once=True), cluster.registry()):
+            if message.topic == AUDIT.name and record is not None:
+                collector.add(record)
+        progress = collector.progress
+        on_progress(f"{label}: {progress.complete} of {progress.hosts} hosts")
+    return collector.report(time.time_ns(), limit_s)
+
+
+def merged(
+    run: str, started_ns: int, ended_ns: int, rounds: Sequence[Round], nics: Sequence[Nic]
+) -> AuditReport:
+    """Return one report of all rounds: of each host and check the decisive result, under the run's name."""
+    results: dict[str, dict[str, AuditResult]] = {}
+    for each in (result for traffic in rounds for result in traffic.results):
+        of_host = results.setdefault(each["host"], {})
+        known = of_host.get(each["check"])
+        if known is None or _rank(each) < _rank(known):
+            of_host[each["check"]] = each
+    for of_host in results.values():
+        for check, each in of_host.items():
+            of_host[check] = {**each, "run": run, "checks": len(of_host)}
+    hosts = tuple(sorted({host for each in rounds for host in each.hosts}))
+    missing = tuple(host for host in hosts if results.get(host, {}).keys() <= {ANSWER})
+    known_nics = nics_of(nics)
+    return AuditReport(
+        run, hosts, results, missing, started_ns, ended_ns, {host: known_nics.get(host, ()) for host in hosts}
+    )
+
+
+def _rank(result: AuditResult) -> int:
+    return ORDER.index(AuditStatus(result["status"]))
+
+
+def evaluated_traffic(
+    report: AuditReport, rounds: Sequence[Round], fabric: FabricRecords, limits: TrafficLimits
+) -> AuditReport:
+    """Return the report with the results of the evaluation."""
+    answered = {each["host"]: each for of_round in rounds for each in of_round.results}
+    scope = Scope(
+        report.run,
+        report.ended_ns,
+        {host: each["sku"] for host, each in answered.items()},
+        {host: each["shard"] for host, each in answered.items()},
+    )
+    found = traffic_results(rounds, scope, limits, common_links(fabric), report.nics)
+    return report.with_results(found)
+
+
+def heat_maps(report: AuditReport) -> list[str]:
+    """Return the lines of the heat maps of rings."""
+    result = report.results.get(FLEET, {}).get("fabric.stragglers")
+    return [f"{each['subject']}: {each['text']}" for each in islice(result["findings"] if result else (), 16)]
