@@ -175,6 +175,8 @@ def _check_range(values: list[Any], where: str, low: float | None, high: float |
 
 
 def _check_strings(values: list[str], where: str, form: Format | None) -> None:
+    if form is not None and form.has_passed(values):
+        return
     _check_lengths(values, where, MAX_STRING, "characters")
     wrong = None if form is None else form.first_wrong(values)
     if wrong is not None and form is not None:

@@ -44,6 +44,10 @@ class Format:
             self._test = test
         self._passed: set[str] = set()
 
+    def has_passed(self, values: Iterable[str]) -> bool:
+        """Return whether all strings are among those that were checked before."""
+        return self._passed.issuperset(values)
+
     def first_wrong(self, values: Iterable[str]) -> str | None:
         """Return the first string that has another format; None if there is none."""
         new = set(values) - self._passed

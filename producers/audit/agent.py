@@ -55,14 +55,15 @@ def chosen(checks: Mapping[str, Check], only: Sequence[str], *, active: bool) ->
 
     A category without a check, such as `fabric`, which the evaluation computes, is not unknown.
     """
+    names = frozenset(only)
     asked = [
         check
         for check in checks.values()
-        if not only or check.check_id in only or category_name(check.category) in only
+        if not names or check.check_id in names or category_name(check.category) in names
     ]
     return Choice(
         [each for each in asked if active or not each.active],
-        [each for each in asked if each.active and not active and each.check_id in only],
+        [each for each in asked if each.active and not active and each.check_id in names],
         [name for name in only if name not in checks and name not in _CATEGORIES],
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from producers.audit.host import Host, Missing, Unreadable
 from schemas.records import AuditAction, AuditCategory, AuditSeverity, AuditStatus
@@ -25,9 +26,14 @@ __all__ = [
     "one_line",
     "passed",
     "run_check",
+    "short_lines",
     "stated",
     "worst",
 ]
+
+
+MAX_LINE: Final = 512
+"""Characters of a line of a command's output or log that are searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +177,11 @@ def run_check(check: Check, host: Host) -> Result:
     if len(notable) > 3:
         text += f"; and {len(notable) - 3} more"
     return Result(check, status, one_line(text) or "nothing to check here", tuple(findings))
+
+
+def short_lines(text: str) -> str:
+    """Return a text with its lines cut: patterns take too long on a line that somebody made for it."""
+    return "\n".join(line[:MAX_LINE] for line in text.splitlines())
 
 
 def one_line(text: str) -> str:

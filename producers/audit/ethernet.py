@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from producers.audit.base import Finding, checked, failed, passed, stated
+from producers.audit.base import Finding, checked, failed, passed, short_lines, stated
 from producers.audit.host import Host, Missing
 from producers.audit.rdma import backend_interfaces
 from producers.audit.rdma_devices import nvidia_devices
@@ -136,7 +136,7 @@ def _driver(host: Host, name: str) -> tuple[str, str]:
 
 def module_report(text: str) -> dict[str, str]:
     """Return names and values of the lines of mlxlink, without colours."""
-    return dict(_PAIR.findall(_COLOUR.sub("", text)))
+    return dict(_PAIR.findall(short_lines(_COLOUR.sub("", text))))
 
 
 def _reports(host: Host) -> Iterator[tuple[str, dict[str, str]]]:

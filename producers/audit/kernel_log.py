@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from producers.audit.base import Check, Finding, failed, passed
+from producers.audit.base import Check, Finding, failed, passed, short_lines
 from producers.audit.host import Host
 from producers.audit.nic_log import DAY_S, events
 from schemas.records import AuditAction, AuditCategory, AuditSeverity
@@ -97,7 +97,7 @@ def xids(log: str) -> Iterator[tuple[str, int]]:
 def lines_with(log: str, rules: tuple[tuple[re.Pattern[str], str], ...]) -> Iterator[Finding]:
     """Yield a failed finding for each rule and subject in the log, with the number of lines."""
     counts: dict[tuple[str, str], int] = {}
-    for line in log.splitlines():
+    for line in short_lines(log).splitlines():
         for pattern, text in rules:
             found = pattern.search(line)
             if found:

@@ -15,6 +15,8 @@ MIN_AVAILABLE_BYTES: Final = 100 << 20
 MAX_SWAPPED: Final = 0.01
 """Share of the memory's size that the kernel may swap out: idle pages are no lack of memory."""
 MIN_UPTIME_S: Final = 600.0
+MAX_CPUS: Final = 1 << 16
+"""More processors than any kernel supports."""
 BLOCKED_READS: Final = 3
 BLOCKED_PAUSE_S: Final = 1.0
 """Every write waits uninterruptibly for a moment; only a process that waits in each reading is a finding."""
@@ -41,7 +43,10 @@ def cpu_list(text: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(",") if text else []:
         first, _, last = part.partition("-")
-        numbers.extend(range(int(first), int(last or first) + 1))
+        begin, end = int(first), int(last or first)
+        if not 0 <= begin <= end < MAX_CPUS:
+            raise ValueError(f"CPU list {text!r:.60}, expected numbers below {MAX_CPUS:,}")
+        numbers.extend(range(begin, end + 1))
     return numbers
 
 

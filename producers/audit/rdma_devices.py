@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from producers.audit.base import Finding, checked, failed, passed, stated
+from producers.audit.base import Finding, checked, failed, passed, short_lines, stated
 from producers.audit.host import Host, Missing
 from producers.audit.rdma import DEVICES, is_active, names_or_none, ports
 
@@ -43,7 +43,7 @@ _TEST: Final = re.compile(r"^(.+?)\s*\.{2,}\s*(PASS|FAIL|NA)\b", re.MULTILINE)
 def settings(text: str) -> dict[str, int]:
     """Return the settings of `mlxconfig query` that are numbers, such as `True(1)` or `44`."""
     found = {}
-    for name, value in _SETTING.findall(text):
+    for name, value in _SETTING.findall(short_lines(text)):
         number = _NUMBER.fullmatch(value)
         if number:
             found[name] = int(number[1] or number[2])
@@ -52,7 +52,7 @@ def settings(text: str) -> dict[str, int]:
 
 def outcomes(text: str) -> dict[str, str]:
     """Return PASS, FAIL or NA for each line of hca_self_test."""
-    return {name.strip(): outcome for name, outcome in _TEST.findall(text)}
+    return {name.strip(): outcome for name, outcome in _TEST.findall(short_lines(text))}
 
 
 def _is_rdma_card(host: Host, folder: str) -> bool:

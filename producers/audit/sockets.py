@@ -27,6 +27,7 @@ __all__ = [
     "tracking_drops",
 ]
 
+MAX_PORT: Final = 65_535
 MAX_LOSS: Final = 0.01
 """Largest share of retransmitted segments that is no error."""
 MIN_SEGMENTS: Final = 1_000
@@ -194,7 +195,7 @@ def _reserved(text: str) -> set[int]:
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
+        found.update(range(int(first), min(int(last or first), MAX_PORT) + 1))
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from producers.audit.base import Finding, failed, passed
+from producers.audit.base import Finding, failed, passed, short_lines
 from producers.audit.host import Host
 
 __all__ = ["UfmEvent", "fabric_events", "ufm_events"]
@@ -46,7 +46,7 @@ class UfmEvent(NamedTuple):
 def ufm_events(log: str) -> list[UfmEvent]:
     """Return the events of a log, with its times taken as UTC; other lines are left out."""
     found = []
-    for time, severity, subject, text in _LINE.findall(log):
+    for time, severity, subject, text in _LINE.findall(short_lines(log)):
         try:
             at = datetime.strptime(time, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
         except ValueError:  # no such day

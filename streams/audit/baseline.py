@@ -176,6 +176,8 @@ def _expected(results: Iterable[AuditResult], choose: Any) -> Iterator[Expected]
     devices: dict[tuple[str, str], Counter[tuple[str, str]]] = defaultdict(Counter)
     for result in results:
         for fact in result["facts"]:
+            if not fact["name"]:
+                continue
             key = result["sku"], fact["name"]
             values[key][fact["subject"]].append(fact)
             devices[key][result["run"], result["host"]] += 1

@@ -13,6 +13,8 @@ def test_each_example_passes_and_control_characters_do_not(name):
     form = format_of(name)
     assert form.first_wrong([form.example]) is None
     assert form.first_wrong([form.example, "\x1b[2J"]) == "\x1b[2J"
+    assert form.has_passed([form.example])
+    assert not form.has_passed([form.example, "\x1b[2J"])
 
 
 def test_built_ids_pass():

@@ -95,3 +95,25 @@ def test_odd_output_of_commands_ends_no_check(command: tuple[str, ...], output: 
     host.commands[command] = output
     for check_id in (each for each in CHECKS if command[0] in TOUCHED[each]):
         assert run_check(CHECKS[check_id], host).text.isprintable()
+
+
+def test_huge_ranges_of_processors_and_ports_take_no_memory() -> None:
+    host = HEALTHY.copy()
+    host.files |= {
+        "/sys/devices/system/cpu/online": "0-99999999999",
+        "/proc/sys/net/ipv4/ip_local_reserved_ports": "0-99999999999",
+    }
+    assert run_check(CHECKS["node.governor"], host).status is AuditStatus.UNKNOWN
+    assert run_check(CHECKS["frontend.port-clash"], host).status is AuditStatus.PASSED
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("line", ["[" * 100_000, " " * 100_000 + "x", "[a] " * 25_000])
+def test_a_long_line_takes_no_time(line: str) -> None:
+    host = HEALTHY.copy()
+    start = "2026-11-18 10:35:41.231 [14] [110] CRITICAL"
+    for command in host.commands:
+        host.commands[command] = f"{start if command[0] == 'tail' else '[    1.000000]'} {line}\n"
+    for name in ("kernel-log.collective-library", "ufm-events", "self-test", "link-quality", "link-flaps"):
+        check_id = name if name in CHECKS else f"backend.{name}"
+        assert run_check(CHECKS[check_id], host).text.isprintable()

@@ -153,3 +153,9 @@ def test_nothing_to_save_is_refused() -> None:
         save(fleet(), "h99")
     with pytest.raises(BaselineError, match="no value can be learned"):
         learn([])
+
+
+def test_a_value_without_a_name_cannot_be_saved() -> None:
+    assert rows(save([stated("h1", {"": "odd", "driver": "1"})])) == {"driver *": ("1",)}
+    with pytest.raises(BaselineError, match="no value of the run can be saved"):
+        save([stated("h1", {"": "odd"})])
