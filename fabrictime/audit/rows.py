@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from streams.audit.collectives import RULES as RULES_OF_COLLECTIVES
 from streams.audit.network import RULES
 from streams.audit.traffic import TRAFFIC_ROWS
 
@@ -153,6 +154,7 @@ _FABRIC_ROWS: Final = {
 COMPUTED: Final[Mapping[str, tuple[int, ...]]] = {
     **{rule.check: _FABRIC_ROWS.get(rule.check.partition(".")[2], ()) for rule in RULES},
     **TRAFFIC_ROWS,
+    **{rule.check: (49,) for rule in RULES_OF_COLLECTIVES},
     "fleet.": (4, 18, 57, 92),
     "sku.": (1, 59),
     "audit gate": (58,),

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fabrictime.commands.audit_baseline import baseline_app
+from fabrictime.commands.audit_collectives import collectives
 from fabrictime.commands.audit_node_commands import act, admit
 from fabrictime.commands.audit_traffic import traffic
 from fabrictime.commands.options import (
@@ -121,6 +122,7 @@ def audit_diff(
     raise typer.Exit(code)
 
 
+audit_app.command("collectives")(collectives)
 audit_app.command("gate")(admit)
 audit_app.command("act")(act)
 audit_app.command("traffic")(traffic)

@@ -1,0 +1,165 @@
+"""Runs collectives over several hosts with nccl-tests or rccl-tests, by mpirun or srun, and finds slow hosts.
+
+One process of each host drives all of its GPUs. Runs follow one another, each within a time limit. First all
+hosts run every setting: shapes and queue pairs. If the best is low, parts of the hosts run that setting.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from producers.audit.active import ALL_REDUCE, QUEUE_PAIRS, SHAPES
+from producers.audit.benchmarks import bus_bandwidth
+from streams.audit.bisection import Bisected, bisect
+from streams.audit.collectives import is_low
+
+__all__ = ["OPERATIONS", "SETTINGS", "Figures", "Launch", "NoFigure", "default_launcher", "measure_all"]
+
+OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")
+SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    f"{shape}, {pairs} queue pairs": {"NCCL_ALGO": algorithm, "NCCL_IB_QPS_PER_CONNECTION": str(pairs)}
+    for shape, algorithm in SHAPES.items()
+    for pairs in QUEUE_PAIRS
+}
+"""Name of a setting to its environment. RCCL reads the same variables."""
+TERMINATED_S: Final = 5.0
+"""Time that a launcher has to end the processes of other hosts."""
+
+
+class NoFigure(Exception):
+    """A run failed, took too long, or computed wrong values."""
+
+
+class Launch(NamedTuple):
+    """How collectives are started."""
+
+    launcher: str
+    """Path of mpirun or srun."""
+    program: str
+    gpus: int
+    """GPUs of each host."""
+    options: tuple[str, ...] = ()
+    """Further arguments of the launcher."""
+    limit_s: float = 120.0
+
+    def command(self, hosts: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+        """Return the command of a run over some hosts."""
+        count, names = str(len(hosts)), ",".join(hosts)
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        if os.path.basename(self.launcher) == "srun":
+            placed = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", f"--nodelist={names}"]
+            placed.append(f"--export={','.join(['ALL', *variables])}")
+        else:
+            placed = ["-np", count, "--host", names, "--map-by", "node"]
+            for variable in variables:
+                placed += ["-x", variable]
+        return [self.launcher, *placed, *self.options, self.program, *ALL_REDUCE, str(self.gpus)]
+
+    def bandwidth(self, hosts: Sequence[str], environment: Mapping[str, str]) -> float:
+        """Return GB/s of a run. Raises NoFigure."""
+        try:
+            found, wrong = bus_bandwidth(_output(self.command(hosts, environment), self.limit_s))
+        except ValueError as error:
+            raise NoFigure(str(error)) from None
+        if wrong:
+            raise NoFigure(f"{wrong:,} wrong values")
+        return found
+
+
+def default_launcher() -> str:
+    """Return the path of srun within an allocation of Slurm, else of mpirun. Raises ValueError for none."""
+    names = ("srun", "mpirun") if "SLURM_JOB_ID" in os.environ else ("mpirun",)
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None:
+        raise ValueError(
+            f"{' and '.join(names)}: not installed, expected a launcher; --launcher names another"
+        )
+    return found
+
+
+def _output(command: Sequence[str], limit_s: float) -> str:
+    """Return the output of a command. Raises NoFigure."""
+    try:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise NoFigure(f"{command[0]}: {error.strerror}") from None
+    try:
+        printed, complaint = child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise NoFigure(f"no end within {limit_s:g} s") from None
+    finally:
+        _end(child)
+    if child.returncode:
+        last = (complaint.strip().splitlines() or ["no message"])[-1]
+        raise NoFigure(f"exit code {child.returncode}, {last[:200]}")
+    return printed
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """End a launcher: its first signal lets it end the processes of other hosts."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if child.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                child.communicate(timeout=TERMINATED_S)
+
+
+class Figures(NamedTuple):
+    """Figures of all hosts by setting, why some have none, and the outcome of the search."""
+
+    by_setting: Mapping[str, float]
+    errors: Mapping[str, str]
+    found: Bisected | None
+
+
+def measure_all(
+    launch: Launch,
+    hosts: Sequence[str],
+    minimum: float | None,
+    on_run: Callable[[str], None] = lambda text: None,
+) -> Figures:
+    """Run every setting over all hosts, then search for slow hosts if the best one is low.
+
+    `minimum`: GB/s of the machine type, None: unknown. Raises ValueError for fewer than two hosts.
+    """
+    figures: dict[str, float] = {}
+    errors: dict[str, str] = {}
+    for setting, environment in SETTINGS.items():
+        on_run(f"{len(hosts)} hosts, {setting}")
+        try:
+            figures[setting] = launch.bandwidth(hosts, environment)
+        except NoFigure as error:
+            figures[setting], errors[setting] = 0.0, str(error)
+    if not is_low(figures, minimum):
+        return Figures(figures, errors, None)
+    best = max(figures, key=lambda setting: figures[setting])
+
+    def measure(members: tuple[str, ...]) -> float:
+        on_run(f"{', '.join(_shortened(members))}, {best}")
+        try:
+            return launch.bandwidth(members, SETTINGS[best])
+        except NoFigure:
+            return 0.0
+
+    return Figures(figures, errors, bisect(hosts, measure, minimum))
+
+
+def _shortened(members: Sequence[str]) -> Iterator[str]:
+    yield from members[:3]
+    if len(members) > 3:
+        yield f"and {len(members) - 3} more"
