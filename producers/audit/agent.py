@@ -74,7 +74,6 @@ class _Run(NamedTuple):
     name: str
     host: AuditedHost
     choice: Choice
-    limit_s: float
     until_s: float
     """Its end, by time.monotonic."""
     request: AuditRun | None
@@ -141,9 +140,10 @@ class AuditAgent:
             _log.warning("run %s is %.0f s old, its limit is %d s: not begun", name, age_s, limit_s)
             return
         choice = chosen(self._checks, record["only"], active=record["active"])
+        until_s = time.monotonic() + record["limit_s"]
         for host in self._hosts:
             if not record["hosts"] or host in record["hosts"]:
-                self._begin(record["run"], host, choice, record["limit_s"], record)
+                self._begin(record["run"], host, choice, until_s, record)
 
     def begin_due(self) -> None:
         """Begin the scheduled runs whose time has come."""
@@ -154,7 +154,7 @@ class AuditAgent:
                 stamp = f"-{time.time_ns()}"
                 choice = chosen(self._checks, (), active=False)
                 name = f"{host[: MAX_RUN_NAME - len(stamp)]}{stamp}"
-                self._begin(name, host, choice, self._settings.scheduled_limit_s)
+                self._begin(name, host, choice, now_s + self._settings.scheduled_limit_s)
 
     def results(self) -> Iterator[AuditResult]:
         """Yield the results that have come since the last call."""
@@ -165,10 +165,9 @@ class AuditAgent:
                 return
 
     def _begin(
-        self, name: str, host: str, choice: Choice, limit_s: float, request: AuditRun | None = None
+        self, name: str, host: str, choice: Choice, until_s: float, request: AuditRun | None = None
     ) -> None:
-        until_s = time.monotonic() + limit_s
-        run = _Run(name, self._hosts[host], choice, limit_s, until_s, request)
+        run = _Run(name, self._hosts[host], choice, until_s, request)
         if self._unfinished[host] >= MAX_WAITING:
             _log.warning("run %s of %s: refused, %d runs of this host wait", name, host, MAX_WAITING)
             return

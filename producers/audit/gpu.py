@@ -195,14 +195,28 @@ RULES: Final = (
     Rule("nvlink-errors", "NVLinks count few errors", ("nvlink_errors",),
          lambda counts: sum(counts) <= MAX_LINK_ERRORS, "errors by link: {0}, expected at most 4 in all",
          _WARNING, AuditAction.RESET, "Reset all GPUs; replace the GPU if they return", (65,)),
-    Rule("orphan-memory", "GPU memory belongs to a process", ("memory_used_bytes", "processes",
-                                                              "graphics_processes"),
-         lambda used, compute, graphics: bool(compute or graphics) or used <= MAX_IDLE_BYTES,
-         "{0:,} bytes in use by {1} and {2}", _ERROR, AuditAction.RESET, _DRAIN, (71,)),
     Rule("graphics", "No graphics process uses a GPU", ("graphics_processes",), lambda pids: not pids,
          "graphics processes {0}", _WARNING, AuditAction.MONITOR, "systemctl set-default multi-user.target",
          (81,)),
 )  # fmt: skip
+ORPHANS: Final = Rule(
+    "orphan-memory",
+    "GPU memory belongs to a process",
+    ("memory_used_bytes", "processes", "graphics_processes"),
+    lambda used, compute, graphics: bool(compute or graphics) or used <= MAX_IDLE_BYTES,
+    "{0:,} bytes in use by {1} and {2}",
+    _ERROR,
+    AuditAction.RESET,
+    _DRAIN,
+    (71,),
+)
+
+
+def _orphans(host: Host) -> Iterator[Finding]:
+    sku = sku_of(host, (NVIDIA,))
+    if sku is not None and sku.name.startswith("gb"):
+        raise Missing("GPU memory is a NUMA node of the host: the kernel uses it too")
+    yield from _by_rule(ORPHANS)(host)
 
 
 def _count(host: Host) -> Iterator[Finding]:
@@ -375,8 +389,16 @@ CHECKS: Final = (
         (66,),
     ),
     *(
-        _declared(rule.name, rule.title, _by_rule(rule), rule.action, rule.remedy, rule.rows, rule.severity)
-        for rule in RULES
+        _declared(
+            rule.name,
+            rule.title,
+            _orphans if rule is ORPHANS else _by_rule(rule),
+            rule.action,
+            rule.remedy,
+            rule.rows,
+            rule.severity,
+        )
+        for rule in (*RULES, ORPHANS)
     ),
     _declared(
         "idle",

@@ -266,8 +266,11 @@ def _slow_links(work: _Evaluation) -> Iterator[Found]:
 
 def _variation(work: _Evaluation) -> Iterator[Found]:
     """Compare the standard deviation of the rates of each round with their mean."""
+    by_round: dict[int, list[float]] = defaultdict(list)
+    for flow in work.rates:
+        by_round[flow.number].append(flow.gbps)
     for number, each in enumerate(work.rounds):
-        rates = [flow.gbps for flow in work.rates if flow.number == number]
+        rates = by_round[number]
         if each.kind not in ("pairs", "fan", "burn") or len(rates) < MIN_PAIRS:
             continue
         mean, allowed = float(np.mean(rates)), work.limits.max_variation
@@ -342,9 +345,12 @@ def _stragglers(work: _Evaluation) -> Iterator[Found]:
     found = isolate(measured, 0.0, high_is_slow=True, limit=limit)
     if found is None:
         return
-    for host in sorted({each for hop in measured for each in (hop.a, hop.b)}):
-        longest = max(hop.value for hop in measured if host in (hop.a, hop.b))
-        text = f"its hops take up to {longest:.2f} ms, expected below {limit:g}"
+    longest: dict[str, float] = defaultdict(float)
+    for hop in measured:
+        for host in (hop.a, hop.b):
+            longest[host] = max(longest[host], hop.value)
+    for host in sorted(longest):
+        text = f"its hops take up to {longest[host]:.2f} ms, expected below {limit:g}"
         status = _FAILED if host in found.slow else _UNKNOWN if host in found.suspects else _PASSED
         yield Found(host, "", status, text)
     for number, cells in heat_map(work.rounds, hops, found.median, limit):
