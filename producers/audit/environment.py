@@ -41,6 +41,8 @@ HARMFUL: Final[dict[str, tuple[str, str]]] = {
 """Variables that break or slow down each job of a host, with the values that do, and the effect."""
 FILES: Final = ("/etc/environment", "/etc/nccl.conf", "/etc/profile")
 FOLDERS: Final = ("/etc/profile.d", "/etc/environment.d")
+SUFFIXES: Final = (".sh", ".csh", ".conf")
+"""Files of these folders that shells and systemd read."""
 DENIED_PROCESSES: Final[dict[str, str]] = {
     "Xorg": "a display server uses the GPU",
     "gnome-shell": "a desktop uses the GPU",
@@ -93,7 +95,7 @@ def _texts(host: Host) -> Iterator[tuple[str, str]]:
     paths = [*FILES]
     for folder in FOLDERS:
         try:
-            paths += [f"{folder}/{name}" for name in host.names(folder)]
+            paths += [f"{folder}/{name}" for name in host.names(folder) if name.endswith(SUFFIXES)]
         except Missing:
             continue
     for path in paths:

@@ -195,14 +195,28 @@ RULES: Final = (
     Rule("nvlink-errors", "NVLinks count few errors", ("nvlink_errors",),
          lambda counts: sum(counts) <= MAX_LINK_ERRORS, "errors by link: {0}, expected at most 4 in all",
          _WARNING, AuditAction.RESET, "Reset all GPUs; replace the GPU if they return", (65,)),
-    Rule("orphan-memory", "GPU memory belongs to a process", ("memory_used_bytes", "processes",
-                                                              "graphics_processes"),
-         lambda used, compute, graphics: bool(compute or graphics) or used <= MAX_IDLE_BYTES,
-         "{0:,} bytes in use by {1} and {2}", _ERROR, AuditAction.RESET, _DRAIN, (71,)),
     Rule("graphics", "No graphics process uses a GPU", ("graphics_processes",), lambda pids: not pids,
          "graphics processes {0}", _WARNING, AuditAction.MONITOR, "systemctl set-default multi-user.target",
          (81,)),
 )  # fmt: skip
+ORPHANS: Final = Rule(
+    "orphan-memory",
+    "GPU memory belongs to a process",
+    ("memory_used_bytes", "processes", "graphics_processes"),
+    lambda used, compute, graphics: bool(compute or graphics) or used <= MAX_IDLE_BYTES,
+    "{0:,} bytes in use by {1} and {2}",
+    _ERROR,
+    AuditAction.RESET,
+    _DRAIN,
+    (71,),
+)
+
+
+def _orphans(host: Host) -> Iterator[Finding]:
+    sku = sku_of(host, (NVIDIA,))
+    if sku is not None and sku.name.startswith("gb"):
+        raise Missing("GPU memory is a NUMA node of the host: the kernel uses it too")
+    yield from _by_rule(ORPHANS)(host)
 
 
 def _count(host: Host) -> Iterator[Finding]:
@@ -276,7 +290,7 @@ def _nvlinks(host: Host) -> Iterator[Finding]:
 
     def find(gpu: Gpu) -> Iterator[Finding]:
         links = gpu.value("nvlink_active")
-        expected = (int(sku.least("nvlinks")) if sku is not None else 0) or len(links)
+        expected = (int(sku.lowest("nvlinks")) if sku is not None else 0) or len(links)
         down = [number for number, state in enumerate(links) if not state]
         text = f"{len(links) - len(down)} links active, expected {expected}"
         finding = checked(not down and len(links) == expected, text + (f"; down: {down}" if down else ""))
@@ -290,7 +304,7 @@ def _figures(name: str, text: str) -> Callable[[Host], Iterator[Finding]]:
 
     def find_all(host: Host) -> Iterator[Finding]:
         sku = sku_of(host)
-        minimum = sku.least(name) if sku is not None else 0.0
+        minimum = sku.lowest(name) if sku is not None else 0.0
 
         def find(gpu: Gpu) -> Iterator[Finding]:
             value = float(gpu.value(name))
@@ -375,8 +389,16 @@ CHECKS: Final = (
         (66,),
     ),
     *(
-        _declared(rule.name, rule.title, _by_rule(rule), rule.action, rule.remedy, rule.rows, rule.severity)
-        for rule in RULES
+        _declared(
+            rule.name,
+            rule.title,
+            _orphans if rule is ORPHANS else _by_rule(rule),
+            rule.action,
+            rule.remedy,
+            rule.rows,
+            rule.severity,
+        )
+        for rule in (*RULES, ORPHANS)
     ),
     _declared(
         "idle",

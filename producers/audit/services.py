@@ -11,6 +11,7 @@ from producers.audit.base import Finding, checked, failed, passed, stated
 from producers.audit.host import Host, Missing, Unreadable
 from producers.audit.rdma import names_or_none
 from producers.audit.sockets import listeners
+from producers.audit.units import SHOW, properties
 from schemas.records import AuditStatus
 
 __all__ = [
@@ -60,7 +61,11 @@ UNITS: Final = ("systemctl", "list-units", "--type=service", "--all", "--plain",
 _CLUSTER: Final = "chrony containerd crio dcgm docker kubelet lldpd munge opensm slurmd ssh sshd"
 _OF_GPUS: Final = "nvidia-dcgm nvidia-fabricmanager nvidia-imex nvidia-persistenced"
 DAEMONS: Final = frozenset(f"{_CLUSTER} {_OF_GPUS}".split())
-"""Daemons that must be active where they are installed."""
+"""Daemons that must be active where they are enabled."""
+ON_DEMAND: Final = frozenset({"ssh", "sshd", "docker"})
+"""Daemons that a socket may start on the first connection."""
+NOT_STARTED: Final = frozenset({"disabled", "masked", "static", "indirect"})
+"""States of the file of a unit that is not started at boot."""
 HEALTHY: Final = "http://127.0.0.1:10248/healthz"
 
 
@@ -199,13 +204,18 @@ def tokens(host: Host) -> Iterator[Finding]:
 
 
 def daemons(host: Host) -> Iterator[Finding]:
-    """Find daemons of a GPU cluster that are installed and do not run."""
+    """Find daemons of a GPU cluster that are enabled and do not run."""
     host.names("/run/systemd/system")
+    states = {name: unit.get("UnitFileState") for name, unit in properties(host.run(*SHOW)).items()}
     found = False
     for line in host.run(*UNITS).splitlines():
         unit, loaded, active, detail, *_ = line.lstrip("\u25cf* ").split()
-        if unit.removesuffix(".service") in DAEMONS and loaded == "loaded":
+        name = unit.removesuffix(".service")
+        if name in DAEMONS and loaded == "loaded":
             found = True
+            if active == "inactive" and (name in ON_DEMAND or states.get(name) in NOT_STARTED):
+                yield Finding(unit, AuditStatus.SKIPPED, "not started at boot")
+                continue
             yield checked(active == "active", f"{active}, {detail}", unit)
     if not found:
         raise Missing("no daemon of a GPU cluster is installed")

@@ -19,7 +19,7 @@ UNITS: Final = (
     "rpcbind", "autofs", "sshd", "ssh", "cron", "crond",
 )  # fmt: skip
 """Services of which a host that has one enabled needs it running."""
-PROPERTIES: Final = "Id,LoadState,ActiveState,NRestarts"
+PROPERTIES: Final = "Id,LoadState,ActiveState,NRestarts,UnitFileState"
 SHOW: Final = ("systemctl", "show", f"--property={PROPERTIES}", *(f"{name}.service" for name in UNITS))
 MAX_RESTARTS: Final = 2
 """NVSentinel counts three restarts of the fabric manager as a fault."""

@@ -7,13 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from fabrictime.testbed.audit.faults import PORT, XID, logged, text
+from fabrictime.testbed.audit.faults_gpu import GPU_FAULTS
 from fabrictime.testbed.audit.faults_network import both, interface
 from fabrictime.testbed.audit.recorded import DMESG, HEALTHY, RecordedHost
 from fabrictime.testbed.audit.recorded_gpu import AMD_ADDRESSES, address
 from fabrictime.testbed.audit.recorded_machine import DMIDECODE, SENSORS
+from fabrictime.testbed.audit.recorded_services import SERVICES
 from producers.audit.base import run_check
 from producers.audit.checks import CHECKS
 from producers.audit.network import Route, Rule
+from producers.audit.units import SHOW
 from schemas.records import AuditStatus
 
 PASSED, SKIPPED, FAILED = AuditStatus.PASSED, AuditStatus.SKIPPED, AuditStatus.FAILED
@@ -52,6 +55,10 @@ def printed(command: tuple[str, ...], content: str) -> Plant:
         host.commands[command] = content
 
     return plant
+
+
+def added_output(command: tuple[str, ...], more: str) -> Plant:
+    return lambda host: host.commands.__setitem__(command, host.commands[command] + more)
 
 
 def linked(path: str, target: str) -> Plant:
@@ -307,6 +314,35 @@ KINDS: dict[str, tuple[str, Plant, AuditStatus]] = {
             "6c9d:00:02.0 (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)"
         ),
         PASSED,
+    ),
+    "GPU memory that is a NUMA node": (
+        "gpu.orphan-memory",
+        both(
+            *(text(f"{PCI}/{address(index)}/device", "0x2941") for index in range(8)),
+            GPU_FAULTS["GPU: orphan memory"][1],
+        ),
+        SKIPPED,
+    ),
+    "remote login on demand": (
+        "frontend.daemons",
+        added_output(SERVICES, "ssh.service loaded inactive dead OpenSSH server\n"),
+        PASSED,
+    ),
+    "daemon that is not enabled": (
+        "frontend.daemons",
+        both(
+            added_output(SERVICES, "lldpd.service loaded inactive dead LLDP daemon\n"),
+            added_output(SHOW, "\nId=lldpd.service\nLoadState=loaded\nUnitFileState=disabled\n"),
+        ),
+        PASSED,
+    ),
+    "another MI300X sensor": (
+        "gpu.amd-temperature",
+        both(
+            text(f"{PCI}/{AMD_ADDRESSES[0]}/hwmon/hwmon1/temp1_input", "40000"),
+            text(f"{PCI}/{AMD_ADDRESSES[0]}/hwmon/hwmon1/temp2_input", "99000"),
+        ),
+        FAILED,
     ),
     "RAID without redundancy": (
         "storage.raid",
