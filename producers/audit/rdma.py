@@ -85,10 +85,10 @@ def ports(host: Host) -> list[Port]:
 
 
 class Rate(NamedTuple):
-    """Rate of a port and the lanes that make it; 0 lanes where the driver does not report them."""
+    """Rate of a port and its width in lanes; 0 where the driver does not report them."""
 
     gbps: float
-    lanes: int
+    width: int
 
 
 def port_rate(text: str) -> Rate:
@@ -152,8 +152,8 @@ def _rate(host: Host) -> Iterator[Finding]:
         usual, count = Counter(rates.values()).most_common(1)[0]
         for port, rate in rates.items():
             is_only = len(rates) > 2 and count == len(rates) - 1 and rate != usual
-            text = f"{rate.gbps:g} Gbit/s on {rate.lanes} lanes, most ports of like cards have {usual.gbps:g}"
-            yield checked(rate.lanes >= usual.lanes and not is_only, text, str(port))
+            text = f"{rate.gbps:g} Gbit/s on {rate.width} lanes, most ports of like cards have {usual.gbps:g}"
+            yield checked(rate.width >= usual.width and not is_only, text, str(port))
             yield stated("rate_gbps", rate.gbps, str(port))
     every = [rate.gbps for rates in groups.values() for rate in rates.values()]
     yield stated("rdma_gbps", sum(every))
