@@ -16,7 +16,7 @@ from schemas.records import AuditResult, AuditSeverity, AuditStatus
 
 __all__ = ["AuditHistory", "Fitness", "HostFitness", "Outcome"]
 
-COMPARED: Final = ("baseline.", "fabric.", "fleet.", "sku.")
+COMPARED: Final = ("baseline.", "collectives.hosts", "fabric.", "fleet.", "sku.")
 """Beginnings of the ids of checks that are evaluated from other records, not on the host."""
 FLEET: Final = "fleet"
 """Host of the evaluation's results that concern no single host."""

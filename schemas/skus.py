@@ -74,14 +74,14 @@ class Sku(BaseModel):
     @property
     def gpus(self) -> int:
         """GPUs of a whole host; 0 if the file does not state them."""
-        return int(self.minimum_of("gpus"))
+        return int(self.lowest("gpus"))
 
-    def minimum_of(self, fact: str) -> float:
+    def lowest(self, fact: str) -> float:
         """Return the smallest value that a fact may have; 0 without an expectation."""
         limit = self.expected.get(fact)
         return (limit.equal or limit.minimum or 0.0) if limit is not None else 0.0
 
-    def maximum_of(self, fact: str) -> float:
+    def highest(self, fact: str) -> float:
         """Return the largest value that a fact may have; infinite without an expectation."""
         limit = self.expected.get(fact)
         found = None if limit is None else limit.maximum

@@ -82,7 +82,7 @@ def collectives(
             tuple(launch_option or ()),
             duration_s(limit),
         )
-        expected = kind.least(FACT) if kind is not None and operation == "all_reduce" else 0.0
+        expected = kind.lowest(FACT) if kind is not None and operation == "all_reduce" else 0.0
         figures = _measured(launch, names, expected or None)
         ended_ns = time.time_ns()
         run = fleet.run_name(started_ns / 1e9)

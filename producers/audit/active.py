@@ -87,7 +87,7 @@ def _figure(name: str, value: float, unit: str, minimum: float, subject: str = "
 def _expected(host: Host, fact: str, vendors: tuple[str, ...] = (NVIDIA, AMD)) -> float:
     """Return the machine type's value; 0 for an unknown type, which then has the fleet's comparison only."""
     sku = sku_of(host, vendors)
-    return sku.minimum_of(fact) if sku is not None else 0.0
+    return sku.lowest(fact) if sku is not None else 0.0
 
 
 def _rate_gbps(host: Host, device: str) -> float:
@@ -125,7 +125,7 @@ def _bandwidth(name: str, share: float, *options: str) -> Callable[[Host], Itera
 def _latency(host: Host) -> Iterator[Finding]:
     path = program(host, "ib_write_lat")
     sku = sku_of(host)
-    limit = sku.maximum_of("write_latency_us") if sku is not None else float("inf")
+    limit = sku.highest("write_latency_us") if sku is not None else float("inf")
     for device, found in _each_device(host, path, "--size=2", "--iters=5000"):
         if isinstance(found, Unreadable):
             yield Finding(device, AuditStatus.UNKNOWN, str(found))
@@ -150,7 +150,7 @@ def _in_host(vendor: str, folders: tuple[str, ...]) -> Callable[[Host], Iterator
         if not count:
             raise Missing("no GPU for all_reduce_perf")
         sku = sku_of(host, (vendor,))
-        minimum = sku.minimum_of("all_reduce_gb_per_s") if sku is not None and count == sku.gpus else 0.0
+        minimum = sku.lowest("all_reduce_gb_per_s") if sku is not None and count == sku.gpus else 0.0
         try:
             bandwidth = _all_reduce(host, path, count)
         except ArithmeticError as error:

@@ -290,7 +290,7 @@ def _nvlinks(host: Host) -> Iterator[Finding]:
 
     def find(gpu: Gpu) -> Iterator[Finding]:
         links = gpu.value("nvlink_active")
-        expected = (int(sku.minimum_of("nvlinks")) if sku is not None else 0) or len(links)
+        expected = (int(sku.lowest("nvlinks")) if sku is not None else 0) or len(links)
         down = [number for number, state in enumerate(links) if not state]
         text = f"{len(links) - len(down)} links active, expected {expected}"
         finding = checked(not down and len(links) == expected, text + (f"; down: {down}" if down else ""))
@@ -304,7 +304,7 @@ def _figures(name: str, text: str) -> Callable[[Host], Iterator[Finding]]:
 
     def find_all(host: Host) -> Iterator[Finding]:
         sku = sku_of(host)
-        minimum = sku.minimum_of(name) if sku is not None else 0.0
+        minimum = sku.lowest(name) if sku is not None else 0.0
 
         def find(gpu: Gpu) -> Iterator[Finding]:
             value = float(gpu.value(name))

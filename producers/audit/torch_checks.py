@@ -75,7 +75,7 @@ def _training(host: Host) -> Iterator[Finding]:
     if not gpus:
         return
     sku = sku_of(host)
-    minimum = sku.minimum_of("training_tflops") if sku is not None else 0.0
+    minimum = sku.lowest("training_tflops") if sku is not None else 0.0
     speeds = [float(each["tflops"]) for each in gpus]
     usual = Counter(str(each["digest"]) for each in gpus).most_common(1)[0][0]
     for each, tflops in zip(gpus, speeds, strict=True):

@@ -56,6 +56,8 @@ def test_results_of_the_evaluation_do_not_complete_a_run_and_count_as_errors():
     compared = result(check="fleet.kernel", status="PASSED", checks=1)
     assert history(*run_of()[:2], compared).fitness("n1", 0).fitness is Fitness.UNKNOWN
     assert history(compared).fitness("n1", 0).reasons == ("no result",)
+    collective = result(check="collectives.hosts", status="PASSED", checks=1)
+    assert history(collective).fitness("n1", 0).reasons == ("no result",)
     wrong = result(check="fabric.cables", status="FAILED", checks=1)
     assert history(*run_of(), wrong).fitness("n1", 0).fitness is Fitness.UNFIT
 

@@ -42,8 +42,8 @@ def test_a_check_states_every_expected_value() -> None:
 
 def test_limits() -> None:
     h100 = SKUS["h100"]
-    assert (h100.name, h100.gpus, h100.minimum_of("nvlinks"), h100.minimum_of("other")) == ("h100", 8, 18, 0)
-    assert (h100.maximum_of("write_latency_us"), h100.maximum_of("nvlinks")) == (5, float("inf"))
+    assert (h100.name, h100.gpus, h100.lowest("nvlinks"), h100.lowest("other")) == ("h100", 8, 18, 0)
+    assert (h100.highest("write_latency_us"), h100.highest("nvlinks")) == (5, float("inf"))
     assert [each for each in range(10) if h100.is_part(each)] == [1, 2, 4]
 
 

@@ -72,12 +72,12 @@ class Running:
         whole = [*owner, "nsenter", f"--net={netns}", *command]
         subprocess.run(whole, check=True, capture_output=True, timeout=20)
 
-    def wait(self, condition: Callable[[], Any], limit_s: float, what: str) -> Any:
+    def wait(self, condition: Callable[[], Any], limit_s: float, name: str) -> Any:
         """Wait until a condition is true; its value."""
         deadline_s = time.monotonic() + limit_s
         while not (value := condition()):
             assert self.process.poll() is None, self.output_text()
-            assert time.monotonic() < deadline_s, f"{what}: not within {limit_s} s\n{self.output_text()}"
+            assert time.monotonic() < deadline_s, f"{name}: not within {limit_s} s\n{self.output_text()}"
             time.sleep(0.2)
         return value
 

@@ -88,7 +88,7 @@ def test_a_slow_path_between_halves_accuses_no_member():
     assert found.together == (tuple(names(8)),)
 
 
-def test_a_slow_path_to_one_partner_leaves_a_suspect_at_the_most():
+def test_a_slow_path_to_one_partner_leaves_at_best_a_suspect():
     found = bisect(names(4), Group(["h2"], paths=[("h0", "h3")]), 0.9 * FULL)
     assert found.slow == ("h2",)
     assert set(found.suspects) <= {"h3"}
@@ -99,7 +99,7 @@ def test_slow_members_in_every_half_are_found_by_mixed_pairs():
     assert (found.slow, found.suspects) == (("h0", "h2"), ())
 
 
-def test_two_members_cannot_be_told_apart_and_all_slow_are_suspects():
+def test_two_members_alone_and_all_slow_ones_are_suspects():
     found = bisect(["a", "b"], Group(["a"]), 0.9 * FULL)
     assert (found.slow, found.suspects) == ((), ("a", "b"))
     found = bisect(["a", "b"], Group(["a"]))
