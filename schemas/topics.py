@@ -98,7 +98,7 @@ INVENTORY: Final = Topic(
     None,
     compacted=True,
     writers=("prober", "sim"),
-    readers=("prober", "flows", "map", "solve", "sink", "web", "up", "actuator", "audit"),
+    readers=("prober", "flows", "map", "solve", "sink", "web", "up", "actuator", "auditor", "audit"),
 )
 CLOCK_FITS: Final = Topic(
     "fabric.clock.fits",

@@ -15,9 +15,10 @@ from typing import Final, NamedTuple
 from fabrictime.audit.collect import Collector
 from fabrictime.audit.fleet import expected_hosts, nics_of, publish, run_name
 from fabrictime.audit.report import ANSWER, AuditReport
+from producers.audit.round_nics import nics_by_host
 from producers.audit.settings import TrafficSettings
 from producers.audit.traffic_plan import FAN_CHECK, MAX_FLOWS, PAIR_CHECK, RING_CHECK
-from schemas.ids import host_of
+from schemas.ids import host_of, nic_id
 from schemas.kafka.reader import END, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditResult, AuditRun, AuditStatus, Nic
@@ -258,7 +259,11 @@ def evaluated_traffic(
         {host: each["sku"] for host, each in answered.items()},
         {host: each["shard"] for host, each in answered.items()},
     )
-    found = traffic_results(rounds, scope, limits, common_links(fabric), report.nics)
+    nics = {
+        host: [nic_id(host, each.device) for each in of_host]
+        for host, of_host in nics_by_host(fabric.nics).items()
+    }
+    found = traffic_results(rounds, scope, limits, common_links(fabric), nics)
     return report.with_results(found)
 
 

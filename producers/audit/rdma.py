@@ -85,7 +85,7 @@ def ports(host: Host) -> list[Port]:
 
 
 class Rate(NamedTuple):
-    """Rate of a port and the lanes that make it; 0 lanes where the driver does not report them."""
+    """Rate of a port and its width in lanes; 0 where the driver does not report them."""
 
     gbps: float
     width: int

@@ -260,6 +260,18 @@ def test_the_decisive_result_of_all_rounds_counts() -> None:
     assert report.nics["h0"] == ("h0/lo",)
 
 
+def test_an_rdma_device_that_shares_an_address_needs_no_load_of_its_own() -> None:
+    shared = {**nic("h0", ADDRESSES["h0"]), "nic": "h0/mlx5_0", "device": "mlx5_0", "probe_port": 4791}
+    other = {**nic("h0", "127.0.2.1"), "nic": "h0/eth1", "device": "eth1"}
+    nics: list[Any] = [*NICS, shared, other]
+    rounds = [Round("burn", ["h0", "h1"])]
+    report = evaluated_traffic(
+        merged("traffic-1", 1, 2, rounds, nics), rounds, FabricRecords(nics), TrafficLimits()
+    )
+    found = report.results["h0"]["fabric.burned-links"]["findings"]
+    assert {each["subject"] for each in found} == {"h0/lo", "h0/eth1"}
+
+
 def test_limits_are_those_of_the_settings() -> None:
     assert limits_of(TrafficSettings()) == TrafficLimits()
     assert limits_of(TrafficSettings(straggler_ms=7)).straggler_ms == 7
