@@ -77,7 +77,9 @@ def test_settings_add_patterns() -> None:
     result = run_check(CHECK, host)
     assert (result.status, len(result.findings)) == (AuditStatus.FAILED, len(UNKNOWN))
     assert CHECK.severity is AuditSeverity.WARNING
-    host.settings = CheckSettings(known_lines=("^nvme nvme0: I/O", "^BTRFS error", "thunderbolt"))
+    host.settings = CheckSettings(
+        known_lines=("^nvme nvme0: I/O", "^BTRFS error", "thunderbolt", "^(WARNING|BUG): ")
+    )
     assert run_check(CHECK, host).status is AuditStatus.PASSED
     with pytest.raises(ValidationError, match="expected a regular expression"):
         CheckSettings(known_lines=("(",))
