@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import Final
 
 from producers.audit.host import Host, Missing
@@ -27,10 +28,15 @@ def gpu_addresses(host: Host, vendor: str) -> list[str]:
     ]
 
 
+@cache
+def _names() -> dict[str, str]:
+    """Return the machine type of each PCI id."""
+    return {pci: name for name, sku in load_skus().items() for pci in sku.pci}
+
+
 def sku_of(host: Host, vendors: tuple[str, ...] = (NVIDIA, AMD)) -> Sku | None:
     """Return the type that most GPUs of the host belong to; None if unknown. Raises Unreadable."""
-    skus = load_skus()
-    by_id = {pci: name for name, sku in skus.items() for pci in sku.pci}
+    skus, by_id = load_skus(), _names()
     found: Counter[str] = Counter()
     for vendor in vendors:
         try:

@@ -35,11 +35,17 @@ KNOWN = (
     "python[812]: segfault at 0 ip 00007f2a error 4 in libtorch_cpu.so[7f29+a000]",
     "NVRM: Xid (PCI:0000:19:00): 79, pid=812, name=python, Ch 00000008",
     "watchdog: BUG: soft lockup - CPU#3 stuck for 22s!",
+    "? srso_alias_return_thunk+0x5/0xfbef5",
+    " __alloc_pages+0x1c0/0x340",
+    "lowmem_reserve[]: 0 3018 24090 24090 24090",
+    "Node 0 hugepages_total=0 hugepages_free=0 hugepages_surp=0 hugepages_size=1048576kB",
 )
 UNKNOWN = (
     "nvme nvme0: I/O 12 QID 3 timeout, aborting",
     "BTRFS error (device sda1): bdev /dev/sda1 errs: wr 1, rd 0, flush 0, corrupt 0, gen 0",
     "thunderbolt 0000:05:00.0: failed to send driver ready to ICM",
+    "WARNING: CPU: 3 PID: 812 at kernel/workqueue.c:1728 __queue_work+0x1c0/0x340",
+    "BUG: unable to handle page fault for address: ffffb1c2",
 )
 
 
@@ -71,7 +77,9 @@ def test_settings_add_patterns() -> None:
     result = run_check(CHECK, host)
     assert (result.status, len(result.findings)) == (AuditStatus.FAILED, len(UNKNOWN))
     assert CHECK.severity is AuditSeverity.WARNING
-    host.settings = CheckSettings(known_lines=("^nvme nvme0: I/O", "^BTRFS error", "thunderbolt"))
+    host.settings = CheckSettings(
+        known_lines=("^nvme nvme0: I/O", "^BTRFS error", "thunderbolt", "^(WARNING|BUG): ")
+    )
     assert run_check(CHECK, host).status is AuditStatus.PASSED
     with pytest.raises(ValidationError, match="expected a regular expression"):
         CheckSettings(known_lines=("(",))
