@@ -36,7 +36,7 @@ from streams.audit.rounds import (
     tournament,
     within_leaves,
 )
-from streams.audit.traffic import Round, TrafficLimits, confirming_pairs, traffic_results
+from streams.audit.traffic import Round, TrafficLimits, confirming_rounds, traffic_results
 
 __all__ = [
     "PATTERNS",
@@ -54,6 +54,8 @@ __all__ = [
 
 PATTERNS: Final = ("pairs", "one-to-many", "bisection", "ring", "burn")
 PASSES: Final = 2
+MAX_CONFIRMING: Final = 3
+"""Times that accused hosts and pairs are measured again: those that the former time left."""
 POLL_S: Final = 0.1
 MIN_HOSTS: Final = {"ring": 3}
 RECEIVERS: Final = 8
@@ -191,9 +193,9 @@ def _each_round(
 ) -> Iterable[Round]:
     yield from rounds
     if pattern in ("pairs", "burn"):
-        pairs = confirming_pairs(done, limits)
-        if pairs:
-            yield Round(pattern, order_of(pairs))
+        for _ in range(MAX_CONFIRMING):
+            for pairs in confirming_rounds(done, limits):
+                yield Round(pattern, order_of(pairs))
 
 
 def _one_round(

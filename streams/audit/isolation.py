@@ -85,6 +85,6 @@ def _outcome(measured: Sequence[Measured], odd: Sequence[int], median: float, li
 
 
 def confirming(found: Isolated, hosts: Collection[str]) -> list[tuple[str, str]]:
-    """Return pairs of each suspect with a host that is neither slow nor a suspect; none without suspects."""
-    accused = {*found.slow, *found.suspects}
-    return list(zip(found.suspects, (host for host in hosts if host not in accused), strict=False))
+    """Return pairs of each slow host and suspect with another host; none without them."""
+    accused = [*found.slow, *found.suspects]
+    return list(zip(accused, (host for host in hosts if host not in accused), strict=False))

@@ -19,7 +19,15 @@ from schemas.records import (
 )
 from streams.audit.results import FLEET, Scope
 from streams.audit.rounds import across_leaves, order_of, pairs_of, rings, tournament, within_leaves
-from streams.audit.traffic import TRAFFIC_ROWS, TRAFFIC_RULES, Round, TrafficLimits, flows_of, traffic_results
+from streams.audit.traffic import (
+    TRAFFIC_ROWS,
+    TRAFFIC_RULES,
+    Round,
+    TrafficLimits,
+    confirming_rounds,
+    flows_of,
+    traffic_results,
+)
 
 HOSTS = [f"h{number:02}" for number in range(16)]
 LEAF = {host: f"leaf{number % 2}" for number, host in enumerate(HOSTS)}
@@ -64,8 +72,8 @@ def healthy(a: str, b: str, number: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-def slow_at(host: str) -> Figures:
-    return lambda a, b, number: healthy(a, b, number) | ({"receive_gbps": 0.4} if host in (a, b) else {})
+def slow_at(*hosts: str) -> Figures:
+    return lambda a, b, number: healthy(a, b, number) | ({"receive_gbps": 0.4} if {a, b} & {*hosts} else {})
 
 
 def pairs(figures: Figures, passes: int = 2, kind: str = "pairs") -> list[Round]:
@@ -155,6 +163,37 @@ def test_slow_pairs_are_tied_to_the_link_of_their_routes() -> None:
     assert "fabric.traffic-hosts" not in found
     untied = outcome(rounds)["fabric.traffic-links"]
     assert untied == {(a, f"{b}/eth0") for a, b in met}
+
+
+def test_flows_that_met_on_a_link_by_chance_are_measured_again_alone() -> None:
+    """The pairs of h00 and h01 meet another flow in both passes; h02 meets one in the first pass."""
+    met = {*tournament(HOSTS)[0][:2], *(pair for pair in tournament(HOSTS)[1] if set(pair) & {"h00", "h15"})}
+    rounds = pairs(lambda a, b, n: healthy(a, b, n) | ({"send_gbps": 0.5} if (a, b) in met else {}))
+    accused = outcome(rounds)
+    assert accused["fabric.traffic-hosts"] | accused.get("fabric.traffic-links", set())
+    while orders := [order_of(each) for each in confirming_rounds(rounds, TrafficLimits())]:
+        assert all(len(order) == 2 for order in orders)
+        rounds += rounds_of("pairs", orders, healthy)
+    confirmed = outcome(rounds)
+    assert "fabric.traffic-hosts" not in confirmed
+    assert "fabric.traffic-links" not in confirmed
+    assert confirming_rounds(rounds_of("pairs", [["h00", "h01"]], healthy), TrafficLimits()) == []
+
+
+def test_a_fault_stays_when_it_is_measured_alone() -> None:
+    rounds = pairs(slow_at("h05"))
+    [[pair]] = confirming_rounds(rounds, TrafficLimits())
+    assert "h05" in pair
+    rounds += rounds_of("pairs", [order_of([pair])], slow_at("h05"))
+    assert outcome(rounds)["fabric.traffic-hosts"] == {("h05", "")}
+    assert confirming_rounds(rounds, TrafficLimits()) == []
+
+
+def test_many_slow_pairs_share_a_round() -> None:
+    rounds = pairs(slow_at(*HOSTS[:7]), passes=4)
+    for each in confirming_rounds(rounds, TrafficLimits()):
+        hosts = order_of(each)
+        assert len(hosts) == len(set(hosts))
 
 
 @pytest.mark.parametrize("late_us", [4_000.0, 30_000.0])
