@@ -186,4 +186,6 @@ def short_lines(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return `text` with its control characters escaped: the content of a device's file may hold any."""
+    if text.isprintable():
+        return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
