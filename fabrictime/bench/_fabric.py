@@ -19,7 +19,7 @@ from fabrictime.testbed.control import ControlClient, socket_path
 
 __all__ = ["CannotRun", "RunningFabric", "end_child", "needs_fabric", "running_fabric", "running_up"]
 
-_START_S: Final = 180.0
+START_S: Final = 180.0
 
 
 class CannotRun(Exception):
@@ -59,19 +59,24 @@ def needs_fabric(keys: Iterable[str]) -> _Decorator:
 
 
 @contextlib.contextmanager
-def running_fabric(progress: Progress, settings: str, minutes: int = 15) -> Iterator[RunningFabric]:
-    """Run `fabrictime up` on a fabric for at most `minutes`, in a temporary directory. Raises CannotRun."""
+def running_fabric(
+    progress: Progress, settings: str, minutes: int = 15, start_s: float = START_S
+) -> Iterator[RunningFabric]:
+    """Run `fabrictime up` on a fabric for at most `minutes`, in a temporary directory.
+
+    Raises CannotRun, also if it does not run after `start_s`.
+    """
     progress("fabric: starting")
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
         config, data, output = Path(name, "fabrictime.toml"), Path(name, "data"), Path(name, "up.log")
         config.write_text(settings, encoding="utf-8")
         options = ["--fleet", "fabric", "--for", f"{minutes}m", "--config", str(config)]
-        with running_up(options, data, output) as bootstrap:
+        with running_up(options, data, output, start_s) as bootstrap:
             yield RunningFabric(ControlClient(socket_path(data)), bootstrap, data)
 
 
 @contextlib.contextmanager
-def running_up(options: Sequence[str], data: Path, output: Path) -> Iterator[str]:
+def running_up(options: Sequence[str], data: Path, output: Path, start_s: float = START_S) -> Iterator[str]:
     """Run `fabrictime up` on a data directory; yield the address of its log. Raises CannotRun.
 
     Its output goes to a file. A Ctrl-C in the terminal does not reach it, as the caller ends it.
@@ -80,7 +85,7 @@ def running_up(options: Sequence[str], data: Path, output: Path) -> Iterator[str
     with output.open("wb") as out:
         child = subprocess.Popen(up, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
     try:
-        yield _wait_running(child, data, output)
+        yield _wait_running(child, data, output, start_s)
     finally:
         end_child(child, signal.SIGINT, 30)
 
@@ -95,9 +100,9 @@ def end_child(child: subprocess.Popen[bytes], request: signal.Signals, limit_s: 
         child.wait()
 
 
-def _wait_running(child: subprocess.Popen[bytes], data: Path, output: Path) -> str:
+def _wait_running(child: subprocess.Popen[bytes], data: Path, output: Path, start_s: float) -> str:
     """Return the address of the log once it is known."""
-    deadline_s = time.monotonic() + _START_S
+    deadline_s = time.monotonic() + start_s
     while time.monotonic() < deadline_s:
         if child.poll() is not None:
             lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -105,4 +110,4 @@ def _wait_running(child: subprocess.Popen[bytes], data: Path, output: Path) -> s
         with contextlib.suppress(ValueError, KeyError):
             return str(status.read(data)["addresses"]["log"])
         time.sleep(0.2)
-    raise CannotRun(f"fabrictime up: not running after {_START_S:g} s")
+    raise CannotRun(f"fabrictime up: not running after {start_s:g} s")
