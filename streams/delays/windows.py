@@ -114,7 +114,8 @@ class WindowCutter:
     A window closes when a message of a later window arrives, or when the log's clock is `silence_ns` past its
     end and the source was silent as long. Messages for a closed window count as late and enter the open one.
     Offsets of `known` ranges, which an earlier owner published in this order and which are read again, go to
-    their published window; it closes at its range's end.
+    their published window; it closes at its range's end. Offsets before a known range that no window has were
+    lost with their window, when the log refused it and took the next one: they make a window of their own.
 
     If append time steps back, the open window closes and windows continue at the new time. Numbers of windows
     may then appear again.
@@ -125,6 +126,7 @@ class WindowCutter:
         self.silence_ns = silence_ns
         ranges = list(known)
         self._known = [each for each in ranges if each.first_offset != NONE]
+        self._numbers = {each.window for each in ranges}
         self._last_closed = ranges[-1].window if ranges else None
         self._step_windows = step_windows(window_ns)
         self._last_append_ns: int | None = None
@@ -142,7 +144,7 @@ class WindowCutter:
         natural = append_ns // self.window_ns
         stepped_back = self._steps_back(append_ns)
         self._last_append_ns = append_ns
-        known = self._known_range(offset)
+        known = self._known_range(offset, natural)
         before = self._end_replay(known)
         if known is not None:
             if self._replaying is None:
@@ -202,12 +204,22 @@ class WindowCutter:
         self._open, self._last_closed = Cut(window), window - 1
         return closed
 
-    def _known_range(self, offset: int) -> Range | None:
+    def _known_range(self, offset: int, natural: int) -> Range | None:
         while self._known and self._known[0].next_offset <= offset:
             self._known.pop(0)
-        if self._known and self._known[0].first_offset <= offset:
-            return self._known[0]
-        return None
+        if not self._known:
+            return None
+        first_offset = self._known[0].first_offset
+        if offset < first_offset:
+            self._known.insert(0, Range(self._unused(natural), offset, first_offset))
+        return self._known[0]
+
+    def _unused(self, natural: int) -> int:
+        """Return the number of a lost window: its own, or the next one if that was published."""
+        if natural in self._numbers and self._last_closed is not None:
+            natural = self._last_closed = max(self._last_closed, *self._numbers) + 1
+        self._numbers.add(natural)
+        return natural
 
     def _end_replay(self, known: Range | None) -> list[Cut]:
         """Close the replayed window if its range ended without its last offset, which retention removed."""

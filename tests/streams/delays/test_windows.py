@@ -120,6 +120,51 @@ def test_a_replay_by_ranges_cuts_the_same_windows(
     assert replayed == [c for c in filled if c.first_offset >= begin]
 
 
+def test_a_window_that_the_log_lost_is_cut_again_before_its_published_successor() -> None:
+    """The log was killed: it had taken window 12, and not window 11 before it."""
+    cut = cutter([Range(10, 0, 3), Range(12, 5, 7)])
+    placed = [
+        cut.place(window * WINDOW, offset) for offset, window in enumerate((10, 10, 10, 11, 11, 12, 12))
+    ]
+    closed = [each.range for one in placed for each in one.before + one.after]
+    assert closed == [Range(10, 0, 3), Range(11, 3, 5), Range(12, 5, 7)]
+    assert cut.place(13 * WINDOW, 7).window == 13
+
+
+def test_a_lost_window_takes_no_published_number() -> None:
+    cut = cutter([Range(10, 0, 1), Range(11, 3, 4)])
+    placed = [cut.place(window * WINDOW, offset) for offset, window in enumerate((10, 10, 11, 11, 11))]
+    closed = [each.range for one in placed for each in one.before + one.after]
+    assert closed == [Range(10, 0, 1), Range(12, 1, 3), Range(11, 3, 4)]
+    assert placed[-1].window == 13
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=12), st.integers(0, 3))
+def test_windows_tile_the_offsets_whichever_of_them_were_lost(
+    windows: list[tuple[int, bool]], more: int
+) -> None:
+    """`windows`: messages of each window, and whether it was published; `more`: messages of a later one."""
+    known, sent = [], []
+    for number, (messages, is_published) in enumerate(windows, 10):
+        if is_published:
+            first = len(sent) if messages else -1
+            known.append(Range(number, first, first + messages if messages else -1))
+        sent += [number] * messages
+    sent += [len(windows) + 10] * more
+    cut = cutter(known)
+    closed = []
+    for offset, number in enumerate(sent):
+        placed = cut.place(number * WINDOW + 1, offset)
+        closed += placed.before + placed.after
+    closed += cut.tick(50 * WINDOW, 20 * WINDOW, caught_up=True)
+    full = [each for each in closed if each.messages]
+    assert [offset for each in full for offset in range(each.first_offset, each.next_offset)] == [
+        *range(len(sent))
+    ]
+    assert sum(each.messages for each in full) == len(sent)
+    assert len({each.window for each in full}) == len(full)
+
+
 def test_the_log_clock_is_the_greatest_append_time_plus_elapsed_time() -> None:
     clock = LogClock(1_000, 0)
     assert clock.now_ns(50) == 1_050
