@@ -120,7 +120,10 @@ class BrowserReader:
         from selenium.webdriver.chrome.service import Service
 
         self._url = url
-        self._profile = tempfile.TemporaryDirectory(prefix="fabrictime-chromium-")
+        self._profile = tempfile.TemporaryDirectory(
+            prefix="fabrictime-chromium-",
+            ignore_cleanup_errors=True,  # a renderer may still write while it ends
+        )
         options = webdriver.ChromeOptions()
         options.binary_location = CHROMIUM
         for argument in (
