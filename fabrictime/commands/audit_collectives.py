@@ -14,6 +14,7 @@ from fabrictime.commands.options import (
     Json,
     Log,
     duration_s,
+    host_list,
     running_log,
     settings_of,
     stop,
@@ -70,7 +71,7 @@ def collectives(
     from streams.audit.results import Scope
 
     settings = settings_of(config, directory, log)
-    names = tuple(dict.fromkeys(name.strip() for name in hosts.split(",") if name.strip()))
+    names = host_list(hosts)
     kind = load_skus().get(sku or settings.audit.sku)
     started_ns = time.time_ns()
     try:

@@ -16,9 +16,13 @@ from fabrictime.commands.options import (
     AuditRunName,
     ConfigFile,
     DataDir,
+    Everything,
+    HtmlFile,
     Json,
+    JunitFile,
     Log,
     duration_s,
+    host_list,
     running_log,
     settings_of,
     stop,
@@ -39,7 +43,7 @@ audit_app.add_typer(baseline_app, name="baseline")
 def audit(
     context: typer.Context,
     only: Only = None,
-    everything: Annotated[bool, typer.Option("--all", help="Show passed and skipped checks too.")] = False,
+    everything: Everything = False,
     list_: Annotated[bool, typer.Option("--list", help="List the checks, and run none.")] = False,
     as_json: Json = False,
     fleet: Annotated[bool, typer.Option("--fleet", help="Audit all hosts, through their agents.")] = False,
@@ -52,12 +56,8 @@ def audit(
     limit: Annotated[
         str, typer.Option("--limit", metavar="TIME", help="End of a fleet's run, such as 2m.")
     ] = "2m",
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a fleet's report as one HTML page.")
-    ] = None,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write a fleet's report as JUnit XML.")
-    ] = None,
+    html: HtmlFile = None,
+    junit: JunitFile = None,
     against: Annotated[
         Path | None, typer.Option("--against", metavar="FILE", help="Compare a fleet with this baseline.")
     ] = None,
@@ -76,7 +76,7 @@ def audit(
         from fabrictime.audit.fleet import Request
         from fabrictime.commands import audit_fleet
 
-        names = tuple(name.strip() for name in hosts.split(",") if name.strip())
+        names = host_list(hosts)
         request = Request(names, tuple(only or ()), active, math.ceil(duration_s(limit)))
         output = audit_fleet.Output(as_json, everything, html, junit, against)
         settings = settings_of(config, directory, log)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fabrictime.commands.options import ConfigFile, DataDir, Json, Log, running_log, settings_of, stop
+from fabrictime.commands.options import (
+    ConfigFile,
+    DataDir,
+    Everything,
+    HtmlFile,
+    Json,
+    JunitFile,
+    Log,
+    host_list,
+    running_log,
+    settings_of,
+    stop,
+)
 
 if TYPE_CHECKING:
     from fabrictime.audit.traffic import TrafficRequest
@@ -40,13 +51,9 @@ def traffic(
         int,
         typer.Option("--batch", min=0, max=10_000, help="Pairs or receivers at a time; 0: all, 8 receivers."),
     ] = 0,
-    everything: Annotated[bool, typer.Option("--all", help="Show passed and skipped checks too.")] = False,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML page.")
-    ] = None,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML.")
-    ] = None,
+    everything: Everything = False,
+    html: HtmlFile = None,
+    junit: JunitFile = None,
     log: Log = None,
     config: ConfigFile = None,
     directory: DataDir = None,
@@ -61,7 +68,7 @@ def traffic(
     from fabrictime.audit.traffic import TrafficRequest
     from fabrictime.commands.audit_fleet import Output
 
-    names = tuple(name.strip() for name in hosts.split(",") if name.strip())
+    names = host_list(hosts)
     settings = settings_of(config, directory, log)
     request = TrafficRequest(names, pattern, passes, batch)
     output = Output(as_json, everything, html, junit)

@@ -30,7 +30,19 @@ Log = Annotated[str | None, typer.Option("--log", metavar="URL", help="host:port
 AuditRunName = Annotated[
     str, typer.Argument(metavar="RUN", help="Name of a run, or a file that --json wrote.")
 ]
+HtmlFile = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write a fleet's report as one HTML page.")
+]
+JunitFile = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="Write a fleet's report as JUnit XML.")
+]
+Everything = Annotated[bool, typer.Option("--all", help="Show passed and skipped checks too.")]
 DataDir = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Data directory.")]
+
+
+def host_list(text: str) -> tuple[str, ...]:
+    """Return the names or patterns of a list such as `h1,h2`, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def stop(message: str, code: int = USAGE_EXIT) -> NoReturn:

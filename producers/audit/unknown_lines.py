@@ -23,7 +23,7 @@ __all__ = ["CHECKS", "LOG", "Unknown", "known_patterns", "masked", "unknown_line
 FILE: Final = Path(__file__).with_name("known_lines.toml")
 LOG: Final = ("dmesg", "--kernel", "--notime", "--level=emerg,alert,crit,err,warn")
 MAX_KINDS: Final = 256
-"""Kinds of lines that are told apart; further ones are counted together."""
+"""Kinds of lines with a count of their own; further kinds share one."""
 MAX_LISTED: Final = 32
 MAX_LINE: Final = 240
 """Characters of a line that are compared and shown."""

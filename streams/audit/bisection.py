@@ -10,7 +10,7 @@ Interference only lowers a bandwidth, so a low measurement is repeated, and the 
 Runs. With d slow members of n, a level of the bisection measures at most 2 d parts, half of them twice, and
 has ceil(log2 n) levels; the pairs take at most 5 runs for each slow member. `run_limit` is above this for two
 slow members (simulated in test_bisection.py), and the search ends there in any case. Without a minimum, all
-neighbours are measured first, n / 2 runs, to learn what is usual.
+neighbours are measured first, in n / 2 runs: their median is the usual bandwidth.
 """
 
 from __future__ import annotations

@@ -206,8 +206,8 @@ def confirming_rounds(rounds: Sequence[Round], limits: TrafficLimits) -> list[li
     """Return the pairs of further rounds, which decide about slow hosts, suspects and slow pairs.
 
     Each pair has a round of its own, so that its routes meet no other flow's: ECMP lays two flows on one link
-    by chance. Above `MAX_ALONE` pairs they share a round, which takes other ports. What they clear may leave
-    other slow pairs, so ask again until there are none.
+    by chance. Above `MAX_ALONE` pairs they share a round, which takes other ports. A host that they
+    clear may leave a slow pair of cleared hosts, so call again until none is left.
     """
     flows, found = _isolated(_Evaluation(rounds, flows_of(rounds), limits, {}, {}))
     if found is None:

@@ -40,9 +40,10 @@ def test_interfaces_count_on_a_host_without_rdma() -> None:
 
 def test_unlike_indices_and_unreached_peers_are_shown() -> None:
     indices = [fact("gid_index", float(index), f"mlx5_{k}/1") for k, index in enumerate((3, 3, 1))]
-    peers = {**result(PORTS, "h1", F), "check": "fabric.connectivity"}
+    peers = result(PORTS, "h1", F)
+    peers["check"] = "fabric.connectivity"
     peers["findings"] = [finding("reaches all 3", P, "eth0"), finding("does not reach 1 of 3", F, "eth1")]
-    found = of(result(GIDS, "h1", F, facts=indices), peers)  # type: ignore[arg-type]
+    found = of(result(GIDS, "h1", F, facts=indices), peers)
     assert (found.gid_index, found.connectivity) == ("3.0, 1.0", "1 of 2")
 
 

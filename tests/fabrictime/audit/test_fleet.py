@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,13 +25,14 @@ from producers.audit.agent import AuditAgent
 from producers.audit.checks import CHECKS
 from producers.audit.report import AuditedHost
 from producers.audit.settings import AuditSettings
-from producers.inventory.nics import LookupReader, nic_record
+from producers.inventory.nics import nic_record
 from producers.settings import NicSettings
 from schemas.formats import FORMATS
 from schemas.kafka.publisher import Publisher
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditRun, AuditStatus, Nic
-from schemas.topics import AUDIT, AUDIT_RUNS, INVENTORY
+from schemas.topics import INVENTORY
+from tests.fabrictime.audit.serving import serving
 
 HOSTS = 64
 DAY_NS = round(STALE_S * 1e9)
@@ -90,28 +90,8 @@ def answering(cluster: KafkaSettings, names: list[str], change: Callable[[str], 
 
     hosts = {name: AuditedHost(name, "fabric", "") for name in names}
     agent = AuditAgent(AuditSettings(every_s=0), hosts, open_host, CHECKS)
-    publisher, ended = Publisher(cluster), threading.Event()
-    reader = LookupReader(cluster, {AUDIT_RUNS: agent.on_run}, None, from_end=True)
-    ready = threading.Event()
-
-    def serve() -> None:
-        while not ended.wait(0.02):
-            reader.poll()
-            if reader._assigned:
-                ready.set()
-            for record in agent.results():
-                publisher.publish(AUDIT, record["run"], record)
-        publisher.flush(10)
-        reader.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        assert ready.wait(30)
+    with serving(cluster, agent):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 @pytest.fixture

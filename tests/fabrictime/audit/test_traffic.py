@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ from producers.audit.round_nics import RoundNics
 from producers.audit.service import audited_hosts, open_host
 from producers.audit.settings import AuditSettings, TrafficSettings
 from producers.audit.traffic_plan import PAIR_CHECK
-from producers.inventory.nics import LookupReader, nic_record
+from producers.inventory.nics import nic_record
 from producers.settings import NicSettings
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
@@ -41,10 +40,11 @@ from schemas.ids import host_of
 from schemas.kafka.publisher import Publisher
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditStatus, Nic
-from schemas.topics import AUDIT, AUDIT_RUNS, INVENTORY
+from schemas.topics import INVENTORY
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.rounds import pairs_of
 from streams.audit.traffic import Round, TrafficLimits, figures_line
+from tests.fabrictime.audit.serving import serving
 
 HOSTS = [f"h{number}" for number in range(6)]
 LEAF = {host: f"leaf{number % 2}" for number, host in enumerate(HOSTS)}
@@ -137,46 +137,25 @@ def agents(
     for each in NICS:
         publisher.publish(INVENTORY, each["nic"], each)
     publisher.flush(10)
-    ended, threads, usual = threading.Event(), [], TrafficSettings()
-    for own, rate in (([slow], SLOW_MBPS), ([host for host in hosts if host != slow], RATE_MBPS)):
-        usual = TrafficSettings(port=port, seconds=seconds, rate_mbps=rate, meet_s=8, **LIMITS)
-        nics = [NicSettings(host=host, device="lo", address=ADDRESSES[host]) for host in own if host]
-        if nics:
-            settings = AuditSettings(kafka=cluster, every_s=0, traffic=usual)
-            threads.append(_serving(settings, nics, ended))
-    try:
+    usual = TrafficSettings()
+    with ExitStack() as stack:
+        for own, rate in (([slow], SLOW_MBPS), ([host for host in hosts if host != slow], RATE_MBPS)):
+            usual = TrafficSettings(port=port, seconds=seconds, rate_mbps=rate, meet_s=8, **LIMITS)
+            nics = [NicSettings(host=host, device="lo", address=ADDRESSES[host]) for host in own if host]
+            if nics:
+                settings = AuditSettings(kafka=cluster, every_s=0, traffic=usual)
+                stack.enter_context(serving(cluster, agent_of(settings, nics)))
         yield usual
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join(30)
 
 
-def _serving(settings: AuditSettings, nics: list[NicSettings], ended: threading.Event) -> threading.Thread:
-    peers, publisher = RoundNics(settings.kafka), Publisher(settings.kafka)
-    agent = AuditAgent(
+def agent_of(settings: AuditSettings, nics: list[NicSettings]) -> AuditAgent:
+    peers = RoundNics(settings.kafka)
+    return AuditAgent(
         settings,
         audited_hosts(nics, ""),
         lambda host, request: open_host(nics, host, settings, request, peers),
         CHECKS,
     )
-    reader = LookupReader(settings.kafka, {AUDIT_RUNS: agent.on_run}, None, from_end=True)
-    ready = threading.Event()
-
-    def serve() -> None:
-        while not ended.wait(0.02):
-            reader.poll()
-            if reader._assigned:
-                ready.set()
-            for record in agent.results():
-                publisher.publish(AUDIT, record["run"], record)
-        publisher.flush(10)
-        reader.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    assert ready.wait(30)
-    return thread
 
 
 @pytest.fixture

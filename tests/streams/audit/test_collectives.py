@@ -1,4 +1,4 @@
-"""Evaluation of a collective over hosts: thresholds, slow hosts, settings, what is not known."""
+"""Evaluation of a collective over hosts: thresholds, slow hosts, settings, unknown outcomes."""
 
 from __future__ import annotations
 

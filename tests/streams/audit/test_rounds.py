@@ -1,4 +1,4 @@
-"""Rounds: every pair once, nobody twice in a round, leaves kept apart."""
+"""Rounds: every pair once, each host at most once in a round, leaves kept apart."""
 
 from __future__ import annotations
 
