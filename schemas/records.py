@@ -18,6 +18,7 @@ __all__ = [
     "Alert",
     "AlertKind",
     "AlertState",
+    "Alternative",
     "AuditAction",
     "AuditCategory",
     "AuditFact",
@@ -31,6 +32,13 @@ __all__ = [
     "ClockOffsets",
     "ClockState",
     "ClockSync",
+    "CollectiveBatch",
+    "CollectiveFunction",
+    "CollectiveOperation",
+    "CollectiveSource",
+    "CollectiveSummary",
+    "CollectiveTransfer",
+    "Communicator",
     "ContendingFlow",
     "ContentionKind",
     "ContentionState",
@@ -38,6 +46,8 @@ __all__ = [
     "CounterDelta",
     "Decision",
     "DetectedBy",
+    "Diagnosis",
+    "DiagnosisEvidence",
     "Evidence",
     "EvidenceKind",
     "FabricTruth",
@@ -55,6 +65,8 @@ __all__ = [
     "HealthKind",
     "HostEvidence",
     "HostState",
+    "JobFlow",
+    "KeptBecause",
     "LatencyRule",
     "Leg",
     "LinkEvent",
@@ -63,6 +75,7 @@ __all__ = [
     "LinkQueues",
     "LinkState",
     "Nic",
+    "NicCounter",
     "NicWindow",
     "PairFit",
     "PathDelay",
@@ -79,6 +92,10 @@ __all__ = [
     "PolicyCycles",
     "ProbeBatch",
     "ProbeSchedule",
+    "QueuePairDelay",
+    "RankCondition",
+    "RankState",
+    "RankTime",
     "Reason",
     "ReasonKind",
     "Reject",
@@ -95,6 +112,7 @@ __all__ = [
     "TrueJob",
     "TrueLink",
     "UdAddress",
+    "Verdict",
 ]
 
 
@@ -733,6 +751,311 @@ class ClockOffsets(TypedDict):
     """Pairs of this part with a path that looks asymmetric, the worst first, at most 256."""
 
 
+class CollectiveSource(StrEnum):
+    """Origin of the operations."""
+
+    UNKNOWN = "UNKNOWN"
+    NCCL = "NCCL"
+    RCCL = "RCCL"
+    MPI = "MPI"
+    SIMULATION = "SIMULATION"
+
+
+class Communicator(TypedDict):
+    """A communicator of which the process is a rank."""
+
+    id: str
+    """Id that all ranks share, such as the hash of the communicator."""
+    name: str
+    """Name given by the program; empty: none."""
+    rank: int
+    """Rank of the process."""
+    ranks: int
+    """Number of ranks; 0: unknown."""
+    nodes: int
+    """Number of hosts; 0: unknown."""
+    nics: list[str]
+    """NICs that carry the rank's traffic, as far as known."""
+    gpu: str | None
+    """GPU of the rank: PCI address or index."""
+
+
+class CollectiveFunction(StrEnum):
+    """Function of an operation."""
+
+    UNKNOWN = "UNKNOWN"
+    ALL_REDUCE = "ALL_REDUCE"
+    ALL_GATHER = "ALL_GATHER"
+    REDUCE_SCATTER = "REDUCE_SCATTER"
+    BROADCAST = "BROADCAST"
+    REDUCE = "REDUCE"
+    ALL_TO_ALL = "ALL_TO_ALL"
+    GATHER = "GATHER"
+    SCATTER = "SCATTER"
+    SCAN = "SCAN"
+    BARRIER = "BARRIER"
+    SEND = "SEND"
+    RECEIVE = "RECEIVE"
+    SEND_RECEIVE = "SEND_RECEIVE"
+    WAIT = "WAIT"
+
+
+class KeptBecause(StrEnum):
+    """Reason why a single operation is published."""
+
+    UNKNOWN = "UNKNOWN"
+    ALL = "ALL"
+    SAMPLED = "SAMPLED"
+    SLOW = "SLOW"
+    RUNNING = "RUNNING"
+    RECORDED = "RECORDED"
+
+
+class CollectiveOperation(TypedDict):
+    """One operation at one rank. Identity: communicator, function for point-to-point operations, seq."""
+
+    communicator: int
+    """Index in communicators."""
+    seq: int
+    """Number of the operation within its communicator (and peer and direction for point-to-point operations),
+    equal at all ranks."""
+    function: CollectiveFunction
+    """Function of the operation."""
+    algorithm: str
+    """RING, TREE, NVLS and so on; empty: unknown."""
+    protocol: str
+    """LL, LL128, SIMPLE; empty: unknown."""
+    bytes: int
+    """bytes of the rank's message."""
+    peer: int | None
+    """The other rank of a point-to-point operation, or the root."""
+    channels: int
+    """Channels used; 0: unknown."""
+    begin_ns: int
+    """ns since the Unix epoch, fabric time: the operation's begin at this rank, which is its arrival."""
+    end_ns: int | None
+    """ns since the Unix epoch, fabric time: its end; null: it still runs."""
+    launch_ns: int | None
+    """ns from the call until the begin of the kernel or of the first transfer."""
+    kernel_ns: int | None
+    """ns that the GPU's kernel took by the GPU's own timer."""
+    gpu_late_ns: int | None
+    """ns of waiting for the GPU: a sender for its data, a receiver for a free buffer."""
+    peer_late_ns: int | None
+    """ns of waiting for the peer to grant a buffer or to join."""
+    network_late_ns: int | None
+    """ns between the post of data and its completion."""
+    flush_ns: int | None
+    """ns of flushing received data to the GPU's memory."""
+    sampled_share: float
+    """Share of the transfers' steps that the split rests on; 0: no split."""
+    tag: int
+    """The user's tag; 0: none."""
+    kept: KeptBecause
+    """ALL: every operation is published; SAMPLED: chosen by its number, alike at all ranks; SLOW: slower than
+    its kind; RUNNING: not ended for long; RECORDED: from a Flight Recorder dump."""
+
+
+class CollectiveTransfer(TypedDict):
+    """Data of one operation on one channel to or from one peer, as a proxy thread moved it."""
+
+    operation: int
+    """Index in operations."""
+    channel: int
+    """Channel."""
+    peer: int
+    """The other rank."""
+    sends: bool
+    """Whether this rank sends; else it receives."""
+    bytes: int
+    """bytes moved; 0: unknown."""
+    begin_ns: int
+    """ns since the Unix epoch, fabric time."""
+    end_ns: int | None
+    """ns since the Unix epoch, fabric time; null: it still runs."""
+    gpu_late_ns: int | None
+    """ns of waiting for the GPU: a sender for its data, a receiver for a free buffer."""
+    peer_late_ns: int | None
+    """ns of waiting for the peer to grant a buffer or to join."""
+    network_late_ns: int | None
+    """ns between the post of data and its completion."""
+    flush_ns: int | None
+    """ns of flushing received data to the GPU's memory."""
+
+
+class CollectiveSummary(TypedDict):
+    """All operations of one kind that ended within the record's interval."""
+
+    communicator: int
+    """Index in communicators."""
+    function: CollectiveFunction
+    """Function of the operations."""
+    algorithm: str
+    """As in operations."""
+    protocol: str
+    """As in operations."""
+    bytes_from: int
+    """Least bytes of this class of sizes: a power of two, or 0."""
+    first_seq: int
+    """Least number among them."""
+    last_seq: int
+    """Greatest number among them."""
+    count: int
+    """Operations."""
+    bytes: int
+    """bytes of all messages."""
+    busy_ns: int
+    """ns, sum of their durations."""
+    min_ns: int
+    """ns, shortest duration."""
+    p50_ns: int
+    """ns, median duration."""
+    max_ns: int
+    """ns, longest duration."""
+    launch_ns: int | None
+    """ns, sum."""
+    kernel_ns: int | None
+    """ns, sum."""
+    gpu_late_ns: int | None
+    """ns of waiting for the GPU: a sender for its data, a receiver for a free buffer."""
+    peer_late_ns: int | None
+    """ns of waiting for the peer to grant a buffer or to join."""
+    network_late_ns: int | None
+    """ns between the post of data and its completion."""
+    flush_ns: int | None
+    """ns of flushing received data to the GPU's memory."""
+    bus_bps: float | None
+    """bit/s, mean bus bandwidth as nccl-tests define it."""
+
+
+class QueuePairDelay(TypedDict):
+    """Chunks of one queue pair within the record's interval."""
+
+    nic: str
+    """NIC, or host and RDMA device."""
+    flow_id: str
+    """Flow in fabric.flows; empty: unknown."""
+    queue_pair: int
+    """Queue pair number."""
+    peer: int
+    """Rank at the other end; -1: unknown."""
+    count: int
+    """Chunks completed."""
+    bytes: int
+    """bytes of these chunks."""
+    min_ns: int
+    """ns from post to completion, least."""
+    mean_ns: int
+    """ns, mean."""
+    p99_ns: int
+    """ns, 99th percentile, within a factor of 1.2."""
+    max_ns: int
+    """ns, greatest."""
+    posted: int
+    """Chunks posted and not completed at the end of the interval."""
+
+
+class NicCounter(TypedDict):
+    """Increments of a NIC's counters within the record's interval; null: the NIC has no such counter."""
+
+    nic: str
+    """NIC."""
+    cnp_sent: int | None
+    """Congestion notification packets sent."""
+    cnp_received: int | None
+    """Congestion notification packets received."""
+    ce_received: int | None
+    """Packets received with CE."""
+    retransmits: int | None
+    """Packets or requests sent again."""
+    out_of_sequence: int | None
+    """Packets received out of sequence."""
+    pause_received: int | None
+    """Pause frames received."""
+    pause_sent: int | None
+    """Pause frames sent."""
+
+
+class RankCondition(StrEnum):
+    """State of a rank."""
+
+    UNKNOWN = "UNKNOWN"
+    RUNNING = "RUNNING"
+    MISSING = "MISSING"
+    UNRESPONSIVE = "UNRESPONSIVE"
+    DEAD = "DEAD"
+    ABORTED = "ABORTED"
+    ERROR = "ERROR"
+
+
+class RankState(TypedDict):
+    """A rank as NCCL's RAS service or a Flight Recorder dump reports it."""
+
+    communicator: str
+    """Id of the communicator."""
+    rank: int
+    """Rank."""
+    host: str
+    """Its host; empty: unknown."""
+    state: RankCondition
+    """State of the rank."""
+    operations: int
+    """Operations launched; -1: unknown."""
+    text: str
+    """Reason in one line."""
+
+
+class CollectiveBatch(TypedDict):
+    """Operations of one process of a job, as its profiler saw them. Identity: host, boot, process, batch."""
+
+    job: str
+    """Name of the job."""
+    tenant: str | None
+    """Tenant of the job."""
+    host: str
+    """Host of the process."""
+    boot: str
+    """The host's boot id."""
+    process: str
+    """Process id and start time: pid-ticks, unique within a boot."""
+    batch: int
+    """Number of this record of the process, from 0, also across restarts of the reporter."""
+    shard: str
+    """Shard of the host."""
+    source: CollectiveSource
+    """Origin of the operations."""
+    version: str
+    """Version of the library and of the profiler's interface, such as 2.30.7/v6."""
+    begin_ns: int
+    """ns since the Unix epoch, fabric time: begin of the interval of this record."""
+    end_ns: int
+    """ns since the Unix epoch, fabric time: end of the interval of this record."""
+    clock: ClockSync
+    """How far the host's fabric time can be trusted; UNSYNCED: times are those of its system clock."""
+    bound_ns: float
+    """ns, bound of the error of these times, 99.9% of the time; 0 while UNSYNCED."""
+    ended: bool
+    """Whether the process has ended or closed its segment: the last record."""
+    events_dropped: int
+    """Events that the profiler dropped because a ring was full, since the process began."""
+    events_invalid: int
+    """Events that the reader refused, since the process began."""
+    communicators: list[Communicator]
+    """Communicators with operations in this record, and newly created ones."""
+    operations: list[CollectiveOperation]
+    """Single operations; all of them, or as many as the trace budget allows."""
+    transfers: list[CollectiveTransfer]
+    """Transfers of the operations, for those where they are known."""
+    summaries: list[CollectiveSummary]
+    """Every operation that ended is in exactly one of them."""
+    queue_pairs: list[QueuePairDelay]
+    """In-band delays of queue pairs."""
+    counters: list[NicCounter]
+    """Counters of the NICs that the process uses."""
+    ranks: list[RankState]
+    """Ranks by NCCL's own reports."""
+
+
 class ContentionState(StrEnum):
     """Stage of a contention window."""
 
@@ -896,6 +1219,188 @@ class Decision(TypedDict):
     """Signature of all other fields; may be empty."""
     text: str
     """One line for people."""
+
+
+class Verdict(StrEnum):
+    """Explanation of a job's speed."""
+
+    UNKNOWN = "UNKNOWN"
+    HEALTHY = "HEALTHY"
+    SLOW_FLOW = "SLOW_FLOW"
+    CONTENTION = "CONTENTION"
+    DEAD_LINK = "DEAD_LINK"
+    GREY_LINK = "GREY_LINK"
+    FLAPPING_LINK = "FLAPPING_LINK"
+    SLOW_SENDER = "SLOW_SENDER"
+    SLOW_RECEIVER = "SLOW_RECEIVER"
+    PCIE_LIMIT = "PCIE_LIMIT"
+    STRAGGLER = "STRAGGLER"
+    HANG = "HANG"
+    DEAD_RANK = "DEAD_RANK"
+    LAUNCH_SKEW = "LAUNCH_SKEW"
+    RAIL_MISMATCH = "RAIL_MISMATCH"
+    FEW_QUEUE_PAIRS = "FEW_QUEUE_PAIRS"
+    DELAY_MISMATCH = "DELAY_MISMATCH"
+    OWN_PACING = "OWN_PACING"
+    PAUSE_STORM = "PAUSE_STORM"
+    PROGRAM_MISMATCH = "PROGRAM_MISMATCH"
+
+
+class DiagnosisEvidence(TypedDict):
+    """One observation that the verdict rests on."""
+
+    topic: str
+    """Topic of the observation."""
+    subject: str
+    """Subject of the observation."""
+    quantity: str
+    """Name with unit, such as delay_p99_ns."""
+    number: float | None
+    """Value."""
+    expected: float | None
+    """Value of its like, or limit."""
+    at_ns: int | None
+    """ns since the Unix epoch, fabric time."""
+    text: str
+    """Observation in one line."""
+
+
+class Alternative(TypedDict):
+    """Another explanation."""
+
+    verdict: Verdict
+    """Explanation."""
+    confidence: float
+    """0 to 1."""
+    subject: str
+    """Its subject."""
+    text: str
+    """One line."""
+
+
+class RankTime(TypedDict):
+    """Time of one rank in the interval."""
+
+    rank: int
+    """Rank in the job's largest communicator."""
+    host: str
+    """Its host."""
+    nic: str
+    """Its NIC; empty: unknown."""
+    compute_ns: int
+    """ns outside of operations."""
+    launch_ns: int
+    """ns between call and begin."""
+    gpu_late_ns: int
+    """ns of waiting for its own GPU."""
+    peer_late_ns: int
+    """ns of waiting for ranks that arrived later."""
+    network_late_ns: int
+    """ns of moving data."""
+    flush_ns: int
+    """ns of flushing."""
+    last_arrivals: int
+    """Operations in which it arrived last."""
+
+
+class JobFlow(TypedDict):
+    """Traffic of the job from one NIC to another."""
+
+    nic: str
+    """Sender."""
+    peer: str
+    """Receiver."""
+    paths: int
+    """Flows between them."""
+    rate_bps: float
+    """bit/s."""
+    delay_ns: int | None
+    """ns, median one-way delay of probes between them; null: unknown."""
+    data_ns: int | None
+    """ns, mean from post to completion of the data; null: unknown."""
+    links: list[str]
+    """Links that they cross."""
+
+
+class Diagnosis(TypedDict):
+    """The time split of a job in one interval, and the explanation of its speed. Published every few seconds
+    while a job runs, and when the verdict changes. Identity: job, begin_ns, number."""
+
+    job: str
+    """Name of the job."""
+    tenant: str | None
+    """Tenant of the job."""
+    shard: str
+    """Shard that evaluated it."""
+    number: int
+    """Grows with each record of the job."""
+    begin_ns: int
+    """ns since the Unix epoch, fabric time: begin of the interval."""
+    end_ns: int
+    """ns since the Unix epoch, fabric time: end of the interval."""
+    since_ns: int
+    """ns since the Unix epoch, fabric time: since when the verdict holds."""
+    verdict: Verdict
+    """HEALTHY: nothing is wrong with the network, and no rank is late; SLOW_FLOW: one path is slower than its
+    like; CONTENTION: queues that other flows share; DEAD_LINK, GREY_LINK, FLAPPING_LINK: health of a link
+    that the job crosses; SLOW_SENDER, SLOW_RECEIVER: a host; PCIE_LIMIT: PCIe or GPUDirect; STRAGGLER: a rank
+    computes longer than the others; HANG: an operation does not end because a rank is missing; DEAD_RANK: a
+    process ended in an operation; LAUNCH_SKEW: kernels begin late after their call; RAIL_MISMATCH: ranks use
+    NICs of different rails; FEW_QUEUE_PAIRS: too few flows to fill the paths; DELAY_MISMATCH: delay of the
+    data and of the probes disagree; OWN_PACING: limited by a decision of this system; PAUSE_STORM: one NIC
+    pauses the fabric; PROGRAM_MISMATCH: ranks call different operations; UNKNOWN: not enough evidence."""
+    confidence: float
+    """0 to 1."""
+    blames_network: bool
+    """Whether the network causes the loss of time."""
+    subject: str
+    """Link, NIC, host, rank or job that the verdict names; empty: none."""
+    subjects: list[str]
+    """All that it names, the first included."""
+    links: list[str]
+    """Directed links concerned."""
+    nics: list[str]
+    """NICs concerned."""
+    ranks: list[int]
+    """Ranks concerned."""
+    jobs: list[str]
+    """Other jobs that take part."""
+    text: str
+    """Verdict in one line."""
+    remedy: str
+    """What to do, in one line; empty: nothing."""
+    loss_share: float
+    """Share of the job's time lost to this cause."""
+    evidence: list[DiagnosisEvidence]
+    """Observations, weightiest first."""
+    alternatives: list[Alternative]
+    """Further explanations that hold at the same time or cannot be excluded."""
+    missing: list[str]
+    """Evidence that was not there, one line each."""
+    ranks_seen: int
+    """Ranks with records in the interval."""
+    ranks_total: int
+    """Ranks of the job's largest communicator; 0: unknown."""
+    hosts: int
+    """Hosts of these ranks."""
+    operations: int
+    """Operations that ended, summed over one rank's view: the greatest of all ranks."""
+    bytes: int
+    """bytes sent by all ranks."""
+    iteration_ns: int | None
+    """ns, median length of an iteration; null: none found."""
+    expected_iteration_ns: int | None
+    """ns, the same in the job's good time."""
+    bus_bps: float | None
+    """bit/s, mean bus bandwidth."""
+    expected_bus_bps: float | None
+    """bit/s, the same in the job's good time."""
+    bound_ns: float
+    """ns, greatest bound of the clocks that this rests on."""
+    time_splits: list[RankTime]
+    """By rank; at most 4,096."""
+    flows: list[JobFlow]
+    """Heaviest and slowest first; at most 4,096."""
 
 
 class TrueFault(TypedDict):

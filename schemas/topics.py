@@ -215,6 +215,26 @@ FLOWS: Final = Topic(
     writers=("flows", "sim"),
     readers=("prober", "solve", "sink", "web", "up", "actuator"),
 )
+COLLECTIVES: Final = Topic(
+    "fabric.collectives",
+    "job",
+    records.CollectiveBatch,
+    "operations of the processes of a job, as the profilers of NCCL, RCCL and MPI saw them",
+    Partitions.DATA,
+    DAY_MS,
+    writers=("collectives", "sim"),
+    readers=("solve", "sink", "web", "up"),
+)
+DIAGNOSES: Final = Topic(
+    "fabric.diagnoses",
+    "job",
+    records.Diagnosis,
+    "time split of each job, and the explanation of its speed",
+    Partitions.DATA,
+    7 * DAY_MS,
+    writers=("solve",),
+    readers=("sink", "web", "up"),
+)
 CONTENTION: Final = Topic(
     "fabric.contention",
     "link",
@@ -355,6 +375,8 @@ TOPICS: Final[dict[str, Topic]] = {
         QUEUES,
         FLOWS,
         FLOW_ROUTES,
+        COLLECTIVES,
+        DIAGNOSES,
         CONTENTION,
         ALERTS,
         DECISIONS,

@@ -1,0 +1,167 @@
+/* Layout of the shared memory between a process with a profiler and the reporter of its host.
+ *
+ * The process creates one segment as a sealed memfd (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL). It passes the
+ * descriptor over the reporter's Unix socket, so that neither /dev/shm nor a file name is needed. The segment
+ * survives the death of either side: the process keeps its descriptor and passes it to the next reporter, and
+ * the reporter drains the rings of a process that has died.
+ *
+ * Each thread of the process writes one ring. A ring has one writer and one reader, no lock and no system
+ * call. A full ring counts the event in `dropped`. The writer never waits, and never reads `tail` as an index
+ * without masking it. The reader trusts nothing in the segment: it checks sizes and offsets once against the
+ * descriptor's size, copies each event before it reads the event, and masks every index.
+ *
+ * Socket protocol (SOCK_SEQPACKET): the process sends "SEGMENT 1" with the descriptor (SCM_RIGHTS). The
+ * reporter answers "OK" or "ERROR <one line>". The connection then stays open; its end means that the process
+ * has ended, or that the reporter has. The process connects again every 500 ms. Its environment names the
+ * socket: FABRICTIME_COLLECTIVES; without it, the profiler does nothing.
+ *
+ * Times are CLOCK_MONOTONIC_RAW. The reader converts them to fabric time by the clock page of the host, which
+ * costs the job nothing. */
+#ifndef FABRICTIME_SEGMENT_H
+#define FABRICTIME_SEGMENT_H
+
+#include <stdint.h>
+
+#define FT_SEGMENT_MAGIC   "FTCOLL1" /* including its NUL: 8 bytes */
+#define FT_SEGMENT_VERSION 1u
+
+enum {
+    FT_SEGMENT_HEAD = 4096,     /* offset of the first communicator */
+    FT_COMMUNICATORS = 256,     /* of 256 bytes each */
+    FT_DEVICES = 64,            /* of 64 bytes each: names of RDMA devices */
+    FT_RINGS_MAX = 256,         /* threads with a ring of their own */
+    FT_RING_HEAD = 256,         /* bytes before a ring's events */
+    FT_RING_EVENTS_MIN = 64,    /* events of a ring: a power of two */
+    FT_RING_EVENTS = 4096,      /* by default */
+    FT_RING_EVENTS_MAX = 65536, /* at most */
+    FT_SEGMENT_MAX = 1 << 30    /* bytes */
+};
+
+enum ft_source { FT_SOURCE_UNKNOWN, FT_SOURCE_NCCL, FT_SOURCE_RCCL, FT_SOURCE_MPI, FT_SOURCE_VERBS };
+
+/* The head. All but the counters is written before the segment is passed on. */
+struct ft_segment {
+    char magic[8];
+    uint32_t version;
+    uint32_t source;      /* enum ft_source */
+    uint64_t bytes;       /* of the whole segment */
+    uint32_t rings;       /* room for so many rings */
+    uint32_t ring_events; /* events of each ring, a power of two */
+    uint64_t created_raw_ns;
+    uint32_t pid; /* in the process's own pid namespace; the reporter takes the socket's credentials instead */
+    uint32_t reserved;
+    char job[128]; /* FABRICTIME_JOB, else SLURM_JOB_ID, else empty */
+    char tenant[128];
+    char version_text[64]; /* library and interface, such as 2.30.7/v6 */
+    uint64_t rings_used;   /* atomic */
+    uint64_t ringless;     /* atomic: events of threads that found no ring */
+    uint64_t closed;       /* atomic: 1 after the last finalize */
+};
+
+/* A communicator; `ready` is stored last, with release. */
+struct ft_segment_communicator {
+    uint32_t ready; /* atomic */
+    uint32_t rank;
+    uint32_t ranks; /* 0: unknown */
+    uint32_t nodes; /* 0: unknown */
+    uint64_t id;    /* equal at all ranks */
+    char name[128];
+    char gpu[32]; /* PCI address or index; empty: unknown */
+    char reserved[72];
+};
+
+struct ft_segment_device {
+    uint32_t ready; /* atomic */
+    char name[60];
+};
+
+/* The head of a ring. Writer and reader have a cache line each. */
+struct ft_ring_head {
+    uint64_t head; /* atomic: events written since the beginning */
+    uint64_t dropped;
+    uint64_t misuse; /* calls that the profiler had to ignore: stop without start, and so on */
+    uint32_t tid;
+    uint32_t taken; /* atomic: 1 while a thread owns the ring, so that another may follow it */
+    char pad1[32];
+    uint64_t tail; /* atomic: events read; written by the reader */
+    char pad2[56];
+    char pad3[128];
+};
+
+enum ft_event_kind {
+    FT_EVENT_NONE,
+    FT_EVENT_BEGIN,     /* an operation began; end_raw_ns is 0. All fields are those of its end, as far as known */
+    FT_EVENT_END,       /* an operation ended */
+    FT_EVENT_TRANSFER,  /* data of an operation on one channel to or from one peer has been moved */
+    FT_EVENT_QUEUE_PAIR /* chunks of one queue pair that completed within an interval */
+};
+
+enum ft_function { /* as CollectiveFunction in schemas/CollectiveBatch.avsc */
+    FT_UNKNOWN_FUNCTION,
+    FT_ALL_REDUCE,
+    FT_ALL_GATHER,
+    FT_REDUCE_SCATTER,
+    FT_BROADCAST,
+    FT_REDUCE,
+    FT_ALL_TO_ALL,
+    FT_GATHER,
+    FT_SCATTER,
+    FT_SCAN,
+    FT_BARRIER,
+    FT_SEND,
+    FT_RECEIVE,
+    FT_SEND_RECEIVE,
+    FT_WAIT
+};
+
+enum ft_algorithm { FT_NO_ALGORITHM, FT_TREE, FT_RING, FT_COLLNET_DIRECT, FT_COLLNET_CHAIN, FT_NVLS, FT_NVLS_TREE, FT_PAT, FT_COPY_ENGINE };
+enum ft_protocol { FT_NO_PROTOCOL, FT_LL, FT_LL128, FT_SIMPLE };
+
+enum { FT_FLAG_SENDS = 1, FT_FLAG_SPLIT = 2 /* the four waits are measured */ };
+
+/* One event: two cache lines. Numbers that are not known are -1 where they are signed, else 0. */
+struct ft_event {
+    uint64_t begin_raw_ns;
+    uint64_t end_raw_ns; /* 0: still running */
+    uint64_t operation;  /* of a transfer: its operation's; unique in the segment; 0: none */
+    uint64_t sequence;   /* number within the communicator (and peer and direction of point-to-point operations) */
+    uint64_t bytes;
+    uint64_t tag;
+    uint8_t kind; /* enum ft_event_kind */
+    uint8_t function;
+    uint8_t algorithm;
+    uint8_t protocol;
+    uint16_t communicator; /* index */
+    uint16_t channel;      /* of a transfer; of an operation: number of channels, 0: unknown */
+    int32_t peer;          /* rank, or the root; -1: none */
+    uint16_t flags;
+    uint16_t device;     /* of a queue pair: index of its device */
+    uint32_t steps;      /* of a transfer: steps; of a queue pair: its number */
+    uint32_t sampled;    /* of a transfer: steps that were measured; of a queue pair: chunks completed */
+    uint32_t launch_ns;  /* an operation's call until its begin; saturates; of a queue pair: least ns from post to completion */
+    uint32_t kernel_ns;  /* by the GPU's timer; saturates; of a queue pair: greatest ns */
+    uint64_t gpu_late_ns; /* of a queue pair: sum of ns from post to completion */
+    uint64_t peer_late_ns; /* of a queue pair: 99th percentile */
+    uint64_t network_late_ns; /* of a queue pair: chunks posted and not completed */
+    uint64_t flush_ns;
+};
+
+_Static_assert(sizeof(struct ft_segment) <= FT_SEGMENT_HEAD, "head");
+_Static_assert(sizeof(struct ft_segment_communicator) == 256, "communicator");
+_Static_assert(sizeof(struct ft_segment_device) == 64, "device");
+_Static_assert(sizeof(struct ft_ring_head) == FT_RING_HEAD, "ring head");
+_Static_assert(sizeof(struct ft_event) == 128, "event");
+
+/* Offsets. */
+static inline uint64_t ft_segment_devices_at(void) {
+    return FT_SEGMENT_HEAD + (uint64_t)FT_COMMUNICATORS * 256;
+}
+static inline uint64_t ft_segment_rings_at(void) { return ft_segment_devices_at() + (uint64_t)FT_DEVICES * 64; }
+static inline uint64_t ft_segment_ring_bytes(uint32_t events) {
+    return FT_RING_HEAD + (uint64_t)events * sizeof(struct ft_event);
+}
+static inline uint64_t ft_segment_bytes(uint32_t rings, uint32_t events) {
+    return ft_segment_rings_at() + rings * ft_segment_ring_bytes(events);
+}
+
+#endif
