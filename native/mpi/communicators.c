@@ -85,7 +85,7 @@ void ft_communicator_created(MPI_Comm handle, MPI_Comm same_group) {
         atomic_store_explicit(&bucket[n].operations, 0, memory_order_relaxed);
         atomic_store_explicit(&bucket[n].handle, (uintptr_t)handle, memory_order_release);
     } else {
-        ft_trace_misuse();
+        ft_trace_dropped();
     }
     pthread_mutex_unlock(&lock);
 }

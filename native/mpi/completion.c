@@ -28,7 +28,7 @@ static void take(struct taken *taken, int count, const MPI_Request handles[], bo
         taken->statuses = taken->memory;
         taken->requests = taken->memory ? (struct ft_request **)(void *)(taken->statuses + count) : NULL;
         if (!taken->memory) {
-            ft_trace_misuse();
+            ft_trace_dropped();
             taken->count = 0;
             return;
         }

@@ -15,7 +15,7 @@ static struct ft_request requests[REQUEST_BUCKETS][BUCKET];
 
 /* Counters by key: 32 bits of the key, 32 bits of the count. */
 static struct {
-    _Atomic uint64_t word[BUCKET];
+    _Atomic uint64_t packed[BUCKET];
     _Atomic unsigned next; /* entry that a new key replaces */
 } counters[COUNT_BUCKETS];
 
@@ -31,19 +31,19 @@ uint64_t ft_hash(uint64_t seed, uint64_t value) {
  * long ago: a program that uses each tag once never needs an old one again. */
 uint64_t ft_count(uint64_t key) {
     uint64_t hash = ft_hash(0, key), tag = (hash >> 32 | 1) << 32;
-    _Atomic uint64_t *word = counters[hash % COUNT_BUCKETS].word;
+    _Atomic uint64_t *packed = counters[hash % COUNT_BUCKETS].packed;
 
     for (int n = 0; n < BUCKET; n++) {
-        uint64_t seen = atomic_load_explicit(&word[n], memory_order_relaxed);
+        uint64_t seen = atomic_load_explicit(&packed[n], memory_order_relaxed);
 
         while (seen >> 32 == tag >> 32)
-            if (atomic_compare_exchange_weak_explicit(&word[n], &seen, tag | (uint32_t)(seen + 1),
+            if (atomic_compare_exchange_weak_explicit(&packed[n], &seen, tag | (uint32_t)(seen + 1),
                                                       memory_order_relaxed, memory_order_relaxed))
                 return (uint32_t)seen;
     }
     unsigned n = atomic_fetch_add_explicit(&counters[hash % COUNT_BUCKETS].next, 1, memory_order_relaxed);
 
-    atomic_store_explicit(&word[n % BUCKET], tag | 1, memory_order_relaxed);
+    atomic_store_explicit(&packed[n % BUCKET], tag | 1, memory_order_relaxed);
     return 0;
 }
 
@@ -116,7 +116,7 @@ void ft_operation_end(struct ft_operation *operation, struct ft_communicator *co
         return;
     }
     if (operation->peer < 0 && !operation->collective) { /* no status: the sender is unknown */
-        ft_trace_misuse();
+        ft_trace_dropped();
         return;
     }
     put(operation, FT_EVENT_END, now_ns);
@@ -128,19 +128,22 @@ static struct ft_request *bucket_of(uintptr_t handle) {
     return requests[ft_hash(1, handle) % REQUEST_BUCKETS];
 }
 
-/* Remember an operation by its request. An entry with the same handle is one whose end was missed. */
+/* Remember an operation by its request. MPI gives all operations that are complete at once the same handle, so
+ * an operation with this handle has ended. */
 void ft_request_add(MPI_Request handle, const struct ft_operation *operation,
                     struct ft_communicator *communicator) {
     uintptr_t key = (uintptr_t)handle;
     struct ft_request *bucket = bucket_of(key);
 
-    for (int round = 0; round < 2; round++) {
+    for (int pass = 0; pass < 2; pass++) {
         for (int n = 0; n < BUCKET; n++) {
-            uintptr_t expected = round ? 0 : key;
+            uintptr_t expected = pass ? 0 : key;
 
             if (!atomic_compare_exchange_strong_explicit(&bucket[n].handle, &expected, IN_USE,
                                                          memory_order_acquire, memory_order_relaxed))
                 continue;
+            if (!pass && bucket[n].operation.open)
+                ft_operation_end(&bucket[n].operation, bucket[n].communicator, NULL);
             bucket[n].key = key;
             bucket[n].communicator = communicator;
             bucket[n].operation = *operation;
@@ -148,7 +151,7 @@ void ft_request_add(MPI_Request handle, const struct ft_operation *operation,
             return;
         }
     }
-    ft_trace_misuse();
+    ft_trace_dropped();
 }
 
 /* Take the entry of a request, so that a request that MPI creates meanwhile with the same handle is another

@@ -9,8 +9,8 @@
  *     fortran.c          the entry points of `mpif.h` and `use mpi`
  *     sockets.c          registers the process's TCP connections with the flow reporter
  *
- * On the path of an operation nothing locks, allocates or calls the kernel. A full table means that an
- * operation is not recorded and counts as misuse. */
+ * On the path of an operation nothing locks, allocates or calls the kernel. A full table means that an event
+ * is not written and counts as dropped. */
 #ifndef FABRICTIME_MPI_TRACE_H
 #define FABRICTIME_MPI_TRACE_H
 
