@@ -122,6 +122,11 @@ void ft_trace_misuse(void) {
         __atomic_store_n(&self.ring->misuse, self.ring->misuse + 1, __ATOMIC_RELAXED);
 }
 
+void ft_trace_dropped(void) {
+    if (self.ring || (!self.ringless && take_ring()))
+        __atomic_store_n(&self.ring->dropped, self.ring->dropped + 1, __ATOMIC_RELAXED);
+}
+
 uint64_t ft_trace_operation(void) {
     if (__builtin_expect(self.number == self.numbers_end, 0)) {
         self.number = __atomic_fetch_add(&numbers, NUMBERS, __ATOMIC_RELAXED);

@@ -32,7 +32,8 @@ uint64_t ft_trace_operation(void);
 /* Copy an event into the calling thread's ring, or count it as dropped. The thread's first call takes a ring. */
 void ft_trace_put(const struct ft_event *event);
 
-/* Count a call that had to be ignored. */
+/* Count a call that had to be ignored, or an event that the profiler itself had to drop. */
 void ft_trace_misuse(void);
+void ft_trace_dropped(void);
 
 #endif
