@@ -7,6 +7,7 @@ this safe for programs that start at the same time.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import errno
 import fcntl
@@ -19,12 +20,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["InUse", "check_owner", "connect", "leave", "listen", "read_line", "receive_at", "received"]
+__all__ = [
+    "InUse",
+    "check_owner",
+    "connect",
+    "leave",
+    "listen",
+    "listen_for_packets",
+    "read_line",
+    "receive_at",
+    "receive_descriptor",
+    "received",
+]
 
 BACKLOG: Final = 128
 LOCK_WAIT_S: Final = 2.0
 """Longest wait for another program that binds a socket in the same folder."""
 _UCRED: Final = struct.Struct("=iII")
+_DESCRIPTORS_MAX: Final = 253
+"""Descriptors of one message that the kernel passes at most (SCM_MAX_FD)."""
 
 
 class InUse(OSError):
@@ -39,6 +53,14 @@ def listen(path: Path, *, blocking: bool = False) -> socket.socket:
     made = _bound(path, socket.SOCK_STREAM)
     made.setblocking(blocking)
     return made
+
+
+def listen_for_packets(path: Path) -> socket.socket:
+    """Return a non-blocking socket of packets (SOCK_SEQPACKET) that listens at `path`.
+
+    Raises as `listen` does.
+    """
+    return _bound(path, socket.SOCK_SEQPACKET)
 
 
 def receive_at(path: Path, buffer_bytes: int) -> socket.socket:
@@ -102,12 +124,39 @@ def read_line(connection: socket.socket, max_bytes: int, within_s: float) -> byt
     return line.partition(b"\n")[0][:max_bytes]
 
 
-def check_owner(connection: socket.socket) -> None:
-    """Check that the peer runs as our user, in addition to the socket's mode. Raises PermissionError."""
+def receive_descriptor(connection: socket.socket, max_bytes: int) -> tuple[bytes, int | None] | None:
+    """Return the next packet, with the descriptor that it carries or None; None at the connection's end.
+
+    The caller closes the descriptor. Raises BlockingIOError if there is no packet, ValueError for one that is
+    too long or carries several descriptors.
+    """
+    room = socket.CMSG_SPACE(_DESCRIPTORS_MAX * array.array("i").itemsize)
+    data, messages, flags, _ = connection.recvmsg(max_bytes, room, socket.MSG_CMSG_CLOEXEC)
+    numbers = array.array("i")
+    for level, kind, content in messages:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(numbers) > 1:
+        for number in numbers:
+            os.close(number)
+        raise ValueError(
+            f"packet of {len(data)} bytes and {len(numbers)} descriptors: expected at most {max_bytes} and 1"
+        )
+    if not data and not numbers:
+        return None
+    return data, numbers[0] if numbers else None
+
+
+def check_owner(connection: socket.socket) -> int:
+    """Check that the peer runs as our user, in addition to the socket's mode, and return its process id.
+
+    The id is 0 if this process's namespace of process ids lacks the peer. Raises PermissionError.
+    """
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    user = _UCRED.unpack(raw)[1]
+    process, user, _ = _UCRED.unpack(raw)
     if user != os.geteuid():
         raise PermissionError(f"user {user} is not this socket's owner")
+    return int(process)
 
 
 def leave(path: Path, made: socket.socket) -> None:
@@ -132,7 +181,7 @@ def _bound(path: Path, kind: socket.SocketKind) -> socket.socket:
             path.unlink(missing_ok=True)  # left behind by a killed process
             os.fchmod(made.fileno(), 0o600)  # bind gives this mode to the file: never open to others
             made.bind(name)
-            if kind is socket.SOCK_STREAM:
+            if kind is not socket.SOCK_DGRAM:
                 made.listen(BACKLOG)
         made.setblocking(False)
     except BaseException:

@@ -13,7 +13,8 @@
  * Socket protocol (SOCK_SEQPACKET): the process sends "SEGMENT 1" with the descriptor (SCM_RIGHTS). The
  * reporter answers "OK" or "ERROR <one line>". The connection then stays open; its end means that the process
  * has ended, or that the reporter has. The process connects again every 500 ms. Its environment names the
- * socket: FABRICTIME_COLLECTIVES; without it, the profiler does nothing.
+ * socket: FABRICTIME_COLLECTIVES; without it, the profiler does nothing. FABRICTIME_COLLECTIVES_EVENTS sets the
+ * events of a ring. A child after fork has no segment until it opens one.
  *
  * Times are CLOCK_MONOTONIC_RAW. The reader converts them to fabric time by the clock page of the host, which
  * costs the job nothing. */
@@ -48,7 +49,7 @@ struct ft_segment {
     uint32_t rings;       /* room for so many rings */
     uint32_t ring_events; /* events of each ring, a power of two */
     uint64_t created_raw_ns;
-    uint32_t pid; /* in the process's own pid namespace; the reporter takes the socket's credentials instead */
+    uint32_t pid; /* in its own pid namespace; the reporter takes the socket's credentials instead */
     uint32_t reserved;
     char job[128]; /* FABRICTIME_JOB, else SLURM_JOB_ID, else empty */
     char tenant[128];
@@ -90,13 +91,14 @@ struct ft_ring_head {
 
 enum ft_event_kind {
     FT_EVENT_NONE,
-    FT_EVENT_BEGIN,     /* an operation began; end_raw_ns is 0. All fields are those of its end, as far as known */
+    FT_EVENT_BEGIN,     /* an operation began: the fields of its end, as far as known; end_raw_ns is 0 */
     FT_EVENT_END,       /* an operation ended */
     FT_EVENT_TRANSFER,  /* data of an operation on one channel to or from one peer has been moved */
     FT_EVENT_QUEUE_PAIR /* chunks of one queue pair that completed within an interval */
 };
 
-enum ft_function { /* as CollectiveFunction in schemas/CollectiveBatch.avsc */
+/* As CollectiveFunction in schemas/CollectiveBatch.avsc. */
+enum ft_function {
     FT_UNKNOWN_FUNCTION,
     FT_ALL_REDUCE,
     FT_ALL_GATHER,
@@ -114,7 +116,17 @@ enum ft_function { /* as CollectiveFunction in schemas/CollectiveBatch.avsc */
     FT_WAIT
 };
 
-enum ft_algorithm { FT_NO_ALGORITHM, FT_TREE, FT_RING, FT_COLLNET_DIRECT, FT_COLLNET_CHAIN, FT_NVLS, FT_NVLS_TREE, FT_PAT, FT_COPY_ENGINE };
+enum ft_algorithm {
+    FT_NO_ALGORITHM,
+    FT_TREE,
+    FT_RING,
+    FT_COLLNET_DIRECT,
+    FT_COLLNET_CHAIN,
+    FT_NVLS,
+    FT_NVLS_TREE,
+    FT_PAT,
+    FT_COPY_ENGINE
+};
 enum ft_protocol { FT_NO_PROTOCOL, FT_LL, FT_LL128, FT_SIMPLE };
 
 enum { FT_FLAG_SENDS = 1, FT_FLAG_SPLIT = 2 /* the four waits are measured */ };
@@ -124,7 +136,7 @@ struct ft_event {
     uint64_t begin_raw_ns;
     uint64_t end_raw_ns; /* 0: still running */
     uint64_t operation;  /* of a transfer: its operation's; unique in the segment; 0: none */
-    uint64_t sequence;   /* number within the communicator (and peer and direction of point-to-point operations) */
+    uint64_t sequence;   /* number within the communicator; point-to-point: and the peer and direction */
     uint64_t bytes;
     uint64_t tag;
     uint8_t kind; /* enum ft_event_kind */
@@ -135,15 +147,37 @@ struct ft_event {
     uint16_t channel;      /* of a transfer; of an operation: number of channels, 0: unknown */
     int32_t peer;          /* rank, or the root; -1: none */
     uint16_t flags;
-    uint16_t device;     /* of a queue pair: index of its device */
-    uint32_t steps;      /* of a transfer: steps; of a queue pair: its number */
-    uint32_t sampled;    /* of a transfer: steps that were measured; of a queue pair: chunks completed */
-    uint32_t launch_ns;  /* an operation's call until its begin; saturates; of a queue pair: least ns from post to completion */
-    uint32_t kernel_ns;  /* by the GPU's timer; saturates; of a queue pair: greatest ns */
-    uint64_t gpu_late_ns; /* of a queue pair: sum of ns from post to completion */
-    uint64_t peer_late_ns; /* of a queue pair: 99th percentile */
-    uint64_t network_late_ns; /* of a queue pair: chunks posted and not completed */
+    uint16_t device; /* of a queue pair: index of its device */
+    union {
+        uint32_t steps;      /* of a transfer */
+        uint32_t queue_pair; /* number of a queue pair */
+    };
+    union {
+        uint32_t sampled;   /* of a transfer: steps that were measured */
+        uint32_t completed; /* of a queue pair: chunks within the interval from begin to end */
+    };
+    union {
+        uint32_t launch_ns; /* from an operation's call to its begin; saturates */
+        uint32_t min_ns;    /* of a queue pair: least time from post to completion; saturates */
+    };
+    union {
+        uint32_t kernel_ns; /* by the GPU's timer; saturates */
+        uint32_t max_ns;    /* of a queue pair; saturates */
+    };
+    union {
+        uint64_t gpu_late_ns;
+        uint64_t sum_ns; /* of a queue pair */
+    };
+    union {
+        uint64_t peer_late_ns;
+        uint64_t p99_ns; /* of a queue pair, within a factor of 1.2 */
+    };
+    union {
+        uint64_t network_late_ns;
+        uint64_t posted; /* of a queue pair: chunks posted and not completed */
+    };
     uint64_t flush_ns;
+    uint64_t reserved[2]; /* 0 */
 };
 
 _Static_assert(sizeof(struct ft_segment) <= FT_SEGMENT_HEAD, "head");
@@ -156,7 +190,9 @@ _Static_assert(sizeof(struct ft_event) == 128, "event");
 static inline uint64_t ft_segment_devices_at(void) {
     return FT_SEGMENT_HEAD + (uint64_t)FT_COMMUNICATORS * 256;
 }
-static inline uint64_t ft_segment_rings_at(void) { return ft_segment_devices_at() + (uint64_t)FT_DEVICES * 64; }
+static inline uint64_t ft_segment_rings_at(void) {
+    return ft_segment_devices_at() + (uint64_t)FT_DEVICES * 64;
+}
 static inline uint64_t ft_segment_ring_bytes(uint32_t events) {
     return FT_RING_HEAD + (uint64_t)events * sizeof(struct ft_event);
 }

@@ -13,8 +13,9 @@
 
 #include "segment.h"
 
-/* Create the segment of this process, or use it again. Return false without FABRICTIME_COLLECTIVES, without
- * memory, or in a process that was forked from one with a segment. Not for the hot path. */
+/* Create the segment of this process, or use it again. Return false without FABRICTIME_COLLECTIVES or without
+ * memory. A child after fork has no segment: what it writes is ignored until it opens one, and the indexes of
+ * its parent's communicators do not apply. Call ft_trace_close as often. Not for the hot path. */
 bool ft_trace_open(enum ft_source source, const char *version_text);
 void ft_trace_close(void);
 
@@ -28,10 +29,11 @@ uint64_t ft_trace_now_ns(void);
 /* A number for a new operation, from 1. */
 uint64_t ft_trace_operation(void);
 
-/* Copy an event into the calling thread's ring, or count it as dropped. */
+/* Copy an event into the calling thread's ring, or count it as dropped. The thread's first call takes a ring. */
 void ft_trace_put(const struct ft_event *event);
 
-/* Count a call that had to be ignored. */
+/* Count a call that had to be ignored, or an event that the profiler itself had to drop. */
 void ft_trace_misuse(void);
+void ft_trace_dropped(void);
 
 #endif

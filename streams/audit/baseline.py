@@ -238,13 +238,23 @@ def compare_with(baseline: Baseline, results: Iterable[AuditResult]) -> list[Aud
         rows[each.sku, each.fact][each.subject] = each
     out = results_of(_SKUS, _unknown_skus(baseline, scope), scope)
     by_fact: dict[str, list[Found]] = defaultdict(list)
-    for series in series_of(kept):
-        expected = rows.get((series.sku, series.name))
+    for (sku, name), values in _values(kept).items():
+        expected = rows.get((sku, name))
         if expected:
-            by_fact[series.name] += _deviations(series.name, series.sku, series.values, expected)
+            by_fact[name] += _deviations(name, sku, values, expected)
     for fact, found in sorted(by_fact.items()):
         out += results_of(_rule(fact), found, scope)
     return out
+
+
+def _values(results: Iterable[AuditResult]) -> dict[tuple[str, str], dict[str, dict[str, AuditFact]]]:
+    """Return host to fact by subject, by SKU and name. A baseline merges the checks that state one fact."""
+    found: dict[tuple[str, str], dict[str, dict[str, AuditFact]]] = {}
+    for series in series_of(results):
+        by_subject = found.setdefault((series.sku, series.name), {})
+        for subject, of_hosts in series.values.items():
+            by_subject.setdefault(subject, {}).update(of_hosts)
+    return found
 
 
 _SKUS: Final = Rule(

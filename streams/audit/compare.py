@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,17 +43,12 @@ MAX_KINDS: Final = 3
 
 @dataclass(slots=True)
 class Series:
-    """One fact of one SKU: subject to host to value, and the checks that state it."""
+    """One fact of one SKU as one check states it: subject to host to value."""
 
     sku: str
     name: str
+    check: AuditResult
     values: dict[str, dict[str, AuditFact]] = field(default_factory=dict)
-    checks: dict[str, AuditResult] = field(default_factory=dict)
-
-    def add(self, result: AuditResult, fact: AuditFact) -> None:
-        """Add a host's value."""
-        self.values.setdefault(fact["subject"], {})[result["host"]] = fact
-        self.checks.setdefault(result["check"], result)
 
     @property
     def hosts(self) -> set[str]:
@@ -62,14 +57,17 @@ class Series:
 
 
 def series_of(results: Iterable[AuditResult]) -> list[Series]:
-    """Return the facts of the hosts by SKU and name, in this order."""
-    found: dict[tuple[str, str], Series] = {}
+    """Return the facts of the hosts by SKU, name and check, in this order.
+
+    Two checks may state facts of one name: a host's all_reduce by NCCL and by RCCL are two series.
+    """
+    found: dict[tuple[str, str, str], Series] = {}
     for result in results:
         for fact in result["facts"]:
-            key = result["sku"], fact["name"]
+            key = result["sku"], fact["name"], result["check"]
             if key not in found:
-                found[key] = Series(*key)
-            found[key].add(result, fact)
+                found[key] = Series(result["sku"], fact["name"], result)
+            found[key].values.setdefault(fact["subject"], {})[result["host"]] = fact
     return [found[key] for key in sorted(found)]
 
 
@@ -87,15 +85,14 @@ def compare(results: Iterable[AuditResult]) -> list[AuditResult]:
         ran.setdefault((result["sku"], result["check"]), {})[result["host"]] = AuditStatus(result["status"])
     by_fact: dict[str, list[tuple[Series, list[Found]]]] = {}
     for series in series_of(kept):
-        status_of: dict[str, AuditStatus] = {}
-        for check in sorted(series.checks):
-            status_of.update(ran[series.sku, check])
-        by_fact.setdefault(series.name, []).append((series, list(_evaluate(series, status_of))))
+        found = list(_evaluate(series, ran[series.sku, series.check["check"]]))
+        by_fact.setdefault(series.name, []).append((series, found))
     out: list[AuditResult] = []
     for parts in by_fact.values():
-        found = [each for _, part in parts for each in part]
         skus = sorted({series.sku for series, _ in parts})
-        out += results_of(_rule(parts[0][0]), found, scope.with_sku(skus[0] if len(skus) == 1 else ""))
+        rule = _rule([series for series, _ in parts])
+        everything = [each for _, part in parts for each in part]
+        out += results_of(rule, everything, scope.with_sku(skus[0] if len(skus) == 1 else ""))
     return out
 
 
@@ -105,13 +102,14 @@ def rule_name(fact: str) -> str:
     return plain[:110] or "unnamed"
 
 
-def _rule(series: Series) -> Rule:
+def _rule(every: Sequence[Series]) -> Rule:
     """Return the rule of a fact: as severe as the gravest check that states it."""
-    by_check = [series.checks[check] for check in sorted(series.checks)]
-    grave = next((each for each in by_check if each["severity"] == AuditSeverity.ERROR), by_check[0])
+    checks = [series.check for series in every]
+    grave = next((each for each in checks if each["severity"] == AuditSeverity.ERROR), checks[0])
+    name = every[0].name
     return Rule(
-        f"fleet.{rule_name(series.name)}",
-        f"Hosts of one SKU have the same {series.name}",
+        f"fleet.{rule_name(name)}",
+        f"Hosts of one SKU have the same {name}",
         AuditSeverity(grave["severity"]),
         AuditAction(grave["action"]),
         f"Bring the host in line with the fleet. {grave['remedy']}".strip(),

@@ -7,7 +7,18 @@ import socket
 
 import pytest
 
-from schemas.ipc import InUse, check_owner, connect, leave, listen, read_line, receive_at, received
+from schemas.ipc import (
+    InUse,
+    check_owner,
+    connect,
+    leave,
+    listen,
+    listen_for_packets,
+    read_line,
+    receive_at,
+    receive_descriptor,
+    received,
+)
 
 
 def test_a_stream_socket_serves_its_owner_at_a_long_path(tmp_path):
@@ -62,3 +73,35 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
     folder.chmod(0o777)
     with pytest.raises(PermissionError, match="expected one that other users cannot write to"):
         listen(folder / "s.sock")
+
+
+def test_a_packet_carries_one_descriptor(tmp_path):
+    path = tmp_path / "p.sock"
+    listener = listen_for_packets(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client, open(os.devnull, "rb") as file:
+        client.connect(str(path))
+        served, _ = listener.accept()
+        with served:
+            served.setblocking(False)
+            assert check_owner(served) == os.getpid()
+            with pytest.raises(BlockingIOError):
+                receive_descriptor(served, 16)
+            socket.send_fds(client, [b"SEGMENT 1"], [file.fileno()])
+            text, descriptor = receive_descriptor(served, 16)
+            assert (text, os.get_inheritable(descriptor)) == (b"SEGMENT 1", False)
+            assert os.fstat(descriptor).st_ino == os.fstat(file.fileno()).st_ino
+            os.close(descriptor)
+            client.send(b"no descriptor")
+            assert receive_descriptor(served, 16) == (b"no descriptor", None)
+            open_before = len(os.listdir("/proc/self/fd"))
+            socket.send_fds(client, [b"two"], [file.fileno()] * 2)
+            with pytest.raises(ValueError, match="2 descriptors: expected at most 16 and 1"):
+                receive_descriptor(served, 16)
+            socket.send_fds(client, [b"x" * 100], [file.fileno()])
+            with pytest.raises(ValueError, match="packet of 16 bytes and 1 descriptors"):
+                receive_descriptor(served, 16)
+            assert len(os.listdir("/proc/self/fd")) == open_before, "refused descriptors are closed"
+            client.close()
+            assert receive_descriptor(served, 16) is None
+    leave(path, listener)
+    assert not path.exists()

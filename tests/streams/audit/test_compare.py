@@ -63,6 +63,13 @@ def test_skus_are_compared_apart() -> None:
     assert [f["subject"] for f in out[0]["findings"]] == ["a100", "b200"]
 
 
+def test_two_checks_may_state_facts_of_one_name() -> None:
+    hosts = [stated(f"h{k}", {"bus_gbps": 400.0}, check="collectives.nccl") for k in range(8)]
+    hosts += [stated(f"h{k}", {"bus_gbps": 200.0}, check="collectives.rccl") for k in range(8)]
+    hosts[3] = stated("h3", {"bus_gbps": 300.0}, check="collectives.nccl")
+    assert failed(compare(hosts)) == [("h3", "fleet.bus_gbps", [""])]
+
+
 def test_devices_are_compared_with_their_namesakes() -> None:
     rates = {**{f"mlx5_{k}": 400.0 for k in range(8)}, "mlx5_8": 100.0}
     hosts = [stated(f"h{k}", {"rate_gbps": dict(rates)}) for k in range(16)]

@@ -1,0 +1,37 @@
+"""Measures workload monitoring: the profilers' cost, the diagnosis of jobs, and the time of an explanation.
+
+Each part is a module of this package. `fabrictime bench workload plugin [--quick]` runs one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fabrictime.bench import Progress, Target, Value
+from fabrictime.bench._parts import measure_parts
+
+NAME: Final = "workload"
+TARGETS: Final[Mapping[str, Target]] = {
+    "plugin_ns_per_event_p50": Target("1", "<=", 3),
+    "plugin_ns_per_event_p99": Target("1", "<=", 12),
+    "plugin_events_lost": Target("events", "<=", 0),
+    "loss_counted_exactly": Target("1", ">=", 1.0),
+    "sampled_split_error": Target("points", "<=", 2),
+}
+
+PARTS: Final[Mapping[str, Sequence[str]]] = {
+    "plugin": (
+        "plugin_ns_per_event_p50",
+        "plugin_ns_per_event_p99",
+        "plugin_events_lost",
+        "loss_counted_exactly",
+        "sampled_split_error",
+    ),
+}
+"""Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
+
+
+def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> dict[str, Value]:
+    """Measure some parts, or all, one after another."""
+    return measure_parts(NAME, PARTS, parts, progress, quick)

@@ -1,0 +1,52 @@
+"""The good time of a job: per quantity, its best sustained value so far, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from statistics import median
+
+from streams.diagnosis.rules import BASELINE_INTERVALS, BASELINE_MIN, MAX_BASELINES
+
+__all__ = ["Baselines"]
+
+
+@dataclass(slots=True)
+class _Baseline:
+    """One quantity."""
+
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=BASELINE_INTERVALS))
+    best: float | None = None
+
+
+class Baselines:
+    """Quantity to its best sustained value; less is better.
+
+    Sustained is the median of a few intervals in sequence. A lucky interval does not set it, and a long slow
+    time does not raise it.
+    """
+
+    def __init__(self, keys: int = MAX_BASELINES) -> None:
+        self._keys = keys
+        self._baselines: OrderedDict[Hashable, _Baseline] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of quantities."""
+        return len(self._baselines)
+
+    def note(self, key: Hashable, value: float) -> None:
+        """Add an interval's value of a quantity; the quantity noted longest ago makes place for a new one."""
+        known = self._baselines.setdefault(key, _Baseline())
+        self._baselines.move_to_end(key)
+        if len(self._baselines) > self._keys:
+            self._baselines.popitem(last=False)
+        known.recent.append(value)
+        if len(known.recent) >= BASELINE_MIN:
+            sustained = median(known.recent)
+            known.best = sustained if known.best is None else min(known.best, sustained)
+
+    def good(self, key: Hashable) -> float | None:
+        """Return a quantity's best sustained value; None: too few intervals so far."""
+        known = self._baselines.get(key)
+        return None if known is None else known.best

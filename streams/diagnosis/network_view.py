@@ -1,0 +1,473 @@
+"""Records about the network around an interval, by link, NIC pair, flow and host, in bounded memory.
+
+The view takes records of any order. It answers questions about an interval: links with a fault, queues on a
+link, delays of a pair, flows between two NICs, limits of a flow, failed checks of a host.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from schemas.ids import cable_id, host_of
+from schemas.records import (
+    ActionOutcome,
+    ActionReport,
+    Alert,
+    AlertState,
+    AuditResult,
+    AuditStatus,
+    ClockOffsets,
+    ClockSync,
+    ContentionWindow,
+    Decision,
+    Flow,
+    FlowAction,
+    FlowReports,
+    FlowRoutes,
+    FlowState,
+    LinkHealth,
+    LinkQueues,
+    LinkState,
+    Nic,
+    PathDelays,
+    PathMaps,
+)
+from streams.diagnosis.rules import KEEP_NS, MAX_RECORDS
+
+__all__ = ["Episode", "NetworkView", "Pace", "PairDelay", "RecordedRoutes", "Routes"]
+
+Links = tuple[str, ...]
+T = TypeVar("T")
+R = TypeVar("R")
+OPEN_NS: Final = 2**62
+"""The end of an episode that lasts."""
+EPISODES_KEPT: Final = 64
+"""Episodes of one subject."""
+WINDOWS_KEPT: Final = 120
+"""Windows of delays of one NIC."""
+
+
+class Routes(Protocol):
+    """Routes of flows and probes. The solve worker passes its global tables, others `RecordedRoutes`."""
+
+    def of_flow(self, nic: str, peer: str, path: int, peer_port: int) -> Links:
+        """Return the links of a flow, in order; empty if they are not known."""
+
+    def of_pair(self, nic: str, peer: str) -> Collection[Links]:
+        """Return the known routes from one NIC to another."""
+
+
+class RecordedRoutes:
+    """Routes from `FlowRoutes` and `PathMaps` records."""
+
+    def __init__(self) -> None:
+        self._flows: dict[tuple[str, str], dict[tuple[int, int], Links]] = {}
+        self._paths: dict[tuple[str, str], dict[int, Links]] = {}
+        self._known: dict[Links, Links] = {}
+
+    def take_flow_routes(self, record: FlowRoutes) -> None:
+        """Take the routes of a pair's flows."""
+        self._flows[record["nic"], record["peer"]] = {
+            (each["path"], each["peer_port"]): self._one(each["links"])
+            for each in record["routes"]
+            if each["leg"] == "DATA" and each["complete"]
+        }
+
+    def take_paths(self, record: PathMaps) -> None:
+        """Take the routes of a pair's probes."""
+        self._paths[record["nic"], record["peer"]] = {
+            each["path"]: self._one(each["links"])
+            for each in record["paths"]
+            if each["leg"] == "REQUEST" and each["complete"]
+        }
+
+    def _one(self, links: list[str]) -> Links:
+        found = tuple(links)
+        return self._known.setdefault(found, found)
+
+    def of_flow(self, nic: str, peer: str, path: int, peer_port: int) -> Links:
+        """Return the links of a flow: its own traced route, else that of a probe with its source port."""
+        traced = self._flows.get((nic, peer), {}).get((path, peer_port))
+        return traced or self._paths.get((nic, peer), {}).get(path, ())
+
+    def of_pair(self, nic: str, peer: str) -> Collection[Links]:
+        """Return the known routes from one NIC to another."""
+        pair = (nic, peer)
+        return {*self._flows.get(pair, {}).values(), *self._paths.get(pair, {}).values()}
+
+
+class Episode(NamedTuple):
+    """A state of a subject's health and the time that it lasted."""
+
+    record: LinkHealth
+    begin_ns: int
+    end_ns: int
+    """`OPEN_NS`: it lasts."""
+
+
+class PairDelay(NamedTuple):
+    """Delays of probes from one NIC to another by one path, in one window."""
+
+    path: int
+    begin_ns: int
+    end_ns: int
+    samples: int
+    lost: int
+    p50_ns: float | None
+    p99_ns: float | None
+    rtt_min_ns: float | None
+    rtt_p50_ns: float | None
+    bound_ns: float
+
+
+class Pace(NamedTuple):
+    """A rate limit that this system put on a flow."""
+
+    flow_id: str
+    rate_bps: float
+    begin_ns: int
+    end_ns: int
+    decision: Decision | None
+
+
+@dataclass(slots=True)
+class _Delays:
+    """Windows of one prober: peer to its paths' delays."""
+
+    windows: dict[tuple[int, int], tuple[int, int, dict[str, list[PairDelay]]]] = field(default_factory=dict)
+
+
+class NetworkView:
+    """Records about the network; take each, `forget` regularly.
+
+    `nics`: only delays of these NICs are kept; None: of all. It is called with a NIC's name.
+    """
+
+    def __init__(
+        self,
+        routes: Routes | None = None,
+        keep_ns: int = KEEP_NS,
+        nics: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.recorded = RecordedRoutes()
+        self.routes: Routes = self.recorded if routes is None else routes
+        self.keep_ns = keep_ns
+        self._wants = nics
+        self.inventory: dict[str, Nic] = {}
+        self._health: dict[str, dict[int, LinkHealth]] = {}
+        self._by_cable: dict[str, set[str]] = defaultdict(set)
+        self._windows: OrderedDict[str, ContentionWindow] = OrderedDict()
+        self._on_link: dict[str, set[str]] = defaultdict(set)
+        self._delays: dict[str, _Delays] = defaultdict(_Delays)
+        self._flows: dict[str, dict[str, tuple[int, Flow]]] = defaultdict(dict)
+        self._decisions: OrderedDict[str, Decision] = OrderedDict()
+        self._actions: OrderedDict[tuple[str, str], ActionReport] = OrderedDict()
+        self._alerts: OrderedDict[str, Alert] = OrderedDict()
+        self._audit: OrderedDict[tuple[str, str], AuditResult] = OrderedDict()
+        self._clocks: dict[str, tuple[int, ClockSync, float]] = {}
+        self._queues: dict[str, deque[tuple[int, int, float, float | None]]] = {}
+
+    # ------------------------------------------------------------------------------------------ records
+
+    def take_nic(self, record: Nic) -> None:
+        """Take a NIC of the inventory."""
+        self.inventory[record["nic"]] = record
+
+    def take_health(self, record: LinkHealth) -> None:
+        """Take a state of a link, NIC or host."""
+        known = self._health.setdefault(record["subject"], {})
+        known[record["seq"]] = record
+        while len(known) > EPISODES_KEPT:
+            del known[min(known)]
+        for link in record["links"]:
+            self._by_cable[_cable(link)].add(record["subject"])
+        self._by_cable[record["subject"]].add(record["subject"])
+
+    def take_contention(self, record: ContentionWindow) -> None:
+        """Take a record of a contention window; the newest of a window counts."""
+        known = self._windows.get(record["window_id"])
+        if known is None or record["update"] >= known["update"]:
+            self._windows[record["window_id"]] = record
+            for link in {record["link"], *record["links"]}:
+                self._on_link[link].add(record["window_id"])
+        while len(self._windows) > MAX_RECORDS:
+            self._forget_window(next(iter(self._windows)))
+
+    def take_delays(self, record: PathDelays) -> None:
+        """Take a window of a NIC's delays."""
+        nic = record["nic"]
+        if self._wants is not None and not self._wants(nic):
+            return
+        trusted = record["state"] != ClockSync.UNSYNCED
+        begin_ns, end_ns = record["window_start_ns"], record["window_end_ns"]
+        found: dict[str, list[PairDelay]] = {}
+        for each in record["paths"]:
+            found.setdefault(each["peer"], []).append(
+                PairDelay(
+                    each["path"],
+                    begin_ns,
+                    end_ns,
+                    each["count"],
+                    each["lost"],
+                    each["forward_p50_ns"] if trusted else None,
+                    each["forward_p99_ns"] if trusted else None,
+                    each["rtt_min_ns"],
+                    each["rtt_p50_ns"],
+                    each["bound_ns"] or 0.0,
+                )
+            )
+        windows = self._delays[nic].windows
+        windows[record["window"], record["part"]] = (begin_ns, end_ns, found)
+        while len(windows) > WINDOWS_KEPT:
+            del windows[min(windows)]
+
+    def take_flows(self, record: FlowReports) -> None:
+        """Take a host's report of its flows; a whole report replaces all earlier ones."""
+        known, at_ns = self._flows[record["host"]], record["system_ns"]
+        if record["whole"]:
+            listed = {each["flow_id"] for each in record["flows"]}
+            for name in [n for n, (seen_ns, _) in known.items() if n not in listed and seen_ns <= at_ns]:
+                del known[name]
+        for each in record["flows"]:
+            before = known.get(each["flow_id"])
+            if before is not None and before[0] > at_ns:
+                continue
+            if each["state"] == FlowState.CLOSED:
+                known.pop(each["flow_id"], None)
+            else:
+                known[each["flow_id"]] = (at_ns, each)
+        while len(known) > MAX_RECORDS:
+            del known[next(iter(known))]
+
+    def take_routes(self, record: FlowRoutes) -> None:
+        """Take the routes of a pair's flows."""
+        self.recorded.take_flow_routes(record)
+
+    def take_paths(self, record: PathMaps) -> None:
+        """Take the routes of a pair's probes."""
+        self.recorded.take_paths(record)
+
+    def take_decision(self, record: Decision) -> None:
+        """Take a decision about a flow."""
+        _keep(self._decisions, record["decision_id"], record)
+
+    def take_action(self, record: ActionReport) -> None:
+        """Take the report of an action on a flow."""
+        _keep(self._actions, (record["decision_id"], record["flow_id"]), record)
+
+    def take_alert(self, record: Alert) -> None:
+        """Take an alert; the newest record of an alert counts."""
+        known = self._alerts.get(record["alert_id"])
+        if known is None or record["update"] >= known["update"]:
+            _keep(self._alerts, record["alert_id"], record)
+
+    def take_audit(self, record: AuditResult) -> None:
+        """Take the result of a host's check; the newest of a check counts."""
+        key = (record["host"], record["check"])
+        known = self._audit.get(key)
+        if known is None or record["checked_ns"] >= known["checked_ns"]:
+            _keep(self._audit, key, record)
+
+    def take_clocks(self, record: ClockOffsets) -> None:
+        """Take the states of clocks."""
+        for each in record["clocks"]:
+            known = self._clocks.get(each["clock"])
+            if known is None or record["window"] >= known[0]:
+                self._clocks[each["clock"]] = (record["window"], each["state"], each["bound_ns"])
+
+    def take_queues(self, record: LinkQueues) -> None:
+        """Take a window of the links' queues."""
+        begin_ns = record["window_start_ns"]
+        end_ns = begin_ns + record["slot_ns"] * record["slots"]
+        for each in record["links"]:
+            known = self._queues.setdefault(each["link"], deque(maxlen=WINDOWS_KEPT))
+            known.append((begin_ns, end_ns, each["depth_mean_bytes"], each["utilisation"]))
+
+    def forget(self, now_ns: int) -> None:
+        """Drop the records that ended before the time that the view keeps."""
+        oldest_ns = now_ns - self.keep_ns
+        for nic, delays in list(self._delays.items()):
+            for key in [k for k, (_, end_ns, _) in delays.windows.items() if end_ns < oldest_ns]:
+                del delays.windows[key]
+            if not delays.windows:
+                del self._delays[nic]
+        for name, window in list(self._windows.items()):
+            if window["closed_ns"] is not None and window["closed_ns"] < oldest_ns:
+                self._forget_window(name)
+        for host, flows in list(self._flows.items()):
+            for name in [n for n, (at_ns, _) in flows.items() if at_ns < oldest_ns]:
+                del flows[name]
+            if not flows:
+                del self._flows[host]
+        for link, queues in list(self._queues.items()):
+            while queues and queues[0][1] < oldest_ns:
+                queues.popleft()
+            if not queues:
+                del self._queues[link]
+        self._forget_health(oldest_ns)
+        _drop(self._decisions, lambda each: max(each["expires_at_ns"], each["at_ns"]) < oldest_ns)
+        _drop(self._alerts, lambda each: each["cleared_ns"] is not None and each["cleared_ns"] < oldest_ns)
+
+    def _forget_health(self, oldest_ns: int) -> None:
+        """Keep of each subject the states that touch the kept time, and its newest one if it is not UP."""
+        for subject, known in list(self._health.items()):
+            ordered = sorted(known)
+            for seq, following in itertools.pairwise(ordered):
+                if known[following]["since_ns"] < oldest_ns:
+                    del known[seq]
+            newest = known[ordered[-1]]
+            if newest["state"] == LinkState.UP and newest["since_ns"] < oldest_ns:
+                del self._health[subject]
+                for name in {subject, *map(_cable, newest["links"])}:
+                    self._by_cable[name].discard(subject)
+                    if not self._by_cable[name]:
+                        del self._by_cable[name]
+
+    def _forget_window(self, name: str) -> None:
+        window = self._windows.pop(name)
+        for link in {window["link"], *window["links"]}:
+            self._on_link[link].discard(name)
+            if not self._on_link[link]:
+                del self._on_link[link]
+
+    # ---------------------------------------------------------------------------------------- questions
+
+    def episodes(self, subjects: Iterable[str], begin_ns: int, end_ns: int) -> list[Episode]:
+        """Return the states other than UP of cables, NICs and hosts that touch an interval.
+
+        `subjects`: directed links, cables, NICs and hosts.
+        """
+        names = {name for each in subjects for name in self._by_cable.get(_cable(each), ())}
+        return [
+            episode
+            for name in sorted(names)
+            for episode in self._episodes_of(name)
+            if episode.begin_ns < end_ns and episode.end_ns > begin_ns
+        ]
+
+    def _episodes_of(self, subject: str) -> Iterator[Episode]:
+        ordered = [record for _, record in sorted(self._health.get(subject, {}).items())]
+        ends = [each["since_ns"] for each in ordered[1:]] + [OPEN_NS]
+        for record, end_ns in zip(ordered, ends, strict=True):
+            if record["state"] not in (LinkState.UP, LinkState.UNKNOWN):
+                yield Episode(record, record["since_ns"], end_ns)
+
+    def contention(self, links: Iterable[str], begin_ns: int, end_ns: int) -> list[ContentionWindow]:
+        """Return the contention windows on links that overlap an interval, by window."""
+        names = {name for link in links for name in self._on_link.get(link, ())}
+        return [
+            window for name in sorted(names) if _overlaps(window := self._windows[name], begin_ns, end_ns)
+        ]
+
+    def contention_of(self, job: str, begin_ns: int, end_ns: int) -> list[ContentionWindow]:
+        """Return the contention windows that name a job and overlap an interval."""
+        return [
+            window
+            for name, window in sorted(self._windows.items())
+            if _overlaps(window, begin_ns, end_ns) and job in window["jobs"]
+        ]
+
+    def delays(self, nic: str, peer: str, begin_ns: int, end_ns: int) -> list[PairDelay]:
+        """Return the delays of probes from one NIC to another in windows that overlap an interval."""
+        of_nic = self._delays.get(nic)
+        if of_nic is None:
+            return []
+        return [
+            each
+            for _, (start_ns, stop_ns, peers) in sorted(of_nic.windows.items())
+            if stop_ns > begin_ns and start_ns < end_ns
+            for each in peers.get(peer, ())
+        ]
+
+    def flows(self, nics: Collection[str], job: str) -> list[Flow]:
+        """Return the open flows of a job, and those between its NICs without a job's name."""
+        return [
+            flow
+            for host in sorted({host_of(nic) for nic in nics} & self._flows.keys())
+            for _, (_, flow) in sorted(self._flows[host].items())
+            if flow["job"] == job or (flow["job"] is None and flow["nic"] in nics and flow["peer"] in nics)
+        ]
+
+    def links_of(self, flow: Flow) -> Links:
+        """Return the links of a flow: as traced with its own ports, else by the routes that are known."""
+        if flow["links"]:
+            return tuple(flow["links"])
+        return self.routes.of_flow(flow["nic"], flow["peer"], flow["source_port"], flow["peer_port"])
+
+    def paces(self, begin_ns: int, end_ns: int) -> dict[str, Pace]:
+        """Return flow to the rate limit of this system that was in force in an interval."""
+        found: dict[str, Pace] = {}
+        refused = {
+            decision for (decision, _), each in self._actions.items() if each["outcome"] not in _IN_FORCE
+        }
+        for record in sorted(self._decisions.values(), key=lambda d: (d["at_ns"], d["decision_id"])):
+            limits = record["action"] in (FlowAction.PACE, FlowAction.SLICE)
+            if record["action"] == FlowAction.UNPACE and record["at_ns"] <= begin_ns:
+                found.pop(record["flow_id"], None)
+            if not limits or record["rate_bps"] is None or record["decision_id"] in refused:
+                continue
+            if record["at_ns"] < end_ns and record["expires_at_ns"] > begin_ns:
+                found[record["flow_id"]] = Pace(
+                    record["flow_id"], record["rate_bps"], record["at_ns"], record["expires_at_ns"], record
+                )
+        return found
+
+    def failed_checks(self, host: str) -> list[AuditResult]:
+        """Return the checks of a host that failed, by id."""
+        return [
+            each
+            for (name, _), each in sorted(self._audit.items())
+            if name == host and each["status"] == AuditStatus.FAILED
+        ]
+
+    def alerts(self, begin_ns: int, end_ns: int) -> list[Alert]:
+        """Return the alerts that were raised in an interval or before, and not cleared before it."""
+        return [
+            each
+            for _, each in sorted(self._alerts.items())
+            if each["raised_ns"] < end_ns
+            and (each["state"] == AlertState.RAISED or (each["cleared_ns"] or 0) > begin_ns)
+        ]
+
+    def clock_of(self, nic: str) -> ClockSync | None:
+        """Return the state of a NIC's clock; None: unknown."""
+        known = self.inventory.get(nic)
+        state = self._clocks.get(known["clock"]) if known is not None else None
+        return None if state is None else state[1]
+
+    def queue_bytes(self, link: str, begin_ns: int, end_ns: int) -> float | None:
+        """Return the mean depth of a link's queue in an interval; None: not measured."""
+        depths = [
+            depth
+            for start_ns, stop_ns, depth, _ in self._queues.get(link, ())
+            if stop_ns > begin_ns and start_ns < end_ns
+        ]
+        return sum(depths) / len(depths) if depths else None
+
+
+_IN_FORCE: Final = (ActionOutcome.APPLIED, ActionOutcome.DUPLICATE)
+
+
+def _cable(link: str) -> str:
+    return cable_id(link) if link.count(">") == 1 and "<" not in link else link
+
+
+def _overlaps(window: ContentionWindow, begin_ns: int, end_ns: int) -> bool:
+    closed_ns = window["closed_ns"]
+    return window["opened_ns"] < end_ns and (closed_ns is None or closed_ns > begin_ns)
+
+
+def _keep(records: OrderedDict[T, R], key: T, record: R) -> None:
+    records[key] = record
+    records.move_to_end(key)
+    if len(records) > MAX_RECORDS:
+        records.popitem(last=False)
+
+
+def _drop(records: OrderedDict[T, R], is_old: Callable[[R], bool]) -> None:
+    for key in [key for key, record in records.items() if is_old(record)]:
+        del records[key]
