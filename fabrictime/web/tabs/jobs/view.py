@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import Choice
 from fabrictime.web.tabs.jobs import flow_frames, frames
 from fabrictime.web.tabs.jobs.nic_panel import NicPanel
-from fabrictime.web.tabs.jobs.queries import NicProfile
+from fabrictime.web.tabs.jobs.queries import JobQueries, NicProfile
 from fabrictime.web.tabs.jobs.rank_panel import VIEWS as RANK_VIEWS
 from fabrictime.web.tabs.jobs.rank_panel import RankPanel
 from fabrictime.web.tabs.jobs.traffic_panel import VIEWS as FLOW_VIEWS
@@ -214,35 +215,42 @@ class JobsTab(LiveTab):
         jobs, choice = self.context.jobs, self.choice
         if jobs is None:
             return
-        job, key, nic = choice.job, choice.interval, choice.nic
-        if before is None or (before.job, before.interval) != (job, key):
-            self._record, self._live_flows = None, []
-            for slot in ("diagnosis", "flows"):
-                self.unfollow(slot)
-            if job is not None:
-                self.follow(
-                    "diagnosis",
-                    ("diagnosis", job, key),
-                    lambda: jobs.diagnosis(job, key),
-                    self._on_diagnosis,
-                    DIAGNOSIS_PERIOD_S,
-                )
-            if job is not None and key is None:
-                query = ("job flows", job)
-                self.follow("flows", query, lambda: jobs.flows(job), self._on_flows, FLOWS_PERIOD_S)
-        if before is None or (before.job, before.interval, before.nic) != (job, key, nic):
-            self.unfollow("nic")
-            if nic is not None:
-                self.nic.show_profile(None, "", key is not None)
-                found = [each for each in self._intervals() if each.key == key]
-                span = (found[0].begin_ns, found[0].end_ns) if found else None
-                self.follow(
-                    "nic",
-                    ("nic", nic, job, span),
-                    lambda: jobs.nic_profile(nic, job, span),
-                    self._on_profile,
-                    NIC_PERIOD_S,
-                )
+        if before is None or (before.job, before.interval) != (choice.job, choice.interval):
+            self._follow_job(jobs)
+        if before is None or (before.job, before.interval, before.nic) != (
+            choice.job,
+            choice.interval,
+            choice.nic,
+        ):
+            self._follow_nic(jobs)
+
+    def _follow_job(self, jobs: JobQueries) -> None:
+        """Follow the diagnosis of the shown interval, and the present flows while it is the newest."""
+        job, key = self.choice.job, self.choice.interval
+        self._record, self._live_flows = None, []
+        self.unfollow("diagnosis")
+        self.unfollow("flows")
+        if job is None:
+            return
+        query = ("diagnosis", job, key)
+        self.follow(
+            "diagnosis", query, lambda: jobs.diagnosis(job, key), self._on_diagnosis, DIAGNOSIS_PERIOD_S
+        )
+        if key is None:
+            query = ("flows", job, None)
+            self.follow("flows", query, lambda: jobs.flows(job), self._on_flows, FLOWS_PERIOD_S)
+
+    def _follow_nic(self, jobs: JobQueries) -> None:
+        """Follow the queue pairs of the chosen NIC."""
+        job, key, nic = self.choice.job, self.choice.interval, self.choice.nic
+        self.unfollow("nic")
+        if nic is None:
+            return
+        self.nic.show_profile(None, "", key is not None)
+        found = [each for each in self._intervals() if each.key == key]
+        span = (found[0].begin_ns, found[0].end_ns) if found else None
+        query = ("nic", nic, job, span)
+        self.follow("nic", query, lambda: jobs.nic_profile(nic, job, span), self._on_profile, NIC_PERIOD_S)
 
     def _on_diagnosis(self, snapshot: Snapshot[Diagnosis | None]) -> None:
         if snapshot.value is not self._record:
@@ -331,12 +339,14 @@ class JobsTab(LiveTab):
         with self.state.lock:
             running = [job.head for job in self.state.jobs.jobs.values() if job.is_running(now_ns)]
             known = len(self.state.jobs.jobs)
-        kinds = [frames.kind_of(head["verdict"], head["blames_network"]) for head in running]
         self._kpi("jobs", count_text(len(running)), f"{counted(known, 'job')} within the past hour")
+        by_kind: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in frames.KINDS}
+        for head in running:
+            by_kind[frames.kind_of(head["verdict"], head["blames_network"])].append(head)
         for kind in ("network", "host", "healthy"):
-            worst = [head for head, each in zip(running, kinds, strict=True) if each == kind]
-            note = worst[0]["text"] if worst and kind != "healthy" else ""
-            self._kpi(kind, count_text(len(worst)) if running else "—", note)
+            found = by_kind[kind]
+            note = found[0]["text"] if found and kind != "healthy" else ""
+            self._kpi(kind, count_text(len(found)) if running else "—", note)
         seen = sum(head["ranks_seen"] for head in running)
         hosts = sum(head["hosts"] for head in running)
         self._kpi("ranks", count_text(seen) if running else "—", f"on {counted(hosts, 'host')}")
