@@ -4,8 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 JOBS   ?= 2
+MPICC  ?= mpicc
 
-.PHONY: run test lint build native lock clean help
+.PHONY: run test lint build native mpi lock clean help
 
 run: build  ## start the whole pipeline; Ctrl-C stops it
 	@exec $(BIN)/fabrictime up $(ARGS)
@@ -46,6 +47,11 @@ $(VENV)/.installed: requirements.lock
 # The extension modules, beside their sources, and the `fabrictime` command.
 native: $(VENV)/.installed
 	@$(BIN)/python tools/build_native.py
+
+mpi:  ## build the profiler of MPI programs for another MPI, with MPICC
+	$(MPICC) -shared -fPIC -O2 -fvisibility=hidden -Inative/collectives -Iclients/c -o native/mpi/libfabrictime-mpi.so \
+	  $(filter-out native/mpi/yield.c,$(wildcard native/mpi/*.c)) native/collectives/writer.c native/collectives/connect.c \
+	  -lpthread -Wl,-z,nodelete
 
 lock:  ## resolve the dependencies into requirements.lock
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
