@@ -40,7 +40,7 @@ bool ft_reader_open(struct ft_reader *reader, int fd, char text[FT_READER_TEXT])
 void ft_reader_close(struct ft_reader *reader);
 
 /* Events that wait, at most. */
-uint64_t ft_reader_waiting(const struct ft_reader *reader);
+uint64_t ft_reader_waiting(struct ft_reader *reader);
 
 /* Copy up to `max` events, and leave out what no correct writer writes. Return how many are valid. */
 uint64_t ft_reader_drain(struct ft_reader *reader, struct ft_event *events, uint64_t max);

@@ -51,7 +51,7 @@ cdef extern from "reader.h":
         bint closed
     bint ft_reader_open(ft_reader *, int, char *)
     void ft_reader_close(ft_reader *)
-    uint64_t ft_reader_waiting(const ft_reader *)
+    uint64_t ft_reader_waiting(ft_reader *)
     uint64_t ft_reader_drain(ft_reader *, ft_event *, uint64_t) nogil
     void ft_reader_commit(ft_reader *)
     void ft_reader_rewind(ft_reader *)
