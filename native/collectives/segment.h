@@ -57,6 +57,7 @@ struct ft_segment {
     uint64_t rings_used;   /* atomic */
     uint64_t ringless;     /* atomic: events of threads that found no ring */
     uint64_t closed;       /* atomic: 1 after the last finalize */
+    uint64_t batch;        /* atomic: number of the process's next record; written by the reader */
 };
 
 /* A communicator; `ready` is stored last, with release. */

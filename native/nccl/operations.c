@@ -40,7 +40,7 @@ static void put(const struct ft_slot *slot, enum ft_event_kind kind, uint64_t en
         .end_raw_ns = end && end <= begin ? begin + 1 : end,
         .operation = FT_GET(of->number),
         .sequence = FT_GET(of->sequence),
-        .bytes = FT_GET(of->bytes),
+        .bytes = ft_bounded(FT_GET(of->bytes)),
         .tag = FT_GET(of->tag),
         .kind = (uint8_t)kind,
         .function = FT_GET(of->function),
@@ -54,10 +54,10 @@ static void put(const struct ft_slot *slot, enum ft_event_kind kind, uint64_t en
         .sampled = sampled,
         .launch_ns = call && begin > call ? saturated(begin - call) : 0,
         .kernel_ns = first && last > first ? saturated(last - first) : 0,
-        .gpu_late_ns = FT_GET(of->waits[FT_WAIT_GPU]),
-        .peer_late_ns = FT_GET(of->waits[FT_WAIT_PEER]),
-        .network_late_ns = FT_GET(of->waits[FT_WAIT_NETWORK]),
-        .flush_ns = FT_GET(of->waits[FT_WAIT_FLUSH]),
+        .gpu_late_ns = ft_bounded(FT_GET(of->waits[FT_WAIT_GPU])),
+        .peer_late_ns = ft_bounded(FT_GET(of->waits[FT_WAIT_PEER])),
+        .network_late_ns = ft_bounded(FT_GET(of->waits[FT_WAIT_NETWORK])),
+        .flush_ns = ft_bounded(FT_GET(of->waits[FT_WAIT_FLUSH])),
     };
 
     ft_trace_put(&event);

@@ -29,6 +29,7 @@ enum {
     FT_CONTEXTS = 256,      /* communicators at a time */
     FT_RECENT = 256,        /* operations of a communicator that may end without a sign of their own */
     FT_SAMPLES = 64,        /* measured steps of a transfer, about */
+    FT_MANY_CHANNELS = 8,   /* of an operation: fewer are measured more closely */
     FT_SILENT = 8,          /* operations without kernel channels, until none are expected */
 };
 
@@ -139,6 +140,16 @@ static inline unsigned ft_handle_kind(uint64_t handle) {
 }
 static inline uint32_t ft_handle_part(uint64_t handle) {
     return handle >> FT_SLOT_BITS & ((1u << FT_PART_BITS) - 1u);
+}
+
+/* Readers take no greater number of ns or bytes, and no greater rank, for plausible. */
+#define FT_MAX      ((UINT64_C(1) << 46) - 1)
+#define FT_RANK_MAX 16777215
+static inline uint64_t ft_bounded(uint64_t value) {
+    return value < FT_MAX ? value : FT_MAX;
+}
+static inline int32_t ft_rank(int rank) {
+    return rank >= 0 && rank <= FT_RANK_MAX ? rank : -1;
 }
 
 /* pool.c */

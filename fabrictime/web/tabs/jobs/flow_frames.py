@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fabrictime.state.fabric_state import STATES, UP, FabricState, is_active
+from fabrictime.state.fabric_state import STATES, UP, FabricState
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, bytes_text, count_text, counted, delay_text
 from fabrictime.web.addresses import fabric_address
@@ -132,39 +133,46 @@ def matrix(flows: Sequence[JobFlow], metric: Metric, chosen: str | None) -> Matr
     cell add up; of delays the greatest counts.
     """
     names = {name for each in flows for name in (each["nic"], each["peer"])}
-    of: Callable[[str], str] = str
     hosts = len(names) > MAX_SIDE
-    if hosts:
-        of, names = host_of, {host_of(name) for name in names}
-    ordered = sorted(names, key=natural)
-    if len(ordered) > MAX_SIDE:
-        ordered = sorted(_busiest(flows, of), key=natural)
+    of: Callable[[str], str] = host_of if hosts else str
+    ordered = sorted(_busiest(flows, of), key=natural)
     index = {name: k for k, name in enumerate(ordered)}
     side = len(ordered)
-    values = np.zeros((side, side))
-    for each in flows:
-        row, column, value = index.get(of(each["nic"])), index.get(of(each["peer"])), value_of(each, metric)
-        if row is None or column is None or not value:
-            continue
-        before = values[row, column]
-        values[row, column] = before + value if metric == "rate" else max(before, value)
-    known = values[values > 0]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (1.0, 1.0)
-    span = np.log(high / low) or 1.0
-    with np.errstate(divide="ignore"):
-        levels = np.where(values > 0, 1 + np.round(LEVELS * np.log(values / low) / span), 0)
+    levels, low, high = _levels(_values(flows, metric, index, of))
     nic, _, peer = (chosen or "").partition(">")
     at = (index.get(of(nic), -1), index.get(of(peer), -1))
     frame = {
         "names": ordered,
         "groups": [host_of(name) for name in ordered],
-        "levels": base64.b64encode(levels.astype(np.uint8).tobytes()).decode("ascii"),
+        "levels": base64.b64encode(levels.tobytes()).decode("ascii"),
         "metric": metric,
         "low": low,
         "high": high,
         "chosen": list(at) if min(at) >= 0 else [],
     }
-    return Matrix(ordered, frame, hosts, len(names) - side)
+    return Matrix(ordered, frame, hosts, len({of(name) for name in names}) - side)
+
+
+def _values(
+    flows: Iterable[JobFlow], metric: Metric, index: Mapping[str, int], of: Callable[[str], str]
+) -> NDArray[np.float64]:
+    """Return the value of each cell, 0 without one."""
+    values = np.zeros((len(index), len(index)))
+    for each in flows:
+        at, value = (index.get(of(each["nic"]), -1), index.get(of(each["peer"]), -1)), value_of(each, metric)
+        if min(at) >= 0 and value:
+            values[at] = values[at] + value if metric == "rate" else max(values[at], value)
+    return values
+
+
+def _levels(values: NDArray[np.float64]) -> tuple[NDArray[np.uint8], float, float]:
+    """Return the level of each cell, and the values of the least and the greatest level."""
+    known = values[values > 0]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (1.0, 1.0)
+    span = np.log(high / low) or 1.0
+    with np.errstate(divide="ignore"):
+        levels = np.where(values > 0, 1 + np.round(LEVELS * np.log(values / low) / span), 0)
+    return levels.astype(np.uint8), low, high
 
 
 def _busiest(flows: Iterable[JobFlow], of: Callable[[str], str]) -> list[str]:
@@ -186,7 +194,7 @@ def link_rows(
     The caller holds the state's lock.
     """
     marked = set(named)
-    contended = {each["link"]: each for each in state.open_contention(now_ns) if is_active(each, now_ns)}
+    contended = {each["link"]: each for each in state.open_contention(now_ns)}
     rates: dict[str, float] = dict.fromkeys(marked, 0.0)
     for each in flows:
         for link in each["links"]:
@@ -196,19 +204,20 @@ def link_rows(
         number = state.cable_graph.known(link)
         worst = 0 if number is None else state.state(number)
         queue = None if number is None else state.queues.newest(number)
+        wait_ns = None if queue is None else queue.delay_ns(queue.mean_bytes)
         window = contended.get(link)
         row = {
             "id": link,
             "link": arrow(link),
             "named": link in marked,
             "state": STATES[worst],
-            "queue": "—" if queue is None else delay_text(queue.delay_ns(queue.mean_bytes)),
+            "queue": delay_text(wait_ns),
             "contention": "" if window is None else window["text"],
             "rate": bps_text(rate),
         }
         trouble = worst if worst > UP else 0
-        wait_ns = 0.0 if queue is None else queue.delay_ns(queue.mean_bytes)
-        found.append(((link not in marked, -trouble, window is None, -wait_ns, -rate, link), row))
+        order = (link not in marked, -trouble, window is None, -(wait_ns or 0.0), -rate, link)
+        found.append((order, row))
     return [row for _, row in sorted(found, key=lambda each: each[0])[:LINKS_SHOWN]]
 
 

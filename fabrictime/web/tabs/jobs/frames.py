@@ -17,6 +17,7 @@ from fabrictime.state.units import (
     count_text,
     delay_text,
     percent_text,
+    seconds_text,
 )
 from fabrictime.web.addresses import fabric_address, jobs_address
 from fabrictime.web.elements import utc_time
@@ -53,8 +54,10 @@ _TEXTS: Final = (
 )
 
 
-KINDS: Final = ("healthy", "network", "host", "unknown")
-"""Kinds of verdict; each has a colour."""
+KINDS: Final = ("network", "host", "unknown", "healthy")
+"""Kinds of verdict, the worst first; each has a colour."""
+_KIND_ORDER: Final = {kind: k for k, kind in enumerate(KINDS)}
+JOBS_SHOWN: Final = 200
 
 
 def kind_of(verdict: str, blames_network: bool) -> str:
@@ -79,27 +82,45 @@ def figure_text(quantity: str, number: float | None) -> str:
 
 def job_rows(jobs: Mapping[str, Job], now_ns: int) -> list[dict[str, Any]]:
     """Return a row for each job: running ones first, then those with a fault, then by name."""
-    order = {"network": 0, "host": 1, "unknown": 2, "healthy": 3}
-    rows = []
-    for name, job in jobs.items():
-        head, running = job.head, job.is_running(now_ns)
-        kind = kind_of(head["verdict"], head["blames_network"])
-        row = {
-            "id": name,
-            "job": name,
-            "tenant": head["tenant"] or "",
-            "verdict": verdict_label(head["verdict"]),
-            "kind": kind,
-            "text": head["text"],
-            "since": since_text(head["since_ns"], now_ns) if running else f"ended {utc_time(head['end_ns'])}",
-            "iteration": against_text(head["iteration_ns"], head["expected_iteration_ns"], delay_text),
-            "trend": trend(job.intervals, now_ns),
-            "ranks": ranks_text(head),
-            "hosts": count_text(head["hosts"]),
-            "bandwidth": against_text(head["bus_bps"], head["expected_bus_bps"], bps_text),
-        }
-        rows.append(((not running, order[kind], name), row))
-    return [row for _, row in sorted(rows, key=lambda each: each[0])]
+
+    def order(name: str) -> tuple[bool, int, str]:
+        job = jobs[name]
+        kind = kind_of(job.head["verdict"], job.head["blames_network"])
+        return not job.is_running(now_ns), _KIND_ORDER[kind], name
+
+    return [_job_row(name, jobs[name], now_ns) for name in sorted(jobs, key=order)[:JOBS_SHOWN]]
+
+
+def _job_row(name: str, job: Job, now_ns: int) -> dict[str, Any]:
+    head = job.head
+    since = since_text(head["since_ns"], now_ns) if job.is_running(now_ns) else ended_text(head, now_ns)
+    return _row(name, head) | {"since": since, "trend": trend(job.intervals, now_ns), "past": False}
+
+
+def past_row(head: Mapping[str, Any], now_ns: int) -> dict[str, Any]:
+    """Return the row of a job that only the history has."""
+    return _row(head["job"], head) | {"since": ended_text(head, now_ns), "trend": [], "past": True}
+
+
+def _row(name: str, head: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": name,
+        "key": f"{head['begin_ns']}-{head['number']}",
+        "job": name,
+        "tenant": head["tenant"] or "",
+        "verdict": verdict_label(head["verdict"]),
+        "kind": kind_of(head["verdict"], head["blames_network"]),
+        "text": head["text"],
+        "iteration": against_text(head["iteration_ns"], head["expected_iteration_ns"], delay_text),
+        "ranks": ranks_text(head),
+        "hosts": count_text(head["hosts"]),
+        "bandwidth": against_text(head["bus_bps"], head["expected_bus_bps"], bps_text),
+    }
+
+
+def ended_text(head: Mapping[str, Any], now_ns: int) -> str:
+    """Return how long ago a job ended."""
+    return f"ended {seconds_text((now_ns - head['end_ns']) / 1e9)} ago"
 
 
 def since_text(since_ns: int, now_ns: int) -> str:
@@ -122,7 +143,7 @@ def ranks_text(head: Mapping[str, Any]) -> str:
 
 def trend(intervals: Sequence[Interval], now_ns: int) -> list[float]:
     """Return the iteration times of the last ten minutes, thinned; bus bandwidth where none is known."""
-    recent = [each for each in intervals if each.end_ns > now_ns - TREND_NS]
+    recent = [*itertools.takewhile(lambda each: each.end_ns > now_ns - TREND_NS, reversed(intervals))][::-1]
     values: list[float] = [each.iteration_ns for each in recent if each.iteration_ns is not None]
     values = values or [each.bus_bps for each in recent if each.bus_bps is not None]
     step = max(1, -(-len(values) // TREND_POINTS))
@@ -140,21 +161,9 @@ def within(intervals: Iterable[Interval], now_ns: int, span_ns: int) -> list[Int
 def iterations_frame(
     intervals: Sequence[Interval], now_ns: int, span_ns: int, chosen: str | None
 ) -> dict[str, Any]:
-    """Return iterations, bandwidth and verdicts over time. Times are in ms.
-
-    A mark is [time, text, kind], where the verdict changed. `band`: 10th and 90th percentile of the healthy
-    intervals, or None.
-    """
+    """Return iterations, bandwidth and verdicts over time. Times are in ms."""
     names: dict[str, int] = {}
     verdicts = [names.setdefault(each.verdict, len(names)) for each in intervals]
-    healthy = [
-        each.iteration_ns
-        for each in intervals
-        if each.verdict == Verdict.HEALTHY and each.iteration_ns is not None
-    ]
-    band = None
-    if len(healthy) >= MIN_HEALTHY:
-        band = [round(float(each)) for each in np.quantile(np.array(healthy, np.float64), (0.1, 0.9))]
     return {
         "from": (now_ns - span_ns) // 1_000_000,
         "to": now_ns // 1_000_000,
@@ -165,21 +174,38 @@ def iterations_frame(
         "expected": [each.expected_iteration_ns for each in intervals],
         "bus": [each.bus_bps for each in intervals],
         "expected_bus": [each.expected_bus_bps for each in intervals],
-        "band": band,
+        "band": healthy_band(intervals),
         "names": [verdict_label(name) for name in names],
         "verdict": verdicts,
         "kind": [kind_of(each.verdict, each.blames_network) for each in intervals],
-        "marks": [
-            [
-                after.begin_ns // 1_000_000,
-                f"{verdict_label(after.verdict)} {after.subject}".strip(),
-                kind_of(after.verdict, after.blames_network),
-            ]
-            for before, after in itertools.pairwise(intervals)
-            if (before.verdict, before.subject) != (after.verdict, after.subject)
-        ],
+        "marks": marks_of(intervals),
         "chosen": chosen or "",
     }
+
+
+def healthy_band(intervals: Iterable[Interval]) -> list[int] | None:
+    """Return the 10th and 90th percentile of the healthy intervals' iterations; None with too few."""
+    healthy = [
+        each.iteration_ns
+        for each in intervals
+        if each.verdict == Verdict.HEALTHY and each.iteration_ns is not None
+    ]
+    if len(healthy) < MIN_HEALTHY:
+        return None
+    return [round(float(each)) for each in np.quantile(np.array(healthy, np.float64), (0.1, 0.9))]
+
+
+def marks_of(intervals: Sequence[Interval]) -> list[list[Any]]:
+    """Return [time in ms, text, kind] where the verdict or its subject changed."""
+    return [
+        [
+            after.begin_ns // 1_000_000,
+            f"{verdict_label(after.verdict)} {after.subject}".strip(),
+            kind_of(after.verdict, after.blames_network),
+        ]
+        for before, after in itertools.pairwise(intervals)
+        if (before.verdict, before.subject) != (after.verdict, after.subject)
+    ]
 
 
 # ------------------------------------------------------------------------------------------------- verdict
