@@ -4,8 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 JOBS   ?= 2
+MPICC  ?= mpicc
 
-.PHONY: run test lint build native lock clean help
+.PHONY: run test lint build native mpi lock clean help
 
 run: build  ## start the whole pipeline; Ctrl-C stops it
 	@exec $(BIN)/fabrictime up $(ARGS)
@@ -47,14 +48,20 @@ $(VENV)/.installed: requirements.lock
 native: $(VENV)/.installed
 	@$(BIN)/python tools/build_native.py
 
+mpi:  ## build the profiler of MPI programs for another MPI, with MPICC
+	$(MPICC) -shared -fPIC -O2 -fvisibility=hidden -Inative/collectives -Iclients/c -o native/mpi/libfabrictime-mpi.so \
+	  $(filter-out native/mpi/yield.c,$(wildcard native/mpi/*.c)) native/collectives/writer.c native/collectives/connect.c \
+	  -lpthread -Wl,-z,nodelete
+
 lock:  ## resolve the dependencies into requirements.lock
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
-	  --no-emit-trusted-host --no-emit-find-links --extra test --extra build --extra registry --extra bench --extra kubernetes \
+	  --no-emit-trusted-host --no-emit-find-links --extra server --extra test --extra build --extra registry --extra bench --extra kubernetes \
 	  -o requirements.lock pyproject.toml
 
 clean:  ## remove the results of the build
 	rm -rf build $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find native -name '*.so' -delete
+	rm -f native/nccl/nccl-replay native/nccl/nccl-split
 
 help:
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'

@@ -1,4 +1,4 @@
-"""The ClickHouse tables of history, their DDL, and SQL expressions for histograms and clock models.
+"""The ClickHouse tables of history, their DDL, and SQL expressions for histograms.
 
 The statements are the same for chdb and for a ClickHouse server. Every table is a ReplacingMergeTree: its
 sorting key is the identity of a row, its version the log append time of the row's record. A record that
@@ -36,6 +36,10 @@ PATHS: Final = "paths"
 DECISIONS: Final = "decisions"
 ACTIONS: Final = "actions"
 AUDIT: Final = "audit"
+DIAGNOSES: Final = "diagnoses"
+RANK_TIMES: Final = "rank_times"
+JOB_FLOWS: Final = "job_flows"
+COLLECTIVES: Final = "collectives"
 
 ROLLUP_VIEW: Final = "delays_1s_view"
 
@@ -98,6 +102,10 @@ class Retention:
     decisions_days: int = field(default=90, metadata={"table": DECISIONS})
     actions_days: int = field(default=90, metadata={"table": ACTIONS})
     audit_days: int = field(default=90, metadata={"table": AUDIT})
+    diagnoses_days: int = field(default=90, metadata={"table": DIAGNOSES})
+    rank_times_days: int = field(default=7, metadata={"table": RANK_TIMES})
+    job_flows_days: int = field(default=2, metadata={"table": JOB_FLOWS})
+    collectives_days: int = field(default=2, metadata={"table": COLLECTIVES})
 
     def items(self) -> Iterator[tuple[str, int]]:
         """Yield (table, days) of every table. Raises ValueError where days is below 1."""
@@ -431,6 +439,78 @@ TABLES: Final[dict[str, Table]] = {
             time="checked",
             partition_by="toYYYYMMDD(checked)",
         ),
+        Table(
+            DIAGNOSES,
+            "one row per job and interval (Diagnosis); began in fabric time",
+            (
+                ("job", _NAME), ("tenant", "LowCardinality(Nullable(String))"), ("shard", _NAME),
+                ("number", _COUNTER), ("began", _TIME), ("end_ns", _COUNTER), ("since_ns", _COUNTER),
+                ("verdict", _NAME), ("confidence", _FIGURE_KNOWN), ("blames_network", "UInt8"),
+                ("subject", _TEXT), ("subjects", _NAMES), ("links", _NAMES), ("nics", _NAMES),
+                ("ranks", "Array(UInt32) CODEC(ZSTD(1))"), ("jobs", _NAMES), ("text", _TEXT),
+                ("remedy", _TEXT), ("loss_share", _FIGURE_KNOWN), ("evidence_topic", _NAMES),
+                ("evidence_subject", _NAMES), ("evidence_quantity", _NAMES),
+                ("evidence_number", "Array(Nullable(Float64)) CODEC(ZSTD(1))"),
+                ("evidence_expected", "Array(Nullable(Float64)) CODEC(ZSTD(1))"),
+                ("evidence_text", "Array(String) CODEC(ZSTD(1))"), ("alternative_verdict", _NAMES),
+                ("alternative_confidence", "Array(Float32) CODEC(ZSTD(1))"),
+                ("alternative_subject", _NAMES), ("alternative_text", "Array(String) CODEC(ZSTD(1))"),
+                ("missing", "Array(String) CODEC(ZSTD(1))"), ("ranks_seen", _COUNT),
+                ("ranks_total", _COUNT), ("hosts", _COUNT), ("operations", _COUNTER), ("bytes", _COUNTER),
+                ("iteration_ns", _MAYBE_NS), ("expected_iteration_ns", _MAYBE_NS),
+                ("bus_bps", "Nullable(Float64) CODEC(ZSTD(1))"),
+                ("expected_bus_bps", "Nullable(Float64) CODEC(ZSTD(1))"), ("bound_ns", _EXACT),
+                *_RECORDED,
+            ),
+            "job, began, number",
+            time="began",
+            partition_by="toYYYYMMDD(began)",
+        ),
+        Table(
+            RANK_TIMES,
+            "one row per job, interval and rank: the time split of Diagnosis; began in fabric time",
+            (
+                ("job", _NAME), ("number", _COUNTER), ("began", _TIME), ("end_ns", _COUNTER),
+                ("rank", _COUNT), ("host", _NAME), ("nic", _NAME), ("compute_ns", _COUNTER),
+                ("launch_ns", _COUNTER), ("gpu_late_ns", _COUNTER), ("peer_late_ns", _COUNTER),
+                ("network_late_ns", _COUNTER), ("flush_ns", _COUNTER), ("last_arrivals", _COUNTER),
+                *_RECORDED,
+            ),
+            "job, began, number, rank",
+            time="began",
+            partition_by="toYYYYMMDD(began)",
+        ),
+        Table(
+            JOB_FLOWS,
+            "one row per job, interval and pair of NICs: flows of Diagnosis; began in fabric time",
+            (
+                ("job", _NAME), ("number", _COUNTER), ("began", _TIME), ("end_ns", _COUNTER),
+                ("nic", _NAME), ("peer", _NAME), ("paths", _COUNT), ("rate_bps", _EXACT),
+                ("delay_ns", _MAYBE_NS), ("data_ns", _MAYBE_NS), ("links", _NAMES), *_RECORDED,
+            ),
+            "job, began, number, nic, peer",
+            time="began",
+            partition_by="toYYYYMMDD(began)",
+        ),
+        Table(
+            COLLECTIVES,
+            "one row per process, record and kind of operation (CollectiveBatch); began in fabric time",
+            (
+                ("job", _NAME), ("host", _NAME), ("boot", _NAME), ("process", _NAME), ("batch", _COUNTER),
+                ("source", _NAME), ("began", _TIME), ("end_ns", _COUNTER), ("communicator_id", _NAME),
+                ("rank", _COUNT), ("ranks_total", _COUNT), ("function", _NAME), ("algorithm", _NAME),
+                ("protocol", _NAME), ("bytes_from", _COUNTER), ("first_seq", _COUNTER),
+                ("last_seq", _COUNTER), ("count", _COUNTER), ("bytes", _COUNTER), ("busy_ns", _COUNTER),
+                ("min_ns", _COUNTER), ("p50_ns", _COUNTER), ("max_ns", _COUNTER), ("launch_ns", _MAYBE_NS),
+                ("kernel_ns", _MAYBE_NS), ("gpu_late_ns", _MAYBE_NS), ("peer_late_ns", _MAYBE_NS),
+                ("network_late_ns", _MAYBE_NS), ("flush_ns", _MAYBE_NS),
+                ("bus_bps", "Nullable(Float64) CODEC(ZSTD(1))"), *_RECORDED,
+            ),
+            "job, began, host, boot, process, batch, communicator_id, rank, function, algorithm, protocol, "
+            "bytes_from",
+            time="began",
+            partition_by="toYYYYMMDD(began)",
+        ),
     )
 }  # fmt: skip
 
@@ -480,78 +560,3 @@ def quantile_sql(level: float, merged: str) -> str:
     low, high = bucket_edge_sql(f"{buckets}[{at}]"), bucket_edge_sql(f"{buckets}[{at}] + 1")
     within = f"({rank} - ({running}[{at}] - {counts}[{at}])) / {counts}[{at}]"
     return f"if(empty({buckets}), NULL, {low} + ({high} - {low}) * greatest(0., {within}))"
-
-
-def clock_lines_sql(database: str = DATABASE) -> str:
-    """Return a query for the clock models: straight lines of the clocks' correction.
-
-    Bind `{since_ns:Int64}` and `{until_ns:Int64}`, fabric time: the windows that meet that span count. A row
-    is `shard`, `clock`, `from_ns` and `to_ns` (the clock's own readings, from inclusive, to exclusive),
-    `from_offset_ns` (whole ns), `from_fraction_ns`, `slope` (ns a ns) and `bound_ns`: fabric time at
-    a reading c is c + from_offset_ns + from_fraction_ns + slope * (c - from_ns). Its error is below bound_ns
-    99.9% of the time. Offsets are subtracted as integers: a double holds 1.8e18 ns to 256 ns only.
-
-    A line goes from a window's knot to the next window's, with the wider of the two bounds. Where the next
-    window has no knot (it stepped, or is yet to come) it goes from the knot to at_ns and from there on by
-    drift_ppb to the window's end. A window without a knot begins with its at_ns; an UNSYNCED one has no line.
-    If a clock was set back and showed a reading twice, the later line counts.
-    """
-    windows = f"{database}.{CLOCKS} FINAL"
-    following = "OVER (PARTITION BY shard, clock ORDER BY window ROWS BETWEEN CURRENT ROW AND 1 FOLLOWING)"
-    has_next = "ahead > 0 AND synced_ahead"
-    knot = "if(knot_at_ns > 0, (knot_at_ns, knot_offset_ns, knot_offset_fraction_ns, knot_bound_ns), "
-    middle = "(at_ns, offset_ns, offset_fraction_ns, bound_ns)"
-    knot += f"{middle})"
-    half_ns = "intDiv(toUnixTimestamp64Nano(window_end) - toUnixTimestamp64Nano(window_start), 2)"
-    end = (
-        f"(at_ns + {half_ns}, offset_ns, offset_fraction_ns + drift_ppb * 1e-9 * {half_ns}, "
-        f"bound_ns + {_DRIFT_SIGMAS} * drift_sigma_ppb * 1e-9 * {half_ns})"
-    )
-    ends = (
-        f"if({has_next}, [({knot}, (ahead, offset_ahead, fraction_ahead, bound_ahead))], "
-        f"if(knot_at_ns > 0, [({knot}, {middle}), ({middle}, {end})], [({middle}, {end})]))"
-    )
-    later = "OVER (PARTITION BY shard, clock ORDER BY window, line.1.1 ROWS BETWEEN 1 FOLLOWING AND "
-    later += "UNBOUNDED FOLLOWING)"
-    return (
-        "SELECT shard, clock, from_ns, least(end_ns, if(later_ns > 0, later_ns, end_ns)) AS to_ns, "
-        "from_offset_ns, from_fraction_ns, slope, bound_ns FROM ("
-        "SELECT shard, clock, line.1.1 AS from_ns, line.2.1 AS end_ns, line.1.2 AS from_offset_ns, "
-        "line.1.3 AS from_fraction_ns, "
-        "((line.2.2 - line.1.2) + (line.2.3 - line.1.3)) / (line.2.1 - line.1.1) AS slope, "
-        "greatest(line.1.4, line.2.4) AS bound_ns, "
-        f"min(line.1.1) {later} AS later_ns "
-        f"FROM (SELECT shard, clock, window, state, arrayJoin({ends}) AS line FROM ("
-        f"SELECT *, leadInFrame(knot_at_ns) {following} AS ahead, "
-        f"leadInFrame(knot_offset_ns) {following} AS offset_ahead, "
-        f"leadInFrame(knot_offset_fraction_ns) {following} AS fraction_ahead, "
-        f"leadInFrame(knot_bound_ns) {following} AS bound_ahead, "
-        f"leadInFrame(toUInt8(state != 'UNSYNCED')) {following} AS synced_ahead FROM {windows} "
-        "WHERE window_end > fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC') "
-        "AND window_start < fromUnixTimestamp64Nano({until_ns:Int64}, 'UTC'))"
-        " WHERE state != 'UNSYNCED') WHERE line.2.1 > line.1.1) WHERE to_ns > from_ns"
-    )
-
-
-_DRIFT_SIGMAS: Final = 3.3
-"""Standard errors that hold 99.9% of the time, of a normal error."""
-
-
-def retimed_sql(stamps: str, database: str = DATABASE) -> str:
-    """Return a query that puts stamps of any clock on fabric time.
-
-    `stamps` is a table's name or a query in brackets with the columns `clock` (as in `Nic.clock`) and
-    `reading_ns` (Int64, that clock's own reading); bind `since_ns` and `until_ns` as in `clock_lines_sql`,
-    around the stamps. All columns of `stamps` come back, and beside them `correction_ns` (whole ns to add
-    to the reading), `fabric_ns` (ns since the Unix epoch) and `bound_ns`: NULL where no line covers the
-    reading.
-    """
-    covered = "from_ns > 0 AND reading_ns < to_ns"
-    correction = "from_offset_ns + toInt64(round(from_fraction_ns + slope * (reading_ns - from_ns)))"
-    return (
-        f"SELECT stamps.*, if({covered}, {correction}, NULL) AS correction_ns, "
-        "reading_ns + correction_ns AS fabric_ns, "
-        f"if({covered}, bound_ns, NULL) AS bound_ns "
-        f"FROM (SELECT * FROM {stamps}) AS stamps ASOF LEFT JOIN ({clock_lines_sql(database)}) AS lines "
-        "ON stamps.clock = lines.clock AND stamps.reading_ns >= lines.from_ns"
-    )

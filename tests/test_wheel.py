@@ -46,4 +46,5 @@ def test_wheel_carries_extensions_and_data(tmp_path):
     headers = [name for name in names if name.endswith(".h")]
     assert headers == ["native/qp/fabrictime_qp.h"], "what a program may say to the library beside it"
     assert "native/qp/libfabrictime-qp.so" in names
+    assert "native/nccl/libnccl-profiler-fabrictime.so" in names
     assert not [name for name in names if name.startswith("tests/") or name.endswith((".pyx", ".c"))]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +20,9 @@ from typer.core import TyperGroup
 from fabrictime.commands.audit_command import audit_app
 from fabrictime.commands.config_commands import config_app
 from fabrictime.commands.crash import CRASH_EXIT, crash_line, write_traceback
+from fabrictime.commands.job_commands import explain, jobs
 from fabrictime.commands.options import (
+    INSTALL_SERVER,
     ConfigFile,
     DataDir,
     Json,
@@ -35,6 +38,8 @@ from fabrictime.commands.options import (
     stop_if_any,
 )
 from fabrictime.commands.replay_commands import replay_app
+
+_OURS = {"schemas", "native", "producers", "streams", "actuators", "grafana", "fabrictime"}
 
 app = typer.Typer(
     name="fabrictime",
@@ -118,6 +123,10 @@ def _root(
     pass
 
 
+class _Part(StrEnum):
+    SERVICES = "services"
+
+
 @app.command()
 def up(
     fleet: Annotated[
@@ -133,9 +142,16 @@ def up(
     config: ConfigFile = None,
     directory: DataDir = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Faust workers on this machine.")] = None,
+    with_: Annotated[
+        _Part | None, typer.Option("--with", help="Start workers, history and page beside the agent.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Start the whole pipeline on this machine and show it live; Ctrl-C stops every process."""
+    """Start the pipeline on this machine and show it live; Ctrl-C stops every process.
+
+    With a fleet file and --log, only this host's agent starts: workers, history and page run once for all
+    hosts.
+    """
     from fabrictime.commands import up as runner
 
     seconds = None if for_ is None else duration_s(for_)
@@ -144,6 +160,7 @@ def up(
         "log_url": log,
         "history_url": history,
         "workers": workers,
+        "services": None if with_ is None else "on",
         "data_directory": None if directory is None else str(directory),
     }
     given = {key: value for key, value in changes.items() if value is not None}
@@ -361,28 +378,8 @@ def actions(
         stop(str(error))
 
 
-@app.command()
-def explain(
-    flow: Annotated[
-        str, typer.Argument(help="Flow id or a part of it, or the source as address:port or host:port.")
-    ],
-    since: Annotated[str, typer.Option(metavar="TIME", help="Show decisions of this interval.")] = "5m",
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
-    as_json: Json = False,
-) -> None:
-    """Explain the route of a flow: its links, its other paths, and the decisions about it."""
-    from fabrictime.commands import explain as reader
-
-    found = settings_of(config, directory, log)
-    try:
-        seconds = duration_s(since)
-        reader.main(
-            running_log(found), flow, since_s=seconds, as_json=as_json, registry=found.kafka.registry()
-        )
-    except ValueError as error:
-        stop(str(error))
+app.command()(explain)
+app.command()(jobs)
 
 
 @app.command()
@@ -563,6 +560,11 @@ def main() -> int:
         app(standalone_mode=True)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in _OURS:
+            return _crashed(error, sys.argv[1:])
+        typer.echo(f"fabrictime: needs the package {error.name}: {INSTALL_SERVER}", err=True)
+        return 2
     except Exception as error:  # noqa: BLE001 - the last resort: reported, not swallowed
         return _crashed(error, sys.argv[1:])
     return 0

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from schemas.kafka.settings import KafkaSettings
 
 USAGE_EXIT = 2
+INSTALL_SERVER = "pip install 'fabrictime[server]'"
+"""Remedy where a package of the workers, log, history or page is missing."""
 MAX_LISTED = 10
 """Failures that a check prints before it only counts the rest."""
 

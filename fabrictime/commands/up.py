@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import importlib.util
 import json
 import os
 import secrets
@@ -18,14 +19,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fabrictime.commands.options import evidence_settings, print_state_directory
+from fabrictime.commands.options import INSTALL_SERVER, evidence_settings, print_state_directory
+from fabrictime.commands.up_run import Run
 from fabrictime.runtime import status
-from fabrictime.runtime.config import Config, ConfigError, in_url, load
+from fabrictime.runtime.config import Config, ConfigError, load
 from fabrictime.runtime.service import APART
 from fabrictime.runtime.supervisor import Child, ChildFailed, Event, State, Step, Supervisor, python_child
 from fabrictime.testbed.scheduling_priority import keep_priority
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from fabrictime.state.evidence_reader import EvidenceWatch
     from fabrictime.state.live_figures import View
     from fabrictime.state.scorecard import Reading
-    from fabrictime.testbed.fabric import Fabric
     from producers.settings import NicSettings
     from schemas.topology import TopologyFile
 
@@ -61,45 +61,6 @@ FEW_CPUS_FLUSH_MS: Final = 100
 """Between two batches of a NIC of a fabric on so few processors, which all agents and the workers share."""
 
 
-@dataclass
-class Run:
-    """One `up`: its settings, its fleet and its open resources."""
-
-    config: Config
-    directory: Path
-    for_s: float | None
-    as_json: bool
-    fleet: str = "none"
-    nics: list[NicSettings] = field(default_factory=list)
-    fabric: Fabric | None = None
-    started_s: float = field(default_factory=time.time)
-
-    @property
-    def truth_known(self) -> bool:
-        """Whether the NICs' clocks are test clocks, so that offsets can be held against the truth."""
-        known = self.fabric is not None or self.simulated
-        return known and any(nic.clock is not None for nic in self.nics)
-
-    @property
-    def simulated(self) -> bool:
-        """Whether one service stands for all agents of a simulated fleet."""
-        return self.fleet == "sim"
-
-    @property
-    def web_url(self) -> str | None:
-        """The web page's address; None where none is served."""
-        return (
-            f"http://{in_url(self.config.web.host)}:{self.config.web.port}/" if self.config.up.web else None
-        )
-
-    def addresses(self) -> dict[str, str]:
-        """Return where each service is reached, by name."""
-        found = {"log": self.config.bootstrap, "history": self.config.history_url}
-        if self.config.up.clock_pages and self.nics and not self.simulated:
-            found["clock"] = str(self.directory / "run" / "clock")
-        return found if self.web_url is None else {"web": self.web_url, **found}
-
-
 def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as_json: bool) -> int:
     """Run until Ctrl-C, `for_s` or a failure; return the exit code.
 
@@ -119,7 +80,8 @@ def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as
     directory = config.up.data_directory.absolute()
     lock = status.Lock(directory)
     try:
-        run = Run(_with_ports(config), directory, for_s, as_json, nics=listed)
+        run = Run(_with_ports(config), directory, for_s, as_json, listed=bool(listed), nics=listed)
+        _check_packages(run)
         with contextlib.ExitStack() as stack:
             _make_fleet(run, stack)
             _make_secrets(run)
@@ -130,6 +92,16 @@ def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as
         with contextlib.suppress(FileNotFoundError):
             (directory / status.STATE_FILE).unlink()
         lock.release()
+
+
+def _check_packages(run: Run) -> None:
+    """Raise ValueError if services of this run need packages that an agent's installation lacks."""
+    if not run.agent_only or run.config.up.log_url is None:
+        for package in ("aiokafka", "chdb", "faust", "nicegui"):
+            if importlib.util.find_spec(package) is None:
+                raise ValueError(
+                    f"workers, log, history and page need the package {package}: {INSTALL_SERVER}"
+                )
 
 
 def print_line(line: str) -> None:
@@ -317,10 +289,11 @@ def children(run: Run) -> list[Child | Step]:
     else:
         nodes.append(Step("log", partial(_make_topics, run.config)))
     own_history: tuple[str, ...] = ()
-    if up.history_url is None:
+    if up.history_url is None and not run.agent_only:
         nodes.append(service("history", "history", ()))
         own_history = ("history",)
-    nodes += [service(name, kind, needs) for name, kind, needs in _stages(run, ("log", *own_history))]
+    if not run.agent_only:
+        nodes += [service(name, kind, needs) for name, kind, needs in _stages(run, ("log", *own_history))]
     if run.simulated:
         # once all stages can read: a large fleet's messages would otherwise become a long backlog
         nodes.append(service("sim", "sim", ("log", *(node.name for node in nodes if node.name != "log"))))
@@ -329,7 +302,7 @@ def children(run: Run) -> list[Child | Step]:
         nodes.append(Step("mode", partial(_set_mode, run), ("log",)))
         name = run.fleet if run.fleet in ("fabric", "sim") else run.nics[0].host
         nodes.append(service("act", "act", ("log",), name))
-    if up.web:
+    if run.web_url is not None:
         nodes.append(service("web", "web", own_history))
     return nodes
 
@@ -357,6 +330,7 @@ def _agents(run: Run) -> Iterator[tuple[str, ...]]:
         yield f"rdma-probe {name}", "rdma-probe", name
     if agents:
         yield "flows", "flows"
+        yield "collectives", "collectives"
         yield "auditor", "auditor"
     if run.config.up.clock_pages and agents:
         yield "clock", "actuator"
@@ -542,7 +516,7 @@ async def _finish(run: Run, console: Any, seen: _Seen, stop: asyncio.Event) -> i
     grace_s = time.monotonic() + GRACE_S
     card = await _evaluated(run, seen)
     if not card["passed"]:
-        late = ", ".join(part for part in PARTS if not card[part]["ok"])
+        late = ", ".join(part for part in PARTS if part in card and not card[part]["ok"])
         console.print(f"waiting up to {GRACE_S:.0f} s for {late}", highlight=False)
     while not card["passed"] and not stop.is_set() and time.monotonic() < grace_s:
         await asyncio.sleep(1)
@@ -561,9 +535,11 @@ async def _evaluated(run: Run, seen: _Seen) -> dict[str, Any]:
 
     web = None if run.web_url is None else await asyncio.to_thread(ask_web, run.web_url)
     config = run.config
-    history = await asyncio.to_thread(
-        ask_history, config.history_url, str(config.web.history_user), config.history_secret("read")
-    )
+    history = None
+    if run.has_history:
+        history = await asyncio.to_thread(
+            ask_history, config.history_url, str(config.web.history_user), config.history_secret("read")
+        )
     names = [f"{nic.host}/{nic.device}" for nic in run.nics]
     faults, log_fault = seen.supervisor.faults, seen.evidence.verdict().log_fault
     verdict = evaluate(

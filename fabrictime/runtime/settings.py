@@ -59,7 +59,14 @@ class UpSettings(BaseModel):
         le=64,
         description="Faust workers on this machine; without it one on two processors or fewer, else two",
     )
-    web: bool = Field(True, description="whether to serve the live page")
+    services: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description=(
+            "whether to start workers, history and page: auto: unless a fleet file and log_url are given, "
+            "because this is one of many agents then; on; off: the agent alone"
+        ),
+    )
+    web: bool = Field(True, description="whether to serve the live page, where services are started")
     clock_pages: bool = Field(
         True, description="whether to keep the clock pages of the hosts that are probed from here"
     )

@@ -54,14 +54,14 @@ def evaluate(
     now_s: float,
     *,
     readings: Mapping[str, Reading] | None,
-    history: Mapping[str, Any],
+    history: Mapping[str, Any] | None,
     web: Mapping[str, Any] | None,
     faults: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the scorecard.
 
-    `readings`: the fabric's test clocks by NIC; None: the truth is not known. `faults`: the services that do
-    not work, with the reason.
+    `readings`: the fabric's test clocks by NIC; None: the truth is not known. `history`, `web`: None where an
+    agent has neither. `faults`: the services that do not work, with the reason.
     """
     with view.lock:
         wanted = list(nics) or sorted(view.nics)  # no probers of this run: any prober counts
@@ -80,15 +80,16 @@ def evaluate(
             "worst_bound_ns": max((clock.bound_ns for clock in synced.values()), default=None),
             "ok": len(synced) == len(names) > 0,
         },
-        "history": dict(history),
     }
+    if history is not None:
+        card["history"] = dict(history)
     if readings is not None:
         card["truth"] = _truth(
             synced, {clock_of[name]: readings[name] for name in readings if name in clock_of}
         )
     if web is not None:
         card["web"] = dict(web)
-    card["passed"] = all(card[part]["ok"] for part in PARTS)
+    card["passed"] = all(card[part]["ok"] for part in PARTS if part in card)
     return card
 
 
@@ -158,7 +159,7 @@ def _get(url: str, headers: Mapping[str, str], body: bytes | None = None) -> str
 
 def lines(card: Mapping[str, Any]) -> list[str]:
     """Return the scorecard for people, a line each."""
-    probes, clocks, history = card["probes"], card["clocks"], card["history"]
+    probes, clocks = card["probes"], card["clocks"]
     bound = clocks["worst_bound_ns"]
     found = [
         (
@@ -171,12 +172,11 @@ def lines(card: Mapping[str, Any]) -> list[str]:
             f"clocks   {clocks['synced']} of {clocks['clocks']} SYNCED"
             + ("" if bound is None else f", worst bound {bound:,.0f} ns"),
         ),
-        (
-            history["ok"],
-            f"history  {history['rows_last_10_s']:,} rows of the last {ROWS_WITHIN_S} s"
-            + (f" ({history['error']})" if "error" in history else ""),
-        ),
     ]
+    if "history" in card:
+        history = card["history"]
+        text = f"history  {history['rows_last_10_s']:,} rows of the last {ROWS_WITHIN_S} s"
+        found.append((history["ok"], text + (f" ({history['error']})" if "error" in history else "")))
     if "truth" in card:
         truth = card["truth"]
         worst = truth["worst_error_ns"]

@@ -158,6 +158,14 @@ void fl_set_flow_limits(fl_sim *m, int64_t flow, double demand_bps, double limit
     m->flow[flow].limit = limit_bps < 0 ? NO_LIMIT : limit_bps / 8e9;
 }
 
+void fl_set_flow_line(fl_sim *m, int64_t flow, double line_bps) {
+    flow_t *f = &m->flow[flow];
+    wake(m, flow);
+    f->line = line_bps / 8e9;
+    f->rate = fmin(f->rate, f->line);
+    f->target = fmin(f->target, f->line);
+}
+
 static void set_to_work(fl_sim *m, int64_t flow) {
     flow_t *f = &m->flow[flow];
     if (f->at >= 0) return;
@@ -192,8 +200,13 @@ int64_t fl_add_job(fl_sim *m, int64_t phases, const int64_t *phase_start, const 
     if (grow(&m->job, &m->job_capacity, m->jobs + 1, sizeof *m->job)) return -1;
     int64_t n = phase_start[phases];
     job_t *j = &m->job[m->jobs];
-    *j = (job_t){
-        .phases = phases, .phase = -1, .gap = gap_ns, .due = begin_ns, .waiting = 1, .members = members};
+    *j = (job_t){.phases = phases,
+                 .phase = -1,
+                 .gap = gap_ns,
+                 .due = begin_ns,
+                 .idle_since = begin_ns - gap_ns,
+                 .waiting = 1,
+                 .members = members};
     j->phase_start = copied(phase_start, sizeof(int64_t) * (size_t)(phases + 1));
     j->flow = copied(flow, sizeof(int64_t) * (size_t)n);
     j->bytes = copied(bytes, sizeof(double) * (size_t)n);
@@ -226,23 +239,59 @@ void fl_stop_job(fl_sim *m, int64_t job) {
     for (int64_t i = 0; i < j->phase_start[j->phases]; i++) fl_flow_send(m, j->flow[i], 0);
 }
 
+void fl_set_job_gap(fl_sim *m, int64_t job, double gap_ns) {
+    job_t *j = &m->job[job];
+    j->gap = gap_ns;
+    if (j->waiting) j->due = fmax(j->idle_since + gap_ns, m->t);
+}
+
+int fl_trace_job(fl_sim *m, int64_t job) {
+    job_t *j = &m->job[job];
+    int64_t entries = j->phase_start[j->phases];
+    free(j->times);
+    j->times = malloc(sizeof(double) * 2 * (size_t)entries);
+    for (int64_t i = 0; j->times && i < 2 * entries; i++) j->times[i] = -1;
+    return j->times ? 0 : -1;
+}
+
+/* Keep the times of an iteration that ends, and begin new ones. Return their number. */
+static int64_t keep_times(fl_sim *m, job_t *j) {
+    if (!j->times) return 0;
+    int64_t entries = j->phase_start[j->phases], n = 2 * entries;
+    if (grow(&m->times, &m->times_capacity, m->times_n + n, sizeof *m->times)) {
+        m->failed = 1;
+        return 0;
+    }
+    memcpy(m->times + m->times_n, j->times, sizeof *m->times * (size_t)n);
+    m->times_n += n;
+    for (int64_t i = 0; i < n; i++) j->times[i] = -1;
+    return entries;
+}
+
 /* End an iteration. Return 1 if the next one begins at once. */
 static int end_iteration(fl_sim *m, job_t *j) {
+    int64_t entries = keep_times(m, j);
     if (grow(&m->iteration, &m->iteration_capacity, m->iterations + 1, sizeof *m->iteration)) {
         m->failed = 1;
         return 0;
     }
-    m->iteration[m->iterations++] = (fl_iteration){
-        .job = (int32_t)(j - m->job), .iteration = j->iteration++, .begin = j->begin, .end = m->t};
+    m->iteration[m->iterations++] = (fl_iteration){.job = (int32_t)(j - m->job),
+                                                   .iteration = j->iteration++,
+                                                   .begin = j->begin,
+                                                   .end = m->t,
+                                                   .times = m->times_n - 2 * entries,
+                                                   .entries = entries};
     j->phase = 0;
     if (j->gap <= 0) return 1;
     j->phase = -1;
     j->waiting = 1;
+    j->idle_since = m->t;
     j->due = m->t + j->gap;
     return 0;
 }
 
 static void begin_entry(fl_sim *m, const job_t *j, int64_t entry) {
+    if (j->times) j->times[entry] = m->t;
     m->flow[j->flow[entry]].entry = (int32_t)entry;
     fl_flow_send(m, j->flow[entry], j->bytes[entry]);
 }
@@ -474,6 +523,7 @@ void fl_end_step(fl_sim *m) {
         if (marked > 0 && unit(&m->marks) < marked) {
             f->alpha += m->s.gain * (1 - f->alpha);
             f->target = f->rate;
+            f->cuts++;
             f->rate *= 1 - f->alpha / 2;
             if (f->rate < min * f->line) f->rate = min * f->line;
             f->stage = 0;
@@ -496,6 +546,7 @@ void fl_end_step(fl_sim *m) {
             leave_work(m, i--); /* the last flow takes this place, and is next */
             if (f->job >= 0 && !m->job[f->job].stopped) {
                 job_t *j = &m->job[f->job];
+                if (j->times) j->times[j->phase_start[j->phases] + f->entry] = m->t;
                 if (j->members) {
                     j->open_of[j->from[f->entry]]--;
                     j->open_of[j->to[f->entry]]--;

@@ -132,14 +132,15 @@ void fl_free(fl_sim *m) {
         free(m->job[j].to);
         free(m->job[j].phase_of);
         free(m->job[j].open_of);
+        free(m->job[j].times);
     }
     for (int64_t f = 0; f < m->flows; f++) free(m->flow[f].route);
     for (int c = 0; c < FL_TIERS; c++) free(m->listed[c]);
-    void *all[] = {m->hot,     m->link,  m->rest,        m->nic,         m->next_send, m->beat_at, m->due,
-                   m->crowded, m->group, m->leg_link[0], m->leg_link[1], m->pair,      m->next,    m->free,
-                   m->flow,    m->route, m->work,        m->carry,       m->unmarked,  m->want,    m->unsent,
-                   m->lost,    m->job,   m->event,       m->row,         m->iteration, m->out,     m->order,
-                   m};
+    void *all[] = {m->hot,      m->link,      m->rest,   m->nic,         m->next_send,   m->beat_at,
+                   m->due,      m->crowded,   m->group,  m->leg_link[0], m->leg_link[1], m->pair,
+                   m->next,     m->free,      m->flow,   m->route,       m->work,        m->carry,
+                   m->unmarked, m->want,      m->unsent, m->lost,        m->job,         m->event,
+                   m->row,      m->iteration, m->out,    m->order,       m->times,       m};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 int fl_set_clock(fl_sim *m, int32_t nic, int64_t offset_ns, double drift_ppb, double wander, int64_t epoch_ns,
@@ -310,8 +311,21 @@ int64_t fl_iterations(const fl_sim *m, const fl_iteration **found) {
     return m->iterations;
 }
 
+const double *fl_iteration_times(const fl_sim *m) {
+    return m->times;
+}
+
 void fl_clear_iterations(fl_sim *m) {
-    m->iterations = 0;
+    m->iterations = m->times_n = 0;
+}
+
+const double *fl_job_times(const fl_sim *m, int64_t job, int64_t *entries, int64_t *iteration,
+                           double *begin) {
+    const job_t *j = &m->job[job];
+    *entries = j->phase_start[j->phases];
+    *iteration = j->iteration;
+    *begin = j->waiting ? -1 : j->begin;
+    return j->times;
 }
 
 void fl_link_sums(fl_sim *m, double *depth, double *packet, double *busy, double *bytes, double *dropped,
@@ -351,6 +365,10 @@ void fl_flow_sums_of(fl_sim *m, int64_t flow, double *seven, uint8_t *active) {
 
 void fl_flow_sums(fl_sim *m, double *sevens, uint8_t *active) {
     for (int64_t i = 0; i < m->flows; i++) fl_flow_sums_of(m, i, sevens + 7 * i, active + i);
+}
+
+void fl_flow_cuts(const fl_sim *m, int64_t *cuts) {
+    for (int64_t i = 0; i < m->flows; i++) cuts[i] = m->flow[i].cuts;
 }
 
 double fl_flow_backlog(const fl_sim *m, int64_t flow) {

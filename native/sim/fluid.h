@@ -58,6 +58,7 @@ typedef struct {
     int32_t job;
     int64_t iteration;
     double begin, end;
+    int64_t times, entries; /* offset of [2, entries] begins and ends of its entries; entries 0: not traced */
 } fl_iteration;
 
 fl_sim *fl_new(const fl_settings *settings, int32_t nics, int32_t links, const int64_t *rate_bps,
@@ -80,7 +81,8 @@ int fl_set_flow_path(fl_sim *sim, int64_t flow, const int32_t *link, int64_t hop
  * Return 0 or -1. */
 int fl_set_flow_routes(fl_sim *sim, int64_t flow, int64_t routes, const int32_t *link);
 void fl_set_flow_limits(fl_sim *sim, int64_t flow, double demand_bps, double limit_bps);
-int fl_flow_send(fl_sim *sim, int64_t flow, double bytes); /* below 0: endless; 0: stop */
+void fl_set_flow_line(fl_sim *sim, int64_t flow, double line_bps); /* highest rate of its sender */
+int fl_flow_send(fl_sim *sim, int64_t flow, double bytes);         /* below 0: endless; 0: stop */
 
 /* `members` 0: a phase begins when all flows of the phase before are done. Otherwise each flow of a phase
  * connects two members, `from` and `to`, and begins once both have finished the phases before. */
@@ -88,6 +90,14 @@ int64_t fl_add_job(fl_sim *sim, int64_t phases, const int64_t *phase_start, cons
                    const double *bytes, double gap_ns, double begin_ns, int32_t members, const int32_t *from,
                    const int32_t *to);
 void fl_stop_job(fl_sim *sim, int64_t job);
+/* Set the time between two iterations, also for a job that waits now; INFINITY: the next one never begins. */
+void fl_set_job_gap(fl_sim *sim, int64_t job, double gap_ns);
+/* Keep the begin and end of every entry of a job. Return 0, or -1 without memory. */
+int fl_trace_job(fl_sim *sim, int64_t job);
+/* Return the [2, entries] times of a traced job's present iteration, NULL if it is not traced; -1: not yet. `begin`
+ * is below 0 while the job waits. */
+const double *fl_job_times(const fl_sim *sim, int64_t job, int64_t *entries, int64_t *iteration,
+                           double *begin);
 
 void fl_set_link(fl_sim *sim, int32_t link, int up, double loss, double share, double base_load);
 void fl_set_nic(fl_sim *sim, int32_t nic, int dead, double rate_pps);
@@ -113,6 +123,7 @@ const uint8_t *fl_event_body(fl_sim *sim, int64_t event, const uint8_t *shard, i
                              int64_t run, int64_t number, int kind, int64_t *size);
 void fl_clear_events(fl_sim *sim);
 int64_t fl_iterations(const fl_sim *sim, const fl_iteration **found);
+const double *fl_iteration_times(const fl_sim *sim);
 void fl_clear_iterations(fl_sim *sim);
 
 /* Sums since t = 0, and the present depth; each array is [links] or NULL. */
@@ -129,6 +140,7 @@ int64_t fl_listed(const fl_sim *sim);
  * flow. */
 void fl_flow_sums(fl_sim *sim, double *sevens, uint8_t *active);
 void fl_flow_sums_of(fl_sim *sim, int64_t flow, double *seven, uint8_t *active);
+void fl_flow_cuts(const fl_sim *sim, int64_t *cuts); /* [flows] cuts of each flow's rate since t = 0 */
 double fl_flow_backlog(const fl_sim *sim, int64_t flow);
 
 void fl_totals(const fl_sim *sim, int64_t *sent, int64_t *answered, int64_t *lost, int64_t *in_flight);

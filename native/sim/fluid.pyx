@@ -36,6 +36,7 @@ cdef extern from "fluid.h":
         int32_t job
         int64_t iteration
         double begin, end
+        int64_t times, entries
     fl_sim *fl_new(const fl_settings *, int32_t nics, int32_t links, const int64_t *rate_bps, const int64_t *delay_ns,
                    const int64_t *buffer_bytes, const int8_t *kind)
     void fl_free(fl_sim *)
@@ -53,6 +54,12 @@ cdef extern from "fluid.h":
                        double gap_ns, double begin_ns, int32_t members, const int32_t *sender, const int32_t *to)
     int fl_set_flow_routes(fl_sim *, int64_t flow, int64_t routes, const int32_t *link)
     void fl_stop_job(fl_sim *, int64_t job)
+    void fl_set_job_gap(fl_sim *, int64_t job, double gap_ns)
+    int fl_trace_job(fl_sim *, int64_t job)
+    const double *fl_job_times(const fl_sim *, int64_t job, int64_t *entries, int64_t *iteration, double *begin)
+    void fl_set_flow_line(fl_sim *, int64_t flow, double line_bps)
+    const double *fl_iteration_times(const fl_sim *)
+    void fl_flow_cuts(const fl_sim *, int64_t *cuts)
     void fl_set_link(fl_sim *, int32_t link, int up, double loss, double share, double base_load)
     void fl_set_nic(fl_sim *, int32_t nic, int dead, double rate_pps)
     int fl_set_schedule(fl_sim *, int32_t nic, double at_ns, double slot_ns, int64_t slots, const int32_t *group)
@@ -261,6 +268,42 @@ cdef class Fluid:
         """End a job: its flows send nothing more."""
         fl_stop_job(self._sim, job)
 
+    def set_job_gap(self, job, double gap_ns):
+        """Set the time between two iterations, also of a job that waits now; infinite: the next never begins."""
+        fl_set_job_gap(self._sim, job, gap_ns)
+
+    def trace_job(self, job):
+        """Keep the begin and end of every flow's part of a job's phases, for `job_times` and `iteration_times`."""
+        if fl_trace_job(self._sim, job):
+            raise MemoryError("no memory for a job's times")
+
+    def job_times(self, job):
+        """Return (number, begin, [2, entries] begins and ends) of a traced job's present iteration.
+
+        Entries are the flows of the phases in order. Times are ns since the start, -1: not yet; the begin is
+        below 0 while the job waits.
+        """
+        cdef int64_t entries, number
+        cdef double begin
+        cdef const double *times = fl_job_times(self._sim, job, &entries, &number, &begin)
+        if times == NULL:
+            raise ValueError(f"job {job}: expected a traced one")
+        return number, begin, np.array(<const double[:2, :entries]>times)
+
+    def set_flow_line(self, flow, double line_bps):
+        """Set the highest rate of a flow's sender, without a limit of its program or by a decision."""
+        if not line_bps > 0:
+            raise ValueError(f"flow {flow}: {line_bps} bit/s, expected above 0")
+        fl_set_flow_line(self._sim, self._flow(flow), line_bps)
+
+    def flow_cuts(self):
+        """Return [flows] how often congestion has cut each flow's rate."""
+        cdef int64_t n = fl_flows(self._sim)
+        out = np.zeros(n + 1, np.int64)
+        cdef int64_t[::1] v = out
+        fl_flow_cuts(self._sim, &v[0])
+        return out[:n]
+
     def set_link(self, link, *, up=True, double loss=0, double share=1, double base_load=0):
         """Set the state of a link: whether it is up, its loss, its share of its rate, and its base load."""
         if not 0 <= link < self.links:
@@ -354,12 +397,18 @@ cdef class Fluid:
         return found
 
     def iterations(self):
-        """Return the job iterations that ended since the last call, oldest first: (job, number, begin,
-        end).
+        """Return the job iterations that ended since the last call, oldest first: (job, number, begin, end,
+        times). `times` of a traced job are [2, entries], as by `job_times`; else None.
         """
         cdef const fl_iteration *found
         cdef int64_t n = fl_iterations(self._sim, &found), i
-        ended = [(found[i].job, found[i].iteration, found[i].begin, found[i].end) for i in range(n)]
+        cdef const double *times = fl_iteration_times(self._sim)
+        ended = []
+        for i in range(n):
+            entries = None
+            if found[i].entries:
+                entries = np.array(<const double[:2, :found[i].entries]>(times + found[i].times))
+            ended.append((found[i].job, found[i].iteration, found[i].begin, found[i].end, entries))
         fl_clear_iterations(self._sim)
         return ended
 

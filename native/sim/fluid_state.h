@@ -51,6 +51,7 @@ typedef struct {
 typedef struct {
     double left, line, rate, target, alpha, stage, demand, limit, idle_since;
     double sent, again, busy, own, receiver;
+    int64_t cuts;           /* of its rate, each by a notification of congestion */
     double fixed;           /* bytes per step while quiet */
     int64_t since;          /* first step that is missing in the sums, while quiet */
     int32_t job, at;        /* at: position in the list of working flows, -1 if idle or quiet */
@@ -64,7 +65,9 @@ typedef struct {
     int64_t phases, phase, open, iteration;
     int64_t *phase_start, *flow;
     double *bytes;
-    double gap, begin, due;
+    double gap, begin, due, idle_since;
+    double *times; /* [2, entries] begin and end of each entry in this iteration, -1: not yet; NULL: not
+                                    traced */
     int32_t members, *from, *to; /* [entries] the two members of each flow of a phase */
     int32_t *phase_of, *open_of; /* [members] the phase of each, and the number of its unfinished flows */
     uint8_t waiting, stopped;
@@ -155,6 +158,8 @@ struct fl_sim {
     int64_t rows, row_capacity;
     fl_iteration *iteration;
     int64_t iterations, iteration_capacity;
+    double *times; /* of the traced iterations that ended */
+    int64_t times_n, times_capacity;
     uint8_t *out;
     int64_t out_capacity;
     int32_t *order;

@@ -169,7 +169,7 @@ class Simulation:
         self.kernel.advance(until)
         self.ticks += 1
         self._evidence()
-        for job, number, began, end in self.kernel.iterations():
+        for job, number, began, end, _ in self.kernel.iterations():
             self._job_done[job] = (number + 1, round(end - began))
             self._iterations.append(
                 {

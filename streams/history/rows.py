@@ -22,8 +22,10 @@ from schemas.records import (
     AuditResult,
     ClockFits,
     ClockOffsets,
+    CollectiveBatch,
     ContentionWindow,
     Decision,
+    Diagnosis,
     FlowReports,
     LinkHealth,
     LinkQueues,
@@ -90,6 +92,8 @@ _IDENTITY: Final[dict[str, tuple[str, ...]]] = {
     topics.DECISIONS.name: ("decision_id",),
     topics.ACTIONS.name: ("decision_id", "outcome"),
     topics.AUDIT.name: ("run", "host", "check"),
+    topics.DIAGNOSES.name: ("job", "begin_ns", "number"),
+    topics.COLLECTIVES.name: ("host", "boot", "process", "batch"),
 }
 
 
@@ -472,6 +476,79 @@ def _audit(message: Message[AuditResult], out: dict[str, Columns]) -> None:
         )
 
 
+_RANK_FIELDS: Final = _elements("Diagnosis", "time_splits")
+_FLOW_OF_JOB_FIELDS: Final = _elements("Diagnosis", "flows")
+MAX_JOB_FLOWS: Final = 256
+"""Flows of a job and interval that history stores: the heaviest and slowest."""
+
+
+def _diagnoses(message: Message[Diagnosis], out: dict[str, Columns]) -> None:
+    record = message.record
+    if record is None:
+        return
+    began_ns = _within("begin_ns", record["begin_ns"])
+    evidence, alternatives = record["evidence"], record["alternatives"]
+    _one(
+        tables.DIAGNOSES,
+        message,
+        out,
+        began=began_ns,
+        blames_network=int(record["blames_network"]),
+        **{
+            f"evidence_{name}": [each[name] for each in evidence]
+            for name in ("topic", "subject", "quantity", "number", "expected", "text")
+        },
+        **{
+            f"alternative_{name}": [each[name] for each in alternatives]
+            for name in ("verdict", "confidence", "subject", "text")
+        },
+    )
+    common = {
+        "job": record["job"],
+        "number": record["number"],
+        "began": began_ns,
+        "end_ns": record["end_ns"],
+        "recorded_ns": message.append_ns,
+    }
+    parts: tuple[tuple[str, Sequence[Any], tuple[str, ...]], ...] = (
+        (tables.RANK_TIMES, record["time_splits"], _RANK_FIELDS),
+        (tables.JOB_FLOWS, record["flows"][:MAX_JOB_FLOWS], _FLOW_OF_JOB_FIELDS),
+    )
+    for table, items, fields in parts:
+        if items:
+            _repeat(out[table], len(items), **common)
+            _take(out[table], items, fields)
+
+
+_SUMMARY_FIELDS: Final = tuple(
+    name
+    for name in _elements("CollectiveBatch", "summaries")
+    if name in tables.TABLES[tables.COLLECTIVES].column_names
+)
+
+
+def _collectives(message: Message[CollectiveBatch], out: dict[str, Columns]) -> None:
+    record = message.record
+    if record is None or not record["summaries"]:
+        return  # single operations are stored only in the log, for a day
+    summaries, communicators = record["summaries"], record["communicators"]
+    if any(each["communicator"] >= len(communicators) for each in summaries):
+        raise BadRecord("MALFORMED", "summaries: a communicator is not among the record's communicators")
+    columns = out[tables.COLLECTIVES]
+    _repeat(
+        columns,
+        len(summaries),
+        **{name: record[name] for name in ("job", "host", "boot", "process", "batch", "source", "end_ns")},
+        began=_within("begin_ns", record["begin_ns"]),
+        recorded_ns=message.append_ns,
+    )
+    known = [communicators[each["communicator"]] for each in summaries]
+    columns["communicator_id"].extend([each["id"] for each in known])
+    columns["rank"].extend([each["rank"] for each in known])
+    columns["ranks_total"].extend([each["ranks"] for each in known])
+    _take(columns, summaries, _SUMMARY_FIELDS)
+
+
 _MAKERS: Final[dict[str, Callable[[Message[Any], dict[str, Columns]], None]]] = {
     topics.DELAYS.name: _delays,
     topics.CLOCK_OFFSETS.name: _clocks,
@@ -487,6 +564,8 @@ _MAKERS: Final[dict[str, Callable[[Message[Any], dict[str, Columns]], None]]] = 
     topics.DECISIONS.name: _decisions,
     topics.ACTIONS.name: _actions,
     topics.AUDIT.name: _audit,
+    topics.DIAGNOSES.name: _diagnoses,
+    topics.COLLECTIVES.name: _collectives,
 }
 
 TOPICS: Final[tuple[topics.Topic, ...]] = tuple(topics.TOPICS[name] for name in _MAKERS)

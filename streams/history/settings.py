@@ -47,6 +47,14 @@ class RetentionSettings(BaseModel):
         default=90, description="days of actions: one row a decision carried out or not"
     )
     audit_days: Days = Field(default=90, description="days of audits: one row a run, host and check")
+    diagnoses_days: Days = Field(default=90, description="days of diagnoses: one row a job and 5 s")
+    rank_times_days: Days = Field(default=7, description="days of time splits: one row a rank and 5 s")
+    job_flows_days: Days = Field(
+        default=2, description="days of jobs' flows: one row a pair of NICs and 5 s, 256 a job at most"
+    )
+    collectives_days: Days = Field(
+        default=2, description="days of collectives: one row a process, record and kind of operation"
+    )
 
     def as_tables(self) -> tables.Retention:
         """Return the retention as `schemas.tables` expects it."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fabrictime.commands import up
 from fabrictime.runtime import config, service
 from grafana.datasource import PLUGIN, PLUGIN_VERSION
 
@@ -17,13 +18,23 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yml"
 COMPOSE = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 SERVICES = COMPOSE["services"]
-OURS = {"topics", "worker", "links", "web"}
+OURS = {"topics", "worker", "links", "policy", "sink", "web"}
 OPTIONS = re.compile(r"\$\{[A-Z_]+(:-([^}]*))?\}")
 
 
 def test_the_services_of_the_whole_pipeline_are_there():
-    assert set(SERVICES) == {"kafka", "topics", "clickhouse", "worker", "links", "web", "grafana"}
+    assert set(SERVICES) == OURS | {"kafka", "clickhouse", "grafana"}
     assert set(COMPOSE["volumes"]) == {"kafka", "clickhouse", "grafana"}
+
+
+def test_the_services_are_those_of_up(tmp_path):
+    loaded = config.load(None, {"up": {"fleet": "none", "data_directory": str(tmp_path)}})
+    run = up.Run(loaded, tmp_path, None, False)
+    mine = {child.argv[child.argv.index("fabrictime.runtime.service") + 1] for child in up.children(run)}
+    stands_for = {"kafka": "log", "clickhouse": "history"}
+    theirs = {stands_for.get(name, name) for name in SERVICES}
+    assert mine <= theirs
+    assert theirs - mine == {"topics", "grafana"}
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -54,9 +65,10 @@ def test_every_lasting_service_has_a_health_check_and_comes_back(name):
 def test_services_wait_for_their_dependencies():
     assert SERVICES["topics"]["depends_on"]["kafka"]["condition"] == "service_healthy"
     assert SERVICES["topics"]["restart"] == "no"
-    needs = SERVICES["worker"]["depends_on"]
-    assert needs["topics"]["condition"] == "service_completed_successfully"
-    assert needs["clickhouse"]["condition"] == "service_healthy"
+    for name in ("worker", "links", "policy", "sink"):
+        assert SERVICES[name]["depends_on"]["topics"]["condition"] == "service_completed_successfully"
+    for name in ("sink", "web"):
+        assert SERVICES[name]["depends_on"]["clickhouse"]["condition"] == "service_healthy"
     for each in SERVICES.values():
         for other, need in each.get("depends_on", {}).items():
             assert need["condition"] != "service_healthy" or "test" in SERVICES[other]["healthcheck"]
@@ -154,7 +166,7 @@ def test_our_commands_are_commands(name):
 
 
 def test_workers_health_asks_for_the_group_that_they_form(settings):
-    for name, suffix in (("worker", ""), ("links", "-links")):
+    for name, suffix in (("worker", ""), ("links", "-links"), ("policy", "-policy"), ("sink", "-sink")):
         *_, config, group = SERVICES[name]["healthcheck"]["test"]
         assert (config, group) == (SERVICES[name]["command"][-1], settings.streams.group + suffix)
 

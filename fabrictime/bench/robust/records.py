@@ -80,7 +80,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         with tempfile.TemporaryDirectory(prefix="fabrictime-kafka-") as name, running(Path(name)) as address:
             settings = f'{SETTINGS}[up]\nlog_url = "{address}"\nworkers = 1\n'
             found.append(_on("Apache Kafka", settings, progress, KAFKA_QUICK if quick else KAFKA_RECORDS))
-    except NotAvailable as reason:
+    except (NotAvailable, CannotRun) as reason:
         missing = f"Apache Kafka not tried: {reason}"
     return figures_of(found, missing)
 

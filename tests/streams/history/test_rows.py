@@ -9,7 +9,7 @@ from schemas.codec import BadRecord
 from streams.history import rows
 from streams.history.clickhouse import Writer
 from streams.history.settings import HistorySinkSettings
-from tests.records import reason_record
+from tests.records import make, make_part, reason_record
 
 S = 1_000_000_000
 T = time.time_ns() // S * S - 100 * S  # retention drops what is old
@@ -256,6 +256,34 @@ def audited(**fields):
     }
 
 
+def diagnosis(number=3, **fields):
+    evidence = make_part(
+        "Diagnosis", "DiagnosisEvidence", topic="fabric.delays", subject="h1/e0>h2/e0", quantity="delay_ns",
+        number=94e3, expected=4e3, text="h1/e0 to h2/e0 saw 94 us, others 4 us",
+    )  # fmt: skip
+    splits = [
+        make_part("Diagnosis", "RankTime", rank=rank, host="h1", network_late_ns=S) for rank in range(2)
+    ]
+    flows = [make_part("Diagnosis", "JobFlow", nic="h1/e0", peer=f"h{n}/e0", paths=1) for n in range(300)]
+    return make(
+        "Diagnosis", job="llm", number=number, begin_ns=T, end_ns=T + 5 * S, since_ns=T, confidence=0.5,
+        text="one flow is slow", evidence=[evidence], time_splits=splits, flows=flows,
+        **{"verdict": "SLOW_FLOW", **fields},
+    )  # fmt: skip
+
+
+def collectives(batch=0, **fields):
+    communicator = make_part("CollectiveBatch", "Communicator", id="c0", rank=1, ranks=4)
+    summary = make_part(
+        "CollectiveBatch", "CollectiveSummary", function="ALL_REDUCE", algorithm="RING", protocol="LL",
+        first_seq=7, last_seq=9, count=3, bytes=300, busy_ns=30, network_late_ns=11,
+    )  # fmt: skip
+    return make(
+        "CollectiveBatch", job="llm", host="h1", boot="b", process="7-1", batch=batch, source="MPI",
+        begin_ns=T, end_ns=T + S, **{"communicators": [communicator], "summaries": [summary], **fields},
+    )  # fmt: skip
+
+
 @pytest.fixture
 def insert(shared_server, client):
     """Inserts records of a topic as the sink does, one batch per call; the first at T."""
@@ -312,6 +340,11 @@ def test_each_table_keeps_the_fields_of_its_record():
     assert names(codec.raw_schema("AuditResult")) - renamed <= columns(tables.AUDIT)
     arrays = {f"finding_{name}" for name in items("AuditResult", "findings")}
     assert arrays | {f"fact_{name}" for name in items("AuditResult", "facts")} <= columns(tables.AUDIT)
+    parts = {"begin_ns", "evidence", "alternatives", "time_splits", "flows"}
+    assert names(codec.raw_schema("Diagnosis")) - parts <= columns(tables.DIAGNOSES)
+    assert items("Diagnosis", "time_splits") <= columns(tables.RANK_TIMES)
+    assert items("Diagnosis", "flows") <= columns(tables.JOB_FLOWS)
+    assert items("CollectiveBatch", "summaries") - {"communicator"} <= columns(tables.COLLECTIVES)
 
 
 def test_a_links_state_is_a_row_and_a_repeated_record_overwrites_it(insert, client):
@@ -387,6 +420,9 @@ def test_a_changed_path_keeps_both_routes_and_the_newest_has_the_latest_trace(in
         (topics.CONTENTION, contention(opened_ns=-1), "opened_ns: -1"),
         (topics.ALERTS, alert(raised_ns=2**62 * 2 - 1), "raised_ns"),
         (topics.AUDIT, audited(checked_ns=5), "checked_ns: 5, expected a time"),
+        (topics.DIAGNOSES, diagnosis() | {"begin_ns": 5}, "begin_ns: 5, expected a time"),
+        (topics.COLLECTIVES, collectives() | {"begin_ns": -1}, "begin_ns: -1"),
+        (topics.COLLECTIVES, collectives(communicators=[]), "a communicator is not among"),
         (topics.FLOWS, flows("a", "a"), "a flow stands there twice"),
         (topics.PATHS, paths(paths=2 * paths()["paths"]), "a path and leg stands there twice"),
     ],
@@ -406,6 +442,9 @@ def test_empty_records_and_tombstones_make_no_row():
         (topics.ALERTS, None),
         (topics.CONTENTION, None),
         (topics.AUDIT, None),
+        (topics.DIAGNOSES, None),
+        (topics.COLLECTIVES, None),
+        (topics.COLLECTIVES, collectives(summaries=[])),
     ):
         assert rows.rows_of(topic.name, [rows.Message(record, "k", T)]) == {}
 
@@ -439,3 +478,31 @@ def test_a_decision_and_each_of_its_outcomes_is_a_row(insert, client):
     ]
     got = ask(client, "SELECT decision_id, outcome, took_ns FROM fabrictime.actions FINAL ORDER BY outcome")
     assert got == [("s0/1/0", "APPLIED", 1_000), ("s0/1/0", "DUPLICATE", 1_000)]
+
+
+def test_a_diagnosis_is_a_row_with_its_ranks_and_at_most_256_flows(insert, client):
+    for _ in range(2):
+        insert(topics.DIAGNOSES, diagnosis(), diagnosis(4, verdict="HEALTHY") | {"begin_ns": T + 5 * S})
+    got = ask(
+        client,
+        "SELECT number, verdict, evidence_text, evidence_number, toUnixTimestamp64Nano(began) "
+        "FROM fabrictime.diagnoses FINAL ORDER BY number",
+    )
+    text = ["h1/e0 to h2/e0 saw 94 us, others 4 us"]
+    assert got == [(3, "SLOW_FLOW", text, [94e3], T), (4, "HEALTHY", text, [94e3], T + 5 * S)]
+    got = ask(
+        client, "SELECT number, rank, network_late_ns FROM fabrictime.rank_times FINAL ORDER BY number, rank"
+    )
+    assert got == [(3, 0, S), (3, 1, S), (4, 0, S), (4, 1, S)]
+    assert ask(client, "SELECT count() FROM fabrictime.job_flows FINAL") == [(512,)]
+
+
+def test_collective_summaries_are_rows_and_a_replay_duplicates_none(insert, client):
+    for _ in range(2):
+        insert(topics.COLLECTIVES, collectives(), collectives(1) | {"begin_ns": T + S})
+    got = ask(
+        client,
+        "SELECT batch, communicator_id, rank, ranks_total, function, count, network_late_ns, flush_ns "
+        "FROM fabrictime.collectives FINAL ORDER BY batch",
+    )
+    assert got == [(batch, "c0", 1, 4, "ALL_REDUCE", 3, 11, None) for batch in range(2)]

@@ -6,7 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from schemas import codec, tables, topics
+from schemas import codec, topics
+from schemas.retiming import retimed_sql
 from streams.history.clickhouse import Writer
 from streams.history.rows import Message, rows_of
 from streams.history.settings import HistorySinkSettings
@@ -112,7 +113,7 @@ def retimed(reader, name, fabric_ns):
         "z.1 AS reading_ns, z.2 AS number)"
     )
     rows = reader.query(
-        f"SELECT number, what, fabric_ns, bound_ns FROM ({tables.retimed_sql(stamps)}) ORDER BY number",
+        f"SELECT number, what, fabric_ns, bound_ns FROM ({retimed_sql(stamps)}) ORDER BY number",
         parameters={
             "name": name,
             "readings": readings.tolist(),
@@ -173,7 +174,7 @@ def test_a_repeated_reading_is_corrected_by_the_later_line(timed, reader):
 def test_timestamps_of_an_unknown_clock_or_another_epoch_have_no_fabric_time(timed, reader):
     stamps = "(SELECT arrayJoin(['nobody/ptp0', 'even/system']) AS clock, toInt64(12) AS reading_ns)"
     rows = reader.query(
-        f"SELECT fabric_ns, bound_ns, correction_ns FROM ({tables.retimed_sql(stamps)})",
+        f"SELECT fabric_ns, bound_ns, correction_ns FROM ({retimed_sql(stamps)})",
         parameters={"since_ns": START, "until_ns": START + WINDOWS * WINDOW_NS},
     ).result_rows
     assert rows == [(None, None, None)] * 2

@@ -1,0 +1,26 @@
+"""Locates the libraries that a job of MPI loads (LD_PRELOAD). They are no extension modules.
+
+`libfabrictime-mpi.so` records the operations of the program, and is built where MPI is found.
+`libfabrictime-yield.so` lets ranks that wait sleep, where a machine has fewer processors than ranks.
+"""
+
+from pathlib import Path
+
+__all__ = ["library", "yield_library"]
+
+
+def library() -> Path:
+    """Return the profiler's path. Raises FileNotFoundError if it was not built."""
+    return _built("libfabrictime-mpi.so", "after `make build` where MPI is installed, or `make mpi`")
+
+
+def yield_library() -> Path:
+    """Return the path of the library for ranks that wait. Raises FileNotFoundError if it was not built."""
+    return _built("libfabrictime-yield.so", "after `make build`")
+
+
+def _built(name: str, when: str) -> Path:
+    path = Path(__file__).resolve().parent / name
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: not built, expected {when}")
+    return path
