@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from fabrictime.commands.audit_command import audit_app
 from fabrictime.commands.config_commands import config_app
 from fabrictime.commands.crash import CRASH_EXIT, crash_line, write_traceback
+from fabrictime.commands.job_commands import explain, jobs
 from fabrictime.commands.options import (
     INSTALL_SERVER,
     ConfigFile,
@@ -336,28 +337,8 @@ def actions(
         stop(str(error))
 
 
-@app.command()
-def explain(
-    flow: Annotated[
-        str, typer.Argument(help="Flow id or a part of it, or the source as address:port or host:port.")
-    ],
-    since: Annotated[str, typer.Option(metavar="TIME", help="Show decisions of this interval.")] = "5m",
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
-    as_json: Json = False,
-) -> None:
-    """Explain the route of a flow: its links, its other paths, and the decisions about it."""
-    from fabrictime.commands import explain as reader
-
-    found = settings_of(config, directory, log)
-    try:
-        seconds = duration_s(since)
-        reader.main(
-            running_log(found), flow, since_s=seconds, as_json=as_json, registry=found.kafka.registry()
-        )
-    except ValueError as error:
-        stop(str(error))
+app.command()(explain)
+app.command()(jobs)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The newest state of the fabric: cables, health, queues, contention, flows, alerts and actions.
+"""The newest state of the fabric: cables, health, queues, contention, flows, jobs, alerts and actions.
 
 The command line and the web page fill it from the topics. All collections are bounded: old windows, cleared
 alerts and closed contention windows are removed first. Times are fabric time; `append_ns` is the log's time.
@@ -10,7 +10,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -18,6 +18,7 @@ from fabrictime.state.action_state import ActionState
 from fabrictime.state.cable_graph import CableGraph, Nic, Plan
 from fabrictime.state.flow_cache import Decode, FlowCache
 from fabrictime.state.flow_history import RAW_NS
+from fabrictime.state.job_state import JobState
 from fabrictime.state.link_index import LinkIndex
 from fabrictime.state.queue_history import FRESH_NS, QueueHistory
 from schemas import records
@@ -36,6 +37,7 @@ from schemas.topics import (
     CONFIG,
     CONTENTION,
     DECISIONS,
+    DIAGNOSES,
     FLOWS,
     INVENTORY,
     LINK_HEALTH,
@@ -44,7 +46,9 @@ from schemas.topics import (
     QUEUES,
 )
 
-Part = Literal["plan", "paths", "health", "queues", "contention", "flows", "alerts", "actions", "suppressed"]
+Part = Literal[
+    "plan", "paths", "health", "queues", "contention", "flows", "jobs", "alerts", "actions", "suppressed"
+]
 
 STATES: Final = tuple(LinkState)
 """Link states by increasing severity."""
@@ -70,6 +74,7 @@ _PARTS: Final[dict[str, Part]] = {
     QUEUES.name: "queues",
     CONTENTION.name: "contention",
     FLOWS.name: "flows",
+    DIAGNOSES.name: "jobs",
     ALERTS.name: "alerts",
     DECISIONS.name: "actions",
     ACTIONS.name: "actions",
@@ -113,6 +118,7 @@ class FabricState:
         self.link_index = LinkIndex(self.cable_graph)
         self.queues = QueueHistory(self.cable_graph)
         self.flows = FlowCache(decode_flows)
+        self.jobs = JobState()
         self.actions = ActionState(decode_flows, raw_ns)
         self.nics: dict[str, Nic] = {}
         self.subjects: dict[str, Subject] = {}
@@ -171,6 +177,12 @@ class FabricState:
             self.actions.flow_history.take(host, value, append_ns)
         self._mark_changed("flows", append_ns)
         return "flows"
+
+    def take_diagnosis(self, head: Mapping[str, Any], value: bytes, append_ns: int) -> Part:
+        """Add one Diagnosis message with its decoded head."""
+        self.jobs.take(head, value)
+        self._mark_changed("jobs", append_ns)
+        return "jobs"
 
     def _mark_changed(self, part: Part, append_ns: int) -> None:
         self.versions[part] += 1

@@ -1,8 +1,20 @@
-"""Names of links as people read them."""
+"""Names of links and verdicts as people read them."""
 
 from __future__ import annotations
+
+from typing import Final
+
+from schemas.records import Verdict
+
+_SPELLED: Final = {Verdict.PCIE_LIMIT: "PCIe limit", Verdict.UNKNOWN: "not enough evidence"}
 
 
 def arrow(link: str) -> str:
     """Return a link as `leaf1:swp3 → spine2:swp1`, and a cable with an arrow in both directions."""
     return link.replace("<>", " ⇄ ") if "<>" in link else link.replace(">", " → ")
+
+
+def verdict_label(verdict: str) -> str:
+    """Return a job's verdict in words, such as `slow flow`."""
+    known = Verdict(verdict)
+    return _SPELLED.get(known) or known.lower().replace("_", " ")

@@ -29,6 +29,7 @@ from fabrictime.testbed.control import ControlClient, NoFabric, Testbed, socket_
 from fabrictime.testbed.fabric import FabricError
 from fabrictime.testbed.faults import parse_duration
 from fabrictime.testbed.jobs import parse_size
+from fabrictime.testbed.mpi import NoMpi, mpi_command
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import parse_rate
 from fabrictime.testbed.userns import NamespacesDenied, enter
@@ -285,6 +286,32 @@ def job(
         )
 
 
+@app.command(context_settings={"ignore_unknown_options": True})
+def mpi(
+    program: Annotated[list[str], typer.Argument(help="program and its arguments, after --")],
+    hosts: Annotated[str, typer.Option(help="ranks in order, as in h1,h2,h5")],
+    name: Annotated[str | None, typer.Option("--job", help="name of the job")] = None,
+    tenant: Annotated[str | None, typer.Option(help="tenant of the job")] = None,
+    connections: Annotated[int, typer.Option(min=1, max=64, help="connections of each pair")] = 1,
+    profiled: Annotated[bool, typer.Option(help="load the profiler of MPI programs")] = True,
+    directory: DataDir = None,
+) -> None:
+    """Run an MPI program on hosts of the running fabric, one rank each, with the profiler loaded."""
+    with _clear_errors():
+        socket = _path(directory)
+        command = mpi_command(
+            ControlClient(socket).ask("show"),
+            socket.parent,
+            hosts.split(","),
+            program,
+            job=name or f"mpi-{os.getpid()}",
+            tenant=tenant,
+            connections=connections,
+            profiled=profiled,
+        )
+        os.execvp(command[0], command)  # noqa: S606  # no shell is meant
+
+
 @app.command()
 def truth(directory: DataDir = None, as_json: Json = False) -> None:
     """Show the truth: counters and queue of every link, the faults, the clocks."""
@@ -426,7 +453,7 @@ def _clear_errors() -> Iterator[None]:
         where = ".".join(map(str, first["loc"]))
         typer.echo(f"fabrictime fabric: {where + ': ' if where else ''}{first['msg']}", err=True)
         raise typer.Exit(2) from None
-    except (FabricError, NamespacesDenied, NoFabric) as error:
+    except (FabricError, NamespacesDenied, NoFabric, NoMpi) as error:
         typer.echo(f"fabrictime fabric: {error}", err=True)
         raise typer.Exit(1) from None
     except (ConfigError, ValueError) as error:

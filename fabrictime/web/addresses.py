@@ -16,6 +16,11 @@ def contention_address(window: str) -> str:
     return _address("/contention", {"window": window})
 
 
+def jobs_address(**choice: Any) -> str:
+    """Return the address of the Jobs tab with a choice."""
+    return _address("/jobs", choice)
+
+
 def alert_address(alert_id: str) -> str:
     """Return the address of the Alerts tab with an alert."""
     return _address("/alerts", {"alert": alert_id})

@@ -11,11 +11,12 @@ from fabrictime.web.service_faults import ServiceFaults
 from fabrictime.web.settings import WebSettings
 from fabrictime.web.tabs.alerts.evidence import EvidenceReader
 from fabrictime.web.tabs.fabric.queries import LinkQueries
+from fabrictime.web.tabs.jobs.queries import JobQueries
 
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    """Settings, history and live state. `live`, `links` and `evidence` are None without a log address."""
+    """Settings, history and live state. Those that read the log are None without its address."""
 
     settings: WebSettings
     poller: QueryPoller
@@ -23,5 +24,6 @@ class AppContext:
     live: LiveFabric | None = None
     links: LinkQueries | None = None
     evidence: EvidenceReader | None = None
+    jobs: JobQueries | None = None
     services: ServiceFaults = field(default_factory=lambda: ServiceFaults(None))
     tabs: set[int] = field(default_factory=set)

@@ -5,13 +5,15 @@ import { Heat, Pair, Clocks } from "fabrictime-draw/delays.js";
 import { Fleet, Strip, Timeline, Mesh } from "fabrictime-draw/clocks.js";
 import { Hour, Minute, Gantt } from "fabrictime-draw/fabric.js";
 import { FlowHistory } from "fabrictime-draw/actions.js";
+import { Iterations, RankBars, RankMap } from "fabrictime-draw/jobs.js";
 
 // Longest wait of a drawing until the browser has painted the texts.
 const TEXT_FIRST_MS = 300;
 const whenIdle = window.requestIdleCallback ?? ((draw) => requestAnimationFrame(() => setTimeout(draw)));
 
 const KINDS = { heat: Heat, pair: Pair, clocks: Clocks, fleet: Fleet, strip: Strip, timeline: Timeline, mesh: Mesh,
-  hour: Hour, minute: Minute, gantt: Gantt, "flow-history": FlowHistory };
+  hour: Hour, minute: Minute, gantt: Gantt, "flow-history": FlowHistory,
+  iterations: Iterations, "rank-bars": RankBars, "rank-map": RankMap };
 
 export default {
   template: `<div class="ft-chart"><div class="ft-legend" v-show="kind === 'heat'"></div><div class="ft-canvas"></div></div>`,
@@ -24,6 +26,10 @@ export default {
     this.chart.on("click", (p) => {
       const found = this.drawer.clicked?.(p);
       if (found) this.$emit(found.name === undefined ? "cell" : "pick", found);
+    });
+    this.chart.getZr().on("click", (e) => { // anywhere in the plot: points are hard to hit with a finger
+      const found = this.drawer.pointed?.(e.offsetX, e.offsetY);
+      if (found) this.$emit("pick", found);
     });
     this.watch = new ResizeObserver(() => {
       this.chart.resize();

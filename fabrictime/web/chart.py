@@ -1,4 +1,4 @@
-"""Python side of `chart.js` and `fabric.js`: sends a frame once the browser has drawn the last one."""
+"""Python side of the charts on canvas: sends a frame once the browser has drawn the last one."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
 
 
 class FabricMap(LiveChart, component="fabric.js"):
-    """The drawn fabric. A click calls `on_hit(kind, k, plan)` with a cable, NIC, node or `none`."""
+    """The drawn fabric. A click calls `on_hit(kind, k, plan)` with a cable, NIC, node, rack or `none`."""
 
     def __init__(self, label: str, on_hit: Callable[[str, int, int], None]) -> None:
         super().__init__("fabric")
@@ -87,3 +87,16 @@ class FabricMap(LiveChart, component="fabric.js"):
             on_hit(str(event.args["kind"]), int(event.args["k"]), int(event.args["plan"]))
 
         self.on("pick", hit)
+
+
+class TrafficMatrix(LiveChart, component="matrix.js"):
+    """A matrix of senders and receivers on canvas. A click calls `on_cell(row, column)`."""
+
+    def __init__(self, label: str, on_cell: Callable[[int, int], None]) -> None:
+        super().__init__("matrix")
+        self._props["label"] = label
+
+        def clicked(event: GenericEventArguments) -> None:
+            on_cell(int(event.args["row"]), int(event.args["column"]))
+
+        self.on("pick", clicked)

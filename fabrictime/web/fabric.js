@@ -1,6 +1,6 @@
 // The fabric drawn on canvas: hosts with their NICs by rack below, leaves, spines and cores above, cables between.
 // frame() takes `plan` (nodes, cables, NICs), `links` (states and queues of a plan's links) and `choice`.
-// Emits `ready`, `ack` (drawn, the next frame may come), and `pick` ({kind, k, plan}) for a click.
+// Emits `ready`, `ack` (drawn, the next frame may come), and `pick` ({kind, k, plan}) for a click on a cable, NIC, node or rack.
 // Three layers: the topology, the present states and queues, and the element under the mouse. With many NICs the
 // cables from a rack to a leaf are one bundle and a NIC is a cell; cables that are not UP are always drawn singly.
 import { dark, ink, ramp, text, delay, percent, bytes, above, row, heading, stateInk, STATE_NAMES } from "fabrictime-draw";
@@ -445,6 +445,7 @@ class Fabric {
     if (hit.kind === "cable") this.emphasise(g, hit.k, 0.8);
     if (hit.kind === "bundle") { g.strokeStyle = ink().lit; g.lineWidth = 5 / this.view.k; g.globalAlpha = 0.7; g.beginPath(); line(g, this.bundles[hit.k].line, 0); g.stroke(); g.globalAlpha = 1; }
     if (hit.kind === "node") this.ring(g, this.at[hit.k]);
+    if (hit.kind === "rack") { const b = this.blocks[hit.k]; this.ring(g, { x: b.x + b.w / 2, y: b.y + b.h / 2, w: b.w, h: b.h }); }
     if (hit.kind === "nic") { const s = this.cell, x = this.nicXY[2 * hit.k], y = this.nicXY[2 * hit.k + 1]; this.ring(g, { x, y, w: s, h: s }); if (this.plan.nics[hit.k][4] >= 0) this.emphasise(g, this.plan.nics[hit.k][4], 0.8); }
   }
 
@@ -470,7 +471,9 @@ class Fabric {
       const d = distance(mx, my, this.bundles[i].line, 0);
       if (d < nearest) { nearest = d; best = { kind: "bundle", k: i }; }
     }
-    return best;
+    if (best) return best;
+    const rack = this.blocks.findIndex((b) => mx >= b.x && mx <= b.x + b.w && my >= b.y && my <= b.y + b.h);
+    return rack >= 0 && this.plan.racks[rack] ? { kind: "rack", k: rack } : null;
   }
 
   hover(px, py) {
@@ -498,6 +501,10 @@ class Fabric {
     if (hit.kind === "bundle") {
       const b = this.bundles[hit.k];
       return heading(`${text(racks[b.rack])} – ${text(nodes[b.leaf][0])}`) + row("cables", b.cables.length) + this.counts(b.cables) + "</table>";
+    }
+    if (hit.kind === "rack") {
+      const cables = nics.flatMap((n) => (n[2] === hit.k && n[4] >= 0 ? [n[4]] : []));
+      return heading(`rack ${text(racks[hit.k])}`) + row("hosts", this.blocks[hit.k].hosts) + row("NICs with a cable", cables.length) + this.counts(cables) + "</table>";
     }
     if (hit.kind === "nic") {
       const [name, , rack, rail, cable] = nics[hit.k];

@@ -13,16 +13,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fabrictime.state.fabric_state import FabricState, Part
+from fabrictime.state.job_state import HEAD_END
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, LogUnavailable, Message, TopicReader, back
 from schemas.kafka.settings import KafkaSettings, as_settings
-from schemas.messages import decode_message
+from schemas.messages import check_key, decode_message
 from schemas.topics import (
     ACTIONS,
     ALERTS,
     CONFIG,
     CONTENTION,
     DECISIONS,
+    DIAGNOSES,
     FLOWS,
     INVENTORY,
     LINK_HEALTH,
@@ -43,6 +45,7 @@ TOPICS_READ: Final = (
     QUEUES,
     CONTENTION,
     FLOWS,
+    DIAGNOSES,
     DECISIONS,
     ACTIONS,
     POLICY_CYCLES,
@@ -51,6 +54,7 @@ REPLAY_S: Final = {
     QUEUES.name: 65,
     CONTENTION.name: 3600,
     FLOWS.name: 12,
+    DIAGNOSES.name: 3600,
     DECISIONS.name: 3600,
     ACTIONS.name: 3600,
     POLICY_CYCLES.name: 30,
@@ -170,6 +174,11 @@ class FabricConsumer:
             if topic == FLOWS.name:
                 with self._state.lock:
                     return self._state.take_flows(name, value, append_ns)
+            if topic == DIAGNOSES.name and value is not None:
+                head = codec.decode_head(value, DIAGNOSES.record, HEAD_END, self._registry)
+                check_key(DIAGNOSES, name, head)
+                with self._state.lock:
+                    return self._state.take_diagnosis(head, value, append_ns)
             if topic == QUEUES.name and value is not None and self._is_block(value):
                 return None
             record = None if value is None else decode_message(TOPICS[topic], name, value, self._registry)

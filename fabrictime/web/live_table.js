@@ -1,13 +1,27 @@
 // A table whose rows arrive through put(), so that a new row costs its own cells only. NiceGUI's own table is
 // rendered again with every change of the page.
-// put({rows}), each [key, cells]; a cell is a text or a list of parts [classes, text, title].
+// put({rows}), each [key, cells]; a cell is a text or a list of parts [classes, text, title, values]. Values are
+// drawn as a line in place of the text.
 // Emits `ready`, and `pick` with the key of a clicked row (or Enter).
+const SPARK = { width: 110, height: 24 };
+
+function spark(values) {
+  const low = Math.min(...values), span = Math.max(...values) - low || 1;
+  const at = (v, i) => `${((i * (SPARK.width - 4)) / Math.max(1, values.length - 1) + 2).toFixed(1)},${(SPARK.height - 3 - ((v - low) * (SPARK.height - 6)) / span).toFixed(1)}`;
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  for (const [name, value] of Object.entries(SPARK)) svg.setAttribute(name, value);
+  const line = svg.appendChild(document.createElementNS(svg.namespaceURI, "polyline"));
+  line.setAttribute("points", values.map(at).join(" "));
+  return svg;
+}
+
 function fill(td, cell) {
   if (typeof cell === "string") { td.textContent = cell; return; }
-  td.replaceChildren(...cell.map(([classes, text, title]) => {
+  td.replaceChildren(...cell.map(([classes, text, title, values]) => {
     const part = document.createElement("div");
     part.className = classes;
-    part.textContent = text;
+    if (values?.length > 1) part.append(spark(values));
+    else part.textContent = text;
     if (title) part.title = title;
     return part;
   }));

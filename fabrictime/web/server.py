@@ -157,11 +157,13 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
     from fabrictime.web.history_queries import HistoryQueries
     from fabrictime.web.tabs.alerts.evidence import evidence_reader
     from fabrictime.web.tabs.fabric.queries import LinkQueries
+    from fabrictime.web.tabs.jobs.queries import JobQueries
 
     evidence = None if settings.kafka is None else evidence_reader(settings.kafka)
     links = None if live is None else LinkQueries(live.state, history)
+    jobs = None if live is None or settings.kafka is None else JobQueries(live.state, history, settings.kafka)
     services = ServiceFaults(settings.state_file)
-    context = AppContext(settings, poller, HistoryQueries(history), live, links, evidence, services)
+    context = AppContext(settings, poller, HistoryQueries(history), live, links, evidence, jobs, services)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -228,6 +230,7 @@ def _add_tabs(context: AppContext) -> None:
     from fabrictime.web.tabs.contention.view import ContentionChoice, ContentionTab
     from fabrictime.web.tabs.delays.view import DelaysChoice, DelaysTab
     from fabrictime.web.tabs.fabric.view import FabricChoice, FabricTab
+    from fabrictime.web.tabs.jobs.view import JobsChoice, JobsTab
 
     def serve(path: str, title: str, make: Callable[[Any], Tab]) -> None:
         def page() -> None:
@@ -262,6 +265,7 @@ def _add_tabs(context: AppContext) -> None:
         "fabrictime: contention",
         lambda q: ContentionTab(context, ContentionChoice.parse(dict(q))),
     )
+    serve("/jobs", "fabrictime: jobs", lambda q: JobsTab(context, JobsChoice.parse(dict(q))))
     serve("/actions", "fabrictime: actions", lambda q: ActionsTab(context, ActionsChoice.parse(dict(q))))
     serve("/alerts", "fabrictime: alerts", lambda q: AlertsTab(context, AlertsChoice.parse(dict(q))))
     serve("/audit", "fabrictime: audit", lambda q: AuditTab(context, AuditChoice.parse(dict(q))))

@@ -21,8 +21,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Row: TypeAlias = dict[str, Any]
-Cell: TypeAlias = str | list[tuple[str, str, str]]
-"""A text, or parts one below the other, each (classes, text, title)."""
+Part: TypeAlias = tuple[str, str, str] | tuple[str, str, str, list[float]]
+Cell: TypeAlias = str | Sequence[Part]
+"""A text, or parts one below the other, each (classes, text, title), or with values of a line."""
 
 _pending: Final[WeakKeyDictionary[Client, dict[int, IncrementalElement]]] = WeakKeyDictionary()
 """Changed elements by client and id, in the order of change, until the end of the loop iteration."""

@@ -17,7 +17,7 @@
 
 enum { RETRY_MS = 500, EXIT_MS = 100 };
 
-static const char *path;
+static char path[4096];
 static int segment = -1;
 static _Atomic int connection = -1;
 static atomic_bool running, tried;
@@ -26,14 +26,14 @@ static atomic_bool running, tried;
 static bool reach(int fd) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const char *name = strrchr(path, '/');
-    char parent[4096];
+    char parent[sizeof(path)];
     int directory, result;
 
     if (strlen(path) < sizeof(address.sun_path)) {
         memcpy(address.sun_path, path, strlen(path) + 1);
         return !connect(fd, (struct sockaddr *)&address, sizeof(address));
     }
-    if (!name || (size_t)(name - path) >= sizeof(parent) || strlen(name) > 64) return false;
+    if (!name || strlen(name) > 64) return false;
     memcpy(parent, path, (size_t)(name - path));
     parent[name - path] = 0;
     directory = open(parent, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -130,7 +130,7 @@ bool ft_connect_start(const char *socket_path, int segment_fd) {
     sigset_t all, before;
     bool started;
 
-    path = socket_path;
+    snprintf(path, sizeof(path), "%s", socket_path);
     segment = segment_fd;
     /* Leave signals to the application's threads. */
     sigfillset(&all);

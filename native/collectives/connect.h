@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* Start the thread. It passes the descriptor to the socket `path`, which must live as long as the process. */
+/* Start the thread that passes the descriptor to the socket `path`. */
 bool ft_connect_start(const char *path, int segment_fd);
 
 /* Close the connection in a child after fork, where the thread does not exist. */

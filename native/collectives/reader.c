@@ -121,18 +121,20 @@ void ft_reader_close(struct ft_reader *reader) {
 }
 
 /* Events between `at` and the ring's head. More than the ring holds: none of them can be trusted. */
-static uint64_t unread(const struct ft_reader *reader, uint32_t n, bool *wild) {
-    uint64_t waiting = load(&ring_of(reader, n)->head) - reader->ring[n].at;
+static uint64_t unread(struct ft_reader *reader, uint32_t n) {
+    uint64_t head = load(&ring_of(reader, n)->head);
 
-    *wild = waiting > reader->ring_events;
-    return *wild ? 0 : waiting;
+    if (head - reader->ring[n].at > reader->ring_events) {
+        reader->invalid++;
+        reader->ring[n].at = head;
+    }
+    return head - reader->ring[n].at;
 }
 
-uint64_t ft_reader_waiting(const struct ft_reader *reader) {
+uint64_t ft_reader_waiting(struct ft_reader *reader) {
     uint64_t sum = 0;
-    bool wild;
 
-    for (uint32_t n = 0; n < rings_used(reader); n++) sum += unread(reader, n, &wild);
+    for (uint32_t n = 0; n < rings_used(reader); n++) sum += unread(reader, n);
     return sum;
 }
 
@@ -178,16 +180,10 @@ static uint64_t now_ns(void) {
 /* Copy up to `max` events of a ring, not beyond its end. Return how many. */
 static uint64_t take(struct ft_reader *reader, uint32_t n, struct ft_event *events, uint64_t max) {
     struct ft_reader_ring *ring = &reader->ring[n];
-    bool wild;
-    uint64_t count = unread(reader, n, &wild);
+    uint64_t count = unread(reader, n);
     uint64_t slot = ring->at & (reader->ring_events - 1);
     uint64_t offset = ft_segment_rings_at() + n * ft_segment_ring_bytes(reader->ring_events) + FT_RING_HEAD;
 
-    if (wild) {
-        reader->invalid++;
-        ring->at = load(&ring_of(reader, n)->head);
-        return 0;
-    }
     if (count > max) count = max;
     if (count > reader->ring_events - slot) count = reader->ring_events - slot;
     if (count && !copy(reader, events, count * sizeof(*events), offset + slot * sizeof(*events))) {
@@ -238,6 +234,16 @@ static uint64_t grown(uint64_t before, const uint64_t *counter) {
     uint64_t now = load(counter);
 
     return now > before && now < COUNT_MAX / FT_RINGS_MAX ? now : before;
+}
+
+uint64_t ft_reader_batch(const struct ft_reader *reader) {
+    uint64_t batch = load(&live(reader)->batch);
+
+    return batch < COUNT_MAX ? batch : 0;
+}
+
+void ft_reader_set_batch(struct ft_reader *reader, uint64_t batch) {
+    __atomic_store_n(&((struct ft_segment *)(void *)reader->map)->batch, batch, __ATOMIC_RELEASE);
 }
 
 void ft_reader_count(struct ft_reader *reader, struct ft_reader_counters *counters) {

@@ -40,7 +40,7 @@ bool ft_reader_open(struct ft_reader *reader, int fd, char text[FT_READER_TEXT])
 void ft_reader_close(struct ft_reader *reader);
 
 /* Events that wait, at most. */
-uint64_t ft_reader_waiting(const struct ft_reader *reader);
+uint64_t ft_reader_waiting(struct ft_reader *reader);
 
 /* Copy up to `max` events, and leave out what no correct writer writes. Return how many are valid. */
 uint64_t ft_reader_drain(struct ft_reader *reader, struct ft_event *events, uint64_t max);
@@ -49,6 +49,10 @@ uint64_t ft_reader_drain(struct ft_reader *reader, struct ft_event *events, uint
  * segment, or by this one after ft_reader_rewind. */
 void ft_reader_commit(struct ft_reader *reader);
 void ft_reader_rewind(struct ft_reader *reader);
+
+/* Number of the process's next record, which the segment keeps for the next reader. */
+uint64_t ft_reader_batch(const struct ft_reader *reader);
+void ft_reader_set_batch(struct ft_reader *reader, uint64_t batch);
 
 /* Totals since the segment was made; they never decrease. */
 struct ft_reader_counters {

@@ -228,7 +228,7 @@ bool ft_trace_open(enum ft_source source, const char *version_text) {
     if (!path) return false;
     pthread_mutex_lock(&lock);
     if (!segment && watch() && (made = create(source, version_text))) {
-        if (ft_connect_start(strdup(path), segment_fd)) {
+        if (ft_connect_start(path, segment_fd)) {
             __atomic_store_n(&segment, made, __ATOMIC_RELEASE);
         } else {
             munmap(made, made->bytes);

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fabrictime.state.fabric_state import FabricState
+from fabrictime.state.job_state import HEAD_END
 from schemas import codec, topics
 
 NS_PER_S = 1_000_000_000
@@ -21,6 +22,8 @@ def fill(state: FabricState, *given: tuple[str, str, dict[str, Any] | None], at_
         value = None if record is None else codec.encode(name, record)
         if topic == topics.FLOWS.name:
             state.take_flows(key, value, at_ns)
+        elif topic == topics.DIAGNOSES.name and value is not None:
+            state.take_diagnosis(codec.decode_head(value, name, HEAD_END), value, at_ns)
         else:
             state.take(topic, key, None if value is None else codec.decode(value, name), at_ns)
 

@@ -403,17 +403,20 @@ def test_times_of_a_traced_job_follow_its_phases_and_its_gap():
         fluid.job_times(job)
     fluid.trace_job(job)
     assert fluid.job_times(job)[1] < 0, "it waits for its begin"
-    fluid.advance(0.2 * MS)
+    fluid.advance(0.1 * MS)
     number, begin, times = fluid.job_times(job)
     assert (number, begin >= 0, times[0, 0], times[1].tolist()) == (0, True, begin, [-1, -1])
     fluid.advance(5 * MS)
     (_, _, began, end, ended), *_ = fluid.iterations()
-    assert began == ended[0, 0] and ended[1, 0] == ended[0, 1] and ended[1, 1] == end
+    assert began == ended[0, 0]
+    assert ended[1, 0] == ended[0, 1]
+    assert ended[1, 1] == end
     fluid.set_job_gap(job, float("inf"))
     fluid.advance(100 * MS)
     fluid.iterations()
     fluid.advance(200 * MS)
-    assert not fluid.iterations() and fluid.job_times(job)[1] < 0
+    assert not fluid.iterations()
+    assert fluid.job_times(job)[1] < 0
     fluid.set_job_gap(job, 2 * MS)
     fluid.advance(205 * MS)
     assert fluid.job_times(job)[1] >= 200 * MS or fluid.iterations()
@@ -426,7 +429,8 @@ def test_a_senders_line_limits_its_flow_and_cuts_are_counted():
     fluid.send(first)
     fluid.advance(10 * MS)
     sums = fluid.flow_sums_of(first)
-    assert sums[0] * 8e9 / (10 * MS) == pytest.approx(RATE / 10, rel=0.02) and sums[3] == 0
+    assert sums[0] * 8e9 / (10 * MS) == pytest.approx(RATE / 10, rel=0.02)
+    assert sums[3] == 0
     assert fluid.flow_cuts().tolist() == [0, 0]
     fluid.set_flow_line(first, RATE)
     fluid.send(second)

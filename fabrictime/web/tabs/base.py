@@ -28,6 +28,7 @@ PAGES = {
     "/clocks": "Clocks",
     "/fabric": "Fabric",
     "/contention": "Contention",
+    "/jobs": "Jobs",
     "/actions": "Actions",
     "/alerts": "Alerts",
     "/audit": "Audit",
@@ -54,7 +55,7 @@ def stale_text(history_s: float, log_s: float | None, stale_after_s: float) -> s
     if log_s <= stale_after_s:
         return (
             f"The history is {seconds_text(history_s)} behind, the log is current: sink or history are late. "
-            "The tabs Fabric, Contention, Actions and Alerts are up to date."
+            "The tabs Fabric, Contention, Jobs, Actions and Alerts are up to date."
         )
     return (
         f"The newest record in the log is {seconds_text(log_s)} old: probers, log or workers are late or "

@@ -1,8 +1,9 @@
-"""Names of links as people read them."""
+"""Names of links and verdicts as people read them."""
 
 import pytest
 
-from fabrictime.state.labels import arrow
+from fabrictime.state.labels import arrow, verdict_label
+from schemas.records import Verdict
 
 
 @pytest.mark.parametrize(
@@ -16,3 +17,9 @@ from fabrictime.state.labels import arrow
 )
 def test_a_link_points_one_way_and_a_cable_both(name: str, text: str) -> None:
     assert arrow(name) == text
+
+
+def test_every_verdict_has_words() -> None:
+    assert verdict_label("SLOW_FLOW") == "slow flow"
+    assert verdict_label("PCIE_LIMIT") == "PCIe limit"
+    assert all("_" not in verdict_label(each) for each in Verdict)

@@ -2,10 +2,9 @@
  *
  *     program THREADS EVENTS      each thread puts EVENTS events; then a line a command is read:
  *         put EVENTS              each thread of a new set puts so many
- *         flood EVENTS            the same in batches of half a ring, without a pause
+ *         misuse                  counts a call that had to be ignored
  *         fork                    a child opens a segment of its own and puts one event
- *         close                   after the last operation
- *     bench THREADS EVENTS        prints ns of an event and of a bare clock read */
+ *         close                   after the last operation */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>

@@ -141,6 +141,7 @@ int main(int argc, char **argv) {
         fork_child();
     } else if (!strcmp(wanted, "abort") || !strcmp(wanted, "die")) {
         MPI_Barrier(MPI_COMM_WORLD);
+        if (rank == 1) usleep(500000); /* all segments have been passed on by then */
         if (rank == 1 && wanted[0] == 'a') MPI_Abort(MPI_COMM_WORLD, 3);
         if (rank == 1) raise(SIGKILL);
         MPI_Barrier(MPI_COMM_WORLD);

@@ -11,6 +11,7 @@ from fabrictime.state.fabric_state import HOUR_NS, STATES, UP, FabricState
 from fabrictime.state.labels import arrow
 from fabrictime.state.queue_history import QueueDepth
 from fabrictime.state.units import bytes_text, delay_text, percent_text
+from schemas.ids import natural
 from schemas.records import Alert, ContentionWindow, Flow, LinkState
 
 LinkMetric = Literal["state", "queue", "load"]
@@ -256,6 +257,34 @@ def deepest_rows(state: FabricState, drawn: DrawnPlan, metric: LinkMetric) -> li
     return rows
 
 
+def rack_rows(state: FabricState, drawn: DrawnPlan, rack: str) -> list[dict[str, Any]]:
+    """Return the NICs of a rack with their cables, the worst first."""
+    plan = drawn.plan
+    found = []
+    for nic, _, rack_index, _, cable, _ in plan.nics:
+        if plan.racks[rack_index] != rack or cable < 0:
+            continue
+        uplink, downlink = plan.links[2 * cable : 2 * cable + 2]
+        _, _, leaf, leaf_port = plan.cables[cable]
+        row = _port_row(state, uplink, downlink, nic, f"{plan.nodes[leaf][0]}:{leaf_port}")
+        found.append((-max(state.state(uplink), state.state(downlink)), natural(nic), row))
+    return [row for *_, row in sorted(found, key=lambda each: each[:2])]
+
+
+def _port_row(state: FabricState, out: int, back: int, port: str, far: str) -> dict[str, Any]:
+    """Return the row of a port: state of its cable, queue and load of its link `out`."""
+    queue = state.queues.newest(out)
+    load = None if queue is None else queue.utilisation
+    return {
+        "id": state.cable_graph.name(out),
+        "port": port,
+        "far": far,
+        "state": STATES[max(state.state(out), state.state(back))],
+        "depth": "—" if queue is None else bytes_text(queue.mean_bytes),
+        "load": "—" if load is None else percent_text(load),
+    }
+
+
 def node_rows(state: FabricState, drawn: DrawnPlan, node: str) -> list[dict[str, Any]]:
     """Return a node's cables, the worst first."""
     plan = drawn.plan
@@ -267,19 +296,11 @@ def node_rows(state: FabricState, drawn: DrawnPlan, node: str) -> list[dict[str,
         uplink, downlink = plan.links[2 * k : 2 * k + 2]
         worst = max(state.state(uplink), state.state(downlink))
         if low_name == node:
-            out, port, far = uplink, low_port, f"{high_name}:{high_port}"
+            out, back, port, far = uplink, downlink, low_port, f"{high_name}:{high_port}"
         else:
-            out, port, far = downlink, high_port, f"{low_name}:{low_port}"
+            out, back, port, far = downlink, uplink, high_port, f"{low_name}:{low_port}"
         queue = state.queues.newest(out)
-        load = None if queue is None else queue.utilisation
-        row = {
-            "id": state.cable_graph.name(out),
-            "port": port,
-            "far": far,
-            "state": STATES[worst],
-            "depth": "—" if queue is None else bytes_text(queue.mean_bytes),
-            "load": "—" if load is None else percent_text(load),
-        }
+        row = _port_row(state, out, back, port, far)
         found.append((-worst, 0.0 if queue is None else -queue.mean_bytes, k, row))
     return [row for *_, row in sorted(found, key=lambda each: each[:3])]
 

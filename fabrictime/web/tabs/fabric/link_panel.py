@@ -9,11 +9,12 @@ from urllib.parse import urlencode
 
 from nicegui import ui
 
+from fabrictime.state.cable_graph import ends_of
 from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import STATES, FabricState, is_active
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, count_text, delay_text, percent_text
-from fabrictime.web.addresses import alert_address, contention_address
+from fabrictime.web.addresses import alert_address, contention_address, jobs_address
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import empty, link_button, part, table, text
 from fabrictime.web.tabs.fabric import frames
@@ -45,6 +46,7 @@ class LinkPanel:
                 self.state = text("", "ft-pill ft-big", test="link-state")
                 link_button("close", "close", self._close)
             self.health = text("", "ft-detail", test="link-text")
+            self.nics = Chips().props("data-testid=link-nics")
             self.figures = LiveMarkup().classes("ft-figures").props("data-testid=figures")
             text("Past hour", "ft-sub-title")
             self.hour_note = text("", "ft-note", test="hour-note")
@@ -86,11 +88,15 @@ class LinkPanel:
             self.title.set_text(arrow(link))
             self.state.set_text("")
             self.health.set_text("No path, health record or queue has this link now.")
+            self.nics.put([])
             self.figures.set_text("")
             self.notes.set_text("")
             return
         cable = state.cable_graph.cable(numbers[0])
         self.title.set_text(arrow(cable))
+        ends = ends_of(cable) or ()
+        nics = [nic for end in ends if (nic := f"{end.node}/{end.port}") in state.nics]
+        self.nics.put([nic_chip(nic) for nic in nics])
         subject = state.subject_of(numbers[0])
         worst = STATES[max(state.state(number) for number in numbers)]
         fine = verdict.claim("Probes cross it; no trouble was detected.")
@@ -164,6 +170,11 @@ class LinkPanel:
         )
         jobs = list(traffic.jobs.items())[:JOBS_SHOWN]
         self.jobs.put([(job, f"{job}: {bps_text(rate_bps)}", "") for job, rate_bps in jobs])
+
+
+def nic_chip(nic: str) -> tuple[str, str, str]:
+    """Return the chip that leads to a NIC's jobs and queue pairs."""
+    return nic, f"jobs and queue pairs of {nic}", jobs_address(nic=nic)
 
 
 def _path_row(path: PathFigures) -> dict[str, Any]:

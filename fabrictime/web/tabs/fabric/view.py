@@ -9,6 +9,7 @@ from nicegui import ui
 
 from fabrictime.state.fabric_state import Part
 from fabrictime.state.units import counted
+from fabrictime.web.addresses import jobs_address
 from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import FabricMap
 from fabrictime.web.elements import (
@@ -25,14 +26,15 @@ from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import Choice
 from fabrictime.web.tabs.fabric import frames
 from fabrictime.web.tabs.fabric.frames import LinkMetric
-from fabrictime.web.tabs.fabric.link_panel import LinkPanel
+from fabrictime.web.tabs.fabric.link_panel import LinkPanel, nic_chip
 from fabrictime.web.tabs.fabric.queries import LinkTraffic
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
-from fabrictime.web.widgets import Cell, Row
+from fabrictime.web.widgets import Cell, Chips, Row
 from schemas.ids import host_of
 
 METRICS: Final = {"state": "state", "queue": "queue", "load": "time busy"}
 TROUBLE_SHOWN: Final = 40
+NICS_SHOWN: Final = 16
 TRAFFIC_PERIOD_S: Final = 1.0
 
 
@@ -43,14 +45,13 @@ class FabricChoice(Choice):
     metric: LinkMetric = "state"
     link: str | None = None
     node: str | None = None
+    rack: str | None = None
     job: str | None = None
 
     @staticmethod
     def parse(query: dict[str, str]) -> FabricChoice:
         """Return the choice of an address's query."""
-        choice = FabricChoice(
-            link=query.get("link") or None, node=query.get("node") or None, job=query.get("job") or None
-        )
+        choice = FabricChoice(**{key: query.get(key) or None for key in ("link", "node", "rack", "job")})  # type: ignore[arg-type]
         if query.get("metric") in get_args(LinkMetric):
             choice = replace(choice, metric=query["metric"])  # type: ignore[arg-type]
         return choice
@@ -97,6 +98,7 @@ class FabricTab(LiveTab):
                 with self.job_chip:
                     self.job_text = text("", "")
                 self.job_chip.on("click", lambda: self._choose_job(None))
+                self.to_job = Chips().props("data-testid=to-job")
                 toggle(METRICS, self.choice.metric, self._choose_metric, "metric")
             self.map_note = text("", "ft-note", test="map-note")
             self.map = FabricMap(
@@ -121,7 +123,7 @@ class FabricTab(LiveTab):
             ]
             self.deepest = table(deepest_columns, "deepest", self._on_link_row)
             self.hint = text(
-                "A click on a cable, NIC or switch opens it; the wheel zooms, a drag moves.", "ft-note"
+                "A click on a cable, NIC, rack or switch opens it; the wheel zooms, a drag moves.", "ft-note"
             )
 
     def _build_node(self) -> None:
@@ -130,7 +132,8 @@ class FabricTab(LiveTab):
             with ui.element("div").classes("ft-head"):
                 self.node_title = text("", "ft-title", test="node-title")
                 link_button("close", "close", self._clear)
-            self.node_note = text("", "ft-note")
+            self.node_note = text("", "ft-note", test="node-note")
+            self.node_nics = Chips().props("data-testid=node-nics")
             columns = [
                 ("port", "port", "left"),
                 ("far", "to", "left"),
@@ -152,15 +155,19 @@ class FabricTab(LiveTab):
         self._show_lists()
 
     def _clear(self) -> None:
-        self._choose(link=None, node=None)
+        self._choose(link=None, node=None, rack=None)
         self._open()
 
     def _choose_link(self, link: str) -> None:
-        self._choose(link=link, node=None)
+        self._choose(link=link, node=None, rack=None)
         self._open()
 
     def _choose_node(self, node: str) -> None:
-        self._choose(link=None, node=node)
+        self._choose(link=None, node=node, rack=None)
+        self._open()
+
+    def _choose_rack(self, rack: str) -> None:
+        self._choose(link=None, node=None, rack=rack)
         self._open()
 
     def _choose_job(self, job: str | None) -> None:
@@ -180,6 +187,8 @@ class FabricTab(LiveTab):
             cable = plan.nics[k][4]
             if cable >= 0:
                 self._choose_link(graph.name(plan.links[2 * cable]))
+        elif kind == "rack" and 0 <= k < len(plan.racks):
+            self._choose_rack(plan.racks[k])
         elif kind == "node" and (name := frames.node_at(plan, k)) is not None:
             self._choose_node(name)
 
@@ -220,9 +229,10 @@ class FabricTab(LiveTab):
         choice = self.choice
         self._numbers = self._known_numbers()
         has_link = choice.link is not None
-        self.overview.set_visibility(not has_link and choice.node is None)
+        has_node = choice.node is not None or choice.rack is not None
+        self.overview.set_visibility(not has_link and not has_node)
         self.link.part.set_visibility(has_link)
-        self.node_part.set_visibility(choice.node is not None and not has_link)
+        self.node_part.set_visibility(has_node and not has_link)
         self._traffic = None
         self.unfollow("traffic")
         self._follow_traffic()
@@ -251,6 +261,7 @@ class FabricTab(LiveTab):
     def _follow_job(self) -> None:
         links, job = self.context.links, self.choice.job
         self.job_chip.set_visibility(job is not None)
+        self.to_job.put([] if job is None else [("job", "open the job", jobs_address(job=job))])
         self._lit = set()
         if links is None or job is None:
             self.unfollow("job")
@@ -288,6 +299,8 @@ class FabricTab(LiveTab):
                 self.link.show(self.state, choice.link, self._numbers, now_ns, verdict)
             elif choice.node is not None:
                 self._show_node(choice.node)
+            elif choice.rack is not None:
+                self._show_rack(choice.rack)
             else:
                 self._show_overview()
 
@@ -334,6 +347,17 @@ class FabricTab(LiveTab):
         host = f" · {len(nics)} NICs, rack {nics[0].rack or 'unknown'}" if nics else ""
         self.node_note.set_text(f"{len(rows)} cables{host}")
         self.node_table.put(rows)
+        self.node_nics.put([nic_chip(nic.nic) for nic in nics[:NICS_SHOWN]])
+
+    def _show_rack(self, rack: str) -> None:
+        nics = [nic for nic in self.state.nics.values() if nic.rack == rack]
+        self.node_title.set_text(f"Rack {rack}")
+        hosts = counted(len({nic.host for nic in nics}), "host")
+        self.node_note.set_text(
+            f"{hosts}, {counted(len(nics), 'NIC')}; a click on a row opens the NIC's cable"
+        )
+        self.node_table.put(frames.rack_rows(self.state, self.live.drawn, rack))
+        self.node_nics.put([])
 
     def _show_hour(self) -> None:
         if self.context.live is not None and self._numbers:

@@ -1,0 +1,134 @@
+"""The diagnoses of the past hour, job by job.
+
+A Diagnosis of a thousand ranks has thousands of figures, but few readers need them. The state keeps the head
+of each job's newest record, a few figures of every interval, and the encoded messages within a limit. A
+reader decodes the message of the interval that it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from schemas.records import Verdict
+
+HEAD_END: Final = "bound_ns"
+"""Last field of the head; the split of each rank and the flows follow."""
+KEPT_NS: Final = 3_600_000_000_000
+MAX_JOBS: Final = 1_000
+"""Jobs in memory; with more, the one without a record for longest is dropped."""
+MAX_INTERVALS: Final = 2_000
+"""Intervals of one job: more than one in two seconds."""
+MAX_BYTES: Final = 96 * 1024 * 1024
+"""Encoded messages of all jobs together; the oldest are dropped, their figures stay."""
+SILENT_NS: Final = 30_000_000_000
+"""A job without a diagnosis for this long has ended."""
+
+
+class Interval(NamedTuple):
+    """The figures of one diagnosis that charts show."""
+
+    key: str
+    begin_ns: int
+    end_ns: int
+    verdict: str
+    blames_network: bool
+    subject: str
+    iteration_ns: int | None
+    expected_iteration_ns: int | None
+    bus_bps: float | None
+    expected_bus_bps: float | None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sort key: end of the interval, then the record's number."""
+        return self.end_ns, int(self.key.rpartition("-")[2])
+
+
+@dataclass(slots=True)
+class Job:
+    """A job: head of its newest diagnosis, intervals by time, and messages by the interval's key."""
+
+    head: Mapping[str, Any]
+    intervals: list[Interval] = field(default_factory=list)
+    messages: dict[str, bytes] = field(default_factory=dict)
+    size: int = 0
+    """Bytes of the messages."""
+
+    @property
+    def newest(self) -> Interval:
+        """The newest interval."""
+        return self.intervals[-1]
+
+    def is_running(self, now_ns: int) -> bool:
+        """Return whether a diagnosis arrived recently."""
+        return self.newest.end_ns > now_ns - SILENT_NS
+
+    def drop(self, key: str) -> int:
+        """Drop an interval's message. Return its size."""
+        size = len(self.messages.pop(key, b""))
+        self.size -= size
+        return size
+
+
+def interval_of(record: Mapping[str, Any]) -> Interval:
+    """Return the figures of a diagnosis or of its head."""
+    return Interval(
+        f"{record['begin_ns']}-{record['number']}",
+        record["begin_ns"],
+        record["end_ns"],
+        Verdict(record["verdict"]).name,
+        record["blames_network"],
+        record["subject"],
+        record["iteration_ns"],
+        record["expected_iteration_ns"],
+        record["bus_bps"],
+        record["expected_bus_bps"],
+    )
+
+
+class JobState:
+    """Jobs by name. All collections are bounded."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self._bytes = 0
+
+    def take(self, head: Mapping[str, Any], value: bytes) -> None:
+        """Add one diagnosis: its head, and the message that it was read from."""
+        interval, name = interval_of(head), head["job"]
+        job = self.jobs.pop(name, None) or Job(head)
+        self.jobs[name] = job  # re-inserted, so that the dict is ordered by the last record
+        if interval.key in job.messages or interval in job.intervals[-2:]:
+            return  # read a second time
+        job.intervals.append(interval)
+        if len(job.intervals) > 1 and interval.order < job.intervals[-2].order:
+            job.intervals.sort(key=lambda each: each.order)
+        if job.newest is interval:
+            job.head = head
+        job.messages[interval.key] = value
+        job.size += len(value)
+        self._bytes += len(value)
+        self._drop_old(job)
+        while len(self.jobs) > MAX_JOBS:
+            self._bytes -= self.jobs.pop(next(iter(self.jobs))).size
+        while self._bytes > MAX_BYTES:
+            largest = max(self.jobs.values(), key=lambda each: each.size)
+            self._bytes -= largest.drop(next(iter(largest.messages)))
+
+    def message(self, name: str, key: str | None = None) -> tuple[str, bytes] | None:
+        """Return key and message of an interval, of the newest one without a key; None: not in memory."""
+        job = self.jobs.get(name)
+        if job is None:
+            return None
+        key = job.newest.key if key is None else key
+        value = job.messages.get(key)
+        return None if value is None else (key, value)
+
+    def _drop_old(self, job: Job) -> None:
+        oldest_ns = job.newest.end_ns - KEPT_NS
+        kept = [each for each in job.intervals[-MAX_INTERVALS:] if each.end_ns >= oldest_ns]
+        for each in job.intervals[: len(job.intervals) - len(kept)]:
+            self._bytes -= job.drop(each.key)
+        job.intervals = kept

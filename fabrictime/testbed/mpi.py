@@ -1,0 +1,106 @@
+"""Runs unmodified MPI programs on a fabric: Open MPI with one rank per host, each in its host's network.
+
+mpirun runs in the machine's network, and starts each rank through `fabrictime.testbed.mpi_rank`, which enters
+the host's namespace. The profiler of `native/mpi` is preloaded. The command works rootless and as root.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from native import mpi
+
+__all__ = ["NoMpi", "enter_command", "mpi_command"]
+
+_OPTIONS: Final = {
+    "plm": "isolated",
+    "pml": "ob1",
+    "btl": "tcp,self",
+    "mpi_yield_when_idle": "1",
+}
+"""Parameters of Open MPI: only TCP between the hosts, although all ranks run on one machine."""
+
+
+class NoMpi(RuntimeError):
+    """MPI or its profiler is missing; `str()` is one line."""
+
+
+def mpi_command(
+    fabric: dict[str, Any],
+    run_directory: Path,
+    hosts: Sequence[str],
+    program: Sequence[str],
+    *,
+    job: str,
+    tenant: str | None = None,
+    connections: int = 1,
+    profiled: bool = True,
+) -> list[str]:
+    """Return the command that runs `program` on the hosts of a running fabric, one rank each, in this order.
+
+    `fabric`: answer of the fabric's control socket to `show`. `run_directory`: folder of the sockets of its
+    agents. `connections`: TCP connections of each pair of ranks. Raises NoMpi, ValueError for unknown hosts.
+    """
+    mpirun = shutil.which("mpirun")
+    if mpirun is None:
+        raise NoMpi("mpirun: not found (Debian: apt-get install openmpi-bin libopenmpi-dev)")
+    try:
+        libraries = [*([mpi.library()] if profiled else []), mpi.yield_library()]
+    except FileNotFoundError as error:
+        raise NoMpi(str(error)) from None
+    nics = _nics(fabric, hosts)
+    ranks = [
+        {"netns": nic["netns"], "variables": _variables(nic["host"], run_directory, job, tenant, libraries)}
+        for nic in nics
+    ]
+    options = _OPTIONS | {
+        "btl_tcp_if_include": ",".join(sorted({nic["device"] for nic in nics})),
+        "btl_tcp_links": str(connections),
+    }
+    return [
+        *enter_command(fabric["pid"]),
+        mpirun,
+        *("--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(len(ranks))),
+        *(part for name, value in options.items() for part in ("--mca", name, value)),
+        *(sys.executable, "-m", "fabrictime.testbed.mpi_rank", json.dumps(ranks), *program),
+    ]
+
+
+def _nics(fabric: dict[str, Any], hosts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the first NIC of each host, or the NIC that is named. Raises ValueError."""
+    by_name: dict[str, dict[str, Any]] = {}
+    for nic in fabric["nics"]:
+        by_name.setdefault(nic["host"], nic)
+        by_name[nic["nic"]] = nic
+    if unknown := [name for name in hosts if name not in by_name]:
+        raise ValueError(f"host {unknown[0]!r}: expected hosts of the fabric, such as {min(by_name)}")
+    return [by_name[name] for name in hosts]
+
+
+def _variables(
+    host: str, run_directory: Path, job: str, tenant: str | None, libraries: Sequence[Path]
+) -> dict[str, str]:
+    """Return the environment of a rank: the profiler and the sockets of its host's agents."""
+    folder = run_directory.resolve()
+    variables = {
+        "LD_PRELOAD": ":".join(map(str, libraries)),
+        "FABRICTIME_JOB": job,
+        "FABRICTIME_HOST": host,
+        "FABRICTIME_COLLECTIVES": str(folder / f"collectives-{host}.sock"),
+        "FABRICTIME_FLOWS": str(folder / "flows.sock"),
+        "FABRICTIME_CONTROL": str(folder / "control.sock"),
+    }
+    return variables if tenant is None else variables | {"FABRICTIME_TENANT": tenant}
+
+
+def enter_command(pid: int) -> list[str]:
+    """Return the command that enters the namespaces of the fabric's owner, in this working directory."""
+    ours, owners = (os.stat(f"/proc/{process}/ns/user").st_ino for process in ("self", pid))
+    user = [] if ours == owners else ["--user", "--preserve-credentials"]
+    return ["nsenter", f"--target={pid}", *user, "--mount", f"--wdns={Path.cwd()}", "--"]

@@ -1,0 +1,283 @@
+"""Frames and rows of a job's traffic: flows by delay, the matrix of NICs, links, queue pairs. Pure."""
+
+from __future__ import annotations
+
+import base64
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabrictime.state.fabric_state import STATES, UP, FabricState
+from fabrictime.state.labels import arrow
+from fabrictime.state.units import bps_text, bytes_text, count_text, counted, delay_text
+from fabrictime.web.addresses import fabric_address
+from schemas.ids import host_of, natural
+from schemas.records import JobFlow
+
+FLOWS_SHOWN: Final = 60
+LINKS_SHOWN: Final = 60
+PAIRS_SHOWN: Final = 100
+MAX_SIDE: Final = 512
+"""NICs from which the matrix shows hosts, and hosts of which it shows the busiest."""
+LEVELS: Final = 254
+SLOW: Final = 3
+"""Times the median from which a delay is marked."""
+
+Metric = Literal["rate", "probes", "data"]
+METRICS: Final[dict[Metric, str]] = {"rate": "rate", "probes": "probe delay", "data": "data delay"}
+
+
+class Pair(NamedTuple):
+    """Sender and receiver."""
+
+    nic: str
+    peer: str
+
+
+def pair_id(nic: str, peer: str) -> str:
+    """Return the id of a directed pair."""
+    return f"{nic}>{peer}"
+
+
+def value_of(flow: JobFlow, metric: Metric) -> float | None:
+    """Return a flow's figure."""
+    if metric == "rate":
+        return flow["rate_bps"]
+    return flow["delay_ns"] if metric == "probes" else flow["data_ns"]
+
+
+def merged(flows: Iterable[JobFlow], live: Iterable[JobFlow]) -> list[JobFlow]:
+    """Return the flows of a diagnosis with the present rates and links of the reported ones."""
+    found = {Pair(each["nic"], each["peer"]): each for each in flows}
+    for each in live:
+        pair = Pair(each["nic"], each["peer"])
+        known = found.get(pair)
+        if known is None:
+            found[pair] = each
+        else:
+            merged_flow: JobFlow = {
+                **known,
+                "rate_bps": each["rate_bps"],
+                "paths": each["paths"],
+                "links": each["links"] or known["links"],
+            }
+            found[pair] = merged_flow
+    return list(found.values())
+
+
+# --------------------------------------------------------------------------------------------------- flows
+
+
+def flow_rows(flows: Sequence[JobFlow], nic: str | None) -> list[dict[str, Any]]:
+    """Return a row for each flow of a NIC, of all without one, by the delay of the data, then of probes."""
+    medians = {metric: _median(flows, metric) for metric in ("probes", "data")}
+    shown = [each for each in flows if nic in (None, each["nic"], each["peer"])]
+    shown.sort(key=lambda each: (-(each["data_ns"] or -1), -(each["delay_ns"] or -1), -each["rate_bps"]))
+    return [
+        {
+            "id": pair_id(each["nic"], each["peer"]),
+            "flow": f"{each['nic']} → {each['peer']}",
+            "paths": count_text(each["paths"]),
+            "rate": bps_text(each["rate_bps"]),
+            "probes": delay_text(each["delay_ns"]),
+            "probes_slow": times(each["delay_ns"], medians["probes"]),
+            "data": delay_text(each["data_ns"]),
+            "data_slow": times(each["data_ns"], medians["data"]),
+        }
+        for each in shown[:FLOWS_SHOWN]
+    ]
+
+
+def _median(flows: Iterable[JobFlow], metric: Metric) -> float | None:
+    known = [value for each in flows if (value := value_of(each, metric)) is not None]
+    return statistics.median(known) if known else None
+
+
+def times(value: float | None, median: float | None) -> str:
+    """Return how many times the median a delay is, if it is far above it, else nothing."""
+    if value is None or not median or value < SLOW * median:
+        return ""
+    return f"{value / median:.0f} times the median"
+
+
+def flow_figures(flow: JobFlow) -> list[tuple[str, str]]:
+    """Return the figures of one pair."""
+    return [
+        ("rate", f"{bps_text(flow['rate_bps'])} on {counted(flow['paths'], 'flow')}"),
+        ("delay of probes", f"{delay_text(flow['delay_ns'])}, median, one way"),
+        ("delay of the data", f"{delay_text(flow['data_ns'])}, mean from post to completion"),
+    ]
+
+
+# -------------------------------------------------------------------------------------------------- matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """The drawn matrix: names of its rows and columns, the browser's frame, and whether they are hosts."""
+
+    names: list[str]
+    frame: dict[str, Any]
+    hosts: bool
+    left_out: int
+
+
+def matrix(flows: Sequence[JobFlow], metric: Metric, chosen: str | None) -> Matrix:
+    """Return the matrix of senders (rows) and receivers (columns).
+
+    A cell's level is 0 without a flow, else 1 to 255 on a logarithmic scale from `low` to `high`. Rates of a
+    cell add up; of delays the greatest counts.
+    """
+    names = {name for each in flows for name in (each["nic"], each["peer"])}
+    hosts = len(names) > MAX_SIDE
+    of: Callable[[str], str] = host_of if hosts else str
+    ordered = sorted(_busiest(flows, of), key=natural)
+    index = {name: k for k, name in enumerate(ordered)}
+    side = len(ordered)
+    levels, low, high = _levels(_values(flows, metric, index, of))
+    nic, _, peer = (chosen or "").partition(">")
+    at = (index.get(of(nic), -1), index.get(of(peer), -1))
+    frame = {
+        "names": ordered,
+        "groups": [host_of(name) for name in ordered],
+        "levels": base64.b64encode(levels.tobytes()).decode("ascii"),
+        "metric": metric,
+        "low": low,
+        "high": high,
+        "chosen": list(at) if min(at) >= 0 else [],
+    }
+    return Matrix(ordered, frame, hosts, len({of(name) for name in names}) - side)
+
+
+def _values(
+    flows: Iterable[JobFlow], metric: Metric, index: Mapping[str, int], of: Callable[[str], str]
+) -> NDArray[np.float64]:
+    """Return the value of each cell, 0 without one."""
+    values = np.zeros((len(index), len(index)))
+    for each in flows:
+        at, value = (index.get(of(each["nic"]), -1), index.get(of(each["peer"]), -1)), value_of(each, metric)
+        if min(at) >= 0 and value:
+            values[at] = values[at] + value if metric == "rate" else max(values[at], value)
+    return values
+
+
+def _levels(values: NDArray[np.float64]) -> tuple[NDArray[np.uint8], float, float]:
+    """Return the level of each cell, and the values of the least and the greatest level."""
+    known = values[values > 0]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (1.0, 1.0)
+    span = np.log(high / low) or 1.0
+    with np.errstate(divide="ignore"):
+        levels = np.where(values > 0, 1 + np.round(LEVELS * np.log(values / low) / span), 0)
+    return levels.astype(np.uint8), low, high
+
+
+def _busiest(flows: Iterable[JobFlow], of: Callable[[str], str]) -> list[str]:
+    rates: dict[str, float] = {}
+    for each in flows:
+        for name in (of(each["nic"]), of(each["peer"])):
+            rates[name] = rates.get(name, 0.0) + each["rate_bps"]
+    return sorted(rates, key=lambda name: -rates[name])[:MAX_SIDE]
+
+
+# --------------------------------------------------------------------------------------------------- links
+
+
+def link_rows(
+    state: FabricState, flows: Iterable[JobFlow], named: Iterable[str], now_ns: int
+) -> list[dict[str, Any]]:
+    """Return the links that a job crosses: those that the verdict names, then the worst and the busiest.
+
+    The caller holds the state's lock.
+    """
+    marked = set(named)
+    contended = {each["link"]: each for each in state.open_contention(now_ns)}
+    rates: dict[str, float] = dict.fromkeys(marked, 0.0)
+    for each in flows:
+        for link in each["links"]:
+            rates[link] = rates.get(link, 0.0) + each["rate_bps"]
+    found = []
+    for link, rate in rates.items():
+        number = state.cable_graph.known(link)
+        worst = 0 if number is None else state.state(number)
+        queue = None if number is None else state.queues.newest(number)
+        wait_ns = None if queue is None else queue.delay_ns(queue.mean_bytes)
+        window = contended.get(link)
+        row = {
+            "id": link,
+            "link": arrow(link),
+            "named": link in marked,
+            "state": STATES[worst],
+            "queue": delay_text(wait_ns),
+            "contention": "" if window is None else window["text"],
+            "rate": bps_text(rate),
+        }
+        trouble = worst if worst > UP else 0
+        order = (link not in marked, -trouble, window is None, -(wait_ns or 0.0), -rate, link)
+        found.append((order, row))
+    return [row for _, row in sorted(found, key=lambda each: each[0])[:LINKS_SHOWN]]
+
+
+def route_chips(
+    state: FabricState, links: Iterable[str], job: str | None, now_ns: int
+) -> list[tuple[str, str, str]]:
+    """Return a chip for each link of a flow, with its trouble, that leads to the link in the fabric.
+
+    The caller holds the state's lock.
+    """
+    contended = {each["link"] for each in state.open_contention(now_ns)}
+    chips = []
+    for link in links:
+        number = state.cable_graph.known(link)
+        worst = STATES[0 if number is None else state.state(number)]
+        trouble = [str(worst)] if worst not in ("UP", "UNKNOWN") else []
+        trouble += ["contended"] * (link in contended)
+        text = arrow(link) + (f" ({', '.join(trouble)})" if trouble else "")
+        chips.append((link, text, fabric_address(link=link, job=job)))
+    return chips
+
+
+# --------------------------------------------------------------------------------------------- queue pairs
+
+
+def queue_pair_rows(pairs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each queue pair, the slowest first. A pair is a QueuePairDelay with its job."""
+    median = statistics.median([each["mean_ns"] for each in pairs]) if pairs else None
+    ordered = sorted(pairs, key=lambda each: -each["p99_ns"])[:PAIRS_SHOWN]
+    return [
+        {
+            "id": f"{each['job']} {each['process']} {each['queue_pair']} {each['peer']}",
+            "queue_pair": str(each["queue_pair"]),
+            "peer": "—" if each["peer"] < 0 else f"rank {each['peer']}",
+            "mean": delay_text(each["mean_ns"]),
+            "mean_slow": times(each["mean_ns"], median),
+            "p99": delay_text(each["p99_ns"]),
+            "max": delay_text(each["max_ns"]),
+            "chunks": count_text(each["count"]) + (f", {each['posted']} open" if each["posted"] else ""),
+            "bytes": bytes_text(each["bytes"]),
+            "job": each["job"],
+        }
+        for each in ordered
+    ]
+
+
+COUNTERS: Final = {
+    "cnp_sent": "CNPs sent",
+    "cnp_received": "CNPs received",
+    "ce_received": "CE marks received",
+    "retransmits": "retransmits",
+    "out_of_sequence": "out of sequence",
+    "pause_received": "pause frames received",
+    "pause_sent": "pause frames sent",
+}
+
+
+def counters_text(counters: Mapping[str, int]) -> str:
+    """Return the counters of a NIC that grew, in words."""
+    grown = [f"{count_text(counters[key])} {name}" for key, name in COUNTERS.items() if counters.get(key)]
+    if grown:
+        return ", ".join(grown)
+    return "its counters of congestion and loss did not grow" if counters else "no counters reported"

@@ -1,0 +1,313 @@
+"""Frames and rows of the tab Jobs: jobs, iterations over time, ranks by time split. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+import numpy as np
+
+from fabrictime.state.job_state import Interval, Job
+from fabrictime.state.labels import verdict_label
+from fabrictime.state.units import (
+    bps_text,
+    bytes_text,
+    count_text,
+    delay_text,
+    percent_text,
+    seconds_text,
+)
+from fabrictime.web.addresses import fabric_address, jobs_address
+from fabrictime.web.elements import utc_time
+from schemas.records import RankTime, Verdict
+
+PARTS: Final = {
+    "compute_ns": "compute",
+    "launch_ns": "launch",
+    "gpu_late_ns": "GPU late",
+    "peer_late_ns": "peer late",
+    "network_late_ns": "network late",
+    "flush_ns": "flush",
+}
+"""The parts of a rank's time, in the order of an operation."""
+SORTS: Final = {"rank": "rank", **PARTS}
+BARS_SHOWN: Final = 24
+"""Ranks that are drawn as bars."""
+TREND_POINTS: Final = 60
+TREND_NS: Final = 600_000_000_000
+MIN_HEALTHY: Final = 5
+"""Healthy intervals from which the expected band is drawn."""
+CHIPS_SHOWN: Final = 12
+MISSING_SHOWN: Final = 8
+_SORT_OF_VERDICT: Final = {
+    Verdict.STRAGGLER: "compute_ns",
+    Verdict.LAUNCH_SKEW: "launch_ns",
+    Verdict.PCIE_LIMIT: "gpu_late_ns",
+}
+_TEXTS: Final = (
+    ("_ns", delay_text),
+    ("_bps", bps_text),
+    ("_bytes", bytes_text),
+    ("_share", percent_text),
+)
+
+
+KINDS: Final = ("network", "host", "unknown", "healthy")
+"""Kinds of verdict, the worst first; each has a colour."""
+_KIND_ORDER: Final = {kind: k for k, kind in enumerate(KINDS)}
+JOBS_SHOWN: Final = 200
+
+
+def kind_of(verdict: str, blames_network: bool) -> str:
+    """Return the kind that a verdict is coloured by: healthy, network, host or unknown."""
+    if verdict in (Verdict.HEALTHY, Verdict.UNKNOWN):
+        return verdict.lower()
+    return "network" if blames_network else "host"
+
+
+def figure_text(quantity: str, number: float | None) -> str:
+    """Return a figure in the unit that its name ends with; a dash for None."""
+    if number is None:
+        return "—"
+    for ending, text in _TEXTS:
+        if quantity.endswith(ending):
+            return text(number)
+    return f"{number:,.4g}"
+
+
+# -------------------------------------------------------------------------------------------------- jobs
+
+
+def job_rows(jobs: Mapping[str, Job], now_ns: int) -> list[dict[str, Any]]:
+    """Return a row for each job: running ones first, then those with a fault, then by name."""
+
+    def order(name: str) -> tuple[bool, int, str]:
+        job = jobs[name]
+        kind = kind_of(job.head["verdict"], job.head["blames_network"])
+        return not job.is_running(now_ns), _KIND_ORDER[kind], name
+
+    return [_job_row(name, jobs[name], now_ns) for name in sorted(jobs, key=order)[:JOBS_SHOWN]]
+
+
+def _job_row(name: str, job: Job, now_ns: int) -> dict[str, Any]:
+    head = job.head
+    since = since_text(head["since_ns"], now_ns) if job.is_running(now_ns) else ended_text(head, now_ns)
+    return _row(name, head) | {"since": since, "trend": trend(job.intervals, now_ns), "past": False}
+
+
+def past_row(head: Mapping[str, Any], now_ns: int) -> dict[str, Any]:
+    """Return the row of a job that only the history has."""
+    return _row(head["job"], head) | {"since": ended_text(head, now_ns), "trend": [], "past": True}
+
+
+def _row(name: str, head: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": name,
+        "key": f"{head['begin_ns']}-{head['number']}",
+        "job": name,
+        "tenant": head["tenant"] or "",
+        "verdict": verdict_label(head["verdict"]),
+        "kind": kind_of(head["verdict"], head["blames_network"]),
+        "text": head["text"],
+        "iteration": against_text(head["iteration_ns"], head["expected_iteration_ns"], delay_text),
+        "ranks": ranks_text(head),
+        "hosts": count_text(head["hosts"]),
+        "bandwidth": against_text(head["bus_bps"], head["expected_bus_bps"], bps_text),
+    }
+
+
+def ended_text(head: Mapping[str, Any], now_ns: int) -> str:
+    """Return how long ago a job ended."""
+    return f"ended {seconds_text((now_ns - head['end_ns']) / 1e9)} ago"
+
+
+def since_text(since_ns: int, now_ns: int) -> str:
+    """Return since when a verdict holds, and for how long."""
+    return f"{utc_time(since_ns)}, {delay_text(max(0, now_ns - since_ns))}"
+
+
+def against_text(value: float | None, expected: float | None, text: Any) -> str:
+    """Return a figure and the expected one beside it."""
+    if value is None:
+        return "—"
+    return str(text(value)) if expected is None else f"{text(value)} of {text(expected)}"
+
+
+def ranks_text(head: Mapping[str, Any]) -> str:
+    """Return the ranks that report, and how many there are."""
+    seen, total = head["ranks_seen"], head["ranks_total"]
+    return count_text(seen) if not total or seen == total else f"{count_text(seen)} of {count_text(total)}"
+
+
+def trend(intervals: Sequence[Interval], now_ns: int) -> list[float]:
+    """Return the iteration times of the last ten minutes, thinned; bus bandwidth where none is known."""
+    recent = [*itertools.takewhile(lambda each: each.end_ns > now_ns - TREND_NS, reversed(intervals))][::-1]
+    values: list[float] = [each.iteration_ns for each in recent if each.iteration_ns is not None]
+    values = values or [each.bus_bps for each in recent if each.bus_bps is not None]
+    step = max(1, -(-len(values) // TREND_POINTS))
+    return values[::-1][::step][::-1]
+
+
+# --------------------------------------------------------------------------------------------- iterations
+
+
+def within(intervals: Iterable[Interval], now_ns: int, span_ns: int) -> list[Interval]:
+    """Return the intervals of the last `span_ns`."""
+    return [each for each in intervals if each.end_ns > now_ns - span_ns]
+
+
+def iterations_frame(
+    intervals: Sequence[Interval], now_ns: int, span_ns: int, chosen: str | None
+) -> dict[str, Any]:
+    """Return iterations, bandwidth and verdicts over time. Times are in ms."""
+    names: dict[str, int] = {}
+    verdicts = [names.setdefault(each.verdict, len(names)) for each in intervals]
+    return {
+        "from": (now_ns - span_ns) // 1_000_000,
+        "to": now_ns // 1_000_000,
+        "keys": [each.key for each in intervals],
+        "begin": [each.begin_ns // 1_000_000 for each in intervals],
+        "end": [each.end_ns // 1_000_000 for each in intervals],
+        "iteration": [each.iteration_ns for each in intervals],
+        "expected": [each.expected_iteration_ns for each in intervals],
+        "bus": [each.bus_bps for each in intervals],
+        "expected_bus": [each.expected_bus_bps for each in intervals],
+        "band": healthy_band(intervals),
+        "names": [verdict_label(name) for name in names],
+        "verdict": verdicts,
+        "kind": [kind_of(each.verdict, each.blames_network) for each in intervals],
+        "marks": marks_of(intervals),
+        "chosen": chosen or "",
+    }
+
+
+def healthy_band(intervals: Iterable[Interval]) -> list[int] | None:
+    """Return the 10th and 90th percentile of the healthy intervals' iterations; None with too few."""
+    healthy = [
+        each.iteration_ns
+        for each in intervals
+        if each.verdict == Verdict.HEALTHY and each.iteration_ns is not None
+    ]
+    if len(healthy) < MIN_HEALTHY:
+        return None
+    return [round(float(each)) for each in np.quantile(np.array(healthy, np.float64), (0.1, 0.9))]
+
+
+def marks_of(intervals: Sequence[Interval]) -> list[list[Any]]:
+    """Return [time in ms, text, kind] where the verdict or its subject changed."""
+    return [
+        [
+            after.begin_ns // 1_000_000,
+            f"{verdict_label(after.verdict)} {after.subject}".strip(),
+            kind_of(after.verdict, after.blames_network),
+        ]
+        for before, after in itertools.pairwise(intervals)
+        if (before.verdict, before.subject) != (after.verdict, after.subject)
+    ]
+
+
+# ------------------------------------------------------------------------------------------------- verdict
+
+
+def evidence_rows(head: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each observation, the weightiest first."""
+    return [
+        {
+            "id": str(k),
+            "text": each["text"],
+            "measured": figure_text(each["quantity"], each["number"]),
+            "expected": figure_text(each["quantity"], each["expected"]),
+            "from": f"{each['topic']} {each['subject']}",
+        }
+        for k, each in enumerate(head["evidence"])
+    ]
+
+
+def alternative_rows(head: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each further explanation."""
+    return [
+        {
+            "id": str(k),
+            "verdict": verdict_label(each["verdict"]),
+            "confidence": percent_text(each["confidence"]),
+            "text": each["text"],
+        }
+        for k, each in enumerate(head["alternatives"])
+    ]
+
+
+def head_figures(head: Mapping[str, Any], now_ns: int) -> list[tuple[str, str]]:
+    """Return the figures of a verdict."""
+    begin, end = utc_time(head["begin_ns"]), utc_time(head["end_ns"])
+    return [
+        ("interval", f"{begin} to {end} UTC"),
+        ("verdict since", since_text(head["since_ns"], now_ns)),
+        ("confidence", percent_text(head["confidence"])),
+        ("time lost to it", percent_text(head["loss_share"])),
+        ("iteration", against_text(head["iteration_ns"], head["expected_iteration_ns"], delay_text)),
+        ("bus bandwidth", against_text(head["bus_bps"], head["expected_bus_bps"], bps_text)),
+        ("ranks, hosts", f"{ranks_text(head)}, {count_text(head['hosts'])}"),
+        ("operations", f"{count_text(head['operations'])}, {bytes_text(head['bytes'])} sent"),
+        ("bound of the clocks", delay_text(head["bound_ns"])),
+    ]
+
+
+def missing_markup(missing: Sequence[str]) -> str:
+    """Return the evidence that was not there, as HTML with escaped text."""
+    return "".join(f"<p>not known: {escape(line)}</p>" for line in missing[:MISSING_SHOWN])
+
+
+def subject_chips(head: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return chips that lead to the links, NICs and jobs that a verdict names."""
+    job = head["job"]
+    chips = [(link, link, fabric_address(link=link, job=job)) for link in head["links"]]
+    chips += [(nic, nic, jobs_address(job=job, nic=nic)) for nic in head["nics"]]
+    chips += [(other, f"job {other}", jobs_address(job=other)) for other in head["jobs"] if other != job]
+    return list({chip[0]: chip for chip in chips}.values())[:CHIPS_SHOWN]
+
+
+# --------------------------------------------------------------------------------------------------- ranks
+
+
+def sort_for(verdict: str) -> str:
+    """Return the part by which ranks are sorted while a reader has chosen none."""
+    return _SORT_OF_VERDICT.get(Verdict(verdict), "network_late_ns")
+
+
+def ranks_frame(
+    splits: Sequence[RankTime], named: Iterable[int], length_ns: int, sort: str, chosen: int | None
+) -> dict[str, Any]:
+    """Return each rank's parts, sorted, in thousandths of the interval.
+
+    `ranks`: [rank, host, NIC, named by the verdict]. `parts[p][k]` is part p of the k-th rank.
+    """
+    by_rank = sorted(splits, key=lambda each: each["rank"])
+    if sort != "rank":
+        by_rank.sort(key=lambda each: -each[sort])  # type: ignore[literal-required]
+    marked, length_ns = set(named), max(1, length_ns)
+    return {
+        "ranks": [
+            [each["rank"], each["host"], each["nic"], int(each["rank"] in marked), each["last_arrivals"]]
+            for each in by_rank
+        ],
+        "parts": [
+            [round(1000 * each[part] / length_ns) for each in by_rank]  # type: ignore[literal-required]
+            for part in PARTS
+        ],
+        "names": list(PARTS.values()),
+        "length": length_ns,
+        "sort": list(SORTS).index(sort) - 1,
+        "shown": BARS_SHOWN,
+        "chosen": -1 if chosen is None else chosen,
+    }
+
+
+def rank_figures(split: RankTime) -> list[tuple[str, str]]:
+    """Return the parts of one rank's time."""
+    total = sum(split[part] for part in PARTS)  # type: ignore[literal-required]
+    return [
+        (name, f"{delay_text(split[part])}, {percent_text(split[part] / max(1, total))}")  # type: ignore[literal-required]
+        for part, name in PARTS.items()
+    ] + [("arrived last", f"in {count_text(split['last_arrivals'])} operations")]

@@ -1,0 +1,211 @@
+"""Queries of the tab Jobs: one interval in full, present flows, queue pairs of a NIC.
+
+They run in the poller's threads. Profiles of collectives are many, so the page does not follow their topic.
+While a NIC is open, it reads a few seconds of one job and decodes the records of the NIC's host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fabrictime.state.fabric_state import FabricState
+from fabrictime.state.job_state import Interval
+from fabrictime.web.history_client import History, HistoryDown
+from fabrictime.web.tabs.jobs import past
+from schemas import codec
+from schemas.ids import host_of
+from schemas.kafka.reader import LogUnavailable, Message, TopicMissing, TopicReader, since
+from schemas.kafka.settings import KafkaSettings
+from schemas.records import CollectiveBatch, Diagnosis, JobFlow
+from schemas.topics import COLLECTIVES, DIAGNOSES
+
+KEPT_DIAGNOSES: Final = 16
+PAST_NS: Final = 7 * 86_400_000_000_000
+"""How far back the jobs of the history are listed."""
+BATCH_HEAD_END: Final = "end_ns"
+"""Last field that is read of batches of other hosts and intervals."""
+RECENT_NS: Final = 15_000_000_000
+"""How far back the newest batches of a job's processes are searched."""
+LATE_NS: Final = 10_000_000_000
+"""How late after its interval a batch may be appended."""
+MAX_MESSAGES: Final = 20_000
+MAX_DECODED: Final = 64
+"""Processes of one host and job."""
+MAX_JOBS_ON_NIC: Final = 8
+TIMEOUT_S: Final = 4.0
+CONNECT_TIMEOUT_S: Final = 2.0
+POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class NicProfile:
+    """Queue pairs of a NIC with the delay of their data, and increments of the NIC's counters.
+
+    A pair is a QueuePairDelay with `job` and `process`.
+    """
+
+    jobs: tuple[str, ...] = ()
+    processes: int = 0
+    pairs: list[dict[str, Any]] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+class JobQueries:
+    """Queries about jobs."""
+
+    def __init__(self, state: FabricState, history: History, cluster: KafkaSettings) -> None:
+        self._state = state
+        self._history = history
+        self._cluster = cluster
+        self._registry = cluster.registry()
+        self._decoded: OrderedDict[tuple[str, str], Diagnosis] = OrderedDict()
+
+    def diagnosis(self, job: str, key: str | None) -> Diagnosis | None:
+        """Return an interval's diagnosis from memory or history, the newest without a key; None: none.
+
+        Raises HistoryError.
+        """
+        with self._state.lock:
+            found = self._state.jobs.message(job, key)
+        if found is not None:
+            newest, value = found
+            return self._kept(job, newest, lambda: codec.decode(value, DIAGNOSES.type, self._registry))
+        if key is None:
+            return None
+        return self._kept(job, key, lambda: past.diagnosis(self._history, job, key))
+
+    def _kept(self, job: str, key: str, read: Callable[[], Diagnosis | None]) -> Diagnosis | None:
+        known = self._decoded.get((job, key)) or read()
+        if known is not None:
+            self._decoded[job, key] = known
+            while len(self._decoded) > KEPT_DIAGNOSES:
+                self._decoded.popitem(last=False)
+        return known
+
+    def past_jobs(self) -> list[dict[str, Any]]:
+        """Return the head of each job's newest diagnosis in the history. Raises HistoryError."""
+        return past.jobs(self._history, time.time_ns() - PAST_NS)
+
+    def past_intervals(self, job: str, span_ns: int) -> list[Interval]:
+        """Return a job's intervals of a long span. Raises HistoryError."""
+        return past.intervals(self._history, job, time.time_ns() - span_ns, span_ns)
+
+    def flows(self, job: str) -> list[JobFlow]:
+        """Return the present traffic of a job by pair of NICs, from the reports of the hosts."""
+        with self._state.lock:
+            flows = self._state.flows.flows()
+        found: dict[tuple[str, str], JobFlow] = {}
+        for flow in flows.values():
+            if flow["job"] != job or not flow["peer"]:
+                continue
+            pair = (flow["nic"], flow["peer"])
+            known = found.get(pair)
+            if known is None:
+                known = found[pair] = JobFlow(
+                    nic=flow["nic"],
+                    peer=flow["peer"],
+                    paths=0,
+                    rate_bps=0.0,
+                    delay_ns=None,
+                    data_ns=None,
+                    links=[],
+                )
+            known["paths"] += 1
+            known["rate_bps"] += flow["rate_bps"]
+            known["links"] = list(dict.fromkeys([*known["links"], *flow["links"]]))
+        return list(found.values())
+
+    def jobs_on(self, nic: str) -> tuple[str, ...]:
+        """Return the jobs whose newest diagnosis has traffic or a rank on a NIC."""
+        with self._state.lock:
+            names = list(self._state.jobs.jobs)
+        found = []
+        for name in reversed(names):
+            record = self.diagnosis(name, None)
+            if record is not None and _uses(record, nic):
+                found.append(name)
+        return tuple(found[:MAX_JOBS_ON_NIC])
+
+    def nic_profile(self, nic: str, job: str | None, span_ns: tuple[int, int] | None) -> NicProfile:
+        """Return the queue pairs of a NIC: those of one job or of all on it, now or in an interval.
+
+        Raises HistoryError.
+        """
+        jobs = (job,) if job is not None else self.jobs_on(nic)
+        batches: list[CollectiveBatch] = []
+        try:
+            for name in jobs:
+                batches += self._batches(name, host_of(nic), span_ns)
+        except TopicMissing:
+            return NicProfile(jobs)
+        except LogUnavailable as error:
+            raise HistoryDown(str(error)) from error
+        return profile_of(batches, nic, jobs)
+
+    def _batches(self, job: str, host: str, span_ns: tuple[int, int] | None) -> list[CollectiveBatch]:
+        """Return each process's newest record of the present or of an interval."""
+        from_ns, to_ns = span_ns or (time.time_ns() - RECENT_NS, None)
+        newest: dict[tuple[str, str], tuple[int, bytes]] = {}
+        with TopicReader(self._cluster, {COLLECTIVES: since(from_ns)}, key=job) as reader:
+            reader.connect(CONNECT_TIMEOUT_S)
+            for message in _until_end(reader, None if to_ns is None else to_ns + LATE_NS):
+                if message.value is None:
+                    continue
+                try:
+                    head = codec.decode_head(
+                        message.value, COLLECTIVES.record, BATCH_HEAD_END, self._registry
+                    )
+                except codec.BadRecord:
+                    continue
+                if head["host"] != host or (to_ns is not None and head["begin_ns"] >= to_ns):
+                    continue
+                process = (head["boot"], head["process"])
+                if process not in newest or newest[process][0] <= head["batch"]:
+                    newest[process] = head["batch"], message.value
+        return list(self._records([value for _, value in newest.values()][:MAX_DECODED]))
+
+    def _records(self, values: Sequence[bytes]) -> Iterator[CollectiveBatch]:
+        for value in values:
+            try:
+                yield codec.decode(value, COLLECTIVES.type, self._registry)
+            except codec.BadRecord:
+                continue
+
+
+def _until_end(reader: TopicReader, last_ns: int | None) -> Iterator[Message]:
+    """Yield messages up to the end of the log or an append time, within limits of number and time."""
+    end_s, read = time.monotonic() + TIMEOUT_S, 0
+    while reader.behind and read < MAX_MESSAGES and time.monotonic() < end_s:
+        messages = reader.poll(POLL_S)
+        read += len(messages)
+        for message in messages:
+            if last_ns is not None and message.append_ns > last_ns:
+                return
+            yield message
+
+
+def _uses(record: Diagnosis, nic: str) -> bool:
+    return any(each["nic"] == nic for each in record["time_splits"]) or any(
+        nic in (each["nic"], each["peer"]) for each in record["flows"]
+    )
+
+
+def profile_of(batches: Iterable[CollectiveBatch], nic: str, jobs: tuple[str, ...]) -> NicProfile:
+    """Return the queue pairs and counters of one NIC from records of its host's processes."""
+    pairs: list[dict[str, Any]] = []
+    counters: dict[str, int] = {}
+    processes = 0
+    for batch in batches:
+        mine = [each for each in batch["queue_pairs"] if each["nic"] == nic]
+        counted = [each for each in batch["counters"] if each["nic"] == nic]
+        processes += bool(mine or counted)
+        pairs += [{**each, "job": batch["job"], "process": batch["process"]} for each in mine]
+        for each in counted:
+            for name, value in each.items():
+                if isinstance(value, int):  # every process reports the whole NIC
+                    counters[name] = max(counters.get(name, 0), value)
+    return NicProfile(jobs, processes, pairs, counters)

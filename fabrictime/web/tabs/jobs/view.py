@@ -1,0 +1,402 @@
+"""The Jobs tab: all jobs with their verdicts, and one job from iterations down to queue pairs and links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from nicegui import ui
+
+from fabrictime.state.fabric_state import Part
+from fabrictime.state.job_state import Interval
+from fabrictime.state.units import count_text, counted
+from fabrictime.web.app_context import AppContext
+from fabrictime.web.chart import LiveChart
+from fabrictime.web.elements import CSS, card, empty, link_button, part, table, text, toggle, utc_time
+from fabrictime.web.query_poller import Snapshot
+from fabrictime.web.tabs.base import Choice
+from fabrictime.web.tabs.jobs import flow_frames, frames
+from fabrictime.web.tabs.jobs.nic_panel import NicPanel
+from fabrictime.web.tabs.jobs.queries import JobQueries, NicProfile
+from fabrictime.web.tabs.jobs.rank_panel import VIEWS as RANK_VIEWS
+from fabrictime.web.tabs.jobs.rank_panel import RankPanel
+from fabrictime.web.tabs.jobs.traffic_panel import VIEWS as FLOW_VIEWS
+from fabrictime.web.tabs.jobs.traffic_panel import TrafficPanel
+from fabrictime.web.tabs.jobs.verdict_panel import VerdictPanel
+from fabrictime.web.tabs.live_tab import LiveTab
+from fabrictime.web.widgets import Cell, Row
+from schemas.records import Diagnosis, JobFlow
+
+KPIS: Final = (
+    ("jobs", "jobs running"),
+    ("network", "slowed by the network"),
+    ("host", "slowed by something else"),
+    ("healthy", "healthy"),
+    ("ranks", "ranks"),
+    ("age", "newest record"),
+)
+SPANS: Final = {300: "5 min", 900: "15 min", 3600: "1 h", 86_400: "1 d", 604_800: "7 d"}
+MAX_LIVE_SPAN_S: Final = 3600
+"""Longest span that comes from memory; longer ones come from the history."""
+PAST_PERIOD_S: Final = 15.0
+DIAGNOSIS_PERIOD_S: Final = 1.0
+FLOWS_PERIOD_S: Final = 2.0
+NIC_PERIOD_S: Final = 4.0
+REDRAWS_PER_SPAN: Final = 150
+"""Redraws of the iterations per span while no interval ends."""
+NO_JOB: Final = (
+    "No job yet. Load a profiler into a job: NCCL and RCCL by NCCL_PROFILER_PLUGIN, MPI by LD_PRELOAD; the "
+    "service collectives of the job's hosts reports it. See 'Workload' in the documentation."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobsChoice(Choice):
+    """The tab's choices. Invalid values in the address become the defaults."""
+
+    job: str | None = None
+    interval: str | None = None
+    rank: int | None = None
+    flow: str | None = None
+    nic: str | None = None
+    span: int = 900
+    ranks: str = "bars"
+    sort: str = ""
+    flows: str = "list"
+    metric: flow_frames.Metric = "rate"
+
+    @staticmethod
+    def parse(query: dict[str, str]) -> JobsChoice:
+        """Return the choice of an address's query."""
+        names = {key: query.get(key) or None for key in ("job", "interval", "flow", "nic")}
+        choice = JobsChoice(**names)  # type: ignore[arg-type]
+        known: dict[str, Any] = {"ranks": RANK_VIEWS, "sort": frames.SORTS, "flows": FLOW_VIEWS}
+        known["metric"] = flow_frames.METRICS
+        valid: dict[str, Any] = {key: query[key] for key, of in known.items() if query.get(key, "") in of}
+        numbers: dict[str, Any] = {
+            key: int(query[key]) for key in ("rank", "span") if query.get(key, "").isdecimal()
+        }
+        if numbers.get("span") not in SPANS:
+            numbers.pop("span", None)
+        return replace(choice, **valid, **numbers)
+
+
+class JobsTab(LiveTab):
+    """All jobs, and the chosen one."""
+
+    address = "/jobs"
+
+    def __init__(self, context: AppContext, choice: JobsChoice) -> None:
+        super().__init__(context)
+        self.choice = choice
+        self._record: Diagnosis | None = None
+        self._live_flows: list[JobFlow] = []
+        self._past_jobs: list[dict[str, Any]] = []
+        self._past: list[Interval] = []
+        self._drawn: tuple[int, Any] = 0, None
+        self.verdict = VerdictPanel(self._choose)
+        self.ranks = RankPanel(self._choose)
+        self.traffic = TrafficPanel(self._choose)
+        self.nic = NicPanel(self._choose)
+
+    # ------------------------------------------------------------------------------------------------ layout
+
+    def build(self) -> None:
+        """Create the elements inside the current client."""
+        ui.add_css(CSS)
+        with ui.element("div").classes("ft-page"):
+            self._build_header(KPIS)
+            with ui.element("main").classes("ft-jobs"):
+                self._build_list()
+                self.job_part = part("job")
+                with self.job_part.classes("ft-job-grid"):
+                    self.verdict.build()
+                    self._build_iterations()
+                    self.ranks.build(self.choice.ranks, self.choice.sort)
+                    self.traffic.build(self.choice.flows, self.choice.metric)
+                    self.traffic.build_links()
+                self.nic_part = part("nic-part")
+                with self.nic_part:
+                    self.nic.build()
+        ui.timer(0.5, self._show_banner)
+        ui.timer(1.0, self._show)
+
+    def _build_list(self) -> None:
+        columns = [
+            ("job", "job", "left"),
+            ("verdict", "verdict", "left"),
+            ("since", "since (UTC)", "left"),
+            ("iteration", "iteration", "right"),
+            ("trend", "last 10 min", "left"),
+            ("bandwidth", "bus bandwidth", "right"),
+            ("ranks", "ranks", "right"),
+            ("hosts", "hosts", "right"),
+        ]
+        cells = {"job": _job_cell, "verdict": _verdict_cell, "trend": _trend_cell}
+        with card("ft-job-list"):
+            with ui.element("div").classes("ft-head"):
+                text("Jobs", "ft-title")
+            self.jobs_empty = empty("", "jobs-empty")
+            self.jobs = table(columns, "jobs", self._on_job, cells)
+
+    def _build_iterations(self) -> None:
+        with card("ft-job-iterations"):
+            with ui.element("div").classes("ft-head"):
+                text("Iterations", "ft-title")
+                toggle(SPANS, self.choice.span, lambda span: self._choose(span=span), "span")
+            with ui.element("div").classes("ft-sub"):
+                self.interval_note = text("", "ft-note", test="interval-note")
+                with ui.element("div").classes("ft-controls"):
+                    link_button("earlier", "earlier", lambda: self._step(-1))
+                    link_button("later", "later", lambda: self._step(1))
+                    self.to_now = link_button("now", "now", lambda: self._choose(interval=None))
+            self.iterations_empty = empty("", "iterations-empty")
+            self.iterations = LiveChart("iterations", on_pick=lambda key: self._choose(interval=key))
+            self.iterations.classes("ft-fill").props("data-testid=iterations")
+
+    # ----------------------------------------------------------------------------------------------- choices
+
+    def _on_job(self, row: Row) -> None:
+        past = row["past"] and self.choice.span <= MAX_LIVE_SPAN_S
+        self._choose(job=row["id"], **({"span": 604_800, "interval": row["key"]} if past else {}))
+
+    def _choose(self, **changes: Any) -> None:
+        before = self.choice
+        if changes.get("job", before.job) != before.job:
+            changes = {"interval": None, "rank": None, "flow": None, "nic": None, **changes}
+        choice = replace(before, **changes)
+        if "rank" in changes and "nic" not in changes:
+            choice = self._with_rank(choice)
+        elif changes.get("flow") is not None:
+            choice = replace(choice, nic=changes["flow"].partition(">")[0])
+        self.choice = choice
+        self._drawn = 0, None
+        self._show_address(choice)
+        self._follow(before)
+        self._show()
+
+    def _with_rank(self, choice: JobsChoice) -> JobsChoice:
+        """Return the choice with the NIC of its rank, and the slowest flow of that NIC."""
+        splits = self._record["time_splits"] if self._record is not None else []
+        nic = next((each["nic"] for each in splits if each["rank"] == choice.rank and each["nic"]), None)
+        rows = flow_frames.flow_rows(self._flows(), nic) if nic is not None else []
+        return replace(choice, nic=nic, flow=rows[0]["id"] if rows else None)
+
+    def _step(self, by: int) -> None:
+        """Open the interval before or after the shown one."""
+        keys = [each.key for each in self._intervals()]
+        if keys:
+            at = keys.index(self.choice.interval) if self.choice.interval in keys else len(keys) - 1
+            self._choose(interval=keys[max(0, min(len(keys) - 1, at + by))])
+
+    def _intervals(self) -> list[Interval]:
+        """Return the intervals that the chart of iterations shows."""
+        span_s = self.choice.span
+        if span_s > MAX_LIVE_SPAN_S:
+            return self._past
+        with self.state.lock:
+            job = self.state.jobs.jobs.get(self.choice.job or "")
+            known = [] if job is None else list(job.intervals)
+        return frames.within(known, self.live.now_ns(), span_s * 1_000_000_000)
+
+    # --------------------------------------------------------------------------------------------- following
+
+    def start_live(self) -> None:
+        """Subscribe to the live state, also after the browser was disconnected."""
+        super().start_live()
+        if self.context.live is None:
+            self.job_part.set_visibility(False)
+            self.nic_part.set_visibility(False)
+            return
+        self._follow(None)
+        self.iterations.resume()
+        self.ranks.resume()
+        self.traffic.matrix.resume()
+        self._show()
+
+    def on_live(self, parts: frozenset[Part]) -> None:
+        """Show the changed parts."""
+        if "jobs" in parts:
+            self._show()
+        elif parts & {"health", "contention"}:
+            self._show_links()
+
+    def _follow(self, before: JobsChoice | None) -> None:
+        """Subscribe to the queries that the choice needs and the former one did not."""
+        jobs, choice = self.context.jobs, self.choice
+        if jobs is None:
+            return
+        if before is None or (before.job, before.interval) != (choice.job, choice.interval):
+            self._follow_job(jobs)
+        if before is None or (before.job, before.span) != (choice.job, choice.span):
+            self._follow_past(jobs)
+        if before is None or (before.job, before.interval, before.nic) != (
+            choice.job,
+            choice.interval,
+            choice.nic,
+        ):
+            self._follow_nic(jobs)
+
+    def _follow_job(self, jobs: JobQueries) -> None:
+        """Follow the diagnosis of the shown interval, and the present flows while it is the newest."""
+        job, key = self.choice.job, self.choice.interval
+        self._record, self._live_flows = None, []
+        self.unfollow("diagnosis")
+        self.unfollow("flows")
+        if job is None:
+            return
+        query = ("diagnosis", job, key)
+        self.follow(
+            "diagnosis", query, lambda: jobs.diagnosis(job, key), self._on_diagnosis, DIAGNOSIS_PERIOD_S
+        )
+        if key is None:
+            query = ("flows", job, None)
+            self.follow("flows", query, lambda: jobs.flows(job), self._on_flows, FLOWS_PERIOD_S)
+
+    def _follow_past(self, jobs: JobQueries) -> None:
+        """Follow the jobs of the history, and the intervals of a long span."""
+        job, span_s = self.choice.job, self.choice.span
+        self._past = []
+        self.follow("past jobs", ("past jobs",), jobs.past_jobs, self._on_past_jobs, PAST_PERIOD_S)
+        self.unfollow("past")
+        if job is not None and span_s > MAX_LIVE_SPAN_S:
+            query, span_ns = ("past", job, span_s), span_s * 1_000_000_000
+            self.follow(
+                "past", query, lambda: jobs.past_intervals(job, span_ns), self._on_past, PAST_PERIOD_S
+            )
+
+    def _follow_nic(self, jobs: JobQueries) -> None:
+        """Follow the queue pairs of the chosen NIC."""
+        job, key, nic = self.choice.job, self.choice.interval, self.choice.nic
+        self.unfollow("nic")
+        if nic is None:
+            return
+        self.nic.show_profile(None, "", key is not None)
+        found = [each for each in self._intervals() if each.key == key]
+        span = (found[0].begin_ns, found[0].end_ns) if found else None
+        query = ("nic", nic, job, span)
+        self.follow("nic", query, lambda: jobs.nic_profile(nic, job, span), self._on_profile, NIC_PERIOD_S)
+
+    def _on_diagnosis(self, snapshot: Snapshot[Diagnosis | None]) -> None:
+        if snapshot.value is not self._record:
+            self._record = snapshot.value
+            self._show()
+
+    def _on_past_jobs(self, snapshot: Snapshot[list[dict[str, Any]]]) -> None:
+        if snapshot.value is not None and snapshot.value != self._past_jobs:
+            self._past_jobs = snapshot.value
+            self._show()
+
+    def _on_past(self, snapshot: Snapshot[list[Interval]]) -> None:
+        if snapshot.value is not None and snapshot.value != self._past:
+            self._past, self._drawn = snapshot.value, (0, None)
+            self._show()
+
+    def _on_flows(self, snapshot: Snapshot[list[JobFlow]]) -> None:
+        if snapshot.value is not None and snapshot.value != self._live_flows:
+            self._live_flows = snapshot.value
+            self._show_traffic()
+
+    def _on_profile(self, snapshot: Snapshot[NicProfile]) -> None:
+        error = "" if snapshot.error is None else str(snapshot.error)
+        self.nic.show_profile(snapshot.value, error, self.choice.interval is not None)
+
+    # ----------------------------------------------------------------------------------------------- filling
+
+    def _show(self) -> None:
+        if self.context.live is None:
+            return
+        choice, now_ns = self.choice, self.live.now_ns()
+        with self.state.lock:
+            jobs = self.state.jobs.jobs
+            rows = frames.job_rows(jobs, now_ns)
+            job = jobs.get(choice.job or "")
+            head = None if job is None else dict(job.head)
+            names = set(jobs)
+        rows += [frames.past_row(each, now_ns) for each in self._past_jobs if each["job"] not in names]
+        self.jobs.put([{**row, "chosen": row["id"] == choice.job} for row in rows])
+        self.jobs_empty.set_text(NO_JOB)
+        self.jobs_empty.set_visibility(not rows)
+        self.job_part.set_visibility(choice.job is not None)
+        self.nic_part.set_visibility(choice.job is not None or choice.nic is not None)
+        if choice.job is not None:
+            shown = self._record if choice.interval is not None or self._record is not None else head
+            self.verdict.show(choice.job, shown, now_ns)
+            self._show_iterations(self._intervals(), now_ns)
+            self.ranks.show(self._record, choice.ranks, choice.sort, choice.rank)
+            self._show_traffic()
+        with self.state.lock:
+            known = self.state.nics.get(choice.nic or "")
+        self.nic.show(choice.nic, known, choice.job)
+
+    def _show_iterations(self, shown: list[Interval], now_ns: int) -> None:
+        choice, span_ns = self.choice, self.choice.span * 1_000_000_000
+        self.iterations_empty.set_text(f"No diagnosis in the last {SPANS[choice.span]}.")
+        self.iterations_empty.set_visibility(not shown)
+        self.to_now.set_visibility(choice.interval is not None)
+        if choice.interval is None:
+            note = "a click on an iteration opens its interval; now: the newest"
+            past = "; of each step, the worst interval"
+            self.interval_note.set_text(note + past * (choice.span > MAX_LIVE_SPAN_S))
+        elif self._record is not None:
+            begin, end = (utc_time(self._record[name]) for name in ("begin_ns", "end_ns"))
+            self.interval_note.set_text(f"all parts below show {begin} to {end} UTC")
+        last = (shown[-1].key if shown else None, choice.span, choice.interval)
+        if last != self._drawn[1] or now_ns - self._drawn[0] > span_ns // REDRAWS_PER_SPAN:
+            self._drawn = now_ns, last
+            frame = frames.iterations_frame(shown, now_ns, span_ns, choice.interval)
+            self.iterations.show(lambda _whole: frame)
+
+    def _flows(self) -> list[JobFlow]:
+        recorded = self._record["flows"] if self._record is not None else []
+        return flow_frames.merged(recorded, self._live_flows)
+
+    def _show_traffic(self) -> None:
+        choice, flows = self.choice, self._flows()
+        if choice.job is None:
+            return
+        self.traffic.show(choice.job, flows, choice.flows, choice.metric, choice.nic, choice.flow)
+        self._show_links(flows)
+
+    def _show_links(self, flows: list[JobFlow] | None = None) -> None:
+        choice, now_ns = self.choice, self.live.now_ns()
+        if choice.job is None:
+            return
+        flows = self._flows() if flows is None else flows
+        named = self._record["links"] if self._record is not None else []
+        chosen = [each for each in flows if flow_frames.pair_id(each["nic"], each["peer"]) == choice.flow]
+        with self.state.lock:
+            self.traffic.show_flow(chosen[0] if chosen else None, self.state, now_ns)
+            rows = flow_frames.link_rows(self.state, flows, named, now_ns)
+        self.traffic.show_links(rows, choice.job)
+
+    def _show_kpis(self) -> None:
+        now_ns = self.live.now_ns()
+        with self.state.lock:
+            running = [job.head for job in self.state.jobs.jobs.values() if job.is_running(now_ns)]
+            known = len(self.state.jobs.jobs)
+        self._kpi("jobs", count_text(len(running)), f"{counted(known, 'job')} within the past hour")
+        by_kind: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in frames.KINDS}
+        for head in running:
+            by_kind[frames.kind_of(head["verdict"], head["blames_network"])].append(head)
+        for kind in ("network", "host", "healthy"):
+            found = by_kind[kind]
+            note = found[0]["text"] if found and kind != "healthy" else ""
+            self._kpi(kind, count_text(len(found)) if running else "—", note)
+        seen = sum(head["ranks_seen"] for head in running)
+        hosts = sum(head["hosts"] for head in running)
+        self._kpi("ranks", count_text(seen) if running else "—", f"on {counted(hosts, 'host')}")
+
+
+def _job_cell(row: Row) -> Cell:
+    chosen = "ft-subject ft-go" if row["chosen"] else "ft-subject"
+    return [(chosen, row["job"], ""), ("ft-detail", row["tenant"], "")]
+
+
+def _verdict_cell(row: Row) -> Cell:
+    return [(f"ft-verdict ft-kind-{row['kind']}", row["verdict"], ""), ("ft-detail", row["text"], "")]
+
+
+def _trend_cell(row: Row) -> Cell:
+    return [(f"ft-spark ft-kind-{row['kind']}", "", "iteration times of the last ten minutes", row["trend"])]

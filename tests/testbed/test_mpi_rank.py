@@ -1,0 +1,44 @@
+"""The start of one rank: mpirun's port, and the relay to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+
+import pytest
+
+from fabrictime.testbed.mpi_rank import relay, server_port
+
+
+def test_the_port_of_mpirun_is_in_the_environment() -> None:
+    assert server_port({"PMIX_SERVER_URI4": "7.0;tcp4://127.0.0.1:45845", "PMIX_RANK": "0"}) == 45845
+
+
+def test_a_program_that_mpirun_did_not_start_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"PMIX_SERVER_URI4: missing or not tcp4://127\.0\.0\.1:PORT"):
+        server_port({"PMIX_RANK": "0"})
+
+
+def test_the_relay_passes_bytes_on_and_ends_connections() -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", 0))
+    server.settimeout(10)
+    child = os.fork()
+    if child == 0:
+        relay(listener, server.getsockname()[1])
+    try:
+        for _ in range(2):
+            with socket.create_connection(listener.getsockname(), 10) as client:
+                far, _ = server.accept()
+                with far:
+                    client.sendall(b"to mpirun")
+                    assert far.recv(100) == b"to mpirun"
+                    far.sendall(b"to the rank")
+                    assert client.recv(100) == b"to the rank"
+                assert client.recv(100) == b""
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        server.close()
+        listener.close()
