@@ -61,6 +61,7 @@ lock:  ## resolve the dependencies into requirements.lock
 clean:  ## remove the results of the build
 	rm -rf build $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find native -name '*.so' -delete
+	rm -f native/nccl/nccl-replay native/nccl/nccl-split
 
 help:
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'

@@ -92,6 +92,7 @@ SERVICES = {
     ),
     "web": ("fabrictime/web/",),
     "flows": ("producers/flows/service.py", "producers/trace/flow_routes.py"),
+    "collectives": ("producers/collectives/service.py",),
     "auditor": ("producers/audit/",),
     "audit": ("fabrictime/audit/",),
     "sim": ("producers/sim/",),
@@ -138,7 +139,11 @@ def constants_used(prefixes, but=()):
 @pytest.mark.parametrize("service", SERVICES)
 def test_service_opens_the_topics_of_the_table(service):
     listed_topics = {t.name for t in topics.TOPICS.values() if service in t.writers or service in t.readers}
-    but = SERVICES["flows"] + SERVICES["auditor"] + SERVICES["sim"] if service == "prober" else ()
+    but = (
+        SERVICES["flows"] + SERVICES["collectives"] + SERVICES["auditor"] + SERVICES["sim"]
+        if service == "prober"
+        else ()
+    )
     opened = constants_used(SERVICES[service], but) - COUNTED_ONLY.get(service, set())
     shared = constants_used(SHARED_FILES) if service in ("map", "solve") else set()
     assert opened <= listed_topics, f"{service} opens {opened - listed_topics}, which topics.py does not list"

@@ -330,6 +330,7 @@ def _agents(run: Run) -> Iterator[tuple[str, ...]]:
         yield f"rdma-probe {name}", "rdma-probe", name
     if agents:
         yield "flows", "flows"
+        yield "collectives", "collectives"
         yield "auditor", "auditor"
     if run.config.up.clock_pages and agents:
         yield "clock", "actuator"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fabrictime.testbed.settings import FabricSettings
     from fabrictime.web.settings import WebSettings
     from producers.audit.settings import AuditSettings
+    from producers.collectives.settings import CollectiveSettings
     from producers.probe.rdma.settings import RdmaProbeSettings
     from producers.settings import FlowSettings, ProbeSettings
     from producers.sim.settings import SimSettings
@@ -55,6 +56,7 @@ TABLES: Final[dict[str, str]] = {
     "probes": "producers.settings:ProbeSettings",
     "rdma_probes": "producers.probe.rdma.settings:RdmaProbeSettings",
     "flows": "producers.settings:FlowSettings",
+    "collectives": "producers.collectives.settings:CollectiveSettings",
     "audit": "producers.audit.settings:AuditSettings",
     "streams": "streams.settings:StreamSettings",
     "actuators": "actuators.settings:ActuatorSettings",
@@ -133,6 +135,13 @@ class Config:
         from producers.settings import FlowSettings
 
         return self._table("flows", FlowSettings)
+
+    @cached_property
+    def collectives(self) -> CollectiveSettings:
+        """The reporters of jobs' operations, fleet-wide."""
+        from producers.collectives.settings import CollectiveSettings
+
+        return self._table("collectives", CollectiveSettings)
 
     @cached_property
     def audit(self) -> AuditSettings:

@@ -96,6 +96,17 @@ def _flows(config: Config, nic: str | None) -> int | None:
     return main(config.flows, nics_here(config))
 
 
+def _collectives(config: Config, nic: str | None) -> int | None:
+    from fabrictime.runtime.fleet import clock_hosts, nics_here
+    from producers.collectives.service import main
+
+    pages = {host.host: host.clock_file for host in clock_hosts(config) or ()}
+    nics = nics_here(config)
+    if not pages and config.actuators.clock_file is not None:
+        pages = {nic.host: config.actuators.clock_file for nic in nics}
+    return main(config.collectives, nics, pages)
+
+
 def _auditor(config: Config, nic: str | None) -> int | None:
     from fabrictime.runtime.fleet import nics_here
     from producers.audit.service import main
@@ -138,6 +149,7 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
     "prober": _prober,
     "rdma-probe": _rdma_probe,
     "flows": _flows,
+    "collectives": _collectives,
     "auditor": _auditor,
     "sim": _sim,
     "actuator": _actuator,

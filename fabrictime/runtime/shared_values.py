@@ -45,6 +45,10 @@ SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "link_prefix": lambda c: c.value("probes", "link_prefix"),
         "topology_file": lambda c: c.value("probes", "topology_file"),
     },
+    "collectives": {
+        "kafka": lambda c: c.filled("kafka", c.tables.get("kafka", {})),
+        "socket": lambda c: c.up.data_directory / "run" / "collectives.sock",
+    },
     "audit": {
         "kafka": lambda c: c.filled("kafka", c.tables.get("kafka", {})),
     },
@@ -120,6 +124,8 @@ SHARED_DOC: Final[dict[str, str]] = {
     "flows.trace_max_hops": "probes.trace_max_hops",
     "flows.link_prefix": "probes.link_prefix",
     "flows.topology_file": "probes.topology_file",
+    "collectives.kafka": "[kafka]",
+    "collectives.socket": "run/collectives.sock in up.data_directory",
     "audit.kafka": "[kafka]",
     "audit.traffic.key_file": "probes.key_file",
     "streams.kafka": "[kafka]",

@@ -35,6 +35,7 @@ NICE: Final = {
     "log": -10,
     "job": -10,
     "flows": -10,
+    "collectives": -10,
     "web": -10,
     "sink": 0,
     "history": 2,

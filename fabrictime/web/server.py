@@ -161,7 +161,7 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
 
     evidence = None if settings.kafka is None else evidence_reader(settings.kafka)
     links = None if live is None else LinkQueries(live.state, history)
-    jobs = None if live is None or settings.kafka is None else JobQueries(live.state, settings.kafka)
+    jobs = None if live is None or settings.kafka is None else JobQueries(live.state, history, settings.kafka)
     services = ServiceFaults(settings.state_file)
     context = AppContext(settings, poller, HistoryQueries(history), live, links, evidence, jobs, services)
 

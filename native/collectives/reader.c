@@ -236,6 +236,16 @@ static uint64_t grown(uint64_t before, const uint64_t *counter) {
     return now > before && now < COUNT_MAX / FT_RINGS_MAX ? now : before;
 }
 
+uint64_t ft_reader_batch(const struct ft_reader *reader) {
+    uint64_t batch = load(&live(reader)->batch);
+
+    return batch < COUNT_MAX ? batch : 0;
+}
+
+void ft_reader_set_batch(struct ft_reader *reader, uint64_t batch) {
+    __atomic_store_n(&((struct ft_segment *)(void *)reader->map)->batch, batch, __ATOMIC_RELEASE);
+}
+
 void ft_reader_count(struct ft_reader *reader, struct ft_reader_counters *counters) {
     memset(counters, 0, sizeof(*counters));
     counters->rings = rings_used(reader);

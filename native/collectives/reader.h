@@ -50,6 +50,10 @@ uint64_t ft_reader_drain(struct ft_reader *reader, struct ft_event *events, uint
 void ft_reader_commit(struct ft_reader *reader);
 void ft_reader_rewind(struct ft_reader *reader);
 
+/* Number of the process's next record, which the segment keeps for the next reader. */
+uint64_t ft_reader_batch(const struct ft_reader *reader);
+void ft_reader_set_batch(struct ft_reader *reader, uint64_t batch);
+
 /* Totals since the segment was made; they never decrease. */
 struct ft_reader_counters {
     uint64_t dropped, misuse, ringless, invalid;

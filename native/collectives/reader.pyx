@@ -56,6 +56,8 @@ cdef extern from "reader.h":
     void ft_reader_commit(ft_reader *)
     void ft_reader_rewind(ft_reader *)
     void ft_reader_count(ft_reader *, ft_reader_counters *)
+    uint64_t ft_reader_batch(const ft_reader *)
+    void ft_reader_set_batch(ft_reader *, uint64_t)
     bint ft_reader_communicator(const ft_reader *, uint32_t, ft_segment_communicator *)
     bint ft_reader_device(const ft_reader *, uint32_t, ft_segment_device *)
 
@@ -148,6 +150,15 @@ cdef class Reader:
     def waiting(self):
         """Events that wait, at most."""
         return ft_reader_waiting(self._open())
+
+    @property
+    def batch(self):
+        """Number of the process's next record, which the segment keeps for the next reader."""
+        return ft_reader_batch(self._open())
+
+    @batch.setter
+    def batch(self, uint64_t number):
+        ft_reader_set_batch(self._open(), number)
 
     def counters(self):
         """Return totals since the segment was made; `invalid` counts those of this reader."""

@@ -57,6 +57,7 @@ struct ft_segment {
     uint64_t rings_used;   /* atomic */
     uint64_t ringless;     /* atomic: events of threads that found no ring */
     uint64_t closed;       /* atomic: 1 after the last finalize */
+    uint64_t batch;        /* atomic: number of the process's next record; written by the reader */
 };
 
 /* A communicator; `ready` is stored last, with release. */
@@ -154,7 +155,7 @@ struct ft_event {
     };
     union {
         uint32_t sampled;   /* of a transfer: steps that were measured */
-        uint32_t completed; /* of a queue pair: chunks within the interval from begin to end */
+        uint32_t completed; /* of a queue pair: chunks measured within the interval; `bytes` are of all */
     };
     union {
         uint32_t launch_ns; /* from an operation's call to its begin; saturates */

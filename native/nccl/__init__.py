@@ -1,16 +1,26 @@
 """Locates `libnccl-profiler-fabrictime.so`, the profiler plugin of NCCL and RCCL (NCCL_PROFILER_PLUGIN).
 
-The library is no extension module and does not use Python.
+The library is no extension module and does not use Python. Two programs beside it replay NCCL's calls.
 """
 
 from pathlib import Path
+from typing import Literal
 
-__all__ = ["library"]
+__all__ = ["library", "program"]
 
 
 def library() -> Path:
     """Return the library's path. Raises FileNotFoundError if it was not built."""
-    path = Path(__file__).resolve().parent / "libnccl-profiler-fabrictime.so"
+    return _built("libnccl-profiler-fabrictime.so")
+
+
+def program(name: Literal["nccl-replay", "nccl-split"]) -> Path:
+    """Return the path of a program that loads the library as NCCL does. Raises FileNotFoundError likewise."""
+    return _built(name)
+
+
+def _built(name: str) -> Path:
+    path = Path(__file__).resolve().parent / name
     if not path.exists():
         raise FileNotFoundError(f"{path}: not built, expected after `make build`")
     return path

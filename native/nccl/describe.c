@@ -58,6 +58,14 @@ static uint8_t of_name(const struct name *table, const char *text) {
     return 0;
 }
 
+/* The root of a collective that has one. */
+static int32_t root_of(uint8_t function, int root) {
+    bool rooted =
+        function == FT_BROADCAST || function == FT_REDUCE || function == FT_GATHER || function == FT_SCATTER;
+
+    return rooted ? ft_rank(root) : -1;
+}
+
 static uint64_t bytes_of(size_t count, uint8_t each) {
     uint64_t bytes;
 
@@ -71,6 +79,7 @@ unsigned ft_type_of(int version, const struct ft_nccl_descriptor *from) {
 void ft_describe_collective(int version, const struct ft_nccl_descriptor *from, struct ft_description *to) {
     const char *function, *algorithm, *protocol, *datatype;
     size_t count;
+    int root;
 
     memset(to, 0, sizeof(*to));
     to->group = (uint64_t)(uintptr_t)from->parent;
@@ -83,7 +92,7 @@ void ft_describe_collective(int version, const struct ft_nccl_descriptor *from, 
         to->algorithm = OF_NUMBER(algorithm_numbers, coll->algorithm);
         to->protocol = OF_NUMBER(protocol_numbers, coll->protocol);
         to->bytes = bytes_of(coll->count, OF_NUMBER(datatype_bytes, coll->datatype));
-        to->peer = coll->root;
+        to->peer = root_of(to->function, coll->root);
         return;
     }
     if (version < 4) { /* versions 2 and 3 differ behind `datatype` */
@@ -91,7 +100,7 @@ void ft_describe_collective(int version, const struct ft_nccl_descriptor *from, 
 
         to->id = coll->hash;
         to->name = coll->name;
-        to->peer = coll->root;
+        root = coll->root;
         function = coll->function;
         datatype = coll->datatype;
         count = coll->count;
@@ -105,13 +114,14 @@ void ft_describe_collective(int version, const struct ft_nccl_descriptor *from, 
         count = coll->count;
         algorithm = coll->algorithm;
         protocol = coll->protocol;
-        to->peer = coll->root;
+        root = coll->root;
         to->channels = coll->channels; /* 8 bits: 0 may mean 256, so it counts as unknown */
         to->call = version >= 5 ? (uint64_t)(uintptr_t)from->parent : 0;
         if (version >= 5) to->group = (uint64_t)(uintptr_t)coll->group;
         if (version >= 7) to->tag = coll->tag & INT64_MAX;
     }
     to->function = of_name(functions, function);
+    to->peer = root_of(to->function, root);
     to->algorithm = of_name(algorithms, algorithm);
     to->protocol = of_name(protocols, protocol);
     to->bytes = bytes_of(count, of_name(datatypes, datatype));
@@ -125,7 +135,7 @@ void ft_describe_p2p(int version, const struct ft_nccl_descriptor *from, struct 
         to->name = from->p2p_v1.name;
         to->function = OF_NUMBER(function_numbers, from->p2p_v1.function);
         to->bytes = bytes_of(from->p2p_v1.count, OF_NUMBER(datatype_bytes, from->p2p_v1.datatype));
-        to->peer = from->p2p_v1.peer;
+        to->peer = ft_rank(from->p2p_v1.peer);
         return;
     }
     if (version < 4) {
@@ -133,12 +143,12 @@ void ft_describe_p2p(int version, const struct ft_nccl_descriptor *from, struct 
         to->name = from->p2p_v2.name;
         to->function = of_name(functions, from->p2p_v2.function);
         to->bytes = bytes_of(from->p2p_v2.count, of_name(datatypes, from->p2p_v2.datatype));
-        to->peer = from->p2p_v2.peer;
+        to->peer = ft_rank(from->p2p_v2.peer);
         return;
     }
     to->function = of_name(functions, from->p2p.function);
     to->bytes = bytes_of(from->p2p.count, of_name(datatypes, from->p2p.datatype));
-    to->peer = from->p2p.peer;
+    to->peer = ft_rank(from->p2p.peer);
     to->channels = from->p2p.channels;
     to->call = version >= 5 ? (uint64_t)(uintptr_t)from->parent : 0;
     if (version >= 5) to->group = (uint64_t)(uintptr_t)from->p2p.group;

@@ -10,7 +10,7 @@ enum {
     PROBES = 16, /* entries where a queue pair may stand */
     DEVICES = 64,
     BUCKETS = 96, /* four an octave, from 256 ns to 4.3 s: p99 within a factor of 1.2 */
-    LEAST_LOG = 8,
+    MIN_LOG = 8,
     UNIT_LOG = 4, /* times in handles are in units of 16 ns */
     TIME_BITS = 40,
 };
@@ -31,8 +31,8 @@ static uint16_t devices[DEVICES]; /* index in the segment, plus 1 */
 static unsigned bucket_of(uint64_t ns) {
     unsigned log = 63u - (unsigned)__builtin_clzll(ns | 1u);
 
-    if (log < LEAST_LOG) return 0;
-    log = 4 * (log - LEAST_LOG) + (ns >> (log - 2) & 3u);
+    if (log < MIN_LOG) return 0;
+    log = 4 * (log - MIN_LOG) + (ns >> (log - 2) & 3u);
     return log < BUCKETS ? log : BUCKETS - 1;
 }
 
@@ -42,14 +42,14 @@ static uint64_t p99_of(const struct queue_pair *of, uint32_t completed) {
     unsigned n = BUCKETS;
 
     while (n > 0 && seen < above) seen += FT_GET(of->buckets[--n]);
-    edge = (UINT64_C(5) + n % 4) << (n / 4 + LEAST_LOG - 2);
+    edge = (UINT64_C(5) + n % 4) << (n / 4 + MIN_LOG - 2);
     return edge < FT_GET(of->max) ? edge : FT_GET(of->max);
 }
 
 static void write_interval(struct queue_pair *of, uint64_t now) {
     uint32_t completed = FT_GET(of->completed);
     int64_t posted = FT_GET(of->posted);
-    uint64_t min = FT_GET(of->min), max = FT_GET(of->max);
+    uint64_t max = FT_GET(of->max), min = completed ? FT_GET(of->min) : 0;
     struct ft_event event = {
         .begin_raw_ns = FT_GET(of->begin),
         .end_raw_ns = now,
@@ -130,7 +130,7 @@ uint64_t ft_net_start(uint64_t handle, const struct ft_nccl_descriptor *of) {
     if (!context && sole >= 0) context = &ft_contexts[sole]; /* on behalf of another process */
     if (!context || FT_GET(context->communicator) < 0) return 0;
     now = ft_trace_now_ns();
-    entry = entry_of(chunk->queue_pair.device, (uint32_t)chunk->queue_pair.number,
+    entry = entry_of(chunk->queue_pair.device, (uint32_t)chunk->queue_pair.number & 0xffffffu,
                      (uint16_t)(context - ft_contexts), now);
     if (!entry) {
         ft_trace_dropped();

@@ -20,6 +20,7 @@ from typing import Final
 from sdnotify import SystemdNotifier
 
 from producers.addresses import CHECK_S, AddressWatch
+from producers.boot import boot_id
 from producers.bounded_producer import BoundedProducer
 from producers.flows.intervals import FlowRules, FlowTable, Key
 from producers.flows.registrations import Registrations
@@ -37,7 +38,7 @@ from schemas.ids import host_of, nic_id
 from schemas.records import FlowReports, FlowRoutes, Nic
 from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY
 
-__all__ = ["AddressTable", "FlowReporter", "boot_id", "main"]
+__all__ = ["AddressTable", "FlowReporter", "main"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +52,6 @@ _TRACE_S: Final = 0.005
 _READ_COST_FACTOR: Final = 25
 """Readings use at most one part in this many of a processor. With many connections they become less frequent,
 up to the interval of full reports."""
-
-
-def boot_id() -> str:
-    """Return the kernel's id of this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 class AddressTable:

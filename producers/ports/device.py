@@ -93,7 +93,7 @@ LINK_COUNTERS: Final = (
         r"timeout|retry|retrans|out_of_sequence|rnr_nak|seq_err|adp_retrans",
         "RDMA retransmissions and repairs",
     ),
-    (r"pause|_xoff|_xon|congest|(?:^|_)cnp|(?:^|_)ecn", "flow control and congestion signals"),
+    (r"pause|_xoff|_xon|congest|(?:^|_)cnp|ecn", "flow control and congestion signals"),
 )
 """Counters that show a link's health: name patterns and meaning."""
 

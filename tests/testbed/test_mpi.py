@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fabrictime.bench._fabric import CannotRun
+from fabrictime.bench.workload._jobs import compiled
 from fabrictime.testbed.control import ControlClient, NoFabric, socket_path
 from fabrictime.testbed.mpi import NoMpi, mpi_command
 from fabrictime.testbed.userns import namespaces_allowed
@@ -35,11 +37,10 @@ def test_without_mpi_the_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not shutil.which("mpicc"):
-        pytest.skip("no MPI (Debian: apt-get install openmpi-bin libopenmpi-dev)")
-    built = tmp_path_factory.mktemp("mpi") / "mpi_job"
-    subprocess.run(["mpicc", "-O1", "-o", built, Path(__file__).with_name("mpi_job.c")], check=True)
-    return built
+    try:
+        return compiled(tmp_path_factory.mktemp("mpi"))
+    except CannotRun as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ def test_one_table_secures_every_package(tmp_path):
     )
     config = load(path)
     config.check()
-    for name in ("probes", "rdma_probes", "flows", "audit", "streams", "web", "sim"):
+    for name in ("probes", "rdma_probes", "flows", "collectives", "audit", "streams", "web", "sim"):
         assert getattr(config, name).kafka == config.kafka
     assert config.kafka.bootstrap == "kafka:9093"
     assert config.actuators.kafka == config.kafka.model_copy(update={"sasl_username": "actuator"})

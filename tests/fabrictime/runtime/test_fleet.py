@@ -59,6 +59,7 @@ def test_every_nic_has_a_prober_and_every_service_waits_for_its_prerequisites(ru
         "prober lo1/lo": {"log"},
         "prober lo2/lo": {"log"},
         "flows": {"log"},
+        "collectives": {"log"},
         "auditor": {"log"},
         "clock": {"log"},
         "web": {"history"},

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fabrictime.web.history_client import ClickHouse
 from schemas import table_statements, tables
 from schemas.records import AuditResult
+from streams.history.rows import Message, rows_of
 
 SECOND_NS = 1_000_000_000
 
 
 def _time(ns: int) -> str:
     return f"{ns // SECOND_NS}.{ns % SECOND_NS:09d}"
+
+
+def _stored(value: Any) -> str:
+    """Return a time of an Arrow table as JSON rows have it."""
+    return _time(value.value)
 
 
 def _bucket(ns: float) -> int:
@@ -45,6 +51,12 @@ class Writer:
         block = "\n".join(json.dumps(row) for row in rows)
         names = tables.TABLES[table].column_names
         self.client.raw_insert(f"{self.database}.{table}", names, block, fmt="JSONEachRow")
+
+    def records(self, topic: str, messages: Sequence[Any]) -> None:
+        """Records of a topic (any key and append time), as the sink stores them."""
+        made = [Message(record, "", 1 + k) for k, record in enumerate(messages)]
+        for table, rows in rows_of(topic, made).items():
+            self.insert(table, json.loads(json.dumps(rows.to_pylist(), default=_stored)))
 
     def delays(
         self,

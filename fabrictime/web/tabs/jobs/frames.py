@@ -17,6 +17,7 @@ from fabrictime.state.units import (
     count_text,
     delay_text,
     percent_text,
+    seconds_text,
 )
 from fabrictime.web.addresses import fabric_address, jobs_address
 from fabrictime.web.elements import utc_time
@@ -92,21 +93,34 @@ def job_rows(jobs: Mapping[str, Job], now_ns: int) -> list[dict[str, Any]]:
 
 def _job_row(name: str, job: Job, now_ns: int) -> dict[str, Any]:
     head = job.head
-    ended = f"ended {utc_time(head['end_ns'])}"
+    since = since_text(head["since_ns"], now_ns) if job.is_running(now_ns) else ended_text(head, now_ns)
+    return _row(name, head) | {"since": since, "trend": trend(job.intervals, now_ns), "past": False}
+
+
+def past_row(head: Mapping[str, Any], now_ns: int) -> dict[str, Any]:
+    """Return the row of a job that only the history has."""
+    return _row(head["job"], head) | {"since": ended_text(head, now_ns), "trend": [], "past": True}
+
+
+def _row(name: str, head: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": name,
+        "key": f"{head['begin_ns']}-{head['number']}",
         "job": name,
         "tenant": head["tenant"] or "",
         "verdict": verdict_label(head["verdict"]),
         "kind": kind_of(head["verdict"], head["blames_network"]),
         "text": head["text"],
-        "since": since_text(head["since_ns"], now_ns) if job.is_running(now_ns) else ended,
         "iteration": against_text(head["iteration_ns"], head["expected_iteration_ns"], delay_text),
-        "trend": trend(job.intervals, now_ns),
         "ranks": ranks_text(head),
         "hosts": count_text(head["hosts"]),
         "bandwidth": against_text(head["bus_bps"], head["expected_bus_bps"], bps_text),
     }
+
+
+def ended_text(head: Mapping[str, Any], now_ns: int) -> str:
+    """Return how long ago a job ended."""
+    return f"ended {seconds_text((now_ns - head['end_ns']) / 1e9)} ago"
 
 
 def since_text(since_ns: int, now_ns: int) -> str:

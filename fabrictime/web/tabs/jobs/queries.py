@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.web.history_client import HistoryDown
+from fabrictime.state.job_state import Interval
+from fabrictime.web.history_client import History, HistoryDown
+from fabrictime.web.tabs.jobs import past
 from schemas import codec
 from schemas.ids import host_of
 from schemas.kafka.reader import LogUnavailable, Message, TopicMissing, TopicReader, since
@@ -22,6 +24,8 @@ from schemas.records import CollectiveBatch, Diagnosis, JobFlow
 from schemas.topics import COLLECTIVES, DIAGNOSES
 
 KEPT_DIAGNOSES: Final = 16
+PAST_NS: Final = 7 * 86_400_000_000_000
+"""How far back the jobs of the history are listed."""
 BATCH_HEAD_END: Final = "end_ns"
 """Last field that is read of batches of other hosts and intervals."""
 RECENT_NS: Final = 15_000_000_000
@@ -53,25 +57,42 @@ class NicProfile:
 class JobQueries:
     """Queries about jobs."""
 
-    def __init__(self, state: FabricState, cluster: KafkaSettings) -> None:
+    def __init__(self, state: FabricState, history: History, cluster: KafkaSettings) -> None:
         self._state = state
+        self._history = history
         self._cluster = cluster
         self._registry = cluster.registry()
         self._decoded: OrderedDict[tuple[str, str], Diagnosis] = OrderedDict()
 
     def diagnosis(self, job: str, key: str | None) -> Diagnosis | None:
-        """Return an interval's diagnosis, the newest without a key; None if it is not in memory."""
+        """Return an interval's diagnosis from memory or history, the newest without a key; None: none.
+
+        Raises HistoryError.
+        """
         with self._state.lock:
             found = self._state.jobs.message(job, key)
-        if found is None:
+        if found is not None:
+            newest, value = found
+            return self._kept(job, newest, lambda: codec.decode(value, DIAGNOSES.type, self._registry))
+        if key is None:
             return None
-        known = self._decoded.get((job, found[0]))
-        if known is None:
-            known = codec.decode(found[1], DIAGNOSES.type, self._registry)
-            self._decoded[job, found[0]] = known
+        return self._kept(job, key, lambda: past.diagnosis(self._history, job, key))
+
+    def _kept(self, job: str, key: str, read: Callable[[], Diagnosis | None]) -> Diagnosis | None:
+        known = self._decoded.get((job, key)) or read()
+        if known is not None:
+            self._decoded[job, key] = known
             while len(self._decoded) > KEPT_DIAGNOSES:
                 self._decoded.popitem(last=False)
         return known
+
+    def past_jobs(self) -> list[dict[str, Any]]:
+        """Return the head of each job's newest diagnosis in the history. Raises HistoryError."""
+        return past.jobs(self._history, time.time_ns() - PAST_NS)
+
+    def past_intervals(self, job: str, span_ns: int) -> list[Interval]:
+        """Return a job's intervals of a long span. Raises HistoryError."""
+        return past.intervals(self._history, job, time.time_ns() - span_ns, span_ns)
 
     def flows(self, job: str) -> list[JobFlow]:
         """Return the present traffic of a job by pair of NICs, from the reports of the hosts."""

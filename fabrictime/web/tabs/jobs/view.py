@@ -9,6 +9,7 @@ from typing import Any, Final
 from nicegui import ui
 
 from fabrictime.state.fabric_state import Part
+from fabrictime.state.job_state import Interval
 from fabrictime.state.units import count_text, counted
 from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import LiveChart
@@ -35,7 +36,10 @@ KPIS: Final = (
     ("ranks", "ranks"),
     ("age", "newest record"),
 )
-SPANS: Final = {300: "5 min", 900: "15 min", 3600: "1 h"}
+SPANS: Final = {300: "5 min", 900: "15 min", 3600: "1 h", 86_400: "1 d", 604_800: "7 d"}
+MAX_LIVE_SPAN_S: Final = 3600
+"""Longest span that comes from memory; longer ones come from the history."""
+PAST_PERIOD_S: Final = 15.0
 DIAGNOSIS_PERIOD_S: Final = 1.0
 FLOWS_PERIOD_S: Final = 2.0
 NIC_PERIOD_S: Final = 4.0
@@ -88,6 +92,8 @@ class JobsTab(LiveTab):
         self.choice = choice
         self._record: Diagnosis | None = None
         self._live_flows: list[JobFlow] = []
+        self._past_jobs: list[dict[str, Any]] = []
+        self._past: list[Interval] = []
         self._drawn: tuple[int, Any] = 0, None
         self.verdict = VerdictPanel(self._choose)
         self.ranks = RankPanel(self._choose)
@@ -152,7 +158,8 @@ class JobsTab(LiveTab):
     # ----------------------------------------------------------------------------------------------- choices
 
     def _on_job(self, row: Row) -> None:
-        self._choose(job=row["id"])
+        past = row["past"] and self.choice.span <= MAX_LIVE_SPAN_S
+        self._choose(job=row["id"], **({"span": 604_800, "interval": row["key"]} if past else {}))
 
     def _choose(self, **changes: Any) -> None:
         before = self.choice
@@ -183,10 +190,15 @@ class JobsTab(LiveTab):
             at = keys.index(self.choice.interval) if self.choice.interval in keys else len(keys) - 1
             self._choose(interval=keys[max(0, min(len(keys) - 1, at + by))])
 
-    def _intervals(self) -> list[Any]:
+    def _intervals(self) -> list[Interval]:
+        """Return the intervals that the chart of iterations shows."""
+        span_s = self.choice.span
+        if span_s > MAX_LIVE_SPAN_S:
+            return self._past
         with self.state.lock:
             job = self.state.jobs.jobs.get(self.choice.job or "")
-            return [] if job is None else list(job.intervals)
+            known = [] if job is None else list(job.intervals)
+        return frames.within(known, self.live.now_ns(), span_s * 1_000_000_000)
 
     # --------------------------------------------------------------------------------------------- following
 
@@ -217,6 +229,8 @@ class JobsTab(LiveTab):
             return
         if before is None or (before.job, before.interval) != (choice.job, choice.interval):
             self._follow_job(jobs)
+        if before is None or (before.job, before.span) != (choice.job, choice.span):
+            self._follow_past(jobs)
         if before is None or (before.job, before.interval, before.nic) != (
             choice.job,
             choice.interval,
@@ -240,6 +254,18 @@ class JobsTab(LiveTab):
             query = ("flows", job, None)
             self.follow("flows", query, lambda: jobs.flows(job), self._on_flows, FLOWS_PERIOD_S)
 
+    def _follow_past(self, jobs: JobQueries) -> None:
+        """Follow the jobs of the history, and the intervals of a long span."""
+        job, span_s = self.choice.job, self.choice.span
+        self._past = []
+        self.follow("past jobs", ("past jobs",), jobs.past_jobs, self._on_past_jobs, PAST_PERIOD_S)
+        self.unfollow("past")
+        if job is not None and span_s > MAX_LIVE_SPAN_S:
+            query, span_ns = ("past", job, span_s), span_s * 1_000_000_000
+            self.follow(
+                "past", query, lambda: jobs.past_intervals(job, span_ns), self._on_past, PAST_PERIOD_S
+            )
+
     def _follow_nic(self, jobs: JobQueries) -> None:
         """Follow the queue pairs of the chosen NIC."""
         job, key, nic = self.choice.job, self.choice.interval, self.choice.nic
@@ -255,6 +281,16 @@ class JobsTab(LiveTab):
     def _on_diagnosis(self, snapshot: Snapshot[Diagnosis | None]) -> None:
         if snapshot.value is not self._record:
             self._record = snapshot.value
+            self._show()
+
+    def _on_past_jobs(self, snapshot: Snapshot[list[dict[str, Any]]]) -> None:
+        if snapshot.value is not None and snapshot.value != self._past_jobs:
+            self._past_jobs = snapshot.value
+            self._show()
+
+    def _on_past(self, snapshot: Snapshot[list[Interval]]) -> None:
+        if snapshot.value is not None and snapshot.value != self._past:
+            self._past, self._drawn = snapshot.value, (0, None)
             self._show()
 
     def _on_flows(self, snapshot: Snapshot[list[JobFlow]]) -> None:
@@ -277,7 +313,8 @@ class JobsTab(LiveTab):
             rows = frames.job_rows(jobs, now_ns)
             job = jobs.get(choice.job or "")
             head = None if job is None else dict(job.head)
-            intervals = [] if job is None else list(job.intervals)
+            names = set(jobs)
+        rows += [frames.past_row(each, now_ns) for each in self._past_jobs if each["job"] not in names]
         self.jobs.put([{**row, "chosen": row["id"] == choice.job} for row in rows])
         self.jobs_empty.set_text(NO_JOB)
         self.jobs_empty.set_visibility(not rows)
@@ -286,24 +323,24 @@ class JobsTab(LiveTab):
         if choice.job is not None:
             shown = self._record if choice.interval is not None or self._record is not None else head
             self.verdict.show(choice.job, shown, now_ns)
-            self._show_iterations(intervals, now_ns)
+            self._show_iterations(self._intervals(), now_ns)
             self.ranks.show(self._record, choice.ranks, choice.sort, choice.rank)
             self._show_traffic()
         with self.state.lock:
             known = self.state.nics.get(choice.nic or "")
         self.nic.show(choice.nic, known, choice.job)
 
-    def _show_iterations(self, intervals: list[Any], now_ns: int) -> None:
+    def _show_iterations(self, shown: list[Interval], now_ns: int) -> None:
         choice, span_ns = self.choice, self.choice.span * 1_000_000_000
-        shown = frames.within(intervals, now_ns, span_ns)
         self.iterations_empty.set_text(f"No diagnosis in the last {SPANS[choice.span]}.")
         self.iterations_empty.set_visibility(not shown)
         self.to_now.set_visibility(choice.interval is not None)
-        chosen = next((each for each in intervals if each.key == choice.interval), None)
         if choice.interval is None:
-            self.interval_note.set_text("a click on an iteration opens its interval; now: the newest")
-        elif chosen is not None:
-            begin, end = utc_time(chosen.begin_ns), utc_time(chosen.end_ns)
+            note = "a click on an iteration opens its interval; now: the newest"
+            past = "; of each step, the worst interval"
+            self.interval_note.set_text(note + past * (choice.span > MAX_LIVE_SPAN_S))
+        elif self._record is not None:
+            begin, end = (utc_time(self._record[name]) for name in ("begin_ns", "end_ns"))
             self.interval_note.set_text(f"all parts below show {begin} to {end} UTC")
         last = (shown[-1].key if shown else None, choice.span, choice.interval)
         if last != self._drawn[1] or now_ns - self._drawn[0] > span_ns // REDRAWS_PER_SPAN:

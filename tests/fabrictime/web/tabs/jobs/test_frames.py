@@ -35,7 +35,10 @@ def test_running_jobs_with_a_fault_stand_first(state: FabricState, fabric: Any, 
         ("old", "healthy", "healthy"),
     ]
     assert rows[0]["since"].endswith("5.00 s")
-    assert rows[2]["since"].startswith("ended ")
+    assert rows[2]["since"] == "ended 10 min ago"
+    assert [row["past"] for row in rows] == [False] * 3
+    past = frames.past_row(head_of(ended.diagnosis(1, fabric.now_ns - 7_200 * S)), fabric.now_ns)
+    assert (past["since"], past["past"], past["trend"]) == ("ended 2 h ago", True, [])
     assert rows[0]["iteration"].endswith("of 640 ms")
     assert rows[0]["bandwidth"].endswith("of 360 Gbit/s")
     assert len(rows[0]["trend"]) == 3

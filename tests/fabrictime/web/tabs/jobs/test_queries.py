@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.web.history_client import HistoryDown
+from fabrictime.web.history_client import HistoryDown, HistoryEmpty
 from fabrictime.web.tabs.jobs.queries import JobQueries, NicProfile, profile_of
 from schemas.kafka.settings import KafkaSettings
 from tests.fabrictime.fill import fill
@@ -17,9 +17,18 @@ from tests.fabrictime.job_records import INTERVAL_NS, JobRecords
 S = 1_000_000_000
 
 
+class NoHistory:
+    """A history without tables."""
+
+    database = "fabrictime"
+
+    def columns(self, sql: str, parameters: Any = None) -> Any:
+        raise HistoryEmpty("no tables yet")
+
+
 @pytest.fixture
 def queries(state: FabricState) -> JobQueries:
-    return JobQueries(state, KafkaSettings(bootstrap="127.0.0.1:1"))
+    return JobQueries(state, NoHistory(), KafkaSettings(bootstrap="127.0.0.1:1"))
 
 
 def test_an_interval_is_decoded_once(
@@ -35,7 +44,9 @@ def test_an_interval_is_decoded_once(
     past = queries.diagnosis("llama", first)
     assert past is not None
     assert (past["ranks"], len(past["time_splits"])) == ([0], 8)
-    assert queries.diagnosis("llama", "1-1") is queries.diagnosis("other", None) is None
+    assert queries.diagnosis("other", None) is None
+    with pytest.raises(HistoryEmpty):
+        queries.diagnosis("llama", "1-1")
     assert queries.jobs_on("h3/eth1") == ("llama",)
     assert queries.jobs_on("h9/eth1") == ()
 
@@ -72,7 +83,7 @@ def test_the_newest_batches_of_a_nics_host_are_read_now_and_of_the_past(
 ) -> None:
     fabric = records(log_address)
     made, now = JobRecords(fabric), time.time_ns()
-    queries = JobQueries(state, KafkaSettings(bootstrap=log_address))
+    queries = JobQueries(state, NoHistory(), KafkaSettings(bootstrap=log_address))
     assert queries.nic_profile("h3/eth1", "llama", None) == NicProfile(("llama",)), "no topic or no record"
     fabric.publish(
         *(("fabric.collectives", "llama", made.batch(rank, 0, now - 4 * S)) for rank in range(8)),

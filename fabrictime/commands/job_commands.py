@@ -1,0 +1,132 @@
+"""The commands `explain` and `jobs`: the route of a flow, the speed of a job, the jobs that run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fabrictime.commands.options import (
+    ConfigFile,
+    DataDir,
+    Json,
+    Log,
+    duration_s,
+    running_log,
+    settings_of,
+    stop,
+    stop_if_any,
+)
+
+if TYPE_CHECKING:
+    from schemas.kafka.settings import KafkaSettings
+
+__all__ = ["explain", "jobs"]
+
+
+def explain(
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB|FLOW",
+            help="Name of a job; or flow id or a part of it, or its source as address:port or host:port.",
+        ),
+    ],
+    between: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="RUN RUN", help="Compare two runs: each a job, or an interval FROM..TO such as 20m..10m."
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Interval: 1h for a job, 5m for a flow, unless given."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with code 1 unless the job's verdict is HEALTHY.")
+    ] = False,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Explain the speed of a job, or the route of a flow: links, other paths, decisions about it."""
+    found = settings_of(config, directory, log)
+    seconds = None if since is None else duration_s(since)
+    try:
+        cluster = running_log(found)
+        if between is not None:
+            _compare(cluster, subject, between, seconds, as_json)
+        else:
+            _explain(cluster, subject, seconds, check, as_json)
+    except ValueError as error:
+        stop(str(error))
+
+
+def _compare(
+    cluster: KafkaSettings, job: str, between: tuple[str, str], since_s: float | None, as_json: bool
+) -> None:
+    from fabrictime.commands import explain_job, job_records
+    from fabrictime.state import job_story
+
+    runs = explain_job.between(cluster, job, between, since_s or job_records.RECENT_S, cluster.registry())
+    compared = job_story.compare(*runs)
+    explain_job.show(compared, explain_job.draw_comparison(compared), as_json=as_json)
+
+
+def _explain(cluster: KafkaSettings, subject: str, since_s: float | None, check: bool, as_json: bool) -> None:
+    import time
+
+    from fabrictime.commands import explain_job, job_records
+    from fabrictime.state import job_story
+
+    run = explain_job.read(cluster, subject, since_s or job_records.RECENT_S, cluster.registry())
+    if run is None:
+        _explain_flow(cluster, subject, since_s or 300.0, as_json, check)
+        return
+    found = job_story.explain(run, time.time_ns())
+    explain_job.show(found, explain_job.draw(found), as_json=as_json)
+    record = found["diagnosis"]
+    if check and record["verdict"] != "HEALTHY":
+        stop(f"job {subject}: {record['verdict']}: {record['text']}", 1)
+
+
+def _explain_flow(cluster: KafkaSettings, subject: str, since_s: float, as_json: bool, check: bool) -> None:
+    """Explain a flow. Raises ValueError, with the known jobs, if no flow has that name either."""
+    from fabrictime.commands import explain as reader
+    from fabrictime.commands.job_records import newest_of_jobs
+
+    try:
+        if check:
+            raise ValueError(f"job {subject!r}: no such job; --check expects one")
+        reader.main(cluster, subject, since_s=since_s, as_json=as_json, registry=cluster.registry())
+    except ValueError as error:
+        jobs = ", ".join(newest_of_jobs(cluster, None, cluster.registry())) or "none"
+        raise ValueError(
+            f"{error}\njob {subject!r}: no job of that name published anything; jobs seen: {jobs}"
+        ) from None
+
+
+def jobs(
+    since: Annotated[str, typer.Option(metavar="TIME", help="Interval of the log to search.")] = "2m",
+    everything: Annotated[bool, typer.Option("--all", help="Include jobs that have ended.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with code 1 unless every running job is HEALTHY.")
+    ] = False,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """List the jobs that run, each with its verdict, speed and explanation."""
+    from fabrictime.commands import jobs as reader
+
+    cluster = running_log(settings_of(config, directory, log))
+    try:
+        failures = reader.main(
+            cluster, duration_s(since), everything=everything, as_json=as_json, registry=cluster.registry()
+        )
+    except ValueError as error:
+        stop(str(error))
+    if check:
+        stop_if_any(failures)

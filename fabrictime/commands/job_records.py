@@ -1,0 +1,90 @@
+"""Reads the diagnoses of jobs from the log, for the commands about jobs.
+
+A job's records lie in one partition. Of each record only the head is decoded, of few the parts by rank and by
+flow: an hour of a job of 256 ranks is read within a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from fabrictime.state.job_story import HEAD, Run, ordered, telling
+from schemas import codec
+from schemas.kafka.reader import Message, Start, TopicMissing, TopicReader, back, tail
+from schemas.kafka.settings import KafkaSettings
+from schemas.messages import check_key
+from schemas.topics import DIAGNOSES
+
+__all__ = ["RECENT_S", "newest_of_jobs", "run_of"]
+
+RECENT_S: Final = 3600.0
+"""s of the log in which a job is searched for."""
+NAMED_MESSAGES: Final = 500
+"""Newest records of each partition whose jobs are named if the wanted one is unknown."""
+
+
+def _messages(cluster: KafkaSettings | str, start: Start, key: str | None = None) -> list[Message]:
+    """Return the messages of diagnoses; none on a log of an older version, which lacks the topic."""
+    try:
+        with TopicReader.open(cluster, {DIAGNOSES: start}, key=key) as reader:
+            return list(reader.read_to_end())
+    except TopicMissing:
+        return []
+
+
+def _heads(messages: list[Message], registry: codec.Registry | None) -> list[tuple[dict[str, Any], Message]]:
+    """Return the heads of records with their messages; unreadable ones are left out."""
+    found = []
+    for message in messages:
+        if message.value is None:
+            continue
+        try:
+            head = codec.decode_head(message.value, DIAGNOSES.record, HEAD, registry)
+            check_key(DIAGNOSES, message.key_bytes, head)
+        except codec.BadRecord:
+            continue
+        found.append((head, message))
+    return found
+
+
+def run_of(
+    cluster: KafkaSettings | str,
+    job: str,
+    start: Start,
+    registry: codec.Registry | None = None,
+    wanted: Callable[[Mapping[str, Any]], bool] = lambda head: True,
+) -> Run | None:
+    """Return a job's records from a place of the log on; None if there are none.
+
+    `wanted`: whether a head belongs to the run. Raises ValueError if the log cannot be read.
+    """
+    messages = _messages(cluster, start, key=job)
+    read = [(head, message) for head, message in _heads(messages, registry) if wanted(head)]
+    heads = ordered(head for head, _ in read)
+    if not heads:
+        return None
+    run = Run(job, heads)
+    for best in (telling(heads), heads[-1]):
+        message = next(message for head, message in reversed(read) if _same(head, best))
+        run.whole.append(codec.decode(message.value or b"", DIAGNOSES.record, registry))
+    return run
+
+
+def _same(head: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return (head["number"], head["begin_ns"]) == (other["number"], other["begin_ns"])
+
+
+def newest_of_jobs(
+    cluster: KafkaSettings | str, since_s: float | None, registry: codec.Registry | None = None
+) -> dict[str, Mapping[str, Any]]:
+    """Return the newest head of each job, by job. `since_s`: s of the log that are read; None: the newest
+    records of each partition. Raises ValueError if the log cannot be read."""
+    start = tail(NAMED_MESSAGES) if since_s is None else back(since_s)
+    messages = _messages(cluster, start)
+    found: dict[str, Mapping[str, Any]] = {}
+    for head, _ in _heads(messages, registry):
+        known = found.get(head["job"])
+        if known is None or (known["number"], known["end_ns"]) <= (head["number"], head["end_ns"]):
+            found[head["job"]] = head
+    return dict(sorted(found.items()))

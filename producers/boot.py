@@ -1,0 +1,12 @@
+"""The id of this machine's boot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["boot_id"]
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -1,0 +1,236 @@
+"""The processes of one host: accepts their segments, drains them and makes their records.
+
+It knows neither Kafka nor signals: `put` passes a record on and calls back once the log has acknowledged it.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from producers.collectives.listener import Listener, Passed, ProcessId, is_alive
+from producers.collectives.nic_counters import NicCounters
+from producers.collectives.process import Origin, TracedProcess
+from producers.collectives.settings import CollectiveSettings
+from producers.collectives.timeline import HostClock, Timeline
+from producers.ports.device import rdma_ports
+from producers.settings import NicSettings
+from schemas import codec
+from schemas.ids import nic_id
+from schemas.records import CollectiveSource, NicCounter
+
+__all__ = ["Counts", "HostReporter", "ReportedHost"]
+
+_log = logging.getLogger(__name__)
+
+_COUNTERS_S: Final = 1.0
+_ALIVE_S: Final = 0.5
+"""s between two checks whether a process without a connection still runs."""
+_RECONNECT_S: Final = 3.0
+"""s that a process in another namespace of process ids has to connect again; profilers try every 0.5 s."""
+
+Put = Callable[[str, bytes, Callable[[], None]], None]
+"""Publishes an encoded record under a job's name, and calls back when the log has acknowledged it."""
+
+
+class ReportedHost(NamedTuple):
+    """A host, its socket and its clock page (None: the machine's default one)."""
+
+    host: str
+    boot: str
+    nics: Sequence[NicSettings]
+    socket: Path
+    clock_file: Path | None
+
+
+class Counts(NamedTuple):
+    """The state of a host's processes, for the status line."""
+
+    jobs: frozenset[str]
+    processes: int
+    dropped: int
+    invalid: int
+    refused: int
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A process's segment. `lost_s`: when its connection ended; None while it is connected."""
+
+    process: ProcessId
+    traced: TracedProcess
+    drain_at_s: float = 0.0
+    lost_s: float | None = None
+    alive_at_s: float = 0.0
+    counters: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Totals of the host's NICs at the last record."""
+
+
+class HostReporter:
+    """The segments of one host. Raises OSError if its socket or its NICs cannot be opened."""
+
+    def __init__(
+        self,
+        settings: CollectiveSettings,
+        host: ReportedHost,
+        selector: selectors.BaseSelector,
+        registry: codec.Registry | None = None,
+    ) -> None:
+        self._settings, self._host, self._registry = settings, host, registry
+        self._clock = HostClock(host.clock_file)
+        self._timeline = Timeline()
+        self._entries: dict[int, _Entry] = {}
+        self._now_s = 0.0
+        self._counters: NicCounters | None = None
+        self._counters_at_s = 0.0
+        self._nic_ids = tuple(nic_id(nic.host, nic.device) for nic in host.nics)
+        self._nic_of_device: dict[str, str] = {}
+        self._listener = Listener(host.socket, selector, settings.segment_bytes, self._take, self._lost)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no process has passed a segment."""
+        return not self._entries
+
+    @property
+    def processes(self) -> list[TracedProcess]:
+        """The processes, in the order in which they connected."""
+        return [entry.traced for entry in self._entries.values()]
+
+    @property
+    def host(self) -> ReportedHost:
+        """The host."""
+        return self._host
+
+    @property
+    def counts(self) -> Counts:
+        """Jobs, processes, dropped and refused events of the present processes, and refused connections."""
+        traced = self.processes
+        events = [each.counts for each in traced]
+        return Counts(
+            frozenset(each.job for each in traced if each.job is not None),
+            len(traced),
+            sum(dropped for dropped, _ in events),
+            sum(invalid for _, invalid in events),
+            self._listener.refused,
+        )
+
+    # ---- connections
+
+    def _take(self, passed: Passed) -> str | None:
+        """Begin to drain a segment; a known one is connected again."""
+        known = self._entries.get(passed.inode)
+        if known is not None:
+            passed.reader.close()
+            known.lost_s = None
+            return None
+        if len(self._entries) >= self._settings.processes:
+            return f"{self._settings.processes} processes are connected already"
+        shard = self._host.nics[0].shard if self._host.nics else ""
+        name = process_name(passed)
+        traced = TracedProcess(
+            passed.reader,
+            Origin(self._host.host, self._host.boot, shard, name),
+            self._settings,
+            self._timeline,
+            self._nic_ids,
+            self._nic_of,
+            self._now_s,
+            self._registry,
+        )
+        self._entries[passed.inode] = _Entry(passed.process, traced)
+        _log.info("%s: process %s of job %s", self._host.host, name, passed.reader.job or "without a name")
+        return None
+
+    def _lost(self, inode: int) -> None:
+        entry = self._entries.get(inode)
+        if entry is not None:
+            entry.lost_s, entry.alive_at_s = self._now_s, 0.0
+
+    def _nic_of(self, device: str) -> str | None:
+        """Return the NIC of an RDMA device."""
+        if device not in self._nic_of_device:
+            for nic in self._host.nics:
+                ports = rdma_ports(nic.device, Path("/sys"), nic.netns is None)
+                names = {port.parent.parent.name for port in ports} | {nic.rdma_device, nic.device}
+                if device in names:
+                    self._nic_of_device[device] = nic_id(nic.host, nic.device)
+        return self._nic_of_device.get(device)
+
+    # ---- records
+
+    def step(self, now_s: float, put: Put, has_room: Callable[[], bool]) -> float:
+        """Drain segments, and publish the records that are due while the queue has room. Return the time at
+        which it is to be called again."""
+        self._now_s = now_s
+        if not self._entries:
+            self._stop_counters()
+            return now_s + self._settings.heartbeat_s
+        self._timeline.add(self._clock.read())
+        self._read_counters(now_s)
+        for inode, entry in list(self._entries.items()):
+            if now_s >= entry.drain_at_s:
+                entry.drain_at_s = now_s + entry.traced.drain_s(entry.traced.drain())
+            self._check_alive(entry, now_s)
+            if has_room() and entry.traced.is_due(now_s):
+                self._publish(entry, now_s, put)
+            if entry.traced.ended and entry.traced.gone:
+                entry.traced.close()
+                del self._entries[inode]
+        return min((entry.drain_at_s for entry in self._entries.values()), default=now_s)
+
+    def _publish(self, entry: _Entry, now_s: float, put: Put) -> None:
+        totals = self._counters.totals() if self._counters is not None else {}
+        grown: list[NicCounter] = NicCounters.increments(entry.counters, totals, entry.traced.nics)
+        if entry.traced.make(now_s, grown if entry.counters else ()) is not None:
+            job, value = entry.traced.in_flight or ("", b"")
+            put(job, value, entry.traced.acknowledged)
+        entry.counters = totals
+
+    def _check_alive(self, entry: _Entry, now_s: float) -> None:
+        if entry.lost_s is None or now_s < entry.alive_at_s:
+            return
+        entry.alive_at_s = now_s + _ALIVE_S
+        is_foreign = entry.process.pid == 0 and now_s - entry.lost_s >= _RECONNECT_S
+        entry.traced.gone = is_foreign or not is_alive(entry.process)
+
+    def _read_counters(self, now_s: float) -> None:
+        """Read the NICs' counters once a second while a process is connected."""
+        if self._counters is None:
+            try:
+                self._counters = NicCounters(self._host.nics)
+            except OSError as error:
+                if self._counters_at_s == 0.0:
+                    _log.warning("%s: counters of its NICs: %s", self._host.host, error)
+                self._counters_at_s = now_s
+                return
+        if now_s >= self._counters_at_s:
+            self._counters_at_s = now_s + _COUNTERS_S
+            self._counters.read()
+
+    def _stop_counters(self) -> None:
+        if self._counters is not None:
+            self._counters.close()
+            self._counters = None
+
+    def close(self) -> None:
+        """Close the socket and all segments; the processes pass them to the next reporter."""
+        self._listener.close()
+        for entry in self._entries.values():
+            entry.traced.close()
+        self._entries.clear()
+        self._stop_counters()
+        self._clock.close()
+
+
+def process_name(passed: Passed) -> str:
+    """Return the name of a process in records: its id and start time, and the profiler where a process may
+    have another one beside that of NCCL."""
+    start = passed.process.ticks or passed.reader.created_raw_ns
+    name = f"{passed.process.pid}-{start}"
+    is_nccl = passed.reader.source in (CollectiveSource.NCCL, CollectiveSource.RCCL)
+    return name if is_nccl else f"{name}-{passed.reader.source.lower()}"

@@ -1,0 +1,188 @@
+"""The socket of one host where profilers pass their segments; see native/collectives/segment.h.
+
+A connection is of one process. It stays open, and its end means that the process has ended or passes its
+segment again. A segment is recognised by its inode, so that a process that connects again stays one entry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from native.collectives import SegmentError
+from native.collectives.reader import Reader
+from schemas.ipc import check_owner, leave, listen_for_packets, receive_descriptor
+
+__all__ = ["Listener", "Passed", "ProcessId", "is_alive", "process_id", "socket_of"]
+
+_log = logging.getLogger(__name__)
+
+GREETING: Final = b"SEGMENT 1"
+_PACKET_BYTES: Final = 64
+_MAX_WARNINGS: Final = 20
+_MAX_SILENT: Final = 256
+"""Connections that have passed no segment; beyond, new ones are refused."""
+_DEAD_STATES: Final = "ZXx"
+
+
+class ProcessId(NamedTuple):
+    """A process: its id and its start time in clock ticks since boot, 0 if unknown."""
+
+    pid: int
+    ticks: int
+
+
+class Passed(NamedTuple):
+    """A segment that a process has passed. `inode` identifies it while the descriptor is open."""
+
+    process: ProcessId
+    inode: int
+    reader: Reader
+
+
+def socket_of(path: Path, host: str, hosts: int) -> Path:
+    """Return the socket of a host: `path`, or beside it with the host's name if there are several hosts."""
+    return path if hosts == 1 else path.with_name(f"{path.stem}-{host}{path.suffix}")
+
+
+def process_id(pid: int) -> ProcessId:
+    """Return a process's id with its start time."""
+    fields = _stat_of(pid)
+    return ProcessId(pid, int(fields[19]) if fields is not None else 0)
+
+
+def is_alive(process: ProcessId) -> bool:
+    """Return whether a process runs; True for one in another namespace of process ids, which has the id 0."""
+    if process.pid == 0:
+        return True
+    fields = _stat_of(process.pid)
+    return fields is not None and fields[0] not in _DEAD_STATES and process.ticks in (0, int(fields[19]))
+
+
+def _stat_of(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat after the name, which may contain spaces; None: no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return fields if len(fields) > 19 and fields[19].isdecimal() else None
+
+
+class Listener:
+    """Listens at `path`. `take` receives each segment and returns the reason to refuse it, None to accept.
+
+    `lost` receives the inode of a segment whose connection ended. Raises OSError if it cannot listen.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        selector: selectors.BaseSelector,
+        max_segment_bytes: int,
+        take: Callable[[Passed], str | None],
+        lost: Callable[[int], None],
+    ) -> None:
+        self._path, self._selector, self._max_bytes = path, selector, max_segment_bytes
+        self._take, self._lost = take, lost
+        self._listener = listen_for_packets(path)
+        self._connections: dict[int, tuple[socket.socket, ProcessId, int | None]] = {}
+        self.refused = 0
+        """Connections and segments that were refused."""
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def close(self) -> None:
+        """Close all connections and remove the socket."""
+        for number in list(self._connections):
+            self._drop(number)
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(self._listener)
+        leave(self._path, self._listener)
+
+    def _accept(self, number: int) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            if not isinstance(error, BlockingIOError | ConnectionError):
+                self._warn(error.strerror or str(error))
+            return
+        connection.setblocking(False)
+        try:
+            process = process_id(check_owner(connection))
+            if sum(inode is None for _, _, inode in self._connections.values()) >= _MAX_SILENT:
+                raise PermissionError(f"{_MAX_SILENT} connections have passed no segment")
+        except PermissionError as error:
+            self._answer(connection, str(error))
+            connection.close()
+            return
+        self._connections[connection.fileno()] = connection, process, None
+        self._selector.register(connection, selectors.EVENT_READ, self._read)
+
+    def _read(self, number: int) -> None:
+        connection, process, inode = self._connections[number]
+        try:
+            packet = receive_descriptor(connection, _PACKET_BYTES)
+        except BlockingIOError:
+            return
+        except ValueError as error:
+            self._answer(connection, str(error))
+            packet = None
+        except OSError:
+            packet = None
+        if packet is None:
+            self._drop(number)
+            return
+        text, descriptor = packet
+        refusal = f"packet {text[:20]!r}: expected {GREETING.decode()} with a descriptor, once"
+        if descriptor is not None:
+            try:
+                if text == GREETING and inode is None:
+                    refusal, inode = self._open(process, descriptor)
+            finally:
+                os.close(descriptor)
+        if refusal:
+            self._answer(connection, refusal)
+            self._drop(number)
+            return
+        self._connections[number] = connection, process, inode
+        self._answer(connection, None)
+
+    def _open(self, process: ProcessId, descriptor: int) -> tuple[str, int | None]:
+        """Pass the segment on. Return the reason to refuse it, empty if it is accepted, and its inode."""
+        found = os.fstat(descriptor)
+        if found.st_size > self._max_bytes:
+            return f"segment: {found.st_size} bytes, expected at most {self._max_bytes}", None
+        try:
+            reader = Reader(descriptor)
+        except (SegmentError, OSError) as error:
+            return str(error), None
+        refusal = self._take(Passed(process, found.st_ino, reader))
+        if refusal is not None:
+            reader.close()
+            return refusal, None
+        return "", found.st_ino
+
+    def _answer(self, connection: socket.socket, refusal: str | None) -> None:
+        line = "OK" if refusal is None else f"ERROR {refusal}"
+        if refusal is not None:
+            self._warn(refusal)
+        with contextlib.suppress(OSError):
+            connection.send(line.encode()[:200])
+
+    def _warn(self, reason: str) -> None:
+        self.refused += 1
+        if self.refused <= _MAX_WARNINGS:
+            _log.warning("%s: refused: %s", self._path.name, reason)
+
+    def _drop(self, number: int) -> None:
+        connection, _, inode = self._connections.pop(number)
+        self._selector.unregister(connection)
+        connection.close()
+        if inode is not None:
+            self._lost(inode)

@@ -1,0 +1,188 @@
+"""Increments of the counters of a host's NICs that show congestion and loss.
+
+Drivers give the same counter different names. Each field of `NicCounter` lists the names in the order of
+preference; counters with several parts are added up. `producers.ports` reads them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from producers.netns import in_netns
+from producers.ports.device import PortCounters
+from producers.settings import NicSettings
+from schemas.ids import nic_id
+from schemas.records import NicCounter
+
+__all__ = ["FIELDS", "NicCounters", "counter_values", "tcp_values"]
+
+_log = logging.getLogger(__name__)
+
+FIELDS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    "cnp_sent": (("rdma:np_cnp_sent",), ("rdma:tx_cnp_pkts",), ("rdma:cnpSent",), ("rdma:tx_rdma_cnp_pkts",)),
+    "cnp_received": (
+        ("rdma:rp_cnp_handled",),
+        ("rdma:rx_cnp_pkts",),
+        ("rdma:cnpHandled",),
+        ("rdma:rx_rdma_cnp_pkts",),
+    ),
+    "ce_received": (
+        ("rdma:np_ecn_marked_roce_packets",),
+        ("rdma:rx_ecn_marked_pkts",),
+        ("rdma:RxECNMrkd",),
+        ("rdma:rx_rdma_ecn_pkts",),
+        ("rx_ecn_mark",),
+    ),
+    "retransmits": (
+        (
+            "rdma:local_ack_timeout_err",
+            "rdma:packet_seq_err",
+            "rdma:implied_nak_seq_err",
+            "rdma:roce_adp_retrans",
+        ),
+        ("rdma:to_retransmits", "rdma:seq_err_naks_rcvd"),
+        ("rdma:tcpRetransSegs",),
+        ("rdma:retrans_pkts",),
+        ("rdma:tx_rdma_retx_pkts",),
+    ),
+    "out_of_sequence": (("rdma:out_of_sequence",), ("rdma:oos_drop_count",)),
+    "pause_received": (
+        ("rx_global_pause", "rx_prio_pause"),
+        ("rx_pause_ctrl_phy",),
+        ("rx_pause_frames",),
+        ("rx_pause",),
+        ("link_xoff_rx",),
+    ),
+    "pause_sent": (
+        ("tx_global_pause", "tx_prio_pause"),
+        ("tx_pause_ctrl_phy",),
+        ("tx_pause_frames",),
+        ("tx_pause",),
+        ("link_xoff_tx",),
+    ),
+}
+"""Names by field: of mlx5, bnxt_re, irdma with ice, EFA, ionic and others. `rdma:` marks counters of the RDMA
+port; others are those of ethtool."""
+
+_PRIO_PAUSE: Final = {"rx_prio_pause": ("rx_prio", "_pause"), "tx_prio_pause": ("tx_prio", "_pause")}
+_TCP: Final = {
+    "retransmits": ("Tcp", "RetransSegs"),
+    "ce_received": ("IpExt", "InCEPkts"),
+    "out_of_sequence": ("TcpExt", "TCPOFOQueue"),
+}
+_MAX: Final = 2**62
+
+
+def counter_values(found: Mapping[str, int]) -> dict[str, int]:
+    """Return the present values of the fields that a NIC has."""
+    values = dict(found)
+    for name, (start, end) in _PRIO_PAUSE.items():
+        parts = [
+            value
+            for key, value in found.items()
+            if key.startswith(start) and key.endswith(end) and key[len(start) : -len(end)].isdecimal()
+        ]
+        if parts:
+            values[name] = sum(parts)
+    return {
+        field: sum(values.get(name, 0) for name in names)
+        for field, choices in FIELDS.items()
+        for names in [next((names for names in choices if any(name in values for name in names)), None)]
+        if names is not None
+    }
+
+
+def tcp_values(*texts: str) -> dict[str, int]:
+    """Return the fields of TCP from /proc/net/snmp and /proc/net/netstat."""
+    tables: dict[str, dict[str, str]] = {}
+    for text in texts:
+        lines = text.splitlines()
+        for names, values in zip(lines[::2], lines[1::2], strict=False):
+            table, _, columns = names.partition(":")
+            tables[table] = dict(zip(columns.split(), values.partition(":")[2].split(), strict=False))
+    return {
+        field: int(value)
+        for field, (table, name) in _TCP.items()
+        if (value := tables.get(table, {}).get(name, "")).isdecimal()
+    }
+
+
+def _read_tcp() -> dict[str, int]:
+    net = Path("/proc/thread-self/net")
+    return tcp_values(*((net / name).read_text(encoding="ascii") for name in ("snmp", "netstat")))
+
+
+class NicCounters:
+    """The NICs of one host. Raises OSError if their counters cannot be opened.
+
+    A host with a single NIC and without RDMA has the counters of TCP: those belong to all NICs together.
+    """
+
+    def __init__(self, nics: Sequence[NicSettings], sysfs: Path = Path("/sys")) -> None:
+        self._ports = {
+            nic_id(nic.host, nic.device): PortCounters(nic.rdma_device or nic.device, nic.netns, sysfs)
+            for nic in nics
+        }
+        self._read_shared: Callable[[], dict[str, int]] | None = None
+        if len(nics) == 1:
+            self._read_shared = lambda: in_netns(nics[0].netns, _read_tcp)
+        self._last: dict[str, dict[str, int]] = {}
+        self._total: dict[str, dict[str, int]] = {}
+
+    def read(self) -> None:
+        """Read the counters. The first reading is the zero."""
+        for nic, port in self._ports.items():
+            now = counter_values(port.read())
+            if self._read_shared is not None:
+                now = {**self._shared(), **now}
+            last = self._last.get(nic, now)
+            total = self._total.setdefault(nic, {})
+            for field, value in now.items():
+                grown = value - last.get(field, value)
+                total[field] = min(total.get(field, 0) + max(0, grown), _MAX)
+            self._last[nic] = now
+
+    def _shared(self) -> dict[str, int]:
+        try:
+            return self._read_shared() if self._read_shared is not None else {}
+        except OSError as error:
+            _log.warning("counters of TCP: %s", error)
+            self._read_shared = None
+            return {}
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Return the growth of each field since the first reading, by NIC."""
+        return {nic: dict(total) for nic, total in self._total.items()}
+
+    @staticmethod
+    def increments(
+        before: Mapping[str, Mapping[str, int]], now: Mapping[str, Mapping[str, int]], nics: Sequence[str]
+    ) -> list[NicCounter]:
+        """Return the growth between two totals of the given NICs, without NICs where nothing grew."""
+        found: list[NicCounter] = []
+        for nic in nics:
+            grown = {
+                field: value - before.get(nic, {}).get(field, 0) for field, value in now.get(nic, {}).items()
+            }
+            if any(grown.values()):
+                found.append(
+                    {
+                        "nic": nic,
+                        "cnp_sent": grown.get("cnp_sent"),
+                        "cnp_received": grown.get("cnp_received"),
+                        "ce_received": grown.get("ce_received"),
+                        "retransmits": grown.get("retransmits"),
+                        "out_of_sequence": grown.get("out_of_sequence"),
+                        "pause_received": grown.get("pause_received"),
+                        "pause_sent": grown.get("pause_sent"),
+                    }
+                )
+        return found
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for port in self._ports.values():
+            port.close()

@@ -1,0 +1,71 @@
+"""A token bucket over the encoded bytes of a process's records. Pure: the caller passes the time.
+
+A sixth of an hour's bytes is the bucket's capacity, and the rest flows in evenly. So no hour has more bytes
+than the budget. A bucket that is more than half full is spent within half a minute. Below that, half of the
+inflow goes to single operations and the other half to the records that hold all sums.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+__all__ = ["TraceBudget"]
+
+_HOUR_S: Final = 3600.0
+_CAPACITY_SHARE: Final = 1 / 6
+_SPEND_S: Final = 30.0
+_URGENT_SHARE: Final = 0.2
+"""Share of the capacity that only slow and running operations may use."""
+_OPERATIONS_SHARE: Final = 0.5
+_MAX_SHIFT: Final = 40
+
+
+class TraceBudget:
+    """Bytes that may be published. `begin_s`: the present time on a monotonic clock."""
+
+    def __init__(self, bytes_per_hour: float, begin_s: float) -> None:
+        self.capacity = bytes_per_hour * _CAPACITY_SHARE
+        self.rate = (bytes_per_hour - self.capacity) / _HOUR_S
+        """Bytes per second that flow in."""
+        self.level = self.capacity
+        self._at_s = begin_s
+
+    def refill(self, now_s: float) -> None:
+        """Let bytes flow in until now."""
+        self.level = min(self.capacity, self.level + max(0.0, now_s - self._at_s) * self.rate)
+        self._at_s = max(self._at_s, now_s)
+
+    def spend(self, size: int) -> None:
+        """Account for a published record."""
+        self.level -= size
+
+    @property
+    def _spare(self) -> float:
+        return max(0.0, self.level - self.capacity / 2)
+
+    def interval_s(self, min_s: float, base_bytes: float) -> float:
+        """Return the s between two records of which each needs `base_bytes` for its sums."""
+        inflow = self.rate * (1 - _OPERATIONS_SHARE) + self._spare / _SPEND_S
+        return max(min_s, base_bytes / inflow)
+
+    def is_enough(self, size: float, urgent: bool) -> bool:
+        """Return whether a record of a size may be published now. One of half of the capacity or more may
+        overdraw the bucket, so that it is published at all."""
+        reserve = 0 if urgent else self.capacity * _URGENT_SHARE
+        return self.level - min(size, self.capacity / 2) >= reserve
+
+    def allowance(self, interval_s: float, base_bytes: float, urgent: bool) -> float:
+        """Return the bytes for single operations in a record that needs `base_bytes` without them."""
+        left = self.level - base_bytes - (0 if urgent else self.capacity * _URGENT_SHARE)
+        share = interval_s * (self.rate * _OPERATIONS_SHARE + self._spare / _SPEND_S)
+        return max(0.0, min(left, left if urgent else share))
+
+    @staticmethod
+    def shift(bytes_per_s: float, allowed_bytes_per_s: float) -> int:
+        """Return the power of two of operations of which one is kept, so that the rest fits."""
+        if bytes_per_s <= allowed_bytes_per_s:
+            return 0
+        if allowed_bytes_per_s <= 0:
+            return _MAX_SHIFT
+        return min(_MAX_SHIFT, math.ceil(math.log2(bytes_per_s / allowed_bytes_per_s)))

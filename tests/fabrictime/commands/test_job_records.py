@@ -1,0 +1,31 @@
+"""Diagnoses read from a log: a job's own records, whole ones of the newest and of the telling record."""
+
+import time
+
+from fabrictime.commands.job_records import newest_of_jobs, run_of
+from schemas.kafka.start import back
+from schemas.topics import DIAGNOSES
+from tests.fabrictime.commands.action_records import S, produce
+from tests.fabrictime.commands.job_diagnoses import contended, healthy
+
+
+def test_a_run_has_the_heads_of_one_job_and_two_whole_records(log):
+    now_ns = time.time_ns()
+    records = [
+        healthy("read", 1, now_ns),
+        contended("read", 2, now_ns + S),
+        healthy("read", 3, now_ns + 2 * S),
+    ]
+    others = [healthy(f"other{n}", 9, now_ns) for n in range(20)]
+    produce(log, *((DIAGNOSES, each["job"], each) for each in (*records, *records, *others)))
+    run = run_of(log, "read", back(60))
+    assert run is not None
+    assert [head["number"] for head in run.heads] == [1, 2, 3]
+    assert "flows" not in run.heads[0]
+    assert [(each["number"], len(each["time_splits"])) for each in run.whole] == [(2, 8), (3, 8)]
+    late = run_of(log, "read", back(60), wanted=lambda head: head["number"] == 1)
+    assert late is not None
+    assert [head["number"] for head in late.heads] == [1]
+    assert run_of(log, "nobody", back(60)) is None
+    assert newest_of_jobs(log, 60)["read"]["number"] == 3
+    assert newest_of_jobs(log, None)["other7"]["number"] == 9
