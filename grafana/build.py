@@ -16,6 +16,7 @@ from grafana.boards.audit import audit
 from grafana.boards.clocks import clocks
 from grafana.boards.delays import delays
 from grafana.boards.fabric import fabric
+from grafana.boards.jobs import jobs
 from grafana.boards.pipeline import pipeline
 
 FOLDER: Final = Path(__file__).resolve().parent / "dashboards"
@@ -24,6 +25,7 @@ DASHBOARDS: Final[Mapping[str, Callable[[], dashboard.Dashboard]]] = {
     "fabrictime-clocks": clocks,
     "fabrictime-pipeline": pipeline,
     "fabrictime-fabric": fabric,
+    "fabrictime-jobs": jobs,
     "fabrictime-actions": actions,
     "fabrictime-audit": audit,
 }

@@ -13,6 +13,7 @@ from grafana.panels import (
     VERMILLION,
     colored,
     heat_panel,
+    link_override,
     new_dashboard,
     series_panel,
     stat_panel,
@@ -61,6 +62,10 @@ def fabric() -> dashboard.Dashboard:
         table_panel("Heaviest flows", "Mean rate over the range.", queries.FLOW_TABLE)
         .override_by_name("rate_bps", unit_override("bps"))
         .override_by_name("rtt_ns", unit_override("ns"))
+        .override_by_name(
+            "job",
+            link_override("this job", "/d/fabrictime-jobs?${__url_time_range}&var-job=${__data.fields.job}"),
+        )
     )
     return (
         new_dashboard("fabrictime-fabric", "fabrictime: fabric", "Links, queues, contention and alerts.")

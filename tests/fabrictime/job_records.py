@@ -142,7 +142,15 @@ class JobRecords:
             "missing": ["no CE marks: probes do not carry ECN"],
         }
 
-    def batch(self, rank: int, number: int, end_ns: int, pairs: Sequence[int] = (1, 2), **fields: Any) -> Any:
+    def batch(
+        self,
+        rank: int,
+        number: int,
+        end_ns: int,
+        pairs: Sequence[int] = (1, 2),
+        summaries: bool = False,
+        **fields: Any,
+    ) -> Any:
         """A CollectiveBatch of a rank's process: queue pairs to the next rank; QP 2 is slow."""
         nic = self.nic(rank)
         made = [
@@ -178,9 +186,33 @@ class JobRecords:
                 "end_ns": end_ns,
                 "queue_pairs": made,
                 "counters": [counter],
+                **(self._operations(rank) if summaries else {}),
                 **fields,
             },
         )
+
+    def _operations(self, rank: int) -> dict[str, Any]:
+        """A communicator of all ranks, and the summary of its ten all-reduces of 1 GB."""
+        communicator = make_part("CollectiveBatch", "Communicator", id="c1", rank=rank, ranks=self.ranks)
+        summary = make_part(
+            "CollectiveBatch",
+            "CollectiveSummary",
+            function="ALL_REDUCE",
+            algorithm="RING",
+            protocol="SIMPLE",
+            bytes_from=2**29,
+            last_seq=9,
+            count=10,
+            bytes=10**10,
+            busy_ns=400_000_000,
+            min_ns=38_000_000,
+            p50_ns=40_000_000,
+            max_ns=45_000_000,
+            network_late_ns=300_000_000,
+            peer_late_ns=50_000_000,
+            bus_bps=3.5e11,
+        )
+        return {"communicators": [communicator], "summaries": [summary]}
 
 
 def head_of(record: Any) -> dict[str, Any]:

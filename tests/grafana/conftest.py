@@ -2,6 +2,7 @@
 
 import re
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from schemas import codec, tables, topics
 from streams.history.clickhouse import Writer
 from streams.history.rows import Message, rows_of
 from streams.history.settings import HistorySinkSettings
+from tests.fabrictime.job_records import INTERVAL_NS, JobRecords
 
 NICS = [f"h{number}/eth0" for number in range(4)]
 WINDOWS = 60
@@ -476,6 +478,17 @@ def _fabric(end_s):
         },
         middle,
     )
+    yield from _jobs(begin)
+
+
+def _jobs(begin):
+    """A job that is healthy for five intervals and then slow: the flow of rank 2, on h2, is late."""
+    made = JobRecords(SimpleNamespace(nics=NICS, hops=lambda *_: [LINK]), "llm", ranks=4)
+    for k in range(1, 11):
+        end_ns = begin + k * INTERVAL_NS
+        yield topics.DIAGNOSES, made.diagnosis(k, end_ns, 2 if k > 5 else None), end_ns
+        for rank in range(4):
+            yield topics.COLLECTIVES, made.batch(rank, k, end_ns, summaries=True), end_ns
 
 
 @pytest.fixture
