@@ -57,6 +57,8 @@ class Explained:
     incident: str
     answers: list[dict[str, Any]] = field(default_factory=list)
     right_after_s: float | None = None
+    error: str = ""
+    """Reason why the incident could not run."""
 
     @property
     def blamed_network(self) -> bool:
@@ -67,7 +69,7 @@ class Explained:
     def text(self) -> str:
         """The last answer in one line."""
         if not self.answers:
-            return "no answer"
+            return self.error or "no answer"
         last = self.answers[-1]
         return f"{last['verdict']} {last['subject']}: {last['text']}"
 

@@ -1,4 +1,7 @@
-"""Measures the profiler of MPI programs with real jobs on the fabric of packets: the slowdown of a job."""
+"""Measures the profiler of MPI programs with real jobs on the fabric of packets.
+
+The figures are the slowdown of a job, the bytes of its trace, and the share of right diagnoses.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,14 @@ from pathlib import Path
 from typing import Final
 
 from fabrictime.bench import Figure, Progress, Value
-from fabrictime.bench._fabric import CannotRun, end_child, needs_fabric
+from fabrictime.bench._fabric import CannotRun, end_child, needs_fabric, running_fabric
+from fabrictime.bench.workload._incidents import INCIDENTS, SETTINGS, Explained, Incident, JobFabric
 from fabrictime.bench.workload._jobs import MpiJob, MpiProgram, compiled
 from fabrictime.testbed.control import ControlClient, NoFabric, socket_path
 from native.collectives import reader as native
 from schemas.ipc import listen_for_packets, receive_descriptor
+from schemas.kafka.reader import TopicReader, back
+from schemas.topics import COLLECTIVES
 
 __all__ = ["measure"]
 
@@ -34,6 +40,8 @@ PAIRS, QUICK_PAIRS = 24, 3
 WARM_UP: Final = 20
 """Iterations before the measurement: TCP finds the rate of the links."""
 START_S, RUN_S, DRAIN_S = 30.0, 120.0, 0.05
+READY_S, TRACE_S = 120.0, 60.0
+RUNS, QUICK_RUNS = 5, 1
 
 
 class Drain:
@@ -92,7 +100,7 @@ class Drain:
 
 def measure(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
     """Measure for some minutes."""
-    return _slowdown(progress, quick)
+    return _slowdown(progress, quick) | _live(progress, quick)
 
 
 @needs_fabric(("job_slowdown",))
@@ -114,6 +122,62 @@ def _slowdown(progress: Progress, quick: bool = False) -> dict[str, Value]:
     low, high = sorted(ratios)[len(ratios) // 4], sorted(ratios)[-len(ratios) // 4]
     note = f"{len(ratios)} pairs, half of them {low:.2%} to {high:.2%}; {drain.ended} operations recorded"
     return {"job_slowdown": Figure(max(0.0, statistics.median(ratios)), note=note)}
+
+
+@needs_fabric(("trace_bytes_per_rank_hour", "real_job_diagnosis_right", "real_job_network_blamed_wrongly"))
+def _live(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Run jobs beside the whole pipeline, and plant incidents."""
+    with (
+        tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name,
+        running_fabric(progress, SETTINGS, minutes=60) as running,
+    ):
+        fabric = JobFabric(running, compiled(Path(name)))
+        fabric.wait_ready(READY_S)
+        bytes_per_hour = _trace_bytes(progress, fabric, running.bootstrap)
+        found = [
+            _explained(progress, fabric, incident, number)
+            for number in range(QUICK_RUNS if quick else RUNS)
+            for incident in INCIDENTS
+        ]
+    wrong = [each for each in found if each.right_after_s is None]
+    innocent = [each for each in found if not _is_networks(each)]
+    blamed = [each for each in innocent if each.answers and each.answers[-1]["blames_network"]]
+    right = 1 - len(wrong) / len(found)
+    note = f"{len(found)} incidents" + "".join(f"; {each.incident}: {each.text[:120]}" for each in wrong[:6])
+    return {
+        "trace_bytes_per_rank_hour": bytes_per_hour,
+        "real_job_diagnosis_right": Figure(right, note=note),
+        "real_job_network_blamed_wrongly": Figure(len(blamed) / len(innocent)),
+    }
+
+
+def _is_networks(found: Explained) -> bool:
+    return any(each.network for each in INCIDENTS if each.name == found.incident)
+
+
+def _explained(progress: Progress, fabric: JobFabric, incident: Incident, number: int) -> Explained:
+    """Run one incident; one that cannot run is wrong."""
+    progress(f"mpi: {incident.name}, run {number + 1}")
+    try:
+        found = incident.run(fabric)
+    except CannotRun as reason:
+        found = Explained(incident.name, error=str(reason))
+    time_text = "wrong" if found.right_after_s is None else f"right after {found.right_after_s:.1f} s"
+    progress(f"mpi: {incident.name}: {time_text}: {found.text}")
+    return found
+
+
+def _trace_bytes(progress: Progress, fabric: JobFabric, bootstrap: str) -> Figure:
+    """Return the bytes of a rank's records on the log, for an hour at the rate of a running job."""
+    progress("mpi: bytes of the trace")
+    with fabric.job() as job:
+        fabric.wait_good(job)
+        time.sleep(TRACE_S)
+        with TopicReader.open(bootstrap, {COLLECTIVES: back(TRACE_S)}, key=job.name) as reader:
+            messages = list(reader.read_to_end())
+    size = sum(len(message.value or b"") for message in messages)
+    per_hour = size / len(HOSTS) / TRACE_S * 3600
+    return Figure(per_hour, note=f"{len(messages)} records of {len(HOSTS)} ranks in {TRACE_S:g} s")
 
 
 def _median_s(folder: Path, program: Path, profiled: bool) -> float:
