@@ -155,7 +155,7 @@ struct ft_event {
     };
     union {
         uint32_t sampled;   /* of a transfer: steps that were measured */
-        uint32_t completed; /* of a queue pair: chunks within the interval from begin to end */
+        uint32_t completed; /* of a queue pair: chunks measured within the interval; `bytes` are of all */
     };
     union {
         uint32_t launch_ns; /* from an operation's call to its begin; saturates */

@@ -1,6 +1,7 @@
 /* The library's thread. It announces this process's queue pairs to the actuator and the flow reporter, and
  * carries out the actuator's commands. It is created at the first queue pair if FABRICTIME_CONTROL (the
- * actuator's socket) or FABRICTIME_FLOWS (the flow reporter's) names a socket, otherwise never.
+ * actuator's socket), FABRICTIME_FLOWS (the flow reporter's) or FABRICTIME_COLLECTIVES (the reporter of
+ * delays) names a socket, otherwise never.
  *
  * Locks are taken in the order pair, registry. Only this thread frees pairs, so a pointer from the list
  * stays valid until this thread frees it. */
@@ -18,7 +19,7 @@
 
 #define FT_WIRE_BYTES_ (1 << 20) /* messages about all queue pairs wait together */
 #include "fabrictime_flow.h"
-#include "qp.h"
+#include "delays.h"
 
 enum { REPORT_MS = 100, DRAIN_MS = 1, KICK_MS = 20, RETRY_MS = 500 };
 
@@ -26,6 +27,9 @@ static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static bool started, watching_forks;
 static _Atomic int wake_fd = -1;
 static ft_wire control, flows;
+static bool tracing;
+static uint64_t traced_ns;
+static atomic_bool exiting;
 static _Atomic unsigned iterations; /* iterations of the thread, which the exit handler waits for */
 
 uint64_t ft_now_ns(void) {
@@ -41,12 +45,23 @@ static const char *setting(const char *variable) {
     return value && *value ? value : NULL;
 }
 
+bool ft_measures(void) {
+    static _Atomic int wanted;
+    int known = atomic_load_explicit(&wanted, memory_order_relaxed);
+
+    if (!known) {
+        known = setting("FABRICTIME_COLLECTIVES") ? 1 : 2;
+        atomic_store_explicit(&wanted, known, memory_order_relaxed);
+    }
+    return known == 1;
+}
+
 bool ft_wanted(void) {
     static _Atomic int wanted;
     int known = atomic_load_explicit(&wanted, memory_order_relaxed);
 
     if (!known) {
-        known = setting("FABRICTIME_CONTROL") || setting("FABRICTIME_FLOWS") ? 1 : 2;
+        known = setting("FABRICTIME_CONTROL") || setting("FABRICTIME_FLOWS") || ft_measures() ? 1 : 2;
         atomic_store_explicit(&wanted, known, memory_order_relaxed);
     }
     return known == 1;
@@ -245,6 +260,24 @@ static int finish_moves(struct ft_pair *pair) {
     return again_ms;
 }
 
+/* Write what completed on a queue pair since the last report into the trace. */
+static void trace(struct ft_pair *pair) {
+    struct ft_event event;
+
+    if (!tracing || !pair->delays || !ft_delays_report(pair->delays, &event)) return;
+    if (!pair->trace_device) pair->trace_device = ft_trace_device(pair->device) + 1;
+    event.device = (uint16_t)(pair->trace_device ? pair->trace_device - 1 : 0);
+    ft_trace_put(&event);
+}
+
+static void trace_all(struct ft_pair *pair) {
+    uint64_t now_ns = ft_now_ns();
+
+    if (!tracing || (now_ns - traced_ns < REPORT_MS * 1000000u && !atomic_load(&exiting))) return;
+    traced_ns = now_ns;
+    for (; pair; pair = pair->next) trace(pair);
+}
+
 /* Publish changes, and free pairs that are gone. Return true if bytes must be counted. */
 static bool publish(bool all_control, bool all_flows) {
     struct ft_pair *pair, *next;
@@ -279,6 +312,7 @@ static bool publish(bool all_control, bool all_flows) {
         if (dead) {
             pthread_mutex_lock(&pair->lock); /* wait until the thread that destroys it has released it */
             pthread_mutex_unlock(&pair->lock);
+            trace(pair);
             ft_registry_lock();
             next = pair->next;
             ft_pair_free(pair);
@@ -289,10 +323,11 @@ static bool publish(bool all_control, bool all_flows) {
 }
 
 static void *work(void *arg) {
-    bool counting = false;
+    bool counting = false, measuring = false;
     int moving_ms = 0;
 
     (void)arg;
+    tracing = ft_trace_open(FT_SOURCE_VERBS, "verbs/1");
     for (;;) {
         bool down = (control.path[0] && control.fd < 0) || (flows.path[0] && flows.fd < 0);
         struct pollfd wait[3] = {
@@ -300,7 +335,10 @@ static void *work(void *arg) {
             {.fd = control.fd, .events = (short)(POLLIN | (control.out_bytes ? POLLOUT : 0))},
             {.fd = flows.fd, .events = (short)(POLLIN | (flows.out_bytes ? POLLOUT : 0))},
         };
-        int limit_ms = moving_ms ? moving_ms : counting && flows.fd >= 0 ? REPORT_MS : down ? RETRY_MS : -1;
+        int limit_ms = moving_ms                                  ? moving_ms
+                       : measuring || (counting && flows.fd >= 0) ? REPORT_MS
+                       : down                                     ? RETRY_MS
+                                                                  : -1;
         uint64_t count;
         char line[sizeof(control.in)];
 
@@ -319,6 +357,8 @@ static void *work(void *arg) {
         struct ft_pair *first = ft_pairs();
         ft_registry_unlock();
         moving_ms = finish_moves(first);
+        trace_all(first);
+        measuring = tracing && first;
         counting = publish(all_control, all_flows);
         ft_wire_flush_(&control);
         ft_wire_flush_(&flows);
@@ -332,10 +372,12 @@ static void __attribute__((destructor)) flush_at_exit(void) {
     const struct timespec pause = {0, 1000000};
     unsigned begun = atomic_load(&iterations);
 
+    atomic_store(&exiting, true);
     for (int i = 0; started && i < 100 && atomic_load(&iterations) - begun < 2; i++) {
         ft_agent_wake();
         nanosleep(&pause, NULL);
     }
+    if (started && tracing) ft_trace_close();
 }
 
 /* After fork the child has no thread, and must not use its parent's queue pairs and connections. */
@@ -346,7 +388,7 @@ static void in_child(void) {
     if (atomic_load(&wake_fd) >= 0) close(atomic_load(&wake_fd));
     atomic_store(&wake_fd, -1);
     pthread_mutex_init(&starting, NULL);
-    started = false;
+    started = tracing = false;
 }
 
 static void before_fork(void) {

@@ -3,6 +3,7 @@
  *     lookup    the real functions behind the wrapped names
  *     wrap      the wrapped verbs, on the application's threads
  *     registry  the queue pairs of the process
+ *     delays    the time from post to completion, per queue pair
  *     mover     moves one queue pair, or limits its rate
  *     agent     the thread that talks to the actuator and to the flow reporter */
 #ifndef FABRICTIME_QP_INTERNAL_H
@@ -28,8 +29,10 @@ void *ft_verbs_symbol(const char *name);
 void *ft_mlx5_symbol(const char *name);
 
 /* registry */
+struct ft_delays;
 struct ft_pair {
     struct ft_qp *qp;
+    struct ft_delays *delays; /* NULL: not measured */
     struct ft_pair *next;
     pthread_mutex_t lock; /* held while the queue pair is modified, by the application or by us */
     char key[FT_NAME * 2];
@@ -66,6 +69,7 @@ struct ft_pair {
     uint64_t kick_until_ns; /* Soft-RoCE: new work may have to be posted again */
     uint64_t reported_bytes;
     uint16_t reported_port;
+    int trace_device; /* index of its device in the trace, plus 1; 0: not registered yet */
 };
 
 void ft_registry_lock(void);
@@ -73,7 +77,7 @@ void ft_registry_unlock(void);
 struct ft_pair *ft_pairs(void);                     /* under the registry's lock */
 struct ft_pair *ft_pair_of(const struct ft_qp *qp); /* from any thread, no lock */
 struct ft_pair *ft_pair_named(const char *key);     /* under the registry's lock */
-struct ft_pair *ft_pair_add(struct ft_qp *qp, const char *device);
+struct ft_pair *ft_pair_add(struct ft_qp *qp, const char *device, const struct ft_qp_init_attr *init);
 void ft_pair_retire(struct ft_pair *pair); /* its queue pair was destroyed */
 void ft_pair_free(struct ft_pair *pair);   /* under the registry's lock, retired ones only */
 void ft_registry_forget(void);             /* in a child after fork */
@@ -94,7 +98,8 @@ void ft_kick(struct ft_pair *pair);
 void ft_pace(struct ft_pair *pair, uint64_t rate_bps, struct ft_result *result);
 
 /* agent */
-bool ft_wanted(void); /* whether any socket is named; otherwise the library does nothing */
+bool ft_wanted(void);   /* whether any socket is named; otherwise the library does nothing */
+bool ft_measures(void); /* whether delays are wanted */
 void ft_agent_start(void);
 void ft_agent_wake(void);
 uint64_t ft_now_ns(void);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "qp.h"
+#include "delays.h"
 
 /* Open addressing; queue pairs beyond the table's size are ignored. A used place never becomes empty
  * again, so a search ends at the first place that was never used. */
@@ -68,7 +68,7 @@ static uint64_t create_count(void) {
     return last_count;
 }
 
-struct ft_pair *ft_pair_add(struct ft_qp *qp, const char *device) {
+struct ft_pair *ft_pair_add(struct ft_qp *qp, const char *device, const struct ft_qp_init_attr *init) {
     struct ft_pair *pair = calloc(1, sizeof(*pair));
     uint32_t place = place_of(qp);
 
@@ -87,6 +87,7 @@ struct ft_pair *ft_pair_add(struct ft_qp *qp, const char *device) {
         const struct ft_qp *found = atomic_load_explicit(&table[place].qp, memory_order_relaxed);
 
         if (found && found != USED) continue;
+        if (ft_measures()) pair->delays = ft_delays_add(qp, init);
         atomic_store_explicit(&table[place].pair, pair, memory_order_relaxed);
         atomic_store_explicit(&table[place].qp, qp, memory_order_release);
         pair->next = pairs;
@@ -108,6 +109,7 @@ void ft_pair_retire(struct ft_pair *pair) {
         atomic_store_explicit(&table[place].qp, USED, memory_order_release);
         break;
     }
+    if (pair->delays) ft_delays_retire(pair->delays);
     pair->dead = true;
     ft_registry_unlock();
 }
@@ -117,6 +119,7 @@ void ft_pair_free(struct ft_pair *pair) {
 
     while (*link && *link != pair) link = &(*link)->next;
     if (*link) *link = pair->next;
+    if (pair->delays) ft_delays_free(pair->delays);
     pthread_mutex_destroy(&pair->lock);
     free(pair);
 }
@@ -125,6 +128,7 @@ void ft_registry_forget(void) {
     pthread_mutex_init(&registry_lock, NULL);
     pairs = NULL;
     memset(table, 0, sizeof(table));
+    ft_delays_forget();
 }
 
 FT_EXPORT int fabrictime_qp_standby(const char *device, uint32_t qp_num, fabrictime_standby take, void *arg) {

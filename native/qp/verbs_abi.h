@@ -18,17 +18,23 @@ enum {
     FT_QP_DEST_QPN = 1 << 20,
     FT_QP_RATE_LIMIT = 1 << 25,
 };
+enum { FT_SEND_SIGNALED = 1 << 1, FT_WC_RECV = 1 << 7 };
 enum { FT_WR_RDMA_WRITE = 0, FT_WR_RDMA_WRITE_WITH_IMM = 1, FT_WR_RDMA_READ = 4, FT_WR_LAST_ATOMIC = 6 };
 
 struct ft_context;
 struct ft_qp;
 struct ft_send_wr;
+struct ft_cq;
+struct ft_wc;
 
 typedef int ft_post_send(struct ft_qp *qp, struct ft_send_wr *wr, struct ft_send_wr **bad_wr);
+typedef int ft_poll_cq(struct ft_cq *cq, int count, struct ft_wc *wc);
 
 struct ft_context {
     void *device;
-    void *ops_before[25];
+    void *ops_before[11];
+    ft_poll_cq *poll_cq;
+    void *ops_between[13];
     ft_post_send *post_send;
     void *ops_after[6];
     int cmd_fd;
@@ -61,6 +67,30 @@ struct ft_qp {
     uint32_t qp_num;
     uint32_t state;
     uint32_t qp_type;
+};
+
+/* The beginnings of a completion queue, and of the attributes of a new queue pair. */
+struct ft_cq {
+    struct ft_context *context;
+};
+
+struct ft_qp_init_attr {
+    void *before[4];
+    uint32_t max_send_wr;
+    uint32_t cap_rest[4];
+    uint32_t qp_type;
+    int sq_sig_all;
+};
+
+struct ft_wc {
+    uint64_t wr_id;
+    uint32_t status; /* 0: success, otherwise the opcode is not set */
+    uint32_t opcode;
+    uint32_t vendor_err;
+    uint32_t byte_len;
+    uint32_t imm_data;
+    uint32_t qp_num;
+    uint8_t rest[16];
 };
 
 struct ft_ah_attr {

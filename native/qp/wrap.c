@@ -6,18 +6,20 @@
  *     ibv_modify_qp                                       its state and its path
  *     ibv_destroy_qp                                      it is gone
  *     post_send                                           counts bytes; requests built by other means (ibv_wr_*, a
- *                                                         library that writes a device's own queue) are not counted */
+ *                                                         library that writes a device's own queue) are not counted
+ *     poll_cq                                             measures delays, if FABRICTIME_COLLECTIVES is set */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
 
-#include "qp.h"
+#include "delays.h"
 
 enum { CONTEXTS = 64 };
 
 static struct {
     _Atomic(struct ft_context *) context;
     _Atomic(ft_post_send *) post_send;
+    _Atomic(ft_poll_cq *) poll_cq;
     struct ft_qp *(*create_qp_ex)(struct ft_context *context, void *init_attr);
 } contexts[CONTEXTS];
 static pthread_mutex_t adopting = PTHREAD_MUTEX_INITIALIZER;
@@ -39,16 +41,18 @@ static uint64_t payload(const struct ft_send_wr *wr) {
 }
 
 static int counted_post_send(struct ft_qp *qp, struct ft_send_wr *wr, struct ft_send_wr **bad_wr) {
+    struct ft_pair *pair = ft_pair_of(qp);
+    struct ft_delays *delays = pair ? pair->delays : NULL;
     int n = find(qp->context);
+    uint64_t first = 0;
     ft_post_send *real;
     int error;
 
     if (n == CONTEXTS) return ENOSYS;
+    if (delays) first = ft_delays_post(delays, wr);
     real = atomic_load_explicit(&contexts[n].post_send, memory_order_relaxed);
     error = real(qp, wr, bad_wr);
-
-    struct ft_pair *pair = ft_pair_of(qp);
-
+    if (error && delays) ft_delays_refused(delays, first, wr, *bad_wr);
     if (!pair) return error;
     uint64_t mtu = atomic_load_explicit(&pair->mtu, memory_order_relaxed);
     uint64_t headers = atomic_load_explicit(&pair->header_bytes, memory_order_relaxed);
@@ -63,7 +67,16 @@ static int counted_post_send(struct ft_qp *qp, struct ft_send_wr *wr, struct ft_
     return error;
 }
 
-static void note_new(struct ft_qp *qp);
+static int measured_poll_cq(struct ft_cq *cq, int count, struct ft_wc *wc) {
+    int n = find(cq->context);
+
+    if (n == CONTEXTS) return -1;
+    count = atomic_load_explicit(&contexts[n].poll_cq, memory_order_relaxed)(cq, count, wc);
+    if (count > 0) ft_delays_polled(cq->context, wc, count);
+    return count;
+}
+
+static void note_new(struct ft_qp *qp, const void *init_attr);
 
 static struct ft_qp *noted_create_qp_ex(struct ft_context *context, void *init_attr) {
     int n = find(context);
@@ -74,7 +87,7 @@ static struct ft_qp *noted_create_qp_ex(struct ft_context *context, void *init_a
     }
     struct ft_qp *qp = contexts[n].create_qp_ex(context, init_attr);
 
-    if (qp) note_new(qp);
+    if (qp) note_new(qp, init_attr);
     return qp;
 }
 
@@ -110,18 +123,22 @@ static void adopt(struct ft_context *context) {
         if (more && more->create_qp_ex != noted_create_qp_ex) contexts[n].create_qp_ex = more->create_qp_ex;
         atomic_store_explicit(&contexts[n].context, context, memory_order_release);
         context->post_send = counted_post_send;
+        if (ft_measures() && context->poll_cq && context->poll_cq != measured_poll_cq) {
+            atomic_store_explicit(&contexts[n].poll_cq, context->poll_cq, memory_order_release);
+            context->poll_cq = measured_poll_cq;
+        }
         if (more && more->create_qp_ex) more->create_qp_ex = noted_create_qp_ex;
     }
     pthread_mutex_unlock(&adopting);
 }
 
-static void note_new(struct ft_qp *qp) {
+static void note_new(struct ft_qp *qp, const void *init_attr) {
     const char *(*name)(void *device) = (const char *(*)(void *))ft_verbs_symbol("ibv_get_device_name");
     const char *device = name ? name(qp->context->device) : NULL;
 
     if (ft_pair_of(qp)) return;
     if (qp->context->post_send != counted_post_send) adopt(qp->context);
-    if (ft_pair_add(qp, device ? device : "unknown")) ft_agent_start();
+    if (ft_pair_add(qp, device ? device : "unknown", init_attr)) ft_agent_start();
 }
 
 FT_EXPORT void *ibv_open_device(void *device) {
@@ -146,7 +163,7 @@ FT_EXPORT struct ft_qp *ibv_create_qp(void *pd, void *init_attr) {
         return NULL;
     }
     qp = real(pd, init_attr);
-    if (qp && ft_wanted()) note_new(qp);
+    if (qp && ft_wanted()) note_new(qp, init_attr);
     return qp;
 }
 
@@ -160,7 +177,7 @@ FT_EXPORT struct ft_qp *mlx5dv_create_qp(struct ft_context *context, void *init_
         return NULL;
     }
     qp = real(context, init_attr, mlx5_attr);
-    if (qp && ft_wanted()) note_new(qp);
+    if (qp && ft_wanted()) note_new(qp, init_attr);
     return qp;
 }
 
@@ -213,7 +230,7 @@ FT_EXPORT int ibv_destroy_qp(struct ft_qp *qp) {
     ft_pair_retire(pair);
     error = real(qp);
     pthread_mutex_unlock(&pair->lock);
-    if (error) note_new(qp);
+    if (error) note_new(qp, NULL);
     ft_agent_wake();
     return error;
 }

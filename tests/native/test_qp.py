@@ -1,5 +1,5 @@
 """The queue-pair library without RDMA: its declarations against the real header, verbs found as NCCL finds
-them, commands while queue pairs come and go on other threads.
+them, commands while queue pairs come and go on other threads, delays from post to completion.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from native import qp
+from native.collectives.reader import QUEUE_PAIR, Reader
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 HERE = Path(__file__).resolve().parent / "qp"
@@ -40,9 +41,13 @@ def test_declarations_match_the_real_header():
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("qp")
+
+
+@pytest.fixture(scope="module")
+def program(folder: Path) -> list[str | Path]:
     """A command: the program, and the verbs library that it loads."""
-    folder = tmp_path_factory.mktemp("qp")
     versions = folder / "versions"
     versions.write_text("IBVERBS_1.0 { local: *; };\nIBVERBS_1.1 { global: ibv_*; } IBVERBS_1.0;\n")
     verbs, built = folder / "libibverbs.so.1", folder / "program"
@@ -143,3 +148,86 @@ def test_an_invalid_command_is_refused_without_side_effects(program, tmp_path, l
         assert peer.until(("FAILED ", "ERROR "))
         peer.send("MOVE 7 nobody 50000")
         assert peer.until("FAILED 7") == "FAILED 7 no such queue pair"
+
+
+@pytest.fixture(scope="module")
+def traffic(program: list[str | Path], folder: Path) -> list[str | Path]:
+    """A command that lacks its mode: a program that posts and polls."""
+    compiled([HERE / "traffic.c", "-pthread", "-ldl", "-o", folder / "traffic"])
+    return [folder / "traffic", program[1]]
+
+
+@pytest.fixture
+def reporter(tmp_path: Path) -> Iterator[socket.socket]:
+    """The socket that a process passes its segment to."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "collectives.sock"))
+        listener.listen()
+        listener.settimeout(20)
+        yield listener
+
+
+@contextlib.contextmanager
+def reader_of(reporter: socket.socket) -> Iterator[tuple[Reader, socket.socket]]:
+    connection, _ = reporter.accept()
+    with connection:
+        _, (fd,), _, _ = socket.recv_fds(connection, 64, 1)
+        reader = Reader(fd)
+        os.close(fd)
+        connection.send(b"OK")
+        yield reader, connection
+
+
+def test_delays_arrive_per_queue_pair(traffic, reporter):
+    with (
+        running([*traffic, "delays"], FABRICTIME_COLLECTIVES=reporter.getsockname()) as owner,
+        reader_of(reporter) as (reader, connection),
+    ):
+        _, number, refused = owner.stdout.readline().split()
+        assert refused == "3"
+        seen = reader.drain()
+        while not len(seen) or seen["posted"][-1] != 1:
+            reader.rewind()
+            seen = reader.drain()
+        owner.stdin.write("\n")
+        owner.stdin.flush()
+        assert owner.wait(20) == 0
+        assert connection.recv(1) == b""
+        reader.rewind()
+        seen = reader.drain()
+        assert (reader.source, reader.devices()) == ("VERBS", {0: "made_up0"})
+        assert set(seen["kind"].tolist()) == {QUEUE_PAIR}
+        assert set(seen["queue_pair"].tolist()) == {int(number)}
+        assert seen["completed"].sum() == 40, "signalled ones; neither refused nor failed ones"
+        assert seen["bytes"].sum() == 160_000, "with those that are not signalled"
+        busy = seen[seen["completed"] > 0]
+        assert busy["min_ns"].min() > 1_000_000
+        assert all(busy["min_ns"] <= busy["p99_ns"])
+        assert all(busy["p99_ns"] <= busy["max_ns"])
+        assert all(busy["sum_ns"] >= busy["min_ns"].astype("i8") * busy["completed"])
+        assert all(seen["begin_raw_ns"][1:] == seen["end_raw_ns"][:-1]), "no gap between intervals"
+        assert seen["posted"][-1] == 1
+        assert reader.counters().closed
+        assert reader.counters().invalid == 0
+
+
+def test_no_delay_is_lost_or_invented_while_queue_pairs_come_and_go(traffic, reporter):
+    with (
+        running([*traffic, "churn"], FABRICTIME_COLLECTIVES=reporter.getsockname()) as owner,
+        reader_of(reporter) as (reader, _),
+    ):
+        assert owner.stdout.readline() == "posted\n"
+        assert owner.wait(20) == 0
+        seen = reader.drain()
+        assert 0 < seen["completed"].sum() <= 4 * 200 * 100
+        assert seen["bytes"].sum() == seen["completed"].sum() * 10
+        assert reader.counters().invalid == 0
+
+
+def test_delays_cost_little(traffic, tmp_path):
+    figures = {}
+    for name in ("FABRICTIME_FLOWS", "FABRICTIME_COLLECTIVES"):
+        with running([*traffic, "cost"], **{name: str(tmp_path / "nobody")}) as owner:
+            _, cost_ns, clock_ns = owner.stdout.readline().split()
+            figures[name] = float(cost_ns)
+    assert figures["FABRICTIME_COLLECTIVES"] - figures["FABRICTIME_FLOWS"] < 10 * float(clock_ns)
