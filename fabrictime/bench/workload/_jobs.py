@@ -72,7 +72,7 @@ class MpiJob:
         self._iterations_s: list[float] = []
         self._changed = threading.Condition()
         self._over = False
-        self._thread = threading.Thread(target=self._read, name=f"job {name}", daemon=True)
+        self._thread = threading.Thread(target=self._read, name=f"job {self.name}", daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
