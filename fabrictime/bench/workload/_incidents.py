@@ -24,13 +24,14 @@ __all__ = ["HOSTS", "INCIDENTS", "SETTINGS", "Explained", "Incident", "JobFabric
 
 SETTINGS: Final = """
 [fabric]
-hosts = 8
+hosts = 6
+leaves = 3
 spines = 2
 host_rate_bps = 40000000
 fabric_rate_bps = 40000000
 [probes]
-peers = 7
-rate_pps = 200
+peers = 5
+rate_pps = 150
 flow_pps = 0
 [up]
 act = "observe"
@@ -40,11 +41,11 @@ start_timeout_s = 300
 every_s = 0
 """
 """A rate that two processors carry beside the pipeline, and few probes for the same reason."""
-HOSTS: Final = ("h1", "h3", "h5", "h7")
+HOSTS: Final = ("h1", "h3", "h5")
 """One host per leaf, so that all messages cross a spine."""
 OTHERS: Final = ("h2", "h4")
 """The second job's hosts, at the leaves of the first two."""
-PROGRAM: Final = MpiProgram("alltoall", 200_000, compute_ms=20, duration_s=600)
+PROGRAM: Final = MpiProgram("alltoall", 200_000, compute_ms=40, duration_s=600)
 LOAD: Final = MpiProgram("exchange", 1_000_000, compute_ms=0, duration_s=600)
 LISTENING_PORT: Final = 1024
 """Open MPI's first listening port; each host has its own."""
@@ -294,7 +295,7 @@ def _pacing(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
         )
 
 
-_STRAGGLER: Final = MpiProgram("alltoall", 200_000, compute_ms=20, duration_s=600, slow_rank=2, slow_ms=60)
+_STRAGGLER: Final = MpiProgram("alltoall", 200_000, compute_ms=40, duration_s=600, slow_rank=2, slow_ms=80)
 INCIDENTS: Final = (
     Incident("clean", ("HEALTHY",), _nothing, network=False),
     Incident("grey_link", ("GREY_LINK",), _fault("grey 10%"), network=True),
