@@ -9,6 +9,7 @@ import numpy as np
 
 from schemas.records import ContentionWindow
 from streams.diagnosis.arrivals import Floats
+from streams.diagnosis.columns import Op
 from streams.diagnosis.job_view import Columns, Interval, JobView
 from streams.diagnosis.network_view import NetworkView
 from streams.diagnosis.ranks import Rank, Ranks, ranks_of
@@ -265,6 +266,21 @@ class Case:
         if key not in self.probes_known:
             self.probes_known[key] = probes_of(self.network, pair, self.begin_ns, self.end_ns)
         return self.probes_known[key]
+
+    def gpu_wait_of(self, nic: str) -> float | None:
+        """Return the share of operations in which the ranks of a NIC wait for their GPU; None: unknown.
+
+        Less than a hundredth counts as 0.
+        """
+        places = [at for at, rank in enumerate(self.members) if nic in rank.nics]
+        rows = np.isin(self.work.rank, places)
+        known = rows & (self.work.rows[:, Op.GPU_LATE] >= 0) & (self.work.rows[:, Op.FLUSH] >= 0)
+        if not known.any():
+            return None
+        times = self.work.times
+        busy = float(times.busy[places].sum())
+        waits = float((times.gpu_late + times.flush)[places].sum())
+        return waits / busy if waits >= 0.01 * busy else 0.0
 
     def has_clean_baseline(self, begin_ns: int) -> bool:
         """Return whether the job's good time was learned before a fault began."""

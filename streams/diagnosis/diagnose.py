@@ -1,7 +1,8 @@
 """The explanation of a job's speed in an interval.
 
 Every explanation of `EXPLANATIONS` yields candidates. A candidate that stops the job comes first, then the
-one that costs the job's time. The others become alternatives. Without any, the job is HEALTHY if enough is known.
+one that costs the job's time. The others become alternatives. Without any, the job is HEALTHY if enough is
+known.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ flow_pps = 0
 [up]
 act = "observe"
 web = false
+start_timeout_s = 300
 [audit]
 every_s = 0
 """

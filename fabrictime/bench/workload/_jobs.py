@@ -73,7 +73,7 @@ class MpiJob:
         command += ["--profiled" if profiled else "--no-profiled", "--", str(program), *arguments.arguments()]
         self.name = name
         self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self._iterations_s: list[float] = []
         self._changed = threading.Condition()

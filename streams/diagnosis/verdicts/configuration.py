@@ -49,7 +49,7 @@ def rail_mismatch(case: Case) -> Iterator[Candidate]:
     )
     yield Candidate(
         Verdict.RAIL_MISMATCH,
-        0.9,
+        0.94,
         loss,
         nic,
         text,
@@ -104,7 +104,7 @@ def delay_mismatch(case: Case) -> Iterator[Candidate]:
     old = [name for name in named if _is_roce_v1(case, name)]
     waits = max((max(p.gpu_late_share, p.receive_gpu_share) for p in wrong), default=0.0)
     worst = max(wrong, key=lambda p: (excess[p.nic, p.peer][0], p.name))
-    confidence = 0.95 if failures or old else 0.75 if nic is None else 0.72
+    confidence = 0.95 if failures or old else 0.75 if nic is None or case.gpu_wait_of(nic) == 0.0 else 0.55
     confidence *= 1.0 if failures or old or worst.min_ns is not None else 0.6
     confidence *= 0.5 if waits >= case.rules.gpu_share else 1.0
     data_ns, probe_ns = excess[worst.nic, worst.peer]

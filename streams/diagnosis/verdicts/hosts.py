@@ -142,7 +142,7 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
     )
     yield Candidate(
         verdict,
-        (0.9 if normal else 0.7) + 0.05 * bool(failures),
+        _confidence(case, nic, verdict, normal=bool(normal), failed=bool(failures)),
         case.pair_loss(worst),
         nic,
         text,
@@ -161,6 +161,14 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
         ],
         pairs={(pair.nic, pair.peer) for pair in pairs},
     )
+
+
+def _confidence(case: Case, nic: str, verdict: Verdict, *, normal: bool, failed: bool) -> float:
+    """Return the confidence in a slow end: lower if its ranks never wait for their GPU."""
+    if failed:
+        return 0.93
+    idle = verdict == Verdict.PCIE_LIMIT and case.gpu_wait_of(nic) == 0.0
+    return (0.88 if normal else 0.7) * (0.75 if idle else 1.0)
 
 
 def slow_end_by_flows(case: Case) -> Iterator[Candidate]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from schemas.records import (
     Verdict,
 )
 from schemas.topics import COLLECTIVES, LINK_HEALTH
+from streams.diagnosis.arrivals import Bools
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.case import Stuck
 from streams.diagnosis.columns import FUNCTIONS, Op
@@ -82,7 +83,7 @@ def _state_evidence(states: dict[Rank, str]) -> list[DiagnosisEvidence]:
 def hang(case: Case) -> Iterator[Candidate]:
     """Explain an operation that does not end by the rank that did not begin it."""
     stuck = case.stuck
-    if stuck is None or not stuck.hangs:
+    if stuck is None or not stuck.hangs or stuck.is_circle:
         return
     late = [rank for rank in stuck.missing if not rank.ended]
     unresponsive = dict(_reported(case, (RankCondition.UNRESPONSIVE, RankCondition.MISSING)))
@@ -170,10 +171,11 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
     first = groups.order[groups.starts][groups.group]
     wrong_function = function != function[first]
     wrong_size = np.isin(function, EQUAL_BYTES) & ~wrong_function & (size != size[first])
-    for wrong, name, values, sure in (
-        (wrong_function, "functions", [str(FUNCTIONS[at]) for at in function.tolist()], 0.85),
-        (wrong_size, "sizes", [f"{each} bytes" for each in size.tolist()], 0.6),
-    ):
+    kinds: tuple[tuple[Bools, str, Callable[[int], str], float], ...] = (
+        (wrong_function, "functions", lambda row: str(FUNCTIONS[int(function[row])]), 0.85),
+        (wrong_size, "sizes", lambda row: f"{size[row]} bytes", 0.6),
+    )
+    for wrong, name, value_of, sure in kinds:
         found = np.flatnonzero(wrong)
         if not len(found):
             continue
@@ -181,7 +183,7 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
         inside = np.flatnonzero(groups.group == groups.group[at])
         by_value: dict[str, list[Rank]] = {}
         for row in inside:
-            by_value.setdefault(values[row], []).append(case.members[work.rank[work.grouped[row]]])
+            by_value.setdefault(value_of(int(row)), []).append(case.members[work.rank[work.grouped[row]]])
         ordered = sorted(by_value.items(), key=lambda item: (len(item[1]), item[0]))
         few = sorted(ordered[0][1], key=lambda rank: rank.number)
         text = f"ranks call different {name} under number {int(rows[at, Op.SEQ])}: " + ", ".join(

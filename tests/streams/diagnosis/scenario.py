@@ -1,7 +1,7 @@
 """A small job with known times: its `CollectiveBatch` records, and the network's records around it.
 
-Hosts h0, h1, ... have one NIC `h0/n0` each, two hosts a leaf. Every rank computes, then calls all-reduces in a
-ring. A test changes the times of some ranks or pairs and checks the verdict.
+Hosts h0, h1, ... have one NIC `h0/n0` each, two hosts a leaf. Every rank computes, then calls all-reduces
+in a ring. A test changes the times of some ranks or pairs and checks the verdict.
 """
 
 from __future__ import annotations
@@ -42,6 +42,14 @@ US = 1_000
 S = 1_000_000_000
 BEGIN = 1_700_000_000 * S
 JOB = "train"
+
+
+OPERATION: dict[str, Any] = make_part(
+    "CollectiveBatch",
+    "CollectiveOperation",
+    function=CollectiveFunction.ALL_REDUCE,
+    kept=KeptBecause.ALL,
+)
 
 
 def nic(host: int) -> str:
@@ -137,18 +145,13 @@ class Job:
         self, rank: int, bucket: int, call: float, launch: float, arrival: Any, moving: float, end: float
     ) -> dict[str, Any]:
         off = self.offsets.get(rank, 0)
-        found = make_part(
-            "CollectiveBatch",
-            "CollectiveOperation",
-            communicator=0,
-            seq=self.seq,
-            function=CollectiveFunction.ALL_REDUCE,
-            bytes=(bucket + 1) << 20,
-            begin_ns=int(call) + off,
-            end_ns=int(end) + off,
-            kept=KeptBecause.ALL,
-            launch_ns=int(launch),
-        )
+        found: dict[str, Any] = OPERATION | {
+            "seq": self.seq,
+            "bytes": (bucket + 1) << 20,
+            "begin_ns": int(call) + off,
+            "end_ns": int(end) + off,
+            "launch_ns": int(launch),
+        }
         if self.split:
             found |= {
                 "gpu_late_ns": int(self.gpu(rank, self.iteration)),
@@ -157,7 +160,7 @@ class Job:
                 "flush_ns": int(self.flush(rank, self.iteration)),
                 "sampled_share": 1.0,
             }
-        return dict(found)
+        return found
 
     def batch(
         self, rank: int, operations: list[dict[str, Any]], begin_ns: int, end_ns: int, **fields: Any
