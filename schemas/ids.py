@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 __all__ = [
     "CableId",
@@ -26,6 +26,7 @@ __all__ = [
     "cable_id",
     "clock_id",
     "device_of",
+    "end_id",
     "end_parts",
     "far_node",
     "flow_id",
@@ -49,13 +50,18 @@ NicId = NewType("NicId", str)
 ClockId = NewType("ClockId", str)
 """`host/system` or `host/ptpN`."""
 LinkId = NewType("LinkId", str)
-"""A directed link, `node:port>node:port`."""
+"""A directed link, `node:port>node:port`. Ports have any vendor's name (`Ethernet1/1`, `et-0/0/48:0`). A node
+whose name contains a colon is in brackets: `[MF0;sw1:MQM9700/U1]:17`."""
 CableId = NewType("CableId", str)
 """Both directions of a link: its two ends in sorted order, `node:port<>node:port`."""
 FlowId = NewType("FlowId", str)
 """`host/boot/qp:<device>:<number>:<create count>` or `host/boot/sock:<cookie>`."""
 WindowId = NewType("WindowId", str)
 """A contention window, `shard/link/<ns at which it opened>`."""
+
+
+_MARKS: Final = frozenset("<>[]")
+"""Characters that delimit the parts of links and cables."""
 
 
 class NicParts(NamedTuple):
@@ -118,14 +124,25 @@ def clock_id(host: str, clock: str = "system") -> ClockId:
 
 def link_id(node: str, port: str, far_node: str, far_port: str) -> LinkId:
     """Return the id of a directed link, `node:port>node:port`."""
-    near = f"{_part('node', node)}:{_part('port', port)}"
-    return LinkId(f"{near}>{_part('node', far_node)}:{_part('port', far_port)}")
+    return LinkId(f"{end_id(node, port)}>{end_id(far_node, far_port)}")
+
+
+def end_id(node: str, port: str) -> str:
+    """Return `node:port`, or `[node]:port` if the node's name contains a colon.
+
+    Raises ValueError for a name that is empty, too long, or contains brackets, '<' or '>'.
+    """
+    node, port = _end_name("node", node), _end_name("port", port)
+    return f"[{node}]:{port}" if ":" in node else f"{node}:{port}"
 
 
 def end_parts(end: str) -> End:
-    """Return node and port of one end, `node:port`. The last colon counts: a node may be an address."""
-    node, _, port = end.rpartition(":")
-    return End(node, port)
+    """Return node and port of one end, unchecked; both are empty if it is no end."""
+    if end.startswith("["):
+        node, bracket, port = end[1:].partition("]:")
+        return End(node, port) if bracket else End("", "")
+    node, colon, port = end.partition(":")
+    return End(node, port) if colon else End("", "")
 
 
 def link_ends(link: str) -> tuple[str, str]:
@@ -211,6 +228,13 @@ def natural(text: str) -> list[tuple[int, int, str]]:
     return [
         (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
     ]
+
+
+def _end_name(name: str, text: str) -> str:
+    is_usable = 0 < len(text) <= 128 and text == text.strip() and text.isprintable()
+    if not is_usable or not _MARKS.isdisjoint(text):
+        raise ValueError(f"{name} {text!r}: expected 1 to 128 printable characters without any of <>[]")
+    return text
 
 
 def _part(name: str, text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from schemas.ids import End, cable_id, link_id, nic_parts
+from schemas.ids import End, cable_id, end_id, end_parts, link_id, nic_parts
 from schemas.settings_file import BadFile, read_tables
 
 __all__ = [
@@ -99,17 +99,20 @@ def nic_end(nic: str) -> End:
 
 
 def split_end(text: str) -> End:
-    """Parse `node:port`; a node may contain colons, a port may not. Raises ValueError."""
-    node, mark, port = text.rpartition(":")
-    if not mark:
+    """Parse `node:port` or `[node]:port`; see `schemas.ids`. Raises ValueError."""
+    address, _, port = text.rpartition(":")
+    if ":" in address and _is_address(address):
+        raise ValueError(f"end {text!r}: expected [{address}]:{port}")
+    end = end_parts(text)
+    if not end.port:
         raise ValueError(f"end {text!r}: expected node:port")
-    link_id(node, port, node, port)
-    return End(node, port)
+    end_id(*end)
+    return end
 
 
 def end_text(end: End) -> str:
     """Return `node:port`."""
-    return f"{end.node}:{end.port}"
+    return end_id(*end)
 
 
 class Topology:
@@ -137,11 +140,11 @@ class Topology:
     def _add_node(self, where: str, node: NodeEntry) -> None:
         if node.name in self.nodes:
             raise TopologyError(f"{where}.name: {node.name!r} is listed twice")
-        _checked(where, "name", lambda: link_id(node.name, "p", node.name, "p"))
+        _checked(where, "name", lambda: end_id(node.name, "p"))
         self.nodes[node.name] = node
         for port, addresses in [(None, node.addresses), *node.ports.items()]:
             if port is not None:
-                _checked(where, "ports", lambda port=port: split_end(f"{node.name}:{port}"))
+                _checked(where, "ports", lambda port=port: end_id(node.name, port))
             for address in addresses:
                 plain = _address(where, address)
                 if plain in self._at:
@@ -352,6 +355,14 @@ def _checked(where: str, field: str, make: Any) -> Any:
         return make()
     except ValueError as error:
         raise TopologyError(f"{where}.{field}: {_line(str(error))}") from None
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _address(where: str, text: str) -> str:

@@ -38,6 +38,7 @@ from fabrictime.commands.options import (
     stop_if_any,
 )
 from fabrictime.commands.replay_commands import replay_app
+from fabrictime.commands.topology_command import topology_app
 
 _OURS = {"schemas", "native", "producers", "streams", "actuators", "grafana", "fabrictime"}
 
@@ -89,6 +90,7 @@ app.add_typer(sim, name="sim")
 app.add_typer(config_app, name="config")
 app.add_typer(replay_app, name="replay")
 app.add_typer(audit_app, name="audit")
+app.add_typer(topology_app, name="topology")
 app.add_typer(topics_app, name="topics")
 app.add_typer(grafana_app, name="grafana")
 
@@ -252,49 +254,6 @@ def clock(
         stop(str(error))
     if check:
         stop_if_any(found.wrong(bound_us))
-
-
-@app.command()
-def topology(
-    watch: Annotated[bool, typer.Option("--watch", help="Keep the view live until Ctrl-C.")] = False,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Exit with code 1 if a rail is miswired, a cable differs from the topology file or is "
-            "crossed by no path, or a path is incomplete.",
-        ),
-    ] = False,
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the traced topology to this file (JSON).")
-    ] = None,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
-    as_json: Json = False,
-) -> None:
-    """Show the traced fabric: switches, cables, the paths that cross them, and miswirings."""
-    from fabrictime.commands import topology as reader
-
-    if watch and (check or as_json or file is not None):
-        stop("--watch: expected without --check, --json and --file")
-    settings = settings_of(config, directory, log)
-    try:
-        source = reader.source_of(settings)
-        if watch:
-            reader.watch(running_log(settings), source, registry=settings.kafka.registry())
-            return
-        found = reader.main(
-            running_log(settings),
-            topology=source.topology,
-            as_json=as_json,
-            file=file,
-            registry=settings.kafka.registry(),
-        )
-    except (ValueError, OSError) as error:
-        stop(str(error))
-    if check:
-        stop_if_any(found.wrong())
 
 
 @app.command()

@@ -8,19 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from schemas.ids import natural
+from schemas.ids import End, cable_id, end_id, end_parts, link_id, natural
 
 MAX_CABLES: Final = 131_072
 """Cables with a number. Further ones are counted, but not shown."""
-
-
-class End(NamedTuple):
-    """A port of a node."""
-
-    node: str
-    port: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +49,8 @@ def ends_of(link: str) -> tuple[End, End] | None:
     near, arrow, far = link.partition("<>" if "<>" in link else ">")
     if not arrow or ">" in far:
         return None
-    (node, colon, port), (far_node, far_colon, far_port) = near.rpartition(":"), far.rpartition(":")
-    if not (colon and far_colon and node and far_node):
-        return None
-    return End(node, port), End(far_node, far_port)
+    ends = end_parts(near), end_parts(far)
+    return ends if all(end.node and end.port for end in ends) else None
 
 
 class CableGraph:
@@ -87,7 +78,7 @@ class CableGraph:
         if ends is None:
             return None
         near, far = ends
-        swapped = f"{far.node}:{far.port}" < f"{near.node}:{near.port}"
+        swapped = end_id(*far) < end_id(*near)
         key = (far, near) if swapped else (near, far)
         cable = self._cables.get(key)
         if cable is None:
@@ -115,12 +106,12 @@ class CableGraph:
     def name(self, number: int) -> str:
         """Return the id of a link."""
         near, far = self.ends(number)
-        return f"{near.node}:{near.port}>{far.node}:{far.port}"
+        return link_id(*near, *far)
 
     def cable(self, number: int) -> str:
         """Return the id of a link's cable."""
         first, second = self._ends[number >> 1]
-        return f"{first.node}:{first.port}<>{second.node}:{second.port}"
+        return cable_id(link_id(*first, *second))
 
     def ends(self, number: int) -> tuple[End, End]:
         """Return the sending and the receiving port of a link."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from schemas.ids import cable_id, natural
+from schemas.ids import cable_id, link_id, natural
 from schemas.records import Nic, PathSource
 from schemas.topics import PATHS
 from schemas.topology import (
@@ -258,7 +258,7 @@ def _cable_line(
     a, b = (split_end(text) for text in cable.split("<>"))
     if tiers[groups.find(a.node)] > tiers[groups.find(b.node)]:
         a, b = b, a
-    up, down = f"{a.node}:{a.port}>{b.node}:{b.port}", f"{b.node}:{b.port}>{a.node}:{a.port}"
+    up, down = link_id(*a, *b), link_id(*b, *a)
     nic = nics.get(f"{a.node}/{a.port}")
     rate_bps = topology.rate_bps(up) or (nic["speed_bps"] if nic is not None else None) or 0
     return CableLine(

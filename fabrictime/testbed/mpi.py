@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from native import mpi
 
-__all__ = ["NoMpi", "mpi_command"]
+__all__ = ["NoMpi", "enter_command", "mpi_command"]
 
 _OPTIONS: Final = {
     "plm": "isolated",
@@ -64,7 +64,7 @@ def mpi_command(
         "btl_tcp_links": str(connections),
     }
     return [
-        *_enter(fabric["pid"]),
+        *enter_command(fabric["pid"]),
         mpirun,
         *("--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(len(ranks))),
         *(part for name, value in options.items() for part in ("--mca", name, value)),
@@ -99,7 +99,7 @@ def _variables(
     return variables if tenant is None else variables | {"FABRICTIME_TENANT": tenant}
 
 
-def _enter(pid: int) -> list[str]:
+def enter_command(pid: int) -> list[str]:
     """Return the command that enters the namespaces of the fabric's owner, in this working directory."""
     ours, owners = (os.stat(f"/proc/{process}/ns/user").st_ino for process in ("self", pid))
     user = [] if ours == owners else ["--user", "--preserve-credentials"]

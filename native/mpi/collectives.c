@@ -1,5 +1,5 @@
 /* Collectives: each row of the table makes the blocking, the nonblocking and, from MPI 4, the persistent
- * wrapper. `bytes` is this rank's message: its contribution, or the part that it receives from a root. Buffers
+ * wrapper. `bytes` is what this rank gives, or the root's message. Buffers
  * and types that MPI ignores (in place, not at the root) are not read. */
 #include "trace.h"
 
@@ -42,10 +42,11 @@ static uint64_t sum_of_types(const int counts[], const MPI_Datatype types[], int
       LIST(BLOCK, const int recvcounts[], const int starts[], MPI_Datatype recvtype, int root,               \
            MPI_Comm comm),                                                                                   \
       LIST(BLOCK_NAMES, recvcounts, starts, recvtype, root, comm))                                           \
-    X(Scatter, Iscatter, FT_SCATTER, root, AT_ROOT ? SENT : RECEIVED,                                        \
+    X(Scatter, Iscatter, FT_SCATTER, root, (AT_ROOT ? SENT : RECEIVED) * (uint64_t)at->ranks,                \
       LIST(BLOCK, int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm),                            \
       LIST(BLOCK_NAMES, recvcount, recvtype, root, comm))                                                    \
-    X(Scatterv, Iscatterv, FT_SCATTER, root, AT_ROOT ? ft_bytes(sendcounts[root], sendtype) : RECEIVED,      \
+    X(Scatterv, Iscatterv, FT_SCATTER, root,                                                                 \
+      AT_ROOT ? sum(sendcounts, sendtype, at->ranks) : RECEIVED * (uint64_t)at->ranks,                       \
       LIST(const void *sendbuf, const int sendcounts[], const int starts[], MPI_Datatype sendtype,           \
            void *recvbuf, int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm),                    \
       LIST(sendbuf, sendcounts, starts, sendtype, recvbuf, recvcount, recvtype, root, comm))                 \

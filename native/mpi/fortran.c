@@ -38,7 +38,8 @@ static uint64_t sum(const MPI_Fint counts[], MPI_Fint type, int ranks) {
     X(gatherv, FT_GATHER, *root,                                                                             \
       AT_ROOT ? BYTES(recvcounts + at->rank, recvtype) : BYTES(sendcount, sendtype),                         \
       LIST(BLOCK, VARYING, F root, F comm), LIST(BLOCK_NAMES, VARYING_NAMES, root, comm))                    \
-    X(scatter, FT_SCATTER, *root, AT_ROOT ? BYTES(sendcount, sendtype) : BYTES(recvcount, recvtype),         \
+    X(scatter, FT_SCATTER, *root,                                                                            \
+      (AT_ROOT ? BYTES(sendcount, sendtype) : BYTES(recvcount, recvtype)) * (uint64_t)at->ranks,             \
       LIST(BLOCK, RECEIVED, F root, F comm), LIST(BLOCK_NAMES, recvcount, recvtype, root, comm))             \
     X(allgather, FT_ALL_GATHER, -1, BYTES(recvcount, recvtype), LIST(BLOCK, RECEIVED, F comm),               \
       LIST(BLOCK_NAMES, recvcount, recvtype, comm))                                                          \

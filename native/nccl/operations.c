@@ -143,25 +143,14 @@ struct ft_slot *ft_operation_join(uint64_t handle) {
     return slot;
 }
 
-/* Before version 4, NCCL describes the communicator with its operations. */
-static void describe_communicator(struct ft_nccl_context *context, const struct ft_description *of,
-                                  int rank) {
-    if (__atomic_exchange_n(&context->described, 1, __ATOMIC_ACQ_REL)) return;
-    context->description.id = of->id;
-    context->description.rank = rank < 0 ? 0 : (uint32_t)rank;
-    for (size_t n = 0; of->name && of->name[n] && n + 1 < sizeof(context->description.name); n++)
-        context->description.name[n] = of->name[n];
-    FT_SET(context->communicator, ft_trace_communicator(&context->description));
-}
-
 static uint64_t next_sequence(struct ft_nccl_context *context, const struct ft_description *of,
                               unsigned type) {
-    uint32_t *pairs = FT_GET(context->pairs);
+    struct ft_pairs *pairs = __atomic_load_n(&context->pairs, __ATOMIC_ACQUIRE);
+    uint32_t at = 2 * (uint32_t)of->peer + (of->function == FT_SEND);
 
     if (type == FT_NCCL_COLLECTIVE) return __atomic_fetch_add(&context->sequence, 1, __ATOMIC_RELAXED);
-    if (of->peer < 0 || (uint32_t)of->peer >= FT_GET(context->peers) || !pairs) return 0;
-    return __atomic_fetch_add(&pairs[2 * (uint32_t)of->peer + (of->function == FT_SEND)], 1,
-                              __ATOMIC_RELAXED);
+    if (of->peer < 0 || !pairs || (uint32_t)of->peer >= pairs->peers) return 0;
+    return __atomic_fetch_add(&pairs->sequences[at], 1, __ATOMIC_RELAXED);
 }
 
 static void fill(struct ft_operation *to, const struct ft_description *of, uint64_t now) {
@@ -213,7 +202,7 @@ uint64_t ft_operation_start(int version, unsigned type, uint64_t handle,
         ft_describe_collective(version, of, &description);
     else
         ft_describe_p2p(version, of, &description);
-    if (version < 4 && !FT_GET(context->described)) describe_communicator(context, &description, of->rank);
+    if (version < 4 && !FT_GET(context->described)) ft_context_describe(handle, &description, of->rank);
     sequence = next_sequence(context, &description, type); /* of a dropped operation as well */
     if (FT_GET(context->communicator) < 0) return 0;
     slot = ft_slot_take();
@@ -327,16 +316,16 @@ void ft_operations_finalize(struct ft_nccl_context *context) {
 /* Make a context ready for a communicator. Return false without memory. */
 bool ft_context_prepare(struct ft_nccl_context *context, uint32_t ranks) {
     uint32_t peers = ranks ? ranks : PEERS_UNKNOWN;
+    struct ft_pairs *pairs = context->pairs;
 
-    if (peers > context->peers) {
-        uint32_t *pairs = calloc(2 * (size_t)peers, sizeof(*pairs));
-
+    if (!pairs || peers > pairs->peers) {
+        pairs = calloc(1, sizeof(*pairs) + 2 * (size_t)peers * sizeof(pairs->sequences[0]));
         if (!pairs) return false;
-        free(context->pairs);
-        FT_SET(context->pairs, pairs);
-        FT_SET(context->peers, peers);
+        pairs->former = context->pairs;
+        pairs->peers = peers;
+        __atomic_store_n(&context->pairs, pairs, __ATOMIC_RELEASE);
     } else {
-        for (uint32_t n = 0; n < 2 * context->peers; n++) FT_SET(context->pairs[n], 0);
+        for (uint32_t n = 0; n < 2 * pairs->peers; n++) FT_SET(pairs->sequences[n], 0);
     }
     FT_SET(context->sequence, 0);
     FT_SET(context->ordinals, 0);

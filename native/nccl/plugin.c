@@ -92,16 +92,18 @@ static void record(struct ft_nccl_context *context, int version, const void *cal
     char text[64];
     enum ft_source source = ft_library(caller, version, text, sizeof(text));
     bool kernels = version >= 3 && setting("FABRICTIME_NCCL_KERNELS", 1);
+    int communicator = 0; /* before version 4, registered later */
 
     context->traced = ft_trace_open(source, text);
     if (context->traced) {
         ft_library_gpu(source, context->description.gpu, sizeof(context->description.gpu));
-        context->kernels = kernels;
+        FT_SET(context->kernels, kernels);
         if (version >= 4) {
-            context->described = 1;
-            context->communicator = ft_trace_communicator(&context->description);
+            communicator = ft_trace_communicator(&context->description);
+            FT_SET(context->described, 1);
+            FT_SET(context->communicator, communicator);
         }
-        if (version < 4 || context->communicator >= 0) *mask |= own_mask(version, kernels);
+        if (communicator >= 0) *mask |= own_mask(version, kernels);
     }
     if (log)
         log(FT_NCCL_LOG_INFO, FT_NCCL_SUBSYSTEM_INIT, __FILE__, __LINE__,
@@ -109,6 +111,22 @@ static void record(struct ft_nccl_context *context, int version, const void *cal
             : *mask          ? "fabrictime: records this communicator, %s"
                              : "fabrictime: too many communicators, this one is not recorded, %s",
             text);
+}
+
+/* Before version 4, NCCL describes the communicator with its operations. */
+void ft_context_describe(uint64_t handle, const struct ft_description *of, int rank) {
+    struct ft_nccl_context *context;
+
+    pthread_mutex_lock(&lock);
+    context = ft_context_of(handle);
+    if (context && context->traced && !context->described) {
+        context->description.id = of->id;
+        context->description.rank = rank < 0 ? 0 : (uint32_t)rank;
+        if (of->name) strncpy(context->description.name, of->name, sizeof(context->description.name) - 1);
+        FT_SET(context->communicator, ft_trace_communicator(&context->description));
+    }
+    if (context) FT_SET(context->described, 1);
+    pthread_mutex_unlock(&lock);
 }
 
 static int init(int version, void **handle, int *mask, uint64_t id, const char *name, int nodes, int ranks,

@@ -92,6 +92,14 @@ struct ft_slot {
 
 _Static_assert(sizeof(struct ft_slot) == 256, "slot");
 
+/* Sequences of point-to-point operations, per peer and direction. A greater table replaces a smaller one, which
+ * stays: a call for a former communicator may still read it. */
+struct ft_pairs {
+    struct ft_pairs *former;
+    uint32_t peers;
+    uint32_t sequences[];
+};
+
 struct ft_nccl_context {
     uint32_t generation; /* odd: in use */
     int communicator;    /* -1: not yet registered, or no capacity */
@@ -103,8 +111,7 @@ struct ft_nccl_context {
     uint8_t sweeping;
     struct ft_segment_communicator description;
     uint64_t sequence; /* of collectives */
-    uint32_t *pairs;   /* sequences per peer and direction */
-    uint32_t peers;
+    struct ft_pairs *pairs;
     uint32_t ordinals, swept;
     uint64_t recent[FT_RECENT]; /* handles of operations, by ordinal */
     void *forwarded;            /* the other profiler's context */
@@ -178,6 +185,7 @@ void ft_kernel_stop(uint64_t handle);
 struct ft_slot *ft_operation_join(uint64_t handle);
 void ft_operation_leave(struct ft_slot *slot, uint64_t handle, uint64_t now);
 void ft_operations_finalize(struct ft_nccl_context *context);
+void ft_context_describe(uint64_t handle, const struct ft_description *of, int rank);
 bool ft_context_prepare(struct ft_nccl_context *context, uint32_t ranks);
 
 /* transfers.c */

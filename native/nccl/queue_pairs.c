@@ -49,7 +49,7 @@ static uint64_t p99_of(const struct queue_pair *of, uint32_t completed) {
 static void write_interval(struct queue_pair *of, uint64_t now) {
     uint32_t completed = FT_GET(of->completed);
     int64_t posted = FT_GET(of->posted);
-    uint64_t min = FT_GET(of->min), max = FT_GET(of->max);
+    uint64_t max = FT_GET(of->max), min = completed ? FT_GET(of->min) : 0;
     struct ft_event event = {
         .begin_raw_ns = FT_GET(of->begin),
         .end_raw_ns = now,

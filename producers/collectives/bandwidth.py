@@ -1,55 +1,49 @@
 """Bus bandwidth as nccl-tests define it: comparable with the rate of a link, whatever the number of ranks.
 
-An operation's `bytes` are those that the rank gives: its send buffer, or the message for broadcast and
-receive. nccl-tests take the larger of both buffers instead, which is n times the send buffer of an all-gather
-and of a gather. With n ranks and the time t:
+An operation's `bytes` are those of the rank's message, S: what it contributes, or its part from a root. The
+profilers of NCCL and RCCL count the part of one rank instead for reduce-scatter and all-to-all, P = S / n.
+With n ranks and the time t, nccl-tests have:
 
-    all-reduce      S / t * 2 (n - 1) / n
-    all-gather      n S / t * (n - 1) / n = S / t * (n - 1)
-    reduce-scatter  S / t * (n - 1) / n         (S: all of the send buffer)
-    all-to-all      S / t * (n - 1) / n
-    gather          S / t * (n - 1)
-    scatter         S / t * (n - 1) / n
-    others          S / t
+    all-reduce                      2 S (n - 1) / n / t
+    reduce-scatter, all-to-all        S (n - 1) / n / t = P (n - 1) / t
+    all-gather, gather, scatter       S (n - 1) / t
+    broadcast, reduce, messages       S / t
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from schemas.records import CollectiveFunction
+from schemas.records import CollectiveFunction, CollectiveSource
 
 __all__ = ["bus_bps"]
 
 _BITS: Final = 8
 _NS_PER_S: Final = 1e9
 _F = CollectiveFunction
+_WHOLE: Final = (_F.BROADCAST, _F.REDUCE, _F.SEND, _F.RECEIVE, _F.SEND_RECEIVE)
+_FROM_EACH: Final = (_F.ALL_GATHER, _F.GATHER, _F.SCATTER)
+_TO_EACH: Final = (_F.REDUCE_SCATTER, _F.ALL_TO_ALL)
+_COUNT_PARTS: Final = (CollectiveSource.NCCL, CollectiveSource.RCCL)
 
 
-def _shared(ranks: int) -> float:
-    return (ranks - 1) / ranks
-
-
-def _gathered(ranks: int) -> float:
-    return ranks - 1
-
-
-_FACTORS: Final[dict[CollectiveFunction, Callable[[int], float]]] = {
-    _F.ALL_REDUCE: lambda ranks: 2 * _shared(ranks),
-    _F.ALL_GATHER: _gathered,
-    _F.REDUCE_SCATTER: _shared,
-    _F.ALL_TO_ALL: _shared,
-    _F.GATHER: _gathered,
-    _F.SCATTER: _shared,
-    **dict.fromkeys((_F.BROADCAST, _F.REDUCE, _F.SEND, _F.RECEIVE, _F.SEND_RECEIVE), lambda ranks: 1.0),
-}
-_ALONE: Final = (_F.BROADCAST, _F.REDUCE, _F.SEND, _F.RECEIVE, _F.SEND_RECEIVE)
-"""Functions whose factor does not need the number of ranks."""
-
-
-def bus_bps(function: CollectiveFunction, ranks: int, size_bytes: int, busy_ns: int) -> float | None:
+def bus_bps(
+    function: CollectiveFunction, source: CollectiveSource, ranks: int, size_bytes: int, busy_ns: int
+) -> float | None:
     """Return the bus bandwidth in bit/s; None for functions without data, or an unknown number of ranks."""
-    if function not in _FACTORS or busy_ns <= 0 or size_bytes <= 0 or (ranks < 1 and function not in _ALONE):
+    factor = _factor(function, source, ranks)
+    if factor is None or busy_ns <= 0 or size_bytes <= 0:
         return None
-    return size_bytes * _BITS * _NS_PER_S / busy_ns * _FACTORS[function](ranks)
+    return size_bytes * _BITS * _NS_PER_S / busy_ns * factor
+
+
+def _factor(function: CollectiveFunction, source: CollectiveSource, ranks: int) -> float | None:
+    if function in _WHOLE:
+        return 1.0
+    if ranks < 1:
+        return None
+    if function is _F.ALL_REDUCE:
+        return 2 * (ranks - 1) / ranks
+    if function in _FROM_EACH or (function in _TO_EACH and source in _COUNT_PARTS):
+        return ranks - 1
+    return (ranks - 1) / ranks if function in _TO_EACH else None

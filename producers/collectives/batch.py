@@ -19,6 +19,7 @@ from producers.collectives.timeline import Timeline
 from schemas.records import (
     CollectiveFunction,
     CollectiveOperation,
+    CollectiveSource,
     CollectiveSummary,
     CollectiveTransfer,
     Communicator,
@@ -86,16 +87,20 @@ class CommunicatorList:
         return number in self._known
 
 
-def summaries_of(kinds: Rows, communicators: CommunicatorList) -> list[CollectiveSummary]:
+def summaries_of(
+    kinds: Rows, communicators: CommunicatorList, source: CollectiveSource
+) -> list[CollectiveSummary]:
     """Return the sums of each kind, an array of `native.collectives.fold.KIND`."""
-    return [_summary(kind, communicators) for kind in kinds if int(kind["communicator"]) in communicators]
+    return [
+        _summary(kind, communicators, source) for kind in kinds if int(kind["communicator"]) in communicators
+    ]
 
 
-def _summary(kind: Any, communicators: CommunicatorList) -> CollectiveSummary:
+def _summary(kind: Any, communicators: CommunicatorList, source: CollectiveSource) -> CollectiveSummary:
     function, number = _FUNCTIONS[int(kind["function"])], int(kind["communicator"])
     measured, size_class = int(kind["measured"]), int(kind["size_class"])
     waits = {name: min(int(kind[name]), _SUM_MAX) if measured & _HAS_SPLIT else None for name in _WAITS}
-    bps = bus_bps(function, communicators.ranks(number), int(kind["bytes"]), int(kind["busy_ns"]))
+    bps = bus_bps(function, source, communicators.ranks(number), int(kind["bytes"]), int(kind["busy_ns"]))
     return {
         "communicator": communicators.index(number),
         "function": function,

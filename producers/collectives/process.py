@@ -286,7 +286,7 @@ class TracedProcess:
             "communicators": communicators.records,
             "operations": [],
             "transfers": [],
-            "summaries": summaries_of(self._fold.take_kinds(), communicators),
+            "summaries": summaries_of(self._fold.take_kinds(), communicators, self.source),
             "queue_pairs": [],
             "counters": list(counters),
             "ranks": self.rank_states,

@@ -90,7 +90,7 @@ LINK_COUNTERS: Final = (
         "packets dropped, no buffer",
     ),
     (
-        r"timeout|retry|retrans|out_of_sequence|rnr_nak|seq_err|adp_retrans",
+        r"timeout|retry|retrans|retx|out_of_sequence|rnr_nak|seq_err|adp_retrans",
         "RDMA retransmissions and repairs",
     ),
     (r"pause|_xoff|_xon|congest|(?:^|_)cnp|ecn", "flow control and congestion signals"),

@@ -19,8 +19,43 @@ slow-receiver P% NIC    it receives only at that share of its line rate; the res
 slow-sender P% NIC      it sends only at that share; the rest waits in its own queue
 pause-storm NIC         it pauses its leaf: its own link stops, links towards that leaf nearly stop
 
+straggler 20ms JOB:RANK       the rank computes so much longer in each iteration
+launch-skew 5ms JOB:RANK      its kernels begin so long after their call
+slow-pcie P% JOB:RANK         its NIC reads and writes the GPU's memory at that share of its line rate
+hang JOB:RANK                 it never enters its next operation
+killed JOB:RANK               its process ends
+mismatch JOB:RANK             it calls another operation than the other ranks
+wrong-rail JOB:RANK           it uses the next NIC of its host
+unreported JOB:RANK           its profiler publishes nothing
+unsynced JOB:RANK             its host's clock is not synchronised
+wrong-class 250us JOB         its data wait so long in another traffic class than that of probes
+paced P% JOB                  decisions limit its flows to that share of their line rate
+few-queue-pairs JOB           it starts again with one connection between two NICs
+
 optionally followed by `after 5s` and `for 10s`. TARGET: a directed link by its nodes or its full id
-(leaf1>spine2, leaf1:swp3>spine2:swp1), both directions (leaf1<>spine2), a NIC or host, or a switch."""
+(leaf1>spine2, leaf1:swp3>spine2:swp1), both directions (leaf1<>spine2), a NIC or host, or a switch.
+JOB: a job's name; RANK: the number of one of its ranks."""
+
+BARE: Final = ("down", "blackhole", "dead", "pause-storm")
+WITH_SHARE: Final = ("grey", "slow-receiver", "slow-sender", "slow-pcie", "paced")
+WITH_DELAY: Final = ("straggler", "launch-skew", "wrong-class")
+ON_RANKS: Final = (
+    "straggler",
+    "launch-skew",
+    "slow-pcie",
+    "hang",
+    "killed",
+    "mismatch",
+    "wrong-rail",
+    "unreported",
+    "unsynced",
+)
+"""Faults of one rank of a job."""
+ON_JOBS: Final = ("wrong-class", "paced", "few-queue-pairs")
+"""Faults of a whole job."""
+_JOB_BARE: Final = tuple(
+    kind for kind in (*ON_RANKS, *ON_JOBS) if kind not in WITH_SHARE and kind not in WITH_DELAY
+)
 
 FLAP_EVERY_S: Final = 2.0
 _UNIT_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -38,14 +73,18 @@ class FaultSpec:
     times: int = 0
     """Repetitions of a flap; senders of an incast."""
     every_s: float = FLAP_EVERY_S
+    delay_s: float = 0.0
+    """Added time of a straggler, a launch or a traffic class."""
     seed: int = 0
     after_s: float = 0.0
     for_s: float | None = None
 
     def __str__(self) -> str:
         tokens: list[str] = [self.kind]
-        if self.kind in ("grey", "slow-receiver", "slow-sender"):
+        if self.kind in WITH_SHARE:
             tokens.append(f"{self.share * 100:g}%")
+        if self.kind in WITH_DELAY:
+            tokens.append(f"{self.delay_s * 1e6:g}us")
         if self.kind in ("flap", "incast"):
             tokens.append(str(self.times))
         tokens.append(self.target)
@@ -78,11 +117,16 @@ def parse_fault(text: str) -> FaultSpec:
     if "every" in durations and tokens[:1] != ["flap"]:
         raise ValueError(f"fault {text!r}: `every` is only for a flap")
     match tokens:
-        case ["down" | "blackhole" | "dead" | "pause-storm" as kind, target]:
+        case [kind, target] if kind in BARE or kind in _JOB_BARE:
             return FaultSpec(kind=kind, target=target, seed=seed, after_s=after_s, for_s=for_s)
-        case ["grey" | "slow-receiver" | "slow-sender" as kind, share_text, target]:
+        case [kind, share_text, target] if kind in WITH_SHARE:
             share = _share(text, kind, share_text)
             return FaultSpec(kind=kind, target=target, share=share, seed=seed, after_s=after_s, for_s=for_s)
+        case [kind, delay_text, target] if kind in WITH_DELAY:
+            delay_s = parse_duration(delay_text)
+            return FaultSpec(
+                kind=kind, target=target, delay_s=delay_s, seed=seed, after_s=after_s, for_s=for_s
+            )
         case ["flap" | "incast" as kind, count, target] if re.fullmatch(r"[1-9]\d{0,5}", count):
             every_s = durations.get("every", FLAP_EVERY_S)
             if kind == "flap" and for_s is not None:
@@ -98,7 +142,9 @@ def parse_fault(text: str) -> FaultSpec:
             )
     raise ValueError(
         f"fault {text!r}: expected `down|blackhole|dead|pause-storm TARGET`, "
-        "`grey|slow-receiver|slow-sender P% TARGET`, `flap N TARGET every 2s` or `incast N NIC`, "
+        "`grey|slow-receiver|slow-sender P% TARGET`, `flap N TARGET every 2s`, `incast N NIC`, "
+        f"`{'|'.join(_JOB_BARE)} JOB[:RANK]`, `slow-pcie|paced P% JOB[:RANK]` or "
+        f"`{'|'.join(WITH_DELAY)} 20ms JOB[:RANK]`, "
         "optionally followed by `after 5s` and `for 10s`"
     )
 

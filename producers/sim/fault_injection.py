@@ -64,7 +64,7 @@ class FaultInjector:
     def fault(self, line: str | FaultSpec) -> SimFault:
         """Inject a fault now, or after the time in its line. Raises ValueError."""
         spec = parse_fault(line) if isinstance(line, str) else line
-        target = resolve(spec, self._sim.fleet)
+        target = resolve(spec, self._sim.fleet, self._sim.jobs.nics())
         begin = self._sim.kernel.now_ns + spec.after_s * 1e9
         fault = SimFault(len(self.faults) + 1, spec, target, self._sim.start_ns + round(begin))
         self.faults.append(fault)
@@ -166,10 +166,10 @@ class FaultInjector:
 
     def apply(self) -> None:
         """Apply the faults in force to links and NICs; packets avoid links that their switches see down."""
+        in_force = [(fault.spec, fault.target) for fault in self.faults if fault.on]
+        self._sim.jobs.apply(in_force)
         before = self._sim.states
-        now = self._sim.states = link_states(
-            self._sim.fleet, [(fault.spec, fault.target) for fault in self.faults if fault.on]
-        )
+        now = self._sim.states = link_states(self._sim.fleet, in_force)
         differs = (before.up != now.up) | (before.loss != now.loss) | (before.share != now.share)
         for link in np.flatnonzero(differs).tolist():
             self._set_link(link)

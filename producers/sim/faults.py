@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from producers.sim.fault_grammar import FaultSpec
+from producers.sim.fault_grammar import ON_JOBS, ON_RANKS, FaultSpec
 from producers.sim.topology import Fleet, LinkKind
 from schemas.ids import end_parts, host_of, link_ends
 
@@ -27,6 +27,9 @@ class Target:
     links: tuple[int, ...]
     nics: tuple[int, ...] = ()
     host: bool = False
+    job: str = ""
+    """The job of a fault of a job or of one of its ranks."""
+    rank: int = -1
 
 
 @dataclass(slots=True)
@@ -41,8 +44,13 @@ class LinkStates:
     """Dead NIC to True if its agent is silent too."""
 
 
-def resolve(spec: FaultSpec, fleet: Fleet) -> Target:
-    """Return the target of a fault. Raises ValueError if the fleet has no such target."""
+def resolve(spec: FaultSpec, fleet: Fleet, jobs: Mapping[str, Sequence[int]] | None = None) -> Target:
+    """Return the target of a fault. Raises ValueError if the fleet has no such target.
+
+    `jobs`: a job's name to its NICs by rank.
+    """
+    if spec.kind in ON_RANKS or spec.kind in ON_JOBS:
+        return _of_job(spec, fleet, jobs or {})
     if spec.kind in ON_NICS:
         return _of_nics(spec, fleet)
     target = spec.target
@@ -67,6 +75,22 @@ def _is_meant(target: str, sender: str, receiver: str) -> bool:
     if _names(sender, near) and _names(receiver, far):
         return True
     return both and _names(sender, far) and _names(receiver, near)
+
+
+def _of_job(spec: FaultSpec, fleet: Fleet, jobs: Mapping[str, Sequence[int]]) -> Target:
+    name, colon, rank = spec.target.partition(":")
+    nics = jobs.get(name)
+    if nics is None:
+        raise ValueError(f"target {spec.target!r}: expected a job ({', '.join(sorted(jobs)) or 'none runs'})")
+    if spec.kind in ON_JOBS:
+        if colon:
+            raise ValueError(f"target {spec.target!r}: expected a job, {spec.kind} concerns all its ranks")
+        return Target((), tuple(nics), job=name)
+    if not rank.isdecimal() or int(rank) >= len(nics):
+        raise ValueError(f"target {spec.target!r}: expected a rank such as {name}:{len(nics) - 1}")
+    if spec.kind == "wrong-rail" and fleet.shape.nics_per_host < 2:
+        raise ValueError(f"target {spec.target!r}: expected hosts with several NICs")
+    return Target((), (nics[int(rank)],), job=name, rank=int(rank))
 
 
 def _of_nics(spec: FaultSpec, fleet: Fleet) -> Target:

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,32 +18,34 @@ from numpy.typing import ArrayLike, NDArray
 from native.sim.fluid import Fluid
 from producers.settings import flush_ms_of
 from producers.sim.announcements import nic_announcements
+from producers.sim.collectives import SimCollectives
 from producers.sim.fault_grammar import FaultSpec
 from producers.sim.fault_injection import FaultInjector, SimFault
 from producers.sim.faults import link_states
 from producers.sim.flow_reporting import SimFlowReporter
 from producers.sim.flow_routes import SimFlowRoutes
+from producers.sim.jobs import JobState, SimJobs
 from producers.sim.messages import SimMessage
 from producers.sim.probes import SimProbes
-from producers.sim.settings import JobSettings, SimSettings
+from producers.sim.settings import SimSettings
 from producers.sim.setup import draw_clocks, fleet_of
 from producers.sim.topology import Fleet
 from producers.sim.truth import TruthRecorder
-from producers.sim.workload import SimFlow, SimFlowTable, job_ends, job_members, job_phases
+from producers.sim.workload import SimFlow, SimFlowTable
 from schemas.records import (
     EvidenceKind,
     LinkEvent,
     TrueContention,
     TrueJob,
 )
-from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH, R, Topic
+from schemas.topics import COLLECTIVES, FLOW_ROUTES, FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH, R, Topic
 
 __all__ = ["EPOCH_NS", "EVERYTHING", "TICK_NS", "Simulation"]
 
 TICK_NS: Final = 10_000_000
 """Messages are collected at this interval; times within it are exact to the kernel's step."""
 EPOCH_NS: Final = 1_800_000_000_000_000_000
-EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, TRUTH)
+EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, TRUTH, COLLECTIVES)
 
 _SECOND_NS: Final = 1_000_000_000
 _ROUTES_TICKS: Final = 25
@@ -53,17 +55,6 @@ _NO_HOSTS: Final = b"\0"
 _PROBE_KIND: Final = list(EvidenceKind).index(EvidenceKind.PROBE)
 
 Float64s = NDArray[np.float64]
-
-
-class JobState(TypedDict):
-    """A job and its completed iterations."""
-
-    job: str
-    kind: str
-    nics: int
-    iterations: int
-    time_ns: int | None
-    """ns that the last iteration took; None: none has ended."""
 
 
 class Simulation:
@@ -112,7 +103,7 @@ class Simulation:
             self.kernel.set_nic_name(nic, name)
             self.kernel.set_clock(nic, **self.clocks[nic])
         boots = [f"{a:08x}{b:08x}" for a, b in self._rng.integers(0, 2**32, (f.shape.hosts, 2)).tolist()]
-        self._boots = dict(zip(f.node_ids, boots, strict=False))
+        self.boots = dict(zip(f.node_ids, boots, strict=False))
         """Boot ids of the hosts, which come first among the nodes."""
         self.book = SimFlowTable(f, self.kernel, boots, step_ns, flowlets=s.flowlet_us > 0)
         self._flow_routes = SimFlowRoutes(f, s.shard, s.candidate_ports, s.route_pairs)
@@ -129,11 +120,8 @@ class Simulation:
         self._flow_reporter = SimFlowReporter(self, TICK_NS)
         self._injector = FaultInjector(self)
         self._iterations: list[TrueJob] = []
-        self._job_done: list[tuple[int, int | None]] = [(0, None)] * len(s.jobs)
-        self._taken: set[int] = set()
-        """NICs used by jobs."""
-        for job in s.jobs:
-            self._add_job(job)
+        self.jobs = SimJobs(self, self._rng)
+        self._collectives = SimCollectives(self, TICK_NS)
         self._background: list[SimFlow] = []
         self._open_background(np.repeat(np.arange(n), s.flows_per_nic) if s.load else np.empty(0, np.int64))
         for line in s.faults:
@@ -157,7 +145,6 @@ class Simulation:
     def tick(self) -> list[SimMessage]:
         """Return the messages of the next 10 ms, in order of time."""
         begin, until = self.ticks * TICK_NS, (self.ticks + 1) * TICK_NS
-        self._now_out = []
         if self.ticks == 0:
             self._all_flows_changed()
         self._announce()
@@ -169,19 +156,11 @@ class Simulation:
         self.kernel.advance(until)
         self.ticks += 1
         self._evidence()
-        for job, number, began, end, _ in self.kernel.iterations():
-            self._job_done[job] = (number + 1, round(end - began))
-            self._iterations.append(
-                {
-                    "job": self.settings.jobs[job].name,
-                    "iteration": number,
-                    "end_ns": self.start_ns + round(end),
-                    "time_ns": round(end - began),
-                }
-            )
+        self._iterations += self.jobs.collect()
         self._flush()
         self.truth.watch_queues()
         self._flow_reporter.publish()
+        self._collectives.publish()
         self._publish_routes()
         if until % _SECOND_NS == 0:
             self.truth.publish(self._take_iterations())
@@ -265,23 +244,6 @@ class Simulation:
 
     # --- flows and jobs ---
 
-    def _add_job(self, job: JobSettings) -> None:
-        members = job_members(job, self.fleet, self._rng, self._taken)
-        self._taken.update(nic for group in members for nic in group)
-        rate_bps = float(self.fleet.rate_bps[0])
-        phases = job_phases(job, members, rate_bps, self.step_ns)
-        flows: dict[tuple[int, int], list[int]] = {}
-        for pair in dict.fromkeys(pair for pairs, _ in phases for pair in pairs):
-            flows[pair] = [
-                self.book.open(*pair, self._port(), job=job.name, tenant=job.tenant, endless=False).number
-                for _ in range(job.connections)
-            ]
-        self.kernel.add_job(
-            [([n for pair in pairs for n in flows[pair]], size / job.connections) for pairs, size in phases],
-            job.compute_ms * 1e6,
-            ends=job_ends(job, members, phases) if job.kind == "rail-alltoall" else None,
-        )
-
     def _port(self) -> int:
         return int(self._rng.integers(49_152, 65_536))
 
@@ -313,7 +275,7 @@ class Simulation:
 
     def flow_of(self, host: str, key: str) -> SimFlow:
         """Return a host's open flow by its id without host and boot. Raises ValueError."""
-        return self._flow(f"{host}/{self._boots.get(host, '')}/{key}")
+        return self._flow(f"{host}/{self.boots.get(host, '')}/{key}")
 
     def note_flow(self, flow: SimFlow) -> None:
         """Note that a flow opened, ended or moved."""
@@ -393,7 +355,4 @@ class Simulation:
 
     def job_state(self) -> list[JobState]:
         """Return the state of each job."""
-        return [
-            {"job": job.name, "kind": job.kind, "nics": job.nics, "iterations": done, "time_ns": time_ns}
-            for job, (done, time_ns) in zip(self.settings.jobs, self._job_done, strict=True)
-        ]
+        return self.jobs.state()

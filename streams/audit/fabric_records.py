@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from schemas.ids import device_of, end_parts, host_of
+from schemas.ids import device_of, end_id, end_parts, host_of
 from schemas.records import (
     AuditStatus,
     ClockOffsets,
@@ -68,7 +68,7 @@ class FabricRecords:
     def nic_at(self) -> dict[str, str]:
         """End of a cable, `node:port`, to the NIC there."""
         ends = {nic: nic_end(nic) for nic in self.nic_of}
-        return {f"{end.node}:{end.port}": nic for nic, end in ends.items()}
+        return {end_id(*end): nic for nic, end in ends.items()}
 
     @cached_property
     def traced(self) -> list[Traced]:

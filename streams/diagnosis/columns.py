@@ -19,12 +19,17 @@ from streams.diagnosis.rules import NEVER_NS
 
 __all__ = [
     "COLLECTIVES",
+    "EVERY",
     "FUNCTIONS",
+    "SAMPLED",
     "Op",
+    "Pair",
+    "Rows",
     "Sum",
     "Transfer",
     "hash_of",
     "operation_rows",
+    "queue_pair_rows",
     "summary_rows",
     "transfer_rows",
 ]
@@ -48,6 +53,10 @@ COLLECTIVES: Final = frozenset(
 """Functions that all ranks of a communicator call under one number."""
 UNKNOWN: Final = -1
 """A duration that is not known."""
+EVERY: Final = 1
+"""Every operation of the rank is published: the one before is its previous one."""
+SAMPLED: Final = 2
+_FAIR: Final = {str(KeptBecause.ALL): EVERY, str(KeptBecause.SAMPLED): SAMPLED}
 DAY_NS: Final = 86_400_000_000_000
 
 
@@ -68,8 +77,8 @@ class Op(IntEnum):
     NETWORK_LATE = 11
     FLUSH = 12
     PROCESS = 13
-    COMPLETE = 14
-    """1 if every operation is published: the one before is the rank's previous one."""
+    KEPT = 14
+    """`EVERY`, `SAMPLED`, or 0: chosen for being slow or running, and so no fair sample."""
 
 
 class Transfer(IntEnum):
@@ -109,6 +118,23 @@ class Sum(IntEnum):
     FLUSH = 14
     BUS_BPS = 15
     PROCESS = 16
+    BEGIN = 17
+    END = 18
+
+
+class Pair(IntEnum):
+    """Columns of a queue pair's chunks."""
+
+    NIC = 0
+    PEER = 1
+    COUNT = 2
+    BYTES = 3
+    MIN = 4
+    MEAN = 5
+    P99 = 6
+    POSTED = 7
+    FLOW = 8
+    PROCESS = 9
 
 
 @lru_cache(maxsize=1 << 16)
@@ -148,7 +174,7 @@ def operation_rows(record: CollectiveBatch, process: int) -> Rows:
             _known(each["network_late_ns"]),
             _known(each["flush_ns"]),
             process,
-            int(each["kept"] == KeptBecause.ALL),
+            _FAIR.get(str(each["kept"]), 0),
         )
         for each in record["operations"]
         if each["communicator"] < len(known)
@@ -201,8 +227,30 @@ def summary_rows(record: CollectiveBatch, process: int) -> Rows:
             _known(each["flush_ns"]),
             UNKNOWN if each["bus_bps"] is None else int(each["bus_bps"]),
             process,
+            record["begin_ns"],
+            record["end_ns"],
         )
         for each in record["summaries"]
         if each["communicator"] < len(known)
     ]
     return np.array(rows, np.int64).reshape(-1, len(Sum))
+
+
+def queue_pair_rows(record: CollectiveBatch, process: int) -> Rows:
+    """Return the queue pairs of a record, one row each. NICs and flows are numbers, see `hash_of`."""
+    rows = [
+        (
+            hash_of(each["nic"]),
+            each["peer"],
+            each["count"],
+            each["bytes"],
+            each["min_ns"],
+            each["mean_ns"],
+            each["p99_ns"],
+            each["posted"],
+            hash_of(each["flow_id"]) if each["flow_id"] else 0,
+            process,
+        )
+        for each in record["queue_pairs"]
+    ]
+    return np.array(rows, np.int64).reshape(-1, len(Pair))

@@ -1,13 +1,45 @@
-"""The explanation of a job's speed in an interval."""
+"""The explanation of a job's speed in an interval.
+
+Every explanation of `EXPLANATIONS` yields candidates. A candidate that stops the job comes first, then the
+one that costs the job's time. The others become alternatives. Without any, the job is HEALTHY if enough is
+known.
+"""
 
 from __future__ import annotations
 
-from schemas.records import Diagnosis, Verdict
-from streams.diagnosis.job_view import JobView
-from streams.diagnosis.network_view import NetworkView
-from streams.diagnosis.rules import DiagnosisRules
+from typing import Final
 
-__all__ = ["diagnose", "learn"]
+import numpy as np
+
+from schemas.records import Diagnosis, Verdict
+from streams.diagnosis.base import Candidate, Explanation
+from streams.diagnosis.case import Case, case_of
+from streams.diagnosis.job_view import Interval, JobView, LastVerdict
+from streams.diagnosis.network_view import NetworkView
+from streams.diagnosis.outliers import find_outliers
+from streams.diagnosis.record import make_record, missing_evidence
+from streams.diagnosis.rules import DiagnosisRules
+from streams.diagnosis.stuck import find_stuck
+from streams.diagnosis.verdicts.configuration import delay_mismatch, own_pacing, rail_mismatch
+from streams.diagnosis.verdicts.flows import contention, few_queue_pairs, slow_flow, slow_flow_by_probes
+from streams.diagnosis.verdicts.hosts import pause_storm, pcie_limit, slow_end_by_flows, slow_end_by_pairs
+from streams.diagnosis.verdicts.lateness import launch_skew, straggler
+from streams.diagnosis.verdicts.links import faulty_links
+from streams.diagnosis.verdicts.progress import dead_rank, hang, program_mismatch
+
+__all__ = ["EXPLANATIONS", "diagnose", "evaluate", "learn"]
+
+EXPLANATIONS: Final[tuple[Explanation, ...]] = (
+    *(dead_rank, hang, program_mismatch),
+    *(straggler, launch_skew),
+    *(pause_storm, pcie_limit, slow_end_by_pairs, slow_end_by_flows),
+    faulty_links,
+    *(contention, few_queue_pairs, slow_flow, slow_flow_by_probes),
+    *(own_pacing, delay_mismatch, rail_mismatch),
+)
+EFFECTS: Final = {Verdict.SLOW_FLOW: 0.6, Verdict.CONTENTION: 0.9, Verdict.SLOW_RECEIVER: 0.95}
+"""Factor of a verdict that another one of the same pairs explains: its cause is worth more."""
+MAX_ALTERNATIVES: Final = 8
 
 
 def diagnose(
@@ -15,46 +47,120 @@ def diagnose(
 ) -> Diagnosis:
     """Return the verdict about a job in an interval of fabric time. It changes neither view.
 
-    Pass the result to `learn`, so that the job's baseline, number and `since_ns` follow.
+    Pass the case to `learn`, so that the job's baseline, number and `since_ns` follow; `evaluate` does both.
     """
-    return {
-        "job": job.job,
-        "tenant": job.tenant,
-        "shard": job.shard,
-        "number": job.number,
-        "begin_ns": begin_ns,
-        "end_ns": end_ns,
-        "since_ns": begin_ns,
-        "verdict": Verdict.UNKNOWN,
-        "confidence": 0.0,
-        "blames_network": False,
-        "subject": "",
-        "subjects": [],
-        "links": [],
-        "nics": [],
-        "ranks": [],
-        "jobs": [],
-        "text": "not enough evidence",
-        "remedy": "",
-        "loss_share": 0.0,
-        "evidence": [],
-        "alternatives": [],
-        "missing": [],
-        "ranks_seen": 0,
-        "ranks_total": 0,
-        "hosts": 0,
-        "operations": 0,
-        "bytes": 0,
-        "iteration_ns": None,
-        "expected_iteration_ns": None,
-        "bus_bps": None,
-        "expected_bus_bps": None,
-        "bound_ns": 0.0,
-        "time_splits": [],
-        "flows": [],
-    }
+    return _diagnosis(_case(job, network, begin_ns, end_ns, rules))
 
 
-def learn(job: JobView, diagnosis: Diagnosis) -> None:
-    """Note an evaluated interval in the job's view: its baseline, the number and begin of the verdict."""
+def evaluate(
+    job: JobView, network: NetworkView, begin_ns: int, end_ns: int, rules: DiagnosisRules | None = None
+) -> Diagnosis:
+    """Return the verdict about a job in its next interval, and note the interval in the job's view."""
+    case = _case(job, network, begin_ns, end_ns, rules)
+    diagnosis = _diagnosis(case)
+    learn(case, diagnosis)
+    return diagnosis
+
+
+def learn(case: Case, diagnosis: Diagnosis) -> None:
+    """Note an evaluated interval in the job's view: its times, and the number and begin of the verdict."""
+    job, work = case.job, case.work
     job.number = diagnosis["number"] + 1
+    job.last = LastVerdict(diagnosis["verdict"], diagnosis["subject"], diagnosis["since_ns"])
+    job.history.append(Interval(case.begin_ns, case.end_ns, case.ratio, case.network_excess))
+    note = job.baselines.note
+    for kind, ns in work.kind_network.items():
+        note(("network", *kind), ns)
+    for pair in case.traffic.measured:
+        note(("pair", pair.nic, pair.peer, pair.source), pair.data_ns or 0.0)
+    if case.iteration_ns is not None:
+        note(("iteration", *work.iteration_key), case.iteration_ns)
+    if work.pace_ns is not None:
+        note(("pace", case.ranks.total), work.pace_ns)
+    if work.bus_bps:
+        note(("bus",), 1 / work.bus_bps)
+    if (work.times.observed > 0).any():
+        note(("launch", case.ranks.total), case.share_of(work.times.launch))
+        note(("wait", case.ranks.total), case.wait_share)
+
+
+def _case(
+    job: JobView, network: NetworkView, begin_ns: int, end_ns: int, rules: DiagnosisRules | None
+) -> Case:
+    """Return the measures of a job. Raises ValueError for an empty interval."""
+    if end_ns <= begin_ns:
+        raise ValueError(f"interval {begin_ns} to {end_ns}: expected an end after the begin")
+    case = case_of(job, network, begin_ns, end_ns, rules or DiagnosisRules())
+    case.stuck = find_stuck(case)
+    case.outliers = find_outliers(case)
+    return case
+
+
+def _diagnosis(case: Case) -> Diagnosis:
+    missing = missing_evidence(case)
+    ranked = _ranked(case, [found for explanation in EXPLANATIONS for found in explanation(case)])
+    best = next((each for each in ranked if _is_verdict(case, each)), None)
+    if best is None:
+        best = _without_cause(case, missing)
+    others = [each for each in ranked if each is not best][:MAX_ALTERNATIVES]
+    diagnosis = make_record(case, best, others, missing)
+    last = case.job.last
+    if last is not None and (last.verdict, last.subject) == (best.verdict, best.subject):
+        diagnosis["since_ns"] = min(last.since_ns, case.begin_ns)
+    return diagnosis
+
+
+def _ranked(case: Case, found: list[Candidate]) -> list[Candidate]:
+    """Return the candidates by weight: causes before their effects, the most costly first."""
+    for each in found:
+        factor = EFFECTS.get(each.verdict)
+        causes = [
+            other
+            for other in found
+            if other is not each
+            and other.verdict not in (each.verdict, Verdict.SLOW_FLOW)
+            and other.confidence >= case.rules.min_confidence
+            and other.loss_share >= case.rules.min_loss_share
+            and other.pairs & each.pairs
+        ]
+        if factor is not None and causes:
+            each.confidence *= factor
+        each.loss_share = float(np.clip(each.loss_share, 0.0, 1.0))
+    return sorted(
+        found,
+        key=lambda each: (
+            not (each.decisive and each.confidence >= case.rules.min_confidence),
+            -round(each.confidence if each.decisive else each.score, 9),
+            str(each.verdict),
+            each.subject,
+        ),
+    )
+
+
+def _is_verdict(case: Case, candidate: Candidate) -> bool:
+    rules = case.rules
+    costs = candidate.decisive or candidate.loss_share >= rules.min_loss_share
+    return candidate.confidence >= rules.min_confidence and costs
+
+
+def _without_cause(case: Case, missing: list[str]) -> Candidate:
+    """Return HEALTHY if enough is known and nothing is slow, else UNKNOWN."""
+    total = case.ranks.total or len(case.members)
+    seen = len(case.ranks.reported) / max(1, total)
+    enough = seen >= case.rules.seen_share and bool(len(case.work.rows) or len(case.columns.summaries))
+    excess = case.network_excess
+    if case.stuck is not None and case.stuck.hangs:
+        enough = False
+    if enough and not case.is_slow:
+        text = "nothing is wrong with the network, and no rank is late"
+        confidence = 0.95 if case.ratio is not None else 0.8
+        return Candidate(Verdict.HEALTHY, confidence * (0.9 if missing else 1.0), 0.0, "", text, "")
+    if enough and excess is not None and excess < 0.5 * case.loss_share and case.wait_share < 0.5:
+        text = (
+            f"all ranks compute longer: iterations take {case.ratio or 1:.2f} times the good time; "
+            f"nothing is wrong with the network"
+        )
+        return Candidate(Verdict.HEALTHY, 0.7, 0.0, "", text, "compare the program, its input and GPU clocks")
+    reason = missing[0] if missing else "no record explains it"
+    text = f"{'the job is slow' if case.is_slow else 'not enough evidence'}: {reason}"
+    return Candidate(Verdict.UNKNOWN, 0.0, case.loss_share, "", text, "")

@@ -19,24 +19,29 @@ from schemas.records import (
     CollectiveBatch,
     CollectiveSource,
     NicCounter,
-    QueuePairDelay,
     RankState,
     Verdict,
 )
 from streams.diagnosis.baseline import Baselines
 from streams.diagnosis.columns import (
     Op,
+    Pair,
     Rows,
     Sum,
     Transfer,
     hash_of,
     operation_rows,
+    queue_pair_rows,
     summary_rows,
     transfer_rows,
 )
-from streams.diagnosis.rules import KEEP_NS, MAX_OPERATIONS, MAX_RECORDS, MAX_SUMMARIES
+from streams.diagnosis.rules import KEEP_NS, MAX_OPERATIONS, MAX_RECORDS, MAX_SUMMARIES, NEVER_NS
 
-__all__ = ["Batch", "JobView", "Member", "Process"]
+__all__ = ["Batch", "Columns", "Interval", "JobView", "LastVerdict", "Member", "Process"]
+
+
+MAX_MEMBERS: Final = 4_096
+"""Communicators of one process that are remembered."""
 
 
 class Member(NamedTuple):
@@ -64,12 +69,20 @@ class Batch:
     dropped: int
     invalid: int
     operations: Rows
+    has_running: bool
     transfers: Rows
     summaries: Rows
-    members: tuple[Member, ...]
-    queue_pairs: tuple[QueuePairDelay, ...]
+    queue_pairs: Rows
+    nics: tuple[str, ...]
+    """NICs of its queue pairs."""
     counters: tuple[NicCounter, ...]
     ranks: tuple[RankState, ...]
+
+    @property
+    def running(self) -> Rows:
+        """Operations that had not ended."""
+        rows = self.operations
+        return rows[rows[:, Op.END] == NEVER_NS] if self.has_running else rows[:0]
 
     @property
     def size(self) -> int:
@@ -92,6 +105,8 @@ class Process:
     version: str
     batches: dict[int, Batch] = field(default_factory=dict)
     """Number to record, within the time that the view keeps."""
+    joined: dict[str, Member] = field(default_factory=dict)
+    joined_at: dict[str, int] = field(default_factory=dict)
 
     @property
     def host(self) -> str:
@@ -104,15 +119,46 @@ class Process:
         return self.batches[max(self.batches)]
 
     @property
-    def members(self) -> dict[str, Member]:
-        """Communicator to its newest membership."""
-        found: dict[str, Member] = {}
-        for number in sorted(self.batches):
-            for member in self.batches[number].members:
-                known = found.get(member.communicator)
-                nics = member.nics or (known.nics if known else ())
-                found[member.communicator] = member._replace(nics=nics)
-        return found
+    def members(self) -> Iterable[Member]:
+        """Its memberships, by communicator."""
+        return (self.joined[name] for name in sorted(self.joined))
+
+    def join(self, number: int, member: Member) -> None:
+        """Note a membership that the record of a number contains; the newest one counts."""
+        known_at, known = self.joined_at.get(member.communicator, -1), self.joined.get(member.communicator)
+        if number < known_at:
+            if known is not None and not known.nics:
+                self.joined[member.communicator] = known._replace(nics=member.nics)
+            return
+        nics = member.nics or (known.nics if known is not None else ())
+        self.joined[member.communicator] = member._replace(nics=nics)
+        self.joined_at[member.communicator] = number
+        while len(self.joined) > MAX_MEMBERS:
+            oldest = min(self.joined_at, key=lambda name: (self.joined_at[name], name))
+            del self.joined[oldest], self.joined_at[oldest]
+
+
+class Columns(NamedTuple):
+    """The rows of an interval."""
+
+    operations: Rows
+    transfers: Rows
+    summaries: Rows
+    queue_pairs: Rows
+    counters: list[NicCounter]
+    states: list[tuple[int, RankState]]
+    """Time and content of NCCL's own reports about ranks."""
+
+
+class Interval(NamedTuple):
+    """An evaluated interval: the job's times in it. None: unknown."""
+
+    begin_ns: int
+    end_ns: int
+    ratio: float | None
+    """Length of its iterations over that of the good time."""
+    network_excess: float | None
+    """Share of the time that moving data took longer than in the good time."""
 
 
 @dataclass(slots=True)
@@ -124,8 +170,8 @@ class LastVerdict:
     since_ns: int
 
 
-MAX_MEMBERS: Final = 4_096
-"""Communicators of one process that are remembered."""
+INTERVALS_KEPT: Final = 512
+"""Evaluated intervals that are remembered: whether the job was fast while a fault lasted."""
 
 
 class JobView:
@@ -139,6 +185,7 @@ class JobView:
         """Number of the job's next Diagnosis."""
         self.last: LastVerdict | None = None
         self.baselines = Baselines()
+        self.history: deque[Interval] = deque(maxlen=INTERVALS_KEPT)
         self.processes: dict[int, Process] = {}
         self.forgotten = 0
         """Rows dropped because the view was full, since it began."""
@@ -159,8 +206,8 @@ class JobView:
     @property
     def nics(self) -> set[str]:
         """NICs that carry the job's traffic, as far as its ranks know them."""
-        named = {nic for each in self.processes.values() for m in each.members.values() for nic in m.nics}
-        pairs = {qp["nic"] for batch in self.batches() for qp in batch.queue_pairs}
+        named = {nic for each in self.processes.values() for m in each.members for nic in m.nics}
+        pairs = {nic for batch in self.batches() for nic in batch.nics}
         return named | pairs
 
     @property
@@ -190,6 +237,11 @@ class JobView:
             return
         batch = _batch(record, name, append_ns)
         process.batches[batch.number] = batch
+        for each in record["communicators"]:
+            process.join(
+                batch.number,
+                Member(each["id"], each["rank"], each["ranks"], tuple(each["nics"]), each["gpu"]),
+            )
         self._order.append((append_ns, name, batch.number))
         self._size += batch.size
         self._shards[record["shard"]] = append_ns
@@ -203,19 +255,13 @@ class JobView:
             self._drop_oldest()
 
     def _drop_oldest(self) -> int:
-        """Drop the record that arrived first; of a living process with one record, keep its membership."""
+        """Drop the record that arrived first, and its process if it was the last one of it."""
         _, name, number = self._order.popleft()
         process = self.processes[name]
         batch = process.batches.pop(number)
         self._size -= batch.size
         if not process.batches:
             del self.processes[name]
-            return batch.size
-        following = min(process.batches)
-        if batch.members and following > number:
-            known = {each.communicator for each in process.batches[following].members}
-            carried = tuple(each for each in batch.members if each.communicator not in known)
-            process.batches[following] = _with_members(process.batches[following], carried)
         return batch.size
 
     def batches(self) -> Iterable[Batch]:
@@ -225,13 +271,20 @@ class JobView:
             for number in sorted(numbers):
                 yield numbers[number]
 
-    def columns(self, begin_ns: int, end_ns: int) -> tuple[Rows, Rows, Rows]:
-        """Return the operations, transfers and summaries of the records that overlap an interval."""
-        found = [b for b in self.batches() if b.end_ns > begin_ns and b.begin_ns < end_ns]
-        return (
-            _stack([b.operations for b in found], len(Op)),
+    def columns(self, begin_ns: int, end_ns: int) -> Columns:
+        """Return the operations that may touch an interval, and other rows of the records that overlap it.
+
+        An operation of the interval may be in a later record, or in an earlier one as running.
+        """
+        every = list(self.batches())
+        found = [b for b in every if b.end_ns > begin_ns and b.begin_ns < end_ns]
+        return Columns(
+            _stack([b.operations if b.end_ns > begin_ns else b.running for b in every], len(Op)),
             _stack([b.transfers for b in found], len(Transfer)),
             _stack([b.summaries for b in found], len(Sum)),
+            _stack([b.queue_pairs for b in found], len(Pair)),
+            [counter for b in found for counter in b.counters],
+            [(b.end_ns, state) for b in found for state in b.ranks],
         )
 
 
@@ -240,19 +293,8 @@ def _stack(parts: list[Rows], width: int) -> Rows:
     return np.concatenate(parts) if parts else np.empty((0, width), np.int64)
 
 
-def _with_members(batch: Batch, carried: tuple[Member, ...]) -> Batch:
-    if not carried:
-        return batch
-    values = {name: getattr(batch, name) for name in Batch.__slots__}
-    values["members"] = (carried + batch.members)[:MAX_MEMBERS]
-    return Batch(**values)
-
-
 def _batch(record: CollectiveBatch, process: int, append_ns: int) -> Batch:
-    members = tuple(
-        Member(each["id"], each["rank"], each["ranks"], tuple(each["nics"]), each["gpu"])
-        for each in record["communicators"]
-    )
+    operations = operation_rows(record, process)
     return Batch(
         process=process,
         number=record["batch"],
@@ -264,11 +306,12 @@ def _batch(record: CollectiveBatch, process: int, append_ns: int) -> Batch:
         ended=record["ended"],
         dropped=record["events_dropped"],
         invalid=record["events_invalid"],
-        operations=operation_rows(record, process),
+        operations=operations,
+        has_running=bool((operations[:, Op.END] == NEVER_NS).any()),
         transfers=transfer_rows(record, process),
         summaries=summary_rows(record, process),
-        members=members,
-        queue_pairs=tuple(record["queue_pairs"]),
+        queue_pairs=queue_pair_rows(record, process),
+        nics=tuple(sorted({each["nic"] for each in record["queue_pairs"]})),
         counters=tuple(record["counters"]),
         ranks=tuple(record["ranks"]),
     )

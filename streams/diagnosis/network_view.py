@@ -416,6 +416,11 @@ class NetworkView:
                 )
         return found
 
+    def decisions(self, begin_ns: int, end_ns: int) -> list[Decision]:
+        """Return the decisions of an interval, by time."""
+        found = [each for each in self._decisions.values() if begin_ns <= each["at_ns"] < end_ns]
+        return sorted(found, key=lambda each: (each["at_ns"], each["decision_id"]))
+
     def failed_checks(self, host: str) -> list[AuditResult]:
         """Return the checks of a host that failed, by id."""
         return [

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from schemas.ids import cable_id, end_parts, natural
+from schemas.ids import cable_id, end_id, end_parts, natural
 from schemas.records import AlertKind, Nic, PathMaps
 from schemas.topics import PATHS
 from schemas.topology import Topology, nic_end, split_end
@@ -40,8 +40,8 @@ EVALUATION_GAP_NS: Final = NS_PER_S
 """Minimum append time between two evaluations of changed records."""
 MAX_EVIDENCE: Final = 8
 WIRED: Final = (
-    re.compile(r"is (?P<end>\S+), which the file wires to (?P<far>\S+), and the hop before is (?P<node>\S+)"),
-    re.compile(r"is (?P<node>\S+), and the file wires (?P<end>\S+) to (?P<far>\S+)"),
+    re.compile(r"is (?P<end>.+), which the file wires to (?P<far>.+), and the hop before is (?P<node>.+)"),
+    re.compile(r"is (?P<node>.+), and the file wires (?P<end>.+) to (?P<far>.+)"),
 )
 """Forms in which producers/trace/route_names.py reports that a cable contradicts the file."""
 HOP: Final = re.compile(r"^hop \d+ ")
@@ -494,8 +494,7 @@ def parse_contradiction(reported: str) -> tuple[str, str, str] | None:
 
 
 def _end_item(nic: str) -> str:
-    end = nic_end(nic)
-    return f"{end.node}:{end.port}"
+    return end_id(*nic_end(nic))
 
 
 def _between(a: str, b: str) -> str:

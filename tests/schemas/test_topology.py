@@ -64,9 +64,9 @@ def test_a_file_defines_names_cables_rates_and_paths(tmp_path: Path, suffix: str
         ("surprise = 1", "surprise: "),
         ('[[nodes]]\nkind = "leaf"', "nodes[1].name: "),
         ('[[nodes]]\nname = "a"\nkind = "hub"', "nodes[1].kind: "),
-        ('[[nodes]]\nname = "a/b"', "nodes[1].name: "),
+        ('[[nodes]]\nname = "a>b"', "nodes[1].name: "),
         ('[[nodes]]\nname = "a"\n[[nodes]]\nname = "a"', "nodes[2].name: 'a' is listed twice"),
-        ('[[nodes]]\nname = "a"\nports = { "x y" = [] }', "nodes[1].ports: "),
+        ('[[nodes]]\nname = "a"\nports = { "x>y" = [] }', "nodes[1].ports: "),
         ('[[nodes]]\nname = "a"\naddresses = ["10.0.0"]', "nodes[1]: address '10.0.0'"),
         (
             '[[nodes]]\nname = "a"\nports = { p = ["1.2.3.4"], q = ["1.2.3.4"] }',

@@ -18,6 +18,10 @@ TARGETS: Final[Mapping[str, Target]] = {
     "plugin_events_lost": Target("events", "<=", 0),
     "loss_counted_exactly": Target("1", ">=", 1.0),
     "sampled_split_error": Target("points", "<=", 2),
+    "job_slowdown": Target("1", "<=", 0.004),
+    "trace_bytes_per_rank_hour": Target("B", "<=", 1_500_000),
+    "real_job_diagnosis_right": Target("1", ">=", 0.95),
+    "real_job_network_blamed_wrongly": Target("1", "<=", 0.005),
 }
 
 PARTS: Final[Mapping[str, Sequence[str]]] = {
@@ -27,6 +31,12 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
         "plugin_events_lost",
         "loss_counted_exactly",
         "sampled_split_error",
+    ),
+    "mpi": (
+        "job_slowdown",
+        "trace_bytes_per_rank_hour",
+        "real_job_diagnosis_right",
+        "real_job_network_blamed_wrongly",
     ),
 }
 """Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""

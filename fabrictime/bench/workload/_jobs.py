@@ -64,14 +64,16 @@ class MpiJob:
         arguments: MpiProgram,
         *,
         name: str,
+        tenant: str | None = None,
         profiled: bool = True,
     ) -> None:
         command = [sys.executable, "-m", "fabrictime", "fabric", "mpi", "--dir", str(data)]
         command += ["--hosts", ",".join(hosts), "--job", name]
+        command += ["--tenant", tenant] if tenant else []
         command += ["--profiled" if profiled else "--no-profiled", "--", str(program), *arguments.arguments()]
         self.name = name
         self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self._iterations_s: list[float] = []
         self._changed = threading.Condition()

@@ -2,6 +2,7 @@
  * parents, and when it leaves out a call (for lack of a handle). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,8 +14,16 @@ enum {
     FT_NCCL_KERNEL_CHANNEL | FT_NCCL_NET_PLUGIN
 };
 
-static void ignore(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
-    (void)level, (void)flags, (void)file, (void)line, (void)format;
+static void __attribute__((format(printf, 5, 6)))
+log_warnings(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
+    va_list arguments;
+
+    (void)flags, (void)file, (void)line;
+    if (level != FT_NCCL_LOG_WARN) return;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
 }
 
 /* Load a plugin as NCCL does; version 0: the newest that it has. */
@@ -38,9 +47,10 @@ bool caller_load(struct caller *of, const char *plugin, int version) {
 void caller_init(struct caller *of, const char *name) {
     of->mask = 0;
     if (of->version >= 5)
-        of->table->init(&of->context, of->id, &of->mask, name, of->nodes, of->ranks, of->rank, ignore);
+        of->table->init(&of->context, of->id, &of->mask, name, of->nodes, of->ranks, of->rank, log_warnings);
     else if (of->version == 4)
-        of->table->init_v4(&of->context, &of->mask, name, of->id, of->nodes, of->ranks, of->rank, ignore);
+        of->table->init_v4(&of->context, &of->mask, name, of->id, of->nodes, of->ranks, of->rank,
+                           log_warnings);
     else
         of->table->init_v1(&of->context, &of->mask);
 }

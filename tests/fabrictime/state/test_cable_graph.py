@@ -57,4 +57,4 @@ def test_malformed_link_ids_are_not_drawn(state: FabricState, fabric: Any, link:
 
 
 def test_node_names_may_be_addresses() -> None:
-    assert ends_of("10.0.0.1:ip>fe80::1:ip") == (("10.0.0.1", "ip"), ("fe80::1", "ip"))
+    assert ends_of("10.0.0.1:ip>[fe80::1]:ip") == (("10.0.0.1", "ip"), ("fe80::1", "ip"))

@@ -21,6 +21,10 @@ from producers.sim.fault_grammar import GRAMMAR, FaultSpec, parse_duration, pars
             FaultSpec(kind="incast", target="h1/eth1", times=8, after_s=120, for_s=3600),
         ),
         ("pause-storm h1/eth1 seed 7", FaultSpec(kind="pause-storm", target="h1/eth1", seed=7)),
+        ("straggler 20ms train:3", FaultSpec(kind="straggler", target="train:3", delay_s=0.02)),
+        ("wrong-class 250us train", FaultSpec(kind="wrong-class", target="train", delay_s=250e-6)),
+        ("paced 20% train for 3s", FaultSpec(kind="paced", target="train", share=0.2, for_s=3)),
+        ("hang train:0 after 1s", FaultSpec(kind="hang", target="train:0", after_s=1)),
     ],
 )
 def test_a_fault_line_is_read_and_written(text: str, spec: FaultSpec) -> None:

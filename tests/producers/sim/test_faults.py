@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from producers.sim.fault_grammar import parse_fault
-from producers.sim.faults import PAUSED, LinkStates, link_states, resolve
+from producers.sim.faults import PAUSED, LinkStates, Target, link_states, resolve
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 
@@ -64,3 +64,19 @@ def test_a_pause_storm_stops_the_nics_link_and_slows_its_leaf(fleet: Fleet) -> N
 def test_a_target_that_the_fleet_lacks_is_refused(fleet: Fleet, line: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         states_of(fleet, line)
+
+
+def test_a_fault_of_a_job_names_a_job_and_one_of_its_ranks(fleet: Fleet) -> None:
+    jobs = {"train": [4, 2, 0]}
+    assert resolve(parse_fault("hang train:1"), fleet, jobs).nics == (2,)
+    assert resolve(parse_fault("paced 20% train"), fleet, jobs).nics == (4, 2, 0)
+    assert not names(fleet, ~link_states(fleet, [(parse_fault("hang train:1"), Target(()))]).up)
+    for line, error in [
+        ("hang serve:1", "expected a job"),
+        ("hang train:3", "expected a rank such as train:2"),
+        ("hang train", "expected a rank such as train:2"),
+        ("paced 20% train:1", "concerns all its ranks"),
+        ("wrong-rail train:1", "hosts with several NICs"),
+    ]:
+        with pytest.raises(ValueError, match=error):
+            resolve(parse_fault(line), fleet, jobs)

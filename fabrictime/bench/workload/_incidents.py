@@ -1,0 +1,291 @@
+"""Plants incidents beside real MPI jobs on a running fabric, and asks `fabrictime explain` for their cause.
+
+Each incident runs a job of its own, so that no incident spoils the connections of the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from fabrictime.bench._fabric import CannotRun, RunningFabric
+from fabrictime.bench.workload._jobs import MpiJob, MpiProgram
+from fabrictime.runtime import status
+from fabrictime.testbed.mpi import enter_command
+
+__all__ = ["HOSTS", "INCIDENTS", "SETTINGS", "Explained", "Incident", "JobFabric"]
+
+SETTINGS: Final = """
+[fabric]
+hosts = 8
+host_rate_bps = 40000000
+fabric_rate_bps = 40000000
+[probes]
+rate_pps = 200
+flow_pps = 0
+[up]
+act = "observe"
+web = false
+start_timeout_s = 300
+[audit]
+every_s = 0
+"""
+"""A rate that two processors carry beside the pipeline, and few probes for the same reason."""
+HOSTS: Final = ("h1", "h3", "h5", "h7")
+"""One host per leaf, so that all messages cross a spine."""
+OTHERS: Final = ("h2", "h4")
+"""The second job's hosts, at the leaves of the first two."""
+PROGRAM: Final = MpiProgram("alltoall", 200_000, compute_ms=20, duration_s=600)
+LOAD: Final = MpiProgram("exchange", 1_000_000, compute_ms=0, duration_s=600)
+LISTENING_PORT: Final = 1024
+"""Open MPI's first listening port; each host has its own."""
+PORTS: Final = range(40_000, 40_200)
+COMMAND_S, START_S, GOOD_S, FOUND_S = 60.0, 60.0, 15.0, 30.0
+POLL_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class Explained:
+    """Answers of `fabrictime explain`: those after the plant, the newest last."""
+
+    incident: str
+    answers: list[dict[str, Any]] = field(default_factory=list)
+    right_after_s: float | None = None
+    error: str = ""
+    """Reason why the incident could not run."""
+
+    @property
+    def blamed_network(self) -> bool:
+        """Whether any answer blamed the network."""
+        return any(answer["blames_network"] for answer in self.answers)
+
+    @property
+    def text(self) -> str:
+        """The last answer in one line."""
+        if not self.answers:
+            return self.error or "no answer"
+        last = self.answers[-1]
+        return f"{last['verdict']} {last['subject']}: {last['text']}"
+
+
+class JobFabric:
+    """A running fabric with the pipeline, for jobs."""
+
+    def __init__(self, fabric: RunningFabric, program: Path) -> None:
+        self.control, self.data, self._program = fabric.control, fabric.data, program
+        self._fabric = fabric.control.ask("show")
+        self._started = 0
+
+    def job(
+        self, program: MpiProgram = PROGRAM, hosts: Sequence[str] = HOSTS, *, tenant: str | None = None
+    ) -> MpiJob:
+        """Start a job with a name of its own."""
+        self._started += 1
+        name = f"job-{self._started}"
+        return MpiJob(self.data, self._program, hosts, program, name=name, tenant=tenant)
+
+    def command(self, *command: str) -> str:
+        """Run a command of fabrictime on this data directory; its output. Raises CannotRun."""
+        return _output([sys.executable, "-m", "fabrictime", *command, "--dir", str(self.data)])
+
+    def inside(self, host: str, *command: str) -> str:
+        """Run a command in a host's network. Raises CannotRun."""
+        [netns] = {nic["netns"] for nic in self._fabric["nics"] if nic["host"] == host}
+        return _output([*enter_command(self._fabric["pid"]), "nsenter", f"--net={netns}", *command])
+
+    def wait_ready(self, limit_s: float) -> None:
+        """Wait until all processes are ready and all clocks synchronised. Raises CannotRun."""
+        deadline_s = time.monotonic() + limit_s
+        while not self._is_ready():
+            if time.monotonic() > deadline_s:
+                raise CannotRun(f"fabric: not ready within {limit_s:g} s")
+            time.sleep(POLL_S)
+
+    def _is_ready(self) -> bool:
+        states = {row["state"] for row in status.read(self.data)["children"]}
+        if states != {"ready"}:
+            return False
+        clocks = json.loads(self.command("clock", "--json"))["clocks"]
+        return bool(clocks) and all(clock["state"] == "SYNCED" for clock in clocks)
+
+    def explain(self, job: str) -> dict[str, Any] | None:
+        """Return the newest diagnosis of a job; None before the first."""
+        try:
+            found: dict[str, Any] = json.loads(self.command("explain", job, "--since", "2m", "--json"))
+        except CannotRun:
+            return None
+        diagnosis: dict[str, Any] = found["diagnosis"]
+        return diagnosis
+
+    def route(self, source: str, destination: str, source_port: int, peer_port: int) -> list[str]:
+        """Return the links that TCP packets take."""
+        found: list[str] = self.control.ask(
+            "path",
+            source=source,
+            destination=destination,
+            sport=source_port,
+            dport=peer_port,
+            protocol="tcp",
+            likely=True,
+        )
+        return found
+
+    def job_route(self, source: str, destination: str) -> list[str]:
+        """Return the links that a running job's messages from one host to another take. Raises CannotRun."""
+        [address] = {nic["address"] for nic in self._fabric["nics"] if nic["host"] == destination}
+        for line in self.inside(source, "ss", "-Htn", "state", "established").splitlines():
+            here, peer = line.split()[2:4]
+            if peer.rpartition(":")[0] == address:
+                ports = int(here.rpartition(":")[2]), int(peer.rpartition(":")[2])
+                return self.route(source, destination, *ports)
+        raise CannotRun(f"no connection from {source} to {destination}")
+
+    def set_ports(self, source: str, destination: str, link: str) -> None:
+        """Have the next job's messages from one host to another cross a link, whichever end connects."""
+        first = next(p for p in PORTS if link in self.route(source, destination, p, LISTENING_PORT))
+        second = next(p for p in PORTS if link in self.route(source, destination, LISTENING_PORT, p))
+        for host, port in ((source, first), (destination, second)):
+            self.set_kernel(host, "ip_local_port_range", f"{port} {port}")
+
+    def set_kernel(self, host: str, name: str, value: str) -> None:
+        """Write a setting of a host's TCP."""
+        self.inside(host, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/{name}")
+
+    def kernel(self, host: str, name: str) -> str:
+        """Return a setting of a host's TCP."""
+        return " ".join(self.inside(host, "cat", f"/proc/sys/net/ipv4/{name}").split())
+
+    def wait_good(self, job: MpiJob, limit_s: float = START_S) -> None:
+        """Wait until a job has run for a while, and has a diagnosis."""
+        job.wait_iterations(10, limit_s)
+        deadline_s, good_s = time.monotonic() + limit_s, time.monotonic() + GOOD_S
+        while time.monotonic() < good_s or self.explain(job.name) is None:
+            if time.monotonic() > deadline_s:
+                raise CannotRun(f"{job.name}: no diagnosis within {limit_s:g} s")
+            time.sleep(POLL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A cause of a slow job, and the verdicts that name it.
+
+    `plant` yields the subject that the verdict must name, or an empty text. `before`: planted before the job
+    starts, else beside it. `network`: whether the network is the cause.
+    """
+
+    name: str
+    verdicts: tuple[str, ...]
+    plant: Callable[[JobFabric, MpiJob | None], Iterator[str]]
+    network: bool
+    before: bool = False
+    program: MpiProgram = PROGRAM
+    tenant: str | None = None
+
+    def run(self, fabric: JobFabric) -> Explained:
+        """Plant it and ask until the answer is right, or `FOUND_S` long. Without a fault, ask so long."""
+        found = Explained(self.name)
+        with ExitStack() as stack:
+            subject = stack.enter_context(contextmanager(self.plant)(fabric, None)) if self.before else ""
+            job = stack.enter_context(fabric.job(self.program, tenant=self.tenant))
+            fabric.wait_good(job)
+            if not self.before:
+                subject = stack.enter_context(contextmanager(self.plant)(fabric, job))
+            begin_s = time.monotonic()
+            while (after_s := time.monotonic() - begin_s) < FOUND_S:
+                answer = fabric.explain(job.name)
+                if answer is not None:
+                    found.answers.append(answer)
+                    if self.is_right(answer, subject):
+                        found.right_after_s = found.right_after_s or after_s
+                        if self.verdicts != ("HEALTHY",):
+                            break
+                time.sleep(POLL_S)
+        if self.verdicts == ("HEALTHY",) and found.blamed_network:
+            found.right_after_s = None
+        return found
+
+    def is_right(self, answer: dict[str, Any], subject: str) -> bool:
+        """Return whether an answer has the verdict and names the subject."""
+        named = {answer["subject"], *answer["subjects"], *answer["links"], *answer["jobs"]}
+        return answer["verdict"] in self.verdicts and (not subject or any(subject in each for each in named))
+
+
+def _output(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMMAND_S)
+    if done.returncode:
+        raise CannotRun(f"{' '.join(command[-4:])}: {done.stderr.strip()[-200:]}")
+    return done.stdout
+
+
+def _nothing(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
+    yield ""
+
+
+def _fault(kind: str) -> Callable[[JobFabric, MpiJob | None], Iterator[str]]:
+    def plant(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
+        link = fabric.job_route(*HOSTS[:2])[1]
+        fabric.command("fabric", "fault", f"{kind} {link}")
+        try:
+            yield link
+        finally:
+            fabric.command("fabric", "clear")
+
+    return plant
+
+
+def _collision(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
+    link = fabric.job_route(*HOSTS[:2])[1]
+    ranges = {host: fabric.kernel(host, "ip_local_port_range") for host in OTHERS}
+    fabric.set_ports(*OTHERS, link)
+    try:
+        with fabric.job(LOAD, OTHERS) as other:
+            other.wait_iterations(1, START_S)
+            yield other.name
+    finally:
+        for host, text in ranges.items():
+            fabric.set_kernel(host, "ip_local_port_range", text)
+
+
+def _slow_host(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
+    """Give a host buffers for a single packet, as a wrong setting does."""
+    host = HOSTS[2]
+    former = {name: fabric.kernel(host, name) for name in ("tcp_rmem", "tcp_wmem")}
+    for name in former:
+        fabric.set_kernel(host, name, "2304 2304 2304")
+    try:
+        yield host
+    finally:
+        for name, text in former.items():
+            fabric.set_kernel(host, name, text)
+
+
+def _pacing(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
+    """Give the job's tenant a slice far below its need."""
+    fabric.command("config", "set", "mode=ACT", "allowed_actions=SLICE", "slice.red=1M:2M")
+    try:
+        yield ""
+    finally:
+        fabric.command(
+            "config", "set", "--unset", "mode", "--unset", "slice.red", "--unset", "allowed_actions"
+        )
+
+
+_STRAGGLER: Final = MpiProgram("alltoall", 200_000, compute_ms=20, duration_s=600, slow_rank=2, slow_ms=60)
+INCIDENTS: Final = (
+    Incident("clean", ("HEALTHY",), _nothing, network=False),
+    Incident("grey_link", ("GREY_LINK",), _fault("grey 10%"), network=True),
+    Incident("blackhole", ("DEAD_LINK",), _fault("blackhole"), network=True),
+    Incident("collision", ("CONTENTION",), _collision, network=True),
+    Incident(
+        "slow_host", ("SLOW_SENDER", "SLOW_RECEIVER", "PCIE_LIMIT"), _slow_host, network=False, before=True
+    ),
+    Incident("straggler", ("STRAGGLER",), _nothing, network=False, program=_STRAGGLER),
+    Incident("own_pacing", ("OWN_PACING",), _pacing, network=False, tenant="red"),
+)

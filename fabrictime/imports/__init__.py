@@ -1,0 +1,1 @@
+"""Readers of other tools' descriptions of a fabric, for `fabrictime topology import`."""

@@ -1,0 +1,74 @@
+"""The formats of `fabrictime topology import`, and the choice among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from fabrictime.imports import (
+    containerlab,
+    infiniband,
+    lldp,
+    minigraph,
+    nccl,
+    netbox,
+    ptm,
+    slurm,
+    sonic,
+)
+from fabrictime.imports.base import MAX_BYTES, BadImport, Format, Found, Hints, merged
+from schemas.topology import Topology, TopologyFile
+
+__all__ = ["FORMATS", "format_of", "import_files"]
+
+FORMATS: Final[dict[str, Format]] = {
+    each.name: each
+    for each in (
+        Format("lldp", lldp.fits, lldp.read),
+        Format("sonic", sonic.fits, sonic.read),
+        Format("minigraph", minigraph.fits, minigraph.read),
+        Format("containerlab", containerlab.fits, containerlab.read),
+        Format("slurm", slurm.fits, slurm.read),
+        Format("ibnetdiscover", infiniband.fits, infiniband.read),
+        Format("nccl", nccl.fits, nccl.read),
+        Format("ptm", ptm.fits, ptm.read),
+        Format("netbox", netbox.fits, netbox.read),
+    )
+}
+"""Formats by name; the first one that fits a text is chosen."""
+
+
+def format_of(text: str, name: str = "") -> Format:
+    """Return a format by name, or the first one that fits. Raises BadImport."""
+    if name:
+        if name not in FORMATS:
+            raise BadImport(f"format {name!r}: expected one of {', '.join(FORMATS)}")
+        return FORMATS[name]
+    for each in FORMATS.values():
+        if each.fits(text):
+            return each
+    raise BadImport(f"no format fits: expected one of {', '.join(FORMATS)}; choose one with --format")
+
+
+def import_files(paths: Sequence[Path], name: str = "", hints: Hints | None = None) -> TopologyFile:
+    """Return the topology that files describe together; a file's stem names its host unless a hint does.
+
+    Raises BadImport with one line that names the file, OSError if one cannot be read.
+    """
+    every: list[Found] = []
+    given = Hints() if hints is None else hints
+    for path in paths:
+        if path.stat().st_size > MAX_BYTES:
+            raise BadImport(f"{path}: above {MAX_BYTES >> 20} MiB")
+        text = path.read_bytes().decode("utf-8-sig", "replace")
+        try:
+            every.append(format_of(text, name).read(text, Hints(given.host or path.stem, given.device)))
+        except BadImport as error:
+            raise BadImport(f"{path}: {error}") from None
+    try:
+        file = merged(every, given.hosts)
+        Topology(file, "import")
+    except ValueError as error:
+        raise BadImport(str(error)) from None
+    return file

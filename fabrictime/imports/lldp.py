@@ -1,0 +1,75 @@
+"""Reads `lldpctl -f json` and `-f json0` of one host or switch: its ports and the neighbour at each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from fabrictime.imports.base import BadImport, Found, Hints, text_of
+
+
+def fits(text: str) -> bool:
+    """Return whether a text looks like lldpctl's JSON."""
+    return '"lldp"' in text[:4096] and text.lstrip().startswith("{")
+
+
+def read(text: str, hints: Hints) -> Found:
+    """Return the cables of the host that wrote the file, which `hints.host` names. Raises BadImport."""
+    if not hints.host:
+        raise BadImport("lldpctl does not name its own host: give --host, or name the file after the host")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadImport(f"not JSON: {error}") from None
+    found = Found()
+    for port, neighbour in _neighbours(content):
+        chassis, there = neighbour
+        found.connect((hints.host, port), (chassis, there))
+    return found
+
+
+def _neighbours(content: Any) -> Iterator[tuple[str, tuple[str, str]]]:
+    for section in _items(content.get("lldp") if isinstance(content, dict) else None):
+        for entry in _items(section.get("interface")):
+            named = {entry["name"]: entry} if isinstance(entry.get("name"), str) else entry
+            for port, facts in named.items():
+                for fact in _items(facts):
+                    chassis, there = _chassis(fact.get("chassis")), _port(fact.get("port"))
+                    if chassis and there:
+                        yield port, (chassis, there)
+
+
+def _items(value: Any) -> list[dict[str, Any]]:
+    """Return the tables of a list or of a single table: json0 always writes lists."""
+    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, dict)]
+
+
+def _value(value: Any) -> str:
+    for each in value if isinstance(value, list) else [value]:
+        found = text_of(each.get("value") if isinstance(each, dict) else each)
+        if found:
+            return found
+    return ""
+
+
+def _chassis(value: Any) -> str:
+    """Return the system name; json0 has it as a field, json as the key of the table."""
+    for each in _items(value):
+        if "name" in each:
+            return _value(each["name"])
+        for name, facts in each.items():
+            if isinstance(facts, dict):
+                return str(name)
+    return ""
+
+
+def _port(value: Any) -> str:
+    """Return the port: its id if that is an interface name, else its description."""
+    for each in _items(value):
+        ids = _items(each.get("id"))
+        for one in ids:
+            if one.get("type") in ("ifname", "local"):
+                return text_of(one.get("value"))
+        return _value(each.get("descr")) or "".join(text_of(one.get("value")) for one in ids[:1])
+    return ""

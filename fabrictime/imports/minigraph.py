@@ -1,0 +1,60 @@
+"""Reads SONiC's minigraph.xml: the links between devices, their rates and the kinds of devices."""
+
+from __future__ import annotations
+
+from typing import Final
+from xml.etree.ElementTree import Element
+
+from fabrictime.imports.base import BadImport, Found, Hints, xml_root
+from fabrictime.imports.sonic import KINDS
+
+_MBPS: Final = 1_000_000
+
+
+def fits(text: str) -> bool:
+    """Return whether a text looks like a minigraph."""
+    return "DeviceMiniGraph" in text
+
+
+def read(text: str, hints: Hints) -> Found:
+    """Return the cables. Links that are not of type DeviceInterfaceLink (consoles, management) are left out.
+
+    Raises BadImport.
+    """
+    found = Found()
+    root = xml_root(text)
+    for device in _all(root, "Device"):
+        kind, name = _type_of(device), _child(device, "Hostname")
+        if name and "Server" in kind:
+            found.hosts.add(name)
+        elif name and kind in KINDS and kind != "LeafRouter":
+            found.kinds[name] = KINDS[kind]
+    for link in _all(root, "DeviceLinkBase"):
+        if _child(link, "ElementType") != "DeviceInterfaceLink":
+            continue
+        start = _child(link, "StartDevice"), _child(link, "StartPort")
+        end = _child(link, "EndDevice"), _child(link, "EndPort")
+        if not all((*start, *end)):
+            raise BadImport(f"link from {start[0]!r} to {end[0]!r}: device or port missing")
+        rate = _child(link, "Bandwidth")
+        found.connect(start, end, int(rate) * _MBPS if rate.isdecimal() and len(rate) < 10 else 0)
+    return found
+
+
+def _all(root: Element, name: str) -> list[Element]:
+    """Return all elements of a name, in any namespace."""
+    return [each for each in root.iter() if each.tag.rpartition("}")[2] == name]
+
+
+def _child(element: Element, name: str) -> str:
+    for each in element:
+        if each.tag.rpartition("}")[2] == name:
+            return (each.text or "").strip()
+    return ""
+
+
+def _type_of(device: Element) -> str:
+    for key, value in device.attrib.items():
+        if key.rpartition("}")[2] == "type":
+            return value.rpartition(":")[2]
+    return _child(device, "ElementType")

@@ -1,0 +1,154 @@
+"""Reads the reports of NCCL's RAS service: states of ranks, from its JSON or its text. Pure.
+
+The parsers accept any bytes, and take what they know. NCCL 2.28.9 omits a comma in its JSON; it is inserted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from schemas.records import RankCondition, RankState
+
+__all__ = ["MAX_BYTES", "parse_ras", "worth_reporting"]
+
+MAX_BYTES: Final = 16 << 20
+"""Longest report that is read."""
+MAX_STATES: Final = 256
+"""States of one report that are published."""
+
+_C = RankCondition
+_MISSING_COMMA: Final = re.compile(r'(["\d\]}el])(\s*\n\s*)("[^"\n]{1,80}"\s*:)')
+_RANK_MAX: Final = 16_777_215
+_COUNT_MAX: Final = 2**62
+_HASH: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{1,16})")
+_GROUP: Final = re.compile(r"#\d+-\d+ \((?:0x)?([0-9a-fA-F]{1,16})\)\s+([A-Z ]{1,40})")
+_LAUNCHED: Final = re.compile(r"launched up to operation (\d{1,18})")
+_RANK: Final = re.compile(
+    r"Rank (\d{1,8})(?: --| with| managed)?(.{0,200}?)(?: on node ([!-.0-=?-~]{1,100}))?\s*$"
+)
+_STATE_OF_GROUP: Final = {
+    "MISMATCH": _C.RUNNING,
+    "INCOMPLETE": _C.MISSING,
+    "TIMEOUT": _C.UNRESPONSIVE,
+    "DEAD": _C.DEAD,
+    "ABORT": _C.ABORTED,
+    "ERROR": _C.ERROR,
+}
+
+
+def parse_ras(data: bytes) -> list[RankState]:
+    """Return the ranks that a report describes; empty for anything else."""
+    text = data[:MAX_BYTES].decode("utf-8", "replace")
+    if text.lstrip().startswith("{"):
+        return list(_of_json(_loaded(text)))
+    return list(_of_text(text))
+
+
+def worth_reporting(states: list[RankState]) -> list[RankState]:
+    """Return the ranks that do not run, and those that launched fewer operations than another one."""
+    most: dict[str, int] = {}
+    for state in states:
+        most[state["communicator"]] = max(state["operations"], most.get(state["communicator"], -1))
+    found = [
+        state
+        for state in states
+        if state["state"] is not _C.RUNNING or -1 < state["operations"] < most[state["communicator"]]
+    ]
+    return found[:MAX_STATES]
+
+
+def _loaded(text: str) -> Mapping[str, Any]:
+    for attempt in (text, _MISSING_COMMA.sub(r"\1,\2\3", text)):
+        try:
+            found = json.loads(attempt)
+        except (ValueError, RecursionError):
+            continue
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _of_json(report: Mapping[str, Any]) -> Iterator[RankState]:
+    for communicator in _dicts(report.get("communicators")):
+        match = _HASH.fullmatch(str(communicator.get("hash", "")))
+        if match is None:
+            continue
+        name = match[1].lower().zfill(16)
+        for rank in _dicts(communicator.get("ranks")):
+            yield from _rank(name, rank, is_missing=False)
+        for rank in _dicts(communicator.get("missing_ranks")):
+            yield from _rank(name, rank, is_missing=True)
+
+
+def _rank(communicator: str, found: Mapping[str, Any], is_missing: bool) -> Iterator[RankState]:
+    number = _whole(found.get("rank"), _RANK_MAX)
+    if number is None:
+        return
+    status = found.get("status")
+    status = {**found, **(status if isinstance(status, dict) else {})}
+    counts = found.get("collective_counts")
+    launched = [_whole(each, _COUNT_MAX) for each in counts.values()] if isinstance(counts, dict) else []
+    state, reason = _condition(status, is_missing)
+    pid = _whole(found.get("pid"), _COUNT_MAX)
+    yield {
+        "communicator": communicator,
+        "rank": number,
+        "host": _printable(found.get("host", ""), 128),
+        "state": state,
+        "operations": min(sum(each for each in launched if each), _COUNT_MAX) if launched else -1,
+        "text": reason if pid is None else f"{reason}, process {pid}".removeprefix(", "),
+    }
+
+
+def _condition(status: Mapping[str, Any], is_missing: bool) -> tuple[RankCondition, str]:
+    """Return a rank's state and its reason; empty while it runs."""
+    error = status.get("async_error")
+    is_wrong = bool(error) and error not in ("ncclSuccess", "ncclInProgress", 7)
+    states = (
+        (status.get("considered_dead") is True, _C.DEAD, "considered dead"),
+        (status.get("unresponsive") is True, _C.UNRESPONSIVE, "unresponsive"),
+        (is_missing, _C.MISSING, "missing"),
+        (bool(status.get("abort_flag")), _C.ABORTED, "aborted"),
+        (is_wrong, _C.ERROR, f"error {_printable(error, 40)}"),
+    )
+    return next(((state, reason) for applies, state, reason in states if applies), (_C.RUNNING, ""))
+
+
+def _of_text(text: str) -> Iterator[RankState]:
+    """Yield the ranks that warnings and errors of the text report list below their communicator."""
+    communicator, state, launched, reason = "", _C.UNKNOWN, -1, ""
+    for line in text.splitlines():
+        group = _GROUP.search(line)
+        if group is not None:
+            communicator, reason = group[1].lower().zfill(16), group[2].strip()
+            state = _STATE_OF_GROUP.get(reason.split(" ")[0], _C.UNKNOWN)
+            launched = -1
+            continue
+        count = _LAUNCHED.search(line)
+        if count is not None:
+            launched = int(count[1])
+        rank = _RANK.search(line.strip())
+        if rank is None or not communicator or int(rank[1]) > _RANK_MAX:
+            continue
+        yield {
+            "communicator": communicator,
+            "rank": int(rank[1]),
+            "host": rank[3] or "",
+            "state": state,
+            "operations": launched if state is _C.RUNNING else -1,
+            "text": _printable(f"{reason}: {rank[2].strip()}", 200),
+        }
+
+
+def _dicts(found: Any) -> list[Mapping[str, Any]]:
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _whole(found: Any, limit: int) -> int | None:
+    return found if type(found) is int and 0 <= found <= limit else None
+
+
+def _printable(found: Any, limit: int) -> str:
+    return "".join(char if " " <= char <= "~" else "?" for char in str(found)[:limit])

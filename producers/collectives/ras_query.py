@@ -1,0 +1,76 @@
+"""Queries NCCL's RAS service of this host over TCP.
+
+The service answers lines: protocol, time limit, format; then the report until it closes the connection. NCCL
+before 2.28.7 has no JSON, and answers the request for it with an error: the report is then text.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Final
+
+from producers.collectives.ras import MAX_BYTES
+from producers.netns import in_netns
+from schemas.ipc import read_line
+
+__all__ = ["RAS_PORT", "is_own_address", "query_ras"]
+
+RAS_PORT: Final = 28028
+_TIMEOUT_S: Final = 5
+"""s that NCCL's processes have to answer each other."""
+_LINE_S: Final = 2.0
+_LINE_BYTES: Final = 256
+_READ_BYTES: Final = 1 << 16
+
+
+def is_own_address(address: str, netns: str | None) -> bool:
+    """Return whether an address is of this machine, in a network namespace: a socket can be bound to it."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+
+    def bound() -> bool:
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as trial:
+                trial.bind((address, 0))
+        except OSError:
+            return False
+        return True
+
+    return in_netns(netns, bound)
+
+
+def query_ras(address: str, port: int, netns: str | None) -> bytes:
+    """Return the report of the service. Raises OSError, or ValueError for another service."""
+    connection = in_netns(netns, lambda: socket.create_connection((address, port), _LINE_S))
+    with connection:
+        _ask(connection, "CLIENT PROTOCOL 2", "SERVER PROTOCOL ")
+        _ask(connection, f"TIMEOUT {_TIMEOUT_S}", "OK")
+        connection.sendall(b"SET FORMAT json\n")
+        read_line(connection, _LINE_BYTES, _LINE_S)  # an error means text
+        connection.sendall(b"VERBOSE STATUS\n")
+        return _report(connection)
+
+
+def _ask(connection: socket.socket, line: str, expected: str) -> None:
+    connection.sendall(line.encode() + b"\n")
+    answer = read_line(connection, _LINE_BYTES, _LINE_S).decode("utf-8", "replace")
+    if not answer.upper().startswith(expected):
+        raise ValueError(f"RAS service: answer {answer[:60]!r} to {line!r}, expected {expected.strip()!r}")
+
+
+def _report(connection: socket.socket) -> bytes:
+    """Return what is sent until the connection is closed, within the time that the service allows."""
+    parts: list[bytes] = []
+    size = 0
+    until_s = time.monotonic() + _TIMEOUT_S + _LINE_S
+    while size < MAX_BYTES and (left_s := until_s - time.monotonic()) > 0:
+        connection.settimeout(left_s)
+        try:
+            data = connection.recv(_READ_BYTES)
+        except TimeoutError:
+            break
+        if not data:
+            break
+        parts.append(data)
+        size += len(data)
+    return b"".join(parts)

@@ -1,0 +1,151 @@
+"""Delays of the data of simulated jobs, and counters of their NICs, from the kernel's queues and rates."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from producers.sim.jobs import SimJob
+from producers.sim.workload import SimFlow
+from schemas.records import NicCounter, QueuePairDelay
+
+if TYPE_CHECKING:
+    from producers.sim.simulation import Simulation
+
+__all__ = ["CHUNK_BYTES", "ChunkDelays"]
+
+CHUNK_BYTES: Final = 1 << 17
+_WINDOW_CHUNKS: Final = 8
+"""Chunks of a connection on their way."""
+_NOISE: Final = 0.02
+"""Relative standard deviation of a mean delay."""
+_RETRANSMIT_NS: Final = 500_000.0
+"""Time until a lost packet has been sent again, by a negative acknowledgement or a time-out."""
+_PACKET_BYTES: Final = 4096
+_PAUSES_PER_S: Final = 12_000.0
+"""Pause frames per second of a NIC that pauses its port all the time: 65,535 quanta at 400 Gbit/s each."""
+_REBUILD_SAMPLES: Final = 5
+MAX_LINKS: Final = 6
+
+Float64s = NDArray[np.float64]
+
+
+class ChunkDelays:
+    """Samples the queues on the routes of one job's flows; `queue_pairs` and `counter` are per rank."""
+
+    def __init__(self, sim: Simulation, job: SimJob) -> None:
+        self._sim, self._job = sim, job
+        self._flows: list[SimFlow] = []
+        self._samples = 0
+
+    def sample(self, wait_ns: Float64s, active: NDArray[np.bool_]) -> None:
+        """Take the present wait [links + 1] at each link, the last being 0, for the flows that send now."""
+        if self._flows is not self._job.flows or self._samples % _REBUILD_SAMPLES == 0:
+            self._rebuild()
+        self._samples += 1
+        at = np.flatnonzero(active[self._numbers])
+        wait = wait_ns[self._links[at]].sum(axis=1)
+        self._wait[at] += wait
+        self._most[at] = np.maximum(self._most[at], wait)
+        self._count[at] += 1
+
+    def _rebuild(self) -> None:
+        flows = self._job.flows
+        if self._flows is not flows:
+            self._flows = flows
+            self._numbers = np.array([flow.number for flow in flows])
+            self._wait, self._most, self._count = np.zeros((3, len(flows)))
+            self._sums = self._sim.kernel.flow_sums()[0][self._numbers]
+            self._cuts = self._sim.kernel.flow_cuts()[self._numbers]
+            self._heard = (self._sums.copy(), self._cuts.copy())
+            """Sums as each flow's receiver last counted them."""
+            senders, receivers = np.array(self._job.pairs).T
+            order = np.arange(len(self._job.home))
+            self._of = [np.flatnonzero(senders == rank) for rank in order]
+            self._to = [np.flatnonzero(receivers == rank) for rank in order]
+        self._links = np.full((len(flows), MAX_LINKS), self._sim.fleet.links, np.int64)
+        for row, flow in zip(self._links, flows, strict=True):
+            row[: len(flow.links)] = flow.links
+
+    def take(
+        self,
+        rank: int,
+        sums: Float64s,
+        cuts: NDArray[np.int64],
+        interval_ns: float,
+        chance: np.random.Generator,
+    ) -> tuple[list[QueuePairDelay], NicCounter]:
+        """Return the queue pairs and the counters of a rank since the last call for it.
+
+        `sums` and `cuts` are the kernel's, of all flows.
+        """
+        if self._flows is not self._job.flows:
+            self._rebuild()
+        mine, to = self._of[rank], self._to[rank]
+        now, now_cuts = sums[self._numbers[mine]], cuts[self._numbers[mine]]
+        since, cnp = now - self._sums[mine], int((now_cuts - self._cuts[mine]).sum())
+        self._sums[mine], self._cuts[mine] = now, now_cuts
+        rows = [
+            row
+            for at, each, left in zip(mine.tolist(), since, now[:, 6].tolist(), strict=True)
+            if (row := self._row(at, each, left, chance)) is not None
+        ]
+        heard, heard_cuts = self._heard
+        arrived = sums[self._numbers[to]] - heard[to]
+        sent_cnp = int((cuts[self._numbers[to]] - heard_cuts[to]).sum())
+        heard[to], heard_cuts[to] = sums[self._numbers[to]], cuts[self._numbers[to]]
+        for column in (self._wait, self._most, self._count):
+            column[mine] = 0
+        nic = self._job.nics[rank]
+        paused = max(0.0, 1 - float(self._sim.states.share[2 * nic + 1]))
+        counter: NicCounter = {
+            "nic": self._sim.fleet.nic_ids[nic],
+            "cnp_sent": sent_cnp,
+            "cnp_received": cnp,
+            "ce_received": None,
+            "retransmits": int(since[:, 1].sum() / _PACKET_BYTES),
+            "out_of_sequence": int(arrived[:, 1].sum() / _PACKET_BYTES),
+            "pause_received": None,
+            "pause_sent": round(paused * _PAUSES_PER_S * interval_ns / 1e9),
+        }
+        return rows, counter
+
+    def _row(
+        self, at: int, since: Float64s, left: float, chance: np.random.Generator
+    ) -> QueuePairDelay | None:
+        """Return the delays of one queue pair; None if it had nothing to do."""
+        flow, (sender, peer) = self._flows[at], self._job.pairs[at]
+        sent, again, busy_ns = float(since[0]), float(since[1]), float(since[2]) * self._sim.step_ns
+        count = math.ceil(sent / CHUNK_BYTES)
+        posted = min(_WINDOW_CHUNKS, math.ceil(max(left, 0.0) / CHUNK_BYTES))
+        if not count and not posted:
+            return None
+        fleet, conditions = self._sim.fleet, self._job.conditions
+        base_ns = 2 * float(fleet.delay_ns[flow.links].sum()) + conditions.class_ns
+        least_ns = base_ns + CHUNK_BYTES * 8e9 / float(fleet.rate_bps[2 * flow.source])
+        mean_ns = most_ns = 0.0
+        if count:
+            serial_ns = CHUNK_BYTES * busy_ns / sent * conditions.pcie_share.get(sender, 1.0)
+            wait_ns = float(self._wait[at] / max(self._count[at], 1))
+            lost = again / _PACKET_BYTES
+            noise = 1 + _NOISE * float(chance.standard_normal())
+            mean_ns = (serial_ns + base_ns + wait_ns + min(lost / count, 8.0) * _RETRANSMIT_NS) * noise
+            mean_ns = max(mean_ns, least_ns)
+            most_ns = max(mean_ns * 1.1, serial_ns + base_ns + float(self._most[at]))
+            most_ns += 8 * _RETRANSMIT_NS if lost >= 1 else 0.0
+        return {
+            "nic": fleet.nic_ids[flow.source],
+            "flow_id": flow.flow_id,
+            "queue_pair": int(flow.flow_id.split(":")[-2]),
+            "peer": peer,
+            "count": count,
+            "bytes": int(sent),
+            "min_ns": round(least_ns) if count else 0,
+            "mean_ns": round(mean_ns),
+            "p99_ns": round(most_ns),
+            "max_ns": round(most_ns * 1.05),
+            "posted": posted,
+        }

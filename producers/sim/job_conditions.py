@@ -1,0 +1,106 @@
+"""The conditions under which the ranks of a simulated job work, as the faults in force set them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from producers.sim.fault_grammar import FaultSpec
+from producers.sim.faults import Target
+
+__all__ = ["WINDOW_BYTES", "JobConditions", "conditions_of", "moved_nics"]
+
+WINDOW_BYTES: Final = 1 << 20
+"""Bytes of a connection on their way, eight chunks of 128 KiB: they limit its rate at a long delay."""
+
+
+@dataclass(slots=True)
+class JobConditions:
+    """Conditions of one job. Dictionaries are by rank; a rank without an entry works as usual."""
+
+    compute_ns: dict[int, float] = field(default_factory=dict)
+    """Added time of computation in each iteration."""
+    launch_ns: dict[int, float] = field(default_factory=dict)
+    """Added time between the call and the kernel's begin."""
+    pcie_share: dict[int, float] = field(default_factory=dict)
+    """Share of its line rate at which a NIC reaches its GPU's memory."""
+    hung: frozenset[int] = frozenset()
+    killed: frozenset[int] = frozenset()
+    mismatched: frozenset[int] = frozenset()
+    moved: frozenset[int] = frozenset()
+    """Ranks that use the next NIC of their host."""
+    unreported: frozenset[int] = frozenset()
+    unsynced: frozenset[int] = frozenset()
+    class_ns: float = 0.0
+    """Delay of data in another traffic class than that of probes."""
+    paced_share: float | None = None
+    """Share of the line rate to which decisions limit the flows."""
+    single: bool = False
+    """Whether there is one connection between two NICs, whatever the settings."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether the next operation never begins."""
+        return bool(self.hung or self.killed or self.mismatched)
+
+    @property
+    def added_ns(self) -> float:
+        """Return by how much the latest rank delays an operation."""
+        ranks = self.compute_ns.keys() | self.launch_ns.keys()
+        return max((self.compute_ns.get(r, 0.0) + self.launch_ns.get(r, 0.0) for r in ranks), default=0.0)
+
+    def gap_ns(self, compute_ns: float) -> float:
+        """Return the time between two iterations; infinite where the next one never begins."""
+        return math.inf if self.stops else compute_ns + self.added_ns
+
+    def line_bps(self, line_bps: float) -> float:
+        """Return the highest rate of a connection: a window of data per delay of its traffic class."""
+        return line_bps if not self.class_ns else min(line_bps, WINDOW_BYTES * 8e9 / self.class_ns)
+
+
+def conditions_of(job: str, faults: Iterable[tuple[FaultSpec, Target]]) -> JobConditions:
+    """Return the conditions of a job under these faults, of which other jobs' are ignored."""
+    found = JobConditions()
+    ranks: dict[str, list[int]] = {}
+    for spec, target in faults:
+        if target.job != job:
+            continue
+        if spec.kind == "straggler":
+            found.compute_ns[target.rank] = found.compute_ns.get(target.rank, 0.0) + spec.delay_s * 1e9
+        elif spec.kind == "launch-skew":
+            found.launch_ns[target.rank] = found.launch_ns.get(target.rank, 0.0) + spec.delay_s * 1e9
+        elif spec.kind == "slow-pcie":
+            found.pcie_share[target.rank] = min(found.pcie_share.get(target.rank, 1.0), spec.share)
+        elif spec.kind == "wrong-class":
+            found.class_ns = max(found.class_ns, spec.delay_s * 1e9)
+        elif spec.kind == "paced":
+            found.paced_share = min(found.paced_share or 1.0, spec.share)
+        elif spec.kind == "few-queue-pairs":
+            found.single = True
+        else:
+            ranks.setdefault(spec.kind, []).append(target.rank)
+    for kind, name in _SETS.items():
+        setattr(found, name, frozenset(ranks.get(kind, ())))
+    return found
+
+
+_SETS: Final = {
+    "hang": "hung",
+    "killed": "killed",
+    "mismatch": "mismatched",
+    "wrong-rail": "moved",
+    "unreported": "unreported",
+    "unsynced": "unsynced",
+}
+"""Fault to the set of its ranks."""
+
+
+def moved_nics(nics: Sequence[int], moved: Iterable[int], per_host: int) -> list[int]:
+    """Return the NICs by rank, where the ranks `moved` use the next NIC of their host."""
+    found = list(nics)
+    for rank in moved:
+        host, device = divmod(nics[rank], per_host)
+        found[rank] = host * per_host + (device + 1) % per_host
+    return found

@@ -1,0 +1,160 @@
+"""The operations of a simulated job until all its ranks have published them."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from producers.sim.job_times import Arrivals, OperationTimes, arrivals_of, operation_times
+from producers.sim.jobs import SimJob
+from schemas.records import KeptBecause
+
+if TYPE_CHECKING:
+    from producers.sim.simulation import Simulation
+
+__all__ = ["JobLog", "LoggedOperation"]
+
+_TRACED_PER_S: Final = 8
+"""Single operations that a rank publishes per second."""
+_SLOW_TIMES: Final = 1.5
+"""Duration over the median from which on an operation is slow."""
+_SLOW_PER_S: Final = 4
+_RECENT: Final = 64
+"""Operations whose median is the usual duration."""
+_RUNNING_NS: Final = 1_000_000_000
+"""An operation that runs this long is published before its end."""
+_SECOND_NS: Final = 1e9
+
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedOperation:
+    """One operation at all ranks."""
+
+    seq: int
+    times: OperationTimes
+    moved: Float64s | None
+    """[2, entries] begin and end of its transfers, for those that are published; None: they are not."""
+    kept: KeptBecause | None
+    """None: it is only in summaries."""
+    present: NDArray[np.bool_] | None = None
+    """[ranks] of an operation that runs: the ranks that have called it."""
+
+
+class JobLog:
+    """The operations of one job. The same operations are chosen at all ranks."""
+
+    def __init__(self, sim: Simulation, job: SimJob, index: int) -> None:
+        self._sim, self.job, self._index = sim, job, index
+        self.ranks = len(job.home)
+        self._line_bps = float(sim.fleet.rate_bps[0])
+        self._operations: deque[LoggedOperation] = deque()
+        self._first = 0
+        self._next = [0] * self.ranks
+        self._last_end = np.zeros(self.ranks)
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._ends: deque[float] = deque()
+        self._stride = 1
+        self._slow_at: deque[float] = deque()
+        self._moved_ns = -_SECOND_NS
+
+    def note_ended(self) -> None:
+        """Log the operations that ended in the last tick."""
+        job = self.job
+        for each in job.ended:
+            if each.times is None:
+                continue
+            times = operation_times(
+                self._arrivals(each.number),
+                job.entries,
+                each.times,
+                each.begin_ns,
+                each.end_ns,
+                self._last_end,
+                job.conditions,
+                self._line_bps,
+            )
+            self._last_end = times.end
+            kept = self._kept(each.number, float((times.end - times.arrival).max()), each.end_ns)
+            moved = None
+            if kept is not None and (
+                kept == KeptBecause.SLOW or each.end_ns - self._moved_ns >= 0.9 * _SECOND_NS
+            ):
+                moved, self._moved_ns = each.times, each.end_ns
+            self._operations.append(LoggedOperation(each.number, times, moved, kept))
+
+    def take(self, rank: int) -> list[LoggedOperation]:
+        """Return the operations that a rank has not published, oldest first."""
+        begin = self._next[rank] - self._first
+        self._next[rank] = self._first + len(self._operations)
+        found = [self._operations[at] for at in range(begin, len(self._operations))]
+        done = min(self._next) - self._first
+        for _ in range(done):
+            self._operations.popleft()
+        self._first += done
+        return found
+
+    def running(self) -> LoggedOperation | None:
+        """Return the operation that runs, or in which ranks wait, if it has been so for long."""
+        job, now_ns = self.job, self._sim.kernel.now_ns
+        number, begin_ns, times = self._sim.kernel.job_times(job.number)
+        arrivals = self._arrivals(job.earlier + number)
+        conditions = job.conditions
+        absent = conditions.hung | conditions.killed if begin_ns < 0 else frozenset()
+        if begin_ns >= 0:
+            since_ns = begin_ns
+            found = operation_times(
+                arrivals, job.entries, times, begin_ns, now_ns, self._last_end, conditions, self._line_bps
+            )
+        elif conditions.stops:
+            since_ns = job.ended_ns + job.settings.compute_ms * 1e6
+            found = self._waiting(arrivals, since_ns, now_ns)
+        else:
+            return None
+        if now_ns - since_ns < _RUNNING_NS:
+            return None
+        present = np.ones(self.ranks, np.bool_)
+        present[sorted(absent)] = False
+        return LoggedOperation(
+            job.earlier + number, found, times if begin_ns >= 0 else None, KeptBecause.RUNNING, present
+        )
+
+    def _waiting(self, arrivals: Arrivals, since_ns: float, now_ns: float) -> OperationTimes:
+        """Return the times of an operation that some rank never enters."""
+        arrival, nothing = since_ns + arrivals.call_ns, np.zeros(self.ranks)
+        waited = now_ns - arrival - arrivals.launch_ns
+        return OperationTimes(
+            arrival, np.full(self.ranks, now_ns), arrivals.launch_ns, nothing, waited, nothing, nothing
+        )
+
+    def _arrivals(self, seq: int) -> Arrivals:
+        """Draw an operation's arrivals; the same each time for the same operation."""
+        chance = np.random.Generator(np.random.SFC64([self._sim.settings.seed, 7, self._index, seq]))
+        return arrivals_of(self.job.conditions, self.ranks, chance)
+
+    def _kept(self, seq: int, length_ns: float, end_ns: float) -> KeptBecause | None:
+        """Choose whether an operation is published singly: by its number within the trace budget, or slow."""
+        self._ends.append(end_ns)
+        while self._ends[0] < end_ns - _SECOND_NS:
+            self._ends.popleft()
+        while len(self._ends) > _TRACED_PER_S * self._stride:
+            self._stride *= 2
+        if self._stride > 1 and len(self._ends) < _TRACED_PER_S * self._stride // 4:
+            self._stride //= 2
+        usual = float(np.median(self._recent)) if self._recent else length_ns
+        self._recent.append(length_ns)
+        if self._stride == 1:
+            return KeptBecause.ALL
+        if seq % self._stride == 0:
+            return KeptBecause.SAMPLED
+        while self._slow_at and self._slow_at[0] < end_ns - _SECOND_NS:
+            self._slow_at.popleft()
+        if length_ns > _SLOW_TIMES * usual and len(self._slow_at) < _SLOW_PER_S:
+            self._slow_at.append(end_ns)
+            return KeptBecause.SLOW
+        return None

@@ -1,0 +1,114 @@
+"""The time of one operation of a simulated job at each of its ranks, and its split. Pure.
+
+Data moves once the last rank has arrived. Until then the others wait for their peer. From then on a rank
+sends, phase by phase. The rest of the operation it waits for ranks that are slower.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from producers.sim.job_conditions import JobConditions
+from producers.sim.jobs import Entries
+
+__all__ = ["Arrivals", "OperationTimes", "arrivals_of", "operation_times"]
+
+_JITTER_NS: Final = 40_000.0
+"""Mean time by which a rank computes longer than the quickest."""
+_LAUNCH_NS: Final = (8_000.0, 15_000.0)
+_FLUSH_NS: Final = 2_000.0
+"""Flushing a healthy NIC's last data."""
+_FLUSH_SHARE: Final = 0.6
+"""Share of the time lost to a slow PCIe that passes in flushes of received data; the rest waits for data."""
+
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """When the ranks are ready for an operation, in ns after its ranks' common end of computation."""
+
+    call_ns: Float64s
+    """[ranks] the call."""
+    launch_ns: Float64s
+    """[ranks] from the call to the kernel's begin."""
+
+    @property
+    def ready_ns(self) -> Float64s:
+        """Return [ranks] the kernel's begin."""
+        return self.call_ns + self.launch_ns
+
+
+@dataclass(frozen=True, slots=True)
+class OperationTimes:
+    """An operation at every rank [ranks]. Times are ns since the start; the parts add up to end - arrival."""
+
+    arrival: Float64s
+    end: Float64s
+    """For an operation that runs: now."""
+    launch: Float64s
+    gpu_late: Float64s
+    peer_late: Float64s
+    network_late: Float64s
+    flush: Float64s
+
+
+def arrivals_of(conditions: JobConditions, ranks: int, chance: np.random.Generator) -> Arrivals:
+    """Draw when the ranks call an operation and how long their kernels take to begin."""
+    call = chance.exponential(_JITTER_NS, ranks)
+    launch = chance.uniform(*_LAUNCH_NS, ranks)
+    for rank, added_ns in conditions.compute_ns.items():
+        call[rank] += added_ns
+    for rank, added_ns in conditions.launch_ns.items():
+        launch[rank] += added_ns
+    return Arrivals(call, launch)
+
+
+def operation_times(
+    arrivals: Arrivals,
+    entries: Entries,
+    times: Float64s,
+    begin_ns: float,
+    now_ns: float,
+    earliest: Float64s,
+    conditions: JobConditions,
+    line_bps: float,
+) -> OperationTimes:
+    """Return the times of an operation whose data began to move at `begin_ns`.
+
+    `times`: [2, entries] begin and end of each transfer, -1: not yet, which counts up to `now_ns`.
+    `earliest`: [ranks] end of each rank's operation before.
+    """
+    ranks = len(arrivals.call_ns)
+    begin, end = times
+    began = begin >= 0
+    end = np.where(end >= 0, end, now_ns)
+    length = np.where(began, end - begin, 0.0)
+    phases = int(entries.phase[-1]) + 1
+    sending = np.zeros(ranks * phases)
+    np.maximum.at(sending, entries.sender * phases + entries.phase, length)
+    sending = sending.reshape(ranks, phases).sum(axis=1)
+    last = np.full(ranks, begin_ns)
+    ended = np.where(began, end, begin_ns)
+    np.maximum.at(last, entries.sender, ended)
+    np.maximum.at(last, entries.receiver, ended)
+    if (times < 0).any():
+        last[:] = now_ns
+    latest = float(arrivals.ready_ns.max())
+    arrival = np.maximum(begin_ns - latest + arrivals.call_ns, earliest)
+    launch = np.minimum(arrivals.launch_ns, np.maximum(begin_ns - arrival, 0.0))
+    sent = np.bincount(entries.sender, np.where(began, entries.bytes, 0.0), ranks)
+    slow = np.zeros(ranks)
+    for rank, share in conditions.pcie_share.items():
+        slow[rank] = sent[rank] * 8e9 / line_bps * (1 / share - 1)
+    slow = np.minimum(slow, sending)
+    flush = np.minimum(_FLUSH_NS + _FLUSH_SHARE * slow, np.maximum(last - begin_ns - sending, 0) + slow)
+    gpu_late = np.minimum(slow, np.maximum(slow - np.maximum(flush - _FLUSH_NS, 0), 0))
+    network = sending - slow
+    peer = last - arrival - launch - network - gpu_late - flush
+    short = np.minimum(peer, 0.0)  # a flush that does not fit beside the transfers
+    return OperationTimes(arrival, last, launch, gpu_late, peer - short, network + short, flush)

@@ -1,0 +1,333 @@
+"""One job in one interval: all measures that explanations use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from schemas.records import ContentionWindow
+from streams.diagnosis.arrivals import Floats
+from streams.diagnosis.columns import Op
+from streams.diagnosis.job_view import Columns, Interval, JobView
+from streams.diagnosis.network_view import NetworkView
+from streams.diagnosis.ranks import Rank, Ranks, ranks_of
+from streams.diagnosis.rules import DiagnosisRules
+from streams.diagnosis.traffic import NicPair, Probes, Traffic, probes_of, traffic_of
+from streams.diagnosis.work import Work, work_of
+from streams.runtime.units import NS_PER_S
+
+__all__ = ["Case", "Lateness", "Outlier", "Stuck", "case_of"]
+
+SLOW_ROW_TIMES = 1.3
+"""Times its kind's good time from which on an operation is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """A pair that is slower than its like, or than it was; see `outliers.find_outliers`."""
+
+    pair: NicPair
+    value_ns: float
+    like_ns: float
+    compared_with: str
+    """others, before."""
+
+    @property
+    def times(self) -> float:
+        """How many times slower."""
+        return self.value_ns / max(self.like_ns, 1.0)
+
+    @property
+    def lost(self) -> float:
+        """Share of its time that it lost."""
+        return max(0.0, 1 - 1 / max(self.times, 1.0))
+
+
+@dataclass(slots=True)
+class Stuck:
+    """The operation at the root of all waits, see `stuck.find_stuck`."""
+
+    communicator: int
+    seq: int
+    function: str
+    since_ns: int
+    """Begin of the last rank that began it."""
+    began: list[Rank]
+    missing: list[Rank]
+    """Ranks that did not begin it."""
+    absent: list[int]
+    """Ranks of the communicator of which no process is known."""
+    hangs: bool
+    """Whether it runs for so long that it must hang."""
+    is_circle: bool = False
+    waiting: set[int] = field(default_factory=set)
+    """Numbers of all ranks that wait in some operation."""
+
+
+@dataclass(slots=True)
+class Lateness:
+    """Time that all ranks lost to the late arrivals of each rank: shares of the job's time, by position."""
+
+    total: Floats
+    launch: Floats
+    """Part that came between call and begin."""
+    own: Floats
+    """Part that the rank spent outside of operations."""
+    unknown: Floats
+    """Part of unknown cause: no earlier operation of the rank is published."""
+    count: Floats
+    """Operations in which it was last for certain."""
+    late_ns: Floats
+    """Its mean lateness in them."""
+
+
+@dataclass
+class Case:
+    """A job in an interval of fabric time."""
+
+    job: JobView
+    network: NetworkView
+    begin_ns: int
+    end_ns: int
+    rules: DiagnosisRules
+    ranks: Ranks
+    columns: Columns
+    work: Work
+    traffic: Traffic
+    members: list[Rank]
+    """Ranks by number, in the order of the arrays by rank."""
+    stuck: Stuck | None = None
+    outliers: list[Outlier] = field(default_factory=list)
+    """Pairs that are slower than their like, the slowest first."""
+    probes_known: dict[tuple[str, str], Probes | None] = field(default_factory=dict)
+
+    # ------------------------------------------------------------------------------------------ the job
+
+    @property
+    def length_ns(self) -> float:
+        """Length of the interval."""
+        return float(self.end_ns - self.begin_ns)
+
+    @cached_property
+    def iteration_ns(self) -> float | None:
+        """Mean length of the iterations, so that a single long one counts; None: none found."""
+        found = self.work.iterations
+        return None if found is None or not len(found.lengths_ns) else float(found.lengths_ns.mean())
+
+    @cached_property
+    def expected_iteration_ns(self) -> float | None:
+        """Length of the iterations in the job's good time."""
+        return self.job.baselines.good(("iteration", *self.work.iteration_key))
+
+    @cached_property
+    def ratio(self) -> float | None:
+        """Length of the job's iterations, else its time per operation, over that of its good time."""
+        actual: float | None
+        if self.iteration_ns is not None:
+            actual, good = self.iteration_ns, self.expected_iteration_ns
+        else:
+            actual, good = self.work.pace_ns, self.job.baselines.good(("pace", self.ranks.total))
+        return actual / good if actual is not None and good else None
+
+    @property
+    def loss_share(self) -> float:
+        """Share of the job's time lost, against its good time; 0 if that is not known."""
+        return 0.0 if self.ratio is None else max(0.0, 1 - 1 / max(self.ratio, 1e-9))
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it is slower than in its good time."""
+        return self.ratio is not None and self.ratio >= self.rules.slow_ratio
+
+    def share_of(self, sums: Floats) -> float:
+        """Return the mean share of the ranks' observed time; 0 without any."""
+        observed = self.work.times.observed
+        seen = observed > 0
+        return float((sums[seen] / observed[seen]).clip(0, 1).mean()) if seen.any() else 0.0
+
+    @cached_property
+    def network_share(self) -> float:
+        """Share of the job's time in which it moved data."""
+        return self.share_of(self.work.times.network_late)
+
+    @cached_property
+    def wait_share(self) -> float:
+        """Share of the job's time in which ranks waited for others."""
+        return self.share_of(self.work.times.peer_late)
+
+    # ------------------------------------------------------------------------------------------ excess
+
+    @cached_property
+    def expected_network(self) -> Floats:
+        """Good time of moving data by kind of operation; NaN: unknown."""
+        good = [self.job.baselines.good(("network", *kind)) for kind in self.work.kinds]
+        return np.array([np.nan if ns is None else ns for ns in good], np.float64)
+
+    @cached_property
+    def excess_rows(self) -> Floats:
+        """Time by row that moving data took longer than in the job's good time; NaN: unknown."""
+        if not len(self.work.kinds):
+            return np.empty(0)
+        excess: Floats = np.maximum(self.work.network - self.expected_network[self.work.kind], 0.0)
+        return excess
+
+    @cached_property
+    def network_excess(self) -> float | None:
+        """Share of the job's time that moving data took longer than in its good time; None: unknown."""
+        if not len(self.excess_rows) or np.isnan(self.excess_rows).all():
+            return None
+        return self._excess_share(np.ones(len(self.excess_rows), bool))
+
+    def _excess_share(self, rows: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
+        work = self.work
+        known = np.where(rows, np.nan_to_num(self.excess_rows) * work.share, 0.0)
+        sums = np.bincount(work.rank, known, len(self.members)) * work.scale
+        return self.share_of(sums.astype(np.float64))
+
+    def excess_within(self, begin_ns: int, end_ns: int) -> float:
+        """Return which part of the excess lies in operations that ran between two times, 0 to 1."""
+        total = self.network_excess
+        if not total:
+            return 0.0
+        begin, end = float(begin_ns - self.begin_ns), float(end_ns - self.begin_ns)
+        return self._excess_share((self.work.begin < end) & (self.work.end > begin)) / total
+
+    @cached_property
+    def lateness(self) -> Lateness:
+        """Time lost to late arrivals, by rank."""
+        work, count = self.work, len(self.members)
+        arrivals, groups = work.arrivals, work.groups
+        found = Lateness(*(np.zeros(count) for _ in range(6)))
+        clear = np.flatnonzero(arrivals.group_clear)
+        if not len(clear):
+            return found
+        group = groups.group
+        row_of_last = work.grouped[arrivals.group_last]
+        owner = work.rank[row_of_last]
+        observed = max(float(work.times.observed.sum()), 1.0)
+        rows = work.grouped
+        lost = np.nan_to_num(work.wait[rows]) * work.share[rows] * work.scale[work.rank[rows]] / observed
+        by_group = np.bincount(group, lost, len(groups.starts)).astype(np.float64)
+        by_group[~arrivals.group_clear] = 0.0
+        launch = by_group * np.nan_to_num(arrivals.group_launch_share)
+        rest = by_group - launch
+        known = ~np.isnan(arrivals.group_own_share)
+        own = np.where(known, np.minimum(by_group * np.nan_to_num(arrivals.group_own_share), rest), 0.0)
+        unknown = np.where(known, 0.0, rest)
+
+        def by_rank(values: Floats) -> Floats:
+            return np.bincount(owner, values, count)[:count].astype(np.float64)
+
+        counts = by_rank(arrivals.group_clear.astype(np.float64))
+        late = by_rank(np.where(arrivals.group_clear, arrivals.group_late_ns, 0.0))
+        return Lateness(
+            by_rank(by_group),
+            by_rank(launch),
+            by_rank(own),
+            by_rank(unknown),
+            counts,
+            late / np.maximum(counts, 1.0),
+        )
+
+    # ------------------------------------------------------------------------------------------ network
+
+    @cached_property
+    def windows(self) -> list[ContentionWindow]:
+        """Contention windows of the interval that name the job, or lie on a link that it crosses."""
+        links = self.traffic.links.keys() | self.traffic.possible.keys()
+        found = {
+            each["window_id"]: each
+            for each in (
+                *self.network.contention(links, self.begin_ns, self.end_ns),
+                *self.network.contention_of(self.job.job, self.begin_ns, self.end_ns),
+            )
+        }
+        return [found[name] for name in sorted(found)]
+
+    def pair_loss(self, slow: Outlier) -> float:
+        """Return the share of the job's time that a slow pair costs.
+
+        It is the excess over the job's good time, else the part of moving data that the slowest pair sets.
+        """
+        if slow.compared_with == "before" and self.network_excess is not None:
+            return self.network_excess
+        estimate = self.network_share * slow.lost
+        if self.network_excess is None or not self.has_clean_baseline(self.begin_ns):
+            return estimate
+        already = self.job.baselines.good(("pair", slow.pair.nic, slow.pair.peer, slow.pair.source))
+        was_slow = already is not None and already >= 0.7 * (slow.pair.data_ns or 0.0)
+        return estimate if was_slow else self.network_excess
+
+    def probes(self, pair: NicPair) -> Probes | None:
+        """Return the delays of probes between a pair's NICs."""
+        key = (pair.nic, pair.peer)
+        if key not in self.probes_known:
+            self.probes_known[key] = probes_of(self.network, pair, self.begin_ns, self.end_ns)
+        return self.probes_known[key]
+
+    def gpu_wait_of(self, nic: str) -> float | None:
+        """Return the share of operations in which the ranks of a NIC wait for their GPU; None: unknown.
+
+        Less than a hundredth counts as 0.
+        """
+        places = [at for at, rank in enumerate(self.members) if nic in rank.nics]
+        rows = np.isin(self.work.rank, places)
+        known = rows & (self.work.rows[:, Op.GPU_LATE] >= 0) & (self.work.rows[:, Op.FLUSH] >= 0)
+        if not known.any():
+            return None
+        times = self.work.times
+        busy = float(times.busy[places].sum())
+        waits = float((times.gpu_late + times.flush)[places].sum())
+        return waits / busy if waits >= 0.01 * busy else 0.0
+
+    def has_clean_baseline(self, begin_ns: int) -> bool:
+        """Return whether the job's good time was learned before a fault began."""
+        return sum(each.end_ns <= begin_ns for each in self.job.history) >= 3
+
+    def network_loss(self, begin_ns: int, end_ns: int, estimate: float) -> float:
+        """Return the share of the job's time that a fault of the network between two times explains.
+
+        It is the excess over the job's good time, as far as that excess coincides with the fault. If
+        the fault is as old as the job's records, there is no good time: then it is `estimate`.
+        """
+        if self.was_fast_during(begin_ns):
+            return 0.0
+        excess = self.network_excess
+        if excess is None or not self.has_clean_baseline(begin_ns):
+            return max(estimate, excess or 0.0)
+        slack_ns = int(self.rules.coincide_s * NS_PER_S)
+        inside = self.excess_within(begin_ns - NS_PER_S, min(end_ns, self.end_ns) + slack_ns)
+        return excess * inside * (0.0 if self.was_slow_before(begin_ns) else 1.0)
+
+    def was_fast_during(self, begin_ns: int) -> bool:
+        """Return whether the job was fast while a fault that began long before lasted already."""
+        old = [each for each in self._before(self.begin_ns) if each.begin_ns > begin_ns + NS_PER_S]
+        fast = [each for each in old if _is_fast(each)]
+        return len(fast) >= 3 and begin_ns < self.begin_ns - int(self.rules.coincide_s * NS_PER_S)
+
+    def was_slow_before(self, begin_ns: int) -> bool:
+        """Return whether the network took as much of the job's time just before a fault began."""
+        before = [each for each in self._before(begin_ns) if each.network_excess is not None]
+        recent = before[-2:]
+        excess = self.network_excess or 0.0
+        return len(recent) == 2 and all((each.network_excess or 0.0) >= 0.7 * excess for each in recent)
+
+    def _before(self, at_ns: int) -> list[Interval]:
+        return [each for each in self.job.history if each.end_ns <= at_ns]
+
+
+def _is_fast(interval: Interval) -> bool:
+    """Return whether the job was as fast in an interval as in its good time."""
+    ratio_ok = interval.ratio is not None and interval.ratio < 1.05
+    return ratio_ok and (interval.network_excess is None or interval.network_excess < 0.03)
+
+
+def case_of(job: JobView, network: NetworkView, begin_ns: int, end_ns: int, rules: DiagnosisRules) -> Case:
+    """Return the measures of a job in an interval."""
+    ranks = ranks_of(job, begin_ns, end_ns)
+    columns = job.columns(begin_ns, end_ns)
+    work = work_of(job, ranks, columns, begin_ns, end_ns)
+    traffic = traffic_of(ranks, work, columns.transfers, columns.queue_pairs, job.job, network)
+    return Case(job, network, begin_ns, end_ns, rules, ranks, columns, work, traffic, list(ranks))

@@ -1,0 +1,85 @@
+"""Iterations of a program, from the sequence of its operations.
+
+The shortest period after which the kinds of operations repeat is one iteration. A program with operations of
+one kind only has iterations if longer pauses separate equal numbers of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streams.diagnosis.rules import GAP_TIMES, MAX_PERIOD, PERIOD_MATCH
+
+__all__ = ["Iterations", "find_iterations"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+MAX_SEQUENCE = 2_048
+"""Newest operations that are searched."""
+MIN_PAIRS = 3
+"""Operations with a partner one period later that show a period."""
+REGULAR = 0.8
+"""Share of equal distances between longer pauses that shows a period."""
+
+
+class Iterations(NamedTuple):
+    """Iterations of one rank. `period`: operations of one iteration; `length_ns`: median length."""
+
+    period: int
+    length_ns: float
+    lengths_ns: Floats
+    begins_ns: Floats
+    """Begin of each iteration of which the length is known."""
+
+
+def find_iterations(seq: Ints, kind: Ints, begin: Floats, end: Floats) -> Iterations | None:
+    """Return the iterations of a rank's operations of one communicator, sorted by number; None: none found.
+
+    `kind`: a number for function and bytes of each operation.
+    """
+    newest = seq > (seq[-1] if len(seq) else 0) - MAX_SEQUENCE
+    seq, kind, begin, end = seq[newest], kind[newest], begin[newest], end[newest]
+    if len(seq) <= MIN_PAIRS:
+        return None
+    at = np.full(int(seq[-1] - seq[0]) + 1, -1, np.int64)
+    at[seq - seq[0]] = np.arange(len(seq))
+    kinds = np.where(at >= 0, kind[at], -1)
+    period = _period(kinds)
+    if period == 1:
+        period = _period_by_pauses(at, begin, end) or 1
+    if period is None:
+        return None
+    pairs = (at[:-period] >= 0) & (at[period:] >= 0)
+    first = at[:-period][pairs]
+    lengths = begin[at[period:][pairs]] - begin[first]
+    return Iterations(period, float(np.median(lengths)), lengths, begin[first])
+
+
+def _period(kinds: Ints) -> int | None:
+    """Return the shortest period of the kinds; -1: unknown kind."""
+    for period in range(1, min(MAX_PERIOD, len(kinds) - 1) + 1):
+        first, second = kinds[:-period], kinds[period:]
+        both = (first >= 0) & (second >= 0)
+        pairs = int(both.sum())
+        if pairs >= max(MIN_PAIRS, period) and (first == second)[both].mean() >= PERIOD_MATCH:
+            return period
+    return None
+
+
+def _period_by_pauses(at: Ints, begin: Floats, end: Floats) -> int | None:
+    """Return the number of operations between longer pauses, if it is always the same."""
+    both = (at[:-1] >= 0) & (at[1:] >= 0)
+    pauses = np.where(both, begin[at[1:]] - end[at[:-1]], np.nan)
+    known = pauses[both]
+    if len(known) < MIN_PAIRS:
+        return None
+    longer = np.flatnonzero(np.nan_to_num(pauses) > max(GAP_TIMES * float(np.median(known)), 1.0))
+    distances = np.diff(longer)
+    if len(distances) < 2:
+        return None
+    typical = int(np.median(distances))
+    is_regular = float((distances == typical).mean()) >= REGULAR
+    return typical if typical > 1 and is_regular else None

@@ -1,0 +1,110 @@
+"""NIC pairs that move data slower than their like, and the end that they have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import median
+from typing import Final
+
+from streams.diagnosis.case import Case, Outlier
+from streams.diagnosis.traffic import NicPair
+
+__all__ = ["common_end", "find_outliers", "network_is_normal"]
+
+MIN_LIKE: Final = 2
+"""Other pairs that are needed for a comparison."""
+SIZE_TIMES: Final = 2.0
+"""Chunks that differ by more in size are compared by time per byte."""
+CONCENTRATED: Final = 0.7
+"""Share of the slow pairs, and of an end's pairs, that makes this end their common cause."""
+QUIET_US: Final = 10.0
+"""us of queueing up to which a path counts as normal."""
+
+
+def find_outliers(case: Case) -> list[Outlier]:
+    """Return the pairs that are slower than their like, the slowest first."""
+    found: list[Outlier] = []
+    for source in ("queue pair", "transfer", "operation"):
+        pairs = [pair for pair in case.traffic.measured if pair.source == source]
+        found += _against_others(case, pairs)
+    known = {id(each.pair) for each in found}
+    found += [each for each in _against_before(case) if id(each.pair) not in known]
+    return sorted(found, key=lambda each: (-each.times, each.pair.name))
+
+
+def _against_others(case: Case, pairs: list[NicPair]) -> list[Outlier]:
+    rules = case.rules
+    if len(pairs) <= MIN_LIKE:
+        return []
+    sizes = [pair.chunk_bytes for pair in pairs]
+    usual = median(sizes)
+    differ = usual > 0 and max(sizes) > SIZE_TIMES * max(min(sizes), 1.0)
+    values = [
+        (pair.data_ns or 0.0) * (usual / max(pair.chunk_bytes, 4_096.0) if differ else 1.0) for pair in pairs
+    ]
+    middle = median(values)
+    spread = max(1.4826 * median(abs(value - middle) for value in values), 0.05 * middle, 1.0)
+    return [
+        Outlier(pair, value, middle, "others")
+        for pair, value in zip(pairs, values, strict=True)
+        if value >= rules.flow_times * middle
+        and value - middle >= rules.flow_excess_us * 1e3
+        and value - middle >= rules.flow_spreads * spread
+    ]
+
+
+def _against_before(case: Case) -> list[Outlier]:
+    """Return the pairs that are slower than in the job's good time while others are not."""
+    slower: list[Outlier] = []
+    known = 0
+    for pair in case.traffic.measured:
+        good = case.job.baselines.good(("pair", pair.nic, pair.peer, pair.source))
+        if good is None or pair.data_ns is None:
+            continue
+        known += 1
+        far = pair.data_ns - good >= case.rules.flow_excess_us * 1e3
+        if far and pair.data_ns >= case.rules.flow_times * good:
+            slower.append(Outlier(pair, pair.data_ns, good, "before"))
+    return slower if len(slower) <= max(1, known // 2) else []
+
+
+def common_end(case: Case, outliers: list[Outlier]) -> tuple[str, str, float]:
+    """Return the NIC that the slow pairs have in common, its role and the share of its pairs that is slow.
+
+    Role: `both`, `sender`, `receiver`; empty if the pairs have no end in common, or there is one pair only.
+    """
+    if len(outliers) < 2:
+        return "", "", 0.0
+    measured = case.traffic.measured
+    slow = {(each.pair.nic, each.pair.peer) for each in outliers}
+    roles = {
+        "sender": (Counter(pair.nic for pair in measured), Counter(nic for nic, _ in slow)),
+        "receiver": (Counter(pair.peer for pair in measured), Counter(peer for _, peer in slow)),
+    }
+    best = ("", "", 0.0)
+    for nic in sorted({name for pair in slow for name in pair}):
+        counts = {role: (every[nic], few[nic]) for role, (every, few) in roles.items()}
+        touched = sum(nic in pair for pair in slow) / len(slow)
+        shares = {role: few / every if every else 0.0 for role, (every, few) in counts.items()}
+        if touched < CONCENTRATED:
+            continue
+        both = min(few for _, few in counts.values()) > 0 and min(shares.values()) >= CONCENTRATED
+        role = "both" if both else max(shares, key=lambda each: (counts[each][1], each))
+        share = min(shares.values()) if both else shares[role]
+        single = not both and counts[role][1] < 2
+        if share >= CONCENTRATED and not single and (touched, both) > (best[2], best[1] == "both"):
+            best = (nic, role, touched)
+    return best
+
+
+def network_is_normal(case: Case, pairs: list[NicPair]) -> bool | None:
+    """Return whether probes between the pairs see neither queue nor loss; None: there are no probes."""
+    probes = [each for pair in pairs if (each := case.probes(pair)) is not None]
+    known = [each for each in probes if each.p50_ns is not None and each.min_ns is not None]
+    if not known:
+        return None
+    quiet = [
+        (each.p50_ns or 0.0) - (each.min_ns or 0.0) <= QUIET_US * 1e3 and each.lost_share < 0.005
+        for each in known
+    ]
+    return sum(quiet) >= CONCENTRATED * len(quiet)

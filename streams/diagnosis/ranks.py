@@ -1,0 +1,195 @@
+"""The ranks of a job in an interval: their processes, hosts and NICs, and those that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from schemas.ids import natural
+from streams.diagnosis.columns import hash_of
+from streams.diagnosis.job_view import Batch, JobView, Member, Process
+from streams.diagnosis.rules import LATE_NS
+
+__all__ = ["Communicator", "Rank", "Ranks", "ranks_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A process of the job. `number`: its rank in the job's largest communicator."""
+
+    number: int
+    process: int
+    host: str
+    nics: tuple[str, ...]
+    gpu: str | None
+    synced: bool
+    bound_ns: float
+    reported: bool
+    """Whether a record of it overlaps the interval."""
+    seen_ns: int
+    """The end of its newest record before the interval's end."""
+    ended: bool
+    late_ns: int
+    """ns between the end of its newest record and its append time, beyond that of the job's median."""
+    dropped: int
+    invalid: int
+
+    @property
+    def nic(self) -> str:
+        """Its first NIC; empty: unknown."""
+        return self.nics[0] if self.nics else ""
+
+    @property
+    def name(self) -> str:
+        """Text that names it."""
+        return f"rank {self.number} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A communicator of the job."""
+
+    id: str
+    ranks: int
+    processes: dict[int, int]
+    """Rank to process."""
+
+
+@dataclass(slots=True)
+class Ranks:
+    """The ranks of a job, by process."""
+
+    by_process: dict[int, Rank] = field(default_factory=dict)
+    communicators: dict[int, Communicator] = field(default_factory=dict)
+    """Hash of the id to communicator."""
+    total: int = 0
+    conflicts: list[str] = field(default_factory=list)
+    """Ranks that two living processes claim."""
+
+    def __iter__(self) -> Iterator[Rank]:
+        return iter(sorted(self.by_process.values(), key=lambda rank: rank.number))
+
+    def of(self, communicator: int, rank: int) -> Rank | None:
+        """Return the process that is a rank of a communicator; None: unknown."""
+        known = self.communicators.get(communicator)
+        process = known.processes.get(rank) if known is not None else None
+        return None if process is None else self.by_process.get(process)
+
+    @property
+    def reported(self) -> list[Rank]:
+        """Ranks with a record in the interval."""
+        return [rank for rank in self if rank.reported]
+
+    @property
+    def hosts(self) -> set[str]:
+        """Hosts of the ranks."""
+        return {rank.host for rank in self.by_process.values()}
+
+
+def ranks_of(job: JobView, begin_ns: int, end_ns: int) -> Ranks:
+    """Return the ranks of a job. A process that another one has replaced is left out."""
+    found = Ranks()
+    owners: dict[str, dict[int, list[Process]]] = {}
+    sizes: dict[str, int] = {}
+    for name in sorted(job.processes):
+        for member in job.processes[name].members:
+            owners.setdefault(member.communicator, {}).setdefault(member.rank, []).append(job.processes[name])
+            sizes[member.communicator] = max(sizes.get(member.communicator, 0), member.ranks)
+    replaced: set[tuple[str, str, str]] = set()
+    for communicator, ranks in owners.items():
+        for rank, claims in ranks.items():
+            replaced |= _losers(found, communicator, rank, claims, begin_ns)
+    main = min(owners, key=lambda c: (-sizes[c], -len(owners[c]), c), default=None)
+    found.total = sizes[main] if main is not None else 0
+    lag_ns = _median([each.newest.append_ns - each.newest.end_ns for each in job.processes.values()])
+    living = [each for _, each in sorted(job.processes.items()) if each.key not in replaced]
+    _number(found, living, main, (begin_ns, end_ns), lag_ns)
+    for communicator, ranks in owners.items():
+        processes = {
+            rank: hash_of("/".join(each.key))
+            for rank, claims in ranks.items()
+            for each in claims
+            if each.key not in replaced
+        }
+        found.communicators[hash_of(communicator)] = Communicator(
+            communicator, sizes[communicator], processes
+        )
+    return found
+
+
+def _losers(
+    found: Ranks, communicator: str, rank: int, claims: list[Process], begin_ns: int
+) -> set[tuple[str, str, str]]:
+    """Return the processes that a newer one has replaced as a rank; note a claim of two living ones."""
+    if len(claims) < 2:
+        return set()
+    ordered = sorted(claims, key=lambda each: (not each.newest.ended, each.newest.end_ns, each.key))
+    living = [each for each in ordered if not each.newest.ended and each.newest.end_ns > begin_ns]
+    if len(living) > 1:
+        hosts = " and ".join(sorted({f"{each.host} process {each.key[2]}" for each in living})[:2])
+        found.conflicts.append(f"rank {rank} of communicator {communicator} is claimed by {hosts}")
+    return {each.key for each in ordered[:-1]}
+
+
+def _number(
+    found: Ranks, living: list[Process], main: str | None, interval: tuple[int, int], lag_ns: int
+) -> None:
+    """Add the processes with their numbers; those outside of the largest communicator follow."""
+    numbered: list[tuple[int, Process]] = []
+    others: list[Process] = []
+    for process in living:
+        member = process.joined.get(main) if main is not None else None
+        if member is None:
+            others.append(process)
+        else:
+            numbered.append((member.rank, process))
+    first = max([found.total, *(rank + 1 for rank, _ in numbered)])
+    others.sort(key=lambda each: [natural(part) for part in each.key])
+    for number, process in (*numbered, *enumerate(others, first)):
+        rank = _rank(number, process, interval, lag_ns)
+        found.by_process[rank.process] = rank
+
+
+def _rank(number: int, process: Process, interval: tuple[int, int], lag_ns: int) -> Rank:
+    begin_ns, end_ns = interval
+    batches = [process.batches[at] for at in sorted(process.batches)]
+    inside = [b for b in batches if b.end_ns > begin_ns and b.begin_ns < end_ns]
+    newest = inside[-1] if inside else batches[-1]
+    members = list(process.members)
+    nics = dict.fromkeys(nic for member in sorted(members, key=_size_first) for nic in member.nics)
+    for batch in inside:
+        nics.update(dict.fromkeys(batch.nics))
+    late_ns = newest.append_ns - newest.end_ns - lag_ns
+    return Rank(
+        number=number,
+        process=newest.process,
+        host=process.host,
+        nics=tuple(nics),
+        gpu=next((member.gpu for member in members if member.gpu is not None), None),
+        synced=all(b.synced for b in inside or [newest]),
+        bound_ns=max((b.bound_ns for b in inside or [newest]), default=0.0),
+        reported=bool(inside),
+        seen_ns=newest.end_ns,
+        ended=any(b.ended for b in batches if b.begin_ns < end_ns),
+        late_ns=late_ns if late_ns > LATE_NS else 0,
+        dropped=_growth(batches, inside, "dropped"),
+        invalid=_growth(batches, inside, "invalid"),
+    )
+
+
+def _growth(batches: list[Batch], inside: list[Batch], name: str) -> int:
+    """Return the growth of a counter within the interval."""
+    if not inside:
+        return 0
+    first = inside[0]
+    before = [b for b in batches if b.number < first.number]
+    base: Batch | None = before[-1] if before else first if first.number else None
+    return max(0, int(getattr(inside[-1], name)) - (int(getattr(base, name)) if base else 0))
+
+
+def _size_first(member: Member) -> tuple[int, str]:
+    return -member.ranks, member.communicator
+
+
+def _median(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2] if values else 0

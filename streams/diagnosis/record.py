@@ -1,0 +1,192 @@
+"""`Diagnosis` records: fields, text, and the evidence that is missing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from schemas.records import Alternative, ClockSync, Diagnosis, JobFlow, RankTime, Verdict
+from streams.diagnosis.base import Candidate, Case
+from streams.diagnosis.ranks import Rank
+
+__all__ = ["make_record", "missing_evidence"]
+
+MAX_TEXT: Final = 1_000
+MAX_LISTED: Final = 4_096
+MAX_PROBED: Final = 256
+"""Pairs of which the record contains the delay of probes."""
+MAX_NAMED: Final = 4
+MAX_LINKS: Final = 64
+_LIMIT_NS: Final = 10**18
+
+
+def _names(ranks: list[Rank]) -> str:
+    named = ", ".join(rank.name for rank in ranks[:MAX_NAMED])
+    return named + (f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else "")
+
+
+def missing_evidence(case: Case) -> list[str]:
+    """Return the evidence that an evaluation lacks, one line each, weightiest first."""
+    members, total = case.members, case.ranks.total
+    silent = [rank for rank in members if not rank.reported and not rank.ended]
+    unsynced = [rank for rank in members if rank.reported and not rank.synced]
+    late = [rank for rank in members if rank.late_ns]
+    dropped = [rank for rank in members if rank.dropped]
+    invalid = [rank for rank in members if rank.invalid]
+    lines = list(case.ranks.conflicts[:MAX_NAMED])
+    if not members:
+        lines.append("no rank of the job reports")
+    if silent:
+        lines.append(f"{_names(silent)} reports nothing in the interval")
+    if total > len(members):
+        lines.append(f"{total - len(members)} of {total} ranks are not known")
+    if unsynced:
+        lines.append(f"clocks UNSYNCED: arrivals of {_names(unsynced)} cannot be compared")
+    if late:
+        worst = max(late, key=lambda rank: (rank.late_ns, -rank.number))
+        lines.append(f"records of {worst.name} came {worst.late_ns / 1e9:.0f} s late")
+    if dropped:
+        count = sum(rank.dropped for rank in dropped)
+        lines.append(f"{count} events were dropped by full rings of {_names(dropped)}")
+    if invalid:
+        lines.append(f"{sum(rank.invalid for rank in invalid)} events of {_names(invalid)} were refused")
+    if case.job.forgotten:
+        lines.append(f"{case.job.forgotten} operations were forgotten, because the job publishes too many")
+    return lines + _missing_network(case)
+
+
+def _missing_network(case: Case) -> list[str]:
+    lines = []
+    if members := case.members:
+        if not case.traffic.nics:
+            lines.append("NICs of the ranks are not known")
+        elif not case.traffic.flows:
+            lines.append("no flow of the job is reported")
+        pairs = [case.traffic.pairs[key] for key in sorted(case.traffic.pairs)[:MAX_PROBED]]
+        if pairs and not any(case.probes(pair) for pair in pairs):
+            lines.append("no delays of probes between the job's NICs")
+        states = {case.network.clock_of(nic) for nic in case.traffic.nics}
+        if ClockSync.UNSYNCED in states and all(rank.synced for rank in members):
+            lines.append("clocks of some NICs are UNSYNCED: one-way delays there are not used")
+        if case.iteration_ns is None and case.work.pace_ns is None:
+            lines.append("no iterations found")
+        elif case.ratio is None:
+            lines.append("no good time of the job is known yet")
+    return lines
+
+
+def make_record(case: Case, best: Candidate, others: list[Candidate], missing: list[str]) -> Diagnosis:
+    """Return the record of a verdict."""
+    work, times = case.work, case.work.times
+    good_bus = case.job.baselines.good(("bus",))
+    bounds = [rank.bound_ns for rank in case.ranks.reported]
+    expected = case.expected_iteration_ns
+    return {
+        "job": case.job.job,
+        "tenant": case.job.tenant,
+        "shard": case.job.shard,
+        "number": case.job.number,
+        "begin_ns": case.begin_ns,
+        "end_ns": case.end_ns,
+        "since_ns": case.begin_ns,
+        "verdict": best.verdict,
+        "confidence": float(np.clip(best.confidence, 0.0, 1.0)),
+        "blames_network": best.blames_network,
+        "subject": best.subject,
+        "subjects": list(dict.fromkeys([*([best.subject] if best.subject else []), *best.subjects])),
+        "links": best.links,
+        "nics": best.nics,
+        "ranks": best.ranks,
+        "jobs": best.jobs,
+        "text": _text(case, best),
+        "remedy": best.remedy[:MAX_TEXT],
+        "loss_share": float(np.clip(best.loss_share, 0.0, 1.0)),
+        "evidence": best.evidence[:64],
+        "alternatives": [_alternative(each) for each in others],
+        "missing": [line[:MAX_TEXT] for line in missing],
+        "ranks_seen": len(case.ranks.reported),
+        "ranks_total": case.ranks.total,
+        "hosts": len(case.ranks.hosts),
+        "operations": int(times.operations.max(initial=0)),
+        "bytes": int(min(float(times.bytes.sum()), _LIMIT_NS)),
+        "iteration_ns": _median_ns(case),
+        "expected_iteration_ns": None if expected is None else _whole(expected),
+        "bus_bps": work.bus_bps,
+        "expected_bus_bps": 1 / good_bus if good_bus else None,
+        "bound_ns": max(bounds, default=0.0),
+        "time_splits": _time_splits(case),
+        "flows": _flows(case),
+    }
+
+
+def _text(case: Case, best: Candidate) -> str:
+    """Return the verdict in one line, with the length of iterations if they are slow."""
+    actual, good = case.iteration_ns, case.expected_iteration_ns
+    if best.verdict == Verdict.HEALTHY or best.decisive or actual is None or good is None or not case.is_slow:
+        return best.text[:MAX_TEXT]
+    return f"iterations take {actual / 1e6:.3g} ms, {good / 1e6:.3g} before: {best.text}"[:MAX_TEXT]
+
+
+def _alternative(candidate: Candidate) -> Alternative:
+    return {
+        "verdict": candidate.verdict,
+        "confidence": float(np.clip(candidate.confidence, 0.0, 1.0)),
+        "subject": candidate.subject,
+        "text": candidate.text[:MAX_TEXT],
+    }
+
+
+def _median_ns(case: Case) -> int | None:
+    found = case.work.iterations
+    return None if found is None else _whole(found.length_ns)
+
+
+def _whole(ns: float) -> int:
+    return int(min(max(ns, 0.0), _LIMIT_NS))
+
+
+def _time_splits(case: Case) -> list[RankTime]:
+    times = case.work.times
+    compute = times.compute
+    return [
+        {
+            "rank": min(rank.number, 2**24 - 1),
+            "host": rank.host,
+            "nic": rank.nic,
+            "compute_ns": _whole(float(compute[at])),
+            "launch_ns": _whole(float(times.launch[at])),
+            "gpu_late_ns": _whole(float(times.gpu_late[at])),
+            "peer_late_ns": _whole(float(times.peer_late[at])),
+            "network_late_ns": _whole(float(times.network_late[at])),
+            "flush_ns": _whole(float(times.flush[at])),
+            "last_arrivals": int(times.last_arrivals[at]),
+        }
+        for at, rank in enumerate(case.members[:MAX_LISTED])
+    ]
+
+
+def _flows(case: Case) -> list[JobFlow]:
+    """Return the job's traffic by pair, the slowest and heaviest first."""
+    slow = {(each.pair.nic, each.pair.peer) for each in case.outliers}
+    ordered = sorted(
+        case.traffic.pairs.items(),
+        key=lambda item: (item[0] not in slow, -(item[1].rate_bps or item[1].bytes), item[0]),
+    )
+    found: list[JobFlow] = []
+    for at, ((nic, peer), pair) in enumerate(ordered[:MAX_LISTED]):
+        probes = case.probes(pair) if at < MAX_PROBED else None
+        links = {link for flow in pair.flows for link in case.traffic.routes.get(flow["flow_id"], ())}
+        p50_ns = probes.p50_ns if probes is not None else None
+        found.append(
+            {
+                "nic": nic,
+                "peer": peer,
+                "paths": max(len(pair.flows), pair.queue_pairs),
+                "rate_bps": min(pair.rate_bps, 1e15),
+                "delay_ns": None if p50_ns is None else _whole(p50_ns),
+                "data_ns": None if pair.data_ns is None else _whole(pair.data_ns),
+                "links": sorted(links)[:MAX_LINKS],
+            }
+        )
+    return found

@@ -1,0 +1,121 @@
+"""Operations that do not end, and the ranks for which the others wait.
+
+A rank that did not begin an operation may itself wait in another one. The search follows these waits until it
+meets a rank outside of operations, an operation that all ranks began, or a circle.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from streams.diagnosis.case import Case, Stuck
+from streams.diagnosis.columns import COLLECTIVES, FUNCTIONS, Op, Sum
+from streams.runtime.units import NS_PER_S
+
+__all__ = ["find_stuck"]
+
+MIN_AGE_NS: Final = NS_PER_S // 2
+"""Age from which on a running operation shows that a process that ended is missed."""
+Key = tuple[int, int]
+"""Communicator and number of a collective."""
+
+
+def find_stuck(case: Case) -> Stuck | None:
+    """Return the root of the operations that run at the interval's end; None: none runs for long."""
+    groups = _running(case)
+    if not groups:
+        return None
+    progress = _progress(case)
+    waiting_in = {process: key for key, rows in groups.items() for process in rows}
+    key = min(groups, key=lambda each: (min(case.work.begin[list(groups[each].values())]), each))
+    seen: set[Key] = set()
+    circle = False
+    while key not in seen:
+        seen.add(key)
+        followed = sorted(
+            waiting_in[process]
+            for process in _missing(case, key, groups[key], progress)
+            if waiting_in.get(process, key) != key
+        )
+        if not followed:
+            break
+        key = followed[0]
+        circle = key in seen
+    return _stuck(case, key, groups, progress, circle=circle)
+
+
+def _running(case: Case) -> dict[Key, dict[int, int]]:
+    """Return (communicator, number) to process to row of the collectives that run for long."""
+    work = case.work
+    rows = work.rows
+    is_collective = np.isin(rows[:, Op.FUNCTION], list(COLLECTIVES))
+    old = work.running & is_collective & (work.length_ns - work.begin >= MIN_AGE_NS)
+    found: dict[Key, dict[int, int]] = {}
+    for row in np.flatnonzero(old):
+        key = (int(rows[row, Op.COMMUNICATOR]), int(rows[row, Op.SEQ]))
+        found.setdefault(key, {})[int(rows[row, Op.PROCESS])] = int(row)
+    return found
+
+
+def _progress(case: Case) -> dict[Key, int]:
+    """Return (communicator, process) to the greatest number that the process began."""
+    rows = case.work.rows
+    chosen = rows[np.isin(rows[:, Op.FUNCTION], list(COLLECTIVES))]
+    sums = case.columns.summaries
+    sums = sums[np.isin(sums[:, Sum.FUNCTION], list(COLLECTIVES))]
+    found: dict[Key, int] = {}
+    parts = (
+        (chosen[:, Op.COMMUNICATOR], chosen[:, Op.PROCESS], chosen[:, Op.SEQ]),
+        (sums[:, Sum.COMMUNICATOR], sums[:, Sum.PROCESS], sums[:, Sum.LAST_SEQ]),
+    )
+    for columns in parts:
+        for communicator, process, seq in zip(*(column.tolist() for column in columns), strict=True):
+            key = (communicator, process)
+            found[key] = max(found.get(key, -1), seq)
+    return found
+
+
+def _missing(case: Case, key: Key, rows: dict[int, int], progress: dict[Key, int]) -> list[int]:
+    """Return the processes of a communicator that did not begin an operation."""
+    known = case.ranks.communicators.get(key[0])
+    members = known.processes.values() if known is not None else ()
+    return [
+        process for process in members if process not in rows and progress.get((key[0], process), -1) < key[1]
+    ]
+
+
+def _stuck(
+    case: Case, key: Key, groups: dict[Key, dict[int, int]], progress: dict[Key, int], *, circle: bool
+) -> Stuck:
+    work, rows = case.work, groups[key]
+    at = list(rows.values())
+    known = case.ranks.communicators.get(key[0])
+    began = [case.ranks.by_process[process] for process in rows]
+    missing = [
+        case.ranks.by_process[each]
+        for each in _missing(case, key, rows, progress)
+        if each in case.ranks.by_process
+    ]
+    total = known.ranks if known is not None else 0
+    absent = [] if known is None or total > 65_536 else sorted(set(range(total)) - known.processes.keys())
+    age_ns = work.length_ns - float(work.begin[at].max())
+    typical = float(np.nanmax(case.expected_network[work.kind[at]])) if _has_good(case, at) else 0.0
+    hangs = age_ns >= max(case.rules.hang_s * NS_PER_S, case.rules.hang_times * typical)
+    return Stuck(
+        key[0],
+        key[1],
+        str(FUNCTIONS[int(work.rows[at[0], Op.FUNCTION])]),
+        case.begin_ns + int(work.begin[at].max()),
+        sorted(began, key=lambda rank: rank.number),
+        sorted(missing, key=lambda rank: rank.number),
+        absent,
+        hangs,
+        circle,
+        {case.ranks.by_process[process].number for each in groups.values() for process in each},
+    )
+
+
+def _has_good(case: Case, rows: list[int]) -> bool:
+    return not bool(np.isnan(case.expected_network[case.work.kind[rows]]).all())

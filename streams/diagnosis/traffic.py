@@ -1,0 +1,308 @@
+"""The traffic of a job between its NICs: in-band delays, flows, their links and the delays of probes.
+
+In-band delays come from queue pairs where they are known, else from transfers, else from point-to-point
+operations. Only pairs of different hosts count: others do not use the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from schemas.ids import host_of
+from schemas.records import CollectiveFunction, Flow
+from streams.diagnosis.arrivals import Floats
+from streams.diagnosis.columns import FUNCTIONS, Op, Pair, Rows, Transfer, hash_of
+from streams.diagnosis.network_view import Links, NetworkView, PairDelay
+from streams.diagnosis.ranks import Rank, Ranks
+from streams.diagnosis.work import Work, mixed
+
+__all__ = ["NicPair", "Probes", "Traffic", "probes_of", "traffic_of"]
+
+MAX_PAIRS: Final = 4_096
+"""Pairs that are kept: the slowest."""
+MAX_ALL_ROUTES: Final = 32
+"""NICs up to which all routes among them are possible links of a job with unknown pairs."""
+_SEND: Final = FUNCTIONS.index(CollectiveFunction.SEND)
+
+
+class Probes(NamedTuple):
+    """Delays of probes between the NICs of a pair, over all paths. ns."""
+
+    p50_ns: float | None
+    min_ns: float | None
+    """Least median of a path: the delay without a queue."""
+    worst_ns: float | None
+    worst_path: int
+    lost_share: float
+    one_way: bool
+    """Whether these are one-way delays; else half of round trips."""
+
+
+@dataclass(slots=True)
+class NicPair:
+    """Traffic from one NIC to another."""
+
+    nic: str
+    peer: str
+    source: str = ""
+    """Origin of `data_ns`: queue pair, transfer, operation; empty: none."""
+    count: float = 0
+    data_ns: float | None = None
+    """ns from post to completion, or of moving data; mean."""
+    min_ns: float | None = None
+    bytes: float = 0.0
+    gpu_late_share: float = 0.0
+    """Share of the sender's time in transfers spent waiting for its GPU."""
+    receive_gpu_share: float = 0.0
+    """The same at the receiver, and flushing."""
+    ranks: set[int] = field(default_factory=set)
+    flows: list[Flow] = field(default_factory=list)
+    queue_pairs: int = 0
+
+    @property
+    def rate_bps(self) -> float:
+        """Reported rate of its flows."""
+        return sum(flow["rate_bps"] for flow in self.flows)
+
+    @property
+    def chunk_bytes(self) -> float:
+        """Mean bytes of a chunk, transfer or operation."""
+        return self.bytes / self.count if self.count else 0.0
+
+    @property
+    def name(self) -> str:
+        """Text that names it."""
+        return f"{self.nic} to {self.peer}"
+
+
+LinkTable = dict[str, dict[tuple[str, str], NicPair]]
+
+
+@dataclass(slots=True)
+class Traffic:
+    """All pairs of a job. `links`: link to pairs of which a flow crosses it for certain."""
+
+    pairs: dict[tuple[str, str], NicPair]
+    nics: set[str]
+    links: LinkTable = field(default_factory=dict)
+    possible: LinkTable = field(default_factory=dict)
+    """Links of routes that flows without a known route may take."""
+    flows: dict[str, Flow] = field(default_factory=dict)
+    routes: dict[str, Links] = field(default_factory=dict)
+    """Flow to its links."""
+
+    @property
+    def measured(self) -> list[NicPair]:
+        """Pairs with an in-band delay, by name."""
+        return [self.pairs[key] for key in sorted(self.pairs) if self.pairs[key].data_ns is not None]
+
+    def like(self, pair: NicPair) -> list[NicPair]:
+        """Return the other pairs that are measured in the same manner."""
+        return [each for each in self.measured if each is not pair and each.source == pair.source]
+
+    def crossing(self, links: Iterable[str]) -> tuple[list[NicPair], bool]:
+        """Return the pairs that cross any of the links, and whether that is certain."""
+        names = list(links)
+        for table, certain in ((self.links, True), (self.possible, False)):
+            found = {key: pair for link in names for key, pair in table.get(link, {}).items()}
+            if found:
+                return [found[key] for key in sorted(found)], certain
+        return [], True
+
+
+def traffic_of(
+    ranks: Ranks, work: Work, transfers: Rows, queue_pairs: Rows, job: str, network: NetworkView
+) -> Traffic:
+    """Return the traffic of a job in the interval of its work."""
+    nics = {nic for rank in ranks for nic in rank.nics}
+    flows = {flow["flow_id"]: flow for flow in network.flows(nics, job)}
+    nics |= {flow["nic"] for flow in flows.values()}
+    traffic = Traffic({}, nics, flows=flows)
+    _add_queue_pairs(traffic, ranks, queue_pairs)
+    _add_transfers(traffic, ranks, transfers)
+    _add_sends(traffic, ranks, work)
+    for flow in flows.values():
+        if flow["peer"] and host_of(flow["nic"]) != host_of(flow["peer"]):
+            _pair(traffic, flow["nic"], flow["peer"]).flows.append(flow)
+    _bound(traffic)
+    _add_links(traffic, network)
+    return traffic
+
+
+def probes_of(network: NetworkView, pair: NicPair, begin_ns: int, end_ns: int) -> Probes | None:
+    """Return the delays of probes between a pair's NICs in an interval; None: there are none."""
+    forward = network.delays(pair.nic, pair.peer, begin_ns, end_ns)
+    values = _by_path(forward, one_way=True)
+    one_way = bool(values)
+    if not values:
+        values = _by_path(forward + network.delays(pair.peer, pair.nic, begin_ns, end_ns), one_way=False)
+    sent = sum(each.samples + each.lost for each in forward)
+    lost = sum(each.lost for each in forward) / sent if sent else 0.0
+    if not values:
+        return Probes(None, None, None, 0, lost, one_way) if sent else None
+    medians = {path: median(found) for path, found in values.items()}
+    worst = max(medians, key=lambda path: (medians[path], path))
+    least = min(min(found) for found in values.values())
+    return Probes(median(medians.values()), least, medians[worst], worst, lost, one_way)
+
+
+def _by_path(delays: list[PairDelay], *, one_way: bool) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for each in delays:
+        value = each.p50_ns if one_way else each.rtt_p50_ns
+        if value is not None:
+            found.setdefault(each.path, []).append(value if one_way else value / 2)
+    return found
+
+
+# ------------------------------------------------------------------------------------------- sources
+
+
+def _pair(traffic: Traffic, nic: str, peer: str) -> NicPair:
+    known = traffic.pairs.get((nic, peer))
+    if known is None:
+        known = traffic.pairs[nic, peer] = NicPair(nic, peer)
+    return known
+
+
+def _add_queue_pairs(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
+    """Add the in-band delays of queue pairs; the peer is that of the flow, else the rank's NIC."""
+    rows = rows[rows[:, Pair.COUNT] > 0]
+    if not len(rows):
+        return
+    names = {hash_of(nic): nic for nic in traffic.nics}
+    flows = {hash_of(name): flow for name, flow in traffic.flows.items()}
+    by_number = {rank.number: rank for rank in ranks}
+    keys = mixed(rows[:, Pair.PROCESS], rows[:, Pair.NIC], rows[:, Pair.PEER], rows[:, Pair.FLOW])
+    _, first, at = np.unique(keys, return_index=True, return_inverse=True)
+    count = np.bincount(at, rows[:, Pair.COUNT].astype(np.float64))
+    total = np.bincount(at, rows[:, Pair.COUNT].astype(np.float64) * rows[:, Pair.MEAN])
+    amount = np.bincount(at, rows[:, Pair.BYTES].astype(np.float64))
+    least = np.full(len(first), np.inf)
+    np.minimum.at(least, at, rows[:, Pair.MIN].astype(np.float64))
+    for index, row in enumerate(rows[first]):
+        nic, flow = names.get(int(row[Pair.NIC])), flows.get(int(row[Pair.FLOW]))
+        rank = by_number.get(int(row[Pair.PEER]))
+        peer = flow["peer"] if flow is not None and flow["peer"] else _nic_for(rank, nic)
+        if nic is None or not peer or host_of(nic) == host_of(peer):
+            continue
+        pair = _pair(traffic, nic, peer)
+        pair.queue_pairs += 1
+        own = ranks.by_process.get(int(row[Pair.PROCESS]))
+        pair.ranks |= {each.number for each in (own, rank) if each is not None}
+        _add_mean(pair, "queue pair", float(count[index]), float(total[index]), float(amount[index]))
+        pair.min_ns = min(pair.min_ns or np.inf, float(least[index]))
+
+
+def _nic_for(rank: Rank | None, nic: str | None) -> str:
+    """Return the NIC by which a rank is reached: the one of the same place among its NICs is not known."""
+    if rank is None or nic is None or not rank.nics:
+        return ""
+    device = nic.partition("/")[2]
+    return next((each for each in rank.nics if each.partition("/")[2] == device), rank.nics[0])
+
+
+def _add_mean(pair: NicPair, source: str, count: float, total_ns: float, amount: float) -> None:
+    """Add to the mean of a pair, unless a better source has set it."""
+    if pair.source not in ("", source):
+        return
+    before = (pair.data_ns or 0.0) * pair.count
+    pair.source = source
+    pair.count += count
+    pair.bytes += amount
+    pair.data_ns = (before + total_ns) / max(pair.count, 1.0)
+
+
+def _add_transfers(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
+    """Add the transfers: delays by the sender, waiting for GPUs by both ends."""
+    if not len(rows):
+        return
+    keys = mixed(*(rows[:, at] for at in (Transfer.PROCESS, Transfer.COMMUNICATOR, Transfer.PEER)))
+    keys = mixed(keys, rows[:, Transfer.SENDS])
+    _, first, at = np.unique(keys, return_index=True, return_inverse=True)
+
+    def total(values: Floats) -> Floats:
+        return np.bincount(at, values, len(first)).astype(np.float64)
+
+    done = rows[:, Transfer.END] > rows[:, Transfer.BEGIN]
+    length = np.where(done, rows[:, Transfer.END] - rows[:, Transfer.BEGIN], 0).astype(np.float64)
+    split = rows[:, Transfer.NETWORK_LATE] >= 0
+    network = np.where(split, rows[:, Transfer.NETWORK_LATE], 0).astype(np.float64)
+    known = total(split.astype(np.float64))
+    amount = np.where(split, rows[:, Transfer.BYTES], 0).astype(np.float64)
+    sums = total(network), total(amount), total(length)
+    late = total(np.maximum(rows[:, Transfer.GPU_LATE], 0).astype(np.float64))
+    flush = total(np.maximum(rows[:, Transfer.FLUSH], 0).astype(np.float64))
+    for index, row in enumerate(rows[first]):
+        own = ranks.by_process.get(int(row[Transfer.PROCESS]))
+        peer = ranks.of(int(row[Transfer.COMMUNICATOR]), int(row[Transfer.PEER]))
+        if own is None or peer is None or own.host == peer.host or not own.nics or not peer.nics:
+            continue
+        share = float(late[index] / max(sums[2][index], 1.0))
+        if row[Transfer.SENDS]:
+            pair = _pair(traffic, own.nic, _nic_for(peer, own.nic))
+            pair.gpu_late_share = max(pair.gpu_late_share, min(1.0, share))
+            if known[index]:
+                _add_mean(pair, "transfer", float(known[index]), float(sums[0][index]), float(sums[1][index]))
+        else:
+            pair = _pair(traffic, peer.nic, _nic_for(own, peer.nic))
+            share += float(flush[index] / max(sums[2][index], 1.0))
+            pair.receive_gpu_share = max(pair.receive_gpu_share, min(1.0, share))
+        pair.ranks |= {own.number, peer.number}
+
+
+def _add_sends(traffic: Traffic, ranks: Ranks, work: Work) -> None:
+    """Add point-to-point operations for pairs without other delays."""
+    chosen = np.flatnonzero((work.rows[:, Op.FUNCTION] == _SEND) & ~work.running & ~np.isnan(work.network))
+    if not len(chosen):
+        return
+    rows = work.rows[chosen]
+    keys = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], rows[:, Op.PEER])
+    _, first, at = np.unique(keys, return_index=True, return_inverse=True)
+    count = np.bincount(at).astype(np.float64)
+    total, amount = np.bincount(at, work.network[chosen]), np.bincount(at, rows[:, Op.BYTES])
+    for index, row in enumerate(rows[first]):
+        own = ranks.by_process.get(int(row[Op.PROCESS]))
+        peer = ranks.of(int(row[Op.COMMUNICATOR]), int(row[Op.PEER]))
+        if own is None or peer is None or own.host == peer.host or not own.nics or not peer.nics:
+            continue
+        pair = _pair(traffic, own.nic, _nic_for(peer, own.nic))
+        pair.ranks |= {own.number, peer.number}
+        _add_mean(pair, "operation", float(count[index]), float(total[index]), float(amount[index]))
+
+
+def _bound(traffic: Traffic) -> None:
+    """Keep the slowest pairs."""
+    if len(traffic.pairs) > MAX_PAIRS:
+        slowest = sorted(traffic.pairs.items(), key=lambda item: (-(item[1].data_ns or 0.0), item[0]))
+        traffic.pairs = dict(slowest[:MAX_PAIRS])
+
+
+def _add_links(traffic: Traffic, network: NetworkView) -> None:
+    """Add the links that the flows cross, and may cross."""
+    for pair in traffic.pairs.values():
+        unknown = not pair.flows
+        for flow in pair.flows:
+            links = network.links_of(flow)
+            if links:
+                traffic.routes[flow["flow_id"]] = links
+                _add(traffic.links, links, pair)
+            unknown = unknown or not links
+        if unknown:
+            for links in network.routes.of_pair(pair.nic, pair.peer):
+                _add(traffic.possible, links, pair)
+    if not traffic.pairs and len(traffic.nics) <= MAX_ALL_ROUTES:
+        for nic in sorted(traffic.nics):
+            for peer in sorted(traffic.nics - {nic}):
+                for links in network.routes.of_pair(nic, peer):
+                    _add(traffic.possible, links, NicPair(nic, peer))
+
+
+def _add(table: LinkTable, links: Links, pair: NicPair) -> None:
+    for link in links:
+        table.setdefault(link, {})[pair.nic, pair.peer] = pair

@@ -1,0 +1,1 @@
+"""Explanations of a job's speed, one file for each family of verdicts."""

@@ -1,0 +1,264 @@
+"""Verdicts about settings: RAIL_MISMATCH, DELAY_MISMATCH, OWN_PACING."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from statistics import median
+from typing import Final
+
+from schemas.ids import host_of
+from schemas.records import AuditResult, DiagnosisEvidence, Flow, GidKind, Verdict
+from schemas.topics import AUDIT, COLLECTIVES, DECISIONS, DELAYS, FLOWS, INVENTORY
+from streams.diagnosis.base import Candidate, Case, observation
+from streams.diagnosis.network_view import Pace
+from streams.diagnosis.traffic import NicPair
+
+__all__ = ["delay_mismatch", "own_pacing", "rail_mismatch"]
+
+QUIET_US: Final = 20.0
+"""us between the median and the least delay of probes up to which they see no queue."""
+CLASS_CHECKS: Final = ("roce", "gid", "dscp", "traffic", "pfc", "ecn", "priority", "trust")
+"""Parts of the ids of checks about the kind and class of RDMA traffic."""
+MINORITY: Final = 0.5
+"""Up to this share of pairs between rails counts as a mistake; more is the job's pattern."""
+NIC_SHARE: Final = 0.7
+"""Share of a NIC's pairs that must disagree."""
+
+
+def rail_mismatch(case: Case) -> Iterator[Candidate]:
+    """Explain lost time by pairs of NICs of different rails, in a job that otherwise stays within rails."""
+    rails = {name: nic["rail"] for name, nic in case.network.inventory.items() if nic["rail"] is not None}
+    pairs = [p for p in case.traffic.pairs.values() if p.nic in rails and p.peer in rails]
+    crossing = [p for p in pairs if rails[p.nic] != rails[p.peer]]
+    if not crossing or len(crossing) > MINORITY * len(pairs):
+        return
+    outliers = {(each.pair.nic, each.pair.peer): each for each in case.outliers}
+    slow = [outliers[key] for p in crossing if (key := (p.nic, p.peer)) in outliers]
+    within = [p for p in pairs if rails[p.nic] == rails[p.peer]]
+    times = _times_slower(crossing, within)
+    if times < 1.2 and not slow:
+        return
+    loss = case.pair_loss(slow[0]) if slow else case.network_share * (1 - 1 / times)
+    counted = Counter(nic for p in crossing for nic in (p.nic, p.peer))
+    nic = min(counted, key=lambda name: (-counted[name], name))
+    example = min(crossing, key=lambda p: (nic not in (p.nic, p.peer), p.name))
+    text = (
+        f"{example.name} connects rail {rails[example.nic]} with rail {rails[example.peer]}, "
+        f"as {len(crossing)} of {len(pairs)} pairs do; they take {times:.1f} times as long as the others"
+    )
+    yield Candidate(
+        Verdict.RAIL_MISMATCH,
+        0.94,
+        loss,
+        nic,
+        text,
+        f"name the NICs of {host_of(nic)} in the order of the rails (NCCL_IB_HCA)",
+        blames_network=False,
+        subjects=list(
+            dict.fromkeys([nic, host_of(nic), *(each for p in crossing for each in (p.nic, p.peer))])
+        )[:64],
+        nics=sorted({each for p in crossing for each in (p.nic, p.peer)})[:64],
+        ranks=sorted({rank for p in crossing for rank in p.ranks})[:64],
+        evidence=[
+            observation(INVENTORY.name, example.name, "pairs_between_rails", len(crossing), 0, text),
+            observation(
+                COLLECTIVES.name,
+                example.name,
+                "times_others",
+                times,
+                1,
+                "in-band delay over that of other pairs",
+            ),
+        ],
+        pairs={(p.nic, p.peer) for p in crossing},
+    )
+
+
+def _times_slower(some: list[NicPair], others: list[NicPair]) -> float:
+    """Return the median in-band delay of some pairs over that of others, measured alike; 1: unknown."""
+    for source in ("queue pair", "transfer", "operation"):
+        first = [p.data_ns for p in some if p.source == source and p.data_ns]
+        second = [p.data_ns for p in others if p.source == source and p.data_ns]
+        if first and second:
+            return median(first) / max(median(second), 1.0)
+    return 1.0
+
+
+# ------------------------------------------------------------------------------------------- delays
+
+
+def delay_mismatch(case: Case) -> Iterator[Candidate]:
+    """Explain in-band delays far above those of probes that see no queue by wrong settings of the data."""
+    pairs = [p for p in case.traffic.measured if p.source in ("queue pair", "transfer")]
+    excess = {(p.nic, p.peer): found for p in pairs if (found := _excess(case, p)) is not None}
+    wrong = [p for p in pairs if (p.nic, p.peer) in excess and _is_wrong(case, excess[p.nic, p.peer])]
+    if not wrong:
+        return
+    nic = _common_nic(pairs, wrong)
+    if nic is None and len(wrong) < NIC_SHARE * len(excess):
+        return
+    nics = sorted({each for p in wrong for each in (p.nic, p.peer)})
+    named = [nic] if nic is not None else nics
+    failures = [each for name in named for each in _class_failures(case, host_of(name))]
+    old = [name for name in named if _is_roce_v1(case, name)]
+    waits = max((max(p.gpu_late_share, p.receive_gpu_share) for p in wrong), default=0.0)
+    worst = max(wrong, key=lambda p: (excess[p.nic, p.peer][0], p.name))
+    confidence = 0.95 if failures or old else 0.75 if nic is None or case.gpu_wait_of(nic) == 0.0 else 0.55
+    confidence *= 1.0 if failures or old or worst.min_ns is not None else 0.6
+    confidence *= 0.5 if waits >= case.rules.gpu_share else 1.0
+    data_ns, probe_ns = excess[worst.nic, worst.peer]
+    expected = probe_ns / max(data_ns, 1.0)
+    cause = (
+        "RoCE v1 in use"
+        if old
+        else "wrong traffic class or RoCE version"
+        if not failures
+        else failures[0]["text"]
+    )
+    delays = f"data takes {data_ns / 1e3:.3g} us, probes {probe_ns / 1e3:.3g} us without a queue"
+    text = f"{worst.name}: {delays}: {cause}"
+    yield Candidate(
+        Verdict.DELAY_MISMATCH,
+        confidence,
+        case.network_share * (1 - expected),
+        nic or worst.name,
+        text,
+        "check GID index, RoCE version, DSCP and priority of the data against those of the probes",
+        blames_network=False,
+        subjects=list(dict.fromkeys([nic or worst.name, *(host_of(name) for name in named)]))[:64],
+        nics=named[:64],
+        ranks=sorted({rank for p in wrong for rank in p.ranks})[:64],
+        evidence=[
+            observation(COLLECTIVES.name, worst.name, "data_us", data_ns / 1e3, probe_ns / 1e3, text),
+            observation(DELAYS.name, worst.name, "delay_p50_us", probe_ns / 1e3, None, "probes see no queue"),
+            *_failure_evidence(failures),
+        ],
+        pairs={(p.nic, p.peer) for p in wrong},
+    )
+
+
+def _excess(case: Case, pair: NicPair) -> tuple[float, float] | None:
+    """Return the in-band delay without serialisation, and that of probes, ns; None: unknown or a queue.
+
+    The least delay of a queue pair counts: later chunks wait for earlier ones.
+    """
+    probes = case.probes(pair)
+    if probes is None or probes.p50_ns is None or probes.min_ns is None or pair.data_ns is None:
+        return None
+    if probes.p50_ns - probes.min_ns > QUIET_US * 1e3:
+        return None
+    nic = case.network.inventory.get(pair.nic)
+    speed = nic["speed_bps"] if nic is not None else None
+    wire_ns = pair.chunk_bytes * 8e9 / speed if speed else 0.0
+    data_ns = pair.data_ns if pair.min_ns is None else pair.min_ns
+    return max(0.0, data_ns - wire_ns), 2 * probes.p50_ns
+
+
+def _is_wrong(case: Case, excess: tuple[float, float]) -> bool:
+    data_ns, probe_ns = excess
+    rules = case.rules
+    return data_ns >= rules.mismatch_times * probe_ns and data_ns - probe_ns >= rules.mismatch_excess_us * 1e3
+
+
+def _common_nic(pairs: list[NicPair], wrong: list[NicPair]) -> str | None:
+    """Return the NIC of which nearly all pairs disagree, and that all wrong pairs share."""
+    every = Counter(nic for p in pairs for nic in (p.nic, p.peer))
+    bad = Counter(nic for p in wrong for nic in (p.nic, p.peer))
+    found = [
+        nic
+        for nic in sorted(bad)
+        if bad[nic] >= NIC_SHARE * len(wrong) and bad[nic] >= NIC_SHARE * every[nic] and bad[nic] >= 2
+    ]
+    return found[0] if found and len(found) == 1 else None
+
+
+def _class_failures(case: Case, host: str) -> list[AuditResult]:
+    return [
+        each
+        for each in case.network.failed_checks(host)
+        if any(part in each["check"] for part in CLASS_CHECKS)
+    ]
+
+
+def _failure_evidence(failures: list[AuditResult]) -> list[DiagnosisEvidence]:
+    return [
+        observation(AUDIT.name, each["host"], each["check"], None, None, each["text"], each["checked_ns"])
+        for each in failures[:4]
+    ]
+
+
+def _is_roce_v1(case: Case, name: str) -> bool:
+    nic = case.network.inventory.get(name)
+    return nic is not None and nic["ud"] is not None and nic["ud"]["kind"] == GidKind.ROCE_V1
+
+
+# ------------------------------------------------------------------------------------------- pacing
+
+
+def own_pacing(case: Case) -> Iterator[Candidate]:
+    """Explain lost time by rate limits of this system on the job's flows."""
+    paces = case.network.paces(case.begin_ns, case.end_ns)
+    limited: list[tuple[Flow, float, Pace | None]] = []
+    for name, flow in sorted(case.traffic.flows.items()):
+        pace = paces.get(name)
+        limit = flow["rate_limit_bps"] if pace is None else pace.rate_bps
+        if limit and _is_at_limit(case, flow, limit):
+            limited.append((flow, limit, pace))
+    if not limited:
+        return
+    flow, limit, pace = min(limited, key=lambda each: (each[1], each[0]["flow_id"]))
+    line = _line_bps(case, flow)
+    decided = [each for _, _, each in limited if each is not None]
+    begin_ns = min((each.begin_ns for each in decided), default=case.begin_ns)
+    estimate = case.network_share * (1 - min(1.0, limit / line)) if line else 0.5 * case.network_share
+    loss = case.network_loss(begin_ns, case.end_ns, estimate)
+    name = f"{flow['nic']} to {flow['peer']}"
+    text = f"{name} is limited to {limit / 1e9:.3g} Gbit/s" + (
+        f" by decision {pace.decision['decision_id']}: {pace.decision['text']}"
+        if pace and pace.decision
+        else ""
+    )
+    evidence = [observation(FLOWS.name, flow["flow_id"], "rate_bps", flow["rate_bps"], limit, text)]
+    if pace is not None and pace.decision is not None:
+        evidence.append(
+            observation(
+                DECISIONS.name,
+                flow["flow_id"],
+                "rate_bps",
+                pace.rate_bps,
+                line,
+                pace.decision["text"],
+                pace.begin_ns,
+            )
+        )
+    links = sorted({link for f, _, _ in limited for link in case.traffic.routes.get(f["flow_id"], ())})
+    yield Candidate(
+        Verdict.OWN_PACING,
+        0.94 if decided else 0.8,
+        loss,
+        name,
+        text,
+        "lift the limit, or raise the tenant's ceiling, if the other traffic is worth less",
+        blames_network=False,
+        subjects=[name, *(f["flow_id"] for f, _, _ in limited)][:64],
+        links=links[:64],
+        nics=sorted({f["nic"] for f, _, _ in limited})[:64],
+        evidence=evidence,
+        pairs={(f["nic"], f["peer"]) for f, _, _ in limited},
+    )
+
+
+def _is_at_limit(case: Case, flow: Flow, limit: float) -> bool:
+    """Return whether a flow sends as fast as it may while it sends."""
+    busy = flow["busy_share"] if flow["busy_share"] is not None else max(case.network_share, 0.05)
+    while_busy = flow["rate_bps"] / min(1.0, max(busy, 0.05))
+    return max(while_busy, flow["rate_bps"]) >= case.rules.paced_share * limit
+
+
+def _line_bps(case: Case, flow: Flow) -> float:
+    """Return the rate that the flow could have: its NIC's, else the greatest of the job's flows."""
+    nic = case.network.inventory.get(flow["nic"])
+    if nic is not None and nic["speed_bps"]:
+        return float(nic["speed_bps"])
+    return max((each["rate_bps"] for each in case.traffic.flows.values()), default=0.0)

@@ -1,0 +1,328 @@
+"""Verdicts about flows: SLOW_FLOW, CONTENTION, FEW_QUEUE_PAIRS."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Final
+
+from schemas.ids import near_node
+from schemas.records import ContentionKind, ContentionWindow, Verdict
+from schemas.topics import COLLECTIVES, CONTENTION, DELAYS, FLOWS
+from streams.diagnosis.base import Candidate, Case, observation
+from streams.diagnosis.network_view import Links
+from streams.diagnosis.outliers import common_end
+from streams.diagnosis.traffic import NicPair
+
+__all__ = ["contention", "few_queue_pairs", "slow_flow", "slow_flow_by_probes"]
+
+OTHERS_UNKNOWN: Final = "flows without a job"
+SHARED_KINDS: Final = (ContentionKind.COLLISION, ContentionKind.INCAST, ContentionKind.UNKNOWN)
+
+
+def slow_flow(case: Case) -> Iterator[Candidate]:
+    """Explain lost time by one pair with in-band delays far above those of its like."""
+    if not case.outliers:
+        return
+    worst = case.outliers[0]
+    nic, role, _ = common_end(case, case.outliers)
+    pair, probes = worst.pair, case.probes(worst.pair)
+    others_ns = _usual_probe_ns(case, pair)
+    confirmed = (
+        probes is not None
+        and probes.worst_ns is not None
+        and others_ns is not None
+        and probes.worst_ns - others_ns >= case.rules.flow_excess_us * 1e3
+    )
+    paths = sorted({flow["source_port"] for flow in pair.flows})
+    routes = [case.traffic.routes.get(flow["flow_id"], ()) for flow in pair.flows]
+    links = list(dict.fromkeys(link for route in routes for link in route))
+    text = (
+        f"{pair.name} saw {worst.value_ns / 1e3:.3g} us, "
+        f"{'others' if worst.compared_with == 'others' else 'before'} {worst.like_ns / 1e3:.3g} us"
+    )
+    if paths:
+        text += f"; path {paths[0]}" + _route_text(routes[0])
+    evidence = [
+        observation(COLLECTIVES.name, pair.name, "data_us", worst.value_ns / 1e3, worst.like_ns / 1e3, text)
+    ]
+    if probes is not None and probes.p50_ns is not None:
+        known = None if others_ns is None else others_ns / 1e3
+        evidence.append(
+            observation(
+                DELAYS.name,
+                pair.name,
+                "delay_p50_us",
+                probes.p50_ns / 1e3,
+                known,
+                f"probes of that pair {probes.p50_ns / 1e3:.3g} us",
+            )
+        )
+    blames = confirmed or probes is None or probes.p50_ns is None or not _is_quiet(case, pair)
+    confidence = 0.6 if nic and role else 0.9 if confirmed else 0.82
+    yield Candidate(
+        Verdict.SLOW_FLOW,
+        confidence,
+        case.pair_loss(worst),
+        pair.name,
+        text,
+        f"move the flow to another path, and check the links of {pair.name}",
+        blames_network=blames,
+        subjects=[pair.name, *([nic] if nic else []), *links][:64],
+        links=links,
+        nics=[pair.nic, pair.peer],
+        ranks=sorted(pair.ranks),
+        evidence=evidence,
+        pairs={(pair.nic, pair.peer)},
+    )
+
+
+def _route_text(links: Links) -> str:
+    return f" crosses {' and '.join(links[1:-1])}" if len(links) > 2 else ""
+
+
+def _usual_probe_ns(case: Case, pair: NicPair) -> float | None:
+    """Return the median delay of probes of the other pairs; None: unknown."""
+    others = [
+        probes.p50_ns
+        for key in sorted(case.traffic.pairs)[:256]
+        if key != (pair.nic, pair.peer)
+        and (probes := case.probes(case.traffic.pairs[key])) is not None
+        and probes.p50_ns is not None
+    ]
+    return sorted(others)[len(others) // 2] if others else None
+
+
+def _is_quiet(case: Case, pair: NicPair) -> bool:
+    probes = case.probes(pair)
+    if probes is None or probes.p50_ns is None or probes.min_ns is None:
+        return False
+    return probes.p50_ns - probes.min_ns <= case.rules.flow_excess_us * 1e3
+
+
+def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
+    """Explain a slower job without in-band delays by a pair with probes and flows slower than all others."""
+    if case.traffic.measured or not (case.network_excess or 0.0) >= case.rules.min_loss_share:
+        return
+    pairs = [case.traffic.pairs[key] for key in sorted(case.traffic.pairs)[:512]]
+    delays = [(probes.worst_ns, pair) for pair in pairs if (probes := case.probes(pair)) and probes.worst_ns]
+    if len(delays) < 3:
+        return
+    middle = sorted(ns for ns, _ in delays)[len(delays) // 2]
+    worst_ns, pair = max(delays, key=lambda each: (each[0], each[1].name))
+    slow = [each for each in delays if each[0] - middle >= case.rules.flow_excess_us * 1e3]
+    if not slow or worst_ns < case.rules.flow_times * middle or len(slow) > len(delays) // 3:
+        return
+    rtts = {each.name: max((f["rtt_ns"] or 0 for f in each.flows), default=0) for _, each in delays}
+    usual_rtt = sorted(rtts.values())[len(rtts) // 2]
+    confirmed = rtts[pair.name] >= 2 * usual_rtt > 0
+    text = f"probes of {pair.name} take {worst_ns / 1e3:.3g} us, others {middle / 1e3:.3g} us"
+    yield Candidate(
+        Verdict.SLOW_FLOW,
+        0.8 if confirmed else 0.65,
+        case.network_excess or 0.0,
+        pair.name,
+        text,
+        f"move the flows of {pair.name} to another path",
+        blames_network=True,
+        subjects=[pair.name],
+        nics=[pair.nic, pair.peer],
+        links=sorted({link for f in pair.flows for link in case.traffic.routes.get(f["flow_id"], ())}),
+        evidence=[observation(DELAYS.name, pair.name, "delay_p50_us", worst_ns / 1e3, middle / 1e3, text)],
+        pairs={(pair.nic, pair.peer)},
+    )
+
+
+# ------------------------------------------------------------------------------------------- contention
+
+
+def contention(case: Case) -> Iterator[Candidate]:
+    """Explain lost time by queues on links that flows of others share with the job's."""
+    by_link: dict[str, list[ContentionWindow]] = defaultdict(list)
+    for window in case.windows:
+        if window["kind"] in SHARED_KINDS:
+            by_link[window["link"]].append(window)
+    for link, windows in sorted(by_link.items()):
+        queued = _overlap_share(case, windows)
+        if queued < case.rules.queue_share:
+            continue
+        found = _contended(case, link, windows, queued)
+        if found is not None:
+            yield found
+
+
+def _overlap_share(case: Case, windows: list[ContentionWindow]) -> float:
+    total = 0
+    for each in windows:
+        closed_ns = each["closed_ns"] if each["closed_ns"] is not None else case.end_ns
+        total += max(0, min(closed_ns, case.end_ns) - max(each["opened_ns"], case.begin_ns))
+    return total / max(1, case.end_ns - case.begin_ns)
+
+
+def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: float) -> Candidate | None:
+    job, newest = case.job.job, max(windows, key=lambda each: (each["updated_ns"], each["window_id"]))
+    pairs, certain = case.traffic.crossing([link, *newest["candidates"]])
+    named = any(job in each["jobs"] for each in windows)
+    if not pairs and not named:
+        return None
+    share: dict[str, float] = defaultdict(float)
+    for flow in newest["flows"]:
+        is_own = flow["job"] == job or flow["flow_id"] in case.traffic.flows
+        share["own" if is_own else "other"] += flow["share"]
+        if not is_own:
+            share[f"job {flow['job']}" if flow["job"] else OTHERS_UNKNOWN] += flow["share"]
+    jobs = sorted({each for window in windows for each in window["jobs"]} - {job})
+    other = share["other"] if newest["flows"] else (0.5 if jobs else 0.0)
+    begin_ns = min(each["opened_ns"] for each in windows)
+    end_ns = max(each["closed_ns"] if each["closed_ns"] is not None else case.end_ns for each in windows)
+    shared = other >= case.rules.other_share
+    loss = case.network_loss(begin_ns, end_ns, case.network_share * (other if shared else 0.3) * queued)
+    confidence = 0.92 if named or certain else 0.6
+    slow = {(each.pair.nic, each.pair.peer) for each in case.outliers}
+    crossing = {(pair.nic, pair.peer) for pair in pairs}
+    if slow and not slow & crossing:
+        confidence *= 0.5
+    if not shared:
+        confidence *= 0.6
+    names = " and ".join(f"job {each}" for each in jobs[:3]) or (
+        OTHERS_UNKNOWN if shared else "its own flows"
+    )
+    delay_us = max(each["delay_ns"] for each in windows) / 1e3
+    text = (
+        f"{pairs[0].name if pairs else 'it'} crosses {link}, contended by {names}: {delay_us:.3g} us queued"
+    )
+    path = _path_over(case, link, pairs)
+    if path is not None and pairs:
+        text = f"{pairs[0].name}: path {path} crosses {link}, contended by {names}, {delay_us:.3g} us queued"
+    return Candidate(
+        Verdict.CONTENTION,
+        confidence,
+        loss,
+        link,
+        text,
+        f"move flows off {link}, or place the jobs apart" if shared else f"spread the job's flows off {link}",
+        blames_network=True,
+        subjects=[link, *jobs][:64],
+        links=[link, *(each for each in newest["links"] if each != link)][:64],
+        nics=sorted({nic for pair in pairs for nic in (pair.nic, pair.peer)})[:64],
+        jobs=jobs,
+        evidence=[
+            observation(CONTENTION.name, link, "delay_us", delay_us, None, newest["text"], begin_ns),
+            observation(
+                CONTENTION.name,
+                link,
+                "others_share",
+                other,
+                case.rules.other_share,
+                f"{other:.0%} of the link's traffic is of {names}",
+            ),
+            observation(
+                COLLECTIVES.name,
+                job,
+                "network_share",
+                case.network_share,
+                None,
+                f"{case.network_share:.0%} of the job's time moves data",
+            ),
+        ],
+        pairs=crossing,
+    )
+
+
+def _path_over(case: Case, link: str, pairs: list[NicPair]) -> int | None:
+    for pair in pairs:
+        for flow in pair.flows:
+            if link in case.traffic.routes.get(flow["flow_id"], ()):
+                return flow["source_port"]
+    return None
+
+
+# ------------------------------------------------------------------------------------------- entropy
+
+
+def few_queue_pairs(case: Case) -> Iterator[Candidate]:
+    """Explain lost time by fewer flows than uplinks, which load the uplinks unevenly."""
+    uneven = _uneven_uplinks(case)
+    if uneven is None:
+        return
+    switch, link, times, used, available, flows = uneven
+    per_pair = max(
+        (max(pair.queue_pairs, len(pair.flows)) for pair in case.traffic.pairs.values()), default=0
+    )
+    if per_pair >= available:
+        return
+    own = [
+        window
+        for window in case.windows
+        if window["link"] == link and set(window["jobs"]) <= {case.job.job} and window["kind"] in SHARED_KINDS
+    ]
+    begin_ns = min((each["opened_ns"] for each in own), default=case.begin_ns)
+    loss = case.network_loss(begin_ns, case.end_ns, case.network_share * (1 - 1 / times))
+    text = (
+        f"{per_pair} flows between two NICs for {available} uplinks of {switch}: {used} in use, "
+        f"{link} carries {times:.1f} times the mean"
+    )
+    yield Candidate(
+        Verdict.FEW_QUEUE_PAIRS,
+        0.9 if own else 0.72,
+        loss,
+        link,
+        text,
+        f"use at least {available} queue pairs per connection (NCCL_IB_QPS_PER_CONNECTION)",
+        blames_network=True,
+        subjects=[link, switch],
+        links=[link],
+        evidence=[
+            observation(FLOWS.name, link, "times_mean", times, 1, text),
+            observation(
+                FLOWS.name, case.job.job, "flows_per_pair", per_pair, available, f"{flows} flows in all"
+            ),
+            *(
+                observation(
+                    CONTENTION.name,
+                    link,
+                    "delay_us",
+                    each["delay_ns"] / 1e3,
+                    None,
+                    each["text"],
+                    each["opened_ns"],
+                )
+                for each in own[:1]
+            ),
+        ],
+        pairs={(pair.nic, pair.peer) for pair in case.traffic.crossing([link])[0]},
+    )
+
+
+def _uneven_uplinks(case: Case) -> tuple[str, str, float, int, int, int] | None:
+    """Return switch, fullest uplink, times the mean, uplinks in use, uplinks, and flows of the worst switch.
+
+    Uplinks are the second links of routes between NICs of different leaves.
+    """
+    load: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    flows = 0
+    available: dict[str, set[str]] = defaultdict(set)
+    for pair in case.traffic.pairs.values():
+        routes = (
+            list(case.network.routes.of_pair(pair.nic, pair.peer)) if len(case.traffic.pairs) <= 1_024 else []
+        )
+        for flow in pair.flows:
+            links = case.traffic.routes.get(flow["flow_id"], ())
+            if len(links) >= 4:
+                flows += 1
+                load[near_node(links[1])][links[1]] += max(flow["rate_bps"], 1.0)
+                routes.append(links)
+        for links in routes:
+            if len(links) >= 4:
+                available[near_node(links[1])].add(links[1])
+    best: tuple[str, str, float, int, int, int] | None = None
+    for switch, rates in sorted(load.items()):
+        count = len(available[switch])
+        if count < 2:
+            continue
+        link, rate = max(sorted(rates.items()), key=lambda item: item[1])
+        times = rate / fmean([*rates.values(), *[0.0] * (count - len(rates))])
+        if times >= case.rules.uneven_times and (best is None or times > best[2]):
+            best = (switch, link, times, len(rates), count, flows)
+    return best

@@ -1,0 +1,332 @@
+"""Verdicts about hosts: SLOW_SENDER, SLOW_RECEIVER, PCIE_LIMIT, PAUSE_STORM."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from schemas.ids import host_of
+from schemas.records import (
+    AuditCategory,
+    AuditResult,
+    ContentionKind,
+    ContentionWindow,
+    DiagnosisEvidence,
+    Flow,
+    Verdict,
+)
+from schemas.topics import AUDIT, COLLECTIVES, CONTENTION, FLOWS
+from streams.diagnosis.arrivals import Floats
+from streams.diagnosis.base import Candidate, Case, observation
+from streams.diagnosis.outliers import common_end, network_is_normal
+
+__all__ = ["pause_storm", "pcie_limit", "slow_end_by_flows", "slow_end_by_pairs"]
+
+TIMES_OTHERS: Final = 3.0
+"""Times the median of the other ranks from which on a rank's waiting for its GPU stands out."""
+LIMITED_SHARE: Final = 0.5
+"""Share of the busy time from which on one end limits a flow."""
+_END_KINDS: Final = {
+    ContentionKind.SLOW_SENDER: Verdict.SLOW_SENDER,
+    ContentionKind.SLOW_RECEIVER: Verdict.SLOW_RECEIVER,
+}
+REMEDIES: Final = {
+    Verdict.SLOW_SENDER: "check processors, memory and NIC settings of {}",
+    Verdict.SLOW_RECEIVER: "check processors, memory and NIC settings of {}",
+    Verdict.PCIE_LIMIT: "check the PCIe link of {}, GPUDirect and ACS: run fabrictime audit there",
+}
+
+
+def _pcie_failures(case: Case, host: str) -> list[AuditResult]:
+    return [each for each in case.network.failed_checks(host) if each["category"] == AuditCategory.PCIE]
+
+
+def _audit_evidence(failures: list[AuditResult]) -> list[DiagnosisEvidence]:
+    return [
+        observation(AUDIT.name, each["host"], each["check"], None, None, each["text"], each["checked_ns"])
+        for each in failures[:4]
+    ]
+
+
+def pcie_limit(case: Case) -> Iterator[Candidate]:
+    """Explain lost time by flushing, and by waiting for the GPU's data, at the ranks of one host."""
+    rules, times = case.rules, case.work.times
+    for values, limit, name in (
+        (times.flush, rules.flush_share, "flushing received data to the GPU"),
+        (times.gpu_late, rules.gpu_share, "waiting for the GPU's data"),
+    ):
+        places, own, usual = _standing_out(case, values, limit)
+        if not places:
+            continue
+        ranks = [case.members[at] for at in places]
+        host = ranks[0].host
+        observed = np.maximum(times.observed, 1.0)
+        lost = float((values / observed)[places].max() - np.median(values / observed))
+        if lost < rules.min_loss_share:
+            continue
+        verdict = _gpu_verdict(case, ranks[0].nic, values is times.flush)
+        failures = _pcie_failures(case, host)
+        if failures:
+            verdict = Verdict.PCIE_LIMIT
+        text = f"{host} spends {own:.0%} of its operations {name}, others {usual:.0%}"
+        yield Candidate(
+            verdict,
+            0.95 if failures else 0.88,
+            lost,
+            ranks[0].nic or host,
+            text,
+            REMEDIES[verdict].format(host),
+            subjects=list(dict.fromkeys([*(rank.nic for rank in ranks if rank.nic), host])),
+            nics=[rank.nic for rank in ranks if rank.nic],
+            ranks=[rank.number for rank in ranks],
+            evidence=[
+                observation(COLLECTIVES.name, host, "share_of_operations", own, usual, text),
+                *_audit_evidence(failures),
+            ],
+            pairs={key for key in case.traffic.pairs if host in (host_of(key[0]), host_of(key[1]))},
+        )
+
+
+def _standing_out(case: Case, values: Floats, limit: float) -> tuple[list[int], float, float]:
+    """Return the positions of one host's ranks that wait much longer than others, and both shares."""
+    busy = np.maximum(case.work.times.busy, 1.0)
+    share = values / busy
+    if len(share) < 2:
+        return [], 0.0, 0.0
+    worst = int(np.argmax(share))
+    host = case.members[worst].host
+    inside = [at for at, rank in enumerate(case.members) if rank.host == host]
+    others = np.delete(share, inside)
+    usual = float(np.median(others)) if len(others) else 0.0
+    floor = min(limit, 0.2)
+    stands_out = share[worst] >= limit or (share[worst] >= floor and share[worst] >= TIMES_OTHERS * usual)
+    if not stands_out or share[worst] < TIMES_OTHERS * usual:
+        return [], 0.0, 0.0
+    return [at for at in inside if share[at] >= 0.5 * share[worst]], float(share[worst]), usual
+
+
+def _gpu_verdict(case: Case, nic: str, is_flush: bool) -> Verdict:
+    """Return the verdict by the direction in which a NIC's transfers wait for the GPU."""
+    limit = case.rules.gpu_share
+    sends = any(p.gpu_late_share >= limit for p in case.traffic.pairs.values() if p.nic == nic)
+    receives = any(p.receive_gpu_share >= limit for p in case.traffic.pairs.values() if p.peer == nic)
+    if is_flush or sends == receives:
+        return Verdict.PCIE_LIMIT
+    return Verdict.SLOW_SENDER if sends else Verdict.SLOW_RECEIVER
+
+
+def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
+    """Explain slow pairs by the NIC that they have in common, if probes find the network normal."""
+    outliers = case.outliers
+    nic, role, touched = common_end(case, outliers)
+    if not nic:
+        return
+    pairs = [each.pair for each in outliers if nic in (each.pair.nic, each.pair.peer)]
+    normal = network_is_normal(case, pairs)
+    if normal is False:
+        return
+    failures = _pcie_failures(case, host_of(nic))
+    verdict = {"both": Verdict.PCIE_LIMIT, "sender": Verdict.SLOW_SENDER, "receiver": Verdict.SLOW_RECEIVER}[
+        role
+    ]
+    if failures:
+        verdict = Verdict.PCIE_LIMIT
+    worst = outliers[0]
+    direction = {"both": "both directions", "sender": "sends", "receiver": "receives"}[role]
+    text = (
+        f"{nic}: {len(pairs)} pairs slow ({direction}), {worst.value_ns / 1e3:.3g} us against "
+        f"{worst.like_ns / 1e3:.3g} us; " + ("probes on them are normal" if normal else "no probes there")
+    )
+    yield Candidate(
+        verdict,
+        _confidence(case, nic, verdict, normal=bool(normal), failed=bool(failures)),
+        case.pair_loss(worst),
+        nic,
+        text,
+        REMEDIES[verdict].format(host_of(nic)),
+        subjects=[nic, host_of(nic)],
+        nics=[nic],
+        ranks=sorted(rank.number for rank in case.members if nic in rank.nics),
+        evidence=[
+            observation(
+                COLLECTIVES.name, worst.pair.name, "data_us", worst.value_ns / 1e3, worst.like_ns / 1e3, text
+            ),
+            observation(
+                COLLECTIVES.name, nic, "share_of_slow_pairs", touched, None, f"part of {touched:.0%} of them"
+            ),
+            *_audit_evidence(failures),
+        ],
+        pairs={(pair.nic, pair.peer) for pair in pairs},
+    )
+
+
+def _confidence(case: Case, nic: str, verdict: Verdict, *, normal: bool, failed: bool) -> float:
+    """Return the confidence in a slow end: lower if its ranks never wait for their GPU."""
+    if failed:
+        return 0.93
+    idle = verdict == Verdict.PCIE_LIMIT and case.gpu_wait_of(nic) == 0.0
+    return (0.88 if normal else 0.7) * (0.75 if idle else 1.0)
+
+
+def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
+    """Explain lost time by a host that limits its flows, by their own reports or by contention windows."""
+    found: dict[tuple[Verdict, str], list[DiagnosisEvidence]] = defaultdict(list)
+    begins: dict[tuple[Verdict, str], int] = {}
+    for flow in case.traffic.flows.values():
+        verdict = _limited_end(flow)
+        if verdict is not None:
+            nic = flow["nic"] if verdict == Verdict.SLOW_SENDER else flow["peer"]
+            share = flow[
+                "sender_limited_share" if verdict == Verdict.SLOW_SENDER else "receiver_limited_share"
+            ]
+            found[verdict, nic].append(
+                observation(
+                    FLOWS.name,
+                    flow["flow_id"],
+                    "limited_share",
+                    share,
+                    LIMITED_SHARE,
+                    f"flow {flow['nic']} to {flow['peer']} is limited by {nic} for {share or 0:.0%}",
+                )
+            )
+    for window in case.windows:
+        if window["kind"] in _END_KINDS and window["confidence"] > 0:
+            verdict = _END_KINDS[window["kind"]]
+            nic = _end_of(window, verdict)
+            if nic in case.traffic.nics:
+                found[verdict, nic].append(
+                    observation(
+                        CONTENTION.name,
+                        window["link"],
+                        "delay_us",
+                        window["delay_ns"] / 1e3,
+                        None,
+                        window["text"],
+                        window["opened_ns"],
+                    )
+                )
+                begins[verdict, nic] = min(
+                    begins.get((verdict, nic), window["opened_ns"]), window["opened_ns"]
+                )
+    for (verdict, nic), evidence in sorted(found.items()):
+        if not nic:
+            continue
+        yield from _limited_host(case, verdict, nic, evidence, begins.get((verdict, nic)))
+
+
+def _limited_host(
+    case: Case, verdict: Verdict, nic: str, evidence: list[DiagnosisEvidence], begin_ns: int | None
+) -> Iterator[Candidate]:
+    sender = verdict == Verdict.SLOW_SENDER
+    own = [f for f in case.traffic.flows.values() if (f["nic"] if sender else f["peer"]) == nic]
+    limited = sum(_limited_end(flow) == verdict for flow in own)
+    others = [f for f in case.traffic.flows.values() if (f["nic"] if sender else f["peer"]) != nic]
+    others_limited = sum(_limited_end(flow) == verdict for flow in others)
+    is_common = bool(others) and others_limited >= 0.5 * len(others)
+    if begin_ns is None and (is_common or limited < 0.5 * max(1, len(own))):
+        return
+    loss = case.network_loss(begin_ns or case.begin_ns, case.end_ns, 0.5 * case.network_share)
+    if begin_ns is None and case.network_excess is not None and case.has_clean_baseline(case.begin_ns):
+        loss = case.network_excess
+    text = f"{nic} {'sends' if sender else 'receives'} slowly: {evidence[0]['text']}"
+    yield Candidate(
+        verdict,
+        0.88 if begin_ns is not None or limited else 0.6,
+        loss,
+        nic,
+        text,
+        REMEDIES[verdict].format(host_of(nic)),
+        subjects=[nic, host_of(nic)],
+        nics=[nic],
+        ranks=sorted(rank.number for rank in case.members if nic in rank.nics),
+        evidence=evidence[:8],
+        pairs={key for key in case.traffic.pairs if key[0 if sender else 1] == nic},
+    )
+
+
+def _limited_end(flow: Flow) -> Verdict | None:
+    """Return the end that limited a flow for most of the time in which it had data to send."""
+    busy, limit = flow["busy_share"], flow["rate_limit_bps"]
+    idle = 0.0 if busy is None else 1 - busy
+    paced = limit is not None and flow["rate_bps"] >= 0.85 * limit
+    if (flow["receiver_limited_share"] or 0.0) > LIMITED_SHARE:
+        return Verdict.SLOW_RECEIVER
+    if not paced and (flow["sender_limited_share"] or 0.0) - idle > LIMITED_SHARE:
+        return Verdict.SLOW_SENDER
+    return None
+
+
+def _end_of(window: ContentionWindow, verdict: Verdict) -> str:
+    """Return the NIC at the slow end of a window's flows."""
+    flows = window["flows"]
+    if not flows:
+        return ""
+    return flows[0]["nic"] if verdict == Verdict.SLOW_SENDER else flows[0]["peer"]
+
+
+def pause_storm(case: Case) -> Iterator[Candidate]:
+    """Explain lost time by a NIC that pauses the fabric, by contention windows or by counters."""
+    storms = [each for each in case.windows if each["kind"] == ContentionKind.PAUSE_STORM]
+    sent = _pauses_per_s(case)
+    nic = max(sent, key=lambda name: (sent[name], name), default="")
+    by_counter = bool(nic) and sent[nic] >= case.rules.pause_per_s
+    if not storms and not by_counter:
+        return
+    begin_ns = min((each["opened_ns"] for each in storms), default=case.begin_ns)
+    evidence = [
+        observation(
+            CONTENTION.name,
+            each["link"],
+            "delay_us",
+            each["delay_ns"] / 1e3,
+            None,
+            each["text"],
+            each["opened_ns"],
+        )
+        for each in storms[:4]
+    ]
+    if by_counter:
+        evidence.append(
+            observation(
+                COLLECTIVES.name,
+                nic,
+                "pause_sent_per_s",
+                sent[nic],
+                case.rules.pause_per_s,
+                f"{nic} sends {sent[nic]:.0f} pause frames per second",
+            )
+        )
+    links = sorted({link for each in storms for link in (each["link"], *each["links"])})
+    root = nic if by_counter else _end_of(storms[0], Verdict.SLOW_RECEIVER) or storms[0]["link"]
+    loss = case.network_loss(begin_ns, case.end_ns, 0.5 * case.network_share)
+    text = f"{root} pauses the fabric: {evidence[0]['text']}"
+    yield Candidate(
+        Verdict.PAUSE_STORM,
+        0.92 if storms else 0.8,
+        loss,
+        root,
+        text,
+        f"replace or reset {root}, and limit pause frames there",
+        blames_network=True,
+        subjects=[root, *links][:64],
+        links=links,
+        nics=[root] if "/" in root else [],
+        evidence=evidence,
+        pairs={(p.nic, p.peer) for p in case.traffic.crossing(links)[0]},
+    )
+
+
+def _pauses_per_s(case: Case) -> dict[str, float]:
+    """Return NIC to the pause frames that it sent per second."""
+    total: dict[str, int] = defaultdict(int)
+    for counter in case.columns.counters:
+        total[counter["nic"]] += counter["pause_sent"] or 0
+    length_s = max(case.length_ns, 1.0) / 1e9
+    shared: dict[str, int] = defaultdict(int)
+    for rank in case.members:
+        for nic in rank.nics:
+            shared[nic] += 1
+    return {nic: count / length_s / max(1, shared[nic]) for nic, count in total.items() if count}

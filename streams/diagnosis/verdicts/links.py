@@ -1,0 +1,149 @@
+"""Verdicts about links: DEAD_LINK, GREY_LINK, FLAPPING_LINK."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from schemas.ids import host_of, reverse_link
+from schemas.records import Decision, FlowAction, HealthKind, LinkState, Verdict
+from schemas.topics import COLLECTIVES, DECISIONS, FLOWS, LINK_HEALTH
+from streams.diagnosis.base import Candidate, Case, observation
+from streams.diagnosis.network_view import Episode
+from streams.diagnosis.traffic import NicPair
+
+__all__ = ["faulty_links"]
+
+CERTAIN: Final = 0.92
+POSSIBLE: Final = 0.6
+"""Confidence if the routes of the job's flows are not known, but some route between its NICs crosses."""
+FLAPS: Final = 3
+"""Outages within the interval, or flaps within the hour, that make a link flapping and not just dead."""
+_VERDICTS: Final = {
+    LinkState.DOWN: Verdict.DEAD_LINK,
+    LinkState.GREY: Verdict.GREY_LINK,
+    LinkState.FLAPPING: Verdict.FLAPPING_LINK,
+}
+_ESTIMATES: Final = {LinkState.DOWN: 0.6, LinkState.GREY: 0.6, LinkState.FLAPPING: 0.5}
+"""Part of the time of moving data that a fault costs, where the job's good time is not known."""
+_REMEDIES: Final = {
+    Verdict.DEAD_LINK: "replace the cable or port of {}; flows are to be moved off it until then",
+    Verdict.GREY_LINK: "clean or replace the optics of {}, and drain it until then",
+    Verdict.FLAPPING_LINK: "drain {}, and replace its cable or optics",
+}
+
+
+def faulty_links(case: Case) -> Iterator[Candidate]:
+    """Explain lost time by links with a fault that the job's flows cross while it lasts."""
+    traffic = case.traffic
+    subjects = {*traffic.links, *traffic.possible, *traffic.nics, *map(host_of, traffic.nics)}
+    moved = _moved_off(case)
+    subjects |= moved.keys()
+    by_subject: dict[str, list[Episode]] = defaultdict(list)
+    for episode in case.network.episodes(subjects, case.begin_ns, case.end_ns):
+        if episode.record["kind"] != HealthKind.HOST:
+            by_subject[episode.record["subject"]].append(episode)
+    for subject, episodes in sorted(by_subject.items()):
+        yield from _faulty_link(case, subject, episodes, moved.get(subject, []))
+
+
+def _moved_off(case: Case) -> dict[str, list[Decision]]:
+    """Return subject to the decisions that moved flows of the job off it."""
+    found: dict[str, list[Decision]] = defaultdict(list)
+    for decision in case.network.decisions(case.begin_ns - int(case.rules.coincide_s * 1e9), case.end_ns):
+        if decision["action"] == FlowAction.REROUTE and decision["flow_id"] in case.traffic.flows:
+            found[decision["reason"]["subject"]].append(decision)
+    return found
+
+
+def _faulty_link(
+    case: Case, subject: str, episodes: list[Episode], moved: list[Decision]
+) -> Iterator[Candidate]:
+    worst = max(episodes, key=lambda each: (each.record["state"] == LinkState.DOWN, -each.begin_ns))
+    record = worst.record
+    outages = sum(each.record["state"] == LinkState.DOWN for each in episodes)
+    states = {each.record["state"] for each in episodes}
+    flapping = LinkState.FLAPPING in states or outages >= FLAPS or record["flaps_hour"] > FLAPS
+    verdict = Verdict.FLAPPING_LINK if flapping else _VERDICTS.get(record["state"])
+    if verdict is None:
+        return
+    pairs, certain = _crossing(case, subject, record["links"], record["kind"] == HealthKind.NIC)
+    if not pairs and not moved:
+        return
+    begin_ns = min(each.begin_ns for each in episodes)
+    end_ns = max(each.end_ns for each in episodes)
+    stops = case.stuck is not None and not case.stuck.missing and record["state"] == LinkState.DOWN
+    estimate = _ESTIMATES.get(record["state"], 0.5) * case.network_share
+    loss = 1.0 if stops and case.stuck is not None else case.network_loss(begin_ns, end_ns, estimate)
+    confidence = (CERTAIN if certain and pairs else POSSIBLE) if not moved else 0.95
+    confidence *= _fit_of_pairs(case, pairs)
+    retransmits = sum((flow["retransmits"] or 0) for pair in pairs for flow in pair.flows)
+    loss_text = f", loses {record['loss_rate']:.2%}" if record["loss_rate"] is not None else ""
+    text = (
+        f"{subject} is {record['state']}{loss_text}; {pairs[0].name if pairs else 'the job'} "
+        f"{'crosses' if certain else 'may cross'} it"
+        + (f", {len(pairs) - 1} more pairs too" if len(pairs) > 1 else "")
+    )
+    evidence = [
+        observation(
+            LINK_HEALTH.name, subject, "loss_rate", record["loss_rate"], 0, record["text"], record["since_ns"]
+        ),
+        observation(
+            COLLECTIVES.name,
+            case.job.job,
+            "network_share",
+            case.network_share,
+            None,
+            f"{case.network_share:.0%} of the time moves data",
+        ),
+    ]
+    if retransmits:
+        evidence.append(
+            observation(
+                FLOWS.name, pairs[0].name, "retransmits", retransmits, 0, f"{retransmits} packets sent again"
+            )
+        )
+    evidence += [
+        observation(DECISIONS.name, each["flow_id"], "moved", None, None, each["text"], each["at_ns"])
+        for each in moved[:2]
+    ]
+    yield Candidate(
+        verdict,
+        confidence,
+        loss,
+        subject,
+        text,
+        _REMEDIES[verdict].format(subject),
+        blames_network=True,
+        decisive=stops,
+        subjects=[subject, *record["links"]][:64],
+        links=list(record["links"]),
+        nics=sorted({nic for pair in pairs for nic in (pair.nic, pair.peer)})[:64],
+        evidence=evidence,
+        pairs={(pair.nic, pair.peer) for pair in pairs},
+    )
+
+
+def _crossing(case: Case, subject: str, links: list[str], is_nic: bool) -> tuple[list[NicPair], bool]:
+    """Return the pairs that cross a faulty link in the faulty direction, and whether that is certain."""
+    if is_nic:
+        found = [p for p in case.traffic.pairs.values() if subject in (p.nic, p.peer)]
+        return found, True
+    directed = list(links)
+    if not directed and "<>" in subject:
+        near, far = subject.split("<>", 1)
+        directed = [f"{near}>{far}", f"{far}>{near}"]
+    found, certain = case.traffic.crossing(directed)
+    if found:
+        return found, certain
+    return case.traffic.crossing(reverse_link(link) for link in directed if link.count(">") == 1)
+
+
+def _fit_of_pairs(case: Case, pairs: list[NicPair]) -> float:
+    """Return how well in-band delays agree with a fault: outliers elsewhere speak against it."""
+    slow = {(each.pair.nic, each.pair.peer) for each in case.outliers}
+    if not slow:
+        return 1.0
+    crossing = {(pair.nic, pair.peer) for pair in pairs}
+    return 1.0 if slow & crossing else 0.45

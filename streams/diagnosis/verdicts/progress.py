@@ -1,0 +1,230 @@
+"""Verdicts about jobs that do not go on: HANG, DEAD_RANK, PROGRAM_MISMATCH."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+
+from schemas.records import (
+    CollectiveFunction,
+    DiagnosisEvidence,
+    HealthKind,
+    LinkState,
+    RankCondition,
+    Verdict,
+)
+from schemas.topics import COLLECTIVES, LINK_HEALTH
+from streams.diagnosis.arrivals import Bools
+from streams.diagnosis.base import Candidate, Case, observation
+from streams.diagnosis.case import Stuck
+from streams.diagnosis.columns import FUNCTIONS, Op
+from streams.diagnosis.ranks import Rank
+
+__all__ = ["dead_rank", "hang", "program_mismatch"]
+
+EQUAL_BYTES: Final = tuple(
+    FUNCTIONS.index(each)
+    for each in (CollectiveFunction.ALL_REDUCE, CollectiveFunction.BROADCAST, CollectiveFunction.REDUCE)
+)
+"""Functions whose messages have one size at all ranks."""
+MAX_NAMED: Final = 8
+"""Ranks that a text names."""
+
+
+def _ranks_text(ranks: list[Rank]) -> str:
+    names = ", ".join(rank.name for rank in ranks[:MAX_NAMED])
+    return names + (f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else "")
+
+
+def _operation_text(case: Case, stuck: Stuck) -> str:
+    known = case.ranks.communicators.get(stuck.communicator)
+    name = known.id if known is not None else "?"
+    age_s = (case.end_ns - stuck.since_ns) / 1e9
+    return f"{stuck.function} {stuck.seq} of {name} runs for {age_s:.1f} s"
+
+
+def _stuck_evidence(case: Case, stuck: Stuck) -> DiagnosisEvidence:
+    age_s = (case.end_ns - stuck.since_ns) / 1e9
+    return observation(
+        COLLECTIVES.name,
+        case.job.job,
+        "age_s",
+        age_s,
+        case.rules.hang_s,
+        f"{_operation_text(case, stuck)}; {len(stuck.began)} ranks began it",
+        stuck.since_ns,
+    )
+
+
+def _reported(case: Case, states: tuple[RankCondition, ...]) -> list[tuple[Rank, str]]:
+    """Return the ranks that NCCL itself reports in a state, with its reason."""
+    by_id = {each.id: name for name, each in case.ranks.communicators.items()}
+    newest: dict[tuple[str, int], tuple[int, RankCondition, str]] = {}
+    for at_ns, state in case.columns.states:
+        key = (state["communicator"], state["rank"])
+        if at_ns >= newest.get(key, (at_ns,))[0]:
+            newest[key] = (at_ns, state["state"], state["text"])
+    found: list[tuple[Rank, str]] = []
+    for (communicator, number), (_, condition, text) in sorted(newest.items()):
+        rank = case.ranks.of(by_id.get(communicator, 0), number)
+        if rank is not None and condition in states:
+            found.append((rank, f"NCCL reports {condition}: {text}" if text else f"NCCL reports {condition}"))
+    return found
+
+
+def _state_evidence(states: dict[Rank, str]) -> list[DiagnosisEvidence]:
+    return [
+        observation(COLLECTIVES.name, rank.name, "state", None, None, text) for rank, text in states.items()
+    ]
+
+
+def hang(case: Case) -> Iterator[Candidate]:
+    """Explain an operation that does not end by the rank that did not begin it."""
+    stuck = case.stuck
+    if stuck is None or not stuck.hangs or stuck.is_circle:
+        return
+    late = [rank for rank in stuck.missing if not rank.ended]
+    unresponsive = dict(_reported(case, (RankCondition.UNRESPONSIVE, RankCondition.MISSING)))
+    late = late or [rank for rank in unresponsive if rank not in stuck.began]
+    evidence = [_stuck_evidence(case, stuck)]
+    evidence += [
+        observation(COLLECTIVES.name, rank.name, "state", None, None, text)
+        for rank, text in unresponsive.items()
+    ]
+    operation = _operation_text(case, stuck)
+    if late:
+        silent = [rank for rank in late if not rank.reported]
+        text = f"{operation}: {_ranks_text(late)} did not begin it"
+        if silent:
+            text += f"; {_ranks_text(silent)} reports nothing"
+        yield _stop(
+            Verdict.HANG, 0.75 if silent else 0.95, late, text, "get a stack trace of that rank", evidence
+        )
+    elif stuck.absent:
+        text = f"{operation}: rank {stuck.absent[0]} is not known" + (
+            f", nor {len(stuck.absent) - 1} more" if len(stuck.absent) > 1 else ""
+        )
+        found = _stop(Verdict.HANG, 0.6, [], text, "start the profiler in all ranks", evidence)
+        found.ranks = stuck.absent[:64]
+        yield found
+    elif not stuck.missing:
+        text = f"{operation}: all ranks began it, and its data does not arrive"
+        found = _stop(Verdict.HANG, 0.55, [], text, "check the links and NICs of its ranks", evidence)
+        found.ranks = [rank.number for rank in stuck.began[:64]]
+        yield found
+
+
+def dead_rank(case: Case) -> Iterator[Candidate]:
+    """Explain an operation that does not end by a process or host that has died."""
+    stuck = case.stuck
+    reported = dict(_reported(case, (RankCondition.DEAD, RankCondition.ABORTED, RankCondition.ERROR)))
+    if stuck is None:
+        return
+    ended = [rank for rank in (*stuck.began, *stuck.missing) if rank.ended]
+    hosts = {rank.host for rank in stuck.missing if not rank.reported}
+    down = [
+        each
+        for each in case.network.episodes(hosts, case.begin_ns, case.end_ns)
+        if each.record["kind"] == HealthKind.HOST and each.record["state"] == LinkState.DOWN
+    ]
+    lost = {each.record["subject"] for each in down}
+    dead = sorted(
+        {*ended, *reported, *(rank for rank in stuck.missing if rank.host in lost)},
+        key=lambda rank: rank.number,
+    )
+    if not dead:
+        return
+    evidence = [_stuck_evidence(case, stuck)]
+    evidence += [
+        observation(COLLECTIVES.name, rank.name, "state", None, None, text) for rank, text in reported.items()
+    ]
+    evidence += [
+        observation(
+            LINK_HEALTH.name, each.record["subject"], "state", None, None, each.record["text"], each.begin_ns
+        )
+        for each in down
+    ]
+    cause = "its host is down" if lost else "its process has ended"
+    text = f"{_operation_text(case, stuck)}: {_ranks_text(dead)} died in mid-operation, {cause}"
+    yield _stop(Verdict.DEAD_RANK, 0.97, dead, text, "restart the job from its last checkpoint", evidence)
+
+
+def program_mismatch(case: Case) -> Iterator[Candidate]:
+    """Explain wrong results or a stop by ranks that call different operations under one number."""
+    work, stuck = case.work, case.stuck
+    groups, rows = work.groups, work.rows[work.grouped]
+    if stuck is not None and stuck.is_circle and stuck.hangs:
+        text = f"ranks wait for each other in different operations, among them {_operation_text(case, stuck)}"
+        yield _stop(
+            Verdict.PROGRAM_MISMATCH,
+            0.9,
+            stuck.began,
+            text,
+            "call operations in one order at all ranks",
+            [_stuck_evidence(case, stuck)],
+        )
+    if not len(rows):
+        return
+    function, size = rows[:, Op.FUNCTION], rows[:, Op.BYTES]
+    first = groups.order[groups.starts][groups.group]
+    wrong_function = function != function[first]
+    wrong_size = np.isin(function, EQUAL_BYTES) & ~wrong_function & (size != size[first])
+    kinds: tuple[tuple[Bools, str, Callable[[int], str], float], ...] = (
+        (wrong_function, "functions", lambda row: str(FUNCTIONS[int(function[row])]), 0.85),
+        (wrong_size, "sizes", lambda row: f"{size[row]} bytes", 0.6),
+    )
+    for wrong, name, value_of, sure in kinds:
+        found = np.flatnonzero(wrong)
+        if not len(found):
+            continue
+        at = min(found, key=lambda row: (int(rows[row, Op.SEQ]), int(rows[row, Op.COMMUNICATOR])))
+        inside = np.flatnonzero(groups.group == groups.group[at])
+        by_value: dict[str, list[Rank]] = {}
+        for row in inside:
+            by_value.setdefault(value_of(int(row)), []).append(case.members[work.rank[work.grouped[row]]])
+        ordered = sorted(by_value.items(), key=lambda item: (len(item[1]), item[0]))
+        few = sorted(ordered[0][1], key=lambda rank: rank.number)
+        text = f"ranks call different {name} under number {int(rows[at, Op.SEQ])}: " + ", ".join(
+            f"{value} by {_ranks_text(sorted(callers, key=lambda rank: rank.number)[:2])}"
+            for value, callers in ordered[:3]
+        )
+        evidence = [observation(COLLECTIVES.name, case.job.job, "mismatches", len(found), 0, text)]
+        stops = stuck is not None
+        candidate = _stop(
+            Verdict.PROGRAM_MISMATCH,
+            0.98 if stops else sure,
+            few,
+            text,
+            "call the same operation with the same size at all ranks",
+            evidence,
+        )
+        candidate.decisive = stops or name == "functions"
+        candidate.loss_share = 1.0 if stops else case.rules.min_loss_share
+        yield candidate
+
+
+def _stop(
+    verdict: Verdict,
+    confidence: float,
+    ranks: list[Rank],
+    text: str,
+    remedy: str,
+    evidence: list[DiagnosisEvidence],
+) -> Candidate:
+    """Return a candidate that stops the job."""
+    hosts = list(dict.fromkeys(rank.host for rank in ranks))
+    return Candidate(
+        verdict,
+        confidence,
+        1.0,
+        hosts[0] if hosts else "",
+        text,
+        remedy,
+        decisive=True,
+        subjects=[*hosts, *(rank.name for rank in ranks)][:64],
+        ranks=[rank.number for rank in ranks[:64]],
+        nics=list(dict.fromkeys(rank.nic for rank in ranks if rank.nic))[:64],
+        evidence=evidence,
+    )

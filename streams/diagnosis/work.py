@@ -1,0 +1,472 @@
+"""The work of a job in an interval: its operations joined across ranks, and each rank's time.
+
+Times are float64 ns after the interval's begin: exact for all intervals below 100 days.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from schemas.records import CollectiveFunction
+from streams.diagnosis.arrivals import (
+    Arrivals,
+    Bools,
+    Floats,
+    Groups,
+    Ints,
+    arrivals_of,
+    group_medians,
+    groups_of,
+)
+from streams.diagnosis.columns import COLLECTIVES, EVERY, FUNCTIONS, SAMPLED, Op, Rows, Sum
+from streams.diagnosis.iterations import Iterations, find_iterations
+from streams.diagnosis.job_view import Columns, JobView
+from streams.diagnosis.ranks import Ranks
+from streams.diagnosis.rules import CLOCK_FLOOR_NS, NEVER_NS
+
+__all__ = ["Kind", "RankTimes", "Work", "work_of"]
+
+Kind = tuple[int, int, int]
+"""Ranks of the communicator, index of the function, power of two of the bytes."""
+_SEND: Final = FUNCTIONS.index(CollectiveFunction.SEND)
+_RECEIVE: Final = FUNCTIONS.index(CollectiveFunction.RECEIVE)
+_ROOTED_DOWN: Final = tuple(
+    FUNCTIONS.index(each) for each in (CollectiveFunction.BROADCAST, CollectiveFunction.SCATTER)
+)
+_ROOTED_UP: Final = tuple(
+    FUNCTIONS.index(each)
+    for each in (CollectiveFunction.REDUCE, CollectiveFunction.GATHER, CollectiveFunction.SCAN)
+)
+_MIX: Final = tuple(np.uint64(odd) for odd in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
+FULL_SHARE: Final = 0.5
+"""Share of a communicator's ranks that must be seen before the last one is named."""
+MAX_SCALE: Final = 1_000.0
+"""A sample of operations stands for at most this many times its own time."""
+
+
+def mixed(*columns: Rows | Ints | int) -> Ints:
+    """Return one number for each row of several columns: equal rows have equal numbers."""
+    total = np.zeros(1, np.uint64)
+    with np.errstate(over="ignore"):
+        for at, column in enumerate(columns):
+            values = np.asarray(column, np.int64).astype(np.uint64)
+            total = (total ^ (values * _MIX[at % 3])) * _MIX[2] + (total >> np.uint64(29))
+    return total.astype(np.int64)
+
+
+@dataclass(slots=True)
+class RankTimes:
+    """Sums of each rank, in the order of its number. ns."""
+
+    observed: Floats
+    busy: Floats
+    launch: Floats
+    gpu_late: Floats
+    peer_late: Floats
+    network_late: Floats
+    flush: Floats
+    last_arrivals: Ints
+    operations: Ints
+    bytes: Floats
+    split: Bools
+    """Whether anything is known about the parts of a rank's operations."""
+
+    @property
+    def compute(self) -> Floats:
+        """Time outside of operations."""
+        return np.maximum(0.0, self.observed - self.busy)
+
+
+@dataclass(slots=True)
+class Work:
+    """Operations of an interval. Arrays have one element per row, unless named otherwise."""
+
+    length_ns: float
+    rank: Ints
+    """Position of the row's rank in `Ranks` order."""
+    rows: Rows
+    begin: Floats
+    end: Floats
+    """The interval's end for operations that still run then."""
+    running: Bools
+    groups: Groups
+    grouped: Ints
+    """Rows of collectives; `groups` and `arrivals` index this selection."""
+    group_full: Bools
+    arrivals: Arrivals
+    wait: Floats
+    """ns of waiting for peers; NaN: unknown."""
+    network: Floats
+    """ns of moving data; NaN: unknown."""
+    share: Floats
+    """Share of the row that lies in the interval."""
+    kind: Ints
+    """Index in `kinds`."""
+    kinds: list[Kind]
+    times: RankTimes
+    scale: Floats
+    """Factor by rank from its published operations to all of its operations."""
+    iterations: Iterations | None = None
+    iteration_key: tuple[int, ...] = ()
+    pace_ns: float | None = None
+    bus_bps: float | None = None
+    kind_network: dict[Kind, float] = field(default_factory=dict)
+    """Median ns of moving data by kind."""
+
+
+def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns: int) -> Work:
+    """Return the work of a job in an interval, from the rows of that interval."""
+    operations, summaries = columns.operations, columns.summaries
+    members = list(ranks)
+    rows = _selected(
+        operations, summaries, np.array([m.process for m in members], np.int64), begin_ns, end_ns
+    )
+    length_ns = float(end_ns - begin_ns)
+    rank = _positions([m.process for m in members], rows[:, Op.PROCESS])
+    running = (rows[:, Op.END] == NEVER_NS) | (rows[:, Op.END] > end_ns)
+    begin = (rows[:, Op.BEGIN] - begin_ns).astype(np.float64)
+    end = np.where(running, length_ns, (rows[:, Op.END] - begin_ns).astype(np.float64))
+    end = np.maximum(end, begin)
+    launch = np.minimum(np.maximum(rows[:, Op.LAUNCH], 0).astype(np.float64), end - begin)
+    gap = _gaps(rank, begin, end, rows[:, Op.KEPT] == EVERY)
+    tolerance = np.array([m.bound_ns for m in members], np.float64) + CLOCK_FLOOR_NS
+    synced = np.array([m.synced for m in members], bool)[rank]
+    grouped = np.flatnonzero(np.isin(rows[:, Op.FUNCTION], list(COLLECTIVES)) & synced)
+    keys = mixed(rows[grouped, Op.COMMUNICATOR], rows[grouped, Op.SEQ])
+    groups = groups_of(keys, (begin + launch)[grouped])
+    full = _full(ranks, rows[grouped], groups)
+    row_tolerance = tolerance[rank[grouped]] if len(members) else np.empty(0)
+    arrivals = arrivals_of(groups, begin[grouped], launch[grouped], gap[grouped], row_tolerance, full=full)
+    wait = _waits(rows, begin + launch, end, grouped, groups, full)
+    wait = np.where(synced | (rows[:, Op.PEER_LATE] >= 0), wait, np.nan)
+    network = _network(rows, end - begin - launch, wait)
+    share = _inside(begin, end, length_ns)
+    kind, kinds = _kinds(rows, ranks)
+    work = Work(
+        length_ns=length_ns,
+        rank=rank,
+        rows=rows,
+        begin=begin,
+        end=end,
+        running=running,
+        groups=groups,
+        grouped=grouped,
+        group_full=full,
+        arrivals=arrivals,
+        wait=wait,
+        network=network,
+        share=share,
+        kind=kind,
+        kinds=kinds,
+        times=_empty_times(len(members)),
+        scale=np.ones(len(members)),
+    )
+    _sum_ranks(
+        work, summaries, members_process=[m.process for m in members], begin_ns=begin_ns, end_ns=end_ns
+    )
+    _observe(work, job, [m.process for m in members], begin_ns, end_ns)
+    medians = group_medians(kind, len(kinds), np.where(running, np.nan, network))
+    work.kind_network = {kinds[at]: float(ns) for at, ns in enumerate(medians) if not np.isnan(ns)}
+    _find_iterations(work, ranks)
+    work.bus_bps = _bus_bps(summaries)
+    return work
+
+
+# ------------------------------------------------------------------------------------------- rows
+
+
+def _positions(processes: list[int], column: Rows) -> Ints:
+    """Return the position of each process in a list that contains it."""
+    if not processes:
+        return np.empty(0, np.int64)
+    known = np.array(processes, np.int64)
+    by_name = np.argsort(known)
+    return np.asarray(by_name[np.searchsorted(known[by_name], column)], np.int64)
+
+
+def _selected(operations: Rows, summaries: Rows, processes: Ints, begin_ns: int, end_ns: int) -> Rows:
+    """Return each operation that touches the interval once, without those that ended unseen."""
+    rows = operations[np.isin(operations[:, Op.PROCESS], processes)]
+    never = rows[:, Op.END] == NEVER_NS
+    rows = rows[(rows[:, Op.BEGIN] < end_ns) & (never | (rows[:, Op.END] > begin_ns))]
+    never = rows[:, Op.END] == NEVER_NS
+    rows = rows[np.lexsort((rows[:, Op.END], rows[:, Op.BEGIN], never))]
+    pair = _pair_key(rows)
+    _, first = np.unique(
+        mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], pair, rows[:, Op.SEQ]), return_index=True
+    )
+    rows = rows[np.sort(first)]
+    kept: Rows = rows[~_ended_unseen(rows, operations, summaries)]
+    return kept
+
+
+def _pair_key(rows: Rows) -> Ints:
+    """Return 0 for collectives, and a number for function and peer of other operations."""
+    alone = ~np.isin(rows[:, Op.FUNCTION], list(COLLECTIVES))
+    key = (rows[:, Op.PEER] + 2) * len(FUNCTIONS) + rows[:, Op.FUNCTION]
+    return np.asarray(np.where(alone, key, 0), np.int64)
+
+
+def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
+    """Return which running operations must have ended: a later one of the same order has."""
+    never = rows[:, Op.END] == NEVER_NS
+    found = np.zeros(len(rows), bool)
+    if not never.any():
+        return found
+    ended = operations[operations[:, Op.END] != NEVER_NS]
+    is_collective = np.isin(summaries[:, Sum.FUNCTION], list(COLLECTIVES))
+    sums = summaries[is_collective]
+    keys = np.concatenate(
+        (
+            mixed(ended[:, Op.PROCESS], ended[:, Op.COMMUNICATOR], _pair_key(ended)),
+            mixed(sums[:, Sum.PROCESS], sums[:, Sum.COMMUNICATOR], np.zeros(len(sums), np.int64)),
+        )
+    )
+    seqs = np.concatenate((ended[:, Op.SEQ], sums[:, Sum.LAST_SEQ]))
+    names, at = np.unique(keys, return_inverse=True)
+    newest = np.full(len(names), -1, np.int64)
+    np.maximum.at(newest, at, seqs)
+    if len(names):
+        wanted = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], _pair_key(rows))
+        place = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
+        found = never & (names[place] == wanted) & (newest[place] >= rows[:, Op.SEQ])
+    return found
+
+
+def _gaps(rank: Ints, begin: Floats, end: Floats, every: Bools) -> Floats:
+    """Return the time since the rank's previous operation; NaN: unknown, or that one still ran."""
+    gap = np.full(len(rank), np.nan)
+    order = np.lexsort((begin, rank))
+    if len(order) < 2:
+        return gap
+    first, second = order[:-1], order[1:]
+    pause = begin[second] - end[first]
+    known = (rank[first] == rank[second]) & every[first] & every[second] & (pause >= 0)
+    gap[second[known]] = pause[known]
+    return gap
+
+
+def _inside(begin: Floats, end: Floats, length_ns: float) -> Floats:
+    inside = np.minimum(end, length_ns) - np.maximum(begin, 0.0)
+    return np.clip(inside / np.maximum(end - begin, 1.0), 0.0, 1.0)
+
+
+def _full(ranks: Ranks, rows: Rows, groups: Groups) -> Bools:
+    """Return which collectives are seen at enough ranks to name the last one."""
+    first = groups.order[groups.starts] if len(groups.starts) else groups.starts
+    sizes = {name: max(each.ranks, len(each.processes), 1) for name, each in ranks.communicators.items()}
+    names, at = np.unique(rows[first, Op.COMMUNICATOR], return_inverse=True)
+    wanted = np.array([sizes.get(int(name), 1) for name in names], np.float64)
+    return np.asarray(groups.counts >= FULL_SHARE * wanted[at] if len(names) else np.empty(0, bool))
+
+
+# ------------------------------------------------------------------------------------------- splits
+
+
+def _waits(rows: Rows, arrival: Floats, end: Floats, grouped: Ints, groups: Groups, full: Bools) -> Floats:
+    """Return the time that each row waited for peers: as measured, else until the last arrival."""
+    wait = np.full(len(rows), np.nan)
+    if len(grouped):
+        last = arrival[grouped][groups.last()][groups.group]
+        function = rows[grouped, Op.FUNCTION]
+        own = arrival[grouped]
+        last = np.where(np.isin(function, _ROOTED_UP), own, last)
+        is_down = np.isin(function, _ROOTED_DOWN)
+        if is_down.any():
+            is_root = rows[grouped, Op.RANK] == rows[grouped, Op.PEER]
+            roots = group_medians(groups.group, len(groups.starts), np.where(is_root, own, np.nan))
+            last = np.where(is_down, roots[groups.group], last)
+        wait[grouped] = np.where(full[groups.group], last - own, np.nan)
+    pairs = np.flatnonzero(np.isin(rows[:, Op.FUNCTION], (_SEND, _RECEIVE)))
+    if len(pairs):
+        wait[pairs] = _pair_waits(rows[pairs], arrival[pairs])
+    wait = np.clip(wait, 0.0, np.maximum(end - arrival, 0.0))
+    measured = rows[:, Op.PEER_LATE].astype(np.float64)
+    return np.where(measured >= 0, np.minimum(measured, np.maximum(end - arrival, 0.0)), wait)
+
+
+def _pair_waits(rows: Rows, arrival: Floats) -> Floats:
+    """Return how much later the other end of each point-to-point operation arrived; NaN: it is not known."""
+    sends = rows[:, Op.FUNCTION] == _SEND
+    sender = np.where(sends, rows[:, Op.RANK], rows[:, Op.PEER])
+    receiver = np.where(sends, rows[:, Op.PEER], rows[:, Op.RANK])
+    groups = groups_of(mixed(rows[:, Op.COMMUNICATOR], sender, receiver, rows[:, Op.SEQ]), arrival)
+    both = groups.counts == 2
+    last = arrival[groups.last()][groups.group]
+    return np.where(both[groups.group], last - arrival, np.nan)
+
+
+def _network(rows: Rows, moving: Floats, wait: Floats) -> Floats:
+    """Return the time of moving data: as measured, else what is left of the operation."""
+    others = np.maximum(rows[:, Op.GPU_LATE], 0) + np.maximum(rows[:, Op.FLUSH], 0).astype(np.float64)
+    left = np.maximum(moving - wait - others, 0.0)
+    measured = rows[:, Op.NETWORK_LATE].astype(np.float64)
+    return np.where(measured >= 0, np.minimum(measured, np.maximum(moving, 0.0)), left)
+
+
+def _kinds(rows: Rows, ranks: Ranks) -> tuple[Ints, list[Kind]]:
+    """Return each row's kind, and all kinds."""
+    exponent = np.ceil(np.log2(np.maximum(rows[:, Op.BYTES], 1).astype(np.float64))).astype(np.int64)
+    keys = mixed(rows[:, Op.COMMUNICATOR], rows[:, Op.FUNCTION], exponent)
+    _, first, at = np.unique(keys, return_index=True, return_inverse=True)
+    sizes = {name: each.ranks or len(each.processes) for name, each in ranks.communicators.items()}
+    names = [
+        (sizes.get(int(rows[row, Op.COMMUNICATOR]), 0), int(rows[row, Op.FUNCTION]), int(exponent[row]))
+        for row in first
+    ]
+    kinds = sorted(set(names))
+    place = {kind: index for index, kind in enumerate(kinds)}
+    index = np.array([place[kind] for kind in names], np.int64)
+    return np.asarray(index[at] if len(first) else np.empty(0, np.int64), np.int64), kinds
+
+
+# ------------------------------------------------------------------------------------------- ranks
+
+
+def _empty_times(count: int) -> RankTimes:
+    def zeros() -> Floats:
+        return np.zeros(count)
+
+    return RankTimes(
+        zeros(),
+        zeros(),
+        zeros(),
+        zeros(),
+        zeros(),
+        zeros(),
+        zeros(),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+        zeros(),
+        np.zeros(count, bool),
+    )
+
+
+def _sum_ranks(work: Work, summaries: Rows, members_process: list[int], begin_ns: int, end_ns: int) -> None:
+    """Sum each rank's rows, and scale a sample of operations to all of them by the summaries."""
+    times, count = work.times, len(members_process)
+    sums = summaries[np.isin(summaries[:, Sum.PROCESS], np.array(members_process, np.int64))]
+    owner = _positions(members_process, sums[:, Sum.PROCESS])
+    span = np.maximum(sums[:, Sum.END] - sums[:, Sum.BEGIN], 1).astype(np.float64)
+    inside = np.minimum(sums[:, Sum.END], end_ns) - np.maximum(sums[:, Sum.BEGIN], begin_ns)
+    weight = np.clip(inside.astype(np.float64) / span, 0.0, 1.0)
+
+    def of_sums(column: Sum) -> Floats:
+        values = np.maximum(sums[:, column], 0).astype(np.float64) * weight
+        return np.bincount(owner, values, count)[:count].astype(np.float64)
+
+    def of_rows(values: Floats, rows: Bools) -> Floats:
+        known = np.where(rows, np.nan_to_num(values), 0.0) * work.share
+        return np.bincount(work.rank, known, count)[:count].astype(np.float64)
+
+    duration = work.end - work.begin
+    fair = np.isin(work.rows[:, Op.KEPT], (EVERY, SAMPLED))
+    every = np.ones(len(duration), bool)
+    busy_sums, busy_fair = of_sums(Sum.BUSY), of_rows(duration, fair & ~work.running)
+    sampled = (busy_sums > 0) & (busy_fair > 0)
+    work.scale = np.where(sampled, np.clip(busy_sums / np.maximum(busy_fair, 1.0), 1.0, MAX_SCALE), 1.0)
+    counted = np.where(sampled, work.scale, 1.0)
+    used = fair | ~sampled[work.rank] if count else fair
+    limit = np.maximum(work.length_ns, 1.0)
+
+    def total(values: Floats) -> Floats:
+        return np.minimum(of_rows(values, used) * counted, limit)
+
+    times.busy = np.minimum(np.maximum(busy_sums, of_rows(duration, every)), limit)
+    times.launch = total(np.minimum(np.maximum(work.rows[:, Op.LAUNCH], 0), duration))
+    times.gpu_late = total(np.minimum(np.maximum(work.rows[:, Op.GPU_LATE], 0), duration))
+    times.flush = total(np.minimum(np.maximum(work.rows[:, Op.FLUSH], 0), duration))
+    times.peer_late, times.network_late = total(work.wait), total(work.network)
+    times.split = of_rows((~np.isnan(work.network)).astype(np.float64), every) > 0
+    _sums_for_ranks_without_rows(times, of_sums)
+    counts = of_rows(np.ones(len(duration)), ~work.running)
+    times.operations = np.maximum(of_sums(Sum.COUNT), counts).round().astype(np.int64)
+    sent = of_rows(work.rows[:, Op.BYTES].astype(np.float64), every)
+    times.bytes = np.maximum(of_sums(Sum.BYTES), sent)
+    last = work.grouped[work.arrivals.group_last[work.arrivals.group_clear]]
+    times.last_arrivals = np.bincount(work.rank[last], minlength=count)[:count].astype(np.int64)
+
+
+def _sums_for_ranks_without_rows(times: RankTimes, of_sums: object) -> None:
+    """Take the summaries' splits of ranks without published operations."""
+    if not callable(of_sums):
+        raise TypeError(f"{of_sums!r}: expected a function")
+    parts = (
+        (times.launch, Sum.LAUNCH),
+        (times.gpu_late, Sum.GPU_LATE),
+        (times.peer_late, Sum.PEER_LATE),
+        (times.network_late, Sum.NETWORK_LATE),
+        (times.flush, Sum.FLUSH),
+    )
+    for values, column in parts:
+        of_rank = of_sums(column)
+        missing = ~times.split & (of_rank > 0)
+        values[missing] = np.minimum(of_rank, times.busy)[missing]
+    times.split |= of_sums(Sum.NETWORK_LATE) > 0
+
+
+def _observe(work: Work, job: JobView, processes: list[int], begin_ns: int, end_ns: int) -> None:
+    """Note how much of the interval each rank's records cover."""
+    for at, name in enumerate(processes):
+        spans = sorted(
+            (max(b.begin_ns, begin_ns), min(b.end_ns, end_ns))
+            for b in job.processes[name].batches.values()
+            if b.end_ns > begin_ns and b.begin_ns < end_ns
+        )
+        covered, until = 0, begin_ns
+        for start, stop in spans:
+            covered += max(0, stop - max(start, until))
+            until = max(until, stop)
+        work.times.observed[at] = covered
+
+
+# ------------------------------------------------------------------------------------------- pace
+
+
+def _find_iterations(work: Work, ranks: Ranks) -> None:
+    """Find the iterations and the pace from the rank and communicator with the largest number of rows."""
+    rows = work.rows
+    if not len(work.grouped):
+        return
+    names, at, counts = np.unique(
+        mixed(rows[work.grouped, Op.COMMUNICATOR], work.rank[work.grouped]),
+        return_inverse=True,
+        return_counts=True,
+    )
+    del names
+    sizes = {name: each.ranks or len(each.processes) for name, each in ranks.communicators.items()}
+    first = np.unique(at, return_index=True)[1]
+    best = min(
+        range(len(counts)),
+        key=lambda g: (
+            -int(counts[g]),
+            -sizes.get(int(rows[work.grouped[first[g]], Op.COMMUNICATOR]), 0),
+            int(work.rank[work.grouped[first[g]]]),
+            int(rows[work.grouped[first[g]], Op.COMMUNICATOR]),
+        ),
+    )
+    chosen = work.grouped[(at == best) & ~work.running[work.grouped]]
+    chosen = chosen[np.argsort(rows[chosen, Op.SEQ])]
+    if len(chosen) < 2:
+        return
+    seq, begin = rows[chosen, Op.SEQ], work.begin[chosen]
+    kind = mixed(rows[chosen, Op.FUNCTION], rows[chosen, Op.BYTES]) >> 1
+    kind = np.abs(kind)
+    size = sizes.get(int(rows[chosen[0], Op.COMMUNICATOR]), 0)
+    work.pace_ns = float(begin[-1] - begin[0]) / max(1, int(seq[-1] - seq[0]))
+    work.iterations = find_iterations(seq, kind, begin, work.end[chosen])
+    if work.iterations is not None:
+        shape = int(np.bitwise_xor.reduce(np.unique(kind)))
+        work.iteration_key = (size, work.iterations.period, shape)
+
+
+def _bus_bps(summaries: Rows) -> float | None:
+    """Return the mean bus bandwidth, weighted by bytes; None: unknown."""
+    known = summaries[(summaries[:, Sum.BUS_BPS] >= 0) & (summaries[:, Sum.BYTES] > 0)]
+    if not len(known):
+        return None
+    weight = known[:, Sum.BYTES].astype(np.float64)
+    return float((known[:, Sum.BUS_BPS] * weight).sum() / weight.sum())

@@ -1,0 +1,34 @@
+"""The output of ibnetdiscover."""
+
+from __future__ import annotations
+
+import pytest
+
+from fabrictime.imports.base import BadImport, Hints, merged
+from fabrictime.imports.infiniband import read
+from schemas.topology import Topology
+from tests.fabrictime.imports.samples import INFINIBAND
+
+
+def test_switches_and_adapters_keep_their_names() -> None:
+    topology = Topology(merged([read(INFINIBAND, Hints())]))
+    assert topology.cable_ids() == {
+        "[MF0;sw1:MQM9700/U1]:1<>gpu01:mlx5_0",
+        "[MF0;sw1:MQM9700/U1]:33<>[MF0;sw2:MQM9700/U1]:2",
+        "[MF0;sw2:MQM9700/U1]:3<>gpu02:mlx5_0",
+    }
+    assert topology.rate_bps("gpu01:mlx5_0>[MF0;sw1:MQM9700/U1]:1") == 4 * 106_250_000_000
+    assert topology.rate_bps("gpu02:mlx5_0>[MF0;sw2:MQM9700/U1]:3") == 4 * 53_125_000_000
+    assert topology.tier("gpu01") == 0
+    assert topology.tier("MF0;sw1:MQM9700/U1") == 1
+
+
+def test_switches_of_one_name_stay_apart() -> None:
+    topology = Topology(merged([read(INFINIBAND.replace("sw2", "sw1"), Hints())]))
+    names = {name for name in topology.nodes if name.startswith("MF0")}
+    assert names == {"MF0;sw1:MQM9700/U1 fc6a1c0300aaaa00", "MF0;sw1:MQM9700/U1 fc6a1c0300bbbb00"}
+
+
+def test_a_neighbour_that_is_not_listed_is_named() -> None:
+    with pytest.raises(BadImport, match="leads to H-946dae0300000001, which the file does not list"):
+        read(INFINIBAND.replace('Ca\t1 "H-946dae0300000001"', "Ca"), Hints())

@@ -1,0 +1,155 @@
+"""Settings: rails, traffic classes, own pacing."""
+
+from __future__ import annotations
+
+from schemas.records import (
+    ActionOutcome,
+    ActionReport,
+    AuditCategory,
+    AuditResult,
+    AuditStatus,
+    Decision,
+    FlowAction,
+    Nic,
+    Reason,
+    ReasonKind,
+    Verdict,
+)
+from tests.records import make
+from tests.streams.diagnosis.scenario import MS, Job, S, World, nic
+
+REASON: Reason = {"kind": ReasonKind.INCAST, "subject": "x", "seq": None, "window_id": None}
+
+
+def slow(world: World) -> None:
+    world.job.network = lambda rank, at: 12.0 * MS
+
+
+def pace(
+    world: World, rank: int, outcome: ActionOutcome = ActionOutcome.APPLIED, rate_bps: int = 4 * 10**10
+) -> None:
+    at_ns = world.job.at_ns
+    decision = make(
+        Decision,
+        shard="fabric",
+        epoch=1,
+        seq=7,
+        at_ns=at_ns,
+        host=f"h{rank}",
+        action=FlowAction.PACE,
+        flow_id=world.job.flow_id(rank),
+        rate_bps=rate_bps,
+        expires_at_ns=at_ns + 60 * S,
+        reason=REASON,
+        text="paced",
+    )
+    world.network.take_decision(decision)
+    world.network.take_action(
+        make(
+            ActionReport,
+            host=f"h{rank}",
+            decision_id=decision["decision_id"],
+            shard="fabric",
+            epoch=1,
+            seq=7,
+            at_ns=at_ns,
+            flow_id=world.job.flow_id(rank),
+            action=FlowAction.PACE,
+            outcome=outcome,
+        )
+    )
+
+
+def test_a_decision_to_pace_that_is_in_force_explains_slow_transfers() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    pace(world, 3)
+    found = world.step()
+    assert (found["verdict"], found["blames_network"]) == (Verdict.OWN_PACING, False)
+    assert found["confidence"] >= 0.9
+    assert "limited to 40 Gbit/s by decision fabric/1/7" in found["text"]
+
+
+def test_a_decision_that_was_not_applied_is_not_blamed() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    pace(world, 3, ActionOutcome.OBSERVED)
+    assert world.step()["verdict"] == Verdict.UNKNOWN
+
+
+def test_a_limit_far_above_the_flow_is_not_blamed() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    pace(world, 3, rate_bps=9 * 10**11)
+    assert world.step()["verdict"] == Verdict.UNKNOWN
+
+
+def test_a_limit_of_the_kernel_is_pacing_too() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    world.flow_fields = {3: {"rate_limit_bps": 4 * 10**10}}
+    assert world.step()["verdict"] == Verdict.OWN_PACING
+
+
+def test_a_pair_between_rails_that_is_slower_is_a_mismatch() -> None:
+    world = World(Job())
+    for host in range(8):
+        world.network.take_nic(
+            make(Nic, nic=nic(host), shard="fabric", rail=1 if host == 3 else 0, clock=f"h{host}/ptp0")
+        )
+    slow(world)
+    world.job.pair_us = lambda rank, at: 70.0 if rank in (2, 3) else 4.0
+    found = world.step()
+    assert (found["verdict"], found["subject"], found["blames_network"]) == (
+        Verdict.RAIL_MISMATCH,
+        nic(3),
+        False,
+    )
+
+
+def test_a_job_across_all_rails_is_no_mismatch() -> None:
+    world = World(Job())
+    for host in range(8):
+        world.network.take_nic(make(Nic, nic=nic(host), shard="fabric", rail=host % 2, clock=f"h{host}/ptp0"))
+    assert world.learn()["verdict"] == Verdict.HEALTHY
+
+
+def test_in_band_250_us_against_10_out_of_band() -> None:
+    world = World(Job())
+    slow(world)
+    world.job.pair_us = lambda rank, at: 250.0
+    found = world.step()
+    assert (found["verdict"], found["blames_network"]) == (Verdict.DELAY_MISMATCH, False)
+    assert "probes 10 us without a queue" in found["text"]
+
+
+def test_a_failed_check_of_the_traffic_class_names_the_host() -> None:
+    world = World(Job())
+    world.network.take_audit(
+        make(
+            AuditResult,
+            run="r",
+            host="h3",
+            check="backend.roce-version",
+            category=AuditCategory.BACKEND,
+            status=AuditStatus.FAILED,
+            text="mlx5_0: RoCE v1, expected v2",
+            checked_ns=1,
+        )
+    )
+    slow(world)
+    world.job.pair_us = lambda rank, at: 250.0 if rank in (2, 3) else 4.0
+    found = world.step()
+    assert (found["verdict"], found["subject"]) == (Verdict.DELAY_MISMATCH, nic(3))
+
+
+def test_probes_that_see_the_queue_too_are_no_mismatch() -> None:
+    world = World(Job())
+    slow(world)
+    world.job.pair_us = lambda rank, at: 250.0
+    world.probe_us = lambda source, target: 110.0
+    assert world.step()["verdict"] != Verdict.DELAY_MISMATCH

@@ -1,0 +1,84 @@
+"""Late ranks: stragglers and launch skew, within the bounds of the clocks."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas.records import LinkState, Verdict
+from tests.streams.diagnosis.scenario import MS, Job, World, route
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_rank_that_computes_longer_is_a_straggler_and_the_network_is_not_blamed(split: bool) -> None:
+    world = World(Job(split=split))
+    world.learn()
+    world.job.compute = lambda rank, at: 12.8 * MS if rank == 3 else 8.0 * MS
+    found = world.step()
+    assert (found["verdict"], found["ranks"], found["blames_network"]) == (Verdict.STRAGGLER, [3], False)
+    assert found["subject"] == "h3"
+    assert found["confidence"] >= 0.9
+    assert found["loss_share"] == pytest.approx(4.2 / 16.8, abs=0.03)
+    assert "iterations take 16.8 ms, 12.1 before: rank 3 on h3 arrived last" in found["text"]
+
+
+def test_a_straggler_is_found_in_the_first_interval_of_a_job() -> None:
+    world = World(Job())
+    world.job.compute = lambda rank, at: 12.8 * MS if rank == 3 else 8.0 * MS
+    assert world.step()["verdict"] == Verdict.STRAGGLER
+
+
+def test_a_straggler_is_named_although_a_link_that_the_job_crosses_loses_packets() -> None:
+    world = World(Job())
+    world.learn()
+    world.job.compute = lambda rank, at: 12.8 * MS if rank == 3 else 8.0 * MS
+    world.health(route(1, 2, 1)[1], LinkState.GREY, world.job.at_ns, loss_rate=1e-4)
+    found = world.step()
+    assert (found["verdict"], found["blames_network"]) == (Verdict.STRAGGLER, False)
+
+
+def test_an_order_of_arrival_within_the_bounds_of_the_clocks_is_no_evidence() -> None:
+    world = World(Job(bound_ns=4.0 * MS, jitter=0.001))
+    world.job.offsets = {3: 2 * MS}
+    found = world.learn()
+    assert found["verdict"] == Verdict.HEALTHY
+    assert found["time_splits"][3]["last_arrivals"] == 0
+    precise = World(Job(bound_ns=1_000.0, jitter=0.001))
+    precise.job.offsets = {3: 2 * MS}
+    assert precise.learn()["time_splits"][3]["last_arrivals"] > 0
+
+
+def test_stragglers_that_alternate_are_no_single_host() -> None:
+    world = World(Job(jitter=0.2))
+    found = world.learn()
+    assert found["verdict"] == Verdict.HEALTHY
+
+
+def test_ranks_of_one_host_are_named_together() -> None:
+    world = World(Job())
+    world.job.compute = lambda rank, at: 12.8 * MS if rank in (2, 5) and at % 2 == (rank == 5) else 8.0 * MS
+    found = world.step()
+    assert found["ranks"] in ([2], [5])
+
+
+def test_kernels_that_begin_late_after_their_call_are_launch_skew() -> None:
+    world = World(Job())
+    world.learn()
+    world.job.launch = lambda rank, at: 2.0 * MS if rank == 2 else 0.05 * MS
+    found = world.step()
+    assert (found["verdict"], found["ranks"], found["blames_network"]) == (Verdict.LAUNCH_SKEW, [2], False)
+
+
+def test_launch_skew_of_all_ranks_needs_a_good_time_to_compare_with() -> None:
+    world = World(Job())
+    world.job.launch = lambda rank, at: 2.0 * MS
+    assert world.learn()["verdict"] == Verdict.HEALTHY
+    later = World(Job())
+    later.learn()
+    later.job.launch = lambda rank, at: 2.0 * MS
+    assert later.step()["verdict"] == Verdict.LAUNCH_SKEW
+
+
+def test_a_little_lateness_is_no_verdict() -> None:
+    world = World(Job())
+    world.job.compute = lambda rank, at: 8.3 * MS if rank == 3 else 8.0 * MS
+    assert world.learn()["verdict"] == Verdict.HEALTHY

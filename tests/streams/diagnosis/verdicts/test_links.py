@@ -1,0 +1,177 @@
+"""Links with a fault: those that the job crosses while it is slow, and near misses."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas.records import Decision, FlowAction, HealthKind, LinkState, Reason, ReasonKind, Verdict
+from tests.records import make
+from tests.streams.diagnosis.scenario import MS, Job, S, World, nic, route
+
+CROSSED = route(1, 2, 1)[1]
+ELSEWHERE = "leaf0:u5>spine5:p0"
+
+
+def slow(world: World, times: float = 3.0) -> None:
+    world.job.network = lambda rank, at: times * 4.0 * MS
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict"),
+    [
+        (LinkState.GREY, Verdict.GREY_LINK),
+        (LinkState.DOWN, Verdict.DEAD_LINK),
+        (LinkState.FLAPPING, Verdict.FLAPPING_LINK),
+    ],
+)
+def test_a_fault_of_a_link_that_the_job_crosses_explains_slow_transfers(
+    state: LinkState, verdict: Verdict
+) -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    world.health(CROSSED, state, world.job.at_ns, loss_rate=0.01 if state == LinkState.GREY else None)
+    found = world.step()
+    assert (found["verdict"], found["blames_network"]) == (verdict, True)
+    assert found["links"] == [CROSSED]
+    assert found["confidence"] >= 0.9
+    assert found["loss_share"] == pytest.approx(0.4, abs=0.05)
+
+
+def test_a_fault_elsewhere_is_not_blamed() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    world.health(ELSEWHERE, LinkState.DOWN, world.job.at_ns)
+    found = world.step()
+    assert (found["verdict"], found["blames_network"]) == (Verdict.UNKNOWN, False)
+
+
+def test_a_fault_while_the_job_was_fast_is_not_blamed_later() -> None:
+    world = World(Job())
+    world.learn()
+    world.health(CROSSED, LinkState.GREY, world.job.at_ns, loss_rate=0.01)
+    for _ in range(20):
+        assert world.step()["verdict"] == Verdict.HEALTHY
+    slow(world)
+    found = world.step()
+    assert (found["verdict"], found["blames_network"]) == (Verdict.UNKNOWN, False)
+
+
+def test_a_fault_after_the_job_became_slow_is_not_blamed() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    for _ in range(4):
+        world.step()
+    world.health(CROSSED, LinkState.GREY, world.job.at_ns, loss_rate=0.01)
+    assert world.step()["blames_network"] is False
+
+
+def test_a_fault_is_not_blamed_while_the_job_computes_longer() -> None:
+    world = World(Job())
+    world.learn()
+    world.job.compute = lambda rank, at: 14.0 * MS
+    world.health(CROSSED, LinkState.GREY, world.job.at_ns, loss_rate=0.01)
+    found = world.step()
+    assert (found["verdict"], found["blames_network"]) == (Verdict.HEALTHY, False)
+
+
+def test_outages_that_repeat_are_a_flapping_link() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    at_ns = world.job.at_ns
+    for number in range(4):
+        world.health(CROSSED, LinkState.DOWN, at_ns + number * 200 * MS, seq=2 * number + 1)
+        world.health(CROSSED, LinkState.UP, at_ns + (number * 200 + 100) * MS, seq=2 * number + 2)
+    assert world.step()["verdict"] == Verdict.FLAPPING_LINK
+
+
+def test_flows_that_were_moved_off_a_dead_link_show_that_they_crossed_it() -> None:
+    world = World(Job())
+    world.learn()
+    begin_ns = world.job.at_ns
+    world.job.network = lambda rank, at: (
+        400.0 * MS if at == world.job.iteration and at % 40 == 0 else 4.0 * MS
+    )
+    near, far = ELSEWHERE.split(">")
+    subject = "<>".join(sorted((near, far)))
+    world.health(ELSEWHERE, LinkState.DOWN, begin_ns)
+    reason: Reason = {"kind": ReasonKind.DOWN, "subject": subject, "seq": 1, "window_id": None}
+    world.network.take_decision(
+        make(
+            Decision,
+            shard="fabric",
+            at_ns=begin_ns + 10 * MS,
+            host="h1",
+            action=FlowAction.REROUTE,
+            flow_id=world.job.flow_id(1),
+            expires_at_ns=begin_ns + S,
+            reason=reason,
+            text="moved",
+        )
+    )
+    found = world.step()
+    assert (found["verdict"], found["subject"]) == (Verdict.DEAD_LINK, subject)
+
+
+def test_a_dead_nic_is_named() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    world.network.take_health(
+        make(
+            "LinkHealth",
+            subject=nic(4),
+            kind=HealthKind.NIC,
+            shard="fabric",
+            seq=1,
+            state=LinkState.DOWN,
+            before="UP",
+            since_ns=world.job.at_ns,
+            text="h4/n0 is down",
+        )
+    )
+    found = world.step()
+    assert (found["verdict"], found["subject"]) == (Verdict.DEAD_LINK, nic(4))
+
+
+def test_slow_pairs_elsewhere_speak_against_a_faulty_link() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    world.job.pair_us = lambda rank, at: 94.0 if rank == 5 else 4.0
+    world.health(CROSSED, LinkState.GREY, world.job.at_ns, loss_rate=0.01)
+    found = world.step()
+    assert (found["verdict"], found["subject"]) == (Verdict.SLOW_FLOW, "h5/n0 to h6/n0")
+
+
+def test_possible_routes_make_a_fault_less_certain() -> None:
+    world = World(Job(), flows=False)
+    world.learn()
+    slow(world)
+    world.network.take_paths(
+        make(
+            "PathMaps",
+            nic=nic(1),
+            peer=nic(2),
+            shard="fabric",
+            paths=[
+                {
+                    "path": 1,
+                    "leg": "REQUEST",
+                    "links": route(1, 2, 1),
+                    "found": "TRACED",
+                    "complete": True,
+                    "since_ns": 0,
+                    "changes": 0,
+                    "contradiction": None,
+                }
+            ],
+        )
+    )
+    world.health(CROSSED, LinkState.GREY, world.job.at_ns, loss_rate=0.01)
+    found = world.step()
+    assert found["verdict"] == Verdict.GREY_LINK
+    assert found["confidence"] < 0.7

@@ -1,0 +1,257 @@
+"""Jobs that do not go on: hangs, dead ranks, programs that disagree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schemas.records import (
+    CollectiveFunction,
+    Diagnosis,
+    HealthKind,
+    KeptBecause,
+    LinkState,
+    RankCondition,
+    Verdict,
+)
+from tests.records import make, make_part
+from tests.streams.diagnosis.scenario import Job, S, World, route
+
+
+def running(world: World, rank: int, begin_ns: int, **fields: Any) -> dict[str, Any]:
+    """Return an operation that runs since `begin_ns`."""
+    return make_part(
+        "CollectiveBatch",
+        "CollectiveOperation",
+        **{
+            "seq": world.job.seq,
+            "function": CollectiveFunction.ALL_REDUCE,
+            "bytes": 1 << 20,
+            "begin_ns": begin_ns,
+            "kept": KeptBecause.RUNNING,
+            **fields,
+        },
+    )
+
+
+def stop(world: World, missing: set[int], *, silent: set[int] = frozenset(), **fields: Any) -> Diagnosis:
+    """Let all ranks but some wait in an operation for ten seconds."""
+    begin_ns = world.job.at_ns
+    end_ns = begin_ns + 10 * S
+    batches = [
+        world.job.batch(
+            rank,
+            [] if rank in missing else [running(world, rank, begin_ns + rank)],
+            begin_ns,
+            end_ns,
+            **(fields if rank in missing else {}),
+        )
+        for rank in range(world.job.ranks)
+        if rank not in silent
+    ]
+    world.job.at_ns = end_ns
+    return world.diagnose(batches, end_ns - S, end_ns)
+
+
+def test_a_rank_that_did_not_begin_an_operation_hangs_the_job() -> None:
+    world = World(Job())
+    world.learn()
+    found = stop(world, {5})
+    assert (found["verdict"], found["ranks"], found["blames_network"]) == (Verdict.HANG, [5], False)
+    assert found["confidence"] >= 0.9
+    assert "rank 5 on h5 did not begin it" in found["text"]
+
+
+def test_a_missing_rank_that_reports_nothing_is_less_certain() -> None:
+    world = World(Job())
+    world.learn()
+    found = stop(world, {5}, silent={5})
+    assert (found["verdict"], found["ranks"]) == (Verdict.HANG, [5])
+    assert 0.5 <= found["confidence"] < 0.9
+    assert any("reports nothing" in line for line in found["missing"])
+
+
+def test_a_process_that_ended_in_mid_operation_is_a_dead_rank() -> None:
+    world = World(Job())
+    world.learn()
+    found = stop(world, {5}, ended=True)
+    assert (found["verdict"], found["ranks"]) == (Verdict.DEAD_RANK, [5])
+
+
+def test_a_dead_rank_is_found_before_the_operation_counts_as_hanging() -> None:
+    world = World(Job())
+    world.learn()
+    begin_ns = world.job.at_ns
+    end_ns = begin_ns + S
+    batches = [
+        world.job.batch(r, [] if r == 5 else [running(world, r, begin_ns)], begin_ns, end_ns, ended=r == 5)
+        for r in range(8)
+    ]
+    assert world.diagnose(batches, begin_ns, end_ns)["verdict"] == Verdict.DEAD_RANK
+
+
+def test_a_host_that_is_down_is_a_dead_rank() -> None:
+    world = World(Job())
+    world.learn()
+    world.network.take_health(
+        make(
+            "LinkHealth",
+            subject="h5",
+            kind=HealthKind.HOST,
+            shard="fabric",
+            seq=1,
+            state=LinkState.DOWN,
+            before="UP",
+            since_ns=world.job.at_ns,
+            text="h5 is down",
+        )
+    )
+    found = stop(world, {5}, silent={5})
+    assert (found["verdict"], found["subject"]) == (Verdict.DEAD_RANK, "h5")
+
+
+def test_a_rank_that_nccl_reports_as_dead_is_a_dead_rank() -> None:
+    world = World(Job())
+    world.learn()
+    state = make_part(
+        "CollectiveBatch",
+        "RankState",
+        communicator=world.job.communicator,
+        rank=5,
+        host="h5",
+        state=RankCondition.DEAD,
+        operations=-1,
+        text="no keep-alive for 60 s",
+    )
+    begin_ns = world.job.at_ns
+    end_ns = begin_ns + 10 * S
+    batches = [
+        world.job.batch(r, [running(world, r, begin_ns)], begin_ns, end_ns, ranks=[state] if r == 0 else [])
+        for r in range(8)
+        if r != 5
+    ]
+    found = world.diagnose(batches, end_ns - S, end_ns)
+    assert (found["verdict"], found["ranks"]) == (Verdict.DEAD_RANK, [5])
+
+
+def test_a_missing_rank_that_waits_elsewhere_is_not_the_cause() -> None:
+    """Ranks 0 to 3 wait for rank 4 in one communicator; it waits in another for rank 6."""
+    world = World(Job(queue_pairs=False))
+    world.learn()
+    begin_ns = world.job.at_ns
+    end_ns = begin_ns + 10 * S
+    first = make_part("CollectiveBatch", "Communicator", id="first", ranks=5)
+    second = make_part("CollectiveBatch", "Communicator", id="second", ranks=4)
+    batches = []
+    for rank in range(8):
+        members = ([{**first, "rank": rank}] if rank <= 4 else []) + (
+            [{**second, "rank": rank - 4}] if rank >= 4 else []
+        )
+        operations = [] if rank == 6 else [running(world, rank, begin_ns, seq=1)]
+        batches.append(world.job.batch(rank, operations, begin_ns, end_ns, communicators=members[::-1]))
+    found = world.diagnose(batches, end_ns - S, end_ns)
+    assert (found["verdict"], found["subject"]) == (Verdict.HANG, "h6")
+
+
+def test_an_operation_that_all_ranks_began_stops_at_a_dead_link() -> None:
+    world = World(Job())
+    world.learn()
+    world.health(route(1, 2, 1)[1], LinkState.DOWN, world.job.at_ns)
+    found = stop(world, set())
+    assert (found["verdict"], found["blames_network"]) == (Verdict.DEAD_LINK, True)
+
+
+def test_an_operation_that_all_ranks_began_hangs_for_unknown_reasons_without_a_fault() -> None:
+    world = World(Job())
+    world.learn()
+    found = stop(world, set())
+    assert (found["verdict"], found["blames_network"]) == (Verdict.HANG, False)
+    assert found["confidence"] < 0.7
+
+
+def test_a_dead_link_does_not_explain_a_missing_rank() -> None:
+    world = World(Job())
+    world.learn()
+    world.health(route(1, 2, 1)[1], LinkState.DOWN, world.job.at_ns)
+    found = stop(world, {5})
+    assert found["verdict"] == Verdict.HANG
+
+
+def test_ranks_that_call_different_functions_under_one_number_do_not_match() -> None:
+    world = World(Job())
+    world.learn()
+    begin_ns = world.job.at_ns
+    end_ns = begin_ns + 10 * S
+    batches = [
+        world.job.batch(
+            r,
+            [
+                running(
+                    world,
+                    r,
+                    begin_ns,
+                    function=CollectiveFunction.BROADCAST if r == 2 else CollectiveFunction.ALL_REDUCE,
+                )
+            ],
+            begin_ns,
+            end_ns,
+        )
+        for r in range(8)
+    ]
+    found = world.diagnose(batches, end_ns - S, end_ns)
+    assert (found["verdict"], found["ranks"]) == (Verdict.PROGRAM_MISMATCH, [2])
+
+
+def test_ranks_that_call_different_sizes_do_not_match() -> None:
+    world = World(Job())
+    world.learn()
+    begin_ns = world.job.at_ns
+    end_ns = begin_ns + 10 * S
+    batches = [
+        world.job.batch(r, [running(world, r, begin_ns, bytes=4096 if r == 2 else 1 << 20)], begin_ns, end_ns)
+        for r in range(8)
+    ]
+    found = world.diagnose(batches, end_ns - S, end_ns)
+    assert (found["verdict"], found["ranks"]) == (Verdict.PROGRAM_MISMATCH, [2])
+
+
+def test_ranks_that_wait_for_each_other_in_two_communicators_do_not_match() -> None:
+    world = World(Job(ranks=2, queue_pairs=False), flows=False, probes=False)
+    begin_ns = world.job.at_ns
+    end_ns = begin_ns + 10 * S
+    names = [make_part("CollectiveBatch", "Communicator", id=name, ranks=2) for name in ("a", "b")]
+    batches = [
+        world.job.batch(
+            r,
+            [running(world, r, begin_ns, communicator=r, seq=3)],
+            begin_ns,
+            end_ns,
+            communicators=[{**each, "rank": r} for each in names],
+        )
+        for r in range(2)
+    ]
+    assert world.diagnose(batches, end_ns - S, end_ns)["verdict"] == Verdict.PROGRAM_MISMATCH
+
+
+def test_an_operation_that_ended_unseen_does_not_hang() -> None:
+    """The trace budget leaves out its end, and a later one ended."""
+    world = World(Job())
+    world.learn()
+    begin_ns = world.job.at_ns
+    batches = [world.job.batch(r, [running(world, r, begin_ns)], begin_ns, begin_ns + S) for r in range(8)]
+    world.diagnose(batches, begin_ns, begin_ns + S)
+    world.job.at_ns = begin_ns + S
+    world.job.seq += 1
+    for _ in range(8):
+        found = world.step()
+    assert found["verdict"] == Verdict.HEALTHY
+
+
+def test_a_job_that_ends_is_healthy() -> None:
+    world = World(Job())
+    world.learn()
+    begin_ns = world.job.at_ns
+    batches = world.job.run()
+    for each in batches:
+        each["ended"] = True
+    assert world.diagnose(batches, begin_ns, world.job.at_ns)["verdict"] == Verdict.HEALTHY
+    assert world.view.has_ended
