@@ -91,7 +91,7 @@ class Matrix {
     g.strokeRect(left - 0.5, top - 0.5, span + 1, span + 1);
     this.borders(g, c, left, top, cell, span);
     this.labels(g, c, left, top, cell);
-    this.legend(g, c, left);
+    this.legend(g, c);
     const mark = (at, ink_, width) => { g.strokeStyle = ink_; g.lineWidth = width; g.strokeRect(left + at[1] * cell - 1, top + at[0] * cell - 1, Math.max(cell, 3) + 2, Math.max(cell, 3) + 2); };
     if (this.last.chosen.length) mark(this.last.chosen, c.lit, 2.5);
     if (this.hovered) {
@@ -140,7 +140,7 @@ class Matrix {
     }
   }
 
-  legend(g, c, left) {
+  legend(g, c) {
     const { metric } = this.last, colors = ramp(), width = 90, y = 4;
     const shade = g.createLinearGradient(0, 0, width, 0);
     colors.forEach((tone, k) => shade.addColorStop(k / (colors.length - 1), tone));
@@ -152,7 +152,8 @@ class Matrix {
     g.save(); g.translate(at, y); g.fillStyle = shade; g.fillRect(0, 0, width, 9); g.restore();
     g.fillStyle = c.dim;
     g.fillText(from, at - 6, y + 5);
-    if (at - g.measureText(from).width - 12 - left > 90) { g.textAlign = "left"; g.fillText(`${TITLES[metric]}; from row to column`, 2, y + 5); }
+    const title = `${TITLES[metric]}; from row to column`;
+    if (g.measureText(title).width < at - g.measureText(from).width - 20) { g.textAlign = "left"; g.fillText(title, 2, y + 5); }
   }
 
   value(level) { const { low, high } = this.last; return low * (high / low) ** ((level - 1) / LEVELS); }

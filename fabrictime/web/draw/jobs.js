@@ -178,7 +178,7 @@ export class RankMap {
         axisTick: { show: false }, axisLine: { lineStyle: { color: c.line } }, axisLabel: { color: c.dim, fontSize: 11, hideOverlap: true } },
       yAxis: { type: "category", inverse: true, data: f.names, axisTick: { show: false }, axisLine: { show: false }, axisLabel: { color: c.dim, fontSize: 11 } },
       visualMap: { type: "continuous", min: -bound, max: bound, orient: "horizontal", right: 12, top: -4, itemWidth: 9, itemHeight: 90, calculable: false, precision: 0,
-        text: [`+${three(bound)} points of the interval`, "less than the median rank"], textStyle: { color: c.dim, fontSize: 11 }, textGap: 6, inRange: { color: [color(0), c.none, color(5)] } },
+        text: this.chart.getWidth() < 460 ? [`+${three(bound)}`, "points from the median"] : [`+${three(bound)} points of the interval`, "less than the median rank"], textStyle: { color: c.dim, fontSize: 11 }, textGap: 6, inRange: { color: [color(0), c.none, color(5)] } },
       series: [{ id: "map", type: "heatmap", data: cells, progressive: 0, animation: false, cursor: "pointer", itemStyle: { borderWidth: count > 100 ? 0 : 1, borderColor: c.card },
         emphasis: { itemStyle: { borderColor: c.text, borderWidth: 1 } } }],
     });
