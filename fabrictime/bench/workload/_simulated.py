@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Final, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, cast
 
 from native.core import ClockLine
 from producers.sim.messages import SimMessage
@@ -13,11 +13,14 @@ from schemas import codec
 from schemas.ids import host_of
 from schemas.records import (
     ClockSync,
+    CollectiveBatch,
     Diagnosis,
     FlowReports,
     FlowRoutes,
     LinkEvent,
+    LinkHealth,
     Nic,
+    PathDelays,
     PathMaps,
 )
 from schemas.topics import (
@@ -51,7 +54,7 @@ from streams.runtime.tables import Member
 __all__ = ["TOPICS", "Pipeline"]
 
 MS: Final = 1_000_000
-TOPICS: Final[tuple[Topic, ...]] = (
+TOPICS: Final[tuple[Topic[Any], ...]] = (
     *(INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, DECISIONS, COLLECTIVES),
 )
 HOP_NS: Final = 5 * MS
@@ -103,7 +106,7 @@ class Pipeline:
         )
         self._offset = 0
         self._is_scheduled = False
-        self._takers = {
+        self._takers: dict[Topic[Any], Callable[[SimMessage], None]] = {
             INVENTORY: self._take_nic,
             PATHS: self._take_paths,
             PROBES: self._take_probes,
@@ -111,9 +114,7 @@ class Pipeline:
             FLOWS: self._take_flows,
             FLOW_ROUTES: self._take_routes,
             DECISIONS: lambda out: self.network.take_decision(out.record()),
-            COLLECTIVES: lambda out: self.job.take(out.record(), out.at_ns + HOP_NS)
-            if out.key == self.job.job
-            else None,
+            COLLECTIVES: self._take_collectives,
         }
         self.busy_s = 0.0
         """Processor time of the diagnosis."""
@@ -151,6 +152,10 @@ class Pipeline:
     def _take_nic(self, out: SimMessage) -> None:
         self.network.take_nic(cast(Nic, out.record()))
 
+    def _take_collectives(self, out: SimMessage) -> None:
+        if out.key == self.job.job:
+            self.job.take(cast(CollectiveBatch, out.record()), out.at_ns + HOP_NS)
+
     def _take_paths(self, out: SimMessage) -> None:
         self._routes.take(out.key.encode(), out.value(), None, out.at_ns)
         self.network.take_paths(cast(PathMaps, out.record()))
@@ -168,7 +173,7 @@ class Pipeline:
         event = cast(LinkEvent, out.record())
         self._take_health(self._health.ingest(event, now_ns, self._routes, self._offset))
 
-    def _take_health(self, found: list) -> None:
+    def _take_health(self, found: Iterable[tuple[str, LinkHealth | None]]) -> None:
         for _, record in found:
             if record is not None:
                 self.network.take_health(record)
@@ -192,16 +197,15 @@ class Pipeline:
                 0,
             )
             for body in bodies:
-                self.network.take_delays(codec.decode(codec.header(DELAYS.record) + body, DELAYS.record))
+                record = codec.decode(codec.header(DELAYS.record) + body, DELAYS.record)
+                self.network.take_delays(cast(PathDelays, record))
 
     def _schedule(self) -> None:
         """Plan the probes as the pipeline does, once their paths are traced."""
         if self._is_scheduled or not len(self._routes):
             return
         self._is_scheduled = True
-        plans = plan_shard(
-            dict.fromkeys(sorted(self._members), self.sim.probes.pace), self._routes
-        )
+        plans = plan_shard(dict.fromkeys(sorted(self._members), self.sim.probes.pace), self._routes)
         for record in records_of(plans, self.sim.settings.shard, self._lines, self.sim.now_ns).values():
             self.sim.probes.follow_schedule(record)
 
