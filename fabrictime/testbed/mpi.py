@@ -46,8 +46,8 @@ def mpi_command(
     """Return the command that runs `program` on the hosts of a running fabric, one rank each, in this order.
 
     `fabric`: answer of the fabric's control socket to `show`. `run_directory`: folder of the sockets of its
-    agents. `connections`: TCP connections of each pair of ranks. `port`: the first port at which ranks listen;
-    the next ones are used where it is taken. Raises NoMpi, ValueError for unknown hosts.
+    agents. `connections`: TCP connections of each pair of ranks. `port`: first port at which ranks listen; a
+    later one is used where it is taken. Raises NoMpi, ValueError for unknown hosts.
     """
     mpirun = shutil.which("mpirun")
     if mpirun is None:

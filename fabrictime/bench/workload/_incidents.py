@@ -48,7 +48,7 @@ OTHERS: Final = ("h2", "h4")
 PROGRAM: Final = MpiProgram("alltoall", 200_000, compute_ms=40, duration_s=600)
 LOAD: Final = MpiProgram("exchange", 1_000_000, compute_ms=0, duration_s=600)
 FIRST_PORT: Final = 20_000
-"""Listening port of the first job; each job has its own, since the kernel keeps a former job's for a minute."""
+"""Listening port of the first job; each has its own, since the kernel keeps a former job's for a minute."""
 PORTS: Final = range(40_000, 40_064)
 CONNECTIONS: Final = 2
 """Connections of each pair of ranks: as many as spines, so that both are in use."""
