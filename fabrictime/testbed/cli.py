@@ -30,6 +30,7 @@ from fabrictime.testbed.fabric import FabricError
 from fabrictime.testbed.faults import parse_duration
 from fabrictime.testbed.jobs import parse_size
 from fabrictime.testbed.mpi import NoMpi, mpi_command
+from fabrictime.testbed.scheduling_priority import apply_priority
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import parse_rate
 from fabrictime.testbed.userns import NamespacesDenied, enter
@@ -309,6 +310,7 @@ def mpi(
             connections=connections,
             profiled=profiled,
         )
+        apply_priority("job")  # before the namespaces, in which it is not allowed
         os.execvp(command[0], command)  # noqa: S606  # no shell is meant
 
 

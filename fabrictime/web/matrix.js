@@ -5,7 +5,7 @@ import { ink, ramp, text, delay, three, row, heading } from "fabrictime-draw";
 import { rate } from "fabrictime-draw/jobs.js";
 
 const TITLES = { rate: "rate", probes: "delay of probes", data: "delay of the data" };
-const LEVELS = 254, MIN_LABEL = 9;
+const LEVELS = 254, MIN_LABEL = 11;
 
 class Matrix {
   constructor(el) {
@@ -54,10 +54,14 @@ class Matrix {
   }
 
   layout() {
-    const longest = Math.max(3, ...this.last.groups.map((s) => s.length));
-    const left = Math.min(130, 12 + longest * 6), top = Math.min(88, 30 + longest * 3.6);
-    const cell = Math.max(0.5, Math.min((this.width - left - 8) / this.side, (this.height - top - 8) / this.side, 44));
-    return { left, top, cell, span: cell * this.side };
+    const fit = (names) => {
+      const longest = Math.min(20, Math.max(3, ...names.map((s) => s.length)));
+      const left = 14 + longest * 6, top = 34 + longest * 4.2;
+      const cell = Math.max(0.5, Math.min((this.width - left - longest * 4) / this.side, (this.height - top - 8) / this.side, 56));
+      return { left, top, cell, span: cell * this.side };
+    };
+    const each = fit(this.last.names);
+    return each.cell >= MIN_LABEL ? each : fit(this.last.groups);
   }
 
   paint() {
@@ -87,7 +91,7 @@ class Matrix {
     g.strokeRect(left - 0.5, top - 0.5, span + 1, span + 1);
     this.borders(g, c, left, top, cell, span);
     this.labels(g, c, left, top, cell);
-    this.legend(g, c, left);
+    this.legend(g, c);
     const mark = (at, ink_, width) => { g.strokeStyle = ink_; g.lineWidth = width; g.strokeRect(left + at[1] * cell - 1, top + at[0] * cell - 1, Math.max(cell, 3) + 2, Math.max(cell, 3) + 2); };
     if (this.last.chosen.length) mark(this.last.chosen, c.lit, 2.5);
     if (this.hovered) {
@@ -121,22 +125,22 @@ class Matrix {
     let next = -Infinity;
     for (let k = 0; k < this.side; k++) {
       if (!each && k > 0 && groups[k] === groups[k - 1]) continue;
-      const at = (k + 0.5) * cell, name = each && cell >= 11 ? names[k] : groups[k];
+      const at = (k + 0.5) * cell, name = each ? names[k] : groups[k];
       if (at < next) continue;
       next = at + 12;
       const shown = name.length > 20 ? `${name.slice(0, 19)}…` : name;
       g.textAlign = "right";
-      g.fillText(shown, left - 5, top + at, left - 8);
+      g.fillText(shown, left - 5, top + at);
       g.save();
       g.translate(left + at, top - 6);
       g.rotate(-Math.PI / 4);
       g.textAlign = "left";
-      g.fillText(shown, 0, 0, 100);
+      g.fillText(shown, 0, 0);
       g.restore();
     }
   }
 
-  legend(g, c, left) {
+  legend(g, c) {
     const { metric } = this.last, colors = ramp(), width = 90, y = 4;
     const shade = g.createLinearGradient(0, 0, width, 0);
     colors.forEach((tone, k) => shade.addColorStop(k / (colors.length - 1), tone));
@@ -148,7 +152,8 @@ class Matrix {
     g.save(); g.translate(at, y); g.fillStyle = shade; g.fillRect(0, 0, width, 9); g.restore();
     g.fillStyle = c.dim;
     g.fillText(from, at - 6, y + 5);
-    if (at - g.measureText(from).width - 12 - left > 90) { g.textAlign = "left"; g.fillText(`${TITLES[metric]}; from row to column`, 2, y + 5); }
+    const title = `${TITLES[metric]}; from row to column`;
+    if (g.measureText(title).width < at - g.measureText(from).width - 20) { g.textAlign = "left"; g.fillText(title, 2, y + 5); }
   }
 
   value(level) { const { low, high } = this.last; return low * (high / low) ** ((level - 1) / LEVELS); }

@@ -37,7 +37,7 @@ def test_parts_add_up_to_the_interval_and_the_late_rank_stands_first(asked):
     for row in rows(asked, job_queries.SPLIT_SERIES):
         assert sum(row[f"{part}_share"] for part in job_queries.PARTS) == pytest.approx(1, abs=0.01)
     ranks = rows(asked, job_queries.RANK_TABLE)
-    assert [row["rank"] for row in ranks][0] == 2
+    assert ranks[0]["rank"] == 2
     assert ranks[0]["on_host"] == "h2"
     assert {row["of"] for row in rows(asked, job_queries.RANK_SERIES)} == {f"llm rank {k}" for k in range(4)}
 

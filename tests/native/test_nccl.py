@@ -213,7 +213,7 @@ def test_kernel_channels_can_be_switched_off(built, tmp_path):
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", ["plain", "address"])
-def test_misuse_neither_crashes_nor_spoils_what_follows(built, kind, version, tmp_path):
+def test_misuse_neither_crashes_nor_spoils_later_events(built, kind, version, tmp_path):
     done = run(built(kind).program("misuse"), built(kind).plugin, version, folder=tmp_path)
     assert done.stdout.endswith("clean\n")
 
@@ -300,8 +300,8 @@ def test_loss_is_counted_exactly(built, tmp_path):
     assert loss["read"] + loss["dropped"] == loss["made"] == 200_000
 
 
-@pytest.mark.parametrize(("samples", "most"), [("64", 2.0), ("0", 0.01)])
-def test_measured_waits_are_near_the_true_ones(built, samples, most, tmp_path):
+@pytest.mark.parametrize(("samples", "limit"), [("64", 2.0), ("0", 0.01)])
+def test_measured_waits_are_near_the_true_ones(built, samples, limit, tmp_path):
     plain = built("plain")
     done = run(
         plain.program("split"), "split", plain.plugin, 5, 60,
@@ -309,10 +309,10 @@ def test_measured_waits_are_near_the_true_ones(built, samples, most, tmp_path):
     )  # fmt: skip
     error = json.loads(done.stdout)
     assert error["dropped"] == 0
-    assert error["p95_points"] <= most
+    assert error["p95_points"] <= limit
 
 
-def test_rccl_is_told_from_nccl(built, tmp_path):
+def test_rccl_is_distinguished_from_nccl(built, tmp_path):
     """The segment names the source, the library's version and the communicator."""
     plain = built("plain")
     library = tmp_path / "librccl.so.1"

@@ -1,6 +1,6 @@
 """Measures the NCCL profiler plugin: cost of a call, events lost, and the error of measured waits.
 
-`nccl-replay` loads the plugin as NCCL does and makes NCCL's calls for rings of transfers. `nccl-split` does so
+`nccl-replay` loads the plugin and makes the calls of NCCL for rings of transfers. `nccl-split` does so
 in simulated time, where the true waits are known.
 """
 

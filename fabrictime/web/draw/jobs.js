@@ -28,7 +28,7 @@ export class Iterations {
     const max = above(Math.max(1000, ...values)), most = above(Math.max(1000, ...rates));
     const middle = (i) => (f.begin[i] + f.end[i]) / 2;
     const pairs = (v) => v.map((y, i) => [middle(i), y]);
-    const line = { type: "line", animation: false, connectNulls: true, symbolSize: 5, showSymbol: f.keys.length < 80, emphasis: { disabled: true }, cursor: "pointer" };
+    const line = { type: "line", animation: false, connectNulls: true, symbolSize: 5, showSymbol: f.keys.length < 40, emphasis: { disabled: true }, cursor: "pointer" };
     const name = { nameLocation: "end", nameGap: 8, nameTextStyle: { color: c.dim, fontSize: 11, align: "left", padding: [0, 0, 0, -58] } };
     const axis = { type: "value", min: 0, splitLine: { lineStyle: { color: c.line } } };
     const at = f.keys.indexOf(f.chosen);
@@ -39,13 +39,13 @@ export class Iterations {
     const band = f.band === null ? [] : [[{ yAxis: f.band[0] }, { yAxis: f.band[1] }]];
     this.chart.setOption({
       animation: false,
-      grid: [{ left: 66, right: 12, top: 30, height: "44%" }, { left: 66, right: 12, top: "66%", height: "14%" }, { left: 66, right: 12, bottom: 22, height: 12 }],
+      grid: [{ left: 66, right: 12, top: 30, height: "44%" }, { left: 66, right: 12, top: "68%", height: "14%" }, { left: 66, right: 12, bottom: 22, height: 12 }],
       tooltip: { ...tooltip(c), trigger: "axis", axisPointer: { type: "line", lineStyle: { color: c.dim } }, formatter: (ps) => this.tip(ps) },
       axisPointer: { link: [{ xAxisIndex: "all" }] },
       xAxis: [timeAxis(c, 0, [f.from, f.to], false), timeAxis(c, 1, [f.from, f.to], false), timeAxis(c, 2, [f.from, f.to], true)],
       yAxis: [
         { ...axis, gridIndex: 0, max, interval: max / 2, ...name, name: values.length ? `iteration${expected ? "; dashed: expected" : ""}${f.band ? "; band: healthy 10% to 90%" : ""}` : "no iterations found in this job", axisLabel: { color: c.dim, fontSize: 11, formatter: short } },
-        { ...axis, gridIndex: 1, max: most, interval: most, ...name, name: "bus bandwidth", axisLabel: { color: c.dim, fontSize: 11, formatter: shortRate } },
+        { ...axis, gridIndex: 1, max: most, interval: most, ...name, nameGap: 13, name: "bus bandwidth", axisLabel: { color: c.dim, fontSize: 11, formatter: shortRate } },
         { type: "category", gridIndex: 2, data: [""], axisLine: { show: false }, axisTick: { show: false } },
       ],
       series: [
@@ -137,25 +137,48 @@ export class RankBars {
 }
 
 // Each part is a row, each rank a column, in colours of its difference from the median rank.
+const MIN_COLUMN = 3;
+
 export class RankMap {
   constructor(chart) { this.chart = chart; }
 
+  // Ranks that share a column of pixels are one column: in each part, the rank with the greatest difference counts.
+  columns(f) {
+    const count = f.ranks.length, width = Math.max(20, this.chart.getWidth() - 104);
+    const medians = f.parts.map((part) => [...part].sort((a, b) => a - b)[count >> 1] ?? 0);
+    const each = Math.max(1, Math.ceil(count / (width / MIN_COLUMN)));
+    this.each = each;
+    this.worst = []; // the rank that a column's tooltip and click are about
+    const cells = [];
+    for (let first = 0, x = 0; first < count; first += each, x++) {
+      let most = -1;
+      f.parts.forEach((part, p) => {
+        let at = first;
+        for (let k = first; k < Math.min(count, first + each); k++)
+          if (Math.abs(part[k] - medians[p]) > Math.abs(part[at] - medians[p])) at = k;
+        const difference = (part[at] - medians[p]) / 10;
+        if (Math.abs(difference) > most) { most = Math.abs(difference); this.worst[x] = at; }
+        cells.push([x, p, difference]);
+      });
+    }
+    return cells;
+  }
+
   frame(f) {
     this.last = f;
-    const c = ink(), count = f.ranks.length;
-    const medians = f.parts.map((part) => [...part].sort((a, b) => a - b)[count >> 1] ?? 0);
-    const cells = f.parts.flatMap((part, p) => part.map((v, k) => [k, p, (v - medians[p]) / 10]));
+    const c = ink(), cells = this.columns(f), count = this.worst.length;
+    const sorted = f.sort < 0 ? "ranks" : `ranks, most ${f.names[f.sort]} first`;
     const bound = Math.max(2, ...cells.map((cell) => Math.abs(cell[2])));
     this.bound = bound;
     this.chart.setOption({
       animation: false,
       grid: { left: 88, right: 16, top: 26, bottom: 40 },
-      tooltip: { ...tooltip(c), trigger: "item", formatter: (p) => rankTip(f, p.value[0]) },
-      xAxis: { type: "category", data: f.ranks.map((r) => String(r[0])), name: f.sort < 0 ? "ranks" : `ranks, most ${f.names[f.sort]} first`, nameLocation: "middle", nameGap: 22, nameTextStyle: { color: c.dim, fontSize: 11 },
+      tooltip: { ...tooltip(c), trigger: "item", formatter: (p) => rankTip(f, this.worst[p.value[0]]) },
+      xAxis: { type: "category", data: this.worst.map((k) => String(f.ranks[k][0])), name: this.each > 1 ? `${sorted}; ${this.each} ranks a column` : sorted, nameLocation: "middle", nameGap: 22, nameTextStyle: { color: c.dim, fontSize: 11 },
         axisTick: { show: false }, axisLine: { lineStyle: { color: c.line } }, axisLabel: { color: c.dim, fontSize: 11, hideOverlap: true } },
       yAxis: { type: "category", inverse: true, data: f.names, axisTick: { show: false }, axisLine: { show: false }, axisLabel: { color: c.dim, fontSize: 11 } },
       visualMap: { type: "continuous", min: -bound, max: bound, orient: "horizontal", right: 12, top: -4, itemWidth: 9, itemHeight: 90, calculable: false, precision: 0,
-        text: [`+${three(bound)} points of the interval`, "less than the median rank"], textStyle: { color: c.dim, fontSize: 11 }, textGap: 6, inRange: { color: [color(0), c.none, color(5)] } },
+        text: this.chart.getWidth() < 460 ? [`+${three(bound)}`, "points from the median"] : [`+${three(bound)} points of the interval`, "less than the median rank"], textStyle: { color: c.dim, fontSize: 11 }, textGap: 6, inRange: { color: [color(0), c.none, color(5)] } },
       series: [{ id: "map", type: "heatmap", data: cells, progressive: 0, animation: false, cursor: "pointer", itemStyle: { borderWidth: count > 100 ? 0 : 1, borderColor: c.card },
         emphasis: { itemStyle: { borderColor: c.text, borderWidth: 1 } } }],
     });
@@ -163,8 +186,9 @@ export class RankMap {
 
   pointed(x) {
     const f = this.last, at = f ? this.chart.convertFromPixel({ xAxisIndex: 0 }, x) : -1;
-    return f && at >= 0 && at < f.ranks.length && x > 80 ? { name: String(f.ranks[at][0]) } : null;
+    return f && at >= 0 && at < this.worst.length && x > 80 ? { name: String(f.ranks[this.worst[at]][0]) } : null;
   }
 
+  resized() { this.repaint(); }
   repaint() { if (this.last) this.frame(this.last); }
 }

@@ -132,7 +132,7 @@ def against_text(value: float | None, expected: float | None, text: Any) -> str:
     """Return a figure and the expected one beside it."""
     if value is None:
         return "—"
-    return str(text(value)) if expected is None else f"{text(value)} of {text(expected)}"
+    return str(text(value)) if expected is None else f"{text(value)}, expected {text(expected)}"
 
 
 def ranks_text(head: Mapping[str, Any]) -> str:

@@ -117,7 +117,11 @@ class TrafficPanel:
         marked = [{**row, "chosen": row["id"] == flow} for row in rows]
         self.list.put(marked)
         note = f"{counted(len(flows), 'pair')} of NICs"
-        self.note.set_text(f"{note}; the {len(rows)} slowest" if len(rows) < len(flows) else note)
+        if nic is not None:
+            note = f"{len(rows)} of {note}"
+        elif len(rows) < len(flows):
+            note += f"; the {len(rows)} slowest"
+        self.note.set_text(note)
 
     def _show_matrix(self, flows: Sequence[JobFlow], metric: Metric, flow: str | None) -> None:
         found = flow_frames.matrix(flows, metric, flow)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -30,8 +30,8 @@ from schemas.records import Diagnosis, JobFlow
 
 KPIS: Final = (
     ("jobs", "jobs running"),
-    ("network", "slowed by the network"),
-    ("host", "slowed by something else"),
+    ("network", "slow: network"),
+    ("host", "slow: other"),
     ("healthy", "healthy"),
     ("ranks", "ranks"),
     ("age", "newest record"),
@@ -133,7 +133,8 @@ class JobsTab(LiveTab):
             ("ranks", "ranks", "right"),
             ("hosts", "hosts", "right"),
         ]
-        cells = {"job": _job_cell, "verdict": _verdict_cell, "trend": _trend_cell}
+        against = {name: _against_cell(name) for name in ("since", "iteration", "bandwidth")}
+        cells = {"job": _job_cell, "verdict": _verdict_cell, "trend": _trend_cell, **against}
         with card("ft-job-list"):
             with ui.element("div").classes("ft-head"):
                 text("Jobs", "ft-title")
@@ -392,6 +393,16 @@ class JobsTab(LiveTab):
 def _job_cell(row: Row) -> Cell:
     chosen = "ft-subject ft-go" if row["chosen"] else "ft-subject"
     return [(chosen, row["job"], ""), ("ft-detail", row["tenant"], "")]
+
+
+def _against_cell(name: str) -> Callable[[Row], Cell]:
+    """Return the cell of a figure, with the expected one below."""
+
+    def cell(row: Row) -> Cell:
+        value, _, expected = row[name].partition(", ")
+        return [("", value, ""), ("ft-detail", expected, "")]
+
+    return cell
 
 
 def _verdict_cell(row: Row) -> Cell:

@@ -32,7 +32,7 @@ def test_each_iteration_is_printed(tmp_path: Path, collective: str) -> None:
     except CannotRun as reason:
         pytest.skip(str(reason))
     arguments = MpiProgram(collective, 4_000, 1, iterations=5, slow_rank=1, slow_ms=20).arguments()
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", program, *arguments]
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", str(program), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     times = [line.split() for line in done.stdout.splitlines()]
     assert [number for number, _ in times] == ["0", "1", "2", "3", "4"]

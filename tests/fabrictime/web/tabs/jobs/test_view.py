@@ -150,9 +150,8 @@ def test_three_clicks_lead_from_a_slow_iteration_to_its_link(
 def test_from_the_rack_to_a_nic_its_queue_pairs_and_the_job(
     fabric: Any, show: Any, browser: Any, until: Any
 ) -> None:
-    made, now = JobRecords(fabric), time.time_ns()
+    made = JobRecords(fabric)
     publish(made, count=3, slow_from=1)
-    fabric.publish(*(("fabric.collectives", "llama", made.batch(rank, 1, now)) for rank in range(8)))
     page = show()
     until("listed", lambda: "llama" in browser.text("jobs"))
     browser.open(f"{page.url}fabric?rack=r2")
@@ -163,6 +162,8 @@ def test_from_the_rack_to_a_nic_its_queue_pairs_and_the_job(
     browser.js("document.querySelector('[data-testid=link-nics] a').click()")
     until("the NIC", lambda: browser.text("nic-title") == "Queue pairs of h3/eth1")
     assert browser.text("nic-place") == "host h3, rack r2, 1.00 Gbit/s"
+    now = time.time_ns()
+    fabric.publish(*(("fabric.collectives", "llama", made.batch(rank, 1, now)) for rank in range(8)))
     until("its queue pairs", lambda: "1.90 ms" in browser.text("queue-pairs"))
     assert browser.text("nic-counters") == "1,204 CNPs received"
     click_row(browser, "queue-pairs", "202")
