@@ -59,7 +59,6 @@ _SYSCTLS = {
 _SYSCTLS_OPTIONAL = {
     "ipv4/icmp_msgs_per_sec": "1000000",
     "ipv4/tcp_no_metrics_save": "1",  # no connection learns from an earlier one
-    "ipv4/tcp_congestion_control": "cubic",  # whatever the machine uses; a program may choose another
     "ipv4/tcp_slow_start_after_idle": "0",  # one that paused goes on at its rate, as a NIC's queue pair does
     "ipv6/conf/all/disable_ipv6": "1",  # no packets but those that somebody sends
     "ipv6/conf/default/disable_ipv6": "1",
