@@ -15,7 +15,7 @@ def library() -> Path:
 
 
 def testbed_library() -> Path:
-    """Return the path of the library for programs on the testbed. Raises FileNotFoundError if it was not built."""
+    """Return the path of the testbed's library. Raises FileNotFoundError if it was not built."""
     return _built("libfabrictime-testbed.so", "after `make build`")
 
 
