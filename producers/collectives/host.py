@@ -15,18 +15,20 @@ from typing import Final, NamedTuple
 from producers.collectives.listener import Listener, Passed, ProcessId, is_alive
 from producers.collectives.nic_counters import NicCounters
 from producers.collectives.process import Origin, TracedProcess
+from producers.collectives.reports import OwnReports, Recorded
 from producers.collectives.settings import CollectiveSettings
 from producers.collectives.timeline import HostClock, Timeline
 from producers.ports.device import rdma_ports
 from producers.settings import NicSettings
 from schemas import codec
 from schemas.ids import nic_id
-from schemas.records import CollectiveSource, NicCounter
+from schemas.records import CollectiveBatch, CollectiveSource, NicCounter
 
 __all__ = ["Counts", "HostReporter", "ReportedHost"]
 
 _log = logging.getLogger(__name__)
 
+_IDLE_S: Final = 1.0
 _COUNTERS_S: Final = 1.0
 _ALIVE_S: Final = 0.5
 """s between two checks whether a process without a connection still runs."""
@@ -45,6 +47,8 @@ class ReportedHost(NamedTuple):
     nics: Sequence[NicSettings]
     socket: Path
     clock_file: Path | None
+    reads_dumps: bool = True
+    """Whether it reads the folder of Flight Recorder dumps, which hosts of one machine share."""
 
 
 class Counts(NamedTuple):
@@ -89,6 +93,9 @@ class HostReporter:
         self._counters_at_s = 0.0
         self._nic_ids = tuple(nic_id(nic.host, nic.device) for nic in host.nics)
         self._nic_of_device: dict[str, str] = {}
+        self._shard = host.nics[0].shard if host.nics else ""
+        netns = host.nics[0].netns if host.nics else None
+        self._reports = OwnReports(settings, host.host, netns, host.reads_dumps)
         self._listener = Listener(host.socket, selector, settings.segment_bytes, self._take, self._lost)
 
     @property
@@ -130,11 +137,10 @@ class HostReporter:
             return None
         if len(self._entries) >= self._settings.processes:
             return f"{self._settings.processes} processes are connected already"
-        shard = self._host.nics[0].shard if self._host.nics else ""
         name = process_name(passed)
         traced = TracedProcess(
             passed.reader,
-            Origin(self._host.host, self._host.boot, shard, name),
+            Origin(self._host.host, self._host.boot, self._shard, name),
             self._settings,
             self._timeline,
             self._nic_ids,
@@ -167,9 +173,11 @@ class HostReporter:
         """Drain segments, and publish the records that are due while the queue has room. Return the time at
         which it is to be called again."""
         self._now_s = now_s
+        for dump in self._reports.poll(now_s, self.processes):
+            self._publish_dump(dump, put)
         if not self._entries:
             self._stop_counters()
-            return now_s + self._settings.heartbeat_s
+            return now_s + _IDLE_S
         self._timeline.add(self._clock.read())
         self._read_counters(now_s)
         for inode, entry in list(self._entries.items()):
@@ -190,6 +198,12 @@ class HostReporter:
             job, value = entry.traced.in_flight or ("", b"")
             put(job, value, entry.traced.acknowledged)
         entry.counters = totals
+
+    def _publish_dump(self, dump: Recorded, put: Put) -> None:
+        record = self._reports.record(dump, self._host.boot, self._shard, self._clock.read(), self.processes)
+        if record is not None:
+            value = codec.encode(CollectiveBatch, record, self._registry)
+            put(record["job"], value, lambda: None)
 
     def _check_alive(self, entry: _Entry, now_s: float) -> None:
         if entry.lost_s is None or now_s < entry.alive_at_s:

@@ -49,8 +49,9 @@ def reported_hosts(
             tuple(nic for nic in nics if nic.host == name),
             socket_of(settings.socket, name, len(names)),
             clock_files.get(name),
+            number == 0,
         )
-        for name in names
+        for number, name in enumerate(names)
     ]
 
 

@@ -1,0 +1,232 @@
+"""Reads dumps of PyTorch's Flight Recorder: the last operations of a rank. Pure.
+
+A dump is JSON, or a pickle of plain data, which is read without `pickle`. Its times are those of the host's
+system clock. `entries` has the operations; an entry's group is (name, description).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from producers.collectives.plain_pickle import NotPlain, load_plain
+from schemas.records import (
+    CollectiveFunction,
+    CollectiveOperation,
+    Communicator,
+    KeptBecause,
+    RankCondition,
+    RankState,
+)
+
+__all__ = ["MAX_BYTES", "Dump", "parse_dump", "rank_of_name"]
+
+MAX_BYTES: Final = 16 << 20
+"""Largest dump that is read."""
+MAX_OPERATIONS: Final = 512
+"""Newest operations of a dump that are published."""
+
+_NAME: Final = re.compile(r"[!-~]{0,100}?(\d{1,8})(?:\.json|\.pkl|\.pickle)?")
+_RANK_MAX: Final = 16_777_215
+_SEQ_MAX: Final = 2**62
+_NS_MAX: Final = 4_611_686_018_427_387_904
+_BYTES_MAX: Final = 10**15
+_TEXT_MAX: Final = 200
+_F = CollectiveFunction
+_FUNCTIONS: Final = (
+    ("all_reduce", _F.ALL_REDUCE),
+    ("allreduce", _F.ALL_REDUCE),
+    ("all_gather", _F.ALL_GATHER),
+    ("allgather", _F.ALL_GATHER),
+    ("reduce_scatter", _F.REDUCE_SCATTER),
+    ("all_to_all", _F.ALL_TO_ALL),
+    ("alltoall", _F.ALL_TO_ALL),
+    ("broadcast", _F.BROADCAST),
+    ("barrier", _F.BARRIER),
+    ("gather", _F.GATHER),
+    ("scatter", _F.SCATTER),
+    ("reduce", _F.REDUCE),
+    ("send", _F.SEND),
+    ("recv", _F.RECEIVE),
+)
+"""Parts of a profiling name such as nccl:all_reduce; the first one counts."""
+_ITEM_BYTES: Final = {
+    "Double": 8,
+    "Long": 8,
+    "Float": 4,
+    "Int": 4,
+    "Half": 2,
+    "BFloat16": 2,
+    "Short": 2,
+    "Byte": 1,
+    "Char": 1,
+    "Bool": 1,
+    "Float8_e4m3fn": 1,
+    "Float8_e5m2": 1,
+}
+
+
+class Dump(NamedTuple):
+    """The content of a dump: communicators, their operations and the states of this rank in them."""
+
+    version: str
+    communicators: list[Communicator]
+    operations: list[CollectiveOperation]
+    ranks: list[RankState]
+
+
+def rank_of_name(name: str) -> int | None:
+    """Return the rank that a file's name ends with, such as nccl_trace_rank_7; None: no rank."""
+    match = _NAME.fullmatch(name)
+    rank = int(match[1]) if match is not None else _RANK_MAX + 1
+    return rank if rank <= _RANK_MAX else None
+
+
+def parse_dump(data: bytes, rank: int, host: str, system_to_fabric_ns: int) -> Dump:
+    """Return the content of a dump. `system_to_fabric_ns` is added to its times. Raises ValueError."""
+    content = _loaded(data)
+    entries = content.get("entries")
+    if not isinstance(entries, list):
+        raise ValueError("dump: expected a list 'entries'")
+    groups: dict[str, int] = {}
+    communicators: list[Communicator] = []
+    operations: list[CollectiveOperation] = []
+    for entry in entries[-MAX_OPERATIONS:]:
+        if not isinstance(entry, dict):
+            continue
+        name = _group(entry)
+        if name not in groups:
+            groups[name] = len(communicators)
+            communicators.append(_communicator(name, rank, content))
+        operation = _operation(entry, groups[name], system_to_fabric_ns)
+        if operation is not None:
+            operations.append(operation)
+    ranks = list(_states(operations, communicators, rank, host))
+    return Dump(_text(content.get("version", "")), communicators, operations, ranks)
+
+
+def _loaded(data: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(data) if data.lstrip()[:1] == b"{" else load_plain(data)
+    except NotPlain:
+        raise
+    except (ValueError, RecursionError):
+        raise ValueError("dump: expected JSON or a pickle of plain data") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"dump: {type(found).__name__}, expected a dictionary")
+    return found
+
+
+def _group(entry: Mapping[str, Any]) -> str:
+    """Return the name of an entry's group, with its description."""
+    group = entry.get("process_group", entry.get("pg_name", ""))
+    parts = group if isinstance(group, list | tuple) else [group]
+    return ":".join(_text(part) for part in parts[:2] if part != "") or "default"
+
+
+def _communicator(name: str, rank: int, content: Mapping[str, Any]) -> Communicator:
+    """Return the group. Its ranks, where the dump lists them, give its size and this rank's place."""
+    config = content.get("pg_config")
+    found = config.get(name.partition(":")[0]) if isinstance(config, dict) else None
+    ranks = found.get("ranks", "") if isinstance(found, dict) else ""
+    try:
+        members = json.loads(ranks) if isinstance(ranks, str) and ranks else ranks
+    except (ValueError, RecursionError):
+        members = []
+    members = members if isinstance(members, list) else []
+    return {
+        "id": f"flight-recorder:{name}",
+        "name": name,
+        "rank": members.index(rank) if rank in members else rank,
+        "ranks": min(len(members), _RANK_MAX),
+        "nodes": 0,
+        "nics": [],
+        "gpu": None,
+    }
+
+
+def _operation(entry: Mapping[str, Any], communicator: int, shift_ns: int) -> CollectiveOperation | None:
+    """Return an entry's operation; None without a number or a time."""
+    is_p2p = entry.get("is_p2p") is True
+    seq = _whole(entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id")), _SEQ_MAX)
+    created_ns = _whole(entry.get("time_created_ns"), _NS_MAX)
+    if seq is None or not created_ns:
+        return None
+    started_ns = _whole(entry.get("time_discovered_started_ns"), _NS_MAX) or created_ns
+    ended_ns = _whole(entry.get("time_discovered_completed_ns"), _NS_MAX)
+    begin_ns = min(_NS_MAX, created_ns + shift_ns)
+    return {
+        "communicator": communicator,
+        "seq": seq,
+        "function": _function(_text(entry.get("profiling_name", ""))),
+        "algorithm": "",
+        "protocol": "",
+        "bytes": _bytes(entry),
+        "peer": None,
+        "channels": 0,
+        "begin_ns": begin_ns,
+        "end_ns": min(_NS_MAX, max(begin_ns, ended_ns + shift_ns)) if ended_ns else None,
+        "launch_ns": max(0, started_ns - created_ns) or None,
+        "kernel_ns": _duration_ns(entry.get("duration_ms")),
+        "gpu_late_ns": None,
+        "peer_late_ns": None,
+        "network_late_ns": None,
+        "flush_ns": None,
+        "sampled_share": 0.0,
+        "tag": 0,
+        "kept": KeptBecause.RECORDED,
+    }
+
+
+def _states(
+    operations: list[CollectiveOperation], communicators: list[Communicator], rank: int, host: str
+) -> Iterator[RankState]:
+    for index, communicator in enumerate(communicators):
+        own = [operation for operation in operations if operation["communicator"] == index]
+        waiting = [operation for operation in own if operation["end_ns"] is None]
+        reason = f"waits in {waiting[0]['function']} {waiting[0]['seq']}" if waiting else ""
+        yield {
+            "communicator": communicator["id"],
+            "rank": rank,
+            "host": host,
+            "state": RankCondition.RUNNING,
+            "operations": max((operation["seq"] for operation in own), default=-1),
+            "text": reason,
+        }
+
+
+def _function(name: str) -> CollectiveFunction:
+    lower = name.lower()
+    return next((function for part, function in _FUNCTIONS if part in lower), _F.UNKNOWN)
+
+
+def _bytes(entry: Mapping[str, Any]) -> int:
+    """Return the bytes of the inputs; 0: unknown."""
+    sizes, dtypes = entry.get("input_sizes"), entry.get("input_dtypes")
+    if not isinstance(sizes, list | tuple) or not isinstance(dtypes, list | tuple):
+        return 0
+    total = 0
+    for shape, dtype in zip(sizes[:64], dtypes[:64], strict=False):
+        count = 1
+        for each in shape[:16] if isinstance(shape, list | tuple) else (0,):
+            count = min(count * (_whole(each, _BYTES_MAX) or 0), _BYTES_MAX)
+        total += count * _ITEM_BYTES.get(_text(dtype), 0)
+    return min(total, _BYTES_MAX)
+
+
+def _duration_ns(found: Any) -> int | None:
+    is_valid = isinstance(found, int | float) and not isinstance(found, bool) and 0 < found < 1e11
+    return round(found * 1e6) if is_valid else None
+
+
+def _whole(found: Any, limit: int) -> int | None:
+    return found if type(found) is int and 0 <= found <= limit else None
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, str | int):
+        return ""
+    text = found if isinstance(found, str) else str(found) if abs(found) <= _NS_MAX else ""
+    return "".join(char if " " <= char <= "~" else "?" for char in text[:_TEXT_MAX])

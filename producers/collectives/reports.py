@@ -1,0 +1,210 @@
+"""Gathers what NCCL and PyTorch report themselves: the RAS service, and dumps of the Flight Recorder.
+
+A query may take seconds, so a thread of its own makes it. Reports of RAS go to the record of a process of the
+same communicator. A dump becomes a record of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import stat
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from producers.collectives.flight_recorder import MAX_BYTES, parse_dump, rank_of_name
+from producers.collectives.process import TracedProcess
+from producers.collectives.ras import parse_ras, worth_reporting
+from producers.collectives.ras_query import RAS_PORT, is_own_address, query_ras
+from producers.collectives.settings import CollectiveSettings
+from producers.collectives.timeline import ClockReading
+from schemas.records import CollectiveBatch, CollectiveSource, RankState
+
+__all__ = ["OwnReports", "Recorded"]
+
+_log = logging.getLogger(__name__)
+
+_LOOPBACK: Final = "127.0.0.1"
+_SCAN_S: Final = 5.0
+_MAX_FILES: Final = 4096
+_SETTLED_S: Final = 1.0
+"""Age at which a dump is complete."""
+_PAST_S: Final = 3600.0
+"""Age of a dump at which it is of no interest to a service that starts."""
+_REPEAT_S: Final = 60.0
+_MAX_WARNINGS: Final = 20
+
+
+class Recorded(NamedTuple):
+    """A dump that was read: its file, time of change, rank and content."""
+
+    path: Path
+    changed_ns: int
+    rank: int
+    data: bytes
+
+
+class OwnReports:
+    """The reports of one host. `netns`: its network namespace; `dumps`: whether this host reads dumps."""
+
+    def __init__(self, settings: CollectiveSettings, host: str, netns: str | None, dumps: bool) -> None:
+        self._settings, self._host, self._netns = settings, host, netns
+        self._folder = settings.flight_recorder_directory if dumps else None
+        self._address = self._ras_address()
+        self._ras_at_s = self._scan_at_s = 0.0
+        self._begin_s = time.time()
+        self._known: set[tuple[str, int]] = set()
+        self._found: queue.SimpleQueue[list[RankState] | list[Recorded]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._sent: dict[str, tuple[float, list[RankState]]] = {}
+        self.failed = 0
+        """Reports that could not be read."""
+
+    def _ras_address(self) -> tuple[str, int] | None:
+        if self._settings.ras == "off":
+            return None
+        if self._settings.ras == "auto":
+            return _LOOPBACK, RAS_PORT
+        address, _, port = self._settings.ras.rpartition(":")
+        address = address.strip("[]")
+        if not is_own_address(address, self._netns):
+            _log.warning("collectives.ras %s: expected an address of %s", self._settings.ras, self._host)
+            return None
+        return address, int(port)
+
+    def poll(self, now_s: float, processes: Sequence[TracedProcess]) -> list[Recorded]:
+        """Begin a query that is due, hand RAS states to processes, and return new dumps."""
+        self._begin(now_s, processes)
+        dumps: list[Recorded] = []
+        while not self._found.empty():
+            for each in self._found.get():
+                if isinstance(each, Recorded):
+                    dumps.append(each)
+                else:
+                    self._sort(now_s, each, processes)
+        return dumps
+
+    def _begin(self, now_s: float, processes: Sequence[TracedProcess]) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        is_nccl = any(each.source in (CollectiveSource.NCCL, CollectiveSource.RCCL) for each in processes)
+        if self._address is not None and is_nccl and now_s >= self._ras_at_s:
+            self._ras_at_s = now_s + self._settings.ras_s
+            self._run(self._query, self._address)
+        elif self._folder is not None and now_s >= self._scan_at_s:
+            self._scan_at_s = now_s + _SCAN_S
+            self._run(self._scan, self._folder)
+
+    def _run(self, work: Callable[[Any], Any], argument: Any) -> None:
+        def guarded() -> None:
+            try:
+                self._found.put(work(argument))
+            except (OSError, ValueError) as error:
+                self._warn(error)
+
+        self._thread = threading.Thread(target=guarded, name="own reports", daemon=True)
+        self._thread.start()
+
+    def _warn(self, error: Exception) -> None:
+        if isinstance(error, ConnectionRefusedError):  # RAS is off, or NCCL has none
+            return
+        self.failed += 1
+        if self.failed <= _MAX_WARNINGS:
+            _log.warning("%s: %s", self._host, error)
+
+    # ---- RAS
+
+    def _query(self, address: tuple[str, int]) -> list[RankState]:
+        return worth_reporting(parse_ras(query_ras(*address, self._netns)))
+
+    def _sort(self, now_s: float, state: RankState, processes: Sequence[TracedProcess]) -> None:
+        """Hand a state to the first process of its communicator, unless it was published lately."""
+        for process in processes:
+            if state["communicator"] in process.ranks:
+                key = f"{state['communicator']}/{state['rank']}"
+                at_s, sent = self._sent.get(key, (-_REPEAT_S, []))
+                if sent != [state] or now_s - at_s >= _REPEAT_S:
+                    self._sent[key] = now_s, [state]
+                    process.rank_states.append(state)
+                return
+
+    # ---- Flight Recorder
+
+    def _scan(self, folder: Path) -> list[Recorded]:
+        """Return the dumps that are new."""
+        found: list[Recorded] = []
+        now_s = time.time()
+        with os.scandir(folder) as entries:
+            for _, entry in zip(range(_MAX_FILES), entries, strict=False):
+                rank = rank_of_name(entry.name)
+                status = entry.stat(follow_symlinks=False)
+                key = entry.name, status.st_mtime_ns
+                is_past = status.st_mtime < self._begin_s - _PAST_S
+                is_settled = now_s - status.st_mtime >= _SETTLED_S
+                if rank is None or key in self._known or is_past or not is_settled:
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    self._known.add(key)
+                    found.append(Recorded(Path(entry.path), status.st_mtime_ns, rank, _content(entry.path)))
+        return found
+
+    def record(
+        self, dump: Recorded, boot: str, shard: str, clock: ClockReading, processes: Sequence[TracedProcess]
+    ) -> CollectiveBatch | None:
+        """Return the record of a dump; None if it cannot be read."""
+        system_to_fabric_ns = clock.fabric_ns + time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+        system_to_fabric_ns -= clock.raw_ns + time.time_ns()
+        try:
+            content = parse_dump(dump.data, dump.rank, self._host, system_to_fabric_ns)
+        except ValueError as error:
+            self._warn(ValueError(f"{dump.path.name}: {error}"))
+            return None
+        times = [each["begin_ns"] for each in content.operations]
+        return {
+            "job": _job_of(dump.rank, processes),
+            "tenant": None,
+            "host": self._host,
+            "boot": boot,
+            "process": f"recorder-{dump.rank}-{dump.changed_ns}",
+            "batch": 0,
+            "shard": shard,
+            "source": CollectiveSource.NCCL,
+            "version": content.version,
+            "begin_ns": min(times, default=clock.fabric_ns),
+            "end_ns": max(
+                [*times, *(each["end_ns"] or 0 for each in content.operations)], default=clock.fabric_ns
+            ),
+            "clock": clock.state,
+            "bound_ns": clock.bound_ns,
+            "ended": True,
+            "events_dropped": 0,
+            "events_invalid": 0,
+            "communicators": content.communicators,
+            "operations": content.operations,
+            "transfers": [],
+            "summaries": [],
+            "queue_pairs": [],
+            "counters": [],
+            "ranks": content.ranks,
+        }
+
+
+def _content(path: str) -> bytes:
+    """Return a dump, one byte more than the largest at most. Follows no link, waits for no pipe."""
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(number, "rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{Path(path).name}: more than {MAX_BYTES} bytes")
+    return data
+
+
+def _job_of(rank: int, processes: Sequence[TracedProcess]) -> str:
+    """Return the job of the process with a rank, else the only job of the host, else a name for all dumps."""
+    jobs = {each.job for each in processes if each.job is not None and rank in each.ranks.values()}
+    jobs = jobs or {each.job for each in processes if each.job is not None}
+    return jobs.pop() if len(jobs) == 1 else "flight-recorder"

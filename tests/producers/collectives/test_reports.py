@@ -1,0 +1,114 @@
+"""Reports of NCCL and PyTorch: dumps of a folder, states for the processes of a communicator."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import socket
+import threading
+import time
+
+import pytest
+
+from producers.collectives.reports import OwnReports
+from producers.collectives.settings import CollectiveSettings
+from producers.collectives.timeline import ClockReading
+from schemas import codec
+from schemas.records import ClockSync
+from tests.producers.collectives.segments import Segment, Traced, ended
+
+ENTRY = {
+    "process_group": ("0", "default_pg"),
+    "collective_seq_id": 4,
+    "profiling_name": "nccl:all_gather",
+    "time_created_ns": 1_750_000_000_000_000_000,
+    "time_discovered_completed_ns": None,
+}
+
+
+@pytest.fixture
+def process():
+    segment = Segment()
+    segment.communicator(number=0xAB, rank=3)
+    segment.put(ended([1]))
+    traced = Traced(segment)
+    traced.step(0.0)
+    yield traced
+    segment.close()
+
+
+def polled(reports, processes, done):
+    """Poll until `done` accepts the dumps so far."""
+    dumps, end_s = [], time.monotonic() + 10
+    while not done(dumps):
+        assert time.monotonic() < end_s
+        dumps += reports.poll(time.monotonic(), processes)
+    return dumps
+
+
+def aged(path, data, age_s=5):
+    path.write_bytes(data)
+    os.utime(path, (time.time() - age_s,) * 2)
+
+
+def test_dumps_become_records_of_the_job(tmp_path, process):
+    aged(tmp_path / "nccl_trace_rank_3", pickle.dumps({"entries": [ENTRY]}, 2))
+    aged(tmp_path / "old_rank_4", b"{}", age_s=7200)
+    aged(tmp_path / "fresh_rank_5", b"{}", age_s=-5)
+    (tmp_path / "link_rank_6").symlink_to(tmp_path / "nccl_trace_rank_3")
+    os.mkfifo(tmp_path / "pipe_rank_7")
+    settings = CollectiveSettings(socket="unused", ras="off", flight_recorder_directory=tmp_path)
+    reports = OwnReports(settings, "h1", None, True)
+    (dump,) = polled(reports, [process.process], bool)
+    now = ClockReading(time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW), time.time_ns(), 9.0, ClockSync.SYNCED)
+    record = reports.record(dump, "boot", "s0", now, [process.process])
+    assert codec.decode(codec.encode("CollectiveBatch", record), "CollectiveBatch") == record
+    assert (record["job"], record["operations"][0]["kept"], record["ended"]) == ("train", "RECORDED", True)
+    assert record["process"].startswith("recorder-3-")
+    assert record["ranks"][0]["text"] == "waits in ALL_GATHER 4"
+    assert reports.record(dump, "boot", "s0", now, [])["job"] == "flight-recorder"
+    bad = dump._replace(data=b"no dump")
+    assert reports.record(bad, "boot", "s0", now, []) is None
+    assert reports.failed == 1
+
+
+def test_a_large_dump_is_refused(tmp_path):
+    with (tmp_path / "rank_1").open("wb") as file:
+        file.truncate((16 << 20) + 1)
+    os.utime(tmp_path / "rank_1", (time.time() - 5,) * 2)
+    settings = CollectiveSettings(socket="unused", ras="off", flight_recorder_directory=tmp_path)
+    reports = OwnReports(settings, "h1", None, True)
+    polled(reports, [], lambda dumps: reports.failed == 1)
+
+
+def test_states_go_to_a_process_of_the_communicator(process):
+    communicator = {
+        "hash": "0xab",
+        "ranks": [],
+        "missing_ranks": [{"rank": 1}, {"rank": 2, "considered_dead": True}],
+    }
+    report = json.dumps({"communicators": [communicator, {**communicator, "hash": "0xcd"}]}).encode()
+
+    def serve():
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as file:
+            for answer in (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n", report):
+                file.readline()
+                connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        settings = CollectiveSettings(socket="unused", ras=f"127.0.0.1:{listener.getsockname()[1]}")
+        reports = OwnReports(settings, "h1", None, False)
+        polled(reports, [process.process], lambda dumps: process.process.rank_states)
+        thread.join(10)
+    process.step(5.0)
+    states = [(each["rank"], each["state"]) for each in process.records[-1]["ranks"]]
+    assert states == [(1, "MISSING"), (2, "DEAD")]
+
+
+def test_only_addresses_of_this_host_are_asked(caplog):
+    OwnReports(CollectiveSettings(socket="unused", ras="192.0.2.1:28028"), "h1", None, False)
+    assert "expected an address of h1" in caplog.text
