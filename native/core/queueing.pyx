@@ -22,6 +22,7 @@ __all__ = ["SlotReducer"]
 cdef double _LOW = 2.5  # standard deviations that the least of some hundred readings lies below their middle
 cdef double _IDLE = 3.0
 cdef double _STEP_SIGMAS = 5.0  # standard errors below the floor at which a delay shows a wrong clock
+cdef double _STEP_NS = 1000.0   # and beyond those: noise is not known from the first sample on
 cdef double _BETTER = 0.5       # share of a floor's bound at which the floor is dropped
 cdef object _MAX_OFFSET_NS = 4 * 10**18  # the difference of two fits into 64 bits
 cdef int _FORWARD = 1, _REVERSE = 2, _ROUND = 3
@@ -166,7 +167,7 @@ cdef class SlotReducer:
     cdef inline int _clock_is_wrong(self, int64_t row, int64_t back, double there, double home, double bound) noexcept:
         cdef double forward = min(self._floor[row, 0], self._floor[row, 1])
         cdef double reverse = min(self._floor[back, 0], self._floor[back, 1])
-        cdef double least = _STEP_SIGMAS * self._row_noise[row] + bound
+        cdef double least = _STEP_NS + _STEP_SIGMAS * self._row_noise[row] + bound
         if not (isfinite(forward) and isfinite(reverse)):
             return 0
         return (there < forward - least or home < reverse - least) and there + home > forward + reverse - least
