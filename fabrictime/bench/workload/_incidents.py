@@ -46,7 +46,7 @@ HOSTS: Final = ("h1", "h3", "h5")
 OTHERS: Final = ("h2", "h4")
 """The second job's hosts, at the leaves of the first two."""
 PROGRAM: Final = MpiProgram("alltoall", 80_000, compute_ms=40, duration_s=600)
-LOAD: Final = MpiProgram("exchange", 400_000, compute_ms=0, duration_s=600)
+LOAD: Final = MpiProgram("exchange", 4_000_000, compute_ms=0, duration_s=600)
 FIRST_PORT: Final = 20_000
 """Listening port of the first job; each has its own, since the kernel keeps a former job's for a minute."""
 PORTS: Final = range(40_000, 40_064)
