@@ -336,7 +336,7 @@ AUDIT: Final = Topic(
     Partitions.ONE,
     30 * DAY_MS,
     writers=("auditor", "audit"),
-    readers=("audit", "sink"),
+    readers=("solve", "audit", "sink"),
 )
 TRUTH: Final = Topic(
     "fabric.truth",

@@ -64,6 +64,30 @@ def replay_decisions(
     _replay(run, start, end, settings_of(config, directory, log), as_json)
 
 
+@replay_app.command("diagnosis")
+def replay_diagnosis(
+    start: From = "10m",
+    end: To = "now",
+    rule: Annotated[
+        list[str] | None,
+        typer.Option("--rule", metavar="NAME=NUMBER", help="Another rule, such as slow_ratio=1.3."),
+    ] = None,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Replay the diagnosis of jobs over an interval; exit code 1 if it differs from the published one."""
+    from fabrictime.commands import replay_diagnosis as replay
+
+    def run(found: Any, span: Any, *, registry: Any, progress: Any, **_: Any) -> tuple[str, list[str], bool]:
+        rules = replay.rules_of(rule or ())
+        done = replay.main(running_log(found), span, rules=rules, registry=registry, progress=progress)
+        return replay.as_json(done), replay.lines_of(done), bool(done.differences)
+
+    _replay(run, start, end, settings_of(config, directory, log), as_json)
+
+
 def _replay(
     run: Callable[..., tuple[str, list[str], bool]], start: str, end: str, found: Any, as_json: bool
 ) -> None:

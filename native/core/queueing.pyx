@@ -3,6 +3,11 @@
 The input is decoded batches and the clock models; the output is `QueueingColumns`. A floor is the minimum
 delay of the past one to two minutes, corrected for the distance of the minimum of many noisy readings from
 their middle.
+
+A clock that is wrong must not spoil floors. A floor keeps the bound of the clocks that made it, and is dropped once
+they are known more than twice as well. If a clock steps, one direction of a pair gains what the other one loses, and
+the round trip stays. No queue does that. So a delay below its floor, whose round trip is not, is a clock's: the pair
+counts by round trips until one of its clocks has a new model.
 """
 
 from libc.math cimport INFINITY, fabs, floor, isfinite, sqrt
@@ -16,6 +21,8 @@ __all__ = ["SlotReducer"]
 
 cdef double _LOW = 2.5  # standard deviations that the least of some hundred readings lies below their middle
 cdef double _IDLE = 3.0
+cdef double _STEP_SIGMAS = 5.0  # standard errors below the floor at which a delay shows a wrong clock
+cdef double _BETTER = 0.5       # share of a floor's bound at which the floor is dropped
 cdef object _MAX_OFFSET_NS = 4 * 10**18  # the difference of two fits into 64 bits
 cdef int _FORWARD = 1, _REVERSE = 2, _ROUND = 3
 cdef object _i8 = np.int64, _i4 = np.int32, _f8 = np.float64
@@ -47,12 +54,14 @@ cdef class SlotReducer:
     Raises ValueError for invalid numbers.
     """
 
-    cdef readonly int64_t slot_ns
+    cdef public int64_t slot_ns
     cdef int64_t _floor_ns
     cdef dict _rows, _noise
     cdef list _names
     cdef int64_t _n_rows, _n
     cdef double[:, ::1] _floor     # [rows][2] least delay of this stretch and of the one before
+    cdef double[:, ::1] _bound     # [rows][2] bound of the clocks that made these floors, ns
+    cdef int64_t[::1] _suspect     # [rows] of a forward row: the models under which a clock was found wrong
     cdef int64_t[::1] _stretch     # [rows]
     cdef double[::1] _row_noise
     cdef int64_t[:, ::1] _counters    # [rows][3] singles, idle, lost since the last take
@@ -75,11 +84,14 @@ cdef class SlotReducer:
     cdef void _capacity_rows(self, int64_t rows) except *:
         floor, stretch = np.full((rows, 2), np.inf), np.zeros(rows, _i8)
         noise, counters = np.full(rows, 10.0), np.zeros((rows, 3), _i8)
+        bound, suspect = np.zeros((rows, 2)), np.zeros(rows, _i8)
         if self._n_rows:
             n = self._n_rows
             floor[:n], stretch[:n] = self._floor[:n], self._stretch[:n]
             noise[:n], counters[:n] = self._row_noise[:n], self._counters[:n]
+            bound[:n], suspect[:n] = self._bound[:n], self._suspect[:n]
         self._floor, self._stretch, self._row_noise, self._counters = floor, stretch, noise, counters
+        self._bound, self._suspect = bound, suspect
 
     cdef void _capacity(self, int64_t samples) except *:
         row, at, delay, single = np.empty(samples, _i4), np.empty(samples, _i8), np.empty(samples), np.empty(
@@ -124,26 +136,40 @@ cdef class SlotReducer:
             return
         names = [self._names[row] for row in keep]
         floor, stretch = np.asarray(self._floor)[keep], np.asarray(self._stretch)[keep]
-        noise = np.asarray(self._row_noise)[keep]
+        noise, bound = np.asarray(self._row_noise)[keep], np.asarray(self._bound)[keep]
         self._names, self._rows = names, {name: row for row, name in enumerate(names)}
         self._n_rows = 0
         self._capacity_rows(max(64, len(keep)))
         self._n_rows = len(keep)
         for row in range(self._n_rows):
             self._floor[row, 0], self._floor[row, 1] = floor[row, 0], floor[row, 1]
+            self._bound[row, 0], self._bound[row, 1] = bound[row, 0], bound[row, 1]
             self._stretch[row], self._row_noise[row] = stretch[row], noise[row]
 
-    cdef inline void _put(self, int64_t row, int64_t at, double delay, int single) noexcept:
+    cdef inline void _put(self, int64_t row, int64_t at, double delay, double bound, int single) noexcept:
         cdef int64_t stretch = at // self._floor_ns
+        cdef int k
         if stretch > self._stretch[row]:
             self._floor[row, 1] = self._floor[row, 0] if stretch == self._stretch[row] + 1 else INFINITY
+            self._bound[row, 1] = self._bound[row, 0]
             self._floor[row, 0] = INFINITY
             self._stretch[row] = stretch
+        for k in range(2):
+            if self._bound[row, k] > self._row_noise[row] and bound < _BETTER * self._bound[row, k]:
+                self._floor[row, k], self._bound[row, k] = INFINITY, bound
         if delay < self._floor[row, 0]:
-            self._floor[row, 0] = delay
+            self._floor[row, 0], self._bound[row, 0] = delay, bound
         self._row[self._n], self._at[self._n] = <int32_t>row, at
         self._delay[self._n], self._single[self._n] = delay, <int8_t>single
         self._n += 1
+
+    cdef inline int _clock_is_wrong(self, int64_t row, int64_t back, double there, double home, double bound) noexcept:
+        cdef double forward = min(self._floor[row, 0], self._floor[row, 1])
+        cdef double reverse = min(self._floor[back, 0], self._floor[back, 1])
+        cdef double least = _STEP_SIGMAS * self._row_noise[row] + bound
+        if not (isfinite(forward) and isfinite(reverse)):
+            return 0
+        return (there < forward - least or home < reverse - least) and there + home > forward + reverse - least
 
     def add(self, columns, prober, peers):
         """Add a batch (`ProbeColumns`).
@@ -158,7 +184,8 @@ cdef class SlotReducer:
         cdef const int64_t[::1] start = columns.start
         cdef const int32_t[::1] path = columns.path, spacing = columns.spacing_ns, lost = columns.lost
         cdef int64_t groups = path.shape[0], g, i, row, back, at, t2, t3, t4, whole
-        cdef double there, home, rest, max_delay = 1e10, noise
+        cdef double there, home, rest, max_delay = 1e10, noise, bound
+        cdef int64_t models, whole_trip
         cdef int single
         cdef str nic = columns.nic
         cdef list names = columns.peers
@@ -175,7 +202,7 @@ cdef class SlotReducer:
                     at = sent[i] + (own.offset if own.known else system)
                     there = <double>forward[i] + <double>reverse[i]
                     if 0 <= there < max_delay:
-                        self._put(row, at, there, spacing[g] == 0 or (i - start[g]) % 2 == 0)
+                        self._put(row, at, there, 0, spacing[g] == 0 or (i - start[g]) % 2 == 0)
                 self.unsynced += start[g + 1] - start[g]
                 continue
             row = self._row_of(nic, names[g], path[g], _FORWARD)
@@ -185,6 +212,9 @@ cdef class SlotReducer:
             self._row_noise[row] = self._row_noise[back] = noise
             whole = other.offset - own.offset
             rest = other.fraction - own.fraction
+            bound = own.bound + other.bound
+            models = 1 + (own.at ^ (other.at << 1))
+            whole_trip = -1
             for i in range(start[g], start[g + 1]):
                 t2 = sent[i] + forward[i]
                 t3 = t2 + turnaround[i]
@@ -197,8 +227,17 @@ cdef class SlotReducer:
                     continue
                 single = spacing[g] == 0 or (i - start[g]) % 2 == 0
                 at = sent[i] + own.offset + <int64_t>floor(own.fraction + own.rate * <double>(sent[i] - own.at) + 0.5)
-                self._put(row, at, there, single)
-                self._put(back, at + <int64_t>there + turnaround[i], home, single)
+                if self._suspect[row] != models and self._clock_is_wrong(row, back, there, home, bound):
+                    self._suspect[row] = models
+                if self._suspect[row] == models:
+                    if whole_trip < 0:
+                        whole_trip = self._row_of(nic, names[g], path[g], _ROUND)
+                        self._row_noise[whole_trip] = noise * sqrt(2.0)
+                    self._put(whole_trip, at, there + home, 0, single)
+                    self.unsynced += 1
+                    continue
+                self._put(row, at, there, bound, single)
+                self._put(back, at + <int64_t>there + turnaround[i], home, bound, single)
 
     @property
     def samples(self):

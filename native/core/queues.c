@@ -44,6 +44,10 @@
  * before and the one after, a link's knots are still and keep their value. Only the others are laid out, with their
  * observations, in the order of the sweeps, small enough to stay in the cache.
  *
+ * No queue is deeper than the probes that crossed it allow: x_tl is at most the longest delay of any of them within
+ * a coarse slot, plus three standard errors. Without this bound a probe just before a knot, followed by an empty
+ * one, would make the knot y / (1 - b) deep. The bound is a box as the one at 0, so the descent still converges.
+ *
  * The standard error of x_tl follows from Gaussian belief propagation's variances, which need no inverse. The
  * information of an observation about one link is reduced by the uncertainty of the others on its route,
  *
@@ -64,6 +68,7 @@ static const float ROUGH = 0.005F, APART = 1000, BEGIN_SHARE = 0.2F, FORGET = 0.
 static const float STILL = 0.3F,
                    TINY = 0.003F; /* of a packet's time: moves at rest, and those not worth the while */
 static const float MIN_GRAIN_NS = 1e-3F;
+static const float LIMIT_SIGMAS = 3;
 
 struct seen {
     float w, r; /* weight of an observation, and its residual */
@@ -82,6 +87,7 @@ typedef struct {
     float *mean;     /* [links] */
     int32_t *start;  /* [cells + 1] */
     int32_t *member; /* observations of each cell */
+    float *limit; /* [cells] longest delay of a probe there, and three standard errors */
     float *grain, *x, *s2, *pull, *weight, *lean,
         *give; /* [cells]; pull: 1/p, between a row and the one before;
                                                           * weight: sum of w; give: 1 / (weight and pulls) */
@@ -107,6 +113,7 @@ typedef struct {
         float x, pull, give, lean, grain;
         int32_t before, after; /* cells of the knots before and after */
         int32_t from;          /* its first member */
+        float limit;           /* no deeper than this */
     } *cell;                   /* live ones, in the order of slots, links, time; then the others */
     float *s2, *weight;        /* [n_cells] */
     struct member {
@@ -205,6 +212,26 @@ static void list_members(const struct ft_queue_slots *s, coarse *k, int32_t *sta
     }
 }
 
+/* Note the longest delay that a probe of each cell met. */
+static void limit_cells(const struct ft_queue_slots *s, coarse *k) {
+    for (int64_t c = 0; c < (k->rows + 2) * k->links; c++) k->limit[c] = -INFINITY;
+    for (int64_t row = 0; row < k->rows; row++) {
+        float *limit = &k->limit[(row + 1) * k->links];
+        for (int64_t i = begin_of(s, row); i < begin_of(s, row + 1); i++) {
+            float delay = (float)s->delay_ns[i] + LIMIT_SIGMAS * (float)s->noise_ns[i];
+            for (int32_t h = k->from[i]; h < k->from[i + 1]; h++)
+                limit[k->hop[h]] = larger(limit[k->hop[h]], delay);
+        }
+    }
+}
+
+/* The bound of the knots in a coarse cell: a probe may have met the queue in a slot beside its own. */
+static inline float limit_near(const coarse *first, int64_t c) {
+    float limit = larger(first->limit[c], first->limit[c - first->links]);
+    limit = larger(limit, first->limit[c + first->links]);
+    return limit > -INFINITY ? larger(limit, first->grain[c]) : INFINITY;
+}
+
 /* Lay out the cells of the first estimate. Returns 0 without memory. */
 static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coarse *k) {
     struct workspaces workspaces = {.buffer = q->buffer[0]};
@@ -215,6 +242,7 @@ static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coars
     if (cells > INT32_MAX || s->observations > INT32_MAX) return 0;
     k->mean = need(&workspaces, k->links, sizeof *k->mean);
     k->start = need(&workspaces, cells + 1, sizeof *k->start);
+    k->limit = need(&workspaces, cells, sizeof *k->limit);
     k->grain = need(&workspaces, cells, sizeof *k->grain);
     k->x = need(&workspaces, cells, sizeof *k->x);
     k->s2 = need(&workspaces, cells, sizeof *k->s2);
@@ -236,6 +264,7 @@ static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coars
     k->member = need(&workspaces, start[cells], sizeof *k->member);
     if (workspaces.short_of) return 0;
     list_members(s, k, start, 1);
+    limit_cells(s, k);
     for (int64_t a = 0; a < k->links; a++) {
         k->grain[a] = larger((float)q->packet_ns[k->active[a]], MIN_GRAIN_NS);
         k->mean[a] = (float)q->mean_ns[k->active[a]];
@@ -438,8 +467,9 @@ static void lay_knots(const struct ft_queues *q, const struct ft_queue_slots *s,
         int64_t c = k->run[n];
         struct ends own = k->ends[c], before = k->ends[c - wide], after = k->ends[c + wide];
         float grain = first->grain[c], pull = pull_of(s, grain, deepest_near(first, c));
+        float limit = limit_near(first, c), x = first->x[c] < limit ? first->x[c] : limit;
         for (int32_t at = own.first; at <= own.last; at++) {
-            k->cell[at] = (struct cell){first->x[c], pull, 0, 0, grain, at - 1, at + 1, 0};
+            k->cell[at] = (struct cell){x, pull, 0, 0, grain, at - 1, at + 1, 0, limit};
             k->s2[at] = first->s2[c];
         }
         k->cell[own.first].before = before.last;
@@ -583,7 +613,7 @@ static inline int settle_fine(fine *k, int32_t c) {
     float old = own->x, sum = own->pull * (before->x - old) + after->pull * (after->x - old) - own->lean;
     for (const struct member *m = from; m < to; m++) sum += k->o[m->i].w * k->o[m->i].r * m->share;
     float x = old + sum * own->give;
-    x = x > 0 ? x : 0;
+    x = x > own->limit ? own->limit : x > 0 ? x : 0;
     float step = x - old;
     if (fabsf(step) <= TINY * own->grain) return 0;
     own->x = x;

@@ -79,6 +79,10 @@ class SourceQueueing:
         """Return whether `take` has records."""
         return self._first is not None
 
+    def set_slot_ns(self, slot_ns: int) -> None:
+        """Use slots of another length from the next `take` on: faster NICs were announced since."""
+        self._reducer.slot_ns = slot_ns
+
     def recover(self, records: Iterable[PathQueueing]) -> None:
         """Learn the floors of the previous owner from its newest records."""
         for record in records:

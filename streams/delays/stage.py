@@ -233,10 +233,15 @@ class DelayStage(PartitionStage[_Source]):
         return slot_ns_of(self.context.fastest_bps()) // SUB_SLOTS
 
     async def _publish_queueing(self) -> None:
-        """Publish the newest path queueing; no message is acknowledged by it."""
+        """Publish the newest path queueing; no message is acknowledged by it.
+
+        Slots follow the inventory and the topology file, which may be filled after the start.
+        """
+        slot_ns = self.slot_ns()
         for partition in self.partitions:
             if partition.revoking or not partition.state.queueing.waiting:
                 continue
+            partition.state.queueing.set_slot_ns(slot_ns)
             records = partition.state.queueing.take(_Members(self.context.inventory))
             encoded = [
                 (r["shard"], encode_columnar(PATH_QUEUEING.type, r, self.context.registry)) for r in records

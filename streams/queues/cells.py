@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from native.core.columns import Float64s, Int64s
 from schemas.records import PathQueueing
 
-__all__ = ["Cells", "without_own_delay"]
+__all__ = ["Cells", "WaitingCells", "without_own_delay"]
 
 OWN_RECEIVERS: Final = 3
 OWN_SIGMAS: Final = 5.0
@@ -59,6 +60,53 @@ class Cells:
     def where(self, chosen: NDArray[np.bool_]) -> Cells:
         """Return the chosen cells."""
         return Cells(*(getattr(self, name)[chosen] for name in Cells.__slots__))
+
+
+class WaitingCells:
+    """Cells that wait for their block, in buckets of slots: taking a block costs as much with a backlog as
+    without one."""
+
+    def __init__(self, bucket_slots: int) -> None:
+        self._bucket_slots = bucket_slots
+        self._buckets: dict[int, list[Cells]] = {}
+        self._numbers: list[int] = []
+        """Heap of the buckets' numbers."""
+
+    def __bool__(self) -> bool:
+        """True if any cell waits."""
+        return bool(self._buckets)
+
+    def clear(self) -> None:
+        """Drop all cells."""
+        self._buckets.clear()
+        self._numbers.clear()
+
+    def add(self, cells: Cells) -> None:
+        """Add the cells of a record."""
+        bucket = cells.slot // self._bucket_slots
+        for number in np.unique(bucket).tolist():
+            self._add_to(number, cells.where(bucket == number))
+
+    def _add_to(self, number: int, cells: Cells) -> None:
+        if number not in self._buckets:
+            self._buckets[number] = []
+            heapq.heappush(self._numbers, number)
+        self._buckets[number].append(cells)
+
+    def take(self, begin: int, end: int) -> tuple[Cells, int]:
+        """Remove and return the cells of slots [begin, end); drop earlier ones and return their number."""
+        picked: list[Cells] = []
+        late = 0
+        while self._numbers and self._numbers[0] * self._bucket_slots < end:
+            number = heapq.heappop(self._numbers)
+            cells = Cells.joined(self._buckets.pop(number))
+            late += int(np.count_nonzero(cells.slot < begin))
+            picked.append(cells.where((cells.slot >= begin) & (cells.slot < end)))
+            rest = cells.slot >= end
+            if rest.any():  # only the last bucket has any
+                self._add_to(number, cells.where(rest))
+                break
+        return Cells.joined(picked), late
 
 
 def without_own_delay(cells: Cells, senders: Sequence[int], last_links: Int64s, links: int) -> Float64s:

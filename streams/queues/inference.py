@@ -17,7 +17,7 @@ from native.core.columns import Float64s
 from native.core.queues import QueueSolver
 from schemas.records import LinkQueues, PathQueueing
 from streams.delays.queueing import SUB_SLOTS
-from streams.queues.cells import Cells, without_own_delay
+from streams.queues.cells import Cells, WaitingCells, without_own_delay
 from streams.queues.link_columns import LinkColumns, LinkState
 from streams.queues.records import QueueRecords, SolvedBlock
 from streams.queues.routes import ProbedRoutes
@@ -41,6 +41,8 @@ SIGMAS: Final = (2.0, 1.2)
 KNOT_PROBES: Final = 0.9
 """Probes that a link needs between two knots."""
 MAX_KNOTS: Final = 2
+BUCKET_SLOTS: Final = BLOCK_SLOTS * SUB_SLOTS
+"""Slots of `PathQueueing` whose cells wait together: the shortest block."""
 SAVE_BLOCKS: Final = 20
 """Blocks between two copies of the solver's state, which a new solver starts from."""
 
@@ -82,7 +84,7 @@ class ShardQueues:
         self._rate_of = rate_of
         self._slot_ns = 0
         self._sources: dict[str, _Source] = {}
-        self._cells: list[Cells] = []
+        self._cells = WaitingCells(BUCKET_SLOTS)
         self._next_block = -1
         self._solved_in_ns = 1
         """The block length that `_next_block` counts in."""
@@ -122,7 +124,7 @@ class ShardQueues:
         self._count_idle(record, route)
         cells = Cells.of(record, route)
         if len(cells.route):
-            self._cells.append(cells)
+            self._cells.add(cells)
 
     def _count_idle(self, record: PathQueueing, route: NDArray[np.int32]) -> None:
         singles = np.asarray(record["singles"], np.int64)
@@ -168,7 +170,8 @@ class ShardQueues:
             self._next_block = (newest - NS_PER_S) // block_ns
         block, self._next_block = self._next_block, self._next_block + 1
         first, slots = block * block_ns // slot_ns, block_ns // slot_ns
-        cells = self._pick(first, first + slots)
+        cells, late = self._cells.take(first, first + slots)
+        self.late_cells += late
         self._rebuild()
         if self._solver is None or self._columns is None:
             return []
@@ -217,19 +220,6 @@ class ShardQueues:
         depth_ns = found.queue_ns.reshape(-1, fine, found.queue_ns.shape[1]).mean(axis=1)[:, columns.column]
         error_ns = SIGMAS[knots > 1] * np.sqrt((found.sigma_ns**2).mean(axis=0))[columns.column]
         return depth_ns, error_ns
-
-    def _pick(self, begin: int, end: int) -> Cells:
-        """Remove and return the cells of slots [begin, end); drop older ones."""
-        picked: list[Cells] = []
-        left: list[Cells] = []
-        for cells in self._cells:
-            self.late_cells += int(np.count_nonzero(cells.slot < begin))
-            in_block = (cells.slot >= begin) & (cells.slot < end)
-            for chosen, into in ((in_block, picked), (cells.slot >= end, left)):
-                if chosen.any():
-                    into.append(cells.where(chosen))
-        self._cells = left
-        return Cells.joined(picked)
 
     def _rates_bps(self) -> Float64s:
         return np.array([self._rate_of(name) or UNKNOWN_BPS for name in self._routes.names], np.float64)

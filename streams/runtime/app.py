@@ -32,6 +32,7 @@ from streams.alerts.stage import AlertsStage
 from streams.clock.stage import ClockStage
 from streams.contention.stage import ContentionStage
 from streams.delays.stage import DelayStage
+from streams.diagnosis.stage import DiagnosisStage
 from streams.links.stage import LinksStage
 from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage
@@ -53,6 +54,7 @@ STAGES: Final[tuple[tuple[Stage, Callable[[WorkerContext], Staged]], ...]] = (
     ("links", AlertsStage),
     ("solve", ContentionStage),
     ("solve", QueuesStage),
+    ("solve", DiagnosisStage),
     ("policy", PolicyStage),
 )
 """The stages by their name in the settings."""

@@ -212,3 +212,46 @@ def test_a_probe_meets_a_later_queue_when_the_earlier_one_lets_it_go():
         np.full(len(at), 10.0),
     )
     assert found.queue_ns[:, 1] == pytest.approx([0] * 6 + [400_000] * 3 + [0] * 7, abs=100_000)
+
+
+@pytest.mark.parametrize("knots", [1, 2])
+def test_no_queue_is_deeper_than_the_probes_that_crossed_it(knots):
+    """A delayed probe just before a knot, and an empty one after it, are no queue of 100 times the delay."""
+    slots, late = 32, 7
+    at = np.full(slots, 0.5)
+    at[late], at[late + 1] = 0.99, 0.01
+    delay = np.zeros(slots)
+    delay[late] = 50_000.0
+    solver = QueueSolver([PACKET_NS], [0, 1], [0])
+    found = solver.solve(
+        SLOT_NS,
+        np.arange(slots + 1),
+        np.zeros(slots, int),
+        at,
+        np.ones(slots),
+        delay,
+        np.full(slots, 8.0),
+        knots,
+    )
+    assert 1_000 < found.queue_ns.max() <= 50_000 + 3 * 8.0
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3))
+def test_depths_stay_within_the_evidence(seed, knots):
+    rng = np.random.default_rng(seed)
+    slots, probes = 16, 40
+    solver = QueueSolver(np.full(4, PACKET_NS), [0, 2, 4, 6], [0, 1, 1, 2, 2, 3])
+    delay = np.where(rng.random(probes) < 0.3, rng.exponential(40_000.0, probes), 0.0)
+    slot = np.sort(rng.integers(0, slots, probes))
+    found = solver.solve(
+        SLOT_NS,
+        np.searchsorted(slot, np.arange(slots + 1)),
+        rng.integers(0, 3, probes),
+        rng.random(probes),
+        np.ones(probes),
+        delay,
+        np.full(probes, 8.0),
+        knots,
+    )
+    assert found.queue_ns.max() <= max(delay.max() + 3 * 8.0, PACKET_NS) * 1.001

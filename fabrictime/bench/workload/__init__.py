@@ -22,6 +22,10 @@ TARGETS: Final[Mapping[str, Target]] = {
     "trace_bytes_per_rank_hour": Target("B", "<=", 1_500_000),
     "real_job_diagnosis_right": Target("1", ">=", 0.95),
     "real_job_network_blamed_wrongly": Target("1", "<=", 0.005),
+    "diagnosis_right": Target("1", ">=", 0.975),
+    "network_blamed_wrongly": Target("1", "<=", 0.005),
+    "anomaly_s_p90": Target("s", "<=", 3.6),
+    "root_cause_s_p60": Target("s", "<=", 8),
 }
 
 PARTS: Final[Mapping[str, Sequence[str]]] = {
@@ -38,6 +42,7 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
         "real_job_diagnosis_right",
         "real_job_network_blamed_wrongly",
     ),
+    "diagnosis": ("diagnosis_right", "network_blamed_wrongly", "anomaly_s_p90", "root_cause_s_p60"),
 }
 """Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
 

@@ -24,12 +24,15 @@ __all__ = ["HOSTS", "INCIDENTS", "SETTINGS", "Explained", "Incident", "JobFabric
 
 SETTINGS: Final = """
 [fabric]
-hosts = 8
+hosts = 6
+leaves = 3
+spines = 2
 host_rate_bps = 40000000
 fabric_rate_bps = 40000000
 [probes]
-rate_pps = 200
-flow_pps = 0
+peers = 5
+rate_pps = 150
+flow_pps = 150
 [up]
 act = "observe"
 web = false
@@ -38,17 +41,22 @@ start_timeout_s = 300
 every_s = 0
 """
 """A rate that two processors carry beside the pipeline, and few probes for the same reason."""
-HOSTS: Final = ("h1", "h3", "h5", "h7")
+HOSTS: Final = ("h1", "h3", "h5")
 """One host per leaf, so that all messages cross a spine."""
 OTHERS: Final = ("h2", "h4")
 """The second job's hosts, at the leaves of the first two."""
-PROGRAM: Final = MpiProgram("alltoall", 200_000, compute_ms=20, duration_s=600)
+PROGRAM: Final = MpiProgram("alltoall", 200_000, compute_ms=40, duration_s=600)
 LOAD: Final = MpiProgram("exchange", 1_000_000, compute_ms=0, duration_s=600)
-LISTENING_PORT: Final = 1024
-"""Open MPI's first listening port; each host has its own."""
-PORTS: Final = range(40_000, 40_200)
-COMMAND_S, START_S, GOOD_S, FOUND_S = 60.0, 60.0, 15.0, 30.0
-POLL_S: Final = 1.0
+FIRST_PORT: Final = 20_000
+"""Listening port of the first job; each has its own, since the kernel keeps a former job's for a minute."""
+PORTS: Final = range(40_000, 40_064)
+CONNECTIONS: Final = 2
+"""Connections of each pair of ranks: as many as spines, so that both are in use."""
+LOAD_CONNECTIONS: Final = 6
+"""Connections of the second job over one link: it gets the greater part of the link."""
+COMMAND_S, START_S, GOOD_S, FOUND_S = 60.0, 60.0, 20.0, 40.0
+POLL_S: Final = 3.0
+"""Time between two answers: the command itself takes a second of a processor."""
 
 
 @dataclass(slots=True)
@@ -84,12 +92,20 @@ class JobFabric:
         self._started = 0
 
     def job(
-        self, program: MpiProgram = PROGRAM, hosts: Sequence[str] = HOSTS, *, tenant: str | None = None
+        self,
+        program: MpiProgram = PROGRAM,
+        hosts: Sequence[str] = HOSTS,
+        *,
+        tenant: str | None = None,
+        connections: int = CONNECTIONS,
     ) -> MpiJob:
         """Start a job with a name of its own."""
+        port = self._next_port
         self._started += 1
-        name = f"job-{self._started}"
-        return MpiJob(self.data, self._program, hosts, program, name=name, tenant=tenant)
+        options = ["--job", f"job-{self._started}", "--connections", str(connections)]
+        options += ["--port", str(port)]
+        options += ["--tenant", tenant] if tenant else []
+        return MpiJob(self.data, self._program, hosts, program, options)
 
     def command(self, *command: str) -> str:
         """Run a command of fabrictime on this data directory; its output. Raises CannotRun."""
@@ -147,12 +163,21 @@ class JobFabric:
                 return self.route(source, destination, *ports)
         raise CannotRun(f"no connection from {source} to {destination}")
 
+    @property
+    def _next_port(self) -> int:
+        """Listening port of the next job."""
+        return FIRST_PORT + self._started % 10_000
+
     def set_ports(self, source: str, destination: str, link: str) -> None:
         """Have the next job's messages from one host to another cross a link, whichever end connects."""
-        first = next(p for p in PORTS if link in self.route(source, destination, p, LISTENING_PORT))
-        second = next(p for p in PORTS if link in self.route(source, destination, LISTENING_PORT, p))
-        for host, port in ((source, first), (destination, second)):
-            self.set_kernel(host, "ip_local_port_range", f"{port} {port}")
+        port = self._next_port
+        ends = {
+            source: [p for p in PORTS if link not in self.route(source, destination, p, port)],
+            destination: [p for p in PORTS if link not in self.route(source, destination, port, p)],
+        }
+        for host, others in ends.items():
+            self.set_kernel(host, "ip_local_port_range", f"{PORTS[0]} {PORTS[-1]}")
+            self.set_kernel(host, "ip_local_reserved_ports", ",".join(map(str, others)))
 
     def set_kernel(self, host: str, name: str, value: str) -> None:
         """Write a setting of a host's TCP."""
@@ -242,15 +267,16 @@ def _fault(kind: str) -> Callable[[JobFabric, MpiJob | None], Iterator[str]]:
 
 def _collision(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
     link = fabric.job_route(*HOSTS[:2])[1]
-    ranges = {host: fabric.kernel(host, "ip_local_port_range") for host in OTHERS}
+    former = {host: fabric.kernel(host, "ip_local_port_range") for host in OTHERS}
     fabric.set_ports(*OTHERS, link)
     try:
-        with fabric.job(LOAD, OTHERS) as other:
+        with fabric.job(LOAD, OTHERS, connections=LOAD_CONNECTIONS) as other:
             other.wait_iterations(1, START_S)
             yield other.name
     finally:
-        for host, text in ranges.items():
+        for host, text in former.items():
             fabric.set_kernel(host, "ip_local_port_range", text)
+            fabric.set_kernel(host, "ip_local_reserved_ports", "")
 
 
 def _slow_host(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
@@ -277,7 +303,7 @@ def _pacing(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
         )
 
 
-_STRAGGLER: Final = MpiProgram("alltoall", 200_000, compute_ms=20, duration_s=600, slow_rank=2, slow_ms=60)
+_STRAGGLER: Final = MpiProgram("alltoall", 200_000, compute_ms=40, duration_s=600, slow_rank=2, slow_ms=80)
 INCIDENTS: Final = (
     Incident("clean", ("HEALTHY",), _nothing, network=False),
     Incident("grey_link", ("GREY_LINK",), _fault("grey 10%"), network=True),

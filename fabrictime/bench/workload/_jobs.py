@@ -62,23 +62,17 @@ class MpiJob:
         program: Path,
         hosts: Sequence[str],
         arguments: MpiProgram,
-        *,
-        name: str,
-        tenant: str | None = None,
-        profiled: bool = True,
+        options: Sequence[str],
     ) -> None:
+        """Start it. `options`: of `fabrictime fabric mpi`, at least --job NAME."""
         command = [sys.executable, "-m", "fabrictime", "fabric", "mpi", "--dir", str(data)]
-        command += ["--hosts", ",".join(hosts), "--job", name]
-        command += ["--tenant", tenant] if tenant else []
-        command += ["--profiled" if profiled else "--no-profiled", "--", str(program), *arguments.arguments()]
-        self.name = name
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        command += ["--hosts", ",".join(hosts), *options, "--", str(program), *arguments.arguments()]
+        self.name = options[options.index("--job") + 1]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self._iterations_s: list[float] = []
         self._changed = threading.Condition()
         self._over = False
-        self._thread = threading.Thread(target=self._read, name=f"job {name}", daemon=True)
+        self._thread = threading.Thread(target=self._read, name=f"job {self.name}", daemon=True)
         self._thread.start()
 
     def _read(self) -> None:

@@ -181,8 +181,8 @@ def _trace_bytes(progress: Progress, fabric: JobFabric, bootstrap: str) -> Figur
 
 
 def _median_s(folder: Path, program: Path, profiled: bool) -> float:
-    name = "with" if profiled else "without"
-    with MpiJob(folder, program, HOSTS, PROGRAM, name=name, profiled=profiled) as job:
+    options = ["--job", "with", "--profiled"] if profiled else ["--job", "without", "--no-profiled"]
+    with MpiJob(folder, program, HOSTS, PROGRAM, options) as job:
         return statistics.median(job.wait(RUN_S)[WARM_UP:])
 
 

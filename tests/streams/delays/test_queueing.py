@@ -27,7 +27,7 @@ MEMBERS = {nic: Member(nic, nic.partition("/")[0], "fabric", nic) for nic in ("a
 LINES = dict.fromkeys(MEMBERS, ClockLine(EPOCH_NS, 0, 0.0, 10.0))
 
 
-def batch(sent, forward, *, nic="a/eth0", peer="b/eth0", flushed=EPOCH_NS):
+def batch(sent, forward, *, nic="a/eth0", peer="b/eth0", flushed=EPOCH_NS, reverse_ns=PATH_NS):
     """Return one path's probes, answered at once over an idle reverse path."""
     sent, forward = np.asarray(sent, np.int64), np.asarray(forward, np.int64)
     one = np.zeros(1, np.int32)
@@ -46,7 +46,7 @@ def batch(sent, forward, *, nic="a/eth0", peer="b/eth0", flushed=EPOCH_NS):
         sent=EPOCH_NS + sent,
         forward=forward,
         turnaround=np.full(len(sent), 1_000, np.int64),
-        reverse=np.full(len(sent), PATH_NS, np.int64),
+        reverse=np.full(len(sent), reverse_ns, np.int64),
     )
 
 
@@ -162,3 +162,68 @@ def test_a_new_owner_recovers_the_floors():
 )
 def test_windows_match_the_line_rate(rate_bps, slot_ns):
     assert slot_ns_of(rate_bps) == slot_ns
+
+
+MS, S = 1_000_000, 1_000_000_000
+
+
+def lines(at_ns, step_ns=0, bound_ns=10.0):
+    """Return both clocks' models of one window; b's clock is `step_ns` ahead."""
+    return {
+        "a/eth0": ClockLine(EPOCH_NS + at_ns, 0, 0.0, bound_ns),
+        "b/eth0": ClockLine(EPOCH_NS + at_ns, -step_ns, 0.0, bound_ns),
+    }
+
+
+@pytest.mark.parametrize("step_ns", [MS, -MS, 100_000, -100_000])
+def test_a_clock_step_is_no_queue_before_the_models_follow_nor_after(step_ns):
+    source = SourceQueueing("fabric.probes/0", SLOT_NS)
+    deepest = []
+
+    def second(k, step, known):
+        sent = np.arange(k * S, k * S + S, 10 * MS)
+        forward = np.full(len(sent), PATH_NS + step)
+        models = lines(k * S, known)
+        source.add(batch(sent, forward, reverse_ns=PATH_NS - step), EPOCH_NS + k * S, k, models)
+        _, cells = published(source)
+        deepest.append(max(mean for of in cells.values() for _, _, mean in of))
+        return cells
+
+    second(0, 0, 0)
+    for k in (1, 2):  # stepped, and the models do not know
+        assert set(second(k, step_ns, 0)) == {3}
+    for k in (3, 4, 5):
+        assert set(second(k, step_ns, step_ns)) == {1, 2}
+    assert max(deepest) < 100
+
+
+def test_a_queue_that_drains_is_no_clock_step():
+    source = SourceQueueing("fabric.probes/0", SLOT_NS)
+    source.add(batch([0, 10 * MS], [PATH_NS + 90_000] * 2), EPOCH_NS, 0, lines(0))
+    published(source)
+    source.add(batch([20 * MS, 30 * MS], [PATH_NS, PATH_NS + 90_000]), EPOCH_NS, 1, lines(0))
+    _, cells = published(source)
+    assert set(cells) == {1, 2}
+    assert [mean for _, _, mean in cells[1]] == pytest.approx([0, 90_000], abs=100)
+
+
+def test_a_floor_of_badly_known_clocks_is_dropped_once_they_are_known():
+    """While clocks converge, a floor may be too low by their bound; later that is no queue."""
+    source = SourceQueueing("fabric.probes/0", SLOT_NS)
+    source.add(batch([0], [PATH_NS - 2_000]), EPOCH_NS, 0, lines(0, bound_ns=3_000.0))
+    published(source)
+    sent = np.arange(S, S + 100 * MS, 10 * MS)
+    source.add(batch(sent, np.full(len(sent), PATH_NS)), EPOCH_NS, 1, lines(S, bound_ns=10.0))
+    _, cells = published(source)
+    assert max(abs(mean) for _, _, mean in cells[1]) < 100
+
+
+def test_slots_follow_nics_that_are_announced_later():
+    source = SourceQueueing("fabric.probes/0", 2_500_000)
+    source.add(batch([0], [PATH_NS]), EPOCH_NS, 0, LINES)
+    assert published(source)[0]["slot_ns"] == 2_500_000
+    source.set_slot_ns(SLOT_NS)
+    source.add(batch([300_000, 700_000], [PATH_NS, PATH_NS + 70_000]), EPOCH_NS, 1, LINES)
+    record, cells = published(source)
+    assert record["slot_ns"] == SLOT_NS
+    assert [mean for _, _, mean in cells[1]] == pytest.approx([0, 70_000], abs=200)

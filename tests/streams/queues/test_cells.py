@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
-from streams.queues.cells import Cells, without_own_delay
+from streams.queues.cells import Cells, WaitingCells, without_own_delay
 from tests.records import make
 
 MS = 1_000_000
@@ -56,3 +58,37 @@ def test_a_common_delay_within_the_noise_or_to_few_receivers_stays() -> None:
     assert noisy.tolist() == [100.0] * 3
     few = without_own_delay(cells([0, 1], [100.0] * 2), [0, 0, 0], last_links, 3)
     assert few.tolist() == [100.0] * 2
+
+
+def in_slots(slots: list[int]) -> Cells:
+    count = len(slots)
+    return Cells(
+        np.array(slots, np.int64),
+        np.arange(count, dtype=np.int32),
+        np.full(count, 0.5),
+        np.ones(count),
+        np.array(slots, np.float64),
+        np.ones(count),
+    )
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 120), max_size=20), max_size=8),
+    st.integers(1, 30),
+    st.integers(1, 50),
+    st.integers(0, 60),
+)
+def test_waiting_cells_come_once_and_in_their_block(
+    records: list[list[int]], bucket_slots: int, block: int, begin: int
+) -> None:
+    waiting = WaitingCells(bucket_slots)
+    for slots in records:
+        waiting.add(in_slots(slots))
+    every = sorted(slot for slots in records for slot in slots)
+    late_total, at = 0, begin
+    while waiting:
+        cells, late = waiting.take(at, at + block)
+        late_total += late
+        assert sorted(cells.slot.tolist()) == [slot for slot in every if at <= slot < at + block]
+        at += block
+    assert late_total == sum(slot < begin for slot in every)

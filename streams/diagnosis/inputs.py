@@ -1,0 +1,315 @@
+"""Inputs of diagnosis in one order, the order of the log, and the diagnoses that follow from them.
+
+`DiagnosisInputs` takes messages of any partitions in any order. A message waits until the log's clock has
+passed it. Then messages are processed by (append time, topic, partition, offset), and every job is evaluated
+at each full second of log time. So a live worker, a restarted one and a replay publish the same diagnoses.
+This module does no I/O.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from schemas import codec
+from schemas.ids import host_of
+from schemas.messages import decode_message
+from schemas.records import CollectiveBatch, Diagnosis
+from schemas.topics import (
+    ACTIONS,
+    ALERTS,
+    AUDIT,
+    CLOCK_OFFSETS,
+    COLLECTIVES,
+    CONTENTION,
+    DECISIONS,
+    DELAYS,
+    FLOW_ROUTES,
+    FLOWS,
+    INVENTORY,
+    LINK_HEALTH,
+    PATHS,
+    QUEUES,
+    Topic,
+)
+from schemas.unexpected import DATA_ERRORS, refusal
+from streams.alerts.ordered_inputs import Message
+from streams.diagnosis.diagnose import evaluate
+from streams.diagnosis.job_view import JobView
+from streams.diagnosis.network_view import NetworkView
+from streams.diagnosis.rules import KEEP_NS, DiagnosisRules
+from streams.diagnosis.table_routes import TableRoutes
+from streams.runtime.route_table import RouteTable
+from streams.runtime.units import NS_PER_S
+
+__all__ = ["NETWORK", "TAKEOVER_NS", "DiagnosisInputs", "Message", "encoded", "read_from"]
+
+TICK_NS: Final = NS_PER_S
+"""Log time between two evaluations of a job."""
+INTERVAL_NS: Final = 5 * NS_PER_S
+"""Length of the interval that an evaluation explains: it covers slow iterations."""
+PUBLISH_TICKS: Final = 5
+"""Evaluations after which an unchanged verdict is published again; counted from the epoch, so that the next
+owner of a job continues alike."""
+SILENT_NS: Final = 30 * NS_PER_S
+"""Log time without a record after which a job counts as ended."""
+MAX_JOBS: Final = 1000
+"""Jobs of one worker; the records of further ones are dropped, so that a flood of names fills no memory."""
+WARM_UP_NS: Final = KEEP_NS
+"""A new owner evaluates this much of the past, without publishing: the jobs' good time follows from it."""
+TAKEOVER_NS: Final = 15 * NS_PER_S
+"""A new owner publishes this much of the past again: nobody owned its jobs meanwhile. Identities follow from
+log time, so a record that was published before is only repeated."""
+LOOKBACK_NS: Final[Mapping[Topic[Any], int]] = {
+    LINK_HEALTH: 0,
+    INVENTORY: 0,
+    FLOW_ROUTES: 0,
+    PATHS: 0,
+    COLLECTIVES: KEEP_NS + WARM_UP_NS,
+    CONTENTION: KEEP_NS,
+    QUEUES: TAKEOVER_NS + 2 * INTERVAL_NS,
+    DELAYS: TAKEOVER_NS + 2 * INTERVAL_NS,
+    FLOWS: TAKEOVER_NS + 2 * INTERVAL_NS,
+    DECISIONS: 600 * NS_PER_S,
+    ACTIONS: 600 * NS_PER_S,
+    ALERTS: 3600 * NS_PER_S,
+    AUDIT: 24 * 3600 * NS_PER_S,
+    CLOCK_OFFSETS: TAKEOVER_NS + 2 * INTERVAL_NS,
+}
+"""How far back each input is read; 0: from its beginning."""
+NETWORK: Final[tuple[Topic[Any], ...]] = tuple(topic for topic in LOOKBACK_NS if topic is not COLLECTIVES)
+"""Inputs that are read only while a job publishes."""
+
+
+def read_from(now_ns: int) -> dict[str, int]:
+    """Return topic to the append time, ns, from which a new owner at `now_ns` reads."""
+    return {topic.name: max(0, now_ns - back) if back else 0 for topic, back in LOOKBACK_NS.items()}
+
+
+@dataclass(slots=True)
+class _Job:
+    view: JobView
+    taken_ns: int
+    """Append time of its newest record."""
+    end_ns: int | None = None
+    """End of the interval that was evaluated last."""
+    verdict: tuple[str, str] | None = None
+    """Verdict and subject of that evaluation."""
+    published: int = -1
+    """Tick of its last record, in units of `PUBLISH_TICKS`."""
+    hosts: frozenset[str] = frozenset()
+    nics: frozenset[str] = frozenset()
+
+
+class DiagnosisInputs:
+    """The diagnosis of jobs.
+
+    `from_ns`: log time from which diagnoses are returned; evaluations before it only teach the jobs' good
+    time. `probes`: routes of probes, if they do not come as messages. `log_offset_ns`: fabric time minus
+    append time, until a record of clocks gives it.
+    """
+
+    def __init__(
+        self,
+        from_ns: int,
+        *,
+        registry: codec.Registry | None = None,
+        rules: DiagnosisRules | None = None,
+        probes: RouteTable | None = None,
+        log_offset_ns: int = 0,
+    ) -> None:
+        self.invalid: list[tuple[Message, codec.BadRecord]] = []
+        """Messages of `fabric.collectives` that could not be read; other readers reject the rest."""
+        self.failed: list[tuple[str, Exception]] = []
+        """Jobs whose evaluation failed, with the error."""
+        self.offset_of: Callable[[int], int] = lambda log_offset_ns: log_offset_ns
+        """Fabric time minus the messages' times, given fabric time minus append time."""
+        self.late = self.dropped = 0
+        """Records that came after a later one was processed; records of jobs beyond `MAX_JOBS`."""
+        self._from_ns, self._registry, self._rules = from_ns, registry, rules
+        self._log_offset_ns = log_offset_ns
+        self._jobs: dict[str, _Job] = {}
+        self._network = NetworkView()
+        if probes is not None:
+            self._network.routes = TableRoutes(self._network.recorded, probes)
+        self._heap: list[Message] = []
+        self._last: Message | None = None
+        self._tick_ns = 0
+        self._nics: set[str] = set()
+        self._hosts: set[str] = set()
+        self._processors: dict[str, Callable[[Message], None]] = {
+            COLLECTIVES.name: self._process_collectives,
+            CLOCK_OFFSETS.name: self._process_clocks,
+            DELAYS.name: self._process_delays,
+            FLOWS.name: self._process_flows,
+            AUDIT.name: self._process_audit,
+            **{topic.name: self._process_network for topic in _TAKERS},
+        }
+
+    @property
+    def jobs(self) -> list[str]:
+        """The jobs that run."""
+        return sorted(self._jobs)
+
+    @property
+    def needs_network(self) -> bool:
+        """Whether a job runs, or a message waits that may begin one."""
+        return bool(self._jobs or self._heap)
+
+    def add(self, message: Message) -> None:
+        """Add a message; it is processed once its time has passed."""
+        heapq.heappush(self._heap, message)
+        if message.topic == COLLECTIVES.name and self._last is not None and message < self._last:
+            self.late += 1
+
+    def evaluate(self, to_ns: int) -> list[Diagnosis]:
+        """Process the messages up to `to_ns`, and evaluate at each second on the way; return the diagnoses
+        to publish."""
+        out: list[Diagnosis] = []
+        while True:
+            next_ns = self._heap[0].append_ns if self._heap else to_ns + 1
+            due_ns = self._tick_ns + TICK_NS if self._jobs else to_ns + 1
+            if due_ns <= min(next_ns, to_ns):
+                self._tick_ns = due_ns
+                self._evaluate(due_ns, out)
+            elif next_ns <= to_ns:
+                self._process(heapq.heappop(self._heap))
+            else:
+                return out
+
+    # ------------------------------------------------------------------------------------------ messages
+
+    def _process(self, message: Message) -> None:
+        if message.topic == COLLECTIVES.name:
+            self._last = message if self._last is None else max(message, self._last)
+        try:
+            self._processors[message.topic](message)
+        except DATA_ERRORS as error:
+            if message.topic == COLLECTIVES.name:
+                self.invalid.append((message, refusal(error)))
+
+    def _process_collectives(self, message: Message) -> None:
+        if message.value is None:
+            return
+        job = self._jobs.get(message.key)
+        if job is None and len(self._jobs) >= MAX_JOBS:
+            self.dropped += 1
+            return
+        record: CollectiveBatch = decode_message(COLLECTIVES, message.key, message.value, self._registry)
+        if job is None:
+            if not self._jobs:  # the first second after this record, not one after the last job's end
+                self._tick_ns = message.append_ns // TICK_NS * TICK_NS
+            job = self._jobs[message.key] = _Job(JobView(message.key), message.append_ns)
+        job.view.take(record, message.append_ns)
+        job.taken_ns = message.append_ns
+        if record["host"] not in job.hosts or any(_nics_of(record) - job.nics):
+            job.hosts |= {record["host"]}
+            job.nics |= _nics_of(record)
+            self._update_wanted()
+
+    def _update_wanted(self) -> None:
+        self._nics = {nic for job in self._jobs.values() for nic in job.nics}
+        self._hosts = {host for job in self._jobs.values() for host in job.hosts}
+        self._hosts |= {host_of(nic) for nic in self._nics}
+
+    def _process_clocks(self, message: Message) -> None:
+        if message.value is not None:
+            record = decode_message(CLOCK_OFFSETS, message.key, message.value, self._registry)
+            self._log_offset_ns = self.offset_of(record["log_offset_ns"])
+            self._network.take_clocks(record)
+
+    def _process_delays(self, message: Message) -> None:
+        if message.value is not None and message.key in self._nics:
+            self._network.take_delays(decode_message(DELAYS, message.key, message.value, self._registry))
+
+    def _process_flows(self, message: Message) -> None:
+        if message.value is not None and message.key in self._hosts:
+            self._network.take_flows(decode_message(FLOWS, message.key, message.value, self._registry))
+
+    def _process_audit(self, message: Message) -> None:
+        if message.value is None:
+            return
+        head = codec.decode_head(message.value, AUDIT.record, "host", self._registry)
+        if head["host"] in self._hosts:
+            self._network.take_audit(decode_message(AUDIT, message.key, message.value, self._registry))
+
+    def _process_network(self, message: Message) -> None:
+        if message.value is None:
+            return
+        for topic, take in _TAKERS.items():
+            if topic.name == message.topic:
+                take(self._network, decode_message(topic, message.key, message.value, self._registry))
+
+    # ------------------------------------------------------------------------------------------ evaluation
+
+    def _evaluate(self, now_ns: int, out: list[Diagnosis]) -> None:
+        self._network.forget(now_ns + self._log_offset_ns)
+        ended = []
+        for name, job in sorted(self._jobs.items()):
+            try:
+                found, is_over = self._evaluate_job(job, now_ns)
+            except DATA_ERRORS as error:
+                self.failed.append((name, error))
+                found, is_over = None, now_ns - job.taken_ns >= SILENT_NS
+            if found is not None and now_ns >= self._from_ns:
+                out.append(found)
+            if is_over:
+                ended.append(name)
+        for name in ended:
+            del self._jobs[name]
+        if ended:
+            self._update_wanted()
+
+    def _evaluate_job(self, job: _Job, now_ns: int) -> tuple[Diagnosis | None, bool]:
+        """Return the diagnosis to publish, if any, and whether the job has ended."""
+        view = job.view
+        view.forget(now_ns)
+        is_over = view.has_ended or now_ns - job.taken_ns >= SILENT_NS
+        newest_ns = view.newest_ns
+        if newest_ns is None:
+            return None, True
+        end_ns = min(newest_ns, now_ns + self._log_offset_ns)
+        if end_ns == job.end_ns and not is_over:
+            return None, False
+        tick = view.number = now_ns // TICK_NS
+        record = evaluate(view, self._network, end_ns - INTERVAL_NS, end_ns, self._rules)
+        job.end_ns = end_ns
+        verdict = (str(record["verdict"]), record["subject"])
+        due = tick // PUBLISH_TICKS
+        if verdict == job.verdict and due == job.published and not is_over:
+            return None, False
+        job.verdict, job.published = verdict, due
+        return record, is_over
+
+
+def _nics_of(record: CollectiveBatch) -> frozenset[str]:
+    named = {nic for each in record["communicators"] for nic in each["nics"]}
+    return frozenset(named | {each["nic"] for each in record["queue_pairs"]})
+
+
+_TAKERS: Final[Mapping[Topic[Any], Callable[[NetworkView, Any], None]]] = {
+    INVENTORY: NetworkView.take_nic,
+    LINK_HEALTH: NetworkView.take_health,
+    FLOW_ROUTES: NetworkView.take_routes,
+    PATHS: NetworkView.take_paths,
+    CONTENTION: NetworkView.take_contention,
+    QUEUES: NetworkView.take_queues,
+    DECISIONS: NetworkView.take_decision,
+    ACTIONS: NetworkView.take_action,
+    ALERTS: NetworkView.take_alert,
+}
+
+
+def encoded(record: Diagnosis, max_bytes: int, registry: codec.Registry | None = None) -> bytes:
+    """Return a record on the wire; of one that is too long, the last flows and ranks are left out."""
+    value = codec.encode(Diagnosis, record, registry)
+    while len(value) > max_bytes and (record["flows"] or record["time_splits"]):
+        flows, splits = record["flows"], record["time_splits"]
+        if flows:
+            record = {**record, "flows": flows[: len(flows) // 2]}
+        else:
+            record = {**record, "time_splits": splits[: len(splits) // 2]}
+        value = codec.encode(Diagnosis, record, registry)
+    return value
