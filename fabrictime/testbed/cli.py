@@ -294,6 +294,8 @@ def mpi(
     name: Annotated[str | None, typer.Option("--job", help="name of the job")] = None,
     tenant: Annotated[str | None, typer.Option(help="tenant of the job")] = None,
     connections: Annotated[int, typer.Option(min=1, max=64, help="connections of each pair")] = 1,
+    port: Annotated[int, typer.Option(min=1024, max=65_000, help="first port of listening ranks")] = 1024,
+    congestion: Annotated[str, typer.Option(help="TCP's congestion control")] = "cubic",
     profiled: Annotated[bool, typer.Option(help="load the profiler of MPI programs")] = True,
     directory: DataDir = None,
 ) -> None:
@@ -308,6 +310,8 @@ def mpi(
             job=name or f"mpi-{os.getpid()}",
             tenant=tenant,
             connections=connections,
+            port=port,
+            congestion=congestion,
             profiled=profiled,
         )
         apply_priority("job")  # before the namespaces, in which it is not allowed

@@ -40,28 +40,36 @@ def mpi_command(
     job: str,
     tenant: str | None = None,
     connections: int = 1,
+    port: int = 1024,
+    congestion: str = "cubic",
     profiled: bool = True,
 ) -> list[str]:
     """Return the command that runs `program` on the hosts of a running fabric, one rank each, in this order.
 
     `fabric`: answer of the fabric's control socket to `show`. `run_directory`: folder of the sockets of its
-    agents. `connections`: TCP connections of each pair of ranks. Raises NoMpi, ValueError for unknown hosts.
+    agents. `connections`: TCP connections of each pair of ranks. `port`: first port at which ranks listen; a
+    later one is used where it is taken. Raises NoMpi, ValueError for unknown hosts.
     """
     mpirun = shutil.which("mpirun")
     if mpirun is None:
         raise NoMpi("mpirun: not found (Debian: apt-get install openmpi-bin libopenmpi-dev)")
     try:
-        libraries = [*([mpi.library()] if profiled else []), mpi.yield_library()]
+        libraries = [*([mpi.library()] if profiled else []), mpi.testbed_library()]
     except FileNotFoundError as error:
         raise NoMpi(str(error)) from None
     nics = _nics(fabric, hosts)
     ranks = [
-        {"netns": nic["netns"], "variables": _variables(nic["host"], run_directory, job, tenant, libraries)}
+        {
+            "netns": nic["netns"],
+            "variables": _variables(nic["host"], run_directory, job, tenant, libraries)
+            | {"FABRICTIME_CONGESTION": congestion},
+        }
         for nic in nics
     ]
     options = _OPTIONS | {
         "btl_tcp_if_include": ",".join(sorted({nic["device"] for nic in nics})),
         "btl_tcp_links": str(connections),
+        "btl_tcp_port_min_v4": str(port),
     }
     return [
         *enter_command(fabric["pid"]),

@@ -194,9 +194,11 @@ static uint64_t start_own(int version, unsigned type, uint64_t context, const st
     case FT_NCCL_P2P:
         return ft_operation_start(version, type, context, of);
     case FT_NCCL_GROUP:
-    case FT_NCCL_COLLECTIVE_API:
-    case FT_NCCL_P2P_API:
         return ft_handle(FT_HANDLE_CALL, ft_trace_now_ns());
+    case FT_NCCL_COLLECTIVE_API: /* a graph is launched later, and often: without a call */
+        return of->coll_api.captured ? 0 : ft_handle(FT_HANDLE_CALL, ft_trace_now_ns());
+    case FT_NCCL_P2P_API:
+        return of->p2p_api.captured ? 0 : ft_handle(FT_HANDLE_CALL, ft_trace_now_ns());
     default:
         return 0;
     }

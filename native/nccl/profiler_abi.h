@@ -154,6 +154,23 @@ struct ft_nccl_p2p_v4 {
     uint64_t tag; /* from version 7 */
 };
 
+struct ft_nccl_coll_api { /* from version 5, as the next */
+    const char *function;
+    size_t count;
+    const char *datatype;
+    int root;
+    void *stream;
+    bool captured; /* into a graph */
+};
+
+struct ft_nccl_p2p_api {
+    const char *function;
+    size_t count;
+    const char *datatype;
+    void *stream;
+    bool captured;
+};
+
 struct ft_nccl_proxy_op {
     int pid;
     uint8_t channel;
@@ -199,6 +216,8 @@ struct ft_nccl_descriptor {
         struct ft_nccl_p2p_v1 p2p_v1;
         struct ft_nccl_p2p_v2 p2p_v2;
         struct ft_nccl_p2p_v4 p2p;
+        struct ft_nccl_coll_api coll_api;
+        struct ft_nccl_p2p_api p2p_api;
         struct ft_nccl_proxy_op proxy_op;
         int step;
         struct ft_nccl_kernel_channel kernel_channel;

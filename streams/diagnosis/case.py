@@ -124,10 +124,8 @@ class Case:
     @cached_property
     def ratio(self) -> float | None:
         """Length of the job's iterations, else its time per operation, over that of its good time."""
-        actual: float | None
-        if self.iteration_ns is not None:
-            actual, good = self.iteration_ns, self.expected_iteration_ns
-        else:
+        actual, good = self.iteration_ns, self.expected_iteration_ns
+        if actual is None or good is None:
             actual, good = self.work.pace_ns, self.job.baselines.good(("pace", self.ranks.total))
         return actual / good if actual is not None and good else None
 
@@ -150,7 +148,7 @@ class Case:
     @cached_property
     def network_share(self) -> float:
         """Share of the job's time in which it moved data."""
-        return self.share_of(self.work.times.network_late)
+        return self._share_of_rows(self.work.critical)
 
     @cached_property
     def wait_share(self) -> float:
@@ -170,7 +168,7 @@ class Case:
         """Time by row that moving data took longer than in the job's good time; NaN: unknown."""
         if not len(self.work.kinds):
             return np.empty(0)
-        excess: Floats = np.maximum(self.work.network - self.expected_network[self.work.kind], 0.0)
+        excess: Floats = np.maximum(self.work.critical - self.expected_network[self.work.kind], 0.0)
         return excess
 
     @cached_property
@@ -178,12 +176,12 @@ class Case:
         """Share of the job's time that moving data took longer than in its good time; None: unknown."""
         if not len(self.excess_rows) or np.isnan(self.excess_rows).all():
             return None
-        return self._excess_share(np.ones(len(self.excess_rows), bool))
+        return self._share_of_rows(self.excess_rows)
 
-    def _excess_share(self, rows: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
-        work = self.work
-        known = np.where(rows, np.nan_to_num(self.excess_rows) * work.share, 0.0)
-        sums = np.bincount(work.rank, known, len(self.members)) * work.scale
+    def _share_of_rows(self, values: Floats) -> float:
+        """Return the mean share of the ranks' time that a time by row takes."""
+        count = len(self.members)
+        sums = np.bincount(self.work.rank, np.nan_to_num(values) * self.work.weight, count)[:count]
         return self.share_of(sums.astype(np.float64))
 
     def excess_within(self, begin_ns: int, end_ns: int) -> float:
@@ -192,7 +190,8 @@ class Case:
         if not total:
             return 0.0
         begin, end = float(begin_ns - self.begin_ns), float(end_ns - self.begin_ns)
-        return self._excess_share((self.work.begin < end) & (self.work.end > begin)) / total
+        inside = (self.work.begin < end) & (self.work.end > begin)
+        return self._share_of_rows(np.where(inside, self.excess_rows, 0.0)) / total
 
     @cached_property
     def lateness(self) -> Lateness:
@@ -208,7 +207,7 @@ class Case:
         owner = work.rank[row_of_last]
         observed = max(float(work.times.observed.sum()), 1.0)
         rows = work.grouped
-        lost = np.nan_to_num(work.wait[rows]) * work.share[rows] * work.scale[work.rank[rows]] / observed
+        lost = np.nan_to_num(np.fmin(work.wait, work.arrival_wait)[rows]) * work.weight[rows] / observed
         by_group = np.bincount(group, lost, len(groups.starts)).astype(np.float64)
         by_group[~arrivals.group_clear] = 0.0
         launch = by_group * np.nan_to_num(arrivals.group_launch_share)

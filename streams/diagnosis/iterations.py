@@ -47,15 +47,26 @@ def find_iterations(seq: Ints, kind: Ints, begin: Floats, end: Floats) -> Iterat
     at = np.full(int(seq[-1] - seq[0]) + 1, -1, np.int64)
     at[seq - seq[0]] = np.arange(len(seq))
     kinds = np.where(at >= 0, kind[at], -1)
+    if (kind == kind[0]).all():
+        period = _period_by_pauses(at, begin, end)
+        return _iterations(at, begin, period) if period is not None else _single(seq, begin)
     period = _period(kinds)
-    if period == 1:
-        period = _period_by_pauses(at, begin, end) or 1
     if period is None:
         return None
+    return _iterations(at, begin, period)
+
+
+def _iterations(at: Ints, begin: Floats, period: int) -> Iterations:
     pairs = (at[:-period] >= 0) & (at[period:] >= 0)
     first = at[:-period][pairs]
     lengths = begin[at[period:][pairs]] - begin[first]
     return Iterations(period, float(np.median(lengths)), lengths, begin[first])
+
+
+def _single(seq: Ints, begin: Floats) -> Iterations:
+    """Return iterations of one operation each, also of a sample of them."""
+    lengths = np.diff(begin) / np.diff(seq)
+    return Iterations(1, float(np.median(lengths)), lengths, begin[:-1])
 
 
 def _period(kinds: Ints) -> int | None:

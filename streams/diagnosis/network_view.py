@@ -236,6 +236,8 @@ class NetworkView:
             before = known.get(each["flow_id"])
             if before is not None and before[0] > at_ns:
                 continue
+            if before is not None and before[1]["links"] and not each["links"]:
+                each = {**each, "links": before[1]["links"]}
             if each["state"] == FlowState.CLOSED:
                 known.pop(each["flow_id"], None)
             else:

@@ -18,6 +18,10 @@ __all__ = ["find_stuck"]
 
 MIN_AGE_NS: Final = NS_PER_S // 2
 """Age from which on a running operation shows that a process that ended is missed."""
+REPORT_NS: Final = 3 * NS_PER_S // 2
+"""Age from which on an operation that runs is published."""
+SILENT_NS: Final = 4 * NS_PER_S
+"""Time without a record after which a process is silent."""
 Key = tuple[int, int]
 """Communicator and number of a collective."""
 
@@ -81,9 +85,25 @@ def _missing(case: Case, key: Key, rows: dict[int, int], progress: dict[Key, int
     """Return the processes of a communicator that did not begin an operation."""
     known = case.ranks.communicators.get(key[0])
     members = known.processes.values() if known is not None else ()
+    begin_ns = case.begin_ns + int(case.work.begin[list(rows.values())].min())
     return [
-        process for process in members if process not in rows and progress.get((key[0], process), -1) < key[1]
+        process
+        for process in members
+        if process not in rows
+        and progress.get((key[0], process), -1) < key[1]
+        and _is_observed(case, process, begin_ns)
     ]
+
+
+def _is_observed(case: Case, process: int, begin_ns: int) -> bool:
+    """Return whether a process would have reported an operation that began when the others began it.
+
+    A process that is silent for long counts too: its absence is the finding.
+    """
+    rank = case.ranks.by_process.get(process)
+    if rank is None or rank.ended:
+        return True
+    return rank.seen_ns >= begin_ns + REPORT_NS or rank.seen_ns < case.end_ns - SILENT_NS
 
 
 def _stuck(

@@ -21,13 +21,14 @@ from streams.diagnosis.arrivals import (
     group_medians,
     groups_of,
 )
-from streams.diagnosis.columns import COLLECTIVES, EVERY, FUNCTIONS, SAMPLED, Op, Rows, Sum
+from streams.diagnosis.columns import COLLECTIVES, EVERY, FUNCTIONS, Op, Rows, Sum
 from streams.diagnosis.iterations import Iterations, find_iterations
 from streams.diagnosis.job_view import Columns, JobView
+from streams.diagnosis.rank_times import RankTimes, RowTimes, positions, rank_times
 from streams.diagnosis.ranks import Ranks
 from streams.diagnosis.rules import CLOCK_FLOOR_NS, NEVER_NS
 
-__all__ = ["Kind", "RankTimes", "Work", "work_of"]
+__all__ = ["Kind", "Work", "mixed", "work_of"]
 
 Kind = tuple[int, int, int]
 """Ranks of the communicator, index of the function, power of two of the bytes."""
@@ -43,8 +44,6 @@ _ROOTED_UP: Final = tuple(
 _MIX: Final = tuple(np.uint64(odd) for odd in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
 FULL_SHARE: Final = 0.5
 """Share of a communicator's ranks that must be seen before the last one is named."""
-MAX_SCALE: Final = 1_000.0
-"""A sample of operations stands for at most this many times its own time."""
 
 
 def mixed(*columns: Rows | Ints | int) -> Ints:
@@ -55,29 +54,6 @@ def mixed(*columns: Rows | Ints | int) -> Ints:
             values = np.asarray(column, np.int64).astype(np.uint64)
             total = (total ^ (values * _MIX[at % 3])) * _MIX[2] + (total >> np.uint64(29))
     return total.astype(np.int64)
-
-
-@dataclass(slots=True)
-class RankTimes:
-    """Sums of each rank, in the order of its number. ns."""
-
-    observed: Floats
-    busy: Floats
-    launch: Floats
-    gpu_late: Floats
-    peer_late: Floats
-    network_late: Floats
-    flush: Floats
-    last_arrivals: Ints
-    operations: Ints
-    bytes: Floats
-    split: Bools
-    """Whether anything is known about the parts of a rank's operations."""
-
-    @property
-    def compute(self) -> Floats:
-        """Time outside of operations."""
-        return np.maximum(0.0, self.observed - self.busy)
 
 
 @dataclass(slots=True)
@@ -97,24 +73,26 @@ class Work:
     """Rows of collectives; `groups` and `arrivals` index this selection."""
     group_full: Bools
     arrivals: Arrivals
+    arrival_wait: Floats
+    """ns until the last rank arrived, the part of waiting that late ranks cause; NaN: unknown."""
     wait: Floats
     """ns of waiting for peers; NaN: unknown."""
     network: Floats
     """ns of moving data; NaN: unknown."""
-    share: Floats
-    """Share of the row that lies in the interval."""
+    critical: Floats
+    """The greatest `network` of all ranks of the operation: the others wait for the slowest."""
+    weight: Floats
+    """Share of the row that lies in the interval, times the number of operations that it stands for."""
     kind: Ints
     """Index in `kinds`."""
     kinds: list[Kind]
     times: RankTimes
-    scale: Floats
-    """Factor by rank from its published operations to all of its operations."""
     iterations: Iterations | None = None
     iteration_key: tuple[int, ...] = ()
     pace_ns: float | None = None
     bus_bps: float | None = None
     kind_network: dict[Kind, float] = field(default_factory=dict)
-    """Median ns of moving data by kind."""
+    """Median of `critical` by kind."""
 
 
 def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns: int) -> Work:
@@ -125,7 +103,7 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
         operations, summaries, np.array([m.process for m in members], np.int64), begin_ns, end_ns
     )
     length_ns = float(end_ns - begin_ns)
-    rank = _positions([m.process for m in members], rows[:, Op.PROCESS])
+    rank = positions([m.process for m in members], rows[:, Op.PROCESS])
     running = (rows[:, Op.END] == NEVER_NS) | (rows[:, Op.END] > end_ns)
     begin = (rows[:, Op.BEGIN] - begin_ns).astype(np.float64)
     end = np.where(running, length_ns, (rows[:, Op.END] - begin_ns).astype(np.float64))
@@ -140,11 +118,18 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     full = _full(ranks, rows[grouped], groups)
     row_tolerance = tolerance[rank[grouped]] if len(members) else np.empty(0)
     arrivals = arrivals_of(groups, begin[grouped], launch[grouped], gap[grouped], row_tolerance, full=full)
-    wait = _waits(rows, begin + launch, end, grouped, groups, full)
-    wait = np.where(synced | (rows[:, Op.PEER_LATE] >= 0), wait, np.nan)
+    arrival_wait = _arrival_waits(rows, begin + launch, grouped, groups, full)
+    arrival_wait = np.where(synced, np.clip(arrival_wait, 0.0, end - begin - launch), np.nan)
+    measured = rows[:, Op.PEER_LATE].astype(np.float64)
+    wait = np.where(measured >= 0, np.minimum(measured, end - begin - launch), arrival_wait)
     network = _network(rows, end - begin - launch, wait)
-    share = _inside(begin, end, length_ns)
     kind, kinds = _kinds(rows, ranks)
+    inside = _inside(begin, end, length_ns)
+    row_times = RowTimes(rank, rows, end - begin, inside, running, wait, network)
+    times, weight = rank_times(job, members, (begin_ns, end_ns), summaries, row_times)
+    last = grouped[arrivals.group_last[arrivals.group_clear]]
+    times.last_arrivals = np.bincount(rank[last], minlength=len(members))[: len(members)].astype(np.int64)
+    critical = _critical(network, grouped, groups)
     work = Work(
         length_ns=length_ns,
         rank=rank,
@@ -156,19 +141,16 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
         grouped=grouped,
         group_full=full,
         arrivals=arrivals,
+        arrival_wait=arrival_wait,
         wait=wait,
         network=network,
-        share=share,
+        critical=critical,
+        weight=weight,
         kind=kind,
         kinds=kinds,
-        times=_empty_times(len(members)),
-        scale=np.ones(len(members)),
+        times=times,
     )
-    _sum_ranks(
-        work, summaries, members_process=[m.process for m in members], begin_ns=begin_ns, end_ns=end_ns
-    )
-    _observe(work, job, [m.process for m in members], begin_ns, end_ns)
-    medians = group_medians(kind, len(kinds), np.where(running, np.nan, network))
+    medians = group_medians(kind, len(kinds), np.where(running, np.nan, critical))
     work.kind_network = {kinds[at]: float(ns) for at, ns in enumerate(medians) if not np.isnan(ns)}
     _find_iterations(work, ranks)
     work.bus_bps = _bus_bps(summaries)
@@ -176,15 +158,6 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
 
 
 # ------------------------------------------------------------------------------------------- rows
-
-
-def _positions(processes: list[int], column: Rows) -> Ints:
-    """Return the position of each process in a list that contains it."""
-    if not processes:
-        return np.empty(0, np.int64)
-    known = np.array(processes, np.int64)
-    by_name = np.argsort(known)
-    return np.asarray(by_name[np.searchsorted(known[by_name], column)], np.int64)
 
 
 def _selected(operations: Rows, summaries: Rows, processes: Ints, begin_ns: int, end_ns: int) -> Rows:
@@ -266,8 +239,8 @@ def _full(ranks: Ranks, rows: Rows, groups: Groups) -> Bools:
 # ------------------------------------------------------------------------------------------- splits
 
 
-def _waits(rows: Rows, arrival: Floats, end: Floats, grouped: Ints, groups: Groups, full: Bools) -> Floats:
-    """Return the time that each row waited for peers: as measured, else until the last arrival."""
+def _arrival_waits(rows: Rows, arrival: Floats, grouped: Ints, groups: Groups, full: Bools) -> Floats:
+    """Return the time until the last rank arrived that each row needs; NaN: unknown."""
     wait = np.full(len(rows), np.nan)
     if len(grouped):
         last = arrival[grouped][groups.last()][groups.group]
@@ -283,9 +256,17 @@ def _waits(rows: Rows, arrival: Floats, end: Floats, grouped: Ints, groups: Grou
     pairs = np.flatnonzero(np.isin(rows[:, Op.FUNCTION], (_SEND, _RECEIVE)))
     if len(pairs):
         wait[pairs] = _pair_waits(rows[pairs], arrival[pairs])
-    wait = np.clip(wait, 0.0, np.maximum(end - arrival, 0.0))
-    measured = rows[:, Op.PEER_LATE].astype(np.float64)
-    return np.where(measured >= 0, np.minimum(measured, np.maximum(end - arrival, 0.0)), wait)
+    return wait
+
+
+def _critical(network: Floats, grouped: Ints, groups: Groups) -> Floats:
+    """Return the greatest time of moving data of each row's operation; NaN: unknown at all ranks."""
+    critical = network.copy()
+    if len(grouped):
+        greatest = np.full(len(groups.starts), -1.0)
+        np.maximum.at(greatest, groups.group, np.nan_to_num(network[grouped], nan=-1.0))
+        critical[grouped] = np.where(greatest < 0, np.nan, greatest)[groups.group]
+    return critical
 
 
 def _pair_waits(rows: Rows, arrival: Floats) -> Floats:
@@ -321,106 +302,6 @@ def _kinds(rows: Rows, ranks: Ranks) -> tuple[Ints, list[Kind]]:
     place = {kind: index for index, kind in enumerate(kinds)}
     index = np.array([place[kind] for kind in names], np.int64)
     return np.asarray(index[at] if len(first) else np.empty(0, np.int64), np.int64), kinds
-
-
-# ------------------------------------------------------------------------------------------- ranks
-
-
-def _empty_times(count: int) -> RankTimes:
-    def zeros() -> Floats:
-        return np.zeros(count)
-
-    return RankTimes(
-        zeros(),
-        zeros(),
-        zeros(),
-        zeros(),
-        zeros(),
-        zeros(),
-        zeros(),
-        np.zeros(count, np.int64),
-        np.zeros(count, np.int64),
-        zeros(),
-        np.zeros(count, bool),
-    )
-
-
-def _sum_ranks(work: Work, summaries: Rows, members_process: list[int], begin_ns: int, end_ns: int) -> None:
-    """Sum each rank's rows, and scale a sample of operations to all of them by the summaries."""
-    times, count = work.times, len(members_process)
-    sums = summaries[np.isin(summaries[:, Sum.PROCESS], np.array(members_process, np.int64))]
-    owner = _positions(members_process, sums[:, Sum.PROCESS])
-    span = np.maximum(sums[:, Sum.END] - sums[:, Sum.BEGIN], 1).astype(np.float64)
-    inside = np.minimum(sums[:, Sum.END], end_ns) - np.maximum(sums[:, Sum.BEGIN], begin_ns)
-    weight = np.clip(inside.astype(np.float64) / span, 0.0, 1.0)
-
-    def of_sums(column: Sum) -> Floats:
-        values = np.maximum(sums[:, column], 0).astype(np.float64) * weight
-        return np.bincount(owner, values, count)[:count].astype(np.float64)
-
-    def of_rows(values: Floats, rows: Bools) -> Floats:
-        known = np.where(rows, np.nan_to_num(values), 0.0) * work.share
-        return np.bincount(work.rank, known, count)[:count].astype(np.float64)
-
-    duration = work.end - work.begin
-    fair = np.isin(work.rows[:, Op.KEPT], (EVERY, SAMPLED))
-    every = np.ones(len(duration), bool)
-    busy_sums, busy_fair = of_sums(Sum.BUSY), of_rows(duration, fair & ~work.running)
-    sampled = (busy_sums > 0) & (busy_fair > 0)
-    work.scale = np.where(sampled, np.clip(busy_sums / np.maximum(busy_fair, 1.0), 1.0, MAX_SCALE), 1.0)
-    counted = np.where(sampled, work.scale, 1.0)
-    used = fair | ~sampled[work.rank] if count else fair
-    limit = np.maximum(work.length_ns, 1.0)
-
-    def total(values: Floats) -> Floats:
-        return np.minimum(of_rows(values, used) * counted, limit)
-
-    times.busy = np.minimum(np.maximum(busy_sums, of_rows(duration, every)), limit)
-    times.launch = total(np.minimum(np.maximum(work.rows[:, Op.LAUNCH], 0), duration))
-    times.gpu_late = total(np.minimum(np.maximum(work.rows[:, Op.GPU_LATE], 0), duration))
-    times.flush = total(np.minimum(np.maximum(work.rows[:, Op.FLUSH], 0), duration))
-    times.peer_late, times.network_late = total(work.wait), total(work.network)
-    times.split = of_rows((~np.isnan(work.network)).astype(np.float64), every) > 0
-    _sums_for_ranks_without_rows(times, of_sums)
-    counts = of_rows(np.ones(len(duration)), ~work.running)
-    times.operations = np.maximum(of_sums(Sum.COUNT), counts).round().astype(np.int64)
-    sent = of_rows(work.rows[:, Op.BYTES].astype(np.float64), every)
-    times.bytes = np.maximum(of_sums(Sum.BYTES), sent)
-    last = work.grouped[work.arrivals.group_last[work.arrivals.group_clear]]
-    times.last_arrivals = np.bincount(work.rank[last], minlength=count)[:count].astype(np.int64)
-
-
-def _sums_for_ranks_without_rows(times: RankTimes, of_sums: object) -> None:
-    """Take the summaries' splits of ranks without published operations."""
-    if not callable(of_sums):
-        raise TypeError(f"{of_sums!r}: expected a function")
-    parts = (
-        (times.launch, Sum.LAUNCH),
-        (times.gpu_late, Sum.GPU_LATE),
-        (times.peer_late, Sum.PEER_LATE),
-        (times.network_late, Sum.NETWORK_LATE),
-        (times.flush, Sum.FLUSH),
-    )
-    for values, column in parts:
-        of_rank = of_sums(column)
-        missing = ~times.split & (of_rank > 0)
-        values[missing] = np.minimum(of_rank, times.busy)[missing]
-    times.split |= of_sums(Sum.NETWORK_LATE) > 0
-
-
-def _observe(work: Work, job: JobView, processes: list[int], begin_ns: int, end_ns: int) -> None:
-    """Note how much of the interval each rank's records cover."""
-    for at, name in enumerate(processes):
-        spans = sorted(
-            (max(b.begin_ns, begin_ns), min(b.end_ns, end_ns))
-            for b in job.processes[name].batches.values()
-            if b.end_ns > begin_ns and b.begin_ns < end_ns
-        )
-        covered, until = 0, begin_ns
-        for start, stop in spans:
-            covered += max(0, stop - max(start, until))
-            until = max(until, stop)
-        work.times.observed[at] = covered
 
 
 # ------------------------------------------------------------------------------------------- pace

@@ -224,6 +224,25 @@ def test_no_delay_is_lost_or_invented_while_queue_pairs_come_and_go(traffic, rep
         assert reader.counters().invalid == 0
 
 
+@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
+def test_threads_that_post_poll_and_report_do_not_race(folder, sanitizers):
+    library = "libtsan.so" if sanitizers == "thread" else "libasan.so"
+    asked = [compiler(), f"-print-file-name={library}"]
+    if "/" not in subprocess.run(asked, capture_output=True, text=True, check=True).stdout:
+        pytest.skip(f"the compiler has no {library}")
+    sources = [
+        NATIVE / "qp" / "delays.c",
+        *(NATIVE / "collectives" / f"{n}.c" for n in ("writer", "connect")),
+    ]
+    includes = [f"-I{NATIVE / 'collectives'}", f"-I{NATIVE.parent / 'clients' / 'c'}"]
+    flags = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", *includes]
+    program = folder / f"race-{library}"
+    compiled([*flags, HERE / "race.c", *sources, "-pthread", "-o", program])
+    ran = subprocess.run([program], capture_output=True, text=True, check=False, timeout=100)
+    assert ran.returncode == 0, ran.stderr[-6000:]
+    assert ran.stdout == "clean\n"
+
+
 def test_delays_cost_little(traffic, tmp_path):
     figures = {}
     for name in ("FABRICTIME_FLOWS", "FABRICTIME_COLLECTIVES"):

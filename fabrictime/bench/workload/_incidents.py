@@ -32,7 +32,7 @@ fabric_rate_bps = 40000000
 [probes]
 peers = 5
 rate_pps = 150
-flow_pps = 0
+flow_pps = 150
 [up]
 act = "observe"
 web = false
@@ -47,8 +47,8 @@ OTHERS: Final = ("h2", "h4")
 """The second job's hosts, at the leaves of the first two."""
 PROGRAM: Final = MpiProgram("alltoall", 200_000, compute_ms=40, duration_s=600)
 LOAD: Final = MpiProgram("exchange", 1_000_000, compute_ms=0, duration_s=600)
-LISTENING_PORT: Final = 1024
-"""Open MPI's first listening port; each host has its own."""
+FIRST_PORT: Final = 20_000
+"""Listening port of the first job; each has its own, since the kernel keeps a former job's for a minute."""
 PORTS: Final = range(40_000, 40_064)
 CONNECTIONS: Final = 2
 """Connections of each pair of ranks: as many as spines, so that both are in use."""
@@ -100,8 +100,10 @@ class JobFabric:
         connections: int = CONNECTIONS,
     ) -> MpiJob:
         """Start a job with a name of its own."""
+        port = self._next_port
         self._started += 1
         options = ["--job", f"job-{self._started}", "--connections", str(connections)]
+        options += ["--port", str(port)]
         options += ["--tenant", tenant] if tenant else []
         return MpiJob(self.data, self._program, hosts, program, options)
 
@@ -161,11 +163,17 @@ class JobFabric:
                 return self.route(source, destination, *ports)
         raise CannotRun(f"no connection from {source} to {destination}")
 
+    @property
+    def _next_port(self) -> int:
+        """Listening port of the next job."""
+        return FIRST_PORT + self._started % 10_000
+
     def set_ports(self, source: str, destination: str, link: str) -> None:
         """Have the next job's messages from one host to another cross a link, whichever end connects."""
+        port = self._next_port
         ends = {
-            source: [p for p in PORTS if link not in self.route(source, destination, p, LISTENING_PORT)],
-            destination: [p for p in PORTS if link not in self.route(source, destination, LISTENING_PORT, p)],
+            source: [p for p in PORTS if link not in self.route(source, destination, p, port)],
+            destination: [p for p in PORTS if link not in self.route(source, destination, port, p)],
         }
         for host, others in ends.items():
             self.set_kernel(host, "ip_local_port_range", f"{PORTS[0]} {PORTS[-1]}")

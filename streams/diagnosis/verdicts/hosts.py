@@ -113,9 +113,16 @@ def _gpu_verdict(case: Case, nic: str, is_flush: bool) -> Verdict:
     limit = case.rules.gpu_share
     sends = any(p.gpu_late_share >= limit for p in case.traffic.pairs.values() if p.nic == nic)
     receives = any(p.receive_gpu_share >= limit for p in case.traffic.pairs.values() if p.peer == nic)
-    if is_flush or sends == receives:
+    if is_flush or sends == receives or _flushes(case, nic):
         return Verdict.PCIE_LIMIT
     return Verdict.SLOW_SENDER if sends else Verdict.SLOW_RECEIVER
+
+
+def _flushes(case: Case, nic: str) -> bool:
+    """Return whether the ranks of a NIC spend more time flushing than the others."""
+    share = case.work.times.flush / np.maximum(case.work.times.busy, 1.0)
+    places = [at for at, rank in enumerate(case.members) if nic in rank.nics]
+    return bool(places) and float(share[places].max()) >= max(0.05, TIMES_OTHERS * float(np.median(share)))
 
 
 def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:

@@ -1,0 +1,152 @@
+"""Each rank's time in an interval: sums of its operations, scaled from a sample by its summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from streams.diagnosis.arrivals import Bools, Floats, Ints
+from streams.diagnosis.columns import SAMPLED, Op, Rows, Sum
+from streams.diagnosis.job_view import JobView
+from streams.diagnosis.ranks import Rank
+
+__all__ = ["RankTimes", "RowTimes", "positions", "rank_times"]
+
+MAX_SCALE: Final = 1_000.0
+"""An operation of a sample stands for at most this many."""
+_PARTS: Final = (Sum.LAUNCH, Sum.GPU_LATE, Sum.PEER_LATE, Sum.NETWORK_LATE, Sum.FLUSH)
+
+
+class RowTimes(NamedTuple):
+    """Operations of all ranks, one element each. Times in ns; NaN: unknown."""
+
+    rank: Ints
+    rows: Rows
+    duration: Floats
+    inside: Floats
+    """Share that lies in the interval."""
+    running: Bools
+    wait: Floats
+    network: Floats
+
+
+@dataclass(slots=True)
+class RankTimes:
+    """Sums of each rank, in the order of its number. ns."""
+
+    observed: Floats
+    """Part of the interval that its records cover."""
+    busy: Floats
+    launch: Floats
+    gpu_late: Floats
+    peer_late: Floats
+    network_late: Floats
+    flush: Floats
+    operations: Ints
+    bytes: Floats
+    last_arrivals: Ints
+
+    @property
+    def compute(self) -> Floats:
+        """Time outside of operations."""
+        return np.maximum(0.0, self.observed - self.busy)
+
+
+def positions(processes: Sequence[int], column: Rows) -> Ints:
+    """Return the position of each process in a list that contains it."""
+    if not processes:
+        return np.empty(0, np.int64)
+    known = np.array(processes, np.int64)
+    by_name = np.argsort(known)
+    return np.asarray(by_name[np.searchsorted(known[by_name], column)], np.int64)
+
+
+class _Summaries:
+    """Sums of the summaries by rank, as far as their records overlap the interval."""
+
+    def __init__(self, summaries: Rows, processes: list[int], interval: tuple[int, int]) -> None:
+        self._count = len(processes)
+        self._rows = summaries[np.isin(summaries[:, Sum.PROCESS], np.array(processes, np.int64))]
+        self._owner = positions(processes, self._rows[:, Sum.PROCESS])
+        span = np.maximum(self._rows[:, Sum.END] - self._rows[:, Sum.BEGIN], 1).astype(np.float64)
+        inside = np.minimum(self._rows[:, Sum.END], interval[1])
+        inside = inside - np.maximum(self._rows[:, Sum.BEGIN], interval[0])
+        self._weight = np.clip(inside.astype(np.float64) / span, 0.0, 1.0)
+
+    def of(self, column: Sum) -> Floats:
+        """Return the sum of a column by rank."""
+        values = np.maximum(self._rows[:, column], 0).astype(np.float64) * self._weight
+        return np.bincount(self._owner, values, self._count)[: self._count].astype(np.float64)
+
+
+def rank_times(
+    job: JobView, members: list[Rank], interval: tuple[int, int], summaries: Rows, of: RowTimes
+) -> tuple[RankTimes, Floats]:
+    """Return the sums by rank, and each row's weight: how many operations of the interval it stands for.
+
+    Operations that were published for being slow stand for themselves. A fair sample stands for the rest.
+    """
+    processes = [member.process for member in members]
+    count, sums = len(members), _Summaries(summaries, processes, interval)
+
+    def by_rank(values: Floats) -> Floats:
+        known = np.nan_to_num(values)
+        return np.bincount(of.rank, known, count)[:count].astype(np.float64)
+
+    kept = of.rows[:, Op.KEPT]
+    sampled = kept == SAMPLED
+    busy = sums.of(Sum.BUSY)
+    time = of.duration * of.inside
+    rest = busy - by_rank(np.where(sampled, 0.0, time))
+    scale = np.clip(rest / np.maximum(by_rank(np.where(sampled, time, 0.0)), 1.0), 1.0, MAX_SCALE)
+    weight = of.inside * np.where(sampled, scale[of.rank], 1.0) if count else of.inside
+    limit = float(interval[1] - interval[0])
+
+    def total(values: Floats) -> Floats:
+        return np.minimum(by_rank(values * weight), limit)
+
+    columns = of.rows[:, (Op.LAUNCH, Op.GPU_LATE, Op.FLUSH)]
+    launch, gpu_late, flush = (
+        total(np.minimum(np.maximum(columns[:, at], 0), of.duration)) for at in range(3)
+    )
+    parts = [launch, gpu_late, total(of.wait), total(of.network), flush]
+    unknown = by_rank(np.where(np.isnan(of.network), 0.0, 1.0)) == 0
+    for values, column in zip(parts, _PARTS, strict=True):
+        values[unknown] = np.minimum(sums.of(column), busy)[unknown]
+    done = np.where(of.running, 0.0, 1.0)
+    return (
+        RankTimes(
+            observed=_observed(job, processes, interval),
+            busy=np.minimum(np.maximum(busy, by_rank(time)), limit),
+            launch=parts[0],
+            gpu_late=parts[1],
+            peer_late=parts[2],
+            network_late=parts[3],
+            flush=parts[4],
+            operations=np.maximum(sums.of(Sum.COUNT), by_rank(done)).round().astype(np.int64),
+            bytes=np.maximum(sums.of(Sum.BYTES), by_rank(of.rows[:, Op.BYTES].astype(np.float64))),
+            last_arrivals=np.zeros(count, np.int64),
+        ),
+        weight,
+    )
+
+
+def _observed(job: JobView, processes: list[int], interval: tuple[int, int]) -> Floats:
+    """Return how much of the interval each rank's records cover. ns."""
+    begin_ns, end_ns = interval
+    found = np.zeros(len(processes))
+    for at, name in enumerate(processes):
+        spans = sorted(
+            (max(b.begin_ns, begin_ns), min(b.end_ns, end_ns))
+            for b in job.processes[name].batches.values()
+            if b.end_ns > begin_ns and b.begin_ns < end_ns
+        )
+        covered, until = 0, begin_ns
+        for start, stop in spans:
+            covered += max(0, stop - max(start, until))
+            until = max(until, stop)
+        found[at] = covered
+    return found

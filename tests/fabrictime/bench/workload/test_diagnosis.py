@@ -1,0 +1,97 @@
+"""The score of simulated incidents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fabrictime.bench.workload._drawn import Incident
+from fabrictime.bench.workload.diagnosis import Outcome, figures, is_right, run_incident
+from schemas.records import Verdict
+
+
+def diagnosis(verdict: Verdict, **more: Any) -> Any:
+    return {
+        "verdict": verdict,
+        "subject": "",
+        "subjects": [],
+        "links": [],
+        "nics": [],
+        "ranks": [],
+        "jobs": [],
+        **more,
+    }
+
+
+STRAGGLER = Incident("straggler", 1, frozenset({Verdict.STRAGGLER}), [], ranks=frozenset({3}))
+LINK = Incident("grey", 1, frozenset({Verdict.GREY_LINK}), [], frozenset({"a>b"}), is_network=True)
+CONTENTION = Incident(
+    "contention",
+    1,
+    frozenset({Verdict.CONTENTION}),
+    [],
+    frozenset({"a>b"}),
+    jobs=frozenset({"serve"}),
+    is_network=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("incident", "found", "slowdown", "right"),
+    [
+        (STRAGGLER, diagnosis(Verdict.STRAGGLER, ranks=[3]), 0.3, True),
+        (STRAGGLER, diagnosis(Verdict.STRAGGLER, ranks=[4]), 0.3, False),
+        (STRAGGLER, diagnosis(Verdict.STRAGGLER, ranks=list(range(16))), 0.3, False),
+        (STRAGGLER, diagnosis(Verdict.HEALTHY), 0.0, False),
+        (LINK, diagnosis(Verdict.GREY_LINK, links=["a>b"]), 0.3, True),
+        (LINK, diagnosis(Verdict.GREY_LINK, links=["a>c"]), 0.3, False),
+        (LINK, diagnosis(Verdict.HEALTHY), 0.01, True),
+        (LINK, diagnosis(Verdict.HEALTHY), 0.3, False),
+        (CONTENTION, diagnosis(Verdict.CONTENTION, subject="a>b", jobs=["serve"]), 0.3, True),
+        (CONTENTION, diagnosis(Verdict.CONTENTION, subject="a>b"), 0.3, False),
+    ],
+)
+def test_a_right_verdict_names_cause_and_place(incident, found, slowdown, right):
+    assert is_right(incident, found, slowdown) == right
+
+
+def outcome(kind: str, **more: Any) -> Outcome:
+    given: dict[str, Any] = {
+        "seed": 1,
+        "is_right": True,
+        "blamed_network": False,
+        "is_network": False,
+        "is_decoy": False,
+        "verdict": "STRAGGLER",
+        "text": "",
+        "lines": [],
+        "slowdown": 0.5,
+        "anomaly_s": 1.0,
+        "root_cause_s": 2.0,
+    }
+    return Outcome(kind, **{**given, **more})
+
+
+def test_figures_name_the_wrong_ones_with_their_seeds():
+    found = figures(
+        [
+            outcome("straggler"),
+            outcome("straggler", seed=7, is_right=False, blamed_network=True, root_cause_s=None),
+            outcome("healthy", is_decoy=True, slowdown=0.0, anomaly_s=None, root_cause_s=1.0),
+            outcome("grey", is_network=True, blamed_network=True),
+        ],
+        1,
+    )
+    assert found["diagnosis_right"].value == 0.75
+    assert "straggler 7 as STRAGGLER" in found["diagnosis_right"].note
+    assert found["network_blamed_wrongly"].value == pytest.approx(1 / 3)
+    assert found["anomaly_s_p90"].value == 1.0
+    assert found["diagnosis_right_straggler"].value == 0.5
+
+
+def test_a_straggler_is_named_and_the_network_is_not_blamed():
+    found = run_incident(("straggler", 1, 16))
+    assert found.is_right, found.shown
+    assert not found.blamed_network
+    assert found.slowdown > 0.05
