@@ -108,6 +108,31 @@ PROBE_SERIES: Final = (
     f"SELECT {TIME}, {_PAIR}, max(delay_ns) AS probes {_FLOWS} AND delay_ns IS NOT NULL AND {_SLOW_PAIRS} "
     "GROUP BY time, pair ORDER BY time, pair"
 )
+_NICS: Final = _from(tables.JOB_NICS)
+_SLOW_NICS: Final = (
+    f"nic IN (SELECT nic {_NICS} GROUP BY nic ORDER BY max(ifNull(p99_ns, 0)) DESC, nic LIMIT {_MAX_SERIES})"
+)
+QUEUE_PAIR_SERIES: Final = (
+    f"SELECT {TIME}, nic, max(p99_ns) AS p99 {_NICS} AND p99_ns IS NOT NULL AND {_SLOW_NICS} "
+    "GROUP BY time, nic ORDER BY time, nic"
+)
+COUNTERS: Final = (
+    "cnp_sent",
+    "cnp_received",
+    "ce_received",
+    "retransmits",
+    "out_of_sequence",
+    "pause_received",
+    "pause_sent",
+)
+COUNTER_SERIES: Final = (
+    "SELECT time, "
+    + ", ".join(f"sum({name}_most) AS {name}_all" for name in COUNTERS)
+    + f" FROM (SELECT {TIME}, nic, began, "
+    + ", ".join(f"max(ifNull({name}, 0)) AS {name}_most" for name in COUNTERS)
+    + f" {_NICS} GROUP BY time, nic, began) GROUP BY time ORDER BY time"
+)
+"""Increments of all NICs: each process reports the whole NIC, so the greatest of an interval counts."""
 FLOW_TABLE: Final = (
     "SELECT job, nic, peer, max(data_ns) AS slowest_data_ns, avg(data_ns) AS mean_data_ns, "
     "max(delay_ns) AS slowest_probe_ns, avg(rate_bps) AS mean_rate_bps, max(paths) AS flows, "

@@ -40,6 +40,7 @@ DIAGNOSES: Final = "diagnoses"
 RANK_TIMES: Final = "rank_times"
 JOB_FLOWS: Final = "job_flows"
 COLLECTIVES: Final = "collectives"
+JOB_NICS: Final = "job_nics"
 
 ROLLUP_VIEW: Final = "delays_1s_view"
 
@@ -106,6 +107,7 @@ class Retention:
     rank_times_days: int = field(default=7, metadata={"table": RANK_TIMES})
     job_flows_days: int = field(default=2, metadata={"table": JOB_FLOWS})
     collectives_days: int = field(default=2, metadata={"table": COLLECTIVES})
+    job_nics_days: int = field(default=2, metadata={"table": JOB_NICS})
 
     def items(self) -> Iterator[tuple[str, int]]:
         """Yield (table, days) of every table. Raises ValueError where days is below 1."""
@@ -508,6 +510,22 @@ TABLES: Final[dict[str, Table]] = {
             ),
             "job, began, host, boot, process, batch, communicator_id, rank, function, algorithm, protocol, "
             "bytes_from",
+            time="began",
+            partition_by="toYYYYMMDD(began)",
+        ),
+        Table(
+            JOB_NICS,
+            "one row per process, record and NIC (CollectiveBatch); began in fabric time",
+            (
+                ("job", _NAME), ("host", _NAME), ("boot", _NAME), ("process", _NAME), ("batch", _COUNTER),
+                ("began", _TIME), ("end_ns", _COUNTER), ("nic", _NAME), ("queue_pairs", _COUNT),
+                ("chunks", _COUNTER), ("bytes", _COUNTER), ("posted", _COUNTER), ("mean_ns", _MAYBE_NS),
+                ("p99_ns", _MAYBE_NS), ("max_ns", _MAYBE_NS), ("cnp_sent", _MAYBE_NS),
+                ("cnp_received", _MAYBE_NS), ("ce_received", _MAYBE_NS), ("retransmits", _MAYBE_NS),
+                ("out_of_sequence", _MAYBE_NS), ("pause_received", _MAYBE_NS), ("pause_sent", _MAYBE_NS),
+                *_RECORDED,
+            ),
+            "job, began, host, boot, process, batch, nic",
             time="began",
             partition_by="toYYYYMMDD(began)",
         ),

@@ -134,6 +134,22 @@ def jobs() -> dashboard.Dashboard:
                 "ns",
             )
         )
+        .with_panel(
+            series_panel(
+                "Queue pairs, p99",
+                "From post to completion, the slowest queue pair of each NIC; the 20 slowest NICs.",
+                job_queries.QUEUE_PAIR_SERIES,
+                "ns",
+            )
+        )
+        .with_panel(
+            series_panel(
+                "Counters of the jobs' NICs",
+                "Increments of all NICs: congestion notifications, CE marks, retransmits, pause frames.",
+                job_queries.COUNTER_SERIES,
+                "short",
+            )
+        )
         .with_panel(_flows())
     )
 

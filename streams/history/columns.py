@@ -233,6 +233,7 @@ _KIND_IN: Final[dict[tuple[str, str], pa.DataType]] = {
     (tables.JOB_FLOWS, "rate_bps"): _EXACT,
     (tables.JOB_FLOWS, "paths"): _COUNT,
     (tables.COLLECTIVES, "count"): _INT,
+    (tables.JOB_NICS, "queue_pairs"): _COUNT,
     **{(table, "flow_id"): _TEXT for table in (tables.DECISIONS, tables.ACTIONS)},
 }
 """Arrow type by table and column, where one column name has two types."""

@@ -37,6 +37,7 @@ from schemas.records import (
 )
 from schemas.topics import R
 from streams.history.columns import arrow_schema
+from streams.history.nic_profiles import nic_profiles
 
 EARLIEST_NS: Final = 946_684_800_000_000_000
 """2000-01-01: a window before it, or after `LATEST_NS` (2200-01-01), is invalid."""
@@ -529,19 +530,20 @@ _SUMMARY_FIELDS: Final = tuple(
 
 def _collectives(message: Message[CollectiveBatch], out: dict[str, Columns]) -> None:
     record = message.record
-    if record is None or not record["summaries"]:
+    if record is None:
         return  # single operations are stored only in the log, for a day
     summaries, communicators = record["summaries"], record["communicators"]
     if any(each["communicator"] >= len(communicators) for each in summaries):
         raise BadRecord("MALFORMED", "summaries: a communicator is not among the record's communicators")
+    common = {name: record[name] for name in ("job", "host", "boot", "process", "batch", "end_ns")}
+    common |= {"began": _within("begin_ns", record["begin_ns"]), "recorded_ns": message.append_ns}
+    if profiles := nic_profiles(record):
+        _repeat(out[tables.JOB_NICS], len(profiles), **common)
+        _take(out[tables.JOB_NICS], profiles, profiles[0])
+    if not summaries:
+        return
     columns = out[tables.COLLECTIVES]
-    _repeat(
-        columns,
-        len(summaries),
-        **{name: record[name] for name in ("job", "host", "boot", "process", "batch", "source", "end_ns")},
-        began=_within("begin_ns", record["begin_ns"]),
-        recorded_ns=message.append_ns,
-    )
+    _repeat(columns, len(summaries), source=record["source"], **common)
     known = [communicators[each["communicator"]] for each in summaries]
     columns["communicator_id"].extend([each["id"] for each in known])
     columns["rank"].extend([each["rank"] for each in known])

@@ -55,6 +55,9 @@ class RetentionSettings(BaseModel):
     collectives_days: Days = Field(
         default=2, description="days of collectives: one row a process, record and kind of operation"
     )
+    job_nics_days: Days = Field(
+        default=2, description="days of jobs' NICs: one row a process, record and NIC with queue pairs"
+    )
 
     def as_tables(self) -> tables.Retention:
         """Return the retention as `schemas.tables` expects it."""

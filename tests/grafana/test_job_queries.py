@@ -64,3 +64,12 @@ def test_the_slowest_flow_stands_first_with_both_delays(asked):
     assert found[0]["slowest_data_ns"] > 300_000 > found[1]["slowest_data_ns"]
     assert max(row["data"] for row in rows(asked, job_queries.DATA_SERIES)) == found[0]["slowest_data_ns"]
     assert max(row["probes"] for row in rows(asked, job_queries.PROBE_SERIES)) > 80_000
+
+
+def test_queue_pairs_and_counters_are_those_of_the_nics(asked):
+    found = rows(asked, job_queries.QUEUE_PAIR_SERIES)
+    assert {row["nic"] for row in found} == {f"h{k}/eth0" for k in range(4)}
+    assert {row["p99"] for row in found} == {1_900_000}
+    counters = rows(asked, job_queries.COUNTER_SERIES)
+    assert sum(row["cnp_received_all"] for row in counters) == 4 * 10 * 1_204
+    assert sum(row["retransmits_all"] for row in counters) == 0

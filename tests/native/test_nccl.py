@@ -368,3 +368,23 @@ def test_without_a_reporter_nothing_is_asked_of_nccl(built):
             arguments += [None, 1, 2, 0, None]
         assert ctypes.CFUNCTYPE(ctypes.c_int)(table[1])(*arguments) == 0
         assert (context.value, mask.value) == (None, 0)
+
+
+def test_another_profiler_works_without_a_reporter(built, tmp_path):
+    """The other profiler's mask alone is set, and its events reach it."""
+    plain = built("plain")
+    program = (
+        "import ctypes, sys; plugin = ctypes.CDLL(sys.argv[1]);"
+        "table = (ctypes.c_void_p * 6).in_dll(plugin, 'ncclProfiler_v6');"
+        "call = lambda n, *given: ctypes.CFUNCTYPE(ctypes.c_int)(table[n])(*given);"
+        "context, event, mask = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int();"
+        "call(1, ctypes.byref(context), ctypes.c_uint64(1), ctypes.byref(mask), None, 1, 2, 0, None);"
+        "of = (ctypes.c_uint64 * 17)(2);"
+        "call(2, context, ctypes.byref(event), of); call(3, event); call(3, event); call(5, context);"
+        "print(mask.value)"
+    )
+    python = shutil.which("python3") or "python3"
+    environment = {"FABRICTIME_FORWARD_PROFILER": str(plain.other(5))}
+    done = run(Path(python), "-c", program, plain.plugin, folder=tmp_path, **environment)
+    assert done.stdout == f"{0x46}\n"
+    assert done.stderr.startswith("other: collectives=1 p2p=0 proxy=0 steps=0 kernels=0 stopped=1")

@@ -345,6 +345,7 @@ def test_each_table_keeps_the_fields_of_its_record():
     assert items("Diagnosis", "time_splits") <= columns(tables.RANK_TIMES)
     assert items("Diagnosis", "flows") <= columns(tables.JOB_FLOWS)
     assert items("CollectiveBatch", "summaries") - {"communicator"} <= columns(tables.COLLECTIVES)
+    assert items("CollectiveBatch", "counters") <= columns(tables.JOB_NICS)
 
 
 def test_a_links_state_is_a_row_and_a_repeated_record_overwrites_it(insert, client):
@@ -506,3 +507,17 @@ def test_collective_summaries_are_rows_and_a_replay_duplicates_none(insert, clie
         "FROM fabrictime.collectives FINAL ORDER BY batch",
     )
     assert got == [(batch, "c0", 1, 4, "ALL_REDUCE", 3, 11, None) for batch in range(2)]
+
+
+def test_queue_pairs_and_counters_are_a_row_per_nic_also_without_operations(insert, client):
+    pair = make_part("CollectiveBatch", "QueuePairDelay", nic="h1/r0", count=2, mean_ns=30, p99_ns=40)
+    counter = make_part("CollectiveBatch", "NicCounter", nic="h1/r0", retransmits=3)
+    record = collectives(summaries=[], queue_pairs=[pair, pair], counters=[counter])
+    for _ in range(2):
+        insert(topics.COLLECTIVES, record)
+    got = ask(
+        client,
+        "SELECT job, nic, queue_pairs, chunks, mean_ns, p99_ns, retransmits, cnp_sent "
+        "FROM fabrictime.job_nics FINAL",
+    )
+    assert got == [("llm", "h1/r0", 2, 4, 30, 40, 3, None)]

@@ -46,8 +46,10 @@ NIC_PERIOD_S: Final = 4.0
 REDRAWS_PER_SPAN: Final = 150
 """Redraws of the iterations per span while no interval ends."""
 NO_JOB: Final = (
-    "No job yet. Load a profiler into a job: NCCL and RCCL by NCCL_PROFILER_PLUGIN, MPI by LD_PRELOAD; the "
-    "service collectives of the job's hosts reports it. See 'Workload' in the documentation."
+    "No job yet. Load a profiler into a job: NCCL and RCCL by "
+    "NCCL_PROFILER_PLUGIN=…/libnccl-profiler-fabrictime.so, MPI by LD_PRELOAD=…/libfabrictime-mpi.so, both "
+    "with FABRICTIME_JOB and FABRICTIME_COLLECTIVES, the socket of the host's service collectives. "
+    "docs/workload.md has the steps."
 )
 
 

@@ -1,0 +1,47 @@
+"""Reduces a process's record to a row per NIC: delay of its queue pairs' data, and its counters.
+
+History would store thousands of queue pairs a second; a row per NIC shows when and where data was slow. The
+log has the single queue pairs for a day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from schemas.records import CollectiveBatch, NicCounter, QueuePairDelay
+
+__all__ = ["COUNTERS", "nic_profiles"]
+
+COUNTERS: Final = tuple(name for name in NicCounter.__annotations__ if name != "nic")
+
+
+def nic_profiles(record: CollectiveBatch) -> list[dict[str, Any]]:
+    """Return a row for each NIC of the record, in the order of their names."""
+    pairs: dict[str, list[QueuePairDelay]] = {}
+    for each in record["queue_pairs"]:
+        pairs.setdefault(each["nic"], []).append(each)
+    counters = {each["nic"]: each for each in record["counters"]}
+    return [
+        {"nic": nic, **_delays(pairs.get(nic, ())), **_increments(counters.get(nic))}
+        for nic in sorted({*pairs, *counters})
+    ]
+
+
+def _delays(pairs: Sequence[QueuePairDelay]) -> dict[str, Any]:
+    """Return mean and tail of all chunks; the tail is that of the slowest queue pair."""
+    chunks = sum(each["count"] for each in pairs)
+    total_ns = sum(each["count"] * each["mean_ns"] for each in pairs)
+    return {
+        "queue_pairs": len(pairs),
+        "chunks": chunks,
+        "bytes": sum(each["bytes"] for each in pairs),
+        "posted": sum(each["posted"] for each in pairs),
+        "mean_ns": total_ns // chunks if chunks else None,
+        "p99_ns": max(each["p99_ns"] for each in pairs) if chunks else None,
+        "max_ns": max(each["max_ns"] for each in pairs) if chunks else None,
+    }
+
+
+def _increments(counter: NicCounter | None) -> dict[str, int | None]:
+    return {name: None if counter is None else counter[name] for name in COUNTERS}  # type: ignore[literal-required]
