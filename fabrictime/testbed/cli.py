@@ -295,6 +295,7 @@ def mpi(
     tenant: Annotated[str | None, typer.Option(help="tenant of the job")] = None,
     connections: Annotated[int, typer.Option(min=1, max=64, help="connections of each pair")] = 1,
     port: Annotated[int, typer.Option(min=1024, max=65_000, help="first port of listening ranks")] = 1024,
+    congestion: Annotated[str, typer.Option(help="TCP's congestion control")] = "cubic",
     profiled: Annotated[bool, typer.Option(help="load the profiler of MPI programs")] = True,
     directory: DataDir = None,
 ) -> None:
@@ -310,6 +311,7 @@ def mpi(
             tenant=tenant,
             connections=connections,
             port=port,
+            congestion=congestion,
             profiled=profiled,
         )
         apply_priority("job")  # before the namespaces, in which it is not allowed

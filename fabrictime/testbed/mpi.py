@@ -41,6 +41,7 @@ def mpi_command(
     tenant: str | None = None,
     connections: int = 1,
     port: int = 1024,
+    congestion: str = "cubic",
     profiled: bool = True,
 ) -> list[str]:
     """Return the command that runs `program` on the hosts of a running fabric, one rank each, in this order.
@@ -53,12 +54,16 @@ def mpi_command(
     if mpirun is None:
         raise NoMpi("mpirun: not found (Debian: apt-get install openmpi-bin libopenmpi-dev)")
     try:
-        libraries = [*([mpi.library()] if profiled else []), mpi.yield_library()]
+        libraries = [*([mpi.library()] if profiled else []), mpi.testbed_library()]
     except FileNotFoundError as error:
         raise NoMpi(str(error)) from None
     nics = _nics(fabric, hosts)
     ranks = [
-        {"netns": nic["netns"], "variables": _variables(nic["host"], run_directory, job, tenant, libraries)}
+        {
+            "netns": nic["netns"],
+            "variables": _variables(nic["host"], run_directory, job, tenant, libraries)
+            | {"FABRICTIME_CONGESTION": congestion},
+        }
         for nic in nics
     ]
     options = _OPTIONS | {

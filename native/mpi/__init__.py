@@ -1,12 +1,12 @@
 """Locates the libraries that a job of MPI loads (LD_PRELOAD). They are no extension modules.
 
 `libfabrictime-mpi.so` records the operations of the program, and is built where MPI is found.
-`libfabrictime-yield.so` lets ranks that wait sleep, where a machine has fewer processors than ranks.
+`libfabrictime-testbed.so` is for the testbed: ranks that wait sleep, and TCP uses a given congestion control.
 """
 
 from pathlib import Path
 
-__all__ = ["library", "yield_library"]
+__all__ = ["library", "testbed_library"]
 
 
 def library() -> Path:
@@ -14,9 +14,9 @@ def library() -> Path:
     return _built("libfabrictime-mpi.so", "after `make build` where MPI is installed, or `make mpi`")
 
 
-def yield_library() -> Path:
-    """Return the path of the library for ranks that wait. Raises FileNotFoundError if it was not built."""
-    return _built("libfabrictime-yield.so", "after `make build`")
+def testbed_library() -> Path:
+    """Return the path of the testbed's library. Raises FileNotFoundError if it was not built."""
+    return _built("libfabrictime-testbed.so", "after `make build`")
 
 
 def _built(name: str, when: str) -> Path:
