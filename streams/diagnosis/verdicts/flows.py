@@ -257,6 +257,8 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
         for window in case.windows
         if window["link"] == link and set(window["jobs"]) <= {case.job.job} and window["kind"] in SHARED_KINDS
     ]
+    if not own and not case.has_clean_baseline(case.begin_ns):
+        return  # uneven uplinks without a queue cost nothing
     begin_ns = min((each["opened_ns"] for each in own), default=case.begin_ns)
     loss = case.network_loss(begin_ns, case.end_ns, case.network_share * (1 - 1 / times))
     text = (
