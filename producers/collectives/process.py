@@ -92,6 +92,8 @@ class TracedProcess:
         self._ids = np.zeros(0, np.uint64)
         self._new: list[int] = []
         self._nics: dict[int, str] = {}
+        self._flows: dict[int, str] = {}
+        """Begins of the ids of flows, by device."""
         self._queue_pairs = QueuePairs()
         self._queue_pairs_at_s = now_s
         self._dropped = 0
@@ -178,6 +180,8 @@ class TracedProcess:
             self._nics = {
                 number: self._nic_of_device(name) or f"{host}/{_part(name)}" for number, name in names.items()
             }
+            begin = f"{host}/{self.origin.boot}/qp"
+            self._flows = {number: f"{begin}:{_part(name)}" for number, name in names.items()}
 
     def _read_communicators(self) -> None:
         found = self.reader.communicators()
@@ -299,7 +303,7 @@ class TracedProcess:
             "ranks": self.rank_states,
         }
         rows = self._fold.take_rows()
-        self._queue_pairs.add(rows[rows["kind"] == QUEUE_PAIR], self._nics)
+        self._queue_pairs.add(rows[rows["kind"] == QUEUE_PAIR], self._nics, self._flows)
         if self._wants_queue_pairs(now_s):
             record["queue_pairs"] = self._queue_pairs.take(_MAX_QUEUE_PAIRS)
         self._add_operations(record, communicators, rows[rows["kind"] == TRANSFER], now_s)

@@ -55,6 +55,8 @@ PUBLISH_TICKS: Final = 5
 owner of a job continues alike."""
 SILENT_NS: Final = 30 * NS_PER_S
 """Log time without a record after which a job counts as ended."""
+MAX_FLOWS: Final = 256
+"""Flows of a published record, the heaviest and slowest: records are read by the hour."""
 MAX_JOBS: Final = 1000
 """Jobs of one worker; the records of further ones are dropped, so that a flood of names fills no memory."""
 WARM_UP_NS: Final = KEEP_NS
@@ -281,6 +283,7 @@ class DiagnosisInputs:
         if verdict == job.verdict and due == job.published and not is_over:
             return None, False
         job.verdict, job.published = verdict, due
+        record["flows"] = record["flows"][:MAX_FLOWS]
         return record, is_over
 
 
