@@ -224,12 +224,12 @@ class Incident:
             if not self.before:
                 subject = stack.enter_context(contextmanager(self.plant)(fabric, job))
             begin_s = time.monotonic()
-            while (after_s := time.monotonic() - begin_s) < FOUND_S:
+            while time.monotonic() - begin_s < FOUND_S:
                 answer = fabric.explain(job.name)
                 if answer is not None:
                     found.answers.append(answer)
                     if self.is_right(answer, subject):
-                        found.right_after_s = found.right_after_s or after_s
+                        found.right_after_s = found.right_after_s or time.monotonic() - begin_s
                         if self.verdicts != ("HEALTHY",):
                             break
                 time.sleep(POLL_S)
