@@ -81,6 +81,19 @@ def test_a_later_owner_continues_with_the_same_records():
     assert identities == {each for each in whole if each[2] * S >= T + 20 * S}
 
 
+def test_a_later_owner_knows_the_good_time_from_the_last_record():
+    past = make(
+        Diagnosis, job="A", number=1, verdict="SLOW_FLOW", subject="h1/e0", since_ns=T - 60 * S,
+        expected_iteration_ns=50 * MS, expected_bus_bps=8e10,
+    )  # fmt: skip
+    inputs = DiagnosisInputs(0, past=[past, past | {"number": 0, "expected_iteration_ns": 1}])
+    for message in messages(run_of("A", 20, T)):
+        inputs.add(message)
+    out = inputs.evaluate(T + 60 * S)
+    assert out[-1]["expected_iteration_ns"] == 50 * MS, "iterations of 100 ms are twice as long as before"
+    assert out[-1]["expected_bus_bps"] == pytest.approx(8e10)
+
+
 def test_records_that_no_reader_can_use_cost_themselves_only():
     good = messages(run_of("A", 6, T))
     bad = replace(good[3], offset=1000, value=b"nonsense")

@@ -59,7 +59,7 @@ def test_operations_that_run_stay_visible_after_their_record() -> None:
     assert len(view.columns(record["end_ns"] + S, record["end_ns"] + 2 * S).operations) == 1
 
 
-def test_a_newer_record_tells_a_communicators_rank() -> None:
+def test_the_newest_record_sets_a_communicators_rank() -> None:
     job, view = Job(ranks=1), JobView(JOB)
     records = [job.run(20 * MS)[0] for _ in range(2)]
     records[1]["communicators"][0]["nics"] = []

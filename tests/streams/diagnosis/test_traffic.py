@@ -94,7 +94,7 @@ def test_links_are_certain_by_flows_and_possible_by_routes() -> None:
     assert (len(pairs), certain) == (1, False)
 
 
-def test_probes_give_the_worst_path_and_the_least_delay() -> None:
+def test_probes_give_the_worst_path_and_the_smallest_delay() -> None:
     world = World(Job(ranks=2))
     world.probe_us = lambda source, target: 50.0 if world.window % 2 else 5.0
     world.learn(2)
