@@ -130,8 +130,8 @@ def receive_descriptor(connection: socket.socket, max_bytes: int) -> tuple[bytes
     The caller closes the descriptor. Raises BlockingIOError if there is no packet, ValueError for one that is
     too long or carries several descriptors.
     """
-    room = socket.CMSG_SPACE(_DESCRIPTORS_MAX * array.array("i").itemsize)
-    data, messages, flags, _ = connection.recvmsg(max_bytes, room, socket.MSG_CMSG_CLOEXEC)
+    control_bytes = socket.CMSG_SPACE(_DESCRIPTORS_MAX * array.array("i").itemsize)
+    data, messages, flags, _ = connection.recvmsg(max_bytes, control_bytes, socket.MSG_CMSG_CLOEXEC)
     numbers = array.array("i")
     for level, kind, content in messages:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,6 +46,14 @@ def explain(
     check: Annotated[
         bool, typer.Option("--check", help="Exit with code 1 unless the job's verdict is HEALTHY.")
     ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the job's operations as a trace for Perfetto (JSON)."),
+    ] = None,
+    chakra: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write them as Chakra execution traces, one file a rank."),
+    ] = None,
     log: Log = None,
     config: ConfigFile = None,
     directory: DataDir = None,
@@ -55,12 +64,26 @@ def explain(
     seconds = None if since is None else duration_s(since)
     try:
         cluster = running_log(found)
-        if between is not None:
+        if export is not None or chakra is not None:
+            _export(cluster, subject, export, chakra, seconds)
+        elif between is not None:
             _compare(cluster, subject, between, seconds, as_json)
         else:
             _explain(cluster, subject, seconds, check, as_json)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         stop(str(error))
+
+
+def _export(
+    cluster: KafkaSettings, job: str, file: Path | None, folder: Path | None, since_s: float | None
+) -> None:
+    from fabrictime.commands import export_job, job_records
+
+    seconds = since_s or job_records.RECENT_S
+    if file is not None:
+        typer.echo(export_job.export_chrome(cluster, job, file, seconds, cluster.registry()))
+    if folder is not None:
+        typer.echo(export_job.export_chakra(cluster, job, folder, seconds, cluster.registry()))
 
 
 def _compare(

@@ -1,7 +1,7 @@
 """Replays the diagnosis of jobs over an interval of the log and compares with the published records.
 
 The replay reads what a new owner of all jobs would read. Nothing is published. Other rules may be given, to
-see which verdicts they change. A job that began long before the interval has no good time yet at its begin.
+see which verdicts they change. The good time of jobs that began before is taken from their last records.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ __all__ = ["Difference", "Replayed", "as_json", "compare", "lines_of", "main", "
 S: Final = 1_000_000_000
 EDGE_NS: Final = 5 * S
 """ns before the end in which records may not have been published yet."""
+PAST_NS: Final = 120 * S
+"""Published records before the interval from which the jobs' good time is known."""
 LARGE: Final = frozenset({"time_splits", "flows", "evidence", "alternatives"})
 """Fields whose difference is named without values."""
 
@@ -114,12 +116,14 @@ def main(
         for _, record in read_all(cluster, DIAGNOSES, span.to_ns + EDGE_NS, registry, span.from_ns)
         if _in(span, record)
     }
+    before = read_all(cluster, DIAGNOSES, span.from_ns, registry, span.from_ns - PAST_NS)
     starts_ns = read_from(span.from_ns)
     inputs = DiagnosisInputs(
         span.from_ns,
         registry=registry,
         rules=rules,
         log_offset_ns=_log_offset_ns(cluster, starts_ns[CLOCK_OFFSETS.name], span.to_ns, registry),
+        past=[record for _, record in before],
     )
     again: Records = {}
     taken = 0

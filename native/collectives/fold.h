@@ -43,8 +43,9 @@ void ft_fold_add(struct ft_fold *fold, const struct ft_event *events, uint64_t c
 uint32_t ft_fold_take_kinds(struct ft_fold *fold, struct ft_fold_kind *to, uint32_t max);
 uint32_t ft_fold_kinds(const struct ft_fold *fold);
 
-/* Operations kept since the last take, with the reasons: FT_FOLD_KEPT + FT_FOLD_SLOW at most. */
+/* Operations kept since the last take, with the reasons. */
 enum { FT_FOLD_KEPT = 8192, FT_FOLD_SLOW = 16 };
+uint32_t ft_fold_kept(const struct ft_fold *fold);
 uint32_t ft_fold_take_kept(struct ft_fold *fold, struct ft_event *to, uint8_t *reasons);
 
 /* Transfers and events of queue pairs since the last take. Transfers of open operations stay for the next. */

@@ -26,16 +26,13 @@ cdef extern from "fold.h":
     ctypedef struct ft_fold "struct ft_fold":
         pass
 
-    enum:
-        FT_FOLD_KEPT
-        FT_FOLD_SLOW
-
     ft_fold *ft_fold_new(double)
     void ft_fold_free(ft_fold *)
     void ft_fold_sample(ft_fold *, uint32_t)
     void ft_fold_add(ft_fold *, const void *, uint64_t, const void *) nogil
     uint32_t ft_fold_take_kinds(ft_fold *, void *, uint32_t)
     uint32_t ft_fold_kinds(const ft_fold *)
+    uint32_t ft_fold_kept(const ft_fold *)
     uint32_t ft_fold_take_kept(ft_fold *, void *, uint8_t *)
     uint32_t ft_fold_take_rows(ft_fold *, void *)
     uint32_t ft_fold_rows(const ft_fold *)
@@ -125,10 +122,11 @@ cdef class Fold:
     def take_kept(self):
         """Return the operations kept since the last call, an array of EVENT, and the reasons: 0 all, 1
         sampled, 2 slow."""
-        cdef uint32_t count
-        found, reasons = np.zeros(FT_FOLD_KEPT + FT_FOLD_SLOW, EVENT), np.zeros(FT_FOLD_KEPT + FT_FOLD_SLOW, np.uint8)
-        count = ft_fold_take_kept(self._fold, _start(found), <uint8_t *>_start(reasons))
-        return found[:count], reasons[:count]
+        cdef uint32_t count = ft_fold_kept(self._fold)
+        found, reasons = np.zeros(count, EVENT), np.zeros(count, np.uint8)
+        if count:
+            ft_fold_take_kept(self._fold, _start(found), <uint8_t *>_start(reasons))
+        return found, reasons
 
     def take_rows(self):
         """Return the transfers and queue pairs since the last call, an array of EVENT; those of open

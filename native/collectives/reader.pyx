@@ -74,7 +74,7 @@ PROTOCOLS = ("", "LL", "LL128", "SIMPLE")
 
 # struct ft_event in segment.h; where it has a union, both names.
 _FIELDS = (
-    ("begin_raw_ns", "i8", 0), ("end_raw_ns", "i8", 8), ("operation", "i8", 16), ("sequence", "i8", 24),
+    ("begin_raw_ns", "i8", 0), ("end_raw_ns", "i8", 8), ("operation", "i8", 16), ("sequence", "i8", 24), ("created", "i8", 24),
     ("bytes", "i8", 32), ("tag", "i8", 40), ("kind", "u1", 48), ("function", "u1", 49), ("algorithm", "u1", 50),
     ("protocol", "u1", 51), ("communicator", "u2", 52), ("channel", "u2", 54), ("peer", "i4", 56),
     ("flags", "u2", 60), ("device", "u2", 62), ("steps", "u4", 64), ("queue_pair", "u4", 64),

@@ -137,7 +137,10 @@ struct ft_event {
     uint64_t begin_raw_ns;
     uint64_t end_raw_ns; /* 0: still running */
     uint64_t operation;  /* of a transfer: its operation's; unique in the segment; 0: none */
-    uint64_t sequence;   /* number within the communicator; point-to-point: and the peer and direction */
+    union {
+        uint64_t sequence; /* number within the communicator; point-to-point: and the peer and direction */
+        uint64_t created;  /* create count of a queue pair, as in its flow's key; 0: unknown */
+    };
     uint64_t bytes;
     uint64_t tag;
     uint8_t kind; /* enum ft_event_kind */

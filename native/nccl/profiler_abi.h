@@ -119,7 +119,7 @@ struct ft_nccl_coll_v4 { /* to version 7, which each read only the members that 
     const char *protocol;
     void *group;         /* from version 5 */
     const char *variant; /* from version 7, as the next two */
-    bool symmetric;
+    uint8_t symmetric;
     uint64_t tag;
 };
 
@@ -160,7 +160,7 @@ struct ft_nccl_coll_api { /* from version 5, as the next */
     const char *datatype;
     int root;
     void *stream;
-    bool captured; /* into a graph */
+    uint8_t captured; /* into a graph; a bool of NCCL, which may hold any byte */
 };
 
 struct ft_nccl_p2p_api {
@@ -168,7 +168,7 @@ struct ft_nccl_p2p_api {
     size_t count;
     const char *datatype;
     void *stream;
-    bool captured;
+    uint8_t captured;
 };
 
 struct ft_nccl_proxy_op {

@@ -267,6 +267,7 @@ static void trace(struct ft_pair *pair) {
     if (!tracing || !pair->delays || !ft_delays_report(pair->delays, &event)) return;
     if (!pair->trace_device) pair->trace_device = ft_trace_device(pair->device) + 1;
     event.device = (uint16_t)(pair->trace_device ? pair->trace_device - 1 : 0);
+    event.created = pair->created;
     ft_trace_put(&event);
 }
 

@@ -39,6 +39,7 @@ struct ft_pair {
     char device[FT_NAME];
     uint32_t qp_num;
     uint32_t qp_type;
+    uint64_t created;             /* create count */
     _Atomic uint64_t frame_bytes; /* posted since its creation, headers included */
     _Atomic uint32_t mtu;
     _Atomic uint32_t header_bytes; /* of each packet */

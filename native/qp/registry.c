@@ -81,8 +81,9 @@ struct ft_pair *ft_pair_add(struct ft_qp *qp, const char *device, const struct f
     pthread_mutex_init(&pair->lock, NULL);
     snprintf(pair->device, sizeof(pair->device), "%s", device);
     ft_registry_lock();
+    pair->created = create_count();
     snprintf(pair->key, sizeof(pair->key), "qp:%s:%u:%llu", pair->device, pair->qp_num,
-             (unsigned long long)create_count());
+             (unsigned long long)pair->created);
     for (int i = 0; i < SEARCH; i++, place = (place + 1) % PLACES) {
         const struct ft_qp *found = atomic_load_explicit(&table[place].qp, memory_order_relaxed);
 

@@ -221,14 +221,15 @@ class QueuePairs:
     def __len__(self) -> int:
         return len(self._sums)
 
-    def add(self, rows: Rows, nic_of: Mapping[int, str]) -> None:
-        """Add events of queue pairs. `nic_of`: index of a device to its NIC."""
+    def add(self, rows: Rows, nic_of: Mapping[int, str], flow_of: Mapping[int, str]) -> None:
+        """Add events of queue pairs. By index of a device: `nic_of` its NIC, `flow_of` the begin of its flow
+        ids."""
         for row in rows:
             nic = nic_of.get(int(row["device"]))
             key = int(row["device"]), int(row["queue_pair"])
             if nic is None or (key not in self._sums and len(self._sums) >= MAX_QUEUE_PAIRS):
                 continue
-            new = _delay(row, nic)
+            new = _delay(row, nic, flow_of.get(int(row["device"])))
             self._sums[key] = _merged(self._sums[key], new) if key in self._sums else new
 
     @property
@@ -247,11 +248,11 @@ class QueuePairs:
         return [each for _, each in worst[:limit]]
 
 
-def _delay(row: Any, nic: str) -> QueuePairDelay:
-    count = int(row["completed"])
+def _delay(row: Any, nic: str, flow: str | None) -> QueuePairDelay:
+    count, created = int(row["completed"]), int(row["created"])
     return {
         "nic": nic,
-        "flow_id": "",
+        "flow_id": f"{flow}:{int(row['queue_pair'])}:{created}" if flow and created else "",
         "queue_pair": int(row["queue_pair"]),
         "peer": int(row["peer"]),
         "count": count,

@@ -169,9 +169,11 @@ class HostReporter:
 
     # ---- records
 
-    def step(self, now_s: float, put: Put, has_room: Callable[[], bool]) -> float:
-        """Drain segments, and publish the records that are due while the queue has room. Return the time at
-        which it is to be called again."""
+    def step(self, now_s: float, put: Put, may_put: Callable[[], bool]) -> float:
+        """Drain segments, and publish the records that are due while the queue accepts them.
+
+        Return the time of the next call.
+        """
         self._now_s = now_s
         for dump in self._reports.poll(now_s, self.processes):
             self._publish_dump(dump, put)
@@ -184,7 +186,7 @@ class HostReporter:
             if now_s >= entry.drain_at_s:
                 entry.drain_at_s = now_s + entry.traced.drain_s(entry.traced.drain())
             self._check_alive(entry, now_s)
-            if has_room() and entry.traced.is_due(now_s):
+            if may_put() and entry.traced.is_due(now_s):
                 self._publish(entry, now_s, put)
             if entry.traced.ended and entry.traced.gone:
                 entry.traced.close()

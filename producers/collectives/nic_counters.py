@@ -7,6 +7,7 @@ preference; counters with several parts are added up. `producers.ports` reads th
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -67,7 +68,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
 """Names by field: of mlx5, bnxt_re, irdma with ice, EFA, ionic and others. `rdma:` marks counters of the RDMA
 port; others are those of ethtool."""
 
-_PRIO_PAUSE: Final = {"rx_prio_pause": ("rx_prio", "_pause"), "tx_prio_pause": ("tx_prio", "_pause")}
+_PRIORITY: Final = re.compile(r"([rt]x)_prio\d+_pause")
 _TCP: Final = {
     "retransmits": ("Tcp", "RetransSegs"),
     "ce_received": ("IpExt", "InCEPkts"),
@@ -78,21 +79,23 @@ _MAX: Final = 2**62
 
 def counter_values(found: Mapping[str, int]) -> dict[str, int]:
     """Return the present values of the fields that a NIC has."""
-    values = dict(found)
-    for name, (start, end) in _PRIO_PAUSE.items():
-        parts = [
-            value
-            for key, value in found.items()
-            if key.startswith(start) and key.endswith(end) and key[len(start) : -len(end)].isdecimal()
-        ]
-        if parts:
-            values[name] = sum(parts)
-    return {
-        field: sum(values.get(name, 0) for name in names)
+    values = {**found, **_priority_sums(found)}
+    chosen = {
+        field: next((names for names in choices if not values.keys().isdisjoint(names)), ())
         for field, choices in FIELDS.items()
-        for names in [next((names for names in choices if any(name in values for name in names)), None)]
-        if names is not None
     }
+    return {field: sum(values.get(name, 0) for name in names) for field, names in chosen.items() if names}
+
+
+def _priority_sums(found: Mapping[str, int]) -> dict[str, int]:
+    """Return the pause counters of all priorities together, such as rx_prio3_pause, where there are any."""
+    sums: dict[str, int] = {}
+    for key, value in found.items():
+        match = _PRIORITY.fullmatch(key)
+        if match is not None:
+            name = f"{match[1]}_prio_pause"
+            sums[name] = sums.get(name, 0) + value
+    return sums
 
 
 def tcp_values(*texts: str) -> dict[str, int]:

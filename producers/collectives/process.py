@@ -92,6 +92,8 @@ class TracedProcess:
         self._ids = np.zeros(0, np.uint64)
         self._new: list[int] = []
         self._nics: dict[int, str] = {}
+        self._flows: dict[int, str] = {}
+        """Begins of the ids of flows, by device."""
         self._queue_pairs = QueuePairs()
         self._queue_pairs_at_s = now_s
         self._dropped = 0
@@ -119,10 +121,7 @@ class TracedProcess:
     def drain(self) -> int:
         """Read the events that wait, and return how many were read."""
         raw_ns = self._timeline.last.raw_ns if self._timeline.last else 0
-        if self._begin_ns is None and self._timeline.last is not None:
-            self._begin_ns = self._timeline.last.fabric_ns
-        if self._last and self.in_flight is None and not self.has_ended:  # it was opened again
-            self._last = self.ended = False
+        self._begin()
         if self.in_flight is not None and not self._is_full():
             return 0
         count = 0
@@ -141,6 +140,13 @@ class TracedProcess:
             self._dropped = dropped
             self._fold.forget(raw_ns)
         return count
+
+    def _begin(self) -> None:
+        """Begin the first record, or one after the last: the segment was opened again."""
+        if self._begin_ns is None and self._timeline.last is not None:
+            self._begin_ns = self._timeline.last.fabric_ns
+        if self._last and self.in_flight is None and not self.has_ended:
+            self._last = self.ended = False
 
     def drain_s(self, count: int) -> float:
         """Return the s until the next reading, after one of `count` events."""
@@ -174,6 +180,8 @@ class TracedProcess:
             self._nics = {
                 number: self._nic_of_device(name) or f"{host}/{_part(name)}" for number, name in names.items()
             }
+            begin = f"{host}/{self.origin.boot}/qp"
+            self._flows = {number: f"{begin}:{_part(name)}" for number, name in names.items()}
 
     def _read_communicators(self) -> None:
         found = self.reader.communicators()
@@ -228,10 +236,13 @@ class TracedProcess:
             return False
         self._check_running(now_s)
         self._budget.refill(now_s)
-        if (self._fold.counts["slow"] or self._has_new_running) and self._budget.is_enough(
-            self._base_bytes, urgent=True
-        ):
+        is_urgent = bool(self._fold.counts["slow"]) or self._has_new_running
+        if is_urgent and self._budget.is_enough(self._base_bytes, urgent=True):
             return True
+        return self._is_usual_due(since_s)
+
+    def _is_usual_due(self, since_s: float) -> bool:
+        """Return whether a record is due that has neither slow nor running operations."""
         has_content = bool(self._fold.kinds or self._new or len(self._queue_pairs) or self.rank_states)
         wait_s = self._budget.interval_s(self._settings.report_ms / 1e3, self._base_bytes)
         if since_s < (wait_s if has_content else max(wait_s, self._settings.heartbeat_s)):
@@ -292,7 +303,7 @@ class TracedProcess:
             "ranks": self.rank_states,
         }
         rows = self._fold.take_rows()
-        self._queue_pairs.add(rows[rows["kind"] == QUEUE_PAIR], self._nics)
+        self._queue_pairs.add(rows[rows["kind"] == QUEUE_PAIR], self._nics, self._flows)
         if self._wants_queue_pairs(now_s):
             record["queue_pairs"] = self._queue_pairs.take(_MAX_QUEUE_PAIRS)
         self._add_operations(record, communicators, rows[rows["kind"] == TRANSFER], now_s)
@@ -336,8 +347,8 @@ class TracedProcess:
         running = self._take_running(now_s)
         urgent = bool(len(running) or (reasons == REASONS.index(KeptBecause.SLOW)).any())
         costs = _costs(kept, transfers)
-        allowed = self._budget.allowance(interval_s, base_bytes, urgent=False)
-        first = self._budget.allowance(interval_s, base_bytes, urgent) - float(
+        allowed = self._budget.operation_bytes(interval_s, base_bytes, urgent=False)
+        first = self._budget.operation_bytes(interval_s, base_bytes, urgent) - float(
             _costs(running, transfers).sum()
         )
         chosen = self._choose(kept, reasons, costs, allowed, first)

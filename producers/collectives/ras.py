@@ -49,13 +49,14 @@ def parse_ras(data: bytes) -> list[RankState]:
 
 def worth_reporting(states: list[RankState]) -> list[RankState]:
     """Return the ranks that do not run, and those that launched fewer operations than another one."""
-    most: dict[str, int] = {}
+    highest: dict[str, int] = {}
     for state in states:
-        most[state["communicator"]] = max(state["operations"], most.get(state["communicator"], -1))
+        name = state["communicator"]
+        highest[name] = max(state["operations"], highest.get(name, -1))
     found = [
         state
         for state in states
-        if state["state"] is not _C.RUNNING or -1 < state["operations"] < most[state["communicator"]]
+        if state["state"] is not _C.RUNNING or -1 < state["operations"] < highest[state["communicator"]]
     ]
     return found[:MAX_STATES]
 

@@ -71,7 +71,7 @@ class _Queue:
         self._bytes += len(value)
         self._send(self._number)
 
-    def has_room(self) -> bool:
+    def may_put(self) -> bool:
         """Return whether another record may wait."""
         return self._bytes < self._max_bytes
 
@@ -151,7 +151,7 @@ def _run(
         for ready, _ in selector.select(wait_s):
             ready.data(ready.fd)
         now_s = time.monotonic()
-        next_s = min(reporter.step(now_s, queue.put, queue.has_room) for reporter in hosts)
+        next_s = min(reporter.step(now_s, queue.put, queue.may_put) for reporter in hosts)
         queue.poll(now_s)
         if now_s >= status_at_s:
             status_at_s = now_s + _STATUS_S

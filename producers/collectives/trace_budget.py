@@ -55,7 +55,7 @@ class TraceBudget:
         reserve = 0 if urgent else self.capacity * _URGENT_SHARE
         return self.level - min(size, self.capacity / 2) >= reserve
 
-    def allowance(self, interval_s: float, base_bytes: float, urgent: bool) -> float:
+    def operation_bytes(self, interval_s: float, base_bytes: float, urgent: bool) -> float:
         """Return the bytes for single operations in a record that needs `base_bytes` without them."""
         left = self.level - base_bytes - (0 if urgent else self.capacity * _URGENT_SHARE)
         share = interval_s * (self.rate * _OPERATIONS_SHARE + self._spare / _SPEND_S)

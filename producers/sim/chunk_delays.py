@@ -60,7 +60,7 @@ class ChunkDelays:
             self._wait, self._most, self._count = np.zeros((3, len(flows)))
             self._sums = self._sim.kernel.flow_sums()[0][self._numbers]
             self._cuts = self._sim.kernel.flow_cuts()[self._numbers]
-            self._heard = (self._sums.copy(), self._cuts.copy())
+            self._received = (self._sums.copy(), self._cuts.copy())
             """Sums as each flow's receiver last counted them."""
             senders, receivers = np.array(self._job.pairs).T
             order = np.arange(len(self._job.home))
@@ -93,10 +93,10 @@ class ChunkDelays:
             for at, each, left in zip(mine.tolist(), since, now[:, 6].tolist(), strict=True)
             if (row := self._row(at, each, left, chance)) is not None
         ]
-        heard, heard_cuts = self._heard
-        arrived = sums[self._numbers[to]] - heard[to]
-        sent_cnp = int((cuts[self._numbers[to]] - heard_cuts[to]).sum())
-        heard[to], heard_cuts[to] = sums[self._numbers[to]], cuts[self._numbers[to]]
+        received, received_cuts = self._received
+        arrived = sums[self._numbers[to]] - received[to]
+        sent_cnp = int((cuts[self._numbers[to]] - received_cuts[to]).sum())
+        received[to], received_cuts[to] = sums[self._numbers[to]], cuts[self._numbers[to]]
         for column in (self._wait, self._most, self._count):
             column[mine] = 0
         nic = self._job.nics[rank]

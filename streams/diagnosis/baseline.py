@@ -30,6 +30,12 @@ class Baselines:
     def __init__(self, keys: int = MAX_BASELINES) -> None:
         self._keys = keys
         self._baselines: OrderedDict[Hashable, _Baseline] = OrderedDict()
+        self._restored: dict[str, float] = {}
+
+    def restore(self, name: str, value: float) -> None:
+        """Set the best value of the next quantity of a name, the first item of its key: a new owner of the
+        job knows it from the last `Diagnosis`."""
+        self._restored[name] = value
 
     def __len__(self) -> int:
         """Return the number of quantities."""
@@ -39,6 +45,8 @@ class Baselines:
         """Add an interval's value of a quantity; the quantity noted longest ago makes place for a new one."""
         known = self._baselines.setdefault(key, _Baseline())
         self._baselines.move_to_end(key)
+        if self._restored and isinstance(key, tuple) and known.best is None:
+            known.best = self._restored.pop(key[0], None)
         if len(self._baselines) > self._keys:
             self._baselines.popitem(last=False)
         known.recent.append(value)

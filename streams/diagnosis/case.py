@@ -301,10 +301,14 @@ class Case:
         return excess * inside * (0.0 if self.was_slow_before(begin_ns) else 1.0)
 
     def was_fast_during(self, begin_ns: int) -> bool:
-        """Return whether the job was fast while a fault that began long before lasted already."""
+        """Return whether the job was fast while a fault that began long before lasted already.
+
+        Fast means as in its good time before the fault; a good time that contains the fault shows nothing.
+        """
         old = [each for each in self._before(self.begin_ns) if each.begin_ns > begin_ns + NS_PER_S]
         fast = [each for each in old if _is_fast(each)]
-        return len(fast) >= 3 and begin_ns < self.begin_ns - int(self.rules.coincide_s * NS_PER_S)
+        is_old = begin_ns < self.begin_ns - int(self.rules.coincide_s * NS_PER_S)
+        return is_old and len(fast) >= 3 and self.has_clean_baseline(begin_ns)
 
     def was_slow_before(self, begin_ns: int) -> bool:
         """Return whether the network took as much of the job's time just before a fault began."""

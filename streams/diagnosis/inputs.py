@@ -9,7 +9,7 @@ This module does no I/O.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ from schemas.topics import (
 from schemas.unexpected import DATA_ERRORS, refusal
 from streams.alerts.ordered_inputs import Message
 from streams.diagnosis.diagnose import evaluate
-from streams.diagnosis.job_view import JobView
+from streams.diagnosis.job_view import JobView, LastVerdict
 from streams.diagnosis.network_view import NetworkView
 from streams.diagnosis.rules import KEEP_NS, DiagnosisRules
 from streams.diagnosis.table_routes import TableRoutes
@@ -55,6 +55,8 @@ PUBLISH_TICKS: Final = 5
 owner of a job continues alike."""
 SILENT_NS: Final = 30 * NS_PER_S
 """Log time without a record after which a job counts as ended."""
+MAX_FLOWS: Final = 256
+"""Flows of a published record, the heaviest and slowest: records are read by the hour."""
 MAX_JOBS: Final = 1000
 """Jobs of one worker; the records of further ones are dropped, so that a flood of names fills no memory."""
 WARM_UP_NS: Final = KEEP_NS
@@ -108,7 +110,8 @@ class DiagnosisInputs:
 
     `from_ns`: log time from which diagnoses are returned; evaluations before it only teach the jobs' good
     time. `probes`: routes of probes, if they do not come as messages. `log_offset_ns`: fabric time minus
-    append time, until a record of clocks gives it.
+    append time, until a record of clocks gives it. `past`: diagnoses of the last minutes; from the newest
+    one of a job follow its good time and its verdict.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class DiagnosisInputs:
         rules: DiagnosisRules | None = None,
         probes: RouteTable | None = None,
         log_offset_ns: int = 0,
+        past: Iterable[Diagnosis] = (),
     ) -> None:
         self.invalid: list[tuple[Message, codec.BadRecord]] = []
         """Messages of `fabric.collectives` that could not be read; other readers reject the rest."""
@@ -130,6 +134,7 @@ class DiagnosisInputs:
         """Records that came after a later one was processed; records of jobs beyond `MAX_JOBS`."""
         self._from_ns, self._registry, self._rules = from_ns, registry, rules
         self._log_offset_ns = log_offset_ns
+        self._past = {each["job"]: each for each in sorted(past, key=lambda each: each["number"])}
         self._jobs: dict[str, _Job] = {}
         self._network = NetworkView()
         if probes is not None:
@@ -201,13 +206,23 @@ class DiagnosisInputs:
         if job is None:
             if not self._jobs:  # the first second after this record, not one after the last job's end
                 self._tick_ns = message.append_ns // TICK_NS * TICK_NS
-            job = self._jobs[message.key] = _Job(JobView(message.key), message.append_ns)
+            job = self._jobs[message.key] = _Job(self._new_view(message.key), message.append_ns)
         job.view.take(record, message.append_ns)
         job.taken_ns = message.append_ns
         if record["host"] not in job.hosts or any(_nics_of(record) - job.nics):
             job.hosts |= {record["host"]}
             job.nics |= _nics_of(record)
             self._update_wanted()
+
+    def _new_view(self, name: str) -> JobView:
+        view, past = JobView(name), self._past.pop(name, None)
+        if past is not None:
+            view.last = LastVerdict(past["verdict"], past["subject"], past["since_ns"])
+            if past["expected_iteration_ns"]:
+                view.baselines.restore("iteration", past["expected_iteration_ns"])
+            if past["expected_bus_bps"]:
+                view.baselines.restore("bus", 1 / past["expected_bus_bps"])
+        return view
 
     def _update_wanted(self) -> None:
         self._nics = {nic for job in self._jobs.values() for nic in job.nics}
@@ -281,6 +296,7 @@ class DiagnosisInputs:
         if verdict == job.verdict and due == job.published and not is_over:
             return None, False
         job.verdict, job.published = verdict, due
+        record["flows"] = record["flows"][:MAX_FLOWS]
         return record, is_over
 
 

@@ -401,7 +401,7 @@ class NetworkView:
         return self.routes.of_flow(flow["nic"], flow["peer"], flow["source_port"], flow["peer_port"])
 
     def paces(self, begin_ns: int, end_ns: int) -> dict[str, Pace]:
-        """Return flow to the rate limit of this system that was in force in an interval."""
+        """Return flow to the lowest rate limit of this system that was in force in an interval."""
         found: dict[str, Pace] = {}
         refused = {
             decision for (decision, _), each in self._actions.items() if each["outcome"] not in _IN_FORCE
@@ -413,9 +413,12 @@ class NetworkView:
             if not limits or record["rate_bps"] is None or record["decision_id"] in refused:
                 continue
             if record["at_ns"] < end_ns and record["expires_at_ns"] > begin_ns:
-                found[record["flow_id"]] = Pace(
+                pace = Pace(
                     record["flow_id"], record["rate_bps"], record["at_ns"], record["expires_at_ns"], record
                 )
+                known = found.setdefault(record["flow_id"], pace)
+                if pace.rate_bps < known.rate_bps:
+                    found[record["flow_id"]] = pace._replace(begin_ns=known.begin_ns)
         return found
 
     def decisions(self, begin_ns: int, end_ns: int) -> list[Decision]:

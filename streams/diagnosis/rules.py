@@ -29,7 +29,7 @@ BASELINE_MIN: Final = 3
 # --------------------------------------------------------------------------------------------- times
 
 LATE_NS: Final = 60 * NS_PER_S
-"""A record appended this long after its interval is late and says nothing of the present."""
+"""A record appended this long after its interval does not describe the present."""
 CLOCK_FLOOR_NS: Final = 5 * NS_PER_US
 """Arrival orders closer than this show nothing: calls themselves take as long."""
 NEVER_NS: Final = -(2**62)

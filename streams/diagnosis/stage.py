@@ -33,6 +33,7 @@ from streams.diagnosis.inputs import (
 )
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
+from streams.runtime.global_tables import read_tail
 from streams.runtime.rejects import FailedEvaluation, RejectedMessage, send_reject
 
 __all__ = ["DiagnosisStage"]
@@ -45,6 +46,8 @@ POLL_S: Final = 0.1
 """Longest wait for records while jobs run, s."""
 IDLE_POLL_S: Final = 0.5
 """The same while no job publishes."""
+PAST_S: Final = 120.0
+"""s of published diagnoses from which a new owner learns the jobs' good time."""
 LINGER_S: Final = 60.0
 """Time without jobs after which the network's topics are read no more, s."""
 MAX_POLL_MESSAGES: Final = 500
@@ -73,6 +76,9 @@ class DiagnosisStage:
             registry=self.context.registry,
             probes=self.context.routes,
             log_offset_ns=self.context.clocks.log_offset_ns,
+            past=await read_tail(
+                self.context.settings.kafka, DIAGNOSES, None, self.context.registry, since_s=PAST_S
+            ),
         )
         starts_ns = read_from(now_ns)
         self._evaluated_ns = starts_ns[COLLECTIVES.name]

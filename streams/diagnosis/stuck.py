@@ -18,8 +18,8 @@ __all__ = ["find_stuck"]
 
 MIN_AGE_NS: Final = NS_PER_S // 2
 """Age from which on a running operation shows that a process that ended is missed."""
-REPORT_NS: Final = 3 * NS_PER_S // 2
-"""Age from which on an operation that runs is published."""
+REPORT_NS: Final = 7 * NS_PER_S // 2
+"""Age from which on a running operation is in some record: reporters publish it after 2 s."""
 SILENT_NS: Final = 4 * NS_PER_S
 """Time without a record after which a process is silent."""
 Key = tuple[int, int]

@@ -147,8 +147,8 @@ def probes_of(network: NetworkView, pair: NicPair, begin_ns: int, end_ns: int) -
         return Probes(None, None, None, 0, lost, one_way) if sent else None
     medians = {path: median(found) for path, found in values.items()}
     worst = max(medians, key=lambda path: (medians[path], path))
-    least = min(min(found) for found in values.values())
-    return Probes(median(medians.values()), least, medians[worst], worst, lost, one_way)
+    smallest = min(min(found) for found in values.values())
+    return Probes(median(medians.values()), smallest, medians[worst], worst, lost, one_way)
 
 
 def _by_path(delays: list[PairDelay], *, one_way: bool) -> dict[int, list[float]]:
@@ -183,8 +183,8 @@ def _add_queue_pairs(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
     count = np.bincount(at, rows[:, Pair.COUNT].astype(np.float64))
     total = np.bincount(at, rows[:, Pair.COUNT].astype(np.float64) * rows[:, Pair.MEAN])
     amount = np.bincount(at, rows[:, Pair.BYTES].astype(np.float64))
-    least = np.full(len(first), np.inf)
-    np.minimum.at(least, at, rows[:, Pair.MIN].astype(np.float64))
+    smallest = np.full(len(first), np.inf)
+    np.minimum.at(smallest, at, rows[:, Pair.MIN].astype(np.float64))
     for index, row in enumerate(rows[first]):
         nic, flow = names.get(int(row[Pair.NIC])), flows.get(int(row[Pair.FLOW]))
         rank = by_number.get(int(row[Pair.PEER]))
@@ -196,7 +196,7 @@ def _add_queue_pairs(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
         own = ranks.by_process.get(int(row[Pair.PROCESS]))
         pair.ranks |= {each.number for each in (own, rank) if each is not None}
         _add_mean(pair, "queue pair", float(count[index]), float(total[index]), float(amount[index]))
-        pair.min_ns = min(pair.min_ns or np.inf, float(least[index]))
+        pair.min_ns = min(pair.min_ns or np.inf, float(smallest[index]))
 
 
 def _nic_for(rank: Rank | None, nic: str | None) -> str:

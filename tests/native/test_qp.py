@@ -198,6 +198,8 @@ def test_delays_arrive_per_queue_pair(traffic, reporter):
         assert (reader.source, reader.devices()) == ("VERBS", {0: "made_up0"})
         assert set(seen["kind"].tolist()) == {QUEUE_PAIR}
         assert set(seen["queue_pair"].tolist()) == {int(number)}
+        assert len(set(seen["created"].tolist())) == 1
+        assert seen["created"][0] > 0
         assert seen["completed"].sum() == 40, "signalled ones; neither refused nor failed ones"
         assert seen["bytes"].sum() == 160_000, "with those that are not signalled"
         busy = seen[seen["completed"] > 0]

@@ -22,6 +22,8 @@ TARGETS: Final[Mapping[str, Target]] = {
     "trace_bytes_per_rank_hour": Target("B", "<=", 1_500_000),
     "real_job_diagnosis_right": Target("1", ">=", 0.95),
     "real_job_network_blamed_wrongly": Target("1", "<=", 0.005),
+    "explain_answer_s": Target("s", "<=", 2),
+    "explain_log_bytes": Target("B"),
     "diagnosis_right": Target("1", ">=", 0.975),
     "network_blamed_wrongly": Target("1", "<=", 0.005),
     "anomaly_s_p90": Target("s", "<=", 3.6),
@@ -42,6 +44,7 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
         "real_job_diagnosis_right",
         "real_job_network_blamed_wrongly",
     ),
+    "explain": ("explain_answer_s", "explain_log_bytes"),
     "diagnosis": ("diagnosis_right", "network_blamed_wrongly", "anomaly_s_p90", "root_cause_s_p60"),
 }
 """Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""

@@ -28,7 +28,7 @@ INCIDENTS, QUICK_EACH = 400, 1
 LARGE: Final = 8
 """Incidents of jobs with 256 ranks, in addition."""
 LARGE_RANKS: Final = 256
-WARM_S: Final = 6.0
+WARM_S: Final = 8.0
 """Time in which the job's good time is learned."""
 INCIDENT_S: Final = 9.0
 BEFORE_S, AFTER_S = 2.0, 4.0

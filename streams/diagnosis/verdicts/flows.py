@@ -257,6 +257,13 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
         for window in case.windows
         if window["link"] == link and set(window["jobs"]) <= {case.job.job} and window["kind"] in SHARED_KINDS
     ]
+    sharing = sum(
+        link in case.traffic.routes.get(flow["flow_id"], ())
+        for pair in case.traffic.crossing([link])[0]
+        for flow in pair.flows
+    )
+    if not own and (sharing < 2 or not case.has_clean_baseline(case.begin_ns)):
+        return  # uneven uplinks without a queue, or with one flow each, cost nothing
     begin_ns = min((each["opened_ns"] for each in own), default=case.begin_ns)
     loss = case.network_loss(begin_ns, case.end_ns, case.network_share * (1 - 1 / times))
     text = (

@@ -22,11 +22,14 @@ from schemas.topics import AUDIT, COLLECTIVES, CONTENTION, FLOWS
 from streams.diagnosis.arrivals import Floats
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.outliers import common_end, network_is_normal
+from streams.runtime.units import NS_PER_S
 
 __all__ = ["pause_storm", "pcie_limit", "slow_end_by_flows", "slow_end_by_pairs"]
 
 TIMES_OTHERS: Final = 3.0
 """Times the median of the other ranks from which on a rank's waiting for its GPU stands out."""
+MAX_SHORT_NS: Final = NS_PER_S // 2
+"""A window of this length counts in any interval."""
 LIMITED_SHARE: Final = 0.5
 """Share of the busy time from which on one end limits a flow."""
 _END_KINDS: Final = {
@@ -200,7 +203,7 @@ def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
                 )
             )
     for window in case.windows:
-        if window["kind"] in _END_KINDS and window["confidence"] > 0:
+        if window["kind"] in _END_KINDS and window["confidence"] > 0 and _lasts(case, window):
             verdict = _END_KINDS[window["kind"]]
             nic = _end_of(window, verdict)
             if nic in case.traffic.nics:
@@ -222,6 +225,13 @@ def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
         if not nic:
             continue
         yield from _limited_host(case, verdict, nic, evidence, begins.get((verdict, nic)))
+
+
+def _lasts(case: Case, window: ContentionWindow) -> bool:
+    """Return whether a window covers enough of the interval to cost the job time."""
+    closed_ns = case.end_ns if window["closed_ns"] is None else min(window["closed_ns"], case.end_ns)
+    open_ns = closed_ns - max(window["opened_ns"], case.begin_ns)
+    return open_ns >= min(case.rules.queue_share * case.length_ns, MAX_SHORT_NS)
 
 
 def _limited_host(

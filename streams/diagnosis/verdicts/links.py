@@ -20,6 +20,8 @@ POSSIBLE: Final = 0.6
 """Confidence if the routes of the job's flows are not known, but some route between its NICs crosses."""
 FLAPS: Final = 3
 """Outages within the interval, or flaps within the hour, that make a link flapping and not just dead."""
+HEAVY_LOSS: Final = 0.005
+"""Share of lost packets that stalls a transport: one of 200 packets makes go-back-N repeat a window."""
 _VERDICTS: Final = {
     LinkState.DOWN: Verdict.DEAD_LINK,
     LinkState.GREY: Verdict.GREY_LINK,
@@ -75,6 +77,8 @@ def _faulty_link(
     end_ns = max(each.end_ns for each in episodes)
     stops = case.stuck is not None and not case.stuck.missing and record["state"] == LinkState.DOWN
     estimate = _ESTIMATES.get(record["state"], 0.5) * case.network_share
+    if record["loss_rate"] is not None:
+        estimate *= min(1.0, record["loss_rate"] / HEAVY_LOSS)
     loss = 1.0 if stops and case.stuck is not None else case.network_loss(begin_ns, end_ns, estimate)
     confidence = (CERTAIN if certain and pairs else POSSIBLE) if not moved else 0.95
     confidence *= _fit_of_pairs(case, pairs)

@@ -57,6 +57,7 @@ def healthy(job: str, number: int, end_ns: int, **more: Any) -> Any:
             "confidence": 0.95,
             "text": "nothing is wrong with the network, and no rank is late",
             "remedy": "",
+            "subject": "",
             "ranks_seen": 8,
             "ranks_total": 8,
             "hosts": 4,

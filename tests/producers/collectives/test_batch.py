@@ -89,15 +89,20 @@ def test_transfers_name_their_operation(timeline):
 
 def test_queue_pairs_add_up_until_they_are_taken():
     found = QueuePairs()
-    found.add(pairs(queue_pair=4, completed=0, posted=3), {0: "h/a"})
+    found.add(pairs(queue_pair=4, completed=0, posted=3), {0: "h/a"}, {0: "h/b/qp:a"})
     assert found.are_worse, "chunks were posted and none completed"
-    found.add(pairs(queue_pair=4, completed=2, sum_ns=200, min_ns=90, max_ns=110, p99_ns=110), {0: "h/a"})
-    found.add(pairs(queue_pair=4, completed=0, posted=1), {0: "h/a"})
-    found.add(pairs(queue_pair=5, device=3, completed=1), {0: "h/a"})
+    found.add(
+        pairs(queue_pair=4, created=9, completed=2, sum_ns=200, min_ns=90, max_ns=110, p99_ns=110),
+        {0: "h/a"},
+        {0: "h/b/qp:a"},
+    )
+    found.add(pairs(queue_pair=4, completed=0, posted=1), {0: "h/a"}, {0: "h/b/qp:a"})
+    found.add(pairs(queue_pair=5, device=3, completed=1), {0: "h/a"}, {0: "h/b/qp:a"})
     (pair,) = found.take(10)
     assert (pair["count"], pair["mean_ns"], pair["min_ns"], pair["posted"]) == (2, 100, 90, 1)
+    assert pair["flow_id"] == "h/b/qp:a:4:9"
     assert not len(found)
-    found.add(pairs(queue_pair=4, completed=1, sum_ns=200, p99_ns=200), {0: "h/a"})
+    found.add(pairs(queue_pair=4, completed=1, sum_ns=200, p99_ns=200), {0: "h/a"}, {0: "h/b/qp:a"})
     assert not found.are_worse
-    found.add(pairs(queue_pair=4, completed=1, sum_ns=400, p99_ns=400), {0: "h/a"})
+    found.add(pairs(queue_pair=4, completed=1, sum_ns=400, p99_ns=400), {0: "h/a"}, {0: "h/b/qp:a"})
     assert found.are_worse, "more than three times what was published"

@@ -141,7 +141,7 @@ def test_transfers_and_queue_pairs_are_published_with_their_operation(segment):
     rows["end_raw_ns"] = rows["begin_raw_ns"] + np.arange(40) * 1000
     pairs = ended(np.zeros(2, int))
     pairs["kind"], pairs["device"], pairs["communicator"] = QUEUE_PAIR, 0, 0xFFFF
-    pairs["queue_pair"], pairs["completed"] = 33, [10, 30]
+    pairs["queue_pair"], pairs["completed"], pairs["created"] = 33, [10, 30], 77
     pairs["min_ns"], pairs["max_ns"], pairs["sum_ns"], pairs["p99_ns"] = (
         [10, 5],
         [90, 80],
@@ -159,6 +159,7 @@ def test_transfers_and_queue_pairs_are_published_with_their_operation(segment):
     assert {each["operation"] for each in record["transfers"]} == {0}
     (pair,) = record["queue_pairs"]
     assert (pair["nic"], pair["count"], pair["mean_ns"], pair["p99_ns"]) == ("h1/eth0", 40, 35, 80)
+    assert pair["flow_id"].endswith("/qp:mlx5_0:33:77"), "as in fabric.flows"
     assert record["communicators"][0]["nics"] == ["h1/eth0"]
 
 

@@ -16,7 +16,7 @@ def publish(budget, base, wanted, hours, urgent=False):
         budget.refill(at)
         since = at - last
         if since >= (1 if urgent else budget.interval_s(1, base)) and budget.is_enough(base, urgent):
-            size = base + min(wanted * since, budget.allowance(since, base, urgent))
+            size = base + min(wanted * since, budget.operation_bytes(since, base, urgent))
             budget.spend(size)
             done.append((at, size))
             last = at

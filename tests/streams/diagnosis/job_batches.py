@@ -20,7 +20,7 @@ def batch(job: str, rank: int, second: int, from_ns: int, **fields: Any) -> Any:
     """Return the record of one second of a rank: ten all-reduces of 20 ms, 80 ms of computing between."""
     begin_ns = from_ns + second * S
     communicator = make_part(
-        CollectiveBatch, "Communicator", id="c0", rank=rank, ranks=4, nodes=4, nics=[f"h{rank}/e0"]
+        CollectiveBatch, "Communicator", id="c0", name="", rank=rank, ranks=4, nodes=4, nics=[f"h{rank}/e0"]
     )
     operations = [
         make_part(

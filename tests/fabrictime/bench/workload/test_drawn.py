@@ -33,7 +33,7 @@ def test_every_kind_can_be_planted_and_is_the_same_for_its_seed(kind):
 
 
 @pytest.mark.parametrize("kind", ["down", "blackhole", "grey", "flap"])
-def test_a_link_fault_is_on_the_jobs_way(kind):
+def test_a_link_fault_is_on_a_route_of_the_job(kind):
     sim, incident = drawn(kind)
     crossed = {sim.fleet.link_ids[link] for flow in sim.jobs.jobs[0].flows for link in flow.links.tolist()}
     assert incident.subjects & crossed

@@ -84,7 +84,7 @@ def test_flows_limited_by_one_end_name_its_host(field: str, verdict: Verdict, pl
     assert (found["verdict"], found["subject"], found["blames_network"]) == (verdict, nic(place), False)
 
 
-def test_flows_that_are_all_limited_alike_name_no_host() -> None:
+def test_flows_that_are_all_limited_name_no_host() -> None:
     world = World(Job(queue_pairs=False))
     world.learn()
     slow(world)

@@ -32,3 +32,16 @@ def test_the_past_hour_shows_state_changes_and_flaps(state: FabricState, fabric:
     spans = [(round((end - begin) / 1000), kind) for begin, end, kind in frame["states"]]
     assert spans == [(3_000, 1), (300, 4), (300, 1)]
     assert len(frame["flaps"]) == 1, "the older one is more than an hour ago"
+
+
+def test_a_rack_lists_its_nics_with_their_cables_the_worst_first(state: FabricState, fabric: Any) -> None:
+    fill(state, *fabric.fleet())
+    fill_health(state, fabric, fabric.first("h4/eth1"), "DOWN")
+    drawn = fabric_frames.draw_plan(state.plan())
+    rows = fabric_frames.rack_rows(state, drawn, "r2")
+    assert [(row["port"], row["far"], row["state"]) for row in rows] == [
+        ("h4/eth1", "leaf2:swp2", "DOWN"),
+        ("h3/eth1", "leaf2:swp1", "UNKNOWN"),
+    ]
+    assert rows[1]["id"] == fabric.first("h3/eth1")
+    assert fabric_frames.rack_rows(state, drawn, "r9") == []

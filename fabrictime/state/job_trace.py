@@ -1,0 +1,338 @@
+"""A job's operations as traces for other tools: Chrome's trace events, and Chakra execution traces.
+
+Chrome's format is read by Perfetto and chrome://tracing: ranks are processes, operations slices with their
+splits, the verdicts and links tracks beside them, all on fabric time. A Chakra trace is one list of nodes a
+rank, in the JSON form of its protobuf messages (MLCommons, schema 0.0.4), which simulators such as ASTRA-sim
+convert. Pure: records in, events out.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from fabrictime.state.labels import arrow
+from schemas.records import CollectiveBatch, ContentionWindow, Diagnosis, LinkHealth
+
+__all__ = ["Ranks", "chakra_nodes", "chrome_events", "operations_of"]
+
+SPLITS: Final = (
+    ("gpu_late_ns", "GPU late"),
+    ("peer_late_ns", "peer late"),
+    ("network_late_ns", "network"),
+    ("flush_ns", "flush"),
+)
+"""Parts of an operation, in the order in which the trace draws them; the order within it is not recorded."""
+JOB, LINKS, FIRST_RANK = 1, 2, 10
+"""Processes of the trace: the job, the links, the ranks from `FIRST_RANK` on."""
+CHAKRA_VERSION: Final = "0.0.4"
+CHAKRA_COLLECTIVES: Final[Mapping[str, int]] = {
+    "ALL_REDUCE": 0,
+    "REDUCE": 1,
+    "ALL_GATHER": 2,
+    "GATHER": 3,
+    "SCATTER": 4,
+    "BROADCAST": 5,
+    "ALL_TO_ALL": 6,
+    "REDUCE_SCATTER": 7,
+    "BARRIER": 9,
+}
+"""Numbers of Chakra's CollectiveCommType."""
+CHAKRA_MESSAGES: Final = {"SEND": "COMM_SEND_NODE", "RECEIVE": "COMM_RECV_NODE"}
+
+Event = dict[str, Any]
+Place = tuple[str, str, str]
+"""Host, boot and process."""
+
+
+class Ranks:
+    """The ranks of a job by process: each process has the number that it has in its largest communicator."""
+
+    def __init__(self) -> None:
+        self._largest: dict[Place, tuple[int, int]] = {}
+
+    def take(self, record: CollectiveBatch) -> None:
+        """Note the communicators of a record."""
+        place = _place(record)
+        for each in record["communicators"]:
+            known = self._largest.get(place, (0, 0))
+            self._largest[place] = max(known, (each["ranks"], each["rank"]))
+
+    def of(self, record: CollectiveBatch) -> int:
+        """Return the rank of a record's process; 0 if no communicator names it."""
+        return self._largest.get(_place(record), (0, 0))[1]
+
+
+def _place(record: CollectiveBatch) -> Place:
+    return record["host"], record["boot"], record["process"]
+
+
+def operations_of(records: Iterable[CollectiveBatch]) -> Iterator[tuple[CollectiveBatch, int, Any]]:
+    """Yield (record, index, operation), each operation once: a running one is published again at its end."""
+    known: dict[Any, tuple[CollectiveBatch, int, Any]] = {}
+    for record in records:
+        for index, each in enumerate(record["operations"]):
+            if each["communicator"] >= len(record["communicators"]):
+                continue
+            communicator = record["communicators"][each["communicator"]]
+            identity = (
+                *_place(record),
+                communicator["id"],
+                each["function"] if each["peer"] is not None else "",
+                each["peer"],
+                each["seq"],
+            )
+            before = known.get(identity)
+            if before is None or before[2]["end_ns"] is None:
+                known[identity] = (record, index, each)
+    yield from sorted(known.values(), key=lambda found: found[2]["begin_ns"])
+
+
+# ---------------------------------------------------------------------------------------------- Chrome
+
+
+def chrome_events(
+    records: Iterable[CollectiveBatch],
+    diagnoses: Iterable[Diagnosis] = (),
+    windows: Iterable[ContentionWindow] = (),
+    health: Iterable[LinkHealth] = (),
+    from_ns: int = 0,
+) -> Iterator[Event]:
+    """Yield trace events; times are us of fabric time since `from_ns`, so that no ns is lost in a double."""
+    for event in _chrome_events(list(records), diagnoses, windows, health):
+        if "ts" in event:
+            event["ts"] = (event["ts"] - from_ns) / 1e3
+        yield event
+
+
+def _chrome_events(
+    records: list[CollectiveBatch],
+    diagnoses: Iterable[Diagnosis],
+    windows: Iterable[ContentionWindow],
+    health: Iterable[LinkHealth],
+) -> Iterator[Event]:
+    """Yield events with times in ns."""
+    ranks = Ranks()
+    for record in records:
+        ranks.take(record)
+    yield _named("process_name", JOB, 0, "job: verdicts and speed")
+    yield from _diagnosis_events(diagnoses)
+    yield from _link_events(windows, health)
+    named: set[tuple[int, str]] = set()
+    for record, index, each in operations_of(records):
+        rank = ranks.of(record)
+        pid = FIRST_RANK + rank
+        communicator = record["communicators"][each["communicator"]]
+        label = communicator["name"] or communicator["id"]
+        if (pid, "") not in named:
+            named.add((pid, ""))
+            nics = ", ".join(communicator["nics"]) or record["host"]
+            yield _named("process_name", pid, 0, f"rank {rank} ({nics})")
+        tid = _thread(label)
+        if (pid, label) not in named:
+            named.add((pid, label))
+            yield _named("thread_name", pid, tid, f"communicator {label}")
+        yield from _operation_events(record, each, pid, tid)
+        yield from _transfer_events(record, index, pid, named)
+
+
+def _thread(name: str) -> int:
+    """Return a thread's number: of a name, the same in every export."""
+    return 1 + zlib.crc32(name.encode()) % 1_000_000
+
+
+def _named(kind: str, pid: int, tid: int, name: str) -> Event:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _slice(pid: int, tid: int, name: str, begin_ns: int, end_ns: int, **args: Any) -> Event:
+    return {
+        "ph": "X",
+        "name": name,
+        "pid": pid,
+        "tid": tid,
+        "ts": begin_ns,
+        "dur": max(0, end_ns - begin_ns) / 1e3,
+        "args": args,
+    }
+
+
+def _operation_events(record: CollectiveBatch, each: Any, pid: int, tid: int) -> Iterator[Event]:
+    end_ns = record["end_ns"] if each["end_ns"] is None else each["end_ns"]
+    end_ns = max(end_ns, each["begin_ns"])
+    yield _slice(
+        pid,
+        tid,
+        str(each["function"]),
+        each["begin_ns"],
+        end_ns,
+        seq=each["seq"],
+        bytes=each["bytes"],
+        algorithm=each["algorithm"],
+        protocol=each["protocol"],
+        peer=each["peer"],
+        launch_ns=each["launch_ns"],
+        kernel_ns=each["kernel_ns"],
+        tag=each["tag"],
+        clock=str(record["clock"]),
+        bound_ns=record["bound_ns"],
+        runs=each["end_ns"] is None,
+        **{name: each[name] for name, _ in SPLITS},
+    )
+    at_ns = each["begin_ns"]
+    for name, title in SPLITS:
+        if each[name]:
+            until_ns = min(end_ns, at_ns + each[name])
+            yield _slice(pid, tid, title, at_ns, until_ns)
+            at_ns = until_ns
+
+
+def _transfer_events(
+    record: CollectiveBatch, index: int, pid: int, named: set[tuple[int, str]]
+) -> Iterator[Event]:
+    for each in record["transfers"]:
+        if each["operation"] != index:
+            continue
+        way = "to" if each["sends"] else "from"
+        label = f"channel {each['channel']} {way} rank {each['peer']}"
+        if (pid, label) not in named:
+            named.add((pid, label))
+            yield _named("thread_name", pid, _thread(label), label)
+        end_ns = record["end_ns"] if each["end_ns"] is None else each["end_ns"]
+        values: Mapping[str, Any] = each
+        splits = {name: values[name] for name, _ in SPLITS}
+        yield _slice(pid, _thread(label), label, each["begin_ns"], end_ns, bytes=each["bytes"], **splits)
+
+
+def _diagnosis_events(diagnoses: Iterable[Diagnosis]) -> Iterator[Event]:
+    last: tuple[str, str] | None = None
+    for each in diagnoses:
+        verdict = (str(each["verdict"]), each["subject"])
+        at_ns = each["end_ns"]
+        if verdict != last:
+            last = verdict
+            args = {"text": each["text"], "remedy": each["remedy"], "confidence": each["confidence"]}
+            name = f"{each['verdict']} {each['subject']}".strip()
+            yield {"ph": "i", "s": "g", "name": name, "pid": JOB, "tid": 0, "ts": at_ns, "args": args}
+        for field, title, scale in (
+            ("bus_bps", "bus bandwidth Gbit/s", 1e9),
+            ("iteration_ns", "iteration ms", 1e6),
+            ("loss_share", "lost %", 0.01),
+        ):
+            value: Any = each.get(field)
+            if value is not None:
+                yield _counter(JOB, title, at_ns, value / scale)
+
+
+def _counter(pid: int, name: str, at_ns: int, value: float) -> Event:
+    return {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": at_ns, "args": {"value": value}}
+
+
+def _link_events(windows: Iterable[ContentionWindow], health: Iterable[LinkHealth]) -> Iterator[Event]:
+    yield _named("process_name", LINKS, 0, "links")
+    closed: dict[str, ContentionWindow] = {}
+    for window in windows:
+        closed[window["window_id"]] = window
+        yield _counter(
+            LINKS,
+            f"queue kB {arrow(window['link'])}",
+            window["updated_ns"],
+            window["depth_bytes"] / 1e3,
+        )
+    for window in closed.values():
+        end_ns = window["updated_ns"] if window["closed_ns"] is None else window["closed_ns"]
+        tid = _thread(window["link"])
+        yield _named("thread_name", LINKS, tid, arrow(window["link"]))
+        yield _slice(
+            LINKS,
+            tid,
+            str(window["kind"]),
+            window["opened_ns"],
+            end_ns,
+            jobs=window["jobs"],
+            text=window["text"],
+        )
+    for state in health:
+        yield {
+            "ph": "i",
+            "s": "p",
+            "name": f"{state['state']} {arrow(state['subject'])}",
+            "pid": LINKS,
+            "tid": 0,
+            "ts": state["since_ns"],
+            "args": {"text": state["text"]},
+        }
+
+
+# ---------------------------------------------------------------------------------------------- Chakra
+
+
+def chakra_nodes(records: Iterable[CollectiveBatch]) -> dict[int, list[dict[str, Any]]]:
+    """Return each rank's messages: metadata, then a node for every operation and for the time before it.
+
+    Operations of one rank depend on each other in the order of their begin. Functions that Chakra does not
+    know are left out.
+    """
+    records = list(records)
+    ranks = Ranks()
+    for record in records:
+        ranks.take(record)
+    found: dict[int, list[dict[str, Any]]] = {}
+    free_ns: dict[int, int] = {}
+    for record, _, each in operations_of(records):
+        kind, attributes = _chakra_kind(each)
+        if not kind or each["end_ns"] is None:
+            continue
+        rank = ranks.of(record)
+        nodes = found.setdefault(rank, [_chakra_metadata(record, rank)])
+        idle_ns = each["begin_ns"] - free_ns.get(rank, each["begin_ns"])
+        if idle_ns > 0:
+            begin_ns = each["begin_ns"] - idle_ns
+            nodes.append(_node(len(nodes), "compute", "COMP_NODE", begin_ns, idle_ns, []))
+        communicator = record["communicators"][each["communicator"]]
+        attributes += [
+            _attribute("is_cpu_op", "boolVal", False),
+            _attribute("comm_size", "int64Val", str(each["bytes"])),
+            _attribute("pg_name", "stringVal", communicator["name"] or communicator["id"]),
+        ]
+        name = f"{each['function']}_{each['seq']}"
+        duration_ns = max(0, each["end_ns"] - each["begin_ns"])
+        nodes.append(_node(len(nodes), name, kind, each["begin_ns"], duration_ns, attributes))
+        free_ns[rank] = max(free_ns.get(rank, 0), each["end_ns"])
+    return found
+
+
+def _chakra_kind(each: Any) -> tuple[str, list[dict[str, Any]]]:
+    function = str(each["function"])
+    if function in CHAKRA_COLLECTIVES:
+        number = str(CHAKRA_COLLECTIVES[function])
+        return "COMM_COLL_NODE", [_attribute("comm_type", "int64Val", number)]
+    if function in CHAKRA_MESSAGES and each["peer"] is not None:
+        name = "comm_dst" if function == "SEND" else "comm_src"
+        return CHAKRA_MESSAGES[function], [_attribute(name, "int32Val", each["peer"])]
+    return "", []
+
+
+def _chakra_metadata(record: CollectiveBatch, rank: int) -> dict[str, Any]:
+    attributes = [_attribute("job", "stringVal", record["job"]), _attribute("rank", "int32Val", rank)]
+    return {"version": CHAKRA_VERSION, "attr": attributes}
+
+
+def _attribute(name: str, kind: str, value: Any) -> dict[str, Any]:
+    return {"name": name, kind: value}
+
+
+def _node(
+    number: int, name: str, kind: str, begin_ns: int, duration_ns: int, attributes: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a node as protobuf's JSON form writes it: 64-bit numbers as text."""
+    return {
+        "id": str(number),
+        "name": name,
+        "type": kind,
+        "dataDeps": [str(number - 1)] if number > 1 else [],
+        "startTimeMicros": str(begin_ns // 1000),
+        "durationMicros": str(duration_ns // 1000),
+        "attr": attributes,
+    }

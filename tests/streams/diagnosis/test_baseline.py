@@ -1,0 +1,34 @@
+"""Good times: sustained, bounded in memory."""
+
+from __future__ import annotations
+
+from streams.diagnosis.baseline import Baselines
+
+
+def noted(*values: float) -> Baselines:
+    found = Baselines()
+    for value in values:
+        found.note("x", value)
+    return found
+
+
+def test_a_good_time_needs_three_intervals() -> None:
+    assert noted(4.0, 4.0).good("x") is None
+    assert noted(4.0, 4.0, 5.0).good("x") == 4.0
+
+
+def test_a_lucky_interval_does_not_set_the_good_time() -> None:
+    assert noted(10.0, 10.0, 1.0, 10.0, 10.0).good("x") == 10.0
+
+
+def test_a_long_slow_time_does_not_raise_the_good_time() -> None:
+    assert noted(*[10.0] * 5, *[30.0] * 1000).good("x") == 10.0
+
+
+def test_the_quantity_noted_longest_ago_is_forgotten() -> None:
+    found = Baselines(keys=2)
+    for key in ("a", "b", "a", "c", "a"):
+        found.note(key, 1.0)
+    assert len(found) == 2
+    assert found.good("a") == 1.0
+    assert found.good("b") is None

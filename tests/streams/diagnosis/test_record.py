@@ -1,0 +1,41 @@
+"""Records of verdicts: text, alternatives, missing evidence."""
+
+from __future__ import annotations
+
+from schemas import codec
+from schemas.records import Diagnosis, Verdict
+from streams.diagnosis.base import Candidate
+from streams.diagnosis.case import case_of
+from streams.diagnosis.record import make_record, missing_evidence
+from streams.diagnosis.rules import DiagnosisRules
+from tests.streams.diagnosis.scenario import MS, Job, World
+
+
+def record(candidate: Candidate, others: list[Candidate]) -> Diagnosis:
+    world = World(Job(ranks=4))
+    world.learn(4)
+    world.job.network = lambda rank, at: 12.0 * MS
+    begin_ns = world.job.at_ns
+    for each in world.job.run():
+        world.view.take(each, world.job.at_ns)
+    case = case_of(world.view, world.network, begin_ns, world.job.at_ns, DiagnosisRules())
+    return make_record(case, candidate, others, ["something"])
+
+
+def test_a_slow_jobs_text_begins_with_its_iterations() -> None:
+    best = Candidate(Verdict.SLOW_FLOW, 0.8, 0.5, "a", "a is slow", "fix a")
+    found = record(best, [Candidate(Verdict.CONTENTION, 1.2, 0.5, "b", "b" * 5000, "")])
+    assert found["text"].startswith("iterations take 20.")
+    assert found["text"].endswith("before: a is slow")
+    assert found["alternatives"][0]["confidence"] == 1.0
+    assert (found["subject"], found["subjects"], found["missing"]) == ("a", ["a"], ["something"])
+    codec.encode(Diagnosis, found)
+
+
+def test_missing_evidence_of_an_unknown_network() -> None:
+    world = World(Job(ranks=4, nics=False, queue_pairs=False), flows=False, probes=False)
+    world.step()
+    end_ns = world.job.at_ns
+    case = case_of(world.view, world.network, end_ns - 500 * MS, end_ns, DiagnosisRules())
+    lines = missing_evidence(case)
+    assert "NICs of the ranks are not known" in lines
