@@ -66,7 +66,7 @@ __all__ = [
     "HostEvidence",
     "HostState",
     "JobFlow",
-    "KeptBecause",
+    "KeptReason",
     "LatencyRule",
     "Leg",
     "LinkEvent",
@@ -800,7 +800,7 @@ class CollectiveFunction(StrEnum):
     WAIT = "WAIT"
 
 
-class KeptBecause(StrEnum):
+class KeptReason(StrEnum):
     """Reason why a single operation is published."""
 
     UNKNOWN = "UNKNOWN"
@@ -851,7 +851,7 @@ class CollectiveOperation(TypedDict):
     """Share of the transfers' steps that the split rests on; 0: no split."""
     tag: int
     """The user's tag; 0: none."""
-    kept: KeptBecause
+    kept: KeptReason
     """ALL: every operation is published; SAMPLED: chosen by its number, alike at all ranks; SLOW: slower than
     its kind; RUNNING: not ended for long; RECORDED: from a Flight Recorder dump."""
 

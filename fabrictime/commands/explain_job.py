@@ -147,8 +147,8 @@ def _about(record: Mapping[str, Any]) -> str:
 
 
 def _verdict(record: Mapping[str, Any]) -> str:
-    held = seconds_text((record["end_ns"] - record["since_ns"]) / S)
-    text = f"{record['verdict']} since {_clock(record['since_ns'])} ({held})"
+    active = seconds_text((record["end_ns"] - record["since_ns"]) / S)
+    text = f"{record['verdict']} since {_clock(record['since_ns'])} ({active})"
     text += f", confidence {percent_text(record['confidence'])}"
     if record["loss_share"]:
         text += f", costs {percent_text(record['loss_share'])} of the time"

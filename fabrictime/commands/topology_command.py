@@ -111,5 +111,5 @@ def import_(
             output.write_text(text, encoding="utf-8")
     except (ValueError, OSError) as error:
         stop(str(error))
-    hosts = sum(node.kind == "host" for node in found.nodes)
-    typer.echo(f"{hosts} hosts, {len(found.nodes) - hosts} switches, {len(found.links)} cables", err=True)
+    count = sum(node.kind == "host" for node in found.nodes)
+    typer.echo(f"{count} hosts, {len(found.nodes) - count} switches, {len(found.links)} cables", err=True)

@@ -115,8 +115,8 @@ def telling(heads: Sequence[Head]) -> Head:
     if not cost:
         return heads[-1]
     kind = max(sorted(cost), key=lambda each: cost[each])
-    alike = [each for each in heads if (str(each["verdict"]), each["subject"]) == kind]
-    return max(alike, key=lambda each: (each["confidence"], each["number"]))
+    same_kind = [each for each in heads if (str(each["verdict"]), each["subject"]) == kind]
+    return max(same_kind, key=lambda each: (each["confidence"], each["number"]))
 
 
 def shares(record: Mapping[str, Any]) -> dict[str, float]:
@@ -166,7 +166,7 @@ def _median(heads: Sequence[Head], name: str) -> float | None:
 
 def figures(run: Run) -> dict[str, Any]:
     """Return the figures of a run that a comparison uses."""
-    told = telling(run.heads)
+    shown = telling(run.heads)
     bad_ns = sum(each.end_ns - each.begin_ns for each in spans_of(run.heads) if each.verdict != HEALTHY)
     return {
         "job": run.job,
@@ -175,16 +175,16 @@ def figures(run: Run) -> dict[str, Any]:
         "records": len(run.heads),
         "bus_bps": _median(run.heads, "bus_bps"),
         "iteration_ns": _median(run.heads, "iteration_ns"),
-        "verdict": str(told["verdict"]),
+        "verdict": str(shown["verdict"]),
         "unhealthy_ns": bad_ns,
-        "text": told["text"],
-        "remedy": told["remedy"],
-        "confidence": told["confidence"],
-        "subject": told["subject"],
-        "links": list(told["links"]),
-        "jobs": list(told["jobs"]),
-        "evidence": [dict(each) for each in told["evidence"]],
-        "missing": list(told["missing"]),
+        "text": shown["text"],
+        "remedy": shown["remedy"],
+        "confidence": shown["confidence"],
+        "subject": shown["subject"],
+        "links": list(shown["links"]),
+        "jobs": list(shown["jobs"]),
+        "evidence": [dict(each) for each in shown["evidence"]],
+        "missing": list(shown["missing"]),
     }
 
 

@@ -194,8 +194,8 @@ def _transfer_events(
     for each in record["transfers"]:
         if each["operation"] != index:
             continue
-        way = "to" if each["sends"] else "from"
-        label = f"channel {each['channel']} {way} rank {each['peer']}"
+        toward = "to" if each["sends"] else "from"
+        label = f"channel {each['channel']} {toward} rank {each['peer']}"
         if (pid, label) not in named:
             named.add((pid, label))
             yield _named("thread_name", pid, _thread(label), label)

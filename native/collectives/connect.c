@@ -82,14 +82,14 @@ static int attempt(void) {
 
 /* Read the reporter's answer. Return false at the end of the connection. */
 static bool answered(int fd) {
-    static bool told;
+    static bool reported;
     char line[256];
     ssize_t size = recv(fd, line, sizeof(line) - 1, 0);
 
     if (size < 0) return errno == EAGAIN || errno == EINTR;
     line[size > 0 ? size : 0] = 0;
-    if (!strncmp(line, "ERROR", 5) && !told) {
-        told = true;
+    if (!strncmp(line, "ERROR", 5) && !reported) {
+        reported = true;
         fprintf(stderr, "fabrictime: %s refused the trace: %.*s\n", path, (int)strcspn(line, "\n"), line);
     }
     return size > 0;

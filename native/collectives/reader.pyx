@@ -132,11 +132,11 @@ cdef class Reader:
         cdef ft_reader *reader = self._open()
         cdef uint64_t wanted = min(ft_reader_waiting(reader), max_events)
         cdef uint64_t valid
-        room = np.empty(wanted, EVENT)
-        cdef ft_event *events = <ft_event *><size_t>room.ctypes.data
+        events_read = np.empty(wanted, EVENT)
+        cdef ft_event *events = <ft_event *><size_t>events_read.ctypes.data
         with nogil:
             valid = ft_reader_drain(reader, events, wanted)
-        return room[:valid]
+        return events_read[:valid]
 
     def commit(self):
         """Free the room of all events that were drained: call it after they were published."""

@@ -167,10 +167,10 @@ cdef class SlotReducer:
     cdef inline int _clock_is_wrong(self, int64_t row, int64_t back, double there, double home, double bound) noexcept:
         cdef double forward = min(self._floor[row, 0], self._floor[row, 1])
         cdef double reverse = min(self._floor[back, 0], self._floor[back, 1])
-        cdef double least = _STEP_NS + _STEP_SIGMAS * self._row_noise[row] + bound
+        cdef double margin = _STEP_NS + _STEP_SIGMAS * self._row_noise[row] + bound
         if not (isfinite(forward) and isfinite(reverse)):
             return 0
-        return (there < forward - least or home < reverse - least) and there + home > forward + reverse - least
+        return (there < forward - margin or home < reverse - margin) and there + home > forward + reverse - margin
 
     def add(self, columns, prober, peers):
         """Add a batch (`ProbeColumns`).

@@ -15,7 +15,7 @@
 
 #include "delays.h"
 
-enum { PLACES = 1 << 15, SEARCH = 256, REQUESTS_MIN = 64, REQUESTS_MAX = 1 << 14, LOOK_AHEAD = 1024 };
+enum { PLACES = 1 << 15, SEARCH = 256, REQUESTS_MIN = 64, REQUESTS_MAX = 1 << 14, SEARCH_AHEAD = 1024 };
 enum { BUCKETS = 160 }; /* four for each power of two of ns */
 enum state { SILENT, SIGNALLED, REFUSED };
 
@@ -76,7 +76,7 @@ static struct ft_delays *find(const struct ft_context *context, uint32_t qp_num)
 }
 
 /* Return memory for so many requests: that of a former queue pair, or new. Under the lock. */
-static struct ft_delays *room(uint64_t requests) {
+static struct ft_delays *allocated(uint64_t requests) {
     struct ft_delays **link = &free_ones, *found;
 
     while (*link && (*link)->mask != requests - 1) link = &(*link)->next_free;
@@ -106,7 +106,7 @@ struct ft_delays *ft_delays_add(const struct ft_qp *qp, const struct ft_qp_init_
         struct ft_delays *found = atomic_load_explicit(&places[place], memory_order_relaxed);
 
         if (found && found != USED) continue;
-        made = room(requests);
+        made = allocated(requests);
         if (!made) break;
         made->all_signalled = init->sq_sig_all;
         atomic_store_explicit(&made->qp_num, qp->qp_num, memory_order_relaxed);
@@ -221,7 +221,7 @@ static void measure(struct ft_delays *delays, uint64_t ns) {
 
 /* Return the number of the request that completed, or `head` if it is not in the ring. */
 static uint64_t completed(struct ft_delays *delays, uint64_t tail, uint64_t head, uint64_t wr_id) {
-    uint64_t end = head - tail > LOOK_AHEAD ? tail + LOOK_AHEAD : head;
+    uint64_t end = head - tail > SEARCH_AHEAD ? tail + SEARCH_AHEAD : head;
 
     for (uint64_t number = tail; number < end; number++) {
         struct request *request = &delays->requests[number & delays->mask];

@@ -23,13 +23,13 @@ from schemas.records import (
     CollectiveSummary,
     CollectiveTransfer,
     Communicator,
-    KeptBecause,
+    KeptReason,
     QueuePairDelay,
 )
 
 __all__ = ["REASONS", "CommunicatorList", "QueuePairs", "operations_of", "summaries_of", "transfers_of"]
 
-REASONS: Final = (KeptBecause.ALL, KeptBecause.SAMPLED, KeptBecause.SLOW)
+REASONS: Final = (KeptReason.ALL, KeptReason.SAMPLED, KeptReason.SLOW)
 """Reasons by their numbers in native/collectives/fold.h."""
 MAX_TRANSFERS: Final = 16
 """Transfers of one operation that are published, the longest ones."""
@@ -126,7 +126,7 @@ def _summary(kind: Any, communicators: CommunicatorList, source: CollectiveSourc
 
 
 def operations_of(
-    rows: Rows, reasons: Iterable[KeptBecause], communicators: CommunicatorList, timeline: Timeline
+    rows: Rows, reasons: Iterable[KeptReason], communicators: CommunicatorList, timeline: Timeline
 ) -> list[CollectiveOperation]:
     """Return single operations, in the order of `rows`; rows of unknown communicators raise KeyError."""
     begin, end = timeline.to_fabric(rows["begin_raw_ns"]), timeline.to_fabric(rows["end_raw_ns"])
@@ -137,7 +137,7 @@ def operations_of(
 
 
 def _operation(
-    row: Any, reason: KeptBecause, communicators: CommunicatorList, begin_ns: int, end_ns: int
+    row: Any, reason: KeptReason, communicators: CommunicatorList, begin_ns: int, end_ns: int
 ) -> CollectiveOperation:
     peer, steps = int(row["peer"]), int(row["steps"])
     waits = _waits(row)

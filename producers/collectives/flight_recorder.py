@@ -16,7 +16,7 @@ from schemas.records import (
     CollectiveFunction,
     CollectiveOperation,
     Communicator,
-    KeptBecause,
+    KeptReason,
     RankCondition,
     RankState,
 )
@@ -176,7 +176,7 @@ def _operation(entry: Mapping[str, Any], communicator: int, shift_ns: int) -> Co
         "flush_ns": None,
         "sampled_share": 0.0,
         "tag": 0,
-        "kept": KeptBecause.RECORDED,
+        "kept": KeptReason.RECORDED,
     }
 
 

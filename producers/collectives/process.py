@@ -34,7 +34,7 @@ from schemas import codec
 from schemas.records import (
     CollectiveBatch,
     CollectiveSource,
-    KeptBecause,
+    KeptReason,
     NicCounter,
     RankState,
 )
@@ -345,7 +345,7 @@ class TracedProcess:
         counts = self._fold.counts
         kept, reasons = self._fold.take_kept()
         running = self._take_running(now_s)
-        urgent = bool(len(running) or (reasons == REASONS.index(KeptBecause.SLOW)).any())
+        urgent = bool(len(running) or (reasons == REASONS.index(KeptReason.SLOW)).any())
         costs = _costs(kept, transfers)
         allowed = self._budget.operation_bytes(interval_s, base_bytes, urgent=False)
         first = self._budget.operation_bytes(interval_s, base_bytes, urgent) - float(
@@ -353,7 +353,7 @@ class TracedProcess:
         )
         chosen = self._choose(kept, reasons, costs, allowed, first)
         rows = np.concatenate([running, kept[chosen]])
-        names = [KeptBecause.RUNNING] * len(running) + [REASONS[code] for code in reasons[chosen]]
+        names = [KeptReason.RUNNING] * len(running) + [REASONS[code] for code in reasons[chosen]]
         is_known = [int(number) in communicators for number in rows["communicator"]]
         rows, names = rows[is_known], [name for name, known in zip(names, is_known, strict=True) if known]
         record["operations"] = operations_of(rows, names, communicators, self._timeline)
@@ -389,7 +389,7 @@ class TracedProcess:
         first: float,
     ) -> npt.NDArray[np.bool_]:
         """Return which operations fit: slow ones into `first` bytes, sampled ones into `allowed` of them."""
-        is_slow = reasons == REASONS.index(KeptBecause.SLOW)
+        is_slow = reasons == REASONS.index(KeptReason.SLOW)
         chosen: npt.NDArray[np.bool_] = is_slow & (np.cumsum(np.where(is_slow, costs, 0)) <= first)
         left = min(allowed, first - float(costs[chosen].sum()))
         sampled = np.flatnonzero(~is_slow)
@@ -401,7 +401,7 @@ class TracedProcess:
             fits = sampled[zeros >= shift]
             if float(costs[fits].sum()) <= left:
                 chosen[fits] = True
-                reasons[fits] = REASONS.index(KeptBecause.SAMPLED)
+                reasons[fits] = REASONS.index(KeptReason.SAMPLED)
                 break
         return chosen
 

@@ -49,7 +49,7 @@ class ChunkDelays:
         at = np.flatnonzero(active[self._numbers])
         wait = wait_ns[self._links[at]].sum(axis=1)
         self._wait[at] += wait
-        self._most[at] = np.maximum(self._most[at], wait)
+        self._longest[at] = np.maximum(self._longest[at], wait)
         self._count[at] += 1
 
     def _rebuild(self) -> None:
@@ -57,7 +57,7 @@ class ChunkDelays:
         if self._flows is not flows:
             self._flows = flows
             self._numbers = np.array([flow.number for flow in flows])
-            self._wait, self._most, self._count = np.zeros((3, len(flows)))
+            self._wait, self._longest, self._count = np.zeros((3, len(flows)))
             self._sums = self._sim.kernel.flow_sums()[0][self._numbers]
             self._cuts = self._sim.kernel.flow_cuts()[self._numbers]
             self._received = (self._sums.copy(), self._cuts.copy())
@@ -97,7 +97,7 @@ class ChunkDelays:
         arrived = sums[self._numbers[to]] - received[to]
         sent_cnp = int((cuts[self._numbers[to]] - received_cuts[to]).sum())
         received[to], received_cuts[to] = sums[self._numbers[to]], cuts[self._numbers[to]]
-        for column in (self._wait, self._most, self._count):
+        for column in (self._wait, self._longest, self._count):
             column[mine] = 0
         nic = self._job.nics[rank]
         paused = max(0.0, 1 - float(self._sim.states.share[2 * nic + 1]))
@@ -125,17 +125,17 @@ class ChunkDelays:
             return None
         fleet, conditions = self._sim.fleet, self._job.conditions
         base_ns = 2 * float(fleet.delay_ns[flow.links].sum()) + conditions.class_ns
-        least_ns = base_ns + CHUNK_BYTES * 8e9 / float(fleet.rate_bps[2 * flow.source])
-        mean_ns = most_ns = 0.0
+        unloaded_ns = base_ns + CHUNK_BYTES * 8e9 / float(fleet.rate_bps[2 * flow.source])
+        mean_ns = longest_ns = 0.0
         if count:
             serial_ns = CHUNK_BYTES * busy_ns / sent * conditions.pcie_share.get(sender, 1.0)
             wait_ns = float(self._wait[at] / max(self._count[at], 1))
             lost = again / _PACKET_BYTES
             noise = 1 + _NOISE * float(chance.standard_normal())
             mean_ns = (serial_ns + base_ns + wait_ns + min(lost / count, 8.0) * _RETRANSMIT_NS) * noise
-            mean_ns = max(mean_ns, least_ns)
-            most_ns = max(mean_ns * 1.1, serial_ns + base_ns + float(self._most[at]))
-            most_ns += 8 * _RETRANSMIT_NS if lost >= 1 else 0.0
+            mean_ns = max(mean_ns, unloaded_ns)
+            longest_ns = max(mean_ns * 1.1, serial_ns + base_ns + float(self._longest[at]))
+            longest_ns += 8 * _RETRANSMIT_NS if lost >= 1 else 0.0
         return {
             "nic": fleet.nic_ids[flow.source],
             "flow_id": flow.flow_id,
@@ -143,9 +143,9 @@ class ChunkDelays:
             "peer": peer,
             "count": count,
             "bytes": int(sent),
-            "min_ns": round(least_ns) if count else 0,
+            "min_ns": round(unloaded_ns) if count else 0,
             "mean_ns": round(mean_ns),
-            "p99_ns": round(most_ns),
-            "max_ns": round(most_ns * 1.05),
+            "p99_ns": round(longest_ns),
+            "max_ns": round(longest_ns * 1.05),
             "posted": posted,
         }

@@ -21,7 +21,7 @@ from schemas.records import (
     CollectiveSource,
     CollectiveSummary,
     CollectiveTransfer,
-    KeptBecause,
+    KeptReason,
 )
 from schemas.topics import COLLECTIVES
 
@@ -184,7 +184,7 @@ class _Rank:
     def _operation(self, each: LoggedOperation, shift_ns: int) -> CollectiveOperation:
         job, rank, t = self._log.job, self._rank, each.times
         function, algorithm = _function(job)
-        runs = each.kept == KeptBecause.RUNNING
+        runs = each.kept == KeptReason.RUNNING
         if runs and rank in job.conditions.mismatched:
             function, algorithm = _CALLED_INSTEAD[function], ""
         begin, end = round(t.arrival[rank]), round(t.end[rank])
@@ -210,7 +210,7 @@ class _Rank:
             "flush_ns": flush,
             "sampled_share": 1.0,
             "tag": 0,
-            "kept": each.kept or KeptBecause.UNKNOWN,
+            "kept": each.kept or KeptReason.UNKNOWN,
         }
 
     def _transfers(

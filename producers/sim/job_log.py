@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from producers.sim.job_times import Arrivals, OperationTimes, arrivals_of, operation_times
 from producers.sim.jobs import SimJob
-from schemas.records import KeptBecause
+from schemas.records import KeptReason
 
 if TYPE_CHECKING:
     from producers.sim.simulation import Simulation
@@ -40,7 +40,7 @@ class LoggedOperation:
     times: OperationTimes
     moved: Float64s | None
     """[2, entries] begin and end of its transfers, for those that are published; None: they are not."""
-    kept: KeptBecause | None
+    kept: KeptReason | None
     """None: it is only in summaries."""
     present: NDArray[np.bool_] | None = None
     """[ranks] of an operation that runs: the ranks that have called it."""
@@ -83,7 +83,7 @@ class JobLog:
             kept = self._kept(each.number, float((times.end - times.arrival).max()), each.end_ns)
             moved = None
             if kept is not None and (
-                kept == KeptBecause.SLOW or each.end_ns - self._moved_ns >= 0.9 * _SECOND_NS
+                kept == KeptReason.SLOW or each.end_ns - self._moved_ns >= 0.9 * _SECOND_NS
             ):
                 moved, self._moved_ns = each.times, each.end_ns
             self._operations.append(LoggedOperation(each.number, times, moved, kept))
@@ -121,7 +121,7 @@ class JobLog:
         present = np.ones(self.ranks, np.bool_)
         present[sorted(absent)] = False
         return LoggedOperation(
-            job.earlier + number, found, times if begin_ns >= 0 else None, KeptBecause.RUNNING, present
+            job.earlier + number, found, times if begin_ns >= 0 else None, KeptReason.RUNNING, present
         )
 
     def _waiting(self, arrivals: Arrivals, since_ns: float, now_ns: float) -> OperationTimes:
@@ -137,7 +137,7 @@ class JobLog:
         chance = np.random.Generator(np.random.SFC64([self._sim.settings.seed, 7, self._index, seq]))
         return arrivals_of(self.job.conditions, self.ranks, chance)
 
-    def _kept(self, seq: int, length_ns: float, end_ns: float) -> KeptBecause | None:
+    def _kept(self, seq: int, length_ns: float, end_ns: float) -> KeptReason | None:
         """Choose whether an operation is published singly: by its number within the trace budget, or slow."""
         self._ends.append(end_ns)
         while self._ends[0] < end_ns - _SECOND_NS:
@@ -149,12 +149,12 @@ class JobLog:
         usual = float(np.median(self._recent)) if self._recent else length_ns
         self._recent.append(length_ns)
         if self._stride == 1:
-            return KeptBecause.ALL
+            return KeptReason.ALL
         if seq % self._stride == 0:
-            return KeptBecause.SAMPLED
+            return KeptReason.SAMPLED
         while self._slow_at and self._slow_at[0] < end_ns - _SECOND_NS:
             self._slow_at.popleft()
         if length_ns > _SLOW_TIMES * usual and len(self._slow_at) < _SLOW_PER_S:
             self._slow_at.append(end_ns)
-            return KeptBecause.SLOW
+            return KeptReason.SLOW
         return None

@@ -295,7 +295,7 @@ def entries_of(phases: Sequence[Phase], connections: int, ranks: int) -> Entries
     pairs = np.array([pair for pairs, _ in phases for pair in pairs for _ in range(connections)], np.int64)
     size = np.repeat([size / connections for _, size in phases], counts)
     first = phases[0][0]
-    most = int(np.bincount([a for a, _ in first], minlength=ranks).max())
+    max_flows = int(np.bincount([a for a, _ in first], minlength=ranks).max())
     return Entries(
-        pairs[:, 0], pairs[:, 1], np.repeat(np.arange(len(phases)), counts), size, most * connections
+        pairs[:, 0], pairs[:, 1], np.repeat(np.arange(len(phases)), counts), size, max_flows * connections
     )

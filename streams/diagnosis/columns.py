@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.records import CollectiveBatch, CollectiveFunction, KeptBecause
+from schemas.records import CollectiveBatch, CollectiveFunction, KeptReason
 from streams.diagnosis.rules import NEVER_NS
 
 __all__ = [
@@ -56,7 +56,7 @@ UNKNOWN: Final = -1
 EVERY: Final = 1
 """Every operation of the rank is published: the one before is its previous one."""
 SAMPLED: Final = 2
-_FAIR: Final = {str(KeptBecause.ALL): EVERY, str(KeptBecause.SAMPLED): SAMPLED}
+_FAIR: Final = {str(KeptReason.ALL): EVERY, str(KeptReason.SAMPLED): SAMPLED}
 DAY_NS: Final = 86_400_000_000_000
 
 

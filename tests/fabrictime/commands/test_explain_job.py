@@ -36,7 +36,7 @@ def test_a_contended_job_is_explained_with_its_evidence():
     )
 
 
-def test_a_job_without_figures_is_explained_by_what_is_missing():
+def test_a_job_without_figures_is_explained_by_missing_evidence():
     record = healthy(
         "A", 1, T, verdict="UNKNOWN", confidence=0.0, text="not enough evidence", ranks_total=0, ranks_seen=1,
         hosts=1, iteration_ns=None, bus_bps=None, time_splits=[], flows=[], since_ns=T,

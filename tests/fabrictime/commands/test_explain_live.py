@@ -40,7 +40,7 @@ def fabric() -> Iterator[JobFabric]:
 
 
 @pytest.mark.parametrize("name", [*NAMES, *(pytest.param(name, marks=BUSY) for name in BUSY_NAMES)])
-def test_explain_names_what_was_planted(fabric: JobFabric, name: str) -> None:
+def test_explain_names_the_planted_cause(fabric: JobFabric, name: str) -> None:
     [incident] = [each for each in INCIDENTS if each.name == name]
     found = incident.run(fabric)
     assert found.right_after_s is not None, found.text

@@ -22,7 +22,7 @@ def filled(log):
     return log
 
 
-def test_a_log_without_jobs_says_so(log):
+def test_a_log_without_jobs_is_reported(log):
     found = fabrictime(log, "jobs")
     assert (found.exit_code, found.output) == (0, "no job published collectives within 2 min\n")
     assert "jobs seen: none" in fabrictime(log, "explain", "A").output

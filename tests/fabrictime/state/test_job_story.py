@@ -31,7 +31,7 @@ def test_an_explanation_has_the_newest_record_its_age_and_the_verdicts():
     assert [each["verdict"] for each in found["verdicts"]] == ["HEALTHY", "CONTENTION"]
 
 
-def test_the_costliest_verdict_tells_of_a_run():
+def test_the_costliest_verdict_describes_a_run():
     records = [contended("A", n, T + n, confidence=n / 10) for n in range(5)]
     records += [healthy("A", 9, T + 9, verdict="STRAGGLER", loss_share=0.9)]
     assert telling(ordered(records))["number"] == 4

@@ -64,8 +64,8 @@ def test_verdicts_speeds_queues_and_health_are_tracks():
         depth_bytes=80e3, jobs=["A", "B"], text="A and B collide",
     )  # fmt: skip
     state = make(LinkHealth, subject="leaf2:swp3<>spine3:swp2", state="DOWN", since_ns=T + S, text="gone")
-    told = [healthy("A", 1, T), healthy("A", 2, T + S), contended("A", 3, T + 2 * S)]
-    events = list(chrome_events([], told, [window], [state]))
+    records = [healthy("A", 1, T), healthy("A", 2, T + S), contended("A", 3, T + 2 * S)]
+    events = list(chrome_events([], records, [window], [state]))
     instants = [(each["pid"], each["name"]) for each in events if each["ph"] == "i"]
     assert instants == [
         (JOB, "HEALTHY"),

@@ -19,7 +19,7 @@ def test_a_link_points_one_way_and_a_cable_both(name: str, text: str) -> None:
     assert arrow(name) == text
 
 
-def test_every_verdict_has_words() -> None:
+def test_every_verdict_has_a_label() -> None:
     assert verdict_label("SLOW_FLOW") == "slow flow"
     assert verdict_label("PCIE_LIMIT") == "PCIe limit"
     assert all("_" not in verdict_label(each) for each in Verdict)

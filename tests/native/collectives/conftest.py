@@ -65,7 +65,7 @@ class Job:
         self.connections.append(connection)
         return fd
 
-    def say(self, command: str) -> str:
+    def send(self, command: str) -> str:
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
         return self.line()

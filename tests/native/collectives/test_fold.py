@@ -59,7 +59,7 @@ def test_sums_are_those_of_the_events():
         assert kind["p50_ns"] == pytest.approx(np.sort(ns)[(len(ns) - 1) // 2], rel=0.02)
 
 
-def test_a_taken_sum_begins_anew():
+def test_a_taken_sum_begins_at_zero():
     fold = folded(events(3))
     assert fold.take_kinds()["count"].tolist() == [3]
     assert len(fold.take_kinds()) == fold.kinds == 0
@@ -144,7 +144,7 @@ def test_transfers_of_open_operations_are_returned_again():
     assert len(fold.take_rows()) == 0
 
 
-def test_transfers_of_operations_that_are_not_kept_make_room():
+def test_transfers_of_operations_that_are_not_kept_are_freed():
     fold = Fold(3.0)
     fold.sample(62)
     for number in range(60):
@@ -173,7 +173,7 @@ def test_transfers_of_operations_that_are_not_kept_make_room():
         {"gpu_late_ns": 2**60},
     ],
 )
-def test_what_cannot_be_true_is_counted(wrong):
+def test_impossible_events_are_counted(wrong):
     fold = folded(events(2, **wrong))
     assert (fold.counts["invalid"], fold.kinds, len(fold.take_rows())) == (2, 0, 0)
 

@@ -64,21 +64,21 @@ def test_uncommitted_events_are_read_again_and_committed_ones_never(segment, ste
     made = segment(rings=2, events=64)
     reader = made.reader()
     put = read = committed = 0
-    for what, n in steps:
-        if what == "put":
+    for step, n in steps:
+        if step == "put":
             for _ in range(min(n, 64 - (put - committed))):
                 put += 1
                 made.put(0, put)
-        elif what == "drain":
+        elif step == "drain":
             part = reader.drain(n)["operation"].tolist()
             assert part == list(range(read + 1, min(read + n, put) + 1))
             read += len(part)
-        elif what == "commit":
+        elif step == "commit":
             reader.commit()
             committed = read
         else:
             read = committed
-            if what == "rewind":
+            if step == "rewind":
                 reader.rewind()
             else:
                 reader.close()
@@ -216,7 +216,7 @@ def test_an_event_that_no_correct_writer_writes_is_left_out(segment, fields):
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.binary(min_size=128, max_size=128))
-def test_what_is_accepted_is_within_the_limits(segment, data):
+def test_accepted_events_are_within_the_limits(segment, data):
     made = segment(rings=1)
     event = np.frombuffer(bytearray(data), EVENT)
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)

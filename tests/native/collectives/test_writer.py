@@ -18,7 +18,7 @@ def running(job):
     return job, Reader(job.accept())
 
 
-def test_segment_says_which_process_it_is_of(running):
+def test_a_segment_names_its_process(running):
     job, reader = running
     assert job.line() == "put 0"
     assert (reader.source, reader.pid, reader.job, reader.version) == (
@@ -50,7 +50,7 @@ def test_threads_follow_threads_that_have_ended(running):
     job, reader = running
     job.line()
     for _ in range(10):
-        assert job.say("put 5") == "done"
+        assert job.send("put 5") == "done"
     assert reader.counters().rings == 3
     assert len(reader.drain()) == 450
 
@@ -58,12 +58,12 @@ def test_threads_follow_threads_that_have_ended(running):
 def test_loss_of_a_full_ring_is_counted_exactly(running):
     job, reader = running
     job.line()
-    assert job.say("put 10000") == "done"
+    assert job.send("put 10000") == "done"
     counters = reader.counters()
     assert len(reader.drain()) == 3 * 4096
     assert counters.dropped == 3 * (10100 - 4096)
     reader.commit()
-    assert job.say("put 4096") == "done"
+    assert job.send("put 4096") == "done"
     assert len(reader.drain()) == 3 * 4096
     assert reader.counters().dropped == counters.dropped
 
@@ -82,7 +82,7 @@ def test_threads_beyond_the_rings_are_counted(job):
 def test_misuse_is_counted(running):
     job, reader = running
     job.line()
-    job.say("misuse")
+    job.send("misuse")
     assert reader.counters().misuse == 1
 
 
@@ -90,7 +90,7 @@ def test_segment_is_closed_after_the_last_finalize(running):
     job, reader = running
     job.line()
     assert not reader.counters().closed
-    job.say("close")
+    job.send("close")
     assert reader.counters().closed
 
 
@@ -170,7 +170,7 @@ def test_a_limit_of_file_sizes_is_respected(job):
     assert job.process.wait(20) == 0
 
 
-def test_a_refusal_is_told_once(job):
+def test_a_refusal_is_reported_once(job):
     job.listen()
     job.start("1", "5")
     for _ in range(2):
@@ -225,7 +225,7 @@ def test_no_sanitizer_reports_an_error(job, sanitized, sanitizers):
     for command in ("put 3000", "misuse", "put 3000", "fork", "close"):
         total += len(reader.drain())
         reader.commit()
-        answer = job.say(command)
+        answer = job.send(command)
         assert answer in ("done", "child 0")
     job.process.stdin.close()
     errors = job.process.stderr.read()

@@ -16,7 +16,7 @@ from producers.collectives.batch import (
     transfers_of,
 )
 from producers.collectives.timeline import ClockReading, Timeline
-from schemas.records import ClockSync, CollectiveSource, KeptBecause
+from schemas.records import ClockSync, CollectiveSource, KeptReason
 from tests.producers.collectives.segments import ended
 
 KNOWN = {2: Communicator(0xAB, "dp", 1, 8, 2, ""), 5: Communicator(2**64 - 1, "", 2**30, 0, 0, "0")}
@@ -67,7 +67,7 @@ def test_operations_are_on_fabric_time(timeline):
     rows = ended([7, 8], ns=1000, communicator=2)
     rows["end_raw_ns"][1] = 0
     first, second = operations_of(
-        rows, [KeptBecause.ALL, KeptBecause.RUNNING], CommunicatorList(KNOWN, []), timeline
+        rows, [KeptReason.ALL, KeptReason.RUNNING], CommunicatorList(KNOWN, []), timeline
     )
     assert (first["begin_ns"], first["end_ns"]) == (
         int(rows["begin_raw_ns"][0]) + 10**18,

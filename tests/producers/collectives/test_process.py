@@ -223,7 +223,7 @@ def test_a_job_without_a_name_has_that_of_its_communicator():
     segment.close()
 
 
-def test_what_cannot_be_true_is_counted(segment):
+def test_impossible_events_are_counted(segment):
     traced = Traced(segment)
     events = ended(np.arange(6))
     events["communicator"][0] = 9

@@ -26,7 +26,7 @@ from schemas.records import (
     FlowReports,
     FlowState,
     HealthKind,
-    KeptBecause,
+    KeptReason,
     LinkHealth,
     LinkState,
     Nic,
@@ -48,7 +48,7 @@ OPERATION: dict[str, Any] = make_part(
     "CollectiveBatch",
     "CollectiveOperation",
     function=CollectiveFunction.ALL_REDUCE,
-    kept=KeptBecause.ALL,
+    kept=KeptReason.ALL,
 )
 
 

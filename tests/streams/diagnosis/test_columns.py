@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from schemas.records import CollectiveBatch, KeptBecause
+from schemas.records import CollectiveBatch, KeptReason
 from streams.diagnosis.columns import (
     EVERY,
     SAMPLED,
@@ -34,9 +34,7 @@ def record(**fields: object) -> CollectiveBatch:
 
 def test_an_operation_becomes_a_row() -> None:
     rows = operation_rows(
-        record(
-            operations=[operation(seq=7, begin_ns=110, end_ns=150, launch_ns=5, kept=KeptBecause.SAMPLED)]
-        ),
+        record(operations=[operation(seq=7, begin_ns=110, end_ns=150, launch_ns=5, kept=KeptReason.SAMPLED)]),
         9,
     )
     [row] = rows

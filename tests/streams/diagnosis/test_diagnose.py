@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas import codec
-from schemas.records import CollectiveBatch, CollectiveFunction, Diagnosis, KeptBecause, LinkState, Verdict
+from schemas.records import CollectiveBatch, CollectiveFunction, Diagnosis, KeptReason, LinkState, Verdict
 from streams.diagnosis.diagnose import EXPLANATIONS, diagnose, evaluate
 from streams.diagnosis.job_view import JobView
 from streams.diagnosis.network_view import NetworkView
@@ -126,7 +126,7 @@ def test_a_sampled_trace_with_summaries_gives_the_same_verdict() -> None:
                 )
             ]
             batch["operations"] = [
-                {**each, "kept": KeptBecause.SAMPLED} for each in every if each["seq"] % 8 == 0
+                {**each, "kept": KeptReason.SAMPLED} for each in every if each["seq"] % 8 == 0
             ]
         return batches
 
@@ -165,7 +165,7 @@ OPERATIONS = st.fixed_dictionaries(
         "peer_late_ns": WAITS,
         "network_late_ns": WAITS,
         "flush_ns": WAITS,
-        "kept": st.sampled_from(list(KeptBecause)),
+        "kept": st.sampled_from(list(KeptReason)),
     }
 )
 QUEUE_PAIRS = st.fixed_dictionaries(

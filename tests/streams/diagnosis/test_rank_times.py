@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from schemas.records import CollectiveBatch, CollectiveFunction, KeptBecause
+from schemas.records import CollectiveBatch, CollectiveFunction, KeptReason
 from streams.diagnosis.job_view import JobView
 from streams.diagnosis.rank_times import positions, rank_times
 from streams.diagnosis.ranks import ranks_of
@@ -52,7 +52,7 @@ def test_a_sample_stands_for_all_operations_of_the_summaries() -> None:
                 busy_ns=sum((each["end_ns"] or 0) - each["begin_ns"] for each in every),
             )
         ]
-        record["operations"] = [{**each, "kept": KeptBecause.SAMPLED} for each in every[::8]]
+        record["operations"] = [{**each, "kept": KeptReason.SAMPLED} for each in every[::8]]
     sampled = work(records, job.at_ns)
     assert sampled.times.network_late == pytest.approx(full.network_late, rel=0.05)
     assert sampled.times.operations.tolist() == full.operations.tolist()

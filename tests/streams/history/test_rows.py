@@ -481,7 +481,7 @@ def test_a_decision_and_each_of_its_outcomes_is_a_row(insert, client):
     assert got == [("s0/1/0", "APPLIED", 1_000), ("s0/1/0", "DUPLICATE", 1_000)]
 
 
-def test_a_diagnosis_is_a_row_with_its_ranks_and_at_most_256_flows(insert, client):
+def test_a_diagnosis_is_a_row_with_its_ranks_and_up_to_256_flows(insert, client):
     for _ in range(2):
         insert(topics.DIAGNOSES, diagnosis(), diagnosis(4, verdict="HEALTHY") | {"begin_ns": T + 5 * S})
     got = ask(
