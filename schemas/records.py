@@ -959,7 +959,7 @@ class NicCounter(TypedDict):
     """Increments of a NIC's counters within the record's interval; null: the NIC has no such counter."""
 
     nic: str
-    """NIC."""
+    """The NIC."""
     cnp_sent: int | None
     """Congestion notification packets sent."""
     cnp_received: int | None
