@@ -994,7 +994,7 @@ class RankState(TypedDict):
     communicator: str
     """Id of the communicator."""
     rank: int
-    """Rank."""
+    """Number of the rank."""
     host: str
     """Its host; empty: unknown."""
     state: RankCondition

@@ -263,7 +263,7 @@ DECISIONS: Final = Topic(
     "actions that the policy wants for flows, with the reason",
     Partitions.DATA,
     7 * DAY_MS,
-    writers=("solve",),
+    writers=("solve", "sim"),
     readers=("solve", "sink", "web", "up", "actuator"),
 )
 POLICY_CYCLES: Final = Topic(

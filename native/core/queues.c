@@ -87,7 +87,7 @@ typedef struct {
     float *mean;     /* [links] */
     int32_t *start;  /* [cells + 1] */
     int32_t *member; /* observations of each cell */
-    float *limit; /* [cells] longest delay of a probe there, and three standard errors */
+    float *limit;    /* [cells] longest delay of a probe there, and three standard errors */
     float *grain, *x, *s2, *pull, *weight, *lean,
         *give; /* [cells]; pull: 1/p, between a row and the one before;
                                                           * weight: sum of w; give: 1 / (weight and pulls) */

@@ -24,7 +24,7 @@ from schemas.records import (
     RankTime,
     Verdict,
 )
-from schemas.topics import DIAGNOSES
+from schemas.topics import CONTENTION, DIAGNOSES
 
 RANKS: Final = 256
 FLOWS: Final = 256
@@ -116,7 +116,7 @@ def _record(end_ns: int, slow: bool, flows: list[JobFlow]) -> Diagnosis:
     network_ns = 2 * S if slow else S
     evidence: list[DiagnosisEvidence] = [
         {
-            "topic": "fabric.contention",
+            "topic": CONTENTION.name,
             "subject": f"leaf1:swp{each}>spine{each}:swp1",
             "quantity": "delay_ns",
             "number": 94e3,
