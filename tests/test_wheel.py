@@ -43,8 +43,8 @@ def test_wheel_carries_extensions_and_data(tmp_path):
     assert schemas <= {Path(name).name for name in names if name.startswith("schemas/")}
     for package in ("producers", "streams", "actuators", "grafana", "fabrictime", "fabrictime_client"):
         assert f"{package}/__init__.py" in names
-    headers = [name for name in names if name.endswith(".h")]
-    assert headers == ["native/qp/fabrictime_qp.h"], "what a program may say to the library beside it"
+    headers = {name for name in names if name.endswith(".h")}
+    assert headers == {"native/mpi/fabrictime_flow.h", "native/qp/fabrictime_qp.h"}, "headers of programs"
     assert "native/qp/libfabrictime-qp.so" in names
     assert "native/nccl/libnccl-profiler-fabrictime.so" in names
     assert not [name for name in names if name.startswith("tests/") or name.endswith((".pyx", ".c"))]

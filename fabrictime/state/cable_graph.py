@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from schemas.ids import End, cable_id, end_id, end_parts, link_id, natural
+from schemas.ids import End, end_parts, natural
 
 MAX_CABLES: Final = 131_072
 """Cables with a number. Further ones are counted, but not shown."""
@@ -53,6 +53,11 @@ def ends_of(link: str) -> tuple[End, End] | None:
     return ends if all(end.node and end.port for end in ends) else None
 
 
+def _text(end: End) -> str:
+    """Return an end as ids have it, unchecked: records may carry any name."""
+    return f"[{end.node}]:{end.port}" if ":" in end.node else f"{end.node}:{end.port}"
+
+
 class CableGraph:
     """Numbers cables: cable c has link 2c from the end whose id sorts first, and link 2c + 1 in return."""
 
@@ -78,7 +83,7 @@ class CableGraph:
         if ends is None:
             return None
         near, far = ends
-        swapped = end_id(*far) < end_id(*near)
+        swapped = _text(far) < _text(near)
         key = (far, near) if swapped else (near, far)
         cable = self._cables.get(key)
         if cable is None:
@@ -106,12 +111,12 @@ class CableGraph:
     def name(self, number: int) -> str:
         """Return the id of a link."""
         near, far = self.ends(number)
-        return link_id(*near, *far)
+        return f"{_text(near)}>{_text(far)}"
 
     def cable(self, number: int) -> str:
         """Return the id of a link's cable."""
         first, second = self._ends[number >> 1]
-        return cable_id(link_id(*first, *second))
+        return f"{_text(first)}<>{_text(second)}"
 
     def ends(self, number: int) -> tuple[End, End]:
         """Return the sending and the receiving port of a link."""

@@ -12,11 +12,11 @@ from tests.streams.diagnosis.job_batches import S, run_of
 def test_a_job_is_exported_for_perfetto_and_as_chakra_traces(log, tmp_path):
     from_ns = time.time_ns() - 5 * S
     records = run_of("export/1", 3, from_ns, ranks=2)
-    records = contended("export/1", 9, from_ns + 3 * S)
+    diagnosis = contended("export/1", 9, from_ns + 3 * S)
     produce(
         log,
         *((COLLECTIVES, "export/1", each) for each in (*records, *records)),
-        (DIAGNOSES, "export/1", records),
+        (DIAGNOSES, "export/1", diagnosis),
     )
     file, folder = tmp_path / "trace.json", tmp_path / "chakra"
     found = fabrictime(log, "explain", "export/1", "--export", str(file), "--chakra", str(folder))
