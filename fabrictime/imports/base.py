@@ -1,8 +1,8 @@
 """The common result of all readers of other tools' files, and its form as a topology file. Pure.
 
-A reader returns `Found`: cables, and what is known of nodes. `merged` joins the files of many hosts or
-switches. A cable that both of its ends report is one cable. A port that two files wire differently
-is an error.
+A reader returns `Found`: cables, hosts, and the known kinds, addresses and ports of nodes. `merged` joins the
+files of many hosts or switches. A cable that both of its ends report is one cable. A port that two files wire
+differently is an error.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _tiers(cables: Iterable[Cable], hosts: set[str]) -> dict[str, Kind]:
 
 
 def text_of(value: Any) -> str:
-    """Return a value of JSON, YAML or CSV as a name; empty for what is none."""
+    """Return a value of JSON, YAML or CSV as a name; empty if it is neither text nor a whole number."""
     return str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 

@@ -46,7 +46,7 @@ TAIL_LINES: Final = 12
 MAX_FAULT: Final = 300
 """Characters of a fault that are kept."""
 _LOG_PREFIX: Final = re.compile(r"^(\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ [\w.]+: |fabrictime: )")
-"""What precedes the message in a line that a child logs."""
+"""Prefix of the message in a line that a child logs."""
 _TICK_S: Final = 0.5
 
 

@@ -1,8 +1,8 @@
 /* The reporter's side of a segment. It trusts nothing in it: a segment can be written by anybody at any time.
  *
  * Only the heads of the rings are read in place, each value once. Events are copied by pread: the copy cannot
- * change while it is checked, and holes of a sparse segment cost no memory. What is read stays unread for the
- * next reader until ft_reader_commit. */
+ * change while it is checked, and holes of a sparse segment cost no memory. The next reader reads an event again
+ * unless ft_reader_commit followed it. */
 #ifndef FABRICTIME_READER_H
 #define FABRICTIME_READER_H
 

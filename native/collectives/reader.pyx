@@ -1,6 +1,7 @@
 """The reporter's reader of a profiled process's segment, which it does not trust.
 
-`Reader` copies and checks events; what it returns is plausible, but may be untrue. reader.h has the rules.
+`Reader` copies and checks events. The events that it returns are plausible, but may be untrue. reader.h has the
+rules.
 """
 
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
@@ -114,7 +115,7 @@ cdef class Reader:
         self.close()
 
     def close(self):
-        """Unmap the segment. What was not committed is read again by the next reader."""
+        """Unmap the segment. The next reader reads events again that were not committed."""
         if self.opened:
             self.opened = False
             ft_reader_close(&self.reader)

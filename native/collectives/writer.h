@@ -14,8 +14,8 @@
 #include "segment.h"
 
 /* Create the segment of this process, or use it again. Return false without FABRICTIME_COLLECTIVES or without
- * memory. A child after fork has no segment: what it writes is ignored until it opens one, and the indexes of
- * its parent's communicators do not apply. Call ft_trace_close as often. Not for the hot path. */
+ * memory. A child after fork has no segment. Its events are ignored until it opens one, and the indexes of its
+ * parent's communicators do not apply. Call ft_trace_close as often. Not for the hot path. */
 bool ft_trace_open(enum ft_source source, const char *version_text);
 void ft_trace_close(void);
 

@@ -28,7 +28,7 @@ static uint64_t sum(const MPI_Fint counts[], MPI_Fint type, int ranks) {
     return total * ft_bytes(1, MPI_Type_f2c(type));
 }
 
-/* name, function, root or -1, bytes, parameters, arguments. In place, only what is received is given. */
+/* name, function, root or -1, bytes, parameters, arguments. In place, a call gives the receive buffer only. */
 #define COLLECTIVES(X)                                                                                       \
     X(barrier, FT_BARRIER, -1, 0, LIST(F comm), LIST(comm))                                                  \
     X(bcast, FT_BROADCAST, *root, BYTES(count, type), LIST(void *out, F count, F type, F root, F comm),      \

@@ -42,7 +42,7 @@ struct ft_delays {
     _Atomic uint32_t min_ns, max_ns;
     _Atomic uint32_t bucket[BUCKETS];
 
-    /* Used by the agent's thread only: what it has reported. */
+    /* The figures of the last report; used by the agent's thread only. */
     uint64_t was_completed, was_bytes, was_sum_ns, was_until_ns;
     uint32_t was_bucket[BUCKETS];
 

@@ -1,6 +1,6 @@
 """Bus bandwidth as nccl-tests define it: comparable with the rate of a link, whatever the number of ranks.
 
-An operation's `bytes` are those of the rank's message, S: what it contributes, or its part from a root. The
+An operation's `bytes`, S, are the rank's own message: its contribution, or its part from a root. The
 profilers of NCCL and RCCL count the part of one rank instead for reduce-scatter and all-to-all, P = S / n.
 With n ranks and the time t, nccl-tests have:
 

@@ -51,7 +51,8 @@ class FabricChoice(Choice):
     @staticmethod
     def parse(query: dict[str, str]) -> FabricChoice:
         """Return the choice of an address's query."""
-        choice = FabricChoice(**{key: query.get(key) or None for key in ("link", "node", "rack", "job")})  # type: ignore[arg-type]
+        names: dict[str, Any] = {key: query.get(key) or None for key in ("link", "node", "rack", "job")}
+        choice = FabricChoice(**names)
         if query.get("metric") in get_args(LinkMetric):
             choice = replace(choice, metric=query["metric"])  # type: ignore[arg-type]
         return choice

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -23,7 +24,8 @@ from fabrictime.web.addresses import fabric_address, jobs_address
 from fabrictime.web.elements import utc_time
 from schemas.records import RankTime, Verdict
 
-PARTS: Final = {
+Part = Literal["compute_ns", "launch_ns", "gpu_late_ns", "peer_late_ns", "network_late_ns", "flush_ns"]
+PARTS: Final[dict[Part, str]] = {
     "compute_ns": "compute",
     "launch_ns": "launch",
     "gpu_late_ns": "GPU late",
@@ -32,7 +34,7 @@ PARTS: Final = {
     "flush_ns": "flush",
 }
 """The parts of a rank's time, in the order of an operation."""
-SORTS: Final = {"rank": "rank", **PARTS}
+SORTS: Final[dict[str, str]] = {"rank": "rank", **{str(part): name for part, name in PARTS.items()}}
 BARS_SHOWN: Final = 24
 """Ranks that are drawn as bars."""
 TREND_POINTS: Final = 60
@@ -284,18 +286,16 @@ def ranks_frame(
     `ranks`: [rank, host, NIC, named by the verdict]. `parts[p][k]` is part p of the k-th rank.
     """
     by_rank = sorted(splits, key=lambda each: each["rank"])
-    if sort != "rank":
-        by_rank.sort(key=lambda each: -each[sort])  # type: ignore[literal-required]
+    for part in PARTS:
+        if part == sort:
+            by_rank.sort(key=itemgetter(part), reverse=True)
     marked, length_ns = set(named), max(1, length_ns)
     return {
         "ranks": [
             [each["rank"], each["host"], each["nic"], int(each["rank"] in marked), each["last_arrivals"]]
             for each in by_rank
         ],
-        "parts": [
-            [round(1000 * each[part] / length_ns) for each in by_rank]  # type: ignore[literal-required]
-            for part in PARTS
-        ],
+        "parts": [[round(1000 * each[part] / length_ns) for each in by_rank] for part in PARTS],
         "names": list(PARTS.values()),
         "length": length_ns,
         "sort": list(SORTS).index(sort) - 1,
@@ -306,8 +306,8 @@ def ranks_frame(
 
 def rank_figures(split: RankTime) -> list[tuple[str, str]]:
     """Return the parts of one rank's time."""
-    total = sum(split[part] for part in PARTS)  # type: ignore[literal-required]
+    total = sum(split[part] for part in PARTS)
     return [
-        (name, f"{delay_text(split[part])}, {percent_text(split[part] / max(1, total))}")  # type: ignore[literal-required]
+        (name, f"{delay_text(split[part])}, {percent_text(split[part] / max(1, total))}")
         for part, name in PARTS.items()
     ] + [("arrived last", f"in {count_text(split['last_arrivals'])} operations")]

@@ -93,7 +93,7 @@ class RankPanel:
 
 
 def _note(ranks: int, sort: str, has_map: bool) -> str:
-    by = "by number" if sort == "rank" else f"most {frames.PARTS[sort]} first"
+    by = "by number" if sort == "rank" else f"most {frames.SORTS[sort]} first"
     if has_map:
         return f"{counted(ranks, 'rank')}, {by}; a column is a rank, a colour its difference from the median"
     shown = f"{frames.BARS_SHOWN} of {ranks:,} ranks" if ranks > frames.BARS_SHOWN else counted(ranks, "rank")

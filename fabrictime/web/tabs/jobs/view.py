@@ -71,8 +71,8 @@ class JobsChoice(Choice):
     @staticmethod
     def parse(query: dict[str, str]) -> JobsChoice:
         """Return the choice of an address's query."""
-        names = {key: query.get(key) or None for key in ("job", "interval", "flow", "nic")}
-        choice = JobsChoice(**names)  # type: ignore[arg-type]
+        names: dict[str, Any] = {key: query.get(key) or None for key in ("job", "interval", "flow", "nic")}
+        choice = JobsChoice(**names)
         known: dict[str, Any] = {"ranks": RANK_VIEWS, "sort": frames.SORTS, "flows": FLOW_VIEWS}
         known["metric"] = flow_frames.METRICS
         valid: dict[str, Any] = {key: query[key] for key, of in known.items() if query.get(key, "") in of}
