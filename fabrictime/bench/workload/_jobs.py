@@ -118,6 +118,9 @@ class MpiJob:
             self._process.kill()
             self._process.wait()
         self._thread.join(_END_S)
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
 
     def __enter__(self) -> MpiJob:
         return self
