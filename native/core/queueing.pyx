@@ -7,7 +7,8 @@ their middle.
 A clock that is wrong must not spoil floors. A floor keeps the bound of the clocks that made it, and is dropped once
 they are known more than twice as well. If a clock steps, one direction of a pair gains what the other one loses, and
 the round trip stays. No queue does that. So a delay below its floor, whose round trip is not, is a clock's: the pair
-counts by round trips until one of its clocks has a new model.
+counts by round trips until one of its clocks has a new model. Floors of few samples still contain queues, and look
+alike. But then a sample comes that has no queue in the other direction, which a step excludes, and the pair is free.
 """
 
 from libc.math cimport INFINITY, fabs, floor, isfinite, sqrt
@@ -172,6 +173,11 @@ cdef class SlotReducer:
             return 0
         return (there < forward - margin or home < reverse - margin) and there + home > forward + reverse - margin
 
+    cdef inline int _floors_are_met(self, int64_t row, int64_t back, double there, double home, double bound) noexcept:
+        cdef double margin = _STEP_NS + _STEP_SIGMAS * self._row_noise[row] + bound
+        return there <= min(self._floor[row, 0], self._floor[row, 1]) + margin and (
+            home <= min(self._floor[back, 0], self._floor[back, 1]) + margin)
+
     def add(self, columns, prober, peers):
         """Add a batch (`ProbeColumns`).
 
@@ -228,7 +234,10 @@ cdef class SlotReducer:
                     continue
                 single = spacing[g] == 0 or (i - start[g]) % 2 == 0
                 at = sent[i] + own.offset + <int64_t>floor(own.fraction + own.rate * <double>(sent[i] - own.at) + 0.5)
-                if self._suspect[row] != models and self._clock_is_wrong(row, back, there, home, bound):
+                if self._suspect[row] == models:
+                    if self._floors_are_met(row, back, there, home, bound):
+                        self._suspect[row] = 0
+                elif self._clock_is_wrong(row, back, there, home, bound):
                     self._suspect[row] = models
                 if self._suspect[row] == models:
                     if whole_trip < 0:

@@ -13,10 +13,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from native.core.columns import Float64s
+from native.core.columns import Float64s, Int64s
 from native.core.queues import QueueSolver
 from schemas.records import LinkQueues, PathQueueing
 from streams.delays.queueing import SUB_SLOTS
+from streams.queues.calibration import Calibration, kept_back
 from streams.queues.cells import Cells, WaitingCells, without_own_delay
 from streams.queues.link_columns import LinkColumns, LinkState
 from streams.queues.records import QueueRecords, SolvedBlock
@@ -38,6 +39,8 @@ UNKNOWN_BPS: Final = 1_000_000_000
 """Rate that a link of unknown rate is assumed to have."""
 SIGMAS: Final = (2.0, 1.2)
 """Standard errors in a bound: for slots with one knot, and with more, whose errors average out."""
+LIMIT_SIGMAS: Final = 3.0
+"""Standard errors by which a depth may exceed the longest delay of the probes."""
 KNOT_PROBES: Final = 0.9
 """Probes that a link needs between two knots."""
 MAX_KNOTS: Final = 2
@@ -93,6 +96,9 @@ class ShardQueues:
         """Revision of the routes that `_columns` and `_solver` are built from."""
         self._columns: LinkColumns | None = None
         self._solver: QueueSolver | None = None
+        self._calibration = Calibration.none()
+        self._column_of: Int64s = np.zeros(0, np.int64)
+        """The column of each link in `_calibration`."""
         self._states: dict[str, LinkState] = {}
         self._idle_probes = IdleProbes()
         self._records = QueueRecords(shard, rate_of)
@@ -198,12 +204,14 @@ class ShardQueues:
         """Solve slots [first, first + slots): [whole slots, links] ns of queue, [links] ns of error."""
         links_crossed = columns.lengths[cells.route] @ cells.count if len(cells.route) else 0.0
         delay_ns = without_own_delay(cells, self._routes.senders, columns.last, len(self._routes.names))
+        back = kept_back(cells.slot, cells.route)
         probes = float(links_crossed) / (slots * max(1, columns.count))
         fold = fold_of(probes)
         knots = knots_of(probes * fold)
         when = (cells.slot - first + cells.at) / fold
         slot = (cells.slot - first) // fold
         order = np.argsort(when, kind="stable")
+        order = order[~back[order]]
         start = np.searchsorted(slot[order], np.arange(slots // fold + 1))
         found = solver.solve(
             float(self._slot_ns * fold),
@@ -217,9 +225,19 @@ class ShardQueues:
         )
         # convert to links and whole slots; the links of one column share its sum
         fine = SUB_SLOTS // fold
-        depth_ns = found.queue_ns.reshape(-1, fine, found.queue_ns.shape[1]).mean(axis=1)[:, columns.column]
-        error_ns = SIGMAS[knots > 1] * np.sqrt((found.sigma_ns**2).mean(axis=0))[columns.column]
-        return depth_ns, error_ns
+        queue_ns = found.queue_ns.reshape(-1, fine, found.queue_ns.shape[1]).mean(axis=1)
+        error_ns = SIGMAS[knots > 1] * np.sqrt((found.sigma_ns**2).mean(axis=0))
+        calibration, whole = self._calibration, (cells.slot - first) // SUB_SLOTS
+        longest_ns = delay_ns + LIMIT_SIGMAS * cells.noise_ns
+        limit_ns = calibration.limit_ns(len(queue_ns), whole, cells.route, longest_ns)
+        if calibration.ready:
+            depth_ns, error_ns = calibration.depths(queue_ns, limit_ns)
+        else:  # nothing is known yet about the depths' worth
+            depth_ns = np.minimum(queue_ns, limit_ns)
+            error_ns = error_ns + depth_ns.max(axis=0)
+        seconds = slots * self._slot_ns / NS_PER_S
+        calibration.learn(queue_ns, seconds, cells.route, cells.count, delay_ns, back, whole)
+        return depth_ns[:, columns.column], error_ns[columns.column]
 
     def _rates_bps(self) -> Float64s:
         return np.array([self._rate_of(name) or UNKNOWN_BPS for name in self._routes.names], np.float64)
@@ -236,5 +254,8 @@ class ShardQueues:
         self._columns = LinkColumns.of(routes.links, len(routes.names))
         self._solver = self._columns.solver(self._rates_bps())
         self._columns.restore(self._solver, routes.names, self._states)
+        calibration = self._columns.calibration(self._rates_bps())
+        calibration.restore(self._columns.columns_before(self._column_of), self._calibration)
+        self._calibration, self._column_of = calibration, self._columns.column
         self._records.grow(len(routes.names))
         self._idle_probes.restart()

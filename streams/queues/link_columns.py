@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
 from native.core.queues import QueueSolver
 from streams.delays.queueing import SUB_SLOTS
+from streams.queues.calibration import Calibration
 from streams.queues.cells import Cells
 
 __all__ = ["PACKET_BYTES", "LinkColumns", "LinkState"]
@@ -56,14 +58,35 @@ class LinkColumns:
 
     def solver(self, rate_bps: Float64s) -> QueueSolver:
         """Return a solver for the columns; `rate_bps`: [links]."""
-        count = self.count
-        packet_ns = np.zeros(count)
+        start, hop = self._hops()
+        return QueueSolver(self._packet_ns(rate_bps), start, hop, merge=SUB_SLOTS)
+
+    def calibration(self, rate_bps: Float64s) -> Calibration:
+        """Return a new calibration of the columns; `rate_bps`: [links]."""
+        start, hop = self._hops()
+        return Calibration(start, hop, self._packet_ns(rate_bps))
+
+    def columns_before(self, column: Int64s) -> Int64s:
+        """Return for each column that of its first link in an earlier `column`, -1 if the link is new."""
+        first = np.zeros(self.count, np.int64)
+        first[self.column[::-1]] = np.arange(len(self.column))[::-1]
+        known = np.append(column, np.full(max(0, len(self.column) - len(column)), -1))
+        before: Int64s = known[first]
+        return before
+
+    def _packet_ns(self, rate_bps: Float64s) -> Float64s:
+        packet_ns = np.zeros(self.count)
         np.maximum.at(packet_ns, self.column, PACKET_BYTES * 8e9 / rate_bps)
+        return packet_ns
+
+    def _hops(self) -> tuple[Int64s, NDArray[np.int32]]:
+        """Return where the columns of each route begin, and the columns in the order of their links."""
+        count = self.count
         route = np.repeat(np.arange(len(self.lengths)), self.lengths)
         pairs = route * count + self.column[self.flat]
         pairs = pairs[np.sort(np.unique(pairs, return_index=True)[1])]  # in the order of the links
         start = np.searchsorted(pairs // count, np.arange(len(self.lengths) + 1))
-        return QueueSolver(packet_ns, start, (pairs % count).astype(np.int32), merge=SUB_SLOTS)
+        return start.astype(np.int64), (pairs % count).astype(np.int32)
 
     def restore(self, solver: QueueSolver, names: Sequence[str], states: Mapping[str, LinkState]) -> None:
         """Give a solver the states of links by name."""

@@ -13,7 +13,7 @@ from schemas.records import LinkQueue, LinkQueues
 from schemas.topics import MAX_ELEMENTS
 from streams.queues.cells import Cells
 from streams.queues.link_columns import PACKET_BYTES, LinkColumns
-from streams.queues.utilisation import IdleProbes
+from streams.queues.utilisation import IdleProbes, exchange_errors
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["QueueRecords", "SolvedBlock"]
@@ -120,7 +120,7 @@ class QueueRecords:
     def of_block(self, block: SolvedBlock, columns: LinkColumns, names: Sequence[str]) -> list[LinkQueues]:
         """Return the records of a block: its links with queues, slot by slot."""
         depth = block.depth_bytes
-        deep = np.flatnonzero(depth.max(axis=0) > np.maximum(SHALLOW_BYTES, block.error_bytes))
+        deep = np.flatnonzero(depth.max(axis=0) > SHALLOW_BYTES)
         groups = columns.groups()
         samples = columns.probes_by_link(block.cells)
         self._second.samples += samples
@@ -152,13 +152,15 @@ class QueueRecords:
         if block.end_ns // NS_PER_S == second:
             return []
         share, sigma = probes.shares(columns.lengths, columns.flat, len(names))
+        exchange = exchange_errors(columns.lengths, columns.flat, names, share)
+        bound = 2 * sigma + JOINT_ERROR + exchange
         groups = columns.groups()
         links: list[LinkQueue] = [
             {
                 "link": names[link],
                 "rate_bps": self._rate_of(names[link]),
                 **self._second.depths(link),
-                **self._utilisation(names[link], float(share[link]), float(2 * sigma[link]) + JOINT_ERROR),
+                **self._utilisation(names[link], float(share[link]), float(bound[link])),
                 "group": groups[link],
                 "slot": [],
                 "depth_bytes": [],

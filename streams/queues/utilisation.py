@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,13 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
+from schemas.ids import end_parts
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["IdleProbes", "busy_shares"]
+__all__ = ["IdleProbes", "busy_shares", "exchange_errors"]
 
 ITERATIONS: Final = 40
 FIRST_SHARE: Final = 0.2
 """Share from which the iteration starts without an earlier result."""
+
+MAX_SHARE: Final = 0.9999
 
 USE_NS: Final = 10 * NS_PER_S
 """ns of probes that give a link's utilisation."""
@@ -55,7 +59,7 @@ def busy_shares(
         free = np.exp(np.bincount(route, weights=np.log1p(-share)[hop_link], minlength=len(n)))
         blame = delayed / np.maximum(1 - free, 1e-9)
         share = np.minimum(
-            share * np.bincount(hop_link, weights=blame[route], minlength=links) / some, 0.9999
+            share * np.bincount(hop_link, weights=blame[route], minlength=links) / some, MAX_SHARE
         )
     free = np.exp(np.bincount(route, weights=np.log1p(-share)[hop_link], minlength=len(n)))
     weight = n * free / np.maximum(1 - free, 1 / np.maximum(n, 1))
@@ -63,6 +67,39 @@ def busy_shares(
     with np.errstate(divide="ignore"):
         sigma = np.where(known > 0, (1 - share) / np.sqrt(known), np.inf)
     return np.where(seen > 0, share, 0.0), sigma
+
+
+def exchange_errors(lengths: Int64s, flat: Int64s, names: Sequence[str], shares: Float64s) -> Float64s:
+    """Return [links] error of each share because the links into a switch may trade against those out of it.
+
+    `flat` has all routes' links, `lengths` of each.
+    """
+    # Where every route into a switch goes on, and every route out of it has come in, a route has one link
+    # of each kind. With u = -log(1 - rho), a route's P is exp(-sum u). So u may move from all links in to
+    # all links out, or back, and no probe shows it. The lowest u of a side limits it, as none falls below 0:
+    #
+    #   in:  -(1 - rho) (exp(min_in u) - 1)  to  +(1 - rho) (1 - exp(-min_out u)),  and out alike
+    nodes: dict[str, int] = {}
+    ends = [name.partition(">") for name in names]
+    begin = np.array([nodes.setdefault(end_parts(a).node, len(nodes)) for a, _, _ in ends], np.int64)
+    end = np.array([nodes.setdefault(end_parts(b).node, len(nodes)) for _, _, b in ends], np.int64)
+    links, route = len(names), np.repeat(np.arange(len(lengths)), lengths)
+    joined = (route[1:] == route[:-1]) & (end[flat[:-1]] == begin[flat[1:]])
+    crossed = np.bincount(flat, minlength=links)
+    goes_on = np.bincount(flat[:-1][joined], minlength=links) == crossed
+    came_in = np.bincount(flat[1:][joined], minlength=links) == crossed
+    transit = np.ones(len(nodes), np.bool_)
+    transit[end[(crossed > 0) & ~goes_on]] = False
+    transit[begin[(crossed > 0) & ~came_in]] = False
+    u = -np.log1p(-np.minimum(shares, MAX_SHARE))
+    lowest = np.full((2, len(nodes)), np.inf)
+    for side, node in enumerate((end, begin)):
+        np.minimum.at(lowest[side], node[crossed > 0], u[crossed > 0])
+    lowest[:, ~transit | ~np.isfinite(lowest).all(axis=0)] = 0.0
+    fall = np.maximum(lowest[0][end], lowest[1][begin])
+    rise = np.maximum(lowest[1][end], lowest[0][begin])
+    error: Float64s = (1 - shares) * np.maximum(np.expm1(fall), -np.expm1(-rise))
+    return error
 
 
 @dataclass(slots=True)

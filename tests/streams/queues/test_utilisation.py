@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streams.queues.utilisation import USE_NS, IdleProbes, busy_shares
+from streams.queues.utilisation import USE_NS, IdleProbes, busy_shares, exchange_errors
 from streams.runtime.units import NS_PER_S
 
 SECONDS = USE_NS // NS_PER_S
@@ -57,3 +57,16 @@ def test_a_new_route_joins_a_second_that_has_begun() -> None:
     assert share[1] == pytest.approx(0.5, abs=0.01)
     probes.clear()
     assert probes.shares(array(1, 1), array(0, 1), 2)[0].tolist() == [0, 0]
+
+
+def test_links_into_a_spine_may_trade_against_those_out_of_it() -> None:
+    """All routes by the spine have one link up and one down: the least of each side may move to the other."""
+    names = ["a:1>s:1", "b:1>s:2", "s:1>a:1", "s:2>b:1", "a:2>h:1"]
+    routes = [(0, 3), (1, 2, 4), (4,)]
+    lengths = np.array([len(route) for route in routes])
+    flat = np.array([link for route in routes for link in route])
+    shares = np.array([0.1, 0.3, 0.4, 0.2, 0.5])
+    error = exchange_errors(lengths, flat, names, shares)
+    assert error[0] == pytest.approx(max(0.9 * (1 / 0.9 - 1), 0.9 * 0.2))
+    assert error[3] == pytest.approx(0.8 * (1 / 0.8 - 1))
+    assert error[4] == 0

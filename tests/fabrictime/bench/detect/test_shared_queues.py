@@ -14,7 +14,7 @@ from fabrictime.bench.detect.shared_fabric import draw
 
 @pytest.fixture(scope="module")
 def found() -> bench.Found:
-    return bench.found_in(bench.Row(8, 2_000, 8), 1, 1.2)
+    return bench.found_in(bench.Row(8, 2_000, 8), 1, 2.2)
 
 
 def test_a_row_has_finite_figures(found: bench.Found) -> None:

@@ -1,0 +1,282 @@
+"""Calibrates inferred queues with probes that the inference does not see.
+
+The solver explains every delay, so that it overestimates queues between few probes, and smears one link's
+queue over others. One cell in `EVERY` is kept from it. Such a cell's delay shows how far the depths can be
+trusted, link by link, without any assumption about the traffic:
+
+    E[y_i] = sum over the links of i of m_l + a_l D_l + b_l F_l
+
+m is the link's usual queue, D the deviation of a block's mean from the usual one, F the deviation of a slot
+from its block's mean. This is the best linear estimate of the true depth from the inferred one, and a and b
+lie between 0 (worthless) and 1 (exact). A link without a queue has m = 0, and a = b = 0. Deviations far
+beyond the noise of a block's mean are real, for noise has no long tail there: the part of D above `FAR`
+standard errors counts in full. So a queue that begins to stand is published at its depth at once.
+
+m follows from the mean delays of all routes by expectation maximisation, which keeps it above 0 (Lucy,
+1974). a and b are least squares over sums that each route keeps, so that nothing is kept per probe.
+
+The error of a slot's mean is below that of a moment within it. Two probes kept back from one link and slot,
+at independent times, have the expected product of the slot's squared error. The ratio of both is pooled over
+links. The bound is as many standard deviations as 95 % of the cells kept back are within. Delays show the
+sum of the variances on a route better than the share of each link. So a link's variance is at least half of
+its own and half of that of links of its level: a level has the pooled coefficient of variation, and more in
+a deep block.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from native.core.columns import Float64s, Int64s
+
+__all__ = ["Calibration", "kept_back"]
+
+EVERY: Final = 16
+"""One cell in so many is kept from the solver."""
+MEMORY_S: Final = 10.0
+FAR: Final = 3.0
+PRIOR_CELLS: Final = 30.0
+"""Weight of the pooled a and b in a link's own, in cells."""
+ENOUGH_CELLS: Final = 50.0
+"""Cells kept back per link from which on depths are calibrated."""
+FIRST_LEVEL_NS: Final = 100.0
+STEP: Final = 0.6
+"""Share of a full step by which all links move at once: they share cells."""
+WORK: Final = 2e6
+MIN_ITERATIONS, MAX_ITERATIONS = 4, 40
+"""Products per update, which limit its iterations."""
+FIRST_SIGMAS: Final = 2.0
+OUTSIDE: Final = 0.05
+"""Share of the cells kept back whose error may exceed the bound's number of standard deviations."""
+BOUND_GAIN: Final = 0.2
+"""Change of the logarithm of that number in a block, per share of cells."""
+
+
+def kept_back(slot: Int64s, route: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Return the cells that calibrate: a fixed choice, so that a replay has the same."""
+    chosen: NDArray[np.bool_] = (slot * 7_919 + route.astype(np.int64) * 104_729) % EVERY == 0
+    return chosen
+
+
+def _filled(values: Float64s) -> Float64s:
+    """Return [rows, columns] with the larger of the nearest known values before and behind where none is."""
+    rows, known = np.arange(len(values))[:, None], np.isfinite(values)
+    before = np.maximum.accumulate(np.where(known, rows, 0), axis=0)
+    behind = np.minimum.accumulate(np.where(known, rows, len(values) - 1)[::-1], axis=0)[::-1]
+    columns = np.arange(values.shape[1])
+    return np.where(known, values, np.maximum(values[before, columns], values[behind, columns]))
+
+
+class Calibration:
+    """The calibration of one solver's columns; `routes`: the columns of each, by number."""
+
+    def __init__(self, hop_start: Int64s, hop: NDArray[np.int32], packet_ns: Float64s) -> None:
+        lengths = np.diff(hop_start)
+        self._columns = len(packet_ns)
+        self._packet_ns = packet_ns
+        routes, hops = len(lengths), int(lengths.max(initial=1))
+        self._hop = np.full((routes, hops), self._columns, np.int64)
+        self._used = np.arange(hops) < lengths[:, None]
+        self._hop[self._used] = hop
+        self._flat = self._hop.ravel()
+        self._age_s = 0.0
+        # sums by route: of all cells, of those kept back, and their moments with D and F
+        self._all, self._all_y = np.zeros((2, routes))
+        self._n, self._y, self._e2 = np.zeros((3, routes))
+        self._x, self._xy = np.zeros((2, 2, routes, hops))
+        self._xx = np.zeros((2, routes, hops, hops))
+        self._pairs, self._pair_product, self._pair_var = 0.0, 0.0, 0.0
+        more = self._columns + 1  # the last stands for no link
+        self.level_ns: Float64s = np.full(more, FIRST_LEVEL_NS)
+        self._mean_ns: Float64s = np.zeros(more)
+        self._seen_s = 0.0
+        self.slope: Float64s = np.ones((2, more))
+        self._far_ns: Float64s = np.full(more, np.inf)
+        self._point_var: Float64s = np.zeros(more)
+        self._slot_share = 1.0
+        self._bound_sigmas = FIRST_SIGMAS
+        self.level_ns[-1] = self.slope[0, -1] = self.slope[1, -1] = 0.0
+        self.ready = False
+
+    @classmethod
+    def none(cls) -> Calibration:
+        """Return the calibration of no column."""
+        return cls(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0))
+
+    def restore(self, of: Int64s, before: Calibration) -> None:
+        """Continue with the state of another calibration; `of`: its column for each of ours, -1 for none."""
+        known = np.flatnonzero(of >= 0)
+        for name in ("level_ns", "_mean_ns", "_far_ns", "_point_var"):
+            getattr(self, name)[known] = getattr(before, name)[of[known]]
+        self.slope[:, known] = before.slope[:, of[known]]
+        for name in ("_slot_share", "_bound_sigmas", "_seen_s", "ready"):
+            setattr(self, name, getattr(before, name))
+
+    def depths(self, queue_ns: Float64s, limit_ns: Float64s) -> tuple[Float64s, Float64s]:
+        """Return the calibrated depths, [slots, columns], and the bound of their error, [columns], both ns.
+
+        `limit_ns`: [slots, columns] longest delay that the probes allow.
+        """
+        found = np.clip(self._expected(queue_ns), 0.0, limit_ns)
+        return found, self._bound_sigmas * np.sqrt(self._slot_share * self._var(found)) + self._packet_ns
+
+    def _var(self, depth_ns: Float64s) -> Float64s:
+        """Return [columns] the variance of a moment around the expected queue, in a block of these depths."""
+        level, var = self.level_ns[:-1] + self._packet_ns, self._point_var[:-1]
+        pooled = float(var.sum() / (level**2).sum()) * level * np.maximum(level, depth_ns.mean(axis=0))
+        found: Float64s = np.maximum(var, (var + pooled) / 2)
+        return found
+
+    def limit_ns(self, slots: int, slot: Int64s, route: NDArray[np.int32], delay_ns: Float64s) -> Float64s:
+        """Return [slots, columns] longest delay of a cell that crossed the column in or beside the slot, or
+        in the nearest slots with any."""
+        limit = np.full((slots + 2, self._columns + 1), -np.inf)
+        hop = self._hop[route]
+        for column in range(hop.shape[1]):
+            np.maximum.at(limit, (slot + 1, hop[:, column]), delay_ns)
+        near = _filled(np.maximum(np.maximum(limit[:-2], limit[1:-1]), limit[2:])[:, :-1])
+        return np.where(np.isfinite(near), np.maximum(near, self._packet_ns), np.inf)
+
+    def _parts(self, queue_ns: Float64s) -> tuple[Float64s, Float64s, Float64s]:
+        """Return D within the noise, its part beyond, [columns], and F, [slots, columns]."""
+        mean = queue_ns.mean(axis=0)
+        slow = mean - self._mean_ns[:-1]
+        near = np.minimum(slow, self._far_ns[:-1])
+        return near, slow - near, queue_ns - mean
+
+    def _expected(self, queue_ns: Float64s) -> Float64s:
+        if not self.ready:
+            return queue_ns
+        near, far, fast = self._parts(queue_ns)
+        found: Float64s = self.level_ns[:-1] + self.slope[0, :-1] * near + far + self.slope[1, :-1] * fast
+        return np.maximum(found, 0.0)
+
+    def learn(
+        self,
+        queue_ns: Float64s,
+        seconds: float,
+        route: NDArray[np.int32],
+        count: Float64s,
+        delay_ns: Float64s,
+        back: NDArray[np.bool_],
+        slot: Int64s,
+    ) -> None:
+        """Add a block: the solver's [slots, columns], and all its cells; `back`: those that it did not
+        see."""
+        near, far, fast = self._parts(queue_ns)
+        gain = seconds / min(self._seen_s + seconds, MEMORY_S)
+        self._seen_s += seconds
+        self._mean_ns[:-1] += gain * near
+        above = np.append(far, 0.0)[self._hop[route]].sum(axis=1)
+        usual = delay_ns - above
+        self._all += np.bincount(route, count, len(self._all))
+        self._all_y += np.bincount(route, count * usual, len(self._all))
+        self._learn_back(
+            queue_ns, (near, fast), route[back], count[back], usual[back], above[back], slot[back]
+        )
+        self._age_s += seconds
+        if self._age_s >= 1.0:
+            self._update()
+
+    def _learn_back(
+        self,
+        queue_ns: Float64s,
+        parts: tuple[Float64s, Float64s],
+        route: NDArray[np.int32],
+        count: Float64s,
+        usual: Float64s,
+        above: Float64s,
+        slot: Int64s,
+    ) -> None:
+        hop = self._hop[route]
+        none = np.zeros((len(queue_ns), 1))
+        slow = np.append(parts[0], 0.0)[hop]
+        fast = np.hstack([parts[1], none])[slot[:, None], hop]
+        self._n += np.bincount(route, count, len(self._n))
+        self._y += np.bincount(route, count * usual, len(self._n))
+        for part, x in enumerate((slow, fast)):
+            weighted = count[:, None] * x
+            np.add.at(self._x[part], route, weighted)
+            np.add.at(self._xy[part], route, weighted * usual[:, None])
+            np.add.at(self._xx[part], route, weighted[:, :, None] * x[:, None, :])
+        depth_ns = self._expected(queue_ns)
+        expected = np.hstack([depth_ns, none])[slot[:, None], hop].sum(axis=1)
+        error = usual + above - expected
+        self._e2 += np.bincount(route, count * error**2, len(self._n))
+        if self.ready and len(error):
+            self._learn_pairs(hop, slot, error)
+            sigma = np.sqrt(np.append(self._var(depth_ns), 0.0)[hop].sum(axis=1))
+            outside = float((np.abs(error) > self._bound_sigmas * sigma).mean())
+            self._bound_sigmas *= float(np.exp(BOUND_GAIN * (outside - OUTSIDE)))
+
+    def _learn_pairs(self, hop: Int64s, slot: Int64s, error: Float64s) -> None:
+        """Add the products of the errors of two cells in one slot of one link."""
+        key = (slot[:, None] * (self._columns + 1) + hop).ravel()
+        real = hop.ravel() < self._columns
+        each, at, cells = np.unique(key[real], return_inverse=True, return_counts=True)
+        values = np.repeat(error, hop.shape[1])[real]
+        total, squares = np.bincount(at, values, len(each)), np.bincount(at, values**2, len(each))
+        pairs = cells * (cells - 1.0)
+        self._pairs += float(pairs.sum())
+        self._pair_product += float((total**2 - squares).sum())
+        self._pair_var += float((pairs * self._point_var[each % (self._columns + 1)]).sum())
+
+    # ------------------------------------------------------------------------------------------ once a second
+
+    def _over_links(self, values: Float64s) -> Float64s:
+        """Return [columns] sums of [routes, hops]."""
+        sums = np.bincount(self._flat, (values * self._used).ravel(), self._columns + 1)[:-1]
+        return sums.astype(np.float64)
+
+    def _update(self) -> None:
+        rounds = int(np.clip(WORK / max(1, self._xx[0].size), MIN_ITERATIONS, MAX_ITERATIONS))
+        for _ in range(3 * rounds):
+            self.level_ns[:-1] *= self._blame(self._all, self._all_y, self.level_ns)
+        cells = self._over_links(np.repeat(self._n[:, None], self._hop.shape[1], axis=1))
+        usual = self.level_ns[self._hop].sum(axis=1)
+        for part in range(2):
+            self._fit(part, usual, cells, rounds)
+        if not self._point_var.any():
+            self._point_var[:-1] = self._packet_ns**2
+        for _ in range(3 * rounds):
+            self._point_var[:-1] *= self._blame(self._n, self._e2, self._point_var)
+        if self._pair_var > 0 and self._pairs > ENOUGH_CELLS:
+            self._slot_share = float(np.clip(self._pair_product / self._pair_var, 0.05, 1.0))
+        self.ready = self.ready or bool(np.median(cells) >= ENOUGH_CELLS)
+        kept = np.exp(-self._age_s / MEMORY_S)
+        for sums in (self._all, self._all_y, self._n, self._y, self._e2, self._x, self._xy, self._xx):
+            sums *= kept
+        self._pairs, self._pair_product = kept * self._pairs, kept * self._pair_product
+        self._pair_var, self._age_s = kept * self._pair_var, 0.0
+
+    def _blame(self, n: Float64s, y: Float64s, values: Float64s) -> Float64s:
+        """Return the factor of expectation maximisation for values above 0 whose sums over routes are y /
+        n."""
+        expected = np.maximum(values[self._hop].sum(axis=1), 1e-9)
+        ratio = np.maximum(y, 0.0) / expected
+        share = self._over_links(np.repeat(ratio[:, None], self._hop.shape[1], axis=1))
+        total = self._over_links(np.repeat(n[:, None], self._hop.shape[1], axis=1))
+        factor: Float64s = np.where(total > 0, share / np.maximum(total, 1e-9), 1.0)
+        return factor
+
+    def _fit(self, part: int, usual: Float64s, cells: Float64s, rounds: int) -> None:
+        """Fit the slopes of D (`part` 0) or F (1), each link towards the pooled one."""
+        x, xy, xx = self._x[part], self._xy[part], self._xx[part]
+        own = self._over_links(np.einsum("rhh->rh", xx))
+        var = float(own.sum()) / max(float(cells.sum()), 1.0)
+        if var <= 0:
+            return
+        prior = PRIOR_CELLS * var
+        slope = self.slope[part]
+        wanted = xy - usual[:, None] * x
+        for _ in range(rounds):
+            pooled = float(np.average(slope[:-1], weights=own))
+            rest = wanted - np.einsum("rhk,rk->rh", xx, slope[self._hop] * self._used)
+            step = (self._over_links(rest) + prior * (pooled - slope[:-1])) / (own + prior)
+            slope[:-1] = np.clip(slope[:-1] + STEP * step, 0.0, 1.0)
+        if part == 0:
+            noise_var = (1 - slope[:-1]) * own / np.maximum(cells, 1.0)
+            self._far_ns[:-1] = FAR * np.sqrt(noise_var) + self._packet_ns
