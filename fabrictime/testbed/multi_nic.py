@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -127,7 +128,7 @@ class MultiNic:
                 self._paths[node] = userns.new_netns(f"{self.name}-{node}")
             self.open_in(_LEAVES, self._build_leaves)
             for number, host in enumerate(self.hosts):
-                self.open_in(host, lambda number=number, host=host: self._build_host(number, host))
+                self.open_in(host, partial(self._build_host, number, host))
         except (OSError, NetlinkError) as error:
             self.__exit__(None, None, None)
             if getattr(error, "code", getattr(error, "errno", None)) == errno.EOPNOTSUPP:
