@@ -75,11 +75,11 @@ def _faulty_link(
         return
     begin_ns = min(each.begin_ns for each in episodes)
     end_ns = max(each.end_ns for each in episodes)
-    stops = case.stuck is not None and not case.stuck.missing and record["state"] == LinkState.DOWN
+    stops = bool(pairs) and _stops(case, worst)
     estimate = _ESTIMATES.get(record["state"], 0.5) * case.network_share
     if record["loss_rate"] is not None:
         estimate *= min(1.0, record["loss_rate"] / HEAVY_LOSS)
-    loss = 1.0 if stops and case.stuck is not None else case.network_loss(begin_ns, end_ns, estimate)
+    loss = 1.0 if stops else case.network_loss(begin_ns, end_ns, estimate)
     confidence = (CERTAIN if certain and pairs else POSSIBLE) if not moved else 0.95
     confidence *= _fit_of_pairs(case, pairs)
     retransmits = sum((flow["retransmits"] or 0) for pair in pairs for flow in pair.flows)
@@ -127,6 +127,20 @@ def _faulty_link(
         evidence=evidence,
         pairs={(pair.nic, pair.peer) for pair in pairs},
     )
+
+
+def _stops(case: Case, episode: Episode) -> bool:
+    """Return whether a fault that lasts holds up an operation that all ranks began.
+
+    A dead link does so at once. A link that loses packets is to blame once the operation hangs: a transport
+    that starts again from each lost packet hardly moves.
+    """
+    stuck = case.stuck
+    if stuck is None or stuck.missing or episode.end_ns < stuck.since_ns:
+        return False
+    loss_rate = episode.record["loss_rate"]
+    heavy = episode.record["state"] == LinkState.FLAPPING or (loss_rate or 0.0) >= HEAVY_LOSS
+    return episode.record["state"] == LinkState.DOWN or (stuck.hangs and heavy)
 
 
 def _crossing(case: Case, subject: str, links: list[str], is_nic: bool) -> tuple[list[NicPair], bool]:
