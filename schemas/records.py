@@ -1398,9 +1398,10 @@ class Diagnosis(TypedDict):
     bound_ns: float
     """ns, greatest bound of the clocks that this rests on."""
     time_splits: list[RankTime]
-    """By rank; at most 4,096."""
+    """By rank; at most 4,096; empty, like flows, if the verdict is as before and the last minute has a record
+    with them."""
     flows: list[JobFlow]
-    """Heaviest and slowest first; at most 4,096."""
+    """Heaviest and slowest first; at most 4,096; empty: see time_splits."""
 
 
 class TrueFault(TypedDict):
