@@ -227,3 +227,15 @@ def test_slots_follow_nics_that_are_announced_later():
     record, cells = published(source)
     assert record["slot_ns"] == SLOT_NS
     assert [mean for _, _, mean in cells[1]] == pytest.approx([0, 70_000], abs=200)
+
+
+def test_a_floor_of_one_delayed_probe_is_no_clock_step():
+    """A queue drains one way while one grows the other way: the next probe without a queue shows it."""
+    source = SourceQueueing("fabric.probes/0", SLOT_NS)
+    queue_ns = 50_000
+    for k, (there, back) in enumerate([(queue_ns, 0), (0, queue_ns), (0, 0), (0, queue_ns)]):
+        delays = batch([k * S], [PATH_NS + there], reverse_ns=PATH_NS + back)
+        source.add(delays, EPOCH_NS + (k + 1) * S, k, LINES)
+        record, cells = published(source)
+        assert record["synced"] is (k != 1), k
+    assert cells[2][0][2] == pytest.approx(queue_ns, abs=100)
