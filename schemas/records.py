@@ -2007,6 +2007,12 @@ class Nic(TypedDict):
     stamp_error_ns: int
     """ns, constant error of the timestamps against the wire: the minimum time seen between a packet's
     timestamp and its completion in user space, or a tick of the NIC's clock; 0: not known."""
+    networks: list[str]
+    """Networks that the routes of the host reach by this NIC, with their prefix lengths; probers outside do
+    not choose it as a peer; empty: not known."""
+    egress: str | None
+    """Device by which this NIC's packets were seen to leave the host, if that is another NIC's; null: they
+    leave by this one, or it is not known."""
 
 
 class PathDelay(TypedDict):
