@@ -325,6 +325,9 @@ class AlertKind(StrEnum):
     MISWIRED = "MISWIRED"
     AGENT = "AGENT"
     PROBE_STORM = "PROBE_STORM"
+    JOB_HANG = "JOB_HANG"
+    JOB_SLOW = "JOB_SLOW"
+    JOB_STRAGGLER = "JOB_STRAGGLER"
 
 
 class AlertState(StrEnum):
