@@ -762,6 +762,7 @@ class CollectiveSource(StrEnum):
     RCCL = "RCCL"
     MPI = "MPI"
     SIMULATION = "SIMULATION"
+    VERBS = "VERBS"
 
 
 class Communicator(TypedDict):
