@@ -2047,6 +2047,14 @@ class PathDelay(TypedDict):
     """Histogram of reverse delays: bucket numbers, ascending."""
     reverse_bucket_count: list[int]
     """Samples in each of those buckets."""
+    dscp: int
+    """Traffic class: the DSCP of the probes."""
+    ecn: int
+    """Samples whose request and reply both arrived ECN-capable: the base of the shares of CE."""
+    forward_ce: int
+    """Requests that a queue marked with CE, prober to peer."""
+    reverse_ce: int
+    """Replies that a queue marked with CE, peer to prober."""
 
 
 class PathDelays(TypedDict):
@@ -2305,6 +2313,15 @@ class PathSamples(TypedDict):
     """Requests of this interval without a reply."""
     no_t3: int
     """Replies without their follow-up timestamp; never a loss of the path."""
+    dscp: int
+    """Traffic class of the probes: the DSCP with which they left."""
+    ecn: int
+    """Samples whose request and reply both arrived ECN-capable; 0: the peer does not return the ECN field, or
+    the network clears it."""
+    forward_ce: list[int]
+    """Indices of the samples whose request arrived with CE, ascending."""
+    reverse_ce: list[int]
+    """Indices of the samples whose reply arrived with CE, ascending."""
 
 
 class ProbeBatch(TypedDict):

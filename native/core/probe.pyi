@@ -138,6 +138,8 @@ class Engine:
         device: str | None = None,
         seed: int | None = None,
         max_peers: int = 64,
+        classes: Sequence[tuple[int, int | None]] = ((0, None),),
+        ecn: bool = True,
     ) -> None: ...
     @property
     def phc_index(self) -> int | None: ...

@@ -25,6 +25,8 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
     "count": _COUNT,
     "lost": _COUNT,
     "no_t3": _COUNT,
+    "dscp": pa.uint8(),
+    **dict.fromkeys(("ecn", "forward_ce", "reverse_ce"), _COUNT),
     "pairs": _COUNT,
     "nics": _COUNT,
     "batches": _COUNT,
