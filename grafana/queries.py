@@ -271,7 +271,8 @@ CONTENTION_SERIES: Final = (
 )
 CONTENTION_TABLE: Final = (
     "SELECT opened, link, kind, state, (coalesce(closed_ns, updated_ns) - toUnixTimestamp64Nano(opened)) "
-    "AS lasted_ns, depth_peak_bytes, delay_ns, over_byte_s, flows_total AS flows, "
+    "AS lasted_ns, detected_by, ce_share, dscp, depth_peak_bytes, delay_ns, over_byte_s, "
+    "flows_total AS flows, "
     f"arrayStringConcat(jobs, ', ') AS jobs_named, text {_CONTENTION} "
     "ORDER BY state = 'CLOSED', over_byte_s DESC LIMIT 200"
 )

@@ -266,3 +266,7 @@ class QueueingColumns:
     """[cells] mean delay above the floor."""
     at_ns: Int64s
     """[cells] mean time of the samples within the slot."""
+    dscp: Int32s
+    """[R] traffic class."""
+    ce: Int32s
+    """[cells] samples that a queue marked with CE."""

@@ -127,6 +127,7 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
             "loss_rate_high",
             "depth_mean_bytes",
             "depth_max_bytes",
+            "ce_share",
             "bound_bytes",
             "utilisation",
             "utilisation_bound",
