@@ -105,10 +105,11 @@ class ProbeSettings(BaseModel):
         le=86_400,
         description="s between two traces of a path without signs of a move, spread by a quarter",
     )
-    link_prefix: Literal[31, 30, 0] = Field(
-        default=31,
+    link_prefix: Literal["auto", 31, 30, 0] = Field(
+        default="auto",
         description="length of the IPv4 prefix that both ends of a cable share (31 also for IPv6 /127, 30"
-        " for /126), to name ends that no topology file names; 0: cables share none",
+        " for /126), to name ends that no topology file names; 0: switches answer from loopbacks; auto: as"
+        " the traces show",
     )
     topology_file: Path | None = Field(
         default=None,
@@ -380,8 +381,8 @@ class FlowSettings(BaseModel):
         le=86_400,
         description="s that routes are kept after the last flow that needed them",
     )
-    link_prefix: Literal[31, 30, 0] = Field(
-        default=31,
+    link_prefix: Literal["auto", 31, 30, 0] = Field(
+        default="auto",
         description="length of the IPv4 prefix that both ends of a cable share, as for probes",
     )
     topology_file: Path | None = Field(

@@ -8,7 +8,7 @@ invalid file raises a `TopologyError` of one line that names the place.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,6 +18,7 @@ from schemas.ids import End, cable_id, end_id, end_parts, link_id, nic_parts
 from schemas.settings_file import BadFile, read_tables
 
 __all__ = [
+    "LAYER_2",
     "CableEntry",
     "End",
     "Kind",
@@ -40,6 +41,8 @@ MAX_ROUTES: Final = 64
 
 
 ROUTES_KEPT: Final = 20_000
+LAYER_2: Final = "layer-2"
+"""The switches, if any, between NICs of one subnet, where no file names them."""
 
 
 class TopologyError(ValueError):
@@ -123,7 +126,7 @@ class Topology:
         self.file = file if file is not None else TopologyFile()
         self.source = source
         self.nodes: dict[str, NodeEntry] = {}
-        self._at: dict[str, tuple[str, str | None]] = {}
+        self._at: dict[str, list[tuple[str, str | None]]] = {}
         self._far: dict[End, End] = {}
         self._rate: dict[str, int] = {}
         self._cables_of: dict[str, list[tuple[End, End]]] = {}
@@ -147,11 +150,11 @@ class Topology:
                 _checked(where, "ports", lambda port=port: end_id(node.name, port))
             for address in addresses:
                 plain = _address(where, address)
-                if plain in self._at:
-                    other = self._at[plain]
-                    holder = other[0] if other[1] is None else f"{other[0]}:{other[1]}"
-                    raise TopologyError(f"{where}: address {address} is {holder}'s already")
-                self._at[plain] = (node.name, port)
+                at = self._at.setdefault(plain, [])
+                if any(holder == node.name for holder, _ in at):
+                    at[:] = [(holder, None if holder == node.name else p) for holder, p in at]
+                else:
+                    at.append((node.name, port))
 
     def _add_cable(self, where: str, cable: CableEntry, number: int, wired: dict[End, int]) -> None:
         ends: list[End] = []
@@ -202,8 +205,16 @@ class Topology:
         return bool(self._at)
 
     def at(self, address: str) -> tuple[str, str | None] | None:
-        """Return (node, port) of an address; port None: an address of the node itself; None: not listed."""
-        return self._at.get(_plain(address))
+        """Return (node, port) of an address that one node has; None: not listed, or of several nodes.
+
+        Port None: an address of the node itself, or of several of its ports.
+        """
+        found = self._at.get(_plain(address), ())
+        return found[0] if len(found) == 1 else None
+
+    def holders(self, address: str) -> Sequence[tuple[str, str | None]]:
+        """Return (node, port) of each node with an address; several nodes have an anycast gateway's."""
+        return self._at.get(_plain(address), ())
 
     def far(self, end: End) -> End | None:
         """Return the end that a port is wired to; None if not listed."""

@@ -5,17 +5,17 @@ Pure: routes and announcements in, a snapshot or a topology file out.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain
 from typing import Any, Final
 
 from schemas.ids import cable_id, link_id, natural
 from schemas.records import Nic, PathSource
 from schemas.topics import PATHS
 from schemas.topology import (
+    LAYER_2,
     CableEntry,
     End,
     Kind,
@@ -27,7 +27,16 @@ from schemas.topology import (
     split_end,
 )
 from streams.links.misplaced import misplaced
-from streams.links.wiring import Groups, Misfit, address_of, by_name, is_address, misfits_of
+from streams.links.switch_names import (
+    Groups,
+    SwitchNames,
+    address_of,
+    by_name,
+    is_address,
+    leaf_name,
+    names_of,
+)
+from streams.links.wiring import Misfit, misfits_of
 from streams.runtime.route_table import Route, RouteTable
 
 TIERS: Final = ("host", "leaf", "spine", "core")
@@ -115,9 +124,9 @@ class Picture:
 
 @dataclass(slots=True)
 class _Traces:
-    """Counts over all traced paths. `groups` joins the names that ends of one node have."""
+    """Counts over all traced paths."""
 
-    groups: Groups = field(default_factory=Groups)
+    names: set[SwitchNames] = field(default_factory=set)
     crossed: Counter[str] = field(default_factory=Counter)
     """Link to the paths that cross it."""
     found: Counter[str] = field(default_factory=Counter)
@@ -128,7 +137,7 @@ class _Traces:
     paths: int = 0
     complete: int = 0
 
-    def add(self, nic: str, path: Route) -> None:
+    def add(self, nic: str, peer: str, path: Route) -> None:
         """Count one path of a NIC."""
         self.paths += 1
         self.complete += path.complete
@@ -139,12 +148,32 @@ class _Traces:
             return
         self.known.add(nic)
         self.crossed.update(path.links)
-        ends = [_ends(link) for link in path.links]
-        if path.complete:
-            for (_, far), (near, _) in pairwise(ends):
-                self.groups.join(far.node, near.node)
-        if ends[0][0] == nic_end(nic):
-            self.first_hop[nic] = ends[0][1].node
+        self.names.add(names_of(nic, peer, path.links, path.complete))
+        near, far = _ends(path.links[0])
+        if near == nic_end(nic):
+            self.first_hop[nic] = far.node
+
+    def switches(self) -> _Switches:
+        """Return the names of all switches."""
+        groups = Groups()
+        joins = {join for each in self.names for join in each.joins}
+        leaves = {names for each in self.names for names in each.leaves}
+        anycast = {address for each in self.names for address in each.anycast}
+        groups.add(joins, leaves, anycast)
+        return _Switches(groups, anycast)
+
+
+@dataclass(frozen=True, slots=True)
+class _Switches:
+    """The names that the ends of one node have."""
+
+    groups: Groups
+    anycast: Collection[str]
+    """Addresses that several leaves have."""
+
+    def at(self, end: End) -> str:
+        """Return the node of an end; a NIC's end of an anycast leaf has the NIC's name as its port."""
+        return self.groups.find(leaf_name(end.node, end.port) if end.node in self.anycast else end.node)
 
 
 def picture_of(
@@ -158,22 +187,24 @@ def picture_of(
     traces, traced = _Traces(), []
     for nic, peer in book.pairs():
         for path in book.paths(nic, peer).values():
-            traces.add(nic, path)
+            traces.add(nic, peer, path)
             if path.found != PathSource.TOPOLOGY:
                 traced.append(path.links)
-    groups = traces.groups
+    switches = traces.switches()
     listed = topology.cable_ids()
     cables = sorted({cable_id(link) for link in traces.crossed} | listed)
-    hosts = {nic_end(name).node for name in {*itertools.chain(*book.pairs()), *nics}}
-    tiers = _tiers(cables, hosts, groups, topology)
+    hosts = {nic_end(name).node for name in {*chain(*book.pairs()), *nics}}
+    tiers = _tiers(cables, hosts, switches, topology)
+    leaf_of = {nic: switches.at(End(node, nic.replace("/", "."))) for nic, node in traces.first_hop.items()}
     lines = [
-        _cable_line(cable, traces.crossed, tiers, groups, nics, topology, cable in listed) for cable in cables
+        _cable_line(cable, traces.crossed, tiers, switches, nics, topology, cable in listed)
+        for cable in cables
     ]
     return Picture(
-        _node_lines(tiers, cables, traces, nics, topology),
+        _node_lines(tiers, cables, leaf_of, switches, nics, topology),
         sorted(lines, key=lambda line: (by_name(line.lower), by_name(line.upper), line.cable)),
         misfits_of(
-            {nic: groups.find(node) for nic, node in traces.first_hop.items()},
+            {nic: leaf for nic, leaf in leaf_of.items() if leaf != LAYER_2},
             {nic: record["rail"] for nic, record in nics.items()},
             topology,
         ),
@@ -198,19 +229,19 @@ def _misplaced(routes: Iterable[Sequence[str]], topology: Topology) -> list[str]
 def _node_lines(
     tiers: Mapping[str, int],
     cables: Iterable[str],
-    traces: _Traces,
+    leaves: Mapping[str, str],
+    switches: _Switches,
     nics: Mapping[str, Nic],
     topology: Topology,
 ) -> list[NodeLine]:
-    groups = traces.groups
     of_leaf: dict[str, list[str]] = defaultdict(list)
-    for nic, node in sorted(traces.first_hop.items()):
-        of_leaf[groups.find(node)].append(nic)
+    for nic, node in sorted(leaves.items()):
+        of_leaf[node].append(nic)
     addresses: dict[str, set[str]] = defaultdict(set)
     for end in {end for cable in cables for end in cable.split("<>")}:
         node = split_end(end).node
         if is_address(node):
-            addresses[groups.find(node)].add(node)
+            addresses[switches.at(split_end(end))].add(node)
     return [
         NodeLine(
             name,
@@ -223,14 +254,14 @@ def _node_lines(
     ]
 
 
-def _tiers(cables: Iterable[str], hosts: set[str], groups: Groups, topology: Topology) -> dict[str, int]:
+def _tiers(cables: Iterable[str], hosts: set[str], switches: _Switches, topology: Topology) -> dict[str, int]:
     """Return the distance of each node from the nearest host, or the tier of the topology file."""
     near: dict[str, set[str]] = defaultdict(set)
     for cable in cables:
-        a, b = (groups.find(split_end(text).node) for text in cable.split("<>"))
+        a, b = (switches.at(split_end(text)) for text in cable.split("<>"))
         near[a].add(b)
         near[b].add(a)
-    found = {groups.find(host): 0 for host in hosts if groups.find(host) in near}
+    found = {host: 0 for host in hosts if host in near}
     edge = list(found)
     while edge:
         further = []
@@ -250,21 +281,21 @@ def _cable_line(
     cable: str,
     crossed: Mapping[str, int],
     tiers: Mapping[str, int],
-    groups: Groups,
+    switches: _Switches,
     nics: Mapping[str, Nic],
     topology: Topology,
     listed: bool,
 ) -> CableLine:
     a, b = (split_end(text) for text in cable.split("<>"))
-    if tiers[groups.find(a.node)] > tiers[groups.find(b.node)]:
+    if tiers[switches.at(a)] > tiers[switches.at(b)]:
         a, b = b, a
     up, down = link_id(*a, *b), link_id(*b, *a)
     nic = nics.get(f"{a.node}/{a.port}")
     rate_bps = topology.rate_bps(up) or (nic["speed_bps"] if nic is not None else None) or 0
     return CableLine(
         cable,
-        groups.find(a.node),
-        groups.find(b.node),
+        switches.at(a),
+        switches.at(b),
         crossed.get(up, 0),
         crossed.get(down, 0),
         rate_bps,

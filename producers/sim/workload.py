@@ -221,10 +221,11 @@ class SimFlowTable:
             if np.array_equal(links, flow.links):
                 continue
             flow.links = links
-            flow.hops = [names[link] for link in links.tolist()]
-            self._kernel.set_flow_path(flow.number, links, bool(found.reached[i]))
+            reached = bool(found.reached[i])
+            self._kernel.set_flow_path(flow.number, links, reached)
+            # Reporters publish whole traces alone, and none is valid for longer than a flowlet.
+            flow.hops = [names[link] for link in links.tolist()] if reached and not self._flowlets else []
             if self._flowlets:
-                flow.hops = []  # no trace is valid for longer than a flowlet
                 self._kernel.set_flow_routes(
                     flow.number, self._fleet.routes(flow.source, flow.destination, living)
                 )

@@ -153,6 +153,7 @@ class FlowPair:
         if known is None:
             return False
         port = key.port if key.leg == FlowLeg.DATA else key.peer_port
+        names.observe(key.peer, known.hops, known.reached, self.first_hop)
         named = names.name(key.peer, port, known.hops, known.reached, self.first_hop)
         complete = named.complete and named.contradiction is None
         changed = (named.links, complete) != (route.links, route.complete)

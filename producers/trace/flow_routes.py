@@ -279,7 +279,7 @@ class FlowRouteTracer(RouteTracer):
         routers = pair.distance.routers
         if not routers or pair.address is None:  # no router in between
             route.known, route.due_s = KnownRoute((), True, self._system_ns()), float("inf")
-            self._name(pair, key, route)
+            self._name(pair, key, route, now_s)
             pair.mark_dirty(now_s)
             return
         route.flow = key.traced(pair.address, SHAPES.index(route.shape), routers)
@@ -331,7 +331,7 @@ class FlowRouteTracer(RouteTracer):
         if change is Change.UNCONFIRMED:
             self._tracer.schedule(flow, soon=True)
         elif change is not Change.NONE:
-            self._name(pair, key, route)
+            self._name(pair, key, route, now_s)
             pair.mark_dirty(now_s)
             if change is Change.MOVED:
                 pair.published.moved = True
@@ -355,12 +355,16 @@ class FlowRouteTracer(RouteTracer):
     def _name_all(self, pair: FlowPair, now_s: float) -> None:
         for key, route in pair.routes.items():
             if route.known is not None:
-                self._name(pair, key, route)
+                self._name(pair, key, route, now_s)
         pair.mark_dirty(now_s)
 
-    def _name(self, pair: FlowPair, key: FlowRouteKey, route: FlowRoute) -> None:
+    def _name(self, pair: FlowPair, key: FlowRouteKey, route: FlowRoute, now_s: float) -> None:
         if pair.name(key, route, self._names):
             self.links_changed = self.links_changed or route.in_use
+        if self._names.renamed:  # this route showed whose addresses answer
+            self._names.renamed = False
+            for other in self._pairs.values():
+                self._name_all(other, now_s)
 
     def _publish(self, peer: str, pair: FlowPair, now_s: float) -> None:
         published = pair.published

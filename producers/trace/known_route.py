@@ -15,8 +15,12 @@ __all__ = ["Change", "Hops", "KnownRoute", "TracedRoute"]
 
 Hops = tuple[str | None, ...]
 
-SILENT_TRACES: Final = 3
-"""A hop of a working path becomes unknown after this many consecutive traces without its answer."""
+SILENT_TRACES: Final = 16
+"""A hop of a working path becomes unknown after this many consecutive traces without its answer.
+
+Switches limit the rate of their answers, so a missing answer is hardly evidence of another path: of a switch
+that answers half of the traces, one of 65,536 runs is that long.
+"""
 
 
 class Change(Enum):

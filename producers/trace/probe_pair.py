@@ -101,6 +101,9 @@ class ProbePair:
     def rows(self, peer: str, names: RouteNames) -> list[PathMap]:
         """Return the elements of the pair's `PathMaps`, of the paths that have a known route."""
         rows: list[PathMap] = []
+        for _, route, _ in self.traced():
+            if route.known is not None:
+                names.observe(peer, route.known.hops, route.known.reached, self.first_hop)
         for (leg, port), route, _ in sorted(self.traced(), key=lambda traced: traced[0]):
             known = route.known
             if known is None:

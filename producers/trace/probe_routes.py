@@ -203,6 +203,9 @@ class ProbeRouteTracer(RouteTracer):
     def _set_topology(self, topology: Topology) -> None:
         """Name all routes again."""
         self._names.set_topology(topology)
+        self._name_all_again()
+
+    def _name_all_again(self) -> None:
         for pair in self._pairs.values():
             pair.published.dirty = True
 
@@ -391,6 +394,9 @@ class ProbeRouteTracer(RouteTracer):
         if now_s < published.next_s and not published.moved:
             return
         rows = pair.rows(name, self._names)
+        if self._names.renamed:
+            self._names.renamed = False
+            self._name_all_again()
         if not pair.must_wait(rows, now_s) and published.replace(rows, now_s, self._random):
             record: PathMaps = {
                 "nic": self.nic,

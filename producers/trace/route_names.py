@@ -4,24 +4,25 @@ All probers get the same names, and both directions of a cable have one name. Th
 
 Hop k answers from the port where the packet came in, so its address names the far end of link k. The topology
 file gives the port at the near end. Without a file, it is the other address of the pair that the two ends of
-a cable share (`link_prefix`). A NIC's own cable ends at the first hop that it sees itself and announces.
+a cable share. Where addresses are those of switches (addressing.py), a link is named by both switches, and
+parallel cables have one name. A NIC's own cable ends at the first hop that it sees itself and announces.
+
+An address that several switches have names none of them. A silent hop, and a path without a router, leave the
+links there unknown: no link is invented.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 
+from producers.trace.addressing import BY_PORT, Addressing, AddressRule, LinkPrefix
 from schemas.ids import link_id
 from schemas.records import PathSource
-from schemas.topology import End, Topology, end_text, nic_end
+from schemas.topology import LAYER_2, End, Topology, end_text, nic_end
 
-__all__ = ["LinkPrefix", "NamedPath", "RouteNames", "name_path", "node_of_address", "partner_of"]
-
-LinkPrefix = Literal[31, 30, 0]
+__all__ = ["NamedPath", "RouteNames", "name_path", "node_of_address"]
 
 ADDRESS_PORT: Final = "ip"
 """Port of an end that is known only by its address; the address then names the node."""
@@ -40,22 +41,6 @@ class NamedPath:
 
 
 NO_PATH: Final = NamedPath((), False, PathSource.UNKNOWN)
-
-
-@lru_cache(maxsize=65536)
-def partner_of(address: str, link_prefix: LinkPrefix) -> str | None:
-    """Return the address at the other end of a cable whose ends share a prefix; None if it has none.
-
-    The prefix is /31 or /127 with `link_prefix` 31, /30 or /126 with 30.
-    """
-    if not link_prefix:
-        return None
-    found = ipaddress.ip_address(address)
-    if link_prefix == 31:
-        return str(type(found)(int(found) ^ 1))
-    if int(found) & 3 in (0, 3):  # network and broadcast address
-        return None
-    return str(type(found)(int(found) ^ 3))
 
 
 def node_of_address(address: str) -> str:
@@ -82,7 +67,7 @@ def name_path(
     path: int,
     peer_first_hop: str | None = None,
     topology: Topology | None = None,
-    link_prefix: LinkPrefix = 31,
+    rule: AddressRule = BY_PORT,
 ) -> NamedPath:
     """Return the links from `nic` to `peer`.
 
@@ -90,10 +75,11 @@ def name_path(
     them. A path is complete only if every link is known.
     """
     topology = topology if topology is not None else Topology()
-    is_direct = reached and not hops
-    if not any(hops) and not is_direct:
+    if reached and not hops:
+        return _without_router(nic, peer, path, topology)
+    if not any(hops):
         return _from_file(nic, peer, path, topology, len(hops) + 1 if reached else None)
-    namer = _Namer(nic, peer, peer_first_hop, topology, link_prefix)
+    namer = _Namer(nic, peer, peer_first_hop, topology, rule)
     links, filled = namer.links(hops, reached)
     known = tuple(link for link in links if link is not None)
     any_unknown_port = any(f":{UNKNOWN_PORT}>" in link for link in known)
@@ -106,6 +92,16 @@ def name_path(
     if complete and not contradictions:
         contradiction = _differs_from_listed(topology.listed(nic, peer, path), known)
     return NamedPath(known, complete, PathSource.FILLED if filled else PathSource.TRACED, contradiction)
+
+
+def _without_router(nic: str, peer: str, path: int, topology: Topology) -> NamedPath:
+    """Return a path within one subnet: by the file, else the two NICs' cables into an unknown layer 2."""
+    if topology.far(nic_end(nic)) is not None or topology.listed(nic, peer, path):
+        return _from_file(nic, peer, path, topology, None)
+    ends = [nic_end(name) for name in (nic, peer)]
+    ports = [End(LAYER_2, f"{end.node}.{end.port}") for end in ends]
+    links = link_id(*ends[0], *ports[0]), link_id(*ports[1], *ends[1])
+    return NamedPath(links, True, PathSource.TRACED)
 
 
 def _from_file(nic: str, peer: str, path: int, topology: Topology, count: int | None) -> NamedPath:
@@ -135,7 +131,9 @@ class RouteNames:
 
     def __init__(self, nic: str, link_prefix: LinkPrefix) -> None:
         self.topology = Topology()
-        self._nic, self._link_prefix = nic, link_prefix
+        self._nic, self._addressing = nic, Addressing(link_prefix)
+        self.renamed = False
+        """True if names changed because traces showed whose addresses answer; the caller resets it."""
         self._complete: dict[tuple[str, int, str | None, tuple[str | None, ...]], tuple[str, ...]] = {}
         """Peer, port, the peer's first hop and hops to links; empty if any link is unknown."""
 
@@ -143,6 +141,14 @@ class RouteNames:
         """Name routes by this topology from now on."""
         self.topology = topology
         self._complete.clear()
+
+    def observe(
+        self, peer: str, hops: Sequence[str | None], reached: bool, peer_first_hop: str | None
+    ) -> None:
+        """Learn from a path whose addresses answer; the file decides where it names the addresses."""
+        if self._addressing.observe(peer, hops, reached, peer_first_hop):
+            self.renamed = True
+            self._complete.clear()
 
     def switch_of(self, hop: str | None) -> str | None:
         """Return the switch with a hop's address, or the address if no file names it."""
@@ -174,7 +180,7 @@ class RouteNames:
             path=port,
             peer_first_hop=peer_first_hop,
             topology=self.topology,
-            link_prefix=self._link_prefix,
+            rule=self._addressing.rule,
         )
 
 
@@ -186,13 +192,15 @@ class _Namer:
     peer: str
     peer_first_hop: str | None
     topology: Topology
-    link_prefix: LinkPrefix
+    rule: AddressRule
     contradictions: list[str] = field(default_factory=list)
 
     def links(self, hops: Sequence[str | None], reached: bool) -> tuple[list[str | None], bool]:
         """Return the links, None for unknown ones, and whether any was filled in from the file."""
         start, goal = nic_end(self.nic), nic_end(self.peer)
-        row = [_Hop(start.node, start), *(self._hop_at(address) for address in hops)]
+        row = [_Hop(start.node, start)]
+        for k, address in enumerate(hops, 1):
+            row.append(self._hop_at(address, row[-1], k, goal if reached and k == len(hops) else None))
         if reached:
             row.append(_Hop(goal.node, goal, None, True))
         self._name_silent(row)
@@ -200,15 +208,36 @@ class _Namer:
         filled = self._fill_gaps(row, links)
         return links, filled or any(hop.node is not None and not hop.traced for hop in row[1:])
 
-    def _hop_at(self, address: str | None) -> _Hop:
+    def _hop_at(self, address: str | None, before: _Hop, k: int, goal: End | None) -> _Hop:
+        """Return hop k; `goal`: the peer's end if it is the last hop."""
         if address is None:
             return _Hop()
-        at = self.topology.at(address)
-        if at is None:
-            node = node_of_address(address)
-            return _Hop(node, End(node, ADDRESS_PORT), address, True)
-        node, port = at
-        return _Hop(node, None if port is None else End(node, port), address, True)
+        holders = self.topology.holders(address)
+        if len(holders) > 1:
+            return self._shared_hop(address, holders, before, goal)
+        if holders:
+            node, port = holders[0]
+            return _Hop(node, None if port is None else End(node, port), address, True)
+        node = node_of_address(address)
+        if address in self.rule.anycast:
+            at = nic_end(self.nic) if k == 1 else goal
+            if at is None:
+                return _Hop()
+            node = f"{node}@{at.node}.{at.port}"
+        return _Hop(node, End(node, ADDRESS_PORT), address, True)
+
+    def _shared_hop(
+        self, address: str, holders: Sequence[tuple[str, str | None]], before: _Hop, goal: End | None
+    ) -> _Hop:
+        """Return a hop whose address several switches have: the only one that is cabled to its neighbour."""
+        near = {before.node} if before.node is not None else set()
+        far = self.topology.far(goal) if goal is not None else None
+        found = [
+            node
+            for node, _ in dict.fromkeys((node, None) for node, _ in holders)
+            if (far is None or far.node == node) and any(self.topology.cables(each, node) for each in near)
+        ]
+        return _Hop(found[0], None, address, True) if len(found) == 1 else _Hop()
 
     def _name_silent(self, row: list[_Hop]) -> None:
         """Name silent hops by the cable at their neighbour's port: its other end is at the silent switch."""
@@ -247,7 +276,7 @@ class _Namer:
         return (
             hop.address is not None
             and self.topology.names_addresses
-            and self.topology.at(hop.address) is None
+            and not self.topology.holders(hop.address)
         )
 
     def _only_cable(self, before: str, here: _Hop) -> str | None:
@@ -274,9 +303,11 @@ class _Namer:
         if self.topology.at(here.address or "") is not None and self.topology.names_addresses:
             near = self._near_end(before, here)
             return link_id(*near, *came_in) if near is not None else None
+        if not self.rule.prefix or here.address in self.rule.anycast:
+            return link_id(before_node, ADDRESS_PORT, *came_in)
         partner = self._partner(here)
         if partner is None:
-            return link_id(before_node, ADDRESS_PORT, *came_in) if not self.link_prefix else None
+            return None
         at = self.topology.at(partner)
         if at is not None and at[1] is not None:
             return link_id(at[0], at[1], *came_in)
@@ -308,7 +339,7 @@ class _Namer:
         return link_id(at[0], at[1], *goal) if at[1] is not None and at[0] == before.node else None
 
     def _partner(self, hop: _Hop) -> str | None:
-        return partner_of(hop.address, self.link_prefix) if hop.address is not None else None
+        return self.rule.partner(hop.address) if hop.address is not None else None
 
     def _near_end(self, before: _Hop, here: _Hop) -> End | None:
         """Return the port of the previous hop that has the other address of the cable's pair."""

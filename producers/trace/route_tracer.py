@@ -12,8 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
+from producers.trace.addressing import LinkPrefix
 from producers.trace.known_route import TracedRoute
-from producers.trace.route_names import LinkPrefix, RouteNames
+from producers.trace.route_names import RouteNames
 from producers.trace.tracer import Packet, Trace, Tracer
 from schemas import codec
 from schemas.topics import R, Topic

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -23,6 +24,11 @@ BOUND_RELATIVE: Final = 2.0
 
 MIN_FAULTY_SHARE: Final = 0.2
 """Share of the recent windows with a fault that makes a clock unstable."""
+
+MIN_RATES: Final = 5
+"""Windows with a known rate, one after another, that show whether the rate wanders."""
+RATE_SIGMAS: Final = 4.0
+"""Changes of the rate below this many standard errors are noise."""
 
 
 def clock_quality(fabric: FabricRecords) -> Iterator[Found]:
@@ -65,6 +71,8 @@ def _suspects(fabric: FabricRecords) -> dict[str, tuple[str, float]]:
             lasting = f"is of domain {domain}, apart from the fleet's {usual_domain}"
         if not lasting and name in uncertain:
             lasting = "is less certain than the others"
+        if not lasting:
+            lasting = _wander(windows)
         if lasting:
             found[name] = lasting, 1.0
         elif faults:
@@ -102,6 +110,28 @@ def _fault(clock: ClockState) -> str:
     if clock["event"] == ClockEvent.RATE_CHANGE:
         return f"changed its rate by {clock['event_ns']:,.0f} ppb"
     return ""
+
+
+def _wander(windows: Sequence[ClockState]) -> str:
+    """Return how far a rate walks from window to window; empty if by less than matters or is known.
+
+    The median of the changes passes over a single event. A change of r ppb moves a reading by r * T / 2 ns
+    in half a window of T seconds, away from the line that timestamps are corrected by.
+    """
+    changes, errors, lengths_s = [], [], []
+    for before, now in pairwise(each for each in windows if each["state"] == ClockSync.SYNCED):
+        length_s = (now["at_ns"] - before["at_ns"]) / 1e9
+        if length_s > 0:
+            changes.append(abs(now["drift_ppb"] - before["drift_ppb"]))
+            errors.append(float(np.hypot(now["drift_sigma_ppb"], before["drift_sigma_ppb"])))
+            lengths_s.append(length_s)
+    if len(changes) < MIN_RATES:
+        return ""
+    change = float(np.median(changes))
+    moved_ns = change * float(np.median(lengths_s)) / 2
+    if moved_ns < BOUND_FLOOR_NS or change < RATE_SIGMAS * float(np.median(errors)):
+        return ""
+    return f"changes its rate by {change:,.0f} ppb from window to window"
 
 
 def _uncertain(newest: Mapping[str, _Recent]) -> tuple[set[str], float]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from schemas.ids import host_of
-from schemas.topology import End, nic_end, split_end
+from schemas.topology import LAYER_2, End, nic_end, split_end
 from streams.audit.fabric_records import FabricRecords
-from streams.links.wiring import Groups
+from streams.links.switch_names import Groups, SwitchNames, leaf_name, names_of
 
 __all__ = ["UNNAMED_PORTS", "leaves_by_delay", "leaves_by_route", "traced_cables"]
 
@@ -41,15 +40,15 @@ def traced_cables(fabric: FabricRecords) -> dict[End, End]:
 def leaves_by_route(fabric: FabricRecords) -> dict[str, str]:
     """Return NIC to the switch that its routes begin or end with."""
     groups, leaves = Groups(), defaultdict[str, Counter[str]](Counter)
+    names = SwitchNames()
     routes = Counter((traced.nic, traced.peer, traced.links) for traced in fabric.traced)
     for (nic, peer, links), count in routes.items():
+        names = names.union(names_of(nic, peer, links, True))
         ends = [tuple(split_end(end) for end in link.split(">")) for link in links]
-        for a, b in pairwise(ends):
-            if a[1].node != b[0].node:
-                groups.join(a[1].node, b[0].node)
         for near, far, name in ((ends[0][0], ends[0][1], nic), (ends[-1][1], ends[-1][0], peer)):
-            if near == nic_end(name):
-                leaves[name][far.node] += count
+            if near == nic_end(name) and far.node != LAYER_2:
+                leaves[name][leaf_name(far.node, name)] += count
+    groups.add(*names)
     return {
         nic: groups.find(min(counts.items(), key=lambda item: (-item[1], item[0]))[0])
         for nic, counts in leaves.items()

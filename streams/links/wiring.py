@@ -6,35 +6,25 @@ swapped cables are one cause, however many paths show them. It also counts the c
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from schemas.ids import cable_id, end_id, end_parts, natural
 from schemas.records import AlertKind, Nic, PathMaps
 from schemas.topics import PATHS
-from schemas.topology import Topology, nic_end, split_end
+from schemas.topology import LAYER_2, Topology, nic_end, split_end
 from streams.alerts.detection import SINCE, Detection, EvidenceRef
 from streams.links.rules import NEVER_NS
+from streams.links.switch_names import Groups, SwitchNames, leaf_name, names_of
 from streams.runtime.base import Detector
 from streams.runtime.route_table import split_pair
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 
-__all__ = [
-    "Groups",
-    "Misfit",
-    "Wiring",
-    "address_of",
-    "by_name",
-    "is_address",
-    "misfits_of",
-    "parse_contradiction",
-]
+__all__ = ["Misfit", "Wiring", "misfits_of", "parse_contradiction"]
 
 EVALUATION_GAP_NS: Final = NS_PER_S
 """Minimum append time between two evaluations of changed records."""
@@ -57,27 +47,6 @@ class Misfit:
     rail: int
     leaf: str
     evidence: str
-
-
-class Groups:
-    """Union-find of the names of one switch: a path enters and leaves it by different names."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, str] = {}
-
-    def find(self, name: str) -> str:
-        """Return the name that represents the switch of `name`."""
-        root = name
-        while self._of.get(root, root) != root:
-            root = self._of[root]
-        while name != root:
-            self._of[name], name = root, self._of.get(name, name)
-        return root
-
-    def join(self, a: str, b: str) -> None:
-        """Merge the names of one switch."""
-        first, second = sorted((self.find(a), self.find(b)), key=by_name)
-        self._of[second] = first
 
 
 def _majority_evidence(leaf: str, rail: int, rails: Counter[int], leaves: Collection[str]) -> str:
@@ -125,30 +94,6 @@ def misfits_of(
     return found
 
 
-def address_of(node: str) -> str | None:
-    """Return the address of a node that is named by its address; None if it has a proper name."""
-    for text in (node, node.replace("-", ":")):
-        try:
-            return str(ipaddress.ip_address(text))
-        except ValueError:
-            continue
-    return None
-
-
-def is_address(node: str) -> bool:
-    """Return whether a node is named by its address."""
-    return address_of(node) is not None
-
-
-def by_name(name: str) -> tuple[int, Any]:
-    """Sort key: names in natural order, then addresses by value, so that a switch goes by its proper name."""
-    address = address_of(name)
-    if address is None:
-        return 0, natural(name)
-    found = ipaddress.ip_address(address)
-    return 1, [(found.version, int(found), "")]
-
-
 class _Nic(NamedTuple):
     """The rail and shard of a NIC, by the inventory."""
 
@@ -165,8 +110,7 @@ class _Pair:
     routes: frozenset[tuple[str, ...]]
     leaves: frozenset[str]
     """First switches of its requests."""
-    joins: frozenset[tuple[str, str]]
-    """Two names of one switch: a path enters by one and leaves by the other."""
+    names: SwitchNames
     contradictions: frozenset[str]
 
 
@@ -210,6 +154,8 @@ class Wiring(Detector[tuple[str, Detection]]):
         self._at_node: dict[str, set[str]] = defaultdict(set)
         self._leaves: dict[str, Counter[str]] = defaultdict(Counter)
         self._joins: Counter[tuple[str, str]] = Counter()
+        self._leaf_names: Counter[tuple[str, str]] = Counter()
+        self._anycast: Counter[str] = Counter()
         self._contradicting: dict[str, set[str]] = defaultdict(set)
         """Contradiction of the file to the pairs whose traces show it."""
         self._nics: dict[str, _Nic] = {}
@@ -260,24 +206,23 @@ class Wiring(Detector[tuple[str, Detection]]):
             self._evaluated_ns = max(self._evaluated_ns, append_ns - append_ns % EVALUATION_GAP_NS)
 
     def _pair_of(self, record: PathMaps, append_ns: int) -> _Pair:
-        routes, leaves, joins = set(), set(), set()
+        routes, leaves, names = set(), set(), SwitchNames()
         own = nic_end(record["nic"])
         for path in record["paths"]:
             links = tuple(path["links"])
             routes.add(links)
             if not links:
                 continue
-            ends = [tuple(split_end(end) for end in link.split(">")) for link in links]
-            if ends[0][0] == own:
-                leaves.add(ends[0][1].node)
-            if path["complete"]:
-                joins |= {(a[1].node, b[0].node) for a, b in pairwise(ends) if a[1].node != b[0].node}
+            near, far = (split_end(end) for end in links[0].split(">"))
+            if near == own and far.node != LAYER_2:
+                leaves.add(far.node)
+            names = names.union(names_of(record["nic"], record["peer"], links, path["complete"]))
         return _Pair(
             record["shard"],
             append_ns,
             frozenset(routes),
             frozenset(leaves),
-            frozenset(joins),
+            names,
             frozenset(_contradictions_of(record)),
         )
 
@@ -289,8 +234,12 @@ class Wiring(Detector[tuple[str, Detection]]):
         nic = split_pair(key)[0]
         for leaf in pair.leaves:
             self._leaves[nic][leaf] += by
-        for join in pair.joins:
+        for join in pair.names.joins:
             self._joins[join] += by
+        for names in pair.names.leaves:
+            self._leaf_names[names] += by
+        for address in pair.names.anycast:
+            self._anycast[address] += by
         for contradiction in pair.contradictions:
             pairs = self._contradicting[contradiction]
             (pairs.add if by > 0 else pairs.discard)(key)
@@ -426,13 +375,12 @@ class Wiring(Detector[tuple[str, Detection]]):
     def _leaf_of(self) -> dict[str, str]:
         """Return NIC to its leaf, the one that most of its paths begin with."""
         groups = Groups()
-        for join in sorted(join for join, count in self._joins.items() if count > 0):
-            groups.join(*join)
+        groups.add(+self._joins, +self._leaf_names, +self._anycast)
         leaf_of = {}
         for nic, leaves in self._leaves.items():
             seen = [(-count, leaf) for leaf, count in leaves.items() if count > 0]
             if seen and nic in self._nics:
-                leaf_of[nic] = groups.find(min(seen)[1])
+                leaf_of[nic] = groups.find(leaf_name(min(seen)[1], nic))
         return leaf_of
 
     def _homes(self, leaf_of: Mapping[str, str]) -> dict[int, str]:
@@ -481,7 +429,7 @@ def _contradictions_of(record: PathMaps) -> Iterator[str]:
 
 def _findings(pair: _Pair) -> tuple[frozenset[Any], ...]:
     """Return the content of a pair that facts depend on."""
-    return pair.leaves, pair.joins, pair.contradictions
+    return pair.leaves, *pair.names, pair.contradictions
 
 
 def parse_contradiction(reported: str) -> tuple[str, str, str] | None:

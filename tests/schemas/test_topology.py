@@ -68,10 +68,6 @@ def test_a_file_defines_names_cables_rates_and_paths(tmp_path: Path, suffix: str
         ('[[nodes]]\nname = "a"\n[[nodes]]\nname = "a"', "nodes[2].name: 'a' is listed twice"),
         ('[[nodes]]\nname = "a"\nports = { "x>y" = [] }', "nodes[1].ports: "),
         ('[[nodes]]\nname = "a"\naddresses = ["10.0.0"]', "nodes[1]: address '10.0.0'"),
-        (
-            '[[nodes]]\nname = "a"\nports = { p = ["1.2.3.4"], q = ["1.2.3.4"] }',
-            "nodes[1]: address 1.2.3.4 is a:p's",
-        ),
         ('[[links]]\nends = ["a:1", "b"]', "links[1].ends: end 'b': expected node:port"),
         ('[[links]]\nends = ["a:1"]', "links[1].ends"),
         ('[[links]]\nends = ["a:1", "a:2"]', "links[1].ends: both at a"),
@@ -192,3 +188,23 @@ def test_a_changed_file_is_read_again_and_a_bad_one_changes_nothing(tmp_path: Pa
     assert not source.refresh(), "it is said once"
     assert source.topology.rate_bps("h1:eth1>leaf1:p1") == 25
     assert not TopologySource(None).refresh()
+
+
+def test_an_address_of_several_ports_is_the_nodes_and_of_several_nodes_nobodys() -> None:
+    found = Topology(
+        TopologyFile.model_validate(
+            {
+                "nodes": [
+                    {
+                        "name": "leaf1",
+                        "ports": {"vlan10": ["10.1.0.1"], "p1": ["fe80::1"], "p2": ["fe80:0::1"]},
+                    },
+                    {"name": "leaf2", "ports": {"vlan10": ["10.1.0.1"]}},
+                ]
+            }
+        )
+    )
+    assert found.at("fe80::1") == ("leaf1", None)
+    assert found.at("10.1.0.1") is None
+    assert found.holders("10.1.0.1") == [("leaf1", "vlan10"), ("leaf2", "vlan10")]
+    assert list(found.holders("10.9.9.9")) == []

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from fabrictime.bench.clock.scenarios import (
 )
 from native.core import ProbeColumns
 
-__all__ = ["Flush", "Truth", "WindowInput", "coded_queue", "simulate"]
+__all__ = ["Flush", "KnownClocks", "Truth", "WindowInput", "coded_queue", "simulate"]
 
 Float64s = NDArray[np.float64]
 Float32s = NDArray[np.float32]
@@ -64,6 +64,25 @@ class Flush:
     clock_ns: int
     system_ns: int
     append_ns: int
+
+
+class KnownClocks(Protocol):
+    """Clocks whose readings are known: a clock reads its `epoch_ns` + t + `ahead_ns` at t since the start."""
+
+    @property
+    def names(self) -> list[str]:
+        """[n] names."""
+
+    @property
+    def index(self) -> dict[str, int]:
+        """Name to number."""
+
+    @property
+    def epoch_ns(self) -> list[int]:
+        """[n] reading at the start, without `ahead_ns`."""
+
+    def ahead_ns(self, nic: int, t_ns: Float64s) -> Float64s:
+        """Return the clock's reading minus truth at the times `t_ns` since the start."""
 
 
 class Truth:
@@ -141,7 +160,7 @@ class WindowInput:
     """[n] whether the NIC is there (its agent sends flushes) in the whole window."""
     probed: NDArray[np.bool_]
     """[n] whether any probe reached or left the NIC in this window."""
-    truth: Truth
+    truth: KnownClocks
 
     @property
     def samples(self) -> int:

@@ -31,7 +31,7 @@ from streams.delays.source_partition import ClosedWindow, NicSamples
 from streams.delays.windows import Cut
 from streams.runtime.tables import Member
 
-__all__ = ["Estimator", "Fabrictime", "Line", "Score", "score"]
+__all__ = ["Estimator", "EstimatorRun", "Fabrictime", "Line", "Score", "score"]
 
 Float64s = NDArray[np.float64]
 
@@ -276,32 +276,38 @@ def score(
 ) -> dict[str, Score]:
     """Run estimators over the same samples of a scenario; return their scores by name. All but the first stop
     after `rival_windows`. `watch` is called with each result of each window."""
-    taken = {each.name: _Taken() for each in estimators}
-    names: list[str] = []
+    runs = {each.name: EstimatorRun(each) for each in estimators}
     for given in simulate(scenario, windows, seed):
-        names = given.truth.names
         for number, each in enumerate(estimators):
             if number and rival_windows is not None and given.index >= rival_windows:
                 continue
-            begin = time.perf_counter()
-            lines = each.window(given)
-            taken[each.name].seconds += time.perf_counter() - begin
-            taken[each.name].add(given, lines)
+            lines = runs[each.name].take(given)
             if watch is not None:
                 watch(given, each, lines)
-    return {name: each.score(scenario, names) for name, each in taken.items()}
+    return {name: each.score(scenario) for name, each in runs.items()}
 
 
-class _Taken:
-    """Rows of a `Score` as the windows go by."""
+class EstimatorRun:
+    """An estimator, and the rows of its `Score` as the windows go by."""
 
-    def __init__(self) -> None:
+    def __init__(self, estimator: Estimator) -> None:
         self.rows: list[tuple[Any, ...]] = []
         self.seconds = 0.0
         self.samples = 0
+        self._estimator = estimator
+        self._names: list[str] = []
         self._before: Mapping[str, Line] = {}
 
-    def add(self, given: WindowInput, lines: Mapping[str, Line]) -> None:
+    def take(self, given: WindowInput) -> Mapping[str, Line]:
+        """Estimate the next window's lines, add their errors, and return them."""
+        begin = time.perf_counter()
+        lines = self._estimator.window(given)
+        self.seconds += time.perf_counter() - begin
+        self._add(given, lines)
+        return lines
+
+    def _add(self, given: WindowInput, lines: Mapping[str, Line]) -> None:
+        self._names = given.truth.names
         truth, n = given.truth, len(given.truth.names)
         now, live = np.full((len(AT), n), np.nan), np.full((len(AT), n), np.nan)
         bound = np.full(n, np.nan)
@@ -323,9 +329,12 @@ class _Taken:
         self.samples += given.samples
         self.rows.append((now, live, bound, state, domain, given.alive & given.probed))
 
-    def score(self, scenario: Scenario, names: list[str]) -> Score:
+    def score(self, scenario: Scenario) -> Score:
+        """Return the score of the windows so far."""
         now, live, bound, state, domain, alive = (np.array(c) for c in zip(*self.rows, strict=True))
-        return Score(scenario, names, now, live, bound, state, domain, alive, self.seconds, self.samples)
+        return Score(
+            scenario, self._names, now, live, bound, state, domain, alive, self.seconds, self.samples
+        )
 
 
 def _error(line: Line, t_ns: Float64s, ahead_ns: Float64s, epoch_ns: int) -> Float64s:

@@ -359,7 +359,7 @@ def _utilisation(progress: Progress, quick: bool) -> dict[str, Value]:
         if of_flows
         else Missing("no link's utilisation came from flows"),
         "utilisation_error_10s_probes_alone": Figure(float(np.sqrt(np.mean(np.square(errors)))), "1", note),
-        "utilisation_bound_coverage": Figure(1 - float(np.mean(outside)), "1"),
+        "utilisation_bound_coverage_simulated": Figure(1 - float(np.mean(outside)), "1"),
     }
 
 

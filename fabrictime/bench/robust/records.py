@@ -28,7 +28,7 @@ from schemas.topics import LINK_HEALTH, TOPICS
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-__all__ = ["Spoils", "ended_processes", "figures_of", "measure", "spoilt_figures"]
+__all__ = ["Spoils", "critical_line", "ended_processes", "figures_of", "measure", "spoilt_figures"]
 
 SETTINGS: Final = """
 [fabric]
@@ -40,7 +40,7 @@ RECORDS, QUICK_RECORDS = 1_000_000, 50_000
 KAFKA_RECORDS, KAFKA_QUICK = 200_000, 20_000
 MINUTES: Final = 60
 """For one log, on a busy machine."""
-PUBLISH_S: Final = 600.0
+PUBLISH_S: Final = 1_500.0
 """Longest time in which hostile records are published to one log."""
 PUBLISH_NICENESS: Final = -10
 """Hostile writers are other hosts, and take no processor time from these services."""
@@ -127,7 +127,10 @@ def _measure(log: str, fabric: RunningFabric, view: View, progress: Progress, re
     _wait_caught_up(fabric.bootstrap)
     time.sleep(SETTLE_S)
     state = status.read(fabric.data)
-    ended = [f"{name} ({_last_exit(state, name)})" for name in ended_processes(before, restarts(state))]
+    ended = [
+        f"{name} ({_last_exit(state, name)}{critical_line(fabric.data, name)})"
+        for name in ended_processes(before, restarts(state))
+    ]
     verdicts = _verdicts(fabric.bootstrap)
     changed = set(verdicts) ^ {cable_id(link)}
     for subject in sorted(changed):
@@ -178,6 +181,15 @@ def restarts(state: Mapping[str, Any]) -> dict[str, int]:
 
 def _last_exit(state: Mapping[str, Any], name: str) -> str:
     return next((str(row["last_exit"]) for row in state["children"] if row["name"] == name), "is gone")
+
+
+def critical_line(data: Path, name: str) -> str:
+    """Return the last line of a process's log that says why it ended; empty without one."""
+    try:
+        lines = (data / "run" / f"{name.replace('/', '-')}.log").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((f": {line}" for line in reversed(lines) if " CRITICAL " in line), "")
 
 
 def _publish(bootstrap: str, maker: HostileMaker, records: int, progress: Progress) -> int:

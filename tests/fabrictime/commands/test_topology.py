@@ -13,7 +13,8 @@ from fabrictime.commands import topology_table
 from fabrictime.state.traced_fabric import Picture, file_of, picture_of
 from schemas import codec
 from schemas.topology import Topology, TopologyFile
-from streams.links.wiring import by_name, misfits_of
+from streams.links.switch_names import by_name
+from streams.links.wiring import misfits_of
 from streams.runtime.route_table import RouteTable
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from producers.trace.known_route import KnownRoute
+from producers.trace.known_route import SILENT_TRACES, KnownRoute
 from producers.trace.tracer import Trace, TracedFlow
 
 FLOW = TracedFlow("REQUEST", "b/e", 9320, ("10.0.2.2", 9319), 0)
@@ -43,7 +43,7 @@ def test_a_dead_path_keeps_its_route() -> None:
 def test_a_hop_that_falls_silent_is_unknown_after_some_traces_and_comes_back() -> None:
     known = KnownRoute(HOPS, True, 1)
     quiet = Trace(FLOW, (HOPS[0], None, HOPS[2]), True)
-    for _ in range(2):
+    for _ in range(SILENT_TRACES - 1):
         known.update(quiet, 2)
     assert known.hops == HOPS
     known.update(quiet, 2)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from producers.trace.route_names import name_path, partner_of
+from producers.trace.addressing import AddressRule
+from producers.trace.route_names import name_path
 from schemas.topology import Topology, TopologyFile
 
 HOPS = ("10.0.1.1", "10.9.0.1", "10.9.0.2")
@@ -32,21 +33,6 @@ def test_ipv6_addresses_make_ids_that_come_apart_at_colons() -> None:
     links = name_path("a/e0", "b/e1", hops, True, path=1, peer_first_hop="fd02::").links
     assert links[1] == "fd09--:ip>fd09--1:ip"
     assert all(end.count(":") == 1 for link in links for end in link.split(">"))
-
-
-@pytest.mark.parametrize(
-    ("address", "prefix", "partner"),
-    [
-        ("10.0.0.0", 31, "10.0.0.1"),
-        ("10.0.0.3", 31, "10.0.0.2"),
-        ("10.0.0.1", 30, "10.0.0.2"),
-        ("10.0.0.4", 30, None),
-        ("10.0.0.9", 0, None),
-        ("fd00::1", 31, "fd00::"),
-    ],
-)
-def test_the_other_address_of_a_cable(address: str, prefix: Any, partner: str | None) -> None:
-    assert partner_of(address, prefix) == partner
 
 
 def test_a_peers_cable_is_unknown_until_its_first_hop_is_announced() -> None:
@@ -151,9 +137,80 @@ def test_names_never_fail_whatever_answers() -> None:
             hops,
             rng.random() < 0.5,
             topology=rng.choice([fabric(), Topology()]),
-            link_prefix=rng.choice([31, 30, 0]),
+            rule=AddressRule(rng.choice([31, 30, 24, 0]), (1, 2), frozenset(rng.sample(pool[:5], 2))),
             peer_first_hop=rng.choice(["10.1.2.0", "9.9.9.9", None]),
         )
         if found.complete:
             assert found.links[0].startswith("a:e0>")
             assert found.links[-1].endswith(">b:e1")
+
+
+GATEWAY = "10.99.0.1"
+
+
+def test_loopbacks_name_a_link_by_both_switches() -> None:
+    hops = ("10.255.0.1", "10.255.0.11", "10.255.0.2")
+    out = name_path("a/e0", "b/e1", hops, True, path=1, peer_first_hop=hops[-1], rule=AddressRule(0))
+    back = name_path("b/e1", "a/e0", hops[::-1], True, path=1, peer_first_hop=hops[0], rule=AddressRule(0))
+    assert out.links[1:3] == ("10.255.0.1:ip>10.255.0.11:ip", "10.255.0.11:ip>10.255.0.2:ip")
+    assert back.links == tuple(">".join(reversed(link.split(">"))) for link in reversed(out.links))
+
+
+def test_a_gateway_of_all_leaves_is_a_switch_of_each_nic() -> None:
+    rule = AddressRule(0, anycast=frozenset({GATEWAY}))
+    hops = (GATEWAY, "10.255.0.11", GATEWAY)
+    out = name_path("a/e0", "b/e1", hops, True, path=1, peer_first_hop=GATEWAY, rule=rule)
+    assert out.links == (
+        f"a:e0>{GATEWAY}:a.e0",
+        f"{GATEWAY}@a.e0:ip>10.255.0.11:ip",
+        f"10.255.0.11:ip>{GATEWAY}@b.e1:ip",
+        f"{GATEWAY}:b.e1>b:e1",
+    )
+    assert out.complete
+    middle = name_path("a/e0", "b/e1", ("10.0.0.1", GATEWAY, "10.0.0.3"), True, path=1, rule=rule)
+    assert (middle.links, middle.complete) == (("a:e0>10.0.0.1:a.e0",), False), (
+        "nobody knows which leaf it is"
+    )
+
+
+def test_nics_of_one_subnet_have_a_cable_each_into_an_unknown_layer_2() -> None:
+    found = name_path("a/e0", "b/e1", (), True, path=1)
+    assert (found.links, found.complete) == (("a:e0>layer-2:a.e0", "layer-2:b.e1>b:e1"), True)
+
+
+def test_the_file_names_the_switches_of_one_subnet() -> None:
+    wired = Topology(
+        TopologyFile.model_validate(
+            {
+                "links": [
+                    {"ends": ["a:e0", "sw1:p1"]},
+                    {"ends": ["b:e1", "sw1:p2"]},
+                    {"ends": ["c:e0", "sw2:p1"]},
+                ]
+            }
+        )
+    )
+    found = name_path("a/e0", "b/e1", (), True, path=1, topology=wired)
+    assert (found.links, found.complete, found.found) == (("a:e0>sw1:p1", "sw1:p2>b:e1"), True, "TOPOLOGY")
+    assert name_path("a/e0", "c/e0", (), True, path=1, topology=wired).links == (), "no wiring leads there"
+    listed = fabric(paths=[{"nic": "a/e0", "peer": "b/e1", "path": 1, "links": ROUTE}])
+    found = named((), topology=listed)
+    assert (found.links, found.contradiction) == (ROUTE, None)
+
+
+def test_a_shared_address_in_the_file_is_the_neighbours() -> None:
+    nodes = [
+        {"name": leaf, "ports": {"vlan10": [GATEWAY], "up": [f"10.2.{k}.2"]}}
+        for k, leaf in enumerate(("l1", "l2"))
+    ]
+    nodes.append({"name": "s1", "ports": {"p1": ["10.2.0.1"], "p2": ["10.2.1.1"]}})
+    links = [("a:e0", "l1:h"), ("b:e1", "l2:h"), ("l1:up", "s1:p1"), ("l2:up", "s1:p2")]
+    shared = Topology(
+        TopologyFile.model_validate({"nodes": nodes, "links": [{"ends": each} for each in links]})
+    )
+    found = named((GATEWAY, "10.2.0.1", "10.2.1.2"), topology=shared)
+    assert (found.links, found.contradiction) == (
+        ("a:e0>l1:h", "l1:up>s1:p1", "s1:p2>l2:up", "l2:h>b:e1"),
+        None,
+    )
+    assert named((GATEWAY, "10.2.0.1", GATEWAY), topology=shared).links == found.links

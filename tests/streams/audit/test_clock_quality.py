@@ -100,3 +100,23 @@ def test_suspect_clocks_are_those_with_any_fault() -> None:
     fabric = FabricRecords(NICS, offsets=records)
     assert suspect_clocks(fabric) == {"h1/ptp0": "had a fault in 1 of 11 windows: is HOLDOVER"}
     assert suspect_clocks(FabricRecords(NICS)) == {}
+
+
+def wandering(changes_ppb: list[float], sigma_ppb: float = 100.0) -> list[ClockOffsets]:
+    """Return windows of a second in which the rate of one clock has these changes."""
+    rate_ppb, windows = 0.0, []
+    for number, change in enumerate([0.0, *changes_ppb], 1):
+        rate_ppb += change
+        fields = {"drift_ppb": rate_ppb, "drift_sigma_ppb": sigma_ppb, "at_ns": number * 1_000_000_000}
+        windows.append(offsets(window=number, h1__ptp0=fields))
+    return windows
+
+
+def test_a_rate_that_walks_is_unstable_although_each_window_is_synchronised() -> None:
+    walk = [6000.0, -3000.0, 9000.0, 7000.0, -8000.0, 5000.0]
+    text = "clock h1/ptp0 changes its rate by 6,500 ppb from window to window"
+    assert outcome(*wandering(walk)) == {"h1/eth1": ["FAILED", text]}
+    assert outcome(*wandering(walk, sigma_ppb=2000.0)) == {}, "the standard error explains it"
+    assert outcome(*wandering([change / 10 for change in walk])) == {}, "it moves readings by 325 ns"
+    assert outcome(*wandering([0.0, 0.0, 9000.0, 0.0, 0.0, 0.0])) == {}, "one event"
+    assert outcome(*wandering(walk[:3])) == {}, "too few windows"

@@ -18,6 +18,9 @@ def test_quick_run_gives_every_figure_of_its_own(monkeypatch):
         "fabric_p99_ns_idle",
         "fabric_p99_ns_loaded",
         "fabric_p99_loaded_over_idle",
+        "p99_ns_load80_bursty",
+        "p99_load80_bursty_over_independent",
+        "windows_to_100ns_load80_bursty",
     }
     lines = []
     figures = evaluate(clock.TARGETS, clock.run(lines.append, quick=True))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fabrictime.bench import Figure
-from fabrictime.bench.robust.records import Spoils, ended_processes, figures_of, spoilt_figures
+from fabrictime.bench.robust.records import Spoils, critical_line, ended_processes, figures_of, spoilt_figures
 from fabrictime.state.live_figures import NicView, PathView, View
 
 
@@ -36,3 +38,12 @@ def test_figures_count_both_logs_and_name_the_log_of_a_finding() -> None:
     assert alone["hostile_records"] == Figure(
         1000.0, note="1,000 embedded log, Apache Kafka not tried: no java"
     )
+
+
+def test_the_reason_of_an_ended_process_is_in_its_log(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "prober h1-eth1.log").write_text(
+        "a CRITICAL b: first\na CRITICAL b: newest\na INFO b: end\n"
+    )
+    assert critical_line(tmp_path, "prober h1/eth1") == ": a CRITICAL b: newest"
+    assert critical_line(tmp_path, "worker-1") == ""

@@ -1,0 +1,77 @@
+"""Lays out a leaf-spine fabric: the directed links by number and name, and the links of a route."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LeafSpine"]
+
+HOPS: Final = 4
+"""Links of a route between two leaves; a route within a leaf has two, and -1 in the others' places."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSpine:
+    """A fabric of `nics`, one per host, evenly on `leaves`, each leaf with one cable to each of `spines`.
+
+    Links are numbered in four tiers: out of hosts, up from leaves, down from spines, into hosts.
+    """
+
+    nics: int = 16
+    leaves: int = 4
+    spines: int = 4
+    rate_bps: float = 10e9
+    delay_ns: float = 1_000.0
+    """One-way delay of a link without its queue: cable and switch."""
+
+    @property
+    def links(self) -> int:
+        """The number of directed links."""
+        return 2 * self.nics + 2 * self.leaves * self.spines
+
+    def leaf_of(self, nic: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the leaf of each NIC."""
+        return nic * self.leaves // self.nics
+
+    def names(self) -> list[str]:
+        """Return the links' ids, by number."""
+        nics, pairs = range(self.nics), list(product(range(self.leaves), range(self.spines)))
+        leaf = self.leaf_of(np.arange(self.nics)).tolist()
+        hosts = [f"host{n:02d}:eth0" for n in nics]
+        ports = [f"leaf{leaf[n]}:h{n}" for n in nics]
+        up = [f"leaf{at}:s{by}>spine{by}:l{at}" for at, by in pairs]
+        down = [f"spine{by}:l{at}>leaf{at}:s{by}" for at, by in pairs]
+        out = [f"{host}>{port}" for host, port in zip(hosts, ports, strict=True)]
+        into = [f"{port}>{host}" for host, port in zip(hosts, ports, strict=True)]
+        return [*out, *up, *down, *into]
+
+    def nic_names(self) -> list[str]:
+        """Return the NICs' names, by number."""
+        return [f"host{n:02d}/eth0" for n in range(self.nics)]
+
+    def into_hosts(self) -> NDArray[np.int64]:
+        """Return the links into hosts."""
+        return np.arange(self.links - self.nics, self.links)
+
+    def up(self, leaf: int, spine: int) -> int:
+        """Return the link from a leaf up to a spine."""
+        return self.nics + leaf * self.spines + spine
+
+    def routes(
+        self, source: NDArray[np.int64], target: NDArray[np.int64], spine: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return [routes, HOPS] links from each source to its target by a spine, -1 for none."""
+        inner = self.leaves * self.spines
+        from_leaf, to_leaf = self.leaf_of(source), self.leaf_of(target)
+        route = np.empty((len(source), HOPS), np.int64)
+        route[:, 0] = source
+        route[:, 1] = self.nics + from_leaf * self.spines + spine
+        route[:, 2] = self.nics + inner + to_leaf * self.spines + spine
+        route[:, 3] = self.links - self.nics + target
+        route[from_leaf == to_leaf, 1:3] = -1
+        return route

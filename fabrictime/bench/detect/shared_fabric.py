@@ -1,0 +1,246 @@
+"""Runs queue inference over the fabric of shared queues in `_truth`: probes, batches and slots.
+
+The truth draws queues and stamps. This module plays the agents: schedules, batches, routes. The records of
+the pipeline's pure parts then stand beside the truth.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabrictime.bench._truth import Clocks, LeafSpine, LinkQueueing, Probes, Slots, Stamps, Traffic, probe
+from native.core import ClockLine, ProbeColumns
+from schemas import codec
+from schemas.ids import host_of
+from schemas.records import Leg, LinkQueues, PathMap, PathMaps, PathSource
+from streams.delays.queueing import SUB_SLOTS, SourceQueueing
+from streams.links.probe_schedule import plan_shard
+from streams.queues.inference import ShardQueues
+from streams.runtime.route_table import RouteTable, pair_key
+from streams.runtime.tables import Member
+
+__all__ = ["EPOCH_NS", "SHARD", "SLOT_NS", "Costs", "Scene", "draw", "route_table"]
+
+Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+MS: Final = 1_000_000
+EPOCH_NS: Final = 1_800_000_000 * 1_000_000_000
+SHARD: Final = "fabric"
+SLOT_NS: Final = MS
+FLUSH_NS: Final = 50 * MS
+STRETCH_NS: Final = 250 * MS
+FETCH_NS: Final = 20 * MS
+"""Time until a batch's last stamps are fetched."""
+PEERS: Final = 10
+CLOCK_BOUND_NS: Final = 10.0
+
+
+@dataclass(slots=True)
+class Costs:
+    """Processor time of the pipeline's parts, s."""
+
+    map_s: float = 0.0
+    solve_s: list[float] = field(default_factory=list)
+    """One value per block."""
+
+
+@dataclass(slots=True)
+class Scene:
+    """A stretch of the true fabric and its probes."""
+
+    fabric: LeafSpine
+    stamps: Stamps
+    slots: Slots
+    load: Float64s
+    routes: RouteTable
+    rng: np.random.Generator
+    slot_ns: int = SLOT_NS
+    clocks: Clocks | None = None
+
+    @property
+    def crossed(self) -> NDArray[np.bool_]:
+        """Links behind a stamp: all but those out of hosts."""
+        return np.arange(self.fabric.links) >= self.fabric.nics
+
+    def batches(self) -> list[tuple[int, ProbeColumns]]:
+        """Return (flush time, batch) of all NICs in order."""
+        s = self.stamps
+        names = self.fabric.nic_names()
+        read = s.read(self.clocks, EPOCH_NS, self.rng)
+        nic, peer, path = s.probes.nic, s.probes.peer, s.probes.path
+        flush = ((s.t4 + FETCH_NS) // FLUSH_NS).astype(np.int64) + 1
+        order = np.lexsort((s.t1, path, peer, nic, flush))
+        key = np.stack([flush[order], nic[order]])
+        cuts = np.flatnonzero(np.any(np.diff(key, axis=1) != 0, axis=0)) + 1
+        found = []
+        for at in np.split(order, cuts):
+            group = np.stack([peer[at], path[at]])
+            begin = np.concatenate([[0], np.flatnonzero(np.any(np.diff(group, axis=1) != 0, axis=0)) + 1])
+            when = EPOCH_NS + int(flush[at[0]]) * FLUSH_NS
+            none = np.zeros(len(begin), np.int32)
+            batch = ProbeColumns(
+                nic=names[nic[at[0]]],
+                run=1,
+                batch=int(flush[at[0]]),
+                clock_ns=when,
+                system_ns=when,
+                peers=[names[each] for each in peer[at[begin]]],
+                path=path[at[begin]].astype(np.int32),
+                spacing_ns=none,
+                lost=none,
+                no_t3=none,
+                start=np.append(begin, len(at)).astype(np.int64),
+                sent=read[0][at],
+                forward=read[1][at] - read[0][at],
+                turnaround=read[2][at] - read[1][at],
+                reverse=read[3][at] - read[2][at],
+            )
+            found.append((when, batch))
+        return sorted(found, key=lambda each: each[0])
+
+    def infer(self, costs: Costs | None = None) -> Iterator[tuple[int, LinkQueues]]:
+        """Yield (time of the log, record) of the pipeline, in order."""
+        costs = costs or Costs()
+        names = self.fabric.nic_names()
+        source = SourceQueueing("bench/0", self.slot_ns // SUB_SLOTS)
+        rate_bps = round(self.fabric.rate_bps)
+        shard = ShardQueues(SHARD, lambda link: rate_bps)
+        lines = dict.fromkeys(names, ClockLine(EPOCH_NS, 0, 0.0, CLOCK_BOUND_NS))
+        members = {nic: Member(nic, host_of(nic), SHARD, nic) for nic in names}
+        now = 0
+        for offset, (when, batch) in enumerate(self.batches()):
+            if when != now:
+                began = time.process_time()
+                for record in source.take(members):
+                    shard.take(record, self.routes)
+                costs.map_s += time.process_time() - began
+                while shard.ready():
+                    began = time.process_time()
+                    made = shard.solve(0)
+                    costs.solve_s.append(time.process_time() - began)
+                    for queues in made:
+                        yield now, queues
+                now = when
+            began = time.process_time()
+            source.add(batch, when, offset, lines)
+            costs.map_s += time.process_time() - began
+
+
+def draw(
+    fabric: LeafSpine, traffic: Traffic, seed: int, seconds: float, rate_pps: float, *, even: bool = True
+) -> Scene:
+    """Draw a stretch of the fabric; each NIC sends `rate_pps`, by a schedule or with exponential gaps."""
+    rng = np.random.default_rng(seed)
+    nic, peer, path, there, back = _paths(fabric, rng)
+    routes = route_table(fabric, nic, peer, path, there, back)
+    queues = LinkQueueing(fabric, traffic, rng)
+    pick, sent_ns = _sent(fabric, routes, (nic, peer, path), rate_pps, seconds * 1e9, rng, even=even)
+    stamps, slots = [], []
+    for begin in np.arange(0, seconds * 1e9, STRETCH_NS):
+        queues.advance(begin + STRETCH_NS)
+        now = (sent_ns >= begin) & (sent_ns < begin + STRETCH_NS)
+        row = pick[now]
+        probes = Probes(nic[row], peer[row], path[row], sent_ns[now], there[row], back[row])
+        stamps.append(probe(queues, probes, rng))
+        slots.append(queues.slots(SLOT_NS))
+    joined = Slots(
+        *(np.concatenate([getattr(each, name) for each in slots]) for name in ("depth_bytes", "busy"))
+    )
+    return Scene(fabric, Stamps.joined(stamps), joined, queues.load, routes, rng)
+
+
+def _paths(fabric: LeafSpine, rng: np.random.Generator) -> tuple[Int64s, ...]:
+    """Return NIC, peer, entropy value and the links there and back of each probed path."""
+    peers = min(PEERS, fabric.nics - 1)
+    choice = [rng.permutation(np.delete(np.arange(fabric.nics), each))[:peers] for each in range(fabric.nics)]
+    nic = np.repeat(np.arange(fabric.nics), peers * fabric.spines)
+    peer = np.repeat(np.concatenate(choice), fabric.spines)
+    path = 9_320 + np.tile(np.arange(fabric.spines), fabric.nics * peers)
+    out = rng.integers(0, fabric.spines, fabric.nics * peers)
+    other = rng.integers(0, fabric.spines, fabric.nics * peers)
+    spine = np.tile(np.arange(fabric.spines), fabric.nics * peers)
+    there = fabric.routes(nic, peer, (spine + np.repeat(out, fabric.spines)) % fabric.spines)
+    back = fabric.routes(peer, nic, (spine + np.repeat(other, fabric.spines)) % fabric.spines)
+    return nic, peer, path, there, back
+
+
+def _sent(
+    fabric: LeafSpine,
+    routes: RouteTable,
+    paths: tuple[Int64s, Int64s, Int64s],
+    rate_pps: float,
+    span_ns: float,
+    rng: np.random.Generator,
+    *,
+    even: bool,
+) -> tuple[Int64s, Float64s]:
+    """Return the path and the time of each probe, in order of time."""
+    gap_ns = 1e9 / rate_pps
+    count = int(span_ns / gap_ns)
+    rows: list[Int64s] = []
+    times: list[Float64s] = []
+    if even:
+        names = fabric.nic_names()
+        nic, peer, path = paths
+        number = {
+            (names[n], names[p], port): row
+            for row, (n, p, port) in enumerate(zip(nic.tolist(), peer.tolist(), path.tolist(), strict=True))
+        }
+        for name, plan in plan_shard(dict.fromkeys(names, (round(gap_ns), 1)), routes).items():
+            cycle = np.array([number[(name, *key)] for key in plan.paths])
+            rows.append(cycle[np.arange(count) % len(cycle)])
+            times.append((np.arange(count) + plan.phase + rng.random(count) / 2) * gap_ns)
+    else:
+        for each in range(fabric.nics):
+            mine = np.flatnonzero(paths[0] == each)
+            at = np.cumsum(rng.exponential(gap_ns, int(1.2 * count) + 50))
+            times.append(at[at < span_ns])
+            rows.append(rng.choice(mine, len(times[-1])))
+    row, sent = np.concatenate(rows), np.concatenate(times)
+    order = np.argsort(sent)
+    return row[order], sent[order]
+
+
+def route_table(
+    fabric: LeafSpine, nic: Int64s, peer: Int64s, path: Int64s, there: Int64s, back: Int64s
+) -> RouteTable:
+    """Return the routes as tracing would find them."""
+    ids, names = fabric.names(), fabric.nic_names()
+    records: dict[tuple[int, int], list[PathMap]] = {}
+    for row, (a, b, entropy) in enumerate(zip(nic.tolist(), peer.tolist(), path.tolist(), strict=True)):
+        for pair, leg, links in (((a, b), Leg.REQUEST, there), ((b, a), Leg.ANSWER, back)):
+            records.setdefault(pair, []).append(
+                {
+                    "path": entropy,
+                    "leg": leg,
+                    "links": [ids[link] for link in links[row].tolist() if link >= 0],
+                    "found": PathSource.TRACED,
+                    "complete": True,
+                    "since_ns": 0,
+                    "changes": 0,
+                    "contradiction": None,
+                }
+            )
+    table = RouteTable()
+    for (a, b), maps in records.items():
+        record: PathMaps = {
+            "nic": names[a],
+            "peer": names[b],
+            "shard": SHARD,
+            "run": 1,
+            "traced_ns": 0,
+            "paths": maps,
+        }
+        table.take(pair_key(names[a], names[b]).encode(), codec.encode(PathMaps, record))
+    return table
+
+
+def link_numbers(fabric: LeafSpine) -> Mapping[str, int]:
+    """Return the number of each link by its id."""
+    return {name: number for number, name in enumerate(fabric.names())}
