@@ -9,9 +9,9 @@
 #include "losses.h"
 #include "siphash.h"
 
-#define FT_NO_STAMP  INT64_MIN
-#define FT_MAX_PATHS 64
-#define FT_MAX_PEERS 1024
+#define FT_NO_STAMP    INT64_MIN
+#define FT_MAX_PATHS   64
+#define FT_MAX_PEERS   1024
 #define FT_MAX_CLASSES 8
 
 enum { FT_CE_FORWARD = 1, FT_CE_REVERSE = 2, FT_ECN_BOTH_WAYS = 4 }; /* marks of a sample */

@@ -315,8 +315,8 @@ void ft_send_due(ft_engine *e, int64_t now);
 
 /* responder.c */
 void ft_drain_responder_stamps(ft_engine *e);
-int ft_answer(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_storage *from, int64_t t2, int tos,
-              int64_t system_ns, batch *out, int i);
+int ft_answer(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_storage *from, int64_t t2,
+              int tos, int64_t system_ns, batch *out, int i);
 int ft_respond(ft_engine *e, int64_t now);
 
 #endif

@@ -29,8 +29,8 @@ static int authentic(ft_engine *e, const uint8_t *p, int size, const struct sock
 }
 
 /* Turn one packet into the answer at `out` message `i`. Returns its kind, 0: no answer. */
-int ft_answer(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_storage *from, int64_t t2, int tos,
-              int64_t system_ns, batch *out, int i) {
+int ft_answer(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_storage *from, int64_t t2,
+              int tos, int64_t system_ns, batch *out, int i) {
     int kind = kind_of(p, size);
     uint8_t *q = out->data[i];
     out->tos[i] = e->config.class[0].tos;
@@ -130,8 +130,8 @@ int ft_respond(ft_engine *e, int64_t now) {
             else if (size > 2 && (b->data[i][2] & 15) == KIND_COLLECT)
                 asks[collects++] = i;
             else
-                replies +=
-                    ft_answer(e, b->data[i], size, &b->names[i], a.stamp, a.tos, system_ns, &e->out, replies) != 0;
+                replies += ft_answer(e, b->data[i], size, &b->names[i], a.stamp, a.tos, system_ns, &e->out,
+                                     replies) != 0;
         }
         e->answer_tokens -= got;
         for (int k = 0; k < collects; k++) {

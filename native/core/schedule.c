@@ -27,7 +27,8 @@ static void send_requests(ft_engine *e, const due_request *due, int n) {
         int path = due[from].s->path, class = due[from].s->class, to = from + 1;
         while (to < n && due[to].s->path == path && due[to].s->class == class) to++;
         int64_t before = monotonic();
-        int error = ft_use_class(e, e->paths[path].fd, &e->paths[path].tos, e->config.class[class].tos), done = 0;
+        int error = ft_use_class(e, e->paths[path].fd, &e->paths[path].tos, e->config.class[class].tos),
+            done = 0;
         if (!error) {
             done = ft_batch_send(e, &e->out, e->paths[path].fd, from, to);
             error = errno;

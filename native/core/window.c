@@ -21,7 +21,8 @@ static uint64_t hash(int32_t peer, int32_t path, int32_t dscp) {
 }
 
 static void place(struct ft_window *w, int64_t row) {
-    uint64_t mask = (uint64_t)w->n_slots - 1, slot = hash(w->rows[row].peer, w->rows[row].path, w->rows[row].dscp) & mask;
+    uint64_t mask = (uint64_t)w->n_slots - 1,
+             slot = hash(w->rows[row].peer, w->rows[row].path, w->rows[row].dscp) & mask;
     while (w->slots[slot]) slot = (slot + 1) & mask;
     w->slots[slot] = row + 1;
 }

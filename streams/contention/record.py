@@ -25,7 +25,11 @@ KIND_TEXT: Final = {
 
 def signature(window: Window, view: LinkView) -> tuple[Any, ...]:
     """Return the part of a record whose change makes a new record due early: kind, evidence and flows."""
-    return window.kind, window.detected_by, frozenset(flow.flow_id for flow in weighty_flows(view.flows)[:MAX_FLOWS])
+    return (
+        window.kind,
+        window.detected_by,
+        frozenset(flow.flow_id for flow in weighty_flows(view.flows)[:MAX_FLOWS]),
+    )
 
 
 def make_record(

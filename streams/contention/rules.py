@@ -83,7 +83,7 @@ MAX_FLOWS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ContentionRules:
-    """Limits of a standing queue: `delay_us` at the link's rate, between `min_kb` and `max_kb`; or marked probes."""
+    """Limits of a standing queue: `delay_us` at the link's rate, from `min_kb` to `max_kb`; or marks."""
 
     delay_us: float = 50.0
     min_kb: float = 15.0

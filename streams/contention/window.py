@@ -40,6 +40,7 @@ __all__ = [
     "LinkReport",
     "LinkWindow",
     "Place",
+    "Step",
     "Window",
     "integrate_slots",
     "merge_aliased",
@@ -96,7 +97,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Step:
     """The evidence of one step at a link."""
 
     depth_bytes: float
@@ -154,7 +155,7 @@ class Window:
             return ContentionEvidence.CE
         return ContentionEvidence.DELAY if self.by_delay else ContentionEvidence.FLOWS
 
-    def add(self, step: _Step, high: float, length_ns: int) -> None:
+    def add(self, step: Step, high: float, length_ns: int) -> None:
         """Add one step to the sums; `high`: bytes from which a queue counts."""
         depth, over, above_bytes = step.depth_bytes, step.over, max(0.0, step.depth_bytes - high)
         self.by_delay |= step.by_delay
@@ -322,7 +323,7 @@ def integrate_slots(
     for number, (depth, ce_share) in enumerate(zip(depths, marks, strict=True)):
         length_ns = min(slots_per_step, slots - number * slots_per_step) * slot_ns
         is_certain = depth > bound
-        step = _Step(
+        step = Step(
             depth,
             ce_share,
             depth > high and is_certain,
@@ -356,7 +357,7 @@ def _add_maxima(link: LinkWindow, report: LinkReport) -> None:
 
 def _integrate_step(
     link: LinkWindow,
-    step: _Step,
+    step: Step,
     at_ns: int,
     length_ns: int,
     high: float,
@@ -387,9 +388,7 @@ def _integrate_step(
     return changes
 
 
-def _steps_of(
-    report: LinkReport | None, slots: int, slots_per_step: int
-) -> tuple[list[float], list[float]]:
+def _steps_of(report: LinkReport | None, slots: int, slots_per_step: int) -> tuple[list[float], list[float]]:
     """Return the mean depth and the mean share of marked probes of each step."""
     if report is None:
         nothing = [0.0] * -(-slots // slots_per_step)

@@ -66,7 +66,9 @@ class LinkColumns:
         start = np.searchsorted(pairs // count, np.arange(len(self.lengths) + 1))
         return QueueSolver(packet_ns, start, (pairs % count).astype(np.int32), merge=SUB_SLOTS)
 
-    def restore(self, solver: QueueSolver, names: Sequence[LinkKey], states: Mapping[LinkKey, LinkState]) -> None:
+    def restore(
+        self, solver: QueueSolver, names: Sequence[LinkKey], states: Mapping[LinkKey, LinkState]
+    ) -> None:
         """Give a solver the states of links by name and class."""
         if not states:
             return

@@ -1,10 +1,10 @@
 """Attributes CE marks to links: which link marked the probes of a block of slots.
 
-A queue marks a packet with CE independently of the other queues on its route, so a route's share of marked packets is
-1 - prod(1 - m) over the shares m of its links. The shares of greatest likelihood come from expectation maximisation:
-a marked packet of a route counts for each of its links with the probability m / (1 - prod(1 - m)) that this link marked
-it, and a link's new share is its marks over its packets. A link that any unmarked probe crossed loses ground to the
-others of the marked routes.
+A queue marks a packet independently of the other queues on its route. So a route's share of marked packets
+is 1 - prod(1 - m) over the shares m of its links. The shares of greatest likelihood come from expectation
+maximisation: a marked packet counts for each link of its route with the probability m / (1 - prod(1 - m))
+that this link marked it, and a link's new share is its marks over its packets. A link that unmarked probes
+crossed loses ground to the other links of the marked routes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,12 @@ def marked_shares(cells: Cells, columns: LinkColumns, slot: np.ndarray, slots: i
 
 
 def _weights(
-    column: np.ndarray, of_route: np.ndarray, starts: np.ndarray, packets: Float64s, marks: Float64s, count: int
+    column: np.ndarray,
+    of_route: np.ndarray,
+    starts: np.ndarray,
+    packets: Float64s,
+    marks: Float64s,
+    count: int,
 ) -> Float64s:
     """Return, by link of each route, the probability that this link marked a marked packet of the route."""
     crossed = np.maximum(np.bincount(column, packets[of_route], count), 1e-9)

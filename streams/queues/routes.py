@@ -95,9 +95,7 @@ class ProbedRoutes:
             self.unknown_paths += int(np.count_nonzero(found[new] < 0))
         return found
 
-    def _route(
-        self, nic: str, peer: str, path: int, direction: int, dscp: int, table: RouteTable
-    ) -> int:
+    def _route(self, nic: str, peer: str, path: int, direction: int, dscp: int, table: RouteTable) -> int:
         """Return the number of a path's route, -1 if it is unknown."""
         links = self._path_links(nic, peer, path, direction, dscp, table)
         if not links:

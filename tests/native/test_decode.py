@@ -367,7 +367,9 @@ def test_encoder_refuses_columns_that_do_not_fit(columns_of, changes, text):
     columns = columns_of([("b", 1, 0, [1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 2, 3])])
     for name, value in changes.items():
         if isinstance(value, list) and name != "peers":
-            value = np.array(value, np.int32 if name in ("lost", "path", "spacing_ns", "dscp", "ecn") else None)
+            value = np.array(
+                value, np.int32 if name in ("lost", "path", "spacing_ns", "dscp", "ecn") else None
+            )
         setattr(columns, name, value)
     with pytest.raises(ValueError, match=text):
         encode_probe_batch(columns)

@@ -6,8 +6,8 @@ format is big endian:
     magic 'FU', version, kind, u32 seq, u64 run, u32 hash of the target NIC's name, u32 arrived, i64 first,
     i64 second
 
-In a reply, `arrived` is the traffic class with which the request arrived, plus 256; elsewhere 0. Packets of version
-1 have 0 there, and are answered in version 1.
+In a reply, `arrived` is the traffic class with which the request arrived, plus 256; elsewhere 0. Packets of
+version 1 have 0 there, and are answered in version 1.
 
 It ends with 8 bytes of keyed BLAKE2b over source GID and queue pair, target GID and queue pair, and all of
 the above. SipHash, as in UDP probes, would be 50 times slower in Python.
@@ -79,7 +79,7 @@ class Address(NamedTuple):
 
 
 class Packet(NamedTuple):
-    """The fields of a packet; times in ns. `arrived`: traffic class of the answered request, None: not known."""
+    """The fields of a packet; times in ns. `arrived`: traffic class of the answered request, if known."""
 
     kind: int
     seq: int

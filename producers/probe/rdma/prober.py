@@ -87,7 +87,7 @@ class OutgoingPacket:
 class PathSamples:
     """Samples of one peer and path since the last drain, in ns; `sent` is absolute.
 
-    `ecn`: samples that arrived ECN-capable both ways; `forward_ce`, `reverse_ce`: numbers of those marked with CE.
+    `ecn`: samples that arrived ECN-capable both ways. `forward_ce`, `reverse_ce`: indices of those with CE.
     """
 
     lost: int = 0
@@ -102,7 +102,20 @@ class PathSamples:
 
 
 class _Probe:
-    __slots__ = ("arrived", "deadline_ns", "path", "peer", "replied", "seq", "source", "t1", "t2", "t3", "t4", "tries")
+    __slots__ = (
+        "arrived",
+        "deadline_ns",
+        "path",
+        "peer",
+        "replied",
+        "seq",
+        "source",
+        "t1",
+        "t2",
+        "t3",
+        "t4",
+        "tries",
+    )
 
     def __init__(self, seq: int, peer: UdPeer, path: UdPath, source: Address, deadline_ns: int) -> None:
         self.seq, self.peer, self.path, self.source, self.deadline_ns = seq, peer, path, source, deadline_ns
@@ -222,7 +235,14 @@ class UdProber:
             token.t3 = stamp_ns
 
     def receive(
-        self, path: int, data: bytes, source: Address, stamp_ns: int, now_ns: int, system_ns: int, arrived: int = 0
+        self,
+        path: int,
+        data: bytes,
+        source: Address,
+        stamp_ns: int,
+        now_ns: int,
+        system_ns: int,
+        arrived: int = 0,
     ) -> OutgoingPacket | None:
         """Receive a packet on our queue pair of path `path`; return the answer to send.
 
@@ -290,7 +310,10 @@ class UdProber:
                 return None
             self.counters["followups_sent"] += 1
             return OutgoingPacket(
-                path, source, 0, packet._replace(kind=FOLLOW_UP, first=ticket.t2, second=ticket.t3, arrived=None)
+                path,
+                source,
+                0,
+                packet._replace(kind=FOLLOW_UP, first=ticket.t2, second=ticket.t3, arrived=None),
             )
         self.counters["replies_sent"] += 1
         answer = OutgoingPacket(path, source, 0, packet._replace(kind=REPLY, first=stamp_ns, second=NO_STAMP))
@@ -309,9 +332,7 @@ class UdProber:
         self._answers -= 1
         return True
 
-    def _reply(
-        self, packet: Packet, source: Address, stamp_ns: int, now_ns: int, arrived: int
-    ) -> None:
+    def _reply(self, packet: Packet, source: Address, stamp_ns: int, now_ns: int, arrived: int) -> None:
         probe = self._open.get(packet.seq)
         if probe is None or source.gid != probe.source.gid or source.number != probe.source.number:
             self.counters["late"] += 1  # a late or repeated reply

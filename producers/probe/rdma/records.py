@@ -97,7 +97,10 @@ def columns_of(nic: str, run: int, batch: Batch, dscp: int = 0) -> ProbeColumns:
     sent, forward, turnaround, reverse = (np.array(values, np.int64) for values in samples)
     start = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     forward_ce, reverse_ce = (
-        np.array([at + i for at, group in zip(start.tolist(), groups, strict=False) for i in group[column]], np.int64)
+        np.array(
+            [at + i for at, group in zip(start.tolist(), groups, strict=False) for i in group[column]],
+            np.int64,
+        )
         for column in (9, 10)
     )
     return ProbeColumns(

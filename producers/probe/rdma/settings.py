@@ -55,7 +55,10 @@ class RdmaProbeSettings(BaseModel):
         default=10_000, ge=1, le=1_000_000, description="maximum packets per second that a NIC answers"
     )
     dscp: int = Field(
-        default=0, ge=0, le=63, description="DSCP of the probes, as that of the data: the queue pairs' traffic class"
+        default=0,
+        ge=0,
+        le=63,
+        description="DSCP of the probes, as that of the data: the queue pairs' traffic class",
     )
     ecn: bool = Field(
         default=True, description="probes leave ECN-capable (ECT(0)), so that queues mark them as the data"

@@ -26,7 +26,15 @@ if (
     sys.path[:] = [*sys.path[1:], str(Path(__file__).resolve().parents[3])]
 
 from producers.probe.rdma.gids import UdPath, choose_gid, choose_port, plan_paths, read_ports, target_lid
-from producers.probe.rdma.packets import BYTES, GRH_BYTES, Address, is_mapped, q_key, source_gid, traffic_class_of
+from producers.probe.rdma.packets import (
+    BYTES,
+    GRH_BYTES,
+    Address,
+    is_mapped,
+    q_key,
+    source_gid,
+    traffic_class_of,
+)
 from producers.probe.rdma.prober import OutgoingPacket, PathSamples, UdPeer, UdProber, UdProberSettings
 from producers.probe.rdma.timestamps import CrossTimestamp, TickClock, cross_timestamp
 
@@ -162,8 +170,10 @@ class _Device:
         self._tokens[slot] = out.token
 
     def completions(self, prober: UdProber) -> Iterator[tuple[int, bytes, Address, int, int]]:
-        """Yield path, payload, source, timestamp and traffic class of received packets. Raises DeviceError if a queue pair
-        failed."""
+        """Yield path, payload, source, timestamp and traffic class of received packets.
+
+        Raises DeviceError if a queue pair failed.
+        """
         for number, status, size, source, lid, stamp in self._polled():
             if status:
                 message = "receive" if number >> 32 else "send"

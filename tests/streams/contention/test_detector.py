@@ -163,13 +163,13 @@ def test_a_passing_queue_opens_nothing(depths, more):
 
 def test_short_slots_count_by_their_mean_and_slow_links_by_bytes():
     shard = Shard()
-    no_marks = {"dscp": 0, "ce_share": 0.0, "ce_slot": [], "ce": []}
+    more = {"group": 0, "utilisation": None, "dscp": 0, "ce_share": 0.0, "ce_slot": [], "ce": []}
     for _ in range(4):
         links = [queue(SPINE, 60e3), queue(DOWN, [70e3, 0.0] + [0.0] * 8)]
         record = {
             "shard": "fabric", "window": shard.window, "part": 0, "parts": 1,
             "window_start_ns": T0 + len(shard.heard) * 10 * MS, "slot_ns": MS, "slots": SLOTS, "synced": True,
-            "paths": 1, "solved_ns": 1, "links": [each | {"group": 0, "utilisation": None} | no_marks for each in links],
+            "paths": 1, "solved_ns": 1, "links": [each | more for each in links],
         }  # fmt: skip
         shard.window += 1
         shard.heard.append(record)
@@ -473,7 +473,9 @@ def test_repeated_and_older_windows_change_nothing_and_parts_make_one():
 # ------------------------------------------------------------------------------------------- CE marks
 
 
-def marked(link: str, share: list[float] | float, depth: list[float] | float = 0.0, **more: Any) -> dict[str, Any]:
+def marked(
+    link: str, share: list[float] | float, depth: list[float] | float = 0.0, **more: Any
+) -> dict[str, Any]:
     """A link whose probes are marked, slot by slot."""
     shares = [share] * SLOTS if isinstance(share, int | float) else share
     slots = [n for n, value in enumerate(shares) if value > 0]

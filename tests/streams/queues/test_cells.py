@@ -70,6 +70,7 @@ def in_slots(slots: list[int]) -> Cells:
         np.ones(count),
         np.array(slots, np.float64),
         np.ones(count),
+        np.zeros(count),
     )
 
 

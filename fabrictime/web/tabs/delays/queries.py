@@ -77,7 +77,7 @@ class WorstRow:
     count: int
     dscp: int
     ce_share: float | None
-    """Share of the direction's packets that a queue marked with CE; None if they do not arrive ECN-capable."""
+    """Share of the direction's packets marked with CE; None if they do not arrive ECN-capable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,7 @@ class PointRow:
     smallest."""
 
     path: int
+    dscp: int
     at_ns: int
     count: int
     lost: int
@@ -99,7 +100,6 @@ class PointRow:
     reverse_p99_ns: float | None
     rtt_p50_ns: float | None
     bound_ns: float | None
-    dscp: int = 0
 
     @property
     def label(self) -> int | str:
@@ -297,7 +297,7 @@ def pair_series(
         "GROUP BY path, dscp, at ORDER BY path, dscp, at"
     )
     return [
-        PointRow(int(path), int(at), int(count), int(lost), *map(to_float, figures), dscp=int(dscp))
+        PointRow(int(path), int(dscp), int(at), int(count), int(lost), *map(to_float, figures))
         for path, dscp, at, count, lost, *figures in rows(
             history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns, nic=nic, peer=peer
         )
