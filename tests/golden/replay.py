@@ -265,9 +265,9 @@ def differences(want: Any, have: Any, where: str = "") -> Iterator[str]:
         for name in sorted(want.keys() | have.keys()):
             if name not in have:
                 yield f"{where}.{name}: missing"
-            elif name not in want:
+            elif name not in want and name not in ADDED:
                 yield f"{where}.{name}: not expected"
-            else:
+            elif name in want:
                 yield from differences(want[name], have[name], f"{where}.{name}")
     elif isinstance(want, list | tuple) and isinstance(have, list | tuple):
         if len(want) != len(have):
