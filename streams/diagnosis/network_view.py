@@ -359,8 +359,23 @@ class NetworkView:
         ordered = [record for _, record in sorted(self._health.get(subject, {}).items())]
         ends = [each["since_ns"] for each in ordered[1:]] + [OPEN_NS]
         for record, end_ns in zip(ordered, ends, strict=True):
-            if record["state"] not in (LinkState.UP, LinkState.UNKNOWN):
+            if record["state"] not in (LinkState.UP, LinkState.UNKNOWN) and record["since_ns"] < end_ns:
                 yield Episode(record, record["since_ns"], end_ns)
+
+    def leading_to(self, subject: str, at_ns: int, gap_ns: int) -> list[Episode]:
+        """Return the episodes of a subject that lead up to a time, with pauses of at most `gap_ns`.
+
+        The newest comes first.
+        """
+        found: list[Episode] = []
+        for each in sorted(self._episodes_of(subject), key=lambda episode: -episode.begin_ns):
+            if each.begin_ns > at_ns:
+                continue
+            if each.end_ns + gap_ns < at_ns:
+                break
+            found.append(each)
+            at_ns = each.begin_ns
+        return found
 
     def contention(self, links: Iterable[str], begin_ns: int, end_ns: int) -> list[ContentionWindow]:
         """Return the contention windows on links that overlap an interval, by window."""
