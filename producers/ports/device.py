@@ -82,7 +82,10 @@ _COUNTS: Final = {
 
 LINK_COUNTERS: Final = (
     (r"carrier_(changes|up_count|down_count)", "carrier of the port, by the kernel"),
-    (r"link_down|link_error_recovery|phy_state_change|module_", "carrier of the port, by the device; its optics"),
+    (
+        r"link_down|link_error_recovery|phy_state_change|module_",
+        "carrier of the port, by the device; its optics",
+    ),
     (r"crc|fcs|symbol|corrected_bits|(?:^|_)fec(?:_|$)", "bits corrupted by the cable or its optics"),
     (r"(?:^|_)err|errors?(?:_|$)|fault|malformed|bad_|integrity", "packets refused as damaged"),
     (

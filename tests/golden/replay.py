@@ -265,7 +265,7 @@ def differences(want: Any, have: Any, where: str = "") -> Iterator[str]:
         for name in sorted(want.keys() | have.keys()):
             if name not in have:
                 yield f"{where}.{name}: missing"
-            elif name not in want and name not in ADDED:
+            elif name not in want and name not in names.ADDED:
                 yield f"{where}.{name}: not expected"
             elif name in want:
                 yield from differences(want[name], have[name], f"{where}.{name}")

@@ -40,8 +40,9 @@ def test_a_record_has_mean_and_peak_and_the_next_one_starts_new_sums() -> None:
     assert record["delay_ns"] == pytest.approx(200_000 * 8)
     assert (record["detected_by"], record["ce_share"]) == ("BOTH", 0.25)
     assert [(flow["flow_id"], flow["share"]) for flow in record["flows"]] == [("f1", 0.75), ("f2", 0.25)]
-    assert (
-        record["text"] == "leaf1 to h5/eth1: incast, 2 flows of 2 senders, job train, 200 kB queued, 1600 us, 25% marked with CE"
+    assert record["text"] == (
+        "leaf1 to h5/eth1: incast, 2 flows of 2 senders, job train, 200 kB queued, 1600 us, "
+        "25% marked with CE"
     )
     again = make_record("fabric", seen, {LINK: seen}, ContentionState.UPDATED, 300 * MS)
     assert (again["update"], again["depth_bytes"], again["depth_peak_bytes"]) == (1, 0.0, 300_000.0)
