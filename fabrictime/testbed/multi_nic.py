@@ -161,6 +161,17 @@ class MultiNic:
         host = self.hosts[(self.hosts.index(port.host) + 1) % len(self.hosts)]
         return next(each for each in self.ports if (each.host, each.rail) == (host, port.rail))
 
+    def sent_packets(self, host: str) -> dict[str, int]:
+        """Return the packets that each cable of a host has sent, by the kernel's counters."""
+        cables = {cable for port in self.ports if port.host == host for cable, _ in port.cables}
+
+        def read() -> dict[str, int]:
+            with IPRoute() as ip:
+                links = {str(link.get_attr("IFLA_IFNAME")): link for link in ip.get_links()}
+            return {cable: int(links[cable].get_attr("IFLA_STATS64")["tx_packets"]) for cable in cables}
+
+        return self.open_in(host, read)
+
     # ---- building, inside a node's namespace
 
     def _leaf(self, rail: int, member: int = 0) -> str:

@@ -25,19 +25,10 @@ def settings_of(port: MultiNicPort) -> Any:
     )
 
 
-def received(net: MultiNic, port: MultiNicPort) -> int:
+def sent_by(net: MultiNic, port: MultiNicPort) -> int:
     """Return the packets that the host's cables of a NIC have sent."""
-    from pyroute2 import IPRoute
-
-    def read() -> int:
-        with IPRoute() as ip:
-            counts = {
-                link.get_attr("IFLA_IFNAME"): link.get_attr("IFLA_STATS64")["tx_packets"]
-                for link in ip.get_links()
-            }
-        return sum(counts[cable] for cable, _ in port.cables)
-
-    return net.open_in(port.host, read)
+    counts = net.sent_packets(port.host)
+    return sum(counts[cable] for cable, _ in port.cables)
 
 
 def engine_of(port: MultiNicPort, **settings: Any) -> Any:
@@ -80,9 +71,9 @@ def test_probes_leave_and_arrive_by_their_own_nic(form: str, inside: Callable[..
     def work() -> Any:
         try:
             with MultiNic(FORMS[form], 2) as net:
-                before = {port.nic: received(net, port) for port in net.ports}
+                before = {port.nic: sent_by(net, port) for port in net.ports}
                 counters = run_probers(net)
-                return counters, {port.nic: received(net, port) - before[port.nic] for port in net.ports}
+                return counters, {port.nic: sent_by(net, port) - before[port.nic] for port in net.ports}
         except FabricError as error:
             if "lacks" in str(error):
                 return str(error)
