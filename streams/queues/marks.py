@@ -36,8 +36,8 @@ def marked_shares(cells: Cells, columns: LinkColumns, slot: np.ndarray, slots: i
     of_route, column = pairs // count, pairs % count
     lengths = np.bincount(of_route, minlength=routes)
     starts = np.cumsum(lengths) - lengths
-    packets = np.bincount(cells.route, cells.count, routes)
-    marks = np.bincount(cells.route, cells.ce, routes)
+    packets: Float64s = np.bincount(cells.route, cells.count, routes).astype(np.float64)
+    marks: Float64s = np.bincount(cells.route, cells.ce, routes).astype(np.float64)
     weight = _weights(column, of_route, starts, packets, marks, count)
     # the block's attribution, by slot
     wide = lengths[cells.route]

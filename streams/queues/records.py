@@ -135,7 +135,7 @@ class QueueRecords:
         self._second.samples += samples
         links: list[LinkQueue] = []
         for link in deep.tolist():
-            slots = np.flatnonzero(depth[:, link] > SHALLOW_BYTES / 4) if is_deep[link] else []
+            slots = np.flatnonzero((depth[:, link] > SHALLOW_BYTES / 4) & is_deep[link])
             marked = np.flatnonzero(block.marked[:, link])
             links.append(
                 {
@@ -147,8 +147,8 @@ class QueueRecords:
                     **NO_UTILISATION,
                     "samples": int(samples[link]),
                     "group": groups[link],
-                    "slot": list(map(int, slots)),
-                    "depth_bytes": depth[slots, link].tolist() if len(slots) else [],
+                    "slot": slots.tolist(),
+                    "depth_bytes": depth[slots, link].tolist(),
                     "dscp": dscps[link],
                     "ce_share": float(block.marked[:, link].mean()),
                     "ce_slot": marked.tolist(),
