@@ -326,6 +326,9 @@ class AlertKind(StrEnum):
     MISWIRED = "MISWIRED"
     AGENT = "AGENT"
     PROBE_STORM = "PROBE_STORM"
+    JOB_HANG = "JOB_HANG"
+    JOB_SLOW = "JOB_SLOW"
+    JOB_STRAGGLER = "JOB_STRAGGLER"
 
 
 class AlertState(StrEnum):
@@ -760,6 +763,7 @@ class CollectiveSource(StrEnum):
     RCCL = "RCCL"
     MPI = "MPI"
     SIMULATION = "SIMULATION"
+    VERBS = "VERBS"
 
 
 class Communicator(TypedDict):

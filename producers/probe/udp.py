@@ -146,6 +146,7 @@ class UdpTransport:
             return len(self.engine.peers)
         self._peers_from = (contacts, extra)
         chosen = select_peers(self.name, contacts, self.settings.peers, self.settings.peers_seed, extra)
+        self.rails.set_peers(chosen, time.monotonic())
         self.engine.set_peers([Peer(name, *contact) for name, contact in chosen.items()])
         return len(chosen)
 

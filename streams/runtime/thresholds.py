@@ -149,6 +149,13 @@ _TABLE: Final = (
         86_400,
         "s that traces contradict the topology file, or a NIC's rail, until an alert is raised",
     ),
+    Threshold(
+        "alert_job_s",
+        10,
+        0,
+        3600,
+        "s that a job is slow because of the network, or of a straggler, until an alert is raised",
+    ),
     Threshold("forget_s", 3600, 10, 31_536_000, "s of absence after which a NIC or host is forgotten"),
 )
 
