@@ -14,6 +14,7 @@ from native.core.queues import QueueSolver
 from streams.delays.queueing import SUB_SLOTS
 from streams.queues.calibration import Calibration
 from streams.queues.cells import Cells
+from streams.queues.routes import LinkKey
 
 __all__ = ["PACKET_BYTES", "LinkColumns", "LinkState"]
 
@@ -88,8 +89,10 @@ class LinkColumns:
         start = np.searchsorted(pairs // count, np.arange(len(self.lengths) + 1))
         return start.astype(np.int64), (pairs % count).astype(np.int32)
 
-    def restore(self, solver: QueueSolver, names: Sequence[str], states: Mapping[str, LinkState]) -> None:
-        """Give a solver the states of links by name."""
+    def restore(
+        self, solver: QueueSolver, names: Sequence[LinkKey], states: Mapping[LinkKey, LinkState]
+    ) -> None:
+        """Give a solver the states of links by name and class."""
         if not states:
             return
         last, mean = np.zeros(self.count), np.zeros(self.count)
@@ -97,8 +100,8 @@ class LinkColumns:
             last[self.column[link]], mean[self.column[link]] = states.get(name, (0.0, 0.0))
         solver.restore(last, mean)
 
-    def states(self, solver: QueueSolver, names: Sequence[str]) -> dict[str, LinkState]:
-        """Return the states of links by name."""
+    def states(self, solver: QueueSolver, names: Sequence[LinkKey]) -> dict[LinkKey, LinkState]:
+        """Return the states of links by name and class."""
         last, mean = solver.state()
         columns = self.column.tolist()
         return {name: (float(last[c]), float(mean[c])) for name, c in zip(names, columns, strict=False)}
