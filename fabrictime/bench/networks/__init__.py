@@ -1,0 +1,35 @@
+"""Measures networks of other forms than the testbed's own.
+
+Each part is a module of this package. `fabrictime bench networks links [--quick]` runs one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fabrictime.bench import Progress, Target, Value
+from fabrictime.bench._parts import measure_parts
+
+NAME: Final = "networks"
+TARGETS: Final[Mapping[str, Target]] = {
+    "dead_link_named_or_in_set": Target("1", ">=", 1.0),
+    "false_links": Target("links", "<=", 0),
+    "dead_link_set_size_p50": Target("cables", "<=", 2),
+    "unexplained_loss_alert_s": Target("s", "<=", 10),
+}
+
+PARTS: Final = {
+    "links": (
+        "dead_link_named_or_in_set",
+        "false_links",
+        "dead_link_set_size_p50",
+        "unexplained_loss_alert_s",
+    ),
+}
+"""Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
+
+
+def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> dict[str, Value]:
+    """Measure some parts, or all, one after another."""
+    return measure_parts(NAME, PARTS, parts, progress, quick)
