@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from native.core.device_sockets import bind_to_device
 from producers.netns import in_netns
 from producers.settings import NicSettings
 from producers.stop_request import StopRequest
@@ -38,7 +39,8 @@ def address_problem(nic: NicSettings) -> str | None:
 
     def bind() -> None:
         with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.bind((nic.address, 0))
+            names = {name for _, name in socket.if_nameindex()}
+            bind_to_device(sock, nic.address, 0, nic.device if nic.device in names else None)
 
     try:
         in_netns(nic.netns, bind)
@@ -58,10 +60,22 @@ class AddressWatch:
         self._notify = notify
         self.problems: dict[str, str] = {}
         """NIC to its problem, as last checked."""
+        self._reported: dict[str, str] = {}
+        """NIC to a problem that its prober has found."""
+
+    def report(self, name: str, problem: str | None) -> None:
+        """Note a problem of a NIC that has its address, for the next check; None: it has none."""
+        if problem is None:
+            self._reported.pop(name, None)
+        else:
+            self._reported[name] = f"{name}: {problem}"
 
     def check(self) -> dict[str, str]:
-        """Check all addresses and report changes; return the NICs without theirs, with the problem."""
-        found: dict[str, str] = {}
+        """Check all addresses and report changes; return the NICs with a problem.
+
+        The address is a NIC's first problem: other problems are reported once it has one.
+        """
+        found = dict(self._reported)
         for nic in self._nics:
             name = nic_id(nic.host, nic.device)
             try:
@@ -72,9 +86,9 @@ class AddressWatch:
                 found[name] = problem
         if found != self.problems:
             for each in sorted(found.keys() - self.problems.keys()):
-                _log.warning("%s; tried again every %.0f s", found[each], CHECK_S)
+                _log.warning("%s; checked again every %.0f s", found[each], CHECK_S)
             for each in sorted(self.problems.keys() - found.keys()):
-                _log.info("%s: its address is on this host again", each)
+                _log.info("%s: the problem is over: %s", each, self.problems[each])
             self.problems = found
             self._notify(f"X_FAULT={'; '.join(found[each] for each in sorted(found))}")
         return found

@@ -30,6 +30,15 @@ def _is_address(text: str) -> bool:
     return True
 
 
+def _is_network(text: str) -> bool:
+    """Return True for an IPv4 or IPv6 network with its prefix length."""
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return "/" in text
+
+
 class Format:
     """One format: what a string of it looks like, in words and as a test."""
 
@@ -69,6 +78,7 @@ FORMATS: Final[dict[str, Format]] = {
     "address_or_empty": Format(
         "10.0.0.1", "an IP address, or nothing", lambda text: not text or _is_address(text)
     ),
+    "network": Format("10.0.0.0/24", "an IP network with its prefix length", _is_network),
     "gid": Format("00000000000000000000000000000000", "32 hexadecimal digits", r"[0-9a-f]{32}"),
     "topic": Format("fabric", "a topic's name", r"[a-zA-Z0-9._-]{1,249}"),
     "symbol": Format("MOVE", "capitals, digits and '_', or nothing", r"[A-Z0-9_]{0,64}"),

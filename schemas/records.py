@@ -1400,9 +1400,10 @@ class Diagnosis(TypedDict):
     bound_ns: float
     """ns, greatest bound of the clocks that this rests on."""
     time_splits: list[RankTime]
-    """By rank; at most 4,096."""
+    """By rank; at most 4,096; empty, like flows, if the verdict is as before and the last minute has a record
+    with them."""
     flows: list[JobFlow]
-    """Heaviest and slowest first; at most 4,096."""
+    """Heaviest and slowest first; at most 4,096; empty: see time_splits."""
 
 
 class TrueFault(TypedDict):
@@ -2008,6 +2009,12 @@ class Nic(TypedDict):
     stamp_error_ns: int
     """ns, constant error of the timestamps against the wire: the minimum time seen between a packet's
     timestamp and its completion in user space, or a tick of the NIC's clock; 0: not known."""
+    networks: list[str]
+    """Networks that the routes of the host reach by this NIC, with their prefix lengths; probers outside do
+    not choose it as a peer; empty: not known."""
+    egress: str | None
+    """Device by which this NIC's packets were seen to leave the host, if that is another NIC's; null: they
+    leave by this one, or it is not known."""
 
 
 class PathDelay(TypedDict):

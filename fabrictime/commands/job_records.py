@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from fabrictime.state.job_story import HEAD, Run, ordered, telling
+from fabrictime.state.job_story import HEAD, Run, ordered, telling, whole
 from schemas import codec
 from schemas.kafka.reader import Message, Start, TopicMissing, TopicReader, back, tail
 from schemas.kafka.settings import KafkaSettings
@@ -64,15 +64,15 @@ def run_of(
     heads = ordered(head for head, _ in read)
     if not heads:
         return None
-    run = Run(job, heads)
-    for best in (telling(heads), heads[-1]):
-        message = next(message for head, message in reversed(read) if _same(head, best))
-        run.whole.append(codec.decode(message.value or b"", DIAGNOSES.record, registry))
-    return run
+    values = {(head["number"], head["begin_ns"]): message.value or b"" for head, message in read}
 
+    def decoded(head: Mapping[str, Any]) -> Mapping[str, Any]:
+        value = values[head["number"], head["begin_ns"]]
+        record: Mapping[str, Any] = codec.decode(value, DIAGNOSES.record, registry)
+        return record
 
-def _same(head: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return (head["number"], head["begin_ns"]) == (other["number"], other["begin_ns"])
+    best = telling(heads)
+    return Run(job, heads, [whole(heads, best, decoded), whole(heads, heads[-1], decoded)])
 
 
 def newest_of_jobs(

@@ -22,6 +22,8 @@ MAX_INTERVALS: Final = 2_000
 """Intervals of one job: more than one in two seconds."""
 MAX_BYTES: Final = 96 * 1024 * 1024
 """Encoded messages of all jobs together; the oldest are dropped, their figures stay."""
+MAX_EARLIER: Final = 16
+"""Intervals back to the last ranks and flows: a minute has 12."""
 SILENT_NS: Final = 30_000_000_000
 """A job without a diagnosis for this long has ended."""
 
@@ -125,6 +127,18 @@ class JobState:
         key = job.newest.key if key is None else key
         value = job.messages.get(key)
         return None if value is None else (key, value)
+
+    def earlier(self, name: str, key: str) -> list[bytes]:
+        """Return the messages of the intervals before one, the newest first.
+
+        One of them has the ranks and flows if the interval's own message has none.
+        """
+        job = self.jobs.get(name)
+        keys = [each.key for each in job.intervals] if job is not None else []
+        if job is None or key not in keys:
+            return []
+        before = keys[max(0, keys.index(key) - MAX_EARLIER) : keys.index(key)]
+        return [job.messages[each] for each in reversed(before) if each in job.messages]
 
     def _drop_old(self, job: Job) -> None:
         oldest_ns = job.newest.end_ns - KEPT_NS

@@ -7,7 +7,7 @@ make up nearly all of its bytes. Heads suffice for verdicts and rates; the parts
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
@@ -15,10 +15,14 @@ from typing import Any, Final
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, delay_text, percent_text
 
-__all__ = ["HEAD", "SPLITS", "Run", "Span", "compare", "explain", "spans_of"]
+__all__ = ["HEAD", "SPLITS", "Run", "Span", "compare", "explain", "spans_of", "whole"]
 
 HEAD: Final = "bound_ns"
 """The last field of a head."""
+PARTS: Final = ("time_splits", "flows")
+"""Parts by rank and by flow. A record whose verdict has not changed has them once a minute only."""
+MAX_SEARCHED: Final = 64
+"""Records that are decoded to find the parts of another one: a minute has 12."""
 SPLITS: Final = (
     ("compute_ns", "compute"),
     ("launch_ns", "launch"),
@@ -117,6 +121,28 @@ def telling(heads: Sequence[Head]) -> Head:
     kind = max(sorted(cost), key=lambda each: cost[each])
     same_kind = [each for each in heads if (str(each["verdict"]), each["subject"]) == kind]
     return max(same_kind, key=lambda each: (each["confidence"], each["number"]))
+
+
+def has_parts(record: Mapping[str, Any]) -> bool:
+    """Return whether a record contains ranks or flows."""
+    return any(record[name] for name in PARTS)
+
+
+def whole(
+    heads: Sequence[Head], head: Head, decoded: Callable[[Head], Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """Return the record of a head, with the parts of the nearest record before it that has them, else after.
+
+    `heads`: those of the run in their order. `decoded`: returns the record of a head.
+    """
+    record, at = decoded(head), heads.index(head)
+    nearest = (*reversed(heads[max(0, at - MAX_SEARCHED) : at]), *heads[at + 1 : at + MAX_SEARCHED])
+    if not has_parts(record):
+        for other in nearest:
+            found = decoded(other)
+            if has_parts(found):
+                return {**record, **{name: found[name] for name in PARTS}}
+    return record
 
 
 def shares(record: Mapping[str, Any]) -> dict[str, float]:

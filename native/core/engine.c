@@ -89,6 +89,7 @@ ft_engine *ft_engine_new(const ft_config *config, int responder_fd, const int *p
         int fd = i < 0 ? responder_fd : path_fds[i];
         error = ft_stamping_on(e, fd);
         if (!error) error = ft_errors_on(e, fd);
+        if (!error && i < 0 && config->device_index) error = ft_device_on(e, fd);
         if (i < 0 || error) continue;
         path_socket *path = &e->paths[i];
         path->fd = fd;

@@ -54,6 +54,7 @@
     X(answers_capped)   /* times that answering waited for the rate cap */                                   \
     X(throttled)        /* times that the rate was lowered since the thread fell behind */                   \
     X(traces_received)  /* traces of others that came all the way to us */                                   \
+    X(wrong_device)     /* packets for this NIC that another NIC of the host received */                     \
     X(traces_answered)                                                                                       \
     X(icmp_errors)        /* errors that the network sent back for our packets, traces' among them */        \
     X(trace_hits_dropped) /* answers to our traces that were not read in time */                             \
@@ -77,7 +78,8 @@ typedef struct {
     uint32_t singles; /* single probes with each pair, over all paths in a fixed cycle; 0: two pairs share a
                   * wake-up */
     ft_key key;
-    int hardware; /* take raw hardware stamps */
+    int hardware;     /* take raw hardware stamps */
+    int device_index; /* interface that requests are to arrive by; 0: any */
     uint32_t table_probes, out_samples, reply_ring;
 } ft_config;
 

@@ -42,7 +42,7 @@ enum {
     KIND_TRACED = 6
 };
 enum { HEAD = 16, TIMED_BYTES = 40, ENTRY = 12, MAC = 8, MAX_ENTRIES = 32 };
-enum { MAX_BYTES = HEAD + MAX_ENTRIES * ENTRY + MAC, BATCH = 64, CONTROL = 160, ADDRESS_BLOCK = 40 };
+enum { MAX_BYTES = HEAD + MAX_ENTRIES * ENTRY + MAC, BATCH = 64, CONTROL = 224, ADDRESS_BLOCK = 40 };
 enum { PROBES_PER_WAKEUP = 16, DRAIN_SENT = 96, QUEUE_ASKED = 32, REPORTED_ERRORS = 8 };
 enum { FREE_HALF, WAITING, SENT, REPLIED, COMPLETE, LOST, INCOMPLETE, UNSENT };
 
@@ -155,6 +155,7 @@ typedef struct {
     int64_t raw;
     uint32_t id, drops, kind;
     int is_transmit, has_drops;
+    int device_index; /* interface that received the packet; 0: not known */
     int is_icmp, icmp_type, icmp_code;
     struct sockaddr_storage offender;
 } ancillary;
@@ -274,6 +275,7 @@ int ft_batch_receive(ft_engine *e, batch *b, int fd, int want, int flags);
 void ft_batch_put(ft_engine *e, batch *b, int i, int size, uint32_t stamps, uint32_t id);
 int ft_errors_on(const ft_engine *e, int fd);
 int ft_stamping_on(ft_engine *e, int fd);
+int ft_device_on(const ft_engine *e, int fd);
 void ft_restart_ids(ft_engine *e, int fd);
 int ft_batch_send(ft_engine *e, batch *b, int fd, int from, int to);
 void ft_note_drops(ft_engine *e, const ancillary *a, uint32_t *last);

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from native.core.columns import ProbeColumns
+from native.core.device_sockets import bind_to_device
 
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -60,7 +61,7 @@ cdef extern from "engine.h":
     ctypedef struct ft_counters:
         uint64_t requests_sent
     ctypedef struct ft_config:
-        int max_peers, paths, spare, hardware
+        int max_peers, paths, spare, hardware, device_index
         int64_t spacing_ns, timeout_ns, overdue_ns, cpu_starved_ns, collect_delay_ns, drain_ns, max_age_ns
         double rate_pps, max_pps, answer_max_pps
         uint64_t run, seed
@@ -233,8 +234,10 @@ class Sockets:
         return tuple(sock.getsockname()[1] for sock in self.paths)
 
 
-def open_socket(str address, int port, int buffer_bytes=1 << 20):
+def open_socket(str address, int port, int buffer_bytes=1 << 20, *, str device=None):
     """Open and bind one UDP socket in the calling thread's network namespace; port 0: any free one.
+
+    Its packets leave by `device`; None: as the kernel routes them.
 
     Raises OSError, its text naming address and port.
     """
@@ -243,16 +246,17 @@ def open_socket(str address, int port, int buffer_bytes=1 << 20):
     try:
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, buffer_bytes)
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, buffer_bytes)
-        sock.bind((address, port))
+        bind_to_device(sock, address, port, device)
     except OSError as error:
         sock.close()
         raise OSError(error.errno, f"probe socket {address} UDP port {port}: {error.strerror}") from None
     return sock
 
 
-def open_sockets(str address, int port, int first_path_port, int paths, int buffer_bytes=1 << 20, *, int spare=0):
+def open_sockets(str address, int port, int first_path_port, int paths, int buffer_bytes=1 << 20, *, int spare=0,
+                 str device=None):
     """Open and bind a NIC's sockets in the calling thread's network namespace; port 0: any free one, which `spare`
-    further paths get.
+    further paths get. Their packets leave by `device`; None: as the kernel routes them.
 
     Raises OSError, its text naming address and port.
     """
@@ -260,7 +264,7 @@ def open_sockets(str address, int port, int first_path_port, int paths, int buff
     ports = [port] + [first_path_port and first_path_port + i for i in range(paths)] + [0] * spare
     try:
         for wanted in ports:
-            opened.append(open_socket(address, wanted, buffer_bytes))
+            opened.append(open_socket(address, wanted, buffer_bytes, device=device))
     except BaseException:
         for sock in opened:
             sock.close()
@@ -363,7 +367,8 @@ cdef class Engine:
     all peers and paths in a fixed cycle. The last `spare` paths are reserved for flow probing, of up to
     `flow_pps` probes. A request is finally lost after `timeout_ms`; `evidence` declares it lost once it is
     overdue, after at least `overdue_ms` (losses.c). `max_pps` caps requests, `answer_max_pps` answers; both
-    slow and never stop. `device`: use the NIC's own timestamps if it has them. Raises ValueError for a
+    slow and never stop. `device`: use the NIC's own timestamps if it has them. `device_index`: interface that
+    requests are to arrive by, to count those of others; 0: any. Raises ValueError for a
     setting out of range, OSError if the kernel refuses.
     """
 
@@ -384,7 +389,7 @@ cdef class Engine:
     def __init__(self, sockets, *, str nic, bytes key, run=None, double rate_pps=1000.0, double max_pps=100_000.0,
                  double answer_max_pps=200_000.0, int64_t spacing_ns=20_000, int singles=0, int spare=0, double flow_pps=0.0, double timeout_ms=100.0, double overdue_ms=2.0, double cpu_starved_ms=5.0,
                  double collect_delay_ms=20.0, double drain_ms=5.0, double max_age_s=86_400.0, clock=None,
-                 str device=None, seed=None, int max_peers=64):
+                 str device=None, seed=None, int max_peers=64, int device_index=0):
         cdef int fds[64]
         paths = len(sockets.paths)
         _check_key(key)
@@ -448,6 +453,7 @@ cdef class Engine:
                     self.hardware.phc = -1
                     self.hardware.changed = 0
         self.config.hardware = self.phc is not None
+        self.config.device_index = device_index
         for i in range(paths):
             fds[i] = sockets.paths[i].fileno()
         self.engine = ft_engine_new(&self.config, sockets.responder.fileno(), fds,

@@ -115,6 +115,7 @@ int ft_respond(ft_engine *e, int64_t now) {
             ancillary a = ft_read_control(e, m);
             if (!i && a.raw && !e->config.hardware) ft_came_late(e, system_ns - a.raw);
             ft_note_drops(e, &a, &e->responder_drops);
+            if (a.device_index && a.device_index != e->config.device_index) e->counters.wrong_device++;
             int kind = kind_of(b->data[i], size);
             if (kind == KIND_TRACE)
                 ft_answer_trace(e, e->responder_fd, &e->responder_address, b->data[i], size, &b->names[i],

@@ -16,6 +16,14 @@ ancillary ft_read_control(ft_engine *e, struct msghdr *message) {
         } else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_RXQ_OVFL) {
             memcpy(&found.drops, CMSG_DATA(c), 4);
             found.has_drops = 1;
+        } else if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_PKTINFO) {
+            struct in_pktinfo info;
+            memcpy(&info, CMSG_DATA(c), sizeof info);
+            found.device_index = info.ipi_ifindex;
+        } else if (c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_PKTINFO) {
+            struct in6_pktinfo info;
+            memcpy(&info, CMSG_DATA(c), sizeof info);
+            found.device_index = (int)info.ipi6_ifindex;
         } else if ((c->cmsg_level == SOL_IP && c->cmsg_type == IP_RECVERR) ||
                    (c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_RECVERR)) {
             struct sock_extended_err error;
@@ -113,6 +121,15 @@ int ft_errors_on(const ft_engine *e, int fd) {
     if (e->name_bytes == sizeof(struct sockaddr_in) && setsockopt(fd, SOL_IP, IP_RECVERR, &one, sizeof one))
         return errno;
     return setsockopt(fd, SOL_SOCKET, SO_RXQ_OVFL, &one, sizeof one) ? errno : 0;
+}
+
+/* Have the kernel name the interface that receives each packet. */
+int ft_device_on(const ft_engine *e, int fd) {
+    int one = 1, is_ipv6 = e->name_bytes == sizeof(struct sockaddr_in6);
+    return setsockopt(fd, is_ipv6 ? SOL_IPV6 : SOL_IP, is_ipv6 ? IPV6_RECVPKTINFO : IP_PKTINFO, &one,
+                      sizeof one)
+               ? errno
+               : 0;
 }
 
 int ft_stamping_on(ft_engine *e, int fd) {

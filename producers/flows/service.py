@@ -27,6 +27,7 @@ from producers.flows.registrations import Registrations
 from producers.flows.socket_diag import SockDiag, TcpSocket
 from producers.inventory.nics import LookupReader
 from producers.netns import in_netns
+from producers.nic_network import read_nic_network
 from producers.settings import FlowSettings, NicSettings
 from producers.stop_request import StopRequest
 from producers.trace.flow_routes import FlowRouteTracer, Wanted
@@ -241,7 +242,9 @@ class FlowReporter:
 
     def _open_tracer(self, nic: NicSettings, put: Put, registry: codec.Registry | None) -> FlowRouteTracer:
         settings = self.settings
-        sockets = open_trace_sockets(nic.address, nic.netns, settings.trace_tcp_with_udp)
+        sockets = open_trace_sockets(
+            nic.address, nic.netns, settings.trace_tcp_with_udp, read_nic_network(nic).device
+        )
         if len(self._tracers) == 0:
             _warn_of_ports(nic.netns, settings.first_candidate_port)
             if "TCP" not in sockets:

@@ -45,6 +45,8 @@ def nic_record(
     first_hop: str | None = None,
     capabilities: Sequence[str] = (),
     slot: tuple[int, int] = (0, 0),
+    networks: Sequence[str] = (),
+    egress: str | None = None,
 ) -> Nic:
     """Return the announcement of a NIC.
 
@@ -78,6 +80,8 @@ def nic_record(
         "slot_probes": slot[1],
         "ud": None,
         "stamp_error_ns": 0,
+        "networks": list(networks),
+        "egress": egress,
     }
 
 

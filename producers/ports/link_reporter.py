@@ -45,8 +45,10 @@ class LinkReporter:
         put: Callable[[LinkEvent], None],
         wake_fd: int,
         on_evidence: Callable[[Sequence[PathEvidence]], None] | None = None,
+        egress: str | None = None,
     ) -> None:
         """`wake_fd` ends a `wait` when it is readable. `on_evidence` gets the engine's evidence after `put`.
+        `egress`: device that packets to silent hosts leave by; None: as routed.
 
         Raises OSError if the kernel refuses a socket.
         """
@@ -61,7 +63,7 @@ class LinkReporter:
         self._counters = _CounterThread(nic, settings.counters_s)
         try:
             self._device = PortWatch(nic.device, nic.netns)
-            self._hosts = HostProber(nic.address, nic.netns)
+            self._hosts = HostProber(nic.address, nic.netns, egress)
         except BaseException:
             self._counters.close()
             raise

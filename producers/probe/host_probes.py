@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from native.core.device_sockets import bind_to_device
 from native.core.probe import PathEvidence
 from producers.netns import in_netns
 from producers.trace.sockets import ORIGIN_ICMP, ORIGIN_ICMP6, UNREACHABLE, prepare_for_errors, read_errors
@@ -128,19 +129,19 @@ class SilentPeers:
 class HostSocket:
     """Sends packets that the kernel of a host answers, from one NIC. No privilege is needed."""
 
-    def __init__(self, address: str, netns: str | None) -> None:
+    def __init__(self, address: str, netns: str | None, device: str | None = None) -> None:
         """Raise OSError if the kernel refuses the UDP socket; the ICMP socket may be missing."""
         self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._sequence = 0
 
         def open_udp() -> socket.socket:
-            return _bound(socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC), address)
+            sock = socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            return _bound(sock, address, device)
 
         def open_icmp() -> socket.socket:
             protocol = socket.IPPROTO_ICMP if self._family == socket.AF_INET else socket.IPPROTO_ICMPV6
-            return _bound(
-                socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, protocol), address
-            )
+            sock = socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, protocol)
+            return _bound(sock, address, device)
 
         self._udp = prepare_for_errors(in_netns(netns, open_udp))
         self._icmp: socket.socket | None = None
@@ -187,9 +188,9 @@ class HostSocket:
 class HostProber:
     """Probes the hosts of the silent peers of one NIC."""
 
-    def __init__(self, address: str, netns: str | None) -> None:
-        """Raise OSError if the kernel refuses a socket."""
-        self._socket = HostSocket(address, netns)
+    def __init__(self, address: str, netns: str | None, device: str | None = None) -> None:
+        """Packets leave by `device`; None: as routed. Raise OSError if the kernel refuses a socket."""
+        self._socket = HostSocket(address, netns, device)
         self.peers = SilentPeers()
 
     def step(self, addresses: Mapping[str, str], now_s: float) -> list[HostEvidence]:
@@ -211,9 +212,9 @@ class HostProber:
         self._socket.close()
 
 
-def _bound(sock: socket.socket, address: str) -> socket.socket:
+def _bound(sock: socket.socket, address: str, device: str | None) -> socket.socket:
     try:
-        sock.bind((address, 0))
+        bind_to_device(sock, address, 0, device)
     except BaseException:
         sock.close()
         raise

@@ -9,16 +9,17 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sdnotify import SystemdNotifier
 
-from native.core.probe import Link
+from native.core.probe import Link, PathEvidence
 from producers.addresses import AddressWatch, wait_for_address
 from producers.inventory.nics import LookupReader, RecordHandler
 from producers.ports.link_reporter import LinkReporter
 from producers.probe.base import STATUS_S, ProbePublisher
 from producers.probe.flow_prober import FlowProber
+from producers.probe.nic_watch import NicWatch
 from producers.probe.path_status import PathStatusReporter, PathStatusTracker
 from producers.probe.publishers import MeasurementPublisher, RawPublisher, ReducedPublisher
 from producers.probe.schedule import ScheduleFollower
@@ -74,6 +75,7 @@ class ProbeService:
         self.flow_prober = (
             FlowProber(engine, settings, self.tracer, self.schedule, self.name) if settings.flow_pps else None
         )
+        self.nic_watch = NicWatch(nic, self.transport.network)
         self._former_ports: list[int] = []
         """Ports of an earlier run of this prober, from its last announcement."""
         self._readers = self._open_readers()
@@ -89,7 +91,8 @@ class ProbeService:
             nic,
             self._publish_link_event,
             stop.fd,
-            None if self.path_status is None else self.path_status.update,
+            self._on_evidence,
+            self.transport.network.device,
         )
         self._peers = 0
         self._flush_ms = flush_ms_of(settings.flush_ms, 0)
@@ -140,13 +143,14 @@ class ProbeService:
         self.publisher.producer.poll()
         if now_s >= self._status_at_s:
             self._status_at_s = now_s + STATUS_S
-            self._addresses.check()
+            self._watch_nic(now_s)
             self._report_status()
 
     def close(self) -> None:
         """Close all parts."""
         self.publisher.supervisor.notify("STOPPING=1")
         self.link_reporter.close()
+        self.nic_watch.close()
         if self.path_status is not None:
             self.path_status.close()
         self.tracer.close()
@@ -246,11 +250,28 @@ class ProbeService:
             self.transport.first_hop = self.tracer.first_hop
             self._announce()
 
+    def _on_evidence(self, paths: Sequence[PathEvidence]) -> None:
+        self.transport.rails.update(paths, time.monotonic())
+        if self.path_status is not None:
+            self.path_status.update(paths)
+
+    def _watch_nic(self, now_s: float) -> None:
+        """Check the way of the NIC's packets, and announce the NIC if it has changed."""
+        peers = [peer.address for peer in self.transport.engine.peers]
+        wrong_device = int(self.transport.counters()["wrong_device"])
+        self._addresses.report(self.name, self.nic_watch.check(peers, wrong_device))
+        self._addresses.check()
+        if self.transport.egress != self.nic_watch.egress:
+            self.transport.egress = self.nic_watch.egress
+            self._announce_at_s = now_s
+
     def _report_status(self) -> None:
         scheduled = "scheduled, " if self.schedule.is_active else ""
         flows = "" if self.flow_prober is None else self.flow_prober.status
         throttle = self.transport.counters()["throttle"]
-        details = f"{scheduled}{flows}throttle {throttle:.2f}, "
+        silent = ", ".join(sorted(self.transport.silent_rails))
+        rails = f"no answers from {silent}, " if silent else ""
+        details = f"{scheduled}{flows}{rails}throttle {throttle:.2f}, "
         self.publisher.report_status(self.transport, self._peers, details)
 
 

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from native.core.probe import Engine, Link, Peer, Sockets, TestClock, link_of, open_socket, open_sockets
 from producers.inventory.nics import PeerTable, addresses_of, nic_record
 from producers.netns import in_netns
+from producers.nic_network import read_nic_network
 from producers.probe.base import select_peers
 from producers.probe.keys import read_key
+from producers.probe.reachability import RailReach, group_of, reachable
 from producers.probe.schedule import slot_of
 from producers.settings import ClockSettings, NicSettings, ProbeSettings
 from schemas.ids import nic_id
@@ -51,6 +53,7 @@ class UdpTransport:
         self.name = nic_id(nic.host, nic.device)
         self.since_ns = time.time_ns()
         key = read_key(settings.key_file)
+        self.network = read_nic_network(nic)
 
         def open_all() -> tuple[Sockets, Link]:
             sockets = open_sockets(
@@ -59,6 +62,7 @@ class UdpTransport:
                 settings.first_path_port,
                 settings.paths,
                 spare=settings.spare_paths,
+                device=self.network.device,
             )
             return sockets, link_of(sockets.responder, nic.device)
 
@@ -83,11 +87,17 @@ class UdpTransport:
             clock=test_clock(nic.clock),
             device=nic.device if settings.hardware_stamps else None,
             max_peers=max(MIN_ENGINE_PEERS, 3 * settings.peers),
+            device_index=self.network.index,
         )
         self.slot = slot_of(settings)
         self.first_hop: str | None = None
         self.failure: BaseException | None = None
         self.capabilities: list[str] = []
+        self.egress: str | None = None
+        """Device that packets were seen to leave by, if it is another NIC's."""
+        self.rails = RailReach()
+        self.silent_rails: frozenset[str] = frozenset()
+        """Rails that do not answer, so none of their NICs is a peer."""
         self._peers_from: tuple[dict[str, tuple[str, int]], frozenset[str]] = ({}, frozenset())
         self._thread = threading.Thread(target=self._run, name=f"probe {self.name}", daemon=True)
 
@@ -117,11 +127,18 @@ class UdpTransport:
             path_ports=self.engine.path_ports,
             first_hop=self.first_hop,
             slot=self.slot,
+            networks=self.network.networks,
+            egress=self.egress,
         )
 
     def update_peers(self, table: PeerTable, extra: frozenset[str] = frozenset()) -> int:
         """Choose the peers from the living NICs, plus at most as many of `extra`; return their number."""
-        contacts = addresses_of(table.alive(self.nic.shard).values(), self.nic.address)
+        alive, own = table.alive(self.nic.shard), self.record()
+        groups = group_of(own, alive)
+        hosts = {name: record["host"] for name, record in alive.items()}
+        self.silent_rails = self.rails.silent(groups, hosts, time.monotonic())
+        others = reachable(own, alive, self.network.own_addresses, self.silent_rails)
+        contacts = addresses_of(others.values(), self.nic.address)
         contacts.pop(self.name, None)
         if (contacts, extra) == self._peers_from:
             return len(self.engine.peers)
@@ -145,7 +162,7 @@ class UdpTransport:
             found = []
             for port in ports:
                 try:
-                    found.append(open_socket(self.nic.address, port))
+                    found.append(open_socket(self.nic.address, port, device=self.network.device))
                 except OSError as error:
                     if error.errno == errno.EMFILE:
                         break

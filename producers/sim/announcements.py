@@ -47,4 +47,6 @@ def nic_announcements(sim: Simulation) -> Iterator[Nic]:
             "slot_probes": sim.probes.pace[1],
             "ud": None,
             "stamp_error_ns": 0,
+            "networks": [],
+            "egress": None,
         }

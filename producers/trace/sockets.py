@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
+from native.core.device_sockets import bind_to_device
 from producers.netns import in_netns
 
 __all__ = ["IcmpError", "TraceReply", "TraceSocket", "error_of", "open_trace_sockets", "send_trace"]
@@ -122,19 +123,23 @@ class TraceSocket(Protocol):
 
 
 def open_trace_sockets(
-    address: str, netns: str | None, trace_tcp_with_udp: bool = False
+    address: str, netns: str | None, trace_tcp_with_udp: bool = False, device: str | None = None
 ) -> dict[str, TraceSocket]:
     """Return the sockets that trace from `address`, by the protocol of the traced flows (UDP, TCP).
+
+    Traces leave by `device`; None: as the kernel routes them.
 
     With `trace_tcp_with_udp`, UDP packets also trace TCP flows. Without CAP_NET_RAW and this option the
     result has no TCP entry. Raises OSError if the namespace or address does not exist.
     """
     found: dict[str, TraceSocket] = {}
     try:
-        found["UDP"] = _RawSocket(address, netns, socket.IPPROTO_UDP)
-        found["TCP"] = found["UDP"] if trace_tcp_with_udp else _RawSocket(address, netns, socket.IPPROTO_TCP)
+        found["UDP"] = _RawSocket(address, netns, device, socket.IPPROTO_UDP)
+        found["TCP"] = (
+            found["UDP"] if trace_tcp_with_udp else _RawSocket(address, netns, device, socket.IPPROTO_TCP)
+        )
     except PermissionError:
-        found["UDP"] = _BoundSockets(address, netns)
+        found["UDP"] = _BoundSockets(address, netns, device)
         if trace_tcp_with_udp:
             found["TCP"] = found["UDP"]
     except BaseException:
@@ -205,13 +210,19 @@ def _reply_to(seq: int | None, error: IcmpError, target: str) -> TraceReply | No
 class _RawSocket:
     """Sends packets of one protocol with our own headers over one raw socket."""
 
-    def __init__(self, address: str, netns: str | None, protocol: int) -> None:
+    def __init__(self, address: str, netns: str | None, device: str | None, protocol: int) -> None:
         self._address, self._protocol = address, protocol
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._is_ipv6 = family == socket.AF_INET6
 
         def opened() -> socket.socket:
-            return socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+            sock = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+            try:
+                bind_to_device(sock, address, 0, device)
+            except BaseException:
+                sock.close()
+                raise
+            return sock
 
         self._sock = in_netns(netns, opened)
         try:
@@ -219,7 +230,6 @@ class _RawSocket:
             if self._is_ipv6:
                 at = 6 if protocol == socket.IPPROTO_UDP else 16
                 self._sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_CHECKSUM, at)
-            self._sock.bind((address, 0))
             _empty(self._sock)
         except BaseException:
             self._sock.close()
@@ -285,8 +295,8 @@ class _BoundSockets:
     """Sends UDP packets over one bound socket per port, opened on demand; ports of other sockets cannot be
     traced."""
 
-    def __init__(self, address: str, netns: str | None) -> None:
-        self._address, self._netns = address, netns
+    def __init__(self, address: str, netns: str | None, device: str | None) -> None:
+        self._address, self._netns, self._device = address, netns, device
         self._sockets: OrderedDict[int, socket.socket] = OrderedDict()
         self._open(0).close()
 
@@ -325,7 +335,7 @@ class _BoundSockets:
         def opened() -> socket.socket:
             sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             try:
-                sock.bind((self._address, port))
+                bind_to_device(sock, self._address, port, self._device)
                 return prepare_for_errors(sock)
             except BaseException:
                 sock.close()

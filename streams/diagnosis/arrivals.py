@@ -6,15 +6,29 @@ All arrays have one element per row, unless they are named `group_`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrivals", "Floats", "Groups", "Ints", "arrivals_of", "group_medians", "groups_of"]
+__all__ = [
+    "Arrivals",
+    "Floats",
+    "Groups",
+    "Ints",
+    "arrivals_of",
+    "distinct",
+    "group_medians",
+    "groups_of",
+    "order_by",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+_MAX_RADIX: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,26 +50,51 @@ class Groups:
         return np.asarray(self.order[self.starts + self.counts - 1], np.int64)
 
 
+def distinct(keys: Ints) -> tuple[Ints, Ints]:
+    """Return the different keys in their order, and each row's place among them.
+
+    As `np.unique` with the inverse. A plain sort and a search of few keys take a third of its time.
+    """
+    ordered = np.sort(keys)
+    is_first = np.ones(len(keys), bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    found = ordered[is_first]
+    return found, np.asarray(np.searchsorted(found, keys), np.int64)
+
+
+def order_by(places: Ints, values: Floats | Ints) -> Ints:
+    """Return rows by place, then by value, then by row. `places`: small numbers from 0.
+
+    Rows that are nearly in the order of their values are sorted by runs, and 16-bit places by radix.
+    """
+    by_value = np.argsort(values, kind="stable")
+    column = places[by_value]
+    if len(column) and column.max() <= _MAX_RADIX:
+        column = column.astype(np.uint16)
+    return np.asarray(by_value[np.argsort(column, kind="stable")], np.int64)
+
+
 def groups_of(keys: Ints, values: Floats) -> Groups:
     """Group rows by key, and order each group's rows by a value."""
-    order = np.lexsort((values, keys))
-    sorted_keys = keys[order]
-    is_first = np.ones(len(keys), bool)
-    is_first[1:] = sorted_keys[1:] != sorted_keys[:-1]
-    starts = np.flatnonzero(is_first)
-    group = np.empty(len(keys), np.int64)
-    group[order] = np.cumsum(is_first) - 1
-    counts = np.diff(np.append(starts, len(keys)))
-    return Groups(group, order, starts, counts)
+    found, group = distinct(keys)
+    counts = np.bincount(group, minlength=len(found))
+    starts = np.cumsum(counts) - counts
+    return Groups(group, order_by(group, values), starts, counts)
 
 
 def group_medians(group: Ints, count: int, values: Floats) -> Floats:
     """Return the median of each group's known values; NaN: none is known."""
-    known = np.flatnonzero(~np.isnan(values))
+    known = ~np.isnan(values)
     found = np.full(count, np.nan)
-    if len(known):
-        inner = groups_of(group[known], values[known])
-        found[group[known[inner.order[inner.starts]]]] = inner.median(values[known])
+    if known.any():
+        group, values = group[known], values[known]
+        by_value = np.argsort(values)  # equal values may take any order
+        column = group[by_value]
+        by_group = np.argsort(column.astype(np.uint16) if count <= _MAX_RADIX else column, kind="stable")
+        counts = np.bincount(group, minlength=count)
+        middle = np.cumsum(counts) - counts + (counts - 1) // 2
+        has = counts > 0
+        found[has] = values[by_value[by_group[middle[has]]]]
     return found
 
 

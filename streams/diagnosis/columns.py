@@ -21,6 +21,7 @@ __all__ = [
     "COLLECTIVES",
     "EVERY",
     "FUNCTIONS",
+    "IS_COLLECTIVE",
     "SAMPLED",
     "Op",
     "Pair",
@@ -51,6 +52,8 @@ COLLECTIVES: Final = frozenset(
     )
 )
 """Functions that all ranks of a communicator call under one number."""
+IS_COLLECTIVE: Final = np.isin(np.arange(len(FUNCTIONS)), list(COLLECTIVES))
+"""Whether a function is one of `COLLECTIVES`, by its index."""
 UNKNOWN: Final = -1
 """A duration that is not known."""
 EVERY: Final = 1
@@ -157,7 +160,7 @@ def _communicators(record: CollectiveBatch) -> list[tuple[int, int]]:
 
 
 def operation_rows(record: CollectiveBatch, process: int) -> Rows:
-    """Return the operations of a record with a valid communicator, one row each."""
+    """Return the operations of a record with a valid communicator, one row each; columns are contiguous."""
     known = _communicators(record)
     rows = [
         (
@@ -179,7 +182,7 @@ def operation_rows(record: CollectiveBatch, process: int) -> Rows:
         for each in record["operations"]
         if each["communicator"] < len(known)
     ]
-    return np.array(rows, np.int64).reshape(-1, len(Op))
+    return np.asfortranarray(np.array(rows, np.int64).reshape(-1, len(Op)))
 
 
 def transfer_rows(record: CollectiveBatch, process: int) -> Rows:

@@ -9,133 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from schemas.records import (
-    ClockSync,
-    CollectiveBatch,
-    CollectiveSource,
-    NicCounter,
-    RankState,
-    Verdict,
-)
+from schemas.records import CollectiveBatch, NicCounter, RankState, Verdict
 from streams.diagnosis.baseline import Baselines
-from streams.diagnosis.columns import (
-    Op,
-    Pair,
-    Rows,
-    Sum,
-    Transfer,
-    hash_of,
-    operation_rows,
-    queue_pair_rows,
-    summary_rows,
-    transfer_rows,
-)
-from streams.diagnosis.rules import KEEP_NS, MAX_OPERATIONS, MAX_RECORDS, MAX_SUMMARIES, NEVER_NS
+from streams.diagnosis.columns import Op, Pair, Rows, Sum, Transfer, hash_of
+from streams.diagnosis.process import Batch, Member, Process, batch_of
+from streams.diagnosis.rules import KEEP_NS, MAX_OPERATIONS, MAX_RECORDS, MAX_SUMMARIES
 
-__all__ = ["Batch", "Columns", "Interval", "JobView", "LastVerdict", "Member", "Process"]
-
-
-MAX_MEMBERS: Final = 4_096
-"""Communicators of one process that are remembered."""
-
-
-class Member(NamedTuple):
-    """A rank of a communicator."""
-
-    communicator: str
-    rank: int
-    ranks: int
-    nics: tuple[str, ...]
-    gpu: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One record, decoded into columns."""
-
-    process: int
-    number: int
-    append_ns: int
-    begin_ns: int
-    end_ns: int
-    synced: bool
-    bound_ns: float
-    ended: bool
-    dropped: int
-    invalid: int
-    operations: Rows
-    has_running: bool
-    transfers: Rows
-    summaries: Rows
-    queue_pairs: Rows
-    nics: tuple[str, ...]
-    """NICs of its queue pairs."""
-    counters: tuple[NicCounter, ...]
-    ranks: tuple[RankState, ...]
-
-    @property
-    def running(self) -> Rows:
-        """Operations that had not ended."""
-        rows = self.operations
-        return rows[rows[:, Op.END] == NEVER_NS] if self.has_running else rows[:0]
-
-    @property
-    def size(self) -> int:
-        """Rows of all kinds."""
-        return (
-            len(self.operations)
-            + len(self.transfers)
-            + len(self.summaries)
-            + len(self.queue_pairs)
-            + len(self.ranks)
-        )
-
-
-@dataclass(slots=True)
-class Process:
-    """A process of the job. `key`: host, boot and process id."""
-
-    key: tuple[str, str, str]
-    source: CollectiveSource
-    version: str
-    batches: dict[int, Batch] = field(default_factory=dict)
-    """Number to record, within the time that the view keeps."""
-    joined: dict[str, Member] = field(default_factory=dict)
-    joined_at: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def host(self) -> str:
-        """Its host."""
-        return self.key[0]
-
-    @property
-    def newest(self) -> Batch:
-        """Its newest record."""
-        return self.batches[max(self.batches)]
-
-    @property
-    def members(self) -> Iterable[Member]:
-        """Its memberships, by communicator."""
-        return (self.joined[name] for name in sorted(self.joined))
-
-    def join(self, number: int, member: Member) -> None:
-        """Note a membership that the record of a number contains; the newest one counts."""
-        known_at, known = self.joined_at.get(member.communicator, -1), self.joined.get(member.communicator)
-        if number < known_at:
-            if known is not None and not known.nics:
-                self.joined[member.communicator] = known._replace(nics=member.nics)
-            return
-        nics = member.nics or (known.nics if known is not None else ())
-        self.joined[member.communicator] = member._replace(nics=nics)
-        self.joined_at[member.communicator] = number
-        while len(self.joined) > MAX_MEMBERS:
-            oldest = min(self.joined_at, key=lambda name: (self.joined_at[name], name))
-            del self.joined[oldest], self.joined_at[oldest]
+__all__ = ["Columns", "Interval", "JobView", "LastVerdict"]
 
 
 class Columns(NamedTuple):
@@ -233,10 +118,10 @@ class JobView:
         process = self.processes.get(name)
         if process is None:
             process = self.processes[name] = Process(key, record["source"], record["version"])
-        if record["batch"] in process.batches:
+        if record["batch"] in process:
             return
-        batch = _batch(record, name, append_ns)
-        process.batches[batch.number] = batch
+        batch = batch_of(record, name, append_ns)
+        process.add(batch)
         for each in record["communicators"]:
             process.join(
                 batch.number,
@@ -258,28 +143,33 @@ class JobView:
         """Drop the record that arrived first, and its process if it was the last one of it."""
         _, name, number = self._order.popleft()
         process = self.processes[name]
-        batch = process.batches.pop(number)
+        batch = process.remove(number)
         self._size -= batch.size
-        if not process.batches:
+        if not len(process):
             del self.processes[name]
         return batch.size
 
     def batches(self) -> Iterable[Batch]:
         """Yield the kept records, by process and number: in the same order however they arrived."""
         for name in sorted(self.processes):
-            numbers = self.processes[name].batches
-            for number in sorted(numbers):
-                yield numbers[number]
+            yield from self.processes[name]
 
     def columns(self, begin_ns: int, end_ns: int) -> Columns:
         """Return the operations that may touch an interval, and other rows of the records that overlap it.
 
         An operation of the interval may be in a later record, or in an earlier one as running.
         """
-        every = list(self.batches())
-        found = [b for b in every if b.end_ns > begin_ns and b.begin_ns < end_ns]
+        found: list[Batch] = []
+        operations: list[Rows] = []
+        for name in sorted(self.processes):
+            process = self.processes[name]
+            later, earlier = process.since(begin_ns), process.running_before(begin_ns)
+            found += [batch for batch in later if batch.begin_ns < end_ns]
+            parts = [(batch.number, batch.operations) for batch in later]
+            parts += [(batch.number, batch.running) for batch in earlier]
+            operations += [rows for _, rows in sorted(parts, key=_number)]
         return Columns(
-            _stack([b.operations if b.end_ns > begin_ns else b.running for b in every], len(Op)),
+            _stack(operations, len(Op)),
             _stack([b.transfers for b in found], len(Transfer)),
             _stack([b.summaries for b in found], len(Sum)),
             _stack([b.queue_pairs for b in found], len(Pair)),
@@ -288,30 +178,10 @@ class JobView:
         )
 
 
+def _number(part: tuple[int, Rows]) -> int:
+    return part[0]
+
+
 def _stack(parts: list[Rows], width: int) -> Rows:
     parts = [part for part in parts if len(part)]
     return np.concatenate(parts) if parts else np.empty((0, width), np.int64)
-
-
-def _batch(record: CollectiveBatch, process: int, append_ns: int) -> Batch:
-    operations = operation_rows(record, process)
-    return Batch(
-        process=process,
-        number=record["batch"],
-        append_ns=append_ns,
-        begin_ns=record["begin_ns"],
-        end_ns=record["end_ns"],
-        synced=record["clock"] != ClockSync.UNSYNCED,
-        bound_ns=record["bound_ns"],
-        ended=record["ended"],
-        dropped=record["events_dropped"],
-        invalid=record["events_invalid"],
-        operations=operations,
-        has_running=bool((operations[:, Op.END] == NEVER_NS).any()),
-        transfers=transfer_rows(record, process),
-        summaries=summary_rows(record, process),
-        queue_pairs=queue_pair_rows(record, process),
-        nics=tuple(sorted({each["nic"] for each in record["queue_pairs"]})),
-        counters=tuple(record["counters"]),
-        ranks=tuple(record["ranks"]),
-    )

@@ -163,6 +163,8 @@ class NetworkView:
         self._windows: OrderedDict[str, ContentionWindow] = OrderedDict()
         self._on_link: dict[str, set[str]] = defaultdict(set)
         self._delays: dict[str, _Delays] = defaultdict(_Delays)
+        self._inside: tuple[tuple[int, int], dict[str, list[dict[str, list[PairDelay]]]]] = ((0, 0), {})
+        """The interval asked for last; NIC to its windows of delays in that interval, in their order."""
         self._flows: dict[str, dict[str, tuple[int, Flow]]] = defaultdict(dict)
         self._decisions: OrderedDict[str, Decision] = OrderedDict()
         self._actions: OrderedDict[tuple[str, str], ActionReport] = OrderedDict()
@@ -220,6 +222,7 @@ class NetworkView:
                     each["bound_ns"] or 0.0,
                 )
             )
+        self._inside[1].pop(nic, None)
         windows = self._delays[nic].windows
         windows[record["window"], record["part"]] = (begin_ns, end_ns, found)
         while len(windows) > WINDOWS_KEPT:
@@ -292,6 +295,7 @@ class NetworkView:
     def forget(self, now_ns: int) -> None:
         """Drop the records that ended before the time that the view keeps."""
         oldest_ns = now_ns - self.keep_ns
+        self._inside = ((0, 0), {})
         for nic, delays in list(self._delays.items()):
             for key in [k for k, (_, end_ns, _) in delays.windows.items() if end_ns < oldest_ns]:
                 del delays.windows[key]
@@ -355,8 +359,23 @@ class NetworkView:
         ordered = [record for _, record in sorted(self._health.get(subject, {}).items())]
         ends = [each["since_ns"] for each in ordered[1:]] + [OPEN_NS]
         for record, end_ns in zip(ordered, ends, strict=True):
-            if record["state"] not in (LinkState.UP, LinkState.UNKNOWN):
+            if record["state"] not in (LinkState.UP, LinkState.UNKNOWN) and record["since_ns"] < end_ns:
                 yield Episode(record, record["since_ns"], end_ns)
+
+    def leading_to(self, subject: str, at_ns: int, gap_ns: int) -> list[Episode]:
+        """Return the episodes of a subject that lead up to a time, with pauses of at most `gap_ns`.
+
+        The newest comes first.
+        """
+        found: list[Episode] = []
+        for each in sorted(self._episodes_of(subject), key=lambda episode: -episode.begin_ns):
+            if each.begin_ns > at_ns:
+                continue
+            if each.end_ns + gap_ns < at_ns:
+                break
+            found.append(each)
+            at_ns = each.begin_ns
+        return found
 
     def contention(self, links: Iterable[str], begin_ns: int, end_ns: int) -> list[ContentionWindow]:
         """Return the contention windows on links that overlap an interval, by window."""
@@ -375,15 +394,24 @@ class NetworkView:
 
     def delays(self, nic: str, peer: str, begin_ns: int, end_ns: int) -> list[PairDelay]:
         """Return the delays of probes from one NIC to another in windows that overlap an interval."""
+        if self._inside[0] != (begin_ns, end_ns):
+            self._inside = ((begin_ns, end_ns), {})
+        windows = self._inside[1].get(nic)
+        if windows is None:
+            windows = self._inside[1][nic] = self._windows_of(nic, begin_ns, end_ns)
+        return [each for peers in windows for each in peers.get(peer, ())]
+
+    def _windows_of(self, nic: str, begin_ns: int, end_ns: int) -> list[dict[str, list[PairDelay]]]:
+        """Return the windows of a NIC's delays that overlap an interval, in their order."""
         of_nic = self._delays.get(nic)
         if of_nic is None:
             return []
-        return [
-            each
-            for _, (start_ns, stop_ns, peers) in sorted(of_nic.windows.items())
+        found = {
+            key: peers
+            for key, (start_ns, stop_ns, peers) in of_nic.windows.items()
             if stop_ns > begin_ns and start_ns < end_ns
-            for each in peers.get(peer, ())
-        ]
+        }
+        return [found[key] for key in sorted(found)]
 
     def flows(self, nics: Collection[str], job: str) -> list[Flow]:
         """Return the open flows of a job, and those between its NICs without a job's name."""

@@ -93,8 +93,7 @@ def rank_times(
     count, sums = len(members), _Summaries(summaries, processes, interval)
 
     def by_rank(values: Floats) -> Floats:
-        known = np.nan_to_num(values)
-        return np.bincount(of.rank, known, count)[:count].astype(np.float64)
+        return np.bincount(of.rank, values, count)[:count].astype(np.float64)
 
     kept = of.rows[:, Op.KEPT]
     sampled = kept == SAMPLED
@@ -112,7 +111,7 @@ def rank_times(
     launch, gpu_late, flush = (
         total(np.minimum(np.maximum(columns[:, at], 0), of.duration)) for at in range(3)
     )
-    parts = [launch, gpu_late, total(of.wait), total(of.network), flush]
+    parts = [launch, gpu_late, total(_known(of.wait)), total(_known(of.network)), flush]
     unknown = by_rank(np.where(np.isnan(of.network), 0.0, 1.0)) == 0
     for values, column in zip(parts, _PARTS, strict=True):
         values[unknown] = np.minimum(sums.of(column), busy)[unknown]
@@ -134,16 +133,17 @@ def rank_times(
     )
 
 
+def _known(values: Floats) -> Floats:
+    return np.where(np.isnan(values), 0.0, values)
+
+
 def _observed(job: JobView, processes: list[int], interval: tuple[int, int]) -> Floats:
     """Return how much of the interval each rank's records cover. ns."""
     begin_ns, end_ns = interval
     found = np.zeros(len(processes))
     for at, name in enumerate(processes):
-        spans = sorted(
-            (max(b.begin_ns, begin_ns), min(b.end_ns, end_ns))
-            for b in job.processes[name].batches.values()
-            if b.end_ns > begin_ns and b.begin_ns < end_ns
-        )
+        batches = job.processes[name].overlapping(begin_ns, end_ns)
+        spans = sorted([(max(b.begin_ns, begin_ns), min(b.end_ns, end_ns)) for b in batches])
         covered, until = 0, begin_ns
         for start, stop in spans:
             covered += max(0, stop - max(start, until))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from schemas.ids import natural
 from streams.diagnosis.columns import hash_of
-from streams.diagnosis.job_view import Batch, JobView, Member, Process
+from streams.diagnosis.job_view import JobView
+from streams.diagnosis.process import Batch, Member, Process
 from streams.diagnosis.rules import LATE_NS
 
 __all__ = ["Communicator", "Rank", "Ranks", "ranks_of"]
@@ -152,9 +153,8 @@ def _number(
 
 def _rank(number: int, process: Process, interval: tuple[int, int], lag_ns: int) -> Rank:
     begin_ns, end_ns = interval
-    batches = [process.batches[at] for at in sorted(process.batches)]
-    inside = [b for b in batches if b.end_ns > begin_ns and b.begin_ns < end_ns]
-    newest = inside[-1] if inside else batches[-1]
+    inside = process.overlapping(begin_ns, end_ns)
+    newest = inside[-1] if inside else process.newest
     members = list(process.members)
     nics = dict.fromkeys(nic for member in sorted(members, key=_size_first) for nic in member.nics)
     for batch in inside:
@@ -170,20 +170,19 @@ def _rank(number: int, process: Process, interval: tuple[int, int], lag_ns: int)
         bound_ns=max((b.bound_ns for b in inside or [newest]), default=0.0),
         reported=bool(inside),
         seen_ns=newest.end_ns,
-        ended=any(b.ended for b in batches if b.begin_ns < end_ns),
+        ended=process.ended_before(end_ns),
         late_ns=late_ns if late_ns > LATE_NS else 0,
-        dropped=_growth(batches, inside, "dropped"),
-        invalid=_growth(batches, inside, "invalid"),
+        dropped=_growth(process, inside, "dropped"),
+        invalid=_growth(process, inside, "invalid"),
     )
 
 
-def _growth(batches: list[Batch], inside: list[Batch], name: str) -> int:
+def _growth(process: Process, inside: list[Batch], name: str) -> int:
     """Return the growth of a counter within the interval."""
     if not inside:
         return 0
     first = inside[0]
-    before = [b for b in batches if b.number < first.number]
-    base: Batch | None = before[-1] if before else first if first.number else None
+    base = process.before(first.number) or (first if first.number else None)
     return max(0, int(getattr(inside[-1], name)) - (int(getattr(base, name)) if base else 0))
 
 

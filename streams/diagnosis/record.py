@@ -148,21 +148,28 @@ def _whole(ns: float) -> int:
 
 def _time_splits(case: Case) -> list[RankTime]:
     times = case.work.times
-    compute = times.compute
+    sums = (
+        *(times.compute, times.launch, times.gpu_late),
+        *(times.peer_late, times.network_late, times.flush),
+    )
+    columns = [np.clip(each, 0.0, _LIMIT_NS).astype(np.int64).tolist() for each in sums]
+    parts = zip(*columns, times.last_arrivals.tolist(), strict=True)
     return [
         {
             "rank": min(rank.number, 2**24 - 1),
             "host": rank.host,
             "nic": rank.nic,
-            "compute_ns": _whole(float(compute[at])),
-            "launch_ns": _whole(float(times.launch[at])),
-            "gpu_late_ns": _whole(float(times.gpu_late[at])),
-            "peer_late_ns": _whole(float(times.peer_late[at])),
-            "network_late_ns": _whole(float(times.network_late[at])),
-            "flush_ns": _whole(float(times.flush[at])),
-            "last_arrivals": int(times.last_arrivals[at]),
+            "compute_ns": compute,
+            "launch_ns": launch,
+            "gpu_late_ns": gpu_late,
+            "peer_late_ns": peer_late,
+            "network_late_ns": network_late,
+            "flush_ns": flush,
+            "last_arrivals": last_arrivals,
         }
-        for at, rank in enumerate(case.members[:MAX_LISTED])
+        for rank, (compute, launch, gpu_late, peer_late, network_late, flush, last_arrivals) in zip(
+            case.members[:MAX_LISTED], parts, strict=False
+        )
     ]
 
 

@@ -18,13 +18,15 @@ from streams.diagnosis.arrivals import (
     Groups,
     Ints,
     arrivals_of,
+    distinct,
     group_medians,
     groups_of,
+    order_by,
 )
-from streams.diagnosis.columns import COLLECTIVES, EVERY, FUNCTIONS, Op, Rows, Sum
+from streams.diagnosis.columns import EVERY, FUNCTIONS, IS_COLLECTIVE, Op, Rows, Sum
 from streams.diagnosis.iterations import Iterations, find_iterations
 from streams.diagnosis.job_view import Columns, JobView
-from streams.diagnosis.rank_times import RankTimes, RowTimes, positions, rank_times
+from streams.diagnosis.rank_times import RankTimes, RowTimes, rank_times
 from streams.diagnosis.ranks import Ranks
 from streams.diagnosis.rules import CLOCK_FLOOR_NS, NEVER_NS
 
@@ -99,11 +101,9 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     """Return the work of a job in an interval, from the rows of that interval."""
     operations, summaries = columns.operations, columns.summaries
     members = list(ranks)
-    rows = _selected(
-        operations, summaries, np.array([m.process for m in members], np.int64), begin_ns, end_ns
-    )
+    places = _places([m.process for m in members], operations[:, Op.PROCESS])
+    rows, rank = _selected(operations, places, summaries, begin_ns, end_ns)
     length_ns = float(end_ns - begin_ns)
-    rank = positions([m.process for m in members], rows[:, Op.PROCESS])
     running = (rows[:, Op.END] == NEVER_NS) | (rows[:, Op.END] > end_ns)
     begin = (rows[:, Op.BEGIN] - begin_ns).astype(np.float64)
     end = np.where(running, length_ns, (rows[:, Op.END] - begin_ns).astype(np.float64))
@@ -112,10 +112,10 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     gap = _gaps(rank, begin, end, rows[:, Op.KEPT] == EVERY)
     tolerance = np.array([m.bound_ns for m in members], np.float64) + CLOCK_FLOOR_NS
     synced = np.array([m.synced for m in members], bool)[rank]
-    grouped = np.flatnonzero(np.isin(rows[:, Op.FUNCTION], list(COLLECTIVES)) & synced)
+    grouped = np.flatnonzero(IS_COLLECTIVE[rows[:, Op.FUNCTION]] & synced)
     keys = mixed(rows[grouped, Op.COMMUNICATOR], rows[grouped, Op.SEQ])
     groups = groups_of(keys, (begin + launch)[grouped])
-    full = _full(ranks, rows[grouped], groups)
+    full = _full(ranks, rows[grouped[groups.order[groups.starts]], Op.COMMUNICATOR], groups)
     row_tolerance = tolerance[rank[grouped]] if len(members) else np.empty(0)
     arrivals = arrivals_of(groups, begin[grouped], launch[grouped], gap[grouped], row_tolerance, full=full)
     arrival_wait = _arrival_waits(rows, begin + launch, grouped, groups, full)
@@ -160,25 +160,73 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
 # ------------------------------------------------------------------------------------------- rows
 
 
-def _selected(operations: Rows, summaries: Rows, processes: Ints, begin_ns: int, end_ns: int) -> Rows:
-    """Return each operation that touches the interval once, without those that ended unseen."""
-    rows = operations[np.isin(operations[:, Op.PROCESS], processes)]
-    never = rows[:, Op.END] == NEVER_NS
-    rows = rows[(rows[:, Op.BEGIN] < end_ns) & (never | (rows[:, Op.END] > begin_ns))]
-    never = rows[:, Op.END] == NEVER_NS
-    rows = rows[np.lexsort((rows[:, Op.END], rows[:, Op.BEGIN], never))]
-    pair = _pair_key(rows)
-    _, first = np.unique(
-        mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], pair, rows[:, Op.SEQ]), return_index=True
-    )
-    rows = rows[np.sort(first)]
-    kept: Rows = rows[~_ended_unseen(rows, operations, summaries)]
-    return kept
+def _places(processes: list[int], column: Rows) -> Ints:
+    """Return the position of each row's process in a list; -1: it is not there. Rows come in runs."""
+    if not len(column):
+        return np.empty(0, np.int64)
+    starts = np.append(0, np.flatnonzero(column[1:] != column[:-1]) + 1)
+    known = {process: at for at, process in enumerate(processes)}
+    of_run = np.array([known.get(process, -1) for process in column[starts].tolist()], np.int64)
+    return np.repeat(of_run, np.diff(np.append(starts, len(column))))
+
+
+def _selected(
+    operations: Rows, places: Ints, summaries: Rows, begin_ns: int, end_ns: int
+) -> tuple[Rows, Ints]:
+    """Return each operation that touches the interval once, without those that ended unseen, and its place.
+
+    `places`: position of each row's rank; below 0: the row counts for none.
+    """
+    begin, end = operations[:, Op.BEGIN], operations[:, Op.END]
+    never = end == NEVER_NS
+    inside = (begin < end_ns) & (never | (end > begin_ns)) & (places >= 0)
+    chosen = np.flatnonzero(inside)
+    chosen = chosen[_by_begin(begin[chosen], end[chosen])]
+    if len(chosen):
+        runs = never[chosen]
+        chosen = np.concatenate((chosen[~runs], chosen[runs]))
+    rows = _taken(operations, chosen)
+    keys = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], _pair_key(rows), rows[:, Op.SEQ])
+    dropped = ~_is_first(keys) | _ended_unseen(rows, operations, summaries)
+    if not dropped.any():
+        return rows, places[chosen]
+    kept = np.flatnonzero(~dropped)
+    return _taken(rows, kept), places[chosen[kept]]
+
+
+def _taken(rows: Rows, chosen: Ints) -> Rows:
+    """Return chosen rows, their columns contiguous."""
+    return np.take(rows.T, chosen, axis=1).T
+
+
+def _by_begin(begin: Rows, end: Rows) -> Ints:
+    """Return the order by begin, then end, then row: a fast sort, and a full one of equal begins alone."""
+    order = np.argsort(begin)
+    ordered = begin[order]
+    same = ordered[1:] == ordered[:-1]
+    if same.any():
+        tied = np.append(same, False) | np.append(False, same)
+        rows = np.sort(order[tied])
+        order[tied] = rows[np.lexsort((end[rows], begin[rows]))]
+    return np.asarray(order, np.int64)
+
+
+def _is_first(keys: Ints) -> Bools:
+    """Return which rows are the first one of their key. Nearly all keys differ."""
+    first = np.ones(len(keys), bool)
+    ordered = np.sort(keys)
+    again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    if len(again):
+        place = np.minimum(np.searchsorted(again, keys), len(again) - 1)
+        repeated = np.flatnonzero(again[place] == keys)
+        first[repeated] = False
+        first[repeated[np.unique(keys[repeated], return_index=True)[1]]] = True
+    return first
 
 
 def _pair_key(rows: Rows) -> Ints:
     """Return 0 for collectives, and a number for function and peer of other operations."""
-    alone = ~np.isin(rows[:, Op.FUNCTION], list(COLLECTIVES))
+    alone = ~IS_COLLECTIVE[rows[:, Op.FUNCTION]]
     key = (rows[:, Op.PEER] + 2) * len(FUNCTIONS) + rows[:, Op.FUNCTION]
     return np.asarray(np.where(alone, key, 0), np.int64)
 
@@ -190,7 +238,7 @@ def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
     if not never.any():
         return found
     ended = operations[operations[:, Op.END] != NEVER_NS]
-    is_collective = np.isin(summaries[:, Sum.FUNCTION], list(COLLECTIVES))
+    is_collective = IS_COLLECTIVE[summaries[:, Sum.FUNCTION]]
     sums = summaries[is_collective]
     keys = np.concatenate(
         (
@@ -212,7 +260,7 @@ def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
 def _gaps(rank: Ints, begin: Floats, end: Floats, every: Bools) -> Floats:
     """Return the time since the rank's previous operation; NaN: unknown, or that one still ran."""
     gap = np.full(len(rank), np.nan)
-    order = np.lexsort((begin, rank))
+    order = order_by(rank, begin)
     if len(order) < 2:
         return gap
     first, second = order[:-1], order[1:]
@@ -227,11 +275,10 @@ def _inside(begin: Floats, end: Floats, length_ns: float) -> Floats:
     return np.clip(inside / np.maximum(end - begin, 1.0), 0.0, 1.0)
 
 
-def _full(ranks: Ranks, rows: Rows, groups: Groups) -> Bools:
+def _full(ranks: Ranks, communicators: Ints, groups: Groups) -> Bools:
     """Return which collectives are seen at enough ranks to name the last one."""
-    first = groups.order[groups.starts] if len(groups.starts) else groups.starts
     sizes = {name: max(each.ranks, len(each.processes), 1) for name, each in ranks.communicators.items()}
-    names, at = np.unique(rows[first, Op.COMMUNICATOR], return_inverse=True)
+    names, at = np.unique(communicators, return_inverse=True)
     wanted = np.array([sizes.get(int(name), 1) for name in names], np.float64)
     return np.asarray(groups.counts >= FULL_SHARE * wanted[at] if len(names) else np.empty(0, bool))
 
@@ -292,7 +339,9 @@ def _kinds(rows: Rows, ranks: Ranks) -> tuple[Ints, list[Kind]]:
     """Return each row's kind, and all kinds."""
     exponent = np.ceil(np.log2(np.maximum(rows[:, Op.BYTES], 1).astype(np.float64))).astype(np.int64)
     keys = mixed(rows[:, Op.COMMUNICATOR], rows[:, Op.FUNCTION], exponent)
-    _, first, at = np.unique(keys, return_index=True, return_inverse=True)
+    found, at = distinct(keys)
+    first = np.empty(len(found), np.int64)
+    first[at[::-1]] = np.arange(len(at))[::-1]
     sizes = {name: each.ranks or len(each.processes) for name, each in ranks.communicators.items()}
     names = [
         (sizes.get(int(rows[row, Op.COMMUNICATOR]), 0), int(rows[row, Op.FUNCTION]), int(exponent[row]))
@@ -312,18 +361,16 @@ def _find_iterations(work: Work, ranks: Ranks) -> None:
     rows = work.rows
     if not len(work.grouped):
         return
-    names, at, counts = np.unique(
-        mixed(rows[work.grouped, Op.COMMUNICATOR], work.rank[work.grouped]),
-        return_inverse=True,
-        return_counts=True,
-    )
-    del names
+    _, code = distinct(rows[work.grouped, Op.COMMUNICATOR])
+    rank = work.rank[work.grouped]
+    at = code * (int(rank.max()) + 1) + rank
+    counts = np.bincount(at)
+    first = np.zeros(len(counts), np.int64)
+    first[at[::-1]] = np.arange(len(at))[::-1]
     sizes = {name: each.ranks or len(each.processes) for name, each in ranks.communicators.items()}
-    first = np.unique(at, return_index=True)[1]
     best = min(
-        range(len(counts)),
+        np.flatnonzero(counts == counts.max()).tolist(),
         key=lambda g: (
-            -int(counts[g]),
             -sizes.get(int(rows[work.grouped[first[g]], Op.COMMUNICATOR]), 0),
             int(work.rank[work.grouped[first[g]]]),
             int(rows[work.grouped[first[g]], Op.COMMUNICATOR]),

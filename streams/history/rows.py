@@ -276,6 +276,8 @@ _NIC_NOTHING: Final[Nic] = {
     "slot_probes": 0,
     "ud": None,
     "stamp_error_ns": 0,
+    "networks": [],
+    "egress": None,
 }
 
 

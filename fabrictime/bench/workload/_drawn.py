@@ -112,21 +112,30 @@ RATE_BPS: Final = 100_000_000_000
 PROBES_PPS: Final = 200.0
 """The default: fewer probes miss the queue of two flows on one link."""
 FLUSH_MS: Final = 100
+PORTS_TRIED: Final = 40
+"""Source ports among which a flow's route is chosen."""
 
 
 def _spread(sim: Simulation, rng: Rng) -> None:
-    """Give the flows routes that share no uplink as far as possible, as a policy at work would have done.
+    """Give the flows routes on which no two meet at a time, if there are any: so the job is healthy.
 
-    The connections of one NIC share its port evenly, as its scheduler has it.
+    Flows of different phases of an operation do not send at a time. The connections of one NIC share its port
+    evenly, as its scheduler has it.
     """
-    load = np.zeros(sim.fleet.links)
+    load = np.zeros((1, sim.fleet.links))
     for job in sim.jobs.jobs:
-        for flow in job.flows:
-            ports = rng.integers(49_152, 65_536, 12).tolist()
-            routes = [sim.fleet.paths(flow.source, flow.destination, port, FLOW_PORT).of(0) for port in ports]
-            best = min(range(len(ports)), key=lambda at: load[routes[at]].max())
+        load = np.tile(load.max(axis=0), (int(job.entries.phase.max()) + 1, 1))
+        for flow, pair in zip(job.flows, job.pairs, strict=True):
+            entries = job.entries
+            phases = np.unique(entries.phase[(entries.sender == pair[0]) & (entries.receiver == pair[1])])
+            ports = rng.integers(49_152, 65_536, PORTS_TRIED).tolist()
+            source, destination = [flow.source] * PORTS_TRIED, [flow.destination] * PORTS_TRIED
+            paths = sim.fleet.paths(source, destination, ports, FLOW_PORT)
+            routes = [paths.of(at) for at in range(PORTS_TRIED)]
+            loads = [load[np.ix_(phases, route)] for route in routes]
+            best = min(range(len(ports)), key=lambda at: (loads[at].max(), loads[at].sum()))
             sim.set_flow_path(flow.flow_id, ports[best])
-            load[routes[best]] += 1 / job.connections
+            load[np.ix_(phases, routes[best])] += 1 / job.connections
             if job.connections > 1:
                 line_bps = float(sim.fleet.rate_bps[0]) / job.connections
                 sim.kernel.set_flow_line(flow.number, line_bps)
@@ -242,13 +251,22 @@ def _contention(sim: Simulation, rng: Rng, seed: int) -> Incident:
     flow, other, place = found[int(rng.integers(len(found)))]
     link = int(flow.links[place])
 
+    verdicts = frozenset({Verdict.CONTENTION})
+    incident = Incident("", seed, verdicts, [], jobs=frozenset({OTHER}), is_network=True)
+
     def prepare(run: Simulation) -> None:
         _collide(run, rng, [other], link)
         run.clear(f"hang {OTHER}:0")
+        shared = _crossed_by(run, JOB) & _crossed_by(run, OTHER)
+        incident.subjects = frozenset[str]().union(*(_names(run, link) for link in shared))
 
-    names = _names(sim, link)
-    verdicts = frozenset({Verdict.CONTENTION})
-    return Incident("", seed, verdicts, [], names, jobs=frozenset({OTHER}), is_network=True, prepare=prepare)
+    incident.prepare = prepare
+    return incident
+
+
+def _crossed_by(sim: Simulation, job: str) -> set[int]:
+    """Return the links of the fabric that a job's flows cross."""
+    return {int(link) for flow in _job(sim, job).flows for link in flow.links[1:-1]}
 
 
 def _healthy(text: str) -> Callable[[Simulation, Rng, int], Incident]:

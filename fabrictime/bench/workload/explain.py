@@ -25,6 +25,7 @@ from schemas.records import (
     Verdict,
 )
 from schemas.topics import CONTENTION, DIAGNOSES
+from streams.diagnosis.inputs import FAULT_WHOLE_TICKS, WHOLE_TICKS
 
 RANKS: Final = 256
 FLOWS: Final = 256
@@ -72,6 +73,8 @@ def _fill(address: str, seconds: int) -> int:
     written = 0
     now_ns = time.time_ns()
     for number, record in enumerate(_records(now_ns, seconds)):
+        if number * PERIOD_S % (FAULT_WHOLE_TICKS if record["blames_network"] else WHOLE_TICKS):
+            record["time_splits"], record["flows"] = [], []
         for job in range(JOBS):
             record["job"] = f"job{job}"
             value = codec.encode(Diagnosis, record)

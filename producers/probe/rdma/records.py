@@ -63,6 +63,8 @@ def nic_record(
             "queue_pairs": list(ready["numbers"]),
         },
         "stamp_error_ns": stamp_error_ns,
+        "networks": [],
+        "egress": None,
     }
 
 

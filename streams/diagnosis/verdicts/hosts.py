@@ -16,6 +16,7 @@ from schemas.records import (
     ContentionWindow,
     DiagnosisEvidence,
     Flow,
+    LinkState,
     Verdict,
 )
 from schemas.topics import AUDIT, COLLECTIVES, CONTENTION, FLOWS
@@ -229,9 +230,13 @@ def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
 
 def _lasts(case: Case, window: ContentionWindow) -> bool:
     """Return whether a window covers enough of the interval to cost the job time."""
+    return _open_ns(case, window) >= min(case.rules.queue_share * case.length_ns, MAX_SHORT_NS)
+
+
+def _open_ns(case: Case, window: ContentionWindow) -> int:
+    """Return the ns of the interval in which a window was open."""
     closed_ns = case.end_ns if window["closed_ns"] is None else min(window["closed_ns"], case.end_ns)
-    open_ns = closed_ns - max(window["opened_ns"], case.begin_ns)
-    return open_ns >= min(case.rules.queue_share * case.length_ns, MAX_SHORT_NS)
+    return max(0, closed_ns - max(window["opened_ns"], case.begin_ns))
 
 
 def _limited_host(
@@ -318,22 +323,56 @@ def pause_storm(case: Case) -> Iterator[Candidate]:
         )
     links = sorted({link for each in storms for link in (each["link"], *each["links"])})
     root = nic if by_counter else _end_of(storms[0], Verdict.SLOW_RECEIVER) or storms[0]["link"]
-    loss = case.network_loss(begin_ns, case.end_ns, 0.5 * case.network_share)
+    stops = by_counter and case.stuck is not None and _receives_nothing(case, root)
+    loss = 1.0 if stops else case.network_loss(begin_ns, case.end_ns, 0.5 * case.network_share)
     text = f"{root} pauses the fabric: {evidence[0]['text']}"
     yield Candidate(
         Verdict.PAUSE_STORM,
-        0.92 if storms else 0.8,
+        0.95 if stops else _storm_confidence(case, storms, root),
         loss,
         root,
         text,
         f"replace or reset {root}, and limit pause frames there",
         blames_network=True,
+        decisive=stops,
         subjects=[root, *links][:64],
         links=links,
         nics=[root] if "/" in root else [],
         evidence=evidence,
         pairs={(p.nic, p.peer) for p in case.traffic.crossing(links)[0]},
     )
+
+
+def _receives_nothing(case: Case, nic: str) -> bool:
+    """Return whether probes find a NIC's link dead towards it.
+
+    A NIC that sends pause frames beside is alive: it does not take what its switch holds.
+    """
+    found = case.network.episodes([nic], case.begin_ns, case.end_ns)
+    found += case.network.episodes(_links_to(case, nic), case.begin_ns, case.end_ns)
+    return any(each.record["state"] == LinkState.DOWN for each in found)
+
+
+def _links_to(case: Case, nic: str) -> set[str]:
+    """Return the last links of the flows to a NIC."""
+    flows = (flow for flow in case.traffic.flows.values() if flow["peer"] == nic)
+    routes = (case.traffic.routes.get(flow["flow_id"], ()) for flow in flows)
+    return {route[-1] for route in routes if route}
+
+
+def _storm_confidence(case: Case, storms: list[ContentionWindow], root: str) -> float:
+    """Return the confidence in a storm: low where the NIC was a slow receiver for longer."""
+    if not storms:
+        return 0.8
+    slow = [
+        each
+        for each in case.windows
+        if each["kind"] == ContentionKind.SLOW_RECEIVER and _end_of(each, Verdict.SLOW_RECEIVER) == root
+    ]
+    by_link: dict[str, int] = defaultdict(int)
+    for each in storms:
+        by_link[each["link"]] += _open_ns(case, each)
+    return 0.92 if max(by_link.values()) >= sum(_open_ns(case, each) for each in slow) else 0.6
 
 
 def _pauses_per_s(case: Case) -> dict[str, float]:

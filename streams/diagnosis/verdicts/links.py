@@ -12,6 +12,7 @@ from schemas.topics import COLLECTIVES, DECISIONS, FLOWS, LINK_HEALTH
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.network_view import Episode
 from streams.diagnosis.traffic import NicPair
+from streams.runtime.units import NS_PER_S
 
 __all__ = ["faulty_links"]
 
@@ -19,7 +20,9 @@ CERTAIN: Final = 0.92
 POSSIBLE: Final = 0.6
 """Confidence if the routes of the job's flows are not known, but some route between its NICs crosses."""
 FLAPS: Final = 3
-"""Outages within the interval, or flaps within the hour, that make a link flapping and not just dead."""
+"""Outages within one fault, or flaps within the hour, that make a link flapping and not just dead."""
+FAULT_GAP_NS: Final = 5 * NS_PER_S
+"""Time between two states of one link within which they are one fault."""
 HEAVY_LOSS: Final = 0.005
 """Share of lost packets that stalls a transport: one of 200 packets makes go-back-N repeat a window."""
 _VERDICTS: Final = {
@@ -64,7 +67,10 @@ def _faulty_link(
 ) -> Iterator[Candidate]:
     worst = max(episodes, key=lambda each: (each.record["state"] == LinkState.DOWN, -each.begin_ns))
     record = worst.record
-    outages = sum(each.record["state"] == LinkState.DOWN for each in episodes)
+    begin_ns = min(each.begin_ns for each in episodes)
+    earlier = case.network.leading_to(subject, begin_ns - 1, FAULT_GAP_NS)
+    outages = sum(each.record["state"] == LinkState.DOWN for each in (*episodes, *earlier))
+    begin_ns = min([begin_ns, *(each.begin_ns for each in earlier)])
     states = {each.record["state"] for each in episodes}
     flapping = LinkState.FLAPPING in states or outages >= FLAPS or record["flaps_hour"] > FLAPS
     verdict = Verdict.FLAPPING_LINK if flapping else _VERDICTS.get(record["state"])
@@ -73,19 +79,19 @@ def _faulty_link(
     pairs, certain = _crossing(case, subject, record["links"], record["kind"] == HealthKind.NIC)
     if not pairs and not moved:
         return
-    begin_ns = min(each.begin_ns for each in episodes)
     end_ns = max(each.end_ns for each in episodes)
-    stops = case.stuck is not None and not case.stuck.missing and record["state"] == LinkState.DOWN
+    stops = bool(pairs) and _stops(case, worst)
     estimate = _ESTIMATES.get(record["state"], 0.5) * case.network_share
     if record["loss_rate"] is not None:
         estimate *= min(1.0, record["loss_rate"] / HEAVY_LOSS)
-    loss = 1.0 if stops and case.stuck is not None else case.network_loss(begin_ns, end_ns, estimate)
+    loss = 1.0 if stops else case.network_loss(begin_ns, end_ns, estimate)
     confidence = (CERTAIN if certain and pairs else POSSIBLE) if not moved else 0.95
     confidence *= _fit_of_pairs(case, pairs)
     retransmits = sum((flow["retransmits"] or 0) for pair in pairs for flow in pair.flows)
     loss_text = f", loses {record['loss_rate']:.2%}" if record["loss_rate"] is not None else ""
+    state_text = f"went down {outages} times" if flapping and outages else f"is {record['state']}"
     text = (
-        f"{subject} is {record['state']}{loss_text}; {pairs[0].name if pairs else 'the job'} "
+        f"{subject} {state_text}{loss_text}; {pairs[0].name if pairs else 'the job'} "
         f"{'crosses' if certain else 'may cross'} it"
         + (f", {len(pairs) - 1} more pairs too" if len(pairs) > 1 else "")
     )
@@ -127,6 +133,20 @@ def _faulty_link(
         evidence=evidence,
         pairs={(pair.nic, pair.peer) for pair in pairs},
     )
+
+
+def _stops(case: Case, episode: Episode) -> bool:
+    """Return whether a fault that lasts holds up an operation that all ranks began.
+
+    A dead link does so at once. A link that loses packets is to blame once the operation hangs: a transport
+    that starts again from each lost packet hardly moves.
+    """
+    stuck = case.stuck
+    if stuck is None or stuck.missing or episode.end_ns < stuck.since_ns:
+        return False
+    loss_rate = episode.record["loss_rate"]
+    heavy = episode.record["state"] == LinkState.FLAPPING or (loss_rate or 0.0) >= HEAVY_LOSS
+    return episode.record["state"] == LinkState.DOWN or (stuck.hangs and heavy)
 
 
 def _crossing(case: Case, subject: str, links: list[str], is_nic: bool) -> tuple[list[NicPair], bool]:

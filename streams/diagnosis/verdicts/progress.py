@@ -154,7 +154,7 @@ def dead_rank(case: Case) -> Iterator[Candidate]:
 def program_mismatch(case: Case) -> Iterator[Candidate]:
     """Explain wrong results or a stop by ranks that call different operations under one number."""
     work, stuck = case.work, case.stuck
-    groups, rows = work.groups, work.rows[work.grouped]
+    groups, grouped = work.groups, work.grouped
     if stuck is not None and stuck.is_circle and stuck.hangs:
         text = f"ranks wait for each other in different operations, among them {_operation_text(case, stuck)}"
         yield _stop(
@@ -165,9 +165,10 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
             "call operations in one order at all ranks",
             [_stuck_evidence(case, stuck)],
         )
-    if not len(rows):
+    if not len(grouped):
         return
-    function, size = rows[:, Op.FUNCTION], rows[:, Op.BYTES]
+    function, size = work.rows[grouped, Op.FUNCTION], work.rows[grouped, Op.BYTES]
+    seq, communicator = work.rows[:, Op.SEQ], work.rows[:, Op.COMMUNICATOR]
     first = groups.order[groups.starts][groups.group]
     wrong_function = function != function[first]
     wrong_size = np.isin(function, EQUAL_BYTES) & ~wrong_function & (size != size[first])
@@ -179,14 +180,14 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
         found = np.flatnonzero(wrong)
         if not len(found):
             continue
-        at = min(found, key=lambda row: (int(rows[row, Op.SEQ]), int(rows[row, Op.COMMUNICATOR])))
+        at = min(found, key=lambda row: (int(seq[grouped[row]]), int(communicator[grouped[row]])))
         inside = np.flatnonzero(groups.group == groups.group[at])
         by_value: dict[str, list[Rank]] = {}
         for row in inside:
-            by_value.setdefault(value_of(int(row)), []).append(case.members[work.rank[work.grouped[row]]])
+            by_value.setdefault(value_of(int(row)), []).append(case.members[work.rank[grouped[row]]])
         ordered = sorted(by_value.items(), key=lambda item: (len(item[1]), item[0]))
         few = sorted(ordered[0][1], key=lambda rank: rank.number)
-        text = f"ranks call different {name} under number {int(rows[at, Op.SEQ])}: " + ", ".join(
+        text = f"ranks call different {name} under number {int(seq[grouped[at]])}: " + ", ".join(
             f"{value} by {_ranks_text(sorted(callers, key=lambda rank: rank.number)[:2])}"
             for value, callers in ordered[:3]
         )

@@ -29,3 +29,22 @@ def test_a_run_has_the_heads_of_one_job_and_two_whole_records(log):
     assert run_of(log, "nobody", back(60)) is None
     assert newest_of_jobs(log, 60)["read"]["number"] == 3
     assert newest_of_jobs(log, None)["other7"]["number"] == 9
+
+
+def test_a_record_without_ranks_and_flows_has_those_of_the_nearest_record_before(log):
+    now_ns = time.time_ns()
+    brief = {"time_splits": [], "flows": []}
+    records = [
+        healthy("brief", 1, now_ns),
+        contended("brief", 2, now_ns + S),
+        *({**contended("brief", n, now_ns + n * S), **brief} for n in range(3, 6)),
+    ]
+    produce(log, *((DIAGNOSES, each["job"], each) for each in records))
+
+    run = run_of(log, "brief", back(60))
+
+    assert run is not None
+    newest = run.whole[-1]
+    assert newest["number"] == 5
+    assert newest["flows"] == records[1]["flows"]
+    assert newest["time_splits"] == records[1]["time_splits"]

@@ -77,3 +77,16 @@ def test_the_job_without_a_record_for_longest_leaves(fabric: Any, monkeypatch: p
     for k, name in enumerate(("a", "b", "a", "c")):
         take(jobs, JobRecords(fabric, name, ranks=1).diagnosis(k, fabric.now_ns + k * S))
     assert list(jobs.jobs) == ["a", "c"]
+
+
+def test_earlier_messages_of_a_job_come_newest_first(made: JobRecords, fabric: Any) -> None:
+    jobs = JobState()
+    records = [made.diagnosis(k, fabric.now_ns + k * INTERVAL_NS) for k in range(3)]
+    for record in records:
+        take(jobs, record)
+    keys = [each.key for each in jobs.jobs["llama"].intervals]
+
+    assert [codec.decode(value, "Diagnosis")["number"] for value in jobs.earlier("llama", keys[2])] == [1, 0]
+    assert (
+        jobs.earlier("llama", keys[0]) == jobs.earlier("llama", "1-1") == jobs.earlier("other", "1-1") == []
+    )

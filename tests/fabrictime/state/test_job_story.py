@@ -2,7 +2,17 @@
 
 import pytest
 
-from fabrictime.state.job_story import Run, compare, explain, ordered, outliers, shares, spans_of, telling
+from fabrictime.state.job_story import (
+    Run,
+    compare,
+    explain,
+    ordered,
+    outliers,
+    shares,
+    spans_of,
+    telling,
+    whole,
+)
 from tests.fabrictime.commands.job_diagnoses import LINK, S, contended, flow, healthy
 
 T = 1_900_000_000 * S
@@ -94,3 +104,15 @@ def test_a_path_in_the_evidence_is_named():
     found = compare(run_of(healthy("A", 1, T)), run_of(record))
     assert "; path 51731 crosses leaf2:swp3 → spine3:swp2, contended by job B" in found["text"]
     assert found["runs"][1]["links"] == [LINK]
+
+
+def test_a_record_without_parts_takes_those_of_the_nearest_record_before_else_after():
+    brief = {"time_splits": [], "flows": []}
+    records = [{**healthy("A", n, T + n * S), **({} if n in (1, 4) else brief), "bytes": n} for n in range(6)]
+    heads = [{name: each[name] for name in ("number", "begin_ns")} for each in records]
+
+    found = [whole(heads, head, lambda each: records[each["number"]]) for head in heads]
+
+    assert [each["number"] for each in found] == list(range(6))
+    assert all(each["flows"] == records[1]["flows"] for each in found)
+    assert whole(heads[:1], heads[0], lambda each: records[each["number"]])["flows"] == []

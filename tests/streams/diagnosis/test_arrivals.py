@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streams.diagnosis.arrivals import arrivals_of, group_medians, groups_of
+from streams.diagnosis.arrivals import arrivals_of, group_medians, groups_of, order_by
 
 NONE = np.full(4, np.nan)
 ZERO = np.zeros(4)
@@ -58,3 +58,27 @@ def test_medians_of_groups_leave_unknown_values_out() -> None:
     found = group_medians(group, 3, np.array([1.0, np.nan, 3.0, 7.0, np.nan]))
     assert found[:2].tolist() == [1.0, 7.0]
     assert np.isnan(found[2])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_and_medians_are_those_of_a_full_sort(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    keys = rng.choice(rng.integers(-(2**60), 2**60, 40), 2_000)
+    values = rng.integers(0, 50, 2_000).astype(np.float64)  # with many equal values
+
+    found = groups_of(keys, values)
+
+    assert found.order.tolist() == np.lexsort((values, keys)).tolist()
+    assert found.group.tolist() == np.unique(keys, return_inverse=True)[1].tolist()
+    values[rng.random(2_000) < 0.3] = np.nan
+    medians = group_medians(found.group, len(found.starts), values)
+    for group, median in enumerate(medians):
+        known = np.sort(values[(found.group == group) & ~np.isnan(values)])
+        assert median == known[(len(known) - 1) // 2]
+
+
+def test_rows_are_ordered_by_more_places_than_16_bits() -> None:
+    places = np.array([70_000, 3, 70_000, 0, 3])
+    values = np.array([2.0, 1.0, 1.0, 9.0, 0.0])
+
+    assert order_by(places, values).tolist() == [3, 4, 1, 2, 0]

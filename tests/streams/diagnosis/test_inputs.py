@@ -45,6 +45,23 @@ def test_a_job_is_published_every_five_seconds_and_once_more_at_its_end():
     assert numbers[-1] * S == T + 23 * S, "within a second of it"
 
 
+def test_ranks_and_flows_are_published_with_a_new_verdict_once_a_minute_and_at_the_end():
+    out = replayed(messages(run_of("A", 50, T)))
+
+    whole = [bool(each["time_splits"]) for each in out]
+    changed = [
+        after["number"]
+        for before, after in itertools.pairwise([None, *out])
+        if before is None or (before["verdict"], before["subject"]) != (after["verdict"], after["subject"])
+    ]
+    assert {each["verdict"] for each in out} <= {"HEALTHY", "UNKNOWN"}
+    assert [each["number"] for each, has in zip(out, whole, strict=True) if has][:1] == changed[:1]
+    assert whole[-1], "the last record of a job"
+    assert set(changed) <= {each["number"] for each in out if each["time_splits"]}
+    assert sum(whole) <= len(changed) + 4, "one a minute, four a minute while not HEALTHY, one at the end"
+    assert sum(whole) < len(out) / 2
+
+
 def test_a_silent_job_ends_and_a_new_one_of_its_name_begins():
     inputs = DiagnosisInputs(0)
     for message in messages([batch("A", 0, second, T) for second in range(3)]):

@@ -23,6 +23,12 @@ _ONE: Final = (
     "job = {job:String} AND number = {number:Int64} "
     "AND began = fromUnixTimestamp64Nano({began_ns:Int64}, 'UTC')"
 )
+_NEAR: Final = (
+    "job = {job:String} AND began > fromUnixTimestamp64Nano({began_ns:Int64} - {back_ns:Int64}, 'UTC') "
+    "AND began <= fromUnixTimestamp64Nano({began_ns:Int64}, 'UTC')"
+)
+BACK_NS: Final = 90_000_000_000
+"""Time back to the last ranks and flows: unchanged verdicts have them once a minute."""
 _EVIDENCE: Final = tuple(name for name in DiagnosisEvidence.__annotations__ if name != "at_ns")
 _ALTERNATIVES: Final = tuple(Alternative.__annotations__)
 _RANKS: Final = tuple(RankTime.__annotations__)
@@ -91,12 +97,14 @@ def _items(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[dict[
 def _parts(
     history: History, table: str, names: Sequence[str], order: str, at: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the rows of one interval, each once."""
+    """Return the rows of an interval, each once, of the nearest one before it if it has none itself."""
+    name, newest = _table(history, table), "(began, number)"
     sql = (
-        f"SELECT {', '.join(names)} FROM {_table(history, table)} WHERE {_ONE} "
+        f"SELECT {', '.join(names)} FROM {name} WHERE {_NEAR} "
+        f"AND {newest} = (SELECT max({newest}) FROM {name} WHERE {_NEAR} AND number <= {{number:Int64}}) "
         f"ORDER BY recorded_ns DESC LIMIT 1 BY {order}"
     )
-    return [dict(zip(names, row, strict=True)) for row in rows(history, sql, **at)]
+    return [dict(zip(names, row, strict=True)) for row in rows(history, sql, back_ns=BACK_NS, **at)]
 
 
 def _head(row: Sequence[Any]) -> dict[str, Any]:

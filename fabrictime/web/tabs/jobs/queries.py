@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.state.job_state import Interval
+from fabrictime.state.job_story import has_parts
 from fabrictime.web.history_client import History, HistoryDown
 from fabrictime.web.tabs.jobs import past
 from schemas import codec
@@ -71,12 +72,22 @@ class JobQueries:
         """
         with self._state.lock:
             found = self._state.jobs.message(job, key)
+            earlier = [] if found is None else self._state.jobs.earlier(job, found[0])
         if found is not None:
             newest, value = found
-            return self._kept(job, newest, lambda: codec.decode(value, DIAGNOSES.type, self._registry))
+            return self._kept(job, newest, lambda: self._whole(value, earlier))
         if key is None:
             return None
         return self._kept(job, key, lambda: past.diagnosis(self._history, job, key))
+
+    def _whole(self, value: bytes, earlier: Iterable[bytes]) -> Diagnosis:
+        """Return a record, with the ranks and flows of an earlier one if it has none itself."""
+        record = codec.decode(value, DIAGNOSES.type, self._registry)
+        for other in () if has_parts(record) else earlier:
+            found = codec.decode(other, DIAGNOSES.type, self._registry)
+            if has_parts(found):
+                return {**record, "time_splits": found["time_splits"], "flows": found["flows"]}
+        return record
 
     def _kept(self, job: str, key: str, read: Callable[[], Diagnosis | None]) -> Diagnosis | None:
         known = self._decoded.get((job, key)) or read()

@@ -115,6 +115,23 @@ def test_a_pause_storm_names_its_nic() -> None:
     )
 
 
+def test_a_nic_that_was_a_slow_receiver_for_longer_is_no_storm() -> None:
+    world = World(Job(queue_pairs=False))
+    world.learn()
+    slow(world)
+    last, begin_ns = route(3, 4, 1)[-1], world.job.at_ns
+    ends = (
+        (ContentionKind.SLOW_RECEIVER, begin_ns, begin_ns + 600 * MS),
+        (ContentionKind.PAUSE_STORM, begin_ns + 700 * MS, begin_ns + 950 * MS),
+    )
+    for number, (kind, opened_ns, closed_ns) in enumerate(ends):
+        world.contend(
+            last, opened_ns, other=None, own=3, kind=kind, window_id=f"w{number}", closed_ns=closed_ns
+        )
+    found = world.step()
+    assert (found["verdict"], found["subject"]) == (Verdict.SLOW_RECEIVER, nic(4))
+
+
 def test_pause_frames_of_one_nic_are_a_pause_storm() -> None:
     world = World(Job())
     world.learn()

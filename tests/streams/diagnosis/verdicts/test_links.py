@@ -88,6 +88,22 @@ def test_outages_that_repeat_are_a_flapping_link() -> None:
     assert world.step()["verdict"] == Verdict.FLAPPING_LINK
 
 
+def test_outages_before_the_interval_belong_to_the_same_fault() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    at_ns = world.job.at_ns
+    for number in range(2):
+        world.health(CROSSED, LinkState.DOWN, at_ns + number * 800 * MS, seq=2 * number + 1)
+        world.health(CROSSED, LinkState.UP, at_ns + (number * 800 + 100) * MS, seq=2 * number + 2)
+    assert world.step()["verdict"] == Verdict.DEAD_LINK
+    world.health(CROSSED, LinkState.DOWN, world.job.at_ns + 100 * MS, seq=5)
+    world.health(CROSSED, LinkState.GREY, world.job.at_ns + 300 * MS, seq=6, loss_rate=0.3)
+    found = world.step()
+    assert (found["verdict"], found["blames_network"]) == (Verdict.FLAPPING_LINK, True)
+    assert "went down 3 times" in found["text"]
+
+
 def test_flows_that_were_moved_off_a_dead_link_show_that_they_crossed_it() -> None:
     world = World(Job())
     world.learn()

@@ -14,7 +14,7 @@ from schemas.records import (
     Verdict,
 )
 from tests.records import make, make_part
-from tests.streams.diagnosis.scenario import Job, S, World, route
+from tests.streams.diagnosis.scenario import Job, S, World, nic, route
 
 
 def running(world: World, rank: int, begin_ns: int, **fields: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def stop(world: World, missing: set[int], *, silent: set[int] = frozenset(), **f
             [] if rank in missing else [running(world, rank, begin_ns + rank)],
             begin_ns,
             end_ns,
-            **(fields if rank in missing else {}),
+            **(fields if rank in missing or not missing else {}),
         )
         for rank in range(world.job.ranks)
         if rank not in silent
@@ -158,6 +158,31 @@ def test_an_operation_that_all_ranks_began_stops_at_a_dead_link() -> None:
     world.health(route(1, 2, 1)[1], LinkState.DOWN, world.job.at_ns)
     found = stop(world, set())
     assert (found["verdict"], found["blames_network"]) == (Verdict.DEAD_LINK, True)
+
+
+def test_an_operation_that_all_ranks_began_hangs_at_a_link_that_loses_many_packets() -> None:
+    world = World(Job())
+    world.learn()
+    world.health(route(1, 2, 1)[1], LinkState.GREY, world.job.at_ns, loss_rate=0.2)
+    found = stop(world, set())
+    assert (found["verdict"], found["loss_share"]) == (Verdict.GREY_LINK, 1.0)
+
+
+def test_a_link_that_loses_few_packets_does_not_hang_an_operation() -> None:
+    world = World(Job())
+    world.learn()
+    world.health(route(1, 2, 1)[1], LinkState.GREY, world.job.at_ns, loss_rate=0.001)
+    assert stop(world, set())["verdict"] == Verdict.HANG
+
+
+def test_a_nic_that_sends_pause_frames_and_receives_nothing_pauses_the_fabric() -> None:
+    world = World(Job())
+    world.learn()
+    last = route(1, 2, 1)[-1]
+    world.health(last, LinkState.DOWN, world.job.at_ns)
+    counters = [make_part("CollectiveBatch", "NicCounter", nic=nic(2), pause_sent=50_000)]
+    found = stop(world, set(), counters=counters)
+    assert (found["verdict"], found["subject"]) == (Verdict.PAUSE_STORM, nic(2))
 
 
 def test_an_operation_that_all_ranks_began_hangs_for_unknown_reasons_without_a_fault() -> None:

@@ -63,3 +63,25 @@ def test_each_job_is_listed_with_its_newest_diagnosis(filled: Any, made: JobReco
     expected = head_of(other.diagnosis(1, fabric.now_ns - 3_600 * S))
     assert set(found[1]) >= set(expected) - {"evidence", "alternatives"}
     assert past.jobs(filled.history, fabric.now_ns + 3_600 * S) == []
+
+
+def test_an_interval_without_ranks_and_flows_shows_those_of_the_one_before(
+    filled: Any, made: JobRecords, fabric: Any
+) -> None:
+    whole = [made.diagnosis(k, fabric.now_ns + k * INTERVAL_NS, slow=2) for k in (1, 2)]
+    brief = {**made.diagnosis(3, fabric.now_ns + 3 * INTERVAL_NS, slow=2), "time_splits": [], "flows": []}
+    late = {
+        **brief,
+        "begin_ns": brief["begin_ns"] + 3_600 * S,
+        "end_ns": brief["end_ns"] + 3_600 * S,
+        "number": 9,
+    }
+    filled.records("fabric.diagnoses", [*whole, brief, late])
+
+    found = past.diagnosis(filled.history, "llama", f"{brief['begin_ns']}-3")
+    assert found is not None
+    assert sorted(found["time_splits"], key=lambda each: each["rank"]) == whole[1]["time_splits"]
+    assert len(found["flows"]) == len(whole[1]["flows"])
+    found = past.diagnosis(filled.history, "llama", f"{late['begin_ns']}-9")
+    assert found is not None
+    assert found["time_splits"] == found["flows"] == [], "an hour-old split explains nothing"

@@ -51,6 +51,24 @@ def test_an_interval_is_decoded_once(
     assert queries.jobs_on("h9/eth1") == ()
 
 
+def test_a_record_without_ranks_and_flows_shows_those_of_the_one_before(
+    queries: JobQueries, state: FabricState, made: JobRecords, fabric: Any
+) -> None:
+    whole = made.diagnosis(0, fabric.now_ns)
+    fill(state, ("fabric.diagnoses", "llama", whole))
+    for k in range(1, 4):
+        brief = {**made.diagnosis(k, fabric.now_ns + k * INTERVAL_NS), "time_splits": [], "flows": []}
+        fill(state, ("fabric.diagnoses", "llama", brief))
+
+    newest = queries.diagnosis("llama", None)
+
+    assert newest is not None
+    assert newest["number"] == 3
+    assert newest["time_splits"] == whole["time_splits"]
+    assert newest["flows"] == whole["flows"]
+    assert queries.jobs_on("h3/eth1") == ("llama",)
+
+
 def test_present_flows_add_up_by_pair(queries: JobQueries, state: FabricState, fabric: Any) -> None:
     flows = [
         fabric.flow(1, "h1/eth1", "h5/eth1", 1, job="llama"),

@@ -1,0 +1,92 @@
+"""Checks by which device a NIC's packets leave its host, by the kernel's own transmit timestamps.
+
+The kernel names the device beside the timestamp of each packet (`SOF_TIMESTAMPING_OPT_CMSG`). A packet to one
+peer now and then shows what routes and bonds do with the NIC's probes. No privilege is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from typing import Final
+
+from native.core.device_sockets import bind_to_device
+from producers.interfaces import Interface, below
+from producers.netns import in_netns
+
+__all__ = ["EgressCheck", "foreign_egress"]
+
+_SO_TIMESTAMPING: Final = 37
+_SOF_SOFTWARE, _SOF_TX_SCHED, _SOF_OPT_CMSG = 1 << 4, 1 << 8, 1 << 10
+_IP_PKTINFO, _IPV6_RECVPKTINFO, _IPV6_PKTINFO = 8, 49, 50
+_IN_PKTINFO: Final = struct.Struct("=i")
+_IN6_PKTINFO: Final = struct.Struct("=16xi")
+_CHECK_PORT: Final = 33434
+"""traceroute's first port, where nothing listens."""
+_TTL: Final = 1
+"""The first router drops the packet: only its way out of the host matters."""
+
+
+class EgressCheck:
+    """Sends packets like a NIC's probes, and reads by which device they left."""
+
+    def __init__(self, address: str, device: str | None, netns: str | None) -> None:
+        """Raise OSError if the kernel refuses the socket."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        is_ipv6 = family == socket.AF_INET6
+
+        def opened() -> socket.socket:
+            sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+            try:
+                bind_to_device(sock, address, 0, device)
+                level = socket.IPPROTO_IPV6 if is_ipv6 else socket.IPPROTO_IP
+                sock.setsockopt(level, _IPV6_RECVPKTINFO if is_ipv6 else _IP_PKTINFO, 1)
+                sock.setsockopt(level, socket.IPV6_UNICAST_HOPS if is_ipv6 else socket.IP_TTL, _TTL)
+                flags = _SOF_SOFTWARE | _SOF_TX_SCHED | _SOF_OPT_CMSG
+                sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, flags)
+            except BaseException:
+                sock.close()
+                raise
+            return sock
+
+        self._sock = in_netns(netns, opened)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._sock.close()
+
+    def send(self, address: str) -> None:
+        """Send one packet to an address; one that cannot be sent shows no device."""
+        with contextlib.suppress(OSError):  # no route, or an error about an earlier packet
+            self._sock.sendto(b"", (address, _CHECK_PORT))
+
+    def device_index(self) -> int | None:
+        """Return the index of the device that the newest packet was queued at first; None: not seen."""
+        found: int | None = None
+        while True:
+            try:
+                _, ancillary, _, _ = self._sock.recvmsg(256, 512, socket.MSG_ERRQUEUE)
+            except OSError:
+                return found
+            for level, kind, data in ancillary:
+                if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO):
+                    found = found or _IN_PKTINFO.unpack_from(data)[0]
+                elif (level, kind) == (socket.IPPROTO_IPV6, _IPV6_PKTINFO):
+                    found = found or _IN6_PKTINFO.unpack_from(data)[0]
+
+
+def foreign_egress(device: str, index: int, interfaces: tuple[Interface, ...]) -> str | None:
+    """Return the name of the device that packets leave by, if it is none of the NIC's; None if it is.
+
+    A bond, bridge or VLAN on the NIC's device is right, and so is a member of the NIC's bond. Devices that
+    the kernel does not know are not checked.
+    """
+    known = {each.index: each for each in interfaces}
+    own = next((each for each in interfaces if each.name == device), None)
+    found = known.get(index)
+    if own is None or found is None or found.name == "lo":
+        return None
+    if found == own or own.index in below(found, known) or found.index in below(own, known):
+        return None
+    return found.name

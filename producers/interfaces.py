@@ -1,0 +1,296 @@
+"""Reads network interfaces, their addresses and routes by netlink, and finds the device of a NIC's probes.
+
+pyroute2 would add 25 MB to every prober. `read_network` asks the kernel of the calling thread's namespace.
+The other functions are pure.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+__all__ = [
+    "Interface",
+    "NetworkState",
+    "Route",
+    "Rule",
+    "below",
+    "egress_device",
+    "read_network",
+    "route_devices",
+    "routed_networks",
+]
+
+_RTM_GETLINK, _RTM_GETADDR, _RTM_GETROUTE, _RTM_GETRULE = 18, 22, 26, 34
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_REQUEST, _REQUEST_DUMP = 1, 0x301
+_IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_INFO_KIND = 3, 5, 10, 18, 1
+_IFLA_LINK_NETNSID: Final = 37
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_MULTIPATH, _RTA_TABLE = 1, 2, 4, 9, 15
+_FRA_SRC, _FRA_IIFNAME, _FRA_FWMARK, _FRA_TABLE, _FRA_L3MDEV = 2, 3, 10, 15, 19
+_RTN_UNICAST: Final = 1
+_FIB_MATCH: Final = 0x2000
+"""The answer is the whole route, with all its next hops."""
+_TABLE_LOCAL: Final = 255
+_MAX_NETWORKS: Final = 64
+"""More routes than this are announced by their common networks."""
+_RECEIVE_BYTES: Final = 1 << 17
+_TIMEOUT_S: Final = 2.0
+_HEADER: Final = struct.Struct("=IHHII")
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_TYPE_MASK: Final = 0x3FFF
+_LINK: Final = struct.Struct("=BxHiII")
+_ADDRESS: Final = struct.Struct("=BBBBi")
+_ROUTE: Final = struct.Struct("=BBBBBBBBI")
+_HOP: Final = struct.Struct("=HBBi")
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface. `master`: its bond, bridge or VRF; `lower`: the device that a VLAN is on."""
+
+    name: str
+    index: int
+    kind: str = ""
+    """Kind of a virtual interface, such as vlan, bond, vrf, dummy; empty for a device."""
+    master: int = 0
+    lower: int = 0
+    addresses: tuple[str, ...] = ()
+
+
+class Route(NamedTuple):
+    """A unicast route: its destination, table and the indices of its devices."""
+
+    destination: str
+    table: int
+    devices: tuple[int, ...]
+
+
+class Rule(NamedTuple):
+    """A policy rule for packets that this host sends. `is_vrf`: it selects the table of the device's VRF."""
+
+    source: str
+    """With its prefix length; empty for all."""
+    table: int
+    is_vrf: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkState:
+    """The interfaces, routes and rules of a namespace, for one address family."""
+
+    interfaces: tuple[Interface, ...]
+    routes: tuple[Route, ...] = ()
+    rules: tuple[Rule, ...] = ()
+
+    def named(self, name: str) -> Interface | None:
+        """Return the interface of this name; None without one."""
+        return next((each for each in self.interfaces if each.name == name), None)
+
+    @property
+    def own_addresses(self) -> frozenset[str]:
+        """All addresses of the namespace: packets to them never leave it."""
+        return frozenset(address for each in self.interfaces for address in each.addresses)
+
+
+def egress_device(device: str, address: str, interfaces: Iterable[Interface]) -> str | None:
+    """Return the device that a NIC's probes are bound to; None leaves it to the kernel.
+
+    That is the NIC's own device, or the bond, bridge or VLAN on it that has the address. With an address of
+    the loopback interface (BGP on the host) it is the NIC's own device. Addresses such as 127.0.0.1 and
+    devices that the kernel does not know are not bound.
+    """
+    known = {each.index: each for each in interfaces}
+    own = next((each for each in known.values() if each.name == device), None)
+    if own is None or ipaddress.ip_address(address).is_loopback:
+        return None
+    holders = [each for each in known.values() if address in each.addresses]
+    above = [each.name for each in holders if own.index in below(each, known)]
+    return device if own in holders or not above else above[0]
+
+
+def below(top: Interface, known: dict[int, Interface]) -> set[int]:
+    """Return the indices of all devices that an interface's packets may leave by."""
+    found: set[int] = set()
+    waiting = [top]
+    while waiting:
+        each = waiting.pop()
+        lower = [known[each.lower]] if each.lower in known else []
+        lower += [other for other in known.values() if other.master == each.index and each.kind != "vrf"]
+        waiting += [other for other in lower if other.index not in found]
+        found.update(other.index for other in lower)
+    return found
+
+
+def routed_networks(state: NetworkState, address: str, device: str) -> list[str]:
+    """Return the networks that packets from `address` reach by `device`, by the routes of this host.
+
+    At most 64: where the host has more routes, neighbours are joined. A default route is 0.0.0.0/0 or ::/0.
+    """
+    interface = state.named(device)
+    if interface is None:
+        return []
+    tables = _tables(state, address, interface)
+    found = {
+        ipaddress.ip_network(route.destination)
+        for route in state.routes
+        if interface.index in route.devices and route.table in tables
+    }
+    return [str(each) for each in _joined(found)]
+
+
+def _tables(state: NetworkState, address: str, interface: Interface) -> set[int]:
+    source = ipaddress.ip_address(address)
+    found = {
+        rule.table
+        for rule in state.rules
+        if not rule.is_vrf and (not rule.source or source in ipaddress.ip_network(rule.source))
+    }
+    master = next((each for each in state.interfaces if each.index == interface.master), None)
+    if master is not None and master.kind == "vrf" and any(rule.is_vrf for rule in state.rules):
+        found |= {route.table for route in state.routes if interface.index in route.devices}
+    return found - {_TABLE_LOCAL}
+
+
+def _joined(networks: set[Network]) -> list[Network]:
+    """Return the networks without those inside others; the longest are joined until few are left."""
+    found = _collapsed(networks)
+    while len(found) > _MAX_NETWORKS:
+        longest = max(each.prefixlen for each in found)
+        found = _collapsed(each.supernet() if each.prefixlen == longest else each for each in found)
+    return found
+
+
+def _collapsed(networks: Iterable[Network]) -> list[Network]:
+    return list(ipaddress.collapse_addresses(networks))  # type: ignore[type-var]  # all of one family
+
+
+# ---- netlink (linux/rtnetlink.h)
+
+
+def read_network(family: int) -> NetworkState:
+    """Return interfaces with all addresses, and the routes and rules of an address family. Raises OSError."""
+    addresses: dict[int, list[str]] = {}
+    for body in _dump(_RTM_GETADDR, bytes(_ADDRESS.size)):
+        of_family, *_, index = _ADDRESS.unpack_from(body)
+        found = dict(_attributes(body, _ADDRESS.size))
+        packed = found.get(_IFA_LOCAL, found.get(_IFA_ADDRESS))
+        if packed is not None:
+            addresses.setdefault(index, []).append(socket.inet_ntop(of_family, packed))
+    interfaces = [_interface(body, addresses) for body in _dump(_RTM_GETLINK, bytes(_LINK.size))]
+    selector = bytes([family]).ljust(_ROUTE.size, b"\0")
+    routes = [_route(body, family) for body in _dump(_RTM_GETROUTE, selector)]
+    rules = [_rule(body, family) for body in _dump(_RTM_GETRULE, selector)]
+    return NetworkState(
+        tuple(interfaces),
+        tuple(each for each in routes if each is not None),
+        tuple(each for each in rules if each is not None),
+    )
+
+
+def _interface(body: bytes, addresses: dict[int, list[str]]) -> Interface:
+    index = _LINK.unpack_from(body)[2]
+    found = dict(_attributes(body, _LINK.size))
+    info = dict(_attributes(found.get(_IFLA_LINKINFO, b""), 0))
+    kind = info.get(_IFLA_INFO_KIND, b"").rstrip(b"\0").decode()
+    lower = 0 if _IFLA_LINK_NETNSID in found else _number(found.get(_IFLA_LINK))
+    return Interface(
+        name=found[_IFLA_IFNAME].rstrip(b"\0").decode(errors="replace"),
+        index=index,
+        kind=kind,
+        master=_number(found.get(_IFLA_MASTER)),
+        lower=0 if lower == index or kind == "veth" else lower,
+        addresses=tuple(addresses.get(index, ())),
+    )
+
+
+def _route(body: bytes, family: int) -> Route | None:
+    """Return a unicast route with a device; None for others."""
+    _, bits, _, _, table, _, _, kind, _ = _ROUTE.unpack_from(body)
+    found = dict(_attributes(body, _ROUTE.size))
+    devices = [_number(found[_RTA_OIF])] if _RTA_OIF in found else []
+    hops = found.get(_RTA_MULTIPATH, b"")
+    while len(hops) >= _HOP.size:
+        length, _, _, index = _HOP.unpack_from(hops)
+        devices.append(index)
+        hops = hops[max(length, _HOP.size) :]
+    if kind != _RTN_UNICAST or not devices:
+        return None
+    return Route(
+        _prefix(found.get(_RTA_DST), bits, family), _number(found.get(_RTA_TABLE)) or table, tuple(devices)
+    )
+
+
+def _rule(body: bytes, family: int) -> Rule | None:
+    """Return a rule for packets that this host sends; None for those of forwarded or marked packets."""
+    bits, table = body[2], body[4]
+    found = dict(_attributes(body, _ROUTE.size))
+    if _FRA_IIFNAME in found or _number(found.get(_FRA_FWMARK)):
+        return None
+    source = _prefix(found[_FRA_SRC], bits, family) if _FRA_SRC in found else ""
+    return Rule(source, _number(found.get(_FRA_TABLE)) or table, bool(found.get(_FRA_L3MDEV, b"\0")[0]))
+
+
+def _prefix(packed: bytes | None, bits: int, family: int) -> str:
+    size = 16 if family == socket.AF_INET6 else 4
+    return f"{socket.inet_ntop(family, packed or bytes(size))}/{bits}"
+
+
+def _number(value: bytes | None) -> int:
+    return int(struct.unpack_from("=i", value)[0]) if value is not None and len(value) >= 4 else 0
+
+
+def route_devices(family: int, destination: str, source: str) -> tuple[int, ...]:
+    """Return the indices of the devices by which the kernel routes packets between two addresses.
+
+    Raises OSError, with EHOSTUNREACH or ENETUNREACH where there is no route.
+    """
+    packed = [socket.inet_pton(family, each) for each in (destination, source)]
+    bits = 8 * len(packed[0])
+    body = _ROUTE.pack(family, bits, bits, 0, 0, 0, 0, 0, _FIB_MATCH)
+    for kind, value in zip((_RTA_DST, _RTA_SRC), packed, strict=True):
+        body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value
+    route = _route(next(_ask(_RTM_GETROUTE, _REQUEST, body)), family)
+    return () if route is None else route.devices
+
+
+def _dump(kind: int, body: bytes) -> Iterator[bytes]:
+    return _ask(kind, _REQUEST_DUMP, body)
+
+
+def _ask(kind: int, flags: int, body: bytes) -> Iterator[bytes]:
+    """Yield the bodies of the kernel's answers to a request."""
+    request = _HEADER.pack(_HEADER.size + len(body), kind, flags, 1, 0) + body
+    with socket.socket(
+        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
+    ) as opened:
+        opened.settimeout(_TIMEOUT_S)
+        opened.send(request)
+        while True:
+            data = opened.recv(_RECEIVE_BYTES)
+            while data:
+                length, answer, _, _, _ = _HEADER.unpack_from(data)
+                if answer == _NLMSG_DONE:
+                    return
+                if answer == _NLMSG_ERROR:
+                    code = -_number(data[_HEADER.size : _HEADER.size + 4])
+                    raise OSError(code, f"netlink: {os.strerror(code)}")
+                yield data[_HEADER.size : length]
+                data = data[length + -length % 4 :]
+
+
+def _attributes(data: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+    while at + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, at)
+        if length < _ATTRIBUTE.size:
+            return
+        yield kind & _TYPE_MASK, data[at + _ATTRIBUTE.size : at + length]
+        at += length + -length % 4

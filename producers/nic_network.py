@@ -1,0 +1,57 @@
+"""The network of a NIC's host: the device that its probes leave by, and the networks that it reaches."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from producers.interfaces import Interface, egress_device, read_network, routed_networks
+from producers.netns import in_netns
+from producers.settings import NicSettings
+
+__all__ = ["NicNetwork", "read_nic_network"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NicNetwork:
+    """A NIC's place in the network of its host."""
+
+    device: str | None = None
+    """Device that sockets are bound to: the NIC's, or the bond or VLAN on it; None: the kernel chooses."""
+    index: int = 0
+    """Index of that device; 0: none."""
+    networks: tuple[str, ...] = ()
+    """Networks that the host's routes reach by the device; empty: not known."""
+    own_addresses: frozenset[str] = frozenset()
+    """Addresses of the namespace, if the NIC is bound: packets to them never reach a cable."""
+    interfaces: tuple[Interface, ...] = ()
+
+
+_UNKNOWN: Final = NicNetwork()
+
+
+def read_nic_network(nic: NicSettings) -> NicNetwork:
+    """Return the place of a NIC in its host's network; an unknown one if the kernel does not tell.
+
+    Raises OSError if the network namespace cannot be entered.
+    """
+    family = socket.AF_INET6 if ":" in nic.address else socket.AF_INET
+
+    def read() -> NicNetwork:
+        try:
+            state = read_network(family)
+        except (OSError, ValueError, KeyError) as error:
+            _log.warning("%s/%s: its network is not known: %s", nic.host, nic.device, error)
+            return _UNKNOWN
+        device = egress_device(nic.device, nic.address, state.interfaces)
+        found = None if device is None else state.named(device)
+        if found is None:
+            return NicNetwork(interfaces=state.interfaces)
+        networks = routed_networks(state, nic.address, found.name)
+        return NicNetwork(found.name, found.index, tuple(networks), state.own_addresses, state.interfaces)
+
+    return in_netns(nic.netns, read)

@@ -1,0 +1,116 @@
+"""Decides which peers a NIC can reach: by the routes of both hosts, and by the answers of whole rails.
+
+Rails with networks of their own, and planes of a dual-plane fabric, reach only themselves. The routes of both
+ends show this where each has only its own networks. Where each rail has a default route, only answers do.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from native.core.probe import PathEvidence
+from schemas.records import Nic
+
+__all__ = ["RailReach", "group_of", "reachable", "reaches"]
+
+SILENT_S: Final = 10.0
+"""Time for which a rail must not have answered."""
+MIN_SILENT_HOSTS: Final = 2
+"""Hosts whose NICs of a rail must not have answered: one alone may be dead."""
+RETRY_S: Final = 600.0
+"""Time after which a rail that did not answer is probed again."""
+
+
+@lru_cache(maxsize=4096)
+def _ranges(networks: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
+    """Return version, first and last address of each network."""
+    parsed = [ipaddress.ip_network(each) for each in networks]
+    return tuple((each.version, int(each.network_address), int(each.broadcast_address)) for each in parsed)
+
+
+def reaches(networks: Iterable[str], address: str) -> bool:
+    """Return whether routes to `networks` lead to an address. Without networks they are not known: True."""
+    ranges = _ranges(tuple(networks))
+    if not ranges:
+        return True
+    wanted = ipaddress.ip_address(address)
+    number = int(wanted)
+    return any(version == wanted.version and low <= number <= high for version, low, high in ranges)
+
+
+def reachable(
+    own: Nic, records: Mapping[str, Nic], own_addresses: frozenset[str], silent: frozenset[str] = frozenset()
+) -> dict[str, Nic]:
+    """Return the NICs that can exchange packets with `own`.
+
+    NICs with one of the host's `own_addresses` are none: their packets stay in the host. `silent`: groups
+    that do not answer.
+    """
+    address = own["addresses"][0]
+    groups = group_of(own, records) if silent else {}
+    return {
+        name: record
+        for name, record in records.items()
+        if groups.get(name) not in silent
+        and reaches(record["networks"], address)
+        and any(each not in own_addresses and reaches(own["networks"], each) for each in record["addresses"])
+    }
+
+
+def group_of(own: Nic, records: Mapping[str, Nic]) -> dict[str, str]:
+    """Return the rail of each NIC of the other rails: its number, or else its device.
+
+    A device counts as a rail only on hosts that have a NIC with the name of this one too.
+    """
+    same_kind = {record["host"] for record in records.values() if record["device"] == own["device"]}
+    found: dict[str, str] = {}
+    for name, record in records.items():
+        if own["rail"] is not None and record["rail"] is not None:
+            if record["rail"] != own["rail"]:
+                found[name] = f"rail {record['rail']}"
+        elif record["device"] != own["device"] and record["host"] in same_kind:
+            found[name] = record["device"]
+    return found
+
+
+@dataclass(slots=True)
+class RailReach:
+    """Finds the rails none of whose NICs has ever answered. Times are seconds of the monotonic clock."""
+
+    _first_s: dict[str, float] = field(default_factory=dict)
+    _answered: set[str] = field(default_factory=set)
+    _silent_since_s: dict[str, float] = field(default_factory=dict)
+
+    def update(self, evidence: Iterable[PathEvidence], now_s: float) -> None:
+        """Add the engine's evidence since the last call."""
+        for path in evidence:
+            self._first_s.setdefault(path.peer, now_s)
+            if path.answered:
+                self._answered.add(path.peer)
+
+    def silent(self, groups: Mapping[str, str], host_of: Mapping[str, str], now_s: float) -> frozenset[str]:
+        """Return the groups that do not answer, though NICs of this one do.
+
+        `groups`: the group of each NIC of the other groups. `host_of`: the host of each NIC.
+        """
+        for group in [each for each, since_s in self._silent_since_s.items() if now_s - since_s >= RETRY_S]:
+            del self._silent_since_s[group]
+            for name in [each for each, of in groups.items() if of == group]:
+                self._first_s.pop(name, None)
+        if not any(name not in groups for name in self._answered):
+            return frozenset(self._silent_since_s)
+        hosts: dict[str, set[str]] = defaultdict(set)
+        answering = {groups.get(name) for name in self._answered}
+        for name, group in groups.items():
+            if group not in answering and now_s - self._first_s.get(name, math.inf) >= SILENT_S:
+                hosts[group].add(host_of[name])
+        for group, found in hosts.items():
+            if len(found) >= MIN_SILENT_HOSTS:
+                self._silent_since_s.setdefault(group, now_s)
+        return frozenset(self._silent_since_s)

@@ -1,0 +1,222 @@
+"""The records of one process of a job: each decoded into columns once, indexed by number and by end.
+
+A job of a thousand ranks keeps 60,000 records. An evaluation touches those of the last seconds only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from schemas.records import ClockSync, CollectiveBatch, CollectiveSource, NicCounter, RankState
+from streams.diagnosis.columns import (
+    Op,
+    Rows,
+    operation_rows,
+    queue_pair_rows,
+    summary_rows,
+    transfer_rows,
+)
+from streams.diagnosis.rules import NEVER_NS
+
+__all__ = ["Batch", "Member", "Process", "batch_of"]
+
+MAX_MEMBERS: Final = 4_096
+"""Communicators of one process that are remembered."""
+
+
+class Member(NamedTuple):
+    """A rank of a communicator."""
+
+    communicator: str
+    rank: int
+    ranks: int
+    nics: tuple[str, ...]
+    gpu: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One record, decoded into columns."""
+
+    process: int
+    number: int
+    append_ns: int
+    begin_ns: int
+    end_ns: int
+    synced: bool
+    bound_ns: float
+    ended: bool
+    dropped: int
+    invalid: int
+    operations: Rows
+    has_running: bool
+    transfers: Rows
+    summaries: Rows
+    queue_pairs: Rows
+    nics: tuple[str, ...]
+    """NICs of its queue pairs."""
+    counters: tuple[NicCounter, ...]
+    ranks: tuple[RankState, ...]
+
+    @property
+    def running(self) -> Rows:
+        """Operations that had not ended."""
+        rows = self.operations
+        return rows[rows[:, Op.END] == NEVER_NS] if self.has_running else rows[:0]
+
+    @property
+    def size(self) -> int:
+        """Rows of all kinds."""
+        return (
+            len(self.operations)
+            + len(self.transfers)
+            + len(self.summaries)
+            + len(self.queue_pairs)
+            + len(self.ranks)
+        )
+
+
+@dataclass(slots=True)
+class Process:
+    """A process of the job. `key`: host, boot and process id."""
+
+    key: tuple[str, str, str]
+    source: CollectiveSource
+    version: str
+    joined: dict[str, Member] = field(default_factory=dict)
+    joined_at: dict[str, int] = field(default_factory=dict)
+    _batches: dict[int, Batch] = field(default_factory=dict)
+    """Number to record, within the time that the view keeps."""
+    _numbers: list[int] = field(default_factory=list)
+    """Numbers of all records; of those with running operations; of those that report the process's end."""
+    _running: list[int] = field(default_factory=list)
+    _final: list[int] = field(default_factory=list)
+    _by_end: list[tuple[int, int]] = field(default_factory=list)
+    """(end, number) of all records, sorted."""
+    _since: tuple[int, list[Batch]] | None = None
+    """The last answer of `since`: an evaluation needs it several times."""
+
+    @property
+    def host(self) -> str:
+        """Its host."""
+        return self.key[0]
+
+    # ------------------------------------------------------------------------------------------ records
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self._batches)
+
+    def __contains__(self, number: int) -> bool:
+        """Return whether the record of a number is known."""
+        return number in self._batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the records by number."""
+        return (self._batches[number] for number in self._numbers)
+
+    def add(self, batch: Batch) -> None:
+        """Add a record of a new number."""
+        self._batches[batch.number] = batch
+        self._since = None
+        insort(self._numbers, batch.number)
+        insort(self._by_end, (batch.end_ns, batch.number))
+        if batch.has_running:
+            insort(self._running, batch.number)
+        if batch.ended:
+            insort(self._final, batch.number)
+
+    def remove(self, number: int) -> Batch:
+        """Remove and return the record of a number. Raises KeyError for an unknown one."""
+        batch = self._batches.pop(number)
+        self._since = None
+        del self._by_end[bisect_left(self._by_end, (batch.end_ns, number))]
+        for index in (self._numbers, self._running, self._final):
+            at = bisect_left(index, number)
+            if at < len(index) and index[at] == number:
+                del index[at]
+        return batch
+
+    @property
+    def newest(self) -> Batch:
+        """Its newest record."""
+        return self._batches[self._numbers[-1]]
+
+    def before(self, number: int) -> Batch | None:
+        """Return the record with the greatest number below another one; None: there is none."""
+        at = bisect_left(self._numbers, number)
+        return self._batches[self._numbers[at - 1]] if at else None
+
+    def since(self, begin_ns: int) -> list[Batch]:
+        """Return the records that end after a time, by number."""
+        if self._since is None or self._since[0] != begin_ns:
+            later = self._by_end[bisect_right(self._by_end, begin_ns, key=_end) :]
+            found = [self._batches[number] for number in sorted(number for _, number in later)]
+            self._since = (begin_ns, found)
+        return self._since[1]
+
+    def overlapping(self, begin_ns: int, end_ns: int) -> list[Batch]:
+        """Return the records that overlap an interval, by number."""
+        return [batch for batch in self.since(begin_ns) if batch.begin_ns < end_ns]
+
+    def running_before(self, begin_ns: int) -> list[Batch]:
+        """Return the records with running operations that end before or at a time, by number."""
+        batches = (self._batches[number] for number in self._running)
+        return [batch for batch in batches if batch.end_ns <= begin_ns]
+
+    def ended_before(self, end_ns: int) -> bool:
+        """Return whether a record that begins before a time reports the end of the process."""
+        return any(self._batches[number].begin_ns < end_ns for number in self._final)
+
+    # ------------------------------------------------------------------------------------------ memberships
+
+    @property
+    def members(self) -> Iterable[Member]:
+        """Its memberships, by communicator."""
+        return (self.joined[name] for name in sorted(self.joined))
+
+    def join(self, number: int, member: Member) -> None:
+        """Note a membership that the record of a number contains; the newest one counts."""
+        known_at, known = self.joined_at.get(member.communicator, -1), self.joined.get(member.communicator)
+        if number < known_at:
+            if known is not None and not known.nics:
+                self.joined[member.communicator] = known._replace(nics=member.nics)
+            return
+        nics = member.nics or (known.nics if known is not None else ())
+        self.joined[member.communicator] = member._replace(nics=nics)
+        self.joined_at[member.communicator] = number
+        while len(self.joined) > MAX_MEMBERS:
+            oldest = min(self.joined_at, key=lambda name: (self.joined_at[name], name))
+            del self.joined[oldest], self.joined_at[oldest]
+
+
+def _end(entry: tuple[int, int]) -> int:
+    return entry[0]
+
+
+def batch_of(record: CollectiveBatch, process: int, append_ns: int) -> Batch:
+    """Return a record in columns. `process`: hash of the process's key."""
+    operations = operation_rows(record, process)
+    return Batch(
+        process=process,
+        number=record["batch"],
+        append_ns=append_ns,
+        begin_ns=record["begin_ns"],
+        end_ns=record["end_ns"],
+        synced=record["clock"] != ClockSync.UNSYNCED,
+        bound_ns=record["bound_ns"],
+        ended=record["ended"],
+        dropped=record["events_dropped"],
+        invalid=record["events_invalid"],
+        operations=operations,
+        has_running=bool((operations[:, Op.END] == NEVER_NS).any()),
+        transfers=transfer_rows(record, process),
+        summaries=summary_rows(record, process),
+        queue_pairs=queue_pair_rows(record, process),
+        nics=tuple(sorted({each["nic"] for each in record["queue_pairs"]})),
+        counters=tuple(record["counters"]),
+        ranks=tuple(record["ranks"]),
+    )

@@ -1,0 +1,174 @@
+"""Hosts with many NICs in small real namespaces: egress, arrival, reachability of peers."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fabrictime.testbed.fabric import FabricError
+from fabrictime.testbed.multi_nic import FORMS, MultiNic, MultiNicPort
+
+KEY = bytes(range(16))
+PORT = 9319
+PASSING = sorted(FORMS.keys() - {"arp-flux", "strict-filter"})
+
+
+def settings_of(port: MultiNicPort) -> Any:
+    from producers.settings import NicSettings
+
+    return NicSettings(
+        host=port.host, device=port.device, address=port.address, netns=port.netns, rail=port.rail
+    )
+
+
+def received(net: MultiNic, port: MultiNicPort) -> int:
+    """Return the packets that the host's cables of a NIC have sent."""
+    from pyroute2 import IPRoute
+
+    def read() -> int:
+        with IPRoute() as ip:
+            counts = {
+                link.get_attr("IFLA_IFNAME"): link.get_attr("IFLA_STATS64")["tx_packets"]
+                for link in ip.get_links()
+            }
+        return sum(counts[cable] for cable, _ in port.cables)
+
+    return net.open_in(port.host, read)
+
+
+def engine_of(port: MultiNicPort, **settings: Any) -> Any:
+    from native.core.probe import Engine, open_sockets
+    from producers.netns import in_netns
+    from producers.nic_network import read_nic_network
+
+    network = read_nic_network(settings_of(port))
+    sockets = in_netns(port.netns, lambda: open_sockets(port.address, PORT, 9320, 2, device=network.device))
+    return Engine(
+        sockets, nic=port.nic, key=KEY, device_index=network.index, rate_pps=500.0, collect_delay_ms=5.0
+    )
+
+
+def run_probers(net: MultiNic, seconds: float = 0.4) -> dict[str, dict[str, float]]:
+    """Probe from each NIC to the next host's NIC of the rail; return the engines' counters."""
+    import threading
+
+    from native.core.probe import Peer
+
+    engines = {port.nic: engine_of(port) for port in net.ports}
+    for port in net.ports:
+        peer = net.peer_of(port)
+        engines[port.nic].set_peers([Peer(peer.nic, peer.address, PORT)])
+    threads = [
+        threading.Thread(target=engine.run, args=(seconds,), daemon=True) for engine in engines.values()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = {nic: dict(engine.counters()) for nic, engine in engines.items()}
+    for engine in engines.values():
+        engine.close()
+    return found
+
+
+@pytest.mark.parametrize("form", PASSING)
+def test_probes_leave_and_arrive_by_their_own_nic(form: str, inside: Callable[..., Any]) -> None:
+    def work() -> Any:
+        try:
+            with MultiNic(FORMS[form], 2) as net:
+                before = {port.nic: received(net, port) for port in net.ports}
+                counters = run_probers(net)
+                return counters, {port.nic: received(net, port) - before[port.nic] for port in net.ports}
+        except FabricError as error:
+            if "lacks" in str(error):
+                return str(error)
+            raise
+
+    result = inside(work)
+    if isinstance(result, str):
+        pytest.skip(result)
+    counters, sent = result
+    for nic, each in counters.items():
+        assert each["samples"] > 5, (nic, each)
+        assert each["lost"] <= 0.5 * each["requests_sent"]  # a busy machine answers late
+        assert each["wrong_device"] == 0
+        packets = each["requests_sent"] + each["replies_sent"]
+        assert packets <= sent[nic] <= packets * 2 + 40, (nic, sent, each)
+
+
+def egress_of(port: MultiNicPort, peer: str, device: str | None) -> str | None:
+    from producers.egress import EgressCheck, foreign_egress
+    from producers.nic_network import read_nic_network
+
+    check = EgressCheck(port.address, device, port.netns)
+    try:
+        check.send(peer)
+        end_s = time.monotonic() + 5
+        while (index := check.device_index()) is None and time.monotonic() < end_s:
+            time.sleep(0.01)  # the timestamp of a packet that waits for ARP
+        assert index is not None
+        return foreign_egress(port.device, index, read_nic_network(settings_of(port)).interfaces)
+    finally:
+        check.close()
+
+
+def test_the_kernel_names_the_device_that_packets_leave_by(inside: Callable[..., Any]) -> None:
+    def work() -> Any:
+        with MultiNic(FORMS["one-subnet"], 2) as net:
+            port = net.port("h1/eth1")
+            peer = net.peer_of(port).address
+            return [egress_of(port, peer, device) for device in (None, "eth0", "eth1")]
+
+    assert inside(work) == ["eth0", "eth0", None]
+
+
+def test_arp_flux_is_counted(inside: Callable[..., Any]) -> None:
+    def work() -> Any:
+        from pyroute2 import IPRoute
+
+        with MultiNic(FORMS["arp-flux"], 2) as net:
+            port = net.port("h2/eth1")
+
+            def mislead() -> None:
+                """Have h1 send to the MAC of h2/eth0 what is for h2/eth1, as after the wrong ARP answer."""
+                with IPRoute() as ip:
+                    for index in (socket.if_nametoindex(name) for name in ("eth0", "eth1")):
+                        ip.neigh("replace", ifindex=index, dst=port.address, lladdr=mac, state=0x80)
+
+            def read_mac() -> str:
+                with IPRoute() as ip:
+                    return str(ip.get_links(ifname="eth0")[0].get_attr("IFLA_ADDRESS"))
+
+            mac = net.open_in("h2", read_mac)
+            net.open_in("h1", mislead)
+            return run_probers(net)
+
+    counters = inside(work)
+    assert counters["h2/eth1"]["wrong_device"] > 5
+
+
+def test_drops_by_the_reverse_path_filter_are_reported(inside: Callable[..., Any]) -> None:
+    def work() -> Any:
+        from producers.nic_network import read_nic_network
+        from producers.probe.nic_watch import NicWatch
+
+        with MultiNic(FORMS["strict-filter"], 2) as net:
+            counters = run_probers(net)
+            problems = {}
+            for port in net.ports:
+                watch = NicWatch(settings_of(port), read_nic_network(settings_of(port)))
+                problems[port.nic] = watch.check([net.peer_of(port).address], 0)
+                watch.close()
+            return counters, problems
+
+    counters, problems = inside(work)
+    assert counters["h1/eth1"]["samples"] == 0
+    assert problems["h1/eth0"] is None
+    assert problems["h1/eth1"] == (
+        "strict reverse path filtering drops its peers' packets, as routes to them lead by eth0: "
+        "set rp_filter to 2, or add a policy rule for its address"
+    )
