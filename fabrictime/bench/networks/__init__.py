@@ -1,6 +1,6 @@
 """Measures networks of other forms than the testbed's own.
 
-Each part is a module of this package. `fabrictime bench networks links [--quick]` runs one part.
+Each part is a module of this package. `fabrictime bench networks nics [--quick]` runs one part.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ TARGETS: Final[Mapping[str, Target]] = {
     "false_links": Target("links", "<=", 0),
     "dead_link_set_size_p50": Target("cables", "<=", 2),
     "unexplained_loss_alert_s": Target("s", "<=", 10),
+    "egress_right": Target("1", ">=", 1.0),
+    "unreachable_peers_chosen": Target("peers", "<=", 0),
+    "classes_told_apart": Target("1", ">=", 1.0),
+    "ce_count_error": Target("1", "<=", 0.01),
+    "contention_open_by_ce_ms": Target("ms", "<=", 1),
 }
 
 PARTS: Final = {
+    "nics": ("egress_right", "unreachable_peers_chosen"),
+    "classes": ("classes_told_apart", "ce_count_error", "contention_open_by_ce_ms"),
     "links": (
         "dead_link_named_or_in_set",
         "false_links",

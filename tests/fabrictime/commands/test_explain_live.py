@@ -16,14 +16,7 @@ from fabrictime.testbed.userns import namespaces_allowed
 NAMES = ("slow_host", "own_pacing", "straggler", "collision", "grey_link")
 READY_S = 120.0
 
-pytestmark = [
-    pytest.mark.fabric,
-    pytest.mark.pipeline,
-    pytest.mark.timeout(500),
-    pytest.mark.xfail(
-        reason="the diagnosis of live jobs is not reliable yet where the pipeline takes both processors"
-    ),
-]
+pytestmark = [pytest.mark.fabric, pytest.mark.pipeline, pytest.mark.timeout(500)]
 
 
 @pytest.fixture(scope="module")
