@@ -26,7 +26,9 @@ struct ft_qp;
 struct ft_send_wr;
 struct ft_cq;
 struct ft_wc;
+struct ft_qp_attr;
 
+typedef int ft_modify_qp(struct ft_qp *qp, struct ft_qp_attr *attr, int mask);
 typedef int ft_post_send(struct ft_qp *qp, struct ft_send_wr *wr, struct ft_send_wr **bad_wr);
 typedef int ft_poll_cq(struct ft_cq *cq, int count, struct ft_wc *wc);
 
@@ -34,7 +36,9 @@ struct ft_context {
     void *device;
     void *ops_before[11];
     ft_poll_cq *poll_cq;
-    void *ops_between[13];
+    void *ops_between[11];
+    ft_modify_qp *modify_qp; /* the driver's own, which ibv_modify_qp calls */
+    void *ops_before_post;
     ft_post_send *post_send;
     void *ops_after[6];
     int cmd_fd;

@@ -25,19 +25,10 @@ def settings_of(port: MultiNicPort) -> Any:
     )
 
 
-def received(net: MultiNic, port: MultiNicPort) -> int:
+def sent_by(net: MultiNic, port: MultiNicPort) -> int:
     """Return the packets that the host's cables of a NIC have sent."""
-    from pyroute2 import IPRoute
-
-    def read() -> int:
-        with IPRoute() as ip:
-            counts = {
-                link.get_attr("IFLA_IFNAME"): link.get_attr("IFLA_STATS64")["tx_packets"]
-                for link in ip.get_links()
-            }
-        return sum(counts[cable] for cable, _ in port.cables)
-
-    return net.open_in(port.host, read)
+    counts = net.sent_packets(port.host)
+    return sum(counts[cable] for cable, _ in port.cables)
 
 
 def engine_of(port: MultiNicPort, **settings: Any) -> Any:
@@ -80,9 +71,9 @@ def test_probes_leave_and_arrive_by_their_own_nic(form: str, inside: Callable[..
     def work() -> Any:
         try:
             with MultiNic(FORMS[form], 2) as net:
-                before = {port.nic: received(net, port) for port in net.ports}
+                before = {port.nic: sent_by(net, port) for port in net.ports}
                 counters = run_probers(net)
-                return counters, {port.nic: received(net, port) - before[port.nic] for port in net.ports}
+                return counters, {port.nic: sent_by(net, port) - before[port.nic] for port in net.ports}
         except FabricError as error:
             if "lacks" in str(error):
                 return str(error)
@@ -172,3 +163,27 @@ def test_drops_by_the_reverse_path_filter_are_reported(inside: Callable[..., Any
         "strict reverse path filtering drops its peers' packets, as routes to them lead by eth0: "
         "set rp_filter to 2, or add a policy rule for its address"
     )
+
+
+@pytest.mark.parametrize("form", ["one-subnet", "link-local"])
+def test_traces_of_udp_leave_by_the_nic_and_those_of_tcp_as_routed(
+    form: str, inside: Callable[..., Any]
+) -> None:
+    def work() -> Any:
+        from producers.trace.sockets import open_trace_sockets
+
+        with MultiNic(FORMS[form], 2) as net:
+            port = net.port("h1/eth1")
+            tracers = open_trace_sockets(port.address, port.netns, device=port.device)
+            sent = {}
+            for protocol, tracer in tracers.items():
+                before = net.sent_packets("h1")
+                for number in range(40):
+                    tracer.send(9320, (net.peer_of(port).address, PORT), 8, number)
+                after = net.sent_packets("h1")
+                sent[protocol] = max(after, key=lambda cable: after[cable] - before[cable])
+                tracer.close()
+            return sent
+
+    routed = "eth0" if form == "one-subnet" else "eth1"
+    assert inside(work) == {"UDP": "eth1", "TCP": routed}

@@ -40,6 +40,29 @@ def test_declarations_match_the_real_header():
     compiled(["-fsyntax-only", HERE / "abi.c"])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        ([], ["4 while 3", "3 while 3", "DONE SQD, the program sees 3"]),
+        (
+            ["stuck"],
+            [
+                "4 while 3",
+                "3 while 3",
+                "3 while 3",
+                "FAILED out of SQD: Invalid argument (errno 22), the program sees 4",
+            ],
+        ),
+    ],
+)
+def test_a_program_sees_its_queue_pair_in_rts_while_it_is_moved(folder, arguments, lines):
+    built = folder / "move"
+    include = f"-I{NATIVE.parent / 'clients' / 'c'}"
+    compiled([include, HERE / "move.c", NATIVE / "qp" / "mover.c", "-o", built])
+    ran = subprocess.run([built, *arguments], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == lines
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("qp")

@@ -38,6 +38,10 @@ PACKAGES = (
     "ibverbs-utils",
     "librdmacm1",
     "perftest",
+    "libucx0",
+    "ucx-utils",
+    "openmpi-bin",
+    "python3-mpi4py",
     "iproute2",
 )
 MODULES = (
@@ -74,6 +78,23 @@ UNUSED = (
     "usr/share/initramfs-tools",
     "usr/lib/locale",
     "etc/alternatives",
+    "lib/udev",
+    "bin/udevadm",
+    "usr/bin/perl",
+    "usr/bin/perl5.36.0",
+    "usr/bin/ssh",
+    "usr/bin/ssh-keygen",
+    "usr/bin/ssh-keyscan",
+    "usr/lib/openssh",
+    "usr/lib/klibc",
+    "usr/lib/x86_64-linux-gnu/hwloc",
+    "usr/lib/x86_64-linux-gnu/libX11.so.6.4.0",
+    "usr/lib/x86_64-linux-gnu/libdb-5.3.so",
+    "usr/lib/x86_64-linux-gnu/libicudata.so.72.1",
+    "usr/lib/x86_64-linux-gnu/libicui18n.so.72.1",
+    "usr/lib/x86_64-linux-gnu/libicuuc.so.72.1",
+    "usr/lib/x86_64-linux-gnu/libperl.so.5.36.0",
+    "usr/lib/x86_64-linux-gnu/libxml2.so.2.9.14",
 )
 """What of the packages does not go into the guest."""
 EXIT_PORT = 0xF4

@@ -4,63 +4,29 @@ The guest starts once and tries all; each test looks at what came of one."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from native import qp
 from native.core import decode_probe_batch, encode_probe_batch
 from producers.flows.registrations import parse_registration
 from producers.probe.rdma.records import columns_of
 from schemas import codec
 
-HERE = Path(__file__).resolve().parent
+SCRIPT, GUEST_S = "everything.py", 400.0
 REFUSED = "UDP_SPORT: Operation not supported (errno 95)"
 TOO_LOW = f"{REFUSED}; SQD: a flow label gives source ports from 49152 on; no standby"
 
 pytestmark = [pytest.mark.rdma, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def guest() -> dict[str, dict[str, Any]]:
-    """What each check in the guest found, by its name."""
-    spec = importlib.util.spec_from_file_location("fabrictime_rdma_guest", HERE / "guest.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its data classes are looked up by their module's name
-    spec.loader.exec_module(module)
-    if (why := module.missing()) is not None:
-        pytest.skip(f"no Soft-RoCE guest: {why}")
-    qp.library()
-    try:
-        image = module.image()
-    except module.GuestError as error:
-        pytest.skip(f"no Soft-RoCE guest: {error}")
-    outcome = module.run("tests/rdma/inside/everything.py", image, timeout_s=400)
-    print(outcome.console)
-    assert outcome.code == 0, outcome.console
-    return {each["check"]: each for each in outcome.results}
-
-
-def found(guest: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
-    assert name in guest, f"{name}: not tried, only {', '.join(guest)}"
-    assert guest[name]["ok"], guest[name].get("error")
-    print(json.dumps(guest[name]))
-    return guest[name]["found"]
-
-
 def test_routers_hash_source_ports_over_all_spines(guest):
-    assert set(found(guest, "fabric")["paths"].values()) == {"spine1", "spine2", "spine3"}
+    assert set(guest.found("fabric")["paths"].values()) == {"spine1", "spine2", "spine3"}
 
 
 def test_an_unmodified_program_is_seen_with_its_path_and_its_bytes(guest):
-    seen = found(guest, "perftest_is_seen_moved_and_saved")
+    seen = guest.found("perftest_is_seen_moved_and_saved")
     assert seen["key"].startswith("qp:rxe_a0:")
     assert seen["verbs"] == "MOVE", "rxe has no rate limit, so none is offered"
     assert seen["first_port_spine"] == seen["first_spine"], "the source port told is the one on the wire"
@@ -72,13 +38,13 @@ def test_an_unmodified_program_is_seen_with_its_path_and_its_bytes(guest):
 
 
 def test_it_survives_two_silent_blackholes_and_ends_well(guest):
-    seen = found(guest, "perftest_is_seen_moved_and_saved")
+    seen = guest.found("perftest_is_seen_moved_and_saved")
     assert len(seen["moved_ms"]) == 2
     assert seen["exit"] == 0
 
 
 def test_impossible_commands_fail_with_one_line(guest):
-    seen = found(guest, "perftest_is_seen_moved_and_saved")
+    seen = guest.found("perftest_is_seen_moved_and_saved")
     assert seen["pace"] == "FAILED RATE_LIMIT: Operation not supported (errno 95)"
     assert seen["low_port"] == f"FAILED {TOO_LOW}"
     assert seen["nobody"] == "FAILED no such queue pair"
@@ -86,13 +52,13 @@ def test_impossible_commands_fail_with_one_line(guest):
 
 
 def test_failover_beats_the_transports_own_error(guest):
-    seen = found(guest, "failover_beats_the_transport")
+    seen = guest.found("failover_beats_the_transport")
     assert len(seen["failover_ms"]) == 6, "one blackhole after the other on the same queue pair"
     assert seen["rdma_failover_vs_transport_error"] <= 0.5
 
 
 def test_where_nothing_else_moves_it_the_owners_standby_takes_over(guest):
-    seen = found(guest, "standby_takes_over")
+    seen = guest.found("standby_takes_over")
     assert seen["return_codes"] == ["0", "2"], "one that is not known is ENOENT"
     assert seen["answer"] == "DONE 50123 STANDBY"
     assert seen["written"] == "True"
@@ -100,18 +66,18 @@ def test_where_nothing_else_moves_it_the_owners_standby_takes_over(guest):
 
 
 def test_without_sockets_there_is_no_thread(guest):
-    seen = found(guest, "quiet_without_sockets")
+    seen = guest.found("quiet_without_sockets")
     assert (seen["threads_before"], seen["threads_after"], seen["exit"]) == (1, 1, 0)
 
 
 def test_a_fork_and_an_actuator_that_comes_back_change_nothing(guest):
-    seen = found(guest, "forks_and_reconnects")
+    seen = guest.found("forks_and_reconnects")
     assert (seen["threads"], seen["child"], seen["exit"]) == (1, "0", 0)
     assert seen["answer"] == "DONE 50001 SQD"
 
 
 def test_queue_pairs_handed_over_by_a_python_program_move_as_well(guest):
-    seen = found(guest, "pyverbs_moves_registered_queue_pairs")
+    seen = guest.found("pyverbs_moves_registered_queue_pairs")
     assert seen["moved"] == seen["expected"]
     assert seen["reported"], "FLOW with the new source port"
     assert seen["pace"] == "FAILED RATE_LIMIT: Operation not supported (errno 95)"
@@ -125,7 +91,7 @@ def test_the_guest_left_nothing_here(guest):
 
 
 def test_rdma_probes_take_the_paths_of_their_source_ports(guest):
-    seen = found(guest, "probers_see_every_path")
+    seen = guest.found("probers_see_every_path")
     assert len(seen["spine_of"]) == 6, "a path a queue pair"
     taken = set(seen["spine_of"].values())
     assert len(taken) > 1
@@ -133,7 +99,7 @@ def test_rdma_probes_take_the_paths_of_their_source_ports(guest):
 
 
 def test_a_silent_spine_is_lost_on_its_own_paths_alone(guest):
-    seen = found(guest, "probers_see_every_path")
+    seen = guest.found("probers_see_every_path")
     for path, reported in seen["while_dead"].items():
         if int(path) in seen["dead"]:
             assert reported["lost"] > 2
@@ -144,7 +110,7 @@ def test_a_silent_spine_is_lost_on_its_own_paths_alone(guest):
 
 
 def test_rdma_samples_are_probe_batches_as_all_others(guest):
-    seen = found(guest, "probers_see_every_path")
+    seen = guest.found("probers_see_every_path")
     samples = lost = 0
     for number, batch in enumerate(seen["batches"]):
         data = codec.header("ProbeBatch") + encode_probe_batch(columns_of("guest/rxe_a0", 7, batch))
@@ -165,6 +131,6 @@ def test_rdma_samples_are_probe_batches_as_all_others(guest):
 
 
 def test_refused_hardware_timestamps_fall_back_to_user_space(guest):
-    ready = found(guest, "probers_see_every_path")["ready"]["a0"]
+    ready = guest.found("probers_see_every_path")["ready"]["a0"]
     assert ready["hardware"] is False
     assert ready["refused"] == ["completion stamps: Operation not supported (errno 95)"]

@@ -13,6 +13,7 @@
 
 SAME(ft_context, device, ibv_context, device);
 SAME(ft_context, poll_cq, ibv_context, ops.poll_cq);
+SAME(ft_context, modify_qp, ibv_context, ops._compat_modify_qp);
 SAME(ft_context, post_send, ibv_context, ops.post_send);
 SAME(ft_context, cmd_fd, ibv_context, cmd_fd);
 SAME(ft_context, abi_compat, ibv_context, abi_compat);
@@ -21,6 +22,7 @@ BEFORE(ft_extended, query_device_ex, verbs_context, query_device_ex);
 BEFORE(ft_extended, size, verbs_context, sz);
 SAME(ft_qp, context, ibv_qp, context);
 SAME(ft_qp, qp_num, ibv_qp, qp_num);
+SAME(ft_qp, state, ibv_qp, state);
 SAME(ft_qp, qp_type, ibv_qp, qp_type);
 SAME(ft_ah_attr, flow_label, ibv_ah_attr, grh.flow_label);
 SAME(ft_ah_attr, sgid_index, ibv_ah_attr, grh.sgid_index);

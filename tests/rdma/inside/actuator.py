@@ -14,9 +14,9 @@ from typing import Any
 
 
 class Listener:
-    """Takes lines at an owner-only socket; `receive` is called with each."""
+    """Takes lines at an owner-only socket; `receive` is called with each and its connection."""
 
-    def __init__(self, path: str, receive: Callable[[str], None]) -> None:
+    def __init__(self, path: str, receive: Callable[[str, socket.socket], None]) -> None:
         self.path, self._take = path, receive
         self._socket = socket.socket(socket.AF_UNIX)
         os.umask(0o077)
@@ -25,8 +25,8 @@ class Listener:
         self.connections: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def write(self, line: str) -> None:
-        self.connections[-1].sendall(line.encode() + b"\n")
+    def write(self, line: str, connection: socket.socket | None = None) -> None:
+        (connection or self.connections[-1]).sendall(line.encode() + b"\n")
 
     def hang_up(self) -> None:
         while self.connections:
@@ -41,7 +41,7 @@ class Listener:
     def _read(self, connection: socket.socket) -> None:
         with connection.makefile("r", encoding="ascii") as lines:
             for line in lines:
-                self._take(line.rstrip("\n"))
+                self._take(line.rstrip("\n"), connection)
 
 
 @dataclass
@@ -62,6 +62,7 @@ class Actuator:
         self._control = Listener(f"{self.folder}/control", self._line)
         self._flows = Listener(f"{self.folder}/flows", self._report)
         self._id = 0
+        self._owners: dict[str, socket.socket] = {}
 
     def environment(self) -> dict[str, str]:
         return {"FABRICTIME_CONTROL": self._control.path, "FABRICTIME_FLOWS": self._flows.path}
@@ -69,7 +70,7 @@ class Actuator:
     def order(self, verb: str, key: str, value: int) -> str:
         """Give an order; return the answer, without its id."""
         self._id += 1
-        self._control.write(f"{verb} {self._id} {key} {value}")
+        self._control.write(f"{verb} {self._id} {key} {value}", self._owners.get(key))
         until(lambda: self._id in self.answers, f"answer to {verb}")
         return self.answers[self._id]
 
@@ -85,11 +86,12 @@ class Actuator:
         """End the actuator's connections, as one that is started anew."""
         self._control.hang_up()
 
-    def _line(self, line: str) -> None:
+    def _line(self, line: str, connection: socket.socket) -> None:
         self.heard.append(line)
         verb, _, rest = line.partition(" ")
         if verb == "FLOW":
             key, port, verbs = rest.split(" ")
+            self._owners[key] = connection
             self.flows[key] = (int(port), verbs)
         elif verb == "GONE":
             self.flows.pop(rest, None)
@@ -100,7 +102,7 @@ class Actuator:
             number, _, text = rest.partition(" ")
             self.answers[int(number)] = f"{verb} {text}"
 
-    def _report(self, line: str) -> None:
+    def _report(self, line: str, connection: socket.socket) -> None:
         text = json.loads(line)
         self.reports[text["flow"]] = text
         if "sent_bytes" in text:

@@ -1,0 +1,32 @@
+"""Measures networks of other forms than the testbed's own.
+
+Each part is a module of this package. `fabrictime bench networks nics [--quick]` runs one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fabrictime.bench import Progress, Target, Value
+from fabrictime.bench._parts import measure_parts
+
+NAME: Final = "networks"
+TARGETS: Final[Mapping[str, Target]] = {
+    "egress_right": Target("1", ">=", 1.0),
+    "unreachable_peers_chosen": Target("peers", "<=", 0),
+    "classes_told_apart": Target("1", ">=", 1.0),
+    "ce_count_error": Target("1", "<=", 0.01),
+    "contention_open_by_ce_ms": Target("ms", "<=", 1),
+}
+
+PARTS: Final = {
+    "nics": ("egress_right", "unreachable_peers_chosen"),
+    "classes": ("classes_told_apart", "ce_count_error", "contention_open_by_ce_ms"),
+}
+"""Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
+
+
+def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> dict[str, Value]:
+    """Measure some parts, or all, one after another."""
+    return measure_parts(NAME, PARTS, parts, progress, quick)
