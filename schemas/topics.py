@@ -233,7 +233,7 @@ DIAGNOSES: Final = Topic(
     Partitions.DATA,
     7 * DAY_MS,
     writers=("solve",),
-    readers=("sink", "web", "up"),
+    readers=("solve", "sink", "web", "up"),
 )
 CONTENTION: Final = Topic(
     "fabric.contention",

@@ -57,6 +57,8 @@ class Form:
     """Each NIC is in a VRF of its own."""
     ipv6: bool = False
     """Hosts have no IPv4 address."""
+    link_local: bool = False
+    """Hosts have link-local IPv6 addresses alone."""
     sysctls: dict[str, str] = field(default_factory=dict)
     """Settings of the hosts below /proc/sys/net."""
 
@@ -82,6 +84,7 @@ FORMS: Final[dict[str, Form]] = {
         Form("dotted-names", "interfaces with dots in their names", 2, device="eth{}.100"),
         Form("long-names", "interfaces with names of 15 characters", 2, device="enp129s0f0np0v{}"),
         Form("ipv6-only", "hosts without IPv4", 2, ipv6=True),
+        Form("link-local", "hosts with link-local addresses alone", 2, ipv6=True, link_local=True),
         Form("arp-flux", "two NICs in one subnet, ARP answered by any", 2, one_subnet=True),
         Form(
             "strict-filter",
@@ -180,6 +183,8 @@ class MultiNic:
     def _address(self, rail: int, host: int) -> str:
         subnet = 0 if self.form.one_subnet else rail
         number = 1 + host * self.form.nics + rail if host != _GATEWAY else _GATEWAY
+        if self.form.link_local:
+            return f"fe80::{subnet:x}:{number:x}"
         return f"fd09:{subnet:x}::{number:x}" if self.form.ipv6 else f"10.9.{subnet}.{number}"
 
     @property

@@ -239,11 +239,21 @@ class LookupReader:
 
 
 def addresses_of(records: Iterable[Nic], family_of: str) -> dict[str, tuple[str, int]]:
-    """Return (address, port) by name, of the NICs with an address of the same family as `family_of`."""
-    six = ":" in family_of
+    """Return (address, port) by name, of the NICs with an address of the same family as `family_of`.
+
+    A link-local address reaches only link-local ones.
+    """
+    kind = _kind_of(family_of)
     found: dict[str, tuple[str, int]] = {}
     for record in records:
-        fitting = [address for address in record["addresses"] if (":" in address) == six]
+        fitting = [address for address in record["addresses"] if _kind_of(address) == kind]
         if fitting:
             found[record["nic"]] = (fitting[0], record["probe_port"])
     return found
+
+
+def _kind_of(address: str) -> str:
+    """Return the kind of an address, whose NICs reach each other."""
+    if ":" not in address:
+        return "IPv4"
+    return "link-local" if address[:3].lower() in ("fe8", "fe9", "fea", "feb") else "IPv6"

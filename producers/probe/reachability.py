@@ -87,12 +87,13 @@ class RailReach:
     _answered: set[str] = field(default_factory=set)
     _silent_since_s: dict[str, float] = field(default_factory=dict)
 
-    def update(self, evidence: Iterable[PathEvidence], now_s: float) -> None:
+    def set_peers(self, peers: Iterable[str], now_s: float) -> None:
+        """Note the NICs that are probed from now on."""
+        self._first_s = {name: self._first_s.get(name, now_s) for name in peers}
+
+    def update(self, evidence: Iterable[PathEvidence]) -> None:
         """Add the engine's evidence since the last call."""
-        for path in evidence:
-            self._first_s.setdefault(path.peer, now_s)
-            if path.answered:
-                self._answered.add(path.peer)
+        self._answered.update(path.peer for path in evidence if path.answered)
 
     def silent(self, groups: Mapping[str, str], host_of: Mapping[str, str], now_s: float) -> frozenset[str]:
         """Return the groups that do not answer, though NICs of this one do.
@@ -101,8 +102,6 @@ class RailReach:
         """
         for group in [each for each, since_s in self._silent_since_s.items() if now_s - since_s >= RETRY_S]:
             del self._silent_since_s[group]
-            for name in [each for each, of in groups.items() if of == group]:
-                self._first_s.pop(name, None)
         if not any(name not in groups for name in self._answered):
             return frozenset(self._silent_since_s)
         hosts: dict[str, set[str]] = defaultdict(set)

@@ -251,7 +251,7 @@ class ProbeService:
             self._announce()
 
     def _on_evidence(self, paths: Sequence[PathEvidence]) -> None:
-        self.transport.rails.update(paths, time.monotonic())
+        self.transport.rails.update(paths)
         if self.path_status is not None:
             self.path_status.update(paths)
 

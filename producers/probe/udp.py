@@ -87,6 +87,8 @@ class UdpTransport:
             clock=test_clock(nic.clock),
             device=nic.device if settings.hardware_stamps else None,
             max_peers=max(MIN_ENGINE_PEERS, 3 * settings.peers),
+            classes=[(each.dscp, each.priority) for each in settings.classes],
+            ecn=settings.ecn,
             device_index=self.network.index,
         )
         self.slot = slot_of(settings)
@@ -144,6 +146,7 @@ class UdpTransport:
             return len(self.engine.peers)
         self._peers_from = (contacts, extra)
         chosen = select_peers(self.name, contacts, self.settings.peers, self.settings.peers_seed, extra)
+        self.rails.set_peers(chosen, time.monotonic())
         self.engine.set_peers([Peer(name, *contact) for name, contact in chosen.items()])
         return len(chosen)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from producers.sim.chunk_delays import ChunkDelays
 from producers.sim.job_log import JobLog, LoggedOperation
+from producers.sim.job_times import OperationTimes
 from producers.sim.jobs import SimJob
 from schemas.ids import host_of
 from schemas.records import (
@@ -269,19 +270,14 @@ class _Rank:
         job, rank = self._log.job, self._rank
         function, algorithm = _function(job)
         size = round(job.settings.bytes)
-        lengths = [
-            max(1, round(each.times.end[rank]) - round(each.times.arrival[rank])) for each in operations
-        ]
-        parts = [
-            round(sum(float(part[rank]) for part in column))
-            for column in zip(
-                *(
-                    (t.launch, t.gpu_late, t.peer_late, t.network_late, t.flush)
-                    for t in (each.times for each in operations)
-                ),
-                strict=True,
-            )
-        ]
+        times = np.array(
+            [
+                (t.arrival[rank], t.end[rank], *(part[rank] for part in _parts(t)))
+                for t in (each.times for each in operations)
+            ]
+        )
+        lengths = np.maximum(np.rint(times[:, 1]) - np.rint(times[:, 0]), 1.0).astype(np.int64).tolist()
+        parts = np.rint(times[:, 2:].cumsum(axis=0)[-1]).astype(np.int64).tolist()
         n = self._log.ranks
         factor = (n - 1) / n * (2 if function == CollectiveFunction.ALL_REDUCE else 1)
         return {
@@ -313,3 +309,7 @@ def _function(job: SimJob) -> tuple[CollectiveFunction, str]:
     if job.settings.kind == "allreduce":
         return CollectiveFunction.ALL_REDUCE, "RING"
     return CollectiveFunction.ALL_TO_ALL, ""
+
+
+def _parts(times: OperationTimes) -> tuple[NDArray[np.float64], ...]:
+    return times.launch, times.gpu_late, times.peer_late, times.network_late, times.flush

@@ -28,8 +28,13 @@ __all__ = ["DETECTED", "AlertBook", "OpenAlert", "Published", "clock_text", "evi
 Published = list[tuple[str, Alert]]
 """Key and alert to publish."""
 
-DETECTED: Final = frozenset({AlertKind.AGENT, AlertKind.PROBE_STORM, AlertKind.MISWIRED})
-"""Kinds that come from detections: they say nothing about the health of the same subject."""
+DETECTED: Final = frozenset(
+    {
+        *(AlertKind.AGENT, AlertKind.PROBE_STORM, AlertKind.MISWIRED),
+        *(AlertKind.JOB_HANG, AlertKind.JOB_SLOW, AlertKind.JOB_STRAGGLER),
+    }
+)
+"""Kinds that are independent of the health of the same subject."""
 
 
 @dataclass(slots=True)

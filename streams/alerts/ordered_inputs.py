@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from schemas import codec
-from schemas.messages import decode_message
+from schemas.messages import check_key, decode_message
 from schemas.records import Alert, AlertKind, AlertState, ClockOffsets, LinkEvent, LinkHealth
 from schemas.topics import (
     CLOCK_OFFSETS,
     CONFIG,
     CONTENTION,
     DELAYS,
+    DIAGNOSES,
     INVENTORY,
     LINK_HEALTH,
     LINKS,
@@ -35,7 +36,7 @@ from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS, refusal
 from schemas.validation import validate_offsets
 from streams.alerts.book import Published
-from streams.alerts.rules import LOOKBACK_MARGIN_S, LOOKBACK_NS
+from streams.alerts.rules import JOB_SILENT_NS, LOOKBACK_MARGIN_S, LOOKBACK_NS
 from streams.alerts.shard_alerts import ShardAlerts
 from streams.delays.latency_slo import groups_of
 from streams.links.validation import validate_link_event
@@ -49,7 +50,9 @@ __all__ = ["MAIN", "AlertInputs", "Message", "read_from"]
 
 WHOLE: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, PATHS)
 """Topics that are read from their beginning."""
-MAIN: Final[tuple[Topic, ...]] = (*WHOLE, LINK_HEALTH, CONTENTION, CLOCK_OFFSETS, LINKS)
+MAIN: Final[tuple[Topic, ...]] = (*WHOLE, LINK_HEALTH, CONTENTION, CLOCK_OFFSETS, LINKS, DIAGNOSES)
+DIAGNOSIS_HEAD: Final = "bound_ns"
+"""Last field of a diagnosis before its parts by rank and by flow."""
 REJECTED_ELSEWHERE: Final = frozenset(
     {CONFIG.name, INVENTORY.name, PATHS.name, CLOCK_OFFSETS.name, LINKS.name}
 )
@@ -69,6 +72,7 @@ def read_from(now_ns: int, thresholds: Thresholds, delays_s: float = 0.0) -> dic
         # clock offsets date the detections
         CLOCK_OFFSETS: dated_s + thresholds["alert_clear_s"] + 2 * LOOKBACK_MARGIN_S,
         DELAYS: delays_s + LOOKBACK_MARGIN_S,
+        DIAGNOSES: JOB_SILENT_NS / NS_PER_S + LOOKBACK_MARGIN_S,
     }
     found = {topic.name: now_ns - round(seconds * NS_PER_S) for topic, seconds in back_s.items()}
     found |= dict.fromkeys((LINK_HEALTH.name, CONTENTION.name), now_ns - LOOKBACK_NS)
@@ -142,6 +146,7 @@ class AlertInputs:
             CONTENTION.name: self._process_contention,
             CLOCK_OFFSETS.name: self._process_clocks,
             LINKS.name: self._process_event,
+            DIAGNOSES.name: self._process_diagnosis,
         }
         self._main: list[Message] = []
         self._delays: list[Message] = []
@@ -297,6 +302,19 @@ class AlertInputs:
         shard = None if record is None else self._shard(record["shard"])
         if record is not None and shard is not None:
             out += shard.ingest_contention(record, message.append_ns)
+
+    def _process_diagnosis(self, message: Message, out: Published) -> None:
+        if message.value is None:
+            return
+        try:
+            head = codec.decode_head(message.value, DIAGNOSES.record, DIAGNOSIS_HEAD, self._registry)
+            check_key(DIAGNOSES, message.key.encode(), head)
+        except codec.BadRecord as error:
+            self.invalid.append((message, error))
+            return
+        shard = self._shard(head["shard"])
+        if shard is not None:
+            out += shard.ingest_diagnosis(head, message.append_ns)
 
     def _process_clocks(self, message: Message, out: Published) -> None:
         def validate(record: ClockOffsets) -> ClockOffsets:

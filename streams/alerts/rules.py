@@ -29,6 +29,9 @@ MAX_CLEARED: Final = 4096
 CLEARED_KEPT_NS: Final = 7200 * NS_PER_S
 """Above that number, older ones are dropped: nothing reads further back."""
 
+JOB_SILENT_NS: Final = 60 * NS_PER_S
+"""An alert about a job is cleared this long after its last diagnosis: a running job has one every 5 s."""
+
 # --------------------------------------------------------------------------------------------- records
 
 MAX_EVIDENCE: Final = 32

@@ -7,7 +7,8 @@ and the records of the past hour.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from schemas.records import (
     Alert,
@@ -22,6 +23,7 @@ from streams.alerts.book import AlertBook, Published
 from streams.alerts.detection import Detection
 from streams.alerts.sources.clocks import ClockAlerts
 from streams.alerts.sources.detections import DetectionAlerts
+from streams.alerts.sources.jobs import JobAlerts
 from streams.alerts.sources.latency import LatencyAlerts
 from streams.alerts.sources.link_health import LinkHealthAlerts
 from streams.alerts.sources.queues import QueueAlerts
@@ -57,6 +59,7 @@ class ShardAlerts(Detector[tuple[str, Alert]]):
         self._clocks = ClockAlerts(self._book, self._link_health.health)
         self._latency = LatencyAlerts(self._book, groups or (lambda nic: frozenset({EVERYONE, nic})))
         self._detections = DetectionAlerts(self._book, forget_agent)
+        self._jobs = JobAlerts(self._book)
 
     @property
     def thresholds(self) -> Thresholds:
@@ -108,6 +111,7 @@ class ShardAlerts(Detector[tuple[str, Alert]]):
             active_ns = max(alert.updated_ns - self.log_offset_ns, events_from_ns)
             self._probers.recover(alert.kind, alert.subject, alert.nics, active_ns)
             self._latency.recover(alert)
+            self._jobs.recover(alert)
             self._link_health.recover(alert)
 
     def ingest_delays(self, record: PathDelays) -> Published:
@@ -129,6 +133,12 @@ class ShardAlerts(Detector[tuple[str, Alert]]):
         """Take one record; return the alerts to publish."""
         self._begin(append_ns)
         self._queues.ingest(record)
+        return self._book.take_published()
+
+    def ingest_diagnosis(self, head: Mapping[str, Any], append_ns: int) -> Published:
+        """Take the head of a `Diagnosis`; return the alerts to publish."""
+        self._begin(append_ns)
+        self._jobs.ingest(head)
         return self._book.take_published()
 
     def ingest_clocks(self, record: ClockOffsets, append_ns: int) -> Published:

@@ -85,6 +85,13 @@ _TABLE: Final = (
     Threshold("contention_min_kb", 15, 1, 100_000, "kB below which no queue counts, however slow the link"),
     Threshold("contention_max_kb", 50, 1, 100_000, "kB from which every queue counts"),
     Threshold(
+        "contention_ce_percent",
+        10,
+        0.1,
+        100,
+        "percent of a link's probes marked with CE from which its queue counts, however shallow",
+    ),
+    Threshold(
         "contention_open_ms",
         15,
         1,
@@ -141,6 +148,13 @@ _TABLE: Final = (
         0,
         86_400,
         "s that traces contradict the topology file, or a NIC's rail, until an alert is raised",
+    ),
+    Threshold(
+        "alert_job_s",
+        10,
+        0,
+        3600,
+        "s that a job is slow because of the network, or of a straggler, until an alert is raised",
     ),
     Threshold("forget_s", 3600, 10, 31_536_000, "s of absence after which a NIC or host is forgotten"),
 )

@@ -93,8 +93,9 @@ class LogProcess:
 
     def __init__(self, folder: Path, command: list[str], **settings: Any) -> None:
         self.folder = folder
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
+        self.host = settings.get("host", "127.0.0.1")
+        with socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET) as sock:
+            sock.bind((self.host, 0))
             self.port = sock.getsockname()[1]
         self.settings = {
             "directory": str(folder / "data"),
@@ -110,7 +111,7 @@ class LogProcess:
 
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def output(self) -> str:

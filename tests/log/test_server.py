@@ -16,6 +16,7 @@ from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from aiokafka.protocol.fetch import FetchRequest_v4
 from aiokafka.protocol.group import HeartbeatRequest_v1, JoinGroupRequest_v2
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -23,6 +24,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from fabrictime.log import server as server_module
+from schemas.kafka.settings import KafkaSettings
 
 QUIET = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
 
@@ -213,6 +215,26 @@ def test_a_clean_end_and_a_second_start(start_log):
     assert time.monotonic() - begin < 5
     log.start()
     assert [message.value() for message in everything(log, "t")] == [b"%d" % number for number in range(10)]
+
+
+def test_clients_of_both_kinds_reach_it_at_an_ipv6_address(start_log):
+    log = start_log(host="::1")
+    create(log, "t")
+    settings = KafkaSettings(bootstrap=log.bootstrap)
+    producer = Producer({**settings.confluent_options(), **QUIET})
+    producer.produce("t", b"1")
+    assert producer.flush(20) == 0
+    assert [message.value() for message in everything(log, "t")] == [b"1"]
+
+    async def read():
+        consumer = AIOKafkaConsumer("t", auto_offset_reset="earliest", **settings.aiokafka_options())
+        await consumer.start()
+        try:
+            return (await asyncio.wait_for(consumer.getone(), 20)).value
+        finally:
+            await consumer.stop()
+
+    assert asyncio.run(read()) == b"1"
 
 
 def second(log, **settings):

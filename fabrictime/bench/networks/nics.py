@@ -123,7 +123,7 @@ def _choose_peers(transports: dict[str, UdpTransport], settle_s: float) -> None:
     end_s = time.monotonic() + settle_s
     while True:
         for transport in transports.values():
-            transport.rails.update(transport.engine.evidence().paths, time.monotonic())
+            transport.rails.update(transport.engine.evidence().paths)
             transport.update_peers(table)
         if time.monotonic() >= end_s:
             return

@@ -161,7 +161,10 @@ ROW = {"host": "h1", "device": "eth0", "address": "10.0.0.1"}
         ),
         ([{**ROW, "device": "eth0:1"}], "nics[1].device = 'eth0:1': expected 1 to 128 characters without"),
         ([{**ROW, "host": "rack:1"}], "nics[1].host = 'rack:1': expected 1 to 128 characters without"),
-        ([{**ROW, "address": "fe80::1%eth1"}], "nics[1].address = 'fe80::1%eth1': link-local, expected"),
+        (
+            [{**ROW, "address": "fe80::1%eth1"}],
+            "nics[1].address = 'fe80::1%eth1': scope eth1, expected the NIC's device, eth0",
+        ),
         ([{**ROW, "address": "h1"}], "nics[1].address = 'h1': expected an IPv4 or IPv6 address"),
         ([{"host": "h1"}], "nics[1].device: missing"),
     ],
@@ -180,9 +183,10 @@ def test_addresses_are_read_in_any_spelling_and_reused_by_other_shards(tmp_path)
         {**ROW, "address": "::ffff:10.0.0.1"},
         {**ROW, "host": "h2", "shard": "other"},
         {**ROW, "host": "h3", "address": "FD00:0::1"},
+        {**ROW, "host": "h4", "address": "fe80::1%eth0"},
     ]
     path.write_text(json.dumps({"nics": rows}))
-    assert [nic.address for nic in fleet.file_nics(path)] == ["10.0.0.1", "10.0.0.1", "fd00::1"]
+    assert [nic.address for nic in fleet.file_nics(path)] == ["10.0.0.1", "10.0.0.1", "fd00::1", "fe80::1"]
 
 
 def test_a_fleet_of_100000_nics_loads_within_seconds(tmp_path):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from native.collectives.reader import QUEUE_PAIR, SPLIT, TRANSFER
+from native.collectives.reader import QUEUE_PAIR, SOURCES, SPLIT, TRANSFER
+from schemas.records import CollectiveSource
 from tests.producers.collectives.segments import MPI, Segment, Traced, begun, ended
 
 
@@ -250,3 +251,7 @@ def test_a_lost_end_is_no_hang():
     assert not kept(traced.records, "RUNNING")
     assert traced.records[-1]["events_dropped"] > 0
     segment.close()
+
+
+def test_every_source_of_a_segment_has_a_value_of_its_own_in_the_record() -> None:
+    assert set(SOURCES) <= set(CollectiveSource.__members__)

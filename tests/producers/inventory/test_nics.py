@@ -118,3 +118,8 @@ def test_peers_are_asked_by_an_address_of_our_own_family() -> None:
     records = [announced("h1/e", addresses=["fd00::1", "10.0.0.7"]), announced("h2/e", addresses=["fd00::2"])]
     assert addresses_of(records, "10.0.0.1") == {"h1/e": ("10.0.0.7", 9319)}
     assert addresses_of(records, "fd00::9") == {"h1/e": ("fd00::1", 9319), "h2/e": ("fd00::2", 9319)}
+
+
+def test_link_local_peers_are_those_of_link_local_nics() -> None:
+    records = [announced("h1/e", addresses=["fd00::1", "fe80::7"]), announced("h2/e", addresses=["fd00::2"])]
+    assert addresses_of(records, "fe80::9") == {"h1/e": ("fe80::7", 9319)}
