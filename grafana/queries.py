@@ -65,11 +65,21 @@ LOSS_SERIES: Final = (
     "GROUP BY time ORDER BY time"
 )
 WORST_PATHS: Final = (
-    "SELECT nic, peer, path, max(forward_p99_ns) AS worst_p99_ns, avg(forward_p50_ns) AS mean_p50_ns, "
+    "SELECT nic, peer, path, dscp, max(forward_p99_ns) AS worst_p99_ns, avg(forward_p50_ns) AS mean_p50_ns, "
     "min(forward_min_ns) AS min_ns, max(bound_ns) AS bound_ns, "
-    "sum(lost) / greatest(1, sum(lost) + sum(count)) AS loss "
-    f"{_from(tables.DELAYS, _NICS, _PEERS)} GROUP BY nic, peer, path "
+    "sum(lost) / greatest(1, sum(lost) + sum(count)) AS loss, sum(forward_ce) / sum(ecn) AS forward_ce, "
+    "sum(reverse_ce) / sum(ecn) AS reverse_ce "
+    f"{_from(tables.DELAYS, _NICS, _PEERS)} GROUP BY nic, peer, path, dscp "
     f"ORDER BY worst_p99_ns DESC NULLS LAST LIMIT 50"
+)
+CE_SERIES: Final = (
+    f"SELECT {TIME}, concat('DSCP ', toString(dscp)) AS class, "
+    "(sum(forward_ce) + sum(reverse_ce)) / greatest(1, 2 * sum(ecn)) AS ce "
+    f"{_from(tables.DELAYS, _NICS, _PEERS)} GROUP BY time, class ORDER BY time, class"
+)
+CLASS_SERIES: Final = (
+    f"SELECT {TIME}, concat('DSCP ', toString(dscp)) AS class, max(forward_p99_ns) AS p99_ns "
+    f"{_from(tables.DELAYS, _NICS, _PEERS)} GROUP BY time, class ORDER BY time, class"
 )
 PATH_SERIES: Final = (
     f"SELECT {TIME}, concat(nic, ' > ', peer, ' ', toString(path)) AS way, max(forward_p99_ns) AS p99_ns "
@@ -261,7 +271,8 @@ CONTENTION_SERIES: Final = (
 )
 CONTENTION_TABLE: Final = (
     "SELECT opened, link, kind, state, (coalesce(closed_ns, updated_ns) - toUnixTimestamp64Nano(opened)) "
-    "AS lasted_ns, depth_peak_bytes, delay_ns, over_byte_s, flows_total AS flows, "
+    "AS lasted_ns, detected_by, ce_share, dscp, depth_peak_bytes, delay_ns, over_byte_s, "
+    "flows_total AS flows, "
     f"arrayStringConcat(jobs, ', ') AS jobs_named, text {_CONTENTION} "
     "ORDER BY state = 'CLOSED', over_byte_s DESC LIMIT 200"
 )

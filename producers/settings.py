@@ -14,6 +14,7 @@ from schemas.kafka.settings import KafkaSettings
 __all__ = ["ClockSettings", "FlowSettings", "NicSettings", "ProbeSettings", "flush_ms_of"]
 
 MAX_PATHS = 64
+MAX_CLASSES = 8
 ROCE_PORT = 4791
 """UDP port whose packets an RDMA NIC keeps from the kernel."""
 SMALL_FLEET_FLUSH_MS, FLUSH_MS, SMALL_FLEET_NICS = 50, 100, 250
@@ -33,6 +34,21 @@ def _is_plain_ipv4(value: str) -> bool:
 def flush_ms_of(given_ms: int | None, nics: int) -> int:
     """Return ms between two batches of each NIC: the given value, or one by the number of NICs."""
     return given_ms or (SMALL_FLEET_FLUSH_MS if nics <= SMALL_FLEET_NICS else FLUSH_MS)
+
+
+class ProbeClass(BaseModel):
+    """A traffic class of probes: the queues in which they wait."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dscp: int = Field(default=0, ge=0, le=63, description="DSCP of the probes, as that of the data")
+    priority: int | None = Field(
+        default=None,
+        ge=0,
+        le=15,
+        description="SO_PRIORITY of the probes, which chooses the VLAN priority and the NIC's queue; above 6 "
+        "it needs CAP_NET_ADMIN; none: the kernel's choice by DSCP",
+    )
 
 
 class ProbeSettings(BaseModel):
@@ -165,6 +181,17 @@ class ProbeSettings(BaseModel):
         description="additional source ports for flows' routes that no port of `paths` takes, probed only"
         " for flows; at most 64 ports in total",
     )
+    classes: tuple[ProbeClass, ...] = Field(
+        default=(ProbeClass(),),
+        min_length=1,
+        max_length=MAX_CLASSES,
+        description="traffic classes, which the probes of each path take in turn at the same rate in total; "
+        "answers come in the class of their request",
+    )
+    ecn: bool = Field(
+        default=True,
+        description="probes leave ECN-capable (ECT(0)), so that queues mark them as they mark the data",
+    )
     timeout_ms: float = Field(
         default=100, ge=1, le=10_000, description="ms after which a request without a reply is lost"
     )
@@ -243,6 +270,13 @@ class ProbeSettings(BaseModel):
     def spare_paths(self) -> int:
         """Paths that are probed only for flows."""
         return min(self.flow_paths, MAX_PATHS - self.paths) if self.flow_pps else 0
+
+    @model_validator(mode="after")
+    def _classes_apart(self) -> ProbeSettings:
+        dscps = [each.dscp for each in self.classes]
+        if len(set(dscps)) < len(dscps):
+            raise ValueError(f"classes: DSCP {dscps}, expected each once: a reader knows a class by its DSCP")
+        return self
 
     @model_validator(mode="after")
     def _ports_apart(self) -> ProbeSettings:

@@ -40,6 +40,7 @@ __all__ = [
     "CollectiveTransfer",
     "Communicator",
     "ContendingFlow",
+    "ContentionEvidence",
     "ContentionKind",
     "ContentionState",
     "ContentionWindow",
@@ -1099,6 +1100,16 @@ class ContendingFlow(TypedDict):
     """Share of the reported traffic over this link."""
 
 
+class ContentionEvidence(StrEnum):
+    """Evidence of congestion: waiting probes, marked probes, both, or an end that limits its flow."""
+
+    UNKNOWN = "UNKNOWN"
+    DELAY = "DELAY"
+    CE = "CE"
+    BOTH = "BOTH"
+    FLOWS = "FLOWS"
+
+
 class ContentionWindow(TypedDict):
     """An interval with a persistent queue on one link: opened, updated at most every 250 ms, closed.
     Identity: window_id, update."""
@@ -1152,6 +1163,12 @@ class ContentionWindow(TypedDict):
     """Aliased links: the probed paths cannot tell on which of them the queue is."""
     text: str
     """One line for people."""
+    detected_by: ContentionEvidence
+    """The evidence since the window opened; UNKNOWN: an earlier writer."""
+    ce_share: float
+    """Share of the probes that the link marked with CE, mean since the last update."""
+    dscp: int
+    """Traffic class whose queue it is."""
 
 
 class ReasonKind(StrEnum):
@@ -1893,6 +1910,14 @@ class LinkQueue(TypedDict):
     """Slots with a depth above 0, ascending."""
     depth_bytes: list[float]
     """bytes, depth of each of those slots."""
+    dscp: int
+    """Traffic class of the deepest queue, which the depths are of."""
+    ce_share: float
+    """Share of the probes that the link marked with CE over the window, of the class that it marked most."""
+    ce_slot: list[int]
+    """Slots in which the link marked probes, ascending."""
+    ce: list[float]
+    """Share of the probes that it marked, in each of those slots."""
 
 
 class LinkQueues(TypedDict):
@@ -2058,6 +2083,14 @@ class PathDelay(TypedDict):
     """Histogram of reverse delays: bucket numbers, ascending."""
     reverse_bucket_count: list[int]
     """Samples in each of those buckets."""
+    dscp: int
+    """Traffic class: the DSCP of the probes."""
+    ecn: int
+    """Samples whose request and reply both arrived ECN-capable: the base of the shares of CE."""
+    forward_ce: int
+    """Requests that a queue marked with CE, prober to peer."""
+    reverse_ce: int
+    """Replies that a queue marked with CE, peer to prober."""
 
 
 class PathDelays(TypedDict):
@@ -2202,6 +2235,10 @@ class PathQueueing(TypedDict):
     at_ns: list[int]
     """ns after the slot's begin, mean start time of each cell's packets; empty if the writer does not provide
     it."""
+    dscp: list[int]
+    """Traffic class of the probes, per row; empty: 0 for all."""
+    ce: list[int]
+    """Samples that a queue marked with CE, per cell; empty: none, or not known."""
 
 
 class PathStatus(TypedDict):
@@ -2316,6 +2353,15 @@ class PathSamples(TypedDict):
     """Requests of this interval without a reply."""
     no_t3: int
     """Replies without their follow-up timestamp; never a loss of the path."""
+    dscp: int
+    """Traffic class of the probes: the DSCP with which they left."""
+    ecn: int
+    """Samples whose request and reply both arrived ECN-capable; 0: the peer does not return the ECN field, or
+    the network clears it."""
+    forward_ce: list[int]
+    """Indices of the samples whose request arrived with CE, ascending."""
+    reverse_ce: list[int]
+    """Indices of the samples whose reply arrived with CE, ascending."""
 
 
 class ProbeBatch(TypedDict):

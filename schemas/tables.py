@@ -129,6 +129,8 @@ class Table:
     time: str = "window_start"
     partition_by: str | None = "toYYYYMMDD(window_start)"
     version: str = "recorded_ns"
+    added_key: str | None = None
+    """Last column of the sorting key, which a table of an earlier release lacks."""
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -157,6 +159,8 @@ class Table:
     def add_columns(self, database: str = DATABASE) -> str:
         """Return the statement that gives an older table the columns that it lacks."""
         columns = ", ".join(f"ADD COLUMN IF NOT EXISTS `{name}` {kind}" for name, kind in self.columns)
+        if self.added_key is not None:  # a key can only grow by a column of the same statement
+            columns += f", MODIFY ORDER BY ({self.order_by})"
         return f"ALTER TABLE {database}.{self.name} {columns}"
 
 
@@ -167,7 +171,7 @@ TABLES: Final[dict[str, Table]] = {
     for table in (
         Table(
             DELAYS,
-            "one row per nic, peer, path and window (PathDelays); window_start in fabric time",
+            "one row per nic, peer, path, class and window (PathDelays); window_start in fabric time",
             (
                 ("nic", _NAME), ("peer", _NAME), ("path", "UInt32 CODEC(ZSTD(1))"), ("shard", _NAME),
                 *_WINDOW, ("part", _COUNT), ("state", _STATE),
@@ -179,8 +183,10 @@ TABLES: Final[dict[str, Table]] = {
                 ("forward_bucket", _BUCKETS), ("forward_bucket_count", _BUCKET_COUNTS),
                 ("reverse_bucket", _BUCKETS), ("reverse_bucket_count", _BUCKET_COUNTS),
                 *_RECORDED,
+                ("dscp", "UInt8"), ("ecn", _COUNT), ("forward_ce", _COUNT), ("reverse_ce", _COUNT),
             ),
-            f"{_GROUP}, nic, peer, path, window",
+            f"{_GROUP}, nic, peer, path, window, dscp",
+            added_key="dscp",
         ),
         Table(
             DELAYS_1S,
@@ -321,6 +327,7 @@ TABLES: Final[dict[str, Table]] = {
                 ("utilisation", _FIGURE), ("utilisation_bound", _FIGURE), ("from_flows", "UInt8"),
                 ("samples", _COUNT), ("group", _COUNT),
                 *_RECORDED,
+                ("dscp", "UInt8"), ("ce_share", _FIGURE_KNOWN),
             ),
             f"{_GROUP}, link, shard, window",
         ),
@@ -338,6 +345,7 @@ TABLES: Final[dict[str, Table]] = {
                 ("flow_share", "Array(Float32) CODEC(ZSTD(1))"), ("flows_total", _COUNT), ("jobs", _NAMES),
                 ("links", _NAMES), ("text", _TEXT),
                 *_RECORDED,
+                ("detected_by", f"{_NAME} DEFAULT 'UNKNOWN'"), ("ce_share", _FIGURE_KNOWN), ("dscp", "UInt8"),
             ),
             "window_id",
             time="opened",

@@ -189,6 +189,10 @@ def _select(first_window: int, windows: int) -> str:
         "count": f"toUInt32({sum(HISTOGRAM)})",
         "lost": f"toUInt32({first} % 500 = 0)",
         "no_t3": "toUInt32(0)",
+        "dscp": "toUInt8(0)",
+        "ecn": f"toUInt32({sum(HISTOGRAM)})",
+        "forward_ce": "toUInt32(0)",
+        "reverse_ce": "toUInt32(0)",
         **{name: f"toFloat32({value})" for name, value in figures.items()},
         "forward_bucket": f"range(floor, toUInt16(floor + {len(HISTOGRAM)}))",
         "forward_bucket_count": f"arrayMap(c -> toUInt32(c + bitAnd({first}, c)), [{shape}])",
@@ -274,6 +278,10 @@ def _sink_rows_per_second() -> float:
         "count": sum(HISTOGRAM),
         "lost": 0,
         "no_t3": 0,
+        "dscp": 0,
+        "ecn": sum(HISTOGRAM),
+        "forward_ce": 0,
+        "reverse_ce": 0,
         "bound_ns": 60.0,
         **{
             f"{kind}_{level}_ns": 10_000.5

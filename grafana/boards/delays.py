@@ -130,5 +130,21 @@ def delays() -> dashboard.Dashboard:
                 24,
             ).color_scheme(fixed_color(VERMILLION))
         )
+        .with_panel(
+            series_panel(
+                "CE marks by class",
+                "Share of the probes that a queue marked, of the chosen pairs, both directions.",
+                queries.CE_SERIES,
+                "percentunit",
+            )
+        )
+        .with_panel(
+            series_panel(
+                "p99 by class",
+                "The slowest path of each traffic class, of the chosen pairs.",
+                queries.CLASS_SERIES,
+                "ns",
+            )
+        )
         .with_panel(worst)
     )

@@ -57,6 +57,7 @@ def fabric() -> dashboard.Dashboard:
         .override_by_regexp(".*_ns", unit_override("ns"))
         .override_by_name("depth_peak_bytes", unit_override("decbytes"))
         .override_by_name("over_byte_s", unit_override("suffix: B s"))
+        .override_by_name("ce_share", unit_override("percentunit"))
     )
     flows = (
         table_panel("Heaviest flows", "Mean rate over the range.", queries.FLOW_TABLE)

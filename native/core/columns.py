@@ -78,6 +78,14 @@ class ProbeColumns:
     """[N] t3 - t2 on the peer's clock."""
     reverse: Int64s = field(default_factory=_int64s)
     """[N] t4 - t3."""
+    dscp: Int32s = field(default_factory=_int32s)
+    """[G] traffic class of the probes; empty: 0 for all."""
+    ecn: Int32s = field(default_factory=_int32s)
+    """[G] samples whose request and reply both arrived ECN-capable; empty: not known."""
+    forward_ce: Int64s = field(default_factory=_int64s)
+    """Samples whose request arrived with CE: indices 0 to N - 1, ascending."""
+    reverse_ce: Int64s = field(default_factory=_int64s)
+    """The same of replies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +159,7 @@ _CORNERS = ("forward_after_ns", "forward_delay_ns", "reverse_after_ns", "reverse
 
 @dataclass(slots=True)
 class PathDelayColumns:
-    """One prober's delays of one window, a row a (peer, path), in order of first appearance.
+    """One prober's delays of one window, a row a (peer, path, class), in order of first appearance.
 
     Fields as in `PathDelay` of PathDelays.avsc; NaN stands for null. Buckets of row r stand at
     [forward_bucket_start[r], forward_bucket_start[r + 1]) of forward_bucket and forward_bucket_count, bucket
@@ -179,6 +187,10 @@ class PathDelayColumns:
     reverse_bucket_start: Int64s
     reverse_bucket: Int32s
     reverse_bucket_count: Int32s
+    dscp: Int32s
+    ecn: Int64s
+    forward_ce: Int64s
+    reverse_ce: Int64s
 
 
 @dataclass(slots=True)
@@ -254,3 +266,7 @@ class QueueingColumns:
     """[cells] mean delay above the floor."""
     at_ns: Int64s
     """[cells] mean time of the samples within the slot."""
+    dscp: Int32s
+    """[R] traffic class."""
+    ce: Int32s
+    """[cells] samples that a queue marked with CE."""

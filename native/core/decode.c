@@ -197,6 +197,8 @@ static int more_groups(struct ft_batch *b, int64_t wanted) {
         !grow((void **)&b->spacing_ns, capacity, sizeof *b->spacing_ns) ||
         !grow((void **)&b->lost, capacity, sizeof *b->lost) ||
         !grow((void **)&b->no_t3, capacity, sizeof *b->no_t3) ||
+        !grow((void **)&b->dscp, capacity, sizeof *b->dscp) ||
+        !grow((void **)&b->ecn, capacity, sizeof *b->ecn) ||
         !grow((void **)&b->start, capacity + 1, sizeof *b->start))
         return 0;
     b->group_capacity = capacity;
@@ -232,6 +234,36 @@ static enum ft_bad read_array(struct reader *r, struct ft_batch *b, int c, int64
     return FT_OK;
 }
 
+/* The ascending indices of a group's marked samples, `way` 0: of requests, 1: of replies. */
+static enum ft_bad read_marks(struct reader *r, struct ft_batch *b, int way, int64_t first, int64_t count) {
+    enum ft_field field = (enum ft_field)(FT_FORWARD_CE + way);
+    int64_t begin = b->marks[way], last = -1, sum = 0, n;
+    const uint8_t *block_end;
+    enum ft_bad status;
+    for (;;) {
+        status = read_block(r, field, 1, &n, &block_end);
+        if (status != FT_OK) return status;
+        if (n == 0) return FT_OK;
+        int64_t total = b->marks[way] - begin + n;
+        if (total > count) return bad(r, FT_ABOVE, field, total, count);
+        if (b->marks[way] + n > b->mark_capacity[way]) {
+            int64_t capacity = 2 * b->mark_capacity[way] + n;
+            if (!grow((void **)&b->marked[way], capacity, sizeof(int64_t)))
+                return bad(r, FT_NO_MEMORY, field, capacity, 0);
+            b->mark_capacity[way] = capacity;
+        }
+        int64_t *out = b->marked[way] + b->marks[way];
+        if ((status = read_longs(r, field, n, out, 0, &sum)) != FT_OK) return status;
+        for (int64_t i = 0; i < n; last = out[i++] - first) {
+            if (out[i] <= last) return bad(r, FT_BELOW, field, out[i], last + 1);
+            if (out[i] >= count) return bad(r, FT_ABOVE, field, out[i], count - 1);
+            out[i] += first;
+        }
+        b->marks[way] += n;
+        if (block_end != NULL && r->p != block_end) return bad(r, FT_BLOCK_SIZE, field, r->p - block_end, 0);
+    }
+}
+
 static enum ft_bad read_group(struct reader *r, struct ft_batch *b) {
     int64_t g = b->groups, first = b->samples, count = 0;
     enum ft_bad status;
@@ -244,8 +276,12 @@ static enum ft_bad read_group(struct reader *r, struct ft_batch *b) {
         if ((status = read_array(r, b, c, first, &count)) != FT_OK) return status;
     if (b->spacing_ns[g] > 0 && count % 2 != 0) return bad(r, FT_ODD, FT_SENT, count, 0);
     if ((status = read_int(r, FT_LOST, 0, FT_MAX_COUNT, &b->lost[g])) != FT_OK ||
-        (status = read_int(r, FT_NO_T3, 0, FT_MAX_COUNT, &b->no_t3[g])) != FT_OK)
+        (status = read_int(r, FT_NO_T3, 0, FT_MAX_COUNT, &b->no_t3[g])) != FT_OK ||
+        (status = read_int(r, FT_DSCP, 0, FT_MAX_DSCP, &b->dscp[g])) != FT_OK ||
+        (status = read_int(r, FT_ECN, 0, FT_MAX_COUNT, &b->ecn[g])) != FT_OK)
         return status;
+    for (int way = 0; way < 2; way++)
+        if ((status = read_marks(r, b, way, first, count)) != FT_OK) return status;
     r->group = -1;
     b->samples = first + count;
     b->groups = g + 1;
@@ -253,8 +289,8 @@ static enum ft_bad read_group(struct reader *r, struct ft_batch *b) {
     return FT_OK;
 }
 
-/* Least bytes of a group: nine fields of one byte. */
-#define MIN_GROUP 9
+/* Least bytes of a group: 13 fields of one byte. */
+#define MIN_GROUP 13
 
 static enum ft_bad read_batch(struct reader *r, struct ft_batch *b) {
     enum ft_bad status;
@@ -301,6 +337,9 @@ void ft_batch_free(struct ft_batch *batch) {
     free(batch->lost);
     free(batch->no_t3);
     free(batch->start);
+    free(batch->dscp);
+    free(batch->ecn);
+    for (int way = 0; way < 2; way++) free(batch->marked[way]);
     for (int c = 0; c < 4; c++) free(batch->column[c]);
     memset(batch, 0, sizeof *batch);
 }

@@ -13,6 +13,7 @@
 /* As in schemas/ProbeBatch.avsc. */
 #define FT_MAX_SPACING_NS 1000000000
 #define FT_MAX_COUNT      10000000
+#define FT_MAX_DSCP       63
 /* Stamps and differences are held within +-2^62 ns (146 years), so that a sum of two never wraps. */
 #define FT_MAX_NS ((int64_t)1 << 62)
 
@@ -48,6 +49,10 @@ enum ft_field {
     FT_REVERSE,
     FT_LOST,
     FT_NO_T3,
+    FT_DSCP,
+    FT_ECN,
+    FT_FORWARD_CE,
+    FT_REVERSE_CE,
     FT_END,
 };
 
@@ -63,11 +68,13 @@ struct ft_batch {
     /* groups */
     int64_t groups, group_capacity;
     struct ft_span *peer;
-    int32_t *path, *spacing_ns, *lost, *no_t3;
+    int32_t *path, *spacing_ns, *lost, *no_t3, *dscp, *ecn;
     int64_t *start; /* groups + 1 */
     /* samples */
     int64_t samples, sample_capacity;
     int64_t *column[4]; /* sent, forward, turnaround, reverse */
+    /* samples with CE: of requests, of replies */
+    int64_t *marked[2], marks[2], mark_capacity[2];
 };
 
 struct ft_fault {

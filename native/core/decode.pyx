@@ -24,6 +24,7 @@ cdef extern from "decode.h":
         FT_MAX_PATH
         FT_MAX_SPACING_NS
         FT_MAX_COUNT
+        FT_MAX_DSCP
     int64_t FT_MAX_NS
     cdef enum ft_bad:
         FT_OK
@@ -53,9 +54,13 @@ cdef extern from "decode.h":
         int32_t *spacing_ns
         int32_t *lost
         int32_t *no_t3
+        int32_t *dscp
+        int32_t *ecn
         int64_t *start
         int64_t samples, sample_capacity
         int64_t *column[4]
+        int64_t *marked[2]
+        int64_t marks[2]
     struct ft_fault:
         ft_bad status
         ft_field field
@@ -75,7 +80,7 @@ cdef object _i4 = np.dtype(np.int32)
 cdef object _i8 = np.dtype(np.int64)
 cdef tuple _FIELDS = (
     "nic", "run", "batch", "clock_ns", "system_ns", "samples", "peer", "path", "spacing_ns",
-    "sent", "forward", "turnaround", "reverse", "lost", "no_t3", "end",
+    "sent", "forward", "turnaround", "reverse", "lost", "no_t3", "dscp", "ecn", "forward_ce", "reverse_ce", "end",
 )
 
 
@@ -179,6 +184,8 @@ def decode_probe_batch(data, Py_ssize_t start=0):
                 _column(b.start, b.groups + 1, 8, _i8),
                 _column(b.column[0], b.samples, 8, _i8), _column(b.column[1], b.samples, 8, _i8),
                 _column(b.column[2], b.samples, 8, _i8), _column(b.column[3], b.samples, 8, _i8),
+                _column(b.dscp, b.groups, 4, _i4), _column(b.ecn, b.groups, 4, _i4),
+                _column(b.marked[0], b.marks[0], 8, _i8), _column(b.marked[1], b.marks[1], 8, _i8),
             )
         finally:
             ft_batch_free(&b)
@@ -206,6 +213,35 @@ cdef object _as(object array, object dtype, str field):
     return made.astype(dtype, copy=False)
 
 
+cdef object _or_zeros(object array, int64_t n, str field):
+    """Return `array` as n int32; n zeros for an empty one."""
+    made = _as(array, _i4, field)
+    if len(made) not in (0, n):
+        raise ValueError(f"{field}: {len(made)} elements, expected {n} as in peers, or none")
+    return made if len(made) else np.zeros(n, _i4)
+
+
+cdef object _indices(object array, int64_t samples, str field):
+    """Return `array` as ascending indices of samples."""
+    made = _as(array, _i8, field)
+    if len(made) and (made[0] < 0 or made[-1] >= samples or (np.diff(made) <= 0).any()):
+        raise ValueError(f"{field}: expected ascending indices below {samples}")
+    return made
+
+
+cdef uint8_t *_put_marks(uint8_t *p, const int64_t[::1] marks, int64_t *at, int64_t begin, int64_t end) noexcept:
+    """Write those of `marks` from number at[0] on that are below `end`, counted from `begin`."""
+    cdef int64_t last = at[0], i
+    while last < marks.shape[0] and marks[last] < end:
+        last += 1
+    if last > at[0]:
+        p = ft_put_long(p, last - at[0])
+    for i in range(at[0], last):
+        p = ft_put_long(p, marks[i] - begin)
+    at[0] = last
+    return ft_put_long(p, 0)
+
+
 def encode_probe_batch(columns):
     """Return the Avro body of `columns`, byte for byte as fastavro writes it. Raises ValueError if the
     columns do not fit each other or the schema."""
@@ -220,6 +256,11 @@ def encode_probe_batch(columns):
     cdef const int32_t[::1] no_t3 = _as(columns.no_t3, _i4, "no_t3")
     cdef list peers = list(columns.peers)
     cdef int64_t groups = len(peers), samples = sent.shape[0], g, i, n, capacity
+    cdef const int32_t[::1] dscp = _or_zeros(columns.dscp, groups, "dscp")
+    cdef const int32_t[::1] ecn = _or_zeros(columns.ecn, groups, "ecn")
+    cdef const int64_t[::1] forward_ce = _indices(columns.forward_ce, samples, "forward_ce")
+    cdef const int64_t[::1] reverse_ce = _indices(columns.reverse_ce, samples, "reverse_ce")
+    cdef int64_t forward_at = 0, reverse_at = 0
     cdef const int64_t *columns4[4]
     cdef const char *text
     cdef Py_ssize_t size
@@ -244,7 +285,7 @@ def encode_probe_batch(columns):
     columns4[3] = &reverse[0] if samples else NULL
     # 10 bytes a long at most, 20 longs of overhead a group, and 8 bytes for the last write to run over
     _utf8(columns.nic, "nic", &size)
-    capacity = 128 + size + 40 * samples + 200 * groups
+    capacity = 128 + size + 60 * samples + 260 * groups
     for peer in peers:
         _utf8(peer, "peer", &size)
         capacity += size
@@ -285,6 +326,12 @@ def encode_probe_batch(columns):
             p = ft_put_array(p, columns4[3] + i, n)
             p = ft_put_long(p, lost[g])
             p = ft_put_long(p, no_t3[g])
+            _minimum("dscp", dscp[g], 0, FT_MAX_DSCP)
+            _minimum("ecn", ecn[g], 0, FT_MAX_COUNT)
+            p = ft_put_long(p, dscp[g])
+            p = ft_put_long(p, ecn[g])
+            p = _put_marks(p, forward_ce, &forward_at, i, i + n)
+            p = _put_marks(p, reverse_ce, &reverse_at, i, i + n)
         p = ft_put_long(p, 0)
         return PyBytes_FromStringAndSize(<const char *>out, p - out)
     finally:

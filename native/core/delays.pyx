@@ -16,7 +16,7 @@ cdef extern from "varint.h" nogil:
 
 cdef enum:
     VARINT = 10  # most bytes of a number
-    ROW = 5 * VARINT + 10 * 9 + 8 * VARINT  # most bytes of a row besides its peer's name and its buckets
+    ROW = 9 * VARINT + 10 * 9 + 8 * VARINT  # most bytes of a row besides its peer's name and its buckets
 
 
 cdef inline uint8_t *_text(uint8_t *out, bytes text):
@@ -58,6 +58,10 @@ def encode_path_delays(str nic not None, str shard not None, int64_t window, int
     cdef const int64_t[::1] count = columns.count
     cdef const int64_t[::1] lost = columns.lost
     cdef const int64_t[::1] no_t3 = columns.no_t3
+    cdef const int32_t[::1] dscp = columns.dscp
+    cdef const int64_t[::1] ecn = columns.ecn
+    cdef const int64_t[::1] ce0 = columns.forward_ce
+    cdef const int64_t[::1] ce1 = columns.reverse_ce
     cdef const double[::1] f0 = columns.forward_min_ns
     cdef const double[::1] f1 = columns.forward_p50_ns
     cdef const double[::1] f2 = columns.forward_p99_ns
@@ -75,7 +79,7 @@ def encode_path_delays(str nic not None, str shard not None, int64_t window, int
     cdef const int32_t[::1] rb = columns.reverse_bucket
     cdef const int32_t[::1] rc = columns.reverse_bucket_count
     if min(len(path), len(count), len(lost), len(no_t3), len(f0), len(f1), len(f2), len(r0), len(r1), len(r2),
-           len(t0), len(t1), len(t2), len(bound), len(fs) - 1, len(rs) - 1) < rows:
+           len(t0), len(t1), len(t2), len(bound), len(fs) - 1, len(rs) - 1, len(dscp), len(ecn), len(ce0), len(ce1)) < rows:
         raise ValueError(f"columns of {rows} peers: a column is shorter")
     if fs[rows] > min(len(fb), len(fc)) or rs[rows] > min(len(rb), len(rc)):
         raise ValueError(f"buckets: {fs[rows]} and {rs[rows]} expected, a column is shorter")
@@ -123,5 +127,9 @@ def encode_path_delays(str nic not None, str shard not None, int64_t window, int
         out = _numbers(out, fc, fs[r], fs[r + 1])
         out = _numbers(out, rb, rs[r], rs[r + 1])
         out = _numbers(out, rc, rs[r], rs[r + 1])
+        out = _long(out, dscp[r])
+        out = _long(out, ecn[r])
+        out = _long(out, ce0[r])
+        out = _long(out, ce1[r])
     out[0] = 0
     return buffer[: out + 1 - first]

@@ -11,8 +11,8 @@
  * need not hurry: it wakes to send and to answer, and then reads replies, timestamps and follow-ups in batches.
  *
  * Packets, big endian: magic 'FT', version and kind, count; u32 seq; u64 run; then
- *   request  i64 sender's system clock, u32 hash of the target NIC's name, u32 0
- *   reply    i64 t2, u32 ticket, u32 0
+ *   request  i64 sender's system clock, u32 hash of the target NIC's name, u32 TOS byte with which it leaves
+ *   reply    i64 t2, u32 ticket, u32 TOS byte with which the request arrived (classes.c)
  *   collect  count * (u32 seq, u32 ticket, u32 0)
  *   follow-up count * (u32 seq, i64 t3)
  *   trace    i64 sender's system clock, u32 hash of the traced NIC's name, u32 TTL
@@ -50,20 +50,22 @@ ft_engine *ft_engine_new(const ft_config *config, int responder_fd, const int *p
         ft_key key = {z, (uint64_t)i};
         e->random[i] = ft_siphash(key, (const uint8_t *)"fabrictime", 10) | (uint64_t)(i == 0);
     }
-    size_t peers = (size_t)config->max_peers, groups = peers * (size_t)config->paths * 2;
+    size_t peers = (size_t)config->max_peers, paths = peers * (size_t)config->paths,
+           groups = paths * (size_t)config->classes * 2;
     uint32_t probes = power_of_two(config->table_probes), ids = probes * 2;
     e->probe_mask = probes - 1;
     e->reply_mask = power_of_two(config->reply_ring) - 1;
     e->peers = calloc(peers, sizeof *e->peers);
     e->active = calloc(peers, sizeof *e->active);
     e->probes = calloc(probes, sizeof *e->probes);
-    e->collections = calloc(groups / 2, sizeof *e->collections);
-    e->collecting = calloc(groups / 2, sizeof *e->collecting);
+    e->collections = calloc(paths, sizeof *e->collections);
+    e->collecting = calloc(paths, sizeof *e->collecting);
+    e->next_class = calloc(paths, sizeof *e->next_class);
     e->hits = calloc(FT_TRACE_HITS, sizeof *e->hits);
     e->probers = calloc(FT_PROBERS, sizeof *e->probers);
     e->replies = calloc(e->reply_mask + 1, sizeof *e->replies);
     int fine = e->peers && e->active && e->probes && e->collections && e->collecting && e->replies &&
-               e->hits && e->probers;
+               e->hits && e->probers && e->next_class;
     for (int i = 0; i < 2; i++) {
         e->outputs[i].samples = calloc(config->out_samples, sizeof(ft_sample));
         e->outputs[i].lost = calloc(groups, sizeof(uint32_t));
@@ -83,16 +85,19 @@ ft_engine *ft_engine_new(const ft_config *config, int responder_fd, const int *p
         error = errno;
     socklen_t size = sizeof e->responder_address;
     if (!error && getsockname(responder_fd, (struct sockaddr *)&e->responder_address, &size)) error = errno;
+    e->responder_tos = config->class[0].tos;
     e->name_bytes =
         e->responder_address.ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
     for (int i = -1; i < config->paths && !error; i++) {
         int fd = i < 0 ? responder_fd : path_fds[i];
         error = ft_stamping_on(e, fd);
         if (!error) error = ft_errors_on(e, fd);
+        if (!error) error = ft_class_on(e, fd);
         if (!error && i < 0 && config->device_index) error = ft_device_on(e, fd);
         if (i < 0 || error) continue;
         path_socket *path = &e->paths[i];
         path->fd = fd;
+        path->tos = config->class[0].tos;
         path->id_mask = ids - 1;
         path->seq_of = malloc(ids * sizeof(uint32_t));
         size = sizeof path->address;
@@ -134,6 +139,7 @@ void ft_engine_free(ft_engine *e) {
     free(e->probes);
     free(e->collections);
     free(e->collecting);
+    free(e->next_class);
     free(e->replies);
     free(e->hits);
     free(e->probers);
@@ -307,6 +313,10 @@ void ft_engine_clear_peer(ft_engine *e, int slot) {
     e->peers[last].active_at = p->active_at;
 }
 
+static int path_of_group(const ft_engine *e, int group) {
+    return group / 2 / e->config.classes % e->config.paths;
+}
+
 int ft_engine_set_path(ft_engine *e, int i, int fd) {
     path_socket *path = &e->paths[i];
     struct sockaddr_storage address;
@@ -314,10 +324,12 @@ int ft_engine_set_path(ft_engine *e, int i, int fd) {
     if (getsockname(fd, (struct sockaddr *)&address, &size)) return errno;
     int error = ft_stamping_on(e, fd);
     if (!error) error = ft_errors_on(e, fd);
+    if (!error) error = ft_class_on(e, fd);
     if (!error && watch(e->epoll_paths, fd, EPOLLIN, (uint32_t)i)) error = errno;
     if (error) return error;
     epoll_ctl(e->epoll_paths, EPOLL_CTL_DEL, path->fd, NULL);
     path->fd = fd;
+    path->tos = e->config.class[0].tos;
     path->address = address;
     path->next_id = path->drops = 0;
     memset(path->seq_of, 0xff, (path->id_mask + 1) * sizeof(uint32_t));
@@ -335,10 +347,10 @@ int ft_engine_set_path(ft_engine *e, int i, int fd) {
     ft_output *out = &e->outputs[e->front]; /* its measurements belong to the old socket's port */
     uint32_t left = 0;
     for (uint32_t k = 0; k < out->count; k++)
-        if ((int)(out->samples[k].group / 2) % e->config.paths != i) out->samples[left++] = out->samples[k];
+        if (path_of_group(e, (int)out->samples[k].group) != i) out->samples[left++] = out->samples[k];
     out->count = left;
     for (int g = 0; g < ft_engine_groups(e); g++)
-        if (g / 2 % e->config.paths == i) out->lost[g] = out->no_t3[g] = 0;
+        if (path_of_group(e, g) == i) out->lost[g] = out->no_t3[g] = 0;
     return 0;
 }
 
@@ -497,11 +509,11 @@ double ft_engine_throttle(ft_engine *e) {
     return e->throttle;
 }
 int ft_engine_groups(ft_engine *e) {
-    return e->config.max_peers * e->config.paths * 2;
+    return e->config.max_peers * e->config.paths * e->config.classes * 2;
 }
 
 void ft_engine_scatter(ft_engine *e, ft_output *out, int64_t *start, int64_t *sent, int64_t *forward,
-                       int64_t *turnaround, int64_t *reverse) {
+                       int64_t *turnaround, int64_t *reverse, uint8_t *marks) {
     int groups = ft_engine_groups(e);
     memset(start, 0, (size_t)(groups + 1) * sizeof *start);
     for (uint32_t i = 0; i < out->count; i++)
@@ -514,6 +526,7 @@ void ft_engine_scatter(ft_engine *e, ft_output *out, int64_t *start, int64_t *se
         forward[at] = s->forward;
         turnaround[at] = s->turnaround;
         reverse[at] = s->reverse;
+        marks[at] = (uint8_t)s->marks;
     }
 }
 
@@ -524,11 +537,11 @@ void ft_engine_inject(ft_engine *e, int path, const uint8_t *data, int size,
     memcpy(copy, data, (size_t)taken);
     int kind = kind_of(copy, taken);
     if (path >= 0)
-        ft_on_path_packet(e, path, copy, taken, from, 1, monotonic());
+        ft_on_path_packet(e, path, copy, taken, from, 1, -1, monotonic());
     else if (kind == KIND_TRACE)
         ft_answer_trace(e, e->responder_fd, &e->responder_address, copy, taken, from, monotonic());
     else if (kind == KIND_TRACED)
         ft_on_traced(e, -1, &e->responder_address, copy, taken, from);
     else
-        ft_answer(e, copy, taken, from, 1, now_of(CLOCK_REALTIME), &e->out, 0);
+        ft_answer(e, copy, taken, from, 1, -1, now_of(CLOCK_REALTIME), &e->out, 0);
 }

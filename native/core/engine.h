@@ -9,9 +9,12 @@
 #include "losses.h"
 #include "siphash.h"
 
-#define FT_NO_STAMP  INT64_MIN
-#define FT_MAX_PATHS 64
-#define FT_MAX_PEERS 1024
+#define FT_NO_STAMP    INT64_MIN
+#define FT_MAX_PATHS   64
+#define FT_MAX_PEERS   1024
+#define FT_MAX_CLASSES 8
+
+enum { FT_CE_FORWARD = 1, FT_CE_REVERSE = 2, FT_ECN_BOTH_WAYS = 4 }; /* marks of a sample */
 
 /* name and meaning */
 #define FT_COUNTERS(X)                                                                                       \
@@ -59,6 +62,10 @@
     X(icmp_errors)        /* errors that the network sent back for our packets, traces' among them */        \
     X(trace_hits_dropped) /* answers to our traces that were not read in time */                             \
     X(wakeups)                                                                                               \
+    X(ce_forward)     /* requests that arrived with CE, by their replies */                                  \
+    X(ce_reverse)     /* replies that arrived with CE */                                                     \
+    X(ecn_cleared)    /* replies that show that the network cleared the ECN field */                         \
+    X(dscp_changed)   /* replies that show that the network changed the DSCP */                              \
     X(bytes_asked)    /* payload of authentic requests and collects received */                              \
     X(bytes_answered) /* payload of replies and follow-ups sent */
 
@@ -68,8 +75,16 @@ typedef struct {
 #undef X
 } ft_counters;
 
+/* A traffic class: the TOS byte (DSCP << 2 | ECN), and the socket priority; -1: the kernel's own choice. */
+typedef struct {
+    uint8_t tos;
+    int priority;
+} ft_class;
+
 typedef struct {
     int max_peers, paths;
+    int classes; /* probes of one path take them in turn */
+    ft_class class[FT_MAX_CLASSES];
     int spare; /* the last so many paths: only flow probing uses them */
     int64_t spacing_ns, timeout_ns, overdue_ns, cpu_starved_ns, collect_delay_ns, drain_ns, max_age_ns;
     double rate_pps, max_pps, answer_max_pps;
@@ -94,7 +109,8 @@ typedef struct {
 } ft_schedule;
 
 typedef struct {
-    uint32_t group; /* ((peer * paths) + path) * 2 + (1 for a coded pair) */
+    uint32_t group : 29; /* (((peer * paths) + path) * classes + class) * 2 + (1 for a coded pair) */
+    uint32_t marks : 3;
     uint32_t order;
     int64_t sent, forward, turnaround, reverse;
 } ft_sample;
@@ -176,7 +192,7 @@ double ft_engine_throttle(ft_engine *e);
 int ft_engine_groups(ft_engine *e);
 /* order samples by group, stable; `start` has groups + 1 elements. Wants no lock. */
 void ft_engine_scatter(ft_engine *e, ft_output *out, int64_t *start, int64_t *sent, int64_t *forward,
-                       int64_t *turnaround, int64_t *reverse);
+                       int64_t *turnaround, int64_t *reverse, uint8_t *marks);
 /* one packet through the parser, as if it had come from `from` on path socket `path` (-1: the responder) */
 void ft_engine_inject(ft_engine *e, int path, const uint8_t *data, int size,
                       const struct sockaddr_storage *from);

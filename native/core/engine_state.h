@@ -42,10 +42,11 @@ enum {
     KIND_TRACED = 6
 };
 enum { HEAD = 16, TIMED_BYTES = 40, ENTRY = 12, MAC = 8, MAX_ENTRIES = 32 };
-enum { MAX_BYTES = HEAD + MAX_ENTRIES * ENTRY + MAC, BATCH = 64, CONTROL = 224, ADDRESS_BLOCK = 40 };
+enum { MAX_BYTES = HEAD + MAX_ENTRIES * ENTRY + MAC, BATCH = 64, CONTROL = 256, ADDRESS_BLOCK = 40 };
 enum { PROBES_PER_WAKEUP = 16, DRAIN_SENT = 96, QUEUE_ASKED = 32, REPORTED_ERRORS = 8 };
 enum { FREE_HALF, WAITING, SENT, REPLIED, COMPLETE, LOST, INCOMPLETE, UNSENT };
 
+static const uint32_t FT_TOS_KNOWN = 1U << 31; /* beside a TOS byte on the wire */
 static const double MIN_THROTTLE = 1.0 / 16;
 static const int64_t MAX_NS = (int64_t)1 << 62, MAX_DEBT_NS = 20000000, SPIN_NS = 30000, IDLE_NS = 20000000;
 static const int64_t ASKED_NS = 10000000000;
@@ -57,7 +58,7 @@ static const int64_t LATE_REPORT_NS = 20000000;
 typedef struct {
     int64_t t1, t2, t3, t4;
     uint32_t ticket;
-    uint8_t state, tried, declared; /* declared: lost, before its answer */
+    uint8_t state, tried, declared, marks; /* declared: lost, before its answer */
 } half;
 
 typedef struct {
@@ -66,7 +67,7 @@ typedef struct {
     int64_t second_due;
     uint32_t number;
     uint16_t peer;
-    uint8_t path, pair, settled;
+    uint8_t path, pair, settled, class;
 } probe;
 
 typedef struct {
@@ -89,6 +90,7 @@ typedef struct {
     uint32_t *seq_of; /* by stamp id */
     uint32_t id_mask, queued_id;
     int64_t queued_ns; /* when that id entered the host's queue */
+    int tos;           /* set on the socket, -1: not known */
 } path_socket;
 
 typedef struct {
@@ -103,6 +105,7 @@ typedef struct {
     struct sockaddr_storage names[BATCH];
     uint8_t data[BATCH][MAX_BYTES];
     uint8_t control[BATCH][CONTROL];
+    uint8_t tos[BATCH]; /* of answers */
 } batch;
 
 struct ft_engine {
@@ -113,6 +116,7 @@ struct ft_engine {
     pthread_mutex_t mutex;
     atomic_int waiters, stopping;
     socklen_t name_bytes;
+    int responder_tos; /* set on the socket, -1: not known */
     uint32_t tx_flags;
     struct sockaddr_storage responder_address;
     path_socket paths[FT_MAX_PATHS];
@@ -124,6 +128,7 @@ struct ft_engine {
     uint32_t round_of, round_step, round_at; /* of single probes over the paths */
     uint32_t second; /* pairs whose second half waits: probes [second, head) may hold some */
     collection *collections;
+    uint8_t *next_class;  /* of each path of each peer */
     uint32_t *collecting; /* indices of collections that are not empty */
     uint32_t collectings;
     reply_slot *replies;
@@ -154,6 +159,7 @@ typedef struct {
     int64_t stamp; /* already on this NIC's clock */
     int64_t raw;
     uint32_t id, drops, kind;
+    int tos; /* as received, -1: not known */
     int is_transmit, has_drops;
     int device_index; /* interface that received the packet; 0: not known */
     int is_icmp, icmp_type, icmp_code;
@@ -227,7 +233,7 @@ static inline int64_t reading(ft_engine *e, int64_t system_ns) {
 }
 
 static inline int group_of(const ft_engine *e, const probe *s, int paired) {
-    return (s->peer * e->config.paths + s->path) * 2 + paired;
+    return ((s->peer * e->config.paths + s->path) * e->config.classes + s->class) * 2 + paired;
 }
 
 static inline void refill(double *tokens, int64_t *at, double rate, int64_t now) {
@@ -268,6 +274,11 @@ uint64_t ft_mac_of(const ft_engine *e, const struct sockaddr_storage *source,
                    const struct sockaddr_storage *target, const uint8_t *data, size_t size);
 void ft_head_of(uint8_t *p, int kind, int count, uint32_t seq, uint64_t run);
 
+/* classes.c */
+int ft_class_on(const ft_engine *e, int fd);
+int ft_use_class(const ft_engine *e, int fd, int *now, uint8_t tos);
+void ft_note_marks(ft_engine *e, const probe *s, half *h, uint32_t returned, int tos);
+
 /* timestamps.c */
 ancillary ft_read_control(ft_engine *e, struct msghdr *message);
 void ft_batch_init(ft_engine *e, batch *b);
@@ -292,7 +303,7 @@ void ft_on_traced(ft_engine *e, int path, const struct sockaddr_storage *own, co
 /* samples.c */
 void ft_settle(ft_engine *e, probe *s);
 void ft_on_path_packet(ft_engine *e, int path, const uint8_t *p, int size,
-                       const struct sockaddr_storage *from, int64_t t4, int64_t now);
+                       const struct sockaddr_storage *from, int64_t t4, int tos, int64_t now);
 void ft_ring(ft_engine *e);
 void ft_came_late(ft_engine *e, int64_t ns);
 int64_t ft_next_overdue(const ft_engine *e, int64_t now);
@@ -307,7 +318,7 @@ void ft_send_due(ft_engine *e, int64_t now);
 /* responder.c */
 void ft_drain_responder_stamps(ft_engine *e);
 int ft_answer(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_storage *from, int64_t t2,
-              int64_t system_ns, batch *out, int i);
+              int tos, int64_t system_ns, batch *out, int i);
 int ft_respond(ft_engine *e, int64_t now);
 
 #endif

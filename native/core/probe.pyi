@@ -147,6 +147,8 @@ class Engine:
         device: str | None = None,
         seed: int | None = None,
         max_peers: int = 64,
+        classes: Sequence[tuple[int, int | None]] = ((0, None),),
+        ecn: bool = True,
         device_index: int = 0,
     ) -> None: ...
     @property

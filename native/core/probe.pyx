@@ -50,7 +50,11 @@ cdef extern from "losses.h":
         int64_t first_lost_age, last_lost_age, answered_age, arrived_age, timeout
 
 cdef extern from "engine.h":
-    int FT_MAX_PATHS, FT_MAX_PEERS, FT_TRACE_BYTES, FT_TRACE_HITS, FT_PROBERS
+    int FT_MAX_PATHS, FT_MAX_PEERS, FT_MAX_CLASSES, FT_TRACE_BYTES, FT_TRACE_HITS, FT_PROBERS
+    int FT_CE_FORWARD, FT_CE_REVERSE, FT_ECN_BOTH_WAYS
+    ctypedef struct ft_class:
+        uint8_t tos
+        int priority
     ctypedef struct ft_trace_hit:
         int arrived, path, type, code, size
         sockaddr_storage target, hop
@@ -61,7 +65,8 @@ cdef extern from "engine.h":
     ctypedef struct ft_counters:
         uint64_t requests_sent
     ctypedef struct ft_config:
-        int max_peers, paths, spare, hardware, device_index
+        int max_peers, paths, spare, hardware, device_index, classes
+        ft_class class_ "class"[8]
         int64_t spacing_ns, timeout_ns, overdue_ns, cpu_starved_ns, collect_delay_ns, drain_ns, max_age_ns
         double rate_pps, max_pps, answer_max_pps
         uint64_t run, seed
@@ -108,7 +113,8 @@ cdef extern from "engine.h":
     const ft_counters *ft_engine_counters(ft_engine *)
     double ft_engine_throttle(ft_engine *)
     int ft_engine_groups(ft_engine *)
-    void ft_engine_scatter(ft_engine *, ft_output *, int64_t *, int64_t *, int64_t *, int64_t *, int64_t *) nogil
+    void ft_engine_scatter(ft_engine *, ft_output *, int64_t *, int64_t *, int64_t *, int64_t *, int64_t *,
+                           uint8_t *) nogil
     void ft_engine_inject(ft_engine *, int, const uint8_t *, int, const sockaddr_storage *)
     const char *const *ft_counter_names()
     int ft_counter_count()
@@ -367,8 +373,9 @@ cdef class Engine:
     all peers and paths in a fixed cycle. The last `spare` paths are reserved for flow probing, of up to
     `flow_pps` probes. A request is finally lost after `timeout_ms`; `evidence` declares it lost once it is
     overdue, after at least `overdue_ms` (losses.c). `max_pps` caps requests, `answer_max_pps` answers; both
-    slow and never stop. `device`: use the NIC's own timestamps if it has them. `device_index`: interface that
-    requests are to arrive by, to count those of others; 0: any. Raises ValueError for a
+    slow and never stop. `classes`: (DSCP, socket priority or None) of each traffic class, which the probes of a
+    path take in turn; `ecn`: leave ECN-capable. `device`: use the NIC's own timestamps if it has them.
+    `device_index`: interface that requests are to arrive by, to count those of others; 0: any. Raises ValueError for a
     setting out of range, OSError if the kernel refuses.
     """
 
@@ -377,7 +384,7 @@ cdef class Engine:
     cdef ft_hwstamp hardware
     cdef object sockets, names, slots, free_slots, resting, phc
     cdef bytes device
-    cdef list ports
+    cdef list ports, dscps
     cdef int64_t batch
     cdef readonly str nic
     cdef readonly object run_id
@@ -389,7 +396,7 @@ cdef class Engine:
     def __init__(self, sockets, *, str nic, bytes key, run=None, double rate_pps=1000.0, double max_pps=100_000.0,
                  double answer_max_pps=200_000.0, int64_t spacing_ns=20_000, int singles=0, int spare=0, double flow_pps=0.0, double timeout_ms=100.0, double overdue_ms=2.0, double cpu_starved_ms=5.0,
                  double collect_delay_ms=20.0, double drain_ms=5.0, double max_age_s=86_400.0, clock=None,
-                 str device=None, seed=None, int max_peers=64, int device_index=0):
+                 str device=None, seed=None, int max_peers=64, classes=((0, None),), bint ecn=True, int device_index=0):
         cdef int fds[64]
         paths = len(sockets.paths)
         _check_key(key)
@@ -407,6 +414,7 @@ cdef class Engine:
         _check("collect_delay_ms", collect_delay_ms, 0, timeout_ms)
         _check("max_peers", max_peers, 1, FT_MAX_PEERS)
         _check("paths", paths, 1, FT_MAX_PATHS)
+        _check("classes", len(classes), 1, FT_MAX_CLASSES)
         if self.engine is not NULL:
             raise RuntimeError("Engine: initialised twice")
         self.sockets = sockets
@@ -414,6 +422,13 @@ cdef class Engine:
         self.run_id = run if run is not None else int.from_bytes(os.urandom(8), "big") >> 1
         self.batch = 0
         self.ports = list(sockets.path_ports)
+        self.dscps = [dscp for dscp, _ in classes]
+        self.config.classes = len(classes)
+        for i, (dscp, priority) in enumerate(classes):
+            _check("dscp", dscp, 0, 63)
+            _check("priority", 0 if priority is None else priority, 0, 15)
+            self.config.class_[i].tos = dscp << 2 | (2 if ecn else 0)
+            self.config.class_[i].priority = -1 if priority is None else priority
         self.slots = {}
         self.names = [None] * max_peers
         self.free_slots = list(range(max_peers - 1, -1, -1))
@@ -775,20 +790,26 @@ cdef class Engine:
         cdef int groups = ft_engine_groups(engine), g
         cdef int64_t[::1] start = np.empty(groups + 1, np.int64)
         cdef int64_t[::1] sent, forward, turnaround, reverse
+        cdef uint8_t[::1] marks
         self._lock()
         out = ft_engine_swap(engine)
         ft_engine_unlock(engine)
         columns = np.empty((4, out.count + 1), np.int64)  # one spare: a memoryview of nothing has no address
         sent, forward, turnaround, reverse = columns
+        marked = np.empty(out.count + 1, np.uint8)
+        marks = marked
         with nogil:
-            ft_engine_scatter(engine, out, &start[0], &sent[0], &forward[0], &turnaround[0], &reverse[0])
-        peers, path, spacing, lost, no_t3, starts = [], [], [], [], [], []
-        cdef int paths = self.config.paths
+            ft_engine_scatter(engine, out, &start[0], &sent[0], &forward[0], &turnaround[0], &reverse[0],
+                              &marks[0])
+        marked = marked[:-1]
+        peers, path, spacing, lost, no_t3, starts, dscp = [], [], [], [], [], [], []
+        cdef int paths = self.config.paths, classes = self.config.classes
         for g in range(groups):
             if start[g + 1] == start[g] and not out.lost[g] and not out.no_t3[g]:
                 continue
-            peers.append(self.names[g // 2 // paths])
-            path.append(self.ports[g // 2 % paths])
+            peers.append(self.names[g // 2 // classes // paths])
+            path.append(self.ports[g // 2 // classes % paths])
+            dscp.append(self.dscps[g // 2 % classes])
             spacing.append(self.config.spacing_ns if g & 1 else 0)
             lost.append(out.lost[g])
             no_t3.append(out.no_t3[g])
@@ -801,7 +822,9 @@ cdef class Engine:
             nic=self.nic, run=self.run_id, batch=batch, clock_ns=out.clock_ns, system_ns=out.system_ns, peers=peers,
             path=np.array(path, np.int32), spacing_ns=np.array(spacing, np.int32), lost=np.array(lost, np.int32),
             no_t3=np.array(no_t3, np.int32), start=np.array(starts, np.int64), sent=columns[0, :-1],
-            forward=columns[1, :-1], turnaround=columns[2, :-1], reverse=columns[3, :-1])
+            forward=columns[1, :-1], turnaround=columns[2, :-1], reverse=columns[3, :-1],
+            dscp=np.array(dscp, np.int32), ecn=_counts(marked & FT_ECN_BOTH_WAYS, starts),
+            forward_ce=np.flatnonzero(marked & FT_CE_FORWARD), reverse_ce=np.flatnonzero(marked & FT_CE_REVERSE))
 
     @property
     def evidence_fd(self):
@@ -862,6 +885,12 @@ cdef class Engine:
         self._lock()
         ft_engine_inject(self.engine, path, data, <int>min(len(data), 65536), &sender)
         ft_engine_unlock(self.engine)
+
+
+def _counts(marked, starts):
+    """Return the number of nonzero elements in each group of samples."""
+    total = np.concatenate(([0], np.cumsum(marked != 0)))
+    return np.diff(total[np.array(starts)]).astype(np.int32)
 
 
 def _check(str name, value, minimum, maximum):

@@ -48,6 +48,13 @@ cdef _Line _line(object clock) except *:
     return line
 
 
+cdef object _dense(object marked, int64_t samples):
+    """Return [samples] 1 for each of the indices `marked`."""
+    ce = np.zeros(samples, np.int8)
+    ce[marked] = 1
+    return ce
+
+
 cdef class SlotReducer:
     """The floors of many probers' paths, and the samples since the last `take`.
 
@@ -70,6 +77,7 @@ cdef class SlotReducer:
     cdef int64_t[::1] _at
     cdef double[::1] _delay
     cdef int8_t[::1] _single
+    cdef int8_t[::1] _ce           # [samples] whether a queue marked it
     cdef readonly int64_t unsynced
 
     def __init__(self, int64_t slot_ns, int64_t floor_ns=60_000_000_000):
@@ -97,13 +105,15 @@ cdef class SlotReducer:
     cdef void _capacity(self, int64_t samples) except *:
         row, at, delay, single = np.empty(samples, _i4), np.empty(samples, _i8), np.empty(samples), np.empty(
             samples, np.int8)
+        ce = np.empty(samples, np.int8)
         if self._n:
             n = self._n
             row[:n], at[:n], delay[:n], single[:n] = self._row[:n], self._at[:n], self._delay[:n], self._single[:n]
-        self._row, self._at, self._delay, self._single = row, at, delay, single
+            ce[:n] = self._ce[:n]
+        self._row, self._at, self._delay, self._single, self._ce = row, at, delay, single, ce
 
-    cdef int64_t _row_of(self, str nic, str peer, int path, int direction) except -1:
-        key = (nic, peer, path, direction)
+    cdef int64_t _row_of(self, str nic, str peer, int path, int direction, int dscp) except -1:
+        key = (nic, peer, path, direction, dscp)
         found = self._rows.get(key)
         if found is None:
             if self._n_rows == self._counters.shape[0]:
@@ -121,9 +131,10 @@ cdef class SlotReducer:
             return
         self._noise[nic, peer] = noise_ns
 
-    def set_floor(self, str nic not None, str peer not None, int path, int direction, double floor_ns, int64_t at_ns):
+    def set_floor(self, str nic not None, str peer not None, int path, int direction, double floor_ns, int64_t at_ns,
+                  int dscp=0):
         """Set a path's floor as known at a fabric time: the memory of a new owner."""
-        cdef int64_t row = self._row_of(nic, peer, path, direction)
+        cdef int64_t row = self._row_of(nic, peer, path, direction, dscp)
         if isfinite(floor_ns) and floor_ns < self._floor[row, 0]:
             self._floor[row, 0] = floor_ns - _LOW * self._row_noise[row]
             self._stretch[row] = at_ns // self._floor_ns
@@ -147,7 +158,7 @@ cdef class SlotReducer:
             self._bound[row, 0], self._bound[row, 1] = bound[row, 0], bound[row, 1]
             self._stretch[row], self._row_noise[row] = stretch[row], noise[row]
 
-    cdef inline void _put(self, int64_t row, int64_t at, double delay, double bound, int single) noexcept:
+    cdef inline void _put(self, int64_t row, int64_t at, double delay, double bound, int single, int ce) noexcept:
         cdef int64_t stretch = at // self._floor_ns
         cdef int k
         if stretch > self._stretch[row]:
@@ -162,6 +173,7 @@ cdef class SlotReducer:
             self._floor[row, 0], self._bound[row, 0] = delay, bound
         self._row[self._n], self._at[self._n] = <int32_t>row, at
         self._delay[self._n], self._single[self._n] = delay, <int8_t>single
+        self._ce[self._n] = <int8_t>ce
         self._n += 1
 
     cdef inline int _clock_is_wrong(self, int64_t row, int64_t back, double there, double home, double bound) noexcept:
@@ -187,7 +199,10 @@ cdef class SlotReducer:
         cdef int64_t groups = path.shape[0], g, i, row, back, at, t2, t3, t4, whole
         cdef double there, home, rest, max_delay = 1e10, noise, bound
         cdef int64_t models, whole_trip
-        cdef int single
+        cdef int single, dscp
+        cdef const int32_t[::1] classes = columns.dscp if len(columns.dscp) else np.zeros(len(columns.path), _i4)
+        cdef int8_t[::1] out_ce = _dense(columns.forward_ce, len(columns.sent))
+        cdef int8_t[::1] back_ce = _dense(columns.reverse_ce, len(columns.sent))
         cdef str nic = columns.nic
         cdef list names = columns.peers
         cdef int64_t system = columns.system_ns - columns.clock_ns
@@ -195,19 +210,20 @@ cdef class SlotReducer:
             self._capacity(2 * self._at.shape[0])
         for g in range(groups):
             other = _line(peers.get(names[g]))
+            dscp = classes[g]
             if not (own.known and other.known):
-                row = self._row_of(nic, names[g], path[g], _ROUND)
+                row = self._row_of(nic, names[g], path[g], _ROUND, dscp)
                 self._counters[row, 2] += lost[g]
                 self._row_noise[row] = self._noise.get((nic, names[g]), 10.0) * sqrt(2.0)
                 for i in range(start[g], start[g + 1]):
                     at = sent[i] + (own.offset if own.known else system)
                     there = <double>forward[i] + <double>reverse[i]
                     if 0 <= there < max_delay:
-                        self._put(row, at, there, 0, spacing[g] == 0 or (i - start[g]) % 2 == 0)
+                        self._put(row, at, there, 0, spacing[g] == 0 or (i - start[g]) % 2 == 0, out_ce[i] | back_ce[i])
                 self.unsynced += start[g + 1] - start[g]
                 continue
-            row = self._row_of(nic, names[g], path[g], _FORWARD)
-            back = self._row_of(nic, names[g], path[g], _REVERSE)
+            row = self._row_of(nic, names[g], path[g], _FORWARD, dscp)
+            back = self._row_of(nic, names[g], path[g], _REVERSE, dscp)
             self._counters[row, 2] += lost[g]
             noise = self._noise.get((nic, names[g]), 10.0)
             self._row_noise[row] = self._row_noise[back] = noise
@@ -232,13 +248,13 @@ cdef class SlotReducer:
                     self._suspect[row] = models
                 if self._suspect[row] == models:
                     if whole_trip < 0:
-                        whole_trip = self._row_of(nic, names[g], path[g], _ROUND)
+                        whole_trip = self._row_of(nic, names[g], path[g], _ROUND, dscp)
                         self._row_noise[whole_trip] = noise * sqrt(2.0)
-                    self._put(whole_trip, at, there + home, 0, single)
+                    self._put(whole_trip, at, there + home, 0, single, out_ce[i] | back_ce[i])
                     self.unsynced += 1
                     continue
-                self._put(row, at, there, bound, single)
-                self._put(back, at + <int64_t>there + turnaround[i], home, bound, single)
+                self._put(row, at, there, bound, single, out_ce[i])
+                self._put(back, at + <int64_t>there + turnaround[i], home, bound, single, back_ce[i])
 
     @property
     def samples(self):
@@ -251,6 +267,7 @@ cdef class SlotReducer:
         n = self._n
         row, at = np.array(self._row[:n]), np.array(self._at[:n])
         delay, single = np.array(self._delay[:n]), np.array(self._single[:n])
+        marked = np.array(self._ce[:n])
         self._n = 0
         lowest = np.asarray(self._floor[:self._n_rows]).min(axis=1) if self._n_rows else np.zeros(0)
         noise = np.array(self._row_noise[:self._n_rows])
@@ -276,11 +293,13 @@ cdef class SlotReducer:
         count = np.bincount(cell, minlength=len(cells))
         mean = np.bincount(cell, weights=above, minlength=len(cells)) / np.maximum(count, 1)
         mean_at = (np.bincount(cell, weights=within, minlength=len(cells)) / np.maximum(count, 1)).astype(_i8)
+        ce = np.bincount(cell, weights=marked, minlength=len(cells))
         low = np.full(len(cells), np.inf)
         np.minimum.at(low, cell, above)
         start = np.searchsorted(cells // span, np.arange(len(used) + 1))
         names = self._names
         return QueueingColumns(
-            first * self.slot_ns, [names[r] for r in used], floor[used], noise[used], singles, idles, lost[used],
+            first * self.slot_ns, [names[r][:4] for r in used], floor[used], noise[used], singles, idles, lost[used],
             start.astype(_i8), (cells % span).astype(_i4), count.astype(_i4), low, mean, mean_at,
+            np.array([names[r][4] for r in used], _i4), ce.astype(_i4),
         )

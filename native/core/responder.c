@@ -30,9 +30,10 @@ static int authentic(ft_engine *e, const uint8_t *p, int size, const struct sock
 
 /* Turn one packet into the answer at `out` message `i`. Returns its kind, 0: no answer. */
 int ft_answer(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_storage *from, int64_t t2,
-              int64_t system_ns, batch *out, int i) {
+              int tos, int64_t system_ns, batch *out, int i) {
     int kind = kind_of(p, size);
     uint8_t *q = out->data[i];
+    out->tos[i] = e->config.class[0].tos;
     if (kind == KIND_REQUEST && size == TIMED_BYTES) {
         if (!authentic(e, p, size, from)) return 0;
         if (get32(p + 24) != e->config.nic_hash) {
@@ -52,7 +53,9 @@ int ft_answer(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_st
         ft_head_of(q, KIND_REPLY, 0, get32(p + 4), get64(p + 8));
         put64(q + 16, (uint64_t)t2);
         put32(q + 24, ticket);
-        put32(q + 28, 0);
+        put32(q + 28, tos < 0 ? 0 : FT_TOS_KNOWN | (uint8_t)tos);
+        uint32_t sent = get32(p + 28);
+        out->tos[i] = sent & FT_TOS_KNOWN ? (uint8_t)sent : 0;
         put64(q + 32, ft_mac_of(e, &e->responder_address, from, q, TIMED_BYTES - MAC));
         ft_batch_put(e, out, i, TIMED_BYTES, e->tx_flags, ticket);
         e->counters.requests_received++;
@@ -81,11 +84,14 @@ int ft_answer(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_st
 
 static void send_answers(ft_engine *e, batch *b, int n, uint64_t *sent) {
     for (int from = 0; from < n;) {
-        int done = ft_batch_send(e, b, e->responder_fd, from, n);
+        int to = from + 1;
+        while (to < n && b->tos[to] == b->tos[from]) to++;
+        ft_use_class(e, e->responder_fd, &e->responder_tos, b->tos[from]);
+        int done = ft_batch_send(e, b, e->responder_fd, from, to);
         for (int i = from; i < from + done; i++) e->counters.bytes_answered += b->vectors[i].iov_len;
         *sent += (uint64_t)done;
         from += done;
-        if (from == n) break;
+        if (from == to) continue;
         e->counters.send_errors++;
         if (e->id_by_counter && b->messages[from].msg_hdr.msg_control) {
             ft_restart_ids(e, e->responder_fd);
@@ -125,13 +131,13 @@ int ft_respond(ft_engine *e, int64_t now) {
             else if (size > 2 && (b->data[i][2] & 15) == KIND_COLLECT)
                 asks[collects++] = i;
             else
-                replies +=
-                    ft_answer(e, b->data[i], size, &b->names[i], a.stamp, system_ns, &e->out, replies) != 0;
+                replies += ft_answer(e, b->data[i], size, &b->names[i], a.stamp, a.tos, system_ns, &e->out,
+                                     replies) != 0;
         }
         e->answer_tokens -= got;
         for (int k = 0; k < collects; k++) {
             int i = asks[k];
-            followups += ft_answer(e, b->data[i], (int)b->messages[i].msg_len, &b->names[i], 0, system_ns,
+            followups += ft_answer(e, b->data[i], (int)b->messages[i].msg_len, &b->names[i], 0, -1, system_ns,
                                    &e->extra, followups) != 0;
         }
         if (replies) send_answers(e, &e->out, replies, &e->counters.replies_sent);

@@ -14,7 +14,8 @@ static void emit(ft_engine *e, const probe *s, const half *h, int paired) {
         return;
     }
     ft_sample *sample = &out->samples[out->count++];
-    sample->group = (uint32_t)group_of(e, s, paired);
+    sample->group = (uint32_t)group_of(e, s, paired) & 0x1fffffff;
+    sample->marks = h->marks & 7;
     sample->sent = h->t1;
     sample->forward = h->t2 - h->t1;
     sample->turnaround = h->t3 - h->t2;
@@ -114,7 +115,7 @@ static void want_stamp(ft_engine *e, const probe *s, uint32_t seq, half *h, int6
     if (c->count == MAX_ENTRIES) send_collection(e, index);
 }
 
-static void on_reply(ft_engine *e, const uint8_t *p, const struct sockaddr_storage *from, int64_t t4,
+static void on_reply(ft_engine *e, const uint8_t *p, const struct sockaddr_storage *from, int64_t t4, int tos,
                      int64_t now) {
     uint32_t seq = get32(p + 4);
     probe *s;
@@ -139,6 +140,7 @@ static void on_reply(ft_engine *e, const uint8_t *p, const struct sockaddr_stora
     h->t2 = (int64_t)get64(p + 16);
     h->t4 = t4;
     h->ticket = get32(p + 24);
+    ft_note_marks(e, s, h, get32(p + 28), tos);
     h->state = REPLIED;
     e->counters.replies_received++;
     /* t1 and t4 are of one clock; where one is missing, or the clock was set meanwhile, our own time serves */
@@ -169,7 +171,7 @@ static void on_followup(ft_engine *e, const uint8_t *p, const struct sockaddr_st
 }
 
 void ft_on_path_packet(ft_engine *e, int path, const uint8_t *p, int size,
-                       const struct sockaddr_storage *from, int64_t t4, int64_t now) {
+                       const struct sockaddr_storage *from, int64_t t4, int tos, int64_t now) {
     int kind = kind_of(p, size);
     if (kind == KIND_TRACE) {
         refill(&e->answer_tokens, &e->answer_cap_at, e->config.answer_max_pps, now);
@@ -194,7 +196,7 @@ void ft_on_path_packet(ft_engine *e, int path, const uint8_t *p, int size,
         return;
     }
     if (kind == KIND_REPLY)
-        on_reply(e, p, from, t4, now);
+        on_reply(e, p, from, t4, tos, now);
     else
         on_followup(e, p, from);
 }
@@ -246,7 +248,7 @@ static int drain_path(ft_engine *e, int path, uint32_t events, int64_t now) {
             ancillary a = ft_read_control(e, m);
             ft_note_drops(e, &a, &socket->drops);
             int size = m->msg_flags & MSG_TRUNC ? 0 : (int)b->messages[i].msg_len;
-            ft_on_path_packet(e, path, b->data[i], size, &b->names[i], a.stamp, now);
+            ft_on_path_packet(e, path, b->data[i], size, &b->names[i], a.stamp, a.tos, now);
         }
         if (!(more = got == BATCH)) break;
     }

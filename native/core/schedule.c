@@ -15,7 +15,7 @@ static void put_request(ft_engine *e, int i, probe *s, int which, int64_t system
     ft_head_of(p, KIND_REQUEST, 0, seq, e->config.run);
     put64(p + 16, (uint64_t)system_ns);
     put32(p + 24, e->peers[s->peer].nic_hash);
-    put32(p + 28, 0);
+    put32(p + 28, FT_TOS_KNOWN | e->config.class[s->class].tos);
     put64(p + 32, ft_mac_of(e, &path->address, &e->peers[s->peer].address, p, TIMED_BYTES - MAC));
     b->names[i] = e->peers[s->peer].address;
     ft_batch_put(e, b, i, TIMED_BYTES, stamps_of(e, id), id);
@@ -24,11 +24,15 @@ static void put_request(ft_engine *e, int i, probe *s, int which, int64_t system
 
 static void send_requests(ft_engine *e, const due_request *due, int n) {
     for (int from = 0; from < n;) {
-        int path = due[from].s->path, to = from + 1;
-        while (to < n && due[to].s->path == path) to++;
+        int path = due[from].s->path, class = due[from].s->class, to = from + 1;
+        while (to < n && due[to].s->path == path && due[to].s->class == class) to++;
         int64_t before = monotonic();
-        int done = ft_batch_send(e, &e->out, e->paths[path].fd, from, to);
-        int error = errno;
+        int error = ft_use_class(e, e->paths[path].fd, &e->paths[path].tos, e->config.class[class].tos),
+            done = 0;
+        if (!error) {
+            done = ft_batch_send(e, &e->out, e->paths[path].fd, from, to);
+            error = errno;
+        }
         for (int i = from; i < from + done; i++) {
             due[i].s->halves[due[i].which].state = SENT;
             ft_losses_sent(e->losses, slot_of(e, due[i].s, due[i].which), path_of(e, due[i].s), before);
@@ -149,6 +153,13 @@ static int64_t scheduled_path(const ft_engine *e, uint32_t i) {
     return path_index >= 0 && e->peers[path_index / e->config.paths].used ? path_index : -1;
 }
 
+/* The class of a path's next probe: each in turn, so that the gaps of each are even. */
+static uint8_t next_class(ft_engine *e, int peer, int path) {
+    uint8_t *next = &e->next_class[peer * e->config.paths + path], class = *next;
+    *next = (uint8_t)((class + 1) % e->config.classes);
+    return class;
+}
+
 /* Begin a probe and put its first request as number `i` of the batch. */
 static due_request begin_probe(ft_engine *e, int i, int peer, int path, int paired, int64_t now,
                                int64_t system_ns) {
@@ -156,11 +167,12 @@ static due_request begin_probe(ft_engine *e, int i, int peer, int path, int pair
     *s = (probe){.number = e->head,
                  .peer = (uint16_t)peer,
                  .path = (uint8_t)path,
+                 .class = next_class(e, peer, path),
                  .pair = (uint8_t)paired,
                  .second_due = INT64_MAX,
                  .deadline = now + e->config.timeout_ns};
     for (int k = 0; k <= paired; k++)
-        s->halves[k] = (half){FT_NO_STAMP, FT_NO_STAMP, FT_NO_STAMP, FT_NO_STAMP, 0, WAITING, 0, 0};
+        s->halves[k] = (half){FT_NO_STAMP, FT_NO_STAMP, FT_NO_STAMP, FT_NO_STAMP, 0, WAITING, 0, 0, 0};
     e->head++;
     put_request(e, i, s, 0, system_ns);
     return (due_request){s, 0};

@@ -2,7 +2,7 @@
 #include "engine_state.h"
 
 ancillary ft_read_control(ft_engine *e, struct msghdr *message) {
-    ancillary found = {.stamp = FT_NO_STAMP};
+    ancillary found = {.stamp = FT_NO_STAMP, .tos = -1};
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
         if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_TIMESTAMPING) {
             struct timespec t[3];
@@ -16,6 +16,10 @@ ancillary ft_read_control(ft_engine *e, struct msghdr *message) {
         } else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_RXQ_OVFL) {
             memcpy(&found.drops, CMSG_DATA(c), 4);
             found.has_drops = 1;
+        } else if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_TOS) {
+            found.tos = *CMSG_DATA(c);
+        } else if (c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_TCLASS) {
+            memcpy(&found.tos, CMSG_DATA(c), sizeof found.tos);
         } else if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_PKTINFO) {
             struct in_pktinfo info;
             memcpy(&info, CMSG_DATA(c), sizeof info);

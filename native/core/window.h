@@ -19,10 +19,10 @@ struct ft_chain {
     int64_t samples;
 };
 
-/* One (peer, path). */
+/* One (peer, path, class). */
 struct ft_row {
-    int32_t peer, path;
-    int64_t lost, no_t3;
+    int32_t peer, path, dscp;
+    int64_t lost, no_t3, ecn, ce[2]; /* ce: of requests, of replies */
     struct ft_chain chain;
 };
 
@@ -41,9 +41,12 @@ struct ft_window {
     int64_t scratch_capacity;
 };
 
+/* Counts of a group: lost, no_t3, ecn, marked requests, marked replies. */
+enum { FT_COUNTS = 5 };
+
 /* Add a group. `peer` is the caller's number of it, from 0 on without gaps. Returns 0 without memory. */
-int ft_window_add(struct ft_window *w, int32_t peer, int32_t path, struct ft_piece piece, int32_t lost,
-                  int32_t no_t3);
+int ft_window_add(struct ft_window *w, int32_t peer, int32_t path, int32_t dscp, struct ft_piece piece,
+                  const int64_t counts[FT_COUNTS]);
 void ft_window_free(struct ft_window *w);
 /* Room for n doubles, or NULL. */
 double *ft_window_scratch(struct ft_window *w, int64_t n);

@@ -28,8 +28,9 @@ cdef extern from "window.h":
     struct ft_chain:
         int64_t samples
     struct ft_row:
-        int32_t peer, path
-        int64_t lost, no_t3
+        int32_t peer, path, dscp
+        int64_t lost, no_t3, ecn
+        int64_t ce[2]
         ft_chain chain
     struct ft_window:
         ft_row *rows
@@ -59,7 +60,7 @@ cdef extern from "window.h":
         double bound_ns
         uint32_t forward_bucket[256]
         uint32_t reverse_bucket[256]
-    int ft_window_add(ft_window *w, int32_t peer, int32_t path, ft_piece piece, int32_t lost, int32_t no_t3)
+    int ft_window_add(ft_window *w, int32_t peer, int32_t path, int32_t dscp, ft_piece piece, const int64_t *counts)
     void ft_window_free(ft_window *w)
     int ft_fit(ft_window *w, const ft_chain *chain, ft_pair_fit *fit) nogil
     int ft_reduce(ft_window *w, const ft_row *row, const ft_line *prober, const ft_line *peer, ft_delays *out) nogil
@@ -174,6 +175,13 @@ cdef class NicWindow:
         cdef const int32_t *spacing_ns
         cdef const int32_t *lost
         cdef const int32_t *no_t3
+        cdef const int32_t *dscp
+        cdef const int32_t *ecn
+        cdef const int64_t *marked[2]
+        cdef int64_t marks[2]
+        cdef int64_t mark_at[2]
+        cdef int64_t counts[5]
+        cdef int way
         cdef ft_piece piece
         cdef object last = None, peer, number
         cdef int32_t peer_number = 0
@@ -185,7 +193,8 @@ cdef class NicWindow:
         peers = batch.peers
         groups = len(peers)
         kept = (batch.start, batch.sent, batch.forward, batch.turnaround, batch.reverse,
-                batch.path, batch.spacing_ns, batch.lost, batch.no_t3)
+                batch.path, batch.spacing_ns, batch.lost, batch.no_t3, batch.dscp, batch.ecn, batch.forward_ce,
+                batch.reverse_ce)
         start = <const int64_t *>_pointer(kept[0], _i8, "start", &starts)
         sent = <const int64_t *>_pointer(kept[1], _i8, "sent", &samples)
         forward = <const int64_t *>_pointer(kept[2], _i8, "forward", &m)
@@ -202,6 +211,17 @@ cdef class NicWindow:
         _same("lost", m, groups)
         no_t3 = <const int32_t *>_pointer(kept[8], _i4, "no_t3", &m)
         _same("no_t3", m, groups)
+        dscp = <const int32_t *>_pointer(kept[9], _i4, "dscp", &m)
+        _same("dscp", m, groups if m else 0)
+        if not m:
+            dscp = NULL
+        ecn = <const int32_t *>_pointer(kept[10], _i4, "ecn", &m)
+        _same("ecn", m, groups if m else 0)
+        if not m:
+            ecn = NULL
+        for way in range(2):
+            marked[way] = <const int64_t *>_pointer(kept[11 + way], _i8, "CE", &marks[way])
+            mark_at[way] = 0
         _same("start", starts, groups + 1)
         if start[0] != 0 or start[groups] != samples:
             raise ValueError(f"start: from {start[0]} to {start[groups]}, expected 0 to {samples}")
@@ -228,7 +248,13 @@ cdef class NicWindow:
             piece.reverse = reverse + i
             piece.n = start[g + 1] - i
             piece.spacing_ns = spacing_ns[g]
-            if not ft_window_add(&self._window, peer_number, path[g], piece, lost[g], no_t3[g]):
+            counts[0], counts[1], counts[2] = lost[g], no_t3[g], 0 if ecn is NULL else ecn[g]
+            for way in range(2):
+                m = mark_at[way]
+                while mark_at[way] < marks[way] and marked[way][mark_at[way]] < start[g + 1]:
+                    mark_at[way] += 1
+                counts[3 + way] = mark_at[way] - m
+            if not ft_window_add(&self._window, peer_number, path[g], 0 if dscp is NULL else dscp[g], piece, counts):
                 raise MemoryError(f"no memory for group {g} of {groups}")
 
     def fit(self):
@@ -289,7 +315,7 @@ cdef class NicWindow:
                         start[1, :k + 1], after[1, :k_reverse].copy(), delay[1, :k_reverse].copy())
 
     def delays(self, prober, peers):
-        """Return the `PathDelayColumns` of the window: a row a (peer, path) with a request in it.
+        """Return the `PathDelayColumns` of the window: a row a (peer, path, class) with a request in it.
 
         `prober` is the prober's ClockLine or None, `peers` maps a peer's name to its ClockLine. Without both
         lines a row's one-way figures are NaN and its histograms empty; round trips need no clock. Times of
@@ -310,11 +336,13 @@ cdef class NicWindow:
         cdef list lines = [peers.get(name) for name in self._peers]
         cdef list names = []
         path = _empty(n, _i4)
-        whole = _empty((3, n), _i8)
+        whole = _empty((6, n), _i8)
+        dscp = _empty(n, _i4)
         real = _empty((10, n), _f8)
         start = np.zeros((2, n + 1), _i8)
         buckets = _empty((4, 64 * n + FT_BUCKETS), _i4)
         cdef int32_t[::1] path_ = path
+        cdef int32_t[::1] dscp_ = dscp
         cdef int64_t[:, ::1] whole_ = whole
         cdef double[:, ::1] real_ = real
         cdef int64_t[:, ::1] start_ = start
@@ -332,6 +360,10 @@ cdef class NicWindow:
             # a record's counts are ints
             whole_[1, r] = min(row.lost, <int64_t>INT32_MAX)
             whole_[2, r] = min(row.no_t3, <int64_t>INT32_MAX)
+            dscp_[r] = row.dscp
+            whole_[3, r] = min(row.ecn, <int64_t>INT32_MAX)
+            whole_[4, r] = min(row.ce[0], <int64_t>INT32_MAX)
+            whole_[5, r] = min(row.ce[1], <int64_t>INT32_MAX)
             for b in range(3):
                 real_[b, r] = out.forward[b]
                 real_[3 + b, r] = out.reverse[b]
@@ -356,6 +388,7 @@ cdef class NicWindow:
             real[6], real[7], real[8], real[9],
             start[0], buckets[0, :k_forward].copy(), buckets[1, :k_forward].copy(),
             start[1], buckets[2, :k_reverse].copy(), buckets[3, :k_reverse].copy(),
+            dscp, whole[3], whole[4], whole[5],
         )
 
 

@@ -52,6 +52,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "out_of_sequence": (("rdma:out_of_sequence",), ("rdma:oos_drop_count",)),
     "pause_received": (
         ("rx_global_pause", "rx_prio_pause"),
+        ("rx_pfc_frames",),
         ("rx_pause_ctrl_phy",),
         ("rx_pause_frames",),
         ("rx_pause",),
@@ -59,6 +60,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     ),
     "pause_sent": (
         ("tx_global_pause", "tx_prio_pause"),
+        ("tx_pfc_frames",),
         ("tx_pause_ctrl_phy",),
         ("tx_pause_frames",),
         ("tx_pause",),
@@ -68,7 +70,10 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
 """Names by field: of mlx5, bnxt_re, irdma with ice, EFA, ionic and others. `rdma:` marks counters of the RDMA
 port; others are those of ethtool."""
 
-_PRIORITY: Final = re.compile(r"([rt]x)_prio\d+_pause")
+_PRIORITY: Final = re.compile(
+    r"(?:mac_)?([rt]x)_(?:prio\d_pause|pfc_ena_frames_pri\d|pfc_pri\d_pkt_num|ppp\d|priority_\d_xoff(?:\.nic)?)"
+)
+"""Pause frames of one priority: of mlx5, bnxt, hns3, cxgb4 and ice."""
 _TCP: Final = {
     "retransmits": ("Tcp", "RetransSegs"),
     "ce_received": ("IpExt", "InCEPkts"),

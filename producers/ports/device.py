@@ -82,18 +82,22 @@ _COUNTS: Final = {
 
 LINK_COUNTERS: Final = (
     (r"carrier_(changes|up_count|down_count)", "carrier of the port, by the kernel"),
-    (r"link_down|link_error_recovery|phy_state_change", "carrier of the port, by the device"),
+    (
+        r"link_down|link_error_recovery|phy_state_change|module_",
+        "carrier of the port, by the device; its optics",
+    ),
     (r"crc|fcs|symbol|corrected_bits|(?:^|_)fec(?:_|$)", "bits corrupted by the cable or its optics"),
     (r"(?:^|_)err|errors?(?:_|$)|fault|malformed|bad_|integrity", "packets refused as damaged"),
     (
-        r"discard|drop|missed|fifo|overrun|out_of_buffer|no_buf|no_dma|xmit_wait",
+        r"discard|drop|missed|fifo|overrun|ovflow|out_of_buffer|no_buf|no_dma|xmit_wait|pci_stalled",
         "packets dropped, no buffer",
     ),
     (
         r"timeout|retry|retrans|retx|out_of_sequence|rnr_nak|seq_err|adp_retrans",
         "RDMA retransmissions and repairs",
     ),
-    (r"pause|_xoff|_xon|congest|(?:^|_)cnp|ecn", "flow control and congestion signals"),
+    (r"allowance_exceeded", "packets that a cloud's limits queued or dropped"),
+    (r"pause|pfc|_ppp\d|_xoff|_xon|congest|(?:^|_)cnp|ecn", "flow control and congestion signals"),
 )
 """Counters that show a link's health: name patterns and meaning."""
 

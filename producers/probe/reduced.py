@@ -213,7 +213,7 @@ class Reducer:
         ]
 
 
-_COUNTS: Final = ("path", "count", "lost", "no_t3")
+_COUNTS: Final = ("path", "count", "lost", "no_t3", "dscp", "ecn", "forward_ce", "reverse_ce")
 _FIGURES: Final = (
     "forward_min_ns",
     "forward_p50_ns",

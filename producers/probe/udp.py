@@ -87,6 +87,8 @@ class UdpTransport:
             clock=test_clock(nic.clock),
             device=nic.device if settings.hardware_stamps else None,
             max_peers=max(MIN_ENGINE_PEERS, 3 * settings.peers),
+            classes=[(each.dscp, each.priority) for each in settings.classes],
+            ecn=settings.ecn,
             device_index=self.network.index,
         )
         self.slot = slot_of(settings)

@@ -102,6 +102,19 @@ def send_trace(sock: socket.socket, data: bytes, ttl: int, target: tuple[str, in
     return False
 
 
+def _bind_as_routed(sock: socket.socket, address: str, device: str | None) -> None:
+    """Bind a socket to an address, and to the device only where the address needs it.
+
+    Addresses in a VRF and link-local ones need it.
+    """
+    try:
+        bind_to_device(sock, address, 0, None)
+    except OSError as error:
+        if device is None or error.errno not in (errno.EADDRNOTAVAIL, errno.EINVAL):
+            raise
+        bind_to_device(sock, address, 0, device)
+
+
 class TraceReply(NamedTuple):
     """An answer to a trace packet: its number and the router where its TTL ended; None if it arrived."""
 
@@ -127,7 +140,8 @@ def open_trace_sockets(
 ) -> dict[str, TraceSocket]:
     """Return the sockets that trace from `address`, by the protocol of the traced flows (UDP, TCP).
 
-    Traces leave by `device`; None: as the kernel routes them.
+    UDP traces leave by `device`, as RDMA does; None: as the kernel routes them. TCP traces are routed like
+    programs' sockets, which are bound to an address only.
 
     With `trace_tcp_with_udp`, UDP packets also trace TCP flows. Without CAP_NET_RAW and this option the
     result has no TCP entry. Raises OSError if the namespace or address does not exist.
@@ -218,7 +232,10 @@ class _RawSocket:
         def opened() -> socket.socket:
             sock = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
             try:
-                bind_to_device(sock, address, 0, device)
+                if protocol == socket.IPPROTO_TCP:
+                    _bind_as_routed(sock, address, device)
+                else:
+                    bind_to_device(sock, address, 0, device)
             except BaseException:
                 sock.close()
                 raise

@@ -201,7 +201,7 @@ class ContentionDetector:
             past = self._past.get(name)
             if past is not None:
                 link.done_ns = past["updated_ns"]
-                link.rate_bps = past["rate_bps"]
+                link.rate_bps, link.dscp = past["rate_bps"], past["dscp"]
                 if past["state"] != ContentionState.CLOSED:
                     link.window = restored_window(past)
                     del self._past[name]
@@ -209,7 +209,7 @@ class ContentionDetector:
 
     def _set_rate(self, link: LinkWindow, report: LinkReport | None) -> None:
         if report is not None:
-            link.rate_bps, link.candidates = report.rate_bps, report.candidates
+            link.rate_bps, link.candidates, link.dscp = report.rate_bps, report.candidates, report.dscp
         elif not link.rate_bps:
             link.rate_bps = self._rate_of(link.name)
 

@@ -24,8 +24,12 @@ KIND_TEXT: Final = {
 
 
 def signature(window: Window, view: LinkView) -> tuple[Any, ...]:
-    """Return the part of a record whose change makes a new record due early: kind and flows."""
-    return window.kind, frozenset(flow.flow_id for flow in weighty_flows(view.flows)[:MAX_FLOWS])
+    """Return the part of a record whose change makes a new record due early: kind, evidence and flows."""
+    return (
+        window.kind,
+        window.detected_by,
+        frozenset(flow.flow_id for flow in weighty_flows(view.flows)[:MAX_FLOWS]),
+    )
 
 
 def make_record(
@@ -72,11 +76,14 @@ def make_record(
         "links": links,
         "candidates": list(link.candidates[:MAX_FLOWS]),
         "text": "",
+        "detected_by": window.detected_by,
+        "ce_share": min(1.0, window.ce_share_ns / span_ns) if span_ns else 0.0,
+        "dscp": link.dscp,
     }
     unsure = 0 if closing else sum(not each.certain for each in view.flows)
     record["text"] = _text(record, link.place, unsure, lost=lost)
     window.published_ns, window.published = end_ns, signature(window, view)
-    window.depth_bytes_ns = 0.0
+    window.depth_bytes_ns = window.ce_share_ns = 0.0
     window.since_published_ns = 0
     if flows or window.last is None:
         window.last = record
@@ -128,6 +135,10 @@ def _text(record: ContentionWindow, place: Place, unsure: int, *, lost: bool) ->
         parts.append(f"at most {_bytes(record['depth_peak_bytes'])}")
     elif record["depth_bytes"] > 0:
         parts.append(f"{_bytes(record['depth_bytes'])} queued, {record['delay_ns'] / 1e3:.0f} us")
+    if record["ce_share"] > 0:
+        parts.append(f"{100 * record['ce_share']:.0f}% marked with CE")
+    if record["dscp"]:
+        parts.append(f"class DSCP {record['dscp']}")
     if record["candidates"]:
         candidates = record["candidates"]
         more = f" and {len(candidates) - 2} more" if len(candidates) > 2 else ""

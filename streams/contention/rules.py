@@ -83,13 +83,14 @@ MAX_FLOWS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ContentionRules:
-    """Limits of a standing queue: `delay_us` at the link's rate, between `min_kb` and `max_kb`."""
+    """Limits of a standing queue: `delay_us` at the link's rate, from `min_kb` to `max_kb`; or marks."""
 
     delay_us: float = 50.0
     min_kb: float = 15.0
     max_kb: float = 50.0
     open_ms: float = 15.0
     close_ms: float = 250.0
+    ce_percent: float = 10.0
 
     @classmethod
     def of(cls, thresholds: Mapping[str, float]) -> ContentionRules:
@@ -100,7 +101,13 @@ class ContentionRules:
             max_kb=thresholds["contention_max_kb"],
             open_ms=thresholds["contention_open_ms"],
             close_ms=thresholds["contention_close_ms"],
+            ce_percent=thresholds["contention_ce_percent"],
         )
+
+    @property
+    def ce_share(self) -> float:
+        """Share of marked probes from which a queue counts."""
+        return self.ce_percent / 100
 
     def open_bytes(self, rate_bps: int) -> float:
         """Return the depth above which a queue counts as standing."""

@@ -29,6 +29,12 @@ def validate_queues(record: LinkQueues, appended_ns: int) -> LinkQueues:
             "OUT_OF_RANGE", f"LinkQueues.part: {record['part']}, expected below {record['parts']} parts"
         )
     for link in record["links"]:
+        if len(link["ce"]) != len(link["ce_slot"]):
+            raise codec.BadRecord(
+                "OUT_OF_RANGE",
+                f"LinkQueues.ce: {link['link']} has {len(link['ce'])} shares for "
+                f"{len(link['ce_slot'])} slots",
+            )
         depths, numbers = len(link["depth_bytes"]), len(link["slot"])
         if depths != numbers:
             raise codec.BadRecord(

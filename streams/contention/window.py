@@ -13,7 +13,13 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from schemas.ids import end_parts
-from schemas.records import ContentionKind, ContentionState, ContentionWindow, LinkQueue
+from schemas.records import (
+    ContentionEvidence,
+    ContentionKind,
+    ContentionState,
+    ContentionWindow,
+    LinkQueue,
+)
 from streams.contention.rules import (
     DOUBTED_WEIGHT,
     LISTED_SHARE,
@@ -34,6 +40,7 @@ __all__ = [
     "LinkReport",
     "LinkWindow",
     "Place",
+    "Step",
     "Window",
     "integrate_slots",
     "merge_aliased",
@@ -89,6 +96,24 @@ class Level:
         self.ns = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The evidence of one step at a link."""
+
+    depth_bytes: float
+    ce_share: float
+    by_delay: bool
+    by_ce: bool
+    limited: bool
+    above: bool
+    """Whether anything is above half of its threshold."""
+
+    @property
+    def over(self) -> bool:
+        """Whether a queue counts as standing."""
+        return self.by_delay or self.by_ce or self.limited
+
+
 @dataclass(slots=True)
 class Window:
     """An open window, or one that may open."""
@@ -105,6 +130,11 @@ class Window:
     depth_bytes_ns: float = 0.0
     utilisation: float | None = None
     since_published_ns: int = 0
+    ce_share_ns: float = 0.0
+    """Share of marked probes times ns since the last record."""
+    by_delay: bool = False
+    by_ce: bool = False
+    """Whether waiting, or marked, probes have shown the queue."""
     sent: float = 0.0
     """Average of the sent share of the link's rate."""
     queued: float = 0.0
@@ -116,8 +146,21 @@ class Window:
     last: ContentionWindow | None = None
     """The last record with flows: at the close they are gone."""
 
-    def add(self, depth: float, over: bool, above_bytes: float, length_ns: int) -> None:
-        """Add one step to the sums."""
+    @property
+    def detected_by(self) -> ContentionEvidence:
+        """The evidence since the window opened."""
+        if self.by_delay and self.by_ce:
+            return ContentionEvidence.BOTH
+        if self.by_ce:
+            return ContentionEvidence.CE
+        return ContentionEvidence.DELAY if self.by_delay else ContentionEvidence.FLOWS
+
+    def add(self, step: Step, high: float, length_ns: int) -> None:
+        """Add one step to the sums; `high`: bytes from which a queue counts."""
+        depth, over, above_bytes = step.depth_bytes, step.over, max(0.0, step.depth_bytes - high)
+        self.by_delay |= step.by_delay
+        self.by_ce |= step.by_ce
+        self.ce_share_ns += step.ce_share * length_ns
         self.depth_bytes_ns += depth * length_ns
         self.since_published_ns += length_ns
         self.peak_bytes = max(self.peak_bytes, depth)
@@ -135,6 +178,8 @@ def restored_window(record: ContentionWindow) -> Window:
     if record["kind"] in window.scores:
         window.scores[record["kind"]] = record["confidence"] * MEMORY_NS
         window.score_ns = MEMORY_NS
+    window.by_delay = record["detected_by"] in (ContentionEvidence.DELAY, ContentionEvidence.BOTH)
+    window.by_ce = record["detected_by"] in (ContentionEvidence.CE, ContentionEvidence.BOTH)
     window.last = record
     return window
 
@@ -154,6 +199,8 @@ class LinkWindow:
     rising: Window | None = None
     """Becomes the window if the queue persists."""
     candidates: tuple[str, ...] = ()
+    dscp: int = 0
+    """Traffic class of the queue."""
     queued_until_ns: int = 0
     """End of the last step above the lower threshold."""
     queued: float = 0.0
@@ -177,6 +224,9 @@ class LinkReport:
     candidates: tuple[str, ...]
     slot: list[int]
     depth_bytes: list[float]
+    dscp: int
+    ce_slot: list[int]
+    ce: list[float]
 
 
 class IsKnown(Protocol):
@@ -197,11 +247,17 @@ def merge_aliased(
         if link["group"]:
             groups.setdefault(link["group"], []).append(link)
             continue
-        has_queue = link["depth_max_bytes"] > rules.open_bytes(link["rate_bps"])
+        has_queue = _has_queue(link, rules)
         if has_queue or link["link"] in known or link["link"] in limited:
             yield _report(link, [link], ())
     for aliased in groups.values():
         yield from _merge_group(aliased, known, rules)
+
+
+def _has_queue(link: LinkQueue, rules: ContentionRules) -> bool:
+    """Return whether a link's depth or marks reach their threshold in any slot."""
+    is_deep = link["depth_max_bytes"] > rules.open_bytes(link["rate_bps"])
+    return is_deep or max(link["ce"], default=0.0) >= rules.ce_share
 
 
 def _merge_group(aliased: list[LinkQueue], known: IsKnown, rules: ContentionRules) -> Iterable[LinkReport]:
@@ -209,7 +265,8 @@ def _merge_group(aliased: list[LinkQueue], known: IsKnown, rules: ContentionRule
     aliased.sort(key=lambda each: (-each["depth_mean_bytes"], each["link"]))
     with_state = [each for each in aliased if each["link"] in known]
     deepest = sum(each["depth_max_bytes"] for each in aliased)
-    if not with_state and deepest <= rules.open_bytes(aliased[0]["rate_bps"]):
+    is_marked = any(_has_queue(each, rules) for each in aliased)
+    if not with_state and not is_marked and deepest <= rules.open_bytes(aliased[0]["rate_bps"]):
         return
     one = min(with_state, key=lambda each: each["link"]) if with_state else aliased[0]
     candidates = tuple(sorted(each["link"] for each in aliased if each is not one))
@@ -226,7 +283,20 @@ def _report(one: LinkQueue, links: list[LinkQueue], candidates: tuple[str, ...])
         deepest = max(each["depth_max_bytes"] for each in links)
     bound = max(each["bound_bytes"] for each in links)
     utilisation = None if candidates else one["utilisation"]
-    return LinkReport(one["link"], one["rate_bps"], bound, deepest, utilisation, candidates, slot, depth)
+    marked = max(links, key=lambda each: each["ce_share"])
+    return LinkReport(
+        one["link"],
+        one["rate_bps"],
+        bound,
+        deepest,
+        utilisation,
+        candidates,
+        slot,
+        depth,
+        one["dscp"],
+        marked["ce_slot"],
+        marked["ce"],
+    )
 
 
 def integrate_slots(
@@ -249,15 +319,22 @@ def integrate_slots(
     high = rules.open_bytes(link.rate_bps)
     changes: list[ContentionState] = []
     at_ns, queued_ns = start_ns, 0
-    for number, depth in enumerate(_steps(report, slots, slots_per_step)):
+    depths, marks = _steps_of(report, slots, slots_per_step)
+    for number, (depth, ce_share) in enumerate(zip(depths, marks, strict=True)):
         length_ns = min(slots_per_step, slots - number * slots_per_step) * slot_ns
         is_certain = depth > bound
-        over = (depth > high and is_certain) or limited
-        above = (depth > high / 2 and is_certain) or limited
-        if above:
+        step = Step(
+            depth,
+            ce_share,
+            depth > high and is_certain,
+            ce_share >= rules.ce_share,
+            limited,
+            (depth > high / 2 and is_certain) or ce_share >= rules.ce_share / 2 or limited,
+        )
+        if step.above:
             queued_ns += length_ns
             link.queued_until_ns = at_ns + length_ns
-        change = _integrate_step(link, depth, over, above, at_ns, length_ns, high, weight, rules)
+        change = _integrate_step(link, step, at_ns, length_ns, high, weight, rules)
         changes += change
         if ContentionState.CLOSED in change:
             break
@@ -280,9 +357,7 @@ def _add_maxima(link: LinkWindow, report: LinkReport) -> None:
 
 def _integrate_step(
     link: LinkWindow,
-    depth: float,
-    over: bool,
-    above: bool,
+    step: Step,
     at_ns: int,
     length_ns: int,
     high: float,
@@ -297,12 +372,13 @@ def _integrate_step(
         if not link.over.ns:
             link.quiet.clear()
             link.rising = Window(at_ns, published_ns=at_ns)
-        link.over.step(over and is_new, at_ns, length_ns, weight)
+        # marks come from the link itself: inference smears no queue of another link over it
+        link.over.step(step.over and is_new, at_ns, length_ns, 1.0 if step.by_ce else weight)
         window = link.rising if link.over.ns else None
     if window is not None and at_ns >= window.opened_ns:
-        link.quiet.step(not above, at_ns, length_ns)
+        link.quiet.step(not step.above, at_ns, length_ns)
         if is_new:
-            window.add(depth, over, max(0.0, depth - high), length_ns)
+            window.add(step, high, length_ns)
     if link.window is None and link.over.ns >= max(rules.open_ms * NS_PER_MS, 2 * length_ns):
         link.window, link.rising = link.rising, None
         link.over.clear()
@@ -312,13 +388,24 @@ def _integrate_step(
     return changes
 
 
-def _steps(report: LinkReport | None, slots: int, slots_per_step: int) -> list[float]:
-    """Return the mean depth of each step; the last step may have fewer slots."""
+def _steps_of(report: LinkReport | None, slots: int, slots_per_step: int) -> tuple[list[float], list[float]]:
+    """Return the mean depth and the mean share of marked probes of each step."""
+    if report is None:
+        nothing = [0.0] * -(-slots // slots_per_step)
+        return nothing, nothing
+    return (
+        _steps(report.slot, report.depth_bytes, slots, slots_per_step),
+        _steps(report.ce_slot, report.ce, slots, slots_per_step),
+    )
+
+
+def _steps(numbers: list[int], values: list[float], slots: int, slots_per_step: int) -> list[float]:
+    """Return the mean value of each step; the last step may have fewer slots."""
     count = -(-slots // slots_per_step)
-    if report is None or not report.slot:
+    if not numbers:
         return [0.0] * count
-    slot = np.asarray(report.slot, np.int64)
-    depth = np.asarray(report.depth_bytes, np.float64)
+    slot = np.asarray(numbers, np.int64)
+    depth = np.asarray(values, np.float64)
     inside = (slot >= 0) & (slot < slots)
     sums = np.bincount(slot[inside] // slots_per_step, depth[inside], count)
     lengths = np.full(count, slots_per_step)

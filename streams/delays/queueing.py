@@ -88,7 +88,8 @@ class SourceQueueing:
         for record in records:
             if record["source"] == self.source:
                 nics = record["nics"]
-                for nic, peer, path, direction, floor_ns, noise_ns, cells in zip(
+                dscps = record["dscp"] if len(record["dscp"]) else [0] * len(record["nic"])
+                for nic, peer, path, direction, floor_ns, noise_ns, cells, dscp in zip(
                     record["nic"],
                     record["peer"],
                     record["path"],
@@ -96,12 +97,13 @@ class SourceQueueing:
                     record["floor_ns"],
                     record["noise_ns"],
                     record["cells"],
+                    dscps,
                     strict=True,
                 ):
                     if cells:
                         self._reducer.set_noise(nics[nic], nics[peer], noise_ns)
                         self._reducer.set_floor(
-                            nics[nic], nics[peer], path, direction, floor_ns, record["start_ns"]
+                            nics[nic], nics[peer], path, direction, floor_ns, record["start_ns"], dscp
                         )
 
     def learn(self, fits: Mapping[str, PairFits]) -> None:
@@ -200,6 +202,8 @@ class SourceQueueing:
             "min_ns": as_column(columns.min_ns[of]),
             "mean_ns": as_column(columns.mean_ns[of]),
             "at_ns": as_column(columns.at_ns[of]),
+            "dscp": as_column(columns.dscp[at]),
+            "ce": as_column(columns.ce[of]),
             "nics": list(table),
         }
 

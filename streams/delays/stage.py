@@ -82,6 +82,16 @@ class _Job:
     sent: list[Awaitable[Any]] = field(default_factory=list)
 
 
+def _columns_of(value: bytes, registry: codec.Registry | None) -> ProbeColumns:
+    """Return the batch in a message of today's agents or of earlier ones. Raises BadRecord or BadBatch."""
+    try:
+        start = codec.body_start(value, PROBES.record, registry)
+    except codec.BadRecord:
+        record = codec.decode(value, PROBES.record, registry)  # an earlier schema, or an unknown one
+        value, start = codec.encode(PROBES.record, record), codec.HEADER_BYTES
+    return decode_probe_batch(value, start)
+
+
 class _Members(dict[str, Member]):
     """NIC to member, including NICs that the inventory does not know."""
 
@@ -198,7 +208,7 @@ class DelayStage(PartitionStage[_Source]):
     async def _decoded(self, message: Message[_Source], value: bytes) -> ProbeColumns | None:
         """Return the batch; None, after publishing its reject, if it is invalid."""
         try:
-            batch = decode_probe_batch(value, codec.body_start(value, PROBES.record, self.context.registry))
+            batch = _columns_of(value, self.context.registry)
             strange = format_of("nic").first_wrong([batch.nic, *batch.peers])
             if strange is not None:
                 raise codec.BadRecord(

@@ -153,8 +153,8 @@ def _delays(message: Message[PathDelays], out: dict[str, Columns]) -> None:
             raise BadRecord("MALFORMED", "paths.forward_bucket: not as long as forward_bucket_count")
         if len(path["reverse_bucket"]) != len(path["reverse_bucket_count"]):
             raise BadRecord("MALFORMED", "paths.reverse_bucket: not as long as reverse_bucket_count")
-    if len({(path["peer"], path["path"]) for path in paths}) != len(paths):
-        raise BadRecord("MALFORMED", "paths: a peer and path stands there twice")
+    if len({(path["peer"], path["path"], path["dscp"]) for path in paths}) != len(paths):
+        raise BadRecord("MALFORMED", "paths: a peer, path and class stands there twice")
     columns = out[tables.DELAYS]
     _repeat(
         columns,

@@ -32,6 +32,8 @@ class Cells:
     count: Float64s
     mean_ns: Float64s
     noise_ns: Float64s
+    ce: Float64s
+    """Samples that a queue marked."""
 
     @classmethod
     def of(cls, record: PathQueueing, route: NDArray[np.int32]) -> Cells:
@@ -47,6 +49,7 @@ class Cells:
             np.asarray(record["count"], np.float64),
             np.asarray(record["mean_ns"], np.float64),
             np.maximum(noise_ns, MIN_NOISE_NS),
+            np.asarray(record["ce"], np.float64) if len(record["ce"]) else np.zeros(len(cell_route)),
         ).where(cell_route >= 0)
 
     @classmethod
@@ -54,7 +57,7 @@ class Cells:
         """Return the cells of all parts."""
         if not parts:
             none = np.zeros(0)
-            return cls(np.zeros(0, np.int64), np.zeros(0, np.int32), none, none, none, none)
+            return cls(np.zeros(0, np.int64), np.zeros(0, np.int32), none, none, none, none, none)
         return cls(*(np.concatenate([getattr(c, name) for c in parts]) for name in cls.__slots__))
 
     def where(self, chosen: NDArray[np.bool_]) -> Cells:

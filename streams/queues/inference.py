@@ -19,8 +19,9 @@ from schemas.records import LinkQueues, PathQueueing
 from streams.delays.queueing import SUB_SLOTS
 from streams.queues.cells import Cells, WaitingCells, without_own_delay
 from streams.queues.link_columns import LinkColumns, LinkState
+from streams.queues.marks import marked_shares
 from streams.queues.records import QueueRecords, SolvedBlock
-from streams.queues.routes import ProbedRoutes
+from streams.queues.routes import LinkKey, ProbedRoutes
 from streams.queues.utilisation import IdleProbes
 from streams.runtime.route_table import RouteTable
 from streams.runtime.units import NS_PER_S
@@ -93,7 +94,7 @@ class ShardQueues:
         """Revision of the routes that `_columns` and `_solver` are built from."""
         self._columns: LinkColumns | None = None
         self._solver: QueueSolver | None = None
-        self._states: dict[str, LinkState] = {}
+        self._states: dict[LinkKey, LinkState] = {}
         self._idle_probes = IdleProbes()
         self._records = QueueRecords(shard, rate_of)
 
@@ -175,10 +176,10 @@ class ShardQueues:
         self._rebuild()
         if self._solver is None or self._columns is None:
             return []
-        columns, names = self._columns, self._routes.names
+        columns, names, dscps = self._columns, self._routes.names, self._routes.dscps
         depth_ns, error_ns = self._solve_cells(self._solver, columns, cells, first, slots)
         if self._next_block % SAVE_BLOCKS == 0:
-            self._states = columns.states(self._solver, names)
+            self._states = columns.states(self._solver, self._routes.keys)
         bytes_per_ns = self._rates_bps() / 8e9
         solved = SolvedBlock(
             block * block_ns,
@@ -188,9 +189,10 @@ class ShardQueues:
             depth_ns * bytes_per_ns,
             error_ns * bytes_per_ns,
             cells,
+            marked_shares(cells, columns, (cells.slot - first) // SUB_SLOTS, len(depth_ns)),
         )
-        of_block = self._records.of_block(solved, columns, names)
-        return of_block + self._records.of_second(solved, columns, names, self._idle_probes)
+        of_block = self._records.of_block(solved, columns, names, dscps)
+        return of_block + self._records.of_second(solved, columns, names, dscps, self._idle_probes)
 
     def _solve_cells(
         self, solver: QueueSolver, columns: LinkColumns, cells: Cells, first: int, slots: int
@@ -235,6 +237,6 @@ class ShardQueues:
             return
         self._columns = LinkColumns.of(routes.links, len(routes.names))
         self._solver = self._columns.solver(self._rates_bps())
-        self._columns.restore(self._solver, routes.names, self._states)
+        self._columns.restore(self._solver, routes.keys, self._states)
         self._records.grow(len(routes.names))
         self._idle_probes.restart()

@@ -12,6 +12,7 @@ from native.core.columns import Float64s, Int64s
 from native.core.queues import QueueSolver
 from streams.delays.queueing import SUB_SLOTS
 from streams.queues.cells import Cells
+from streams.queues.routes import LinkKey
 
 __all__ = ["PACKET_BYTES", "LinkColumns", "LinkState"]
 
@@ -65,8 +66,10 @@ class LinkColumns:
         start = np.searchsorted(pairs // count, np.arange(len(self.lengths) + 1))
         return QueueSolver(packet_ns, start, (pairs % count).astype(np.int32), merge=SUB_SLOTS)
 
-    def restore(self, solver: QueueSolver, names: Sequence[str], states: Mapping[str, LinkState]) -> None:
-        """Give a solver the states of links by name."""
+    def restore(
+        self, solver: QueueSolver, names: Sequence[LinkKey], states: Mapping[LinkKey, LinkState]
+    ) -> None:
+        """Give a solver the states of links by name and class."""
         if not states:
             return
         last, mean = np.zeros(self.count), np.zeros(self.count)
@@ -74,8 +77,8 @@ class LinkColumns:
             last[self.column[link]], mean[self.column[link]] = states.get(name, (0.0, 0.0))
         solver.restore(last, mean)
 
-    def states(self, solver: QueueSolver, names: Sequence[str]) -> dict[str, LinkState]:
-        """Return the states of links by name."""
+    def states(self, solver: QueueSolver, names: Sequence[LinkKey]) -> dict[LinkKey, LinkState]:
+        """Return the states of links by name and class."""
         last, mean = solver.state()
         columns = self.column.tolist()
         return {name: (float(last[c]), float(mean[c])) for name, c in zip(names, columns, strict=False)}

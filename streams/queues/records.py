@@ -8,7 +8,7 @@ from typing import Final, TypedDict
 
 import numpy as np
 
-from native.core.columns import Float64s, Int64s
+from native.core.columns import Float64s, Float64Table, Int64s
 from schemas.records import LinkQueue, LinkQueues
 from schemas.topics import MAX_ELEMENTS
 from streams.queues.cells import Cells
@@ -33,6 +33,7 @@ class _Depths(TypedDict):
     depth_max_bytes: float
     bound_bytes: float
     samples: int
+    ce_share: float
 
 
 class _Utilisation(TypedDict):
@@ -60,6 +61,8 @@ class SolvedBlock:
     error_bytes: Float64s
     """[links]"""
     cells: Cells
+    marked: Float64Table
+    """[slots, links] share of the probes that the link marked."""
 
 
 class _SecondTotals:
@@ -69,18 +72,20 @@ class _SecondTotals:
         self._sum_bytes: Float64s = np.zeros(0)
         self._max_bytes: Float64s = np.zeros(0)
         self._error_bytes: Float64s = np.zeros(0)
+        self._marked: Float64s = np.zeros(0)
         self._slots = 0
         self.samples: Int64s = np.zeros(0, np.int64)
 
     def grow(self, links: int) -> None:
         """Grow to so many links."""
-        self._sum_bytes, self._max_bytes, self._error_bytes, self.samples = (
+        self._sum_bytes, self._max_bytes, self._error_bytes, self._marked, self.samples = (
             np.concatenate([old, np.zeros(links - len(old), old.dtype)])
-            for old in (self._sum_bytes, self._max_bytes, self._error_bytes, self.samples)
+            for old in (self._sum_bytes, self._max_bytes, self._error_bytes, self._marked, self.samples)
         )
 
-    def add(self, depth: Float64s, error: Float64s) -> None:
-        """Add a block: [slots, links] depths and [links] errors, bytes."""
+    def add(self, depth: Float64s, error: Float64s, marked: Float64Table) -> None:
+        """Add a block: [slots, links] depths and [links] errors, bytes, and [slots, links] marked shares."""
+        self._marked += marked.sum(axis=0)
         self._sum_bytes += depth.sum(axis=0)
         self._max_bytes = np.maximum(self._max_bytes, depth.max(axis=0))
         self._error_bytes = np.maximum(self._error_bytes, error)
@@ -93,11 +98,12 @@ class _SecondTotals:
             "depth_max_bytes": float(self._max_bytes[link]),
             "bound_bytes": float(self._error_bytes[link]),
             "samples": int(self.samples[link]),
+            "ce_share": float(self._marked[link] / self._slots),
         }
 
     def reset(self) -> None:
         """Start the next second."""
-        for column in (self._sum_bytes, self._max_bytes, self._error_bytes, self.samples):
+        for column in (self._sum_bytes, self._max_bytes, self._error_bytes, self._marked, self.samples):
             column[:] = 0
         self._slots = 0
 
@@ -117,16 +123,20 @@ class QueueRecords:
         """Make room for so many links."""
         self._second.grow(links)
 
-    def of_block(self, block: SolvedBlock, columns: LinkColumns, names: Sequence[str]) -> list[LinkQueues]:
-        """Return the records of a block: its links with queues, slot by slot."""
+    def of_block(
+        self, block: SolvedBlock, columns: LinkColumns, names: Sequence[str], dscps: Sequence[int]
+    ) -> list[LinkQueues]:
+        """Return the records of a block: its links with queues or marks, slot by slot."""
         depth = block.depth_bytes
-        deep = np.flatnonzero(depth.max(axis=0) > np.maximum(SHALLOW_BYTES, block.error_bytes))
+        is_deep = depth.max(axis=0) > np.maximum(SHALLOW_BYTES, block.error_bytes)
+        deep = np.flatnonzero(is_deep | block.marked.any(axis=0))
         groups = columns.groups()
         samples = columns.probes_by_link(block.cells)
         self._second.samples += samples
         links: list[LinkQueue] = []
         for link in deep.tolist():
-            slots = np.flatnonzero(depth[:, link] > SHALLOW_BYTES / 4)
+            slots = np.flatnonzero((depth[:, link] > SHALLOW_BYTES / 4) & is_deep[link])
+            marked = np.flatnonzero(block.marked[:, link])
             links.append(
                 {
                     "link": names[link],
@@ -139,15 +149,24 @@ class QueueRecords:
                     "group": groups[link],
                     "slot": slots.tolist(),
                     "depth_bytes": depth[slots, link].tolist(),
+                    "dscp": dscps[link],
+                    "ce_share": float(block.marked[:, link].mean()),
+                    "ce_slot": marked.tolist(),
+                    "ce": block.marked[marked, link].tolist(),
                 }
             )
-        return self._records(block, block.start_ns, block.slot_ns, len(depth), links)
+        return self._records(block, block.start_ns, block.slot_ns, len(depth), _one_per_link(links))
 
     def of_second(
-        self, block: SolvedBlock, columns: LinkColumns, names: Sequence[str], probes: IdleProbes
+        self,
+        block: SolvedBlock,
+        columns: LinkColumns,
+        names: Sequence[str],
+        dscps: Sequence[int],
+        probes: IdleProbes,
     ) -> list[LinkQueues]:
         """Return the records of the second that a block ends, with the utilisation of all links."""
-        self._second.add(block.depth_bytes, block.error_bytes)
+        self._second.add(block.depth_bytes, block.error_bytes, block.marked)
         second = block.start_ns // NS_PER_S
         if block.end_ns // NS_PER_S == second:
             return []
@@ -162,11 +181,14 @@ class QueueRecords:
                 "group": groups[link],
                 "slot": [],
                 "depth_bytes": [],
+                "dscp": dscps[link],
+                "ce_slot": [],
+                "ce": [],
             }
             for link in np.flatnonzero(self._second.samples).tolist()
         ]
         self._second.reset()
-        return self._records(block, second * NS_PER_S, NS_PER_S, 1, links)
+        return self._records(block, second * NS_PER_S, NS_PER_S, 1, _one_per_link(links))
 
     def _utilisation(self, name: str, share: float, bound: float) -> _Utilisation:
         """Return the utilisation of a link: from flow reports if they are complete, else from probes."""
@@ -202,6 +224,26 @@ class QueueRecords:
             "links": links,
         }
         return _in_parts(whole)
+
+
+def _one_per_link(links: list[LinkQueue]) -> list[LinkQueue]:
+    """Return one element for each link: of its classes the one with the deepest queue, and the most marks."""
+    found: dict[str, LinkQueue] = {}
+    for link in links:
+        other = found.get(link["link"])
+        if other is None:
+            found[link["link"]] = link
+            continue
+        deeper = max(link, other, key=lambda each: (each["depth_max_bytes"], -each["dscp"]))
+        marked = max(link, other, key=lambda each: each["ce_share"])
+        found[link["link"]] = {
+            **deeper,
+            "samples": link["samples"] + other["samples"],
+            "ce_share": marked["ce_share"],
+            "ce_slot": marked["ce_slot"],
+            "ce": marked["ce"],
+        }
+    return list(found.values())
 
 
 def _in_parts(whole: LinkQueues) -> list[LinkQueues]:

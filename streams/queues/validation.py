@@ -61,8 +61,14 @@ def _check_lengths(record: PathQueueing, rows: int, cells: int) -> None:
         for name, column in columns.items():
             if len(column) != length:
                 raise _bad(name, f"{len(column)} elements", length)
-    if len(record["at_ns"]) not in (0, cells):
-        raise _bad("at_ns", f"{len(record['at_ns'])} elements", f"{cells}, or none")
+    optional: dict[str, tuple[Sized, int]] = {
+        "at_ns": (record["at_ns"], cells),
+        "dscp": (record["dscp"], rows),
+        "ce": (record["ce"], cells),
+    }
+    for name, (column, length) in optional.items():
+        if len(column) not in (0, length):
+            raise _bad(name, f"{len(column)} elements", f"{length}, or none")
     if rows > MAX_ELEMENTS:
         raise _bad("nic", f"{rows} rows", f"at most {MAX_ELEMENTS}")
     total = int(np.sum(record["cells"]))
@@ -82,6 +88,8 @@ def _check_rows(record: PathQueueing) -> None:
 def _check_cells(record: PathQueueing) -> None:
     if np.min(record["count"]) < 1:
         raise _bad("count", np.min(record["count"]), "at least 1")
+    if len(record["ce"]) and np.any(np.asarray(record["ce"]) > np.asarray(record["count"])):
+        raise _bad("ce", "more marks than samples", "at most count")
     largest = np.max(np.abs(record["mean_ns"]))
     if largest > MAX_DELAY_NS:
         raise _bad("mean_ns", largest, "at most 100 s")

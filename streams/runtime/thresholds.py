@@ -85,6 +85,13 @@ _TABLE: Final = (
     Threshold("contention_min_kb", 15, 1, 100_000, "kB below which no queue counts, however slow the link"),
     Threshold("contention_max_kb", 50, 1, 100_000, "kB from which every queue counts"),
     Threshold(
+        "contention_ce_percent",
+        10,
+        0.1,
+        100,
+        "percent of a link's probes marked with CE from which its queue counts, however shallow",
+    ),
+    Threshold(
         "contention_open_ms",
         15,
         1,

@@ -163,3 +163,27 @@ def test_drops_by_the_reverse_path_filter_are_reported(inside: Callable[..., Any
         "strict reverse path filtering drops its peers' packets, as routes to them lead by eth0: "
         "set rp_filter to 2, or add a policy rule for its address"
     )
+
+
+@pytest.mark.parametrize("form", ["one-subnet", "link-local"])
+def test_traces_of_udp_leave_by_the_nic_and_those_of_tcp_as_routed(
+    form: str, inside: Callable[..., Any]
+) -> None:
+    def work() -> Any:
+        from producers.trace.sockets import open_trace_sockets
+
+        with MultiNic(FORMS[form], 2) as net:
+            port = net.port("h1/eth1")
+            tracers = open_trace_sockets(port.address, port.netns, device=port.device)
+            sent = {}
+            for protocol, tracer in tracers.items():
+                before = net.sent_packets("h1")
+                for number in range(40):
+                    tracer.send(9320, (net.peer_of(port).address, PORT), 8, number)
+                after = net.sent_packets("h1")
+                sent[protocol] = max(after, key=lambda cable: after[cable] - before[cable])
+                tracer.close()
+            return sent
+
+    routed = "eth0" if form == "one-subnet" else "eth1"
+    assert inside(work) == {"UDP": "eth1", "TCP": routed}

@@ -43,6 +43,13 @@ FIELDS: dict[str, dict[str, str]] = {
 down, joined by dots; arrays add nothing. `**.name` means a field of that name at any depth."""
 
 
+ADDED = frozenset({"ce", "ce_share", "ce_slot", "detected_by", "dscp", "ecn", "forward_ce", "reverse_ce"})
+"""Fields of outputs that the recorded ones lack: they are not compared."""
+
+SIZES = frozenset({"bytes"})
+"""Sizes of messages, which grow with their schema."""
+
+
 def reason_of(text: str) -> dict[str, Any]:
     """Return the `Reason` record for a recorded reason: `SHARD/LINK/OPENED_NS`, `SUBJECT/SEQ` or a name."""
     reason: dict[str, Any] = {"kind": "UNKNOWN", "subject": text, "seq": None, "window_id": None}

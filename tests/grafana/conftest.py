@@ -113,6 +113,10 @@ def _records(end_s):
                     "count": 10,
                     "lost": int(window % 10 == 0),
                     "no_t3": 0,
+                    "dscp": 0,
+                    "ecn": 10,
+                    "forward_ce": 1,
+                    "reverse_ce": 0,
                     **{
                         f"{kind}_{level}_ns": 9_000.0 + 500 * number
                         for kind in ("forward", "reverse", "rtt")
@@ -319,6 +323,10 @@ def _fabric(end_s):
                 "group": 0,
                 "slot": [],
                 "depth_bytes": [],
+                "dscp": 0,
+                "ce_share": 0.1,
+                "ce_slot": [],
+                "ce": [],
             }
             for link, depth, load in ((LINK, 50_000.0, 0.9), ("a:b>c:d", 0.0, None))
         ]
@@ -361,6 +369,9 @@ def _fabric(end_s):
                 "flows": [],
                 "flows_total": 2,
                 "links": [],
+                "detected_by": "BOTH",
+                "ce_share": 0.5,
+                "dscp": 26,
             },
             middle,
         )

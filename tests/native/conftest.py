@@ -46,7 +46,11 @@ def encode_independently(record: dict[str, Any], chance: random.Random) -> bytes
         body = text(group["peer"]) + varint(group["path"]) + varint(group["spacing_ns"])
         for name in ("sent", "forward", "turnaround", "reverse"):
             body += blocks([varint(value) for value in group[name]], chance)
-        groups.append(body + varint(group["lost"]) + varint(group["no_t3"]))
+        for name in ("lost", "no_t3", "dscp", "ecn"):
+            body += varint(group.get(name, 0))
+        for name in ("forward_ce", "reverse_ce"):
+            body += blocks([varint(value) for value in group.get(name, ())], chance)
+        groups.append(body)
     head = text(record["nic"])
     for name in ("run", "batch", "clock_ns", "system_ns"):
         head += varint(record[name])
@@ -69,6 +73,15 @@ def as_record(columns: ProbeColumns) -> dict[str, Any]:
                 "reverse": columns.reverse[part].tolist(),
                 "lost": int(columns.lost[g]),
                 "no_t3": int(columns.no_t3[g]),
+                "dscp": int(columns.dscp[g]) if len(columns.dscp) else 0,
+                "ecn": int(columns.ecn[g]) if len(columns.ecn) else 0,
+                **{
+                    name: (marks[(marks >= part.start) & (marks < part.stop)] - part.start).tolist()
+                    for name, marks in (
+                        ("forward_ce", columns.forward_ce),
+                        ("reverse_ce", columns.reverse_ce),
+                    )
+                },
             }
         )
     head = {name: getattr(columns, name) for name in ("nic", "run", "batch", "clock_ns", "system_ns")}

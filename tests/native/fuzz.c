@@ -49,7 +49,12 @@ static int64_t write_batch(uint8_t *out, int groups, int per) {
             CHECK(p != NULL);
         }
         p = ft_put_long(p, g);
-        p = ft_put_long(p, 0);
+        for (int i = 0; i < 3; i++) p = ft_put_long(p, i == 1 ? 26 : 0); /* no_t3, dscp, ecn */
+        for (int way = 0; way < 2; way++) { /* every third sample is marked, on one way */
+            int marked = (way ? 0 : (per + 2) / 3);
+            for (int i = 0; i < marked; i++) values[i] = 3 * i;
+            p = ft_put_array(p, values, marked);
+        }
     }
     return ft_put_long(p, 0) - out;
 }
@@ -68,7 +73,8 @@ static void digest(const struct ft_batch *b) {
                                  .reverse = b->column[3] + i,
                                  .n = b->start[g + 1] - i,
                                  .spacing_ns = b->spacing_ns[g]};
-        CHECK(ft_window_add(&w, (int32_t)(g / 2), b->path[g], piece, b->lost[g], b->no_t3[g]));
+        int64_t counts[FT_COUNTS] = {b->lost[g], b->no_t3[g], b->ecn ? b->ecn[g] : 0};
+        CHECK(ft_window_add(&w, (int32_t)(g / 2), b->path[g], b->dscp ? b->dscp[g] : 0, piece, counts));
     }
     for (int64_t i = 0; i < w.n_peers; i++)
         if (ft_fit(&w, &w.peers[i], &fit) > 0)

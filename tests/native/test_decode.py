@@ -45,6 +45,10 @@ def groups(draw):
         "reverse": draw(column),
         "lost": draw(count),
         "no_t3": draw(count),
+        "dscp": draw(st.integers(0, 63)),
+        "ecn": draw(count),
+        "forward_ce": [i for i in range(n) if draw(st.booleans())],
+        "reverse_ce": [i for i in range(n) if draw(st.booleans())],
     }
 
 
@@ -76,6 +80,10 @@ HONEST = {
             "reverse": [-2_994_000, -2_994_100],
             "lost": 1,
             "no_t3": 2,
+            "dscp": 26,
+            "ecn": 2,
+            "forward_ce": [0, 1],
+            "reverse_ce": [1],
         },
         {
             "peer": "c/eth0",
@@ -87,6 +95,10 @@ HONEST = {
             "reverse": [2**62],
             "lost": 0,
             "no_t3": 0,
+            "dscp": 0,
+            "ecn": 0,
+            "forward_ce": [],
+            "reverse_ce": [0],
         },
     ],
 }
@@ -131,6 +143,8 @@ def test_dtypes_and_absolute_stamps():
     columns = decode_probe_batch(body_of(HONEST))
     assert isinstance(columns, ProbeColumns)
     assert columns.sent.tolist() == [1_763_700_000_000_000_000, 1_763_700_000_000_020_000, 5]
+    assert (columns.forward_ce.tolist(), columns.reverse_ce.tolist()) == ([0, 1], [1, 2])
+    assert (columns.dscp.tolist(), columns.ecn.tolist()) == ([26, 0], [2, 0])
     assert [getattr(columns, name).dtype for name in COLUMNS] == [np.int64] * 4
     assert [getattr(columns, name).dtype for name in ("path", "spacing_ns", "lost", "no_t3")] == [
         np.int32
@@ -167,6 +181,12 @@ def test_trailing_bytes_are_refused():
         (with_group(lost=2**31 - 1), "OUT_OF_RANGE", r"lost: 2147483647 .*at most 10000000"),
         (with_group(no_t3=10**7 + 1), "OUT_OF_RANGE", r"no_t3: 10000001 .*at most 10000000"),
         (with_group(no_t3=-3), "OUT_OF_RANGE", r"no_t3: -3"),
+        (with_group(dscp=64), "OUT_OF_RANGE", r"dscp: 64 .*at most 63"),
+        (with_group(ecn=-1), "OUT_OF_RANGE", r"ecn: -1"),
+        (with_group(forward_ce=[2]), "OUT_OF_RANGE", r"forward_ce: 2 .*at most 1"),
+        (with_group(reverse_ce=[-1]), "OUT_OF_RANGE", r"reverse_ce: -1 .*at least 0"),
+        (with_group(reverse_ce=[1, 0]), "OUT_OF_RANGE", r"reverse_ce: 0 .*at least 2"),
+        (with_group(forward_ce=[0, 1, 1]), "OUT_OF_RANGE", r"forward_ce: 3 .*at most 2"),
         (with_group(forward=[1]), "MALFORMED", r"forward: 1 elements .*expected 2 as in 'sent'"),
         (with_group(turnaround=[1, 2, 3]), "MALFORMED", r"turnaround: 3 elements"),
         (with_group(reverse=[]), "MALFORMED", r"reverse: 0 elements"),
@@ -234,7 +254,7 @@ def test_counts_that_the_bytes_cannot_hold(avro_long):
 
 
 def test_blocks_that_lie_about_their_size(avro_long):
-    group = avro_long(0) * 9
+    group = avro_long(0) * 13
     honest = head(avro_long) + avro_long(-1) + avro_long(len(group)) + group + avro_long(0)
     assert decode_probe_batch(honest).peers == [""]
     for size in (len(group) - 1, len(group) + 1, 0):
@@ -247,7 +267,7 @@ def test_blocks_that_lie_about_their_size(avro_long):
 
 
 def test_limits_of_groups_and_samples(avro_long):
-    group = avro_long(0) * 9
+    group = avro_long(0) * 13
     largest = head(avro_long) + avro_long(MAX_GROUPS) + group * MAX_GROUPS + avro_long(0)
     assert len(decode_probe_batch(largest).peers) == MAX_GROUPS
     more = head(avro_long) + avro_long(MAX_GROUPS) + group * MAX_GROUPS + avro_long(1) + group + avro_long(0)
@@ -337,13 +357,19 @@ def test_columns_do_not_share_memory_with_the_message():
         ({"peers": ["x" * 513]}, "at most 512"),
         ({"peers": [5]}, "expected a string"),
         ({"batch": -1}, "batch -1"),
+        ({"dscp": [64]}, "dscp 64"),
+        ({"ecn": [1, 2]}, "expected 1 as in peers, or none"),
+        ({"forward_ce": [3]}, "ascending indices below 3"),
+        ({"reverse_ce": [1, 1]}, "ascending indices below 3"),
     ],
 )
 def test_encoder_refuses_columns_that_do_not_fit(columns_of, changes, text):
     columns = columns_of([("b", 1, 0, [1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 2, 3])])
     for name, value in changes.items():
         if isinstance(value, list) and name != "peers":
-            value = np.array(value, np.int32 if name in ("lost", "path", "spacing_ns") else None)
+            value = np.array(
+                value, np.int32 if name in ("lost", "path", "spacing_ns", "dscp", "ecn") else None
+            )
         setattr(columns, name, value)
     with pytest.raises(ValueError, match=text):
         encode_probe_batch(columns)

@@ -130,6 +130,22 @@ def test_spacings_and_batches_of_a_path_are_one_row(columns_of):
     assert np.isnan(got.rtt_min_ns[1])
 
 
+def test_classes_of_a_path_are_rows_with_their_own_delays_and_marks(columns_of):
+    groups = [
+        ("b", 1, 0, [1, 2], [10, 12], [0, 0], [30, 30]),
+        ("b", 1, 0, [3, 4, 5], [90, 80, 70], [0, 0, 0], [30, 30, 30]),
+    ]
+    batch = columns_of(groups, lost=[1, 4])
+    batch.dscp, batch.ecn = np.array([0, 26], np.int32), np.array([2, 3], np.int32)
+    batch.forward_ce, batch.reverse_ce = np.array([2, 4]), np.array([1, 3])
+    plain = columns_of(groups[:1])  # of an agent that knows no classes
+    got = delays([batch, plain, batch], None, {})
+    assert (got.path.tolist(), got.dscp.tolist()) == ([1, 1], [0, 26])
+    assert (got.count.tolist(), got.lost.tolist(), got.ecn.tolist()) == ([6, 6], [2, 8], [4, 6])
+    assert (got.forward_ce.tolist(), got.reverse_ce.tolist()) == ([0, 4], [2, 2])
+    assert got.rtt_min_ns.tolist() == [40, 100]
+
+
 @pytest.mark.parametrize(
     ("prober", "peers"),
     [

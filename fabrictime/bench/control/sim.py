@@ -273,6 +273,10 @@ class Loop:
                 "samples": 0,
                 "slot": np.flatnonzero(slots[:, link]).tolist(),
                 "depth_bytes": slots[slots[:, link] > 0, link].tolist(),
+                "dscp": 0,
+                "ce_share": 0.0,
+                "ce_slot": [],
+                "ce": [],
             }
             for link in np.flatnonzero(slots.any(axis=0)).tolist()
         ]

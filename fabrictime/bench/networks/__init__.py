@@ -15,10 +15,14 @@ NAME: Final = "networks"
 TARGETS: Final[Mapping[str, Target]] = {
     "egress_right": Target("1", ">=", 1.0),
     "unreachable_peers_chosen": Target("peers", "<=", 0),
+    "classes_told_apart": Target("1", ">=", 1.0),
+    "ce_count_error": Target("1", "<=", 0.01),
+    "contention_open_by_ce_ms": Target("ms", "<=", 1),
 }
 
 PARTS: Final = {
     "nics": ("egress_right", "unreachable_peers_chosen"),
+    "classes": ("classes_told_apart", "ce_count_error", "contention_open_by_ce_ms"),
 }
 """Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
 

@@ -174,6 +174,7 @@ class Simulated:
 
 def _row(peer: str, path: int, forward: float, reverse: float, bound: float, lost: bool) -> Any:
     row: dict[str, Any] = {"peer": peer, "path": path, "no_t3": 0, "bound_ns": None if lost else bound}
+    row |= dict.fromkeys(("dscp", "ecn", "forward_ce", "reverse_ce"), 0)
     row |= {"count": 0 if lost else 20, "lost": 20 if lost else 0}
     for name, value in (("forward", forward), ("reverse", reverse), ("rtt", forward + reverse)):
         row |= {f"{name}_{figure}_ns": None if lost else value for figure in ("min", "p50", "p99")}

@@ -3,8 +3,11 @@
 All kinds have one length, so equal links delay them equally, and no answer is larger than its request. The
 format is big endian:
 
-    magic 'FU', version, kind, u32 seq, u64 run, u32 hash of the target NIC's name, u32 0, i64 first,
+    magic 'FU', version, kind, u32 seq, u64 run, u32 hash of the target NIC's name, u32 arrived, i64 first,
     i64 second
+
+In a reply, `arrived` is the traffic class with which the request arrived, plus 256; elsewhere 0. Packets of
+version 1 have 0 there, and are answered in version 1.
 
 It ends with 8 bytes of keyed BLAKE2b over source GID and queue pair, target GID and queue pair, and all of
 the above. SipHash, as in UDP probes, would be 50 times slower in Python.
@@ -34,6 +37,7 @@ __all__ = [
     "parse",
     "q_key",
     "source_gid",
+    "traffic_class_of",
 ]
 
 REQUEST: Final = 1
@@ -47,10 +51,12 @@ FOLLOW_UP: Final = 4
 NO_STAMP: Final = -(1 << 63)
 
 _MAGIC: Final = b"FU"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _BODY: Final = struct.Struct(">2sBBIQIIqq")
 _ENDS: Final = struct.Struct(">16sI16sI")
 _MAC_BYTES: Final = 8
+_KNOWN: Final = 256
+"""Beside a traffic class, so that 0 means not known."""
 BYTES: Final = _BODY.size + _MAC_BYTES
 GRH_BYTES: Final = 40
 _V4_PREFIX: Final = bytes(10) + b"\xff\xff"
@@ -73,7 +79,7 @@ class Address(NamedTuple):
 
 
 class Packet(NamedTuple):
-    """The fields of a packet; times in ns."""
+    """The fields of a packet; times in ns. `arrived`: traffic class of the answered request, if known."""
 
     kind: int
     seq: int
@@ -81,6 +87,8 @@ class Packet(NamedTuple):
     target_hash: int
     first: int
     second: int
+    arrived: int | None = None
+    version: int = _VERSION
 
 
 def name_hash(nic: str) -> int:
@@ -96,8 +104,9 @@ def q_key(key: bytes) -> int:
 
 def pack(packet: Packet, key: bytes, source: Address, target: Address) -> bytes:
     """Return the bytes of a packet from one queue pair to another."""
-    kind, seq, run, target_hash, first, second = packet
-    body = _BODY.pack(_MAGIC, _VERSION, kind, seq, run, target_hash, 0, first, second)
+    kind, seq, run, target_hash, first, second, arrived, version = packet
+    returned = 0 if arrived is None or version < _VERSION else _KNOWN | arrived
+    body = _BODY.pack(_MAGIC, version, kind, seq, run, target_hash, returned, first, second)
     return body + _mac(body, key, source, target)
 
 
@@ -106,12 +115,14 @@ def parse(data: bytes, key: bytes, source: Address, target: Address) -> Packet:
     if len(data) != BYTES:
         raise BadPacket("malformed")
     body = data[: _BODY.size]
-    magic, version, kind, seq, run, target_hash, zero, first, second = _BODY.unpack(body)
-    if magic != _MAGIC or version != _VERSION or not REQUEST <= kind <= FOLLOW_UP or zero:
+    magic, version, kind, seq, run, target_hash, arrived, first, second = _BODY.unpack(body)
+    if magic != _MAGIC or not 1 <= version <= _VERSION or not REQUEST <= kind <= FOLLOW_UP:
+        raise BadPacket("malformed")
+    if arrived and (version == 1 or arrived >> 8 != 1):
         raise BadPacket("malformed")
     if not hmac.compare_digest(data[_BODY.size :], _mac(body, key, source, target)):
         raise BadPacket("bad_mac")
-    return Packet(kind, seq, run, target_hash, first, second)
+    return Packet(kind, seq, run, target_hash, first, second, arrived & 255 if arrived else None, version)
 
 
 def source_gid(header: bytes, mapped: bool) -> bytes | None:
@@ -123,6 +134,11 @@ def source_gid(header: bytes, mapped: bool) -> bytes | None:
     if len(header) != GRH_BYTES or header[20 if mapped else 0] >> 4 != (4 if mapped else 6):
         return None
     return _V4_PREFIX + header[32:36] if mapped else header[8:24]
+
+
+def traffic_class_of(header: bytes, mapped: bool) -> int:
+    """Return the byte of DSCP and ECN from the 40 bytes before a UD payload, as `source_gid` reads them."""
+    return header[21] if mapped else (header[0] & 15) << 4 | header[1] >> 4
 
 
 def is_mapped(gid: bytes) -> bool:

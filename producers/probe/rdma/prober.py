@@ -46,6 +46,8 @@ _BURST: Final = 64
 _TOOK: Final = 1000
 _MAX_PLAUSIBLE_NS: Final = 1 << 62
 _TURNAROUND_NS: Final = 10_000_000_000
+_CE: Final = 3
+"""ECN field of a marked packet, and the field's mask."""
 
 
 class UdProberSettings(NamedTuple):
@@ -81,9 +83,12 @@ class OutgoingPacket:
     token: object = None
 
 
-@dataclass
+@dataclass(slots=True)
 class PathSamples:
-    """Samples of one peer and path since the last drain, in ns; `sent` is absolute."""
+    """Samples of one peer and path since the last drain, in ns; `sent` is absolute.
+
+    `ecn`: samples that arrived ECN-capable both ways. `forward_ce`, `reverse_ce`: indices of those with CE.
+    """
 
     lost: int = 0
     no_t3: int = 0
@@ -91,15 +96,33 @@ class PathSamples:
     forward: list[int] = field(default_factory=list)
     turnaround: list[int] = field(default_factory=list)
     reverse: list[int] = field(default_factory=list)
+    ecn: int = 0
+    forward_ce: list[int] = field(default_factory=list)
+    reverse_ce: list[int] = field(default_factory=list)
 
 
 class _Probe:
-    __slots__ = ("deadline_ns", "path", "peer", "replied", "seq", "source", "t1", "t2", "t3", "t4", "tries")
+    __slots__ = (
+        "arrived",
+        "deadline_ns",
+        "path",
+        "peer",
+        "replied",
+        "seq",
+        "source",
+        "t1",
+        "t2",
+        "t3",
+        "t4",
+        "tries",
+    )
 
     def __init__(self, seq: int, peer: UdPeer, path: UdPath, source: Address, deadline_ns: int) -> None:
         self.seq, self.peer, self.path, self.source, self.deadline_ns = seq, peer, path, source, deadline_ns
         self.t1 = self.t2 = self.t3 = self.t4 = NO_STAMP
         self.replied, self.tries = False, 0
+        self.arrived: tuple[int, int] = (0, 0)
+        """ECN fields of the request and its reply as they arrived."""
 
 
 class _FollowUpData:
@@ -212,20 +235,30 @@ class UdProber:
             token.t3 = stamp_ns
 
     def receive(
-        self, path: int, data: bytes, source: Address, stamp_ns: int, now_ns: int, system_ns: int
+        self,
+        path: int,
+        data: bytes,
+        source: Address,
+        stamp_ns: int,
+        now_ns: int,
+        system_ns: int,
+        arrived: int = 0,
     ) -> OutgoingPacket | None:
-        """Receive a packet on our queue pair of path `path`; return the answer to send."""
+        """Receive a packet on our queue pair of path `path`; return the answer to send.
+
+        `arrived`: the traffic class with which it arrived.
+        """
         try:
             packet = parse(data, self._key, source, self._own[path][1])
         except BadPacket as bad:
             self.counters[bad.reason] += 1
             return None
         if packet.kind in (REQUEST, COLLECT):
-            return self._respond(path, packet, source, stamp_ns, now_ns, system_ns)
+            return self._respond(path, packet._replace(arrived=arrived), source, stamp_ns, now_ns, system_ns)
         if packet.run != self._run:
             self.counters["stale_run"] += 1
         elif packet.kind == REPLY:
-            self._reply(packet, source, stamp_ns, now_ns)
+            self._reply(packet, source, stamp_ns, now_ns, arrived)
         else:
             self._follow_up(packet, source)
         return None
@@ -277,7 +310,10 @@ class UdProber:
                 return None
             self.counters["followups_sent"] += 1
             return OutgoingPacket(
-                path, source, 0, packet._replace(kind=FOLLOW_UP, first=ticket.t2, second=ticket.t3)
+                path,
+                source,
+                0,
+                packet._replace(kind=FOLLOW_UP, first=ticket.t2, second=ticket.t3, arrived=None),
             )
         self.counters["replies_sent"] += 1
         answer = OutgoingPacket(path, source, 0, packet._replace(kind=REPLY, first=stamp_ns, second=NO_STAMP))
@@ -296,7 +332,7 @@ class UdProber:
         self._answers -= 1
         return True
 
-    def _reply(self, packet: Packet, source: Address, stamp_ns: int, now_ns: int) -> None:
+    def _reply(self, packet: Packet, source: Address, stamp_ns: int, now_ns: int, arrived: int) -> None:
         probe = self._open.get(packet.seq)
         if probe is None or source.gid != probe.source.gid or source.number != probe.source.number:
             self.counters["late"] += 1  # a late or repeated reply
@@ -304,6 +340,8 @@ class UdProber:
         del self._open[packet.seq]
         self.counters["replies_received"] += 1
         probe.replied, probe.t2, probe.t3, probe.t4 = True, packet.first, packet.second, stamp_ns
+        if packet.arrived is not None:
+            probe.arrived = packet.arrived & _CE, arrived & _CE
         self._replied[probe.seq] = probe
         self._complete(probe)
         if probe.seq in self._replied:
@@ -337,6 +375,11 @@ class UdProber:
             return
         self._samples += 1
         self.counters["samples"] += 1
+        if all(probe.arrived):
+            group.ecn += 1
+            for ecn, marked in zip(probe.arrived, (group.forward_ce, group.reverse_ce), strict=True):
+                if ecn == _CE:
+                    marked.append(len(group.sent))
         group.sent.append(t1)
         group.forward.append(t2 - t1)
         group.turnaround.append(t3 - t2)

@@ -88,12 +88,23 @@ def peers_of(records: Iterable[Nic], kind: str) -> dict[str, UdPeerLine]:
     return found
 
 
-def columns_of(nic: str, run: int, batch: Batch) -> ProbeColumns:
-    """Return a batch of the worker process as columns, from which `ProbeBatch` is encoded."""
+def columns_of(nic: str, run: int, batch: Batch, dscp: int = 0) -> ProbeColumns:
+    """Return a batch of the worker process as columns, from which `ProbeBatch` is encoded.
+
+    `dscp`: traffic class of its probes.
+    """
     groups = batch["groups"]
     counts = [len(group[4]) for group in groups]
     samples = [[value for group in groups for value in group[column]] for column in (4, 5, 6, 7)]
     sent, forward, turnaround, reverse = (np.array(values, np.int64) for values in samples)
+    start = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    forward_ce, reverse_ce = (
+        np.array(
+            [at + i for at, group in zip(start.tolist(), groups, strict=False) for i in group[column]],
+            np.int64,
+        )
+        for column in (9, 10)
+    )
     return ProbeColumns(
         nic=nic,
         run=run,
@@ -105,11 +116,15 @@ def columns_of(nic: str, run: int, batch: Batch) -> ProbeColumns:
         spacing_ns=np.zeros(len(groups), np.int32),
         lost=np.array([group[2] for group in groups], np.int32),
         no_t3=np.array([group[3] for group in groups], np.int32),
-        start=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+        start=start,
         sent=sent,
         forward=forward,
         turnaround=turnaround,
         reverse=reverse,
+        dscp=np.full(len(groups), dscp, np.int32),
+        ecn=np.array([group[8] for group in groups], np.int32),
+        forward_ce=forward_ce,
+        reverse_ce=reverse_ce,
     )
 
 

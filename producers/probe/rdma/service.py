@@ -114,6 +114,7 @@ class UdTransport:
             max_age_s=settings.max_age_s,
             flush_ms=settings.flush_ms or FLUSH_MS,
             hardware=settings.hardware_stamps,
+            traffic_class=settings.traffic_class,
             sysfs=sysfs,
         )
         self.worker = WorkerProcess(request, settings.verbs_python)
@@ -165,7 +166,7 @@ class UdTransport:
             batch = message.get("batch")
             if batch is not None:
                 self._counters, self.stamp_error_ns = batch["counters"], batch["stamp_error_ns"]
-                found.append(encode_probe_batch(columns_of(self.name, self.run, batch)))
+                found.append(encode_probe_batch(columns_of(self.name, self.run, batch, self._settings.dscp)))
         return found
 
     def _wait_until_open(self) -> Ready:

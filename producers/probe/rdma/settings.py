@@ -54,6 +54,15 @@ class RdmaProbeSettings(BaseModel):
     answer_max_pps: float = Field(
         default=10_000, ge=1, le=1_000_000, description="maximum packets per second that a NIC answers"
     )
+    dscp: int = Field(
+        default=0,
+        ge=0,
+        le=63,
+        description="DSCP of the probes, as that of the data: the queue pairs' traffic class",
+    )
+    ecn: bool = Field(
+        default=True, description="probes leave ECN-capable (ECT(0)), so that queues mark them as the data"
+    )
     timeout_ms: float = Field(
         default=100, ge=1, le=10_000, description="ms after which a request without a reply is lost"
     )
@@ -89,6 +98,11 @@ class RdmaProbeSettings(BaseModel):
         default=16 * 1024 * 1024, ge=1 << 20, le=1 << 32, description="bytes of these messages together"
     )
     compression: Literal["none", "lz4", "zstd"] = Field(default="none", description="compression of messages")
+
+    @property
+    def traffic_class(self) -> int:
+        """The byte of DSCP and ECN in the queue pairs' packets."""
+        return self.dscp << 2 | (2 if self.ecn else 0)
 
     @model_validator(mode="after")
     def _ports_end(self) -> RdmaProbeSettings:

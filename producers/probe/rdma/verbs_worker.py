@@ -26,8 +26,16 @@ if (
     sys.path[:] = [*sys.path[1:], str(Path(__file__).resolve().parents[3])]
 
 from producers.probe.rdma.gids import UdPath, choose_gid, choose_port, plan_paths, read_ports, target_lid
-from producers.probe.rdma.packets import BYTES, GRH_BYTES, Address, is_mapped, q_key, source_gid
-from producers.probe.rdma.prober import OutgoingPacket, UdPeer, UdProber, UdProberSettings
+from producers.probe.rdma.packets import (
+    BYTES,
+    GRH_BYTES,
+    Address,
+    is_mapped,
+    q_key,
+    source_gid,
+    traffic_class_of,
+)
+from producers.probe.rdma.prober import OutgoingPacket, PathSamples, UdPeer, UdProber, UdProberSettings
 from producers.probe.rdma.timestamps import CrossTimestamp, TickClock, cross_timestamp
 
 if TYPE_CHECKING:
@@ -96,6 +104,7 @@ class _Device:
 
     def __init__(self, request: OpenRequest) -> None:
         name, paths = request["device"], request["paths"]
+        self._traffic_class = request["traffic_class"]
         self.port = choose_port(name, read_ports(name, Path(request["sysfs"])), request["port"])
         self.gid = choose_gid(self.port, request["address"])
         self._e, self._v = _pyverbs()
@@ -160,9 +169,11 @@ class _Device:
             return
         self._tokens[slot] = out.token
 
-    def completions(self, prober: UdProber) -> Iterator[tuple[int, bytes, Address, int]]:
-        """Yield path, payload, source and timestamp of received packets. Raises DeviceError if a queue pair
-        failed."""
+    def completions(self, prober: UdProber) -> Iterator[tuple[int, bytes, Address, int, int]]:
+        """Yield path, payload, source, timestamp and traffic class of received packets.
+
+        Raises DeviceError if a queue pair failed.
+        """
         for number, status, size, source, lid, stamp in self._polled():
             if status:
                 message = "receive" if number >> 32 else "send"
@@ -176,7 +187,8 @@ class _Device:
             slot = number & 0xFFFF_FFFF
             data = self._memory.read(min(size, _SLOT_BYTES), slot * _SLOT_BYTES)
             self._pairs[slot // _RECEIVES].post_recv(self._receive_work[slot])
-            gid = source_gid(data[:GRH_BYTES], is_mapped(self.gid.value))
+            mapped = is_mapped(self.gid.value)
+            gid = source_gid(data[:GRH_BYTES], mapped)
             if gid is None or size < GRH_BYTES:
                 prober.counters["malformed"] += 1
                 continue
@@ -185,6 +197,7 @@ class _Device:
                 data[GRH_BYTES:size],
                 Address(gid, lid if self.port.infiniband else 0, source),
                 stamp,
+                traffic_class_of(data, mapped),
             )
 
     def own(self) -> list[tuple[UdPath, Address]]:
@@ -304,6 +317,7 @@ class _Device:
             sgid_index=self.gid.place,
             flow_label=path.flow_label,
             hop_limit=64,
+            traffic_class=self._traffic_class,
         )
         attr = self._v.AHAttr(
             gr=route, is_global=1, port_num=self.port.number, dlid=lid, src_path_bits=path.path_bits
@@ -418,8 +432,8 @@ def _step(device: _Device, prober: UdProber, woken: bool) -> None:
     if woken:
         device.woken()
         device.wait_armed()  # before polling, so that a later completion wakes again
-    for path, data, source, stamp in device.completions(prober):
-        answer = prober.receive(path, data, source, stamp, time.monotonic_ns(), time.time_ns())
+    for path, data, source, stamp, arrived in device.completions(prober):
+        answer = prober.receive(path, data, source, stamp, time.monotonic_ns(), time.time_ns(), arrived)
         if answer is not None:
             device.send(prober, answer)
     for out in prober.poll(time.monotonic_ns(), time.time_ns()):
@@ -450,7 +464,7 @@ def _batch(device: _Device, prober: UdProber, number: int) -> Batch:
         "counters": prober.counters,
         "stamp_error_ns": _stamp_error(device, prober),
         "groups": [
-            [peer, path, found.lost, found.no_t3, found.sent, found.forward, found.turnaround, found.reverse]
+            [peer, path, *(getattr(found, name) for name in PathSamples.__slots__)]
             for (peer, path), found in prober.drain().items()
         ],
     }

@@ -36,6 +36,7 @@ class OpenRequest(TypedDict):
     max_age_ns: int
     flush_ns: int
     hardware: bool
+    traffic_class: int
     sysfs: str
     seed: int
 
@@ -102,6 +103,7 @@ def open_request(
     max_age_s: float = 300.0,
     flush_ms: int = 100,
     hardware: bool = True,
+    traffic_class: int = 0,
     sysfs: Path = Path("/sys"),
 ) -> OpenRequest:
     """Return the worker's first line: the request to open a device."""
@@ -120,6 +122,7 @@ def open_request(
         "max_age_ns": int(max_age_s * 1e9),
         "flush_ns": flush_ms * 1_000_000,
         "hardware": hardware,
+        "traffic_class": traffic_class,
         "sysfs": str(sysfs),
         "seed": int.from_bytes(os.urandom(8), "big"),
     }

@@ -147,6 +147,10 @@ def path_delay(peer="b/eth0", path=33434, **fields):
         "count": 10,
         "lost": 1,
         "no_t3": 2,
+        "dscp": 0,
+        "ecn": 10,
+        "forward_ce": 1,
+        "reverse_ce": 0,
         **{
             f"{kind}_{level}_ns": 10_000.0
             for kind in ("forward", "reverse", "rtt")

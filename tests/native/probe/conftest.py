@@ -98,9 +98,16 @@ def nic_hash(nic: str) -> int:
 
 
 def request(
-    key: bytes, source: Address, target: Address, nic: str, seq: int = 0, run: int = 1, at_ns: int = 0
+    key: bytes,
+    source: Address,
+    target: Address,
+    nic: str,
+    seq: int = 0,
+    run: int = 1,
+    at_ns: int = 0,
+    tos_word: int = 0,
 ) -> bytes:
-    body = head(REQUEST, 0, seq, run) + struct.pack(">qII", at_ns or time.time_ns(), nic_hash(nic), 0)
+    body = head(REQUEST, 0, seq, run) + struct.pack(">qII", at_ns or time.time_ns(), nic_hash(nic), tos_word)
     return body + mac(key, source, target, body)
 
 

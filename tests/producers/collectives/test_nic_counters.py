@@ -55,6 +55,14 @@ def test_every_name_is_read_from_the_port():
             },
             {"cnp_received": 1, "cnp_sent": 2, "retransmits": 3, "out_of_sequence": 4},
         ),
+        ({"rx_pfc_ena_frames_pri3": 4, "rx_pfc_ena_frames_pri5": 1}, {"pause_received": 5}),  # bnxt
+        (
+            {"mac_tx_pfc_pri3_pkt_num": 4, "mac_rx_pfc_pri0_pkt_num": 2},
+            {"pause_sent": 4, "pause_received": 2},
+        ),
+        ({"rx_ppp3": 4, "tx_ppp3": 1}, {"pause_received": 4, "pause_sent": 1}),  # cxgb4
+        ({"rx_pfc_frames": 3}, {"pause_received": 3}),  # qede
+        ({"rx_priority_3_xoff.nic": 6}, {"pause_received": 6}),  # ice
         ({"rdma:cnpSent": 1, "rdma:RxECNMrkd": 2}, {"cnp_sent": 1, "ce_received": 2}),  # irdma
         ({"rdma:retrans_pkts": 9, "rx_errors": 1}, {"retransmits": 9}),  # EFA
         ({}, {}),

@@ -105,6 +105,20 @@ def test_a_device_that_the_kernel_does_not_know_is_no_error():
         "port_xmit_wait",
         "np_cnp_sent",
         "rx_fec_errors",
+        "rx_pfc_ena_frames_pri3",  # bnxt
+        "pfc_pri3_rx_duration_us",
+        "pfc_pri3_tx_transitions",
+        "mac_rx_pfc_pri3_pkt_num",  # hns3
+        "rx_pfc_frames",  # qede
+        "rx_ppp3",  # cxgb4
+        "rx_ovflow0",
+        "bw_in_allowance_exceeded",  # ENA
+        "pps_allowance_exceeded",
+        "module_unplug",  # mlx5
+        "outbound_pci_stalled_wr",
+        "rp_cnp_handled",
+        "np_ecn_marked_roce_packets",
+        "RxECNMrkd",  # irdma
     ],
 )
 def test_counters_of_a_links_health_matter(name):

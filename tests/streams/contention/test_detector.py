@@ -163,12 +163,13 @@ def test_a_passing_queue_opens_nothing(depths, more):
 
 def test_short_slots_count_by_their_mean_and_slow_links_by_bytes():
     shard = Shard()
+    more = {"group": 0, "utilisation": None, "dscp": 0, "ce_share": 0.0, "ce_slot": [], "ce": []}
     for _ in range(4):
         links = [queue(SPINE, 60e3), queue(DOWN, [70e3, 0.0] + [0.0] * 8)]
         record = {
             "shard": "fabric", "window": shard.window, "part": 0, "parts": 1,
             "window_start_ns": T0 + len(shard.heard) * 10 * MS, "slot_ns": MS, "slots": SLOTS, "synced": True,
-            "paths": 1, "solved_ns": 1, "links": [each | {"group": 0, "utilisation": None} for each in links],
+            "paths": 1, "solved_ns": 1, "links": [each | more for each in links],
         }  # fmt: skip
         shard.window += 1
         shard.heard.append(record)
@@ -467,3 +468,79 @@ def test_repeated_and_older_windows_change_nothing_and_parts_make_one():
     after = again | {"window": shard.window + 2, "window_start_ns": (shard.window + 2) * WINDOW, "links": []}
     shard.watch.ingest(after, RULES)
     assert shard.watch.open_windows == 2, "the part that never came is not waited for for ever"
+
+
+# ------------------------------------------------------------------------------------------- CE marks
+
+
+def marked(
+    link: str, share: list[float] | float, depth: list[float] | float = 0.0, **more: Any
+) -> dict[str, Any]:
+    """A link whose probes are marked, slot by slot."""
+    shares = [share] * SLOTS if isinstance(share, int | float) else share
+    slots = [n for n, value in enumerate(shares) if value > 0]
+    ce = {"ce_slot": slots, "ce": [shares[n] for n in slots], "ce_share": sum(shares) / SLOTS}
+    return queue(link, depth, **ce, **more)
+
+
+def test_marked_probes_open_a_window_without_any_wait():
+    shard = Shard()
+    shard.step(marked(SPINE, 0.0))
+    begin = shard.window * WINDOW
+    (opened,) = shard.step(marked(SPINE, [0.0] * 4 + [0.5] * 6, dscp=26))
+    assert (opened["state"], opened["detected_by"], opened["dscp"]) == ("OPENED", "CE", 26)
+    assert opened["opened_ns"] == begin + 4 * SLOT
+    assert (opened["depth_bytes"], opened["ce_share"]) == (0.0, pytest.approx(0.5))
+    assert opened["text"].endswith("50% marked with CE, class DSCP 26")
+    closed = [each for _ in range(4) for each in shard.step(marked(SPINE, 0.0))][-1]
+    assert (closed["state"], closed["detected_by"], closed["ce_share"]) == ("CLOSED", "CE", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("depth", "share", "expected"),
+    [(60e3, 0.0, "DELAY"), (60e3, 0.3, "BOTH"), (5e3, 0.3, "CE"), (60e3, 0.05, "DELAY")],
+)
+def test_a_window_says_by_which_evidence(depth, share, expected):
+    shard = Shard()
+    (opened,) = shard.step(marked(SPINE, share, depth))
+    assert opened["detected_by"] == expected
+
+
+def test_marks_open_as_early_as_a_deep_queue_whatever_the_flows():
+    """A deep queue counts less where nobody reports a flow; marks are the link's own."""
+    shard = Shard()
+    shard.report()
+    assert shard.step(queue(SPINE, [0.0] * 6 + [60e3] * 4)) == []
+    other = Shard()
+    other.report()
+    (opened,) = other.step(marked(SPINE, [0.0] * 6 + [0.3] * 4, [0.0] * 6 + [60e3] * 4))
+    assert (opened["detected_by"], opened["opened_ns"]) == ("BOTH", other.window * WINDOW - 4 * SLOT)
+
+
+def test_rare_marks_open_nothing():
+    shard = Shard()
+    for share in (0.05, [0.5] + [0.0] * 9):
+        assert shard.step(marked(SPINE, share)) == []
+
+
+def test_evidence_that_joins_is_published_and_survives_a_new_owner():
+    shard = Shard()
+    shard.step(queue(SPINE, 60e3))
+    for _ in range(3):
+        shard.step(marked(SPINE, 0.4, 60e3))
+    assert [each["detected_by"] for each in shard.made] == ["DELAY", "BOTH"]
+    assert states(shard.made) == ["OPENED", "UPDATED"]
+    heir = Shard()
+    heir.watch.recover(shard.made)
+    heir.window = shard.window
+    for _ in range(3):
+        heir.step(queue(SPINE, 60e3))
+    closed = [each for _ in range(4) for each in heir.step(queue(SPINE, 0.0))][-1]
+    assert (closed["state"], closed["detected_by"]) == ("CLOSED", "BOTH")
+
+
+def test_marks_of_aliased_links_are_one_window():
+    shard = Shard()
+    (opened,) = shard.step(marked(SPINE, 0.4, group=3), marked(DOWN, 0.4, group=3))
+    assert opened["candidates"] == [max(SPINE, DOWN)] or opened["candidates"] == [min(SPINE, DOWN)]
+    assert opened["ce_share"] == pytest.approx(0.4)

@@ -8,7 +8,7 @@ from schemas import codec
 from schemas.records import ContentionKind, ContentionState, ContentionWindow
 from streams.contention.classify import LinkView
 from streams.contention.record import make_record, signature
-from streams.contention.window import LinkWindow, Place, Window
+from streams.contention.window import LinkWindow, Place, Step, Window
 from streams.runtime.flow_table import FlowOnLink, LiveFlow
 
 MS = 1_000_000
@@ -32,15 +32,17 @@ def test_a_record_has_mean_and_peak_and_the_next_one_starts_new_sums() -> None:
     seen = view(on_link(1, 6e8), on_link(2, 2e8))
     window = seen.link.window
     assert window is not None
-    window.add(100_000.0, True, 50_000.0, 10 * MS)
-    window.add(300_000.0, True, 250_000.0, 10 * MS)
+    window.add(Step(100_000.0, 0.5, True, True, False, True), 50_000.0, 10 * MS)
+    window.add(Step(300_000.0, 0.0, True, False, False, True), 50_000.0, 10 * MS)
     record = make_record("fabric", seen, {LINK: seen}, ContentionState.OPENED, 200 * MS)
     codec.encode(ContentionWindow, record)
     assert (record["depth_bytes"], record["depth_peak_bytes"]) == (200_000.0, 300_000.0)
     assert record["delay_ns"] == pytest.approx(200_000 * 8)
+    assert (record["detected_by"], record["ce_share"]) == ("BOTH", 0.25)
     assert [(flow["flow_id"], flow["share"]) for flow in record["flows"]] == [("f1", 0.75), ("f2", 0.25)]
-    assert (
-        record["text"] == "leaf1 to h5/eth1: incast, 2 flows of 2 senders, job train, 200 kB queued, 1600 us"
+    assert record["text"] == (
+        "leaf1 to h5/eth1: incast, 2 flows of 2 senders, job train, 200 kB queued, 1600 us, "
+        "25% marked with CE"
     )
     again = make_record("fabric", seen, {LINK: seen}, ContentionState.UPDATED, 300 * MS)
     assert (again["update"], again["depth_bytes"], again["depth_peak_bytes"]) == (1, 0.0, 300_000.0)

@@ -62,6 +62,10 @@ def queues(*links, **fields):
                 "group": 0,
                 "slot": [3],
                 "depth_bytes": [9e4],
+                "dscp": 26,
+                "ce_share": 0.25,
+                "ce_slot": [3],
+                "ce": [0.5],
             }
             for link in links
         ],
@@ -102,6 +106,9 @@ def contention(update=0, **fields):
         "jobs": ["llm"],
         "links": [],
         "text": "two flows collide",
+        "detected_by": "BOTH",
+        "ce_share": 0.125,
+        "dscp": 26,
         **fields,
     }
 

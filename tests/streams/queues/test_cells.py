@@ -21,6 +21,7 @@ def cells(routes: list[int], mean_ns: list[float], noise_ns: float = 1.0) -> Cel
         np.ones(count),
         np.array(mean_ns),
         np.full(count, noise_ns),
+        np.zeros(count),
     )
 
 
@@ -69,6 +70,7 @@ def in_slots(slots: list[int]) -> Cells:
         np.ones(count),
         np.array(slots, np.float64),
         np.ones(count),
+        np.zeros(count),
     )
 
 

@@ -89,6 +89,8 @@ def queueing(**changes):
         "min_ns": [0.0, 5.0],
         "mean_ns": [0.0, 9.0],
         "at_ns": [7, 249_999],
+        "dscp": [26],
+        "ce": [0, 1],
     }
     return record | changes
 
@@ -106,6 +108,9 @@ def queueing(**changes):
         ({"slot_ns": 0}, "slot_ns"),
         ({"at_ns": [0]}, "at_ns: 1 elements, expected 2, or none"),
         ({"at_ns": [0, 250_000]}, "at_ns: 250000"),
+        ({"dscp": [0, 0]}, "dscp: 2 elements, expected 1, or none"),
+        ({"ce": [1]}, "ce: 1 elements, expected 2, or none"),
+        ({"ce": [2, 0]}, "ce: more marks than samples"),
         ({"complete_ns": NOW_NS + 3_600 * 10**9}, "complete_ns"),
     ],
 )

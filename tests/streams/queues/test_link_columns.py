@@ -24,7 +24,7 @@ def test_links_with_the_same_routes_share_a_column() -> None:
 def test_probes_are_counted_by_link() -> None:
     count = np.array([5.0, 1.0, 2.0])
     zero = np.zeros(3)
-    cells = Cells(np.zeros(3, np.int64), np.array([0, 1, 1], np.int32), zero, count, zero, zero)
+    cells = Cells(np.zeros(3, np.int64), np.array([0, 1, 1], np.int32), zero, count, zero, zero, zero)
     assert LinkColumns.of(ROUTES, 4).probes_by_link(cells).tolist() == [8, 8, 5, 3]
 
 

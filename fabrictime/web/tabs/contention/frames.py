@@ -24,6 +24,14 @@ KINDS: Final = {
     "UNKNOWN": "kind unknown",
 }
 
+EVIDENCE: Final = {
+    "DELAY": "waiting probes",
+    "CE": "marked probes (CE)",
+    "BOTH": "waiting and marked probes",
+    "FLOWS": "flows that an end limits",
+}
+"""Evidence of a window in words."""
+
 
 def span_of(window: ContentionWindow, now_ns: int) -> tuple[int, int]:
     """Return the opening of a window, and its end: now if active, else its closing or last update."""

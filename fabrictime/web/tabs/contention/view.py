@@ -263,6 +263,9 @@ def _figures(window: ContentionWindow, now_ns: int) -> list[tuple[str, str]]:
         ("deepest queue", _queue_text(window["depth_peak_bytes"], window["rate_bps"])),
         ("time busy", "—" if busy is None else percent_text(busy)),
         ("over the threshold", delay_text(window["over_ns"])),
+        ("detected by", frames.EVIDENCE.get(window["detected_by"], "not known")),
+        ("marked with CE", percent_text(window["ce_share"])),
+        ("class", f"DSCP {window['dscp']}"),
         ("severity", f"{bytes_text(window['over_byte_s'])}·s over the threshold"),
         ("link's rate", bps_text(window["rate_bps"]) if window["rate_bps"] else "unknown"),
     ]

@@ -188,7 +188,9 @@ def pair_frame(series: Series, nic: str, peer: str) -> dict[str, Any]:
     """Return a pair's series on one time axis (ms since the Unix epoch), gaps as None."""
     step_ns = series.step_ns
     t, index = time_axis(series.start_ns, series.end_ns, step_ns, (p.at_ns for p in series.points))
-    paths = sorted({point.path for point in series.points})
+    paths = [
+        label for _, _, label in sorted({(point.path, point.dscp, point.label) for point in series.points})
+    ]
     lines = {path: _empty_lines(len(t)) for path in paths}
     bound: Values = [None] * len(t)
     medians: dict[str, list[list[float]]] = {each: [[] for _ in t] for each in DIRECTIONS}
@@ -196,7 +198,7 @@ def pair_frame(series: Series, nic: str, peer: str) -> dict[str, Any]:
     for point, i in placed:
         if i is None:
             continue
-        _fill_lines(lines[point.path], point, i)
+        _fill_lines(lines[point.label], point, i)
         for direction in DIRECTIONS:
             medians[direction][i] += _known(getattr(point, f"{direction}_p50_ns"))
         bound[i] = max([*_known(bound[i]), *_known(point.bound_ns)], default=None)

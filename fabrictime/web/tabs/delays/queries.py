@@ -75,6 +75,9 @@ class WorstRow:
     bound_ns: float | None
     lost: int
     count: int
+    dscp: int
+    ce_share: float | None
+    """Share of the direction's packets marked with CE; None if they do not arrive ECN-capable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class PointRow:
     smallest."""
 
     path: int
+    dscp: int
     at_ns: int
     count: int
     lost: int
@@ -96,6 +100,11 @@ class PointRow:
     reverse_p99_ns: float | None
     rtt_p50_ns: float | None
     bound_ns: float | None
+
+    @property
+    def label(self) -> int | str:
+        """The path, with its traffic class unless that is the usual one."""
+        return f"{self.path} DSCP {self.dscp}" if self.dscp else self.path
 
 
 def table_ends(history: History) -> dict[str, TableEnd]:
@@ -187,20 +196,31 @@ def pair_delays(history: History, direction: Direction, span_ns: int, newest_ns:
 def worst_paths(history: History, span_ns: int, newest_ns: int, limit: int) -> list[WorstRow]:
     """Return the paths with the highest p99 one-way delay in the span, each in its worst window."""
     sql = (
-        "SELECT nic, peer, path, leg.1 AS d, leg.2 AS p50, leg.3 AS p99, bound_ns, lost, count FROM ("
-        "SELECT nic, peer, path, bound_ns, lost, count, "
-        "arrayJoin([('forward', forward_p50_ns, forward_p99_ns), "
-        "('reverse', reverse_p50_ns, reverse_p99_ns)]) AS leg "
+        "SELECT nic, peer, path, leg.1 AS d, leg.2 AS p50, leg.3 AS p99, bound_ns, lost, count, dscp, "
+        "if(ecn = 0, NULL, leg.4 / ecn) AS ce FROM ("
+        "SELECT nic, peer, path, bound_ns, lost, count, dscp, ecn, "
+        "arrayJoin([('forward', forward_p50_ns, forward_p99_ns, forward_ce), "
+        "('reverse', reverse_p50_ns, reverse_p99_ns, reverse_ce)]) AS leg "
         f"FROM {history.database}.{tables.DELAYS} FINAL "
         f"WHERE {SINCE} AND NOT {unknown_delay('rtt_p50_ns')}) "
-        "WHERE p99 IS NOT NULL ORDER BY p99 DESC, nic, peer, path, d "
-        "LIMIT 1 BY nic, peer, path, d LIMIT {limit:UInt32}"
+        "WHERE p99 IS NOT NULL ORDER BY p99 DESC, nic, peer, path, d, dscp "
+        "LIMIT 1 BY nic, peer, path, d, dscp LIMIT {limit:UInt32}"
     )
     return [
         WorstRow(
-            nic, peer, int(path), direction, float(p50), float(p99), to_float(bound), int(lost), int(count)
+            nic,
+            peer,
+            int(path),
+            direction,
+            float(p50),
+            float(p99),
+            to_float(bound),
+            int(lost),
+            int(count),
+            int(dscp),
+            to_float(ce),
         )
-        for nic, peer, path, direction, p50, p99, bound, lost, count in rows(
+        for nic, peer, path, direction, p50, p99, bound, lost, count, dscp, ce in rows(
             history, sql, since_ns=newest_ns - span_ns, limit=limit
         )
     ]
@@ -270,15 +290,15 @@ def pair_series(
         for direction in ("forward", "reverse")
     )
     sql = (
-        f"SELECT path, {STEP} AS at, sum(count), sum(lost), {figures}, "
+        f"SELECT path, dscp, {STEP} AS at, sum(count), sum(lost), {figures}, "
         f"quantileExactWeighted(0.5)(rtt_p50_ns, count), maxIf(bound_ns, {known}) "
         f"FROM {history.database}.{tables.DELAYS} FINAL "
         f"WHERE {SINCE} AND nic = {{nic:String}} AND peer = {{peer:String}} "
-        "GROUP BY path, at ORDER BY path, at"
+        "GROUP BY path, dscp, at ORDER BY path, dscp, at"
     )
     return [
-        PointRow(int(path), int(at), int(count), int(lost), *map(to_float, figures))
-        for path, at, count, lost, *figures in rows(
+        PointRow(int(path), int(dscp), int(at), int(count), int(lost), *map(to_float, figures))
+        for path, dscp, at, count, lost, *figures in rows(
             history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns, nic=nic, peer=peer
         )
     ]

@@ -168,6 +168,7 @@ class DelaysTab(Tab):
                 column("p50", "p50"),
                 column("bound", "± bound"),
                 column("lost", "lost"),
+                column("ce", "CE"),
             ]
             self.worst = ui.table(rows=[], columns=columns, row_key="id").classes("ft-table ft-worst")
             self.worst.props('flat dense hide-bottom data-testid=worst :pagination="{rowsPerPage: 0}"')
@@ -362,16 +363,17 @@ def _ends(row: WorstRow) -> tuple[str, str]:
 
 
 def _worst_id(row: WorstRow) -> str:
-    return f"{row.nic} {row.peer} {row.path} {row.direction}"
+    return f"{row.nic} {row.peer} {row.path} {row.dscp} {row.direction}"
 
 
 def _worst_row(row: WorstRow) -> dict[str, Any]:
     near, far = _ends(row)
     return {
         "id": _worst_id(row),
-        "pair": f"{near} → {far} · {row.path}",
+        "pair": f"{near} → {far} · {row.path}" + f" · DSCP {row.dscp}" * bool(row.dscp),
         "p99": delay_text(row.p99_ns),
         "p50": delay_text(row.p50_ns),
         "bound": delay_text(row.bound_ns),
         "lost": percent_text(row.lost / max(row.lost + row.count, 1)),
+        "ce": "—" if row.ce_share is None else percent_text(row.ce_share),
     }

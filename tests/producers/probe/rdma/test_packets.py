@@ -36,6 +36,8 @@ packets = st.builds(
     st.integers(0, 2**32 - 1),
     int64,
     int64,
+    st.one_of(st.none(), st.integers(0, 255)),
+    st.just(2),
 )
 
 

@@ -58,12 +58,18 @@ def test_nics_that_cannot_be_probed_are_no_peers(ud: dict[str, Any] | None) -> N
 
 
 def test_a_batch_becomes_columns_in_the_order_of_its_groups() -> None:
-    groups = [["b/m", 0, 1, 0, [10, 20], [1, 2], [3, 4], [5, 6]], ["c/m", 1, 0, 2, [], [], [], []]]
+    groups = [
+        ["b/m", 0, 1, 0, [10, 20], [1, 2], [3, 4], [5, 6], 2, [], [1]],
+        ["c/m", 1, 0, 2, [], [], [], [], 0, [], []],
+        ["d/m", 1, 0, 0, [30, 40], [1, 2], [3, 4], [5, 6], 1, [0, 1], [0]],
+    ]
     batch: Any = {"number": 9, "clock_ns": 5, "system_ns": 6, "groups": groups}
-    columns = columns_of("a/m", 3, batch)
-    assert (columns.nic, columns.run, columns.batch, columns.peers) == ("a/m", 3, 9, ["b/m", "c/m"])
-    assert columns.start.tolist() == [0, 2, 2]
-    assert (columns.lost.tolist(), columns.no_t3.tolist()) == ([1, 0], [0, 2])
+    columns = columns_of("a/m", 3, batch, 26)
+    assert (columns.nic, columns.run, columns.batch, columns.peers) == ("a/m", 3, 9, ["b/m", "c/m", "d/m"])
+    assert columns.start.tolist() == [0, 2, 2, 4]
+    assert (columns.lost.tolist(), columns.no_t3.tolist()) == ([1, 0, 0], [0, 2, 0])
+    assert (columns.dscp.tolist(), columns.ecn.tolist()) == ([26] * 3, [2, 0, 1])
+    assert (columns.forward_ce.tolist(), columns.reverse_ce.tolist()) == ([2, 3], [1, 2])
     samples = (columns.sent, columns.forward, columns.turnaround, columns.reverse)
-    assert [each.tolist() for each in samples] == [[10, 20], [1, 2], [3, 4], [5, 6]]
+    assert [each.tolist() for each in samples] == [[10, 20, 30, 40], [1, 2] * 2, [3, 4] * 2, [5, 6] * 2]
     assert columns_of("a/m", 3, {**batch, "groups": []}).start.tolist() == [0]

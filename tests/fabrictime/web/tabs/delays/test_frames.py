@@ -122,7 +122,7 @@ def test_invisible_changes_are_not_sent() -> None:
 
 
 def point(path: int, at_ns: int, p50: float | None, lost: int = 0) -> PointRow:
-    return PointRow(path, at_ns, 100, lost, p50, p50, p50, p50, p50, p50, 2e4, 800.0)
+    return PointRow(path, 0, at_ns, 100, lost, p50, p50, p50, p50, p50, p50, 2e4, 800.0)
 
 
 def test_gaps_of_a_pair_are_none() -> None:
