@@ -278,13 +278,13 @@ def _limit_of(flow: Flow) -> tuple[Verdict | None, float]:
     busy = 1.0 if flow["busy_share"] is None else flow["busy_share"]
     limit = flow["rate_limit_bps"]
     paced = limit is not None and flow["rate_bps"] >= 0.85 * limit
-    least = max(LIMITED_SHARE * busy, MIN_LIMITED_SHARE)
+    min_share = max(LIMITED_SHARE * busy, MIN_LIMITED_SHARE)
     receiver = flow["receiver_limited_share"] or 0.0
-    if receiver > least:
+    if receiver > min_share:
         return Verdict.SLOW_RECEIVER, min(1.0, receiver / max(busy, MIN_LIMITED_SHARE))
     # The sender's share contains the time in which its program has nothing to send.
     sender = (flow["sender_limited_share"] or 0.0) - (1 - busy)
-    if not paced and sender > least:
+    if not paced and sender > min_share:
         return Verdict.SLOW_SENDER, min(1.0, sender / max(busy, MIN_LIMITED_SHARE))
     return None, 0.0
 

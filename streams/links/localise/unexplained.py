@@ -65,9 +65,16 @@ def find_unexplained(
         return None
     names = evidence.names
     port_of = {at: (nic, *key) for nic, state in evidence.nics.items() for key, at in state.paths.items()}
-    places = [
-        set(_places(evidence, routes, topology, port_of[at], now_ns)) for at in dead.tolist() if at in port_of
-    ]
+    known_dead = _known_dead(evidence)
+    places, left = [], []
+    for at in dead.tolist():
+        of_path = set(_places(evidence, routes, topology, port_of[at], now_ns)) if at in port_of else set()
+        if not (bool(evidence.incomplete[at]) and of_path & known_dead):
+            places.append(of_path)
+            left.append(at)
+    if len(left) < MIN_PATHS:
+        return None
+    dead = np.array(left, np.intp)
     nics = {names[int(e)] for e in evidence.rows[dead, 0]}
     since_ns = int(evidence.first_lost_ns[dead].min())
     return Unexplained(len(dead), len(nics), since_ns, _fewest(places))
@@ -80,13 +87,24 @@ def blind_share(evidence: Evidence, now_ns: int) -> tuple[int, int]:
     return int((recent & evidence.incomplete[:n]).sum()), int(recent.sum())
 
 
+def _known_dead(evidence: Evidence) -> set[str]:
+    """Return the cables and switches of links that are known to be dead: traces end there."""
+    found: set[str] = set()
+    for element in np.flatnonzero(evidence.down[: len(evidence.names)]).tolist():
+        name = evidence.names[element]
+        if name.count(">") == 1:
+            found |= {cable_id(name), *(end_parts(end).node for end in link_ends(name))}
+    return found
+
+
 def _lasting(evidence: Evidence, suspects: NDArray[np.intp], now_ns: int) -> NDArray[np.intp]:
     """Return the paths that have lost every probe for long, while both of their NICs answered others."""
-    first_ns, last_ns = evidence.first_lost_ns[suspects], evidence.last_lost_ns[suspects]
-    lasting = (evidence.loss_streak[suspects] >= MIN_STREAK) & (last_ns - first_ns >= MIN_LASTING_NS)
-    ends = evidence.rows[suspects, :2]
-    lasting &= evidence.last_answer_ns[ends].min(axis=1) > now_ns - ALIVE_NS
     rows = evidence.rows[suspects]
+    # Losses from before a link or host came up again show nothing: its next answer is still to come.
+    began_ns = np.maximum(evidence.first_lost_ns[suspects], evidence.recovered_ns[rows].max(axis=1))
+    lasting = evidence.last_lost_ns[suspects] - began_ns >= MIN_LASTING_NS
+    lasting &= evidence.loss_streak[suspects] >= MIN_STREAK
+    lasting &= evidence.last_answer_ns[rows[:, :2]].min(axis=1) > now_ns - ALIVE_NS
     explained = evidence.down[rows] | (evidence.suppressed_ns[rows] > now_ns)
     found: NDArray[np.intp] = suspects[lasting & ~explained.any(axis=1)]
     return found
@@ -146,8 +164,8 @@ def _fewest(places: list[set[str]]) -> tuple[str, ...]:
         if not left:
             return tuple(sorted(found, key=natural))
         counts = Counter(place for each in left for place in each)
-        most = max(counts.values())
-        best = {place for place, count in counts.items() if count == most}
+        greatest = max(counts.values())
+        best = {place for place, count in counts.items() if count == greatest}
         found |= best
         left = [each for each in left if not each & best]
     return ()

@@ -56,7 +56,7 @@ def test_nothing_is_named_where_nothing_answers() -> None:
 
 
 @pytest.mark.parametrize("form", [Form.ANYCAST, Form.PORTS, Form.LOOPBACK])
-def test_the_nics_of_each_leaf_are_told_apart(form: Form) -> None:
+def test_the_nics_of_each_leaf_are_distinct(form: Form) -> None:
     fleet, names, groups = named(form), SwitchNames(), Groups()
     first_hop = {}
     for nic, peer in fleet.book.pairs():
