@@ -329,6 +329,8 @@ class AlertKind(StrEnum):
     JOB_HANG = "JOB_HANG"
     JOB_SLOW = "JOB_SLOW"
     JOB_STRAGGLER = "JOB_STRAGGLER"
+    UNEXPLAINED_LOSS = "UNEXPLAINED_LOSS"
+    TRACING_BLIND = "TRACING_BLIND"
 
 
 class AlertState(StrEnum):
@@ -1801,6 +1803,8 @@ class HealthKind(StrEnum):
     LINK = "LINK"
     NIC = "NIC"
     HOST = "HOST"
+    PATHS = "PATHS"
+    TRACES = "TRACES"
 
 
 class LinkState(StrEnum):
@@ -1831,8 +1835,9 @@ class LinkHealth(TypedDict):
     subject: str
     """The cable's id (its two ends, sorted), or the NIC or host that is unreachable."""
     kind: HealthKind
-    """LINK: a cable between two ports; NIC: a NIC that no path reaches; HOST: a host without a reachable
-    NIC."""
+    """LINK: a cable between two ports; NIC: a NIC that no path reaches; HOST: a host without a reachable NIC;
+    PATHS: the shard's paths that lose every probe although no link that they are known to cross is dead;
+    TRACES: the shard's traces, of which most do not show where packets go."""
     shard: str
     """Shard that evaluated it."""
     seq: int

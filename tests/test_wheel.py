@@ -44,7 +44,13 @@ def test_wheel_carries_extensions_and_data(tmp_path):
     for package in ("producers", "streams", "actuators", "grafana", "fabrictime", "fabrictime_client"):
         assert f"{package}/__init__.py" in names
     headers = {name for name in names if name.endswith(".h")}
-    assert headers == {"native/mpi/fabrictime_flow.h", "native/qp/fabrictime_qp.h"}, "headers of programs"
+    folders = ("native/mpi", "native/collectives")
+    own = {path.relative_to(ROOT).as_posix() for each in folders for path in (ROOT / each).glob("*.h")}
+    programs = {"native/mpi/fabrictime_flow.h", "native/qp/fabrictime_qp.h"}
+    assert headers == own | programs, "headers of programs and of the library for MPI"
+    sources = {path.relative_to(ROOT).as_posix() for each in folders for path in (ROOT / each).glob("*.c")}
+    sources.add("fabrictime/bench/workload/mpi_job.c")
+    assert {name for name in names if name.endswith(".c")} == sources
     assert "native/qp/libfabrictime-qp.so" in names
     assert "native/nccl/libnccl-profiler-fabrictime.so" in names
-    assert not [name for name in names if name.startswith("tests/") or name.endswith((".pyx", ".c"))]
+    assert not [name for name in names if name.startswith("tests/") or name.endswith(".pyx")]

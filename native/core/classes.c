@@ -41,8 +41,7 @@ void ft_note_marks(ft_engine *e, const probe *s, half *h, uint32_t returned, int
     e->counters.ce_reverse += (uint64_t)reverse;
     e->counters.dscp_changed += ((there ^ sent) & DSCP) || ((back ^ sent) & DSCP);
     if ((there & ECN) && (back & ECN))
-        h->marks =
-            (uint8_t)(FT_ECN_BOTH_WAYS | (forward ? FT_CE_FORWARD : 0) | (reverse ? FT_CE_REVERSE : 0));
+        h->marks = (uint8_t)(FT_ECN_BOTH | (forward ? FT_CE_FORWARD : 0) | (reverse ? FT_CE_REVERSE : 0));
     else
         e->counters.ecn_cleared += (sent & ECN) != 0;
 }

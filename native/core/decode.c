@@ -234,32 +234,33 @@ static enum ft_bad read_array(struct reader *r, struct ft_batch *b, int c, int64
     return FT_OK;
 }
 
-/* The ascending indices of a group's marked samples, `way` 0: of requests, 1: of replies. */
-static enum ft_bad read_marks(struct reader *r, struct ft_batch *b, int way, int64_t first, int64_t count) {
-    enum ft_field field = (enum ft_field)(FT_FORWARD_CE + way);
-    int64_t begin = b->marks[way], last = -1, sum = 0, n;
+/* The ascending indices of a group's marked samples, `direction` 0: of requests, 1: of replies. */
+static enum ft_bad read_marks(struct reader *r, struct ft_batch *b, int direction, int64_t first,
+                              int64_t count) {
+    enum ft_field field = (enum ft_field)(FT_FORWARD_CE + direction);
+    int64_t begin = b->marks[direction], last = -1, sum = 0, n;
     const uint8_t *block_end;
     enum ft_bad status;
     for (;;) {
         status = read_block(r, field, 1, &n, &block_end);
         if (status != FT_OK) return status;
         if (n == 0) return FT_OK;
-        int64_t total = b->marks[way] - begin + n;
+        int64_t total = b->marks[direction] - begin + n;
         if (total > count) return bad(r, FT_ABOVE, field, total, count);
-        if (b->marks[way] + n > b->mark_capacity[way]) {
-            int64_t capacity = 2 * b->mark_capacity[way] + n;
-            if (!grow((void **)&b->marked[way], capacity, sizeof(int64_t)))
+        if (b->marks[direction] + n > b->mark_capacity[direction]) {
+            int64_t capacity = 2 * b->mark_capacity[direction] + n;
+            if (!grow((void **)&b->marked[direction], capacity, sizeof(int64_t)))
                 return bad(r, FT_NO_MEMORY, field, capacity, 0);
-            b->mark_capacity[way] = capacity;
+            b->mark_capacity[direction] = capacity;
         }
-        int64_t *out = b->marked[way] + b->marks[way];
+        int64_t *out = b->marked[direction] + b->marks[direction];
         if ((status = read_longs(r, field, n, out, 0, &sum)) != FT_OK) return status;
         for (int64_t i = 0; i < n; last = out[i++] - first) {
             if (out[i] <= last) return bad(r, FT_BELOW, field, out[i], last + 1);
             if (out[i] >= count) return bad(r, FT_ABOVE, field, out[i], count - 1);
             out[i] += first;
         }
-        b->marks[way] += n;
+        b->marks[direction] += n;
         if (block_end != NULL && r->p != block_end) return bad(r, FT_BLOCK_SIZE, field, r->p - block_end, 0);
     }
 }
@@ -280,8 +281,8 @@ static enum ft_bad read_group(struct reader *r, struct ft_batch *b) {
         (status = read_int(r, FT_DSCP, 0, FT_MAX_DSCP, &b->dscp[g])) != FT_OK ||
         (status = read_int(r, FT_ECN, 0, FT_MAX_COUNT, &b->ecn[g])) != FT_OK)
         return status;
-    for (int way = 0; way < 2; way++)
-        if ((status = read_marks(r, b, way, first, count)) != FT_OK) return status;
+    for (int direction = 0; direction < 2; direction++)
+        if ((status = read_marks(r, b, direction, first, count)) != FT_OK) return status;
     r->group = -1;
     b->samples = first + count;
     b->groups = g + 1;
@@ -339,7 +340,7 @@ void ft_batch_free(struct ft_batch *batch) {
     free(batch->start);
     free(batch->dscp);
     free(batch->ecn);
-    for (int way = 0; way < 2; way++) free(batch->marked[way]);
+    for (int direction = 0; direction < 2; direction++) free(batch->marked[direction]);
     for (int c = 0; c < 4; c++) free(batch->column[c]);
     memset(batch, 0, sizeof *batch);
 }

@@ -14,7 +14,7 @@
 #define FT_MAX_PEERS   1024
 #define FT_MAX_CLASSES 8
 
-enum { FT_CE_FORWARD = 1, FT_CE_REVERSE = 2, FT_ECN_BOTH_WAYS = 4 }; /* marks of a sample */
+enum { FT_CE_FORWARD = 1, FT_CE_REVERSE = 2, FT_ECN_BOTH = 4 }; /* marks of a sample */
 
 /* name and meaning */
 #define FT_COUNTERS(X)                                                                                       \

@@ -51,7 +51,7 @@ cdef extern from "losses.h":
 
 cdef extern from "engine.h":
     int FT_MAX_PATHS, FT_MAX_PEERS, FT_MAX_CLASSES, FT_TRACE_BYTES, FT_TRACE_HITS, FT_PROBERS
-    int FT_CE_FORWARD, FT_CE_REVERSE, FT_ECN_BOTH_WAYS
+    int FT_CE_FORWARD, FT_CE_REVERSE, FT_ECN_BOTH
     ctypedef struct ft_class:
         uint8_t tos
         int priority
@@ -823,7 +823,7 @@ cdef class Engine:
             path=np.array(path, np.int32), spacing_ns=np.array(spacing, np.int32), lost=np.array(lost, np.int32),
             no_t3=np.array(no_t3, np.int32), start=np.array(starts, np.int64), sent=columns[0, :-1],
             forward=columns[1, :-1], turnaround=columns[2, :-1], reverse=columns[3, :-1],
-            dscp=np.array(dscp, np.int32), ecn=_counts(marked & FT_ECN_BOTH_WAYS, starts),
+            dscp=np.array(dscp, np.int32), ecn=_counts(marked & FT_ECN_BOTH, starts),
             forward_ce=np.flatnonzero(marked & FT_CE_FORWARD), reverse_ce=np.flatnonzero(marked & FT_CE_REVERSE))
 
     @property

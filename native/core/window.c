@@ -63,7 +63,7 @@ int ft_window_add(struct ft_window *w, int32_t peer, int32_t path, int32_t dscp,
     row->lost += counts[0];
     row->no_t3 += counts[1];
     row->ecn += counts[2];
-    for (int way = 0; way < 2; way++) row->ce[way] += counts[3 + way];
+    for (int direction = 0; direction < 2; direction++) row->ce[direction] += counts[3 + direction];
     if (piece.n == 0) return 1;
     int64_t at = w->n_pieces++;
     piece.next_of_peer = piece.next_of_row = -1;

@@ -181,7 +181,7 @@ cdef class NicWindow:
         cdef int64_t marks[2]
         cdef int64_t mark_at[2]
         cdef int64_t counts[5]
-        cdef int way
+        cdef int direction
         cdef ft_piece piece
         cdef object last = None, peer, number
         cdef int32_t peer_number = 0
@@ -219,9 +219,9 @@ cdef class NicWindow:
         _same("ecn", m, groups if m else 0)
         if not m:
             ecn = NULL
-        for way in range(2):
-            marked[way] = <const int64_t *>_pointer(kept[11 + way], _i8, "CE", &marks[way])
-            mark_at[way] = 0
+        for direction in range(2):
+            marked[direction] = <const int64_t *>_pointer(kept[11 + direction], _i8, "CE", &marks[direction])
+            mark_at[direction] = 0
         _same("start", starts, groups + 1)
         if start[0] != 0 or start[groups] != samples:
             raise ValueError(f"start: from {start[0]} to {start[groups]}, expected 0 to {samples}")
@@ -249,11 +249,11 @@ cdef class NicWindow:
             piece.n = start[g + 1] - i
             piece.spacing_ns = spacing_ns[g]
             counts[0], counts[1], counts[2] = lost[g], no_t3[g], 0 if ecn is NULL else ecn[g]
-            for way in range(2):
-                m = mark_at[way]
-                while mark_at[way] < marks[way] and marked[way][mark_at[way]] < start[g + 1]:
-                    mark_at[way] += 1
-                counts[3 + way] = mark_at[way] - m
+            for direction in range(2):
+                m = mark_at[direction]
+                while mark_at[direction] < marks[direction] and marked[direction][mark_at[direction]] < start[g + 1]:
+                    mark_at[direction] += 1
+                counts[3 + direction] = mark_at[direction] - m
             if not ft_window_add(&self._window, peer_number, path[g], 0 if dscp is NULL else dscp[g], piece, counts):
                 raise MemoryError(f"no memory for group {g} of {groups}")
 

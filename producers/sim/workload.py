@@ -315,7 +315,7 @@ class SimFlowTable:
             "retransmits": int(since[1] / 4096),
             "busy_share": busy,
             "receiver_limited_share": receiver_share,
-            "sender_limited_share": sender_share,
+            "sender_limited_share": min(1.0, sender_share + 1 - busy),  # as a host counts: idle is its own
             "rate_limit_bps": None if flow.limit_bps is None else int(flow.limit_bps),
             "can": ["MOVE", "PACE"],
         }

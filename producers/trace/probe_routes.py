@@ -296,16 +296,7 @@ class ProbeRouteTracer(RouteTracer):
         self._expected.discard(flow)
 
     def _send(self, packet: Packet) -> None:
-        flow = packet.flow
-        sockets = self.engine.path_sockets
-        if flow.socket >= len(sockets):
-            return
-        sock = self.engine.responder_socket if flow.socket == RESPONDER else sockets[flow.socket]
-        if flow.socket != RESPONDER and self.engine.all_ports[flow.socket] != flow.port:
-            return
-        own = (self.address, sock.getsockname()[1])
-        data = self.engine.trace_packet(own, flow.target, flow.peer, packet.seq, packet.ttl)
-        send_trace(sock, data, packet.ttl, flow.target)
+        _send_packet(self.engine, self.address, packet)
 
     # ---- traces
 
@@ -407,6 +398,19 @@ class ProbeRouteTracer(RouteTracer):
                 "paths": rows,
             }
             self._publish_record(PATHS, name, record)
+
+
+def _send_packet(engine: Engine, address: str, packet: Packet) -> None:
+    """Send a packet by the socket of its flow, unless that socket has another port by now."""
+    flow, sockets = packet.flow, engine.path_sockets
+    if flow.socket >= len(sockets):
+        return
+    sock = engine.responder_socket if flow.socket == RESPONDER else sockets[flow.socket]
+    if flow.socket != RESPONDER and engine.all_ports[flow.socket] != flow.port:
+        return
+    own = (address, sock.getsockname()[1])
+    data = engine.trace_packet(own, flow.target, flow.peer, packet.seq, packet.ttl)
+    send_trace(sock, data, packet.ttl, flow.target)
 
 
 def _hops_text(hops: Sequence[str | None], reached: bool) -> str:

@@ -44,6 +44,7 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
     "reverse_bucket_count": pa.list_(pa.uint32()),
     "addresses": pa.list_(_TEXT),
     "capabilities": pa.list_(_TEXT),
+    "networks": pa.list_(_TEXT),
     "path_ports": pa.list_(_COUNT),
     "accepted": _COUNT,
     **dict.fromkeys(
@@ -163,6 +164,7 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
             "found",
             "contradiction",
             "first_hop",
+            "egress",
             "decision_id",
             "action",
             "outcome",

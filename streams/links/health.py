@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from schemas.ids import cable_id
 from schemas.records import DetectedBy, EvidenceKind, HealthKind, LinkEvent, LinkHealth, LinkState
+from schemas.topology import Topology
 from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
 from streams.links.localise.bypassed import localise_bypassed
@@ -23,9 +24,13 @@ from streams.links.localise.links import localise_links
 from streams.links.localise.lossy import LossyFaults, localise_lossy
 from streams.links.localise.nics import localise_nics
 from streams.links.localise.switches import localise_switches
+from streams.links.localise.unexplained import blind_share, find_unexplained
 from streams.links.path_table import Routes
 from streams.links.revival import revive_subjects
 from streams.links.rules import (
+    BLIND_AFTER_NS,
+    BLIND_PATHS,
+    BLIND_SHARE,
     BYPASS_GAP_NS,
     EVALUATION_GAP_NS,
     LINK_FORGET_TIMES,
@@ -35,9 +40,11 @@ from streams.links.rules import (
     SLOW_TASKS_NS,
     STALE_NS,
     SUPPRESS_NS,
+    UNEXPLAINED_GAP_NS,
     WARM_UP_NS,
 )
 from streams.links.subjects import Change, Subject, SubjectTable
+from streams.links.text import count_text
 from streams.runtime.base import Detector
 from streams.runtime.thresholds import Thresholds
 
@@ -63,14 +70,17 @@ class ShardHealth(Detector[Change]):
     ) -> None:
         self.shard = shard
         self.source = source
+        self.topology = Topology()
+        """The topology file; it may be set at any time."""
         self.evidence = Evidence()
+        self._routes: Routes | None = None
         self._table = SubjectTable(shard, thresholds or Thresholds(), source, self.evidence)
         self._is_member = known or (lambda nic: True)
         self._replay_to = -1
         """Offset of the newest evidence in any restored state: up to it, only port events count."""
         self._ready_ns = 0
         """End of the warm-up."""
-        self._evaluated_ns = self._lossy_ns = self._bypass_ns = self._slow_ns = 0
+        self._evaluated_ns = self._lossy_ns = self._bypass_ns = self._slow_ns = self._hidden_ns = 0
         """Last run of the evaluation and of its slower parts."""
         self._wait_ns = NEVER_NS
         """Time at which the present evidence may show a fault."""
@@ -138,6 +148,7 @@ class ShardHealth(Detector[Change]):
         self._advance(append_ns - 1)
         table.offset = max(table.offset, offset)
         table.now_ns = max(table.now_ns, append_ns)
+        self._routes = routes
         at_ns = self.evidence.ingest(event, append_ns, routes)
         if at_ns is not None:
             if event["kind"] == EvidenceKind.CARRIER and event["carrier"] is not None:
@@ -189,8 +200,12 @@ class ShardHealth(Detector[Change]):
         if now_ns - self._lossy_ns >= evidence.bucket_ns:
             self._lossy_ns = now_ns
             self._localise_lossy(now_ns)
+        if now_ns - self._hidden_ns >= UNEXPLAINED_GAP_NS and now_ns >= self._ready_ns:
+            self._hidden_ns = now_ns
+            self._find_unexplained(suspects, now_ns)
         if now_ns - self._slow_ns >= SLOW_TASKS_NS:
             self._slow_ns = now_ns
+            self._find_blindness(now_ns)
             self._run_slow_tasks(now_ns)
 
     def _localise_dead(self, suspects: NDArray[np.intp], now_ns: int) -> None:
@@ -213,6 +228,34 @@ class ShardHealth(Detector[Change]):
         rows = self.evidence.rows[paths]
         explained = self.evidence.down[rows] | (self.evidence.suppressed_ns[rows] > now_ns)
         return paths[~explained.any(axis=1)]
+
+    # --------------------------------------------------------------------------------------- hidden links
+
+    def _find_unexplained(self, suspects: NDArray[np.intp], now_ns: int) -> None:
+        """Publish losses that no known link explains, or their end."""
+        name = f"losses@{self.shard}"
+        if self._routes is None or not (len(suspects) or name in self.subjects):
+            return
+        found = find_unexplained(self.evidence, self._routes, self.topology, suspects, now_ns)
+        if found is not None:
+            text, since_ns = found.text(self._table.clock(found.since_ns)), found.since_ns
+            self._table.report(name, HealthKind.PATHS, text, since_ns, now_ns, found.candidates)
+        elif not len(self._unexplained(suspects, now_ns)):
+            self._table.end(name, "a known link explains all losses again, or there are none", now_ns)
+
+    def _find_blindness(self, now_ns: int) -> None:
+        """Publish that traces do not show where packets go, or that they do again."""
+        name = f"traces@{self.shard}"
+        blind, paths = blind_share(self.evidence, now_ns)
+        if now_ns - self.evidence.first_event_ns < BLIND_AFTER_NS or paths < BLIND_PATHS:
+            return
+        if blind >= BLIND_SHARE * paths:
+            text = f"tracing is blind: {blind:,} of {count_text(paths, 'path')} are not known from end to end"
+            self._table.report(
+                name, HealthKind.TRACES, f"{text}; dead links there have no name", now_ns, now_ns
+            )
+        elif blind < BLIND_SHARE / 2 * paths:
+            self._table.end(name, f"{paths - blind:,} of {count_text(paths, 'path')} are known again", now_ns)
 
     # --------------------------------------------------------------------------------------- ports
 

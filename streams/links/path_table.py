@@ -56,6 +56,9 @@ class Routes(Protocol):
     def reverse(self, nic: str, peer: str, path: int) -> Links:
         """Return the links of the answers; empty if unknown."""
 
+    def known(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
+        """Return the known links of the requests and of the answers, which may have gaps."""
+
 
 class NicState:
     """State of one reporting NIC."""

@@ -129,6 +129,17 @@ HOST_TIMES: Final = 2
 CPU_STARVED_TIMES: Final = 8
 """The multiple if the host was short of CPU within the window, though losses of that time are left out."""
 
+# --------------------------------------------------------------------------------------------- hidden links
+
+UNEXPLAINED_GAP_NS: Final = 250 * NS_PER_MS
+"""Minimum time between two searches for losses that no known link explains."""
+BLIND_AFTER_NS: Final = 15 * NS_PER_S
+"""After the first event all paths have been traced, repeatedly."""
+BLIND_SHARE: Final = 0.5
+"""With this share of paths that are not known from end to end, tracing is blind; with half of it no more."""
+BLIND_PATHS: Final = 4
+"""Fewer paths show nothing."""
+
 # --------------------------------------------------------------------------------------------- life cycle
 
 RECENT_NS: Final = NS_PER_S

@@ -136,7 +136,7 @@ class LinksStage(ShardStage[ShardHealth]):
     def _update(self, partition: _Partition, health: ShardHealth) -> None:
         """Pass the current thresholds and clock models to a shard."""
         clocks = self.context.clocks
-        health.thresholds = self.context.config.thresholds()
+        health.thresholds, health.topology = self.context.config.thresholds(), self.context.topology
         steady = self._steady.setdefault(partition, SteadyTime())
         offset_ns = steady.offset_ns(clocks.log_offset_ns, time.monotonic_ns())
         health.log_offset_ns = health.evidence.log_offset_ns = offset_ns

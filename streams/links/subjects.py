@@ -197,7 +197,7 @@ class SubjectTable:
             s.flaps.popleft()
         self.age_flaps(s, now_ns)
         self._change(s, LinkState.DOWN, begin_ns, now_ns)
-        s.text = f"{self._name_text(s)} is down since {self._clock(begin_ns)}: {cause}"
+        s.text = f"{self._name_text(s)} is down since {self.clock(begin_ns)}: {cause}"
         if len(s.flaps) > self.thresholds["flaps_max"]:
             s.text += f"; it flapped {len(s.flaps)} times within the past hour"
         self.publish(s, now_ns)
@@ -227,7 +227,7 @@ class SubjectTable:
     def _settled_text(self, s: Subject, before: LinkState, lasted_ns: int) -> str:
         if s.state == LinkState.FLAPPING:
             return f"flapped {len(s.flaps)} times within the past hour"
-        since = self._clock(s.since_ns)
+        since = self.clock(s.since_ns)
         if before == LinkState.DOWN:
             return f"is up again since {since}, after {lasted_ns / NS_PER_S:.2f} s"
         if before == LinkState.GREY:
@@ -249,6 +249,37 @@ class SubjectTable:
             self.settle(s, now_ns, min(begin_ns, now_ns), DetectedBy.PROBES)
         elif s.published_loss is not None and not s.published_loss.low <= lossy.rate <= s.published_loss.high:
             self.publish(s, now_ns)
+
+    def report(
+        self,
+        name: str,
+        kind: HealthKind,
+        text: str,
+        since_ns: int,
+        now_ns: int,
+        candidates: tuple[str, ...] = (),
+    ) -> None:
+        """Publish a state of the whole shard as a GREY subject, if it is new or concerns other candidates."""
+        s = self.get(name, kind)
+        if self.is_settled(s) or (s.state == LinkState.GREY and s.candidates == candidates):
+            return
+        if s.state != LinkState.GREY:
+            self._change(s, LinkState.GREY, since_ns, now_ns)
+        s.evaluated_ns, s.candidates, s.text = now_ns, candidates, text
+        self.publish(s, now_ns)
+
+    def end(self, name: str, text: str, now_ns: int) -> None:
+        """Publish that a state of the whole shard is over."""
+        s = self.by_name.get(name)
+        if s is None or s.state != LinkState.GREY or self.is_settled(s):
+            return
+        self._change(s, LinkState.UP, now_ns, now_ns)
+        s.candidates, s.text = (), text
+        self.publish(s, now_ns)
+
+    def clock(self, at_ns: int) -> str:
+        """Return a time of the log as the time of day in fabric time."""
+        return clock_text(at_ns + self.log_offset_ns)
 
     def _change(self, s: Subject, state: LinkState, since_ns: int, now_ns: int) -> None:
         s.before, s.state = s.state, state
@@ -292,7 +323,7 @@ class SubjectTable:
             s.published_loss = loss
             self._count(s, s.grey, now_ns)
             s.text = (
-                f"{self._name_text(s)} loses {loss.rate:.1%} of its packets since {self._clock(s.since_ns)} "
+                f"{self._name_text(s)} loses {loss.rate:.1%} of its packets since {self.clock(s.since_ns)} "
                 f"(95%: {loss.low:.1%} to {loss.high:.1%})"
             )
         elif s.links:
@@ -347,9 +378,6 @@ class SubjectTable:
         if here.any():
             probers = len(np.unique(evidence.rows[:n, 0][here]))
             s.counts = int(dead.sum()), int((here & ~dead).sum()), probers
-
-    def _clock(self, at_ns: int) -> str:
-        return clock_text(at_ns + self.log_offset_ns)
 
     def _name_text(self, s: Subject) -> str:
         return subject_text(self.evidence, s.name, s.kind, self._dead_links(s) or self._grey_links(s))

@@ -189,6 +189,10 @@ class RouteTable:
         of_pair = self._whole.get((peer, nic))
         return of_pair.get((ANSWER, path), ()) if of_pair is not None else ()
 
+    def known(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
+        """Return the known links of the requests and of the answers, which may have gaps."""
+        return self.route(nic, peer, path).links, self.route(peer, nic, path, ANSWER).links
+
     def route(self, nic: str, peer: str, path: int, leg: str = REQUEST) -> Route:
         """Return the route of packets from `nic` to `peer`, possibly with gaps.
 

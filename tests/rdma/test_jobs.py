@@ -8,7 +8,7 @@ import pytest
 
 from native import mpi
 
-SCRIPT, GUEST_S = "jobs.py", 400.0
+SCRIPT, GUEST_S = "jobs.py", 600.0
 
 pytestmark = [pytest.mark.rdma, pytest.mark.timeout(900)]
 

@@ -8,7 +8,7 @@ queues.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -41,6 +41,14 @@ class FleetPaths:
         self._forward[nic, peer, path] = forward
         self._reverse[nic, peer, path] = reverse
 
+    def requests(self) -> Iterable[tuple[tuple[str, str, int], tuple[str, ...]]]:
+        """Return (nic, peer, path) and the links of its requests, of every path."""
+        return self._forward.items()
+
+    def answers(self) -> Iterable[tuple[tuple[str, str, int], tuple[str, ...]]]:
+        """Return (nic, peer, path) and the links of the answers, of every path."""
+        return self._reverse.items()
+
     def changed(self, since: int) -> set[tuple[str, str]] | None:
         """Return the pairs that have changed, whatever `since`; None: any may have."""
         return self.moved
@@ -52,6 +60,10 @@ class FleetPaths:
     def reverse(self, nic: str, peer: str, path: int) -> tuple[str, ...]:
         """Return the links of the answers; empty where they are not known."""
         return self._reverse.get((nic, peer, path), ())
+
+    def known(self, nic: str, peer: str, path: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the links of requests and answers, which are known as a whole or not at all."""
+        return self.forward(nic, peer, path), self.reverse(nic, peer, path)
 
 
 class ProbedFleet:

@@ -13,6 +13,10 @@ from fabrictime.bench._parts import measure_parts
 
 NAME: Final = "networks"
 TARGETS: Final[Mapping[str, Target]] = {
+    "dead_link_named_or_in_set": Target("1", ">=", 1.0),
+    "false_links": Target("links", "<=", 0),
+    "dead_link_set_size_p50": Target("cables", "<=", 2),
+    "unexplained_loss_alert_s": Target("s", "<=", 10),
     "egress_right": Target("1", ">=", 1.0),
     "unreachable_peers_chosen": Target("peers", "<=", 0),
     "classes_told_apart": Target("1", ">=", 1.0),
@@ -23,6 +27,12 @@ TARGETS: Final[Mapping[str, Target]] = {
 PARTS: Final = {
     "nics": ("egress_right", "unreachable_peers_chosen"),
     "classes": ("classes_told_apart", "ce_count_error", "contention_open_by_ce_ms"),
+    "links": (
+        "dead_link_named_or_in_set",
+        "false_links",
+        "dead_link_set_size_p50",
+        "unexplained_loss_alert_s",
+    ),
 }
 """Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
 

@@ -134,9 +134,9 @@ class Probes:
         for number in range(count):
             there = links_of(nic, int(peer[number]), int(port[number]))
             home = links_of(int(peer[number]), nic, int(port[number]))
-            for way, hops in ((out, there), (back, home)):
-                way[0, number] = HOP_NS * len(hops)
-                way[1, number] = LOADED in hops and cls[number] == 1
+            for delays, hops in ((out, there), (back, home)):
+                delays[0, number] = HOP_NS * len(hops)
+                delays[1, number] = LOADED in hops and cls[number] == 1
         wait = self.load.delay_ns(sent) * out[1]
         marked = self.load.marks(sent) & (out[1] > 0)
         forward = out[0] + wait
@@ -247,7 +247,7 @@ def delays(
     return found
 
 
-def _told_apart(probes: Probes, found: dict[tuple[str, str, int, int], tuple[float, int, int]]) -> float:
+def _right_share(probes: Probes, found: dict[tuple[str, str, int, int], tuple[float, int, int]]) -> float:
     """Return the share of paths and classes whose p99 shows the load if, and only if, it waits with them."""
     depth_ns = probes.load.depth_bytes * 8e9 / RATE_BPS
     right = 0
@@ -278,7 +278,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         probes = Probes(Load(depth, depth / 4), 1.2, seed)
         batches = probes.batches()
         found = delays(batches)
-        apart.append(_told_apart(probes, found))
+        apart.append(_right_share(probes, found))
         error.append(_count_error(probes, found))
         by_both = opened_ns(inferred(batches))
         alone = opened_ns(inferred(Probes(probes.load, 1.2, seed).batches(marking=False)))

@@ -26,7 +26,14 @@ DEATHS: Final = {
 }
 """Kind of a subject to the kind of alert of its death."""
 DEATH_KINDS: Final = frozenset(DEATHS.values())
-HEALTH_KINDS: Final = frozenset({AlertKind.LINK_GREY, AlertKind.LINK_FLAPPING, *DEATH_KINDS})
+OF_SHARD: Final = {
+    HealthKind.PATHS: AlertKind.UNEXPLAINED_LOSS,
+    HealthKind.TRACES: AlertKind.TRACING_BLIND,
+}
+"""Kind of a subject that stands for a whole shard to its alert."""
+HEALTH_KINDS: Final = frozenset(
+    {AlertKind.LINK_GREY, AlertKind.LINK_FLAPPING, *OF_SHARD.values(), *DEATH_KINDS}
+)
 
 
 class LinkHealthAlerts:
@@ -101,7 +108,7 @@ class LinkHealthAlerts:
             return AlertKind.LINK_FLAPPING
         if state == LinkState.DOWN:
             return DEATHS.get(record["kind"])
-        return AlertKind.LINK_GREY if state == LinkState.GREY else None
+        return OF_SHARD.get(record["kind"], AlertKind.LINK_GREY) if state == LinkState.GREY else None
 
     def _alert_of(self, subject: str) -> OpenAlert | None:
         """Return the alert that a subject's health belongs to."""
@@ -127,7 +134,7 @@ class LinkHealthAlerts:
             raised_ns=record["since_ns"],
             updated_ns=record["evaluated_ns"],
             text=record["text"],
-            links=list(record["links"]),
+            links=_links_of(record),
             nics=_nics_of([record]),
             evidence=[_evidence(record)],
             members={subject},
@@ -144,6 +151,10 @@ class LinkHealthAlerts:
                 self._raise_death(subject)
             return
         alert.hold(subject)
+        if record["kind"] in OF_SHARD and alert.text != record["text"]:
+            alert.add_names(links=_links_of(record), nics=_nics_of([record]))
+            alert.text = record["text"]
+            self._book.update(alert, record["evaluated_ns"])
         self._update(alert, subject, record)
 
     def _update(self, alert: OpenAlert, subject: str, record: LinkHealth) -> None:
@@ -163,7 +174,11 @@ class LinkHealthAlerts:
             return
         doublings = min(max(record["flaps_hour"] - 1, 0), MAX_FLAP_DOUBLINGS)
         hold_ns = min(self._book.thresholds.ns("alert_clear_s") << doublings, MAX_CLEAR_NS)
-        if alert.kind in (AlertKind.LINK_GREY, AlertKind.LINK_FLAPPING):  # their detection has waited already
+        if alert.kind in (
+            AlertKind.LINK_GREY,
+            AlertKind.LINK_FLAPPING,
+            *OF_SHARD.values(),
+        ):  # their detection has waited already
             hold_ns = 0
         self._book.release(alert, subject, record["since_ns"], hold_ns)
 
@@ -338,6 +353,13 @@ def _nics_of(records: Iterable[LinkHealth]) -> list[str]:
             if "/" in name and ">" not in name:
                 found[name] = None
     return list(found)
+
+
+def _links_of(record: LinkHealth) -> list[str]:
+    """Return the links of a record; of a whole shard, the cables that may be at fault."""
+    if record["kind"] not in OF_SHARD:
+        return list(record["links"])
+    return [name for name in record["candidates"] if "<>" in name]
 
 
 def _evidence(record: LinkHealth) -> Evidence:

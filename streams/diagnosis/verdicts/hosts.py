@@ -33,6 +33,8 @@ MAX_SHORT_NS: Final = NS_PER_S // 2
 """A window of this length counts in any interval."""
 LIMITED_SHARE: Final = 0.5
 """Share of the busy time from which on one end limits a flow."""
+MIN_LIMITED_SHARE: Final = 0.1
+"""Share of the interval below which a limit costs nothing."""
 _END_KINDS: Final = {
     ContentionKind.SLOW_SENDER: Verdict.SLOW_SENDER,
     ContentionKind.SLOW_RECEIVER: Verdict.SLOW_RECEIVER,
@@ -187,12 +189,9 @@ def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
     found: dict[tuple[Verdict, str], list[DiagnosisEvidence]] = defaultdict(list)
     begins: dict[tuple[Verdict, str], int] = {}
     for flow in case.traffic.flows.values():
-        verdict = _limited_end(flow)
+        verdict, share = _limit_of(flow)
         if verdict is not None:
             nic = flow["nic"] if verdict == Verdict.SLOW_SENDER else flow["peer"]
-            share = flow[
-                "sender_limited_share" if verdict == Verdict.SLOW_SENDER else "receiver_limited_share"
-            ]
             found[verdict, nic].append(
                 observation(
                     FLOWS.name,
@@ -200,7 +199,7 @@ def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
                     "limited_share",
                     share,
                     LIMITED_SHARE,
-                    f"flow {flow['nic']} to {flow['peer']} is limited by {nic} for {share or 0:.0%}",
+                    f"{nic} limits the flow {flow['nic']} to {flow['peer']} for {share:.0%} of its busy time",
                 )
             )
     for window in case.windows:
@@ -271,14 +270,23 @@ def _limited_host(
 
 def _limited_end(flow: Flow) -> Verdict | None:
     """Return the end that limited a flow for most of the time in which it had data to send."""
-    busy, limit = flow["busy_share"], flow["rate_limit_bps"]
-    idle = 0.0 if busy is None else 1 - busy
+    return _limit_of(flow)[0]
+
+
+def _limit_of(flow: Flow) -> tuple[Verdict | None, float]:
+    """Return the end that limited a flow, and the share of the time in which it had data to send."""
+    busy = 1.0 if flow["busy_share"] is None else flow["busy_share"]
+    limit = flow["rate_limit_bps"]
     paced = limit is not None and flow["rate_bps"] >= 0.85 * limit
-    if (flow["receiver_limited_share"] or 0.0) > LIMITED_SHARE:
-        return Verdict.SLOW_RECEIVER
-    if not paced and (flow["sender_limited_share"] or 0.0) - idle > LIMITED_SHARE:
-        return Verdict.SLOW_SENDER
-    return None
+    min_share = max(LIMITED_SHARE * busy, MIN_LIMITED_SHARE)
+    receiver = flow["receiver_limited_share"] or 0.0
+    if receiver > min_share:
+        return Verdict.SLOW_RECEIVER, min(1.0, receiver / max(busy, MIN_LIMITED_SHARE))
+    # The sender's share contains the time in which its program has nothing to send.
+    sender = (flow["sender_limited_share"] or 0.0) - (1 - busy)
+    if not paced and sender > min_share:
+        return Verdict.SLOW_SENDER, min(1.0, sender / max(busy, MIN_LIMITED_SHARE))
+    return None, 0.0
 
 
 def _end_of(window: ContentionWindow, verdict: Verdict) -> str:

@@ -105,9 +105,9 @@ def request(
     seq: int = 0,
     run: int = 1,
     at_ns: int = 0,
-    tos_word: int = 0,
+    tos_field: int = 0,
 ) -> bytes:
-    body = head(REQUEST, 0, seq, run) + struct.pack(">qII", at_ns or time.time_ns(), nic_hash(nic), tos_word)
+    body = head(REQUEST, 0, seq, run) + struct.pack(">qII", at_ns or time.time_ns(), nic_hash(nic), tos_field)
     return body + mac(key, source, target, body)
 
 

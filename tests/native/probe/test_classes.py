@@ -74,20 +74,20 @@ def test_each_class_has_delays_of_its_own(make_nic: MakeNic) -> None:
 
 
 @pytest.mark.parametrize(("sent", "left"), [(26 << 2 | ECT0, 26 << 2 | ECT0), (0, 0)])
-def test_the_answer_leaves_in_the_class_of_its_request_and_says_how_that_arrived(
+def test_the_answer_leaves_in_the_class_of_its_request_and_holds_how_that_arrived(
     make_nic: MakeNic, wire: Any, tos_socket: Callable[[str], TosSocket], sent: int, left: int
 ) -> None:
     nic = make_nic("a/lo")
     nic.start()
     prober, target = tos_socket(nic.address), (nic.address, nic.sockets.port)
-    data = wire.request(wire.KEY, prober.own, target, "a/lo", tos_word=KNOWN | sent if sent else 0)
+    data = wire.request(wire.KEY, prober.own, target, "a/lo", tos_field=KNOWN | sent if sent else 0)
     prober.send(data, target, sent | CE)  # as if a queue had marked it
     answer, tos, _ = prober.receive()
     assert tos == left
     assert struct.unpack_from(">I", answer, 28)[0] == KNOWN | sent | CE
 
 
-def _answer(wire: Any, peer: TosSocket, word: Callable[[int, int], int], mark: Callable[[int], int]) -> None:
+def _answer(wire: Any, peer: TosSocket, field: Callable[[int, int], int], mark: Callable[[int], int]) -> None:
     """Answer requests until a packet without content comes; `mark` returns the ECN field of the answer."""
     seq = 0
     while True:
@@ -97,13 +97,13 @@ def _answer(wire: Any, peer: TosSocket, word: Callable[[int, int], int], mark: C
         if data[2] & 15 != REQUEST:
             continue
         seq += 1
-        body = b"FT" + bytes([0x10 | REPLY, 0]) + data[4:16] + struct.pack(">qII", 1, seq, word(seq, tos))
+        body = b"FT" + bytes([0x10 | REPLY, 0]) + data[4:16] + struct.pack(">qII", 1, seq, field(seq, tos))
         reply = body + wire.mac(wire.KEY, peer.own, sender, body)
         peer.send(reply, sender, tos & ~CE | mark(seq))
 
 
 @pytest.mark.parametrize(
-    ("word", "mark", "expected"),
+    ("field", "mark", "expected"),
     [
         (lambda seq, tos: KNOWN | tos | (CE if seq % 2 else 0), lambda seq: ECT0, {"ce_forward": 0.5}),
         (lambda seq, tos: KNOWN | tos, lambda seq: CE if seq % 4 == 0 else ECT0, {"ce_reverse": 0.25}),
@@ -117,13 +117,13 @@ def test_marks_are_counted_by_direction(
     make_nic: MakeNic,
     wire: Any,
     tos_socket: Callable[[str], TosSocket],
-    word: Callable[[int, int], int],
+    field: Callable[[int, int], int],
     mark: Callable[[int], int],
     expected: dict[str, float],
 ) -> None:
     nic = make_nic("a/lo", classes=((10, None),), rate_pps=500.0)
     peer = tos_socket(nic.address)
-    thread = threading.Thread(target=_answer, args=(wire, peer, word, mark), daemon=True)
+    thread = threading.Thread(target=_answer, args=(wire, peer, field, mark), daemon=True)
     thread.start()
     nic.engine.set_peers([nic.peer("b/lo", peer.own[0], peer.own[1])])
     nic.start()

@@ -500,7 +500,7 @@ def test_marked_probes_open_a_window_without_any_wait():
     ("depth", "share", "expected"),
     [(60e3, 0.0, "DELAY"), (60e3, 0.3, "BOTH"), (5e3, 0.3, "CE"), (60e3, 0.05, "DELAY")],
 )
-def test_a_window_says_by_which_evidence(depth, share, expected):
+def test_a_window_names_its_evidence(depth, share, expected):
     shard = Shard()
     (opened,) = shard.step(marked(SPINE, share, depth))
     assert opened["detected_by"] == expected

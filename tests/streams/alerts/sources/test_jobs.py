@@ -140,7 +140,7 @@ def test_a_job_that_publishes_no_more_loses_its_alert() -> None:
     assert jobs.published[-1]["cleared_ns"] == T + 11 * S
 
 
-def test_a_new_owner_raises_nothing_twice_and_clears_what_is_over() -> None:
+def test_a_new_owner_raises_nothing_twice_and_clears_a_silent_alert() -> None:
     before = Jobs().take(slow(20), slow(25))
     after = Jobs(tuple(before.published)).take(slow(20), slow(25), slow(30))
     assert after.published == []

@@ -133,3 +133,18 @@ def test_a_lossy_link_is_critical_from_a_share_on_and_yields_to_its_death() -> N
         ("LINK_DOWN", cable(1, 1), "RAISED"),
         ("LINK_DOWN", cable(1, 1), "CLEARED"),
     ]
+
+
+def test_losses_without_a_dead_link_and_blind_traces_are_alerts_of_their_own() -> None:
+    set_a, set_b = [cable(1, 1), cable(1, 2)], [cable(1, 2), "h1/eth1"]
+    script = Script().health("losses@fabric", "GREY", kind="PATHS", candidates=set_a).wait(1)
+    script.health("losses@fabric", "GREY", kind="PATHS", candidates=set_b).wait(5)
+    script.inputs[-1][2]["text"] = "another set"  # type: ignore[index]
+    script.health("losses@fabric", "UP", kind="PATHS").wait(2)
+    records = play(script.health("traces@fabric", "GREY", kind="TRACES").inputs)
+    assert lines(records)[0] == ("UNEXPLAINED_LOSS", "losses@fabric", "RAISED")
+    assert ("UNEXPLAINED_LOSS", "losses@fabric", "CLEARED") in lines(records)
+    assert ("TRACING_BLIND", "traces@fabric", "RAISED") in lines(records)
+    assert records[0]["links"] == set_a
+    assert (records[1]["links"], records[1]["nics"]) == ([*set_a], ["h1/eth1"])
+    assert records[1]["text"] == "another set"

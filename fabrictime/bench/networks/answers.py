@@ -1,0 +1,278 @@
+"""Simulates how the switches of a fleet answer traces, and names the links as its agents would.
+
+The true links of every path are known, so each name is compared with the cables that it stands for. For
+benches and tests: no packet is sent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from fabrictime.bench.detect.link_evidence import ProbedFleet
+from producers.sim.setup import topology_file
+from producers.trace.addressing import LinkPrefix
+from producers.trace.known_route import KnownRoute
+from producers.trace.route_names import RouteNames
+from producers.trace.tracer import Hops, Trace, TracedFlow
+from schemas import codec
+from schemas.ids import cable_id, end_parts, natural
+from schemas.records import Leg, PathMap, PathMaps
+from schemas.topics import PATHS
+from schemas.topology import Topology
+from streams.runtime.route_table import RouteTable
+
+__all__ = ["Answers", "Form", "NamedFleet"]
+
+GATEWAY: Final = "10.99.0.1"
+RATE_LIMITED_SHARE: Final = 0.5
+RATE_LIMITED_TRACES: Final = 12
+
+
+class Form(StrEnum):
+    """How switches answer traces."""
+
+    PORTS = "ports"
+    """Each from the port at which the packet came in; cables have /31 prefixes."""
+    TRANSIT_30 = "transit_30"
+    TRANSIT_24 = "transit_24"
+    LOOPBACK = "loopback"
+    """Each from its loopback, as with unnumbered BGP."""
+    ANYCAST = "anycast"
+    """Leaves have one gateway address for hosts; other ports have addresses of their own."""
+    ANYCAST_LOOPBACK = "anycast_loopback"
+    """The same gateway; else loopbacks."""
+    RATE_LIMITED = "rate_limited"
+    """From ports, but half of the answers are missing."""
+    SILENT_SPINES = "silent_spines"
+    SILENT = "silent"
+    """No switch answers."""
+    TUNNEL = "tunnel"
+    """Spines are hidden: leaves tunnel through them and answer from loopbacks."""
+    FLAT = "flat"
+    """One subnet: no router."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The addresses that answer, by the link over which a packet comes in."""
+
+    form: Form
+    cable_number: dict[str, int]
+
+    def of(self, link: str, rng: random.Random) -> str | None:
+        """Return the address that answers one packet that came in over `link`; None: silence."""
+        if self.form is Form.RATE_LIMITED and rng.random() < RATE_LIMITED_SHARE:
+            return None
+        return self.address(link)
+
+    def address(self, link: str) -> str | None:
+        """Return the address of the answers to packets that came in over `link`; None: there is none."""
+        form, far = self.form, end_parts(link.partition(">")[2]).node
+        from_host = not link.startswith(("leaf", "spine"))
+        number = int("".join(c for c in far if c.isdigit()))
+        if form is Form.SILENT or (form is Form.SILENT_SPINES and far.startswith("spine")):
+            return None
+        if form in (Form.ANYCAST, Form.ANYCAST_LOOPBACK) and from_host:
+            return GATEWAY
+        if form in (Form.LOOPBACK, Form.ANYCAST_LOOPBACK, Form.TUNNEL):
+            return f"10.255.0.{number if far.startswith('leaf') else 10 + number}"
+        return self._of_port(link)
+
+    def _of_port(self, link: str) -> str:
+        cable = cable_id(link)
+        at, upper = self.cable_number[cable], int(not cable.startswith(link.partition(">")[2]))
+        if self.form is Form.TRANSIT_24:
+            return f"10.{130 + at // 256}.{at % 256}.{254 if upper else 1}"
+        size = 4 if self.form is Form.TRANSIT_30 else 2
+        first = at * size + (size == 4) + upper
+        return f"10.128.{first // 256}.{first % 256}"
+
+
+class NamedFleet:
+    """The paths of a probed fleet under the names that its agents give them.
+
+    The probes' own `book` is replaced by that of the names. `stands_for`: a name to the true cables that it
+    stood for on any path.
+    """
+
+    def __init__(
+        self,
+        probes: ProbedFleet,
+        form: Form,
+        *,
+        with_file: bool = False,
+        prefix: LinkPrefix = "auto",
+        seed: int = 1,
+    ) -> None:
+        self.form, self.fleet = form, probes.fleet
+        self.stands_for: dict[str, set[str]] = defaultdict(set)
+        self.book = RouteTable()
+        self._rng = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
+        cables = sorted({cable_id(link) for link in self.fleet.link_ids}, key=natural)
+        self._answers = Answers(form, {cable: at for at, cable in enumerate(cables)})
+        self.topology = self._file() if with_file else Topology()
+        routes: dict[str, list[_Path]] = defaultdict(list)
+        for (nic, peer, path), links in probes.book.requests():
+            routes[nic].append(_Path(peer, path, Leg.REQUEST, links))
+        for (nic, peer, path), links in probes.book.answers():
+            routes[peer].append(_Path(nic, path, Leg.ANSWER, links))
+        self._routes = routes
+        for nic, paths in routes.items():
+            self._name(nic, paths, prefix)
+
+    def _file(self) -> Topology:
+        """Return the topology file, with the addresses that answer."""
+        file = topology_file(self.fleet)
+        ports: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for link in self.fleet.link_ids:
+            end = end_parts(link.partition(">")[2])
+            if not end.node.startswith("h") and self.form not in (Form.SILENT, Form.FLAT):
+                address = self._answers.address(link)
+                if address is not None:
+                    ports[end.node][end.port].add(address)
+        nodes = [
+            node.model_copy(update={"ports": {p: tuple(a) for p, a in ports[node.name].items()}})
+            for node in file.nodes
+        ]
+        return Topology(file.model_copy(update={"nodes": tuple(nodes)}))
+
+    def _hops(self, links: Sequence[str]) -> Hops:
+        """Return the hops that one trace of these links shows."""
+        switches = links[:-1]
+        if self.form is Form.FLAT:
+            return ()
+        if self.form is Form.TUNNEL:
+            switches = [link for link in switches if ">leaf" in link]
+        return tuple(self._answers.of(link, self._rng) for link in switches)
+
+    def _known(self, path: _Path) -> Hops:
+        """Return the hops that an agent knows after several traces."""
+        first = self._hops(path.links)
+        if self.form is not Form.RATE_LIMITED:
+            return first
+        flow = TracedFlow(path.leg, path.peer, path.path, ("", 0), 0)
+        known = KnownRoute(first, True, 0)
+        for _ in range(RATE_LIMITED_TRACES):
+            known.update(Trace(flow, self._hops(path.links), True), 0)
+        return known.hops
+
+    def _first_hop(self, nic: str) -> str | None:
+        links = self._routes[nic][0].links
+        if self.form is Form.FLAT or len(links) < 2:
+            return None
+        return self._answers.address(links[0]) if self.form is not Form.SILENT else None
+
+    def _name(self, nic: str, paths: Sequence[_Path], prefix: LinkPrefix) -> None:
+        """Publish the routes of one NIC as its agent does."""
+        names = RouteNames(nic, prefix)
+        names.set_topology(self.topology)
+        known = [(path, self._known(path), self._first_hop(path.peer)) for path in paths]
+        for path, hops, first_hop in known:
+            names.observe(path.peer, hops, True, first_hop)
+        rows: dict[str, list[PathMap]] = defaultdict(list)
+        for path, hops, first_hop in known:
+            named = names.name(path.peer, path.path, hops, True, first_hop)
+            rows[path.peer].append(
+                {
+                    "path": path.path,
+                    "leg": path.leg,
+                    "links": list(named.links),
+                    "found": named.found,
+                    "complete": named.complete,
+                    "since_ns": 0,
+                    "changes": 0,
+                    "contradiction": named.contradiction,
+                }
+            )
+            if named.complete:
+                self._note(named.links, path.links)
+        for peer, each in rows.items():
+            record: PathMaps = {
+                "nic": nic,
+                "peer": peer,
+                "shard": "fabric",
+                "run": 1,
+                "traced_ns": 0,
+                "paths": each,
+            }
+            key = f"{nic}>{peer}"
+            self.book.take(key.encode(), codec.encode(PATHS.type, record))
+
+    def _note(self, names: Sequence[str], links: Sequence[str]) -> None:
+        """Note the true cables that each link of a complete path stands for."""
+        hidden = len(links) - len(names)
+        for at, name in enumerate(names):
+            if not hidden:
+                true = [links[at]]
+            elif self.form is Form.FLAT:
+                true = [links[0] if at == 0 else links[-1]]
+            else:  # leaves answer, and what is between two of them is hidden
+                true = [links[0]] if at == 0 else [links[-1]] if at == len(names) - 1 else list(links[1:-1])
+            self.stands_for[name].update(cable_id(link) for link in true)
+
+    def cables_of(self, names: Iterable[str]) -> set[str]:
+        """Return the true cables that names of cables, or of NICs for their own cables, stand for."""
+        found: set[str] = set()
+        for name in names:
+            near, mark, far = name.partition("<>")
+            if not mark:
+                found.update(
+                    cable
+                    for cable in self._answers.cable_number
+                    if name.replace("/", ":") in cable.split("<>")
+                )
+            else:
+                found.update(*(self.stands_for.get(link, ()) for link in (f"{near}>{far}", f"{far}>{near}")))
+                found.update({name} & self._answers.cable_number.keys())
+        return found
+
+    def cables_beside(self, names: Iterable[str]) -> set[str]:
+        """Return the same, where a switch stands for all of its cables, and a NIC for those of its leaf."""
+        places = set(names)
+        found = self.cables_of(name for name in places if "<>" in name)
+        return found.union(*(self._at_switch.get(name, ()) for name in places))
+
+    @cached_property
+    def _at_switch(self) -> dict[str, set[str]]:
+        """Name or address of a switch, or a NIC, to the true cables of the switch."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for link in self.fleet.link_ids:
+            near, _, far = link.partition(">")
+            node = end_parts(far).node
+            if node.startswith("h"):
+                continue
+            at = {
+                cable
+                for cable in self._answers.cable_number
+                if node in {end_parts(e).node for e in cable.split("<>")}
+            }
+            names = {node, self._answers.address(link)}
+            host, port = end_parts(near)
+            names |= {f"{host}/{port}", f"{GATEWAY}@{host}.{port}"} if host.startswith("h") else set()
+            for name in names - {None, GATEWAY}:
+                found[str(name)] |= at
+        return found
+
+    def merged(self) -> dict[str, set[str]]:
+        """Return the names that stood for cables between different switches: invented links."""
+        return {
+            name: cables
+            for name, cables in self.stands_for.items()
+            if len({tuple(sorted(end_parts(e).node for e in cable.split("<>"))) for cable in cables}) > 1
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A path as the agent at its begin traces it, with its true links."""
+
+    peer: str
+    path: int
+    leg: Leg
+    links: tuple[str, ...]

@@ -1,0 +1,171 @@
+"""Finds losses that no known link explains, and states the links or switches that may cause them.
+
+A path that loses every probe while both of its NICs live crosses a dead link. If all links that it is known
+to cross live, the dead one is hidden: no switch answers there, a tunnel hides it, or one name stands for
+several cables. The possible links come from the topology file, else from the switches or NICs beside the gap.
+The fewest that explain all such paths are stated; those that explain the same cannot be told apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.ids import cable_id, end_parts, link_ends, natural
+from schemas.topology import LAYER_2, Topology, end_text, nic_end
+from streams.links.evidence import Evidence
+from streams.links.path_table import Links, Routes
+from streams.links.rules import STALE_NS
+from streams.links.text import count_text
+from streams.runtime.units import NS_PER_S
+
+__all__ = ["Unexplained", "blind_share", "find_unexplained"]
+
+MIN_STREAK: Final = 6
+"""Losses in a row of a path."""
+MIN_LASTING_NS: Final = 2 * NS_PER_S
+"""Time for which a path has lost every probe: longer than any link needs to be found."""
+ALIVE_NS: Final = NS_PER_S
+"""A link or NIC with an answer within this time lives."""
+MIN_PATHS: Final = 2
+MAX_PLACES: Final = 8
+"""Places of a cover; more are as good as none."""
+MAX_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """Dead paths without a dead link. `candidates`: cables, switches or NICs of which some explain them."""
+
+    paths: int
+    nics: int
+    since_ns: int
+    candidates: tuple[str, ...]
+
+    def text(self, since: str) -> str:
+        """Return one line for people."""
+        named = ", ".join(self.candidates[:MAX_NAMED])
+        more = f" and {len(self.candidates) - MAX_NAMED} more" if len(self.candidates) > MAX_NAMED else ""
+        place = f"the cause is at one of: {named}{more}" if named else "nothing is known of their routes"
+        paths = f"{count_text(self.paths, 'path')} of {count_text(self.nics, 'NIC')}"
+        return f"no known link explains why {paths} lose every probe since {since}; {place}"
+
+
+def find_unexplained(
+    evidence: Evidence, routes: Routes, topology: Topology, suspects: NDArray[np.intp], now_ns: int
+) -> Unexplained | None:
+    """Return the dead paths among `suspects` that cross no dead element; None if there are none."""
+    dead = _lasting(evidence, suspects, now_ns)
+    if len(dead) < MIN_PATHS:
+        return None
+    names = evidence.names
+    port_of = {at: (nic, *key) for nic, state in evidence.nics.items() for key, at in state.paths.items()}
+    known_dead = _known_dead(evidence)
+    places, left = [], []
+    for at in dead.tolist():
+        of_path = set(_places(evidence, routes, topology, port_of[at], now_ns)) if at in port_of else set()
+        if not (bool(evidence.incomplete[at]) and of_path & known_dead):
+            places.append(of_path)
+            left.append(at)
+    if len(left) < MIN_PATHS:
+        return None
+    dead = np.array(left, np.intp)
+    nics = {names[int(e)] for e in evidence.rows[dead, 0]}
+    since_ns = int(evidence.first_lost_ns[dead].min())
+    return Unexplained(len(dead), len(nics), since_ns, _fewest(places))
+
+
+def blind_share(evidence: Evidence, now_ns: int) -> tuple[int, int]:
+    """Return the recent paths that are not known from end to end, and all recent paths."""
+    n = evidence.paths
+    recent = evidence.path_event_ns[:n] > now_ns - STALE_NS
+    return int((recent & evidence.incomplete[:n]).sum()), int(recent.sum())
+
+
+def _known_dead(evidence: Evidence) -> set[str]:
+    """Return the cables and switches of links that are known to be dead: traces end there."""
+    found: set[str] = set()
+    for element in np.flatnonzero(evidence.down[: len(evidence.names)]).tolist():
+        name = evidence.names[element]
+        if name.count(">") == 1:
+            found |= {cable_id(name), *(end_parts(end).node for end in link_ends(name))}
+    return found
+
+
+def _lasting(evidence: Evidence, suspects: NDArray[np.intp], now_ns: int) -> NDArray[np.intp]:
+    """Return the paths that have lost every probe for long, while both of their NICs answered others."""
+    rows = evidence.rows[suspects]
+    # Losses from before a link or host came up again show nothing: its next answer is still to come.
+    began_ns = np.maximum(evidence.first_lost_ns[suspects], evidence.recovered_ns[rows].max(axis=1))
+    lasting = evidence.last_lost_ns[suspects] - began_ns >= MIN_LASTING_NS
+    lasting &= evidence.loss_streak[suspects] >= MIN_STREAK
+    lasting &= evidence.last_answer_ns[rows[:, :2]].min(axis=1) > now_ns - ALIVE_NS
+    explained = evidence.down[rows] | (evidence.suppressed_ns[rows] > now_ns)
+    found: NDArray[np.intp] = suspects[lasting & ~explained.any(axis=1)]
+    return found
+
+
+def _places(
+    evidence: Evidence, routes: Routes, topology: Topology, path: tuple[str, str, int], now_ns: int
+) -> Iterator[str]:
+    """Yield the cables or nodes of both directions of a path where its losses may be."""
+    nic, peer, port = path
+    forward, reverse = routes.known(nic, peer, port)
+    for a, b, links, complete in (
+        (nic, peer, forward, bool(routes.forward(nic, peer, port))),
+        (peer, nic, reverse, bool(routes.reverse(nic, peer, port))),
+    ):
+        possible = () if complete else _possible(topology, a, b, links)
+        silent = {cable_id(link) for link in possible if not _lives(evidence, link, now_ns)}
+        yield from silent or _nodes(a, b, links, complete)
+
+
+def _possible(topology: Topology, nic: str, peer: str, links: Links) -> Iterable[str]:
+    """Return the links of all routes of the file that contain the known ones."""
+    found = topology.routes(nic_end(nic), nic_end(peer))
+    known = set(links)
+    return {link for route in found if known <= set(route) for link in route}
+
+
+def _lives(evidence: Evidence, link: str, now_ns: int) -> bool:
+    element = evidence.index.get(link)
+    return (
+        element is not None
+        and bool(evidence.has_answered[element])
+        and int(evidence.last_answer_ns[element]) > now_ns - ALIVE_NS
+    )
+
+
+def _nodes(nic: str, peer: str, links: Links, complete: bool) -> Iterator[str]:
+    """Yield the switches of a route, or of those beside its gap; a NIC if its switch is unknown."""
+    if complete and len(links) > 2:
+        for link in links[1:-1]:
+            yield from (end_parts(end).node for end in link_ends(link))
+        return
+    first, last = (end_text(nic_end(name)) for name in (nic, peer))
+    near = (
+        end_parts(links[0].partition(">")[2]).node if links and links[0].startswith(f"{first}>") else LAYER_2
+    )
+    far = end_parts(links[-1].partition(">")[0]).node if links and links[-1].endswith(f">{last}") else LAYER_2
+    yield nic if near == LAYER_2 else near
+    yield peer if far == LAYER_2 else far
+
+
+def _fewest(places: list[set[str]]) -> tuple[str, ...]:
+    """Return the fewest places that explain all paths, with those that explain as many; none: too many."""
+    found: set[str] = set()
+    left = [each for each in places if each]
+    for _ in range(MAX_PLACES):
+        if not left:
+            return tuple(sorted(found, key=natural))
+        counts = Counter(place for each in left for place in each)
+        greatest = max(counts.values())
+        best = {place for place, count in counts.items() if count == greatest}
+        found |= best
+        left = [each for each in left if not each & best]
+    return ()
