@@ -243,8 +243,8 @@ const uint8_t *fl_flush(fl_sim *m, int32_t nic, int64_t run, int64_t batch, int6
             p = ft_put_long(p, 0);
         }
         p = ft_put_long(p, g->lost_b);
-        p = ft_put_long(p, 0);
-        g->lost_b = 0; /* reported once, in the group's first row */
+        for (int i = 0; i < 5; i++) p = ft_put_long(p, 0); /* no_t3; class 0 and no marks */
+        g->lost_b = 0;                                     /* reported once, in the group's first row */
     }
     p = ft_put_long(p, 0);
     *size = p - m->out;
