@@ -90,7 +90,9 @@ class In(NamedTuple):
         if self.record is None:
             return None
         if self.topic == PATH_QUEUEING.name:
-            return encode_columnar(PATH_QUEUEING.type, {"dscp": [], "ce": [], **self.record})  # recorded before classes
+            return encode_columnar(
+                PATH_QUEUEING.type, {"dscp": [], "ce": [], **self.record}
+            )  # recorded before classes
         return codec.encode(TOPICS[self.topic].record, self.record)
 
     @property

@@ -332,7 +332,9 @@ def test_each_table_keeps_the_fields_of_its_record():
 
     renamed = {"since_ns", "evidence_source", "evidence_offset"}
     assert names(codec.raw_schema("LinkHealth")) - renamed <= columns(tables.LINK_HEALTH)
-    assert items("LinkQueues", "links") - {"slot", "depth_bytes", "ce_slot", "ce"} <= columns(tables.LINK_QUEUES)
+    assert items("LinkQueues", "links") - {"slot", "depth_bytes", "ce_slot", "ce"} <= columns(
+        tables.LINK_QUEUES
+    )
     renamed = {"opened_ns", "flows", "candidates"}
     assert names(codec.raw_schema("ContentionWindow")) - renamed <= columns(tables.CONTENTION)
     assert names(codec.raw_schema("Alert")) - {"raised_ns", "evidence"} <= columns(tables.ALERTS)

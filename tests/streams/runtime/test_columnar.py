@@ -40,6 +40,7 @@ def queueing(draw):
         "synced": draw(st.booleans()),
         "nics": ["h1/eth1", "h2/eth1"],
         **{name: many(st.integers(0, 3), rows) for name in ROWS},
+        "dscp": many(st.integers(0, 63), rows),
         "floor_ns": many(st.floats(-1e11, 1e11), rows),
         "noise_ns": many(st.floats(0, 1e9, width=32), rows),
         "slot": many(st.integers(0, 10**7), cells),
@@ -47,6 +48,7 @@ def queueing(draw):
         "min_ns": many(narrow, cells),
         "mean_ns": many(narrow, cells),
         "at_ns": many(st.integers(0, 10**7), cells),
+        "ce": many(st.integers(0, 10**7), cells),
     }
 
 
@@ -103,8 +105,8 @@ def test_damaged_messages_have_the_same_result_as_in_the_codec(record, data):
     ],
 )
 def test_invalid_column_values_are_refused(field, value, reason):
-    cells = ("slot", "count", "min_ns", "mean_ns", "at_ns")
-    columns = {name: [] for name in (*ROWS, "floor_ns", "noise_ns", *cells)}
+    cells = ("slot", "count", "min_ns", "mean_ns", "at_ns", "ce")
+    columns = {name: [] for name in (*ROWS, "dscp", "floor_ns", "noise_ns", *cells)}
     record = {
         "shard": "",
         "source": "s",

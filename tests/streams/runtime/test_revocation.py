@@ -14,6 +14,7 @@ from faust.types import TP
 
 from schemas import codec
 from schemas.topics import LINK_HEALTH, LINKS, PATH_QUEUEING, PROBES, QUEUES, REJECTS
+from schemas.topology import Topology
 from streams.alerts.stage import AlertsStage
 from streams.delays import stage as map
 from streams.links import stage as links
@@ -38,7 +39,7 @@ class StageContext(FakeContext):
         self.inventory = SimpleNamespace(members={}, shards=lambda: ["fabric"], speeds_bps={})
         self.config = LiveConfig()
         self.clocks = SimpleNamespace(log_offset_ns=0, models=dict)
-        self.routes = RouteTable()
+        self.routes, self.topology = RouteTable(), Topology()
         self.flows = SimpleNamespace(forget=lambda flows: None)
         self.now_ns = START_NS
         self.log_clock = SimpleNamespace(observe=lambda *_: None, now_ns=lambda _: self.now_ns)
