@@ -14,13 +14,6 @@ standard errors counts in full. So a queue that begins to stand is published at 
 
 m follows from the mean delays of all routes by expectation maximisation, which keeps it above 0 (Lucy,
 1974). a and b are least squares over sums that each route keeps, so that nothing is kept per probe.
-
-The error of a slot's mean is below that of a moment within it. Two probes kept back from one link and slot,
-at independent times, have the expected product of the slot's squared error. The ratio of both is pooled over
-links. The bound is as many standard deviations as 95 % of the cells kept back are within. Delays show the
-sum of the variances on a route better than the share of each link. So a link's variance is at least half of
-its own and half of that of links of its level: a level has the pooled coefficient of variation, and more in
-a deep block.
 """
 
 from __future__ import annotations
@@ -33,6 +26,13 @@ from numpy.typing import NDArray
 from native.core.columns import Float64s, Int64s
 
 __all__ = ["Calibration", "kept_back"]
+
+# The error of a slot's mean is below that of a moment within it. Two probes kept back from one link and slot,
+# at independent times, have the expected product of the slot's squared error. The ratio of both is pooled over
+# links. The bound is as many standard deviations as 95 % of the cells kept back are within. Delays show the
+# sum of the variances on a route better than the share of each link. So a link's variance is at least half of
+# its own and half of that of links of its level: a level has the pooled coefficient of variation, and more in
+# a deep block.
 
 EVERY: Final = 16
 """One cell in so many is kept from the solver."""
