@@ -28,7 +28,7 @@ from native.core.columns import Float64s, Int64s
 __all__ = ["Calibration", "kept_back"]
 
 # The error of a slot's mean is below that of a moment within it. Two probes kept back from one link and slot,
-# at independent times, have the expected product of the slot's squared error. The ratio of both is pooled over
+# at independent times, have the expected product of the slot's squared error. The ratio is pooled over the
 # links. The bound is as many standard deviations as 95 % of the cells kept back are within. Delays show the
 # sum of the variances on a route better than the share of each link. So a link's variance is at least half of
 # its own and half of that of links of its level: a level has the pooled coefficient of variation, and more in
