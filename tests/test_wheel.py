@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_wheel_carries_extensions_and_data(tmp_path):
     built = subprocess.run(
         [
