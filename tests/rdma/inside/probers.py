@@ -37,7 +37,7 @@ class Probers:
         """Of a NIC's batches from the since-th on, by path: losses, round trips less turnarounds in ns."""
         found: dict[int, tuple[int, list[int]]] = {path: (0, []) for path in self.ready[nic]["paths"]}
         for each in self.text[nic][since:]:
-            for _, path, lost, _, _, forward, _, reverse in each["batch"]["groups"]:
+            for _, path, lost, _, _, forward, _, reverse, *_ in each["batch"]["groups"]:
                 trips = [out + back for out, back in zip(forward, reverse, strict=True)]
                 found[path] = (found[path][0] + lost, [*found[path][1], *trips])
         return found
