@@ -125,7 +125,7 @@ def test_arp_flux_is_counted(inside: Callable[..., Any]) -> None:
             port = net.port("h2/eth1")
 
             def mislead() -> None:
-                """Have h1 send to the MAC of h2/eth0 what is for h2/eth1, as after the wrong ARP answer."""
+                """Send packets for h2/eth1 to the MAC of h2/eth0, as after a wrong ARP answer."""
                 with IPRoute() as ip:
                     for index in (socket.if_nametoindex(name) for name in ("eth0", "eth1")):
                         ip.neigh("replace", ifindex=index, dst=port.address, lladdr=mac, state=0x80)

@@ -65,8 +65,8 @@ class Stamps:
     def read(self, clocks: Clocks | None, epoch_ns: int, rng: np.random.Generator) -> tuple[Int64s, ...]:
         """Return t1 to t4 as the NICs' clocks stamp them: noise of 4 ns in steps of 8 ns."""
         stamps = []
-        for t, of in ((self.t1, self.probes.nic), (self.t2, self.probes.peer), (self.t3, self.probes.peer),
-                      (self.t4, self.probes.nic)):  # fmt: skip
+        nic, peer = self.probes.nic, self.probes.peer
+        for t, of in ((self.t1, nic), (self.t2, peer), (self.t3, peer), (self.t4, nic)):
             ahead = clocks.ahead_ns(of, t) if clocks is not None else 0.0
             noisy = t + ahead + rng.standard_normal(len(t)) * STAMP_NOISE_NS
             stamps.append(epoch_ns + (np.rint(noisy / STAMP_STEP_NS) * STAMP_STEP_NS).astype(np.int64))

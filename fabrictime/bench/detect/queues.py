@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench.detect._batches import EPOCH_NS, FLUSH_NS, batches_of
 from native.core import ClockLine, ProbeColumns
 from native.core.queues import QueueSolver
 from native.sim import Dcqcn, PacketSim
@@ -35,8 +36,6 @@ __all__ = ["measure"]
 MS: Final = 1_000_000
 RATE_BPS: Final = 10_000_000_000
 SLOT_NS: Final = MS
-FLUSH_NS: Final = 50 * MS
-EPOCH_NS: Final = 1_800_000_000 * 1_000_000_000
 WARM_UP_NS: Final = 100 * MS
 """Time until the floors are known: not counted."""
 PROBES_PPS: Final = 4_000.0
@@ -153,39 +152,7 @@ class Run:
             for at, of in zip(true, of_link, strict=True)
         ]
         stamps: list[Any] = [EPOCH_NS + stamp.astype(np.int64) for stamp in read]
-        flush = ((true[3] + 20 * MS) // FLUSH_NS).astype(np.int64) + 1
-        order = np.lexsort((t1, path, peer, nic, flush))
-        found = []
-        key = np.stack([flush[order], nic[order]])
-        cuts = np.flatnonzero(np.any(np.diff(key, axis=1) != 0, axis=0)) + 1
-        for at in np.split(order, cuts):
-            group = np.stack([peer[at], path[at]])
-            begin = np.concatenate([[0], np.flatnonzero(np.any(np.diff(group, axis=1) != 0, axis=0)) + 1])
-            when = EPOCH_NS + int(flush[at[0]]) * FLUSH_NS
-            none = np.zeros(len(begin), np.int32)
-            found.append(
-                (
-                    when,
-                    ProbeColumns(
-                        nic=names[nic[at[0]]],
-                        run=1,
-                        batch=int(flush[at[0]]),
-                        clock_ns=when,
-                        system_ns=when,
-                        peers=[names[each] for each in peer[at[begin]]],
-                        path=path[at[begin]].astype(np.int32),
-                        spacing_ns=none,
-                        lost=none,
-                        no_t3=none,
-                        start=np.append(begin, len(at)).astype(np.int64),
-                        sent=stamps[0][at],
-                        forward=stamps[1][at] - stamps[0][at],
-                        turnaround=stamps[2][at] - stamps[1][at],
-                        reverse=stamps[3][at] - stamps[2][at],
-                    ),
-                )
-            )
-        return sorted(found, key=lambda each: each[0])
+        return batches_of(names, (nic, peer, path), (true[0], true[3]), stamps)
 
     def infer(self, flows: bool = False) -> list[LinkQueues]:
         """Return the `LinkQueues` that the pipeline makes of it; with `flows`, of flow reports too."""

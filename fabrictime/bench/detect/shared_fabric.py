@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabrictime.bench._truth import Clocks, LeafSpine, LinkQueueing, Probes, Slots, Stamps, Traffic, probe
+from fabrictime.bench.detect._batches import EPOCH_NS, batches_of
 from native.core import ClockLine, ProbeColumns
 from schemas import codec
 from schemas.ids import host_of
@@ -30,13 +31,9 @@ __all__ = ["EPOCH_NS", "SHARD", "SLOT_NS", "Costs", "Scene", "draw", "route_tabl
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 MS: Final = 1_000_000
-EPOCH_NS: Final = 1_800_000_000 * 1_000_000_000
 SHARD: Final = "fabric"
 SLOT_NS: Final = MS
-FLUSH_NS: Final = 50 * MS
 STRETCH_NS: Final = 250 * MS
-FETCH_NS: Final = 20 * MS
-"""Time until a batch's last stamps are fetched."""
 PEERS: Final = 10
 CLOCK_BOUND_NS: Final = 10.0
 
@@ -70,39 +67,9 @@ class Scene:
 
     def batches(self) -> list[tuple[int, ProbeColumns]]:
         """Return (flush time, batch) of all NICs in order."""
-        s = self.stamps
-        names = self.fabric.nic_names()
+        s, probes = self.stamps, self.stamps.probes
         read = s.read(self.clocks, EPOCH_NS, self.rng)
-        nic, peer, path = s.probes.nic, s.probes.peer, s.probes.path
-        flush = ((s.t4 + FETCH_NS) // FLUSH_NS).astype(np.int64) + 1
-        order = np.lexsort((s.t1, path, peer, nic, flush))
-        key = np.stack([flush[order], nic[order]])
-        cuts = np.flatnonzero(np.any(np.diff(key, axis=1) != 0, axis=0)) + 1
-        found = []
-        for at in np.split(order, cuts):
-            group = np.stack([peer[at], path[at]])
-            begin = np.concatenate([[0], np.flatnonzero(np.any(np.diff(group, axis=1) != 0, axis=0)) + 1])
-            when = EPOCH_NS + int(flush[at[0]]) * FLUSH_NS
-            none = np.zeros(len(begin), np.int32)
-            batch = ProbeColumns(
-                nic=names[nic[at[0]]],
-                run=1,
-                batch=int(flush[at[0]]),
-                clock_ns=when,
-                system_ns=when,
-                peers=[names[each] for each in peer[at[begin]]],
-                path=path[at[begin]].astype(np.int32),
-                spacing_ns=none,
-                lost=none,
-                no_t3=none,
-                start=np.append(begin, len(at)).astype(np.int64),
-                sent=read[0][at],
-                forward=read[1][at] - read[0][at],
-                turnaround=read[2][at] - read[1][at],
-                reverse=read[3][at] - read[2][at],
-            )
-            found.append((when, batch))
-        return sorted(found, key=lambda each: each[0])
+        return batches_of(self.fabric.nic_names(), (probes.nic, probes.peer, probes.path), (s.t1, s.t4), read)
 
     def infer(self, costs: Costs | None = None) -> Iterator[tuple[int, LinkQueues]]:
         """Yield (time of the log, record) of the pipeline, in order."""

@@ -212,7 +212,7 @@ class NamedFleet:
                 true = [links[at]]
             elif self.form is Form.FLAT:
                 true = [links[0] if at == 0 else links[-1]]
-            else:  # leaves answer, and what is between two of them is hidden
+            else:  # leaves answer, and hide the switches between them
                 true = [links[0]] if at == 0 else [links[-1]] if at == len(names) - 1 else list(links[1:-1])
             self.stands_for[name].update(cable_id(link) for link in true)
 

@@ -41,7 +41,7 @@ class Operation:
 
 @dataclass
 class Delays:
-    """Listens at a socket; `intervals` and `operations` hold what was read of all segments."""
+    """Reads the segments of processes that connect to a socket; keeps their intervals and operations."""
 
     folder: str
     intervals: list[Interval] = field(default_factory=list)

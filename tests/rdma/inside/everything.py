@@ -1,5 +1,4 @@
-"""All that is tried in the guest with programs of the test's own and perftest. What each is worth is said in
-../test_guest.py."""
+"""Checks in the guest, with own programs and perftest. ../test_guest.py asserts their results."""
 
 from __future__ import annotations
 

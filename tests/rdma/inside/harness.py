@@ -115,7 +115,7 @@ def actuator() -> Actuator:
 
 
 def flow_of(of: Actuator, device: str = "rxe_a0") -> str:
-    """The key of the queue pair on a device, once it is told of."""
+    """Wait until the actuator knows the queue pair on a device; return its key."""
 
     def found() -> list[str]:
         return [key for key in list(of.flows) if key.startswith(f"qp:{device}:")]

@@ -507,7 +507,7 @@ def test_a_window_names_its_evidence(depth, share, expected):
 
 
 def test_marks_open_as_early_as_a_deep_queue_whatever_the_flows():
-    """A deep queue counts less where nobody reports a flow; marks are the link's own."""
+    """A queue without reported flows has less weight; marks need no flow."""
     shard = Shard()
     shard.report()
     assert shard.step(queue(SPINE, [0.0] * 6 + [60e3] * 4)) == []
