@@ -265,6 +265,8 @@ def _records(end_s):
         "slot_probes": 0,
         "ud": None,
         "stamp_error_ns": 0,
+        "networks": [],
+        "egress": None,
     }
     made[topics.INVENTORY.name].append(Message(nic, NICS[0], end_s * 10**9))
     for topic, record, at_ns in _fabric(end_s):
