@@ -181,6 +181,13 @@ class ProbeSettings(BaseModel):
         description="additional source ports for flows' routes that no port of `paths` takes, probed only"
         " for flows; at most 64 ports in total",
     )
+    size_pps: float = Field(
+        default=2,
+        ge=0,
+        le=1000,
+        description="packets of the NIC's MTU per second, all paths of a NIC in turn, to find paths that "
+        "drop large packets; more on up to four paths for some seconds after one is lost; 0: none",
+    )
     classes: tuple[ProbeClass, ...] = Field(
         default=(ProbeClass(),),
         min_length=1,

@@ -86,6 +86,7 @@ __all__ = [
     "PathMaps",
     "PathQueueing",
     "PathSamples",
+    "PathSize",
     "PathSource",
     "PathStatus",
     "PathStatusReport",
@@ -1689,6 +1690,7 @@ class EvidenceKind(StrEnum):
     COUNTERS = "COUNTERS"
     VERBS = "VERBS"
     HOST = "HOST"
+    SIZE = "SIZE"
 
 
 class PathEvidence(TypedDict):
@@ -1751,6 +1753,25 @@ class HostEvidence(TypedDict):
     """ns before clock_ns at which the newest of them arrived; -1: none since the prober fell silent."""
 
 
+class PathSize(TypedDict):
+    """The largest packet that the requests of one path pass."""
+
+    peer: str
+    """The NIC that was probed."""
+    path: int
+    """Entropy value."""
+    probed_bytes: int
+    """bytes of the largest probe with its headers of IP and UDP: the smaller MTU of both NICs."""
+    passed_bytes: int
+    """bytes of the largest packet that passes. Below probed_bytes: no larger one does, while smaller ones
+    do."""
+    router_mtu_bytes: int
+    """MTU that a router stated when it dropped a probe as too big; 0: none did, so that larger packets vanish
+    without a report."""
+    checked_age_ns: int
+    """ns before clock_ns at which the first packet of the check was sent."""
+
+
 class LinkEvent(TypedDict):
     """Evidence about links from one host, published at once. Identity: nic, run, event."""
 
@@ -1765,7 +1786,7 @@ class LinkEvent(TypedDict):
     kind: EvidenceKind
     """PROBE: requests without a reply, with the answers on other paths; CARRIER, SPEED: the NIC's own port;
     COUNTERS: error counters of that port that grew; VERBS: an event of the RDMA device; HOST: answers of the
-    hosts of silent probers."""
+    hosts of silent probers; SIZE: largest packets that paths pass."""
     clock_ns: int
     """ns, the NIC's timestamp clock at the event; ages count back from it."""
     system_ns: int
@@ -1794,6 +1815,8 @@ class LinkEvent(TypedDict):
     """VERBS: name of the event."""
     hosts: list[HostEvidence]
     """HOST: at most 4,096."""
+    sizes: list[PathSize]
+    """SIZE: paths checked since the last event; at most 4,096."""
 
 
 class HealthKind(StrEnum):
@@ -1843,8 +1866,8 @@ class LinkHealth(TypedDict):
     seq: int
     """Number of the subject's state change, continued across restarts of workers."""
     state: LinkState
-    """UP; GREY: a share of the packets is lost; FLAPPING: up now, but down more often within the past hour
-    than the threshold allows; DOWN."""
+    """UP; GREY: a share of the packets is lost, or all packets above a size; FLAPPING: up now, but down more
+    often within the past hour than the threshold allows; DOWN."""
     before: str
     """The state before this one, by its symbol."""
     links: list[str]
@@ -1862,6 +1885,9 @@ class LinkHealth(TypedDict):
     """GREY: lower end of its 95% interval."""
     loss_rate_high: float | None
     """GREY: upper end of its 95% interval."""
+    max_packet_bytes: int | None
+    """GREY: bytes of the largest packet that passes, with its IP header, if larger ones are dropped although
+    both NICs send them; null: packets of all sizes pass."""
     flaps_hour: int
     """Times that it went down within the past hour."""
     flaps_total: int

@@ -108,9 +108,12 @@ def _at(at_ns: int | None) -> str:
 
 
 def _loss(record: LinkHealth) -> str:
-    if record["loss_rate"] is None:
-        return "-"
-    return f"{record['loss_rate']:.1%} ({record['loss_rate_low']:.1%} to {record['loss_rate_high']:.1%})"
+    largest = record["max_packet_bytes"]
+    above = [] if largest is None else [f"all above {largest:,} bytes"]
+    if record["loss_rate"] is not None:
+        low, high = record["loss_rate_low"], record["loss_rate_high"]
+        above.insert(0, f"{record['loss_rate']:.1%} ({low:.1%} to {high:.1%})")
+    return ", ".join(above) or "-"
 
 
 KINDS: Final[Mapping[str, Kind[Any]]] = {

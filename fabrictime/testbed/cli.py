@@ -129,8 +129,9 @@ def fault(
     line: Annotated[
         str,
         typer.Argument(
-            help="'down TARGET' (taken down), 'blackhole TARGET' (loses all, looks up) or 'grey P% TARGET' "
-            "(loses a share); TARGET: a link such as leaf1>spine2, a NIC or a switch",
+            help="'down TARGET' (taken down), 'blackhole TARGET' (loses all, looks up), 'grey P% TARGET' "
+            "(loses a share) or 'mtu BYTES TARGET' (loses all packets above a size); TARGET: a link such as "
+            "leaf1>spine2, a NIC or a switch",
             show_default=False,
         ),
     ],

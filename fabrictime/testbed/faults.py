@@ -5,6 +5,7 @@ A fault is a line such as `grey 20% leaf1>spine2 for 10s`. The truth recorder ke
     down TARGET        carrier lost: the port left of `>` is taken down, as in `down spine2>leaf1`
     blackhole TARGET   everything sent into the link is lost; carrier and routes stay
     grey P% TARGET     that share of packets is lost, drawn by `seed N` (0 by default)
+    mtu BYTES TARGET   packets above this size, with their IP header, are lost and no router reports it
 
 TARGET is a directed link by its nodes or its full id (`leaf1>spine2`, `leaf1:swp3>spine2:swp1`), both
 directions (`leaf1<>spine2`), a NIC or host (`h1/eth1`, `h1`: its cable, for `down` its own port), or a whole
@@ -29,27 +30,34 @@ from fabrictime.testbed.topology import Port
 
 __all__ = ["FaultEvent", "FaultSpec", "Faults", "parse_duration", "parse_fault"]
 
-FaultKind = Literal["down", "blackhole", "grey"]
+FaultKind = Literal["down", "blackhole", "grey", "mtu"]
 
 _log = logging.getLogger(__name__)
 _UNIT_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_MAX_S = 7 * 86_400.0
+MIN_MTU_BYTES, MAX_MTU_BYTES = 128, 65_535
 
 
 @dataclass(frozen=True, slots=True)
 class FaultSpec:
-    """A fault to inject. `share` 0..1: the part of packets lost; `for_s` None: until cleared."""
+    """A fault to inject. `share` 0..1: the part of packets lost, of those above `max_bytes`.
+
+    `for_s` None: until cleared.
+    """
 
     kind: FaultKind
     target: str
     share: float = 1.0
     seed: int = 0
     for_s: float | None = None
+    max_bytes: int = 0
 
     def __str__(self) -> str:
         text: list[str] = [self.kind]
         if self.kind == "grey":
             text.append(f"{self.share * 100:g}%")
+        if self.kind == "mtu":
+            text.append(str(self.max_bytes))
         text.append(self.target)
         if self.kind == "grey" and self.seed:
             text.append(f"seed {self.seed}")
@@ -111,9 +119,19 @@ def parse_fault(text: str) -> FaultSpec:
                     f"fault {text!r}: expected a loss of 0.03% to 99.9%, as in grey 20% leaf1>spine2"
                 )
             return FaultSpec("grey", target, share, seed, for_s)
+        case ["mtu", size_text, target]:
+            if (
+                not re.fullmatch(r"\d{1,5}", size_text)
+                or not MIN_MTU_BYTES <= int(size_text) <= MAX_MTU_BYTES
+            ):
+                raise ValueError(
+                    f"fault {text!r}: expected {MIN_MTU_BYTES} to {MAX_MTU_BYTES} bytes, as in mtu 1400 "
+                    "leaf1>spine2"
+                )
+            return FaultSpec("mtu", target, 1.0, seed, for_s, int(size_text))
     raise ValueError(
-        f"fault {text!r}: expected `down TARGET`, `blackhole TARGET` or `grey P% TARGET`, "
-        "then `seed N` and `for 10s` where wanted"
+        f"fault {text!r}: expected `down TARGET`, `blackhole TARGET`, `grey P% TARGET` or "
+        "`mtu BYTES TARGET`, then `seed N` and `for 10s` where wanted"
     )
 
 
@@ -231,7 +249,11 @@ class Faults:
             receiver = fabric.links[link][1]
             table = f"fault{number}-{at}"
             try:
-                work = partial(nft.add_drop, table, receiver.name, spec.share, spec.seed)
+                work = (
+                    partial(nft.add_size_drop, table, receiver.name, spec.max_bytes)
+                    if spec.kind == "mtu"
+                    else partial(nft.add_drop, table, receiver.name, spec.share, spec.seed)
+                )
                 fabric.open_in(receiver.node, work)
             except OSError as error:
                 raise FabricError(f"fault {spec}: {error}") from error

@@ -30,13 +30,14 @@ from pyroute2.netlink.nfnetlink.nftsocket import (
     nft_table_msg,
 )
 
-__all__ = ["SLOTS", "add_drop", "remove_drop"]
+__all__ = ["SLOTS", "add_drop", "add_size_drop", "remove_drop"]
 
 SLOTS = 4096
 """Length of the loss pattern: packet i of a link is dropped when slot i mod SLOTS is drawn."""
 
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
 _INGRESS = 0  # NF_NETDEV_INGRESS
+_META_LEN, _HTON, _GREATER = 0, 1, 4  # packet length, to network byte order, NFT_CMP_GT
 _CHAIN, _SET = "in", "slots"
 _ELEMENTS_A_MESSAGE = 512
 _TIMEOUT_S = 5.0
@@ -51,7 +52,60 @@ def add_drop(table: str, device: str, share: float, seed: int) -> None:
     """
     if not 0 < share <= 1:
         raise ValueError(f"share of loss {share}: expected above 0 and at most 1")
-    drop = _expression(
+    messages, rule = _ingress_chain(table, device), [_drop()]
+    if share < 1:
+        messages += _loss_set(table, share, seed)
+        rule = [
+            _expression(
+                "numgen",
+                ("NFTA_NG_DREG", 1),
+                ("NFTA_NG_MODULUS", SLOTS),
+                ("NFTA_NG_TYPE", 0),
+                ("NFTA_NG_OFFSET", 0),
+            ),
+            _expression(
+                "lookup",
+                ("NFTA_LOOKUP_SET", _SET),
+                ("NFTA_LOOKUP_SREG", 1),
+                ("NFTA_LOOKUP_SET_ID", 1),
+            ),
+            _drop(),
+        ]
+    _commit([*messages, _rule(table, rule)])
+
+
+def add_size_drop(table: str, device: str, max_bytes: int) -> None:
+    """Drop the packets above `max_bytes` that enter `device`, including the IP header. Raise OSError."""
+    _commit(
+        [
+            *_ingress_chain(table, device),
+            _rule(
+                table,
+                [
+                    _expression("meta", ("NFTA_META_DREG", 1), ("NFTA_META_KEY", _META_LEN)),
+                    _expression(
+                        "byteorder",
+                        ("NFTA_BYTEORDER_SREG", 1),
+                        ("NFTA_BYTEORDER_DREG", 1),
+                        ("NFTA_BYTEORDER_OP", _HTON),
+                        ("NFTA_BYTEORDER_LEN", 4),
+                        ("NFTA_BYTEORDER_SIZE", 4),
+                    ),
+                    _expression(
+                        "cmp",
+                        ("NFTA_CMP_SREG", 1),
+                        ("NFTA_CMP_OP", _GREATER),
+                        ("NFTA_CMP_DATA", {"attrs": [("NFTA_DATA_VALUE", struct.pack("!I", max_bytes))]}),
+                    ),
+                    _drop(),
+                ],
+            ),
+        ]
+    )
+
+
+def _drop() -> dict[str, Any]:
+    return _expression(
         "immediate",
         ("NFTA_IMMEDIATE_DREG", 0),
         (
@@ -59,7 +113,21 @@ def add_drop(table: str, device: str, share: float, seed: int) -> None:
             {"attrs": [("NFTA_DATA_VERDICT", {"attrs": [("NFTA_VERDICT_CODE", 0)]})]},
         ),
     )
-    messages = [
+
+
+def _rule(table: str, expressions: list[dict[str, Any]]) -> Any:
+    return _message(
+        nft_rule_msg,
+        NFT_MSG_NEWRULE,
+        NFTA_RULE_TABLE=table,
+        NFTA_RULE_CHAIN=_CHAIN,
+        NFTA_RULE_EXPRESSIONS=expressions,
+    )
+
+
+def _ingress_chain(table: str, device: str) -> list[Any]:
+    """Return the messages that make a table with one chain at a device's ingress."""
+    return [
         _message(nft_table_msg, NFT_MSG_NEWTABLE, NFTA_TABLE_NAME=table, NFTA_TABLE_FLAGS=0),
         _message(
             nft_chain_msg,
@@ -77,35 +145,6 @@ def add_drop(table: str, device: str, share: float, seed: int) -> None:
             NFTA_CHAIN_TYPE="filter",
         ),
     ]
-    rule = [drop]
-    if share < 1:
-        messages += _loss_set(table, share, seed)
-        rule = [
-            _expression(
-                "numgen",
-                ("NFTA_NG_DREG", 1),
-                ("NFTA_NG_MODULUS", SLOTS),
-                ("NFTA_NG_TYPE", 0),
-                ("NFTA_NG_OFFSET", 0),
-            ),
-            _expression(
-                "lookup",
-                ("NFTA_LOOKUP_SET", _SET),
-                ("NFTA_LOOKUP_SREG", 1),
-                ("NFTA_LOOKUP_SET_ID", 1),
-            ),
-            drop,
-        ]
-    messages.append(
-        _message(
-            nft_rule_msg,
-            NFT_MSG_NEWRULE,
-            NFTA_RULE_TABLE=table,
-            NFTA_RULE_CHAIN=_CHAIN,
-            NFTA_RULE_EXPRESSIONS=rule,
-        )
-    )
-    _commit(messages)
 
 
 def remove_drop(table: str) -> None:

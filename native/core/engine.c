@@ -17,7 +17,10 @@
  *   follow-up count * (u32 seq, i64 t3)
  *   trace    i64 sender's system clock, u32 hash of the traced NIC's name, u32 TTL
  *   traced   the same 16 bytes: the trace with this sequence number arrived
- * and last the u64 SipHash-2-4 of source address, destination address, both ports and all of the above.
+ *   size     i64 sender's system clock, u32 hash of the target NIC's name, u32 bytes of its UDP payload
+ *   sized    the same 16 bytes: a packet of that size arrived
+ * and last the u64 SipHash-2-4 of source address, destination address, both ports and all of the above. A size probe
+ * continues with zeros up to its size.
  *
  * A probe is single or a coded pair; its two halves have the sequence numbers 2n and 2n + 1.
  *
@@ -61,11 +64,12 @@ ft_engine *ft_engine_new(const ft_config *config, int responder_fd, const int *p
     e->collections = calloc(paths, sizeof *e->collections);
     e->collecting = calloc(paths, sizeof *e->collecting);
     e->next_class = calloc(paths, sizeof *e->next_class);
-    e->hits = calloc(FT_TRACE_HITS, sizeof *e->hits);
+    e->traces.items = calloc(FT_TRACE_HITS, sizeof *e->traces.items);
+    e->sizes.items = calloc(FT_TRACE_HITS, sizeof *e->sizes.items);
     e->probers = calloc(FT_PROBERS, sizeof *e->probers);
     e->replies = calloc(e->reply_mask + 1, sizeof *e->replies);
     int fine = e->peers && e->active && e->probes && e->collections && e->collecting && e->replies &&
-               e->hits && e->probers && e->next_class;
+               e->traces.items && e->sizes.items && e->probers && e->next_class;
     for (int i = 0; i < 2; i++) {
         e->outputs[i].samples = calloc(config->out_samples, sizeof(ft_sample));
         e->outputs[i].lost = calloc(groups, sizeof(uint32_t));
@@ -94,6 +98,7 @@ ft_engine *ft_engine_new(const ft_config *config, int responder_fd, const int *p
         if (!error) error = ft_errors_on(e, fd);
         if (!error) error = ft_class_on(e, fd);
         if (!error && i < 0 && config->device_index) error = ft_device_on(e, fd);
+        if (!error && i >= 0) error = ft_fragments_off(e, fd);
         if (i < 0 || error) continue;
         path_socket *path = &e->paths[i];
         path->fd = fd;
@@ -141,7 +146,8 @@ void ft_engine_free(ft_engine *e) {
     free(e->collecting);
     free(e->next_class);
     free(e->replies);
-    free(e->hits);
+    free(e->traces.items);
+    free(e->sizes.items);
     free(e->probers);
     free(e->schedule.path_index);
     free(e->flow_schedule.path_index);
@@ -325,6 +331,7 @@ int ft_engine_set_path(ft_engine *e, int i, int fd) {
     int error = ft_stamping_on(e, fd);
     if (!error) error = ft_errors_on(e, fd);
     if (!error) error = ft_class_on(e, fd);
+    if (!error) error = ft_fragments_off(e, fd);
     if (!error && watch(e->epoll_paths, fd, EPOLLIN, (uint32_t)i)) error = errno;
     if (error) return error;
     epoll_ctl(e->epoll_paths, EPOLL_CTL_DEL, path->fd, NULL);
@@ -354,12 +361,20 @@ int ft_engine_set_path(ft_engine *e, int i, int fd) {
     return 0;
 }
 
-int ft_engine_trace_hits(ft_engine *e, ft_trace_hit *into, int max_hits) {
-    int n = e->hit_count < max_hits ? e->hit_count : max_hits;
-    memcpy(into, e->hits, (size_t)n * sizeof *into);
-    memmove(e->hits, e->hits + n, (size_t)(e->hit_count - n) * sizeof *into);
-    e->hit_count -= n;
+static int take_hits(ft_hits *hits, ft_trace_hit *into, int max_hits) {
+    int n = hits->count < max_hits ? hits->count : max_hits;
+    memcpy(into, hits->items, (size_t)n * sizeof *into);
+    memmove(hits->items, hits->items + n, (size_t)(hits->count - n) * sizeof *into);
+    hits->count -= n;
     return n;
+}
+
+int ft_engine_trace_hits(ft_engine *e, ft_trace_hit *into, int max_hits) {
+    return take_hits(&e->traces, into, max_hits);
+}
+
+int ft_engine_size_hits(ft_engine *e, ft_trace_hit *into, int max_hits) {
+    return take_hits(&e->sizes, into, max_hits);
 }
 
 int ft_engine_recent_probers(ft_engine *e, ft_prober *into, int max_probers) {
@@ -370,14 +385,25 @@ int ft_engine_recent_probers(ft_engine *e, ft_prober *into, int max_probers) {
     return n;
 }
 
+static void put_timed(ft_engine *e, uint8_t *p, int kind, const struct sockaddr_storage *source,
+                      const struct sockaddr_storage *target, uint32_t nic_hash, uint32_t seq, uint32_t last) {
+    ft_head_of(p, kind, 0, seq, e->config.run);
+    put64(p + 16, (uint64_t)now_of(CLOCK_REALTIME));
+    put32(p + 24, nic_hash);
+    put32(p + 28, last);
+    put64(p + 32, ft_mac_of(e, source, target, p, FT_TRACE_BYTES - MAC));
+}
+
 void ft_engine_trace_packet(ft_engine *e, uint8_t *p, const struct sockaddr_storage *source,
                             const struct sockaddr_storage *target, uint32_t nic_hash, uint32_t seq,
                             uint32_t ttl) {
-    ft_head_of(p, KIND_TRACE, 0, seq, e->config.run);
-    put64(p + 16, (uint64_t)now_of(CLOCK_REALTIME));
-    put32(p + 24, nic_hash);
-    put32(p + 28, ttl);
-    put64(p + 32, ft_mac_of(e, source, target, p, FT_TRACE_BYTES - MAC));
+    put_timed(e, p, KIND_TRACE, source, target, nic_hash, seq, ttl);
+}
+
+void ft_engine_size_packet(ft_engine *e, uint8_t *p, const struct sockaddr_storage *source,
+                           const struct sockaddr_storage *target, uint32_t nic_hash, uint32_t seq,
+                           uint32_t size) {
+    put_timed(e, p, KIND_SIZE, source, target, nic_hash, seq, size);
 }
 
 int ft_engine_is_traced(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_storage *from,
@@ -542,6 +568,8 @@ void ft_engine_inject(ft_engine *e, int path, const uint8_t *data, int size,
         ft_answer_trace(e, e->responder_fd, &e->responder_address, copy, taken, from, monotonic());
     else if (kind == KIND_TRACED)
         ft_on_traced(e, -1, &e->responder_address, copy, taken, from);
+    else if (kind_of(data, size) == KIND_SIZE)
+        ft_answer_size(e, e->responder_fd, &e->responder_address, data, size, from);
     else
         ft_answer(e, copy, taken, from, 1, -1, now_of(CLOCK_REALTIME), &e->out, 0);
 }

@@ -59,6 +59,7 @@ enum { FT_CE_FORWARD = 1, FT_CE_REVERSE = 2, FT_ECN_BOTH = 4 }; /* marks of a sa
     X(traces_received)  /* traces of others that came all the way to us */                                   \
     X(wrong_device)     /* packets for this NIC that another NIC of the host received */                     \
     X(traces_answered)                                                                                       \
+    X(sizes_answered)     /* size probes of others that came all the way to us */                            \
     X(icmp_errors)        /* errors that the network sent back for our packets, traces' among them */        \
     X(trace_hits_dropped) /* answers to our traces that were not read in time */                             \
     X(wakeups)                                                                                               \
@@ -124,9 +125,9 @@ typedef struct {
 
 /* An answer to a trace: an ICMP error from a hop, or the far end's word that it arrived. */
 typedef struct {
-    int arrived; /* 1: the far end answered; 0: ICMP */
-    int path;    /* the socket that sent: a path's index, -1: the responder */
-    int type, code;
+    int arrived;                         /* 1: the far end answered; 0: ICMP */
+    int path;                            /* the socket that sent: a path's index, -1: the responder */
+    int type, code, mtu;                 /* mtu: bytes, as a router states it; 0: none */
     struct sockaddr_storage target, hop; /* the traced address; the sender of the answer */
     int size;
     uint8_t data[40]; /* as much of the trace packet as came back */
@@ -139,7 +140,7 @@ typedef struct {
         probed_ns; /* monotonic: the last of any, trace that arrived, probe; 0: never */
 } ft_prober;
 
-enum { FT_TRACE_BYTES = 40, FT_TRACE_HITS = 1024, FT_PROBERS = 4096 };
+enum { FT_TRACE_BYTES = 40, FT_MAX_SIZE = 65507, FT_TRACE_HITS = 1024, FT_PROBERS = 4096 };
 
 /* Conditions of an interval that may explain its losses. */
 typedef struct {
@@ -177,6 +178,11 @@ int ft_engine_recent_probers(ft_engine *e, ft_prober *into, int max_probers); /*
 void ft_engine_trace_packet(ft_engine *e, uint8_t *p, const struct sockaddr_storage *source,
                             const struct sockaddr_storage *target, uint32_t nic_hash, uint32_t seq,
                             uint32_t ttl);
+/* Write the first FT_TRACE_BYTES of a size probe with `size` bytes of UDP payload, of which all others are zero. */
+void ft_engine_size_packet(ft_engine *e, uint8_t *p, const struct sockaddr_storage *source,
+                           const struct sockaddr_storage *target, uint32_t nic_hash, uint32_t seq,
+                           uint32_t size);
+int ft_engine_size_hits(ft_engine *e, ft_trace_hit *into, int max_hits); /* takes them */
 /* whether these bytes are a peer's answer to our trace, sent to `own` */
 int ft_engine_is_traced(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_storage *from,
                         const struct sockaddr_storage *own);

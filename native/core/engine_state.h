@@ -39,7 +39,9 @@ enum {
     KIND_COLLECT = 3,
     KIND_FOLLOWUP = 4,
     KIND_TRACE = 5,
-    KIND_TRACED = 6
+    KIND_TRACED = 6,
+    KIND_SIZE = 7,
+    KIND_SIZED = 8
 };
 enum { HEAD = 16, TIMED_BYTES = 40, ENTRY = 12, MAC = 8, MAX_ENTRIES = 32 };
 enum { MAX_BYTES = HEAD + MAX_ENTRIES * ENTRY + MAC, BATCH = 64, CONTROL = 256, ADDRESS_BLOCK = 40 };
@@ -108,6 +110,11 @@ typedef struct {
     uint8_t tos[BATCH]; /* of answers */
 } batch;
 
+typedef struct {
+    ft_trace_hit *items; /* [FT_TRACE_HITS] */
+    int count;
+} ft_hits;
+
 struct ft_engine {
     ft_config config;
     ft_clock clock;
@@ -149,8 +156,7 @@ struct ft_engine {
     int late_owed;
     ft_trouble trouble, before; /* of this interval; counters at its start */
     ft_counters counters;
-    ft_trace_hit *hits;
-    int hit_count;
+    ft_hits traces, sizes;
     ft_prober *probers;
     batch in, out, extra;
 };
@@ -162,7 +168,7 @@ typedef struct {
     int tos; /* as received, -1: not known */
     int is_transmit, has_drops;
     int device_index; /* interface that received the packet; 0: not known */
-    int is_icmp, icmp_type, icmp_code;
+    int is_icmp, icmp_type, icmp_code, mtu;
     struct sockaddr_storage offender;
 } ancillary;
 
@@ -291,7 +297,18 @@ void ft_restart_ids(ft_engine *e, int fd);
 int ft_batch_send(ft_engine *e, batch *b, int fd, int from, int to);
 void ft_note_drops(ft_engine *e, const ancillary *a, uint32_t *last);
 
+/* sizes.c */
+int ft_fragments_off(const ft_engine *e, int fd);
+int ft_is_too_big(const ft_engine *e, const ancillary *a);
+void ft_answer_size(ft_engine *e, int fd, const struct sockaddr_storage *own, const uint8_t *p, int size,
+                    const struct sockaddr_storage *from);
+void ft_on_sized(ft_engine *e, int path, const uint8_t *p, int size, const struct sockaddr_storage *from);
+
 /* trace.c */
+void ft_put_hit(ft_engine *e, ft_hits *hits, int arrived, int path, const ancillary *a,
+                const struct sockaddr_storage *target, const uint8_t *data, int size);
+int ft_is_acceptable(ft_engine *e, const struct sockaddr_storage *own, const uint8_t *p,
+                     const struct sockaddr_storage *from);
 void ft_on_icmp(ft_engine *e, int path, const ancillary *a, const struct msghdr *m, const uint8_t *data,
                 int size);
 void ft_note_prober(ft_engine *e, const struct sockaddr_storage *from, int traced, int64_t now);

@@ -14,6 +14,7 @@ __all__ = [
     "PathEvidence",
     "Peer",
     "Prober",
+    "SizeHit",
     "Sockets",
     "TestClock",
     "TraceHit",
@@ -36,6 +37,15 @@ class TraceHit:
     hop: str | None
     type: int
     code: int
+    seq: int | None
+
+@dataclass(frozen=True, slots=True)
+class SizeHit:
+    arrived: bool
+    path: int
+    target: tuple[str, int]
+    hop: str | None
+    mtu_bytes: int
     seq: int | None
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +179,10 @@ class Engine:
     ) -> bytes: ...
     def traced_seq(self, data: bytes, sender: tuple[str, int], own: tuple[str, int]) -> int | None: ...
     def trace_hits(self) -> list[TraceHit]: ...
+    def size_packet(
+        self, source: tuple[str, int], target: tuple[str, int], nic: str, seq: int, size: int
+    ) -> bytes: ...
+    def size_hits(self) -> list[SizeHit]: ...
     def probers(self) -> list[Prober]: ...
     def run(self, seconds: float | None = None) -> None: ...
     def stop(self) -> None: ...

@@ -50,13 +50,13 @@ cdef extern from "losses.h":
         int64_t first_lost_age, last_lost_age, answered_age, arrived_age, timeout
 
 cdef extern from "engine.h":
-    int FT_MAX_PATHS, FT_MAX_PEERS, FT_MAX_CLASSES, FT_TRACE_BYTES, FT_TRACE_HITS, FT_PROBERS
+    int FT_MAX_PATHS, FT_MAX_PEERS, FT_MAX_CLASSES, FT_TRACE_BYTES, FT_MAX_SIZE, FT_TRACE_HITS, FT_PROBERS
     int FT_CE_FORWARD, FT_CE_REVERSE, FT_ECN_BOTH
     ctypedef struct ft_class:
         uint8_t tos
         int priority
     ctypedef struct ft_trace_hit:
-        int arrived, path, type, code, size
+        int arrived, path, type, code, mtu, size
         sockaddr_storage target, hop
         uint8_t data[40]
     ctypedef struct ft_prober:
@@ -105,6 +105,9 @@ cdef extern from "engine.h":
     int ft_engine_recent_probers(ft_engine *, ft_prober *, int)
     void ft_engine_trace_packet(ft_engine *, uint8_t *, const sockaddr_storage *, const sockaddr_storage *,
                                 uint32_t, uint32_t, uint32_t)
+    int ft_engine_size_hits(ft_engine *, ft_trace_hit *, int)
+    void ft_engine_size_packet(ft_engine *, uint8_t *, const sockaddr_storage *, const sockaddr_storage *, uint32_t,
+                               uint32_t, uint32_t)
     int ft_engine_is_traced(ft_engine *, const uint8_t *, int, const sockaddr_storage *, const sockaddr_storage *)
     ft_output *ft_engine_swap(ft_engine *)
     uint32_t ft_engine_evidence(ft_engine *, ft_trouble *, ft_path_news *, uint32_t)
@@ -119,8 +122,8 @@ cdef extern from "engine.h":
     const char *const *ft_counter_names()
     int ft_counter_count()
 
-__all__ = ["Prober", "Engine", "Evidence", "Link", "Peer", "Sockets", "TestClock", "TraceHit", "PathEvidence", "link_of",
-           "open_socket", "open_sockets", "siphash24"]
+__all__ = ["Prober", "Engine", "Evidence", "Link", "Peer", "SizeHit", "Sockets", "TestClock", "TraceHit",
+           "PathEvidence", "link_of", "open_socket", "open_sockets", "siphash24"]
 
 cdef int64_t SECOND_NS = 1000000000
 cdef int64_t MAX_AT_NS = 4_000_000_000_000_000_000
@@ -151,6 +154,22 @@ class TraceHit:
     hop: object
     type: int
     code: int
+    seq: object
+
+
+@dataclass(frozen=True, slots=True)
+class SizeHit:
+    """An answer to a size probe.
+
+    `arrived`: the far end confirms it; else router `hop` states that it is larger than the `mtu_bytes` of its next
+    link. `path`: index of the path socket that sent it. `seq` is the probe's; None if the error quotes too little.
+    """
+
+    arrived: bool
+    path: int
+    target: tuple
+    hop: object
+    mtu_bytes: int
     seq: object
 
 
@@ -591,6 +610,34 @@ cdef class Engine:
                 found.append(TraceHit(
                     hits[i].path, _address_of(&hits[i].target), _address_of(&hits[i].hop)[0], hits[i].type,
                     hits[i].code, int.from_bytes(data[4:8], "big") if len(data) >= 16 else None))
+        return found
+
+    def size_packet(self, tuple source, tuple target, str nic, uint32_t seq, int size):
+        """Return `size` bytes of payload from one (address, port) to another, whose arrival `nic` confirms."""
+        cdef sockaddr_storage near, far
+        cdef uint8_t[40] data
+        self._alive()
+        _check("size", size, FT_TRACE_BYTES, FT_MAX_SIZE)
+        _fill_address(&near, source[0], source[1])
+        _fill_address(&far, target[0], target[1])
+        ft_engine_size_packet(self.engine, data, &near, &far, _hash_of(nic), seq, size)
+        return bytes(data[:FT_TRACE_BYTES]) + bytes(size - FT_TRACE_BYTES)
+
+    def size_hits(self):
+        """Return the answers to size probes from the engine's own sockets."""
+        cdef ft_trace_hit[64] hits
+        cdef int n = 64, i
+        self._alive()
+        found = []
+        while n == 64:
+            self._lock()
+            n = ft_engine_size_hits(self.engine, hits, 64)
+            ft_engine_unlock(self.engine)
+            for i in range(n):
+                data = bytes(hits[i].data[:hits[i].size])
+                found.append(SizeHit(bool(hits[i].arrived), hits[i].path, _address_of(&hits[i].target),
+                                     _address_of(&hits[i].hop)[0], hits[i].mtu,
+                                     int.from_bytes(data[4:8], "big") if len(data) >= 16 else None))
         return found
 
     def probers(self):

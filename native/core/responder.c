@@ -111,19 +111,22 @@ int ft_respond(ft_engine *e, int64_t now) {
             return 0;
         }
         batch *b = &e->in;
-        int got = ft_batch_receive(e, b, e->responder_fd, want, 0), replies = 0, followups = 0;
+        /* MSG_TRUNC: the length of a size probe, whose end is not read */
+        int got = ft_batch_receive(e, b, e->responder_fd, want, MSG_TRUNC), replies = 0, followups = 0;
         if (got <= 0) break;
         int64_t system_ns = now_of(CLOCK_REALTIME);
         int asks[BATCH], collects = 0;
         for (int i = 0; i < got; i++) {
             struct msghdr *m = &b->messages[i].msg_hdr;
-            int size = m->msg_flags & MSG_TRUNC ? 0 : (int)b->messages[i].msg_len;
+            int whole = (int)b->messages[i].msg_len, size = m->msg_flags & MSG_TRUNC ? 0 : whole;
             ancillary a = ft_read_control(e, m);
             if (!i && a.raw && !e->config.hardware) ft_came_late(e, system_ns - a.raw);
             ft_note_drops(e, &a, &e->responder_drops);
             if (a.device_index && a.device_index != e->config.device_index) e->counters.wrong_device++;
-            int kind = kind_of(b->data[i], size);
-            if (kind == KIND_TRACE)
+            int kind = kind_of(b->data[i], whole);
+            if (kind == KIND_SIZE)
+                ft_answer_size(e, e->responder_fd, &e->responder_address, b->data[i], whole, &b->names[i]);
+            else if (kind == KIND_TRACE)
                 ft_answer_trace(e, e->responder_fd, &e->responder_address, b->data[i], size, &b->names[i],
                                 now);
             else if (kind == KIND_TRACED)

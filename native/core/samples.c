@@ -182,6 +182,10 @@ void ft_on_path_packet(ft_engine *e, int path, const uint8_t *p, int size,
         ft_on_traced(e, path, &e->paths[path].address, p, size, from);
         return;
     }
+    if (kind == KIND_SIZED) {
+        ft_on_sized(e, path, p, size, from);
+        return;
+    }
     int wanted = kind == KIND_REPLY ? TIMED_BYTES : HEAD + p[3 * (size > 3)] * ENTRY + MAC;
     if ((kind != KIND_REPLY && kind != KIND_FOLLOWUP) || size != wanted || size > MAX_BYTES) {
         e->counters.malformed++;

@@ -42,6 +42,7 @@ ancillary ft_read_control(ft_engine *e, struct msghdr *message) {
                 found.is_icmp = 1;
                 found.icmp_type = error.ee_type;
                 found.icmp_code = error.ee_code;
+                found.mtu = (int)error.ee_info;
                 if (c->cmsg_len >= CMSG_LEN(sizeof error + bytes))
                     memcpy(&found.offender, CMSG_DATA(c) + sizeof error, bytes);
             }

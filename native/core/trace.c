@@ -1,17 +1,18 @@
 /* Traces: answers of hops and of the far end, and answers to the traces of others. */
 #include "engine_state.h"
 
-static void put_hit(ft_engine *e, int arrived, int path, const ancillary *a,
-                    const struct sockaddr_storage *target, const uint8_t *data, int size) {
-    if (e->hit_count == FT_TRACE_HITS) {
+void ft_put_hit(ft_engine *e, ft_hits *hits, int arrived, int path, const ancillary *a,
+                const struct sockaddr_storage *target, const uint8_t *data, int size) {
+    if (hits->count == FT_TRACE_HITS) {
         e->counters.trace_hits_dropped++;
         return;
     }
-    ft_trace_hit *h = &e->hits[e->hit_count++];
+    ft_trace_hit *h = &hits->items[hits->count++];
     *h = (ft_trace_hit){.arrived = arrived, .path = path, .target = *target};
     if (a) {
         h->type = a->icmp_type;
         h->code = a->icmp_code;
+        h->mtu = a->mtu;
         h->hop = a->offender;
     }
     h->size = size < (int)sizeof h->data ? size : (int)sizeof h->data;
@@ -23,9 +24,13 @@ static void put_hit(ft_engine *e, int arrived, int path, const ancillary *a,
 void ft_on_icmp(ft_engine *e, int path, const ancillary *a, const struct msghdr *m, const uint8_t *data,
                 int size) {
     e->counters.icmp_errors++;
+    if (ft_is_too_big(e, a)) { /* only a size probe is that big */
+        ft_put_hit(e, &e->sizes, 0, path, a, m->msg_name, data, size);
+        return;
+    }
     int is_ours = size >= 4 && data[0] == 'F' && data[1] == 'T';
     if (is_ours && (data[2] & 15) != KIND_TRACE) return;
-    put_hit(e, 0, path, a, m->msg_name, data, size);
+    ft_put_hit(e, &e->traces, 0, path, a, m->msg_name, data, size);
 }
 
 void ft_note_prober(ft_engine *e, const struct sockaddr_storage *from, int traced, int64_t now) {
@@ -48,6 +53,26 @@ void ft_note_prober(ft_engine *e, const struct sockaddr_storage *from, int trace
     e->probers[oldest] = (ft_prober){*from, now, traced ? now : 0, traced ? 0 : now};
 }
 
+/* Whether the first FT_TRACE_BYTES of a packet to `own` are of a sender with the key, for this NIC and recent. */
+int ft_is_acceptable(ft_engine *e, const struct sockaddr_storage *own, const uint8_t *p,
+                     const struct sockaddr_storage *from) {
+    if (ft_mac_of(e, from, own, p, FT_TRACE_BYTES - MAC) ^ get64(p + FT_TRACE_BYTES - MAC)) {
+        e->counters.bad_mac++;
+        return 0;
+    }
+    if (get32(p + 24) != e->config.nic_hash) {
+        e->counters.wrong_nic++;
+        return 0;
+    }
+    int64_t age;
+    int wraps = __builtin_sub_overflow(now_of(CLOCK_REALTIME), (int64_t)get64(p + 16), &age);
+    if (e->config.max_age_ns && (wraps || age > e->config.max_age_ns || age < -e->config.max_age_ns)) {
+        e->counters.stale_time++;
+        return 0;
+    }
+    return 1;
+}
+
 /* A trace that arrived here: confirm it with as many bytes, if the sender has the key. */
 void ft_answer_trace(ft_engine *e, int fd, const struct sockaddr_storage *own, const uint8_t *p, int size,
                      const struct sockaddr_storage *from, int64_t now) {
@@ -55,20 +80,7 @@ void ft_answer_trace(ft_engine *e, int fd, const struct sockaddr_storage *own, c
         e->counters.malformed++;
         return;
     }
-    if (ft_mac_of(e, from, own, p, FT_TRACE_BYTES - MAC) ^ get64(p + FT_TRACE_BYTES - MAC)) {
-        e->counters.bad_mac++;
-        return;
-    }
-    if (get32(p + 24) != e->config.nic_hash) {
-        e->counters.wrong_nic++;
-        return;
-    }
-    int64_t age;
-    int wraps = __builtin_sub_overflow(now_of(CLOCK_REALTIME), (int64_t)get64(p + 16), &age);
-    if (e->config.max_age_ns && (wraps || age > e->config.max_age_ns || age < -e->config.max_age_ns)) {
-        e->counters.stale_time++;
-        return;
-    }
+    if (!ft_is_acceptable(e, own, p, from)) return;
     e->counters.traces_received++;
     e->counters.bytes_asked += (uint64_t)size;
     if (fd == e->responder_fd) ft_note_prober(e, from, 1, now);
@@ -101,5 +113,5 @@ void ft_on_traced(ft_engine *e, int path, const struct sockaddr_storage *own, co
     else if (!ft_engine_is_traced(e, p, size, from, own))
         e->counters.bad_mac++;
     else
-        put_hit(e, 1, path, NULL, from, p, size);
+        ft_put_hit(e, &e->traces, 1, path, NULL, from, p, size);
 }

@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from native.core.probe import Evidence, PathEvidence
 from schemas import records
-from schemas.records import CounterDelta, EvidenceKind, HostEvidence, LinkEvent
+from schemas.records import CounterDelta, EvidenceKind, HostEvidence, LinkEvent, PathSize
 from schemas.topics import MAX_ELEMENTS
 
 __all__ = ["EvidencePacer", "LinkEvents", "agent_trouble"]
@@ -85,6 +85,11 @@ class LinkEvents:
         event = self._event(EvidenceKind.HOST, clock_ns, system_ns, interval_ns)
         return {**event, "hosts": list(hosts[:MAX_ELEMENTS])}
 
+    def sizes(self, sizes: Sequence[PathSize], clock_ns: int, system_ns: int, interval_ns: int) -> LinkEvent:
+        """Return the largest packets that paths pass."""
+        event = self._event(EvidenceKind.SIZE, clock_ns, system_ns, interval_ns)
+        return {**event, "sizes": list(sizes[:MAX_ELEMENTS])}
+
     def carrier(self, up: bool, clock_ns: int, system_ns: int) -> LinkEvent:
         """Return the event that the port gained or lost its carrier."""
         return {**self._event(EvidenceKind.CARRIER, clock_ns, system_ns), "carrier": up}
@@ -131,6 +136,7 @@ class LinkEvents:
             "counters": [],
             "verbs": None,
             "hosts": [],
+            "sizes": [],
         }
         self._next += 1
         return record

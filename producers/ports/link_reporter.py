@@ -21,7 +21,7 @@ from producers.ports.link_events import EvidencePacer, LinkEvents
 from producers.ports.verbs_events import VerbsEventReader
 from producers.probe.host_probes import HostProber
 from producers.settings import NicSettings, ProbeSettings
-from schemas.records import LinkEvent
+from schemas.records import LinkEvent, PathSize
 
 __all__ = ["LinkReporter"]
 
@@ -67,7 +67,7 @@ class LinkReporter:
         except BaseException:
             self._counters.close()
             raise
-        self._hosts_at_s = self._hosts_reported_s = time.monotonic()
+        self._hosts_at_s = self._hosts_reported_s = self._sizes_reported_s = time.monotonic()
         self.speed_bps: int | None = None
         """The last seen speed of the port, bit/s."""
         devices = {
@@ -134,6 +134,13 @@ class LinkReporter:
             interval_ns = round((now_s - self._hosts_reported_s) * 1e9)
             self._hosts_reported_s = now_s
             self._put(self._events.hosts(rows, *self._engine.clocks(), interval_ns))
+
+    def publish_sizes(self, sizes: Sequence[PathSize]) -> None:
+        """Publish the largest packets that paths pass."""
+        now_s = time.monotonic()
+        interval_ns = round((now_s - self._sizes_reported_s) * 1e9)
+        self._sizes_reported_s = now_s
+        self._put(self._events.sizes(sizes, *self._engine.clocks(), interval_ns))
 
     @property
     def capabilities(self) -> list[str]:

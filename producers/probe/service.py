@@ -23,6 +23,7 @@ from producers.probe.nic_watch import NicWatch
 from producers.probe.path_status import PathStatusReporter, PathStatusTracker
 from producers.probe.publishers import MeasurementPublisher, RawPublisher, ReducedPublisher
 from producers.probe.schedule import ScheduleFollower
+from producers.probe.size_prober import SizeProber
 from producers.probe.udp import UdpTransport
 from producers.settings import NicSettings, ProbeSettings, flush_ms_of
 from producers.stop_request import StopRequest
@@ -74,6 +75,11 @@ class ProbeService:
         self.schedule = ScheduleFollower(engine, self.name, self.transport.slot)
         self.flow_prober = (
             FlowProber(engine, settings, self.tracer, self.schedule, self.name) if settings.flow_pps else None
+        )
+        self.size_prober = (
+            SizeProber(engine, nic.address, settings.size_pps, settings.timeout_ms)
+            if settings.size_pps
+            else None
         )
         self.nic_watch = NicWatch(nic, self.transport.network)
         self._former_ports: list[int] = []
@@ -129,6 +135,8 @@ class ProbeService:
         self.link_reporter.publish()
         now_s = time.monotonic()
         wake_at_s = min(self._flush_at_s, self._trace_at_s)
+        if self.size_prober is not None:
+            wake_at_s = min(wake_at_s, self.size_prober.due_s)
         if now_s < wake_at_s:
             self.publisher.producer.poll()
             self.link_reporter.wait(wake_at_s)
@@ -140,6 +148,7 @@ class ProbeService:
         if now_s >= self._flush_at_s:
             self._flush(now_s)
         self._trace()
+        self._probe_sizes(now_s)
         self.publisher.producer.poll()
         if now_s >= self._status_at_s:
             self._status_at_s = now_s + STATUS_S
@@ -227,6 +236,7 @@ class ProbeService:
         if self.path_status is not None:
             self.path_status.keep_only([peer.nic for peer in self.transport.engine.peers])
         self.tracer.set_fleet(table.alive(self.nic.shard), table.fleet_nics)
+        self._set_mtus()
         used_s = time.monotonic() - now_s
         self._peers_rest_s = now_s + max(self._flush_ms / MS_PER_S, used_s / MAX_PEER_SHARE)
 
@@ -250,6 +260,17 @@ class ProbeService:
             self.transport.first_hop = self.tracer.first_hop
             self._announce()
 
+    def _probe_sizes(self, now_s: float) -> None:
+        sizes = [] if self.size_prober is None else self.size_prober.step(now_s)
+        if sizes:
+            self.link_reporter.publish_sizes(sizes)
+
+    def _set_mtus(self) -> None:
+        if self.size_prober is not None:
+            alive = self.publisher.peers.alive(self.nic.shard)
+            of_peers = {name: record["mtu_bytes"] for name, record in alive.items()}
+            self.size_prober.set_mtus(self.transport.link.mtu_bytes, of_peers)
+
     def _on_evidence(self, paths: Sequence[PathEvidence]) -> None:
         self.transport.rails.update(paths)
         if self.path_status is not None:
@@ -263,6 +284,9 @@ class ProbeService:
         self._addresses.check()
         if self.transport.egress != self.nic_watch.egress:
             self.transport.egress = self.nic_watch.egress
+            self._announce_at_s = now_s
+        if self.transport.mtu_changed():
+            self._set_mtus()
             self._announce_at_s = now_s
 
     def _report_status(self) -> None:

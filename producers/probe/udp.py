@@ -150,6 +150,14 @@ class UdpTransport:
         self.engine.set_peers([Peer(name, *contact) for name, contact in chosen.items()])
         return len(chosen)
 
+    def mtu_changed(self) -> bool:
+        """Read the device's MTU again; return whether it changed."""
+        mtu_bytes = link_of(self.engine.responder_socket, self.nic.device).mtu_bytes
+        if mtu_bytes in (None, self.link.mtu_bytes):
+            return False
+        self.link = Link(self.link.speed_bps, mtu_bytes)
+        return True
+
     def counters(self) -> Mapping[str, float]:
         """Return the engine's counters."""
         counters: Mapping[str, float] = self.engine.counters()

@@ -50,8 +50,8 @@ EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, TRUTH,
 _SECOND_NS: Final = 1_000_000_000
 _ROUTES_TICKS: Final = 25
 _ROUTES_PER_TICK: Final = 4
-_NO_HOSTS: Final = b"\0"
-"""Avro's empty array: the kernel's bodies end before `LinkEvent.hosts`, the last field."""
+_NO_HOSTS_NO_SIZES: Final = b"\0\0"
+"""Avro's empty arrays: the kernel's bodies end before `LinkEvent.hosts` and `sizes`, the last fields."""
 _PROBE_KIND: Final = list(EvidenceKind).index(EvidenceKind.PROBE)
 
 Float64s = NDArray[np.float64]
@@ -216,7 +216,9 @@ class Simulation:
 
     def _evidence(self) -> None:
         for _, at, _, body in self.kernel.evidence(self.settings.shard, self.runs, self._events, _PROBE_KIND):
-            self.publish(LINKS, self.settings.shard, self.start_ns + round(at), None, body + _NO_HOSTS)
+            self.publish(
+                LINKS, self.settings.shard, self.start_ns + round(at), None, body + _NO_HOSTS_NO_SIZES
+            )
 
     def publish_carrier(self, nic: int, carrier: bool) -> None:
         """Publish a NIC's carrier event."""
@@ -238,6 +240,7 @@ class Simulation:
             "counters": [],
             "verbs": None,
             "hosts": [],
+            "sizes": [],
         }
         self.publish(LINKS, self.settings.shard, now_ns, event)
         self._events[nic] += 1

@@ -35,9 +35,10 @@ def link_health(fabric: FabricRecords) -> Iterator[Found]:
     newest = _newest(fabric)
     faulty = [each for each in newest.values() if each["state"] in FAULTY]
     for health in faulty:
-        loss = health["loss_rate"]
+        loss, largest = health["loss_rate"], health["max_packet_bytes"]
         share = f" ({loss:.2%} of them)" if loss is not None else ""
-        text = f"{health['subject']} {FAULTY[health['state']]}{share}: {health['text']}"
+        fault = FAULTY[health["state"]] if largest is None else f"drops packets above {largest:,} bytes"
+        text = f"{health['subject']} {fault}{share}: {health['text']}"
         yield fabric.of_subject(health["subject"], AuditStatus.FAILED, text)
     if not faulty:
         yield _no_fault(fabric, newest, "has a fault")

@@ -102,6 +102,7 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
     **dict.fromkeys(
         (
             "flaps_hour",
+            "max_packet_bytes",
             "paths_dead",
             "paths_living",
             "probers",

@@ -23,6 +23,7 @@ from streams.links.localise.bypassed import localise_bypassed
 from streams.links.localise.links import localise_links
 from streams.links.localise.lossy import LossyFaults, localise_lossy
 from streams.links.localise.nics import localise_nics
+from streams.links.localise.sizes import PathSizes
 from streams.links.localise.switches import localise_switches
 from streams.links.localise.unexplained import blind_share, find_unexplained
 from streams.links.path_table import Routes
@@ -73,6 +74,8 @@ class ShardHealth(Detector[Change]):
         self.topology = Topology()
         """The topology file; it may be set at any time."""
         self.evidence = Evidence()
+        self.sizes = PathSizes()
+        """Largest packets that paths pass."""
         self._routes: Routes | None = None
         self._table = SubjectTable(shard, thresholds or Thresholds(), source, self.evidence)
         self._is_member = known or (lambda nic: True)
@@ -155,6 +158,7 @@ class ShardHealth(Detector[Change]):
                 self._port_changed(event["nic"], event["carrier"], at_ns, DetectedBy.CARRIER)
             elif event["kind"] == EvidenceKind.VERBS and event["verbs"] in PORT_DOWN | PORT_UP:
                 self._port_changed(event["nic"], event["verbs"] in PORT_UP, at_ns, DetectedBy.VERBS)
+            self.sizes.ingest(event, at_ns, routes)
             self._has_new_events = True
         if append_ns - self._evaluated_ns >= EVALUATION_GAP_NS:
             self._evaluate_at(append_ns)
@@ -206,6 +210,7 @@ class ShardHealth(Detector[Change]):
         if now_ns - self._slow_ns >= SLOW_TASKS_NS:
             self._slow_ns = now_ns
             self._find_blindness(now_ns)
+            self._check_size_limits(now_ns)
             self._run_slow_tasks(now_ns)
 
     def _localise_dead(self, suspects: NDArray[np.intp], now_ns: int) -> None:
@@ -320,6 +325,24 @@ class ShardHealth(Detector[Change]):
         if is_over and not self._table.is_settled(s):
             del s.grey[element], s.grey_fine_ns[element]
             self._table.settle(s, now_ns, fine_ns, DetectedBy.PROBES)
+
+    def _check_size_limits(self, now_ns: int) -> None:
+        """Publish the links that drop packets above a size, and those that no longer do."""
+        routes = self._routes
+        limited = [s for s in self.subjects.values() if s.size_limits]
+        if routes is None or not (self.sizes.any_limited or limited):
+            return
+        self.sizes.forget(now_ns)
+        for limit in self.sizes.limits(routes, now_ns):
+            s = self._table.get(cable_id(limit.link), HealthKind.LINK)
+            if not self._table.is_settled(s) and not s.dead:
+                self._table.set_size_limit(s, limit, now_ns)
+        for s in limited:
+            over = [link for link, limit in s.size_limits.items() if self.sizes.disproves(limit, routes)]
+            for link in over:
+                del s.size_limits[link]
+            if over and not self._table.is_settled(s):
+                self._table.settle(s, now_ns, now_ns, DetectedBy.PROBES)
 
     # --------------------------------------------------------------------------------------- slow tasks
 

@@ -17,6 +17,7 @@ from schemas.records import DetectedBy, HealthKind, LinkHealth, LinkState
 from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
 from streams.links.localise.fault import Fault
+from streams.links.localise.sizes import SizeLimit
 from streams.links.loss_rates import Lossy
 from streams.links.rules import FLAP_WINDOW_NS, MAX_FLAPS, MAX_TEXT, STALE_NS
 from streams.links.text import clock_text, count_text, subject_text
@@ -49,6 +50,10 @@ class Subject:
     grey: dict[int, Lossy] = field(default_factory=dict)
     grey_fine_ns: dict[int, int] = field(default_factory=dict)
     """Lossy element to the time since which it loses little."""
+    size_limits: dict[str, SizeLimit] = field(default_factory=dict)
+    """Directed link to its limit: it drops larger packets."""
+    max_packet_bytes: int | None = None
+    """The limit as last published."""
     candidates: tuple[str, ...] = ()
     detected_by: DetectedBy = DetectedBy.PROBES
     flaps: deque[int] = field(default_factory=deque)
@@ -61,6 +66,12 @@ class Subject:
     published_loss: Lossy | None = None
     recovered_offset: int = -1
     """Offset of the newest evidence that its restored state includes."""
+
+    @property
+    def size_limit_bytes(self) -> int | None:
+        """The largest packet that passes now; None: packets of all sizes pass."""
+        limits = self.size_limits.values() if self.state == LinkState.GREY else ()
+        return min((limit.passed_bytes for limit in limits), default=None)
 
 
 class SubjectTable:
@@ -122,11 +133,18 @@ class SubjectTable:
             s.carrier_down = s.detected_by in (DetectedBy.CARRIER, DetectedBy.VERBS)
             self._mark_recovered(s)
         elif s.state == LinkState.GREY:
-            rate, low, high = record["loss_rate"], record["loss_rate_low"], record["loss_rate_high"]
-            for link in s.links:
-                element = self.evidence.element(link, s.since_ns)
-                s.grey[element] = Lossy(0, (), rate or 0.0, low or 0.0, high or 1.0, 0, 0, 0)
+            self._recover_grey(s, record)
         return s
+
+    def _recover_grey(self, s: Subject, record: LinkHealth) -> None:
+        rate, low, high = record["loss_rate"], record["loss_rate_low"], record["loss_rate_high"]
+        s.max_packet_bytes = record["max_packet_bytes"]
+        for link in s.links:
+            element = self.evidence.element(link, s.since_ns)
+            if rate is not None:
+                s.grey[element] = Lossy(0, (), rate, low or 0.0, high or 1.0, 0, 0, 0)
+            if s.max_packet_bytes is not None:
+                s.size_limits[link] = SizeLimit(link, (), s.max_packet_bytes, since_ns=s.since_ns)
 
     def _mark_recovered(self, s: Subject) -> None:
         element = self.evidence.element
@@ -209,11 +227,13 @@ class SubjectTable:
             return
         self.age_flaps(s, now_ns)
         state = LinkState.UP
-        if s.grey:
+        if s.grey or s.size_limits:
             state = LinkState.GREY
         elif len(s.flaps) > self.thresholds["flaps_max"]:
             state = LinkState.FLAPPING
         if state == s.state:
+            if state == LinkState.GREY:  # it loses packets, or drops large ones, in addition or no longer
+                self.publish(s, now_ns)
             return
         if state != LinkState.GREY:
             s.candidates = ()
@@ -230,6 +250,8 @@ class SubjectTable:
         since = self.clock(s.since_ns)
         if before == LinkState.DOWN:
             return f"is up again since {since}, after {lasted_ns / NS_PER_S:.2f} s"
+        if before == LinkState.GREY and s.max_packet_bytes is not None:
+            return f"passes packets of all sizes again since {since}"
         if before == LinkState.GREY:
             return f"loses no packets any more since {since}"
         return f"flapped {count_text(len(s.flaps), 'time')} within the past hour, no more than it may"
@@ -248,6 +270,18 @@ class SubjectTable:
             begin_ns = int(first_lost.max(initial=now_ns - NS_PER_S))
             self.settle(s, now_ns, min(begin_ns, now_ns), DetectedBy.PROBES)
         elif s.published_loss is not None and not s.published_loss.low <= lossy.rate <= s.published_loss.high:
+            self.publish(s, now_ns)
+
+    def set_size_limit(self, s: Subject, limit: SizeLimit, now_ns: int) -> None:
+        """Note that a directed link of a subject drops large packets."""
+        known = s.size_limits.get(limit.link)
+        s.size_limits[limit.link] = limit
+        self.evidence.element(limit.link, now_ns)
+        if known is None:
+            s.candidates = tuple(sorted({cable_id(link) for link in limit.aliased} - {s.name}))
+        if s.state != LinkState.GREY:
+            self.settle(s, now_ns, limit.since_ns, DetectedBy.PROBES)
+        elif known is None or known.passed_bytes != limit.passed_bytes:
             self.publish(s, now_ns)
 
     def report(
@@ -297,6 +331,7 @@ class SubjectTable:
         for element in list(s.dead):
             self.clear(s, element)
         s.grey.clear()
+        s.size_limits.clear()
         if s.state != LinkState.UP:
             self._change(s, LinkState.UP, now_ns, now_ns)
             s.text = f"{self._name_text(s)} no longer exists: {cause}"
@@ -316,19 +351,17 @@ class SubjectTable:
         if s.dead:
             s.links = tuple(self._dead_links(s))
             self._count(s, s.dead, now_ns)
-        elif s.grey:
-            worst = max(s.grey, key=lambda e: s.grey[e].rate)
-            loss = s.grey[worst]
+        elif s.grey or s.size_limits:
+            loss = max(s.grey.values(), key=lambda each: each.rate, default=None)
             s.links = tuple(self._grey_links(s))
             s.published_loss = loss
-            self._count(s, s.grey, now_ns)
-            s.text = (
-                f"{self._name_text(s)} loses {loss.rate:.1%} of its packets since {self.clock(s.since_ns)} "
-                f"(95%: {loss.low:.1%} to {loss.high:.1%})"
-            )
+            self._count(s, s.grey or [self.evidence.index[link] for link in s.links], now_ns)
+            if all(limit.probed_bytes for limit in s.size_limits.values()):
+                s.text = f"{self._name_text(s)} {_grey_text(s, loss, self.clock(s.since_ns))}"
         elif s.links:
             self._count(s, [self.evidence.index[link] for link in s.links], now_ns)
         self.age_flaps(s, now_ns)
+        s.max_packet_bytes = s.size_limit_bytes
         s.published_ns = now_ns
         self._out.append((s.name, self._record(s, loss)))
 
@@ -347,6 +380,7 @@ class SubjectTable:
             "loss_rate": None if loss is None else loss.rate,
             "loss_rate_low": None if loss is None else loss.low,
             "loss_rate_high": None if loss is None else loss.high,
+            "max_packet_bytes": s.max_packet_bytes,
             "flaps_hour": len(s.flaps),
             "flaps_total": s.flaps_total,
             "flap_ns": list(s.flaps),
@@ -367,8 +401,8 @@ class SubjectTable:
         """Return the lossy links of a subject, with the other direction if the same paths cross it."""
         evidence = self.evidence
         found = {e for lossy in s.grey.values() for e in (lossy.element, *lossy.aliased)} | s.grey.keys()
-        names = [evidence.names[e] for e in found if not evidence.is_nic[e] and e != NOTHING]
-        return sorted(name for name in names if cable_id(name) == s.name)
+        names = {evidence.names[e] for e in found if not evidence.is_nic[e] and e != NOTHING}
+        return sorted(name for name in names | s.size_limits.keys() if cable_id(name) == s.name)
 
     def _count(self, s: Subject, elements: Iterable[int], now_ns: int) -> None:
         evidence, n = self.evidence, self.evidence.paths
@@ -381,3 +415,13 @@ class SubjectTable:
 
     def _name_text(self, s: Subject) -> str:
         return subject_text(self.evidence, s.name, s.kind, self._dead_links(s) or self._grey_links(s))
+
+
+def _grey_text(s: Subject, loss: Lossy | None, since: str) -> str:
+    texts = list(dict.fromkeys(limit.text for limit in s.size_limits.values()))
+    if loss is not None:
+        interval = f"(95%: {loss.low:.1%} to {loss.high:.1%})"
+        texts.insert(0, f"loses {loss.rate:.1%} of its packets since {since} {interval}")
+    else:
+        texts[-1] += f", since {since}"
+    return "; ".join(texts)

@@ -111,7 +111,9 @@ class PathHealth:
         active_candidates = candidates if is_bad else ()
         self._set_candidates(subject, known.candidates, active_candidates)
         known.candidates = active_candidates
-        known.state, known.seq, known.loss = record["state"], record["seq"], record["loss_rate"] or 0.0
+        drops_large = record["max_packet_bytes"] is not None  # as good as dead for data
+        known.loss = 1.0 if drops_large else record["loss_rate"] or 0.0
+        known.state, known.seq = record["state"], record["seq"]
         if record["kind"] in (HealthKind.NIC, HealthKind.HOST):
             self._hosts[subject] = subject
         self._set_links(subject, known, links or known.links, is_bad)

@@ -62,6 +62,7 @@ EVERY = [
     "blackhole spine2",
     "blackhole h1/eth1",
     "grey 20% leaf1<>spine1 seed 3",
+    "mtu 1400 leaf1>spine2",
 ]
 
 

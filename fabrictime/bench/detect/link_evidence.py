@@ -15,13 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.sim.topology import Fleet
-from schemas.records import EvidenceKind, HostEvidence, LinkEvent, PathEvidence
+from schemas.records import EvidenceKind, HostEvidence, LinkEvent, PathEvidence, PathSize
 
 __all__ = ["FleetPaths", "ProbedFleet"]
 
 MS: Final = 1_000_000
 STEP_NS: Final = MS
 FIRST_PORT: Final = 40_000
+FULL_BYTES: Final = 9_000
+"""MTU of all NICs."""
+SIZE_CHECK_S: Final = 0.5
+SIZE_SEARCH_NS: Final = 3_000 * MS
+"""Interval between two checks of a NIC's paths for large packets, and time to find the limit of one."""
 HOST_SILENT_NS: Final = 300 * MS
 HOST_PROBE_NS: Final = 1000 * MS
 """Silence of a peer after which its host is probed, and the interval of these probes."""
@@ -119,6 +124,9 @@ class ProbedFleet:
         self.rate_hz = np.full(len(src), rate_hz / (peers * paths))
         self.down = np.zeros(fleet.links + 1, np.bool_)
         self.loss = np.zeros(fleet.links + 1)
+        self.mtu_bytes = np.full(fleet.links + 1, FULL_BYTES)
+        """[L] packets above this size are lost, as NICs report if `size_probes` is set."""
+        self.size_probes = False
         self.gone = np.zeros(n, np.bool_)
         self.stopped = np.zeros(n, np.bool_)
         self.host_probes = False
@@ -151,6 +159,11 @@ class ProbedFleet:
         self._waiting: list[tuple[int, NDArray[np.int64], NDArray[np.bool_]]] = []
         self._late: list[tuple[int, int, int]] = []
         self._queue: list[tuple[int, int, LinkEvent]] = []
+        self._forward = np.full((len(src), int(out.hops.max())), -1, np.int64)
+        for p in range(len(src)):
+            self._forward[p, : len(out.of(p))] = out.of(p)
+        self._size_path = 7 * np.arange(n) % (peers * paths)
+        self._searched: list[tuple[int, int, int]] = []
         self._append_ns = np.zeros(n, np.int64)
         self._count = 0
 
@@ -219,6 +232,8 @@ class ProbedFleet:
         due &= ~self._absent & (self.starvation_end_ns <= now_ns)
         for nic in np.flatnonzero(due).tolist():
             self._send(nic, now_ns)
+        if self.size_probes:
+            self._check_sizes(now_ns)
         if self.host_probes:
             phase = np.arange(len(self.gone)) * 37 * MS
             is_due = ((now_ns + phase) % HOST_PROBE_NS < STEP_NS) & ~self._absent
@@ -245,6 +260,35 @@ class ProbedFleet:
         if hosts:
             self._publish(nic, {**self._event_of(nic, now_ns), "kind": EvidenceKind.HOST, "hosts": hosts})
 
+    def _check_sizes(self, now_ns: int) -> None:
+        """Let each NIC check its next path, and report the limits that it has found."""
+        every_ns = round(SIZE_CHECK_S * 1e9)
+        phase = np.arange(len(self.gone)) * 37 * MS
+        for nic in np.flatnonzero(((now_ns + phase) % every_ns < STEP_NS) & ~self._absent).tolist():
+            mine = self._of_nic[nic]
+            self._size_path[nic] = (self._size_path[nic] + 1) % len(mine)
+            path = int(mine[self._size_path[nic]])
+            passed = int(self.mtu_bytes[self._forward[path]].min())
+            if passed >= FULL_BYTES:
+                self._report_size(path, FULL_BYTES, 0, now_ns)
+            else:
+                heapq.heappush(self._searched, (now_ns + SIZE_SEARCH_NS, path, passed))
+        while self._searched and self._searched[0][0] <= now_ns:
+            _, path, passed = heapq.heappop(self._searched)
+            self._report_size(path, passed, SIZE_SEARCH_NS, now_ns)
+
+    def _report_size(self, path: int, passed: int, age_ns: int, now_ns: int) -> None:
+        nic = int(self.src[path])
+        size: PathSize = {
+            "peer": self.fleet.nic_ids[self.dst[path]],
+            "path": int(self.port[path]),
+            "probed_bytes": FULL_BYTES,
+            "passed_bytes": passed,
+            "router_mtu_bytes": 0,
+            "checked_age_ns": age_ns,
+        }
+        self._publish(nic, {**self._event_of(nic, now_ns), "kind": EvidenceKind.SIZE, "sizes": [size]})
+
     def _event_of(self, nic: int, now_ns: int) -> LinkEvent:
         """Return a NIC's next event, without the fields of its kind."""
         self._event[nic] += 1
@@ -265,6 +309,7 @@ class ProbedFleet:
             "counters": [],
             "verbs": None,
             "hosts": [],
+            "sizes": [],
         }
 
     def _send(self, nic: int, now_ns: int) -> None:

@@ -198,11 +198,8 @@ class LinkHealthAlerts:
         if kind in DEATH_KINDS:
             return Severity.CRITICAL
         limit = self._book.thresholds["alert_grey_critical_percent"] / 100
-        return (
-            Severity.CRITICAL
-            if kind == AlertKind.LINK_GREY and (record["loss_rate"] or 0.0) >= limit
-            else Severity.WARNING
-        )
+        is_heavy = record["max_packet_bytes"] is not None or (record["loss_rate"] or 0.0) >= limit
+        return Severity.CRITICAL if kind == AlertKind.LINK_GREY and is_heavy else Severity.WARNING
 
     # --------------------------------------------------------------------------------------- causes
 

@@ -32,6 +32,7 @@ _VERDICTS: Final = {
 }
 _ESTIMATES: Final = {LinkState.DOWN: 0.6, LinkState.GREY: 0.6, LinkState.FLAPPING: 0.5}
 """Part of the time of moving data that a fault costs, where the job's good time is not known."""
+SET_MTU: Final = "set the MTU of all NICs on both ends of {}, and drain it until then"
 _REMEDIES: Final = {
     Verdict.DEAD_LINK: "replace the cable or port of {}; flows are to be moved off it until then",
     Verdict.GREY_LINK: "clean or replace the optics of {}, and drain it until then",
@@ -82,22 +83,29 @@ def _faulty_link(
     end_ns = max(each.end_ns for each in episodes)
     stops = bool(pairs) and _stops(case, worst)
     estimate = _ESTIMATES.get(record["state"], 0.5) * case.network_share
-    if record["loss_rate"] is not None:
+    largest = record["max_packet_bytes"]
+    if record["loss_rate"] is not None and largest is None:
         estimate *= min(1.0, record["loss_rate"] / HEAVY_LOSS)
     loss = 1.0 if stops else case.network_loss(begin_ns, end_ns, estimate)
     confidence = (CERTAIN if certain and pairs else POSSIBLE) if not moved else 0.95
     confidence *= _fit_of_pairs(case, pairs)
     retransmits = sum((flow["retransmits"] or 0) for pair in pairs for flow in pair.flows)
     loss_text = f", loses {record['loss_rate']:.2%}" if record["loss_rate"] is not None else ""
+    if largest is not None:
+        loss_text += f", drops packets above {largest:,} bytes"
     state_text = f"went down {outages} times" if flapping and outages else f"is {record['state']}"
     text = (
         f"{subject} {state_text}{loss_text}; {pairs[0].name if pairs else 'the job'} "
         f"{'crosses' if certain else 'may cross'} it"
         + (f", {len(pairs) - 1} more pairs too" if len(pairs) > 1 else "")
     )
+    quantity, number = (
+        ("loss_rate", record["loss_rate"]) if largest is None else ("max_packet_bytes", largest)
+    )
+    expected = 0 if largest is None else None
     evidence = [
         observation(
-            LINK_HEALTH.name, subject, "loss_rate", record["loss_rate"], 0, record["text"], record["since_ns"]
+            LINK_HEALTH.name, subject, quantity, number, expected, record["text"], record["since_ns"]
         ),
         observation(
             COLLECTIVES.name,
@@ -124,7 +132,9 @@ def _faulty_link(
         loss,
         subject,
         text,
-        _REMEDIES[verdict].format(subject),
+        (SET_MTU if largest is not None and verdict == Verdict.GREY_LINK else _REMEDIES[verdict]).format(
+            subject
+        ),
         blames_network=True,
         decisive=stops,
         subjects=[subject, *record["links"]][:64],
@@ -146,6 +156,7 @@ def _stops(case: Case, episode: Episode) -> bool:
         return False
     loss_rate = episode.record["loss_rate"]
     heavy = episode.record["state"] == LinkState.FLAPPING or (loss_rate or 0.0) >= HEAVY_LOSS
+    heavy = heavy or episode.record["max_packet_bytes"] is not None
     return episode.record["state"] == LinkState.DOWN or (stuck.hangs and heavy)
 
 

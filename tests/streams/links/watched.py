@@ -81,7 +81,7 @@ class Watched:
             "nic": nic, "shard": "fabric", "run": 1, "event": int(self.probes._event[index]),
             "kind": "CARRIER", "clock_ns": now_ns + int(self.probes._clock[index]), "system_ns": now_ns,
             "interval_ns": 0, "trouble": [], "late_ns": 0, "paths": [], "carrier": up, "speed_bps": None,
-            "counters": [], "verbs": None, "hosts": [],
+            "counters": [], "verbs": None, "hosts": [], "sizes": [],
         })  # fmt: skip
         self.probes._event[index] += 1
 

@@ -139,6 +139,8 @@ class LinkPanel:
                 if low is not None and high is not None:
                     interval = f" ({percent_text(low)} to {percent_text(high)})"
                 note += f"; loses {percent_text(record['loss_rate'])}{interval}"
+            if record["max_packet_bytes"] is not None:
+                note += f"; drops packets above {record['max_packet_bytes']:,} bytes"
             note += f"; {record['paths_dead']} paths dead, {record['paths_living']} living"
             self.hour_note.set_text(note)
         self.hour.show(lambda _whole: frame)

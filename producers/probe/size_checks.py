@@ -1,0 +1,290 @@
+"""Decides which packet sizes to probe on which path, and what the answers show: the largest that passes.
+
+One packet of the NIC's MTU checks a path. If it is lost, small packets beside it show whether the path drops
+large packets only. A binary search then finds the limit, and a last series confirms it: what passes below it
+and never above it is no random loss. This module knows no socket and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from producers.probe.flow_targets import PathKey
+from schemas.records import PathSize
+
+__all__ = ["SMALL_BYTES", "SizeChecks", "SizeProbe", "find_limit"]
+
+SMALL_BYTES: Final = 100
+"""Size of the packets that every path passes if it lives, with the headers of IP and UDP."""
+CONFIRM_TIMES: Final = 8
+"""Lost packets of full size after the first, and packets on either side of the limit, before a verdict."""
+MIN_PASSED: Final = 4
+"""Packets of these that must pass below the limit: a path may lose some for another reason."""
+SEARCH_TIMES: Final = 4
+"""Lost packets of one size in the search before it counts as dropped."""
+MAX_SEARCHES: Final = 4
+"""Paths of a NIC on which more than the first packet is under way, so the load stays small."""
+RECHECK_S: Final = 5.0
+"""s between two packets of full size on a path that drops them."""
+SEARCH_AGAIN_S: Final = 60.0
+"""s after which the limit of a path that still drops large packets is searched again."""
+
+Sizes = tuple[int, ...]
+Check = Generator[Sizes, tuple[bool, ...], int | None]
+"""Yields the sizes to send together, receives which arrived; returns the largest size that passes, None: not
+known."""
+
+
+class SizeProbe(NamedTuple):
+    """A packet to send: its number, and its size with the headers of IP and UDP."""
+
+    key: PathKey
+    seq: int
+    size_bytes: int
+
+
+def find_limit(full_bytes: int, hint_bytes: int = 0) -> Check:
+    """Find the largest size up to `full_bytes` that passes. `hint_bytes`: the likely limit, 0: none."""
+    small_passed = 0
+    for _ in range(CONFIRM_TIMES):
+        full, small = yield full_bytes, SMALL_BYTES
+        if full:
+            return full_bytes
+        small_passed += small
+    if small_passed < MIN_PASSED:
+        return None
+    passes, drops = SMALL_BYTES, full_bytes
+    guesses = [size for size in (hint_bytes, hint_bytes + 1) if passes < size < drops]
+    while drops - passes > 1:
+        size = guesses.pop(0) if guesses else (passes + drops) // 2
+        if not passes < size < drops:
+            continue
+        if (yield from _passes(size)):
+            passes = size
+        else:
+            drops = size
+    passed = 0
+    for _ in range(CONFIRM_TIMES):
+        at_limit, above = yield passes, drops
+        if above:
+            return None
+        passed += at_limit
+    return passes if passed >= MIN_PASSED else None
+
+
+def _passes(size_bytes: int) -> Generator[Sizes, tuple[bool, ...], bool]:
+    for _ in range(SEARCH_TIMES):
+        (arrived,) = yield (size_bytes,)
+        if arrived:
+            return True
+    return False
+
+
+@dataclass(slots=True)
+class _Path:
+    """Checks of one path. Times are s of the monotonic clock."""
+
+    full_bytes: int
+    passes_bytes: int | None = None
+    """Largest size known to pass; None: not known."""
+    router_mtu_bytes: int = 0
+    """MTU that a router stated for a packet of this check; 0: none did."""
+    due_s: float = 0.0
+    searched_s: float = float("-inf")
+    search: Check | None = None
+    """The search for the limit; None while only a packet of full size is under way."""
+    sent: list[SizeProbe] = field(default_factory=list)
+    """Packets under way; empty: no check is on."""
+    arrived: list[bool | None] = field(default_factory=list)
+    """Whether each arrived; None: not known yet."""
+    deadline_s: float = 0.0
+    began_s: float = 0.0
+    """Time of the first packet of the check."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Return whether the path is known to drop packets of full size."""
+        return self.passes_bytes is not None and self.passes_bytes < self.full_bytes
+
+
+class SizeChecks:
+    """Checks the paths of one NIC in turn. The caller sends the packets of `step` and reports their fate.
+
+    `rate_pps`: packets of full size a second, all paths together, while none is lost. `timeout_s`: time after
+    which a packet is lost. Times are s of the monotonic clock.
+    """
+
+    def __init__(self, rate_pps: float, timeout_s: float) -> None:
+        self._gap_s, self._timeout_s = 1.0 / rate_pps, timeout_s
+        self._paths: dict[PathKey, _Path] = {}
+        self._order: deque[PathKey] = deque()
+        self._seq = 0
+        self._key_of: dict[int, PathKey] = {}
+        """Number of a packet under way to its path."""
+        self._next_s = 0.0
+        self._results: dict[PathKey, float] = {}
+        """Path to the begin of its newest check whose result was not taken yet."""
+        self.is_urgent = False
+        """Whether a result differs from the path's last one."""
+
+    def set_paths(self, sizes: Mapping[PathKey, int]) -> None:
+        """Check these paths from now on, each with packets of that size."""
+        for key in [key for key, path in self._paths.items() if sizes.get(key) != path.full_bytes]:
+            self._end_round(self._paths.pop(key))
+            self._results.pop(key, None)
+        for key in sizes:
+            if key not in self._paths:
+                self._paths[key] = _Path(sizes[key])
+                if key not in self._order:
+                    self._order.append(key)
+
+    @property
+    def due_s(self) -> float:
+        """Time at which `step` next has something to do; results of packets that arrived are due at once."""
+        if not self._paths:
+            return float("inf")
+        deadlines = (self._paths[key].deadline_s for key in self._key_of.values())
+        return min(self._next_s, min(deadlines, default=float("inf")))
+
+    def step(self, now_s: float) -> list[SizeProbe]:
+        """Return the packets to send now."""
+        probes: list[SizeProbe] = []
+        for key in dict.fromkeys(self._key_of.values()):
+            path = self._paths[key]
+            if None not in path.arrived or now_s >= path.deadline_s:
+                probes += self._advance(key, path, now_s)
+        while now_s >= self._next_s:
+            self._next_s = max(self._next_s + self._gap_s, now_s - 1.0)
+            key_due = self._next_key(now_s)
+            if key_due is None:
+                break
+            path = self._paths[key_due]
+            path.began_s = now_s
+            probes += self._send(key_due, path, (path.full_bytes,), now_s)
+        return probes
+
+    def on_arrived(self, seq: int) -> None:
+        """Note that a packet arrived."""
+        self._note(seq, True)
+
+    def on_too_big(self, seq: int, mtu_bytes: int) -> None:
+        """Note that a router dropped a packet as too big for the next link."""
+        path = self._note(seq, False)
+        if path is not None:
+            path.router_mtu_bytes = mtu_bytes
+
+    def on_unsent(self, seq: int) -> None:
+        """Note that a packet never left: its path's check ends without a result."""
+        key = self._key_of.get(seq)
+        if key is not None:
+            path = self._paths[key]
+            self._end_round(path)
+            path.search = None
+
+    def pending(self, peer: str, port: int, above_bytes: int) -> list[int]:
+        """Return the numbers of the packets under way on a path that are above a size."""
+        path = self._paths.get((peer, port))
+        return [] if path is None else [each.seq for each in path.sent if each.size_bytes > above_bytes]
+
+    def take_results(self, now_s: float) -> list[PathSize]:
+        """Return the results since the last call."""
+        rows: list[PathSize] = []
+        for (peer, port), began_s in self._results.items():
+            path = self._paths[peer, port]
+            rows.append(
+                {
+                    "peer": peer,
+                    "path": port,
+                    "probed_bytes": path.full_bytes,
+                    "passed_bytes": path.passes_bytes or 0,
+                    "router_mtu_bytes": path.router_mtu_bytes,
+                    "checked_age_ns": max(0, round((now_s - began_s) * 1e9)),
+                }
+            )
+        self._results, self.is_urgent = {}, False
+        return rows
+
+    # ---- one path
+
+    def _next_key(self, now_s: float) -> PathKey | None:
+        """Return the next path to check, in turn; paths that drop large packets go first when due."""
+        blocked = [k for k, p in self._paths.items() if p.is_blocked and not p.sent and now_s >= p.due_s]
+        if blocked:
+            return min(blocked, key=lambda key: self._paths[key].due_s)
+        for _ in range(len(self._order)):
+            key = self._order.popleft()
+            path = self._paths.get(key)
+            if path is None:
+                continue
+            self._order.append(key)
+            if not path.sent and not path.is_blocked:
+                return key
+        return None
+
+    def _send(self, key: PathKey, path: _Path, sizes: Sizes, now_s: float) -> list[SizeProbe]:
+        path.deadline_s = now_s + self._timeout_s
+        path.sent, path.arrived = [], [None] * len(sizes)
+        for size in sizes:
+            self._seq = (self._seq + 1) & 0xFFFFFFFF
+            path.sent.append(SizeProbe(key, self._seq, size))
+            self._key_of[self._seq] = key
+        return list(path.sent)
+
+    def _note(self, seq: int, arrived: bool) -> _Path | None:
+        path = self._paths.get(self._key_of.get(seq, ("", 0)))
+        if path is not None:
+            path.arrived[[each.seq for each in path.sent].index(seq)] = arrived
+        return path
+
+    def _end_round(self, path: _Path) -> tuple[bool, ...]:
+        for probe in path.sent:
+            del self._key_of[probe.seq]
+        arrived = tuple(bool(each) for each in path.arrived)
+        path.sent, path.arrived = [], []
+        return arrived
+
+    def _advance(self, key: PathKey, path: _Path, now_s: float) -> list[SizeProbe]:
+        """Take the outcome of a path's packets; return the next ones of its check."""
+        arrived = self._end_round(path)
+        if path.search is None:
+            return self._on_first(key, path, arrived[0], now_s)
+        try:
+            sizes = path.search.send(arrived)
+        except StopIteration as end:
+            path.search = None
+            self._finish(key, path, end.value, now_s)
+            return []
+        return self._send(key, path, sizes, now_s)
+
+    def _on_first(self, key: PathKey, path: _Path, arrived: bool, now_s: float) -> list[SizeProbe]:
+        if arrived:
+            self._finish(key, path, path.full_bytes, now_s)
+            return []
+        if path.is_blocked and now_s - path.searched_s < SEARCH_AGAIN_S:
+            self._finish(key, path, path.passes_bytes, now_s)
+            return []
+        if sum(each.search is not None for each in self._paths.values()) >= MAX_SEARCHES:
+            return []
+        path.search = find_limit(path.full_bytes, path.router_mtu_bytes or self._known_limit())
+        path.searched_s = now_s
+        return self._send(key, path, next(path.search), now_s)
+
+    def _finish(self, key: PathKey, path: _Path, passes_bytes: int | None, now_s: float) -> None:
+        path.due_s = now_s + RECHECK_S
+        if passes_bytes is None and path.is_blocked:
+            passes_bytes = path.passes_bytes  # a search that random losses disturbed
+        if passes_bytes is None:
+            return
+        if passes_bytes == path.full_bytes:
+            path.router_mtu_bytes = 0
+        was_blocked, limit = path.is_blocked, path.passes_bytes
+        path.passes_bytes = passes_bytes
+        self.is_urgent = self.is_urgent or ((was_blocked or path.is_blocked) and passes_bytes != limit)
+        self._results[key] = path.began_s
+
+    def _known_limit(self) -> int:
+        """Return the limit of another path, which may have the same cause; 0: none."""
+        return next((path.passes_bytes or 0 for path in self._paths.values() if path.is_blocked), 0)

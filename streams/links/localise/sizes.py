@@ -1,0 +1,174 @@
+"""Localises links that drop packets above a size, while smaller ones pass.
+
+Each prober reports the largest packet that each of its paths passes (`PathSize`). A path whose limit is below
+the MTU of both NICs crosses a link with that limit. A link that passes a larger packet of any path is not the
+cause. The fewest links that explain all such paths are named.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from schemas.records import LinkEvent
+from streams.links.path_table import Links, Routes
+from streams.runtime.units import NS_PER_S
+
+__all__ = ["PathSizes", "SizeLimit"]
+
+KEPT_NS: Final = 300 * NS_PER_S
+"""Age at which a result no longer counts: the prober checks each path far more often."""
+MIN_PATHS: Final = 2
+"""Paths with a limit that a link needs."""
+MAX_WAIT_NS: Final = 30 * NS_PER_S
+"""Time to check the other paths of all links that may be the cause. After it a single path counts, too."""
+
+_Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLimit:
+    """A directed link that drops packets above `passed_bytes`. Times are ns of log append time."""
+
+    link: str
+    aliased: tuple[str, ...] = ()
+    """Links that explain the same paths."""
+    passed_bytes: int = 0
+    probed_bytes: int = 0
+    """Largest packet that was dropped; 0: not known any more."""
+    router_mtu_bytes: int = 0
+    """MTU that a router stated; 0: the packets vanish."""
+    since_ns: int = 0
+
+    @property
+    def text(self) -> str:
+        """Return the limit for people."""
+        stated = self.router_mtu_bytes
+        how = f"a router states an MTU of {stated:,} bytes" if stated else "no router reports it"
+        return f"drops packets above {self.passed_bytes:,} bytes (NICs send {self.probed_bytes:,}), {how}"
+
+
+@dataclass(slots=True)
+class _Checked:
+    """The newest result of one path."""
+
+    key: _Key
+    passed_bytes: int
+    probed_bytes: int
+    router_mtu_bytes: int
+    links: Links
+    """Links of its requests at the time of the check."""
+    at_ns: int
+    since_ns: int
+    """Begin of the first check with this limit."""
+
+    @property
+    def is_limited(self) -> bool:
+        return self.passed_bytes < self.probed_bytes
+
+
+class PathSizes:
+    """The largest packets that the paths of a shard pass. Pure; times are ns of log append time."""
+
+    def __init__(self) -> None:
+        self._paths: dict[_Key, _Checked] = {}
+        self.any_limited = False
+        """Whether some path drops large packets."""
+
+    def ingest(self, event: LinkEvent, now_ns: int, routes: Routes) -> None:
+        """Take the results of one event, which ended at `now_ns`."""
+        for row in event["sizes"]:
+            key = (event["nic"], row["peer"], row["path"])
+            at_ns = now_ns - row["checked_age_ns"]
+            checked = _Checked(
+                key,
+                row["passed_bytes"],
+                row["probed_bytes"],
+                row["router_mtu_bytes"],
+                routes.forward(*key),
+                at_ns,
+                at_ns,
+            )
+            before = self._paths.get(key)
+            if before is not None and before.passed_bytes == checked.passed_bytes:
+                checked.since_ns = before.since_ns
+            self._paths[key] = checked
+            self.any_limited = self.any_limited or checked.is_limited
+
+    def forget(self, now_ns: int) -> None:
+        """Drop old results."""
+        for key in [key for key, each in self._paths.items() if each.at_ns < now_ns - KEPT_NS]:
+            del self._paths[key]
+        self.any_limited = any(each.is_limited for each in self._paths.values())
+
+    def limits(self, routes: Routes, now_ns: int) -> list[SizeLimit]:
+        """Return the links that drop large packets. Results of paths that have moved since do not count."""
+        if not self.any_limited:
+            return []
+        over = self._by_link(routes)
+        left = {each.key: each for paths in over.values() for each in paths if each.is_limited}
+        found: list[SizeLimit] = []
+        while left:
+            explained = _explained_by(left.values(), over)
+            if not explained:
+                break
+            best = min(explained, key=lambda link: (-len(explained[link]), link))
+            mine = explained[best]
+            same = [link for link in sorted(explained) if explained[link] == mine]
+            since_ns = min(each.since_ns for each in mine)
+            is_clear = len(mine) >= MIN_PATHS and not _is_open(same, over, since_ns)
+            if is_clear or since_ns <= now_ns - MAX_WAIT_NS:
+                found.append(_limit(same, mine, since_ns))
+            for each in mine:
+                del left[each.key]
+        return found
+
+    def disproves(self, limit: SizeLimit, routes: Routes) -> bool:
+        """Return whether a larger packet has passed a link since its limit was seen."""
+        return any(
+            each.passed_bytes > limit.passed_bytes and each.at_ns > limit.since_ns
+            for each in self._by_link(routes).get(limit.link, ())
+        )
+
+    def _by_link(self, routes: Routes) -> dict[str, list[_Checked]]:
+        """Return link to the results of the paths whose requests cross it now as they did then."""
+        found: dict[str, list[_Checked]] = defaultdict(list)
+        for key, each in self._paths.items():
+            if each.links and routes.forward(*key) == each.links:
+                for link in dict.fromkeys(each.links):
+                    found[link].append(each)
+        return found
+
+
+def _explained_by(paths: Iterable[_Checked], over: Mapping[str, list[_Checked]]) -> dict[str, list[_Checked]]:
+    """Return link to the paths whose limit may be the link's: it has passed nothing larger since."""
+    found: dict[str, list[_Checked]] = defaultdict(list)
+    for each in paths:
+        for link in dict.fromkeys(each.links):
+            if not any(o.passed_bytes > each.passed_bytes and o.at_ns >= each.since_ns for o in over[link]):
+                found[link].append(each)
+    return found
+
+
+def _is_open(links: list[str], over: Mapping[str, list[_Checked]], since_ns: int) -> bool:
+    """Return whether paths that tell links apart have not been checked since."""
+    if len(links) < 2:
+        return False
+    return any(
+        each.at_ns < since_ns and not all(link in each.links for link in links)
+        for crossed in links
+        for each in over[crossed]
+    )
+
+
+def _limit(links: list[str], paths: list[_Checked], since_ns: int) -> SizeLimit:
+    return SizeLimit(
+        links[0],
+        tuple(links[1:]),
+        max(each.passed_bytes for each in paths),
+        max(each.probed_bytes for each in paths),
+        max(each.router_mtu_bytes for each in paths),
+        since_ns,
+    )
