@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from schemas.records import AuditAction, AuditResult, AuditSeverity
+from streams.audit.agreement import classes, ecn, egress, mtus
 from streams.audit.cabling import Cabling
 from streams.audit.causes import one_error_per_cause
 from streams.audit.clock_quality import clock_quality
@@ -96,6 +97,34 @@ RULES: Final = tuple(
             AuditAction.MONITOR,
             "Compare the link's rate and its share of hashed flows with the others",
         ),
+        (
+            "mtu",
+            "NICs of a rail have the same MTU",
+            _ERROR,
+            AuditAction.MONITOR,
+            "ip link set dev INTERFACE mtu MTU, and in the network's configuration",
+        ),
+        (
+            "egress",
+            "Packets of a NIC leave by that NIC",
+            _ERROR,
+            AuditAction.MONITOR,
+            "Add a policy rule for the NIC's address, with a routing table of its own: `ip rule`",
+        ),
+        (
+            "ecn",
+            "Packets stay ECN-capable on the way",
+            _WARNING,
+            AuditAction.MONITOR,
+            "Find the host or switch that clears the ECN field: firewall rules, tunnels, QoS policies",
+        ),
+        (
+            "classes",
+            "All NICs probe the same traffic classes",
+            _WARNING,
+            AuditAction.MONITOR,
+            "Set probes.classes alike on all hosts, and restart the agent",
+        ),
     )
 )
 """All checks of the fabric, in the order of the report."""
@@ -137,5 +166,9 @@ def _finders(fabric: FabricRecords) -> dict[str, Callable[[], Iterator[Found]]]:
         "links": partial(link_health, fabric),
         "link-history": partial(link_history, fabric),
         "queues": partial(link_queues, fabric),
+        "mtu": partial(mtus, fabric),
+        "egress": partial(egress, fabric),
+        "ecn": partial(ecn, fabric),
+        "classes": partial(classes, fabric),
     }
     return {f"fabric.{name}": find for name, find in finders.items()}

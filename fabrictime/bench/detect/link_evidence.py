@@ -159,9 +159,10 @@ class ProbedFleet:
         self._waiting: list[tuple[int, NDArray[np.int64], NDArray[np.bool_]]] = []
         self._late: list[tuple[int, int, int]] = []
         self._queue: list[tuple[int, int, LinkEvent]] = []
-        self._forward = np.full((len(src), int(out.hops.max())), -1, np.int64)
+        self.forward_links = np.full((len(src), int(out.hops.max())), -1, np.int64)
+        """[P, hops] links of the requests alone, filled with -1."""
         for p in range(len(src)):
-            self._forward[p, : len(out.of(p))] = out.of(p)
+            self.forward_links[p, : len(out.of(p))] = out.of(p)
         self._size_path = 7 * np.arange(n) % (peers * paths)
         self._searched: list[tuple[int, int, int]] = []
         self._append_ns = np.zeros(n, np.int64)
@@ -268,7 +269,7 @@ class ProbedFleet:
             mine = self._of_nic[nic]
             self._size_path[nic] = (self._size_path[nic] + 1) % len(mine)
             path = int(mine[self._size_path[nic]])
-            passed = int(self.mtu_bytes[self._forward[path]].min())
+            passed = int(self.mtu_bytes[self.forward_links[path]].min())
             if passed >= FULL_BYTES:
                 self._report_size(path, FULL_BYTES, 0, now_ns)
             else:

@@ -22,6 +22,8 @@ TARGETS: Final[Mapping[str, Target]] = {
     "classes_told_apart": Target("1", ">=", 1.0),
     "ce_count_error": Target("1", "<=", 0.01),
     "contention_open_by_ce_ms": Target("ms", "<=", 1),
+    "mtu_fault_found_with_size": Target("1", ">=", 1.0),
+    "mtu_false_grey": Target("links", "<=", 0),
 }
 
 PARTS: Final = {
@@ -33,6 +35,7 @@ PARTS: Final = {
         "dead_link_set_size_p50",
         "unexplained_loss_alert_s",
     ),
+    "mtu": ("mtu_fault_found_with_size", "mtu_false_grey"),
 }
 """Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
 

@@ -1,0 +1,118 @@
+"""Settings that must agree along the fleet: MTU, egress, ECN and traffic classes, by probes.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeVar
+
+from schemas.records import AuditStatus, Nic
+from streams.audit.fabric_records import FabricRecords
+from streams.audit.results import FLEET, Found
+
+__all__ = ["classes", "ecn", "egress", "mtus"]
+
+Value = TypeVar("Value", int, tuple[int, ...])
+
+MIN_SAMPLES: Final = 20
+"""Fewer samples of a pair show nothing."""
+MIN_PAIRS: Final = 2
+"""Pairs whose packets lose the ECN field at a NIC, before that NIC is named."""
+BAD_SHARE: Final = 0.5
+"""Share of packets that arrive without ECN, from which on something on the way clears it."""
+
+
+def mtus(fabric: FabricRecords) -> Iterator[Found]:
+    """Yield the NICs whose MTU is not that of most NICs of their shard and rail."""
+    groups: dict[tuple[str, int | None], list[Nic]] = defaultdict(list)
+    for nic in fabric.nics:
+        if nic["mtu_bytes"] is not None:
+            groups[nic["shard"], nic["rail"]].append(nic)
+    if not groups:
+        yield Found(FLEET, "", AuditStatus.UNKNOWN, "no NIC states its MTU")
+    for of_group in groups.values():
+        usual = _most_common(nic["mtu_bytes"] or 0 for nic in of_group)
+        for nic in of_group:
+            is_usual = nic["mtu_bytes"] == usual
+            text = f"MTU {nic['mtu_bytes']:,} bytes, most of {len(of_group)} NICs have {usual:,}"
+            yield fabric.of_nic(nic["nic"], AuditStatus.PASSED if is_usual else AuditStatus.FAILED, text)
+
+
+def egress(fabric: FabricRecords) -> Iterator[Found]:
+    """Yield the NICs whose packets were seen to leave by another one."""
+    for nic in fabric.nics:
+        other = nic["egress"]
+        if other is None:
+            yield fabric.of_nic(
+                nic["nic"], AuditStatus.PASSED, "packets were not seen to leave by another NIC"
+            )
+        else:
+            yield fabric.of_nic(nic["nic"], AuditStatus.FAILED, f"its packets leave by {other}")
+
+
+def ecn(fabric: FabricRecords) -> Iterator[Found]:
+    """Yield the NICs between which packets arrive without the ECN field that they left with.
+
+    A NIC is named if it has at least two such peers and most of its pairs are such pairs; other pairs are
+    those of a link. If no packet arrives ECN-capable, probes leave without it.
+    """
+    counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for record in fabric.delays:
+        for path in record["paths"]:
+            pair = counts[record["nic"], path["peer"]]
+            pair[0] += path["count"]
+            pair[1] += path["ecn"]
+    pairs = {pair: capable / count for pair, (count, capable) in counts.items() if count >= MIN_SAMPLES}
+    if not any(pairs.values()):
+        text = "no probe arrives ECN-capable: probes.ecn is off, or there are no probes"
+        yield Found(FLEET, "", AuditStatus.UNKNOWN, text)
+        return
+    cleared = {pair for pair, share in pairs.items() if share < BAD_SHARE}
+    at_nic = Counter(nic for pair in pairs for nic in pair)
+    cleared_at = Counter(nic for pair in cleared for nic in pair)
+    named = {
+        nic: count
+        for nic, count in cleared_at.items()
+        if count >= MIN_PAIRS and count > BAD_SHARE * at_nic[nic]
+    }
+
+    def found() -> Iterator[Found]:
+        for nic, count in sorted(named.items()):
+            text = f"the ECN field is cleared on {count} of {at_nic[nic]} pairs from or to it"
+            yield fabric.of_nic(nic, AuditStatus.FAILED, text)
+        for nic, peer in sorted(cleared):
+            if not {nic, peer} & named.keys():
+                text = f"the ECN field is cleared between it and {peer}"
+                yield fabric.of_nic(nic, AuditStatus.FAILED, text)
+
+    yield from fabric.all_passed(found(), sorted(at_nic), "packets stay ECN-capable")
+
+
+def classes(fabric: FabricRecords) -> Iterator[Found]:
+    """Yield the NICs that probe other traffic classes than most."""
+    of_nic: dict[str, set[int]] = defaultdict(set)
+    for record in fabric.delays:
+        of_nic[record["nic"]] |= {path["dscp"] for path in record["paths"]}
+    probing = {nic: tuple(sorted(dscps)) for nic, dscps in of_nic.items() if dscps}
+    if not probing:
+        yield Found(FLEET, "", AuditStatus.UNKNOWN, "no probes")
+        return
+    usual = _most_common(probing.values())
+    for nic, dscps in sorted(probing.items()):
+        text = f"probes DSCP {_listed(dscps)}"
+        if dscps == usual:
+            yield fabric.of_nic(nic, AuditStatus.PASSED, text)
+        else:
+            yield fabric.of_nic(nic, AuditStatus.FAILED, f"{text}, most NICs probe {_listed(usual)}")
+
+
+def _most_common(values: Iterable[Value]) -> Value:
+    """Return the most frequent value; of several, the largest."""
+    return max(Counter(values).items(), key=lambda each: (each[1], each[0]))[0]
+
+
+def _listed(dscps: Iterable[int]) -> str:
+    return ", ".join(map(str, dscps))
