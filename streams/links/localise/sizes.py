@@ -22,6 +22,8 @@ KEPT_NS: Final = 300 * NS_PER_S
 """Age at which a result no longer counts: the prober checks each path far more often."""
 MIN_PATHS: Final = 2
 """Paths with a limit that a link needs."""
+MIN_NICS: Final = 2
+"""NICs that must see the limit, if paths of so many cross the link."""
 MAX_WAIT_NS: Final = 30 * NS_PER_S
 """Time to check the other paths of all links that may be the cause. After it a single path counts, too."""
 
@@ -119,7 +121,7 @@ class PathSizes:
             same = [link for link in sorted(explained) if explained[link] == mine]
             since_ns = min(each.since_ns for each in mine)
             is_clear = len(mine) >= MIN_PATHS and not _is_open(same, over, since_ns)
-            if is_clear or since_ns <= now_ns - MAX_WAIT_NS:
+            if _is_agreed(mine, over[best]) and (is_clear or since_ns <= now_ns - MAX_WAIT_NS):
                 found.append(_limit(same, mine, since_ns))
             for each in mine:
                 del left[each.key]
@@ -150,6 +152,11 @@ def _explained_by(paths: Iterable[_Checked], over: Mapping[str, list[_Checked]])
             if not any(o.passed_bytes > each.passed_bytes and o.at_ns >= each.since_ns for o in over[link]):
                 found[link].append(each)
     return found
+
+
+def _is_agreed(limited: Iterable[_Checked], over: Iterable[_Checked]) -> bool:
+    """Return whether enough NICs see a limit, of those whose paths cross the link: one may be wrong."""
+    return len({each.key[0] for each in limited}) >= min(MIN_NICS, len({each.key[0] for each in over}))
 
 
 def _is_open(links: list[str], over: Mapping[str, list[_Checked]], since_ns: int) -> bool:
