@@ -24,6 +24,8 @@ MIN_PATHS: Final = 2
 """Paths with a limit that a link needs."""
 MIN_NICS: Final = 2
 """NICs that must see the limit, if paths of so many cross the link."""
+CHECKED_SHARE: Final = 0.5
+"""Share of the link's paths that must have been checked since; another link may limit the first ones."""
 MAX_WAIT_NS: Final = 30 * NS_PER_S
 """Time to check the other paths of all links that may be the cause. After it a single path counts, too."""
 
@@ -120,7 +122,8 @@ class PathSizes:
             mine = explained[best]
             same = [link for link in sorted(explained) if explained[link] == mine]
             since_ns = min(each.since_ns for each in mine)
-            is_clear = len(mine) >= MIN_PATHS and not _is_open(same, over, since_ns)
+            is_clear = len(mine) >= MIN_PATHS and _is_checked(over[best], since_ns)
+            is_clear = is_clear and not _is_open(same, over, since_ns)
             if _is_agreed(mine, over[best]) and (is_clear or since_ns <= now_ns - MAX_WAIT_NS):
                 found.append(_limit(same, mine, since_ns))
             for each in mine:
@@ -157,6 +160,10 @@ def _explained_by(paths: Iterable[_Checked], over: Mapping[str, list[_Checked]])
 def _is_agreed(limited: Iterable[_Checked], over: Iterable[_Checked]) -> bool:
     """Return whether enough NICs see a limit, of those whose paths cross the link: one may be wrong."""
     return len({each.key[0] for each in limited}) >= min(MIN_NICS, len({each.key[0] for each in over}))
+
+
+def _is_checked(over: list[_Checked], since_ns: int) -> bool:
+    return sum(each.at_ns >= since_ns for each in over) >= CHECKED_SHARE * len(over)
 
 
 def _is_open(links: list[str], over: Mapping[str, list[_Checked]], since_ns: int) -> bool:

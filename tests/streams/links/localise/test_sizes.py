@@ -78,6 +78,20 @@ def test_results_from_before_clear_nothing_and_are_waited_for() -> None:
     assert named(sizes, routes) == [("leaf>spine1", ("spine1>far",), 1400)]
 
 
+def test_the_end_of_a_limit_blames_no_other_link() -> None:
+    """A path over the cause passes again; the others, and most paths of their links, wait for a check."""
+    old = [("a", peer, 1, 1500, 0) for peer in "klmn"]
+    sizes, routes = results(*CAUSE, *OTHERS, *old)
+    routes.moved["c", "z", 2] = ("c>leaf2", "leaf2>spine1", "spine1>far", "far>z")
+    sizes.ingest(event("c", "z", 2, 1500), 3 * S, routes)
+    assert named(sizes, routes) == []
+
+
+def test_one_nic_alone_names_no_link_of_others() -> None:
+    sizes, routes = results(("a", "x", 1, 1400, 1), ("a", "y", 1, 1400, 1), *OTHERS, ("b", "y", 1, 1500, 0))
+    assert named(sizes, routes, 100) == []
+
+
 def test_one_path_alone_is_waited_for_and_then_named() -> None:
     sizes, routes = results(CAUSE[0], *OTHERS)
     assert named(sizes, routes) == []
