@@ -43,7 +43,19 @@ FIELDS: dict[str, dict[str, str]] = {
 down, joined by dots; arrays add nothing. `**.name` means a field of that name at any depth."""
 
 
-ADDED = frozenset({"ce", "ce_share", "ce_slot", "detected_by", "dscp", "ecn", "forward_ce", "reverse_ce"})
+ADDED = frozenset(
+    {
+        "ce",
+        "ce_share",
+        "ce_slot",
+        "detected_by",
+        "dscp",
+        "ecn",
+        "forward_ce",
+        "max_packet_bytes",
+        "reverse_ce",
+    }
+)
 """Fields of outputs that the recorded ones lack: they are not compared."""
 
 SIZES = frozenset({"bytes"})

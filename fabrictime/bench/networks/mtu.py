@@ -7,7 +7,7 @@ loses many. The results pass the shard's detector. A fault is found if its cable
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,7 +21,7 @@ from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas.ids import cable_id
 from schemas.records import LinkState
-from streams.links.health import ShardHealth
+from streams.links.health import Change, ShardHealth
 
 __all__ = ["Network", "Outcome", "measure", "plant"]
 
@@ -105,11 +105,9 @@ class Network:
             return False
         return bool(self._rng.random() < np.prod(1 - self.loss[self._probes.links[row]]))
 
-    def _take(self, changes: list[tuple[str, object]]) -> None:
+    def _take(self, changes: Iterable[Change]) -> None:
         for subject, record in changes:
-            if not isinstance(record, dict):
-                continue
-            if record["state"] == LinkState.GREY:
+            if record is not None and record["state"] == LinkState.GREY:
                 self.grey[subject] = record["max_packet_bytes"]
             else:
                 self.grey.pop(subject, None)
