@@ -165,11 +165,18 @@ class Case:
 
     @cached_property
     def excess_rows(self) -> Floats:
-        """Time by row that moving data took longer than in the job's good time; NaN: unknown."""
-        if not len(self.work.kinds):
+        """Time by row that moving data took longer than in the job's good time; NaN: unknown.
+
+        The whole operation counts where all of its ranks are seen, else the slowest rank's own time.
+        """
+        work = self.work
+        if not len(work.kinds):
             return np.empty(0)
-        excess: Floats = np.maximum(self.work.critical - self.expected_network[self.work.kind], 0.0)
-        return excess
+        good = [self.job.baselines.good(("moving", *kind)) for kind in work.kinds]
+        expected = np.array([np.nan if ns is None else ns for ns in good], np.float64)
+        own = np.maximum(work.critical - self.expected_network[work.kind], 0.0)
+        whole = np.maximum(work.moving.time - work.moving.error - expected[work.kind], 0.0)
+        return np.fmax(own, whole)
 
     @cached_property
     def network_excess(self) -> float | None:

@@ -71,6 +71,8 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
     note = job.baselines.note
     for kind, ns in work.kind_network.items():
         note(("network", *kind), ns)
+    for kind, ns in work.kind_moving.items():
+        note(("moving", *kind), ns)
     for pair in case.traffic.measured:
         note(("pair", pair.nic, pair.peer, pair.source), pair.data_ns or 0.0)
     if case.iteration_ns is not None:
