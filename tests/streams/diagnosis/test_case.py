@@ -102,3 +102,14 @@ def test_a_fault_while_the_job_was_fast_explains_nothing() -> None:
     assert found.network_loss(fault_ns, 2**62, 0.1) == 0.0
     assert not found.was_fast_during(found.begin_ns)
     assert not found.was_fast_during(found.begin_ns - 100 * S)
+
+
+def test_a_loss_counts_for_the_time_since_its_cause_began() -> None:
+    found = slow_case(World(Job()))
+    long_ns = int(found.length_ns)
+    assert found.share_since(0.1, None) == 0.1
+    assert found.share_since(0.1, found.begin_ns - 100 * S) == 0.1, "before the job's good time"
+    assert found.share_since(0.1, found.begin_ns) == pytest.approx(0.1)
+    found.begin_ns -= 4 * long_ns
+    assert found.share_since(0.1, found.end_ns - S) == pytest.approx(0.1 * 5 / 2, rel=0.02)
+    assert found.share_since(0.1, found.end_ns) == pytest.approx(0.1 * 5 / 2, rel=0.02), "2 s at least"
