@@ -53,10 +53,10 @@ def hull(
     for k in order.tolist():
         while len(kept) >= 2:
             a, b = kept[-2:]
-            turn = (delay[b] - delay[a]) * (after_s[k] - after_s[b]) - (delay[k] - delay[b]) * (
+            bend = (delay[b] - delay[a]) * (after_s[k] - after_s[b]) - (delay[k] - delay[b]) * (
                 after_s[b] - after_s[a]
             )
-            if turn < 0:
+            if bend < 0:
                 break
             kept.pop()
         kept.append(k)
