@@ -217,7 +217,9 @@ class ContentionDetector:
     def _set_rate(self, link: LinkWindow, report: LinkReport | None) -> None:
         if report is not None:
             link.rate_bps, link.candidates, link.dscp = report.rate_bps, report.candidates, report.dscp
-            link.alike = all(place_of(each, self._is_nic).is_like(link.place) for each in report.candidates)
+            link.same_position = all(
+                place_of(each, self._is_nic).is_like(link.place) for each in report.candidates
+            )
         elif not link.rate_bps:
             link.rate_bps = self._rate_of(link.name)
 

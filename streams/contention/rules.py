@@ -39,7 +39,7 @@ MAX_WINDOW_NS: Final = 60 * NS_PER_S
 """Longest time that one record of queues may cover."""
 FULL_WAIT_NS: Final = 500_000.0
 """Wait up to which a link may send all it can: buffers and rate control keep queues below it."""
-HELD_WAIT_NS: Final = 2_000_000.0
+PAUSED_WAIT_NS: Final = 2_000_000.0
 """Wait from which on a port does not send all the time: at its rate, few buffers hold as much."""
 BUFFERS_BPS: Final = 10**10
 """Slower ports have buffers as large as ports of this rate, so longer waits."""
@@ -94,9 +94,9 @@ UNMARKED_DEPTHS: Final = 2.0
 suggests: its port is paused."""
 UNMARKED_TRUST: Final = 0.8
 """How sure that is."""
-SOME_LINKS: Final = 0.5
+CHANCE_LINKS: Final = 0.5
 """Share of the links into a switch with queues up to which they may be there by chance."""
-MOST_LINKS: Final = 0.9
+SWITCH_LINKS: Final = 0.9
 """Share from which on the switch is held back as a whole."""
 MIN_SCORE: Final = 0.2
 """Score that a kind needs to be named."""

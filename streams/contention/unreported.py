@@ -17,12 +17,12 @@ from schemas.ids import end_parts
 from schemas.records import ContentionKind
 from streams.contention.rules import (
     BUFFERS_BPS,
+    CHANCE_LINKS,
     FULL_WAIT_NS,
-    HELD_WAIT_NS,
     LINKS_MEMORY_NS,
     MARKS_MEMORY_NS,
-    MOST_LINKS,
-    SOME_LINKS,
+    PAUSED_WAIT_NS,
+    SWITCH_LINKS,
     UNMARKED_DEPTHS,
     UNMARKED_SHARE,
     UNMARKED_TRUST,
@@ -97,30 +97,30 @@ def score_unreported(case: UnreportedCase) -> dict[ContentionKind, float]:
     Nothing explains a queue that may be on links of different positions.
     """
     link = case.link
-    if not link.alike or (link.place.sender is not None and link.place.receiver is None):
+    if not link.same_position or (link.place.sender is not None and link.place.receiver is None):
         return {}
-    held, spread = _held(case, link), _spread(case)
+    paused, spread = _paused(case, link), _spread(case)
     if link.place.receiver is not None:
         scores = {
-            ContentionKind.INCAST: 1 - held,
-            ContentionKind.SLOW_RECEIVER: held * (1 - spread),
-            ContentionKind.PAUSE_STORM: held * spread,
+            ContentionKind.INCAST: 1 - paused,
+            ContentionKind.SLOW_RECEIVER: paused * (1 - spread),
+            ContentionKind.PAUSE_STORM: paused * spread,
         }
     else:
         root = _last_behind(case)
-        root_held = 1.0 if root is None else _held(case, root)
+        root_paused = 1.0 if root is None else _paused(case, root)
         scores = {
-            ContentionKind.COLLISION: 1 - max(held, spread),
-            ContentionKind.PAUSE_STORM: max(held, spread * root_held),
-            ContentionKind.INCAST: 0.8 * spread * (1 - root_held),
+            ContentionKind.COLLISION: 1 - max(paused, spread),
+            ContentionKind.PAUSE_STORM: max(paused, spread * root_paused),
+            ContentionKind.INCAST: 0.8 * spread * (1 - root_paused),
         }
     return {kind: UNREPORTED_TRUST * score for kind, score in scores.items()}
 
 
-def _held(case: UnreportedCase, link: LinkWindow) -> float:
+def _paused(case: UnreportedCase, link: LinkWindow) -> float:
     """Return how sure it is that a link after this one, or its receiver, holds it back, 0 to 1."""
     wait_ns = link.depth_bytes * 8e9 / max(link.rate_bps, BUFFERS_BPS)
-    by_wait = ramp(wait_ns, FULL_WAIT_NS, HELD_WAIT_NS)
+    by_wait = ramp(wait_ns, FULL_WAIT_NS, PAUSED_WAIT_NS)
     marked_bytes = case.memory.marked_bytes(link.dscp, case.end_ns)
     if marked_bytes is None or link.ce_share > UNMARKED_SHARE:
         return by_wait
@@ -134,7 +134,7 @@ def _spread(case: UnreportedCase) -> float:
     switch = end_parts(end).node
     queued = sum(each.queued > 0 and _leads_into(each, switch) for each in case.links)
     known = case.memory.links_into(switch)
-    return ramp(queued / known, SOME_LINKS, MOST_LINKS) if queued > 1 and known else 0.0
+    return ramp(queued / known, CHANCE_LINKS, SWITCH_LINKS) if queued > 1 and known else 0.0
 
 
 def _leads_into(link: LinkWindow, switch: str) -> bool:

@@ -213,7 +213,7 @@ class LinkWindow:
     rising: Window | None = None
     """Becomes the window if the queue persists."""
     candidates: tuple[str, ...] = ()
-    alike: bool = True
+    same_position: bool = True
     """Whether all candidates have the link's position."""
     dscp: int = 0
     """Traffic class of the queue."""

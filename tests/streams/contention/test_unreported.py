@@ -61,7 +61,7 @@ def test_a_wait_that_no_buffer_holds_is_a_port_that_may_not_send() -> None:
     assert kinds_of(deep(LAST, 400e3, rate_bps=GBIT)) == {LAST: "INCAST"}, "slow ports have buffers too"
 
 
-def test_a_switch_that_is_held_back_as_a_whole_is_a_pause_storm() -> None:
+def test_queues_on_all_links_into_a_switch_are_a_pause_storm() -> None:
     assert set(kinds_of(*(deep(each, 250e3) for each in DOWNS)).values()) == {"PAUSE_STORM"}
     with_root = kinds_of(*(deep(each, 250e3) for each in DOWNS), deep(LAST, 5e6))
     assert set(with_root.values()) == {"PAUSE_STORM"}
@@ -91,25 +91,27 @@ def test_a_queue_on_one_of_two_positions_has_no_known_kind() -> None:
     for _ in range(4):
         shard.step(deep(DOWNS[0], 250e3, group=3), deep(LAST, 240e3, group=3))
     assert {each["kind"] for each in shard.made} == {"UNKNOWN"}
-    alike = Shard()
+    one_position = Shard()
     for _ in range(4):
-        alike.step(deep(UPS[0], 250e3, group=3), deep(DOWNS[0], 240e3, group=3))
-    assert {each["kind"] for each in alike.made} == {"COLLISION"}
+        one_position.step(deep(UPS[0], 250e3, group=3), deep(DOWNS[0], 240e3, group=3))
+    assert {each["kind"] for each in one_position.made} == {"COLLISION"}
 
 
 def test_reported_flows_decide_as_far_as_they_are_all() -> None:
     few = Shard()
     few.report(flow(1, 1, 5, 100, [UP1, SPINE, LAST]), whole=False)
-    most = Shard()
-    most.report(flow(1, 1, 5, 100, [UP1, SPINE, LAST]))
+    nearly_all = Shard()
+    nearly_all.report(flow(1, 1, 5, 100, [UP1, SPINE, LAST]))
     full = Shard()
     full.report(*(flow(n, n, 5, 400, [SPINE, LAST]) for n in (1, 2)), whole=False)
-    for shard in (few, most, full):
+    for shard in (few, nearly_all, full):
         for _ in range(40):
             shard.step(queue(LAST, 150e3))
     assert few.made[-1]["kind"] == "INCAST", "seven of eight hosts may send the rest"
     assert few.made[-1]["confidence"] <= UNREPORTED_TRUST
-    assert most.made[-1]["kind"] == "SLOW_RECEIVER", "its flows send a tenth of its rate, and all report"
+    assert nearly_all.made[-1]["kind"] == "SLOW_RECEIVER", (
+        "its flows send a tenth of its rate, and all report"
+    )
     assert full.made[-1]["kind"] == "INCAST"
     assert full.made[-1]["confidence"] > UNREPORTED_TRUST, "the reported flows explain the queue"
 

@@ -27,7 +27,7 @@ def test_a_message_is_skipped_if_it_is_old_and_newer_ones_wait(
     assert (waited_ns(age_ns, offset, highwater) > SKIP_BEHIND_NS) is expected
 
 
-def test_longer_slots_are_reported_in_words() -> None:
+def test_longer_slots_have_a_line_in_the_status() -> None:
     assert fold_text("fabric", 1_000_000, 1) == ""
     assert fold_text("fabric", 250_000, 4) == (
         "queues of fabric: slots of 1000 us instead of 250 us, inference is too slow"
