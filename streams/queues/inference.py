@@ -48,6 +48,8 @@ KNOT_PROBES: Final = 0.9
 MAX_KNOTS: Final = 2
 BUCKET_SLOTS: Final = BLOCK_SLOTS * SUB_SLOTS
 """Slots of `PathQueueing` whose cells wait together: the shortest block."""
+MAX_OFFSETS_AHEAD: Final = 10_000
+"""Messages that a source may leave out; more need a second record, because one alone may be wrong."""
 SAVE_BLOCKS: Final = 20
 """Blocks between two copies of the solver's state, which a new solver starts from."""
 
@@ -68,12 +70,18 @@ class _Source:
     complete_ns: int = 0
     first_offset: int = -1
     next_offset: int = -1
+    unconfirmed_offset: int = -1
+    """The next offset of a record that was far ahead."""
 
     def advance(self, record: PathQueueing) -> bool:
         """Note a record of the source; return False if its offsets were added before."""
         first, after = record["first_offset"], record["next_offset"]
         if (first, after) != (self.first_offset, self.next_offset):
             if first < self.next_offset:
+                return False
+            is_far_ahead = 0 <= self.next_offset < after - MAX_OFFSETS_AHEAD
+            if is_far_ahead and first != self.unconfirmed_offset:
+                self.unconfirmed_offset = after
                 return False
             self.first_offset, self.next_offset = first, after
         self.complete_ns = max(self.complete_ns, record["complete_ns"])
@@ -89,6 +97,8 @@ class ShardQueues:
         """Cells that arrived after their block was solved."""
         self._rate_of = rate_of
         self._slot_ns = 0
+        self._unconfirmed_slot_ns = 0
+        """Another slot length of the last record."""
         self._sources: dict[str, _Source] = {}
         self._cells = WaitingCells(BUCKET_SLOTS)
         self._next_block = -1
@@ -135,14 +145,11 @@ class ShardQueues:
 
     def take(self, record: PathQueueing, paths: RouteTable) -> None:
         """Add a record of one of the shard's sources; skip offsets that were added before."""
+        if not self._follow_slot(record["slot_ns"]):
+            return
         source = self._sources.setdefault(record["source"], _Source())
         if not source.advance(record):
             return
-        if record["slot_ns"] != self._slot_ns:
-            self._slot_ns = record["slot_ns"]
-            self._cells.clear()
-            self._next_block = -1
-            self._built_revision = None
         if self._routes.refresh(record, paths):
             self._idle_probes.clear()
             self._cells.clear()
@@ -152,6 +159,23 @@ class ShardQueues:
         cells = Cells.of(record, route)
         if len(cells.route):
             self._cells.add(cells)
+
+    def _follow_slot(self, slot_ns: int) -> bool:
+        """Note the slot length of a record; return whether the record is used.
+
+        Two consecutive records must show another length: one alone may be wrong, and short slots take long.
+        """
+        if slot_ns == self._slot_ns:
+            self._unconfirmed_slot_ns = 0
+            return True
+        if self._slot_ns and slot_ns != self._unconfirmed_slot_ns:
+            self._unconfirmed_slot_ns = slot_ns
+            return False
+        self._slot_ns, self._unconfirmed_slot_ns = slot_ns, 0
+        self._cells.clear()
+        self._next_block = -1
+        self._built_revision = None
+        return True
 
     def _count_idle(self, record: PathQueueing, route: NDArray[np.int32]) -> None:
         singles = np.asarray(record["singles"], np.int64)

@@ -166,6 +166,40 @@ def test_repeated_offsets_of_a_source_are_skipped(simulated):
     assert shard._sources["fabric.probes/0"].complete_ns == NOW_NS + 40_000_000
 
 
+def take(shard, n, **changes):
+    """Take the n-th record of the source; return the time up to which the source is complete."""
+    number = {"first_offset": 5 * n, "next_offset": 5 * n + 5, "complete_ns": NOW_NS + 50_000_000 * n}
+    shard.take(queueing(**number | changes), RouteTable())
+    return (shard._sources["fabric.probes/0"].complete_ns - NOW_NS) // 50_000_000
+
+
+@pytest.mark.parametrize("wrong", [{"next_offset": 2**40}, {"first_offset": 2**40, "next_offset": 2**40 + 5}])
+def test_one_record_with_wrong_offsets_does_not_hide_the_records_after_it(wrong):
+    shard = ShardQueues("fabric", lambda link: 0)
+    assert [take(shard, n) for n in range(3)] == [0, 1, 2]
+    assert take(shard, 3, **wrong) == 2
+    assert [take(shard, n) for n in (3, 4)] == [3, 4]
+
+
+def test_a_source_that_left_out_many_messages_is_followed_from_its_second_record_on():
+    shard = ShardQueues("fabric", lambda link: 0)
+    take(shard, 1)
+    assert [take(shard, n) for n in (100_000, 100_001, 100_002)] == [1, 100_001, 100_002]
+
+
+def test_one_record_with_another_slot_length_changes_none():
+    """Slots of 1 us instead of 250 us take a hundred times as long to solve."""
+    shard = ShardQueues("fabric", lambda link: 0)
+    take(shard, 0)
+    for n in (1, 3, 5):
+        take(shard, n, slot_ns=1_000)
+        assert take(shard, n + 1) == n + 1
+        assert shard._slot_ns == 250_000
+    take(shard, 7, slot_ns=1_000_000)
+    take(shard, 8, slot_ns=1_000_000)
+    assert shard._slot_ns == 1_000_000
+
+
 def test_slots_follow_the_rate_of_the_links():
     assert slot_ns_of(1_000_000_000) == 10_000_000
     assert slot_ns_of(10_000_000_000) == 1_000_000

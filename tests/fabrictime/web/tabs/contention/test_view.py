@@ -182,8 +182,9 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
         show(tab)
         until(f"counted on {tab}", lambda: browser.text("badge") == "1")
     until("its row", lambda: expected in browser.text("alerts"))
-    assert browser.text("alert-title") == expected
-    assert "h5/eth1>h1/eth1" in browser.text("alert-figures").replace(" → ", ">")
+    until("its title", lambda: browser.text("alert-title") == expected)
+    until("its figures", lambda: "h5/eth1 → h1/eth1" in browser.text("alert-figures"))
+    until("its evidence", lambda: "an old one" in browser.text("evidence"))
     browser.js("document.querySelector('[data-testid=evidence-0]').click()")
     until("the record", lambda: "paths_dead\n17" in browser.text("record-0"))
     browser.js("document.querySelector('[data-testid=evidence-1]').click()")
@@ -191,7 +192,14 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
     browser.js("document.querySelector('[data-testid=evidence-2]').click()")
     until("none", lambda: "fabric.link-health has no record of gone" in browser.text("record-2"))
 
-    cleared = {**alert, "update": 1, "state": "CLEARED", "cleared_ns": now + S}
+    browser.js("window.ftEvidence = document.querySelector('[data-testid=evidence-0]')")
+    longer = f"{expected}, 5 s"
+    fabric.publish(("fabric.alerts", alert["subject"], {**alert, "update": 1, "text": longer}))
+    until("its new text", lambda: browser.text("alert-title") == longer)
+    assert browser.js("return window.ftEvidence.isConnected"), "a click under way would be lost"
+    assert "paths_dead\n17" in browser.text("record-0")
+
+    cleared = {**alert, "update": 2, "state": "CLEARED", "cleared_ns": now + S}
     fabric.publish(("fabric.alerts", alert["subject"], cleared))
     until("counted no more", lambda: browser.text("badge") == "")
     until("listed as cleared", lambda: "cleared" in browser.text("alerts"))
@@ -199,6 +207,7 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
     until("no row", lambda: browser.text("alerts-empty") == "No alert is active.")
     show("alerts", f"?alert={alert['alert_id']}".replace(">", "%3E").replace("<", "%3C"))
     until("opened by its address", lambda: browser.text("alert-title") == expected)
+    until("its links", lambda: browser.text("alert-links") != "")
     browser.js("document.querySelector('[data-testid=alert-links] a').click()")
     until("its link", lambda: browser.text("link-title") == "leaf3:swp3 ⇄ spine1:swp3")
     calm(browser, page)
