@@ -71,7 +71,9 @@ class CableEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    ends: tuple[str, str] = Field(description="both ends, node:port; a NIC's is host:device")
+    ends: tuple[str, str] = Field(
+        description="both ends, node:port; a NIC's is host:device; a bond's device may be in several links"
+    )
     rate_bps: int = Field(default=0, ge=0, description="bit/s in each direction; 0: not known")
 
 
@@ -127,7 +129,8 @@ class Topology:
         self.source = source
         self.nodes: dict[str, NodeEntry] = {}
         self._at: dict[str, list[tuple[str, str | None]]] = {}
-        self._far: dict[End, End] = {}
+        self._far: dict[End, tuple[End, ...]] = {}
+        """End to its far ends: several for a bond."""
         self._rate: dict[str, int] = {}
         self._cables_of: dict[str, list[tuple[End, End]]] = {}
         self._routes: dict[tuple[End | str, End | str, int | None], list[tuple[str, ...]]] = {}
@@ -160,18 +163,30 @@ class Topology:
         ends: list[End] = []
         for text in cable.ends:
             end = _checked(where, "ends", lambda text=text: split_end(text))
-            if end in wired:
-                raise TopologyError(f"{where}.ends: {text} is wired twice, by links[{wired[end]}] too")
-            wired[end] = number
             ends.append(end)
         a, b = ends
+        for end, other in ((a, b), (b, a)):
+            if end in wired and not self._may_be_bond(end, other):
+                hint = "" if end.node in self.nodes else f" (for a bond, list {end.node} as a host)"
+                text = end_text(end)
+                raise TopologyError(f"{where}.ends: {text} is wired twice, by links[{wired[end]}] too{hint}")
+            wired[end] = number
         if a.node == b.node:
             raise TopologyError(f"{where}.ends: both at {a.node}, expected two nodes")
-        self._far[a], self._far[b] = b, a
+        for near, far in ((a, b), (b, a)):
+            self._far[near] = (*self._far.get(near, ()), far)
         self._cables_of.setdefault(a.node, []).append((a, b))
         self._cables_of.setdefault(b.node, []).append((b, a))
         if cable.rate_bps:
             self._rate[link_id(*a, *b)] = self._rate[link_id(*b, *a)] = cable.rate_bps
+
+    def _may_be_bond(self, end: End, other: End) -> bool:
+        """Return whether an end may have several cables: one of a host, or not listed beside a listed
+        switch."""
+        entry, beside = self.nodes.get(end.node), self.nodes.get(other.node)
+        if entry is not None:
+            return entry.kind == "host"
+        return beside is not None and beside.kind != "host"
 
     def _add_path(self, where: str, path: PathEntry) -> None:
         ends = []
@@ -217,8 +232,13 @@ class Topology:
         return self._at.get(_plain(address), ())
 
     def far(self, end: End) -> End | None:
-        """Return the end that a port is wired to; None if not listed."""
-        return self._far.get(end)
+        """Return the end that a port is wired to; None if not listed, or if several are (a bond)."""
+        found = self._far.get(end, ())
+        return found[0] if len(found) == 1 else None
+
+    def fars(self, end: End) -> Sequence[End]:
+        """Return the ends that a port is wired to: one for each member of a bond; empty if not listed."""
+        return self._far.get(end, ())
 
     def rate_bps(self, link: str) -> int:
         """Return bit/s of a directed link; 0 if not listed."""
@@ -235,8 +255,9 @@ class Topology:
 
     def links(self) -> Iterator[str]:
         """Yield every directed link that the file wires."""
-        for near, far in self._far.items():
-            yield link_id(*near, *far)
+        for near, fars in self._far.items():
+            for far in fars:
+                yield link_id(*near, *far)
 
     def cable_ids(self) -> set[str]:
         """Return every cable that the file wires."""

@@ -12,7 +12,7 @@ from schemas import codec
 from schemas.log_time import MAX_AHEAD_NS
 from schemas.records import ClockOffsets, ClockState, Decision, Fallbacks
 
-__all__ = ["EPOCH_AHEAD_MS", "MAX_NS", "check_epoch", "validate_offsets"]
+__all__ = ["EPOCH_AHEAD_MS", "MAX_NS", "check_epoch", "is_window_consistent", "validate_offsets"]
 
 MAX_NS: Final = 2**62
 """Largest time of any record, as in the decoder of samples."""
@@ -32,6 +32,13 @@ def check_epoch(record: Decision | Fallbacks, append_ms: int) -> None:
         raise codec.BadRecord(
             "OUT_OF_RANGE", f"epoch {record['epoch']}, expected at most {append_ms + EPOCH_AHEAD_MS}"
         )
+
+
+def is_window_consistent(record: ClockOffsets) -> bool:
+    """Return whether a window's times follow from its number and length, as every writer computes them."""
+    window_ns = record["window_end_ns"] - record["window_start_ns"]
+    start_ns = record["window"] * window_ns + record["log_offset_ns"]
+    return window_ns > 0 and record["window_start_ns"] == start_ns
 
 
 def validate_offsets(record: ClockOffsets, append_ns: int, window_ns: int) -> tuple[ClockOffsets, int]:

@@ -326,8 +326,10 @@ class FabricState:
     def _is_drawn(self, cable: int) -> bool:
         """Return whether a path crosses a cable, its state is worse than UP, or it has inferred queues."""
         both = (2 * cable, 2 * cable + 1)
-        if any(self.link_index.pair_count(link) or self.link_state.get(link, 0) > UP for link in both):
+        if any(self.link_state.get(link, 0) > UP for link in both):
             return True
+        if any(self.link_index.pair_count(link) for link in both):
+            return not self.link_index.is_doubted(both[0])
         starts_ns = [depth.start_ns for link in both if (depth := self.queues.newest(link)) is not None]
         if starts_ns:  # drawn for fresh windows alone: once these are old, the plan changes
             expire_ns = max(starts_ns) + FRESH_NS

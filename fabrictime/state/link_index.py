@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fabrictime.state.cable_graph import CableGraph
 from schemas.records import PathMaps
+from streams.runtime.cable_votes import CableVotes
 
 MAX_PAIRS: Final = 65_536
 """Pairs whose paths are stored. Further pairs only add their links to the cable graph."""
@@ -46,12 +47,13 @@ class LinkIndex:
     def __init__(self, cable_graph: CableGraph) -> None:
         self.version = 0
         self.shape = 0
-        """Incremented when a link gets its first path or loses its last one."""
+        """Incremented when a link gets its first path or loses its last one, or its doubt changes."""
         self.left_out = 0
         self._cable_graph = cable_graph
         self._pairs: dict[tuple[str, str], _PackedPaths] = {}
         self._size = 0
         self._pair_counts: dict[int, int] = {}
+        self._votes = CableVotes()
         self._flat: tuple[int, list[tuple[str, str]], _Int32s, _Int32s] | None = None
 
     @property
@@ -62,6 +64,11 @@ class LinkIndex:
     def pair_count(self, number: int) -> int:
         """Return how many stored pairs have a path over a link."""
         return self._pair_counts.get(number, 0)
+
+    def is_doubted(self, number: int) -> bool:
+        """Return whether only one NIC names a link's cable, and others name another one at its port."""
+        doubted = self._votes.doubted
+        return bool(doubted) and self._cable_graph.cable(number) in doubted
 
     def take(self, record: PathMaps) -> None:
         """Replace a pair's paths with those of a PathMaps record."""
@@ -88,22 +95,25 @@ class LinkIndex:
             np.array(link, np.int32),
         )
         self._size = size
-        self._count(set() if before is None else set(before.link.tolist()), set(link))
+        self._count(pair[0], set() if before is None else set(before.link.tolist()), set(link))
 
     def forget(self, nic: str, peer: str) -> None:
         """Remove a pair."""
         before = self._pairs.pop((nic, peer), None)
         if before is not None:
             self._size -= len(before.link)
-            self._count(set(before.link.tolist()), set())
+            self._count(nic, set(before.link.tolist()), set())
 
     def forget_nic(self, nic: str) -> None:
         """Remove all pairs of a NIC."""
         for pair in [pair for pair in self._pairs if nic in pair]:
             self.forget(*pair)
 
-    def _count(self, before: set[int], now: set[int]) -> None:
+    def _count(self, nic: str, before: set[int], now: set[int]) -> None:
         self.version += 1
+        name = self._cable_graph.cable
+        if before != now and self._votes.replace(nic, set(map(name, before)), set(map(name, now))):
+            self.shape += 1
         for number in now - before:
             self._pair_counts[number] = self._pair_counts.get(number, 0) + 1
             self.shape += self._pair_counts[number] == 1

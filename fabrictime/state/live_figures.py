@@ -19,6 +19,7 @@ from schemas.log_time import WindowOrder
 from schemas.messages import decode_message
 from schemas.records import ClockFits, ClockOffsets, PathDelays
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, TOPICS, Topic
+from schemas.validation import is_window_consistent
 
 RECENT_S: Final = 5.0
 DELAYS_SHARE: Final = 0.2
@@ -120,6 +121,9 @@ class View:
             nic.heard_s = now_s
 
     def _add_offsets(self, record: ClockOffsets, append_ns: int) -> None:
+        if not is_window_consistent(record):
+            self.unreadable += 1
+            return
         now_s = time.monotonic()
         steps_back = self._order.steps_back(record)
         late_ms = (append_ns + record["log_offset_ns"] - record["window_end_ns"]) / 1e6

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from fabrictime.web.history_client import HistoryError, QueryFailed
+from fabrictime.web.history_client import HistoryDown, HistoryError, QueryFailed
 
 T = TypeVar("T")
 
@@ -27,6 +27,8 @@ LINGER_S = 3.0
 BUSY_SHARE = 0.25
 """Largest share of the time in which one query runs."""
 MAX_PAUSE_S = 60.0
+RETRY_S = 2.0
+"""A history or log that did not answer in time is queried again after this time, whatever the period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,9 @@ class QueryPoller:
                 for callback in tuple(query.subscribers):
                     _notify(callback, query.snapshot)
             took_s = time.monotonic() - now
-            pause_s = max(query.period_s - took_s, query.snapshot.query_s * (1 / BUSY_SHARE - 1), 0.02)
+            failed = isinstance(query.snapshot.error, HistoryDown)
+            period_s = min(query.period_s, RETRY_S) if failed else query.period_s
+            pause_s = max(period_s - took_s, query.snapshot.query_s * (1 / BUSY_SHARE - 1), 0.02)
             await asyncio.sleep(min(pause_s, MAX_PAUSE_S))
         del self._queries[key]
 

@@ -7,6 +7,8 @@ file gives the port at the near end. Without a file, it is the other address of 
 a cable share. Where addresses are those of switches (addressing.py), a link is named by both switches, and
 parallel cables have one name. A NIC's own cable ends at the first hop that it sees itself and announces.
 
+A bond over two leaves has a cable to each: the switch beside it tells which one a path takes.
+
 An address that several switches have names none of them. A silent hop, and a path without a router, leave the
 links there unknown: no link is invented.
 """
@@ -96,7 +98,7 @@ def name_path(
 
 def _without_router(nic: str, peer: str, path: int, topology: Topology) -> NamedPath:
     """Return a path within one subnet: by the file, else the two NICs' cables into an unknown layer 2."""
-    if topology.far(nic_end(nic)) is not None or topology.listed(nic, peer, path):
+    if topology.fars(nic_end(nic)) or topology.listed(nic, peer, path):
         return _from_file(nic, peer, path, topology, None)
     ends = [nic_end(name) for name in (nic, peer)]
     ports = [End(LAYER_2, f"{end.node}.{end.port}") for end in ends]
@@ -231,11 +233,11 @@ class _Namer:
     ) -> _Hop:
         """Return a hop whose address several switches have: the only one that is cabled to its neighbour."""
         near = {before.node} if before.node is not None else set()
-        far = self.topology.far(goal) if goal is not None else None
+        far = {end.node for end in self.topology.fars(goal)} if goal is not None else set()
         found = [
             node
             for node, _ in dict.fromkeys((node, None) for node, _ in holders)
-            if (far is None or far.node == node) and any(self.topology.cables(each, node) for each in near)
+            if (not far or node in far) and any(self.topology.cables(each, node) for each in near)
         ]
         return _Hop(found[0], None, address, True) if len(found) == 1 else _Hop()
 
@@ -264,8 +266,11 @@ class _Namer:
             return self._first_link(start, here, is_last)
         if here.came_in is None:
             return self._only_cable(before.node, here)
-        near = self.topology.far(here.came_in)
-        if near is not None:
+        nears = self.topology.fars(here.came_in)
+        if nears:
+            near = next((end for end in nears if end.node == before.node), nears[0])
+            if len(nears) > 1 and near.node != before.node:  # a bond whose last switch is not of the file
+                return None
             return self._wired_link(k, before, before.node, here, here.came_in, near)
         if is_last:
             return self._last_link(before, goal)
@@ -315,9 +320,9 @@ class _Namer:
 
     def _first_link(self, start: End, here: _Hop, is_last: bool) -> str | None:
         """Return the NIC's own cable."""
-        wired = self.topology.far(start)
         if is_last and here.came_in is not None:
             return link_id(*start, *here.came_in)
+        wired = self._far_at(start, here.node)
         if wired is not None and wired.node == here.node:
             here.came_in = wired
             return link_id(*start, *wired)
@@ -328,6 +333,11 @@ class _Namer:
         if here.address is not None and self.topology.at(here.address) is None:
             return link_id(*start, node_of_address(here.address), f"{start.node}.{start.port}")
         return link_id(*start, *here.came_in) if here.came_in is not None else None
+
+    def _far_at(self, end: End, node: str | None) -> End | None:
+        """Return where the file wires an end to: the port at `node` if a bond has several cables."""
+        fars = self.topology.fars(end)
+        return next((far for far in fars if far.node == node), fars[0] if fars else None)
 
     def _last_link(self, before: _Hop, goal: End) -> str | None:
         """Return the peer's own cable, by the first hop that the peer announces."""

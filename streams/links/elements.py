@@ -32,8 +32,7 @@ COLUMNS: Final = (
     "exempt_ns",
     "nic_event_ns",
     "host_answer_ns",
-    "egress",
-    "ingress",
+    "nic_of",
     "down",
     "suppressed_ns",
     "recovered_ns",
@@ -82,9 +81,12 @@ class ElementTable:
         """[E] NICs: newest answer of its host's kernel, probed because its agent was silent."""
         self.delayed_ns: Int64s = np.zeros(size, np.int64)
         """[E] newest answer that the network delayed for longer than the loss time-out."""
-        self.egress: Int32s = np.zeros(size, np.int32)
-        self.ingress: Int32s = np.zeros(size, np.int32)
-        """[E] NICs: the link that begins and the one that ends there, NOTHING if unknown."""
+        self.nic_of: Int32s = np.zeros(size, np.int32)
+        """[E] links: the NIC at which one begins or ends, NOTHING between switches."""
+        self.own_links: dict[int, dict[int, None]] = {}
+        """NIC to the links between it and its switches: a bond has several cables."""
+        self.recabled: dict[int, int] = {}
+        """Link to the link that now uses one of its ports, by paths that changed from one to the other."""
         self.down: Bools = np.zeros(size, np.bool_)
         """[E] known to be dead: losses behind it are explained."""
         self.suppressed_ns: Int64s = np.zeros(size, np.int64)
@@ -119,8 +121,13 @@ class ElementTable:
         return self.ends[link]
 
     def links_of(self, nic: int) -> list[int]:
-        """Return the known links between a NIC and its switch."""
-        return [int(link) for link in (self.egress[nic], self.ingress[nic]) if link != NOTHING]
+        """Return the known links between a NIC and its switch, or switches of a bond."""
+        return [link for link in self.own_links.get(nic, ()) if link not in self.recabled]
+
+    def attach(self, link: int, nic: int) -> None:
+        """Note that a link begins or ends at a NIC."""
+        self.nic_of[link] = nic
+        self.own_links.setdefault(nic, {})[link] = None
 
     def among(self, elements: Sequence[int] | NDArray[Any]) -> Bools:
         """Return [E] whether each element is one of these."""

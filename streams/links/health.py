@@ -8,7 +8,7 @@ crosses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -261,11 +261,20 @@ class ShardHealth(Detector[Change]):
 
     def _port_changed(self, nic: str, up: bool, at_ns: int, detected_by: DetectedBy) -> None:
         """Take a report of a NIC's own port."""
-        evidence, table = self.evidence, self._table
+        evidence = self.evidence
         me = evidence.index[nic]
-        links = evidence.links_of(me)
-        name = cable_id(evidence.names[links[0]]) if links else nic
-        s = table.get(name, HealthKind.LINK if links else HealthKind.NIC)
+        cables: dict[str, list[int]] = {}
+        for link in evidence.links_of(me):
+            cables.setdefault(cable_id(evidence.names[link]), []).append(link)
+        for name, links in cables.items() or [(nic, [])]:  # a bond has several, which fail together here
+            self._own_cable_changed(name, (me, *links), nic, up, at_ns, detected_by)
+
+    def _own_cable_changed(
+        self, name: str, elements: Sequence[int], nic: str, up: bool, at_ns: int, detected_by: DetectedBy
+    ) -> None:
+        """Take a report of a NIC's own port for one of its cables; `elements`: the NIC and the links."""
+        table = self._table
+        s = table.get(name, HealthKind.LINK if len(elements) > 1 else HealthKind.NIC)
         if table.is_settled(s):
             return
         if up:
@@ -274,11 +283,11 @@ class ShardHealth(Detector[Change]):
             s.carrier_down = False
             for element in list(s.dead):
                 table.clear(s, element)
-            evidence.suppressed_ns[[me, *links]] = at_ns + SUPPRESS_NS
+            self.evidence.suppressed_ns[list(elements)] = at_ns + SUPPRESS_NS
             table.settle(s, self.now_ns, at_ns, detected_by)
         else:
             s.carrier_down = True
-            for element in (me, *links):
+            for element in elements:
                 table.mark(s, element, at_ns)
             problem = "has no carrier" if detected_by == DetectedBy.CARRIER else "reports that it is down"
             table.take_down(s, self.now_ns, at_ns, detected_by, (), f"the port {nic} {problem}")

@@ -116,8 +116,6 @@ class PathTable(ElementTable):
         self.routes_changed = False
         """Whether a route has departed from a link since the last search for bypassed links."""
         self.departures: dict[int, Departures] = {}
-        self.recabled: dict[int, int] = {}
-        """Link to the link that now uses one of its ports, by paths that changed from one to the other."""
         self._free: list[int] = []
         self._route_before: dict[int, frozenset[int]] = {}
         """Path with an incomplete route to the links of its last complete one."""
@@ -254,10 +252,9 @@ class PathTable(ElementTable):
                 self.recabled.pop(link, None)
 
     def _note_nic_links(self, me: int, peer: int, forward: Links, reverse: Links) -> None:
-        if forward:
-            self.egress[me], self.ingress[peer] = self.index[forward[0]], self.index[forward[-1]]
-        if reverse:
-            self.egress[peer], self.ingress[me] = self.index[reverse[0]], self.index[reverse[-1]]
+        for links, (first, last) in ((forward, (me, peer)), (reverse, (peer, me))):
+            for name, nic in ((links[0], first), (links[-1], last)) if links else ():
+                self.attach(self.index[name], nic)
 
     def _note_departures(self, at: int, before: frozenset[int], links: set[int], now_ns: int) -> None:
         gone, new = before - links, links - before

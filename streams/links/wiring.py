@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from schemas.ids import cable_id, end_id, end_parts, natural
+from schemas.ids import cable_ends, cable_id, end_id, end_parts, natural
 from schemas.records import AlertKind, Nic, PathMaps
 from schemas.topics import PATHS
 from schemas.topology import LAYER_2, Topology, nic_end, split_end
@@ -20,6 +20,7 @@ from streams.alerts.detection import SINCE, Detection, EvidenceRef
 from streams.links.rules import NEVER_NS
 from streams.links.switch_names import Groups, SwitchNames, leaf_name, names_of
 from streams.runtime.base import Detector
+from streams.runtime.cable_votes import CableVotes
 from streams.runtime.route_table import split_pair
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
@@ -150,7 +151,7 @@ class Wiring(Detector[tuple[str, Detection]]):
         self.topology = topology if topology is not None else Topology()
         self.thresholds = Thresholds()
         self._pairs: dict[str, _Pair] = {}
-        self._cables: Counter[str] = Counter()
+        self._votes = CableVotes()
         self._at_node: dict[str, set[str]] = defaultdict(set)
         self._leaves: dict[str, Counter[str]] = defaultdict(Counter)
         self._joins: Counter[tuple[str, str]] = Counter()
@@ -167,8 +168,8 @@ class Wiring(Detector[tuple[str, Detection]]):
         self._evaluated_ns = -EVALUATION_GAP_NS
 
     def cables_at(self, node: str) -> int:
-        """Return the number of a node's cables, by the known paths."""
-        return len(self._at_node.get(node, ()))
+        """Return the number of a node's cables, by the known paths; doubted cables do not count."""
+        return len(self._at_node.get(node, set()) - self._votes.doubted)
 
     def recover(self, shard: str, subject: str, names: Iterable[str], at_ns: int) -> None:
         """Restore an active alert; `at_ns`: append time at which it was certainly active."""
@@ -197,6 +198,8 @@ class Wiring(Detector[tuple[str, Detection]]):
         if new is not None:
             self._pairs[key] = new
             self._count(key, new, 1)
+        if old is not None or new is not None:
+            self._count_cables(split_pair(key)[0], _cables_of(old), _cables_of(new))
         if old is None or new is None or _findings(old) != _findings(new):
             self._touch(append_ns)
 
@@ -228,9 +231,6 @@ class Wiring(Detector[tuple[str, Detection]]):
 
     def _count(self, key: str, pair: _Pair, by: int) -> None:
         """Add a pair's content to the counts, or remove it (`by` = -1)."""
-        for route in pair.routes:
-            for link in route:
-                self._count_cable(cable_id(link), by)
         nic = split_pair(key)[0]
         for leaf in pair.leaves:
             self._leaves[nic][leaf] += by
@@ -244,13 +244,13 @@ class Wiring(Detector[tuple[str, Detection]]):
             pairs = self._contradicting[contradiction]
             (pairs.add if by > 0 else pairs.discard)(key)
 
-    def _count_cable(self, cable: str, by: int) -> None:
-        before = self._cables[cable]
-        self._cables[cable] += by
-        if not before or not self._cables[cable]:
-            for end in cable.split("<>"):
+    def _count_cables(self, nic: str, before: set[str], now: set[str]) -> None:
+        """Replace the cables of one of a NIC's records."""
+        self._votes.replace(nic, before, now)
+        for cable in before ^ now:
+            for end in cable_ends(cable):
                 at = self._at_node[end_parts(end).node]
-                (at.add if by > 0 else at.discard)(cable)
+                (at.add if self._votes.nics_of(cable) else at.discard)(cable)
 
     # --------------------------------------------------------------------------------------- evaluation
 
@@ -417,6 +417,10 @@ class Wiring(Detector[tuple[str, Detection]]):
         evidence = EvidenceRef(PATHS.name, key, at_ns, f"{text}: {len(keys)} pairs show it")
         shard = self._pairs[key].shard
         return _Fact(f"file {reported}", subject, text, shard, frozenset(items), nics, links, evidence)
+
+
+def _cables_of(pair: _Pair | None) -> set[str]:
+    return set() if pair is None else {cable_id(link) for route in pair.routes for link in route}
 
 
 def _contradictions_of(record: PathMaps) -> Iterator[str]:

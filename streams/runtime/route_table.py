@@ -1,26 +1,31 @@
 """A global table of probe routes: the links of requests and answers.
 
 Filled from the compacted topic `fabric.paths`: one `PathMaps` per directed pair of NICs. Each end traces the
-direction in which it sends, so the reverse links are in the peer's record.
+direction in which it sends, so the reverse links are in the peer's record. A cable that one NIC names against
+several others is left out, so that no wrong record makes, renames or removes a cable (cable_votes.py).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from schemas import codec
-from schemas.ids import end_parts
+from schemas.ids import cable_id, end_parts
 from schemas.messages import decode_message
 from schemas.records import PathMap
 from schemas.topics import PATHS
 from schemas.topology import Topology
 from schemas.validation import MAX_NS
+from streams.runtime.cable_votes import CableVotes
+from streams.runtime.units import NS_PER_S
 
 __all__ = ["NO_ROUTE", "Route", "RouteTable", "link_rate_bps", "pair_key", "split_pair"]
 
 Links = tuple[str, ...]
+Pair = tuple[str, str]
 
 REQUEST: Final = "REQUEST"
 ANSWER: Final = "ANSWER"
@@ -38,16 +43,21 @@ class Route(NamedTuple):
 
 
 CHANGES_KEPT: Final = 4096
+VOTE_KEPT_NS: Final = 3600 * NS_PER_S
+"""A NIC that traces publishes each record again within 19 minutes: an older one names no cable any more."""
 NAMES_KEPT: Final = 16_384
 """Unused names and routes that may be kept, in addition to twice those in use."""
 
 NO_ROUTE: Final = Route((), False, "UNKNOWN", 0, 0, None)
 """The route of an unknown path."""
+Routes = dict[tuple[str, int], Route]
+"""(leg, entropy value) to route."""
 
 
 def is_link(name: str) -> bool:
     """Return whether a name has the form of a directed link's id."""
-    return name.count(">") == 1 and not name.startswith(">") and not name.endswith(">")
+    near, _, far = name.partition(">")
+    return ">" not in far and all(all(end_parts(end)) for end in (near, far))
 
 
 def pair_key(nic: str, peer: str) -> str:
@@ -87,11 +97,17 @@ class RouteTable:
     def __init__(self) -> None:
         self.version = 0
         """Grows when any route changes; a repeated record changes nothing."""
-        self._pairs: dict[tuple[str, str], dict[tuple[str, int], Route]] = {}
-        self._whole: dict[tuple[str, str], dict[tuple[str, int], Links]] = {}
+        self._pairs: dict[Pair, Routes] = {}
+        self._recorded: dict[Pair, Routes] = {}
+        """Routes as the records have them, of the pairs that name a doubted cable."""
+        self._peers: dict[str, set[str]] = {}
+        self._votes = CableVotes()
+        self._voted_ns: dict[Pair, int] = {}
+        """Pair to the append time of its record, the oldest first, if the record's cables count."""
+        self._whole: dict[Pair, dict[tuple[str, int], Links]] = {}
         self._names: dict[Any, Any] = {}
         self._max_names = NAMES_KEPT
-        self._changed: deque[tuple[str, str]] = deque(maxlen=CHANGES_KEPT)
+        self._changed: deque[Pair] = deque(maxlen=CHANGES_KEPT)
         """Pairs in the order of the versions that changed them."""
 
     def take(
@@ -111,15 +127,64 @@ class RouteTable:
             self._forget_names()
         pair = (self._one(record["nic"]), self._one(record["peer"]))
         routes = {(self._one(p["leg"]), p["path"]): self._route(p) for p in record["paths"]}
+        self._peers.setdefault(pair[0], set()).add(pair[1])
+        changed = self._vote(pair, routes, append_ns)
+        self._believe(pair, routes)
+        self._refresh_pairs(changed - {pair})
+
+    def __len__(self) -> int:
+        """Return the number of directed pairs."""
+        return len(self._pairs)
+
+    def _vote(self, pair: Pair, routes: Routes | None, append_ns: int) -> set[Pair]:
+        """Count the cables of a pair's record in place of the last one; return pairs whose doubt changes."""
+        before = _cables(self._record_of(pair)) if pair in self._voted_ns else set()
+        self._voted_ns.pop(pair, None)
+        if routes is not None:
+            self._voted_ns[pair] = append_ns
+        cables = self._votes.replace(pair[0], before, set() if routes is None else _cables(routes))
+        return self._pairs_over(cables) | self._end_old_votes(append_ns)
+
+    def _end_old_votes(self, append_ns: int) -> set[Pair]:
+        ended: set[Pair] = set()
+        while self._voted_ns:
+            pair, voted_ns = next(iter(self._voted_ns.items()))
+            if append_ns - voted_ns <= VOTE_KEPT_NS:
+                break
+            del self._voted_ns[pair]
+            cables = self._votes.replace(pair[0], _cables(self._record_of(pair)), ())
+            ended |= {pair} | self._pairs_over(cables)
+        return ended
+
+    def _record_of(self, pair: Pair) -> Routes:
+        """Return a pair's routes as its record has them."""
+        return self._recorded.get(pair) or self._pairs.get(pair, {})
+
+    def _refresh_pairs(self, pairs: Iterable[Pair]) -> None:
+        for pair in sorted(pairs):
+            if pair in self._pairs:
+                self._believe(pair, self._record_of(pair))
+
+    def _believe(self, pair: Pair, recorded: Routes) -> None:
+        """Store a pair's routes without doubted cables."""
+        doubted = self._votes.doubted
+        routes = recorded
+        if doubted and not doubted.isdisjoint(_cables(recorded)):
+            routes = {at: _without(route, doubted) for at, route in recorded.items()}
+            self._recorded[pair] = recorded
+        else:
+            self._recorded.pop(pair, None)
         known = self._pairs.get(pair)
         self._pairs[pair] = routes
         if known is None or _comparable(known) != _comparable(routes):
             self._whole[pair] = {at: route.links for at, route in routes.items() if route.complete}
             self._note(pair)
 
-    def __len__(self) -> int:
-        """Return the number of directed pairs."""
-        return len(self._pairs)
+    def _pairs_over(self, cables: Collection[str]) -> set[Pair]:
+        """Return the pairs whose records name any of these cables."""
+        nics = {nic for cable in cables for nic in self._votes.nics_of(cable)}
+        pairs = [(nic, peer) for nic in nics for peer in self._peers.get(nic, ())]
+        return {pair for pair in pairs if not _cables(self._record_of(pair)).isdisjoint(cables)}
 
     def _route(self, path: PathMap) -> Route:
         hops = tuple(path["links"])
@@ -152,7 +217,7 @@ class RouteTable:
     def _forget_names(self) -> None:
         """Keep only names in use: flows come and go, and each may have a route of its own."""
         self._names = {}
-        for pair, routes in self._pairs.items():
+        for pair, routes in chain(self._pairs.items(), self._recorded.items()):
             for at, route in routes.items():
                 for value in (*pair, at[0], route.found, route.links, *route.links):
                     self._one(value)
@@ -163,9 +228,16 @@ class RouteTable:
             pair = split_pair(key)
         except ValueError:
             return
-        if self._pairs.pop(pair, None) is not None:
-            del self._whole[pair]
-            self._note(pair)
+        if pair not in self._pairs:
+            return
+        changed = self._vote(pair, None, 0)
+        del self._pairs[pair], self._whole[pair]
+        self._recorded.pop(pair, None)
+        self._refresh_pairs(changed)
+        self._peers[pair[0]].discard(pair[1])
+        if not self._peers[pair[0]]:
+            del self._peers[pair[0]]
+        self._note(pair)
 
     def _note(self, pair: tuple[str, str]) -> None:
         self.version += 1
@@ -214,6 +286,16 @@ class RouteTable:
         return {
             link for of_pair in self._pairs.values() for route in of_pair.values() for link in route.links
         }
+
+
+def _cables(routes: Routes) -> set[str]:
+    return {cable_id(link) for route in routes.values() for link in route.links}
+
+
+def _without(route: Route, doubted: Set[str]) -> Route:
+    """Return a route without doubted cables; it is incomplete if it had any."""
+    links = tuple(link for link in route.links if cable_id(link) not in doubted)
+    return route if links == route.links else route._replace(links=links, complete=False)
 
 
 def _comparable(routes: Mapping[tuple[str, int], Route]) -> dict[tuple[str, int], tuple[Any, ...]]:

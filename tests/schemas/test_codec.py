@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from schemas import codec
 from schemas.codec import BadRecord
 from schemas.formats import FORMATS
-from schemas.topics import MAX_MESSAGE_BYTES, TOPICS
+from schemas.topics import MAX_ELEMENTS, MAX_MESSAGE_BYTES, TOPICS
 
 RECORDS = sorted({topic.record for topic in TOPICS.values()})
 REASONS = {"TRUNCATED", "MALFORMED", "OUT_OF_RANGE", "TOO_LARGE", "UNKNOWN_SCHEMA"}
@@ -239,10 +239,24 @@ def test_enums_stand_where_the_codec_reads_them():
         walk(codec.raw_schema(name))
 
 
-def test_arrays_beyond_reason(honest):
-    record = put(honest("Nic"), ("addresses",), ["10.0.0.1"] * (codec.MAX_ARRAY + 1))
-    with pytest.raises(BadRecord, match="addresses: 65537 elements, expected at most 65536") as found:
-        codec.decode(unchecked("Nic", record), "Nic")
+@pytest.mark.parametrize(
+    ("name", "field", "limit"),
+    [
+        ("Nic", "addresses", 1024),
+        ("LinkEvent", "paths", MAX_ELEMENTS),
+        ("ClockFits", "pairs", MAX_ELEMENTS),
+        ("PathMaps", "paths", MAX_ELEMENTS),
+        ("ActuatorConfig", "protected_jobs", codec.MAX_ARRAY),
+    ],
+)
+def test_arrays_beyond_reason(honest, name, field, limit):
+    """A record of evidence about 65,536 paths took a worker ten seconds."""
+    record = honest(name)
+    element = record[field][0]
+    codec.decode(unchecked(name, put(record, (field,), [element] * limit)), name)
+    expected = f"{field}: {limit + 1} elements, expected at most {limit}"
+    with pytest.raises(BadRecord, match=expected) as found:
+        codec.decode(unchecked(name, put(record, (field,), [element] * (limit + 1))), name)
     assert found.value.reason == "TOO_LARGE"
 
 

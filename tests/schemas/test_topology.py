@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from schemas.topology import Topology, TopologyError, TopologyFile, TopologySource, load_topology
+from schemas.topology import End, Topology, TopologyError, TopologyFile, TopologySource, load_topology
 from streams.runtime.route_table import link_rate_bps
 
 GOOD = """
@@ -74,7 +74,7 @@ def test_a_file_defines_names_cables_rates_and_paths(tmp_path: Path, suffix: str
         ('[[links]]\nends = ["a:1", "b:1"]\nrate_bps = -1', "links[1].rate_bps: "),
         (
             '[[links]]\nends = ["a:1", "b:1"]\n[[links]]\nends = ["b:1", "a:1"]',
-            "links[2].ends: b:1 is wired twice, by links[1] too",
+            "links[2].ends: b:1 is wired twice, by links[1] too (for a bond, list b as a host)",
         ),
         ('[[paths]]\nnic = "a"\npeer = "b/e"\nlinks = ["a:e>b:e"]', "paths[1].nic: "),
         ('[[paths]]\nnic = "a/e"\npeer = "b/e"\nlinks = ["a:e"]', "paths[1].links: 'a:e'"),
@@ -95,6 +95,25 @@ def test_a_file_that_cannot_be_is_one_line_that_names_the_place(
     assert line.startswith(f"topology file {path}: ")
     assert error in line
     assert "\n" not in line
+
+
+def test_a_bond_has_a_cable_of_each_member() -> None:
+    leaves = [{"name": name, "kind": "leaf"} for name in ("leaf1", "leaf2")]
+    cables = [{"ends": ["gpu01:bond0", f"leaf{number}:7"], "rate_bps": number} for number in (1, 2)]
+    for nodes in (leaves, [*leaves, {"name": "gpu01", "kind": "host"}]):
+        found = Topology(TopologyFile.model_validate({"nodes": nodes, "links": cables}))
+        assert found.cable_ids() == {"gpu01:bond0<>leaf1:7", "gpu01:bond0<>leaf2:7"}
+        assert found.far(End("gpu01", "bond0")) is None, "there is no single one"
+        assert found.fars(End("gpu01", "bond0")) == (End("leaf1", "7"), End("leaf2", "7"))
+        assert found.rate_bps("leaf2:7>gpu01:bond0") == 2
+        assert found.routes(End("gpu01", "bond0"), "leaf2") == [("gpu01:bond0>leaf2:7",)]
+
+
+def test_a_switch_port_has_one_cable() -> None:
+    nodes = [{"name": "leaf1", "kind": "leaf"}]
+    cables = [{"ends": [f"h{number}:eth0", "leaf1:7"]} for number in (1, 2)]
+    with pytest.raises(TopologyError, match="leaf1:7 is wired twice, by links"):
+        Topology(TopologyFile.model_validate({"nodes": nodes, "links": cables}))
 
 
 def test_a_file_that_is_not_there_or_not_text_is_one_line(tmp_path: Path) -> None:

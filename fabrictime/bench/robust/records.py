@@ -23,12 +23,12 @@ from fabrictime.state.live_figures import View, Watcher
 from schemas.ids import cable_id
 from schemas.kafka.reader import BEGINNING, END, TopicReader, tail
 from schemas.records import LinkHealth, LinkState
-from schemas.topics import LINK_HEALTH, TOPICS
+from schemas.topics import CLOCK_OFFSETS, LINK_HEALTH, TOPICS
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-__all__ = ["Spoils", "critical_line", "ended_processes", "figures_of", "measure", "spoilt_figures"]
+__all__ = ["CatchUp", "Spoils", "critical_line", "ended_processes", "figures_of", "measure", "spoilt_figures"]
 
 SETTINGS: Final = """
 [fabric]
@@ -45,7 +45,7 @@ PUBLISH_S: Final = 1_500.0
 PUBLISH_NICENESS: Final = -10
 """Hostile writers are other hosts, and take no processor time from these services."""
 CATCH_UP_S: Final = 300.0
-"""Time after the last hostile record until the links service evaluates fresh evidence."""
+"""Time after the last hostile record until link health and clocks follow from later evidence."""
 NAMED: Final = 12
 """Findings that a note names."""
 SAMPLES: Final = 20
@@ -124,7 +124,7 @@ def _measure(log: str, fabric: RunningFabric, view: View, progress: Progress, re
     before = restarts(status.read(fabric.data))
     sent = _publish(fabric.bootstrap, maker, records, progress)
     progress(f"robust: {sent:,} hostile records; the pipeline settles")
-    _wait_caught_up(fabric.bootstrap)
+    behind = _wait_caught_up(fabric.bootstrap)
     time.sleep(SETTLE_S)
     state = status.read(fabric.data)
     ended = [
@@ -135,7 +135,8 @@ def _measure(log: str, fabric: RunningFabric, view: View, progress: Progress, re
     changed = set(verdicts) ^ {cable_id(link)}
     for subject in sorted(changed):
         progress(f"robust: {subject}: {verdicts.get(subject, 'not DOWN any more')}")
-    spoilt = spoilt_figures(view, {nic["nic"] for nic in shown["nics"]})
+    spoilt = [f"{name}: nothing new within {CATCH_UP_S:g} s" for name in behind]
+    spoilt += spoilt_figures(view, {nic["nic"] for nic in shown["nics"]})
     return Spoils(log, sent, ended, sorted(changed), spoilt)
 
 
@@ -230,15 +231,34 @@ def _niceness(value: int) -> Iterator[None]:
             os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
-def _wait_caught_up(bootstrap: str) -> None:
-    """Return once a subject was evaluated on evidence from now on, or after `CATCH_UP_S`."""
-    began_ns, end_s = time.time_ns(), time.monotonic() + CATCH_UP_S
-    with contextlib.closing(TopicReader(bootstrap, {LINK_HEALTH: END})) as reader:
+class CatchUp:
+    """The topics without a record that follows from evidence after `began_ns`, ns since the Unix epoch.
+
+    A worker behind a flood, or one that was restarted, publishes old windows first, and rightly shows them
+    as late. Figures are judged once it has caught up.
+    """
+
+    def __init__(self, began_ns: int) -> None:
+        self.behind = {LINK_HEALTH.name, CLOCK_OFFSETS.name}
+        self._began_ns = began_ns
+
+    def take(self, topic: str, record: Any) -> None:
+        """Take a record of one of the topics."""
+        evidence_ns = record["evaluated_ns" if topic == LINK_HEALTH.name else "window_start_ns"]
+        if evidence_ns >= self._began_ns:
+            self.behind.discard(topic)
+
+
+def _wait_caught_up(bootstrap: str) -> list[str]:
+    """Return the topics that have not caught up after `CATCH_UP_S`."""
+    state, end_s = CatchUp(time.time_ns()), time.monotonic() + CATCH_UP_S
+    with contextlib.closing(TopicReader(bootstrap, {LINK_HEALTH: END, CLOCK_OFFSETS: END})) as reader:
         reader.connect()
-        while time.monotonic() < end_s:
-            for _, record in reader.decoded(reader.poll(0.5)):
-                if record is not None and record["evaluated_ns"] >= began_ns:
-                    return
+        while state.behind and time.monotonic() < end_s:
+            for message, record in reader.decoded(reader.poll(0.5)):
+                if record is not None:
+                    state.take(message.topic, record)
+    return sorted(state.behind)
 
 
 def _wait_down(bootstrap: str, cable: str) -> None:

@@ -42,7 +42,7 @@ def localise_bypassed(evidence: Evidence, now_ns: int) -> list[Fault]:
     if not evidence.departures:
         return []
     in_use = evidence.in_use(now_ns - STALE_NS)
-    at_nics = set(evidence.egress.tolist()) | set(evidence.ingress.tolist())
+    at_nics = set(np.flatnonzero(evidence.nic_of).tolist())
     empty = _empty_links(evidence, in_use, at_nics, now_ns)
     suspects = [link for link, paths in empty.items() if len(paths) >= FEW_PATHS and not evidence.down[link]]
     if not suspects:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
 from streams.links.loss_rates import Lossy, find_lossy
 from streams.links.rules import (
@@ -74,8 +75,7 @@ def _is_grey(evidence: Evidence, thresholds: Thresholds, lossy: Lossy, now_ns: i
     has_losses = _parts_with_losses(evidence, lossy, now_ns)
     here = [lossy.element, *lossy.aliased]
     nics = [e for e in here if evidence.is_nic[e]]
-    at_nic = np.isin(evidence.egress, here) | np.isin(evidence.ingress, here)
-    nics += np.flatnonzero(at_nic & evidence.is_nic).tolist()
+    nics += [nic for nic in evidence.nic_of[here].tolist() if nic != NOTHING]
     if not nics:
         return int(has_losses.sum()) >= MIN_GREY_PARTS
     has_losses &= ~evidence.cpu_starved[nics].any(axis=0)  # a host short of CPU loses packets itself

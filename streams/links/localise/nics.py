@@ -174,6 +174,8 @@ def _nic_fault(
     elements = (nic, *links)
     if cause is _Cause.PORT:
         text = f"{silence}, though its agent is healthy"
+        if len(cables) > 1:  # a bond: all members, or what they share
+            return Fault(name, HealthKind.NIC, elements, answer_ns + 1, text, candidates=tuple(cables))
         if cables:
             return Fault(cables[0], HealthKind.LINK, elements, answer_ns + 1, text, candidates=(name,))
         return Fault(name, HealthKind.NIC, elements, answer_ns + 1, text)

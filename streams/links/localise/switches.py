@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from schemas.ids import cable_id
 from schemas.records import HealthKind
 from streams.links.cover import against_switch, cables_needed
+from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
 from streams.links.link_death import silence_ns
 from streams.links.localise.fault import Fault
@@ -32,7 +33,7 @@ def localise_switches(
 
     Mark a fault's elements as down before you take the next: later switches depend on it.
     """
-    at_nics = (evidence.among(evidence.egress) | evidence.among(evidence.ingress)) & evidence.has_answered
+    at_nics = (evidence.nic_of != NOTHING) & evidence.has_answered
     crossed = np.unique(evidence.rows[suspects, 2:])
     silent = crossed[evidence.last_answer_ns[crossed] < now_ns - thresholds.ns("link_dead_ms")]
     silent = silent[~at_nics[silent]].tolist()

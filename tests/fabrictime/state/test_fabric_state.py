@@ -30,6 +30,18 @@ def test_a_cable_leaves_the_plan_without_paths_unless_it_is_not_up(state: Fabric
     assert [name for name, _ in state.plan().nodes] == ["h1"]
 
 
+def test_a_cable_that_one_nic_names_against_others_is_not_drawn(state: FabricState, fabric: Any) -> None:
+    fill(state, *fabric.fleet())
+    drawn, nic, peer = state.plan(), "h1/eth1", "h8/eth1"
+    wrong = fabric.paths(nic, peer)
+    link = wrong["paths"][0]["links"][1]
+    wrong["paths"][0]["links"][1] = f"@{link[1:]}"
+    fill(state, ("fabric.paths", f"{nic}>{peer}", wrong))
+    assert (state.plan().nodes, state.plan().cables) == (drawn.nodes, drawn.cables)
+    fill_health(state, fabric, f"@{link[1:]}", "DOWN")
+    assert len(state.plan().cables) == len(drawn.cables) + 1, "a finding is never hidden"
+
+
 def test_a_cable_with_queues_alone_leaves_the_plan_when_they_expire(state: FabricState, fabric: Any) -> None:
     nic, peer, start = "h1/eth1", "h8/eth1", 1_000 * S
     fill(state, ("fabric.inventory", nic, fabric.nic(nic)), ("fabric.inventory", peer, fabric.nic(peer)))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fabrictime.state.live_figures import Share
+from fabrictime.state.live_figures import Share, View
+from schemas.topics import CLOCK_OFFSETS
+from tests.fabrictime.evidence import clock_offsets
+
+S = 1_000_000_000
 
 
 def test_work_is_limited_to_its_share_of_the_time():
@@ -30,3 +34,24 @@ def test_a_small_fleet_is_read_whole():
             now_s += 0.0015
             share.spent(now_s)
         now_s += 1 - 64 * 0.0015
+
+
+@pytest.mark.parametrize(
+    ("field", "by"),
+    [("window", 1000), ("window_start_ns", -(2**40)), ("window_end_ns", 2**40), ("log_offset_ns", -(2**41))],
+)
+def test_a_window_with_times_of_another_number_changes_no_figure(field, by):
+    """One mutated byte makes a window minutes old, which no pipeline was."""
+    view = View()
+    view.add(CLOCK_OFFSETS.name, clock_offsets(1000), 1001 * S + S // 5)
+    assert view.late_ms == pytest.approx(200)
+    right = clock_offsets(1001)
+    view.add(CLOCK_OFFSETS.name, {**right, field: right[field] + by}, 1002 * S + S // 5)
+    assert (view.late_ms, view.unreadable) == (pytest.approx(200), 1)
+
+
+def test_windows_of_a_backlog_are_shown_as_late_as_they_are():
+    view = View()
+    for window, late_s in ((1000, 700), (1001, 699), (1002, 0.2)):
+        view.add(CLOCK_OFFSETS.name, clock_offsets(window), (window + 1) * S + round(late_s * S))
+        assert view.late_ms == pytest.approx(1000 * late_s)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fabrictime.web import query_poller
-from fabrictime.web.history_client import HistoryDown
+from fabrictime.web.history_client import HistoryDown, HistoryError
 from fabrictime.web.query_poller import QueryPoller, Snapshot
 
 
@@ -133,3 +133,36 @@ async def test_a_broken_query_or_subscriber_stops_no_other(
     await reached(lambda: len(seen) >= 3 and len(failures) >= 2)
     assert "ZeroDivisionError: a bug" in str(failures[-1].error)
     assert "a closed tab" in caplog.text
+
+
+async def test_a_log_that_did_not_answer_in_time_is_asked_again_before_the_period_ends(
+    poller: QueryPoller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_poller, "RETRY_S", 0.02)
+    answers: list[Any] = [HistoryDown("too slow"), HistoryDown("too slow"), "answer"]
+
+    def fetch() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, HistoryDown):
+            raise answer
+        return str(answer)
+
+    seen: list[Snapshot[str]] = []
+    poller.subscribe("evidence", fetch, seen.append, 60.0)
+    await reached(lambda: seen and seen[-1].value == "answer")
+    assert [snapshot.error is not None for snapshot in seen] == [True, True, False]
+
+
+async def test_an_answer_that_there_is_nothing_is_kept_for_the_period(
+    poller: QueryPoller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_poller, "RETRY_S", 0.02)
+
+    def fetch() -> None:
+        raise HistoryError("no record")
+
+    seen: list[Snapshot[None]] = []
+    poller.subscribe("evidence", fetch, seen.append, 60.0)
+    await reached(lambda: seen)
+    await asyncio.sleep(0.2)
+    assert len(seen) == 1

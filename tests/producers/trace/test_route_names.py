@@ -212,3 +212,52 @@ def test_a_shared_address_in_the_file_is_the_neighbours() -> None:
         None,
     )
     assert named((GATEWAY, "10.2.0.1", GATEWAY), topology=shared).links == found.links
+
+
+def bonded() -> Topology:
+    """Two pairs of leaves and two spines; each host has a bond over its pair."""
+    pairs = {"a": ("l1", "l2"), "b": ("l3", "l4")}
+    nodes: list[dict[str, Any]] = [{"name": host, "kind": "host"} for host in pairs]
+    links: list[dict[str, Any]] = []
+    for leaf in range(1, 5):
+        ports = {"h": [f"10.1.{leaf}.0"], "s1": [f"10.1.{leaf}.1"], "s2": [f"10.1.{leaf}.2"]}
+        nodes.append({"name": f"l{leaf}", "kind": "leaf", "ports": ports})
+        links += [{"ends": [f"l{leaf}:s{spine}", f"s{spine}:l{leaf}"]} for spine in (1, 2)]
+    for spine in (1, 2):
+        ports = {f"l{leaf}": [f"10.2.{spine}.{leaf}"] for leaf in range(1, 5)}
+        nodes.append({"name": f"s{spine}", "kind": "spine", "ports": ports})
+    links += [{"ends": [f"{host}:bond0", f"{leaf}:h"]} for host, leaves in pairs.items() for leaf in leaves]
+    return Topology(TopologyFile.model_validate({"nodes": nodes, "links": links}))
+
+
+@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("last", [3, 4])
+@pytest.mark.parametrize("announced", [None, "10.1.3.0"])
+def test_each_member_of_a_bond_is_a_cable_of_its_own(first: int, last: int, announced: str | None) -> None:
+    hops = (f"10.1.{first}.0", f"10.2.1.{first}", f"10.1.{last}.1")
+    named = name_path("a/bond0", "b/bond0", hops, True, path=1, peer_first_hop=announced, topology=bonded())
+    assert named.links == (
+        f"a:bond0>l{first}:h",
+        f"l{first}:s1>s1:l{first}",
+        f"s1:l{last}>l{last}:s1",
+        f"l{last}:h>b:bond0",
+    )
+    assert (named.complete, named.contradiction) == (True, None)
+
+
+def test_a_member_is_not_guessed_where_its_leaf_is_silent() -> None:
+    silent_first = name_path("a/bond0", "b/bond0", (None, None, "10.1.3.1"), True, path=1, topology=bonded())
+    assert not silent_first.complete
+    assert not any(link.startswith("a:bond0>") for link in silent_first.links)
+    silent_last = name_path(
+        "a/bond0", "b/bond0", ("10.1.1.0", "10.2.1.1", None), True, path=1, topology=bonded()
+    )
+    assert not silent_last.complete
+    assert not any(link.endswith(">b:bond0") for link in silent_last.links)
+
+
+def test_a_bond_at_a_leaf_that_is_not_its_own_contradicts_the_file() -> None:
+    hops = ("10.1.4.0", "10.2.1.4", "10.1.3.1")
+    named = name_path("a/bond0", "b/bond0", hops, True, path=1, topology=bonded())
+    assert named.contradiction is not None
+    assert "hop 1 is l4, and the file wires a:bond0 to l1:h" in named.contradiction

@@ -35,10 +35,15 @@ def test_a_nic_has_no_ends_and_knows_its_links() -> None:
     nic = table.element("h1/eth0", 0, nic=True)
     link = table.element("h1:eth0>l1:1", 0)
     assert table.links_of(nic) == []
-    table.egress[nic] = link
+    table.attach(link, nic)
     assert table.links_of(nic) == [link]
+    second = table.element("h1:eth0>l2:1", 0)
+    table.attach(second, nic)
+    assert table.links_of(nic) == [link, second], "a bond has several"
+    table.recabled[link] = second
+    assert table.links_of(nic) == [second], "unless the cable was moved"
     assert bool(table.is_nic[nic])
-    assert table.parallel_cables.keys() == {("h1", "l1")}
+    assert table.parallel_cables.keys() == {("h1", "l1"), ("h1", "l2")}
 
 
 def test_nics_report_if_their_event_is_newer() -> None:

@@ -58,7 +58,7 @@ def test_a_path_crosses_its_nics_and_the_links_of_both_directions() -> None:
     assert names == ["a/e", "b/e", *ROUTE, "b:e>s1:2", "s1:1>a:e"]
     assert not table.incomplete[row]
     assert table.paths_over(table.index[ROUTE[0]]).tolist() == [row]
-    assert table.egress[table.index["a/e"]] == table.index[ROUTE[0]]
+    assert table.nic_of[table.index[ROUTE[0]]] == table.index["a/e"]
     assert with_path(FakeRoutes(back=()))[0].incomplete[0], "the way back is unknown"
 
 

@@ -14,6 +14,7 @@ from schemas import codec
 from schemas.topics import ALERTS, INVENTORY, PATHS
 from schemas.topology import Topology, TopologyFile, split_end
 from streams.alerts.ordered_inputs import AlertInputs, Message
+from streams.links.wiring import Wiring
 from streams.runtime.route_table import pair_key
 
 S = 1_000_000_000
@@ -192,3 +193,29 @@ def test_a_wrong_cable_is_raised_once_over_all_owners_of_the_shard() -> None:
     # and where the cables were mended while nobody looked
     mended = AlertInputs(fabric.out)
     assert [r["state"] for _, r in mended.evaluate(T0 + 300 * S)] == ["CLEARED"]
+
+
+def test_a_wrong_name_in_one_record_adds_no_cable_to_a_switch() -> None:
+    """The alert about a dead switch needs the share of its cables that are dead."""
+    wiring = Wiring()
+    it = Traced()
+
+    def trace(nic: str, uplink: str) -> None:
+        record: Any = it.maps("h1/eth1", "h2/eth1")
+        record["nic"] = nic
+        record["paths"][0]["links"] = [f"{nic.replace('/', ':')}>leaf1:{nic[1]}", uplink]
+        wiring.ingest_paths(pair_key(nic, "h2/eth1"), record, T0)
+
+    right = "leaf1:9>spine1:1"
+    for nic in ("h1/eth1", "h3/eth1", "h4/eth1"):
+        trace(nic, right)
+    assert (wiring.cables_at("leaf1"), wiring.cables_at("spine1")) == (4, 1)
+    for wrong in ("leaf1:9>spine1:2", "leaf1:8>spine1:1", "@eaf1:9>spine1:1"):
+        trace("h1/eth1", wrong)
+        assert (wiring.cables_at("leaf1"), wiring.cables_at("spine1")) == (4, 1)
+    trace("h3/eth1", "@eaf1:9>spine1:1")
+    assert wiring.cables_at("@eaf1") == 1, "two NICs agree on it"
+    wiring.ingest_paths("nobody", None, T0)
+    for nic in ("h1/eth1", "h3/eth1", "h4/eth1"):
+        wiring.ingest_paths(pair_key(nic, "h2/eth1"), None, T0)
+    assert (wiring.cables_at("leaf1"), wiring.cables_at("spine1")) == (0, 0)

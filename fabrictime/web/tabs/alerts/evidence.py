@@ -87,4 +87,6 @@ def _around(
                 if record is not None:
                     position = f"{topic}/{message.partition} offset {message.offset}"
                     found.append((message.append_ns, position, record))
+        if not found and reader.behind and read < MAX_MESSAGES:
+            raise LogUnavailable(f"{topic}: not read within {TIMEOUT_S:g} s")
     return found

@@ -64,7 +64,7 @@ class AlertsTab(LiveTab):
     def __init__(self, context: AppContext, choice: AlertsChoice) -> None:
         super().__init__(context)
         self.choice = choice
-        self._evidence_shown: tuple[str, int] = ("", -1)
+        self._evidence_shown: tuple[str, list[Evidence]] = ("", [])
         self._opened: set[int] = set()
 
     # ------------------------------------------------------------------------------------------------ layout
@@ -162,10 +162,11 @@ class AlertsTab(LiveTab):
         self.title.set_text(alert["text"])
         put_values(self.figures, frames.figures(alert, now_ns))
         self.links.put([(label, label, address) for label, address in frames.related_links(alert)])
-        if self._evidence_shown != (alert["alert_id"], alert["update"]):
+        shown = (alert["alert_id"], alert["evidence"])
+        if self._evidence_shown != shown:  # new elements would lose a click that is under way
             if self._evidence_shown[0] != alert["alert_id"]:
                 self._opened = set()
-            self._evidence_shown = (alert["alert_id"], alert["update"])
+            self._evidence_shown = shown
             self._build_evidence(alert)
 
     def _build_evidence(self, alert: Alert) -> None:

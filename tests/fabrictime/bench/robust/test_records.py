@@ -5,8 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from fabrictime.bench import Figure
-from fabrictime.bench.robust.records import Spoils, critical_line, ended_processes, figures_of, spoilt_figures
+from fabrictime.bench.robust.records import (
+    CatchUp,
+    Spoils,
+    critical_line,
+    ended_processes,
+    figures_of,
+    spoilt_figures,
+)
 from fabrictime.state.live_figures import NicView, PathView, View
+from tests.fabrictime.evidence import clock_offsets
 
 
 def test_a_restarted_or_missing_process_has_ended() -> None:
@@ -24,6 +32,19 @@ def test_strange_nics_losses_and_delays_are_spoilt_figures() -> None:
     view.worst["h1/eth1"].p99_ns = 1.7e13
     view.late_ms = 101_987_563_165.0
     assert len(spoilt_figures(view, {"h1/eth1"})) == 4
+
+
+def test_figures_wait_for_windows_and_verdicts_that_follow_from_later_evidence() -> None:
+    """A restarted worker publishes the windows of its backlog first: they are late, and rightly shown so."""
+    it = CatchUp(began_ns=100_000_000_000)
+    it.take("fabric.link-health", {"evaluated_ns": 99_000_000_000})
+    for window in range(90, 100):
+        it.take("fabric.clock.offsets", clock_offsets(window))
+    assert it.behind == {"fabric.link-health", "fabric.clock.offsets"}
+    it.take("fabric.link-health", {"evaluated_ns": 100_000_000_000})
+    assert it.behind == {"fabric.clock.offsets"}
+    it.take("fabric.clock.offsets", clock_offsets(100))
+    assert it.behind == set()
 
 
 def test_figures_count_both_logs_and_name_the_log_of_a_finding() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 import pytest
 
 from fabrictime.bench.detect.link_evidence import ProbedFleet
@@ -9,10 +13,14 @@ from fabrictime.bench.networks.answers import Form, NamedFleet
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas import codec
-from schemas.records import LinkHealth
-from schemas.topics import LINK_HEALTH
+from schemas.records import EvidenceKind, Leg, LinkEvent, LinkHealth, PathEvidence
+from schemas.topics import LINK_HEALTH, PATHS
+from schemas.topology import Topology
+from streams.links.evidence import Evidence
 from streams.links.health import ShardHealth
-from streams.links.rules import BLIND_AFTER_NS
+from streams.links.localise.unexplained import Unexplained, find_unexplained
+from streams.links.rules import BLIND_AFTER_NS, STALE_NS
+from streams.runtime.route_table import RouteTable
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -93,3 +101,148 @@ def test_blind_tracing_is_reported_once_all_paths_have_been_traced() -> None:
     (record,) = it.records["traces@fabric"]
     assert (record["kind"], record["state"]) == ("TRACES", "GREY")
     assert "96 of 96 paths are not known" in record["text"]
+
+
+A, B = "a/e", "b/e"
+OUT = ("a:e>leaf1:1", "leaf1:9>spine1:1", "spine1:2>leaf2:9", "leaf2:1>b:e")
+BACK = ("b:e>leaf2:1", "leaf2:8>spine2:2", "spine2:1>leaf1:8", "leaf1:1>a:e")
+ELSEWHERE = ("a:e>leaf1:1", "leaf1:7>spine3:1", "spine3:2>leaf2:7", "leaf2:1>b:e")
+GAP = (OUT[0], OUT[-1])
+"""A route whose trace shows no spine."""
+DEAD_PORTS, LIVING_PORT = (1, 2), 3
+START_NS = 1_000 * S
+
+
+class LosingPaths:
+    """Paths from one NIC to another: two lose every probe since `START_NS`, a third one lives."""
+
+    def __init__(self, dead: Sequence[str], *, complete: bool = True) -> None:
+        self.evidence, self.routes = Evidence(), RouteTable()
+        self._events = 0
+        routes = {**dict.fromkeys(DEAD_PORTS, (dead, complete)), LIVING_PORT: (ELSEWHERE, True)}
+        self._publish(A, B, {port: (Leg.REQUEST, *route) for port, route in routes.items()})
+        self._publish(B, A, dict.fromkeys(routes, (Leg.ANSWER, BACK, True)))
+
+    def _publish(self, nic: str, peer: str, routes: dict[int, tuple[Leg, Sequence[str], bool]]) -> None:
+        paths = [
+            {
+                "path": port,
+                "leg": leg,
+                "links": list(links),
+                "found": "TRACED",
+                "complete": complete,
+                "since_ns": 0,
+                "changes": 0,
+                "contradiction": None,
+            }
+            for port, (leg, links, complete) in routes.items()
+        ]
+        record: Any = {"nic": nic, "peer": peer, "shard": "s", "run": 1, "traced_ns": 0, "paths": paths}
+        self.routes.take(f"{nic}>{peer}".encode(), codec.encode(PATHS.type, record))
+
+    def found_at(self, now_ns: int) -> Unexplained | None:
+        """Report all paths as of `now_ns`; return the losses that nothing explains."""
+        lost, age_ns = 40, now_ns - START_NS
+        paths = [self._path(port, lost, age_ns) for port in DEAD_PORTS] + [self._path(LIVING_PORT, 0, -1)]
+        event: LinkEvent = {
+            "nic": A,
+            "shard": "s",
+            "run": 1,
+            "event": self._events,
+            "kind": EvidenceKind.PROBE,
+            "clock_ns": now_ns,
+            "system_ns": now_ns,
+            "interval_ns": S,
+            "trouble": [],
+            "late_ns": 0,
+            "paths": paths,
+            "carrier": None,
+            "speed_bps": None,
+            "counters": [],
+            "verbs": None,
+            "hosts": [],
+        }
+        self._events += 1
+        self.evidence.ingest(event, now_ns, self.routes)
+        suspects = self.evidence.suspect_paths(now_ns, STALE_NS)
+        assert len(suspects) == len(DEAD_PORTS)
+        return find_unexplained(self.evidence, self.routes, Topology(), suspects, now_ns)
+
+    def _path(self, port: int, streak: int, first_lost_age_ns: int) -> PathEvidence:
+        answered_age_ns = -1 if streak else MS
+        return {
+            "peer": B,
+            "path": port,
+            "lost": streak,
+            "answered": int(not streak),
+            "loss_streak": streak,
+            "first_lost_age_ns": first_lost_age_ns,
+            "last_lost_age_ns": MS if streak else -1,
+            "answered_age_ns": answered_age_ns,
+            "arrived_age_ns": answered_age_ns,
+            "timeout_ns": 2 * MS,
+            "late": 0,
+            "delayed": 0,
+        }
+
+    def element(self, link: str) -> int:
+        return self.evidence.index[link]
+
+
+def test_losses_are_unexplained_once_they_have_lasted() -> None:
+    it = LosingPaths(OUT)
+    assert it.found_at(START_NS + 1900 * MS) is None
+    found = it.found_at(START_NS + 2100 * MS)
+    assert found is not None
+    assert (found.paths, found.nics, found.since_ns) == (2, 1, START_NS)
+    assert found.candidates == ("leaf1", "leaf2", "spine1", "spine2")
+
+
+@pytest.mark.parametrize("place", [A, B, OUT[1], BACK[2]])
+def test_losses_count_only_from_the_recovery_of_a_link_or_nic_on(place: str) -> None:
+    """A path is not yet alive just because its link is: its next probe is still to come."""
+    it = LosingPaths(OUT)
+    assert it.found_at(START_NS + 3 * S) is not None
+    recovered_ns = START_NS + 4 * S
+    it.evidence.recovered_ns[it.element(place)] = recovered_ns
+    assert it.found_at(recovered_ns + 1900 * MS) is None
+    found = it.found_at(recovered_ns + 2100 * MS)
+    assert found is not None, "the link lives, and these paths still lose every probe"
+    assert found.paths == 2
+
+
+def test_the_recovery_of_a_link_elsewhere_hides_no_loss() -> None:
+    it = LosingPaths(OUT)
+    assert it.found_at(START_NS + 3 * S) is not None
+    it.evidence.recovered_ns[it.element(ELSEWHERE[1])] = START_NS + 4 * S
+    assert it.found_at(START_NS + 4100 * MS) is not None
+
+
+@pytest.mark.parametrize("link", [OUT[1], BACK[2]])
+def test_a_known_dead_link_explains_the_paths_over_it(link: str) -> None:
+    it = LosingPaths(OUT)
+    assert it.found_at(START_NS + 3 * S) is not None
+    it.evidence.down[it.element(link)] = True
+    assert it.found_at(START_NS + 4 * S) is None
+    it.evidence.down[it.element(link)] = False
+    assert it.found_at(START_NS + 5 * S) is not None
+
+
+def test_a_trace_that_ends_beside_a_known_dead_link_is_explained_by_it() -> None:
+    """Behind a dead link no hop answers, so such a path is known only up to the switch before the link."""
+    it = LosingPaths(GAP, complete=False)
+    found = it.found_at(START_NS + 3 * S)
+    assert found is not None
+    assert found.candidates == ("leaf1", "leaf2", "spine2")
+    dead = it.evidence.element("leaf2:5>spine9:2", START_NS)
+    it.evidence.down[dead] = True
+    assert it.found_at(START_NS + 4 * S) is None
+
+
+def test_a_dead_link_elsewhere_explains_no_gap() -> None:
+    it = LosingPaths(GAP, complete=False)
+    assert it.found_at(START_NS + 3 * S) is not None
+    dead = it.evidence.element("leaf8:5>spine9:2", START_NS)
+    it.evidence.down[dead] = True
+    assert it.found_at(START_NS + 4 * S) is not None
+    assert np.flatnonzero(it.evidence.down).tolist() == [dead]

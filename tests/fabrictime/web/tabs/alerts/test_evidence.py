@@ -44,3 +44,19 @@ def test_a_log_that_does_not_answer_is_down(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(evidence, "CONNECT_TIMEOUT_S", 0.1)
     with pytest.raises(HistoryDown):
         evidence_reader(KafkaSettings(bootstrap="127.0.0.1:1"))("fabric.links", "k", 0, "")
+
+
+def test_a_search_that_ran_out_of_time_is_no_missing_record(
+    log: str, records: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fabrictime.web.tabs.alerts import evidence
+
+    fabric = records(log)
+    link = fabric.up("leaf1", 1)
+    made = fabric.health(link, "DOWN", since_ns=1, evaluated_ns=fabric.now_ns)
+    fabric.publish(("fabric.link-health", fabric.cable(link), made))
+    monkeypatch.setattr(evidence, "TIMEOUT_S", 0.0)
+    with pytest.raises(HistoryDown, match="not read within"):
+        evidence_reader(KafkaSettings(bootstrap=log))(
+            "fabric.link-health", fabric.cable(link), fabric.now_ns, ""
+        )
