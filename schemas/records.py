@@ -1968,6 +1968,8 @@ class LinkQueues(TypedDict):
     """ns in a slot."""
     slots: int
     """Slots in the window."""
+    fold: int
+    """Shorter slots combined into each of these, because inference did not keep up with them; 1: none."""
     synced: bool
     """Whether the clocks were good enough for absolute delays."""
     paths: int

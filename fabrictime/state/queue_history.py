@@ -79,12 +79,22 @@ class QueueHistory:
         self._windows: deque[_Window] = deque()
         self._points = 0
         self._newest: dict[int, QueueDepth] = {}
+        self._folds: dict[str, tuple[int, int]] = {}
+        """Shard to the start of its newest window of several slots, and how many slots each combines."""
+
+    @property
+    def fold(self) -> int:
+        """How many slots are combined into one, in the shard where most are: inference is too slow there."""
+        min_ns = self.newest_ns - FRESH_NS
+        return max((fold for start_ns, fold in self._folds.values() if start_ns >= min_ns), default=1)
 
     def take(self, record: LinkQueues) -> None:
         """Add one LinkQueues record."""
         start_ns, length_ns = record["window_start_ns"], record["slot_ns"] * record["slots"]
         if self.newest_ns and start_ns < self.newest_ns - KEPT_NS:
             return
+        if record["slots"] > 1 and start_ns >= self._folds.get(record["shard"], (start_ns, 1))[0]:
+            self._folds[record["shard"]] = (start_ns, record["fold"])
         named: dict[int, LinkQueue] = {}
         for each in record["links"]:
             number = self._cable_graph.number(each["link"])

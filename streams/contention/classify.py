@@ -25,7 +25,8 @@ from streams.contention.rules import (
     NOTABLE_SHARE,
     SETTLED_NS,
 )
-from streams.contention.window import KINDS, LinkWindow, sent_bps, weighty_flows
+from streams.contention.unreported import FabricMemory, UnreportedCase, score_unreported
+from streams.contention.window import KINDS, LinkWindow, ramp, sent_bps, weighty_flows
 from streams.runtime.flow_table import FlowOnLink
 
 __all__ = ["LinkView", "add_scores", "best_kind", "links_behind", "root_of", "view_of"]
@@ -70,7 +71,7 @@ def view_of(link: LinkWindow, flows: list[FlowOnLink], length_ns: int, end_ns: i
     window.queued = kept * window.queued + (1 - kept) * link.queued
     window.averaged = kept * window.averaged + 1 - kept
     ratio = window.sent / max(window.queued, 0.1 * window.averaged, 1e-9)
-    fullness = min(1.0, max(0.0, (ratio - LIMITED_SHARE) / (FULL_SHARE - LIMITED_SHARE)))
+    fullness = ramp(ratio, LIMITED_SHARE, FULL_SHARE)
     fullness = max(fullness, LIKELY_FULL * (1 - _settled(link, end_ns)))
     return LinkView(link, flows, fullness)
 
@@ -80,20 +81,29 @@ def _settled(link: LinkWindow, end_ns: int) -> float:
     if link.window is None:
         return 0.0
     age_ns = end_ns - link.window.opened_ns
-    return min(1.0, max(0.0, (age_ns - FRESH_NS) / (SETTLED_NS - FRESH_NS)))
+    return ramp(age_ns, FRESH_NS, SETTLED_NS)
 
 
-def add_scores(view: LinkView, views: Views, length_ns: int, end_ns: int, coverage: float) -> None:
+def add_scores(
+    view: LinkView, views: Views, length_ns: int, end_ns: int, coverage: float, memory: FabricMemory
+) -> None:
     """Add the present scores of a link's kinds to the earlier ones.
 
-    `coverage`: share of the hosts that report flows.
+    `coverage`: share of the hosts that report flows. What their flows leave open, others' may explain: there
+    the link's position and its neighbours decide.
     """
     window = view.link.window
     if window is None:
         return
     kept = math.exp(-length_ns / MEMORY_NS)
-    scores = _scores(view, views, coverage)
     trust_ns = length_ns * (0.1 + 0.9 * _settled(view.link, end_ns))
+    scores = _scores(view, views, coverage)
+    doubt = min(1.0, 2 * (1 - coverage)) * (1 - (view.fullness or 0.0))
+    if doubt > 0:
+        links = tuple(each.link for each in views.values())
+        unreported = score_unreported(UnreportedCase(view.link, links, memory, end_ns))
+        scores = {kind: scores.get(kind, 0.0) + doubt * unreported.get(kind, 0.0) for kind in KINDS}
+        trust_ns = trust_ns if view.flows else length_ns
     for kind in KINDS:
         window.scores[kind] = kept * window.scores[kind] + trust_ns * scores.get(kind, 0.0)
     window.score_ns = kept * window.score_ns + trust_ns

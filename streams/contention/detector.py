@@ -21,6 +21,7 @@ from streams.contention.rules import (
     UPDATE_NS,
     ContentionRules,
 )
+from streams.contention.unreported import FabricMemory
 from streams.contention.window import (
     LinkReport,
     LinkWindow,
@@ -61,6 +62,7 @@ class ContentionDetector:
         """Link to its last published record, until the link has state."""
         self._parts: dict[int, LinkQueues] = {}
         """Parts of a window that is not complete."""
+        self._memory = FabricMemory()
         self._end_ns = 0
 
     @property
@@ -118,8 +120,11 @@ class ContentionDetector:
         return made
 
     def _ingest_summary(self, record: LinkQueues) -> None:
-        """Take the utilisation of a longer time; its depths are in other records already."""
+        """Take the links and utilisation of a longer time; its depths are in other records already."""
+        self._memory.renew(record["window_start_ns"])
         for summary in record["links"]:
+            if not self._memory.knows(summary["link"]):
+                self._memory.add_link(summary["link"], place_of(summary["link"], self._is_nic))
             link = self._links.get(summary["link"])
             if link is not None and link.window is not None and summary["utilisation"] is not None:
                 link.window.utilisation = summary["utilisation"]
@@ -159,6 +164,8 @@ class ContentionDetector:
                 limited=is_limited,
                 weight=weight,
             )
+            if link.ce_share >= rules.ce_share:
+                self._memory.add_marks(link.dscp, link.depth_bytes, self._end_ns)
             changed += [(link, state) for state in states]
         records += self._due_records(changed, length_ns)
         for name in [name for name, link in self._links.items() if link.idle]:
@@ -210,6 +217,9 @@ class ContentionDetector:
     def _set_rate(self, link: LinkWindow, report: LinkReport | None) -> None:
         if report is not None:
             link.rate_bps, link.candidates, link.dscp = report.rate_bps, report.candidates, report.dscp
+            link.same_position = all(
+                place_of(each, self._is_nic).is_like(link.place) for each in report.candidates
+            )
         elif not link.rate_bps:
             link.rate_bps = self._rate_of(link.name)
 
@@ -231,7 +241,7 @@ class ContentionDetector:
         coverage = min(1.0, len(self.flows.hosts()) / max(1, self._hosts()))
         for view in views.values():
             if view.link.window is not None and view.link.queued > 0:
-                add_scores(view, views, length_ns, self._end_ns, coverage)
+                add_scores(view, views, length_ns, self._end_ns, coverage, self._memory)
         records = [self._record(views[link.name], views, state, lost=lost) for link, state in changed]
         names = {link.name for link, _ in changed}
         for name in sorted(views):

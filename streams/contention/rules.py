@@ -37,6 +37,16 @@ MAX_CLOCK_DIFFERENCE_NS: Final = 3_600 * NS_PER_S
 """Fabric time and the log's clock never differ by this much."""
 MAX_WINDOW_NS: Final = 60 * NS_PER_S
 """Longest time that one record of queues may cover."""
+FULL_WAIT_NS: Final = 500_000.0
+"""Wait up to which a link may send all it can: buffers and rate control keep queues below it."""
+PAUSED_WAIT_NS: Final = 2_000_000.0
+"""Wait from which on a port does not send all the time: at its rate, few buffers hold as much."""
+BUFFERS_BPS: Final = 10**10
+"""Slower ports have buffers as large as ports of this rate, so longer waits."""
+LINKS_MEMORY_NS: Final = 60 * NS_PER_S
+"""Time after which the known links are counted again."""
+MARKS_MEMORY_NS: Final = 60 * NS_PER_S
+"""Time after which the depth at which a class marks is no longer known."""
 
 # --------------------------------------------------------------------------------------------- shares
 
@@ -75,6 +85,19 @@ NOTABLE_SHARE: Final = 0.05
 """Share of a link's traffic from which a sender counts."""
 LISTED_SHARE: Final = 0.01
 """Share from which a flow is listed."""
+UNREPORTED_TRUST: Final = 0.6
+"""Largest score of a kind without reported flows, and so the largest confidence."""
+UNMARKED_SHARE: Final = 0.01
+"""Share of marked probes below which a queue counts as unmarked."""
+UNMARKED_DEPTHS: Final = 2.0
+"""An unmarked queue this many times as deep as the marked ones of its class holds fewer bytes than its wait
+suggests: its port is paused."""
+UNMARKED_TRUST: Final = 0.8
+"""How sure that is."""
+CHANCE_LINKS: Final = 0.5
+"""Share of the links into a switch with queues up to which they may be there by chance."""
+SWITCH_LINKS: Final = 0.9
+"""Share from which on the switch is held back as a whole."""
 MIN_SCORE: Final = 0.2
 """Score that a kind needs to be named."""
 MAX_FLOWS: Final = 64

@@ -45,6 +45,7 @@ __all__ = [
     "integrate_slots",
     "merge_aliased",
     "place_of",
+    "ramp",
     "restored_window",
     "sent_bps",
     "time_weight",
@@ -61,6 +62,14 @@ class Place:
     sender: str | None
     receiver: str | None
 
+    def is_like(self, other: Place) -> bool:
+        """Return whether both have a NIC at the same ends."""
+        mine, its = (
+            (self.sender is None, self.receiver is None),
+            (other.sender is None, other.receiver is None),
+        )
+        return mine == its
+
 
 def place_of(link: str, is_nic: Callable[[str], bool]) -> Place:
     """Return the position of a link; an end `node:port` is a NIC if the inventory has `node/port`."""
@@ -70,6 +79,11 @@ def place_of(link: str, is_nic: Callable[[str], bool]) -> Place:
         nic = f"{node}/{port}"
         ends.append(nic if is_nic(nic) else None)
     return Place(ends[0], ends[-1])
+
+
+def ramp(value: float, low: float, high: float) -> float:
+    """Return 0 up to `low`, 1 from `high` on, and a straight line between."""
+    return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
 @dataclass(slots=True)
@@ -199,8 +213,14 @@ class LinkWindow:
     rising: Window | None = None
     """Becomes the window if the queue persists."""
     candidates: tuple[str, ...] = ()
+    same_position: bool = True
+    """Whether all candidates have the link's position."""
     dscp: int = 0
     """Traffic class of the queue."""
+    depth_bytes: float = 0.0
+    """Mean depth of the last record."""
+    ce_share: float = 0.0
+    """Mean share of marked probes of the last record."""
     queued_until_ns: int = 0
     """End of the last step above the lower threshold."""
     queued: float = 0.0
@@ -344,6 +364,7 @@ def integrate_slots(
         _add_maxima(link, report)
     link.done_ns = max(link.done_ns, end_ns)
     link.queued = queued_ns / (slots * slot_ns)
+    link.depth_bytes, link.ce_share = float(np.mean(depths)), float(np.mean(marks))
     return changes
 
 

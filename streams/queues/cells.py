@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from native.core.columns import Float64s, Int64s
 from schemas.records import PathQueueing
 
-__all__ = ["Cells", "WaitingCells", "without_own_delay"]
+__all__ = ["Cells", "Delays", "WaitingCells", "without_own_delay"]
 
 OWN_RECEIVERS: Final = 3
 OWN_SIGMAS: Final = 5.0
@@ -60,9 +60,62 @@ class Cells:
             return cls(np.zeros(0, np.int64), np.zeros(0, np.int32), none, none, none, none, none)
         return cls(*(np.concatenate([getattr(c, name) for c in parts]) for name in cls.__slots__))
 
+    def folded(self, fold: int) -> Cells:
+        """Return the same cells in slots of `fold` times the length."""
+        if fold == 1:
+            return self
+        slot = self.slot // fold
+        at = (self.slot - slot * fold + self.at) / fold
+        return Cells(slot, self.route, at, self.count, self.mean_ns, self.noise_ns, self.ce)
+
     def where(self, chosen: NDArray[np.bool_]) -> Cells:
         """Return the chosen cells."""
         return Cells(*(getattr(self, name)[chosen] for name in Cells.__slots__))
+
+
+@dataclass(slots=True)
+class Delays:
+    """Delays of cells as the solver takes them, as columns; times and slots as in `Cells`."""
+
+    slot: Int64s
+    route: NDArray[np.int32]
+    at: Float64s
+    count: Float64s
+    mean_ns: Float64s
+    longest_ns: Float64s
+    noise_ns: Float64s
+
+    @classmethod
+    def of(cls, cells: Cells, delay_ns: Float64s) -> Delays:
+        """Return one delay for each cell."""
+        return cls(cells.slot, cells.route, cells.at, cells.count, delay_ns, delay_ns, cells.noise_ns)
+
+    def merged(self, slots: int, same: NDArray[np.int32]) -> Delays:
+        """Return one delay for each route and so many slots; `same`: by route the first with its links.
+
+        The times stay those of single slots.
+        """
+        if not len(self.slot):
+            return self
+        group, routes = self.slot // slots, int(same.max()) + 1
+        begin = int(group.min()) * slots
+        key = (group - begin // slots) * routes + same[self.route]
+        order = np.argsort(key, kind="stable")
+        first = np.flatnonzero(np.diff(key[order], prepend=-1))
+        count = self.count[order]
+        total = np.add.reduceat(count, first)
+
+        def mean(values: Float64s) -> Float64s:
+            found: Float64s = np.add.reduceat(count * values[order], first) / total
+            return found
+
+        when = mean(self.slot - begin + self.at)
+        last = (key[order[first]] // routes + 1) * slots - 1
+        slot = np.minimum(np.floor(when).astype(np.int64), last)
+        longest_ns = np.maximum.reduceat(self.longest_ns[order], first)
+        route = same[self.route[order[first]]]
+        noise_ns = mean(self.noise_ns)
+        return Delays(slot + begin, route, when - slot, total, mean(self.mean_ns), longest_ns, noise_ns)
 
 
 class WaitingCells:

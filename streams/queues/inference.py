@@ -18,11 +18,12 @@ from native.core.queues import QueueSolver
 from schemas.records import LinkQueues, PathQueueing
 from streams.delays.queueing import SUB_SLOTS
 from streams.queues.calibration import Calibration, kept_back
-from streams.queues.cells import Cells, WaitingCells, without_own_delay
+from streams.queues.cells import Cells, Delays, WaitingCells, without_own_delay
 from streams.queues.link_columns import LinkColumns, LinkState
 from streams.queues.marks import marked_shares
 from streams.queues.records import QueueRecords, SolvedBlock
 from streams.queues.routes import LinkKey, ProbedRoutes
+from streams.queues.slot_fold import Fold, next_fold
 from streams.queues.utilisation import IdleProbes
 from streams.runtime.route_table import RouteTable
 from streams.runtime.units import NS_PER_S
@@ -91,6 +92,7 @@ class ShardQueues:
     """The queues of one shard. `rate_of` returns a link's bit/s, 0 if unknown."""
 
     def __init__(self, shard: str, rate_of: Callable[[str], int]) -> None:
+        self.shard = shard
         self.late_cells = 0
         """Cells that arrived after their block was solved."""
         self._rate_of = rate_of
@@ -102,6 +104,9 @@ class ShardQueues:
         self._next_block = -1
         self._solved_in_ns = 1
         """The block length that `_next_block` counts in."""
+        self._pace = Fold()
+        self.fold = 1
+        """How many slots are combined into one, because inference is slower than its probes."""
         self._routes = ProbedRoutes()
         self._built_revision: int | None = None
         """Revision of the routes that `_columns` and `_solver` are built from."""
@@ -113,6 +118,21 @@ class ShardQueues:
         self._states: dict[LinkKey, LinkState] = {}
         self._idle_probes = IdleProbes()
         self._records = QueueRecords(shard, rate_of)
+
+    @property
+    def next_block_ns(self) -> int:
+        """Fabric time at which the next block begins."""
+        return self._next_block * self._solved_in_ns
+
+    @property
+    def usual_slot_ns(self) -> int:
+        """Length of a published slot of which none are combined."""
+        return self._slot_ns * SUB_SLOTS
+
+    @property
+    def _unit_ns(self) -> int:
+        """Length of a slot of `PathQueueing` as the solver has it."""
+        return self._slot_ns * self.fold
 
     @property
     def unknown_paths(self) -> int:
@@ -164,44 +184,74 @@ class ShardQueues:
         second = record["complete_ns"] // NS_PER_S
         self._idle_probes.add(second, len(self._routes.links), route[counts], singles[counts], idle[counts])
 
-    def _block_ns(self) -> int:
+    def _block_ns(self, fold: int) -> int:
+        """Return the length of a block with combined slots: a whole number of those without."""
         slot = self._slot_ns * SUB_SLOTS
         length_ns = BLOCK_NS if len(self._routes.names) <= MANY_LINKS else LONG_BLOCK_NS
-        return max(BLOCK_SLOTS, length_ns // slot) * slot
+        slots = max(BLOCK_SLOTS, length_ns // slot)
+        blocks = -(-BLOCK_SLOTS * fold // slots)
+        while blocks * slots % fold:
+            blocks += 1
+        return blocks * slots * slot
 
     def _set_block_ns(self) -> None:
-        """Continue at the first whole block after a change of the block length."""
-        block_ns = self._block_ns()
+        """Combine slots as decided where a block of that length begins, so that none is lost.
+
+        After any other change of the block length, continue at the first whole block.
+        """
+        start_ns = self.next_block_ns
+        if self._next_block < 0 or start_ns % self._block_ns(self._pace.slots) == 0:
+            self.fold = self._pace.slots
+        block_ns = self._block_ns(self.fold)
         if self._next_block >= 0:
-            self._next_block = -(-self._next_block * self._solved_in_ns // block_ns)
+            self._next_block = -(-start_ns // block_ns)
         self._solved_in_ns = block_ns
 
     def ready(self) -> bool:
         """Return whether a block can be solved: all active sources have published it."""
         if not self._slot_ns or not self._sources:
             return False
-        newest = max(source.complete_ns for source in self._sources.values())
+        newest = self._newest_ns
         self._set_block_ns()
         block_ns = self._solved_in_ns
         if self._next_block < 0:
             self._next_block = newest // block_ns if self._cells else -1
             return False
         end = (self._next_block + 1) * block_ns
+        return self._complete_ns() >= end or newest - end > GRACE_NS
+
+    @property
+    def _newest_ns(self) -> int:
+        return max(source.complete_ns for source in self._sources.values())
+
+    def _complete_ns(self) -> int:
+        """Return until when all active sources have published."""
+        newest = self._newest_ns
         speaking = [s.complete_ns for s in self._sources.values() if newest - s.complete_ns < GONE_NS]
-        return min(speaking) >= end or newest - end > GRACE_NS
+        return min(speaking)
+
+    def keep_up(self, spent_ns: int, waited_ns: int = 0) -> None:
+        """Choose the length of the next slots after a block that took `spent_ns`.
+
+        `waited_ns`: age of the newest message that was taken; others wait behind it.
+        """
+        end = self.next_block_ns
+        backlog_ns = max(0, self._complete_ns() - end) + waited_ns
+        self._pace = next_fold(self._pace, end, self._solved_in_ns, backlog_ns, spent_ns)
 
     def solve(self, solved_ns: int) -> list[LinkQueues]:
         """Solve the block that is `ready`; return its `LinkQueues`, and those of the second that it ends.
 
         Slow.
         """
-        block_ns, slot_ns = self._solved_in_ns, self._slot_ns
-        newest = max(source.complete_ns for source in self._sources.values())
+        block_ns, slot_ns, fold = self._solved_in_ns, self._unit_ns, self.fold
+        newest = self._newest_ns
         if newest - self._next_block * block_ns > 2 * NS_PER_S + block_ns:  # a gap that no source will fill
             self._next_block = (newest - NS_PER_S) // block_ns
         block, self._next_block = self._next_block, self._next_block + 1
         first, slots = block * block_ns // slot_ns, block_ns // slot_ns
-        cells, late = self._cells.take(first, first + slots)
+        cells, late = self._cells.take(first * fold, (first + slots) * fold)
+        cells = cells.folded(fold)
         self.late_cells += late
         self._rebuild()
         if self._solver is None or self._columns is None:
@@ -215,6 +265,7 @@ class ShardQueues:
             block * block_ns,
             (block + 1) * block_ns,
             slot_ns * SUB_SLOTS,
+            fold,
             solved_ns,
             depth_ns * bytes_per_ns,
             error_ns * bytes_per_ns,
@@ -228,41 +279,45 @@ class ShardQueues:
         self, solver: QueueSolver, columns: LinkColumns, cells: Cells, first: int, slots: int
     ) -> tuple[Float64s, Float64s]:
         """Solve slots [first, first + slots): [whole slots, links] ns of queue, [links] ns of error."""
-        links_crossed = columns.lengths[cells.route] @ cells.count if len(cells.route) else 0.0
+        links_crossed = (columns.lengths[cells.route] * cells.count).sum()  # a dot product starts threads
         delay_ns = without_own_delay(cells, self._routes.senders, columns.last, len(self._routes.names))
-        back = kept_back(cells.slot, cells.route)
+        delays = Delays.of(cells, delay_ns)
         probes = float(links_crossed) / (slots * max(1, columns.count))
         fold = fold_of(probes)
+        if self.fold > 1:  # as many unknowns and delays as a slot needs
+            fold = SUB_SLOTS
+            delays = delays.merged(SUB_SLOTS, columns.same)
+        back = kept_back(delays.slot, delays.route)
         knots = knots_of(probes * fold)
-        when = (cells.slot - first + cells.at) / fold
-        slot = (cells.slot - first) // fold
+        when = (delays.slot - first + delays.at) / fold
+        slot = (delays.slot - first) // fold
         order = np.argsort(when, kind="stable")
         order = order[~back[order]]
         start = np.searchsorted(slot[order], np.arange(slots // fold + 1))
         found = solver.solve(
-            float(self._slot_ns * fold),
+            float(self._unit_ns * fold),
             start,
-            cells.route[order],
+            delays.route[order],
             (when - slot)[order],
-            cells.count[order],
-            delay_ns[order],
-            cells.noise_ns[order],
+            delays.count[order],
+            delays.mean_ns[order],
+            delays.noise_ns[order],
             knots,
         )
         # convert to links and whole slots; the links of one column share its sum
         fine = SUB_SLOTS // fold
         queue_ns = found.queue_ns.reshape(-1, fine, found.queue_ns.shape[1]).mean(axis=1)
         error_ns = SIGMAS[knots > 1] * np.sqrt((found.sigma_ns**2).mean(axis=0))
-        calibration, whole = self._calibration, (cells.slot - first) // SUB_SLOTS
-        longest_ns = delay_ns + LIMIT_SIGMAS * cells.noise_ns
-        limit_ns = calibration.limit_ns(len(queue_ns), whole, cells.route, longest_ns)
+        calibration, whole = self._calibration, (delays.slot - first) // SUB_SLOTS
+        longest_ns = delays.longest_ns + LIMIT_SIGMAS * delays.noise_ns
+        limit_ns = calibration.limit_ns(len(queue_ns), whole, delays.route, longest_ns)
         if calibration.ready:
             depth_ns, error_ns = calibration.depths(queue_ns, limit_ns)
         else:  # nothing is known yet about the depths' worth
             depth_ns = np.minimum(queue_ns, limit_ns)
             error_ns = error_ns + depth_ns.max(axis=0)
-        seconds = slots * self._slot_ns / NS_PER_S
-        calibration.learn(queue_ns, seconds, cells.route, cells.count, delay_ns, back, whole)
+        seconds = slots * self._unit_ns / NS_PER_S
+        calibration.learn(queue_ns, seconds, delays.route, delays.count, delays.mean_ns, back, whole)
         return depth_ns[:, columns.column], error_ns[columns.column]
 
     def _rates_bps(self) -> Float64s:

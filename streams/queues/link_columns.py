@@ -35,6 +35,8 @@ class LinkColumns:
     """The links of all routes, one after the other."""
     column: Int64s
     """[links]: the column of each link."""
+    same: NDArray[np.int32]
+    """[routes]: the first route with the same links; other senders have the others."""
 
     @classmethod
     def of(cls, routes: Sequence[tuple[int, ...]], links: int) -> LinkColumns:
@@ -50,7 +52,9 @@ class LinkColumns:
             for link in range(links)
         ]
         last = np.array([each[-1] for each in routes], np.int64)
-        return cls(lengths, last, flat, np.array(column, np.int64))
+        firsts: dict[tuple[int, ...], int] = {}
+        same = np.array([firsts.setdefault(each, number) for number, each in enumerate(routes)], np.int32)
+        return cls(lengths, last, flat, np.array(column, np.int64), same)
 
     @property
     def count(self) -> int:

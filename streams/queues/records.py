@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Float64Table, Int64s
 from schemas.records import LinkQueue, LinkQueues
@@ -55,6 +56,8 @@ class SolvedBlock:
     start_ns: int
     end_ns: int
     slot_ns: int
+    fold: int
+    """How many slots were combined into each, to keep up."""
     solved_ns: int
     depth_bytes: Float64s
     """[slots, links]"""
@@ -133,28 +136,33 @@ class QueueRecords:
         groups = columns.groups()
         samples = columns.probes_by_link(block.cells)
         self._second.samples += samples
-        links: list[LinkQueue] = []
-        for link in deep.tolist():
-            slots = np.flatnonzero((depth[:, link] > SHALLOW_BYTES / 4) & is_deep[link])
-            marked = np.flatnonzero(block.marked[:, link])
-            links.append(
-                {
-                    "link": names[link],
-                    "rate_bps": self._rate_of(names[link]),
-                    "depth_mean_bytes": float(depth[:, link].mean()),
-                    "depth_max_bytes": float(depth[:, link].max()),
-                    "bound_bytes": float(block.error_bytes[link]),
-                    **NO_UTILISATION,
-                    "samples": int(samples[link]),
-                    "group": groups[link],
-                    "slot": slots.tolist(),
-                    "depth_bytes": depth[slots, link].tolist(),
-                    "dscp": dscps[link],
-                    "ce_share": float(block.marked[:, link].mean()),
-                    "ce_slot": marked.tolist(),
-                    "ce": block.marked[marked, link].tolist(),
-                }
-            )
+        mean, largest = depth.mean(axis=0).tolist(), depth.max(axis=0).tolist()
+        ce_share, bound, probes = (
+            block.marked.mean(axis=0).tolist(),
+            block.error_bytes.tolist(),
+            samples.tolist(),
+        )
+        slots = _chosen_by_column((depth[:, deep] > SHALLOW_BYTES / 4) & is_deep[deep])
+        marked = _chosen_by_column(block.marked[:, deep] > 0)
+        links: list[LinkQueue] = [
+            {
+                "link": names[link],
+                "rate_bps": self._rate_of(names[link]),
+                "depth_mean_bytes": mean[link],
+                "depth_max_bytes": largest[link],
+                "bound_bytes": bound[link],
+                **NO_UTILISATION,
+                "samples": probes[link],
+                "group": groups[link],
+                "slot": slots[n].tolist(),
+                "depth_bytes": depth[slots[n], link].tolist(),
+                "dscp": dscps[link],
+                "ce_share": ce_share[link],
+                "ce_slot": marked[n].tolist(),
+                "ce": block.marked[marked[n], link].tolist(),
+            }
+            for n, link in enumerate(deep.tolist())
+        ]
         return self._records(block, block.start_ns, block.slot_ns, len(depth), _one_per_link(links))
 
     def of_second(
@@ -218,6 +226,7 @@ class QueueRecords:
             "window_start_ns": start_ns,
             "slot_ns": slot_ns,
             "slots": slots,
+            "fold": block.fold,
             "synced": synced,
             "paths": len(np.unique(block.cells.route)),
             "solved_ns": block.solved_ns,
@@ -226,6 +235,12 @@ class QueueRecords:
             "links": links,
         }
         return _in_parts(whole)
+
+
+def _chosen_by_column(chosen: NDArray[np.bool_]) -> list[Int64s]:
+    """Return the chosen rows of each column, ascending."""
+    column, row = np.nonzero(chosen.T)
+    return np.split(row, np.searchsorted(column, np.arange(1, chosen.shape[1])))
 
 
 def _one_per_link(links: list[LinkQueue]) -> list[LinkQueue]:

@@ -27,7 +27,7 @@ from streams.runtime.flow_table import LiveFlows
 from streams.runtime.shard_stage import ShardStage
 from streams.runtime.units import NS_PER_MS
 
-__all__ = ["QueuesStage", "is_behind"]
+__all__ = ["QueuesStage", "fold_text", "waited_ns"]
 
 log = logging.getLogger(__name__)
 
@@ -49,18 +49,29 @@ class _Shard:
     queues: ShardQueues
     flows: LiveFlows
     flows_at_s: float = 0.0
+    fold: int = 1
+    """Slots combined into one, as reported last."""
 
 
 _Partition = PartitionState[KeyedState[_Shard]]
 
 
-def is_behind(age_ns: int, offset: int, highwater: int | None) -> bool:
-    """Return whether a message is old and newer ones wait: a leader whose clock is behind is not late.
+def waited_ns(age_ns: int, offset: int, highwater: int | None) -> int:
+    """Return how long a message has waited, and others wait behind it; 0 if it is the partition's newest.
 
-    `highwater` is the offset after the partition's last message; None if it is unknown.
+    A leader whose clock is behind is not late. `highwater` is the offset after the partition's last message;
+    None if it is unknown.
     """
     is_newest = highwater is not None and offset >= highwater - 1
-    return not is_newest and age_ns > SKIP_BEHIND_NS
+    return 0 if is_newest else max(0, age_ns)
+
+
+def fold_text(shard: str, slot_ns: int, fold: int) -> str:
+    """Return how much longer than usual a shard's slots are; empty if they are not."""
+    if fold == 1:
+        return ""
+    usual_us, now_us = slot_ns / 1e3, slot_ns * fold / 1e3
+    return f"queues of {shard}: slots of {now_us:g} us instead of {usual_us:g} us, inference is too slow"
 
 
 class QueuesStage(ShardStage[_Shard]):
@@ -77,6 +88,8 @@ class QueuesStage(ShardStage[_Shard]):
         self._pool = ThreadPoolExecutor(1, "queues")
         self._solved_ns: dict[_Partition, int] = {}
         """Partition to the start of its last completed solve."""
+        self._waited_ns = 0
+        """How long the last message waited in the log."""
         self.skipped = 0
         """Messages that arrived too late."""
         self._warned_s = -WARN_S
@@ -96,6 +109,7 @@ class QueuesStage(ShardStage[_Shard]):
     def drop(self, state: _Shard) -> None:
         """Stop to update the shard's flows."""
         self.context.flows.forget(state.flows)
+        self.context.note(f"queues of {state.queues.shard}", "")
 
     def on_revoke(self, partitions: list[_Partition]) -> None:
         """Release the state of revoked partitions."""
@@ -107,7 +121,8 @@ class QueuesStage(ShardStage[_Shard]):
         partition, received_ns = message.partition, time.monotonic_ns()
         highwater = self.context.highwater(message.partition.tp)
         age_ns = self.context.log_clock.now_ns(received_ns) - message.append_ns
-        if is_behind(age_ns, message.offset, highwater):
+        self._waited_ns = waited_ns(age_ns, message.offset, highwater)
+        if self._waited_ns > SKIP_BEHIND_NS:
             self._skip()
             self.partitions.done(partition, [message.offset])
             return
@@ -152,14 +167,28 @@ class QueuesStage(ShardStage[_Shard]):
                     while shard.queues.ready() and not partition.revoking:
                         with self.context.survive(self.name, QUEUES, name):
                             await self._solve(partition, shard.queues)
+                            self._report_fold(name, shard)
             self._solved_ns[partition] = start_ns
+
+    def _report_fold(self, name: str, shard: _Shard) -> None:
+        """Report a change of the length of slots to the log and the service manager."""
+        queues = shard.queues
+        if queues.fold == shard.fold:
+            return
+        shard.fold = queues.fold
+        text = fold_text(name, queues.usual_slot_ns, queues.fold)
+        self.context.note(f"queues of {name}", text)
+        log.warning("%s", text or f"queues of {name}: slots have their usual length again")
 
     async def _solve(self, partition: _Partition, queues: ShardQueues) -> None:
         def solve() -> list[tuple[str, bytes]]:
-            return [
+            began_ns = time.monotonic_ns()
+            made = [
                 (record["shard"], codec.encode(QUEUES.type, record, self.context.registry))
                 for record in queues.solve(time.time_ns())
             ]
+            queues.keep_up(time.monotonic_ns() - began_ns, self._waited_ns)
+            return made
 
         async with self._solving:
             encoded = await asyncio.get_running_loop().run_in_executor(self._pool, solve)

@@ -144,12 +144,15 @@ class _Service:
         registry: codec.Registry | None,
         datadir: Path,
         ready: Callable[[int], None],
+        note: Callable[[str, str], None],
     ) -> None:
-        """`ready` is called with the number of partitions whenever they are recovered."""
+        """`ready` is called with the number of partitions whenever they are recovered, `note` with lines of
+        the worker's status."""
         self.app = build_app(group, settings, datadir)
         run_consumer_in_loop(self.app)
         self.context = WorkerContext(self.app, settings, registry, flows="solve" in stages)
         self.context.reject = self._reject_soon
+        self.context.note = note
         self.owned = [made(self.context).partitions for stage, made in STAGES if stage in stages]
         for owned in self.owned:
             owned.register()
@@ -207,7 +210,8 @@ def main(settings: StreamSettings) -> int:
             mine = stages & set(settings.stages)
             if mine:
                 ready = readiness.part()
-                services.append(_Service(settings, settings.group + suffix, mine, registry, datadir, ready))
+                group = settings.group + suffix
+                services.append(_Service(settings, group, mine, registry, datadir, ready, readiness.note))
         apps = [service.app for service in services]
         if "sink" in settings.stages and settings.history is not None:
             sink = build_app(f"{settings.group}-sink", settings, datadir)
@@ -228,10 +232,12 @@ def main(settings: StreamSettings) -> int:
 
 
 class _Readiness:
-    """Reports readiness to the supervisor once all services are ready."""
+    """Reports readiness and status to the supervisor once all services are ready."""
 
     def __init__(self) -> None:
         self._partitions: list[int | None] = []
+        self._notes: dict[str, str] = {}
+        """Subject to a line of the status."""
 
     def part(self) -> Callable[[int], None]:
         """Add a service; return the function that it calls with the number of its partitions."""
@@ -240,12 +246,27 @@ class _Readiness:
 
         def ready(partitions: int) -> None:
             self._partitions[at] = partitions
-            known = [each for each in self._partitions if each is not None]
-            if len(known) == len(self._partitions):
-                SystemdNotifier().notify(f"STATUS={sum(known)} partitions")
+            if self._report():
                 SystemdNotifier().notify("READY=1")
 
         return ready
+
+    def note(self, subject: str, text: str) -> None:
+        """Add a line about a subject to the status, or remove it."""
+        before = self._notes.pop(subject, "")
+        if text:
+            self._notes[subject] = text
+        if text != before:
+            self._report()
+
+    def _report(self) -> bool:
+        """Report the status; return whether all services are ready."""
+        known = [each for each in self._partitions if each is not None]
+        if len(known) < len(self._partitions):
+            return False
+        notes = [self._notes[subject] for subject in sorted(self._notes)]
+        SystemdNotifier().notify(f"STATUS={'; '.join([f'{sum(known)} partitions', *notes])}")
+        return True
 
 
 class _Repeated(logging.Filter):

@@ -78,6 +78,8 @@ class WorkerContext:
         """Evaluations that ended with an unexpected error; see `survive`."""
         self.reject: Callable[[Message, codec.BadRecord], None] = lambda message, error: None
         """Publishes the reject of a global table's message."""
+        self.note: Callable[[str, str], None] = lambda subject, text: None
+        """Shows a line about a subject in the worker's status; an empty line removes it."""
         self.evidence_tap: EvidenceTap = lambda *evidence: None
         self._topology = TopologySource(settings.topology_file)
         self._reads_flows = flows

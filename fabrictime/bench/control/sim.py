@@ -284,6 +284,7 @@ class Loop:
         record: LinkQueues = {
             "shard": SHARD,
             "window": start_ns // (QUEUES_TICKS * TICK_NS),
+            "fold": 1,
             "synced": True,
             "paths": 0,
             "solved_ns": now_ns,

@@ -26,7 +26,18 @@ from streams.queues.inference import ShardQueues
 from streams.runtime.route_table import RouteTable, pair_key
 from streams.runtime.tables import Member
 
-__all__ = ["EPOCH_NS", "SHARD", "SLOT_NS", "Costs", "Scene", "draw", "route_table"]
+__all__ = [
+    "CLOCK_BOUND_NS",
+    "EPOCH_NS",
+    "MS",
+    "SHARD",
+    "SLOT_NS",
+    "Costs",
+    "Scene",
+    "draw",
+    "link_numbers",
+    "route_table",
+]
 
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]

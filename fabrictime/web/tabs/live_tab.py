@@ -73,7 +73,8 @@ class LiveTab(Tab):
             link, queue = summary.deepest
             delay = delay_text(queue.delay_ns(queue.mean_bytes))
             depth = bytes_text(queue.mean_bytes) if queue.rate_bps else delay
-            self._kpi("deepest", depth, f"{delay} at {link}")
+            slots = f"; slots {summary.fold} times as long: inference is slow" if summary.fold > 1 else ""
+            self._kpi("deepest", depth, f"{delay} at {link}{slots}")
         kinds = sorted({each["kind"].lower().replace("_", " ") for each in windows})
         self._kpi_of_faults("contention", len(windows), ", ".join(kinds) or "no link")
         self._kpi_of_faults("alerts", len(alerts), alerts[0]["text"] if alerts else "none")

@@ -44,3 +44,28 @@ def test_points_of_queues_are_bounded(state: FabricState, fabric: Any, monkeypat
     for second in range(60):
         fill(state, ("fabric.queues", "fabric", fabric.queues(depth, (1_000 + second) * S)))
     assert 9 <= len(state.queues.series(number_of(state, fabric.up("leaf1", 1))).at_ns) <= 11
+
+
+def test_the_shard_with_the_longest_slots_counts_until_its_records_are_old(
+    state: FabricState, fabric: Any
+) -> None:
+    link, at = fabric.up("leaf1", 1), 1_000 * S
+    assert state.queues.fold == 1
+
+    def block(shard: str, fold: int, start_ns: int) -> None:
+        made = fabric.queues({link: {}}, start_ns) | {
+            "shard": shard, "fold": fold, "slot_ns": fold * 1_000_000, "slots": 10,
+        }  # fmt: skip
+        fill(state, ("fabric.queues", shard, made))
+
+    block("a", 4, at)
+    block("b", 1, at)
+    assert state.queues.fold == 4
+    fill(state, ("fabric.queues", "a", fabric.queues({link: {}}, at)))
+    assert state.queues.fold == 4, "whole seconds have no slots to combine"
+    block("b", 2, at + 10 * S)
+    assert state.queues.fold == 2, "the other shard has not been measured for 10 s"
+    block("b", 8, at + 9 * S)
+    assert state.queues.fold == 2, "an older block, read a second time"
+    block("b", 1, at + 11 * S)
+    assert state.queues.fold == 1

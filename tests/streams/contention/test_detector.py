@@ -292,11 +292,12 @@ def test_links_limited_by_an_incast_are_part_of_it():
     assert {link: each["kind"] for link, each in records.items()} == {SPINE: "INCAST", LAST: "INCAST"}
 
 
-def test_without_flow_reports_only_the_position_decides():
+def test_without_flow_reports_the_position_decides():
     shard = Shard()
     opened = shard.step(queue(SPINE, 80e3), queue(LAST6, 80e3))
-    assert {each["link"]: each["kind"] for each in opened} == {SPINE: "UNKNOWN", LAST6: "UNKNOWN"}
+    assert {each["link"]: each["kind"] for each in opened} == {SPINE: "COLLISION", LAST6: "INCAST"}
     assert all("no reported flow" in each["text"] for each in opened)
+    assert all(each["confidence"] <= 0.6 for each in opened)
     shard = Shard()
     shard.report()
     opened = shard.step(queue(SPINE, 80e3), queue(LAST6, 80e3))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.queues.cells import Cells, WaitingCells, without_own_delay
+from streams.queues.cells import Cells, Delays, WaitingCells, without_own_delay
 from tests.records import make
 
 MS = 1_000_000
@@ -94,3 +94,32 @@ def test_waiting_cells_come_once_and_in_their_block(
         assert sorted(cells.slot.tolist()) == [slot for slot in every if at <= slot < at + block]
         at += block
     assert late_total == sum(slot < begin for slot in every)
+
+
+def test_cells_in_longer_slots_keep_their_time() -> None:
+    one = cells([0, 1], [1.0, 2.0])
+    one.slot = np.array([10**13 + 5, 10**13 + 8])
+    folded = one.folded(4)
+    assert folded.slot.tolist() == [10**13 // 4 + 1, 10**13 // 4 + 2]
+    assert folded.at.tolist() == [(1 + 0.5) / 4, 0.5 / 4]
+    assert one.folded(1) is one
+
+
+def test_delays_of_one_route_and_several_slots_become_one_with_their_mean() -> None:
+    """Routes 0 and 2 have the same links and other senders."""
+    many = cells([0, 2, 0, 1, 0], [10.0, 40.0, 7.0, 5.0, 6.0], noise_ns=3.0)
+    many.slot = 10**13 + np.array([0, 3, 4, 1, 7])
+    many.count = np.array([3.0, 1.0, 1.0, 1.0, 1.0])
+    merged = Delays.of(many, many.mean_ns).merged(4, np.array([0, 1, 0], np.int32))
+    assert merged.route.tolist() == [0, 1, 0]
+    assert (merged.slot - 10**13).tolist() == [1, 1, 6]
+    assert merged.at.tolist() == [0.25, 0.5, 0.0]
+    assert merged.count.tolist() == [4.0, 1.0, 2.0]
+    assert merged.mean_ns.tolist() == [17.5, 5.0, 6.5]
+    assert merged.longest_ns.tolist() == [40.0, 5.0, 7.0]
+    assert merged.noise_ns.tolist() == [3.0, 3.0, 3.0]
+    last = cells([0, 0], [1.0, 1.0])
+    last.slot, last.at = np.array([7, 7]), np.ones(2)
+    late = Delays.of(last, last.mean_ns).merged(4, np.zeros(1, np.int32))
+    assert (late.slot.tolist(), late.at.tolist()) == ([7], [1.0]), "the last moment belongs to its slot"
+    assert not len(Delays.of(cells([], []), np.zeros(0)).merged(4, np.zeros(1, np.int32)).slot)

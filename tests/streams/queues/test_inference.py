@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from fabrictime.bench.detect.queues import EPOCH_NS, SLOT_NS, Run
 from schemas import codec
 from schemas.codec import BadRecord
-from streams.delays.queueing import slot_ns_of
+from streams.delays.queueing import SUB_SLOTS, slot_ns_of
 from streams.queues.inference import ShardQueues
 from streams.queues.utilisation import busy_shares
 from streams.queues.validation import validate_queueing
@@ -205,10 +206,57 @@ def test_slots_follow_the_rate_of_the_links():
     assert slot_ns_of(400_000_000_000) == 250_000
 
 
+def test_a_backlog_makes_slots_longer_and_loses_none(simulated, monkeypatch):
+    run, _ = simulated
+    waits_ns = iter([0] * 12 + [500_000_000] + [0] * 1_000)
+    solve = ShardQueues.solve
+
+    def kept_up(shard, solved_ns):
+        made = solve(shard, solved_ns)
+        shard.keep_up(0, next(waits_ns))
+        return made
+
+    monkeypatch.setattr(ShardQueues, "solve", kept_up)
+    coarse = [record for record in run.infer() if record["slots"] > 1]
+    assert [each["fold"] for each in coarse] == sorted(each["fold"] for each in coarse)
+    assert {each["fold"] for each in coarse} == {1, 4}
+    assert all(each["slot_ns"] == each["fold"] * SLOT_NS for each in coarse)
+    spans = sorted((each["window_start_ns"], each["slot_ns"] * each["slots"]) for each in coarse)
+    assert all(begin + length == after for (begin, length), (after, _) in itertools.pairwise(spans))
+    number = {name: column for column, name in enumerate(run.fleet.link_ids)}
+    errors, depths = [], []
+    for record in coarse:
+        first = (record["window_start_ns"] - EPOCH_NS) // SLOT_NS
+        true = run.truth.depth_bytes[first : first + record["fold"] * record["slots"]]
+        if record["fold"] == 1 or len(true) < record["fold"] * record["slots"]:
+            continue
+        for link in record["links"]:
+            of_slots = true[:, number[link["link"]]].reshape(record["slots"], -1).mean(axis=1)
+            errors += (np.asarray(link["depth_bytes"]) - of_slots[link["slot"]]).tolist()
+            depths += of_slots[link["slot"]].tolist()
+    assert len(depths) > 50
+    assert np.sqrt(np.mean(np.square(errors))) < 0.5 * np.sqrt(np.mean(np.square(depths)))
+
+
+def test_blocks_with_longer_slots_are_whole_blocks_without() -> None:
+    for slot_ns in (31_250, 125_000, 1_250_000):
+        for links in (10, 1_001):
+            queues = ShardQueues("fabric", lambda link: 10**10)
+            queues._slot_ns = slot_ns
+            for number in range(links):
+                queues._routes.link_number(f"a:{number}>b:{number}")
+            for fold in (2, 4, 8):
+                block_ns = queues._block_ns(fold)
+                assert block_ns % queues._block_ns(1) == 0
+                assert block_ns % (slot_ns * SUB_SLOTS * fold) == 0
+                assert block_ns >= 5 * slot_ns * SUB_SLOTS * fold
+                assert block_ns <= 8 * queues._block_ns(1)
+
+
 def test_blocks_are_longer_with_many_links_and_none_is_solved_twice() -> None:
     queues = ShardQueues("fabric", lambda link: 10**10)
     queues._slot_ns, queues._next_block = 250_000, 101
-    queues._solved_in_ns = before_ns = queues._block_ns()
+    queues._solved_in_ns = before_ns = queues._block_ns(1)
     for number in range(1001):
         queues._routes.link_number(f"a:{number}>b:{number}")
     queues._set_block_ns()

@@ -98,6 +98,8 @@ class Summary:
     deepest: tuple[str, QueueDepth] | None
     contention: list[ContentionWindow]
     active_alerts: list[Alert]
+    fold: int = 1
+    """Slots of queues that are combined into one."""
 
 
 def summary(state: FabricState, now_ns: int) -> Summary:
@@ -112,6 +114,7 @@ def summary(state: FabricState, now_ns: int) -> Summary:
         None if deepest is None else (state.cable_graph.name(deepest[0]), deepest[1]),
         list(state.open_contention(now_ns)),
         state.active_alerts(),
+        state.queues.fold,
     )
 
 

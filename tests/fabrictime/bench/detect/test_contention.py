@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fabrictime.bench import Figure
-from fabrictime.bench.detect.contention import MS, SHORT_NS, Detected, Run, Score, _events
+from fabrictime.bench.detect.contention import MS, REPORTED, SHORT_NS, Detected, Run, Score, _events
 from producers.sim.fault_grammar import parse_fault
 
 S = 1_000_000_000
@@ -24,9 +24,9 @@ def run(truth: list[dict[str, Any]], *windows: Detected, deep: Any = ()) -> Scor
     )  # type: ignore[assignment]
     made.seconds, made.deep = 10, dict(deep)
     made.truth = {(row["link"], row["begin_ns"]): row for row in truth}  # type: ignore[misc]
-    made.published = {str(number): window for number, window in enumerate(windows)}
+    made.published = {REPORTED: {str(number): window for number, window in enumerate(windows)}}
     score = Score()
-    made.score(score)
+    made.score(score, REPORTED)
     return score
 
 

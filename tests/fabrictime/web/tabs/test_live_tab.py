@@ -165,3 +165,20 @@ def test_fast_parts_leave_the_header_alone(tab: Tab, monkeypatch: pytest.MonkeyP
     assert drawn == []
     tab._on_live(ALL_PARTS)
     assert (len(drawn), tab.shown) == (1, [FAST_PARTS, ALL_PARTS])
+
+
+def test_longer_slots_of_a_slow_inference_stand_beside_the_deepest_queue(
+    tab: Tab, state: FabricState, fabric: Any
+) -> None:
+    link = fabric.up("leaf1", 1)
+    fill(state, *fabric.fleet(), at_ns=4 * S)
+    block = fabric.queues({link: {"depth_mean_bytes": 1e5}}, 4 * S) | {"slots": 10, "slot_ns": 4_000_000}
+    fill(state, ("fabric.queues", "fabric", block | {"fold": 4}), at_ns=4 * S)
+    tab.start_live()
+    tab._show_banner()
+    assert tab.texts("deepest")[1].endswith("; slots 4 times as long: inference is slow")
+    usual = block | {"window_start_ns": 4 * S + 40_000_000, "fold": 1}
+    fill(state, ("fabric.queues", "fabric", usual), at_ns=4 * S)
+    tab.live._summary = None
+    tab._show_banner()
+    assert "slots" not in tab.texts("deepest")[1]

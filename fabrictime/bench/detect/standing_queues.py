@@ -1,0 +1,323 @@
+"""Measures contention on shared queues: standing collisions and incasts, with and without flow reports.
+
+The truth is `_truth`. Every half second a queue of 250 kB stands for 300 ms, at a link between switches or at
+one into a host. One worker infers queues in its own time; contention is detected once with the flow reports
+of all hosts and once without any. By hand: `python -m fabrictime.bench.detect.standing_queues [--quick]`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from fabrictime.bench import Figure, Progress, Target, Value
+from fabrictime.bench._truth import LeafSpine, Standing, Traffic
+from fabrictime.bench.detect._shared_worker import Worker
+from fabrictime.bench.detect.contention import FLOW_LAG_NS, GATHER_NS, HOPS, log_hop_ns
+from fabrictime.bench.detect.shared_fabric import EPOCH_NS, MS, SHARD, SLOT_NS, Scene, draw
+from schemas import codec
+from schemas.ids import host_of
+from schemas.records import ContentionKind, ContentionWindow, Flow, FlowReports, FlowState, LinkQueues
+from streams.contention.detector import ContentionDetector
+from streams.contention.rules import ContentionRules
+from streams.runtime.flow_table import FlowTable
+
+__all__ = ["TARGETS", "Watch", "is_there", "measure", "present_queues"]
+
+RATES_PPS: Final = (4_000, 2_000, 1_000)
+TARGETS: Final = {
+    **{
+        f"standing_queue_{key}_{rate}pps_{reports}": target
+        for key, target in (
+            ("found", Target("1", ">=", 1.0)),
+            ("link_right", Target("1", ">=", 0.98)),
+            ("opened_ms_p95", Target("ms", "<=", 150)),
+        )
+        for rate in RATES_PPS
+        for reports in ("with_reports", "without_reports")
+    },
+    "standing_kind_right_with_reports": Target("1", ">=", 0.95),
+    "standing_kind_right_without_reports": Target("1", ">=", 0.9),
+}
+
+NICS: Final = 16
+FIRST_NS, EVERY_NS, LASTS_NS = 1_600 * MS, 500 * MS, 300 * MS
+DEPTH_BYTES: Final = 250e3
+PRESENT_BYTES: Final = 25e3
+"""Mean over 50 ms from which a queue is there, although no standing one was drawn."""
+PRESENT_SLOTS: Final = 50 * MS // SLOT_NS
+SLACK_NS: Final = 150 * MS
+REPORT_NS: Final = 100 * MS
+SENDERS: Final = {ContentionKind.INCAST: 4, ContentionKind.COLLISION: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A standing queue that was drawn."""
+
+    standing: Standing
+    kind: ContentionKind
+    link: str
+
+    @property
+    def begin_ns(self) -> int:
+        """Fabric time."""
+        return EPOCH_NS + round(self.standing.begin_ns)
+
+    @property
+    def end_ns(self) -> int:
+        """Fabric time."""
+        return EPOCH_NS + round(self.standing.end_ns)
+
+
+def draw_events(fabric: LeafSpine, seconds: float, rng: np.random.Generator) -> list[Event]:
+    """Draw standing queues one after another, at links between switches and into hosts in turn."""
+    names = fabric.names()
+    events: list[Event] = []
+    inner = fabric.nics, fabric.links - fabric.nics
+    begin_ns = FIRST_NS
+    while begin_ns + LASTS_NS + SLACK_NS < seconds * 1e9:
+        kind = (ContentionKind.COLLISION, ContentionKind.INCAST)[len(events) % 2]
+        low, high = inner if kind == ContentionKind.COLLISION else (inner[1], fabric.links)
+        standing = Standing(int(rng.integers(low, high)), begin_ns, begin_ns + LASTS_NS, DEPTH_BYTES)
+        events.append(Event(standing, kind, names[standing.link]))
+        begin_ns += EVERY_NS
+    return events
+
+
+class Reports:
+    """The flow reports of all hosts: the flows of standing queues, and one for each link's other traffic."""
+
+    def __init__(self, scene: Scene, events: list[Event], rng: np.random.Generator) -> None:
+        self._nics, self._links = scene.fabric.nic_names(), scene.fabric.names()
+        self._rate_bps = scene.fabric.rate_bps
+        self._load, self._events = scene.load, events
+        self._ends = [tuple(rng.choice(self._nics, 8, replace=False).tolist()) for _ in self._links]
+        """Of each link the NICs whose flows cross it."""
+
+    def at(self, end_ns: int) -> Iterator[FlowReports]:
+        """Yield the reports of the `REPORT_NS` before a time."""
+        flows: dict[str, list[Flow]] = {host_of(nic): [] for nic in self._nics}
+        for number, load in enumerate(self._load.tolist()):
+            event = self._event_at(number, end_ns)
+            if event is not None:
+                covered = min(1.0, (end_ns - event.begin_ns) / REPORT_NS)
+                senders = SENDERS[event.kind]
+                for sender in range(senders):
+                    self._add(flows, number, sender, covered * self._rate_bps / senders)
+            elif load > 0:
+                self._add(flows, number, 7, load * self._rate_bps)
+        for host, own in flows.items():
+            yield {
+                "host": host,
+                "boot": "boot",
+                "report": end_ns // REPORT_NS,
+                "shard": SHARD,
+                "system_ns": end_ns,
+                "whole": True,
+                "flows": own,
+            }
+
+    def _event_at(self, link: int, end_ns: int) -> Event | None:
+        return next(
+            (
+                event
+                for event in self._events
+                if event.standing.link == link and event.begin_ns < end_ns <= event.end_ns + REPORT_NS
+            ),
+            None,
+        )
+
+    def _add(self, flows: dict[str, list[Flow]], link: int, sender: int, rate_bps: float) -> None:
+        own, ends = self._links[link], self._ends[link]
+        into = own.partition(">")[2].replace(":", "/")
+        peer = into if into in self._nics else ends[6]
+        nic = ends[sender] if ends[sender] != peer else ends[5]
+        flow = {
+            "flow_id": f"{host_of(nic)}/boot/sock:{8 * link + sender}",
+            "state": FlowState.OPEN,
+            "nic": nic,
+            "peer": peer,
+            "source_address": "",
+            "peer_address": "",
+            "source_port": 1,
+            "peer_port": 2,
+            "protocol": "UDP",
+            "bytes_total": 0,
+            "interval_ns": REPORT_NS,
+            "bytes": round(rate_bps * REPORT_NS / 8e9),
+            "rate_bps": rate_bps,
+            "links": [own],
+        }
+        decoded = codec.decode(codec.encode("FlowReports", _alone(flow)), "FlowReports")
+        flows[host_of(nic)].append(decoded["flows"][0])
+
+
+def _alone(flow: object) -> dict[str, object]:
+    return {
+        "host": "h", "boot": "b", "report": 1, "shard": SHARD, "system_ns": 1, "whole": True, "flows": [flow]
+    }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Published:
+    """A window as published."""
+
+    links: set[str]
+    opened_ns: int
+    first_at_ns: float
+    kind: ContentionKind
+    closed_ns: int | None = None
+
+
+class Watch:
+    """Detects contention on the worker's records, with the reports given or without any."""
+
+    def __init__(self, scene: Scene, reports: Reports | None) -> None:
+        nics, rate_bps = set(scene.fabric.nic_names()), round(scene.fabric.rate_bps)
+        self.windows: dict[str, Published] = {}
+        self._reports, self._next_ns = reports, EPOCH_NS + REPORT_NS
+        self._table = FlowTable(scene.routes, nics.__contains__)
+        self._detector = ContentionDetector(
+            SHARD, self._table.of(SHARD), nics.__contains__, lambda: len(nics), lambda _: rate_bps
+        )
+
+    def take(self, now_ns: int, record: LinkQueues, late_ns: float) -> None:
+        """Take a record of queues at the worker's time; what it makes is published `late_ns` later."""
+        while self._reports is not None and self._next_ns <= now_ns:
+            for report in self._reports.at(self._next_ns):
+                value = codec.encode(FlowReports, report)
+                self._table.take(report["host"].encode(), value, None, self._next_ns)
+            self._next_ns += REPORT_NS
+        self._detector.flows.advance(now_ns - FLOW_LAG_NS)
+        for made in self._detector.ingest(record, ContentionRules()):
+            self._note(made, now_ns + late_ns)
+
+    def _note(self, made: ContentionWindow, at_ns: float) -> None:
+        known = self.windows.setdefault(
+            made["window_id"], Published(set(), made["opened_ns"], at_ns, made["kind"])
+        )
+        known.links |= {made["link"], *made["candidates"]}
+        known.kind, known.closed_ns = made["kind"], made["closed_ns"]
+
+
+@dataclass(slots=True)
+class Score:
+    """The results of one rate, with or without reports."""
+
+    opened_ms: list[float] = field(default_factory=list)
+    missed: int = 0
+    false: int = 0
+    right: int = 0
+    confused: Counter[str] = field(default_factory=Counter)
+
+    def add(self, scene: Scene, events: list[Event], watch: Watch) -> None:
+        """Add the windows of one run."""
+        windows, matched = list(watch.windows.values()), set()
+        for event in events:
+            mine = [n for n, each in enumerate(windows) if event.link in each.links and _meet(each, event)]
+            matched |= set(mine)
+            if not mine:
+                self.missed += 1
+                continue
+            self.opened_ms.append((windows[mine[0]].first_at_ns - event.begin_ns) / MS)
+            kind = windows[mine[-1]].kind
+            self.right += kind == event.kind
+            self.confused[f"{event.kind} as {kind}"] += kind != event.kind
+        present = present_queues(scene)
+        for n, window in enumerate(windows):
+            is_late = window.opened_ns >= EPOCH_NS + FIRST_NS - SLACK_NS
+            self.false += n not in matched and is_late and not is_there(window, scene, present)
+
+    @property
+    def found(self) -> int:
+        """Standing queues with a window."""
+        return len(self.opened_ms)
+
+    def figures(self, rate: int, reports: str) -> dict[str, Value]:
+        """Return the figures of the rate."""
+        events = self.found + self.missed
+        note = f"{events} queues, {self.missed} missed, {self.false} false windows"
+        return {
+            f"standing_queue_found_{rate}pps_{reports}": Figure(self.found / max(1, events), note=note),
+            f"standing_queue_link_right_{rate}pps_{reports}": Figure(
+                self.found / max(1, events + self.false), note=note
+            ),
+            f"standing_queue_opened_ms_p95_{rate}pps_{reports}": Figure(
+                float(np.percentile(self.opened_ms or [np.nan], 95)), note=f"{self.found} windows"
+            ),
+        }
+
+
+def _meet(window: Published, event: Event) -> bool:
+    begin_ns, end_ns = event.begin_ns - SLACK_NS, event.end_ns + SLACK_NS
+    return (window.closed_ns is None or window.closed_ns >= begin_ns) and window.opened_ns <= end_ns
+
+
+def present_queues(scene: Scene) -> np.ndarray:
+    """Return [slots, links] whether a queue was there over the `PRESENT_SLOTS` around a slot."""
+    sums = np.cumsum(np.pad(scene.slots.depth_bytes, ((1, 0), (0, 0))), axis=0)
+    after = np.minimum(np.arange(len(sums) - 1) + PRESENT_SLOTS // 2, len(sums) - 1)
+    before = np.maximum(after - PRESENT_SLOTS, 0)
+    there: np.ndarray = (sums[after] - sums[before]) / PRESENT_SLOTS > PRESENT_BYTES
+    return there
+
+
+def is_there(window: Published, scene: Scene, present: np.ndarray) -> bool:
+    """Return whether one of a window's links had a queue while it was open."""
+    number = {name: n for n, name in enumerate(scene.fabric.names())}
+    first = max(0, (window.opened_ns - EPOCH_NS) // SLOT_NS)
+    last = len(present) if window.closed_ns is None else (window.closed_ns - EPOCH_NS) // SLOT_NS + 1
+    return any(bool(present[first:last, number[link]].any()) for link in window.links)
+
+
+def run(rate: int, seed: int, seconds: float, late: float, scores: dict[str, Score]) -> None:
+    """Add one run at a rate to the scores; `late`: ns that a message needs through the log."""
+    rng = np.random.default_rng(seed)
+    fabric = LeafSpine(NICS)
+    events = draw_events(fabric, seconds, rng)
+    scene = draw(fabric, Traffic(standing=tuple(each.standing for each in events)), seed, seconds, rate)
+    watches = {
+        "with_reports": Watch(scene, Reports(scene, events, rng)),
+        "without_reports": Watch(scene, None),
+    }
+    for now_ns, record in Worker(scene).run():
+        late_ns = HOPS * late + float(rng.uniform(0, GATHER_NS, HOPS).sum())
+        for watch in watches.values():
+            watch.take(now_ns, record, late_ns)
+    for name, watch in watches.items():
+        scores[name].add(scene, events, watch)
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure for about two minutes, or half of one with `quick`."""
+    late_ns = log_hop_ns(progress)
+    figures: dict[str, Value] = {}
+    all_scores: dict[str, list[Score]] = {"with_reports": [], "without_reports": []}
+    for rate in RATES_PPS:
+        scores = {name: Score() for name in all_scores}
+        for _ in range(1 if quick else 2):
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
+            progress(f"standing queues: {NICS} NICs, {rate}/s, seed {seed}")
+            run(rate, seed, 3.2 if quick else 5.2, late_ns, scores)
+        for name, score in scores.items():
+            figures |= score.figures(rate, name)
+            all_scores[name].append(score)
+    for name, several in all_scores.items():
+        found = sum(score.found for score in several)
+        confused = sum((score.confused for score in several), Counter())
+        figures[f"standing_kind_right_{name}"] = Figure(
+            sum(score.right for score in several) / max(1, found),
+            note=", ".join(f"{each} {n}" for each, n in confused.most_common() if n) or "none confused",
+        )
+    return figures
+
+
+if __name__ == "__main__":
+    for key, value in measure(lambda line: print(line, file=sys.stderr), "--quick" in sys.argv).items():
+        print(key, value)

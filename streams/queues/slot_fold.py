@@ -1,0 +1,73 @@
+"""Decides how many slots queue inference combines into one, so that it keeps up with its probes.
+
+Longer slots cost less: the solver has fewer unknowns, and a block more time. The number doubles from 1 to 8
+as the backlog grows, and halves again once the shorter slots would fit. Where they did not fit after all, the
+next attempt waits twice as long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from streams.runtime.units import NS_PER_MS, NS_PER_S
+
+__all__ = ["Fold", "next_fold"]
+
+COARSER_BEHIND_NS: Final = ((800 * NS_PER_MS, 8), (400 * NS_PER_MS, 4), (200 * NS_PER_MS, 2))
+"""Backlog from which on so many slots are combined, at least. Messages are skipped at 2 s."""
+CALM_BEHIND_NS: Final = 120 * NS_PER_MS
+"""Backlog below which a block counts as in time: batches arrive every 50 ms."""
+FINER_BUSY: Final = 0.4
+"""Share of time spent on blocks below which slots of half the length fit: they cost less than twice as much.
+"""
+FIRST_CALM_NS: Final = 5 * NS_PER_S
+MAX_CALM_NS: Final = 160 * NS_PER_S
+"""Time without delay before the first attempt with shorter slots, and the longest after failed attempts."""
+PROVEN_NS: Final = 20 * NS_PER_S
+"""Time after which an attempt has not failed."""
+BUSY_NS: Final = 500 * NS_PER_MS
+"""Time constant of the share of time spent on blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """How many slots are combined into one, and what decides on the next change. Times are block ends."""
+
+    slots: int = 1
+    busy: float = 0.0
+    """Share of time spent on blocks."""
+    calm_since_ns: int | None = None
+    """Since when blocks are in time; None: they are not."""
+    finer_at_ns: int | None = None
+    """When slots became shorter last."""
+    calm_ns: int = FIRST_CALM_NS
+    """Time without delay before the next attempt with shorter slots."""
+
+
+def next_fold(fold: Fold, end_ns: int, block_ns: int, backlog_ns: int, spent_ns: int) -> Fold:
+    """Return the fold after a block that ended at `end_ns` and took `spent_ns`.
+
+    `backlog_ns`: how much later than it could be the next block is solved.
+    """
+    gain = min(1.0, block_ns / BUSY_NS)
+    busy = fold.busy + gain * (spent_ns / block_ns - fold.busy)
+    wanted = next((slots for behind_ns, slots in COARSER_BEHIND_NS if backlog_ns > behind_ns), 1)
+    if wanted > fold.slots:
+        return _coarser(fold, wanted, end_ns, busy)
+    if backlog_ns > CALM_BEHIND_NS:
+        return replace(fold, busy=busy, calm_since_ns=None)
+    since_ns = end_ns if fold.calm_since_ns is None else min(fold.calm_since_ns, end_ns)
+    is_calm = end_ns - since_ns >= fold.calm_ns and busy < FINER_BUSY
+    if fold.slots > 1 and is_calm:
+        return Fold(fold.slots // 2, 2 * busy, end_ns, end_ns, fold.calm_ns)
+    proven = fold.finer_at_ns is not None and end_ns - fold.finer_at_ns > PROVEN_NS
+    calm_ns = FIRST_CALM_NS if proven else fold.calm_ns
+    return replace(fold, busy=busy, calm_since_ns=since_ns, calm_ns=calm_ns)
+
+
+def _coarser(fold: Fold, slots: int, end_ns: int, busy: float) -> Fold:
+    """Return longer slots; if shorter ones have just failed, the next attempt waits longer."""
+    failed = fold.finer_at_ns is not None and end_ns - fold.finer_at_ns <= PROVEN_NS
+    calm_ns = min(2 * fold.calm_ns, MAX_CALM_NS) if failed else fold.calm_ns
+    return Fold(slots, busy, None, None, calm_ns)
