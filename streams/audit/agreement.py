@@ -34,7 +34,7 @@ def mtus(fabric: FabricRecords) -> Iterator[Found]:
     if not groups:
         yield Found(FLEET, "", AuditStatus.UNKNOWN, "no NIC states its MTU")
     for of_group in groups.values():
-        usual = _most_common(nic["mtu_bytes"] or 0 for nic in of_group)
+        usual = _usual_of(nic["mtu_bytes"] or 0 for nic in of_group)
         for nic in of_group:
             is_usual = nic["mtu_bytes"] == usual
             text = f"MTU {nic['mtu_bytes']:,} bytes, most of {len(of_group)} NICs have {usual:,}"
@@ -100,7 +100,7 @@ def classes(fabric: FabricRecords) -> Iterator[Found]:
     if not probing:
         yield Found(FLEET, "", AuditStatus.UNKNOWN, "no probes")
         return
-    usual = _most_common(probing.values())
+    usual = _usual_of(probing.values())
     for nic, dscps in sorted(probing.items()):
         text = f"probes DSCP {_listed(dscps)}"
         if dscps == usual:
@@ -109,7 +109,7 @@ def classes(fabric: FabricRecords) -> Iterator[Found]:
             yield fabric.of_nic(nic, AuditStatus.FAILED, f"{text}, most NICs probe {_listed(usual)}")
 
 
-def _most_common(values: Iterable[Value]) -> Value:
+def _usual_of(values: Iterable[Value]) -> Value:
     """Return the most frequent value; of several, the largest."""
     return max(Counter(values).items(), key=lambda each: (each[1], each[0]))[0]
 

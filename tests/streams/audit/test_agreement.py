@@ -77,7 +77,7 @@ def test_nics_without_an_mtu_are_left_out() -> None:
     assert [e.status for e in mtus(fabric([nic(NICS[0], mtu_bytes=None)]))] == [AuditStatus.UNKNOWN]
 
 
-def test_a_nic_whose_packets_leave_by_another_is_named() -> None:
+def test_a_nic_that_another_one_sends_for_is_named() -> None:
     nics = [nic(name, egress="eth0" if name == NICS[0] else None) for name in NICS]
     assert failed(egress, fabric(nics)) == {NICS[0]: "its packets leave by eth0"}
 
@@ -92,7 +92,7 @@ def test_a_pair_alone_is_named_as_a_pair() -> None:
     assert failed(ecn, records) == {NICS[0]: f"the ECN field is cleared between it and {NICS[1]}"}
 
 
-def test_without_ecn_anywhere_nothing_can_be_said() -> None:
+def test_without_ecn_anywhere_the_result_is_unknown() -> None:
     assert [e.status for e in ecn(fabric(capable=lambda a, b: 0))] == [AuditStatus.UNKNOWN]
     assert [e.status for e in ecn(FabricRecords([nic(NICS[0])]))] == [AuditStatus.UNKNOWN]
 
