@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from native.core import solve_mesh
+from streams.clock.hull_edges import Rates, rates_by_edges
 from streams.clock.pairs import NO_SLOPE_PPB, Bools, Float64s, Int64s, PairMemory, Pairs
 
 __all__ = [
@@ -157,7 +158,11 @@ def solve_relative(
     rows = memory.pairs.rows(pairs.names, window)
     noise = memory.pairs.noise(rows, pairs.noise_ns, memory.noise_ns)
     rates, rate_sigma, measured_rate, measured_sigma = _rates(
-        nodes, pairs, np.where(modal, _above(pairs.margin_ns, memory.pairs.floor(rows, modal)), 0.0), priors
+        nodes,
+        pairs,
+        np.where(modal, _above(pairs.margin_ns, memory.pairs.floor(rows, modal)), 0.0),
+        priors,
+        noise,
     )
     rotated = pairs.rotated(plain_ppb(rates[a] - rates[b]), np.hypot(rate_sigma[a], rate_sigma[b]))
     good_line = rotated.rotated & (rotated.drift_sigma_ppb * np.abs(rotated.lever_s) < 3 * noise)
@@ -274,23 +279,36 @@ def _above(margin_ns: Float64s, floor_ns: Float64s) -> Float64s:
 
 
 def _rates(
-    nodes: int, pairs: Pairs, excess_ns: Float64s, priors: Priors
+    nodes: int, pairs: Pairs, excess_ns: Float64s, priors: Priors, noise_ns: Float64s
 ) -> tuple[Float64s, Float64s, Float64s, Float64s]:
     """Return each node's rate fused with its prior, its standard error, and both from this window alone.
 
     The window's own rates are relative to the component's mean. `excess_ns` is a pair's margin above its
-    floor: a delay that comes and goes within a second tilts the pair's line by as many ppb. If this window
-    shows that a node's rate differs from its prior, the prior is ignored.
+    floor: a delay that comes and goes within a second tilts the pair's line by as many ppb. Where lines and
+    priors leave doubt, the rates are those on which the edges of the pairs' hulls agree.
     """
     sloped = pairs.drift_sigma_ppb < NO_SLOPE_PPB
     drift = np.where(sloped, log_ppb(pairs.drift_ppb), 0.0)
     sigma = np.hypot(np.maximum(pairs.drift_sigma_ppb, MIN_DRIFT_SIGMA_PPB), excess_ns)
     sigma = np.where(sloped, sigma, NO_SLOPE_SIGMA_PPB)
     solution = solve_mesh(nodes, pairs.peer, pairs.prober, drift, sigma)
-    rate, error = solution.x.copy(), solution.sigma.copy()
+    own = Rates(solution.x, solution.sigma)
+    fused = _fuse(own, solution.component, priors)
+    by_edges = rates_by_edges(nodes, pairs, noise_ns, Rates(drift, sigma), own, fused)
+    if by_edges is not own:
+        own, fused = by_edges, _fuse(by_edges, solution.component, priors)
+    return fused.log_ppb, fused.sigma_ppb, own.log_ppb, own.sigma_ppb
+
+
+def _fuse(own: Rates, component: NDArray[np.int32], priors: Priors) -> Rates:
+    """Return the window's rates fused with their priors.
+
+    If this window shows that a node's rate differs from its prior, the prior is ignored.
+    """
+    rate, error = own.log_ppb, own.sigma_ppb
     fused, fused_error = rate.copy(), error.copy()
-    for part in np.unique(solution.component):
-        members = np.flatnonzero(solution.component == part)
+    for part in np.unique(component):
+        members = np.flatnonzero(component == part)
         before = members[np.isfinite(priors.rate_sigma_ppb[members])]
         if len(members) < 2 or not len(before):
             continue
@@ -303,7 +321,7 @@ def _rates(
         gain = error[kept] ** 2 / (error[kept] ** 2 + sigma_before**2)
         fused[kept] += gain * (priors.rate_log_ppb[kept] - fused[kept])
         fused_error[kept] = np.sqrt(gain) * sigma_before
-    return fused, fused_error, rate, error
+    return Rates(fused, fused_error)
 
 
 def weighted_median(values: Float64s, weight: Float64s) -> float:

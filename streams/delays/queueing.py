@@ -34,6 +34,9 @@ for the second. Without this wait the deepest queues would be underestimated."""
 RECENT_NS: Final = 1_000_000_000
 GONE_NS: Final = 500_000_000
 """ns without a batch after which a prober is not awaited."""
+MAX_AWAY_NS: Final = 60_000_000_000
+"""Largest distance of a sample from its flush, and between a prober's flushes: slots count from the first
+sample of all NICs, so one wrong time would make the record useless for all of them."""
 MAX_CELLS: Final = 32_768
 FORGET_NS: Final = 600_000_000_000
 
@@ -60,6 +63,14 @@ class _Prober:
     """The longest recent round trip of a probe."""
     longest_at_ns: int = 0
     """The append time of that probe."""
+    unconfirmed_ns: int = 0
+    """Fabric time of the last batch's flush, if it was far from the one before."""
+
+    def confirms(self, flush_ns: int) -> bool:
+        """Return whether a flush is near the last one; two in a row must show a step of the clock."""
+        away_ns = min(abs(flush_ns - known_ns) for known_ns in (self.flushed_ns, self.unconfirmed_ns))
+        self.unconfirmed_ns = flush_ns if away_ns > MAX_AWAY_NS else 0
+        return away_ns <= MAX_AWAY_NS
 
 
 class SourceQueueing:
@@ -114,22 +125,27 @@ class SourceQueueing:
 
     def add(self, batch: ProbeColumns, append_ns: int, offset: int, models: Mapping[str, ClockLine]) -> None:
         """Add a batch with its append time."""
+        if self._first is None:
+            self._first = offset
+        self._next = offset + 1
         model = models.get(batch.nic)
-        self._reducer.add(batch, model, models)
         flush_ns = batch.system_ns
         if model is not None:
             flush_ns = batch.clock_ns + model.correction_ns(batch.clock_ns)
         if append_ns < self._newest_ns - STEP_NS:
             self._step_back(append_ns)
+        prober = self._probers.get(batch.nic)
+        if np.abs(batch.sent - batch.clock_ns).max(initial=0) > MAX_AWAY_NS:
+            return  # the slots of all NICs of a record count from its first sample
+        if prober is not None and not prober.confirms(flush_ns):
+            return
         prober = self._probers.setdefault(batch.nic, _Prober())
+        self._reducer.add(batch, model, models)
         prober.flushed_ns, prober.seen_ns = flush_ns, append_ns
         longest_rtt_ns = int((batch.forward + batch.reverse).max(initial=0))
         if longest_rtt_ns >= prober.longest_rtt_ns or append_ns - prober.longest_at_ns > RECENT_NS:
             prober.longest_rtt_ns, prober.longest_at_ns = longest_rtt_ns, append_ns
         self._newest_ns = max(self._newest_ns, append_ns)
-        if self._first is None:
-            self._first = offset
-        self._next = offset + 1
 
     def _step_back(self, append_ns: int) -> None:
         """Count all that was seen as of this time: log time stepped back."""

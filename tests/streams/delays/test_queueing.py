@@ -104,6 +104,35 @@ def test_a_record_is_complete_up_to_the_slowest_active_prober(rate_bps, settle_n
     assert source.take(MEMBERS)[0]["complete_ns"] == gone - settle_ns
 
 
+@pytest.mark.parametrize(
+    ("sent_s", "flushed_s"), [(3600, 0), (-3600, 0), (-3600, -3600), (10**8, 10**8)], ids=str
+)
+def test_one_batch_of_another_time_spoils_no_record_of_the_other_nics(sent_s, flushed_s):
+    source = SourceQueueing("fabric.probes/0", SLOT_NS)
+    right = batch([300_000], [PATH_NS], nic="b/eth0", peer="a/eth0")
+    source.add(batch([0], [PATH_NS]), EPOCH_NS, 0, LINES)
+    source.add(right, EPOCH_NS, 1, LINES)
+    expected = published(source)[1]
+    wrong = batch([sent_s * 10**9], [PATH_NS], flushed=EPOCH_NS + flushed_s * 10**9)
+    source.add(wrong, EPOCH_NS, 2, LINES)
+    source.add(batch([0], [PATH_NS]), EPOCH_NS, 3, LINES)
+    source.add(right, EPOCH_NS, 4, LINES)
+    record, cells = published(source)
+    assert cells == expected
+    assert (record["first_offset"], record["next_offset"]) == (2, 5)
+
+
+def test_a_prober_with_a_stepped_clock_is_followed_from_its_second_batch_on():
+    source = SourceQueueing("fabric.probes/0", SLOT_NS)
+    source.add(batch([0], [PATH_NS]), EPOCH_NS, 0, LINES)
+    published(source)
+    step_ns = 3600 * 10**9
+    for offset, expected in ((1, 0), (2, 1), (3, 1)):
+        stepped = batch([step_ns], [PATH_NS], flushed=EPOCH_NS + step_ns)
+        source.add(stepped, EPOCH_NS, offset, LINES)
+        assert len(source.take(MEMBERS)) == expected
+
+
 def test_delayed_probes_are_awaited():
     source = SourceQueueing("fabric.probes/0", slot_ns_of(1_000_000_000) // SUB_SLOTS)
     delayed_ns = 70_000_000

@@ -41,3 +41,12 @@ def test_quick_scores_have_every_window() -> None:
     shared, apart = scores(8, 3, 2, 1, lines.append)
     assert len(shared.state) == len(apart.state) == len(lines) == 2
     assert np.isfinite(shared.p99_of_window_ns(1))
+
+
+def test_clocks_of_a_small_fleet_are_within_a_tenth_of_a_us_by_the_third_window() -> None:
+    """Most of its pairs meet a queue with nearly every probe: by lines alone they are off by half a us."""
+    shared, apart = scores(16, 4, 3, 14, lambda line: None)
+    assert shared.p99_of_window_ns(2) < 100
+    assert apart.p99_of_window_ns(2) < 100
+    covered, stated = shared.covered()
+    assert covered == stated > 0
