@@ -34,6 +34,8 @@ class Candidate:
     ranks: list[int] = field(default_factory=list)
     jobs: list[str] = field(default_factory=list)
     evidence: list[DiagnosisEvidence] = field(default_factory=list)
+    since_ns: int | None = None
+    """Begin of the cause; None: unknown."""
     pairs: set[tuple[str, str]] = field(default_factory=set)
     """NIC pairs that it slows: it explains why one of them is an outlier."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -20,8 +21,8 @@ from streams.runtime.units import NS_PER_S
 
 __all__ = ["Case", "Lateness", "Outlier", "Stuck", "case_of"]
 
-SLOW_ROW_TIMES = 1.3
-"""Times its kind's good time from which on an operation is slow."""
+MIN_SINCE_NS: Final = 2 * NS_PER_S
+"""Time over which a loss is measured at least: some iterations, so that one long one does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +166,18 @@ class Case:
 
     @cached_property
     def excess_rows(self) -> Floats:
-        """Time by row that moving data took longer than in the job's good time; NaN: unknown."""
-        if not len(self.work.kinds):
+        """Time by row that moving data took longer than in the job's good time; NaN: unknown.
+
+        The whole operation counts where all of its ranks are seen, else the slowest rank's own time.
+        """
+        work = self.work
+        if not len(work.kinds):
             return np.empty(0)
-        excess: Floats = np.maximum(self.work.critical - self.expected_network[self.work.kind], 0.0)
-        return excess
+        good = [self.job.baselines.good(("moving", *kind)) for kind in work.kinds]
+        expected = np.array([np.nan if ns is None else ns for ns in good], np.float64)
+        own = np.maximum(work.critical - self.expected_network[work.kind], 0.0)
+        whole = np.maximum(work.moving.time - work.moving.error - expected[work.kind], 0.0)
+        return np.fmax(own, whole)
 
     @cached_property
     def network_excess(self) -> float | None:
@@ -299,6 +307,16 @@ class Case:
         slack_ns = int(self.rules.coincide_s * NS_PER_S)
         inside = self.excess_within(begin_ns - NS_PER_S, min(end_ns, self.end_ns) + slack_ns)
         return excess * inside * (0.0 if self.was_slow_before(begin_ns) else 1.0)
+
+    def share_since(self, loss: float, since_ns: int | None) -> float:
+        """Return a loss as a share of the time since its cause began, of at least `MIN_SINCE_NS`.
+
+        A new fault costs little of the whole interval, and so does a mild one that lasts.
+        """
+        if since_ns is None or not self.has_clean_baseline(since_ns):
+            return loss
+        begin_ns = max(since_ns - NS_PER_S, self.begin_ns)
+        return loss * self.length_ns / max(self.end_ns - begin_ns, min(MIN_SINCE_NS, self.length_ns))
 
     def was_fast_during(self, begin_ns: int) -> bool:
         """Return whether the job was fast while a fault that began long before lasted already.

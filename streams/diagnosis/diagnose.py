@@ -71,6 +71,8 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
     note = job.baselines.note
     for kind, ns in work.kind_network.items():
         note(("network", *kind), ns)
+    for kind, ns in work.kind_moving.items():
+        note(("moving", *kind), ns)
     for pair in case.traffic.measured:
         note(("pair", pair.nic, pair.peer, pair.source), pair.data_ns or 0.0)
     if case.iteration_ns is not None:
@@ -120,7 +122,7 @@ def _ranked(case: Case, found: list[Candidate]) -> list[Candidate]:
             if other is not each
             and other.verdict not in (each.verdict, Verdict.SLOW_FLOW)
             and other.confidence >= case.rules.min_confidence
-            and other.loss_share >= case.rules.min_loss_share
+            and _costs(case, other)
             and other.pairs & each.pairs
         ]
         if factor is not None and causes:
@@ -138,9 +140,13 @@ def _ranked(case: Case, found: list[Candidate]) -> list[Candidate]:
 
 
 def _is_verdict(case: Case, candidate: Candidate) -> bool:
-    rules = case.rules
-    costs = candidate.decisive or candidate.loss_share >= rules.min_loss_share
-    return candidate.confidence >= rules.min_confidence and costs
+    is_sure = candidate.confidence >= case.rules.min_confidence
+    return is_sure and (candidate.decisive or _costs(case, candidate))
+
+
+def _costs(case: Case, candidate: Candidate) -> bool:
+    """Return whether the job lost a noticeable share of its time since the cause began."""
+    return case.share_since(candidate.loss_share, candidate.since_ns) >= case.rules.min_loss_share
 
 
 def _without_cause(case: Case, missing: list[str]) -> Candidate:

@@ -26,6 +26,7 @@ from streams.diagnosis.arrivals import (
 from streams.diagnosis.columns import EVERY, FUNCTIONS, IS_COLLECTIVE, Op, Rows, Sum
 from streams.diagnosis.iterations import Iterations, find_iterations
 from streams.diagnosis.job_view import Columns, JobView
+from streams.diagnosis.moving import Moving, moving_of
 from streams.diagnosis.rank_times import RankTimes, RowTimes, rank_times
 from streams.diagnosis.ranks import Ranks
 from streams.diagnosis.rules import CLOCK_FLOOR_NS, NEVER_NS
@@ -83,6 +84,8 @@ class Work:
     """ns of moving data; NaN: unknown."""
     critical: Floats
     """The greatest `network` of all ranks of the operation: the others wait for the slowest."""
+    moving: Moving
+    """Time of moving data of the whole operation, where all of its ranks are seen."""
     weight: Floats
     """Share of the row that lies in the interval, times the number of operations that it stands for."""
     kind: Ints
@@ -95,6 +98,8 @@ class Work:
     bus_bps: float | None = None
     kind_network: dict[Kind, float] = field(default_factory=dict)
     """Median of `critical` by kind."""
+    kind_moving: dict[Kind, float] = field(default_factory=dict)
+    """Median of `moving` by kind."""
 
 
 def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns: int) -> Work:
@@ -115,9 +120,11 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     grouped = np.flatnonzero(IS_COLLECTIVE[rows[:, Op.FUNCTION]] & synced)
     keys = mixed(rows[grouped, Op.COMMUNICATOR], rows[grouped, Op.SEQ])
     groups = groups_of(keys, (begin + launch)[grouped])
-    full = _full(ranks, rows[grouped[groups.order[groups.starts]], Op.COMMUNICATOR], groups)
-    row_tolerance = tolerance[rank[grouped]] if len(members) else np.empty(0)
-    arrivals = arrivals_of(groups, begin[grouped], launch[grouped], gap[grouped], row_tolerance, full=full)
+    sizes = _sizes(ranks, rows[grouped[groups.order[groups.starts]], Op.COMMUNICATOR])
+    full = groups.counts >= FULL_SHARE * sizes
+    row_tolerance = tolerance[rank] if len(members) else np.empty(0)
+    own = row_tolerance[grouped]
+    arrivals = arrivals_of(groups, begin[grouped], launch[grouped], gap[grouped], own, full=full)
     arrival_wait = _arrival_waits(rows, begin + launch, grouped, groups, full)
     arrival_wait = np.where(synced, np.clip(arrival_wait, 0.0, end - begin - launch), np.nan)
     measured = rows[:, Op.PEER_LATE].astype(np.float64)
@@ -130,6 +137,8 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     last = grouped[arrivals.group_last[arrivals.group_clear]]
     times.last_arrivals = np.bincount(rank[last], minlength=len(members))[: len(members)].astype(np.int64)
     critical = _critical(network, grouped, groups)
+    whole = groups.counts >= sizes
+    moving = moving_of(rows, rank, begin + launch, end, row_tolerance, grouped, groups, whole)
     work = Work(
         length_ns=length_ns,
         rank=rank,
@@ -145,6 +154,7 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
         wait=wait,
         network=network,
         critical=critical,
+        moving=moving,
         weight=weight,
         kind=kind,
         kinds=kinds,
@@ -152,6 +162,8 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     )
     medians = group_medians(kind, len(kinds), np.where(running, np.nan, critical))
     work.kind_network = {kinds[at]: float(ns) for at, ns in enumerate(medians) if not np.isnan(ns)}
+    medians = moving.medians(kind, len(kinds), running)
+    work.kind_moving = {kinds[at]: float(ns) for at, ns in enumerate(medians) if not np.isnan(ns)}
     _find_iterations(work, ranks)
     work.bus_bps = _bus_bps(summaries)
     return work
@@ -275,12 +287,12 @@ def _inside(begin: Floats, end: Floats, length_ns: float) -> Floats:
     return np.clip(inside / np.maximum(end - begin, 1.0), 0.0, 1.0)
 
 
-def _full(ranks: Ranks, communicators: Ints, groups: Groups) -> Bools:
-    """Return which collectives are seen at enough ranks to name the last one."""
+def _sizes(ranks: Ranks, communicators: Ints) -> Floats:
+    """Return the number of ranks of each communicator."""
     sizes = {name: max(each.ranks, len(each.processes), 1) for name, each in ranks.communicators.items()}
     names, at = np.unique(communicators, return_inverse=True)
     wanted = np.array([sizes.get(int(name), 1) for name in names], np.float64)
-    return np.asarray(groups.counts >= FULL_SHARE * wanted[at] if len(names) else np.empty(0, bool))
+    return np.asarray(wanted[at] if len(names) else np.empty(0), np.float64)
 
 
 # ------------------------------------------------------------------------------------------- splits

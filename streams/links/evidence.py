@@ -238,7 +238,7 @@ class Evidence(PathTable):
         congested = reports.timeout_ns > CONGESTED_TIMES * base
         unsettled = self.unsettled[at] + reports.lost
         settled = np.maximum(unsettled - reports.loss_streak, 0)
-        rows = self.rows[at]
+        rows = self.possible_elements(at)
         recovered_since = self.recovered_ns[rows] > began[:, None]
         explained = (self.down[rows] | (self.suppressed_ns[rows] > 0) | recovered_since).any(axis=1)
         end_revived = self.revived_ns[rows[:, :2]].max(axis=1) > began

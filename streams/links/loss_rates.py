@@ -2,6 +2,9 @@
 
 The losses of a path are Poisson with the sum of its elements' rates. `find_lossy` adds links one by one, each
 the one that raises the likelihood most, and fits all rates again.
+
+An incomplete route also crosses links that are not known, and any of them may lose its packets. So its
+losses count against a known link only as far as the complete routes over that link agree.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.links.elements import NOTHING, Int32s, Int64s
-from streams.links.rules import BACKGROUND_LOSS, FIT_ITERATIONS, MAX_LOSSY, MIN_GAIN, Z_95
+from streams.links.elements import NOTHING, Bools, Int32s, Int64s
+from streams.links.rules import BACKGROUND_LOSS, CONTRADICTION, FIT_ITERATIONS, MAX_LOSSY, MIN_GAIN, Z_95
 
 __all__ = ["Lossy", "find_lossy", "wilson"]
 
@@ -48,20 +51,23 @@ def wilson(lost: float, requests: float) -> tuple[float, float]:
     return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
-def find_lossy(rows: Int32s, lost: Int64s, requests: Float64s, links_first: NDArray[np.bool_]) -> list[Lossy]:
+def find_lossy(
+    rows: Int32s, lost: Int64s, requests: Float64s, links_first: Bools, incomplete: Bools | None = None
+) -> list[Lossy]:
     """Return the lossy elements, the one that explains most first.
 
     `rows`: [P, width] elements, NOTHING fills; `lost`, `requests`: [P]; `links_first`: [E], preferred among
-    elements that explain the same.
+    elements that explain the same; `incomplete`: [P], paths that also cross unknown elements (None: no path).
     """
     used = requests > 0
     rows, losses, n = rows[used], lost[used].astype(float), requests[used]
+    complete = np.ones(len(n), np.bool_) if incomplete is None else ~incomplete[used]
     chosen: list[int] = []
     aliased: list[tuple[int, ...]] = []
     rates: Float64s = np.zeros(0)
     expected = n * BACKGROUND_LOSS
     while len(chosen) < MAX_LOSSY:
-        element, same = _next(rows, losses, n, expected, chosen, links_first)
+        element, same = _next(rows, losses, n, expected, chosen, links_first, complete)
         if element == NOTHING:
             break
         chosen.append(element)
@@ -83,13 +89,14 @@ def _next(
     n: Float64s,
     expected: Float64s,
     chosen: list[int],
-    links_first: NDArray[np.bool_],
+    links_first: Bools,
+    complete: Bools,
 ) -> tuple[int, tuple[int, ...]]:
     """Return the element whose own rate raises the likelihood most, and those that raise it equally.
 
     Let e be the expected losses of a path, l its losses, n its requests, and w = max(l - e, 0) the surplus
     that is attributed to the element. Its best rate is r = sum(w) / sum(n). To first order, the gain over no
-    rate is sum(l log(1 + n r / e)) - r sum(n).
+    rate is sum(l log(1 + n r / e)) - r sum(n). An element is left out if the complete paths alone lose by it.
     """
     width = rows.shape[1]
     flat = rows.reshape(-1)
@@ -104,6 +111,11 @@ def _next(
     at = rows[lossy]
     each = losses[lossy][:, None] * np.log1p(n[lossy][:, None] * rate[at] / expected[lossy][:, None])
     gain = np.bincount(at.reshape(-1), each.reshape(-1), size) - rate * total
+    if not complete.all():
+        known = complete[lossy]
+        explained = np.bincount(at[known].reshape(-1), each[known].reshape(-1), size)
+        clean = rate * np.bincount(rows[complete].reshape(-1), np.repeat(n[complete], width), size)
+        gain[explained - clean < -CONTRADICTION] = 0
     gain[NOTHING] = 0
     gain[chosen] = 0
     best = float(gain.max())

@@ -24,6 +24,7 @@ FIRST_CAPACITY: Final = 256
 FIRST_WIDTH: Final = 16
 PATH_COLUMNS: Final = {
     "rows": NOTHING,
+    "former": NOTHING,
     "incomplete": 0,
     "route_version": -1,
     "path_answer_ns": 0,
@@ -96,6 +97,8 @@ class PathTable(ElementTable):
         """Rows in use, those of forgotten paths included."""
         self.rows: Int32s = np.zeros((size, FIRST_WIDTH), np.int32)
         """[P, width] elements: prober, peer, then the links; NOTHING fills the rest."""
+        self.former: Int32s = np.zeros((size, FIRST_WIDTH), np.int32)
+        """[P, width] of a path with an incomplete route: the links of its last complete one."""
         self.incomplete: Bools = np.zeros(size, np.bool_)
         """[P] whether links of one direction are unknown."""
         self.route_version: Int64s = np.full(size, -1, np.int64)
@@ -117,8 +120,6 @@ class PathTable(ElementTable):
         """Whether a route has departed from a link since the last search for bypassed links."""
         self.departures: dict[int, Departures] = {}
         self._free: list[int] = []
-        self._route_before: dict[int, frozenset[int]] = {}
-        """Path with an incomplete route to the links of its last complete one."""
         self._followed = self._routes_from = 0
         """Route versions: all changes up to the first are applied; older routes than the second are reread.
         """
@@ -134,10 +135,16 @@ class PathTable(ElementTable):
         recent = self.path_event_ns[: self.paths] > since_ns
         found = np.zeros(len(self.last_answer_ns), np.bool_)
         found[self.rows[: self.paths][recent]] = True
-        for at, route in self._route_before.items():
-            if recent[at]:
-                found[list(route)] = True
+        found[self.former[: self.paths][recent]] = True
         return found
+
+    def possible_elements(self, at: NDArray[np.intp]) -> Int32s:
+        """Return [len(at), ...] the elements of paths. Add the former links where a route has gaps now.
+
+        A trace ends at a link that is down, so the link may be missing from the route of its own victims.
+        """
+        rows: Int32s = self.rows[at]
+        return np.hstack((rows, self.former[at])) if self.incomplete[at].any() else rows
 
     def suspect_paths(self, now_ns: int, stale_ns: int) -> NDArray[np.intp]:
         """Return the paths whose newest result is a loss, reported within `stale_ns`."""
@@ -163,7 +170,7 @@ class PathTable(ElementTable):
     def short_streaks(self, since_ns: int) -> Bools:
         """Return [P] whether a path has a short, unexplained streak that began after `since_ns`."""
         n = self.paths
-        rows = self.rows[:n]
+        rows = self.possible_elements(np.arange(n))
         short = (self.unsettled[:n] > 0) & (self.loss_streak[:n] <= FEW_IN_STREAK)
         short &= self.first_lost_ns[:n] > since_ns
         began_ns = self.first_lost_ns[:n, None]
@@ -201,7 +208,6 @@ class PathTable(ElementTable):
             for key, at in list(nic.paths.items()):
                 if old[at]:
                     del nic.paths[key]
-                    self._route_before.pop(at, None)
         gone = np.flatnonzero(old).tolist()
         for departures in self.departures.values():
             departures.paths.difference_update(gone)
@@ -230,9 +236,8 @@ class PathTable(ElementTable):
     def _read_route(self, at: int, name: str, key: tuple[str, int], now_ns: int, routes: Routes) -> None:
         """Read the links of a path, and note the links that its route departed from."""
         peer, path = key
-        before = self._route_before.pop(at, None)
-        if before is None and self.route_version[at] >= 0 and not self.incomplete[at]:
-            before = frozenset(self.rows[at, 2:].tolist()) - {NOTHING}
+        is_known = self.route_version[at] >= 0 and not self.incomplete[at]
+        before = set((self.rows[at, 2:] if is_known else self.former[at]).tolist()) - {NOTHING}
         forward, reverse = routes.forward(name, peer, path), routes.reverse(name, peer, path)
         self.route_version[at] = routes.version
         self.incomplete[at] = not forward or not reverse
@@ -240,12 +245,13 @@ class PathTable(ElementTable):
         self._note_nic_links(int(self.rows[at, 0]), int(self.rows[at, 1]), forward, reverse)
         width = self.rows.shape[1]
         if len(links) + 2 > width:
-            self.rows = np.pad(self.rows, ((0, 0), (0, len(links) + 2 - width)))
-        self.rows[at, 2:] = NOTHING
+            more = ((0, 0), (0, len(links) + 2 - width))
+            self.rows, self.former = np.pad(self.rows, more), np.pad(self.former, more)
+        self.rows[at, 2:] = self.former[at] = NOTHING
         self.rows[at, 2 : 2 + len(links)] = links
-        if before is not None and self.incomplete[at]:
-            self._route_before[at] = before
-        elif before is not None:
+        if self.incomplete[at]:
+            self.former[at, : len(before)] = sorted(before)
+        elif before:
             self._note_departures(at, before, set(links), now_ns)
         if self.recabled:
             for link in links:
@@ -256,7 +262,7 @@ class PathTable(ElementTable):
             for name, nic in ((links[0], first), (links[-1], last)) if links else ():
                 self.attach(self.index[name], nic)
 
-    def _note_departures(self, at: int, before: frozenset[int], links: set[int], now_ns: int) -> None:
+    def _note_departures(self, at: int, before: set[int], links: set[int], now_ns: int) -> None:
         gone, new = before - links, links - before
         self.routes_changed = self.routes_changed or bool(gone)
         for link in gone:

@@ -112,6 +112,9 @@ BACKGROUND_LOSS: Final = 1e-4
 """Share of packets that any path may lose without a cause."""
 MIN_GAIN: Final = 12.0
 """Log-likelihood that a lossy link must explain: one of a million links reaches it by chance."""
+CONTRADICTION: Final = 1.0
+"""Log-likelihood by which complete paths over an element must speak against the losses of incomplete ones:
+one loss was expected of them, and none came."""
 MAX_LOSSY: Final = 32
 """Lossy elements found at once."""
 FIT_ITERATIONS: Final = 20

@@ -245,6 +245,7 @@ def own_pacing(case: Case) -> Iterator[Candidate]:
         links=links[:64],
         nics=sorted({f["nic"] for f, _, _ in limited})[:64],
         evidence=evidence,
+        since_ns=begin_ns if decided else None,
         pairs={(f["nic"], f["peer"]) for f, _, _ in limited},
     )
 

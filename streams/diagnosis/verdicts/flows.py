@@ -226,6 +226,7 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
                 f"{case.network_share:.0%} of the job's time moves data",
             ),
         ],
+        since_ns=begin_ns,
         pairs=crossing,
     )
 
@@ -298,6 +299,7 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
                 for each in own[:1]
             ),
         ],
+        since_ns=begin_ns if own else None,
         pairs={(pair.nic, pair.peer) for pair in case.traffic.crossing([link])[0]},
     )
 

@@ -264,6 +264,7 @@ def _limited_host(
         nics=[nic],
         ranks=sorted(rank.number for rank in case.members if nic in rank.nics),
         evidence=evidence[:8],
+        since_ns=begin_ns,
         pairs={key for key in case.traffic.pairs if key[0 if sender else 1] == nic},
     )
 
@@ -347,6 +348,7 @@ def pause_storm(case: Case) -> Iterator[Candidate]:
         links=links,
         nics=[root] if "/" in root else [],
         evidence=evidence,
+        since_ns=begin_ns if storms else None,
         pairs={(p.nic, p.peer) for p in case.traffic.crossing(links)[0]},
     )
 

@@ -131,6 +131,7 @@ def _faulty_link(
         links=list(record["links"]),
         nics=sorted({nic for pair in pairs for nic in (pair.nic, pair.peer)})[:64],
         evidence=evidence,
+        since_ns=begin_ns,
         pairs={(pair.nic, pair.peer) for pair in pairs},
     )
 

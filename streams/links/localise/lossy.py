@@ -60,10 +60,10 @@ def _lossy_within(
     since_ns = np.minimum(now_ns - evidence.path_event_ns[:n], evidence.bucket_ns * parts)
     is_waiting = (evidence.loss_streak[:n] == 0) & (requests > 0) & (since_ns > 0)
     requests += np.where(is_waiting, evidence.rate_hz[:n] * since_ns / NS_PER_S, 0.0)
-    requests[evidence.down[rows].any(axis=1)] = 0.0
+    requests[evidence.down[evidence.possible_elements(np.arange(n))].any(axis=1)] = 0.0
     if not is_warm:
         return requests, {}
-    found = find_lossy(rows, lost, requests, ~evidence.is_nic)
+    found = find_lossy(rows, lost, requests, ~evidence.is_nic, evidence.incomplete[:n])
     return requests, {lossy.element: lossy for lossy in found}
 
 

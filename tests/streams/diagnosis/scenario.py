@@ -89,6 +89,8 @@ class Job:
     """us from post to completion towards the next rank."""
     split: bool = False
     """Whether records contain the split of each operation, as those of NCCL do."""
+    own_share: float = 1.0
+    """Part of moving data in which a rank itself waits for the network. In the rest it waits for others."""
     queue_pairs: bool = True
     bound_ns: float = 500.0
     jitter: float = 0.01
@@ -155,8 +157,8 @@ class Job:
         if self.split:
             found |= {
                 "gpu_late_ns": int(self.gpu(rank, self.iteration)),
-                "peer_late_ns": int(arrival.max() - arrival[rank]),
-                "network_late_ns": int(moving),
+                "peer_late_ns": int(arrival.max() - arrival[rank] + (1 - self.own_share) * moving),
+                "network_late_ns": int(self.own_share * moving),
                 "flush_ns": int(self.flush(rank, self.iteration)),
                 "sampled_share": 1.0,
             }

@@ -27,6 +27,31 @@ def test_slow_transfers_are_an_excess_of_the_network() -> None:
     assert found.wait_share < 0.02
 
 
+def test_the_excess_is_that_of_the_whole_operation_not_of_each_rank_alone() -> None:
+    found = slow_case(World(Job(split=True, own_share=0.5)))
+    assert found.network_excess == pytest.approx(8 / 20.1, rel=0.05)
+
+
+def test_ranks_that_are_not_seen_leave_the_slowest_ranks_own_time() -> None:
+    world = World(Job(split=True, own_share=0.5, silent=frozenset({5})))
+    assert slow_case(world).network_excess == pytest.approx(4 / 20.1, rel=0.05)
+
+
+@pytest.mark.parametrize("hidden", [frozenset(), frozenset({3}), frozenset({6})])
+def test_a_rank_that_computes_too_long_is_no_excess_of_the_network(hidden: frozenset[int]) -> None:
+    world = World(Job(split=True, own_share=0.5))
+    world.learn()
+    world.job.silent = hidden
+    world.job.compute = lambda rank, at: 20.0 * MS if rank == 3 else 8.0 * MS
+    begin_ns = world.job.at_ns
+    for each in world.job.run():
+        world.view.take(each, world.job.at_ns)
+    found = case_of(world.view, world.network, begin_ns, world.job.at_ns, DiagnosisRules())
+    assert found.ratio is not None
+    assert found.ratio > 1.9
+    assert (found.network_excess or 0.0) < 0.005
+
+
 def test_a_fault_explains_the_excess_while_it_lasts() -> None:
     found = slow_case(World(Job()))
     at_ns = found.begin_ns
@@ -77,3 +102,14 @@ def test_a_fault_while_the_job_was_fast_explains_nothing() -> None:
     assert found.network_loss(fault_ns, 2**62, 0.1) == 0.0
     assert not found.was_fast_during(found.begin_ns)
     assert not found.was_fast_during(found.begin_ns - 100 * S)
+
+
+def test_a_loss_counts_for_the_time_since_its_cause_began() -> None:
+    found = slow_case(World(Job()))
+    long_ns = int(found.length_ns)
+    assert found.share_since(0.1, None) == 0.1
+    assert found.share_since(0.1, found.begin_ns - 100 * S) == 0.1, "before the job's good time"
+    assert found.share_since(0.1, found.begin_ns) == pytest.approx(0.1)
+    found.begin_ns -= 4 * long_ns
+    assert found.share_since(0.1, found.end_ns - S) == pytest.approx(0.1 * 5 / 2, rel=0.02)
+    assert found.share_since(0.1, found.end_ns) == pytest.approx(0.1 * 5 / 2, rel=0.02), "2 s at least"

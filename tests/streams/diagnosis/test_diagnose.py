@@ -47,6 +47,21 @@ def test_a_verdict_holds_since_its_first_interval() -> None:
     assert second["number"] == first["number"] + 1
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_mild_fault_is_named_by_its_cost_since_it_began(known: bool) -> None:
+    """It costs a tenth of the newest 1.5 s: 3% of the interval."""
+    world = World(Job(split=True, own_share=0.5))
+    world.learn()
+    begin_ns = world.job.at_ns
+    batches = world.job.run(4 * S)
+    world.job.network = lambda rank, at: 5.4 * MS
+    if known:
+        world.health(route(1, 2, 1)[1], LinkState.GREY, world.job.at_ns, loss_rate=0.02)
+    found = world.diagnose([*batches, *world.job.run(S + S // 2)], begin_ns, world.job.at_ns)
+    assert found["verdict"] == (Verdict.GREY_LINK if known else Verdict.HEALTHY)
+    assert found["loss_share"] < 0.05
+
+
 def test_the_order_of_records_does_not_change_the_verdict() -> None:
     job = Job(ranks=4, compute=lambda rank, at: 12.0 * MS if rank == 2 else 8.0 * MS)
     records = [each for _ in range(3) for each in job.run(200 * MS)]

@@ -55,3 +55,31 @@ def test_paths_without_requests_and_without_losses_name_no_element() -> None:
     rows = np.array([[1, 3], [2, 3]], np.int32)
     assert find_lossy(rows, np.array([0, 0]), np.full(2, 1000.0), PREFER_ALL) == []
     assert find_lossy(rows, np.array([9, 9]), np.zeros(2), PREFER_ALL) == []
+
+
+GAPS = np.array([True, True, True, False, False, False])
+
+
+def test_losses_of_routes_with_gaps_are_not_those_of_a_link_that_complete_routes_cross_without_loss() -> None:
+    rows = np.array([[1, 3], [1, 4], [1, 5], [1, 3], [1, 4], [1, 5]], np.int32)
+    lost, requests = np.array([40, 40, 40, 0, 0, 0]), np.full(6, 500.0)
+    assert [each.element for each in find_lossy(rows, lost, requests, PREFER_ALL)] == [1]
+    assert find_lossy(rows, lost, requests, PREFER_ALL, GAPS) == []
+
+
+def test_losses_of_routes_with_gaps_count_where_complete_routes_lose_too_or_none_is_complete() -> None:
+    rows = np.array([[1, 3], [1, 4], [1, 5], [1, 3], [1, 4], [2, 5]], np.int32)
+    requests = np.full(6, 500.0)
+    [found] = find_lossy(rows, np.array([40, 40, 40, 40, 40, 0]), requests, PREFER_ALL, GAPS)
+    assert (found.element, found.rate) == (1, pytest.approx(0.08, rel=0.05))
+    alone = np.array([[1, 3], [1, 4], [1, 5], [2, 3], [2, 4], [2, 5]], np.int32)
+    [found] = find_lossy(alone, np.array([40, 40, 40, 0, 0, 0]), requests, PREFER_ALL, GAPS)
+    assert found.element == 1, "no complete route crosses it"
+
+
+def test_a_lossy_link_is_found_beside_unexplained_losses_of_routes_with_gaps() -> None:
+    rows = np.array([[1, 3], [1, 4], [1, 5], [1, 3], [1, 4], [2, 5], [2, 6]], np.int32)
+    lost, requests = np.array([40, 40, 40, 0, 0, 0, 60]), np.full(7, 500.0)
+    gaps = np.append(GAPS, False)
+    [found] = find_lossy(rows, lost, requests, PREFER_ALL, gaps)
+    assert found.element == 6

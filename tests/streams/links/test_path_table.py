@@ -74,6 +74,26 @@ def test_a_moved_path_departs_from_its_former_links() -> None:
     assert table.paths_over(table.index[ROUTE[0]]).tolist() == []
 
 
+def test_a_route_with_gaps_may_cross_its_former_links_until_it_is_known_again() -> None:
+    routes = FakeRoutes()
+    table, row = with_path(routes)
+    back = {table.index[link] for link in routes.back}
+    assert not back & set(table.former[row].tolist())
+    for version in (1, 2):
+        routes.version, routes.back = version, ()
+        table._follow(9, routes)
+        with_path(routes, table)
+        assert table.incomplete[row]
+        assert back <= set(table.possible_elements(np.array([row]))[0].tolist())
+        assert not back & set(table.rows[row].tolist())
+        assert table.departures == {}
+    routes.version, routes.out, routes.back = 3, OTHER, ("b:e>s2:2", "s2:1>a:e")
+    table._follow(9, routes)
+    with_path(routes, table)
+    assert not table.former[row].any()
+    assert back <= table.departures.keys()
+
+
 def test_rows_grow_and_those_of_forgotten_paths_are_used_again() -> None:
     table, routes = PathTable(), FakeRoutes()
     rows = [with_path(routes, table, path)[1] for path in range(FIRST_CAPACITY + 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.streams.links.watched import MS, WARM, S, small
+from tests.streams.links.watched import MS, WARM, S, Watched, small
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -95,3 +95,48 @@ def test_losses_on_congested_paths_are_no_grey_link() -> None:
     it.probes.timeout_ns = 40 * MS  # follows the p99 of delays
     it.run(3 * S)
     assert it.ever_in("GREY") == set()
+
+
+def lose_traces(it: Watched, link: int) -> None:
+    """Make the routes over a link unknown, as traces that end there do."""
+    name, book = it.fleet.link_ids[link], it.probes.book
+    answers = dict(book.answers())
+    for key, forward in list(book.requests()):
+        legs = [() if name in route else route for route in (forward, answers[key])]
+        book.add(*key, *legs)
+    book.version += 1
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_losses_on_a_link_that_no_trace_shows_make_no_known_link_grey(seed: int) -> None:
+    it = small(seed)
+    link = it.link("spine2", "leaf1")
+    lose_traces(it, link)
+    it.run(WARM + S)  # all clean paths are counted then
+    it.probes.loss[link] = 0.3
+    it.run(4 * S)
+    assert it.ever_in("GREY") == set()
+    assert it.ever_in("DOWN") == set()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_a_flapping_link_with_gaps_in_its_routes_makes_no_other_link_grey(seed: int) -> None:
+    it = small(seed)
+    it.run(WARM)
+    link, cable = it.link("spine2", "leaf1"), it.cable("leaf1", "spine2")
+    book = it.probes.book
+    known, answers = list(book.requests()), dict(book.answers())
+    for _ in range(8):
+        it.probes.down[link] = True
+        it.run(150 * MS)
+        lose_traces(it, link)
+        it.run(250 * MS)
+        it.probes.down[link] = False
+        it.run(150 * MS)
+        for key, forward in known:
+            book.add(*key, forward, answers[key])
+        book.version += 1
+        it.run(150 * MS)
+    it.run(3 * S)
+    assert it.ever_in("GREY") <= {cable}
+    assert it.ever_in("DOWN") == {cable}
