@@ -255,7 +255,7 @@ def test_blocks_with_longer_slots_are_whole_blocks_without() -> None:
 
 
 @pytest.mark.parametrize(("slot_ms", "fold"), [(1, 8), (10, 8), (25, 4), (100, 1), (250, 1)])
-def test_slots_are_combined_to_a_tenth_of_a_second_at_most(slot_ms: int, fold: int) -> None:
+def test_slots_are_combined_up_to_a_tenth_of_a_second(slot_ms: int, fold: int) -> None:
     queues = ShardQueues("fabric", lambda link: 10**9)
     queues._slot_ns, queues._pace = slot_ms * 1_000_000 // SUB_SLOTS, Fold(8)
     queues._set_block_ns()
