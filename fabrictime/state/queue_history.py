@@ -166,6 +166,8 @@ class QueueHistory:
             self._points -= len(self._windows.popleft().link)
         if self.version % 64 == 0:
             self._newest = self.all_newest()
+            fresh_ns = self.newest_ns - FRESH_NS
+            self._folds = {shard: each for shard, each in self._folds.items() if each[0] >= fresh_ns}
 
 
 def _or_nan(value: float | None) -> float:

@@ -50,6 +50,8 @@ BUCKET_SLOTS: Final = BLOCK_SLOTS * SUB_SLOTS
 """Slots of `PathQueueing` whose cells wait together: the shortest block."""
 MAX_OFFSETS_AHEAD: Final = 10_000
 """Messages that a source may leave out; more need a second record, because one alone may be wrong."""
+MAX_FOLDED_NS: Final = 100_000_000
+"""Longest slot into which others are combined: longer ones cost little, and show contention too late."""
 SAVE_BLOCKS: Final = 20
 """Blocks between two copies of the solver's state, which a new solver starts from."""
 
@@ -199,9 +201,11 @@ class ShardQueues:
 
         After any other change of the block length, continue at the first whole block.
         """
-        start_ns = self.next_block_ns
-        if self._next_block < 0 or start_ns % self._block_ns(self._pace.slots) == 0:
-            self.fold = self._pace.slots
+        start_ns, fold = self.next_block_ns, self._pace.slots
+        while fold > 1 and fold * self.usual_slot_ns > MAX_FOLDED_NS:
+            fold //= 2
+        if self._next_block < 0 or start_ns % self._block_ns(fold) == 0:
+            self.fold = fold
         block_ns = self._block_ns(self.fold)
         if self._next_block >= 0:
             self._next_block = -(-start_ns // block_ns)

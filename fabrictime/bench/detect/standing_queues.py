@@ -96,7 +96,7 @@ class Reports:
     def __init__(self, scene: Scene, events: list[Event], rng: np.random.Generator) -> None:
         self._nics, self._links = scene.fabric.nic_names(), scene.fabric.names()
         self._rate_bps = scene.fabric.rate_bps
-        self._load, self._events = scene.load, events
+        self._load, self.events = scene.load, events
         self._ends = [tuple(rng.choice(self._nics, 8, replace=False).tolist()) for _ in self._links]
         """Of each link the NICs whose flows cross it."""
 
@@ -113,21 +113,22 @@ class Reports:
             elif load > 0:
                 self._add(flows, number, 7, load * self._rate_bps)
         for host, own in flows.items():
-            yield {
-                "host": host,
-                "boot": "boot",
-                "report": end_ns // REPORT_NS,
-                "shard": SHARD,
-                "system_ns": end_ns,
-                "whole": True,
-                "flows": own,
-            }
+            yield _report(host, end_ns, own, whole=True)
+
+    def begun(self, event: Event) -> Iterator[FlowReports]:
+        """Yield the reports of a standing queue's flows as they begin: agents publish new flows at once."""
+        flows: dict[str, list[Flow]] = {host_of(nic): [] for nic in self._nics}
+        for sender in range(SENDERS[event.kind]):
+            self._add(flows, event.standing.link, sender, 0.0)
+        for host, own in flows.items():
+            if own:
+                yield _report(host, event.begin_ns, own, whole=False)
 
     def _event_at(self, link: int, end_ns: int) -> Event | None:
         return next(
             (
                 event
-                for event in self._events
+                for event in self.events
                 if event.standing.link == link and event.begin_ns < end_ns <= event.end_ns + REPORT_NS
             ),
             None,
@@ -158,6 +159,18 @@ class Reports:
         flows[host_of(nic)].append(decoded["flows"][0])
 
 
+def _report(host: str, at_ns: int, flows: list[Flow], *, whole: bool) -> FlowReports:
+    return {
+        "host": host,
+        "boot": "boot",
+        "report": at_ns // MS,
+        "shard": SHARD,
+        "system_ns": at_ns,
+        "whole": whole,
+        "flows": flows,
+    }
+
+
 def _alone(flow: object) -> dict[str, object]:
     return {
         "host": "h", "boot": "b", "report": 1, "shard": SHARD, "system_ns": 1, "whole": True, "flows": [flow]
@@ -182,6 +195,7 @@ class Watch:
         nics, rate_bps = set(scene.fabric.nic_names()), round(scene.fabric.rate_bps)
         self.windows: dict[str, Published] = {}
         self._reports, self._next_ns = reports, EPOCH_NS + REPORT_NS
+        self._begun_ns = EPOCH_NS
         self._table = FlowTable(scene.routes, nics.__contains__)
         self._detector = ContentionDetector(
             SHARD, self._table.of(SHARD), nics.__contains__, lambda: len(nics), lambda _: rate_bps
@@ -189,14 +203,28 @@ class Watch:
 
     def take(self, now_ns: int, record: LinkQueues, late_ns: float) -> None:
         """Take a record of queues at the worker's time; what it makes is published `late_ns` later."""
-        while self._reports is not None and self._next_ns <= now_ns:
-            for report in self._reports.at(self._next_ns):
-                value = codec.encode(FlowReports, report)
-                self._table.take(report["host"].encode(), value, None, self._next_ns)
-            self._next_ns += REPORT_NS
+        if self._reports is not None:
+            self._take_reports(self._reports, now_ns)
         self._detector.flows.advance(now_ns - FLOW_LAG_NS)
         for made in self._detector.ingest(record, ContentionRules()):
             self._note(made, now_ns + late_ns)
+
+    def _take_reports(self, reports: Reports, now_ns: int) -> None:
+        """Take the flow reports up to a time, in its order."""
+        while True:
+            begins = [each for each in reports.events if self._begun_ns < each.begin_ns <= now_ns]
+            first = min(begins, key=lambda each: each.begin_ns, default=None)
+            if first is not None and first.begin_ns < self._next_ns:
+                self._begun_ns = at_ns = first.begin_ns
+                made = reports.begun(first)
+            elif self._next_ns <= now_ns:
+                at_ns, self._next_ns = self._next_ns, self._next_ns + REPORT_NS
+                made = reports.at(at_ns)
+            else:
+                return
+            for report in made:
+                value = codec.encode(FlowReports, report)
+                self._table.take(report["host"].encode(), value, None, at_ns)
 
     def _note(self, made: ContentionWindow, at_ns: float) -> None:
         known = self.windows.setdefault(

@@ -129,7 +129,7 @@ def test_clocks_get_the_rates_on_which_edges_agree(seed: int) -> None:
     mean_empty=st.floats(0, 20),
     late_ns=st.sampled_from([0.0, 30.0, 1_000.0]),
 )
-def test_any_window_has_rates_with_an_error_at_most_that_of_lines(
+def test_any_window_has_rates_that_are_no_less_sure_than_the_lines(
     seed: int, mean_empty: float, late_ns: float
 ) -> None:
     fleet = window(seed, mean_empty=mean_empty, late_ns=late_ns)

@@ -13,6 +13,7 @@ from schemas import codec
 from schemas.codec import BadRecord
 from streams.delays.queueing import SUB_SLOTS, slot_ns_of
 from streams.queues.inference import ShardQueues
+from streams.queues.slot_fold import Fold
 from streams.queues.utilisation import busy_shares
 from streams.queues.validation import validate_queueing
 from streams.runtime.route_table import RouteTable
@@ -251,6 +252,14 @@ def test_blocks_with_longer_slots_are_whole_blocks_without() -> None:
                 assert block_ns % (slot_ns * SUB_SLOTS * fold) == 0
                 assert block_ns >= 5 * slot_ns * SUB_SLOTS * fold
                 assert block_ns <= 8 * queues._block_ns(1)
+
+
+@pytest.mark.parametrize(("slot_ms", "fold"), [(1, 8), (10, 8), (25, 4), (100, 1), (250, 1)])
+def test_slots_are_combined_up_to_a_tenth_of_a_second(slot_ms: int, fold: int) -> None:
+    queues = ShardQueues("fabric", lambda link: 10**9)
+    queues._slot_ns, queues._pace = slot_ms * 1_000_000 // SUB_SLOTS, Fold(8)
+    queues._set_block_ns()
+    assert queues.fold == fold
 
 
 def test_blocks_are_longer_with_many_links_and_none_is_solved_twice() -> None:
