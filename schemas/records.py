@@ -1766,8 +1766,8 @@ class PathSize(TypedDict):
     """bytes of the largest packet that passes. Below probed_bytes: no larger one does, while smaller ones
     do."""
     router_mtu_bytes: int
-    """MTU that a router stated when it dropped a probe as too big; 0: none did, so that larger packets vanish
-    without a report."""
+    """bytes, MTU that a router stated when it dropped a probe as too big; 0: none did, so that larger packets
+    vanish without a report."""
     checked_age_ns: int
     """ns before clock_ns at which the first packet of the check was sent."""
 
