@@ -28,7 +28,8 @@ def test_live_table_gives_the_worst_paths_direction(worst, short, long):
     view.nics["a/e"] = NicView(lost=1234)
     clock = {"at_ns": 0, "offset_ns": 0, "drift_ppb": 0.0, "bound_ns": 9.0, "state": "SYNCED"}
     clocks = [clock | {"clock": "a/e"}, clock | {"clock": "former/e", "state": "HOLDOVER"}]
-    offsets = make("ClockOffsets", window=1, clocks=clocks)
+    times = {"window_start_ns": 10**9, "window_end_ns": 2 * 10**9}
+    offsets = make("ClockOffsets", window=1, clocks=clocks, **times)
     view.add("fabric.clock.offsets", offsets, 0)
     console = Console(width=80, file=io.StringIO(), record=True)
     console.print(table(view, [], None, 24))

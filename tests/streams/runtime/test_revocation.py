@@ -55,6 +55,9 @@ class StageContext(FakeContext):
     def fastest_bps(self) -> int:
         return 0
 
+    def note(self, subject: str, text: str) -> None:
+        """Take a note for the service manager, which these tests do not have."""
+
     async def send_bytes(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
         await self.space.wait()
         return await super().send_bytes(topic, key, value)
@@ -185,8 +188,13 @@ async def test_a_window_that_closes_after_a_revocation_uses_no_capacity(context:
 class Shard:
     """Has one block of queues to solve, and solves it slowly."""
 
+    shard, fold, usual_slot_ns = "fabric", 1, 1
+
     def __init__(self) -> None:
         self.solving, self.go_on = threading.Event(), threading.Event()
+
+    def keep_up(self, spent_ns: int, waited_ns: int) -> None:
+        """Take the cost of the block."""
 
     def ready(self) -> bool:
         return not self.solving.is_set()
