@@ -84,7 +84,10 @@ class Carried:
     """The same sockets again, for the stream back."""
     attempt: _Attempt | None = None
     number: int = 0
+    in_force: int = -1
+    """Number of the attempt that `tx` came from."""
     seen: int = -1
+    """Number of the newest attempt that the receiver has heard of."""
     again_ns: int = 0
     retransmits: int = 0
     flow: Flow | None = None
@@ -292,6 +295,7 @@ class Connections:
             one.retransmits += _retransmits(one.tx)
             _reset(one.tx)
         one.tx, before, one.port = attempt.sock, one.port, attempt.port
+        one.in_force = attempt.number
         if one.pace_bps:
             _pace(one.tx, one.pace_bps)
         self._streams.attach_tx(one.stream, one.tx.fileno(), got)
@@ -333,10 +337,13 @@ class Connections:
         return attempt is not None
 
     def _broke(self, one: Carried) -> None:
-        """A connection ended by itself, or by the receiver's reset that a move's answer follows."""
+        """A connection ended by itself, or by the receiver's reset because it has heard of a newer one.
+
+        That one may be dropped by now for one that is newer still, which goes on where the receiver is.
+        """
         if one.back is not None:
             raise OSError(errno.ECONNRESET, f"the connection from port {one.port} broke")
-        expected = one.attempt is not None and one.seen >= one.attempt.number
+        expected = one.attempt is not None and one.seen > one.in_force
         if one.tx is not None:
             self._streams.detach_tx(one.stream)
             one.retransmits += _retransmits(one.tx)
