@@ -21,13 +21,14 @@ __all__ = ["PathSizes", "SizeLimit"]
 KEPT_NS: Final = 300 * NS_PER_S
 """Age at which a result no longer counts: the prober checks each path far more often."""
 MIN_PATHS: Final = 2
-"""Paths with a limit that a link needs."""
+"""Paths with a limit that a link needs, if so many cross it: one result may be wrong."""
 MIN_NICS: Final = 2
 """NICs that must see the limit, if paths of so many cross the link."""
 CHECKED_SHARE: Final = 0.5
 """Share of the link's paths that must have been checked since; another link may limit the first ones."""
 MAX_WAIT_NS: Final = 30 * NS_PER_S
-"""Time to check the other paths of all links that may be the cause. After it a single path counts, too."""
+"""Time to check the other paths of all links that may be the cause. After it a single path counts where no
+other crosses the link."""
 
 _Key = tuple[str, str, int]
 
@@ -157,9 +158,10 @@ def _explained_by(paths: Iterable[_Checked], over: Mapping[str, list[_Checked]])
     return found
 
 
-def _is_agreed(limited: Iterable[_Checked], over: Iterable[_Checked]) -> bool:
-    """Return whether enough NICs see a limit, of those whose paths cross the link: one may be wrong."""
-    return len({each.key[0] for each in limited}) >= min(MIN_NICS, len({each.key[0] for each in over}))
+def _is_agreed(limited: list[_Checked], over: list[_Checked]) -> bool:
+    """Return whether enough NICs and paths see a limit, of those that cross the link: one may be wrong."""
+    nics = len({each.key[0] for each in limited}), len({each.key[0] for each in over})
+    return nics[0] >= min(MIN_NICS, nics[1]) and len(limited) >= min(MIN_PATHS, len(over))
 
 
 def _is_checked(over: list[_Checked], since_ns: int) -> bool:

@@ -98,6 +98,15 @@ def test_one_path_alone_is_waited_for_and_then_named() -> None:
     assert [link for link, *_ in named(sizes, routes, 40)] == ["leaf>spine1"]
 
 
+def test_one_wrong_result_names_no_cable_that_other_paths_of_its_nic_cross() -> None:
+    """It states packets larger than the others send, so no result of theirs can contradict it."""
+    sizes, routes = results(*((nic, "x", path, 1500, 1) for nic in "ab" for path in (1, 2, 3)))
+    sizes.ingest(event("a", "x", 4, 1500, probed=1518), 2 * S, routes)
+    routes.moved["a", "x", 4] = ("a>leaf", "leaf>spine3", "spine3>far", "far>x")
+    sizes.ingest(event("a", "x", 4, 1500, probed=1518), 2 * S, routes)
+    assert named(sizes, routes, 100) == []
+
+
 def test_two_links_with_limits_of_their_own_are_both_named() -> None:
     sizes, routes = results(
         *CAUSE, ("a", "x", 2, 1300, 1), ("b", "y", 2, 1300, 1), ("a", "x", 3, 1500, 2), ("b", "y", 3, 1500, 2)
