@@ -309,6 +309,8 @@ void ft_put_hit(ft_engine *e, ft_hits *hits, int arrived, int path, const ancill
                 const struct sockaddr_storage *target, const uint8_t *data, int size);
 int ft_is_acceptable(ft_engine *e, const struct sockaddr_storage *own, const uint8_t *p,
                      const struct sockaddr_storage *from);
+int ft_confirm(ft_engine *e, int fd, const struct sockaddr_storage *own, const uint8_t *p,
+               const struct sockaddr_storage *from, int kind);
 void ft_on_icmp(ft_engine *e, int path, const ancillary *a, const struct msghdr *m, const uint8_t *data,
                 int size);
 void ft_note_prober(ft_engine *e, const struct sockaddr_storage *from, int traced, int64_t now);

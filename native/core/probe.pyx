@@ -384,6 +384,11 @@ cdef uint32_t _hash_of(str nic):
     return <uint32_t>ft_siphash(zero, name, len(name))
 
 
+cdef _seq_of(ft_trace_hit *hit):
+    """Return the sequence number in the bytes that came back; None if they are too few."""
+    return int.from_bytes(bytes(hit.data[4:8]), "big") if hit.size >= 16 else None
+
+
 cdef class Engine:
     """Prober and responder of one NIC. Rates in packets a second, times in the unit of their names.
 
@@ -606,10 +611,9 @@ cdef class Engine:
             n = ft_engine_trace_hits(self.engine, hits, 64)
             ft_engine_unlock(self.engine)
             for i in range(n):
-                data = bytes(hits[i].data[:hits[i].size])
                 found.append(TraceHit(
                     hits[i].path, _address_of(&hits[i].target), _address_of(&hits[i].hop)[0], hits[i].type,
-                    hits[i].code, int.from_bytes(data[4:8], "big") if len(data) >= 16 else None))
+                    hits[i].code, _seq_of(&hits[i])))
         return found
 
     def size_packet(self, tuple source, tuple target, str nic, uint32_t seq, int size):
@@ -634,10 +638,8 @@ cdef class Engine:
             n = ft_engine_size_hits(self.engine, hits, 64)
             ft_engine_unlock(self.engine)
             for i in range(n):
-                data = bytes(hits[i].data[:hits[i].size])
                 found.append(SizeHit(bool(hits[i].arrived), hits[i].path, _address_of(&hits[i].target),
-                                     _address_of(&hits[i].hop)[0], hits[i].mtu,
-                                     int.from_bytes(data[4:8], "big") if len(data) >= 16 else None))
+                                     _address_of(&hits[i].hop)[0], hits[i].mtu, _seq_of(&hits[i])))
         return found
 
     def probers(self):

@@ -37,19 +37,7 @@ void ft_answer_size(ft_engine *e, int fd, const struct sockaddr_storage *own, co
     }
     if (!ft_is_acceptable(e, own, p, from)) return;
     e->counters.bytes_asked += (uint64_t)size;
-    batch *b = &e->extra;
-    uint8_t *q = b->data[0];
-    memcpy(q, p, FT_TRACE_BYTES - MAC);
-    q[2] = (uint8_t)(VERSION << 4 | KIND_SIZED);
-    put64(q + FT_TRACE_BYTES - MAC, ft_mac_of(e, own, from, q, FT_TRACE_BYTES - MAC));
-    b->names[0] = *from;
-    ft_batch_put(e, b, 0, FT_TRACE_BYTES, 0, 0);
-    if (ft_batch_send(e, b, fd, 0, 1) == 1) {
-        e->counters.sizes_answered++;
-        e->counters.bytes_answered += FT_TRACE_BYTES;
-    } else {
-        e->counters.send_errors++;
-    }
+    e->counters.sizes_answered += (uint64_t)ft_confirm(e, fd, own, p, from, KIND_SIZED);
 }
 
 /* The far end confirms a size probe of ours. */
