@@ -62,7 +62,7 @@ class SizeProber:
         self._checks.set_paths(sizes)
 
     def step(self, now_s: float) -> list[PathSize]:
-        """Read the answers and send what is due; return the results to report."""
+        """Read the answers, send the due packets and return the results to report."""
         self._read_answers()
         for probe in self._checks.step(now_s):
             if not self._send(probe):

@@ -50,8 +50,8 @@ def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tm
 
     def counted():
         """Whether every key's count is that of its messages, less a batch and a few: Faust commits messages
-        without waiting for their table changes, so whoever takes a partition over may lack the last ones, for
-        good. They come in batches of ten a key, and one at a time.
+        without waiting for their table changes, so the next owner of a partition may lack the last
+        ones, for good. They come in batches of ten a key, and one at a time.
 
         Messages go on to come, one a key and second.
         """

@@ -172,7 +172,7 @@ class Run:
         self.flows = FlowTable(self.paths, self.members.__contains__)
         self.sources = [SourceQueueing(f"bench/{n}", slot_ns // SUB_SLOTS) for n in range(SOURCES)]
         self.queues = ShardQueues(SHARD, lambda link: int(self.rate.get(link, 0)))
-        nobody = FlowTable(self.paths, self.members.__contains__)
+        no_flows = FlowTable(self.paths, self.members.__contains__)
         self.watches = {
             name: ContentionDetector(
                 SHARD,
@@ -181,7 +181,7 @@ class Run:
                 lambda: len(self.members),
                 lambda link: int(self.rate.get(link, 0)),
             )
-            for name, flows in ((REPORTED, self.flows), (UNREPORTED, nobody))
+            for name, flows in ((REPORTED, self.flows), (UNREPORTED, no_flows))
         }
         self.published: dict[str, dict[str, Detected]] = {name: {} for name in self.watches}
         self.truth: dict[tuple[str, int], TrueContention] = {}

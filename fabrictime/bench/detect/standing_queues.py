@@ -202,7 +202,7 @@ class Watch:
         )
 
     def take(self, now_ns: int, record: LinkQueues, late_ns: float) -> None:
-        """Take a record of queues at the worker's time; what it makes is published `late_ns` later."""
+        """Take a record of queues at the worker's time; its results are published `late_ns` later."""
         if self._reports is not None:
             self._take_reports(self._reports, now_ns)
         self._detector.flows.advance(now_ns - FLOW_LAG_NS)

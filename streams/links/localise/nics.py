@@ -174,7 +174,7 @@ def _nic_fault(
     elements = (nic, *links)
     if cause is _Cause.PORT:
         text = f"{silence}, though its agent is healthy"
-        if len(cables) > 1:  # a bond: all members, or what they share
+        if len(cables) > 1:  # a bond: all members, or their common NIC
             return Fault(name, HealthKind.NIC, elements, answer_ns + 1, text, candidates=tuple(cables))
         if cables:
             return Fault(cables[0], HealthKind.LINK, elements, answer_ns + 1, text, candidates=(name,))

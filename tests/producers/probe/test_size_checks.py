@@ -160,4 +160,4 @@ def test_packets_above_a_stated_size_are_those_that_a_short_error_concerns() -> 
     (first,) = checks.step(10.0)[:1]
     assert checks.pending(*PATHS[0], 1400) == [first.seq]
     assert checks.pending(*PATHS[0], 1500) == []
-    assert checks.pending("nobody/eth1", 1, 1400) == []
+    assert checks.pending("absent/eth1", 1, 1400) == []

@@ -88,7 +88,7 @@ def sender(acting: Actuator, device: str) -> str:
 def connected(**environment: str) -> Iterator[tuple[Actuator, list[Program], str]]:
     """Run UCX's benchmark between two NICs; yield the actuator, client and server, and the queue pair's key.
 
-    Programs that have no connection after `CONNECT_S` are started once more; what they wrote is printed.
+    Programs that have no connection after `CONNECT_S` are started once more; their output is printed.
     """
     for attempt in (1, 2):
         acting = actuator()

@@ -215,7 +215,7 @@ def test_a_wrong_name_in_one_record_adds_no_cable_to_a_switch() -> None:
         assert (wiring.cables_at("leaf1"), wiring.cables_at("spine1")) == (4, 1)
     trace("h3/eth1", "@eaf1:9>spine1:1")
     assert wiring.cables_at("@eaf1") == 1, "two NICs agree on it"
-    wiring.ingest_paths("nobody", None, T0)
+    wiring.ingest_paths("absent", None, T0)
     for nic in ("h1/eth1", "h3/eth1", "h4/eth1"):
         wiring.ingest_paths(pair_key(nic, "h2/eth1"), None, T0)
     assert (wiring.cables_at("leaf1"), wiring.cables_at("spine1")) == (0, 0)

@@ -93,7 +93,7 @@ CHANGES = st.lists(st.tuples(st.sampled_from(NICS), st.integers(0, 2), st.frozen
 
 @given(CHANGES)
 def test_doubt_follows_from_the_present_records_alone(changes: list[tuple[str, int, frozenset[str]]]) -> None:
-    """The counts equal those of a fresh count of all records, and changes name what has changed."""
+    """The counts equal those of all records counted afresh; the returned cables are those that changed."""
     it, records = CableVotes(), dict[tuple[str, int], frozenset[str]]()
     for nic, peer, cables in changes:
         before = set(it.doubted)
