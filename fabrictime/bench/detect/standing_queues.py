@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -155,7 +155,8 @@ class Reports:
             "rate_bps": rate_bps,
             "links": [own],
         }
-        decoded = codec.decode(codec.encode("FlowReports", _alone(flow)), "FlowReports")
+        alone = _report("h", MS, [cast("Flow", flow)], whole=True)  # the codec fills in the other fields
+        decoded = codec.decode(codec.encode("FlowReports", alone), "FlowReports")
         flows[host_of(nic)].append(decoded["flows"][0])
 
 
@@ -169,12 +170,6 @@ def _report(host: str, at_ns: int, flows: list[Flow], *, whole: bool) -> FlowRep
         "whole": whole,
         "flows": flows,
     }
-
-
-def _alone(flow: object) -> dict[str, object]:
-    return {
-        "host": "h", "boot": "b", "report": 1, "shard": SHARD, "system_ns": 1, "whole": True, "flows": [flow]
-    }  # fmt: skip
 
 
 @dataclass(slots=True)
