@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 JOBS   ?= 2
 MPICC  ?= mpicc
+# Tests start hundreds of interpreters: without byte code, each compiles its modules for seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test lint build native mpi lock clean help
 

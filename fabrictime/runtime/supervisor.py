@@ -82,7 +82,8 @@ class Child:
     ready_timeout_s: float = 60.0
     stop_timeout_s: float = 4.0
     watchdog_s: float = 20.0
-    """Killed and replaced when its WATCHDOG=1 stop for this long; applies once it has sent one."""
+    """Killed and replaced when its WATCHDOG=1 stop for this long; applies once it has sent one. Time in which it
+    waits for a processor does not count, here and for `ready_timeout_s`: a new process would wait as well."""
     essential: bool = False
     """Whether nothing can start without it: if it does not get ready, the start ends with its reason."""
 
@@ -106,6 +107,17 @@ class Event:
     is_fault: bool = False
 
 
+def waited_s(pid: int | None, proc: Path = Path("/proc")) -> float:
+    """Return the s that a process's main thread was ready to run and waited for a processor, since its start.
+
+    From the second number of /proc/PID/schedstat (kernel documentation, scheduler/sched-stats); 0 without it.
+    """
+    try:
+        return int((proc / str(pid) / "schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 class _Node:
     """The supervisor's state of one child or step."""
 
@@ -124,6 +136,8 @@ class _Node:
         self.ready_since_s: float | None = None
         self.last_exit: str | None = None
         self.watchdog_at_s: float | None = None
+        self.waited_s = 0.0
+        """s that the process had waited for a processor by then."""
         self.process: subprocess.Popen[bytes] | None = None
         self.exited: asyncio.Future[None] | None = None
         self.socket: NotifySocket | None = None
@@ -358,16 +372,18 @@ class Supervisor:
     async def _until_exit(self, node: _Node, child: Child) -> None:
         if node.exited is None:
             raise RuntimeError(f"{child.name}: not started")
-        late_s = node.since_s + child.ready_timeout_s
         while not node.exited.done():
             await asyncio.wait({node.exited}, timeout=_TICK_S)
-            now_s = time.monotonic()
             if node.exited.done() or self._stopping:
                 continue
-            if node.ready_since_s is None and now_s > late_s:
+            now_s = time.monotonic() - waited_s(node.pid)
+            if node.ready_since_s is None and now_s > node.since_s + child.ready_timeout_s:
                 self._complain(node, f"not ready after {child.ready_timeout_s:.0f} s, killed")
                 self._signal(node, signal.SIGKILL)
-            elif node.watchdog_at_s is not None and now_s - node.watchdog_at_s > child.watchdog_s:
+            elif (
+                node.watchdog_at_s is not None
+                and now_s + node.waited_s - node.watchdog_at_s > child.watchdog_s
+            ):
                 self._complain(node, f"no sign of life for {child.watchdog_s:.0f} s, killed")
                 self._signal(node, signal.SIGKILL)
 
@@ -384,7 +400,7 @@ class Supervisor:
                 node.reported_fault = value or None
                 self._set_fault(node, node.reported_fault)
             elif variable == "WATCHDOG":
-                node.watchdog_at_s = time.monotonic()
+                node.watchdog_at_s, node.waited_s = time.monotonic(), waited_s(node.pid)
             elif variable == "READY" and value == "1" and node.ready_since_s is None:
                 node.ready_since_s = time.monotonic()
                 node.settled.set()

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from fabrictime.runtime.ready import NotifySocket
-from fabrictime.runtime.supervisor import ChildFailed, State, Step
+from fabrictime.runtime.supervisor import ChildFailed, State, Step, waited_s
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -168,6 +168,34 @@ async def test_silent_child_is_killed_once_it_has_shown_signs_of_life(supervised
     await until(lambda: row(supervised, "worker")["restarts"] >= 1)
     assert any("no sign of life" in event.text for event in supervised.events)
     await supervised.stop()
+
+
+async def test_child_that_waits_for_a_processor_is_not_killed_for_being_late(supervised, child, until):
+    burner = subprocess.Popen([sys.executable, "-c", "import os; os.sched_setaffinity(0, {0})\nwhile True: pass"])
+    try:
+        body = (
+            "os.sched_setaffinity(0, {0}); os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n"
+            "while time.process_time() < 1.5: pass\n"
+            "notify('READY=1'); time.sleep(300)"
+        )
+        supervised.add(child("starved", body, ready_timeout_s=2.5))
+        starting = asyncio.ensure_future(supervised.start())
+        pid = await until(lambda: row(supervised, "starved")["pid"])
+        await until(lambda: waited_s(pid) > 4)
+        assert row(supervised, "starved")["restarts"] == 0
+    finally:
+        burner.kill()
+        burner.wait()
+    await starting
+    assert row(supervised, "starved")["pid"] == pid
+    await supervised.stop()
+
+
+def test_time_that_a_process_waited_is_read_from_the_kernel(tmp_path):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "schedstat").write_text("1000 2500000000 12\n")
+    assert waited_s(7, tmp_path) == 2.5
+    assert waited_s(8, tmp_path) == waited_s(None, tmp_path) == 0.0
 
 
 async def test_child_that_ignores_sigterm_is_killed_with_its_own_children(supervised, child, until):
