@@ -1,8 +1,8 @@
 """A rank of a PyTorch job over NCCL. Several ranks share one GPU, which NCCL allows if they name other hosts.
 
 It runs rounds of collectives and messages, and prints each operation with its begin and end on the host: JSON
-lines, in ns since the Unix epoch. Arguments: rank, ranks, port, rounds, and in each round the ms that the last
-rank computes before its first collective. The address of rank 0 is MASTER_ADDR, or the loopback.
+lines, in ns since the Unix epoch. Arguments: rank, ranks, port, rounds, and the ms that the last rank
+computes before each round but the first. The address of rank 0 is MASTER_ADDR, or the loopback.
 """
 
 from __future__ import annotations
