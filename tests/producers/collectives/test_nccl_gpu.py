@@ -179,3 +179,13 @@ def test_transfers_carry_the_operation_s_data_and_its_waits(ran, rank):
     assert transfers
     assert {each["peer"] for each in transfers} == {1 - rank}
     assert all(each["begin_ns"] < (each["end_ns"] or each["begin_ns"] + 1) for each in transfers)
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_times_of_the_gpu_are_those_of_the_operation_itself(ran, rank):
+    """An all-to-all has a message to the own rank, after which NCCL reports kernels of earlier operations."""
+    operations = ran.operations(rank)
+    assert any(one["peer"] == rank for one in operations)
+    for one in operations:
+        if one["kernel_ns"] is not None:
+            assert one["kernel_ns"] <= one["end_ns"] - one["begin_ns"] + SLACK_NS, one
