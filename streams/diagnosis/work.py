@@ -127,9 +127,13 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     arrivals = arrivals_of(groups, begin[grouped], launch[grouped], gap[grouped], own, full=full)
     arrival_wait = _arrival_waits(rows, begin + launch, grouped, groups, full)
     arrival_wait = np.where(synced, np.clip(arrival_wait, 0.0, end - begin - launch), np.nan)
+    moving = end - begin - launch
     measured = rows[:, Op.PEER_LATE].astype(np.float64)
-    wait = np.where(measured >= 0, np.minimum(measured, end - begin - launch), arrival_wait)
-    network = _network(rows, end - begin - launch, wait)
+    wait = np.where(measured >= 0, np.minimum(np.fmax(measured, arrival_wait), moving), arrival_wait)
+    left = np.maximum(moving - np.nan_to_num(wait), 0.0)
+    for column in (Op.GPU_LATE, Op.FLUSH):  # a GPU waits for data of a late rank, too
+        rows[:, column] = np.minimum(rows[:, column], left)
+    network = np.minimum(_network(rows, moving, wait), left)
     kind, kinds = _kinds(rows, ranks)
     inside = _inside(begin, end, length_ns)
     row_times = RowTimes(rank, rows, end - begin, inside, running, wait, network)
@@ -138,7 +142,7 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     times.last_arrivals = np.bincount(rank[last], minlength=len(members))[: len(members)].astype(np.int64)
     critical = _critical(network, grouped, groups)
     whole = groups.counts >= sizes
-    moving = moving_of(rows, rank, begin + launch, end, row_tolerance, grouped, groups, whole)
+    whole_moving = moving_of(rows, rank, begin + launch, end, row_tolerance, grouped, groups, whole)
     work = Work(
         length_ns=length_ns,
         rank=rank,
@@ -154,7 +158,7 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
         wait=wait,
         network=network,
         critical=critical,
-        moving=moving,
+        moving=whole_moving,
         weight=weight,
         kind=kind,
         kinds=kinds,
@@ -162,7 +166,7 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     )
     medians = group_medians(kind, len(kinds), np.where(running, np.nan, critical))
     work.kind_network = {kinds[at]: float(ns) for at, ns in enumerate(medians) if not np.isnan(ns)}
-    medians = moving.medians(kind, len(kinds), running)
+    medians = whole_moving.medians(kind, len(kinds), running)
     work.kind_moving = {kinds[at]: float(ns) for at, ns in enumerate(medians) if not np.isnan(ns)}
     _find_iterations(work, ranks)
     work.bus_bps = _bus_bps(summaries)
