@@ -103,6 +103,9 @@ class Transfer(IntEnum):
     NETWORK_LATE = 9
     FLUSH = 10
     PROCESS = 11
+    FUNCTION = 12
+    """Of its operation, as the next one."""
+    SEQ = 13
 
 
 class Sum(IntEnum):
@@ -195,8 +198,8 @@ def operation_rows(record: CollectiveBatch, process: int) -> Rows:
 def _to_calls(rows: Rows) -> None:
     """Have operations that begin with their kernel begin at their call, where the call shows anything.
 
-    A program that calls ahead of the GPU has its kernels wait for former ones and for computing: the call says
-    nothing then, and the operation begins with its kernel.
+    A program that calls ahead of the GPU has its kernels wait for former ones and for computing. The call
+    says nothing then, and the operation begins with its kernel.
     """
     order = np.argsort(rows[:, Op.BEGIN], kind="stable")
     end = np.where(rows[order, Op.END] == NEVER_NS, 0, rows[order, Op.END])
@@ -226,6 +229,8 @@ def transfer_rows(record: CollectiveBatch, process: int) -> Rows:
             _known(each["network_late_ns"]),
             _known(each["flush_ns"]),
             process,
+            _FUNCTION_INDEX.get(str(operations[each["operation"]]["function"]), 0),
+            operations[each["operation"]]["seq"],
         )
         for each in record["transfers"]
         if each["operation"] < len(of) and (owner := of[each["operation"]]) is not None

@@ -74,7 +74,7 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
     for kind, ns in work.kind_moving.items():
         note(("moving", *kind), ns)
     for pair in case.traffic.measured:
-        note(("pair", pair.nic, pair.peer, pair.source), pair.data_ns or 0.0)
+        pair.note(job.baselines)
     if case.iteration_ns is not None:
         note(("iteration", *work.iteration_key), case.iteration_ns)
     if work.pace_ns is not None:

@@ -58,7 +58,7 @@ def _against_before(case: Case) -> list[Outlier]:
     slower: list[Outlier] = []
     known = 0
     for pair in case.traffic.measured:
-        good = case.job.baselines.good(("pair", pair.nic, pair.peer, pair.source))
+        good = pair.good_ns(case.job.baselines)
         if good is None or pair.data_ns is None:
             continue
         known += 1

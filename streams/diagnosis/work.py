@@ -23,7 +23,7 @@ from streams.diagnosis.arrivals import (
     groups_of,
     order_by,
 )
-from streams.diagnosis.columns import EVERY, FUNCTIONS, IS_COLLECTIVE, Op, Rows, Sum
+from streams.diagnosis.columns import EVERY, FUNCTIONS, IS_COLLECTIVE, Op, Rows, Sum, Transfer
 from streams.diagnosis.iterations import Iterations, find_iterations
 from streams.diagnosis.job_view import Columns, JobView
 from streams.diagnosis.moving import Moving, moving_of
@@ -31,7 +31,7 @@ from streams.diagnosis.rank_times import RankTimes, RowTimes, rank_times
 from streams.diagnosis.ranks import Ranks
 from streams.diagnosis.rules import CLOCK_FLOOR_NS, NEVER_NS
 
-__all__ = ["Kind", "Work", "mixed", "work_of"]
+__all__ = ["Kind", "Work", "mixed", "pair_key", "work_of"]
 
 Kind = tuple[int, int, int]
 """Ranks of the communicator, index of the function, power of two of the bytes."""
@@ -202,7 +202,7 @@ def _selected(
         runs = never[chosen]
         chosen = np.concatenate((chosen[~runs], chosen[runs]))
     rows = _taken(operations, chosen)
-    keys = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], _pair_key(rows), rows[:, Op.SEQ])
+    keys = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], pair_key(rows), rows[:, Op.SEQ])
     dropped = ~_is_first(keys) | _ended_unseen(rows, operations, summaries)
     if not dropped.any():
         return rows, places[chosen]
@@ -240,10 +240,10 @@ def _is_first(keys: Ints) -> Bools:
     return first
 
 
-def _pair_key(rows: Rows) -> Ints:
+def pair_key(rows: Rows, column: type[Op] | type[Transfer] = Op) -> Ints:
     """Return 0 for collectives, and a number for function and peer of other operations."""
-    alone = ~IS_COLLECTIVE[rows[:, Op.FUNCTION]]
-    key = (rows[:, Op.PEER] + 2) * len(FUNCTIONS) + rows[:, Op.FUNCTION]
+    alone = ~IS_COLLECTIVE[rows[:, column.FUNCTION]]
+    key = (rows[:, column.PEER] + 2) * len(FUNCTIONS) + rows[:, column.FUNCTION]
     return np.asarray(np.where(alone, key, 0), np.int64)
 
 
@@ -258,7 +258,7 @@ def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
     sums = summaries[is_collective]
     keys = np.concatenate(
         (
-            mixed(ended[:, Op.PROCESS], ended[:, Op.COMMUNICATOR], _pair_key(ended)),
+            mixed(ended[:, Op.PROCESS], ended[:, Op.COMMUNICATOR], pair_key(ended)),
             mixed(sums[:, Sum.PROCESS], sums[:, Sum.COMMUNICATOR], np.zeros(len(sums), np.int64)),
         )
     )
@@ -267,7 +267,7 @@ def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
     newest = np.full(len(names), -1, np.int64)
     np.maximum.at(newest, at, seqs)
     if len(names):
-        wanted = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], _pair_key(rows))
+        wanted = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], pair_key(rows))
         place = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
         found = never & (names[place] == wanted) & (newest[place] >= rows[:, Op.SEQ])
     return found
