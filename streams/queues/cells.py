@@ -153,6 +153,8 @@ class WaitingCells:
         """Return the cells of slots [begin, end) of one bucket that wait."""
         number = begin // self._bucket_slots
         cells = Cells.joined(self._buckets.get(number, []))
+        if number in self._buckets:
+            self._buckets[number] = [cells]
         return cells.where((cells.slot >= begin) & (cells.slot < end))
 
     def take(self, begin: int, end: int) -> tuple[Cells, int]:
