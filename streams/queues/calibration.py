@@ -47,7 +47,7 @@ PRIOR_CELLS: Final = 30.0
 ENOUGH_CELLS: Final = 50.0
 """Cells kept back per link from which on depths are calibrated."""
 FIRST_LEVEL_NS: Final = 100.0
-LEAST_VAR: Final = 1e-3
+MIN_VAR_SHARE: Final = 1e-3
 """Share of the mean variance from which any link's level starts, so that none stays at 0."""
 MIN_VAR: Final = 1e-9
 STEP: Final = 0.6
@@ -107,7 +107,7 @@ class Calibration:
         self._bound_sigmas = FIRST_SIGMAS
         self._beside_ns: Float64s = np.full((2, more), -np.inf)
         """Longest delays in the last slot with a limit, and so far in the one behind it."""
-        self._held_ns: Float64s = np.full((1, self._columns), -np.inf)
+        self._newest_ns: Float64s = np.full((1, self._columns), -np.inf)
         """Longest delay in or beside the newest slot with a cell."""
         self.level_ns[-1] = self.slope[0, -1] = self.slope[1, -1] = 0.0
         self.ready = False
@@ -156,17 +156,17 @@ class Calibration:
         Slots -1 and `slots` stand beside the block. `goes_on`: the last call was for the block before.
         """
         limit = np.full((slots + 2, self._columns + 1), -np.inf)
-        held = np.full((1, self._columns), -np.inf)
+        before = np.full((1, self._columns), -np.inf)
         if goes_on:
-            limit[:2], held = self._beside_ns, self._held_ns
+            limit[:2], before = self._beside_ns, self._newest_ns
         hop = self._hop[route]
         for column in range(hop.shape[1]):
             np.maximum.at(limit, (slot + 1, hop[:, column]), delay_ns)
         self._beside_ns = limit[-2:]
         near = np.maximum(np.maximum(limit[:-2], limit[1:-1]), limit[2:])[:, :-1]
-        near = np.concatenate([held, near])
+        near = np.concatenate([before, near])
         newest = np.where(np.isfinite(near), np.arange(slots + 1)[:, None], 0).max(axis=0, keepdims=True)
-        self._held_ns = np.take_along_axis(near, newest, axis=0)
+        self._newest_ns = np.take_along_axis(near, newest, axis=0)
         near = _filled(near)[1:]
         return np.where(np.isfinite(near), np.maximum(near, self._packet_ns), np.inf)
 
@@ -295,7 +295,7 @@ class Calibration:
         real_var = self.slope[0, :-1] * own[0] + self.slope[1, :-1] * own[1]
         total, level = float((cells * real_var).sum()), self.level_ns[:-1]
         if total > 0:
-            found = (real_var + LEAST_VAR * real_var.mean()) * (float((cells * level).sum()) / total)
+            found = (real_var + MIN_VAR_SHARE * real_var.mean()) * (float((cells * level).sum()) / total)
             level += np.where(cells > 0, share * (found - level), 0.0)
 
     def _blame(self, n: Float64s, y: Float64s, values: Float64s) -> Float64s:

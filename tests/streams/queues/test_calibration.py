@@ -122,7 +122,7 @@ def test_probes_beside_a_block_bound_its_first_and_last_slot(taught: Calibration
     assert apart[0, 0] == 70_000
 
 
-def test_an_idle_link_has_no_level_where_means_alone_cannot_tell() -> None:
+def test_an_idle_link_has_no_level_where_means_alone_leave_it_open() -> None:
     """Two links up and two down, all routes: 10 us more up and less down would give the same means."""
     routes = [(up, down) for up in (0, 1) for down in (2, 3)]
     start = np.arange(0, 9, 2, dtype=np.int64)
