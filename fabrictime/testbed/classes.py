@@ -5,6 +5,9 @@ by its DSCP (`meta priority`). The kernel need have neither prio nor RED: nftabl
 a switch's port has a phantom queue as in HULL (Alizadeh et al., NSDI 2012): a token bucket that drains at a
 part of the link's rate. After a packet that finds the bucket empty, every ECN-capable packet of the class is
 marked for `HOLD_MS`. So small probes are marked as often as large packets of data, whose queue they share.
+
+A bucket of nftables in bytes holds a second of its rate at least, which is too deep. So it counts packets:
+those above half the MTU, as full ones.
 """
 
 from __future__ import annotations
@@ -30,13 +33,14 @@ from pyroute2.netlink.nfnetlink.nftsocket import (
 )
 
 from fabrictime.testbed.netlink import attributes, dump
-from fabrictime.testbed.nft import commit, expression, message
+from fabrictime.testbed.nft import commit, expression, longer_than, message
 from fabrictime.testbed.settings import FabricClass, FabricSettings
 
 __all__ = ["HOLD_MS", "add_queues", "add_rules", "read_marked"]
 
-HOLD_MS: Final = 4
-"""Time for which a class is marked after its bucket was found empty; a kernel may round it up to its tick."""
+HOLD_MS: Final = 20
+"""Time for which a class is marked after its bucket was found empty: some packets of a slow link, and some
+ticks of a kernel that counts in 10 ms."""
 
 _TC_H_ROOT: Final = 0xFFFFFFFF
 _HANDLE: Final = 0x1_0000
@@ -48,7 +52,7 @@ _META_PRIORITY, _META_OIFNAME = 2, 7
 _NETWORK_HEADER, _CSUM_INET = 1, 1
 _IP_CHECKSUM_AT: Final = 10
 _EQUAL, _NOT_EQUAL = 0, 1
-_LIMIT_BYTES, _LIMIT_OVER = 1, 1
+_LIMIT_PACKETS, _LIMIT_OVER = 0, 1
 _DYNSET_UPDATE: Final = 1
 _ECN_MASK, _DSCP_MASK, _CE = 0x03, 0xFC, 0x03
 _GETRULE: Final = 7
@@ -138,8 +142,9 @@ def add_rules(rates_bps: dict[str, int], settings: FabricSettings) -> None:
         for each in settings.classes:
             if each.mark_percent is not None:
                 number += 1
-                bytes_per_s = max(1, int(rate_bps / 8 * each.mark_percent / 100))
-                messages += _marking_rules(port, bytes_per_s, each, number)
+                packet_bps = 8 * settings.frame_bytes * 100 / each.mark_percent
+                rate_pps = max(1, round(rate_bps / packet_bps))
+                messages += _marking_rules(port, rate_pps, each, settings, number)
     commit(messages)
 
 
@@ -165,16 +170,19 @@ def read_marked() -> dict[tuple[str, int], int]:
     return found
 
 
-def _marking_rules(port: str, bytes_per_s: int, traffic: FabricClass, number: int) -> list[Any]:
+def _marking_rules(
+    port: str, rate_pps: int, traffic: FabricClass, settings: FabricSettings, number: int
+) -> list[Any]:
     """Return the rules of one class at one port: the phantom queue, then the mark while it overflows."""
     of_class = [*_port_is(port), *_dscp_is(traffic.dscp)]
     key = _immediate(struct.pack("=I", number))
+    is_full = longer_than(settings.mtu_bytes // 2)
     bucket = expression(
         "limit",
-        ("NFTA_LIMIT_RATE", bytes_per_s),
+        ("NFTA_LIMIT_RATE", rate_pps),
         ("NFTA_LIMIT_UNIT", 1),
-        ("NFTA_LIMIT_BURST", traffic.mark_bytes),
-        ("NFTA_LIMIT_TYPE", _LIMIT_BYTES),
+        ("NFTA_LIMIT_BURST", traffic.mark_bytes // settings.frame_bytes or 1),
+        ("NFTA_LIMIT_TYPE", _LIMIT_PACKETS),
         ("NFTA_LIMIT_FLAGS", _LIMIT_OVER),
     )
     remember = expression(
@@ -205,7 +213,7 @@ def _marking_rules(port: str, bytes_per_s: int, traffic: FabricClass, number: in
         expression("counter", ("NFTA_COUNTER_BYTES", 0), ("NFTA_COUNTER_PACKETS", 0)),
     ]
     return [
-        _rule([*of_class, bucket, key, remember]),
+        _rule([*of_class, *is_full, bucket, key, remember]),
         _rule([*of_class, *capable, key, is_marking, *mark], f"{port} {traffic.dscp}"),
     ]
 

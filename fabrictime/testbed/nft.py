@@ -13,7 +13,14 @@ import socket
 import struct
 from typing import Any
 
-from pyroute2.netlink import NETLINK_NETFILTER, NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST, NLMSG_ERROR
+from pyroute2.netlink import (
+    NETLINK_NETFILTER,
+    NLM_F_ACK,
+    NLM_F_APPEND,
+    NLM_F_CREATE,
+    NLM_F_REQUEST,
+    NLMSG_ERROR,
+)
 from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_NFTABLES, nfgen_msg
 from pyroute2.netlink.nfnetlink.nftsocket import (
     NFPROTO_NETDEV,
@@ -30,7 +37,16 @@ from pyroute2.netlink.nfnetlink.nftsocket import (
     nft_table_msg,
 )
 
-__all__ = ["SLOTS", "add_drop", "add_size_drop", "commit", "expression", "message", "remove_drop"]
+__all__ = [
+    "SLOTS",
+    "add_drop",
+    "add_size_drop",
+    "commit",
+    "expression",
+    "longer_than",
+    "message",
+    "remove_drop",
+]
 
 SLOTS = 4096
 """Length of the loss pattern: packet i of a link is dropped when slot i mod SLOTS is drawn."""
@@ -82,26 +98,33 @@ def add_size_drop(table: str, device: str, max_bytes: int) -> None:
             _rule(
                 table,
                 [
-                    expression("meta", ("NFTA_META_DREG", 1), ("NFTA_META_KEY", _META_LEN)),
-                    expression(
-                        "byteorder",
-                        ("NFTA_BYTEORDER_SREG", 1),
-                        ("NFTA_BYTEORDER_DREG", 1),
-                        ("NFTA_BYTEORDER_OP", _HTON),
-                        ("NFTA_BYTEORDER_LEN", 4),
-                        ("NFTA_BYTEORDER_SIZE", 4),
-                    ),
-                    expression(
-                        "cmp",
-                        ("NFTA_CMP_SREG", 1),
-                        ("NFTA_CMP_OP", _GREATER),
-                        ("NFTA_CMP_DATA", {"attrs": [("NFTA_DATA_VALUE", struct.pack("!I", max_bytes))]}),
-                    ),
+                    *longer_than(max_bytes),
                     _drop(),
                 ],
             ),
         ]
     )
+
+
+def longer_than(max_bytes: int) -> list[dict[str, Any]]:
+    """Return the expressions that packets above `max_bytes` match, including the IP header."""
+    return [
+        expression("meta", ("NFTA_META_DREG", 1), ("NFTA_META_KEY", _META_LEN)),
+        expression(
+            "byteorder",
+            ("NFTA_BYTEORDER_SREG", 1),
+            ("NFTA_BYTEORDER_DREG", 1),
+            ("NFTA_BYTEORDER_OP", _HTON),
+            ("NFTA_BYTEORDER_LEN", 4),
+            ("NFTA_BYTEORDER_SIZE", 4),
+        ),
+        expression(
+            "cmp",
+            ("NFTA_CMP_SREG", 1),
+            ("NFTA_CMP_OP", _GREATER),
+            ("NFTA_CMP_DATA", {"attrs": [("NFTA_DATA_VALUE", struct.pack("!I", max_bytes))]}),
+        ),
+    ]
 
 
 def _drop() -> dict[str, Any]:
@@ -191,12 +214,12 @@ def expression(name: str, *attributes: tuple[str, Any]) -> dict[str, Any]:
 
 
 def message(kind: type[Any], number: int, family: int = NFPROTO_NETDEV, **attributes: Any) -> Any:
-    """Return a message to nftables of a type and number, which creates what it names."""
+    """Return a message to nftables of a type and number, which creates what it names; rules at the end."""
     made = kind()
     made["nfgen_family"] = family
     made["attrs"] = list(attributes.items())
     made["header"]["type"] = NFNL_SUBSYS_NFTABLES << 8 | number
-    made["header"]["flags"] = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE
+    made["header"]["flags"] = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND
     return made
 
 
