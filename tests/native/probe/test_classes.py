@@ -140,7 +140,7 @@ def test_marks_are_counted_by_direction(
 def test_stamps_are_collected_in_the_first_class(
     make_nic: MakeNic, wire: Any, tos_socket: Callable[[str], TosSocket]
 ) -> None:
-    """The collecting packets are in no queue of the data's class, whose losses and marks are those of probes."""
+    """The collecting packets wait in no queue of the data, whose losses and marks are those of probes."""
     nic = make_nic("a/lo", classes=((10, None), (26, 3)), rate_pps=500.0)
     peer = tos_socket(nic.address)
     collected: list[int] = []
