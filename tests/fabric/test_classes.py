@@ -24,7 +24,7 @@ def test_a_load_in_one_class_delays_and_marks_probes_of_that_class_alone(inside,
     assert found.deepest_ns > 50e6
     assert waiting
     assert {each.dscp for each in free} == {0, DATA_DSCP}
-    assert found.told_apart == 1.0
+    assert found.right_share == 1.0
     assert found.marked_by_switches[DATA_DSCP] > 50
     assert found.marked_by_switches[0] == 0
     assert found.count_error <= 0.01

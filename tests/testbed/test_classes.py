@@ -55,7 +55,7 @@ def test_a_fabric_without_classes_has_one_queue_and_marks_nothing(inside):
 
 
 @pytest.mark.parametrize("protocol", ["udp", "tcp"])
-def test_each_class_has_its_share_and_what_others_leave_goes_by_priority(inside, protocol):
+def test_each_class_has_its_share_and_spare_capacity_goes_by_priority(inside, protocol):
     """Three classes want more than the link has: the last one keeps its share, the first takes the rest."""
 
     def body():

@@ -72,7 +72,7 @@ class Outcome:
     lost: int
 
     @property
-    def told_apart(self) -> float:
+    def right_share(self) -> float:
         """Share of paths, classes and directions whose delay and marks show the load if it is theirs."""
         right = [
             each.delay_ns > DELAYED_SHARE * self.deepest_ns and each.marked > 0
@@ -102,7 +102,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     progress(f"switches: {marks} packets marked, queue of {found.deepest_ns / 1e6:.0f} ms, {found.lost} lost")
     note = f"{len(found.seen)} paths, classes and directions; {marks} marks; {found.lost} probes lost"
     return {
-        "switch_classes_told_apart": Figure(found.told_apart, "1", note),
+        "switch_classes_told_apart": Figure(found.right_share, "1", note),
         "switch_ce_count_error": Figure(found.count_error, "1", "against the counters of switches"),
     }
 

@@ -14,7 +14,7 @@ RIGHT = Outcome([WAITS, WAITS, FREE, FREE], 100e6, {0: 0, DATA_DSCP: 60}, 0)
 
 
 def test_a_run_in_which_the_load_shows_in_its_class_alone_is_right() -> None:
-    assert (RIGHT.told_apart, RIGHT.count_error) == (1.0, 0.0)
+    assert (RIGHT.right_share, RIGHT.count_error) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_run_in_which_the_load_shows_in_its_class_alone_is_right() -> None:
     ids=["no delay", "no mark", "another class delayed", "another class marked", "another path"],
 )
 def test_each_wrong_path_counts(wrong: Seen) -> None:
-    assert replace(RIGHT, seen=[WAITS, WAITS, FREE, wrong]).told_apart == 0.75
+    assert replace(RIGHT, seen=[WAITS, WAITS, FREE, wrong]).right_share == 0.75
 
 
 @pytest.mark.parametrize(
