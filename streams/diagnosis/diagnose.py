@@ -21,7 +21,13 @@ from streams.diagnosis.record import make_record, missing_evidence
 from streams.diagnosis.rules import DiagnosisRules
 from streams.diagnosis.stuck import find_stuck
 from streams.diagnosis.verdicts.configuration import delay_mismatch, own_pacing, rail_mismatch
-from streams.diagnosis.verdicts.flows import contention, few_queue_pairs, slow_flow, slow_flow_by_probes
+from streams.diagnosis.verdicts.flows import (
+    contention,
+    contention_by_marks,
+    few_queue_pairs,
+    slow_flow,
+    slow_flow_by_probes,
+)
 from streams.diagnosis.verdicts.hosts import pause_storm, pcie_limit, slow_end_by_flows, slow_end_by_pairs
 from streams.diagnosis.verdicts.lateness import launch_skew, straggler
 from streams.diagnosis.verdicts.links import faulty_links
@@ -34,7 +40,7 @@ EXPLANATIONS: Final[tuple[Explanation, ...]] = (
     *(straggler, launch_skew),
     *(pause_storm, pcie_limit, slow_end_by_pairs, slow_end_by_flows),
     faulty_links,
-    *(contention, few_queue_pairs, slow_flow, slow_flow_by_probes),
+    *(contention, contention_by_marks, few_queue_pairs, slow_flow, slow_flow_by_probes),
     *(own_pacing, delay_mismatch, rail_mismatch),
 )
 EFFECTS: Final = {Verdict.SLOW_FLOW: 0.6, Verdict.CONTENTION: 0.9, Verdict.SLOW_RECEIVER: 0.95}
