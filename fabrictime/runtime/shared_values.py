@@ -14,7 +14,7 @@ SIM_TIMEOUT_MAX_MS: Final = 300
 """Largest timeout of the simulated fleet; real probes may have a longer one."""
 
 
-def _at_most(limit: float, value: Any) -> Any:
+def _limited(limit: float, value: Any) -> Any:
     """Return the value, or the limit for a larger number; anything else is for the model to refuse."""
     return min(limit, value) if isinstance(value, int | float) else value
 
@@ -96,7 +96,7 @@ SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "paths": lambda c: c.value("probes", "paths"),
         "first_path_port": lambda c: c.value("probes", "first_path_port"),
         "spacing_ns": lambda c: c.value("probes", "spacing_ns"),
-        "timeout_ms": lambda c: _at_most(SIM_TIMEOUT_MAX_MS, c.value("probes", "timeout_ms")),
+        "timeout_ms": lambda c: _limited(SIM_TIMEOUT_MAX_MS, c.value("probes", "timeout_ms")),
         "flush_ms": lambda c: c.value("probes", "flush_ms"),
         "announce_s": lambda c: c.value("probes", "announce_s"),
     },

@@ -43,8 +43,16 @@ EXPLANATIONS: Final[tuple[Explanation, ...]] = (
     *(contention, contention_by_marks, few_queue_pairs, slow_flow, slow_flow_by_probes),
     *(own_pacing, delay_mismatch, rail_mismatch),
 )
-EFFECTS: Final = {Verdict.SLOW_FLOW: 0.6, Verdict.CONTENTION: 0.9, Verdict.SLOW_RECEIVER: 0.95}
+EFFECTS: Final = {
+    Verdict.SLOW_FLOW: 0.6,
+    Verdict.CONTENTION: 0.9,
+    Verdict.SLOW_RECEIVER: 0.95,
+    Verdict.FEW_QUEUE_PAIRS: 0.6,
+}
 """Factor of a verdict that another one of the same pairs explains: its cause is worth more."""
+CAUSES: Final = {Verdict.FEW_QUEUE_PAIRS: (Verdict.RAIL_MISMATCH,)}
+"""Effect to the verdicts that explain it, where others do not. They cost what it costs: flows on a wrong
+rail meet others on one uplink."""
 MAX_ALTERNATIVES: Final = 8
 
 
@@ -127,12 +135,15 @@ def _ranked(case: Case, found: list[Candidate]) -> list[Candidate]:
             for other in found
             if other is not each
             and other.verdict not in (each.verdict, Verdict.SLOW_FLOW)
+            and other.verdict in CAUSES.get(each.verdict, (other.verdict,))
             and other.confidence >= case.rules.min_confidence
             and _costs(case, other)
             and other.pairs & each.pairs
         ]
         if factor is not None and causes:
             each.confidence *= factor
+            for cause in causes if each.verdict in CAUSES else ():
+                cause.loss_share = max(cause.loss_share, each.loss_share)
         each.loss_share = float(np.clip(each.loss_share, 0.0, 1.0))
     return sorted(
         found,

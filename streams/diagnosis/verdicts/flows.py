@@ -313,8 +313,10 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
         for pair in case.traffic.crossing([link])[0]
         for flow in pair.flows
     )
-    if not own and (sharing < 2 or not case.has_clean_baseline(case.begin_ns)):
-        return  # uneven uplinks without a queue, or with one flow each, cost nothing
+    if sharing < 2 and _overlap_share(case, own) < case.rules.queue_share:
+        return  # one flow fills no uplink of its own: a short queue of that flow costs nothing
+    if not own and not case.has_clean_baseline(case.begin_ns):
+        return  # uneven uplinks without a queue cost nothing
     begin_ns = min((each["opened_ns"] for each in own), default=case.begin_ns)
     loss = case.network_loss(begin_ns, case.end_ns, case.network_share * (1 - 1 / times))
     text = (

@@ -31,6 +31,7 @@ from schemas.records import (
     LinkState,
     Nic,
     PathDelays,
+    PathMaps,
 )
 from streams.diagnosis.diagnose import evaluate
 from streams.diagnosis.job_view import JobView
@@ -340,6 +341,26 @@ class World:
                         paths=paths,
                     )
                 )
+
+    def trace_all_paths(self, spines: int = 8) -> None:
+        """Let the probes of each pair of ranks cross so many spines."""
+        for source in range(self.job.ranks):
+            target = (source + 1) % self.job.ranks
+            paths = [
+                make_part(
+                    "PathMaps",
+                    "PathMap",
+                    path=60_000 + spine,
+                    leg="REQUEST",
+                    links=route(source, target, spine),
+                    found="TRACED",
+                    complete=True,
+                )
+                for spine in range(spines)
+            ]
+            self.network.take_paths(
+                make(PathMaps, nic=nic(source), peer=nic(target), shard="fabric", paths=paths)
+            )
 
     def health(self, link: str, state: LinkState, since_ns: int, seq: int = 1, **fields: Any) -> None:
         near, far = link.split(">")

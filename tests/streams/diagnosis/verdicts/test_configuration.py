@@ -16,7 +16,7 @@ from schemas.records import (
     Verdict,
 )
 from tests.records import make
-from tests.streams.diagnosis.scenario import MS, Job, S, World, nic
+from tests.streams.diagnosis.scenario import MS, Job, S, World, nic, route
 
 REASON: Reason = {"kind": ReasonKind.INCAST, "subject": "x", "seq": None, "window_id": None}
 
@@ -109,6 +109,21 @@ def test_a_pair_between_rails_that_is_slower_is_a_mismatch() -> None:
         nic(3),
         False,
     )
+
+
+def test_a_wrong_rail_explains_the_queue_that_its_flows_meet_others_in() -> None:
+    world = World(Job())
+    world.trace_all_paths()
+    for host in range(8):
+        world.network.take_nic(
+            make(Nic, nic=nic(host), shard="fabric", rail=1 if host == 1 else 0, clock=f"h{host}/ptp0")
+        )
+    slow(world)
+    world.job.pair_us = lambda rank, at: 6.0 if rank in (0, 1) else 4.0
+    world.contend(route(1, 2, 1)[1], world.job.at_ns, other=None, own=1)
+    found = world.step()
+    assert (found["verdict"], found["subject"]) == (Verdict.RAIL_MISMATCH, nic(1))
+    assert Verdict.FEW_QUEUE_PAIRS in [each["verdict"] for each in found["alternatives"]]
 
 
 def test_a_job_across_all_rails_is_no_mismatch() -> None:

@@ -117,35 +117,22 @@ def test_a_short_queue_is_not_blamed() -> None:
 
 def test_fewer_queue_pairs_than_uplinks_load_one_of_them() -> None:
     world = World(Job())
-    for source in range(8):
-        target = (source + 1) % 8
-        world.network.take_paths(
-            make(
-                "PathMaps",
-                nic=nic(source),
-                peer=nic(target),
-                shard="fabric",
-                paths=[
-                    {
-                        "path": 60_000 + spine,
-                        "leg": "REQUEST",
-                        "links": route(source, target, spine),
-                        "found": "TRACED",
-                        "complete": True,
-                        "since_ns": 0,
-                        "changes": 0,
-                        "contradiction": None,
-                    }
-                    for spine in range(8)
-                ],
-            )
-        )
+    world.trace_all_paths()
     slow(world)
     for source in (1, 3):
         world.contend(route(source, source + 1, 1)[1], world.job.at_ns, other=None, own=source)
     found = world.step()
     assert found["verdict"] == Verdict.FEW_QUEUE_PAIRS
     assert "for 8 uplinks" in found["text"]
+
+
+def test_a_moment_of_a_queue_of_a_single_flow_is_no_lack_of_queue_pairs() -> None:
+    world = World(Job())
+    world.trace_all_paths()
+    slow(world)
+    at_ns = world.job.at_ns
+    world.contend(route(1, 2, 1)[1], at_ns, other=None, own=1, closed_ns=at_ns + 40 * MS, state="CLOSED")
+    assert world.step()["verdict"] != Verdict.FEW_QUEUE_PAIRS
 
 
 def test_an_incast_by_the_job_itself_is_an_alternative() -> None:
