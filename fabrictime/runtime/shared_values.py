@@ -10,6 +10,15 @@ if TYPE_CHECKING:
 
 __all__ = ["SHARED", "SHARED_DOC"]
 
+SIM_TIMEOUT_MAX_MS: Final = 300
+"""Largest timeout of the simulated fleet; real probes may have a longer one."""
+
+
+def _limited(limit: float, value: Any) -> Any:
+    """Return the value, or the limit for a larger number; anything else is for the model to refuse."""
+    return min(limit, value) if isinstance(value, int | float) else value
+
+
 SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
     "kafka": {"bootstrap": lambda c: c.bootstrap},
     "log": {
@@ -87,7 +96,7 @@ SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "paths": lambda c: c.value("probes", "paths"),
         "first_path_port": lambda c: c.value("probes", "first_path_port"),
         "spacing_ns": lambda c: c.value("probes", "spacing_ns"),
-        "timeout_ms": lambda c: c.value("probes", "timeout_ms"),
+        "timeout_ms": lambda c: _limited(SIM_TIMEOUT_MAX_MS, c.value("probes", "timeout_ms")),
         "flush_ms": lambda c: c.value("probes", "flush_ms"),
         "announce_s": lambda c: c.value("probes", "announce_s"),
     },
@@ -139,7 +148,7 @@ SHARED_DOC: Final[dict[str, str]] = {
     "sim.paths": "probes.paths",
     "sim.first_path_port": "probes.first_path_port",
     "sim.spacing_ns": "probes.spacing_ns",
-    "sim.timeout_ms": "probes.timeout_ms",
+    "sim.timeout_ms": "probes.timeout_ms, at most 300",
     "sim.flush_ms": "probes.flush_ms",
     "sim.announce_s": "probes.announce_s",
     "actuators.kafka": "[kafka]",

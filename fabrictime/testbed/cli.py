@@ -178,6 +178,7 @@ def flow(
     sport: Annotated[int, typer.Option(help="source port, which chooses the path; 0: any")] = 0,
     dport: Annotated[int, typer.Option(help="destination port; 0: any")] = 0,
     congestion: Annotated[str, typer.Option(help="TCP's congestion control")] = "cubic",
+    dscp: Annotated[int, typer.Option(help="DSCP of its packets, which chooses the traffic class")] = 0,
     job: Annotated[str | None, typer.Option(help="job that the flow report names")] = None,
     tenant: Annotated[str | None, typer.Option(help="tenant that the flow report names")] = None,
     directory: DataDir = None,
@@ -197,6 +198,7 @@ def flow(
             sport=sport,
             dport=dport,
             congestion=congestion,
+            dscp=dscp,
             job=job,
             tenant=tenant,
         )
@@ -329,7 +331,7 @@ def truth(directory: DataDir = None, as_json: Json = False) -> None:
             return
         console = Console()
         table = Table(box=None)
-        for title in ("link", "packets sent", "received", "MB", "queued B", "dropped"):
+        for title in ("link", "packets sent", "received", "MB", "queued B", "dropped", "marked"):
             table.add_column(title, justify="left" if title == "link" else "right", no_wrap=True)
         for link, now in state["links"].items():
             table.add_row(
@@ -339,6 +341,7 @@ def truth(directory: DataDir = None, as_json: Json = False) -> None:
                 f"{now['received_bytes'] / 1e6:.1f}",
                 f"{now['backlog_bytes']}",
                 f"{now['dropped_packets']}",
+                f"{sum(state['marked'].get(link, {}).values())}",
             )
         console.print(table)
         for event in state["faults"]:

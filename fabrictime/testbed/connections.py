@@ -107,9 +107,11 @@ class Connections:
         job: str | None = None,
         tenant: str | None = None,
         seed: int = 0,
+        dscp: int = 0,
     ) -> None:
         self._streams, self.carried, self._endpoint = streams, carried, endpoint
         self._congestion, self._job, self._tenant = congestion, job, tenant
+        self._dscp = dscp
         self._random = random.Random(seed)  # noqa: S311  # repeatable, and no secret
         self._poll = select.epoll()
         self._watched: dict[int, Callable[[], None]] = {}
@@ -253,7 +255,7 @@ class Connections:
         return sock
 
     def _opened(self, netns: str | None, count: int) -> list[socket.socket]:
-        return userns.in_netns(netns, lambda: [_socket(self._congestion) for _ in range(count)])
+        return userns.in_netns(netns, lambda: [_socket(self._congestion, self._dscp) for _ in range(count)])
 
     def _fill_spares(self) -> None:
         """See to it that moves find sockets; one namespace a turn."""
@@ -357,7 +359,7 @@ class Connections:
 
     def _listen(self, place: Place) -> None:
         def work() -> socket.socket:
-            sock = _socket(self._congestion)
+            sock = _socket(self._congestion, self._dscp)
             sock.bind((place.address, self.peer_port))
             sock.listen(1024)
             return sock
@@ -456,12 +458,13 @@ def congestion_of(sock: socket.socket, name: str) -> None:
         raise OSError(error.errno, f"congestion control {name!r} is not in this kernel") from None
 
 
-def _socket(congestion: str) -> socket.socket:
+def _socket(congestion: str, dscp: int) -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         # Several connections may share a source port, where they go to different hosts.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
         congestion_of(sock, congestion)
     except BaseException:
         sock.close()

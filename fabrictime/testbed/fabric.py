@@ -25,7 +25,7 @@ from typing import Any, Self, TypeVar
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from fabrictime.testbed import userns
+from fabrictime.testbed import classes, userns
 from fabrictime.testbed.clocks import ClockTruth, draw_clock
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.topology import Cable, Node, Plan, Port, Route, exchange, make_plan
@@ -315,10 +315,15 @@ class Fabric:
                 )
         for port in node.ports:
             self._set_up(ip, port, socket.if_nametoindex(port.name))
+        if self.settings.classes:
+            marking = node.ports if node.kind != "host" else ()
+            classes.add_rules({port.name: port.rate_bps for port in marking}, self.settings)
 
     def _set_up(self, ip: IPRoute, port: Port, index: int) -> None:
         ip.addr("add", index=index, address=port.address, prefixlen=31)
-        if port.rate_bps:
+        if self.settings.classes:
+            classes.add_queues(ip, index, port.rate_bps, self.settings)
+        elif port.rate_bps:
             ip.tc("add", "tbf", index, 0x10000, parent=_TC_H_ROOT, **self._shaping(port.rate_bps))
         ip.link("set", index=index, state="up")
         self._neighbour(ip, port, index)

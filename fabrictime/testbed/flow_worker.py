@@ -55,6 +55,7 @@ class _Order:
     interval_s: float
     job: str | None
     tenant: str | None
+    dscp: int
     registrations: str | None
     control: str | None
 
@@ -132,7 +133,7 @@ def _udp(order: _Order, stop: _Stop, endpoint: FlowEndpoint) -> dict[str, Any]:
     target = receiver.getsockname()
 
     def dial(sport: int) -> socket.socket:
-        sock = userns.in_netns(order.source_netns, lambda: _socket(order.source_address, sport))
+        sock = userns.in_netns(order.source_netns, lambda: _socket(order.source_address, sport, order.dscp))
         sock.connect(target)
         return sock
 
@@ -246,7 +247,14 @@ def _tcp(order: _Order, stop: _Stop, endpoint: FlowEndpoint) -> dict[str, Any]:
     peer = Place("", order.destination_netns, order.destination_address)
     one = Carried(0, source, peer, order.sport, pace_bps=order.rate_bps, own_pace_bps=order.rate_bps)
     connections = Connections(
-        streams, [one], order.dport, endpoint, congestion=order.congestion, job=order.job, tenant=order.tenant
+        streams,
+        [one],
+        order.dport,
+        endpoint,
+        congestion=order.congestion,
+        job=order.job,
+        tenant=order.tenant,
+        dscp=order.dscp,
     )
     try:
         if not connections.open(time.monotonic_ns() + int(order.duration_s * 1e9), stop.check):
@@ -282,10 +290,11 @@ def _tcp(order: _Order, stop: _Stop, endpoint: FlowEndpoint) -> dict[str, Any]:
         connections.close()
 
 
-def _socket(address: str, port: int) -> socket.socket:
+def _socket(address: str, port: int, dscp: int = 0) -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
         sock.bind((address, port))
     except BaseException:
         sock.close()

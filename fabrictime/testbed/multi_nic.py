@@ -53,6 +53,10 @@ class Form:
     """VLAN of the first rail; NICs are VLANs on one cable each."""
     bonded: bool = False
     """A NIC is a bond of two cables, to two leaves."""
+    active_backup: bool = False
+    """The second cable of a bond is idle; else both carry packets."""
+    macvlan: bool = False
+    """A NIC is a macvlan interface on its cable, as a virtual function is on a port."""
     vrf: bool = False
     """Each NIC is in a VRF of its own."""
     ipv6: bool = False
@@ -79,10 +83,19 @@ FORMS: Final[dict[str, Form]] = {
         Form("routed-rails", "two rails, joined by routers", 2, gateways=True, routed=True),
         Form("dual-plane", "two planes, each with a default route, not joined", 2, gateways=True),
         Form("dual-tor", "bonds over two leaves", 2, bonded=True),
+        Form("active-backup", "bonds over two leaves with an idle cable", 2, bonded=True, active_backup=True),
+        Form(
+            "macvlans",
+            "macvlan interfaces in place of virtual functions",
+            2,
+            macvlan=True,
+            sysctls=_NO_FLUX,  # else the port answers for the addresses of its functions
+        ),
         Form("vlans", "VLANs on the NICs", 2, vlan=100),
         Form("vrfs", "each NIC in a VRF of its own", 2, vrf=True),
         Form("dotted-names", "interfaces with dots in their names", 2, device="eth{}.100"),
         Form("long-names", "interfaces with names of 15 characters", 2, device="enp129s0f0np0v{}"),
+        Form("dotted-long-names", "names of 15 characters with a dot", 2, device="enp129s0f0np.1{}"),
         Form("ipv6-only", "hosts without IPv4", 2, ipv6=True),
         Form("link-local", "hosts with link-local addresses alone", 2, ipv6=True, link_local=True),
         Form("arp-flux", "two NICs in one subnet, ARP answered by any", 2, one_subnet=True),
@@ -231,7 +244,8 @@ class MultiNic:
         form, device = self.form, self.form.device.format(rail)
         if form.bonded:
             members = (f"m{rail}a", f"m{rail}b")
-            ip.link("add", ifname=device, kind="bond", bond_mode=_BOND_XOR)
+            mode = _BOND_ACTIVE_BACKUP if form.active_backup else _BOND_XOR
+            ip.link("add", ifname=device, kind="bond", bond_mode=mode)
             for at, member in enumerate(members):
                 self._cable(ip, host, member, self._leaf(rail, at))
                 index = socket.if_nametoindex(member)
@@ -241,6 +255,13 @@ class MultiNic:
             cables = tuple((member, self._leaf(rail, at)) for at, member in enumerate(members))
             _up(ip, device)
             return device, cables
+        if form.macvlan:
+            port = f"pf{rail}"
+            self._cable(ip, host, port, self._leaf(rail))
+            lower = socket.if_nametoindex(port)
+            ip.link("add", ifname=device, kind="macvlan", link=lower, macvlan_mode="bridge")
+            _up(ip, device)
+            return device, ((port, self._leaf(rail)),)
         self._cable(ip, host, device, self._leaf(rail), form.vlan)
         cable = ((device, self._leaf(rail)),)
         if form.vlan is None:

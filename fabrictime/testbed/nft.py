@@ -13,7 +13,14 @@ import socket
 import struct
 from typing import Any
 
-from pyroute2.netlink import NETLINK_NETFILTER, NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST, NLMSG_ERROR
+from pyroute2.netlink import (
+    NETLINK_NETFILTER,
+    NLM_F_ACK,
+    NLM_F_APPEND,
+    NLM_F_CREATE,
+    NLM_F_REQUEST,
+    NLMSG_ERROR,
+)
 from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_NFTABLES, nfgen_msg
 from pyroute2.netlink.nfnetlink.nftsocket import (
     NFPROTO_NETDEV,
@@ -30,7 +37,16 @@ from pyroute2.netlink.nfnetlink.nftsocket import (
     nft_table_msg,
 )
 
-__all__ = ["SLOTS", "add_drop", "add_size_drop", "remove_drop"]
+__all__ = [
+    "SLOTS",
+    "add_drop",
+    "add_size_drop",
+    "commit",
+    "expression",
+    "longer_than",
+    "message",
+    "remove_drop",
+]
 
 SLOTS = 4096
 """Length of the loss pattern: packet i of a link is dropped when slot i mod SLOTS is drawn."""
@@ -56,14 +72,14 @@ def add_drop(table: str, device: str, share: float, seed: int) -> None:
     if share < 1:
         messages += _loss_set(table, share, seed)
         rule = [
-            _expression(
+            expression(
                 "numgen",
                 ("NFTA_NG_DREG", 1),
                 ("NFTA_NG_MODULUS", SLOTS),
                 ("NFTA_NG_TYPE", 0),
                 ("NFTA_NG_OFFSET", 0),
             ),
-            _expression(
+            expression(
                 "lookup",
                 ("NFTA_LOOKUP_SET", _SET),
                 ("NFTA_LOOKUP_SREG", 1),
@@ -71,32 +87,18 @@ def add_drop(table: str, device: str, share: float, seed: int) -> None:
             ),
             _drop(),
         ]
-    _commit([*messages, _rule(table, rule)])
+    commit([*messages, _rule(table, rule)])
 
 
 def add_size_drop(table: str, device: str, max_bytes: int) -> None:
     """Drop the packets above `max_bytes` that enter `device`, including the IP header. Raise OSError."""
-    _commit(
+    commit(
         [
             *_ingress_chain(table, device),
             _rule(
                 table,
                 [
-                    _expression("meta", ("NFTA_META_DREG", 1), ("NFTA_META_KEY", _META_LEN)),
-                    _expression(
-                        "byteorder",
-                        ("NFTA_BYTEORDER_SREG", 1),
-                        ("NFTA_BYTEORDER_DREG", 1),
-                        ("NFTA_BYTEORDER_OP", _HTON),
-                        ("NFTA_BYTEORDER_LEN", 4),
-                        ("NFTA_BYTEORDER_SIZE", 4),
-                    ),
-                    _expression(
-                        "cmp",
-                        ("NFTA_CMP_SREG", 1),
-                        ("NFTA_CMP_OP", _GREATER),
-                        ("NFTA_CMP_DATA", {"attrs": [("NFTA_DATA_VALUE", struct.pack("!I", max_bytes))]}),
-                    ),
+                    *longer_than(max_bytes),
                     _drop(),
                 ],
             ),
@@ -104,8 +106,29 @@ def add_size_drop(table: str, device: str, max_bytes: int) -> None:
     )
 
 
+def longer_than(max_bytes: int) -> list[dict[str, Any]]:
+    """Return the expressions that packets above `max_bytes` match, including the IP header."""
+    return [
+        expression("meta", ("NFTA_META_DREG", 1), ("NFTA_META_KEY", _META_LEN)),
+        expression(
+            "byteorder",
+            ("NFTA_BYTEORDER_SREG", 1),
+            ("NFTA_BYTEORDER_DREG", 1),
+            ("NFTA_BYTEORDER_OP", _HTON),
+            ("NFTA_BYTEORDER_LEN", 4),
+            ("NFTA_BYTEORDER_SIZE", 4),
+        ),
+        expression(
+            "cmp",
+            ("NFTA_CMP_SREG", 1),
+            ("NFTA_CMP_OP", _GREATER),
+            ("NFTA_CMP_DATA", {"attrs": [("NFTA_DATA_VALUE", struct.pack("!I", max_bytes))]}),
+        ),
+    ]
+
+
 def _drop() -> dict[str, Any]:
-    return _expression(
+    return expression(
         "immediate",
         ("NFTA_IMMEDIATE_DREG", 0),
         (
@@ -116,7 +139,7 @@ def _drop() -> dict[str, Any]:
 
 
 def _rule(table: str, expressions: list[dict[str, Any]]) -> Any:
-    return _message(
+    return message(
         nft_rule_msg,
         NFT_MSG_NEWRULE,
         NFTA_RULE_TABLE=table,
@@ -128,8 +151,8 @@ def _rule(table: str, expressions: list[dict[str, Any]]) -> Any:
 def _ingress_chain(table: str, device: str) -> list[Any]:
     """Return the messages that make a table with one chain at a device's ingress."""
     return [
-        _message(nft_table_msg, NFT_MSG_NEWTABLE, NFTA_TABLE_NAME=table, NFTA_TABLE_FLAGS=0),
-        _message(
+        message(nft_table_msg, NFT_MSG_NEWTABLE, NFTA_TABLE_NAME=table, NFTA_TABLE_FLAGS=0),
+        message(
             nft_chain_msg,
             NFT_MSG_NEWCHAIN,
             NFTA_CHAIN_TABLE=table,
@@ -149,14 +172,14 @@ def _ingress_chain(table: str, device: str) -> list[Any]:
 
 def remove_drop(table: str) -> None:
     """Remove the table that `add_drop` made under this name. Raises OSError if there is none."""
-    _commit([_message(nft_table_msg, NFT_MSG_DELTABLE, NFTA_TABLE_NAME=table)])
+    commit([message(nft_table_msg, NFT_MSG_DELTABLE, NFTA_TABLE_NAME=table)])
 
 
 def _loss_set(table: str, share: float, seed: int) -> list[Any]:
     """Return the messages that make the set of dropped slots, keys in the machine's byte order."""
     drawn = random.Random(seed).sample(range(SLOTS), max(1, round(share * SLOTS)))  # noqa: S311  # reproducible
     messages = [
-        _message(
+        message(
             nft_set_msg,
             NFT_MSG_NEWSET,
             NFTA_SET_TABLE=table,
@@ -173,7 +196,7 @@ def _loss_set(table: str, share: float, seed: int) -> list[Any]:
             for slot in drawn[first : first + _ELEMENTS_A_MESSAGE]
         ]
         messages.append(
-            _message(
+            message(
                 nft_set_elem_list_msg,
                 NFT_MSG_NEWSETELEM,
                 NFTA_SET_ELEM_LIST_TABLE=table,
@@ -185,22 +208,25 @@ def _loss_set(table: str, share: float, seed: int) -> list[Any]:
     return messages
 
 
-def _expression(name: str, *attributes: tuple[str, Any]) -> dict[str, Any]:
+def expression(name: str, *attributes: tuple[str, Any]) -> dict[str, Any]:
+    """Return an expression of a rule with its attributes."""
     return {"attrs": [("NFTA_EXPR_NAME", name), ("NFTA_EXPR_DATA", {"attrs": list(attributes)})]}
 
 
-def _message(kind: type[Any], number: int, **attributes: Any) -> Any:
-    message = kind()
-    message["nfgen_family"] = NFPROTO_NETDEV
-    message["attrs"] = list(attributes.items())
-    message["header"]["type"] = NFNL_SUBSYS_NFTABLES << 8 | number
-    message["header"]["flags"] = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE
-    return message
+def message(kind: type[Any], number: int, family: int = NFPROTO_NETDEV, **attributes: Any) -> Any:
+    """Return a message to nftables of a type and number, which creates what it names; rules at the end."""
+    made = kind()
+    made["nfgen_family"] = family
+    made["attrs"] = list(attributes.items())
+    made["header"]["type"] = NFNL_SUBSYS_NFTABLES << 8 | number
+    made["header"]["flags"] = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND
+    return made
 
 
-def _commit(messages: list[Any]) -> None:
-    """Send the messages as one transaction: all of them hold, or none. Raises OSError of the first
-    refusal.
+def commit(messages: list[Any]) -> None:
+    """Send the messages as one transaction: all of them hold, or none.
+
+    Raises OSError of the first refusal.
     """
     batch = bytearray()
     edges = [nfgen_msg(), nfgen_msg()]
@@ -208,10 +234,10 @@ def _commit(messages: list[Any]) -> None:
         edge["res_id"] = NFNL_SUBSYS_NFTABLES
         edge["header"]["type"] = number
         edge["header"]["flags"] = NLM_F_REQUEST
-    for sequence, message in enumerate([edges[0], *messages, edges[1]]):
-        message["header"]["sequence_number"] = sequence
-        message.encode()
-        batch += message.data
+    for sequence, each in enumerate([edges[0], *messages, edges[1]]):
+        each["header"]["sequence_number"] = sequence
+        each.encode()
+        batch += each.data
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER) as sock:
         sock.settimeout(_TIMEOUT_S)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, max(len(batch) * 2, 65536))

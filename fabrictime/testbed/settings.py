@@ -14,18 +14,58 @@ __all__ = [
     "BURST_NS",
     "ETHERNET_BYTES",
     "HOSTS_PER_LEAF_MAX",
+    "MAX_CLASSES",
     "UNSTABLE_PPB_PER_SQRT_S",
+    "FabricClass",
     "FabricSettings",
 ]
 
 ETHERNET_BYTES = 14
 """Header of a frame, which queues and rates count in addition to the MTU."""
 HOSTS_PER_LEAF_MAX = 127
+MAX_CLASSES = 8
+"""Traffic classes of a port, as Ethernet has priorities."""
 BURST_NS = 100_000
 """Time for which a port may exceed its rate if no burst is set: the delay of a late timer."""
 
 UNSTABLE_PPB_PER_SQRT_S = 10_000.0
 """Random walk of a broken oscillator: ten thousand times that of a good one."""
+
+
+class FabricClass(BaseModel):
+    """A traffic class of the fabric: a queue of its own at every port, and a marking threshold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dscp: int = Field(default=0, ge=0, le=63, description="DSCP of the class's packets")
+    priority: int = Field(
+        default=0,
+        ge=0,
+        le=7,
+        description="order in which classes take capacity that others leave; 0 is first",
+    )
+    share_percent: float = Field(
+        default=50.0,
+        gt=0,
+        le=100,
+        allow_inf_nan=False,
+        description="part of a link's rate that the class has under any load of the others; all classes "
+        "together: at most 100",
+    )
+    mark_percent: float | None = Field(
+        default=None,
+        gt=0,
+        le=100,
+        allow_inf_nan=False,
+        description="part of a link's rate above which switches mark the class's ECN-capable packets (CE); "
+        "null: none is marked",
+    )
+    mark_bytes: int = Field(
+        default=30_000,
+        ge=1_520,
+        le=100_000_000,
+        description="bytes above that rate after which marking begins",
+    )
 
 
 class FabricSettings(BaseModel):
@@ -71,6 +111,12 @@ class FabricSettings(BaseModel):
         ge=1_520,
         le=10_000_000,
         description="bytes a limited port may send at once; null: a full packet and 100 us of its rate",
+    )
+    classes: tuple[FabricClass, ...] = Field(
+        default=(),
+        max_length=MAX_CLASSES,
+        description="traffic classes, each with a queue at every port; packets of other DSCPs wait with the "
+        "first; without any, a port has one queue and marks nothing",
     )
     hash_seed: int = Field(
         default=20_240_229,
@@ -130,6 +176,7 @@ class FabricSettings(BaseModel):
                 f"hosts {self.hosts}: expected at most {HOSTS_PER_LEAF_MAX * racks}, "
                 f"{HOSTS_PER_LEAF_MAX} a leaf"
             )
+        self._check_classes()
         for name in ("host_rate_bps", "fabric_rate_bps"):
             rate = getattr(self, name)
             if 0 < rate < 1_000_000:
@@ -139,6 +186,18 @@ class FabricSettings(BaseModel):
                     f"buffer_bytes {self.buffer_bytes}: expected at least the burst, {self.burst_for(rate)}"
                 )
         return self
+
+    def _check_classes(self) -> None:
+        if not self.classes:
+            return
+        dscps = [each.dscp for each in self.classes]
+        if len(set(dscps)) < len(dscps):
+            raise ValueError(f"classes: DSCP {dscps}, expected each once")
+        percent = sum(each.share_percent for each in self.classes)
+        if percent > 100 + 1e-9:
+            raise ValueError(f"classes: share_percent {percent:g} together, expected at most 100")
+        if not (self.host_rate_bps and self.fabric_rate_bps):
+            raise ValueError("classes: expected host_rate_bps and fabric_rate_bps above 0, which they divide")
 
     @property
     def frame_bytes(self) -> int:

@@ -30,7 +30,7 @@ class FlowSpec:
 
     `rate_bps`: UDP, the rate of its frames, paced in the sender; TCP, the cap on its pacing, 0 for none.
     Ports 0: the kernel chooses. `congestion`: TCP's congestion control, set explicitly because machines
-    differ. `job`, `tenant`: its owner in flow reports.
+    differ. `dscp`: the traffic class of its packets, without ECN. `job`, `tenant`: its owner in flow reports.
     """
 
     source: str
@@ -45,6 +45,7 @@ class FlowSpec:
     interval_s: float = 0.1
     job: str | None = None
     tenant: str | None = None
+    dscp: int = 0
 
     def check(self) -> Self:
         """Return the spec after a check. Raises ValueError with the field and its accepted values."""
@@ -56,6 +57,7 @@ class FlowSpec:
             "dport": (0, 65535),
             "payload_bytes": (1, _UDP_PAYLOAD_MAX),
             "interval_s": (0.001, 60),
+            "dscp": (0, 63),
         }
         if self.protocol not in ("udp", "tcp"):
             raise ValueError(f"protocol {self.protocol!r}: expected udp or tcp")

@@ -13,15 +13,17 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
+from fabrictime.testbed.classes import read_marked
 from fabrictime.testbed.clocks import ClockTruth
 from fabrictime.testbed.fabric import Fabric, FabricNic
 from fabrictime.testbed.faults import FaultEvent, Faults
+from fabrictime.testbed.netlink import attributes, dump
 
 __all__ = ["LinkTruth", "PathUnclear", "Truth", "TruthSample"]
 
@@ -29,12 +31,11 @@ Protocol = Literal["udp", "tcp"]
 
 _RTM_GETROUTE, _RTM_GETQDISC, _RTM_GETSTATS = 26, 38, 94
 _RTA_DST, _RTA_SRC, _RTA_IIF, _RTA_OIF, _RTA_IP_PROTO, _RTA_SPORT, _RTA_DPORT = 1, 2, 3, 4, 27, 28, 29
-_NLM_F_REQUEST, _NLM_F_DUMP = 0x1, 0x300
-_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_NLM_F_REQUEST = 0x1
+_NLMSG_ERROR = 2
 _TC_H_ROOT = 0xFFFFFFFF
 _TCA_STATS2, _TCA_STATS_QUEUE = 7, 3
 _IFLA_STATS_LINK_64 = 1
-_NLA_TYPE_MASK = 0x3FFF
 _NUMBER = {"udp": socket.IPPROTO_UDP, "tcp": socket.IPPROTO_TCP}
 _BURST_PACKETS, _BURST_PACKETS_MAX = 32, 256
 _BURST_BYTES = 1000
@@ -130,6 +131,21 @@ class Truth:
         ports = [self._fabric.links[link][0] for link in links]
         return [found[port.node, port.name] for port in ports]
 
+    def marked(self) -> dict[str, dict[int, int]]:
+        """Return link to DSCP to the packets that its switch has marked (CE) since the fabric was built.
+
+        A packet counts at the first port that marks it. Empty without traffic classes that are marked.
+        """
+        if not any(each.mark_percent for each in self._fabric.settings.classes):
+            return {}
+        leaving = {(sender.node, sender.name): link for link, (sender, _) in self._fabric.links.items()}
+        table: dict[str, dict[int, int]] = {}
+        for node in self._fabric.plan.nodes.values():
+            if node.kind != "host":
+                for (port, dscp), packets in self._fabric.open_in(node.name, read_marked).items():
+                    table.setdefault(leaving[node.name, port], {})[dscp] = packets
+        return table
+
     def record(self, interval_s: float = 0.1) -> None:
         """Keep a sample of all links every `interval_s` (at least 1 ms) until `stop`; the newest 100,000
         stay.
@@ -181,6 +197,7 @@ class Truth:
         return {
             "at_ns": sample.at_ns,
             "links": {link: asdict(truth) for link, truth in sample.links.items()},
+            "marked": self.marked(),
             "faults": [asdict(event) | {"text": str(event.spec)} for event in self.faults()],
             "clocks": {nic: None if clock is None else asdict(clock) for nic, clock in self.clocks().items()},
         }
@@ -337,9 +354,9 @@ def _stats(sock: socket.socket) -> dict[int, list[int]]:
     """Return per interface index: packets in, out, bytes in, out, and the further first counters of
     rtnl_link_stats64."""
     table = {}
-    for body in _dump(sock, _RTM_GETSTATS, struct.pack("=BBHII", 0, 0, 0, 0, 1 << (_IFLA_STATS_LINK_64 - 1))):
+    for body in dump(sock, _RTM_GETSTATS, struct.pack("=BBHII", 0, 0, 0, 0, 1 << (_IFLA_STATS_LINK_64 - 1))):
         (index,) = struct.unpack_from("=I", body, 4)
-        for kind, value in _attributes(body, 12):
+        for kind, value in attributes(body, 12):
             if kind == _IFLA_STATS_LINK_64:
                 table[index] = list(struct.unpack_from("=8Q", value))
     return table
@@ -348,42 +365,16 @@ def _stats(sock: socket.socket) -> dict[int, list[int]]:
 def _queues(sock: socket.socket) -> dict[int, list[int]]:
     """Return per interface index of its root queue: packets and bytes that wait, packets that did not fit."""
     table = {}
-    for body in _dump(sock, _RTM_GETQDISC, bytes(20)):
+    for body in dump(sock, _RTM_GETQDISC, bytes(20)):
         index, _, parent = struct.unpack_from("=iII", body, 4)
         if parent != _TC_H_ROOT:
             continue
-        for kind, value in _attributes(body, 20):
+        for kind, value in attributes(body, 20):
             if kind == _TCA_STATS2:
-                for inner, queue in _attributes(value, 0):
+                for inner, queue in attributes(value, 0):
                     if inner == _TCA_STATS_QUEUE:
                         table[index] = list(struct.unpack_from("=3I", queue))
     return table
-
-
-def _dump(sock: socket.socket, kind: int, body: bytes) -> Iterator[bytes]:
-    """Send one dump request and yield the body of each message of the answer. Raises OSError."""
-    sock.send(struct.pack("=IHHII", 16 + len(body), kind, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0) + body)
-    while True:
-        answer = sock.recv(1 << 18)
-        at = 0
-        while at + 16 <= len(answer):
-            length, got = struct.unpack_from("=IH", answer, at)
-            if got == _NLMSG_DONE:
-                return
-            if got == _NLMSG_ERROR:
-                (code,) = struct.unpack_from("=i", answer, at + 16)
-                raise OSError(-code, f"netlink request {kind} failed")
-            yield answer[at + 16 : at + length]
-            at += length + 3 & ~3
-
-
-def _attributes(data: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-    while at + 4 <= len(data):
-        length, kind = struct.unpack_from("=HH", data, at)
-        if length < 4:
-            return
-        yield kind & _NLA_TYPE_MASK, data[at + 4 : at + length]
-        at += length + 3 & ~3
 
 
 def _burst(
@@ -428,7 +419,7 @@ def _next_port(sock: socket.socket, came_in: int, key: tuple[str, str, int, int,
     if kind == _NLMSG_ERROR:
         (code,) = struct.unpack_from("=i", answer, 16)
         raise PathUnclear(f"route to {destination}: {os.strerror(-code)}")
-    for attribute, value in _attributes(answer, 28):
+    for attribute, value in attributes(answer, 28):
         if attribute == _RTA_OIF:
             return int.from_bytes(value, sys.byteorder)
     raise PathUnclear(f"route to {destination}: the kernel names no interface")

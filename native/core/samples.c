@@ -78,7 +78,9 @@ static void send_collection(ft_engine *e, uint32_t index) {
     put64(p + size, ft_mac_of(e, &e->paths[path].address, &e->peers[peer].address, p, (size_t)size));
     b->names[0] = e->peers[peer].address;
     ft_batch_put(e, b, 0, size + MAC, 0, 0);
-    if (ft_batch_send(e, b, e->paths[path].fd, 0, 1) == 1) {
+    /* In the first class: a full queue of another one loses no stamps, and its marks are those of probes. */
+    if (!ft_use_class(e, e->paths[path].fd, &e->paths[path].tos, e->config.class[0].tos) &&
+        ft_batch_send(e, b, e->paths[path].fd, 0, 1) == 1) {
         e->counters.collects_sent++;
         e->cap_tokens -= 1;
     } else {

@@ -17,10 +17,13 @@ __all__ = [
     "addresses",
     "arp_replies",
     "default_route",
+    "effective_setting",
     "gateway",
     "gateways",
     "gid_index",
     "global_networks",
+    "own_interfaces",
+    "plane_faults",
     "plane_routes",
     "policy_rules",
     "rdma_addresses",
@@ -154,8 +157,8 @@ def shared_networks(interfaces: list[Interface]) -> Mapping[str, list[str]]:
     return {network: names for network, names in found.items() if len(set(names)) > 1}
 
 
-def _highest(host: Host, interface: str, setting: str) -> int:
-    """Return the effective value: the kernel takes the highest of `all` and the interface's own."""
+def effective_setting(host: Host, interface: str, setting: str) -> int:
+    """Return a setting of IPv4 in effect: the kernel takes the highest of `all` and the interface's own."""
     folder = "/proc/sys/net/ipv4/conf"
     return max(int(host.read(f"{folder}/{name}/{setting}")) for name in ("all", interface))
 
@@ -178,7 +181,7 @@ def reverse_path(host: Host) -> Iterator[Finding]:
     rules = host.rules()
     ruled = {each.name for each in host.interfaces() if _has_rule(each, rules)}
     for name, network in _shared(host):
-        value = _highest(host, name, "rp_filter")
+        value = effective_setting(host, name, "rp_filter")
         text = f"rp_filter is {value} in {network}, expected 2 or 0, or a policy rule"
         yield checked(value != STRICT or name in ruled, text, name)
 
@@ -186,20 +189,22 @@ def reverse_path(host: Host) -> Iterator[Finding]:
 def arp_replies(host: Host) -> Iterator[Finding]:
     """Find interfaces that answer for each other's addresses: packets then arrive at the wrong NIC."""
     for name, network in _shared(host):
-        ignore, announce = (_highest(host, name, setting) for setting in ("arp_ignore", "arp_announce"))
+        ignore, announce = (
+            effective_setting(host, name, setting) for setting in ("arp_ignore", "arp_announce")
+        )
         text = f"arp_ignore {ignore}, arp_announce {announce} in {network}; expected at least 1 and 2"
         yield checked(ignore >= 1 and announce >= 2, text, name)
 
 
 def rdma_addresses(host: Host) -> Iterator[Finding]:
     """Find back-end interfaces without an address for other hosts. A member of a bond needs none."""
-    for each in _own_interfaces(host):
+    for each in own_interfaces(host):
         reached = global_networks(each)
         text = ", ".join(map(str, reached)) or "no address for other hosts"
         yield checked(bool(reached), text, each.name)
 
 
-def _own_interfaces(host: Host) -> list[Interface]:
+def own_interfaces(host: Host) -> list[Interface]:
     """Return the back-end interfaces that are set up and belong to no bond or bridge. Raises Missing."""
     wanted = set(backend_interfaces(host))
     found = [
@@ -214,16 +219,31 @@ def _own_interfaces(host: Host) -> list[Interface]:
 
 def plane_routes(host: Host) -> Iterator[Finding]:
     """Find back-end interfaces that have no route of their own, or no rule where the others have one."""
-    interfaces = _own_interfaces(host)
-    counts = Counter(route.interface for route in host.routes() if _leads_out(route))
-    rules = host.rules()
+    interfaces = own_interfaces(host)
+    faults = plane_faults(host, interfaces)
+    counts = _route_counts(host)
+    for each in interfaces:
+        text = faults.get(each.name, f"{counts[each.name]} routes lead through it")
+        yield checked(each.name not in faults, text, each.name)
+
+
+def plane_faults(host: Host, interfaces: list[Interface]) -> dict[str, str]:
+    """Return the interfaces without a route of their own, or without a rule where others have one."""
+    counts, rules = _route_counts(host), host.rules()
     ruled = {each.name for each in interfaces if _has_rule(each, rules)}
+    found = {}
     for each in interfaces:
         has_rule = each.name in ruled or not ruled or not global_networks(each)
         text = f"{counts[each.name]} routes lead through it"
         if not has_rule:
             text += f"; no policy rule for its address, {len(ruled)} other interfaces have one"
-        yield checked(has_rule and counts[each.name] > 0, text, each.name)
+        if not has_rule or not counts[each.name]:
+            found[each.name] = text
+    return found
+
+
+def _route_counts(host: Host) -> Counter[str]:
+    return Counter(route.interface for route in host.routes() if _leads_out(route))
 
 
 def _leads_out(route: Route) -> bool:

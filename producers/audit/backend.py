@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from producers.audit import addressing, counters, ethernet, marking, nic_log, qos, rdma_devices, ufm
+from producers.audit import (
+    addressing,
+    counters,
+    ethernet,
+    marking,
+    nic_log,
+    qos,
+    rdma_devices,
+    source_routes,
+    ufm,
+)
 from producers.audit.base import Check
 from schemas.records import AuditAction, AuditCategory, AuditSeverity
 
@@ -160,6 +170,12 @@ CHECKS: Final = (
     Check(
         "backend.plane-routes", _BACK, "Every RDMA interface has its route and rule", addressing.plane_routes,
         _ERROR, _MONITOR, "Add the interface's route and policy rule as the others have them", rows=(30,),
+    ),
+    Check(
+        "backend.source-routes", _BACK, "Packets leave by the NIC whose address they carry",
+        source_routes.source_routes, _WARNING, _MONITOR,
+        "Give each NIC's address a policy rule and a routing table of its own: ip rule add from ADDRESS "
+        "table N; ip route add default via GATEWAY dev INTERFACE table N", rows=(30,),
     ),
     Check(
         "backend.gid-index", _BACK, "RoCE v2 GIDs have one index on all ports", addressing.gid_index,

@@ -103,7 +103,21 @@ def rule_of(message: Message) -> Rule:
         interface=str(message.get_attr("FRA_IIFNAME") or ""),
         mark=int(message.get_attr("FRA_FWMARK") or 0),
         family=family,
+        suppress_length=_suppress_length(message),
+        is_selective=any(message.get_attr(each) for each in _CONDITIONS),
     )
+
+
+_CONDITIONS: Final = (
+    *("FRA_OIFNAME", "FRA_L3MDEV", "FRA_UID_RANGE"),
+    *("FRA_IP_PROTO", "FRA_SPORT_RANGE", "FRA_DPORT_RANGE"),
+)
+"""Attributes of rules that apply to some packets of this host alone."""
+
+
+def _suppress_length(message: Message) -> int:
+    length = message.get_attr("FRA_SUPPRESS_PREFIXLEN")
+    return -1 if length is None or length == 2**32 - 1 else int(length)
 
 
 def neighbour_of(message: Message, names: Mapping[int, str]) -> Neighbour:

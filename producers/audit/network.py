@@ -90,6 +90,10 @@ class Rule:
     """Incoming interface."""
     mark: int = 0
     family: int = socket.AF_INET
+    suppress_length: int = -1
+    """Routes with prefixes up to this length are left out; -1: none."""
+    is_selective: bool = False
+    """True if it has further conditions: outgoing interface, protocol, ports, users, VRF."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,5 +134,6 @@ def lossless_class(host: Host) -> Iterator[Finding]:
         priority = dcb.dscp_priority.get(chosen >> 2, 0)
         text = f"traffic class {chosen} is DSCP {chosen >> 2}, priority {priority}; PFC on {_pfc_text(dcb)}"
         yield checked(priority in dcb.pfc_priorities, text, str(port))
+        yield stated("roce_dscp", chosen >> 2, str(port))
     if not found:
         raise Missing("no RoCE NIC has a DSCP map and PFC")

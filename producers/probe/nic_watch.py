@@ -1,7 +1,8 @@
-"""Watches whether a NIC's packets leave and arrive by that NIC, and whether its host drops them.
+"""Watches whether a NIC's packets leave and arrive by that NIC, keep their class, and are not dropped.
 
 A host with several NICs in one subnet may send by the wrong one, answer ARP for another one's address (ARP
-flux), or drop what arrives by a NIC that its routes do not use (strict `rp_filter`).
+flux), or drop what arrives by a NIC that its routes do not use (strict `rp_filter`). A switch that does not
+trust DSCP may rewrite it: the probe then waits in another queue than the data of its class.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ __all__ = ["NicWatch", "problems_of"]
 
 STRICT: Final = 1
 """Value of rp_filter that drops packets which would be answered by another interface."""
+MIN_REWRITTEN: Final = 10
+"""Probes with another DSCP between two checks; fewer show no setting."""
 _CONF: Final = "/proc/sys/net/ipv4/conf"
 
 
-def problems_of(egress: str | None, arrived: int, filtered: str | None) -> str | None:
-    """Return in one line what keeps a NIC's packets from it; None if nothing does.
+def problems_of(egress: str | None, arrived: int, filtered: str | None, rewritten: int = 0) -> str | None:
+    """Return in one line what keeps a NIC's packets from it or changes them; None if nothing does.
 
     `egress`: device of another NIC that packets leave by. `arrived`: packets for this NIC that another one
     received. `filtered`: device that the reverse path leads by, if strict filtering drops what arrives.
+    `rewritten`: probes whose DSCP changed on the way.
     """
     found = [] if egress is None else [f"its packets leave by {egress}"]
     if arrived > 0:
@@ -42,6 +46,11 @@ def problems_of(egress: str | None, arrived: int, filtered: str | None) -> str |
             f"strict reverse path filtering drops its peers' packets, as routes to them lead by {filtered}: "
             "set rp_filter to 2, or add a policy rule for its address"
         )
+    if rewritten >= MIN_REWRITTEN:
+        found.append(
+            f"the DSCP of {rewritten} of its probes changed on the way, so they wait in another queue: "
+            "let all switch ports trust DSCP"
+        )
     return "; ".join(found) or None
 
 
@@ -53,14 +62,15 @@ class NicWatch:
         self._nic, self._network = nic, network
         self._check = EgressCheck(nic.address, network.device, nic.netns)
         self._next = 0
-        self._wrong_device = 0
+        self._wrong_device = self._rewritten = 0
         self.egress: str | None = None
         """Device that packets were seen to leave by, if it is another NIC's."""
 
-    def check(self, peers: Sequence[str], wrong_device: int) -> str | None:
+    def check(self, peers: Sequence[str], wrong_device: int, rewritten: int = 0) -> str | None:
         """Send a packet to one of the `peers`' addresses; return the problem seen since the last call.
 
-        `wrong_device`: the engine's counter of packets that another NIC received.
+        `wrong_device`, `rewritten`: the engine's counters of packets that another NIC received, and of probes
+        whose DSCP changed on the way there or back.
         """
         index = self._check.device_index()
         if index is not None:  # else the last one stays
@@ -73,7 +83,8 @@ class NicWatch:
             with contextlib.suppress(OSError, ValueError):
                 filtered = in_netns(self._nic.netns, lambda: self._filtered(peer))
         arrived, self._wrong_device = wrong_device - self._wrong_device, wrong_device
-        return problems_of(self.egress, arrived, filtered)
+        changed, self._rewritten = rewritten - self._rewritten, rewritten
+        return problems_of(self.egress, arrived, filtered, changed)
 
     def close(self) -> None:
         """Close the socket."""

@@ -279,8 +279,9 @@ class ProbeService:
     def _watch_nic(self, now_s: float) -> None:
         """Check the way of the NIC's packets, and announce the NIC if it has changed."""
         peers = [peer.address for peer in self.transport.engine.peers]
-        wrong_device = int(self.transport.counters()["wrong_device"])
-        self._addresses.report(self.name, self.nic_watch.check(peers, wrong_device))
+        counters = self.transport.counters()
+        problem = self.nic_watch.check(peers, int(counters["wrong_device"]), int(counters["dscp_changed"]))
+        self._addresses.report(self.name, problem)
         self._addresses.check()
         if self.transport.egress != self.nic_watch.egress:
             self.transport.egress = self.nic_watch.egress

@@ -10,8 +10,12 @@ from streams.audit.results import one_line
 
 __all__ = ["CAUSES", "one_error_per_cause"]
 
-CAUSES: Final = {"fabric.rails": "fabric.cables"}
-"""Check to the check that names the cause. A NIC with another NIC's cable is on a leaf of another rail."""
+CAUSES: Final = {
+    "fabric.rails": ("fabric.cables",),
+    "fabric.rail-reach": ("fabric.egress", "fabric.connectivity"),
+}
+"""Check to the checks that name the cause. A NIC with another NIC's cable is on a leaf of another rail; one
+that sends by another NIC, or reaches no NIC at all, does not reach its rail."""
 
 
 def one_error_per_cause(results: Iterable[AuditResult]) -> list[AuditResult]:
@@ -23,9 +27,12 @@ def one_error_per_cause(results: Iterable[AuditResult]) -> list[AuditResult]:
     failed = {(each["host"], each["check"]): _failed(each) for each in kept}
     out = []
     for each in kept:
-        cause = CAUSES.get(each["check"])
-        named = failed.get((each["host"], cause), set()) if cause else set()
-        out.append(_referring(each, cause) if cause and named and _failed(each) <= named else each)
+        of_cause = {
+            cause: failed.get((each["host"], cause), set()) for cause in CAUSES.get(each["check"], ())
+        }
+        named = set().union(*of_cause.values())
+        causes = [cause for cause, subjects in of_cause.items() if subjects & _failed(each)]
+        out.append(_referring(each, " and ".join(causes)) if causes and _failed(each) <= named else each)
     return out
 
 

@@ -13,7 +13,7 @@ from streams.audit.attribution import explain
 from streams.audit.fabric_records import FabricRecords
 from streams.audit.results import FLEET, Found
 
-__all__ = ["connectivity"]
+__all__ = ["MAX_NAMED", "MIN_PAIRS", "NIC_SHARE", "Pair", "connectivity", "probed_pairs"]
 
 MIN_LOST: Final = 3
 """Lost probes without an answer that show a dead pair; fewer may be chance."""
@@ -25,9 +25,16 @@ MAX_NAMED: Final = 4
 
 
 @dataclass(slots=True)
-class _Pair:
+class Pair:
+    """Probes from one NIC to another."""
+
     answered: int = 0
     lost: int = 0
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether no probe was answered, and enough were sent to know."""
+        return not self.answered and self.lost >= MIN_LOST
 
 
 def connectivity(fabric: FabricRecords) -> Iterator[Found]:
@@ -37,18 +44,18 @@ def connectivity(fabric: FabricRecords) -> Iterator[Found]:
     pairs that were not probed are UNKNOWN. A pair passes only if it is probed from the side of each NIC that
     probes at all.
     """
-    pairs = _pairs(fabric)
+    pairs = probed_pairs(fabric)
     if not pairs:
         yield Found(FLEET, "", AuditStatus.UNKNOWN, "no probes in these windows: connectivity is not known")
         return
     names = sorted(pairs)
-    dead = [at for at, name in enumerate(names) if _is_dead(pairs[name])]
+    dead = [at for at, name in enumerate(names) if pairs[name].is_dead]
     causes = explain(names, dead, NIC_SHARE, MIN_PAIRS)
     rest: dict[str, list[str]] = defaultdict(list)
     for at in causes.rest:
         nic, peer = names[at]
         back = pairs.get((peer, nic))
-        direction = "" if back is None else ", and back" if _is_dead(back) else ", though it answers back"
+        direction = "" if back is None else ", and back" if back.is_dead else ", though it answers back"
         rest[nic].append(f"{peer}{direction}")
     peers: dict[str, set[str]] = defaultdict(set)
     for nic, peer in names:
@@ -77,17 +84,13 @@ def _living(fabric: FabricRecords, nic: str, probed: int) -> Found:
     return fabric.of_nic(nic, AuditStatus.PASSED, f"{nic} reaches all {probed} probed peers")
 
 
-def _pairs(fabric: FabricRecords) -> dict[tuple[str, str], _Pair]:
+def probed_pairs(fabric: FabricRecords) -> dict[tuple[str, str], Pair]:
     """Return (NIC, peer) to its answered and lost probes; pairs with too few probes are left out."""
-    pairs: dict[tuple[str, str], _Pair] = defaultdict(_Pair)
+    pairs: dict[tuple[str, str], Pair] = defaultdict(Pair)
     for record in fabric.delays:
         nic = record["nic"]
         for path in record["paths"]:
             pair = pairs[nic, path["peer"]]
             pair.answered += path["count"] + path["no_t3"]
             pair.lost += path["lost"]
-    return {key: pair for key, pair in pairs.items() if pair.answered or _is_dead(pair)}
-
-
-def _is_dead(pair: _Pair) -> bool:
-    return not pair.answered and pair.lost >= MIN_LOST
+    return {key: pair for key, pair in pairs.items() if pair.answered or pair.is_dead}

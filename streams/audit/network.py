@@ -17,6 +17,7 @@ from streams.audit.fabric_records import FabricRecords
 from streams.audit.leaves import leaves_by_delay, leaves_by_route, traced_cables
 from streams.audit.link_state import link_health, link_history, link_queues
 from streams.audit.path_delays import asymmetries, one_way_delays
+from streams.audit.rail_reach import rail_reach
 from streams.audit.rails import rails
 from streams.audit.results import Found, Rule, Scope, results_of
 
@@ -112,6 +113,14 @@ RULES: Final = tuple(
             "Add a policy rule for the NIC's address, with a routing table of its own: `ip rule`",
         ),
         (
+            "rail-reach",
+            "NICs of a rail reach each other by their own device",
+            _ERROR,
+            AuditAction.MONITOR,
+            "Add the rail's route to the table of the NIC's address: ip route add NETWORK via GATEWAY "
+            "dev INTERFACE table N",
+        ),
+        (
             "ecn",
             "Packets stay ECN-capable on the way",
             _WARNING,
@@ -168,6 +177,7 @@ def _finders(fabric: FabricRecords) -> dict[str, Callable[[], Iterator[Found]]]:
         "queues": partial(link_queues, fabric),
         "mtu": partial(mtus, fabric),
         "egress": partial(egress, fabric),
+        "rail-reach": partial(rail_reach, fabric),
         "ecn": partial(ecn, fabric),
         "classes": partial(classes, fabric),
     }

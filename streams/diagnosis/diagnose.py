@@ -21,7 +21,13 @@ from streams.diagnosis.record import make_record, missing_evidence
 from streams.diagnosis.rules import DiagnosisRules
 from streams.diagnosis.stuck import find_stuck
 from streams.diagnosis.verdicts.configuration import delay_mismatch, own_pacing, rail_mismatch
-from streams.diagnosis.verdicts.flows import contention, few_queue_pairs, slow_flow, slow_flow_by_probes
+from streams.diagnosis.verdicts.flows import (
+    contention,
+    contention_by_marks,
+    few_queue_pairs,
+    slow_flow,
+    slow_flow_by_probes,
+)
 from streams.diagnosis.verdicts.hosts import pause_storm, pcie_limit, slow_end_by_flows, slow_end_by_pairs
 from streams.diagnosis.verdicts.lateness import launch_skew, straggler
 from streams.diagnosis.verdicts.links import faulty_links
@@ -34,11 +40,19 @@ EXPLANATIONS: Final[tuple[Explanation, ...]] = (
     *(straggler, launch_skew),
     *(pause_storm, pcie_limit, slow_end_by_pairs, slow_end_by_flows),
     faulty_links,
-    *(contention, few_queue_pairs, slow_flow, slow_flow_by_probes),
+    *(contention, contention_by_marks, few_queue_pairs, slow_flow, slow_flow_by_probes),
     *(own_pacing, delay_mismatch, rail_mismatch),
 )
-EFFECTS: Final = {Verdict.SLOW_FLOW: 0.6, Verdict.CONTENTION: 0.9, Verdict.SLOW_RECEIVER: 0.95}
+EFFECTS: Final = {
+    Verdict.SLOW_FLOW: 0.6,
+    Verdict.CONTENTION: 0.9,
+    Verdict.SLOW_RECEIVER: 0.95,
+    Verdict.FEW_QUEUE_PAIRS: 0.6,
+}
 """Factor of a verdict that another one of the same pairs explains: its cause is worth more."""
+CAUSES: Final = {Verdict.FEW_QUEUE_PAIRS: (Verdict.RAIL_MISMATCH,)}
+"""Effect to the verdicts that explain it, where others do not. They cost what it costs: flows on a wrong
+rail meet others on one uplink."""
 MAX_ALTERNATIVES: Final = 8
 
 
@@ -121,12 +135,15 @@ def _ranked(case: Case, found: list[Candidate]) -> list[Candidate]:
             for other in found
             if other is not each
             and other.verdict not in (each.verdict, Verdict.SLOW_FLOW)
+            and other.verdict in CAUSES.get(each.verdict, (other.verdict,))
             and other.confidence >= case.rules.min_confidence
             and _costs(case, other)
             and other.pairs & each.pairs
         ]
         if factor is not None and causes:
             each.confidence *= factor
+            for cause in causes if each.verdict in CAUSES else ():
+                cause.loss_share = max(cause.loss_share, each.loss_share)
         each.loss_share = float(np.clip(each.loss_share, 0.0, 1.0))
     return sorted(
         found,

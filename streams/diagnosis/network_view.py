@@ -122,6 +122,10 @@ class PairDelay(NamedTuple):
     rtt_min_ns: float | None
     rtt_p50_ns: float | None
     bound_ns: float
+    dscp: int = 0
+    """Traffic class of the probes."""
+    marked: int = 0
+    """Requests that a queue marked with CE."""
 
 
 class Pace(NamedTuple):
@@ -220,6 +224,8 @@ class NetworkView:
                     each["rtt_min_ns"],
                     each["rtt_p50_ns"],
                     each["bound_ns"] or 0.0,
+                    each["dscp"],
+                    each["forward_ce"],
                 )
             )
         self._inside[1].pop(nic, None)
@@ -454,13 +460,13 @@ class NetworkView:
         found = [each for each in self._decisions.values() if begin_ns <= each["at_ns"] < end_ns]
         return sorted(found, key=lambda each: (each["at_ns"], each["decision_id"]))
 
+    def audit_results(self, host: str) -> list[AuditResult]:
+        """Return the newest result of each check of a host, by id."""
+        return [each for (name, _), each in sorted(self._audit.items()) if name == host]
+
     def failed_checks(self, host: str) -> list[AuditResult]:
         """Return the checks of a host that failed, by id."""
-        return [
-            each
-            for (name, _), each in sorted(self._audit.items())
-            if name == host and each["status"] == AuditStatus.FAILED
-        ]
+        return [each for each in self.audit_results(host) if each["status"] == AuditStatus.FAILED]
 
     def alerts(self, begin_ns: int, end_ns: int) -> list[Alert]:
         """Return the alerts that were raised in an interval or before, and not cleared before it."""

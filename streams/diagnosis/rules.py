@@ -79,6 +79,10 @@ class DiagnosisRules:
     """us above the median of its like: less is noise of hosts."""
     flow_spreads: float = 6.0
     """Spreads (MAD) above the median of its like."""
+    marked_share: float = 0.05
+    """Share of a path's probes that arrive marked CE from which on a queue on it is congested."""
+    min_marked: int = 20
+    """Probes of a path and class below which the share of marked ones shows nothing."""
     queue_share: float = 0.2
     """Share of the interval in which a link must have had a queue."""
     other_share: float = 0.1

@@ -31,6 +31,7 @@ from streams.links.rules import (
     QUIET_NS,
     REPORTS_AFTER_NS,
     RUN_SETTLED,
+    WARM_UP_NS,
     WINDOW_PARTS,
 )
 
@@ -190,7 +191,9 @@ class Evidence(PathTable):
         self.path_event_ns[at] = now_ns
         self._note_answers(at, arrived)
         self._note_delayed(at, reports.delayed, now_ns)
-        self._count_losses(at, reports, began, now_ns, counts=now_ns >= nic.counts_from_ns, exempt=exempt)
+        is_known = now_ns >= nic.counts_from_ns + WARM_UP_NS
+        counted = ~self.incomplete[at] | is_known if now_ns >= nic.counts_from_ns else np.zeros(len(at), bool)
+        self._count_losses(at, reports, began, now_ns, counted=counted, exempt=exempt)
         interval_s = event["interval_ns"] / 1e9
         if interval_s > MIN_RATE_INTERVAL_S:
             rate = (reports.lost + reports.answered) / interval_s
@@ -229,10 +232,13 @@ class Evidence(PathTable):
         began: Int64s,
         now_ns: int,
         *,
-        counts: bool,
+        counted: Bools,
         exempt: bool,
     ) -> None:
-        """Move losses that an answer followed into the window; `began`: [len(at)] start of their streaks."""
+        """Move losses that an answer followed into the window.
+
+        `began`: [len(at)] start of their streaks; `counted`: [len(at)] paths with results that count.
+        """
         base = np.minimum(self.min_timeout_ns[at], reports.timeout_ns)
         self.min_timeout_ns[at] = base
         congested = reports.timeout_ns > CONGESTED_TIMES * base
@@ -247,8 +253,8 @@ class Evidence(PathTable):
         settled = np.where(explained, 0, np.where(nic_was_silent, new_losses, settled))
         still = np.where(congested, 0, np.minimum(reports.loss_streak, unsettled))
         self.unsettled[at] = 0 if exempt else still
-        if not exempt and counts:
-            counted = ~congested
+        counted = counted & ~congested
+        if not exempt and counted.any():
             bucket = self._roll(now_ns)
             self.lost[at, bucket] += np.where(counted, settled - reports.spurious, 0)
             self.answered[at, bucket] += np.where(counted, reports.answered, 0)

@@ -44,6 +44,7 @@ from streams.links.rules import (
     UNEXPLAINED_GAP_NS,
     WARM_UP_NS,
 )
+from streams.links.size_health import check_size_limits
 from streams.links.subjects import Change, Subject, SubjectTable
 from streams.links.text import count_text
 from streams.runtime.base import Detector
@@ -210,7 +211,8 @@ class ShardHealth(Detector[Change]):
         if now_ns - self._slow_ns >= SLOW_TASKS_NS:
             self._slow_ns = now_ns
             self._find_blindness(now_ns)
-            self._check_size_limits(now_ns)
+            if self._routes is not None:
+                check_size_limits(table, self.sizes, self._routes, self.topology, now_ns)
             self._run_slow_tasks(now_ns)
 
     def _localise_dead(self, suspects: NDArray[np.intp], now_ns: int) -> None:
@@ -334,24 +336,6 @@ class ShardHealth(Detector[Change]):
         if is_over and not self._table.is_settled(s):
             del s.grey[element], s.grey_fine_ns[element]
             self._table.settle(s, now_ns, fine_ns, DetectedBy.PROBES)
-
-    def _check_size_limits(self, now_ns: int) -> None:
-        """Publish the links that drop packets above a size, and those that no longer do."""
-        routes = self._routes
-        limited = [s for s in self.subjects.values() if s.size_limits]
-        if routes is None or not (self.sizes.any_limited or limited):
-            return
-        self.sizes.forget(now_ns)
-        for limit in self.sizes.limits(routes, now_ns):
-            s = self._table.get(cable_id(limit.link), HealthKind.LINK)
-            if not self._table.is_settled(s) and not s.dead:
-                self._table.set_size_limit(s, limit, now_ns)
-        for s in limited:
-            over = [link for link, limit in s.size_limits.items() if self.sizes.disproves(limit, routes)]
-            for link in over:
-                del s.size_limits[link]
-            if over and not self._table.is_settled(s):
-                self._table.settle(s, now_ns, now_ns, DetectedBy.PROBES)
 
     # --------------------------------------------------------------------------------------- slow tasks
 

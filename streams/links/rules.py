@@ -36,7 +36,8 @@ QUIET_NS: Final = 30 * NS_PER_MS
 RUN_SETTLED: Final = 3
 """A run of this many losses while its NIC was silent to all peers belongs to the NIC, not to a loss rate."""
 LEARNING_NS: Final = 2 * NS_PER_S
-"""After a prober's start its time-outs still adapt, so its losses do not count towards loss rates."""
+"""After a prober's start its time-outs still adapt, so its losses do not count towards loss rates. Those of
+routes with gaps count from `WARM_UP_NS` later: answers by complete routes must come first."""
 FEW_IN_STREAK: Final = 2
 """A streak this short may be part of a loss rate."""
 DELAYED_KEPT_NS: Final = 3 * NS_PER_S

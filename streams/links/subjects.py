@@ -52,6 +52,8 @@ class Subject:
     """Lossy element to the time since which it loses little."""
     size_limits: dict[str, SizeLimit] = field(default_factory=dict)
     """Directed link to its limit: it drops larger packets."""
+    shard_packet_bytes: int | None = None
+    """The largest packet that passes where the subject is a whole shard; None: no limit, or a link's."""
     max_packet_bytes: int | None = None
     """The limit as last published."""
     candidates: tuple[str, ...] = ()
@@ -71,7 +73,7 @@ class Subject:
     def size_limit_bytes(self) -> int | None:
         """The largest packet that passes now; None: packets of all sizes pass."""
         limits = self.size_limits.values() if self.state == LinkState.GREY else ()
-        return min((limit.passed_bytes for limit in limits), default=None)
+        return min((limit.passed_bytes for limit in limits), default=self.shard_packet_bytes)
 
 
 class SubjectTable:
@@ -139,6 +141,7 @@ class SubjectTable:
     def _recover_grey(self, s: Subject, record: LinkHealth) -> None:
         rate, low, high = record["loss_rate"], record["loss_rate_low"], record["loss_rate_high"]
         s.max_packet_bytes = record["max_packet_bytes"]
+        s.shard_packet_bytes = s.max_packet_bytes if s.kind == HealthKind.PATHS else None
         for link in s.links:
             element = self.evidence.element(link, s.since_ns)
             if rate is not None:
@@ -292,14 +295,20 @@ class SubjectTable:
         since_ns: int,
         now_ns: int,
         candidates: tuple[str, ...] = (),
+        packet_bytes: int | None = None,
     ) -> None:
-        """Publish a state of the whole shard as a GREY subject, if it is new or concerns other candidates."""
+        """Publish a state of the whole shard as a GREY subject, if it is new or concerns other candidates.
+
+        `packet_bytes`: the largest packet that passes, if larger ones are dropped.
+        """
         s = self.get(name, kind)
-        if self.is_settled(s) or (s.state == LinkState.GREY and s.candidates == candidates):
+        known = s.candidates, s.shard_packet_bytes
+        if self.is_settled(s) or (s.state == LinkState.GREY and known == (candidates, packet_bytes)):
             return
         if s.state != LinkState.GREY:
             self._change(s, LinkState.GREY, since_ns, now_ns)
         s.evaluated_ns, s.candidates, s.text = now_ns, candidates, text
+        s.shard_packet_bytes = packet_bytes
         self.publish(s, now_ns)
 
     def end(self, name: str, text: str, now_ns: int) -> None:
@@ -308,7 +317,7 @@ class SubjectTable:
         if s is None or s.state != LinkState.GREY or self.is_settled(s):
             return
         self._change(s, LinkState.UP, now_ns, now_ns)
-        s.candidates, s.text = (), text
+        s.candidates, s.shard_packet_bytes, s.text = (), None, text
         self.publish(s, now_ns)
 
     def clock(self, at_ns: int) -> str:

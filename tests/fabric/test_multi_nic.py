@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
@@ -105,6 +106,76 @@ def egress_of(port: MultiNicPort, peer: str, device: str | None) -> str | None:
         return foreign_egress(port.device, index, read_nic_network(settings_of(port)).interfaces)
     finally:
         check.close()
+
+
+def kernel_devices(port: MultiNicPort, peer: MultiNicPort) -> set[str]:
+    """Return the devices by which the kernel routes packets between two NICs' addresses."""
+    from producers.interfaces import route_devices
+    from producers.netns import in_netns
+
+    family = socket.AF_INET6 if ":" in port.address else socket.AF_INET
+
+    def read() -> set[str]:
+        try:
+            return {socket.if_indextoname(n) for n in route_devices(family, peer.address, port.address)}
+        except OSError:
+            return set()
+
+    return in_netns(port.netns, read)
+
+
+def audited_devices(port: MultiNicPort, peer: MultiNicPort) -> set[str]:
+    """Return the same by the audit's look-up in the host's rules and routes."""
+    from producers.audit.live_network import LiveNetwork
+    from producers.audit.source_routes import devices_of
+
+    live = LiveNetwork(port.netns, (port.device,))
+    return set(devices_of(live.rules(), live.routes(), ip_address(port.address), ip_address(peer.address)))
+
+
+@pytest.mark.parametrize("form", sorted(FORMS.keys() - {"arp-flux", "strict-filter"}))
+def test_inventory_egress_and_routes_are_right_on_real_devices(form: str, inside: Callable[..., Any]) -> None:
+    def work() -> Any:
+        from producers.nic_network import read_nic_network
+
+        try:
+            with MultiNic(FORMS[form], 2) as net:
+                found = {}
+                for port in net.ports:
+                    network = read_nic_network(settings_of(port))
+                    peers = [each for each in net.ports if each.host != port.host]
+                    found[port.nic] = (
+                        (network.device, network.networks),
+                        egress_of(port, net.peer_of(port).address, network.device),
+                        [(kernel_devices(port, each), audited_devices(port, each)) for each in peers],
+                    )
+                return found
+        except FabricError as error:
+            if "lacks" in str(error):
+                return str(error)
+            raise
+
+    result = inside(work)
+    if isinstance(result, str):
+        pytest.skip(result)
+    kind = FORMS[form]
+    for nic, ((device, networks), egress, routes) in result.items():
+        assert device == nic.partition("/")[2]
+        assert egress is None
+        rail = next(
+            rail
+            for rail in range(kind.nics)
+            if device in (kind.device.format(rail), f"eth{rail}.{100 + rail}")
+        )
+        if kind.link_local:
+            assert networks == ("fe80::/64",)
+            continue  # the scope of the address chooses the device
+        subnet = 0 if kind.one_subnet else rail
+        wanted = str(ip_network(f"fd09:{subnet:x}::/64" if kind.ipv6 else f"10.9.{subnet}.0/24"))
+        assert set(networks) - {"fe80::/64"} == ({"0.0.0.0/0"} if kind.gateways else {wanted})
+        if not kind.vrf:  # packets of a VRF are bound to it
+            for by_kernel, by_audit in routes:
+                assert by_audit == by_kernel, nic
 
 
 def test_the_kernel_names_the_device_that_packets_leave_by(inside: Callable[..., Any]) -> None:

@@ -44,6 +44,7 @@ def order(protocol: str, **fields: object) -> _Order:
         "interval_s": 0.02,
         "job": None,
         "tenant": None,
+        "dscp": 0,
         "registrations": None,
         "control": None,
     }

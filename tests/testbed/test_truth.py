@@ -1,17 +1,14 @@
-"""The recorder of truth: attributes of netlink, ends that are none, and where a flow may go."""
+"""The recorder of truth: ends that are none, and where a flow may go."""
 
 from __future__ import annotations
 
-import struct
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.topology import make_plan
-from fabrictime.testbed.truth import PathUnclear, Truth, _attributes
+from fabrictime.testbed.truth import PathUnclear, Truth
 
 
 class Fabric:
@@ -40,19 +37,6 @@ class Fabric:
 @pytest.fixture
 def truth() -> Truth:
     return Truth(Fabric())  # type: ignore[arg-type]
-
-
-@given(st.lists(st.tuples(st.integers(0, 0x3FFF), st.binary(max_size=20)), max_size=6), st.binary(max_size=3))
-def test_attributes_are_read_back_whatever_follows(given_attributes, rest) -> None:
-    data = b""
-    for kind, value in given_attributes:
-        data += struct.pack("=HH", 4 + len(value), kind | 0x8000) + value + bytes(-len(value) % 4)
-    assert list(_attributes(b"head" + data + rest, 4)) == given_attributes
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_end(data: bytes) -> None:
-    assert sum(4 + len(value) for _, value in _attributes(data, 0)) <= len(data)
 
 
 @pytest.mark.parametrize(

@@ -393,6 +393,14 @@ BACKEND: dict[str, tuple[str, Plant]] = {
             lambda host: setattr(host, "nics", ("eth0", "eth1", "eth9")),
         ),
     ),
+    "rule to another plane's table": (
+        "backend.source-routes",
+        both(
+            without("rules", table=101),
+            added("rules", Rule(1001, 102, source="10.0.1.2/32")),
+            text("/proc/sys/net/ipv4/conf/eth1/rp_filter", "1"),
+        ),
+    ),
     "no back-end address": (
         "backend.addresses",
         both(interface("eth1", addresses=("fe80::1/64",)), without("rules", table=101)),

@@ -212,7 +212,7 @@ def _kernel() -> dict[str, str]:
         f"{conf}/{name}/{setting}": f"{value}\n"
         for name in ("all", "eno1", "eno2")
         for setting, value in (("rp_filter", 2), ("arp_ignore", 1), ("arp_announce", 2))
-    }
+    } | {f"{conf}/eth{number}/rp_filter": "2\n" for number in range(4)}
     listening = "  sl  local_address rem_address   st tx_queue rx_queue\n" + "".join(
         f"   {number}: 00000000:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000\n"
         for number, port in enumerate((22, 6818, 10250))

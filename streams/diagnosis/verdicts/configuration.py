@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Final
 
-from schemas.ids import host_of
+from schemas.ids import device_of, host_of
 from schemas.records import AuditResult, DiagnosisEvidence, Flow, GidKind, Verdict
 from schemas.topics import AUDIT, COLLECTIVES, DECISIONS, DELAYS, FLOWS, INVENTORY
 from streams.diagnosis.base import Candidate, Case, observation
@@ -109,9 +109,15 @@ def delay_mismatch(case: Case) -> Iterator[Candidate]:
     confidence *= 0.5 if waits >= case.rules.gpu_share else 1.0
     data_ns, probe_ns = excess[worst.nic, worst.peer]
     expected = probe_ns / max(data_ns, 1.0)
+    odd = [each for name in named if (each := _odd_class(case, name)) is not None]
+    classes = odd or [each for name in named if (each := _unprobed_class(case, name)) is not None]
+    if odd and worst.min_ns is not None:
+        confidence = max(confidence, 0.95)
     cause = (
         "RoCE v1 in use"
         if old
+        else classes[0]["text"]
+        if classes
         else "wrong traffic class or RoCE version"
         if not failures
         else failures[0]["text"]
@@ -132,10 +138,60 @@ def delay_mismatch(case: Case) -> Iterator[Candidate]:
         evidence=[
             observation(COLLECTIVES.name, worst.name, "data_us", data_ns / 1e3, probe_ns / 1e3, text),
             observation(DELAYS.name, worst.name, "delay_p50_us", probe_ns / 1e3, None, "probes see no queue"),
+            *classes[:4],
             *_failure_evidence(failures),
         ],
         pairs={(p.nic, p.peer) for p in wrong},
     )
+
+
+def _odd_class(case: Case, name: str) -> DiagnosisEvidence | None:
+    """Return the DSCP of a NIC's RDMA data, by its host's audit, if most NICs of the job have another one.
+
+    None: it is the same, or not known.
+    """
+    own = _data_dscp(case, name)
+    others = Counter(
+        dscp
+        for nic in case.traffic.nics
+        if host_of(nic) != host_of(name) and (dscp := _data_dscp(case, nic)) is not None
+    )
+    usual = min(others, key=lambda dscp: (-others[dscp], dscp), default=own)
+    if own is None or usual is None or usual == own:
+        return None
+    text = f"wrong traffic class: data of {name} leaves with DSCP {own}, of most others with {usual}"
+    return observation(AUDIT.name, name, "roce_dscp", own, usual, text)
+
+
+def _unprobed_class(case: Case, name: str) -> DiagnosisEvidence | None:
+    """Return the DSCP of a NIC's RDMA data if its probes have others, so that they measure another queue."""
+    own = _data_dscp(case, name)
+    probed = sorted(
+        {
+            each.dscp
+            for nic, peer in case.traffic.pairs
+            if nic == name
+            for each in case.network.delays(nic, peer, case.begin_ns, case.end_ns)
+        }
+    )
+    if own is None or not probed or own in probed:
+        return None
+    listed = ", ".join(map(str, probed))
+    text = f"wrong traffic class: data of {name} leaves with DSCP {own}, its probes with {listed}"
+    return observation(AUDIT.name, name, "roce_dscp", own, probed[0], text)
+
+
+def _data_dscp(case: Case, name: str) -> int | None:
+    """Return the DSCP of a NIC's RDMA data: of its own port, else of all ports of its host if they agree."""
+    found = {
+        fact["subject"]: fact["number"]
+        for result in case.network.audit_results(host_of(name))
+        for fact in result["facts"]
+        if fact["name"] == "roce_dscp" and fact["number"] is not None
+    }
+    own = {dscp for port, dscp in found.items() if port.partition("/")[0] == device_of(name)}
+    values = own or set(found.values())
+    return int(next(iter(values))) if len(values) == 1 else None
 
 
 def _excess(case: Case, pair: NicPair) -> tuple[float, float] | None:

@@ -8,14 +8,15 @@ from statistics import fmean
 from typing import Final
 
 from schemas.ids import near_node
-from schemas.records import ContentionKind, ContentionWindow, Verdict
+from schemas.records import ContentionKind, ContentionWindow, DiagnosisEvidence, Verdict
 from schemas.topics import COLLECTIVES, CONTENTION, DELAYS, FLOWS
 from streams.diagnosis.base import Candidate, Case, observation
+from streams.diagnosis.marks import Marks, links_of_marks, marks_of, usual_share
 from streams.diagnosis.network_view import Links
 from streams.diagnosis.outliers import common_end
 from streams.diagnosis.traffic import NicPair
 
-__all__ = ["contention", "few_queue_pairs", "slow_flow", "slow_flow_by_probes"]
+__all__ = ["contention", "contention_by_marks", "few_queue_pairs", "slow_flow", "slow_flow_by_probes"]
 
 OTHERS_UNKNOWN: Final = "flows without a job"
 SHARED_KINDS: Final = (ContentionKind.COLLISION, ContentionKind.INCAST, ContentionKind.UNKNOWN)
@@ -217,6 +218,7 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
                 case.rules.other_share,
                 f"{other:.0%} of the link's traffic is of {names}",
             ),
+            *_window_marks(link, newest),
             observation(
                 COLLECTIVES.name,
                 job,
@@ -229,6 +231,54 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
         since_ns=begin_ns,
         pairs=crossing,
     )
+
+
+def _window_marks(link: str, window: ContentionWindow) -> Iterator[DiagnosisEvidence]:
+    """Yield the CE marks that a contention window rests on, with the class whose queue it is."""
+    if window["ce_share"] > 0:
+        text = f"{link} marked {window['ce_share']:.0%} of the probes with DSCP {window['dscp']}"
+        yield observation(CONTENTION.name, link, "ce_share", window["ce_share"], 0.0, text)
+
+
+def contention_by_marks(case: Case) -> Iterator[Candidate]:
+    """Explain the slowest pair by a queue that marks its probes with CE, where no window names the queue."""
+    if not case.outliers:
+        return
+    worst = case.outliers[0]
+    pair = worst.pair
+    found = marks_of(case, pair)
+    if not found or found[0].share < case.rules.marked_share:
+        return
+    crossed = {link for flow in pair.flows for link in case.traffic.routes.get(flow["flow_id"], ())}
+    if any(each["kind"] in SHARED_KINDS and each["link"] in crossed for each in case.windows):
+        return
+    marks, usual = found[0], usual_share(case, pair, found[0].dscp)
+    links = links_of_marks(case, pair, marks)
+    subject = links[0] if links else pair.name
+    place = f"at one of {' and '.join(links[:3])}" if len(links) > 1 else f"at {subject}"
+    text = f"{pair.name}: {marks.text}: its class is congested {place if links else 'on its path'}"
+    is_alone = usual is None or usual <= marks.share / 2
+    yield Candidate(
+        Verdict.CONTENTION,
+        0.85 if is_alone else 0.6,
+        case.pair_loss(worst),
+        subject,
+        text,
+        f"move flows off {subject}, or give the job's class a larger share there"
+        if links
+        else f"move the flows of {pair.name} to another path",
+        blames_network=True,
+        subjects=[*links[:32], pair.name] if links else [pair.name],
+        links=list(links[:64]),
+        nics=[pair.nic, pair.peer],
+        ranks=sorted(pair.ranks),
+        evidence=[_marks_evidence(pair, each, usual if each is marks else None) for each in found[:4]],
+        pairs={(pair.nic, pair.peer)},
+    )
+
+
+def _marks_evidence(pair: NicPair, marks: Marks, usual: float | None) -> DiagnosisEvidence:
+    return observation(DELAYS.name, pair.name, "ce_share", marks.share, usual, marks.text)
 
 
 def _path_over(case: Case, link: str, pairs: list[NicPair]) -> int | None:
@@ -263,8 +313,10 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
         for pair in case.traffic.crossing([link])[0]
         for flow in pair.flows
     )
-    if not own and (sharing < 2 or not case.has_clean_baseline(case.begin_ns)):
-        return  # uneven uplinks without a queue, or with one flow each, cost nothing
+    if sharing < 2 and _overlap_share(case, own) < case.rules.queue_share:
+        return  # one flow fills no uplink of its own: a short queue of that flow costs nothing
+    if not own and not case.has_clean_baseline(case.begin_ns):
+        return  # uneven uplinks without a queue cost nothing
     begin_ns = min((each["opened_ns"] for each in own), default=case.begin_ns)
     loss = case.network_loss(begin_ns, case.end_ns, case.network_share * (1 - 1 / times))
     text = (

@@ -21,6 +21,8 @@ POSSIBLE: Final = 0.6
 """Confidence if the routes of the job's flows are not known, but some route between its NICs crosses."""
 FLAPS: Final = 3
 """Outages within one fault, or flaps within the hour, that make a link flapping and not just dead."""
+RETURNS: Final = 2
+"""Outages after which losses of the same fault count as another outage: one may leave a dirty connector."""
 FAULT_GAP_NS: Final = 5 * NS_PER_S
 """Time between two states of one link within which they are one fault."""
 HEAVY_LOSS: Final = 0.005
@@ -70,7 +72,7 @@ def _faulty_link(
     record = worst.record
     begin_ns = min(each.begin_ns for each in episodes)
     earlier = case.network.leading_to(subject, begin_ns - 1, FAULT_GAP_NS)
-    outages = sum(each.record["state"] == LinkState.DOWN for each in (*episodes, *earlier))
+    outages = _outages([*episodes, *earlier])
     begin_ns = min([begin_ns, *(each.begin_ns for each in earlier)])
     states = {each.record["state"] for each in episodes}
     flapping = LinkState.FLAPPING in states or outages >= FLAPS or record["flaps_hour"] > FLAPS
@@ -144,6 +146,22 @@ def _faulty_link(
         since_ns=begin_ns,
         pairs={(pair.nic, pair.peer) for pair in pairs},
     )
+
+
+def _outages(episodes: list[Episode]) -> int:
+    """Return how often a link went down within one fault.
+
+    A link that came up twice and then loses packets went down again. An outage that routing bypasses, or that
+    ends before it is declared, leaves a loss rate alone.
+    """
+    downs = again = 0
+    up_ns = None
+    for each in sorted(episodes, key=lambda episode: episode.begin_ns):
+        is_down = each.record["state"] == LinkState.DOWN
+        downs += is_down
+        again += not is_down and downs >= RETURNS and up_ns is not None and each.begin_ns > up_ns
+        up_ns = each.end_ns
+    return downs + again
 
 
 def _stops(case: Case, episode: Episode) -> bool:

@@ -16,6 +16,7 @@ from streams.links.rules import (
     MIN_GREY_LOSSES,
     MIN_GREY_PARTS,
     MIN_HOST_PARTS,
+    MIXED_LOSSES,
     WARM_UP_NS,
     WINDOW_PARTS,
 )
@@ -72,6 +73,8 @@ def _is_grey(evidence: Evidence, thresholds: Thresholds, lossy: Lossy, now_ns: i
     min_share = thresholds["grey_loss_percent"] / 100
     if lossy.low < min_share or lossy.lost < MIN_GREY_LOSSES:
         return False
+    if evidence.totals_over(lossy.element, WINDOW_PARTS)[0] < MIXED_LOSSES:
+        return False  # paths that lose all since some moment have an outage, perhaps on another route by now
     has_losses = _parts_with_losses(evidence, lossy, now_ns)
     here = [lossy.element, *lossy.aliased]
     nics = [e for e in here if evidence.is_nic[e]]

@@ -14,9 +14,10 @@ from typing import Final
 
 from schemas.records import LinkEvent
 from streams.links.path_table import Links, Routes
+from streams.links.rules import NEVER_NS
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["PathSizes", "SizeLimit"]
+__all__ = ["CheckedPath", "PathSizes", "SizeLimit"]
 
 KEPT_NS: Final = 300 * NS_PER_S
 """Age at which a result no longer counts: the prober checks each path far more often."""
@@ -56,8 +57,8 @@ class SizeLimit:
 
 
 @dataclass(slots=True)
-class _Checked:
-    """The newest result of one path."""
+class CheckedPath:
+    """The newest result of one path. `key`: prober, peer and entropy value."""
 
     key: _Key
     passed_bytes: int
@@ -71,6 +72,7 @@ class _Checked:
 
     @property
     def is_limited(self) -> bool:
+        """Whether it drops packets that both NICs can send."""
         return self.passed_bytes < self.probed_bytes
 
 
@@ -78,16 +80,19 @@ class PathSizes:
     """The largest packets that the paths of a shard pass. Pure; times are ns of log append time."""
 
     def __init__(self) -> None:
-        self._paths: dict[_Key, _Checked] = {}
+        self._paths: dict[_Key, CheckedPath] = {}
         self.any_limited = False
         """Whether some path drops large packets."""
+        self.first_ns = NEVER_NS
+        """Time of the first result."""
 
     def ingest(self, event: LinkEvent, now_ns: int, routes: Routes) -> None:
         """Take the results of one event, which ended at `now_ns`."""
         for row in event["sizes"]:
+            self.first_ns = min(self.first_ns, now_ns)
             key = (event["nic"], row["peer"], row["path"])
             at_ns = now_ns - row["checked_age_ns"]
-            checked = _Checked(
+            checked = CheckedPath(
                 key,
                 row["passed_bytes"],
                 row["probed_bytes"],
@@ -138,9 +143,35 @@ class PathSizes:
             for each in self._by_link(routes).get(limit.link, ())
         )
 
-    def _by_link(self, routes: Routes) -> dict[str, list[_Checked]]:
+    def limited_without_link(self, routes: Routes) -> list[CheckedPath]:
+        """Return the limited paths whose limit can be of no known link.
+
+        Their requests take a route that is not known from end to end, or each of its links passed a larger
+        packet between two checks of the path: a name then stands for several cables.
+        """
+        over = self._by_link(routes) if self.any_limited else {}
+        return [
+            each
+            for key, each in self._paths.items()
+            if each.is_limited
+            and (
+                not (links := routes.forward(*key))
+                or (links == each.links and all(_passed_within(over[link], each) for link in links))
+            )
+        ]
+
+    def by_known_link(self, routes: Routes) -> dict[str, list[CheckedPath]]:
+        """Return link to the results of paths that are known to cross it, also if their routes have gaps."""
+        found = self._by_link(routes)
+        for key, each in self._paths.items():
+            if not routes.forward(*key):
+                for link in dict.fromkeys(routes.known(*key)[0]):
+                    found[link].append(each)
+        return found
+
+    def _by_link(self, routes: Routes) -> dict[str, list[CheckedPath]]:
         """Return link to the results of the paths whose requests cross it now as they did then."""
-        found: dict[str, list[_Checked]] = defaultdict(list)
+        found: dict[str, list[CheckedPath]] = defaultdict(list)
         for key, each in self._paths.items():
             if each.links and routes.forward(*key) == each.links:
                 for link in dict.fromkeys(each.links):
@@ -148,9 +179,11 @@ class PathSizes:
         return found
 
 
-def _explained_by(paths: Iterable[_Checked], over: Mapping[str, list[_Checked]]) -> dict[str, list[_Checked]]:
+def _explained_by(
+    paths: Iterable[CheckedPath], over: Mapping[str, list[CheckedPath]]
+) -> dict[str, list[CheckedPath]]:
     """Return link to the paths whose limit may be the link's: it has passed nothing larger since."""
-    found: dict[str, list[_Checked]] = defaultdict(list)
+    found: dict[str, list[CheckedPath]] = defaultdict(list)
     for each in paths:
         for link in dict.fromkeys(each.links):
             if not any(o.passed_bytes > each.passed_bytes and o.at_ns >= each.since_ns for o in over[link]):
@@ -158,17 +191,25 @@ def _explained_by(paths: Iterable[_Checked], over: Mapping[str, list[_Checked]])
     return found
 
 
-def _is_agreed(limited: list[_Checked], over: list[_Checked]) -> bool:
+def _passed_within(over: Iterable[CheckedPath], limited: CheckedPath) -> bool:
+    """Return whether a path over a link passed a larger packet between two checks of a limited path."""
+    return any(
+        each.passed_bytes > limited.passed_bytes and limited.since_ns <= each.at_ns <= limited.at_ns
+        for each in over
+    )
+
+
+def _is_agreed(limited: list[CheckedPath], over: list[CheckedPath]) -> bool:
     """Return whether enough NICs and paths see a limit, of those that cross the link: one may be wrong."""
     nics = len({each.key[0] for each in limited}), len({each.key[0] for each in over})
     return nics[0] >= min(MIN_NICS, nics[1]) and len(limited) >= min(MIN_PATHS, len(over))
 
 
-def _is_checked(over: list[_Checked], since_ns: int) -> bool:
+def _is_checked(over: list[CheckedPath], since_ns: int) -> bool:
     return sum(each.at_ns >= since_ns for each in over) >= CHECKED_SHARE * len(over)
 
 
-def _is_open(links: list[str], over: Mapping[str, list[_Checked]], since_ns: int) -> bool:
+def _is_open(links: list[str], over: Mapping[str, list[CheckedPath]], since_ns: int) -> bool:
     """Return whether paths that tell links apart have not been checked since."""
     if len(links) < 2:
         return False
@@ -179,7 +220,7 @@ def _is_open(links: list[str], over: Mapping[str, list[_Checked]], since_ns: int
     )
 
 
-def _limit(links: list[str], paths: list[_Checked], since_ns: int) -> SizeLimit:
+def _limit(links: list[str], paths: list[CheckedPath], since_ns: int) -> SizeLimit:
     return SizeLimit(
         links[0],
         tuple(links[1:]),

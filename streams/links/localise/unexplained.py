@@ -9,7 +9,7 @@ The fewest that explain all such paths are stated; those that explain the same c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +24,15 @@ from streams.links.rules import STALE_NS
 from streams.links.text import count_text
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["Unexplained", "blind_share", "find_unexplained"]
+__all__ = [
+    "Unexplained",
+    "blind_share",
+    "fewest_places",
+    "find_unexplained",
+    "nodes_of",
+    "place_text",
+    "possible_links",
+]
 
 MIN_STREAK: Final = 6
 """Losses in a row of a path."""
@@ -49,11 +57,16 @@ class Unexplained:
 
     def text(self, since: str) -> str:
         """Return one line for people."""
-        named = ", ".join(self.candidates[:MAX_NAMED])
-        more = f" and {len(self.candidates) - MAX_NAMED} more" if len(self.candidates) > MAX_NAMED else ""
-        place = f"the cause is at one of: {named}{more}" if named else "nothing is known of their routes"
         paths = f"{count_text(self.paths, 'path')} of {count_text(self.nics, 'NIC')}"
+        place = place_text(self.candidates)
         return f"no known link explains why {paths} lose every probe since {since}; {place}"
+
+
+def place_text(candidates: Sequence[str]) -> str:
+    """Return where the cause of losses may be, for people."""
+    named = ", ".join(candidates[:MAX_NAMED])
+    more = f" and {len(candidates) - MAX_NAMED} more" if len(candidates) > MAX_NAMED else ""
+    return f"the cause is at one of: {named}{more}" if named else "nothing is known of their routes"
 
 
 def find_unexplained(
@@ -77,7 +90,7 @@ def find_unexplained(
     dead = np.array(left, np.intp)
     nics = {names[int(e)] for e in evidence.rows[dead, 0]}
     since_ns = int(evidence.first_lost_ns[dead].min())
-    return Unexplained(len(dead), len(nics), since_ns, _fewest(places))
+    return Unexplained(len(dead), len(nics), since_ns, fewest_places(places))
 
 
 def blind_share(evidence: Evidence, now_ns: int) -> tuple[int, int]:
@@ -120,12 +133,12 @@ def _places(
         (nic, peer, forward, bool(routes.forward(nic, peer, port))),
         (peer, nic, reverse, bool(routes.reverse(nic, peer, port))),
     ):
-        possible = () if complete else _possible(topology, a, b, links)
+        possible = () if complete else possible_links(topology, a, b, links)
         silent = {cable_id(link) for link in possible if not _lives(evidence, link, now_ns)}
-        yield from silent or _nodes(a, b, links, complete)
+        yield from silent or nodes_of(a, b, links, complete)
 
 
-def _possible(topology: Topology, nic: str, peer: str, links: Links) -> Iterable[str]:
+def possible_links(topology: Topology, nic: str, peer: str, links: Links) -> Iterable[str]:
     """Return the links of all routes of the file that contain the known ones."""
     found = topology.routes(nic_end(nic), nic_end(peer))
     known = set(links)
@@ -141,7 +154,7 @@ def _lives(evidence: Evidence, link: str, now_ns: int) -> bool:
     )
 
 
-def _nodes(nic: str, peer: str, links: Links, complete: bool) -> Iterator[str]:
+def nodes_of(nic: str, peer: str, links: Links, complete: bool) -> Iterator[str]:
     """Yield the switches of a route, or of those beside its gap; a NIC if its switch is unknown."""
     if complete and len(links) > 2:
         for link in links[1:-1]:
@@ -156,7 +169,7 @@ def _nodes(nic: str, peer: str, links: Links, complete: bool) -> Iterator[str]:
     yield peer if far == LAYER_2 else far
 
 
-def _fewest(places: list[set[str]]) -> tuple[str, ...]:
+def fewest_places(places: list[set[str]]) -> tuple[str, ...]:
     """Return the fewest places that explain all paths, with those that explain as many; none: too many."""
     found: set[str] = set()
     left = [each for each in places if each]

@@ -70,6 +70,20 @@ def test_packages_share_values_that_the_file_has_once(tmp_path):
     assert config.log.directory == Path("/d/log")
 
 
+@pytest.mark.parametrize(("timeout_ms", "simulated_ms"), [(2000, 300), (50, 50)])
+def test_probes_may_wait_longer_than_simulated_ones(tmp_path, timeout_ms, simulated_ms):
+    path = tmp_path / "ft.toml"
+    path.write_text(f"[probes]\ntimeout_ms = {timeout_ms}")
+    config = load(path)
+    config.check()
+    assert (config.probes.timeout_ms, config.sim.timeout_ms) == (timeout_ms, simulated_ms)
+
+
+def test_a_wrong_timeout_is_one_line_of_the_table_that_sets_it(tmp_path):
+    expected = "probes.timeout_ms = 'soon': expected a number from 1 to 10000"
+    assert errors(tmp_path, "[probes]\ntimeout_ms = 'soon'")[0].startswith(expected)
+
+
 def test_services_of_others_take_the_place_of_ours():
     config = load(
         None,

@@ -71,6 +71,7 @@ def test_each_class_has_delays_of_its_own(make_nic: MakeNic) -> None:
     assert capable == counted
     counters = prober.engine.counters()
     assert (counters["ce_forward"], counters["ce_reverse"], counters["ecn_cleared"]) == (0, 0, 0)
+    assert counters["dscp_changed"] == 0  # else the prober reports a fault
 
 
 @pytest.mark.parametrize(("sent", "left"), [(26 << 2 | ECT0, 26 << 2 | ECT0), (0, 0)])
@@ -135,6 +136,43 @@ def test_marks_are_counted_by_direction(
     replies = counters["replies_received"]
     for name in ("ce_forward", "ce_reverse", "ecn_cleared", "dscp_changed"):
         assert counters[name] == pytest.approx(expected.get(name, 0) * replies, abs=3), name
+
+
+def test_stamps_are_collected_in_the_first_class(
+    make_nic: MakeNic, wire: Any, tos_socket: Callable[[str], TosSocket]
+) -> None:
+    """The collecting packets wait in no queue of the data, whose losses and marks are those of probes."""
+    nic = make_nic("a/lo", classes=((10, None), (26, 3)), rate_pps=500.0)
+    peer = tos_socket(nic.address)
+    collected: list[int] = []
+    requested: list[int] = []
+
+    def answer() -> None:
+        seq = 0
+        while True:
+            data, tos, sender = peer.receive()
+            if not data:
+                return
+            if data[2] & 15 == REQUEST:
+                seq += 1
+                requested.append(tos)
+                body = (
+                    b"FT" + bytes([0x10 | REPLY, 0]) + data[4:16] + struct.pack(">qII", 1, seq, KNOWN | tos)
+                )
+                peer.send(body + wire.mac(wire.KEY, peer.own, sender, body), sender, tos)
+            else:
+                collected.append(tos)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    nic.engine.set_peers([nic.peer("b/lo", peer.own[0], peer.own[1])])
+    nic.start()
+    nic.until(lambda: len(collected) >= 20)
+    nic.stop()
+    peer.sock.sendto(b"", peer.own)
+    thread.join(5)
+    assert set(collected) == {10 << 2 | ECT0}
+    assert set(requested) == {10 << 2 | ECT0, 26 << 2 | ECT0}
 
 
 @pytest.mark.parametrize(

@@ -27,3 +27,14 @@ def test_arrivals_are_those_since_the_last_check():
     assert watch.check(["127.0.0.1"], 5) is None
     assert watch.egress is None
     watch.close()
+
+
+def test_a_rewritten_dscp_is_reported_while_it_lasts():
+    nic = NicSettings(host="a", device="lo", address="127.0.0.1")
+    watch = NicWatch(nic, read_nic_network(nic))
+    assert watch.check(["127.0.0.1"], 0, 9) is None  # a route that changed, or a fault of one packet
+    assert str(watch.check(["127.0.0.1"], 0, 900)).startswith(
+        "the DSCP of 891 of its probes changed on the way"
+    )
+    assert watch.check(["127.0.0.1"], 0, 900) is None
+    watch.close()

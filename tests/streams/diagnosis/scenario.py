@@ -31,6 +31,7 @@ from schemas.records import (
     LinkState,
     Nic,
     PathDelays,
+    PathMaps,
 )
 from streams.diagnosis.diagnose import evaluate
 from streams.diagnosis.job_view import JobView
@@ -257,6 +258,10 @@ class World:
         self.view, self.network = JobView(job.name), NetworkView()
         self.flow_fields: Mapping[int, dict[str, Any]] = {}
         self.probe_us: Callable[[int, int], float] = lambda source, target: 5.0
+        self.classes: tuple[int, ...] = (0,)
+        """DSCPs of the probes."""
+        self.marked: Callable[[int, int], int] = lambda source, dscp: 0
+        """Requests of 100 that arrive marked CE, by sender and class."""
         self.window = 0
         for host in range(job.ranks):
             self.network.take_nic(
@@ -303,20 +308,26 @@ class World:
             if self.probes:
                 peer = (rank + 1) % self.job.ranks
                 delay_ns = self.probe_us(rank, peer) * US
-                path = make_part(
-                    "PathDelays",
-                    "PathDelay",
-                    peer=nic(peer),
-                    path=50_000 + rank,
-                    count=100,
-                    forward_min_ns=4_500.0,
-                    forward_p50_ns=delay_ns,
-                    forward_p99_ns=2 * delay_ns,
-                    rtt_min_ns=9_000.0,
-                    rtt_p50_ns=2 * delay_ns,
-                    rtt_p99_ns=4 * delay_ns,
-                    bound_ns=100.0,
-                )
+                paths = [
+                    make_part(
+                        "PathDelays",
+                        "PathDelay",
+                        peer=nic(peer),
+                        path=50_000 + rank,
+                        count=100,
+                        forward_min_ns=4_500.0,
+                        forward_p50_ns=delay_ns,
+                        forward_p99_ns=2 * delay_ns,
+                        rtt_min_ns=9_000.0,
+                        rtt_p50_ns=2 * delay_ns,
+                        rtt_p99_ns=4 * delay_ns,
+                        bound_ns=100.0,
+                        dscp=dscp,
+                        ecn=100,
+                        forward_ce=self.marked(rank, dscp),
+                    )
+                    for dscp in self.classes
+                ]
                 self.network.take_delays(
                     make(
                         PathDelays,
@@ -327,9 +338,29 @@ class World:
                         window_start_ns=begin_ns,
                         window_end_ns=end_ns,
                         state=ClockSync.SYNCED,
-                        paths=[path],
+                        paths=paths,
                     )
                 )
+
+    def trace_all_paths(self, spines: int = 8) -> None:
+        """Let the probes of each pair of ranks cross so many spines."""
+        for source in range(self.job.ranks):
+            target = (source + 1) % self.job.ranks
+            paths = [
+                make_part(
+                    "PathMaps",
+                    "PathMap",
+                    path=60_000 + spine,
+                    leg="REQUEST",
+                    links=route(source, target, spine),
+                    found="TRACED",
+                    complete=True,
+                )
+                for spine in range(spines)
+            ]
+            self.network.take_paths(
+                make(PathMaps, nic=nic(source), peer=nic(target), shard="fabric", paths=paths)
+            )
 
     def health(self, link: str, state: LinkState, since_ns: int, seq: int = 1, **fields: Any) -> None:
         near, far = link.split(">")

@@ -16,7 +16,7 @@ from schemas.records import (
     Verdict,
 )
 from tests.records import make
-from tests.streams.diagnosis.scenario import MS, Job, S, World, nic
+from tests.streams.diagnosis.scenario import MS, Job, S, World, nic, route
 
 REASON: Reason = {"kind": ReasonKind.INCAST, "subject": "x", "seq": None, "window_id": None}
 
@@ -111,6 +111,21 @@ def test_a_pair_between_rails_that_is_slower_is_a_mismatch() -> None:
     )
 
 
+def test_a_wrong_rail_explains_the_queue_that_its_flows_meet_others_in() -> None:
+    world = World(Job())
+    world.trace_all_paths()
+    for host in range(8):
+        world.network.take_nic(
+            make(Nic, nic=nic(host), shard="fabric", rail=1 if host == 1 else 0, clock=f"h{host}/ptp0")
+        )
+    slow(world)
+    world.job.pair_us = lambda rank, at: 6.0 if rank in (0, 1) else 4.0
+    world.contend(route(1, 2, 1)[1], world.job.at_ns, other=None, own=1)
+    found = world.step()
+    assert (found["verdict"], found["subject"]) == (Verdict.RAIL_MISMATCH, nic(1))
+    assert Verdict.FEW_QUEUE_PAIRS in [each["verdict"] for each in found["alternatives"]]
+
+
 def test_a_job_across_all_rails_is_no_mismatch() -> None:
     world = World(Job())
     for host in range(8):
@@ -153,3 +168,56 @@ def test_probes_that_see_the_queue_too_are_no_mismatch() -> None:
     world.job.pair_us = lambda rank, at: 250.0
     world.probe_us = lambda source, target: 110.0
     assert world.step()["verdict"] != Verdict.DELAY_MISMATCH
+
+
+def states_class(world: World, host: int, dscp: int) -> None:
+    """Let the audit of a host state the DSCP of its RDMA data."""
+    fact = {"name": "roce_dscp", "subject": "mlx5_0/1", "text": str(dscp), "number": float(dscp)}
+    world.network.take_audit(
+        make(
+            AuditResult,
+            run="r",
+            host=f"h{host}",
+            check="backend.lossless-class",
+            category=AuditCategory.BACKEND,
+            status=AuditStatus.PASSED,
+            facts=[fact],
+        )
+    )
+
+
+def test_data_in_a_class_that_no_probe_measures_is_named() -> None:
+    world = World(Job())
+    for host in range(8):
+        states_class(world, host, 26)
+    slow(world)
+    world.job.pair_us = lambda rank, at: 250.0
+    found = world.step()
+    assert found["verdict"] == Verdict.DELAY_MISMATCH
+    assert "wrong traffic class: data of h0/n0 leaves with DSCP 26, its probes with 0" in found["text"]
+    evidence = next(each for each in found["evidence"] if each["quantity"] == "roce_dscp")
+    assert (evidence["number"], evidence["expected"]) == (26, 0)
+
+
+def test_a_host_with_another_class_than_its_job_is_named() -> None:
+    world = World(Job())
+    world.classes = (0, 26)
+    for host in range(8):
+        states_class(world, host, 0 if host == 3 else 26)
+    slow(world)
+    world.job.pair_us = lambda rank, at: 250.0 if rank in (2, 3) else 4.0
+    found = world.step()
+    assert (found["verdict"], found["subject"]) == (Verdict.DELAY_MISMATCH, nic(3))
+    assert "data of h3/n0 leaves with DSCP 0, of most others with 26" in found["text"]
+
+
+def test_data_in_a_probed_class_is_no_wrong_class() -> None:
+    world = World(Job())
+    world.classes = (26,)
+    for host in range(8):
+        states_class(world, host, 26)
+    slow(world)
+    world.job.pair_us = lambda rank, at: 250.0
+    found = world.step()
+    assert "wrong traffic class or RoCE version" in found["text"]
+    assert all(each["quantity"] != "roce_dscp" for each in found["evidence"])

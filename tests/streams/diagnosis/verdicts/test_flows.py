@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from schemas.records import ContentionKind, Verdict
+from collections.abc import Callable
+
+from schemas.records import ContentionKind, PathMaps, Verdict
 from tests.records import make
 from tests.streams.diagnosis.scenario import MS, Job, World, nic, route
 
@@ -115,35 +117,22 @@ def test_a_short_queue_is_not_blamed() -> None:
 
 def test_fewer_queue_pairs_than_uplinks_load_one_of_them() -> None:
     world = World(Job())
-    for source in range(8):
-        target = (source + 1) % 8
-        world.network.take_paths(
-            make(
-                "PathMaps",
-                nic=nic(source),
-                peer=nic(target),
-                shard="fabric",
-                paths=[
-                    {
-                        "path": 60_000 + spine,
-                        "leg": "REQUEST",
-                        "links": route(source, target, spine),
-                        "found": "TRACED",
-                        "complete": True,
-                        "since_ns": 0,
-                        "changes": 0,
-                        "contradiction": None,
-                    }
-                    for spine in range(8)
-                ],
-            )
-        )
+    world.trace_all_paths()
     slow(world)
     for source in (1, 3):
         world.contend(route(source, source + 1, 1)[1], world.job.at_ns, other=None, own=source)
     found = world.step()
     assert found["verdict"] == Verdict.FEW_QUEUE_PAIRS
     assert "for 8 uplinks" in found["text"]
+
+
+def test_a_moment_of_a_queue_of_a_single_flow_is_no_lack_of_queue_pairs() -> None:
+    world = World(Job())
+    world.trace_all_paths()
+    slow(world)
+    at_ns = world.job.at_ns
+    world.contend(route(1, 2, 1)[1], at_ns, other=None, own=1, closed_ns=at_ns + 40 * MS, state="CLOSED")
+    assert world.step()["verdict"] != Verdict.FEW_QUEUE_PAIRS
 
 
 def test_an_incast_by_the_job_itself_is_an_alternative() -> None:
@@ -154,3 +143,80 @@ def test_an_incast_by_the_job_itself_is_an_alternative() -> None:
     found = world.step()
     assert found["verdict"] in (Verdict.CONTENTION, Verdict.UNKNOWN)
     assert found["confidence"] < 0.7
+
+
+def marked_world(marked: int = 30) -> World:
+    """A slow pair whose probes of DSCP 26 are marked on the way."""
+    world = World(Job())
+    world.classes = (0, 26)
+    world.learn()
+    slow(world)
+    world.job.pair_us = lambda rank, at: 94.0 if rank == 3 else 4.0
+    world.marked = lambda source, dscp: marked if (source, dscp) == (3, 26) else 0
+    return world
+
+
+def with_routes(world: World, spine: Callable[[int], int]) -> None:
+    """Let the probes of each rank to the next one take these spines."""
+    for source in range(8):
+        target = (source + 1) % 8
+        path = {
+            "path": 50_000 + source,
+            "leg": "REQUEST",
+            "links": route(source, target, spine(source)),
+            "complete": True,
+        }
+        world.network.take_paths(make(PathMaps, nic=nic(source), peer=nic(target), paths=[path]))
+
+
+def test_a_slow_pair_with_marks_in_one_class_is_contention_with_the_class_named() -> None:
+    world = marked_world()
+    found = world.step()
+    assert (found["verdict"], found["blames_network"]) == (Verdict.CONTENTION, True)
+    assert "30% of 100 probes with DSCP 26 arrive marked CE" in found["text"]
+    evidence = {each["text"]: (each["number"], each["expected"]) for each in found["evidence"]}
+    assert evidence["30% of 100 probes with DSCP 26 arrive marked CE"] == (0.3, 0.0)
+    assert evidence["0% of 100 probes with DSCP 0 arrive marked CE"] == (0.0, None)
+    assert Verdict.SLOW_FLOW in [each["verdict"] for each in found["alternatives"]]
+
+
+def test_marks_name_the_link_that_no_unmarked_path_crosses() -> None:
+    world = marked_world()
+    with_routes(world, lambda source: 2 if source == 3 else 1)
+    found = world.step()
+    own, others = (
+        route(3, 4, 2),
+        {link for source in range(8) if source != 3 for link in route(source, (source + 1) % 8, 1)},
+    )
+    assert found["verdict"] == Verdict.CONTENTION
+    assert found["subject"] in set(own) - others
+    assert set(found["links"]) <= set(own) - others
+
+
+def test_few_marks_are_no_contention() -> None:
+    world = marked_world(marked=2)
+    assert world.step()["verdict"] == Verdict.SLOW_FLOW
+
+
+def test_marks_without_a_slow_pair_are_no_verdict() -> None:
+    world = World(Job())
+    world.marked = lambda source, dscp: 40
+    assert world.learn()["verdict"] == Verdict.HEALTHY
+
+
+def test_a_window_that_marks_found_states_them() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    world.contend(CROSSED, world.job.at_ns, own=1, ce_share=0.4, dscp=26)
+    found = world.step()
+    assert found["verdict"] == Verdict.CONTENTION
+    assert f"{CROSSED} marked 40% of the probes with DSCP 26" in [each["text"] for each in found["evidence"]]
+
+
+def test_a_window_on_the_link_of_the_pair_is_not_named_twice() -> None:
+    world = marked_world()
+    world.contend(route(3, 4, 1)[1], world.job.at_ns, own=3)
+    found = world.step()
+    names = [found["verdict"], *(each["verdict"] for each in found["alternatives"])]
+    assert names.count(Verdict.CONTENTION) == 1

@@ -9,6 +9,7 @@ from tests.records import make
 from tests.streams.diagnosis.scenario import MS, Job, S, World, nic, route
 
 CROSSED = route(1, 2, 1)[1]
+CABLE = "<>".join(sorted(CROSSED.split(">")))
 ELSEWHERE = "leaf0:u5>spine5:p0"
 
 
@@ -102,6 +103,31 @@ def test_outages_before_the_interval_belong_to_the_same_fault() -> None:
     found = world.step()
     assert (found["verdict"], found["blames_network"]) == (Verdict.FLAPPING_LINK, True)
     assert "went down 3 times" in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("outages", "verdict"), [(2, Verdict.FLAPPING_LINK), (1, Verdict.GREY_LINK), (0, Verdict.GREY_LINK)]
+)
+def test_a_link_that_came_up_twice_and_loses_packets_flaps(outages: int, verdict: Verdict) -> None:
+    """As the bench's link that is down half of each second, while traces lag by half a second."""
+    world = World(Job())
+    world.learn()
+    slow(world)
+    at_ns = world.job.at_ns
+    seq = 0
+    for number in range(outages):
+        for state, offset_ms in ((LinkState.GREY, 250), (LinkState.DOWN, 300), (LinkState.UP, 500)):
+            seq += 1
+            loss = 0.2 if state == LinkState.GREY else None
+            since_ns = at_ns + (number * 1000 + offset_ms) * MS
+            world.health(CROSSED, state, since_ns, seq=seq, loss_rate=loss)
+    for _ in range(2):
+        world.step()
+    grey_ns = at_ns + (outages * 1000 + 600) * MS
+    world.health(CROSSED, LinkState.GREY, grey_ns, seq=seq + 1, loss_rate=0.45)
+    for _ in range(4):
+        found = world.step()
+    assert (found["verdict"], found["subject"]) == (verdict, CABLE)
 
 
 def test_flows_that_were_moved_off_a_dead_link_show_that_they_crossed_it() -> None:

@@ -119,6 +119,36 @@ def test_losses_on_a_link_that_no_trace_shows_make_no_known_link_grey(seed: int)
     assert it.ever_in("DOWN") == set()
 
 
+@pytest.mark.parametrize(("seed", "begin_ns"), [(8, WARM), (8, 1200 * MS), (6, 1200 * MS)])
+def test_losses_on_an_unknown_link_in_the_first_seconds_make_no_known_link_grey(
+    seed: int, begin_ns: int
+) -> None:
+    it = small(seed)
+    link = it.link("spine2", "leaf1")
+    lose_traces(it, link)
+    it.run(begin_ns)
+    it.probes.loss[link] = 0.3
+    it.run(2500 * MS)
+    assert it.ever_in("GREY") == set()
+    assert it.ever_in("DOWN") == set()
+
+
+def test_paths_that_now_take_a_dead_link_make_their_former_link_not_grey() -> None:
+    """Switches hash all paths again when an uplink goes, and traces show it a moment later."""
+    it = small(rate_hz=100.0)
+    it.run(WARM + S)
+    dead, former = it.link("leaf2", "spine3"), it.link("leaf2", "spine4")
+    it.probes.down[dead] = True
+    it.run(S)
+    assert it.state(it.cable("leaf2", "spine3")) == "DOWN"
+    crossing = np.flatnonzero((it.probes.links == former).any(axis=1))[::4]
+    links = it.probes.links[crossing]
+    it.probes.links[crossing] = np.where(links == former, dead, links)
+    it.run(S)
+    assert it.ever_in("GREY") == set()
+    assert it.ever_in("DOWN") == {it.cable("leaf2", "spine3")}
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_a_flapping_link_with_gaps_in_its_routes_makes_no_other_link_grey(seed: int) -> None:
     it = small(seed)

@@ -1,0 +1,211 @@
+"""Measures two traffic classes on the testbed's switches, which queue by class and mark.
+
+A flow in one class exceeds the rate of one link, and probes of both classes cross all links. The recorder is
+the switches' own: the bytes that wait at the link, and the packets that each port has marked.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.testbed.child import run_inside
+from fabrictime.testbed.control import Testbed
+from fabrictime.testbed.fabric import FabricNic
+from fabrictime.testbed.settings import FabricClass, FabricSettings
+from fabrictime.testbed.traffic import FlowSpec
+from fabrictime.testbed.userns import namespaces_allowed
+
+if TYPE_CHECKING:
+    from native.core import ProbeColumns
+    from native.core.probe import Engine
+
+__all__ = ["DATA_DSCP", "SETTINGS", "Outcome", "Seen", "measure", "measure_load"]
+
+DATA_DSCP: Final = 26
+DSCPS: Final = (0, DATA_DSCP)
+LINK_BPS: Final = 20_000_000
+SETTINGS: Final = FabricSettings(
+    hosts=4,
+    leaves=2,
+    spines=2,
+    host_rate_bps=2 * LINK_BPS,
+    fabric_rate_bps=LINK_BPS,
+    buffer_bytes=1_000_000,
+    classes=(FabricClass(mark_percent=90), FabricClass(dscp=DATA_DSCP, priority=1, mark_percent=90)),
+)
+"""Hosts send faster than a link between switches, which so has the queue, and buffers that drop nothing."""
+LOAD_BPS: Final = 21_500_000
+LOAD_PORTS: Final = (7_000, 7_001)
+PROBE_PORT, FIRST_PATH_PORT, PATHS = 9_319, 9_320, 2
+PROBES_PPS: Final = 200.0
+TIMEOUT_MS: Final = 2_000.0
+SETTLE_S, DRAIN_S = 0.5, 1.0
+KEY: Final = bytes(16)
+QUANTILE: Final = 0.9
+DELAYED_SHARE, FREE_SHARE = 0.4, 0.2
+"""Shares of the deepest recorded queue: a class that waits there is above one, any other below the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Probes of one path, class and direction. `waits`: they are of the loaded class at the loaded link."""
+
+    dscp: int
+    waits: bool
+    samples: int
+    delay_ns: float
+    marked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A run: what probes saw, and the recorder: the deepest queue as a delay, and marks by DSCP."""
+
+    seen: list[Seen]
+    deepest_ns: float
+    marked_by_switches: dict[int, int]
+    lost: int
+
+    @property
+    def right_share(self) -> float:
+        """Share of paths, classes and directions whose delay and marks show the load if it is theirs."""
+        right = [
+            each.delay_ns > DELAYED_SHARE * self.deepest_ns and each.marked > 0
+            if each.waits
+            else each.delay_ns < FREE_SHARE * self.deepest_ns and not each.marked
+            for each in self.seen
+        ]
+        return sum(right) / len(right)
+
+    @property
+    def count_error(self) -> float:
+        """Return the difference to the marks of switches, over all classes, as a share of their marks."""
+        wrong = sum(
+            abs(sum(each.marked for each in self.seen if each.dscp == dscp) - count)
+            for dscp, count in self.marked_by_switches.items()
+        )
+        return wrong / max(1, sum(self.marked_by_switches.values()))
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure a load of some seconds in one class."""
+    keys = ("switch_classes_told_apart", "switch_ce_count_error")
+    if (denied := namespaces_allowed()) is not None:
+        return dict.fromkeys(keys, Missing(denied))
+    found = run_inside(lambda: measure_load(2.0 if quick else 6.0), timeout_s=60)
+    marks = sum(found.marked_by_switches.values())
+    progress(f"switches: {marks} packets marked, queue of {found.deepest_ns / 1e6:.0f} ms, {found.lost} lost")
+    note = f"{len(found.seen)} paths, classes and directions; {marks} marks; {found.lost} probes lost"
+    return {
+        "switch_classes_told_apart": Figure(found.right_share, "1", note),
+        "switch_ce_count_error": Figure(found.count_error, "1", "against the counters of switches"),
+    }
+
+
+def measure_load(load_s: float) -> Outcome:
+    """Load one class for a time. Call it inside namespaces."""
+    with Testbed(SETTINGS) as testbed:
+        probers = _Probers(testbed)
+        try:
+            probers.collect(SETTLE_S)
+            probers.batches.clear()
+            flow = testbed.traffic.start(
+                FlowSpec("h1", "h3", LOAD_BPS, load_s, "udp", *LOAD_PORTS, dscp=DATA_DSCP)
+            )
+            loaded = testbed.truth.likely_path_of("h1", "h3", *LOAD_PORTS)[1]
+            deepest_bytes, until_s = 0, time.monotonic() + load_s
+            while time.monotonic() < until_s:
+                probers.collect(0.1)
+                deepest_bytes = max(deepest_bytes, *testbed.truth.queued([loaded]))
+            during = list(probers.batches)
+            flow.wait()
+            probers.collect(DRAIN_S)
+        finally:
+            probers.close()
+        marked: dict[int, int] = dict.fromkeys(DSCPS, 0)
+        for counts in testbed.truth.marked().values():
+            for dscp, count in counts.items():
+                marked[dscp] += count
+        seen = _seen(testbed, loaded, probers.batches, len(during))
+        lost = sum(int(batch.lost.sum()) for batch in probers.batches)
+    return Outcome(seen, deepest_bytes * 8e9 / LINK_BPS, marked, lost)
+
+
+def _seen(testbed: Testbed, loaded: str, batches: list[ProbeColumns], during: int) -> list[Seen]:
+    """Group probes by path, class and direction. Delays are those of the first batches, `during` the load."""
+    import numpy as np
+
+    delays: dict[tuple[str, str, int, int, bool], list[int]] = defaultdict(list)
+    marks: dict[tuple[str, str, int, int, bool], int] = defaultdict(int)
+    for number, batch in enumerate(batches):
+        for group, peer in enumerate(batch.peers):
+            first, end = int(batch.start[group]), int(batch.start[group + 1])
+            for forward, delay, ce in (
+                (True, batch.forward, batch.forward_ce),
+                (False, batch.reverse, batch.reverse_ce),
+            ):
+                key = (batch.nic, peer, int(batch.path[group]), int(batch.dscp[group]), forward)
+                marks[key] += int(((ce >= first) & (ce < end)).sum())
+                if number < during:
+                    delays[key] += delay[first:end].tolist()
+    found = []
+    for key, values in delays.items():
+        nic, peer, port, dscp, forward = key
+        ends = (nic, peer, port, PROBE_PORT) if forward else (peer, nic, PROBE_PORT, port)
+        waits = dscp == DATA_DSCP and loaded in testbed.truth.likely_path_of(*ends)
+        found.append(Seen(dscp, waits, len(values), float(np.quantile(values, QUANTILE)), marks[key]))
+    return found
+
+
+class _Probers:
+    """A probe engine on each NIC of a testbed, which probes all others in both classes."""
+
+    def __init__(self, testbed: Testbed) -> None:
+        from native.core.probe import Engine, Peer
+
+        nics = testbed.fabric.nics()
+        self.batches: list[ProbeColumns] = []
+        self._engines: list[Engine] = []
+        self._threads: list[threading.Thread] = []
+        for nic in nics:
+            engine = Engine(
+                _opened(testbed, nic),
+                nic=nic.nic,
+                key=KEY,
+                rate_pps=PROBES_PPS,
+                timeout_ms=TIMEOUT_MS,
+                collect_delay_ms=5.0,
+                classes=tuple((dscp, None) for dscp in DSCPS),
+            )
+            engine.set_peers([Peer(to.nic, to.address, PROBE_PORT) for to in nics if to.host != nic.host])
+            self._engines.append(engine)
+        for engine in self._engines:
+            self._threads.append(threading.Thread(target=engine.run, daemon=True))
+            self._threads[-1].start()
+
+    def collect(self, seconds: float) -> None:
+        """Wait, then take the probes answered since."""
+        time.sleep(seconds)
+        self.batches += [engine.drain() for engine in self._engines]
+
+    def close(self) -> None:
+        """End the engines."""
+        for engine in self._engines:
+            engine.stop()
+        for thread in self._threads:
+            thread.join(10)
+        for engine in self._engines:
+            engine.close()
+
+
+def _opened(testbed: Testbed, nic: FabricNic) -> Any:
+    from native.core.probe import open_sockets
+
+    return testbed.fabric.open_in(
+        nic.host, lambda: open_sockets(nic.address, PROBE_PORT, FIRST_PATH_PORT, PATHS)
+    )

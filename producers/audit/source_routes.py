@@ -1,0 +1,141 @@
+"""Routing by source address: packets leave a host by the NIC whose address they carry.
+
+Linux chooses the route by the destination. With several NICs, a policy rule for each address leads its
+packets to the routes of its own NIC. The kernel's look-up is repeated here on its rules and routes. Its
+filter of reverse paths makes the same look-up for a packet that arrives: where that finds another NIC, strict
+filtering drops the packet.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from producers.audit.addressing import (
+    STRICT,
+    effective_setting,
+    global_networks,
+    own_interfaces,
+    plane_faults,
+)
+from producers.audit.base import Finding, checked, passed, stated
+from producers.audit.host import Host, Missing
+from producers.audit.network import Interface, Route, Rule, is_default
+
+__all__ = ["devices_of", "source_routes"]
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+AddressRange = ipaddress.IPv4Network | ipaddress.IPv6Network
+DROPPED: Final = frozenset({"unreachable", "blackhole", "prohibit"})
+"""Kinds of routes that drop packets."""
+ANYWHERE: Final = ("198.51.100.1", "2001:db8::1")
+"""Addresses of documentation (RFC 5737, RFC 3849), which stand for all others of a default route."""
+MAX_NAMED: Final = 3
+
+
+def devices_of(
+    rules: Sequence[Rule], routes: Sequence[Route], source: Address, to: Address
+) -> frozenset[str]:
+    """Return the devices by which the kernel may send a packet that it made; empty: by none.
+
+    Rules with further conditions, such as a mark or a protocol, do not apply to all packets: they are left
+    out. Several devices share the packets of a route with several next hops.
+    """
+    family = socket.AF_INET6 if source.version == 6 else socket.AF_INET
+    for rule in sorted(rules, key=lambda each: each.priority):
+        if rule.family != family or rule.mark or rule.is_selective or rule.interface not in ("", "lo"):
+            continue
+        if not (_holds(rule.source, source) and _holds(rule.destination, to)):
+            continue
+        found = _best([each for each in routes if each.table == rule.table and _holds(each.destination, to)])
+        if not found or found[0].kind == "throw" or _length(found[0]) <= rule.suppress_length:
+            continue
+        is_dropped = found[0].kind in DROPPED
+        return frozenset() if is_dropped else frozenset(each.interface for each in found)
+    return frozenset()
+
+
+def _holds(network: str, address: Address) -> bool:
+    return not network or address in ipaddress.ip_network(network, strict=False)
+
+
+def _length(route: Route) -> int:
+    return ipaddress.ip_network(route.destination, strict=False).prefixlen
+
+
+def _best(routes: list[Route]) -> list[Route]:
+    """Return the next hops of the route with the longest prefix, then the least metric, then the oldest."""
+    if not routes:
+        return []
+    first = min(routes, key=lambda each: (-_length(each), each.metric))
+    same = (each for each in routes if (each.destination, each.metric) == (first.destination, first.metric))
+    return list(same) if first.paths > 1 else [first]
+
+
+def source_routes(host: Host) -> Iterator[Finding]:
+    """Find NICs whose packets leave by another NIC, to peers in their network or beyond their routers.
+
+    NICs without a route or rule where the others have one are those of `plane_routes`. Bonds and VLANs
+    count by their own interface. A NIC in a VRF has the routes of the VRF.
+    """
+    interfaces = own_interfaces(host)
+    if len(interfaces) < 2:
+        raise Missing("one NIC alone")
+    kinds = {each.name: each.kind for each in host.interfaces()}
+    routes, rules = host.routes(), host.rules()
+    known = plane_faults(host, interfaces)
+    right = 0
+    for each in interfaces:
+        if kinds.get(each.master) == "vrf":
+            yield passed(f"has the routes of VRF {each.master}", each.name)
+        elif each.name in known:
+            yield passed(f"{known[each.name]}: see backend.plane-routes", each.name)
+        else:
+            wrong = list(_strays(each, rules, routes))
+            right += not wrong
+            text = "; ".join(wrong[:MAX_NAMED]) or "packets with its addresses leave by it"
+            if wrong and _is_strict(host, each):
+                text += "; rp_filter 1 drops what comes from there"
+            yield checked(not wrong, text, each.name)
+    yield stated("source_routed", f"{right} of {len(interfaces)}")
+
+
+def _is_strict(host: Host, interface: Interface) -> bool:
+    is_ipv4 = any(each.version == 4 for each in global_networks(interface))
+    return is_ipv4 and effective_setting(host, interface.name, "rp_filter") == STRICT
+
+
+def _strays(interface: Interface, rules: list[Rule], routes: list[Route]) -> Iterator[str]:
+    """Yield the packets from a NIC's addresses that leave by another NIC, or by none."""
+    for own in global_networks(interface):
+        beyond = {
+            each.destination
+            for each in routes
+            if each.interface == interface.name and each.gateway and each.kind == "unicast"
+        }
+        for wanted in (str(own.network), *sorted(beyond)):
+            to = _representative(ipaddress.ip_network(wanted, strict=False), own.ip, routes)
+            if to is None or to.version != own.ip.version:
+                continue
+            found = devices_of(rules, routes, own.ip, to)
+            if found != {interface.name}:
+                by = " or ".join(sorted(found)) or "no device"
+                yield f"packets from {own.ip} to {wanted} leave by {by}"
+
+
+def _representative(network: AddressRange, own: Address, routes: list[Route]) -> Address | None:
+    """Return an address of a network that no route to a part of it leads to; None without one."""
+    parts = [
+        part
+        for part in (ipaddress.ip_network(each.destination, strict=False) for each in routes)
+        if part.version == network.version and part.prefixlen > network.prefixlen and part[0] in network
+    ]
+    last = network.num_addresses - 1
+    candidates = [network[at] for at in (1, last // 2, last // 3, last - 1, last, 0) if 0 <= at <= last]
+    if is_default(Route(str(network), "", "")):
+        candidates = [ipaddress.ip_address(ANYWHERE[network.version == 6]), *candidates]
+    return next(
+        (each for each in candidates if each != own and not any(each in part for part in parts)), None
+    )

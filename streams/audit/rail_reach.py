@@ -1,0 +1,185 @@
+"""Reachability within rails: each NIC of a rail reaches the rail's NICs of other hosts by its own device.
+
+Probes show it for the pairs that they take. The routes that each NIC announces show it for all others. Pure.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemas.ids import host_of, natural
+from schemas.records import AuditStatus, Nic
+from streams.audit.connectivity import MAX_NAMED, MIN_PAIRS, NIC_SHARE, Pair, probed_pairs
+from streams.audit.fabric_records import FabricRecords
+from streams.audit.results import FLEET, Found
+
+__all__ = ["rail_reach"]
+
+_ENDS: Final = 2
+"""A pair of NICs counts at both."""
+
+
+@dataclass(slots=True)
+class _Rail:
+    """The NICs of a rail, and the directed pairs of them that fail."""
+
+    name: str
+    nics: list[Nic]
+    unrouted: set[tuple[str, str]] = field(default_factory=set)
+    """Pairs without a route by the NIC's own device."""
+    silent: set[tuple[str, str]] = field(default_factory=set)
+    """Pairs whose probes are not answered."""
+    answered: Counter[str] = field(default_factory=Counter)
+    """NIC to its peers of the rail that answer."""
+
+
+def rail_reach(fabric: FabricRecords) -> Iterator[Found]:
+    """Yield a finding per NIC: FAILED with the peers of its rail that it does not reach, and the reason.
+
+    A NIC with which half of the pairs fail is the cause; its peers are not accused. A rail is the number
+    that NICs announce, else the device's name on hosts with several NICs.
+    """
+    rails = _rails(fabric)
+    if not rails:
+        yield Found(FLEET, "", AuditStatus.SKIPPED, "no rail has NICs of two hosts")
+        return
+    pairs = probed_pairs(fabric)
+    for rail in rails:
+        _add_pairs(rail, pairs)
+        yield from _findings(fabric, rail)
+
+
+def _rails(fabric: FabricRecords) -> list[_Rail]:
+    per_host = Counter(nic["host"] for nic in fabric.nics)
+    groups: dict[tuple[str, str], list[Nic]] = defaultdict(list)
+    for nic in fabric.nics:
+        if nic["rail"] is not None:
+            groups[nic["shard"], f"rail {nic['rail']}"].append(nic)
+        elif per_host[nic["host"]] > 1:
+            groups[nic["shard"], nic["device"]].append(nic)
+    return [
+        _Rail(name, nics)
+        for (_, name), nics in sorted(groups.items(), key=lambda item: natural("/".join(item[0])))
+        if len({nic["host"] for nic in nics}) > 1
+    ]
+
+
+def _add_pairs(rail: _Rail, probed: dict[tuple[str, str], Pair]) -> None:
+    addresses = _Addresses(rail.nics)
+    names = {nic["nic"] for nic in rail.nics}
+    for nic in rail.nics:
+        missing = addresses.outside(nic["networks"]) if nic["networks"] else set()
+        rail.unrouted |= {(nic["nic"], peer) for peer in missing if host_of(peer) != nic["host"]}
+    for (nic_name, peer), pair in probed.items():
+        if {nic_name, peer} <= names and host_of(nic_name) != host_of(peer):
+            rail.answered[nic_name] += bool(pair.answered)
+            if pair.is_dead:
+                rail.silent.add((nic_name, peer))
+
+
+class _Addresses:
+    """The addresses of a rail's NICs, sorted, so that those in a network are a range."""
+
+    def __init__(self, nics: Sequence[Nic]) -> None:
+        found = []
+        for nic in nics:
+            for each in map(ipaddress.ip_address, nic["addresses"]):
+                found.append((each.version, int(each), nic["nic"]))
+        self._sorted = sorted(found)
+        self._keys = [each[:2] for each in self._sorted]
+        self._names = {each[2] for each in found}
+
+    def outside(self, networks: Sequence[str]) -> set[str]:
+        """Return the NICs of which no address is in any of the networks."""
+        inside: set[str] = set()
+        for each in map(ipaddress.ip_network, networks):
+            first = bisect_left(self._keys, (each.version, int(each.network_address)))
+            last = bisect_right(self._keys, (each.version, int(each.broadcast_address)))
+            if last - first == len(self._sorted):
+                return set()
+            inside.update(name for _, _, name in self._sorted[first:last])
+        return self._names - inside
+
+
+def _findings(fabric: FabricRecords, rail: _Rail) -> Iterator[Found]:
+    failed = rail.unrouted | rail.silent
+    per_host = Counter(nic["host"] for nic in rail.nics)
+    all_pairs = {nic["nic"]: _ENDS * (len(rail.nics) - per_host[nic["host"]]) for nic in rail.nics}
+    causes = _causes(failed, all_pairs)
+    rest: dict[str, list[str]] = defaultdict(list)
+    for nic_name, peer in failed:
+        if not {nic_name, peer} & causes.keys():
+            rest[nic_name].append(peer)
+    for nic in sorted(rail.nics, key=lambda each: natural(each["nic"])):
+        name, others = nic["nic"], all_pairs[nic["nic"]] // _ENDS
+        if not others:
+            yield fabric.of_nic(name, AuditStatus.SKIPPED, f"no other host has a NIC of {rail.name}")
+        elif nic["egress"] is not None:
+            text = f"{name} reaches {rail.name} by {nic['egress']}, not by its own device"
+            yield fabric.of_nic(name, AuditStatus.FAILED, text)
+        elif name in causes:
+            text = f"{causes[name]} of {all_pairs[name]} pairs of {name} within {rail.name} fail: "
+            yield fabric.of_nic(name, AuditStatus.FAILED, text + _named(rail, name, _peers(failed, name)))
+        elif name in rest:
+            text = f"{name} does not reach {len(rest[name])} of {others} peers of {rail.name}: "
+            yield fabric.of_nic(name, AuditStatus.FAILED, text + _named(rail, name, rest[name]))
+        else:
+            yield _living(fabric, rail, nic, others)
+
+
+def _causes(failed: set[tuple[str, str]], all_pairs: dict[str, int]) -> dict[str, int]:
+    """Return the NICs that explain failed pairs, with the number of pairs: the one with the most first."""
+    pairs_of: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for pair in failed:
+        for name in pair:
+            pairs_of[name].add(pair)
+    found: dict[str, int] = {}
+    totals = dict(all_pairs)
+    while True:
+        candidates = [
+            (len(pairs), name)
+            for name, pairs in pairs_of.items()
+            if len(pairs) > MIN_PAIRS and len(pairs) >= NIC_SHARE * totals[name]
+        ]
+        if not candidates:
+            return found
+        count, worst = max(candidates, key=lambda each: (each[0], each[1]))
+        found[worst] = count
+        for pair in pairs_of.pop(worst):
+            other = pair[0] if pair[1] == worst else pair[1]
+            pairs_of[other].discard(pair)
+            totals[other] -= 1
+
+
+def _peers(failed: set[tuple[str, str]], name: str) -> list[str]:
+    """Return the other ends of a NIC's failed pairs."""
+    return sorted({b if a == name else a for a, b in failed if name in (a, b)})
+
+
+def _named(rail: _Rail, name: str, peers: Sequence[str]) -> str:
+    """Return peers with the reason why each is not reached."""
+    texts = []
+    for peer in sorted(peers, key=natural)[:MAX_NAMED]:
+        if (name, peer) in rail.unrouted:
+            texts.append(f"{peer} (no route by its device)")
+        elif (name, peer) in rail.silent:
+            texts.append(f"{peer} (no answer)")
+        else:
+            texts.append(f"{peer} (in the other direction)")
+    more = len(peers) - len(texts)
+    return ", ".join(texts) + (f" and {more} more" if more > 0 else "")
+
+
+def _living(fabric: FabricRecords, rail: _Rail, nic: Nic, others: int) -> Found:
+    name = nic["nic"]
+    count = rail.answered[name]
+    if not count:
+        return fabric.of_nic(name, AuditStatus.UNKNOWN, f"no probe of {name} within {rail.name} was answered")
+    by_route = ", and has routes to all" if nic["networks"] else ""
+    text = f"{count} of {others} peers of {rail.name} answer {name}{by_route}"
+    return fabric.of_nic(name, AuditStatus.PASSED, text)

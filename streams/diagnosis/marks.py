@@ -1,0 +1,94 @@
+"""CE marks on the probes of a job's pairs: class and path that a queue marks, and the links of that queue."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from streams.diagnosis.case import Case
+from streams.diagnosis.network_view import Links, PairDelay
+from streams.diagnosis.traffic import NicPair
+
+__all__ = ["Marks", "links_of_marks", "marks_of", "usual_share"]
+
+MAX_PAIRS: Final = 256
+"""Pairs of a job that are compared with a marked one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Requests of one class between two NICs, and those that arrived marked CE."""
+
+    dscp: int
+    path: int
+    """Path with the largest share."""
+    probes: int
+    marked: int
+
+    @property
+    def share(self) -> float:
+        """Share of that path's probes that arrived marked."""
+        return self.marked / self.probes
+
+    @property
+    def text(self) -> str:
+        """Return it for people."""
+        return f"{self.share:.0%} of {self.probes} probes with DSCP {self.dscp} arrive marked CE"
+
+
+def marks_of(case: Case, pair: NicPair) -> list[Marks]:
+    """Return the most marked path of each class of a pair's probes, the class with most marks first.
+
+    Where probes take the source ports of the pair's flows, only these paths count.
+    """
+    ports = {flow["source_port"] for flow in pair.flows}
+    delays = case.network.delays(pair.nic, pair.peer, case.begin_ns, case.end_ns)
+    counts = _counts([each for each in delays if each.path in ports] or delays)
+    best: dict[int, Marks] = {}
+    for (dscp, path), (probes, marked) in sorted(counts.items()):
+        found = Marks(dscp, path, probes, marked)
+        if probes >= case.rules.min_marked and (dscp not in best or found.share > best[dscp].share):
+            best[dscp] = found
+    return sorted(best.values(), key=lambda each: (-each.share, each.dscp))
+
+
+def usual_share(case: Case, pair: NicPair, dscp: int) -> float | None:
+    """Return the median share of marked probes of a class over the job's other pairs; None: not probed."""
+    shares = [
+        each.share
+        for key in sorted(case.traffic.pairs)[:MAX_PAIRS]
+        if key != (pair.nic, pair.peer)
+        for each in marks_of(case, case.traffic.pairs[key])
+        if each.dscp == dscp
+    ]
+    return median(shares) if shares else None
+
+
+def links_of_marks(case: Case, pair: NicPair, marks: Marks) -> Links:
+    """Return the links of the marked path that no unmarked path of the job's pairs crosses, in order."""
+    route = case.network.routes.of_flow(pair.nic, pair.peer, marks.path, 0)
+    unmarked: set[str] = set()
+    for key in sorted(case.traffic.pairs)[:MAX_PAIRS]:
+        delays = case.network.delays(*key, case.begin_ns, case.end_ns)
+        for (dscp, path), (probes, marked) in _counts(delays).items():
+            if dscp == marks.dscp and probes >= case.rules.min_marked and marked <= _few(case, probes):
+                unmarked.update(case.network.routes.of_flow(*key, path, 0))
+    return tuple(link for link in route if link not in unmarked)
+
+
+def _few(case: Case, probes: int) -> float:
+    """Return the marks up to which a path counts as unmarked: a tenth of the limit."""
+    return case.rules.marked_share / 10 * probes
+
+
+def _counts(delays: Iterable[PairDelay]) -> dict[tuple[int, int], tuple[int, int]]:
+    """Return class and path to probes and marked ones."""
+    found: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for each in delays:
+        counts = found[each.dscp, each.path]
+        counts[0] += each.samples
+        counts[1] += each.marked
+    return {key: (probes, marked) for key, (probes, marked) in found.items()}

@@ -1,0 +1,100 @@
+"""Finds limits of packet size that no known link explains, and states where the cause may be.
+
+A path with a limit crosses a link that drops large packets. If the path's route is not known from end to end,
+or larger packets pass all of its links, that link has no name of its own. The possible links come from the
+topology file, without those that passed a larger packet since. Else the switches or NICs beside the gap are
+stated: the fewest that explain all such paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from schemas.ids import cable_id
+from schemas.topology import Topology
+from streams.links.localise.sizes import MAX_WAIT_NS, MIN_NICS, MIN_PATHS, CheckedPath, PathSizes
+from streams.links.localise.unexplained import fewest_places, nodes_of, place_text, possible_links
+from streams.links.path_table import Routes
+from streams.links.text import count_text
+
+__all__ = ["UnnamedLimit", "find_unnamed_limit", "unnamed_limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnnamedLimit:
+    """Paths that drop large packets without a known link that does. Times are ns of log append time."""
+
+    paths: int
+    nics: int
+    passed_bytes: int
+    probed_bytes: int
+    router_mtu_bytes: int
+    """MTU that a router stated; 0: the packets vanish."""
+    since_ns: int
+    candidates: tuple[str, ...]
+    """Cables, switches or NICs of which some are the cause."""
+
+    def text(self, since: str) -> str:
+        """Return one line for people."""
+        paths = f"{count_text(self.paths, 'path')} of {count_text(self.nics, 'NIC')}"
+        stated = self.router_mtu_bytes
+        how = f"a router states an MTU of {stated:,} bytes" if stated else "no router reports it"
+        return (
+            f"{paths} drop packets above {self.passed_bytes:,} bytes (NICs send {self.probed_bytes:,}) since "
+            f"{since}, {how}; no known link explains it; {place_text(self.candidates)}"
+        )
+
+
+def unnamed_limits(sizes: PathSizes, routes: Routes, named: Collection[str]) -> list[CheckedPath]:
+    """Return the limited paths without a known link that cross none of the `named` ones.
+
+    `named`: links that are known to drop large packets.
+    """
+    return [
+        each
+        for each in sizes.limited_without_link(routes)
+        if not any(link in named for link in routes.known(*each.key)[0])
+    ]
+
+
+def find_unnamed_limit(
+    found: Sequence[CheckedPath], sizes: PathSizes, routes: Routes, topology: Topology, now_ns: int
+) -> UnnamedLimit | None:
+    """Return what limits paths without a known link; None if they are too few to be sure."""
+    if len(found) < MIN_PATHS:
+        return None
+    since_ns = min(each.since_ns for each in found)
+    nics = {each.key[0] for each in found}
+    if len(nics) < MIN_NICS and since_ns > now_ns - MAX_WAIT_NS:
+        return None
+    passed_by = sizes.by_known_link(routes)
+    places = [_places(each, routes, topology, passed_by) for each in found]
+    return UnnamedLimit(
+        len(found),
+        len(nics),
+        min(each.passed_bytes for each in found),
+        max(each.probed_bytes for each in found),
+        max(each.router_mtu_bytes for each in found),
+        since_ns,
+        fewest_places(places),
+    )
+
+
+def _places(
+    path: CheckedPath, routes: Routes, topology: Topology, passed_by: dict[str, list[CheckedPath]]
+) -> set[str]:
+    """Return the cables or nodes where the requests of a path may lose large packets."""
+    nic, peer, _ = path.key
+    known, _ = routes.known(*path.key)
+    if routes.forward(*path.key):
+        return set(nodes_of(nic, peer, known, True))
+    possible: set[str] = {
+        cable_id(link)
+        for link in possible_links(topology, nic, peer, known)
+        if not any(
+            other.passed_bytes > path.passed_bytes and other.at_ns >= path.since_ns
+            for other in passed_by.get(link, ())
+        )
+    }
+    return possible or set(nodes_of(nic, peer, known, False))
