@@ -29,6 +29,10 @@ MAX_PAIRS: Final = 4_096
 """Pairs that are kept: the slowest."""
 MAX_SIZES: Final = 4
 """Sizes of chunks, by powers of two, of which a pair's times are compared with former ones."""
+MIN_ALONE: Final = 0.2
+"""Share of an operation after the last rank's arrival that shows the network's time."""
+MOSTLY_ALONE: Final = 0.9
+"""From this share on, the wait is not told from the jitter of arrivals."""
 MAX_ALL_ROUTES: Final = 32
 """NICs up to which all routes among them are possible links of a job with unknown pairs."""
 _SEND: Final = FUNCTIONS.index(CollectiveFunction.SEND)
@@ -280,7 +284,7 @@ def _add_transfers(traffic: Traffic, ranks: Ranks, work: Work, rows: Rows) -> No
         else:
             share += float(flush[index] / max(length[index], 1.0))
             pair.receive_gpu_share = max(pair.receive_gpu_share, min(1.0, share))
-    measured = (rows[:, Transfer.SENDS] > 0) & (rows[:, Transfer.NETWORK_LATE] >= 0)
+    measured = (rows[:, Transfer.SENDS] > 0) & (rows[:, Transfer.NETWORK_LATE] >= 0) & (alone >= MIN_ALONE)
     rows, alone, keys = rows[measured], alone[measured], keys[measured]
     _, first, at = np.unique(mixed(keys, _size_of(rows[:, Transfer.BYTES])), True, True)
     count = np.bincount(at, minlength=len(first)).astype(np.float64)
@@ -308,6 +312,7 @@ def _without_late_ranks(work: Work, rows: Rows) -> Floats:
         *(rows[:, at] for at in (Transfer.PROCESS, Transfer.COMMUNICATOR)), pair_key(rows, Transfer)
     )
     wanted = mixed(wanted, rows[:, Transfer.SEQ])
+    share = np.where(share > MOSTLY_ALONE, 1.0, share)
     order = np.argsort(names)
     place = order[np.minimum(np.searchsorted(names[order], wanted), len(names) - 1)]
     return np.where(names[place] == wanted, share[place], found)
