@@ -47,8 +47,8 @@ PUBLISH_PER_S: Final = 800.0
 PUBLISH_NICENESS: Final = -10
 """Hostile writers are other hosts, and take no processor time from these services."""
 CATCH_UP_S: Final = 900.0
-"""Longest time after the last hostile record until link health and clocks follow from later evidence. A worker
-that shares two processors with writers, log and probers is minutes behind then."""
+"""Longest time after the last hostile record until link health and clocks follow from later evidence. A
+worker that shares two processors with writers, log and probers is minutes behind then."""
 NAMED: Final = 12
 """Findings that a note names."""
 SAMPLES: Final = 20

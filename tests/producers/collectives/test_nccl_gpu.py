@@ -140,7 +140,7 @@ def test_every_operation_is_recorded_once_with_its_bytes(ran, rank):
     assert messages["RECEIVE"] >= ROUNDS
 
 
-def test_ranks_number_a_collective_alike(ran):
+def test_a_collective_has_the_same_number_at_both_ranks(ran):
     first, second = ({(one["id"], one["seq"]): one["function"] for one in ran.collectives(n)} for n in (0, 1))
     assert first == second
 
