@@ -120,14 +120,14 @@ class ProcessorWait:
         self.total_s = 0.0
 
     def update(self, pid: int | None) -> float:
-        """Read the threads of a process; return its wait since the first call."""
+        """Read the threads of a process; return its wait so far."""
         threads: dict[str, int] = {}
         with contextlib.suppress(OSError):
             for task in (self._proc / str(pid) / "task").iterdir():
                 with contextlib.suppress(OSError, ValueError, IndexError):
                     threads[task.name] = int((task / "schedstat").read_text().split()[1])
         grown_ns = (now_ns - self._threads.get(task, 0) for task, now_ns in threads.items())
-        self.total_s += max(0, *grown_ns, 0) / 1e9
+        self.total_s += max((0, *grown_ns)) / 1e9
         self._threads = threads
         return self.total_s
 

@@ -95,7 +95,7 @@ static void search(void) {
     if (directory) closedir(directory);
 }
 
-/* Forget all connections: the next start registers them anew. */
+/* Forget all connections. The next start registers them again. */
 static void forget(void) {
     for (int n = 0; n < FLOWS; n++) {
         free(connections[n]);

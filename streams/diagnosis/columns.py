@@ -104,7 +104,7 @@ class Transfer(IntEnum):
     FLUSH = 10
     PROCESS = 11
     FUNCTION = 12
-    """Of its operation, as the next one."""
+    """Function of its operation."""
     SEQ = 13
 
 

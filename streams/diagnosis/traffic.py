@@ -28,11 +28,11 @@ __all__ = ["NicPair", "Probes", "Traffic", "probes_of", "traffic_of"]
 MAX_PAIRS: Final = 4_096
 """Pairs that are kept: the slowest."""
 MAX_SIZES: Final = 4
-"""Sizes of chunks, by powers of two, of which a pair's times are compared with former ones."""
+"""Sizes of chunks of a pair, as powers of two, whose times are compared with earlier ones."""
 MIN_ALONE: Final = 0.2
 """Share of an operation after the last rank's arrival that shows the network's time."""
 MOSTLY_ALONE: Final = 0.9
-"""From this share on, the wait is not told from the jitter of arrivals."""
+"""Above this share, the wait is no longer than the jitter of arrivals."""
 MAX_ALL_ROUTES: Final = 32
 """NICs up to which all routes among them are possible links of a job with unknown pairs."""
 _SEND: Final = FUNCTIONS.index(CollectiveFunction.SEND)

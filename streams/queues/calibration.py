@@ -290,7 +290,7 @@ class Calibration:
             self.level_ns[:-1] *= self._blame(self._all, self._all_y, self.level_ns)
 
     def _share_levels(self, cells: Float64s, share: float) -> None:
-        """Take this share of the levels anew: as the real deviations of each link, as large in total."""
+        """Move the levels by this share towards the real deviations of each link. Their total stays."""
         own = [self._over_links(np.einsum("rhh->rh", xx)) / np.maximum(cells, 1.0) for xx in self._xx]
         real_var = self.slope[0, :-1] * own[0] + self.slope[1, :-1] * own[1]
         total, level = float((cells * real_var).sum()), self.level_ns[:-1]
