@@ -13,16 +13,7 @@ from fabrictime.bench.workload._incidents import INCIDENTS, SETTINGS, JobFabric
 from fabrictime.bench.workload._jobs import compiled
 from fabrictime.testbed.userns import namespaces_allowed
 
-UNRELIABLE = pytest.mark.xfail(
-    reason="two processors that run the pipeline too delay the ranks as much as the fault: HEALTHY or UNKNOWN"
-)
-NAMES = (
-    "slow_host",
-    "own_pacing",
-    "straggler",
-    pytest.param("collision", marks=UNRELIABLE),
-    pytest.param("grey_link", marks=UNRELIABLE),
-)
+NAMES = ("slow_host", "own_pacing", "straggler", "collision", "grey_link")
 READY_S = 120.0
 
 pytestmark = [pytest.mark.fabric, pytest.mark.pipeline, pytest.mark.timeout(500)]
