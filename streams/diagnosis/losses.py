@@ -154,11 +154,11 @@ def _rows_of(network: NetworkView, nics: set[str], begin_ns: int, end_ns: int) -
             windows.append((*place, each.begin_ns, each.lost, sent, each.rtt_min_ns, each.rtt_p99_ns))
     if not windows:
         return None
-    route, path, begins, lost, sent, least, most = np.array(windows, np.float64).T
+    route, path, begins, lost, sent, rtt_min, rtt_p99 = np.array(windows, np.float64).T
     at = path.astype(np.intp)
     smallest = np.full(len(paths), np.inf)
-    np.minimum.at(smallest, at, least)
-    queued = most - smallest[at]
+    np.minimum.at(smallest, at, rtt_min)
+    queued = rtt_p99 - smallest[at]
     low, high = np.percentile(queued, (LOW, HIGH))
     calm = queued <= max(FULL_SHARE * high, LOW_TIMES * low)
     width = max(len(out) + len(back) for _, _, out, back in routes) + 2
