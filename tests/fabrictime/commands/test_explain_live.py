@@ -14,7 +14,7 @@ from fabrictime.bench.workload._jobs import compiled
 from fabrictime.testbed.userns import namespaces_allowed
 
 UNRELIABLE = pytest.mark.xfail(
-    reason="two processors: the second job seldom fills the link (named in 1 of 4 runs), so the first one is not slow"
+    reason="two processors: the second job seldom fills the link, named in 1 of 4 runs"
 )
 NAMES = (
     "slow_host",
