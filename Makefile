@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 JOBS   ?= 2
 MPICC  ?= mpicc
+# Tests start hundreds of interpreters: without byte code, each compiles its modules for seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test lint build native mpi lock clean help
 
@@ -50,7 +52,7 @@ native: $(VENV)/.installed
 
 mpi:  ## build the profiler of MPI programs for another MPI, with MPICC
 	$(MPICC) -shared -fPIC -O2 -fvisibility=hidden -Inative/collectives -Iclients/c -o native/mpi/libfabrictime-mpi.so \
-	  $(filter-out native/mpi/testbed.c,$(wildcard native/mpi/*.c)) native/collectives/writer.c native/collectives/connect.c \
+	  $(filter-out native/mpi/testbed.c,$(wildcard native/mpi/*.c)) $(addprefix native/collectives/,writer.c connect.c sockets.c) \
 	  -lpthread -Wl,-z,nodelete
 
 lock:  ## resolve the dependencies into requirements.lock

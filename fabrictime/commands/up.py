@@ -96,8 +96,12 @@ def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as
 
 def _check_packages(run: Run) -> None:
     """Raise ValueError if services of this run need packages that an agent's installation lacks."""
-    if not run.agent_only or run.config.up.log_url is None:
-        for package in ("aiokafka", "chdb", "faust", "nicegui"):
+    up = run.config.up
+    if not run.agent_only or up.log_url is None:
+        needed = ["aiokafka", "faust"]
+        needed += ["chdb"] if up.history_url is None else []
+        needed += ["nicegui"] if up.web else []
+        for package in needed:
             if importlib.util.find_spec(package) is None:
                 raise ValueError(
                     f"workers, log, history and page need the package {package}: {INSTALL_SERVER}"

@@ -82,7 +82,8 @@ class Child:
     ready_timeout_s: float = 60.0
     stop_timeout_s: float = 4.0
     watchdog_s: float = 20.0
-    """Killed and replaced when its WATCHDOG=1 stop for this long; applies once it has sent one."""
+    """Killed and replaced when its WATCHDOG=1 stop for this long; applies once it has sent one. Time in which
+    it waits for a processor does not count, nor for `ready_timeout_s`: a new process would wait as well."""
     essential: bool = False
     """Whether nothing can start without it: if it does not get ready, the start ends with its reason."""
 
@@ -106,6 +107,31 @@ class Event:
     is_fault: bool = False
 
 
+class ProcessorWait:
+    """The s in which a process waited for a processor although it was ready to run.
+
+    From the second number of /proc/PID/task/TID/schedstat (kernel documentation, scheduler/sched-stats): ns
+    of a thread since its start. Of each interval between two calls, the thread that waited longest counts.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._threads: dict[str, int] = {}
+        self.total_s = 0.0
+
+    def update(self, pid: int | None) -> float:
+        """Read the threads of a process; return its wait so far."""
+        threads: dict[str, int] = {}
+        with contextlib.suppress(OSError):
+            for task in (self._proc / str(pid) / "task").iterdir():
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    threads[task.name] = int((task / "schedstat").read_text().split()[1])
+        grown_ns = (now_ns - self._threads.get(task, 0) for task, now_ns in threads.items())
+        self.total_s += max((0, *grown_ns)) / 1e9
+        self._threads = threads
+        return self.total_s
+
+
 class _Node:
     """The supervisor's state of one child or step."""
 
@@ -124,6 +150,9 @@ class _Node:
         self.ready_since_s: float | None = None
         self.last_exit: str | None = None
         self.watchdog_at_s: float | None = None
+        self.wait = ProcessorWait()
+        self.watchdog_wait_s = 0.0
+        """s that the process had waited for a processor by then."""
         self.process: subprocess.Popen[bytes] | None = None
         self.exited: asyncio.Future[None] | None = None
         self.socket: NotifySocket | None = None
@@ -341,7 +370,7 @@ class Supervisor:
 
     def _popen(self, node: _Node, child: Child, notify: NotifySocket) -> subprocess.Popen[bytes]:
         node.status, node.ready_since_s, node.watchdog_at_s = "", None, None
-        node.reported_fault = None
+        node.reported_fault, node.wait = None, ProcessorWait()
         node.starts += 1
         node.since_s = time.monotonic()
         ours = {"NOTIFY_SOCKET": notify.address, PARENT_VARIABLE: str(os.getpid())}
@@ -358,16 +387,18 @@ class Supervisor:
     async def _until_exit(self, node: _Node, child: Child) -> None:
         if node.exited is None:
             raise RuntimeError(f"{child.name}: not started")
-        late_s = node.since_s + child.ready_timeout_s
         while not node.exited.done():
             await asyncio.wait({node.exited}, timeout=_TICK_S)
-            now_s = time.monotonic()
             if node.exited.done() or self._stopping:
                 continue
-            if node.ready_since_s is None and now_s > late_s:
+            now_s = time.monotonic() - node.wait.update(node.pid)
+            if node.ready_since_s is None and now_s > node.since_s + child.ready_timeout_s:
                 self._complain(node, f"not ready after {child.ready_timeout_s:.0f} s, killed")
                 self._signal(node, signal.SIGKILL)
-            elif node.watchdog_at_s is not None and now_s - node.watchdog_at_s > child.watchdog_s:
+            elif (
+                node.watchdog_at_s is not None
+                and now_s + node.watchdog_wait_s - node.watchdog_at_s > child.watchdog_s
+            ):
                 self._complain(node, f"no sign of life for {child.watchdog_s:.0f} s, killed")
                 self._signal(node, signal.SIGKILL)
 
@@ -384,7 +415,7 @@ class Supervisor:
                 node.reported_fault = value or None
                 self._set_fault(node, node.reported_fault)
             elif variable == "WATCHDOG":
-                node.watchdog_at_s = time.monotonic()
+                node.watchdog_at_s, node.watchdog_wait_s = time.monotonic(), node.wait.total_s
             elif variable == "READY" and value == "1" and node.ready_since_s is None:
                 node.ready_since_s = time.monotonic()
                 node.settled.set()

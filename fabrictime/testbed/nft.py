@@ -258,7 +258,7 @@ def expression(name: str, *attributes: tuple[str, Any]) -> dict[str, Any]:
 
 
 def message(kind: type[Any], number: int, family: int = NFPROTO_NETDEV, **attributes: Any) -> Any:
-    """Return a message to nftables of a type and number, which creates what it names; rules at the end."""
+    """Return a message that creates an object of nftables. A rule is appended to its chain."""
     made = kind()
     made["nfgen_family"] = family
     made["attrs"] = list(attributes.items())

@@ -8,7 +8,9 @@ A clock that is wrong must not spoil floors. A floor keeps the bound of the cloc
 they are known more than twice as well. If a clock steps, one direction of a pair gains what the other one loses, and
 the round trip stays. No queue does that. So a delay below its floor, whose round trip is not, is a clock's: the pair
 counts by round trips until one of its clocks has a new model. Floors of few samples still contain queues, and look
-alike. But then a sample comes that has no queue in the other direction, which a step excludes, and the pair is free.
+alike. So a floor shows a wrong clock only after four more delays that are as low, or two hundred above it. If it was
+wrong all the same, a sample comes that has no queue in the other direction, which a step excludes, and the pair is
+free.
 """
 
 from libc.math cimport INFINITY, fabs, floor, isfinite, sqrt
@@ -24,6 +26,8 @@ cdef double _LOW = 2.5  # standard deviations that the least of some hundred rea
 cdef double _IDLE = 3.0
 cdef double _STEP_SIGMAS = 5.0  # standard errors below the floor at which a delay shows a wrong clock
 cdef double _STEP_NS = 1000.0   # and beyond those: noise is not known from the first sample on
+cdef int _STEADY = 200           # delays not below a floor after which it shows a wrong clock
+cdef int _AS_LOW = 50            # so many of them is one worth that is as low as the floor
 cdef double _BETTER = 0.5       # share of a floor's bound at which the floor is dropped
 cdef object _MAX_OFFSET_NS = 4 * 10**18  # the difference of two fits into 64 bits
 cdef int _FORWARD = 1, _REVERSE = 2, _ROUND = 3
@@ -72,6 +76,7 @@ cdef class SlotReducer:
     cdef double[:, ::1] _bound     # [rows][2] bound of the clocks that made these floors, ns
     cdef int64_t[::1] _suspect     # [rows] of a forward row: the models under which a clock was found wrong
     cdef int64_t[::1] _stretch     # [rows]
+    cdef int64_t[::1] _steady      # [rows] delays above the floor, at most _STEADY
     cdef double[::1] _row_noise
     cdef int64_t[:, ::1] _counters    # [rows][3] singles, idle, lost since the last take
     cdef int32_t[::1] _row         # samples
@@ -94,14 +99,15 @@ cdef class SlotReducer:
     cdef void _capacity_rows(self, int64_t rows) except *:
         floor, stretch = np.full((rows, 2), np.inf), np.zeros(rows, _i8)
         noise, counters = np.full(rows, 10.0), np.zeros((rows, 3), _i8)
-        bound, suspect = np.zeros((rows, 2)), np.zeros(rows, _i8)
+        bound, suspect, steady = np.zeros((rows, 2)), np.zeros(rows, _i8), np.zeros(rows, _i8)
         if self._n_rows:
             n = self._n_rows
             floor[:n], stretch[:n] = self._floor[:n], self._stretch[:n]
             noise[:n], counters[:n] = self._row_noise[:n], self._counters[:n]
             bound[:n], suspect[:n] = self._bound[:n], self._suspect[:n]
+            steady[:n] = self._steady[:n]
         self._floor, self._stretch, self._row_noise, self._counters = floor, stretch, noise, counters
-        self._bound, self._suspect = bound, suspect
+        self._bound, self._suspect, self._steady = bound, suspect, steady
 
     cdef void _capacity(self, int64_t samples) except *:
         row, at, delay, single = np.empty(samples, _i4), np.empty(samples, _i8), np.empty(samples), np.empty(
@@ -138,7 +144,7 @@ cdef class SlotReducer:
         cdef int64_t row = self._row_of(nic, peer, path, direction, dscp)
         if isfinite(floor_ns) and floor_ns < self._floor[row, 0]:
             self._floor[row, 0] = floor_ns - _LOW * self._row_noise[row]
-            self._stretch[row] = at_ns // self._floor_ns
+            self._stretch[row], self._steady[row] = at_ns // self._floor_ns, _STEADY
 
     def forget(self, before_ns):
         """Drop paths whose floors ended before a fabric time and that hold no samples."""
@@ -150,6 +156,7 @@ cdef class SlotReducer:
         names = [self._names[row] for row in keep]
         floor, stretch = np.asarray(self._floor)[keep], np.asarray(self._stretch)[keep]
         noise, bound = np.asarray(self._row_noise)[keep], np.asarray(self._bound)[keep]
+        steady = np.asarray(self._steady)[keep]
         self._names, self._rows = names, {name: row for row, name in enumerate(names)}
         self._n_rows = 0
         self._capacity_rows(max(64, len(keep)))
@@ -157,10 +164,11 @@ cdef class SlotReducer:
         for row in range(self._n_rows):
             self._floor[row, 0], self._floor[row, 1] = floor[row, 0], floor[row, 1]
             self._bound[row, 0], self._bound[row, 1] = bound[row, 0], bound[row, 1]
-            self._stretch[row], self._row_noise[row] = stretch[row], noise[row]
+            self._stretch[row], self._row_noise[row], self._steady[row] = stretch[row], noise[row], steady[row]
 
     cdef inline void _put(self, int64_t row, int64_t at, double delay, double bound, int single, int ce) noexcept:
         cdef int64_t stretch = at // self._floor_ns
+        cdef double near, low
         cdef int k
         if stretch > self._stretch[row]:
             self._floor[row, 1] = self._floor[row, 0] if stretch == self._stretch[row] + 1 else INFINITY
@@ -170,6 +178,14 @@ cdef class SlotReducer:
         for k in range(2):
             if self._bound[row, k] > self._row_noise[row] and bound < _BETTER * self._bound[row, k]:
                 self._floor[row, k], self._bound[row, k] = INFINITY, bound
+        near = _STEP_SIGMAS * self._row_noise[row] + bound
+        low = min(self._floor[row, 0], self._floor[row, 1])
+        if delay < low - near:
+            self._steady[row] = 0
+        elif delay <= low + near:
+            self._steady[row] = min(_STEADY, self._steady[row] + _AS_LOW)
+        elif self._steady[row] < _STEADY:
+            self._steady[row] += 1
         if delay < self._floor[row, 0]:
             self._floor[row, 0], self._bound[row, 0] = delay, bound
         self._row[self._n], self._at[self._n] = <int32_t>row, at
@@ -183,7 +199,9 @@ cdef class SlotReducer:
         cdef double margin = _STEP_NS + _STEP_SIGMAS * self._row_noise[row] + bound
         if not (isfinite(forward) and isfinite(reverse)):
             return 0
-        return (there < forward - margin or home < reverse - margin) and there + home > forward + reverse - margin
+        cdef int falls = (there < forward - margin and self._steady[row] == _STEADY) or (
+            home < reverse - margin and self._steady[back] == _STEADY)
+        return falls and there + home > forward + reverse - margin
 
     cdef inline int _floors_are_met(self, int64_t row, int64_t back, double there, double home, double bound) noexcept:
         cdef double margin = _STEP_NS + _STEP_SIGMAS * self._row_noise[row] + bound

@@ -7,7 +7,6 @@
  *     point_to_point.c   send and receive
  *     completion.c       wait, test, start, and the end of nonblocking operations
  *     fortran.c          the entry points of `mpif.h` and `use mpi`
- *     sockets.c          registers the process's TCP connections with the flow reporter
  *
  * On the path of an operation nothing locks, allocates or calls the kernel. A full table means that an event
  * is not written and counts as dropped. */
@@ -23,6 +22,7 @@
 #include <mpi.h>
 #pragma GCC visibility pop
 
+#include "sockets.h"
 #include "writer.h"
 
 #define FT_EXPORT __attribute__((visibility("default")))
@@ -72,10 +72,6 @@ void ft_request_add(MPI_Request handle, const struct ft_operation *operation,
 struct ft_request *ft_request_take(MPI_Request handle);
 void ft_request_return(struct ft_request *request, bool ended);
 uint64_t ft_requests_open(void);
-
-/* sockets.c */
-void ft_sockets_start(void);
-void ft_sockets_stop(void);
 
 /* Set up a collective. The caller sets `bytes` and then calls ft_operation_begin. */
 static inline bool ft_collective(struct ft_operation *operation, struct ft_communicator *communicator,

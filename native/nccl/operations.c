@@ -3,7 +3,12 @@
  * NCCL stops the event of an operation when it has enqueued the operation. So an operation ends here when its
  * event has stopped and its last child, a transfer or a kernel channel, has ended. Where the number of its
  * kernel channels is known, all of them must have ended. NCCL finishes the launches of a communicator in
- * order: the end of a later launch ends an operation that had no child or fewer than announced. */
+ * order: the end of a later launch ends an operation that had no child or fewer than announced.
+ *
+ * A message to the own rank confuses NCCL (seen in 2.28.9; the source of 2.26 to 2.30 is alike). Its kernel
+ * counts work for which NCCL's host side expects none, so kernel channels are reported for earlier operations
+ * from then on: at once, with their times. Such a communicator's kernel channels are only counted. Its
+ * operations begin when a transfer shows that the GPU has delivered data. */
 #include <stdlib.h>
 
 #include "plugin.h"
@@ -78,7 +83,20 @@ static void finish(struct ft_slot *slot, uint64_t handle, uint64_t end) {
 
 /* Return true if kernel channels are reported. Otherwise operations begin at their launch. */
 static bool with_kernels(const struct ft_nccl_context *context) {
-    return FT_GET(context->kernels) && FT_GET(context->silent) < FT_SILENT;
+    return FT_GET(context->kernels) && FT_GET(context->silent) < FT_SILENT && !FT_GET(context->lagging);
+}
+
+/* Return true if the operation's kernel channels may be those of an earlier one. */
+bool ft_kernels_lag(const struct ft_slot *slot) {
+    return FT_GET(ft_contexts[FT_GET(slot->context)].lagging);
+}
+
+/* The operation runs on the GPU by now. */
+void ft_operation_seen(struct ft_slot *slot, uint64_t now) {
+    uint64_t none = 0;
+
+    __atomic_compare_exchange_n(&slot->operation.kernel_seen, &none, now, false, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
 }
 
 static bool counted(const struct ft_nccl_context *context, const struct ft_operation *of) {
@@ -203,6 +221,7 @@ uint64_t ft_operation_start(int version, unsigned type, uint64_t handle,
     else
         ft_describe_p2p(version, of, &description);
     if (version < 4 && !FT_GET(context->described)) ft_context_describe(handle, &description, of->rank);
+    if (type == FT_NCCL_P2P && description.peer == of->rank) FT_SET(context->lagging, 1);
     sequence = next_sequence(context, &description, type); /* of a dropped operation as well */
     if (FT_GET(context->communicator) < 0) return 0;
     slot = ft_slot_take();
@@ -242,7 +261,7 @@ void ft_operation_stop(uint64_t handle) {
 }
 
 uint64_t ft_kernel_start(int version, const struct ft_nccl_descriptor *of) {
-    uint64_t parent = ft_forward_own((uint64_t)(uintptr_t)of->parent), none = 0, first;
+    uint64_t parent = ft_forward_own((uint64_t)(uintptr_t)of->parent), none = 0, first, handle;
     uint8_t channel = of->kernel_channel.channel;
     struct ft_slot *slot = ft_operation_join(parent);
     struct ft_operation *operation;
@@ -260,6 +279,9 @@ uint64_t ft_kernel_start(int version, const struct ft_nccl_descriptor *of) {
         ft_operation_leave(slot, parent, 0);
         return 0;
     }
+    handle = (parent & ~(UINT64_C(7) << 50)) | (uint64_t)FT_HANDLE_KERNEL << 50 |
+             (uint64_t)channel << FT_SLOT_BITS;
+    if (ft_kernels_lag(slot)) return handle;
     if (!FT_GET(operation->kernel_seen) &&
         __atomic_compare_exchange_n(&operation->kernel_seen, &none, ft_trace_now_ns(), false,
                                     __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
@@ -268,8 +290,7 @@ uint64_t ft_kernel_start(int version, const struct ft_nccl_descriptor *of) {
     first = FT_GET(operation->kernel_begin);
     if (version >= 4 && (!first || of->kernel_channel.timer < first))
         FT_SET(operation->kernel_begin, of->kernel_channel.timer);
-    return (parent & ~(UINT64_C(7) << 50)) | (uint64_t)FT_HANDLE_KERNEL << 50 |
-           (uint64_t)channel << FT_SLOT_BITS;
+    return handle;
 }
 
 void ft_kernel_record(uint64_t handle, int state, const union ft_nccl_arguments *arguments) {
@@ -277,7 +298,7 @@ void ft_kernel_record(uint64_t handle, int state, const union ft_nccl_arguments 
 
     if (!slot)
         ft_trace_misuse();
-    else if (state == FT_NCCL_KERNEL_CHANNEL_STOP && arguments &&
+    else if (state == FT_NCCL_KERNEL_CHANNEL_STOP && arguments && !ft_kernels_lag(slot) &&
              arguments->timer > FT_GET(slot->operation.kernel_end))
         FT_SET(slot->operation.kernel_end, arguments->timer);
 }
@@ -332,6 +353,7 @@ bool ft_context_prepare(struct ft_nccl_context *context, uint32_t ranks) {
     FT_SET(context->swept, 0);
     FT_SET(context->no_counts, 0);
     FT_SET(context->silent, 0);
+    FT_SET(context->lagging, 0);
     FT_SET(context->described, 0);
     FT_SET(context->communicator, -1);
     for (unsigned n = 0; n < FT_RECENT; n++) FT_SET(context->recent[n], 0);

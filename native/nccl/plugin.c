@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "plugin.h"
+#include "sockets.h"
 
 uint64_t ft_process;
 uint32_t ft_samples = FT_SAMPLES;
@@ -60,7 +61,8 @@ static bool open_process(void) {
     return true;
 }
 
-/* Note the communicator that alone is in use. */
+/* Note the communicator that alone is in use. While there is one, the process's TCP connections are registered
+ * where a flow reporter is named: NCCL's socket transport moves data over them. */
 static void note_sole(void) {
     int sole = -1, count = 0;
 
@@ -70,6 +72,10 @@ static void note_sole(void) {
             sole = n;
         }
     FT_SET(ft_sole_context, count == 1 ? sole : -1);
+    if (!count)
+        ft_sockets_stop();
+    else if (secure_getenv("FABRICTIME_FLOWS"))
+        ft_sockets_start();
 }
 
 static int own_mask(int version, bool kernels) {

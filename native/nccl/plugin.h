@@ -75,6 +75,7 @@ struct ft_transfer {
     uint16_t channel;
     uint8_t function, algorithm, protocol;
     uint8_t sends, sized; /* sized: NCCL states the bytes of a step */
+    uint8_t marks;        /* shows when its operation begins on the GPU */
 };
 
 struct ft_slot {
@@ -109,6 +110,7 @@ struct ft_nccl_context {
     uint8_t no_counts;   /* operations end before as many kernel channels as announced */
     uint8_t silent;      /* operations in succession whose kernel channels were not reported */
     uint8_t sweeping;
+    uint8_t lagging; /* its kernel channels are those of earlier operations */
     struct ft_segment_communicator description;
     uint64_t sequence; /* of collectives */
     struct ft_pairs *pairs;
@@ -184,6 +186,8 @@ void ft_kernel_record(uint64_t handle, int state, const union ft_nccl_arguments 
 void ft_kernel_stop(uint64_t handle);
 struct ft_slot *ft_operation_join(uint64_t handle);
 void ft_operation_leave(struct ft_slot *slot, uint64_t handle, uint64_t now);
+void ft_operation_seen(struct ft_slot *slot, uint64_t now);
+bool ft_kernels_lag(const struct ft_slot *slot);
 void ft_operations_finalize(struct ft_nccl_context *context);
 void ft_context_describe(uint64_t handle, const struct ft_description *of, int rank);
 bool ft_context_prepare(struct ft_nccl_context *context, uint32_t ranks);

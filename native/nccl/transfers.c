@@ -55,6 +55,16 @@ static void fill(struct ft_transfer *to, const struct ft_nccl_proxy_op *of, cons
     FT_SET(to->peer, ft_rank(of->peer));
     FT_SET(to->channel, of->channel);
     FT_SET(to->sends, of->sends != 0);
+    FT_SET(to->marks, parent && ft_kernels_lag(parent));
+}
+
+/* The GPU has delivered or taken the data of a step: the operation of the transfer runs. */
+static void mark(struct ft_transfer *of, uint64_t now) {
+    uint64_t parent = FT_GET(of->parent);
+    struct ft_slot *operation = parent ? ft_slot_of(parent, 1u << FT_HANDLE_SLOT) : NULL;
+
+    FT_SET(of->marks, 0);
+    if (operation) ft_operation_seen(operation, now);
 }
 
 uint64_t ft_transfer_start(int version, uint64_t handle, const struct ft_nccl_descriptor *of) {
@@ -201,6 +211,7 @@ uint64_t ft_step_start(const struct ft_nccl_descriptor *of) {
     transfer = &slot->transfer;
     step = FT_GET(transfer->started);
     FT_SET(transfer->started, step + 1);
+    if (step == FT_PLACES && FT_GET(transfer->marks)) mark(transfer, ft_trace_now_ns());
     if (step == FT_GET(transfer->block_end)) next_block(transfer, step);
     if (step != FT_GET(transfer->next)) return 0;
     place = step % FT_PLACES;
@@ -244,6 +255,8 @@ void ft_step_record(uint64_t handle, int state, const union ft_nccl_arguments *a
     value = FT_GET(*place);
     if (to == FREE || to == (value >> 4 & 15u))
         return; /* NCCL repeats SendPeerWait until the peer is ready */
+    if ((value >> 4 & 15u) == SEND_GPU && FT_GET(slot->transfer.marks))
+        mark(&slot->transfer, ft_trace_now_ns());
     FT_SET(*place, leave(&slot->transfer, value) << 8 | (uint64_t)to << 4 | (value & 15u));
     if ((to == SEND_WAIT || to == RECV_FLUSH) && arguments && FT_GET(slot->transfer.sized))
         FT_SET(slot->transfer.bytes, FT_GET(slot->transfer.bytes) + arguments->step_bytes);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from schemas.records import AuditAction, AuditResult, AuditSeverity
@@ -156,13 +156,15 @@ def fabric_results(fabric: FabricRecords, scope: Scope, only: Iterable[str] = ()
 
 
 def _finders(fabric: FabricRecords) -> dict[str, Callable[[], Iterator[Found]]]:
+    traced = cache(partial(traced_cables, fabric))
+
+    @cache
     def wired() -> Cabling:
-        return Cabling(fabric, traced_cables(fabric))
+        return Cabling(fabric, traced())
 
     def on_rails() -> Iterator[Found]:
         leaf_of = leaves_by_route(fabric) or leaves_by_delay(fabric)
-        actual = traced_cables(fabric)
-        return rails(fabric, leaf_of, actual, Cabling(fabric, actual).swaps)
+        return rails(fabric, leaf_of, traced(), wired().swaps)
 
     finders: dict[str, Callable[[], Iterator[Found]]] = {
         "connectivity": partial(connectivity, fabric),

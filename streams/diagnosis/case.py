@@ -263,7 +263,7 @@ class Case:
         estimate = self.network_share * slow.lost
         if self.network_excess is None or not self.has_clean_baseline(self.begin_ns):
             return estimate
-        already = self.job.baselines.good(("pair", slow.pair.nic, slow.pair.peer, slow.pair.source))
+        already = slow.pair.good_ns(self.job.baselines)
         was_slow = already is not None and already >= 0.7 * (slow.pair.data_ns or 0.0)
         return estimate if was_slow else self.network_excess
 

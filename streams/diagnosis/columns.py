@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.records import CollectiveBatch, CollectiveFunction, KeptReason
+from schemas.records import CollectiveBatch, CollectiveFunction, CollectiveSource, KeptReason
 from streams.diagnosis.rules import NEVER_NS
 
 __all__ = [
@@ -63,8 +63,12 @@ _FAIR: Final = {str(KeptReason.ALL): EVERY, str(KeptReason.SAMPLED): SAMPLED}
 DAY_NS: Final = 86_400_000_000_000
 
 
+_KERNELS: Final = (CollectiveSource.NCCL, CollectiveSource.RCCL)
+"""Sources whose operations begin with their kernel; others begin with their call."""
+
+
 class Op(IntEnum):
-    """Columns of an operation."""
+    """Columns of an operation. `BEGIN`: its call; the rank arrives `LAUNCH` later."""
 
     COMMUNICATOR = 0
     RANK = 1
@@ -99,6 +103,9 @@ class Transfer(IntEnum):
     NETWORK_LATE = 9
     FLUSH = 10
     PROCESS = 11
+    FUNCTION = 12
+    """Function of its operation."""
+    SEQ = 13
 
 
 class Sum(IntEnum):
@@ -182,7 +189,27 @@ def operation_rows(record: CollectiveBatch, process: int) -> Rows:
         for each in record["operations"]
         if each["communicator"] < len(known)
     ]
-    return np.asfortranarray(np.array(rows, np.int64).reshape(-1, len(Op)))
+    found = np.asfortranarray(np.array(rows, np.int64).reshape(-1, len(Op)))
+    if record["source"] in _KERNELS and len(found):
+        _to_calls(found)
+    return found
+
+
+def _to_calls(rows: Rows) -> None:
+    """Have operations that begin with their kernel begin at their call, where the call shows anything.
+
+    A program that calls ahead of the GPU has its kernels wait for former ones and for computing. The call
+    says nothing then, and the operation begins with its kernel.
+    """
+    order = np.argsort(rows[:, Op.BEGIN], kind="stable")
+    end = np.where(rows[order, Op.END] == NEVER_NS, 0, rows[order, Op.END])
+    former = np.concatenate(([NEVER_NS], np.maximum.accumulate(end)[:-1]))
+    every = rows[order, Op.KEPT] == EVERY
+    launch = np.maximum(rows[order, Op.LAUNCH], 0)
+    after = every & np.concatenate(([False], every[:-1])) & (rows[order, Op.BEGIN] - launch >= former)
+    launch = np.where(after, launch, 0)
+    rows[order, Op.BEGIN] -= launch
+    rows[order, Op.LAUNCH] = np.where(rows[order, Op.LAUNCH] >= 0, launch, -1)
 
 
 def transfer_rows(record: CollectiveBatch, process: int) -> Rows:
@@ -202,6 +229,8 @@ def transfer_rows(record: CollectiveBatch, process: int) -> Rows:
             _known(each["network_late_ns"]),
             _known(each["flush_ns"]),
             process,
+            _FUNCTION_INDEX.get(str(operations[each["operation"]]["function"]), 0),
+            operations[each["operation"]]["seq"],
         )
         for each in record["transfers"]
         if each["operation"] < len(of) and (owner := of[each["operation"]]) is not None

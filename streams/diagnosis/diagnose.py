@@ -51,8 +51,8 @@ EFFECTS: Final = {
 }
 """Factor of a verdict that another one of the same pairs explains: its cause is worth more."""
 CAUSES: Final = {Verdict.FEW_QUEUE_PAIRS: (Verdict.RAIL_MISMATCH,)}
-"""Effect to the verdicts that explain it, where others do not. They cost what it costs: flows on a wrong
-rail meet others on one uplink."""
+"""Verdict to the only verdicts that explain it. A cause gets at least the loss share of its effect: flows on
+a wrong rail queue with others on one uplink."""
 MAX_ALTERNATIVES: Final = 8
 
 
@@ -88,7 +88,7 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
     for kind, ns in work.kind_moving.items():
         note(("moving", *kind), ns)
     for pair in case.traffic.measured:
-        note(("pair", pair.nic, pair.peer, pair.source), pair.data_ns or 0.0)
+        pair.note(job.baselines)
     if case.iteration_ns is not None:
         note(("iteration", *work.iteration_key), case.iteration_ns)
     if work.pace_ns is not None:

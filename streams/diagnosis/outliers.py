@@ -34,23 +34,50 @@ def find_outliers(case: Case) -> list[Outlier]:
 
 def _against_others(case: Case, pairs: list[NicPair]) -> list[Outlier]:
     rules = case.rules
-    if len(pairs) <= MIN_LIKE:
+    compared = _like_sizes(pairs) if any(len(pair.sizes) > 1 for pair in pairs) else _per_byte(pairs)
+    if len(compared) <= MIN_LIKE:
         return []
+    ratios = [value / max(like, 1.0) for _, value, like in compared]
+    spread = max(1.4826 * median(abs(ratio - 1.0) for ratio in ratios), 0.05)
+    return [
+        Outlier(pair, value, like, "others")
+        for pair, value, like in compared
+        if value >= rules.flow_times * like
+        and value - like >= rules.flow_excess_us * 1e3
+        and value - like >= rules.flow_spreads * max(spread * like, 1.0)
+    ]
+
+
+def _per_byte(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
+    """Return each pair with its time and the median of all; per byte, if their chunks differ in size."""
     sizes = [pair.chunk_bytes for pair in pairs]
-    usual = median(sizes)
+    usual = median(sizes) if sizes else 0.0
     differ = usual > 0 and max(sizes) > SIZE_TIMES * max(min(sizes), 1.0)
     values = [
         (pair.data_ns or 0.0) * (usual / max(pair.chunk_bytes, 4_096.0) if differ else 1.0) for pair in pairs
     ]
-    middle = median(values)
-    spread = max(1.4826 * median(abs(value - middle) for value in values), 0.05 * middle, 1.0)
-    return [
-        Outlier(pair, value, middle, "others")
-        for pair, value in zip(pairs, values, strict=True)
-        if value >= rules.flow_times * middle
-        and value - middle >= rules.flow_excess_us * 1e3
-        and value - middle >= rules.flow_spreads * spread
-    ]
+    return [(pair, value, median(values)) for pair, value in zip(pairs, values, strict=True)]
+
+
+def _like_sizes(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
+    """Return each pair with its mean time, and that which the median pair would have with the same sizes.
+
+    Neighbours in a ring exchange large chunks of a collective, others small messages alone.
+    """
+    means: dict[int, list[float]] = {}
+    for pair in pairs:
+        for size, (count, total_ns) in pair.sizes.items():
+            means.setdefault(size, []).append(total_ns / count)
+    usual = {size: median(values) for size, values in means.items() if len(values) > MIN_LIKE}
+    usual = {size: ns for size, ns in usual.items() if ns > 0}
+    found: list[tuple[NicPair, float, float]] = []
+    for pair in pairs:
+        known = [(size, count, total_ns) for size, (count, total_ns) in pair.sizes.items() if size in usual]
+        number = sum(count for _, count, _ in known)
+        if number:
+            expected = sum(count * usual[size] for size, count, _ in known)
+            found.append((pair, sum(total_ns for *_, total_ns in known) / number, expected / number))
+    return found
 
 
 def _against_before(case: Case) -> list[Outlier]:
@@ -58,7 +85,7 @@ def _against_before(case: Case) -> list[Outlier]:
     slower: list[Outlier] = []
     known = 0
     for pair in case.traffic.measured:
-        good = case.job.baselines.good(("pair", pair.nic, pair.peer, pair.source))
+        good = pair.good_ns(case.job.baselines)
         if good is None or pair.data_ns is None:
             continue
         known += 1

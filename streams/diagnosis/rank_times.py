@@ -119,7 +119,7 @@ def rank_times(
     return (
         RankTimes(
             observed=_observed(job, processes, interval),
-            busy=np.minimum(np.maximum(busy, by_rank(time)), limit),
+            busy=np.minimum(np.maximum(busy, by_rank(time)) * _apart(of, count), limit),
             launch=parts[0],
             gpu_late=parts[1],
             peer_late=parts[2],
@@ -131,6 +131,24 @@ def rank_times(
         ),
         weight,
     )
+
+
+def _apart(of: RowTimes, count: int) -> Floats:
+    """Return by rank how long any of its operations ran, as a share of the sum of their times.
+
+    Sends and receives of a group run at the same time, and operations on several streams do.
+    """
+    column = of.rows[:, Op.BEGIN]
+    begin = (column - column.min(initial=column[0] if len(column) else 0)).astype(np.float64)
+    end = begin + of.duration
+    span = end.max() + 1.0 if len(end) else 1.0
+    order = np.lexsort((begin, of.rank))
+    first, last = (each[order] + of.rank[order] * span for each in (begin, end))
+    former = np.concatenate(([0.0], np.maximum.accumulate(last)[:-1])) if len(last) else last
+    alone = np.clip(last - np.maximum(first, former), 0.0, None)
+    sums = np.bincount(of.rank, of.duration, count)[:count]
+    union = np.bincount(of.rank[order], alone, count)[:count]
+    return np.where(sums > 0, np.minimum(union / np.maximum(sums, 1.0), 1.0), 1.0).astype(np.float64)
 
 
 def _known(values: Floats) -> Floats:

@@ -19,7 +19,7 @@ MAX_SUMMARIES: Final = 400_000
 """Summaries that a job's view keeps."""
 MAX_RECORDS: Final = 100_000
 """Records of a job, and decisions, alerts and audit results, that a view keeps."""
-MAX_BASELINES: Final = 4_096
+MAX_BASELINES: Final = 8_192
 """Kinds of operations, and queue pairs, with a baseline of their own in one job."""
 BASELINE_INTERVALS: Final = 5
 """Intervals in sequence, the median of which counts as sustained."""

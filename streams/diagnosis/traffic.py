@@ -6,6 +6,7 @@ operations. Only pairs of different hosts count: others do not use the network.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
@@ -15,16 +16,23 @@ import numpy as np
 
 from schemas.ids import host_of
 from schemas.records import CollectiveFunction, Flow
-from streams.diagnosis.arrivals import Floats
+from streams.diagnosis.arrivals import Floats, Ints
+from streams.diagnosis.baseline import Baselines
 from streams.diagnosis.columns import FUNCTIONS, Op, Pair, Rows, Transfer, hash_of
 from streams.diagnosis.network_view import Links, NetworkView, PairDelay
 from streams.diagnosis.ranks import Rank, Ranks
-from streams.diagnosis.work import Work, mixed
+from streams.diagnosis.work import Work, mixed, pair_key
 
 __all__ = ["NicPair", "Probes", "Traffic", "probes_of", "traffic_of"]
 
 MAX_PAIRS: Final = 4_096
 """Pairs that are kept: the slowest."""
+MAX_SIZES: Final = 4
+"""Sizes of chunks of a pair, as powers of two, whose times are compared with earlier ones."""
+MIN_ALONE: Final = 0.2
+"""Share of an operation after the last rank's arrival that shows the network's time."""
+MOSTLY_ALONE: Final = 0.9
+"""Above this share, the wait is no longer than the jitter of arrivals."""
 MAX_ALL_ROUTES: Final = 32
 """NICs up to which all routes among them are possible links of a job with unknown pairs."""
 _SEND: Final = FUNCTIONS.index(CollectiveFunction.SEND)
@@ -56,6 +64,8 @@ class NicPair:
     """ns from post to completion, or of moving data; mean."""
     min_ns: float | None = None
     bytes: float = 0.0
+    sizes: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Binary logarithm of a chunk's bytes: number of chunks, and sum of their ns."""
     gpu_late_share: float = 0.0
     """Share of the sender's time in transfers spent waiting for its GPU."""
     receive_gpu_share: float = 0.0
@@ -78,6 +88,28 @@ class NicPair:
     def name(self) -> str:
         """Text that names it."""
         return f"{self.nic} to {self.peer}"
+
+    def note(self, baselines: Baselines) -> None:
+        """Note the mean times of its most frequent sizes."""
+        for size, (count, total_ns) in self._frequent():
+            baselines.note(("pair", self.nic, self.peer, self.source, size), total_ns / count)
+
+    def good_ns(self, baselines: Baselines) -> float | None:
+        """Return its mean time if each size took as long as in the job's good time; None: no size is known.
+
+        A program sends messages of many sizes, and not always as many of each.
+        """
+        known = expected = measured = 0.0
+        for size, (count, total_ns) in self._frequent():
+            good = baselines.good(("pair", self.nic, self.peer, self.source, size))
+            if good is not None:
+                known, expected, measured = known + count, expected + count * good, measured + total_ns
+        if not known or self.data_ns is None:
+            return None
+        return self.data_ns * expected / measured if measured else expected / known
+
+    def _frequent(self) -> list[tuple[int, tuple[float, float]]]:
+        return sorted(self.sizes.items(), key=lambda item: (-item[1][1], item[0]))[:MAX_SIZES]
 
 
 LinkTable = dict[str, dict[tuple[str, str], NicPair]]
@@ -124,7 +156,7 @@ def traffic_of(
     nics |= {flow["nic"] for flow in flows.values()}
     traffic = Traffic({}, nics, flows=flows)
     _add_queue_pairs(traffic, ranks, queue_pairs)
-    _add_transfers(traffic, ranks, transfers)
+    _add_transfers(traffic, ranks, work, transfers)
     _add_sends(traffic, ranks, work)
     for flow in flows.values():
         if flow["peer"] and host_of(flow["nic"]) != host_of(flow["peer"]):
@@ -170,6 +202,11 @@ def _pair(traffic: Traffic, nic: str, peer: str) -> NicPair:
     return known
 
 
+def _size_of(amount: Rows) -> Ints:
+    """Return the rounded binary logarithm of numbers of bytes."""
+    return np.rint(np.log2(np.maximum(amount, 1).astype(np.float64))).astype(np.int64)
+
+
 def _add_queue_pairs(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
     """Add the in-band delays of queue pairs; the peer is that of the flow, else the rank's NIC."""
     rows = rows[rows[:, Pair.COUNT] > 0]
@@ -208,9 +245,12 @@ def _nic_for(rank: Rank | None, nic: str | None) -> str:
 
 
 def _add_mean(pair: NicPair, source: str, count: float, total_ns: float, amount: float) -> None:
-    """Add to the mean of a pair, unless a better source has set it."""
+    """Add chunks of one size to a pair, unless a better source has set it."""
     if pair.source not in ("", source):
         return
+    size = round(math.log2(max(amount / max(count, 1.0), 1.0)))
+    known, sum_ns = pair.sizes.get(size, (0.0, 0.0))
+    pair.sizes[size] = known + count, sum_ns + total_ns
     before = (pair.data_ns or 0.0) * pair.count
     pair.source = source
     pair.count += count
@@ -218,10 +258,11 @@ def _add_mean(pair: NicPair, source: str, count: float, total_ns: float, amount:
     pair.data_ns = (before + total_ns) / max(pair.count, 1.0)
 
 
-def _add_transfers(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
+def _add_transfers(traffic: Traffic, ranks: Ranks, work: Work, rows: Rows) -> None:
     """Add the transfers: delays by the sender, waiting for GPUs by both ends."""
     if not len(rows):
         return
+    alone = _without_late_ranks(work, rows)
     keys = mixed(*(rows[:, at] for at in (Transfer.PROCESS, Transfer.COMMUNICATOR, Transfer.PEER)))
     keys = mixed(keys, rows[:, Transfer.SENDS])
     _, first, at = np.unique(keys, return_index=True, return_inverse=True)
@@ -230,30 +271,65 @@ def _add_transfers(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
         return np.bincount(at, values, len(first)).astype(np.float64)
 
     done = rows[:, Transfer.END] > rows[:, Transfer.BEGIN]
-    length = np.where(done, rows[:, Transfer.END] - rows[:, Transfer.BEGIN], 0).astype(np.float64)
-    split = rows[:, Transfer.NETWORK_LATE] >= 0
-    network = np.where(split, rows[:, Transfer.NETWORK_LATE], 0).astype(np.float64)
-    known = total(split.astype(np.float64))
-    amount = np.where(split, rows[:, Transfer.BYTES], 0).astype(np.float64)
-    sums = total(network), total(amount), total(length)
-    late = total(np.maximum(rows[:, Transfer.GPU_LATE], 0).astype(np.float64))
+    length = total(np.where(done, rows[:, Transfer.END] - rows[:, Transfer.BEGIN], 0).astype(np.float64))
+    late = total(np.maximum(rows[:, Transfer.GPU_LATE], 0) * alone)
     flush = total(np.maximum(rows[:, Transfer.FLUSH], 0).astype(np.float64))
     for index, row in enumerate(rows[first]):
-        own = ranks.by_process.get(int(row[Transfer.PROCESS]))
-        peer = ranks.of(int(row[Transfer.COMMUNICATOR]), int(row[Transfer.PEER]))
-        if own is None or peer is None or own.host == peer.host or not own.nics or not peer.nics:
+        pair = _pair_of_transfer(traffic, ranks, row)
+        if pair is None:
             continue
-        share = float(late[index] / max(sums[2][index], 1.0))
+        share = float(late[index] / max(length[index], 1.0))
         if row[Transfer.SENDS]:
-            pair = _pair(traffic, own.nic, _nic_for(peer, own.nic))
             pair.gpu_late_share = max(pair.gpu_late_share, min(1.0, share))
-            if known[index]:
-                _add_mean(pair, "transfer", float(known[index]), float(sums[0][index]), float(sums[1][index]))
         else:
-            pair = _pair(traffic, peer.nic, _nic_for(own, peer.nic))
-            share += float(flush[index] / max(sums[2][index], 1.0))
+            share += float(flush[index] / max(length[index], 1.0))
             pair.receive_gpu_share = max(pair.receive_gpu_share, min(1.0, share))
-        pair.ranks |= {own.number, peer.number}
+    measured = (rows[:, Transfer.SENDS] > 0) & (rows[:, Transfer.NETWORK_LATE] >= 0) & (alone >= MIN_ALONE)
+    rows, alone, keys = rows[measured], alone[measured], keys[measured]
+    _, first, at = np.unique(mixed(keys, _size_of(rows[:, Transfer.BYTES])), True, True)
+    count = np.bincount(at, minlength=len(first)).astype(np.float64)
+    network = total(rows[:, Transfer.NETWORK_LATE] * alone)
+    amount = total(rows[:, Transfer.BYTES].astype(np.float64))
+    for index, row in enumerate(rows[first]):
+        pair = _pair_of_transfer(traffic, ranks, row)
+        if pair is not None:
+            _add_mean(pair, "transfer", float(count[index]), float(network[index]), float(amount[index]))
+
+
+def _without_late_ranks(work: Work, rows: Rows) -> Floats:
+    """Return the share of each transfer's operation in which all of its ranks had arrived; 1: unknown.
+
+    Before, a sender waits for a receiver that has not arrived, as if the network were slow.
+    """
+    found = np.ones(len(rows))
+    if not len(work.rows):
+        return found
+    moving = work.end - work.begin - np.maximum(work.rows[:, Op.LAUNCH], 0)
+    share = 1.0 - np.clip(np.nan_to_num(work.arrival_wait) / np.maximum(moving, 1.0), 0.0, 1.0)
+    names = mixed(*(work.rows[:, at] for at in (Op.PROCESS, Op.COMMUNICATOR)), pair_key(work.rows, Op))
+    names = mixed(names, work.rows[:, Op.SEQ])
+    wanted = mixed(
+        *(rows[:, at] for at in (Transfer.PROCESS, Transfer.COMMUNICATOR)), pair_key(rows, Transfer)
+    )
+    wanted = mixed(wanted, rows[:, Transfer.SEQ])
+    share = np.where(share > MOSTLY_ALONE, 1.0, share)
+    order = np.argsort(names)
+    place = order[np.minimum(np.searchsorted(names[order], wanted), len(names) - 1)]
+    return np.where(names[place] == wanted, share[place], found)
+
+
+def _pair_of_transfer(traffic: Traffic, ranks: Ranks, row: Ints) -> NicPair | None:
+    """Return the pair of NICs that a transfer's data take, from sender to receiver; None: no network."""
+    own = ranks.by_process.get(int(row[Transfer.PROCESS]))
+    peer = ranks.of(int(row[Transfer.COMMUNICATOR]), int(row[Transfer.PEER]))
+    if own is None or peer is None or own.host == peer.host or not own.nics or not peer.nics:
+        return None
+    if row[Transfer.SENDS]:
+        pair = _pair(traffic, own.nic, _nic_for(peer, own.nic))
+    else:
+        pair = _pair(traffic, peer.nic, _nic_for(own, peer.nic))
+    pair.ranks |= {own.number, peer.number}
+    return pair
 
 
 def _add_sends(traffic: Traffic, ranks: Ranks, work: Work) -> None:
@@ -263,6 +339,7 @@ def _add_sends(traffic: Traffic, ranks: Ranks, work: Work) -> None:
         return
     rows = work.rows[chosen]
     keys = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], rows[:, Op.PEER])
+    keys = mixed(keys, _size_of(rows[:, Op.BYTES]))
     _, first, at = np.unique(keys, return_index=True, return_inverse=True)
     count = np.bincount(at).astype(np.float64)
     total, amount = np.bincount(at, work.network[chosen]), np.bincount(at, rows[:, Op.BYTES])

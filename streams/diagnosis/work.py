@@ -23,7 +23,7 @@ from streams.diagnosis.arrivals import (
     groups_of,
     order_by,
 )
-from streams.diagnosis.columns import EVERY, FUNCTIONS, IS_COLLECTIVE, Op, Rows, Sum
+from streams.diagnosis.columns import EVERY, FUNCTIONS, IS_COLLECTIVE, Op, Rows, Sum, Transfer
 from streams.diagnosis.iterations import Iterations, find_iterations
 from streams.diagnosis.job_view import Columns, JobView
 from streams.diagnosis.moving import Moving, moving_of
@@ -31,7 +31,7 @@ from streams.diagnosis.rank_times import RankTimes, RowTimes, rank_times
 from streams.diagnosis.ranks import Ranks
 from streams.diagnosis.rules import CLOCK_FLOOR_NS, NEVER_NS
 
-__all__ = ["Kind", "Work", "mixed", "work_of"]
+__all__ = ["Kind", "Work", "mixed", "pair_key", "work_of"]
 
 Kind = tuple[int, int, int]
 """Ranks of the communicator, index of the function, power of two of the bytes."""
@@ -127,9 +127,13 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     arrivals = arrivals_of(groups, begin[grouped], launch[grouped], gap[grouped], own, full=full)
     arrival_wait = _arrival_waits(rows, begin + launch, grouped, groups, full)
     arrival_wait = np.where(synced, np.clip(arrival_wait, 0.0, end - begin - launch), np.nan)
+    moving = end - begin - launch
     measured = rows[:, Op.PEER_LATE].astype(np.float64)
-    wait = np.where(measured >= 0, np.minimum(measured, end - begin - launch), arrival_wait)
-    network = _network(rows, end - begin - launch, wait)
+    wait = np.where(measured >= 0, np.minimum(np.fmax(measured, arrival_wait), moving), arrival_wait)
+    left = np.maximum(moving - np.nan_to_num(wait), 0.0)
+    for column in (Op.GPU_LATE, Op.FLUSH):  # a GPU waits for data of a late rank, too
+        rows[:, column] = np.minimum(rows[:, column], left)
+    network = np.minimum(_network(rows, moving, wait), left)
     kind, kinds = _kinds(rows, ranks)
     inside = _inside(begin, end, length_ns)
     row_times = RowTimes(rank, rows, end - begin, inside, running, wait, network)
@@ -138,7 +142,7 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     times.last_arrivals = np.bincount(rank[last], minlength=len(members))[: len(members)].astype(np.int64)
     critical = _critical(network, grouped, groups)
     whole = groups.counts >= sizes
-    moving = moving_of(rows, rank, begin + launch, end, row_tolerance, grouped, groups, whole)
+    whole_moving = moving_of(rows, rank, begin + launch, end, row_tolerance, grouped, groups, whole)
     work = Work(
         length_ns=length_ns,
         rank=rank,
@@ -154,7 +158,7 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
         wait=wait,
         network=network,
         critical=critical,
-        moving=moving,
+        moving=whole_moving,
         weight=weight,
         kind=kind,
         kinds=kinds,
@@ -162,7 +166,7 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     )
     medians = group_medians(kind, len(kinds), np.where(running, np.nan, critical))
     work.kind_network = {kinds[at]: float(ns) for at, ns in enumerate(medians) if not np.isnan(ns)}
-    medians = moving.medians(kind, len(kinds), running)
+    medians = whole_moving.medians(kind, len(kinds), running)
     work.kind_moving = {kinds[at]: float(ns) for at, ns in enumerate(medians) if not np.isnan(ns)}
     _find_iterations(work, ranks)
     work.bus_bps = _bus_bps(summaries)
@@ -198,7 +202,7 @@ def _selected(
         runs = never[chosen]
         chosen = np.concatenate((chosen[~runs], chosen[runs]))
     rows = _taken(operations, chosen)
-    keys = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], _pair_key(rows), rows[:, Op.SEQ])
+    keys = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], pair_key(rows), rows[:, Op.SEQ])
     dropped = ~_is_first(keys) | _ended_unseen(rows, operations, summaries)
     if not dropped.any():
         return rows, places[chosen]
@@ -236,10 +240,10 @@ def _is_first(keys: Ints) -> Bools:
     return first
 
 
-def _pair_key(rows: Rows) -> Ints:
+def pair_key(rows: Rows, column: type[Op] | type[Transfer] = Op) -> Ints:
     """Return 0 for collectives, and a number for function and peer of other operations."""
-    alone = ~IS_COLLECTIVE[rows[:, Op.FUNCTION]]
-    key = (rows[:, Op.PEER] + 2) * len(FUNCTIONS) + rows[:, Op.FUNCTION]
+    alone = ~IS_COLLECTIVE[rows[:, column.FUNCTION]]
+    key = (rows[:, column.PEER] + 2) * len(FUNCTIONS) + rows[:, column.FUNCTION]
     return np.asarray(np.where(alone, key, 0), np.int64)
 
 
@@ -254,7 +258,7 @@ def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
     sums = summaries[is_collective]
     keys = np.concatenate(
         (
-            mixed(ended[:, Op.PROCESS], ended[:, Op.COMMUNICATOR], _pair_key(ended)),
+            mixed(ended[:, Op.PROCESS], ended[:, Op.COMMUNICATOR], pair_key(ended)),
             mixed(sums[:, Sum.PROCESS], sums[:, Sum.COMMUNICATOR], np.zeros(len(sums), np.int64)),
         )
     )
@@ -263,7 +267,7 @@ def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
     newest = np.full(len(names), -1, np.int64)
     np.maximum.at(newest, at, seqs)
     if len(names):
-        wanted = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], _pair_key(rows))
+        wanted = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], pair_key(rows))
         place = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
         found = never & (names[place] == wanted) & (newest[place] >= rows[:, Op.SEQ])
     return found

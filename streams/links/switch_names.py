@@ -51,8 +51,10 @@ class Groups:
 
     def join(self, a: str, b: str) -> None:
         """Merge the names of one switch."""
-        first, second = sorted((self.find(a), self.find(b)), key=by_name)
-        self._of[second] = first
+        one, other = self.find(a), self.find(b)
+        if one != other:
+            first, second = sorted((one, other), key=by_name)
+            self._of[second] = first
 
     def add(
         self,

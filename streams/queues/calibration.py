@@ -11,7 +11,6 @@ from its block's mean. This is the best linear estimate of the true depth from t
 lie between 0 (worthless) and 1 (exact). A link without a queue has m = 0, and a = b = 0. Deviations far
 beyond the noise of a block's mean are real, for noise has no long tail there: the part of D above `FAR`
 standard errors counts in full. So a queue that begins to stand is published at its depth at once.
-
 m follows from the mean delays of all routes by expectation maximisation, which keeps it above 0 (Lucy,
 1974). a and b are least squares over sums that each route keeps, so that nothing is kept per probe.
 """
@@ -27,6 +26,11 @@ from native.core.columns import Float64s, Int64s
 
 __all__ = ["Calibration", "kept_back"]
 
+# Means cannot tell a level of all links into a switch from one of all links out of it. But a link without
+# real deviations has no queue. So the iteration for m starts from a var D + b var F of each link. All links
+# have about the same noise. So a and b of a link that deviates no more than that are 0, until its own cells
+# show otherwise.
+#
 # The error of a slot's mean is below that of a moment within it. Two probes kept back from one link and slot,
 # at independent times, have the expected product of the slot's squared error. The ratio is pooled over the
 # links. The bound is as many standard deviations as 95 % of the cells kept back are within. Delays show the
@@ -39,10 +43,13 @@ EVERY: Final = 16
 MEMORY_S: Final = 10.0
 FAR: Final = 3.0
 PRIOR_CELLS: Final = 30.0
-"""Weight of the pooled a and b in a link's own, in cells."""
+"""Weight of the a and b that follow from the pooled noise in a link's own, in cells."""
 ENOUGH_CELLS: Final = 50.0
 """Cells kept back per link from which on depths are calibrated."""
 FIRST_LEVEL_NS: Final = 100.0
+MIN_VAR_SHARE: Final = 1e-3
+"""Share of the mean variance from which any link's level starts, so that none stays at 0."""
+MIN_VAR: Final = 1e-9
 STEP: Final = 0.6
 """Share of a full step by which all links move at once: they share cells."""
 WORK: Final = 2e6
@@ -98,6 +105,10 @@ class Calibration:
         self._point_var: Float64s = np.zeros(more)
         self._slot_share = 1.0
         self._bound_sigmas = FIRST_SIGMAS
+        self._beside_ns: Float64s = np.full((2, more), -np.inf)
+        """Longest delays in the last slot with a limit, and so far in the one behind it."""
+        self._newest_ns: Float64s = np.full((1, self._columns), -np.inf)
+        """Longest delay in or beside the newest slot with a cell."""
         self.level_ns[-1] = self.slope[0, -1] = self.slope[1, -1] = 0.0
         self.ready = False
 
@@ -130,14 +141,33 @@ class Calibration:
         found: Float64s = np.maximum(var, (var + pooled) / 2)
         return found
 
-    def limit_ns(self, slots: int, slot: Int64s, route: NDArray[np.int32], delay_ns: Float64s) -> Float64s:
+    def limit_ns(
+        self,
+        slots: int,
+        slot: Int64s,
+        route: NDArray[np.int32],
+        delay_ns: Float64s,
+        *,
+        goes_on: bool = False,
+    ) -> Float64s:
         """Return [slots, columns] longest delay of a cell that crossed the column in or beside the slot, or
-        in the nearest slots with any."""
+        in the nearest slots with any.
+
+        Slots -1 and `slots` stand beside the block. `goes_on`: the last call was for the block before.
+        """
         limit = np.full((slots + 2, self._columns + 1), -np.inf)
+        before = np.full((1, self._columns), -np.inf)
+        if goes_on:
+            limit[:2], before = self._beside_ns, self._newest_ns
         hop = self._hop[route]
         for column in range(hop.shape[1]):
             np.maximum.at(limit, (slot + 1, hop[:, column]), delay_ns)
-        near = _filled(np.maximum(np.maximum(limit[:-2], limit[1:-1]), limit[2:])[:, :-1])
+        self._beside_ns = limit[-2:]
+        near = np.maximum(np.maximum(limit[:-2], limit[1:-1]), limit[2:])[:, :-1]
+        near = np.concatenate([before, near])
+        newest = np.where(np.isfinite(near), np.arange(slots + 1)[:, None], 0).max(axis=0, keepdims=True)
+        self._newest_ns = np.take_along_axis(near, newest, axis=0)
+        near = _filled(near)[1:]
         return np.where(np.isfinite(near), np.maximum(near, self._packet_ns), np.inf)
 
     def _parts(self, queue_ns: Float64s) -> tuple[Float64s, Float64s, Float64s]:
@@ -233,12 +263,14 @@ class Calibration:
 
     def _update(self) -> None:
         rounds = int(np.clip(WORK / max(1, self._xx[0].size), MIN_ITERATIONS, MAX_ITERATIONS))
-        for _ in range(3 * rounds):
-            self.level_ns[:-1] *= self._blame(self._all, self._all_y, self.level_ns)
+        if not self.ready:
+            self._fit_levels(rounds)
         cells = self._over_links(np.repeat(self._n[:, None], self._hop.shape[1], axis=1))
         usual = self.level_ns[self._hop].sum(axis=1)
         for part in range(2):
             self._fit(part, usual, cells, rounds)
+        self._share_levels(cells, rounds / MAX_ITERATIONS)
+        self._fit_levels(rounds)
         if not self._point_var.any():
             self._point_var[:-1] = self._packet_ns**2
         for _ in range(3 * rounds):
@@ -252,6 +284,20 @@ class Calibration:
         self._pairs, self._pair_product = kept * self._pairs, kept * self._pair_product
         self._pair_var, self._age_s = kept * self._pair_var, 0.0
 
+    def _fit_levels(self, rounds: int) -> None:
+        """Fit the levels to the mean delays of all routes."""
+        for _ in range(3 * rounds):
+            self.level_ns[:-1] *= self._blame(self._all, self._all_y, self.level_ns)
+
+    def _share_levels(self, cells: Float64s, share: float) -> None:
+        """Move the levels by this share towards the real deviations of each link. Their total stays."""
+        own = [self._over_links(np.einsum("rhh->rh", xx)) / np.maximum(cells, 1.0) for xx in self._xx]
+        real_var = self.slope[0, :-1] * own[0] + self.slope[1, :-1] * own[1]
+        total, level = float((cells * real_var).sum()), self.level_ns[:-1]
+        if total > 0:
+            found = (real_var + MIN_VAR_SHARE * real_var.mean()) * (float((cells * level).sum()) / total)
+            level += np.where(cells > 0, share * (found - level), 0.0)
+
     def _blame(self, n: Float64s, y: Float64s, values: Float64s) -> Float64s:
         """Return the factor of expectation maximisation for values above 0 whose sums over routes are y /
         n."""
@@ -263,7 +309,7 @@ class Calibration:
         return factor
 
     def _fit(self, part: int, usual: Float64s, cells: Float64s, rounds: int) -> None:
-        """Fit the slopes of D (`part` 0) or F (1), each link towards the pooled one."""
+        """Fit the slopes of D (`part` 0) or F (1), each link towards that of the pooled noise."""
         x, xy, xx = self._x[part], self._xy[part], self._xx[part]
         own = self._over_links(np.einsum("rhh->rh", xx))
         var = float(own.sum()) / max(float(cells.sum()), 1.0)
@@ -272,8 +318,10 @@ class Calibration:
         prior = PRIOR_CELLS * var
         slope = self.slope[part]
         wanted = xy - usual[:, None] * x
+        spread = np.maximum(own / np.maximum(cells, 1.0), MIN_VAR)
         for _ in range(rounds):
-            pooled = float(np.average(slope[:-1], weights=own))
+            noise = float(np.average((1 - slope[:-1]) * spread, weights=cells))
+            pooled = np.clip(1 - noise / spread, 0.0, 1.0)
             rest = wanted - np.einsum("rhk,rk->rh", xx, slope[self._hop] * self._used)
             step = (self._over_links(rest) + prior * (pooled - slope[:-1])) / (own + prior)
             slope[:-1] = np.clip(slope[:-1] + STEP * step, 0.0, 1.0)

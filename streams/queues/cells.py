@@ -149,6 +149,14 @@ class WaitingCells:
             heapq.heappush(self._numbers, number)
         self._buckets[number].append(cells)
 
+    def waiting(self, begin: int, end: int) -> Cells:
+        """Return the cells of slots [begin, end) of one bucket that wait."""
+        number = begin // self._bucket_slots
+        cells = Cells.joined(self._buckets.get(number, []))
+        if number in self._buckets:
+            self._buckets[number] = [cells]
+        return cells.where((cells.slot >= begin) & (cells.slot < end))
+
     def take(self, begin: int, end: int) -> tuple[Cells, int]:
         """Remove and return the cells of slots [begin, end); drop earlier ones and return their number."""
         picked: list[Cells] = []

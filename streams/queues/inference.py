@@ -115,6 +115,8 @@ class ShardQueues:
         self._columns: LinkColumns | None = None
         self._solver: QueueSolver | None = None
         self._calibration = Calibration.none()
+        self._limited_to_ns = 0
+        """Fabric time at which the last block ended."""
         self._column_of: Int64s = np.zeros(0, np.int64)
         """The column of each link in `_calibration`."""
         self._states: dict[LinkKey, LinkState] = {}
@@ -313,8 +315,7 @@ class ShardQueues:
         queue_ns = found.queue_ns.reshape(-1, fine, found.queue_ns.shape[1]).mean(axis=1)
         error_ns = SIGMAS[knots > 1] * np.sqrt((found.sigma_ns**2).mean(axis=0))
         calibration, whole = self._calibration, (delays.slot - first) // SUB_SLOTS
-        longest_ns = delays.longest_ns + LIMIT_SIGMAS * delays.noise_ns
-        limit_ns = calibration.limit_ns(len(queue_ns), whole, delays.route, longest_ns)
+        limit_ns = self._limit_ns(delays, first, slots)
         if calibration.ready:
             depth_ns, error_ns = calibration.depths(queue_ns, limit_ns)
         else:  # nothing is known yet about the depths' worth
@@ -323,6 +324,26 @@ class ShardQueues:
         seconds = slots * self._unit_ns / NS_PER_S
         calibration.learn(queue_ns, seconds, delays.route, delays.count, delays.mean_ns, back, whole)
         return depth_ns[:, columns.column], error_ns[columns.column]
+
+    def _limit_ns(self, delays: Delays, first: int, slots: int) -> Float64s:
+        """Return [whole slots, columns] ns that the probes of slots [first, first + slots) allow.
+
+        Probes of the slot behind count where they have come.
+        """
+        end = first + slots
+        after = self._cells.waiting(end * self.fold, (end + SUB_SLOTS) * self.fold).folded(self.fold)
+        slot = np.concatenate([delays.slot, after.slot]) - first
+        longest_ns = np.concatenate([delays.longest_ns, after.mean_ns])
+        noise_ns = np.concatenate([delays.noise_ns, after.noise_ns])
+        goes_on = self._limited_to_ns == first * self._unit_ns
+        self._limited_to_ns = end * self._unit_ns
+        return self._calibration.limit_ns(
+            slots // SUB_SLOTS,
+            slot // SUB_SLOTS,
+            np.concatenate([delays.route, after.route]),
+            longest_ns + LIMIT_SIGMAS * noise_ns,
+            goes_on=goes_on,
+        )
 
     def _rates_bps(self) -> Float64s:
         return np.array([self._rate_of(name) or UNKNOWN_BPS for name in self._routes.names], np.float64)

@@ -67,23 +67,32 @@ def run_probers(net: MultiNic, seconds: float = 0.4) -> dict[str, dict[str, floa
     return found
 
 
-@pytest.mark.parametrize("form", PASSING)
-def test_probes_leave_and_arrive_by_their_own_nic(form: str, inside: Callable[..., Any]) -> None:
-    def work() -> Any:
+def in_form(form: str, inside: Callable[..., Any], work: Callable[[MultiNic], Any]) -> Any:
+    """Return what `work` finds on two hosts in a form; skip where the kernel lacks its devices."""
+
+    def tried() -> Any:
         try:
             with MultiNic(FORMS[form], 2) as net:
-                before = {port.nic: sent_by(net, port) for port in net.ports}
-                counters = run_probers(net)
-                return counters, {port.nic: sent_by(net, port) - before[port.nic] for port in net.ports}
+                return work(net)
         except FabricError as error:
             if "lacks" in str(error):
                 return str(error)
             raise
 
-    result = inside(work)
+    result = inside(tried)
     if isinstance(result, str):
         pytest.skip(result)
-    counters, sent = result
+    return result
+
+
+@pytest.mark.parametrize("form", PASSING)
+def test_probes_leave_and_arrive_by_their_own_nic(form: str, inside: Callable[..., Any]) -> None:
+    def work(net: MultiNic) -> Any:
+        before = {port.nic: sent_by(net, port) for port in net.ports}
+        counters = run_probers(net)
+        return counters, {port.nic: sent_by(net, port) - before[port.nic] for port in net.ports}
+
+    counters, sent = in_form(form, inside, work)
     for nic, each in counters.items():
         assert each["samples"] > 5, (nic, each)
         assert each["lost"] <= 0.5 * each["requests_sent"]  # a busy machine answers late
@@ -135,29 +144,21 @@ def audited_devices(port: MultiNicPort, peer: MultiNicPort) -> set[str]:
 
 @pytest.mark.parametrize("form", sorted(FORMS.keys() - {"arp-flux", "strict-filter"}))
 def test_inventory_egress_and_routes_are_right_on_real_devices(form: str, inside: Callable[..., Any]) -> None:
-    def work() -> Any:
+    def work(net: MultiNic) -> Any:
         from producers.nic_network import read_nic_network
 
-        try:
-            with MultiNic(FORMS[form], 2) as net:
-                found = {}
-                for port in net.ports:
-                    network = read_nic_network(settings_of(port))
-                    peers = [each for each in net.ports if each.host != port.host]
-                    found[port.nic] = (
-                        (network.device, network.networks),
-                        egress_of(port, net.peer_of(port).address, network.device),
-                        [(kernel_devices(port, each), audited_devices(port, each)) for each in peers],
-                    )
-                return found
-        except FabricError as error:
-            if "lacks" in str(error):
-                return str(error)
-            raise
+        found = {}
+        for port in net.ports:
+            network = read_nic_network(settings_of(port))
+            peers = [each for each in net.ports if each.host != port.host]
+            found[port.nic] = (
+                (network.device, network.networks),
+                egress_of(port, net.peer_of(port).address, network.device),
+                [(kernel_devices(port, each), audited_devices(port, each)) for each in peers],
+            )
+        return found
 
-    result = inside(work)
-    if isinstance(result, str):
-        pytest.skip(result)
+    result = in_form(form, inside, work)
     kind = FORMS[form]
     for nic, ((device, networks), egress, routes) in result.items():
         assert device == nic.partition("/")[2]

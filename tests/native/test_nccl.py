@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
+CLIENT = NATIVE.parent / "clients" / "c"
 HERE = Path(__file__).resolve().parent / "nccl"
 REPLAY = NATIVE / "nccl" / "replay"
 VERSIONS = range(1, 8)
@@ -46,7 +47,7 @@ def compiler(*runtimes: str) -> str:
 
 
 def compiled(arguments: list[str | Path], runtimes: tuple[str, ...] = ()) -> None:
-    include = [f"-I{NATIVE / 'nccl'}", f"-I{NATIVE / 'collectives'}", f"-I{REPLAY}"]
+    include = [f"-I{NATIVE / 'nccl'}", f"-I{NATIVE / 'collectives'}", f"-I{REPLAY}", f"-I{CLIENT}"]
     command = [compiler(*runtimes), "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", *include]
     built = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
@@ -64,7 +65,7 @@ class Built:
     def plugin(self) -> Path:
         path = self.folder / "libnccl-profiler-fabrictime.so"
         if not path.exists():
-            writer = [NATIVE / "collectives" / name for name in ("writer.c", "connect.c")]
+            writer = [NATIVE / "collectives" / name for name in ("writer.c", "connect.c", "sockets.c")]
             options = ["-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,nodelete"]
             sources = sorted((NATIVE / "nccl").glob("*.c"))
             self._build(path, [*options, *sources, *writer, "-pthread", "-ldl"])

@@ -280,7 +280,7 @@ void step_end(struct caller *of, struct transfer *transfer, int step) {
     transfer->steps[step % REPLAY_DEPTH] = transfer->chunks[step % REPLAY_DEPTH] = NULL;
 }
 
-static void kernels_begin(struct caller *of, struct plan *plan) {
+void kernels_begin(struct caller *of, struct plan *plan) {
     for (int n = 0; n < plan->channels && n < REPLAY_CHANNELS; n++) {
         struct ft_nccl_descriptor descriptor = {
             .kernel_channel = {.channel = (uint8_t)n, .timer = 1000000 + (uint64_t)n}};
@@ -291,7 +291,7 @@ static void kernels_begin(struct caller *of, struct plan *plan) {
     }
 }
 
-static void kernels_end(struct caller *of, struct plan *plan) {
+void kernels_end(struct caller *of, struct plan *plan) {
     for (int n = 0; n < plan->channels && n < REPLAY_CHANNELS; n++) {
         caller_record(of, plan->kernels[n], FT_NCCL_KERNEL_CHANNEL_STOP, 1050000 + (size_t)n);
         caller_stop(of, plan->kernels[n]);

@@ -60,6 +60,9 @@ void plan_p2p(struct plan *to, const struct caller *of, int peer, bool sends, in
 void plan_launch(struct caller *of, struct plan *plan);   /* the user's thread */
 void plan_progress(struct caller *of, struct plan *plan); /* the proxy's thread */
 
+void kernels_begin(struct caller *of, struct plan *plan);
+void kernels_end(struct caller *of, struct plan *plan);
+
 /* One step of a transfer, in parts, as the proxy's loop reaches them. */
 void step_post(struct caller *of, struct transfer *transfer, int step);
 void step_move(struct caller *of, struct transfer *transfer, int step, size_t bytes);

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from fabrictime.runtime.ready import NotifySocket
-from fabrictime.runtime.supervisor import ChildFailed, State, Step
+from fabrictime.runtime.supervisor import ChildFailed, ProcessorWait, State, Step
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -168,6 +169,51 @@ async def test_silent_child_is_killed_once_it_has_shown_signs_of_life(supervised
     await until(lambda: row(supervised, "worker")["restarts"] >= 1)
     assert any("no sign of life" in event.text for event in supervised.events)
     await supervised.stop()
+
+
+@pytest.fixture
+def busy_processor():
+    """A program that keeps processor 0 busy until it is killed."""
+    program = "import os; os.sched_setaffinity(0, {0})\nwhile True: pass"
+    burner = subprocess.Popen([sys.executable, "-c", program])
+    yield burner
+    burner.kill()
+    burner.wait()
+
+
+async def test_child_that_waits_for_a_processor_is_not_killed(supervised, child, until, busy_processor):
+    body = (
+        "os.sched_setaffinity(0, {0}); os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n"
+        "while time.process_time() < 1.5: pass\n"
+        "notify('READY=1'); time.sleep(300)"
+    )
+    supervised.add(child("starved", body, ready_timeout_s=2.5))
+    starting = asyncio.ensure_future(supervised.start())
+    pid = await until(lambda: row(supervised, "starved")["pid"])
+    wait = ProcessorWait()
+    await until(lambda: wait.update(pid) > 4)
+    assert row(supervised, "starved")["restarts"] == 0
+    busy_processor.kill()
+    await starting
+    assert row(supervised, "starved")["pid"] == pid
+    await supervised.stop()
+
+
+def test_the_thread_that_waits_longest_counts_in_each_interval(tmp_path):
+    def threads(**waits_ns):
+        shutil.rmtree(tmp_path / "7", ignore_errors=True)
+        for name, wait_ns in waits_ns.items():
+            (tmp_path / "7" / "task" / name).mkdir(parents=True)
+            (tmp_path / "7" / "task" / name / "schedstat").write_text(f"1000 {wait_ns} 12\n")
+
+    wait = ProcessorWait(tmp_path)
+    threads(main=500_000_000)
+    assert wait.update(7) == 0.5
+    threads(main=500_000_000, loader=2_000_000_000)
+    assert wait.update(7) == 2.5
+    threads(main=1_500_000_000)  # the other one has ended
+    assert wait.update(7) == 3.5
+    assert wait.update(8) == wait.update(None) == 3.5
 
 
 async def test_child_that_ignores_sigterm_is_killed_with_its_own_children(supervised, child, until):

@@ -379,6 +379,39 @@ static void init_again(void) {
     if (nccl.version >= 5) nccl.table->init(NULL, 5, NULL, NULL, -1, -1, -1, NULL);
 }
 
+/* After a message to the own rank, NCCL reports kernel channels for earlier operations: at once, with their times.
+ * An operation's own begin and none of these times are recorded then. */
+static void lagging_kernels(void) {
+    static struct plan plan;
+    struct timespec pause = {.tv_nsec = 20000000};
+    const struct ft_event *end = NULL;
+    uint64_t launched, moved;
+
+    plan_p2p(&plan, &nccl, nccl.rank, true, 1, 0);
+    plan.transfer_count = 0;
+    plan_launch(&nccl, &plan);
+    plan_ring(&plan, &nccl, 1, 2);
+    plan.count = 77;
+    launched = clock_ns();
+    plan_launch(&nccl, &plan);
+    for (int n = 0; n < plan.transfer_count; n++) transfer_begin(&nccl, &plan, &plan.transfers[n]);
+    kernels_begin(&nccl, &plan);
+    kernels_end(&nccl, &plan);
+    for (int n = 0; n < plan.transfer_count; n++) step_post(&nccl, &plan.transfers[n], 0);
+    nanosleep(&pause, NULL); /* the GPU is busy with other work */
+    moved = clock_ns();
+    for (int n = 0; n < plan.transfer_count; n++) {
+        step_move(&nccl, &plan.transfers[n], 0, 4096);
+        step_end(&nccl, &plan.transfers[n], 0);
+        transfer_end(&nccl, &plan.transfers[n]);
+    }
+    read_all();
+    for (int n = 0; n < seen_count; n++)
+        if (seen[n].kind == FT_EVENT_END && seen[n].bytes == 4 * 77) end = &seen[n];
+    CHECK(end && !end->kernel_ns && end->end_raw_ns >= moved);
+    CHECK(end->begin_raw_ns >= (nccl.version < 3 ? launched : moved));
+}
+
 /* The child of a fork has its parent's handles. It may also make communicators of its own. */
 static void forks(void) {
     static struct plan plan;
@@ -424,6 +457,7 @@ int main(int argc, char **argv) {
         {"another process", another_process},
         {"256 channels", many_channels},
         {"fewer kernel channels", fewer_kernels},
+        {"lagging kernel channels", lagging_kernels},
         {"thread death", thread_death},
         {"exhausted pool", exhausted_pool},
         {"finalize with open events", finalize_with_open_events},

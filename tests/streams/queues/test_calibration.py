@@ -113,6 +113,35 @@ def test_no_depth_is_above_its_limit(taught: Calibration) -> None:
     assert (depth <= limit).all()
 
 
+def test_probes_beside_a_block_bound_its_first_and_last_slot(taught: Calibration) -> None:
+    link_0 = np.array([2, 2], np.int32)
+    taught.limit_ns(SLOTS, np.array([SLOTS - 2, SLOTS]), link_0, np.array([9_000.0, 5_000.0]))
+    after = taught.limit_ns(SLOTS, np.array([3]), link_0[:1], np.array([70_000.0]), goes_on=True)
+    assert after[:4, 0].tolist() == [5_000, 5_000, 70_000, 70_000]
+    apart = taught.limit_ns(SLOTS, np.array([3]), link_0[:1], np.array([70_000.0]))
+    assert apart[0, 0] == 70_000
+
+
+def test_an_idle_link_has_no_level_where_means_alone_leave_it_open() -> None:
+    """Two links up and two down, all routes: 10 us more up and less down would give the same means."""
+    routes = [(up, down) for up in (0, 1) for down in (2, 3)]
+    start = np.arange(0, 9, 2, dtype=np.int64)
+    found = Calibration(start, np.array(routes, np.int32).ravel(), np.full(4, PACKET_NS))
+    rng = np.random.default_rng(4)
+    for _ in range(600):
+        true = rng.exponential([1e-9, 20_000, 15_000, 25_000], (SLOTS, 4))
+        route = np.repeat(np.arange(4), 8).astype(np.int32)
+        slot = rng.integers(0, SLOTS, len(route))
+        delay = true[slot[:, None], np.array(routes)[route]].sum(axis=1)
+        inferred = np.maximum(true + rng.normal(0, 6_000, true.shape), 0.0)
+        all_back = np.ones(len(route), np.bool_)
+        found.learn(inferred, 0.01, route, np.ones(len(route)), delay, all_back, slot.astype(np.int64))
+    assert found.level_ns[0] < 1_000
+    assert found.level_ns[1:4] == pytest.approx([20_000, 15_000, 25_000], rel=0.15)
+    depth, _ = found.depths(inferred, np.full(inferred.shape, np.inf))
+    assert (depth[:, 0] > 2_400).mean() <= 0.1
+
+
 def test_state_goes_on_when_routes_change(taught: Calibration) -> None:
     other = calibration()
     other.restore(np.array([2, -1, 0]), taught)

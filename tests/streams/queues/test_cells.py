@@ -123,3 +123,11 @@ def test_delays_of_one_route_and_several_slots_become_one_with_their_mean() -> N
     late = Delays.of(last, last.mean_ns).merged(4, np.zeros(1, np.int32))
     assert (late.slot.tolist(), late.at.tolist()) == ([7], [1.0]), "the last moment belongs to its slot"
     assert not len(Delays.of(cells([], []), np.zeros(0)).merged(4, np.zeros(1, np.int32)).slot)
+
+
+def test_cells_behind_a_block_can_be_seen_and_still_come() -> None:
+    waiting = WaitingCells(4)
+    assert waiting.waiting(8, 10).slot.tolist() == []
+    waiting.add(in_slots([3, 8, 9, 10]))
+    assert waiting.waiting(8, 10).slot.tolist() == [8, 9]
+    assert [waiting.take(at, at + 4)[0].slot.tolist() for at in (0, 4, 8)] == [[3], [], [8, 9, 10]]

@@ -6,10 +6,11 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <sys/eventfd.h>
 
 #include "fabrictime_flow.h"
-#include "trace.h"
+#include "sockets.h"
 
 enum { SEARCH_MS = 1000, FLOWS = 4096 };
 
@@ -94,6 +95,14 @@ static void search(void) {
     if (directory) closedir(directory);
 }
 
+/* Forget all connections. The next start registers them again. */
+static void forget(void) {
+    for (int n = 0; n < FLOWS; n++) {
+        free(connections[n]);
+        connections[n] = NULL;
+    }
+}
+
 static void *run(void *unused) {
     struct pollfd wait[2] = {{.fd = stop_fd, .events = POLLIN},
                              {.fd = ft_endpoint_fd(&endpoint), .events = POLLIN}};
@@ -109,6 +118,7 @@ static void *run(void *unused) {
         poll(wait, 2, SEARCH_MS / 2);
     }
     ft_endpoint_close(&endpoint);
+    forget();
     return NULL;
 }
 
@@ -116,15 +126,17 @@ static void *run(void *unused) {
 static void close_in_child(void) {
     for (int n = 0; n < 2; n++)
         if (endpoint.wire[n].fd > 0) close(endpoint.wire[n].fd);
+    forget();
     stop_fd = -1;
 }
 
 void ft_sockets_start(void) {
+    static bool watching;
     sigset_t all, before;
 
     if (stop_fd >= 0 || ft_endpoint_open(&endpoint, NULL, NULL, getenv("FABRICTIME_HOST"))) return;
     stop_fd = eventfd(0, EFD_CLOEXEC);
-    pthread_atfork(NULL, NULL, close_in_child);
+    if (!watching) watching = !pthread_atfork(NULL, NULL, close_in_child);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     if (stop_fd >= 0 && pthread_create(&thread, NULL, run, NULL)) {
