@@ -117,7 +117,7 @@ def _chain(hook: int) -> list[Any]:
 
 def _next_ttls() -> list[Any]:
     """Return the messages that make the map of TTL and protocol, one word of the header, to the next TTL."""
-    words = [
+    pairs = [
         (bytes((ttl, protocol)), bytes((ttl + 1, protocol)))
         for protocol in _PROTOCOLS
         for ttl in range(1, _MAX_TTL + 1)
@@ -135,10 +135,10 @@ def _next_ttls() -> list[Any]:
         NFTA_SET_ID=1,
     )
     messages = [made]
-    for first in range(0, len(words), _ELEMENTS_A_MESSAGE):
+    for first in range(0, len(pairs), _ELEMENTS_A_MESSAGE):
         elements = [
             {"attrs": [("NFTA_SET_ELEM_KEY", data(key)), ("NFTA_SET_ELEM_DATA", data(value))]}
-            for key, value in words[first : first + _ELEMENTS_A_MESSAGE]
+            for key, value in pairs[first : first + _ELEMENTS_A_MESSAGE]
         ]
         messages.append(
             _message(

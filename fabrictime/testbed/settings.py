@@ -138,10 +138,10 @@ class FabricSettings(BaseModel):
     )
     answers: AnswerForm = Field(
         default="ports",
-        description="how switches answer traces: from ports with /31, /30 or /24 prefixes (ports, transit_30, "
-        "transit_24), from loopbacks, with one gateway address on all leaves (anycast, anycast_loopback), "
-        "at Linux' default rate (rate_limited), not at all (silent_spines, silent); tunnel: from loopbacks, "
-        "and spines are hidden; flat: one subnet, no router",
+        description="how switches answer traces: from ports with /31, /30 or /24 prefixes (ports, "
+        "transit_30, transit_24), from loopbacks, with one gateway address on all leaves (anycast, "
+        "anycast_loopback), at Linux' default rate (rate_limited), not at all (silent_spines, silent); "
+        "tunnel: from loopbacks, and spines are hidden; flat: one subnet, no router",
     )
     hash_seed: int = Field(
         default=20_240_229,
