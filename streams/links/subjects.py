@@ -371,13 +371,13 @@ class SubjectTable:
             s.links = tuple(self._grey_links(s))
             s.published_loss = loss
             self._count(s, s.grey or [self.evidence.index[link] for link in s.links], now_ns)
-            if s.state == LinkState.FLAPPING:
-                s.text = f"{self._name_text(s)} {_flapping_text(s, loss)}"
-            elif all(limit.probed_bytes for limit in s.size_limits.values()):
+            if all(limit.probed_bytes for limit in s.size_limits.values()):
                 s.text = f"{self._name_text(s)} {_grey_text(s, loss, self.clock(s.since_ns))}"
         elif s.links:
             self._count(s, [self.evidence.index[link] for link in s.links], now_ns)
         self.age_flaps(s, now_ns)
+        if s.state == LinkState.FLAPPING:
+            s.text = f"{self._name_text(s)} {_flapping_text(s, loss)}"
         s.max_packet_bytes = s.size_limit_bytes
         s.published_ns = now_ns
         self._out.append((s.name, self._record(s, loss)))

@@ -70,6 +70,7 @@ def test_policy_takes_a_flapping_link_with_losses_for_lossy() -> None:
     it.run(10 * S)
     record = last(it, cable)
     assert (record["state"], record["loss_rate"]) == ("FLAPPING", None)
+    assert "loses" not in record["text"]
     policy.take(cable, record)
     assert policy.of_links([link], it.probes.now_ns).grade.name == "DAMPENED"
 
