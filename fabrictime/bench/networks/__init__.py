@@ -17,6 +17,10 @@ TARGETS: Final[Mapping[str, Target]] = {
     "false_links": Target("links", "<=", 0),
     "dead_link_set_size_p50": Target("cables", "<=", 2),
     "unexplained_loss_alert_s": Target("s", "<=", 10),
+    "simulated_dead_link_named_or_in_set": Target("1", ">=", 1.0),
+    "simulated_false_links": Target("links", "<=", 0),
+    "simulated_dead_link_set_size_p50": Target("cables", "<=", 2),
+    "simulated_unexplained_loss_alert_s": Target("s", "<=", 10),
     "egress_right": Target("1", ">=", 1.0),
     "unreachable_peers_chosen": Target("peers", "<=", 0),
     "classes_told_apart": Target("1", ">=", 1.0),
@@ -26,6 +30,12 @@ TARGETS: Final[Mapping[str, Target]] = {
     "switch_ce_count_error": Target("1", "<=", 0.01),
     "mtu_fault_found_with_size": Target("1", ">=", 1.0),
     "mtu_false_grey": Target("links", "<=", 0),
+    "imports_right": Target("1", ">=", 1.0),
+    "imports_fuzzed": Target("inputs", ">=", 1_000_000),
+    "import_crashes": Target("crashes", "<=", 0),
+    "agent_install_mb": Target("MB", "<=", 120),
+    "agent_import_s": Target("s", "<=", 1),
+    "agent_rss_mb": Target("MB", "<=", 80),
 }
 
 PARTS: Final = {
@@ -33,12 +43,20 @@ PARTS: Final = {
     "classes": ("classes_told_apart", "ce_count_error", "contention_open_by_ce_ms"),
     "switches": ("switch_classes_told_apart", "switch_ce_count_error"),
     "links": (
+        "simulated_dead_link_named_or_in_set",
+        "simulated_false_links",
+        "simulated_dead_link_set_size_p50",
+        "simulated_unexplained_loss_alert_s",
+    ),
+    "testbed": (
         "dead_link_named_or_in_set",
         "false_links",
         "dead_link_set_size_p50",
         "unexplained_loss_alert_s",
     ),
     "mtu": ("mtu_fault_found_with_size", "mtu_false_grey"),
+    "imports": ("imports_right", "imports_fuzzed", "import_crashes"),
+    "agent": ("agent_install_mb", "agent_import_s", "agent_rss_mb"),
 }
 """Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
 
