@@ -37,6 +37,9 @@ PATH_COLUMNS: Final = {
     "lost": 0,
     "answered": 0,
     "rate_hz": 0,
+    "class_unsettled": 0,
+    "class_lost": 0,
+    "class_answered": 0,
 }
 """Columns over paths, each with its value for a path without data."""
 
@@ -116,6 +119,12 @@ class PathTable(ElementTable):
         self.answered: Int64s = np.zeros((size, WINDOW_PARTS), np.int64)
         self.rate_hz: NDArray[np.float64] = np.zeros(size)
         """[P] requests per second, smoothed."""
+        self.dscps: list[int] = []
+        """[C] DSCPs of the traffic classes; empty where each NIC probes one."""
+        self.class_unsettled: NDArray[np.float64] = np.zeros((size, 0))
+        """[P, C] `unsettled` by class."""
+        self.class_lost: NDArray[np.float64] = np.zeros((size, 0, WINDOW_PARTS))
+        self.class_answered: NDArray[np.float64] = np.zeros((size, 0, WINDOW_PARTS))
         self.routes_changed = False
         """Whether a route has departed from a link since the last search for bypassed links."""
         self.departures: dict[int, Departures] = {}
@@ -198,6 +207,15 @@ class PathTable(ElementTable):
             for name, fill in PATH_COLUMNS.items():
                 setattr(self, name, grown(getattr(self, name), fill))
         return at
+
+    def _class(self, dscp: int) -> int:
+        """Return the index of a traffic class; make its columns, if it is new."""
+        if dscp not in self.dscps:
+            self.dscps.append(dscp)
+            more = ((0, 0), (0, 1), (0, 0))
+            self.class_lost, self.class_answered = np.pad(self.class_lost, more), np.pad(self.class_answered, more)
+            self.class_unsettled = np.pad(self.class_unsettled, more[:2])
+        return self.dscps.index(dscp)
 
     def forget_paths(self, before_ns: int) -> None:
         """Forget the paths without an event since then: flows end, and so do the probes along them."""

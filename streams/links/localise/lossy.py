@@ -1,7 +1,13 @@
-"""Localise grey links: elements with a loss rate that no burst and no busy host explains."""
+"""Localise grey links: elements with a loss rate that no burst and no busy host explains.
+
+A switch may lose the packets of one traffic class only: its queue is full or broken, or the class is configured
+otherwise there. So losses are also localised class by class. A class is named if the others clearly lose less.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +15,7 @@ from numpy.typing import NDArray
 
 from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
-from streams.links.loss_rates import Lossy, find_lossy
+from streams.links.loss_rates import ClassRate, Lossy, find_lossy, wilson
 from streams.links.rules import (
     CPU_STARVED_TIMES,
     HOST_TIMES,
@@ -39,9 +45,11 @@ def localise_lossy(
     evidence: Evidence, thresholds: Thresholds, now_ns: int, *, is_warm: bool = True
 ) -> LossyFaults:
     """Return the lossy elements. `is_warm`: whether all NICs have reported, so that rates can be trusted."""
-    requests, found = _lossy_within(evidence, now_ns, WINDOW_PARTS, is_warm=is_warm)
+    min_share = thresholds["grey_loss_percent"] / 100
+    requests, found = _lossy_within(evidence, now_ns, WINDOW_PARTS, min_share, is_warm=is_warm)
     # A loss that began a moment ago shows more clearly in the newer half of the window.
-    for element, lossy in _lossy_within(evidence, now_ns, WINDOW_PARTS // 2, is_warm=is_warm)[1].items():
+    newer = _lossy_within(evidence, now_ns, WINDOW_PARTS // 2, min_share, is_warm=is_warm)[1]
+    for element, lossy in newer.items():
         if element not in found or lossy.low > found[element].low:
             found[element] = lossy
     grey = [lossy for lossy in found.values() if _is_grey(evidence, thresholds, lossy, now_ns)]
@@ -49,7 +57,7 @@ def localise_lossy(
 
 
 def _lossy_within(
-    evidence: Evidence, now_ns: int, parts: int, *, is_warm: bool
+    evidence: Evidence, now_ns: int, parts: int, min_share: float, *, is_warm: bool
 ) -> tuple[NDArray[np.float64], dict[int, Lossy]]:
     """Return [P] requests within the newest `parts` of the window, and the lossy elements."""
     lost, answered = evidence.counts(now_ns, parts)
@@ -57,7 +65,8 @@ def _lossy_within(
     lost[short] += evidence.unsettled[short]
     n = evidence.paths
     rows = evidence.rows[:n]
-    requests = (lost + answered).astype(float)
+    counted = (lost + answered).astype(float)
+    requests = counted.copy()
     since_ns = np.minimum(now_ns - evidence.path_event_ns[:n], evidence.bucket_ns * parts)
     is_waiting = (evidence.loss_streak[:n] == 0) & (requests > 0) & (since_ns > 0)
     requests += np.where(is_waiting, evidence.rate_hz[:n] * since_ns / NS_PER_S, 0.0)
@@ -65,7 +74,75 @@ def _lossy_within(
     if not is_warm:
         return requests, {}
     found = find_lossy(rows, lost, requests, ~evidence.is_nic, evidence.incomplete[:n])
-    return requests, {lossy.element: lossy for lossy in found}
+    by_element = {lossy.element: lossy for lossy in found}
+    if not evidence.dscps or not lost.any():
+        return requests, by_element
+    lost_by_class, answered_by_class = evidence.class_counts(now_ns, parts)
+    lost_by_class[short] += evidence.class_unsettled[short]
+    # Requests without a report yet are those of all classes, in the shares of the reported ones.
+    waiting = np.divide(requests, counted, out=np.ones(n), where=counted > 0)
+    requests_by_class = (lost_by_class + answered_by_class) * waiting[:, None] * (requests > 0)[:, None]
+    return requests, _by_class(evidence, by_element, lost_by_class, requests_by_class, min_share)
+
+
+def _by_class(
+    evidence: Evidence,
+    found: dict[int, Lossy],
+    lost: NDArray[np.float64],
+    requests: NDArray[np.float64],
+    min_share: float,
+) -> dict[int, Lossy]:
+    """Return the lossy elements of all classes together, and of each class if others lose less there.
+
+    `lost`, `requests`: [P, C].
+    """
+    n, classes = requests.shape
+    rows = evidence.rows[:n]
+    by_class = [
+        find_lossy(rows, lost[:, c], requests[:, c], ~evidence.is_nic, evidence.incomplete[:n])
+        for c in range(classes)
+    ]
+    result = dict(found)
+    for element in dict.fromkeys([*found, *(lossy.element for each in by_class for lossy in each)]):
+        mine = [next((lossy for lossy in each if _explains(lossy, element)), None) for each in by_class]
+        over = (rows == element).any(axis=1)
+        rates = []
+        for c in range(classes):
+            others = [lossy.element for lossy in by_class[c] if not _explains(lossy, element)]
+            here = over & ~np.isin(rows, others).any(axis=1)
+            rate = _rate(evidence.dscps[c], mine[c], float(lost[here, c].sum()), float(requests[here, c].sum()))
+            rates += [] if rate is None else [rate]
+        rates = _named(rates, [lossy is not None and lossy.low >= min_share for lossy in mine], evidence.dscps)
+        known = found.get(element)
+        worst = max((lossy for lossy in mine if lossy is not None), key=lambda each: each.rate, default=None)
+        if worst is not None and any(rate.is_lossy for rate in rates):
+            if known is not None or not any(_explains(each, element) for each in found.values()):
+                result[element] = replace(worst, element=element, classes=tuple(rates))
+        elif known is not None:
+            result[element] = replace(known, classes=tuple(rates))
+    return result
+
+
+def _explains(lossy: Lossy, element: int) -> bool:
+    return element == lossy.element or element in lossy.aliased
+
+
+def _rate(dscp: int, lossy: Lossy | None, lost: float, requests: float) -> ClassRate | None:
+    """Return the loss rate of a class on an element; None without a packet."""
+    if lossy is not None:
+        return ClassRate(dscp, lossy.rate, lossy.low, lossy.high)
+    if requests <= 0:
+        return None
+    return ClassRate(dscp, min(lost / requests, 1.0), *wilson(lost, requests))
+
+
+def _named(rates: Sequence[ClassRate], is_lossy: Sequence[bool], dscps: Sequence[int]) -> list[ClassRate]:
+    """Return the rates with the lossy classes named, if each other one clearly loses less."""
+    lossy = {dscp for dscp, yes in zip(dscps, is_lossy, strict=True) if yes}
+    low = min((rate.low for rate in rates if rate.dscp in lossy), default=0.0)
+    others = [rate for rate in rates if rate.dscp not in lossy]
+    is_clear = bool(others) and all(rate.high < low for rate in others)
+    return [rate._replace(is_lossy=is_clear and rate.dscp in lossy) for rate in rates]
 
 
 def _is_grey(evidence: Evidence, thresholds: Thresholds, lossy: Lossy, now_ns: int) -> bool:
