@@ -44,9 +44,10 @@ int ft_engine_use_first_class(const ft_engine *e, int fd) {
  * by message, and the socket's is that of its last probe. */
 int ft_engine_send(ft_engine *e, int path, int class, const uint8_t *data, size_t size,
                    const struct sockaddr_storage *target, int ttl) {
-    int v6 = e->name_bytes == sizeof(struct sockaddr_in6), fd = path < 0 ? e->responder_fd : e->paths[path].fd;
-    int error = ft_use_class(e, fd, path < 0 ? &e->responder_tos : &e->paths[path].tos,
-                             e->config.class[class].tos);
+    int v6 = e->name_bytes == sizeof(struct sockaddr_in6),
+        fd = path < 0 ? e->responder_fd : e->paths[path].fd;
+    int error =
+        ft_use_class(e, fd, path < 0 ? &e->responder_tos : &e->paths[path].tos, e->config.class[class].tos);
     if (error) return error;
     union {
         struct cmsghdr head;

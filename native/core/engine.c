@@ -76,8 +76,8 @@ ft_engine *ft_engine_new(const ft_config *config, int responder_fd, const int *p
         e->outputs[i].no_t3 = calloc(groups, sizeof(uint32_t));
         fine = fine && e->outputs[i].samples && e->outputs[i].lost && e->outputs[i].no_t3;
     }
-    e->losses = ft_losses_new((uint32_t)peers, (uint32_t)config->paths, (uint32_t)config->classes, probes * 2, config->overdue_ns,
-                              config->timeout_ns);
+    e->losses = ft_losses_new((uint32_t)peers, (uint32_t)config->paths, (uint32_t)config->classes, probes * 2,
+                              config->overdue_ns, config->timeout_ns);
     fine = fine && e->losses;
     e->evidence_at = monotonic();
     e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

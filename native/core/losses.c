@@ -165,8 +165,8 @@ static void forget(path_state *w) {
     w->first_lost = w->last_lost = w->answered_sent = w->arrived = NONE;
 }
 
-ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t classes, uint32_t slots, int64_t min_timeout,
-                         int64_t max_timeout) {
+ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t classes, uint32_t slots,
+                         int64_t min_timeout, int64_t max_timeout) {
     ft_losses *l = calloc(1, sizeof *l);
     if (!l) return NULL;
     size_t states = (size_t)peers * paths, nodes = (size_t)slots + WHEEL + 1;

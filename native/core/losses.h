@@ -24,8 +24,8 @@ typedef struct {
 } ft_path_news;
 
 /* `slots` requests can be under way at once. `min_timeout`, `max_timeout`: ns, bounds of a time-out. NULL: no memory. */
-ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t classes, uint32_t slots, int64_t min_timeout,
-                         int64_t max_timeout);
+ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t classes, uint32_t slots,
+                         int64_t min_timeout, int64_t max_timeout);
 void ft_losses_free(ft_losses *l);
 
 /* Start probing a peer: requests sent before `now` no longer count. `fresh`: forget its statistics too. */

@@ -2,8 +2,8 @@
 
 One packet of the NIC's MTU checks a path. If it is lost, small packets beside it show whether the path drops
 large packets only. A binary search then finds the limit, and a last series confirms it: what passes below it
-and never above it is no random loss. Each traffic class is checked, since a switch may drop large packets of one only. This
-module knows no socket and no clock.
+and never above it is no random loss. Each traffic class is checked, since a switch may drop large packets of
+one only. This module knows no socket and no clock.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class SizeChecks:
     """Checks the paths of one NIC in turn. The caller sends the packets of `step` and reports their fate.
 
     `rate_pps`: packets of full size a second, all paths together, while none is lost. `timeout_s`: time after
-    which a packet is lost. `dscps`: of the traffic classes, each of which is checked on each path. Times are s of
-    the monotonic clock.
+    which a packet is lost. `dscps`: of the classes, all of which are checked on each path. Times are s of the
+    monotonic clock.
     """
 
     def __init__(self, rate_pps: float, timeout_s: float, dscps: Sequence[int] = (0,)) -> None:
@@ -199,7 +199,7 @@ class SizeChecks:
         return [each.seq for path in paths for each in path.sent if each.size_bytes > above_bytes]
 
     def take_results(self, now_s: float) -> list[PathSize]:
-        """Return the results of paths with news: of the class that passes least, once all classes are known."""
+        """Return the results of paths with news: of the class that passes least, once all are known."""
         rows = [row for key in sorted(self._results) if (row := self._result(key, now_s)) is not None]
         self._results, self.is_urgent = set(), False
         return rows

@@ -242,8 +242,8 @@ class Evidence(PathTable):
     ) -> None:
         """Move losses that an answer followed into the window.
 
-        `began`: [len(at)] start of their streaks; `classes`: see `_class_reports`; `counted`: [len(at)] paths with
-        results that count.
+        `began`: [len(at)] start of their streaks; `classes`: see `_class_reports`; `counted`: [len(at)] paths
+        with results that count.
         """
         base = np.minimum(self.min_timeout_ns[at], reports.timeout_ns)
         self.min_timeout_ns[at] = base
@@ -273,7 +273,7 @@ class Evidence(PathTable):
             self.class_unsettled[at] = pending * np.minimum(share, 1)[:, None]
 
     def _class_reports(self, paths: list[PathEvidence]) -> Int64s | None:
-        """Return [3, len(paths), C] losses, answers and spurious losses by class; None if one class is probed."""
+        """Return [3, len(paths), C] losses, answers and spurious losses by class; None for one class."""
         rows = [(at, self._class(c["dscp"]), c) for at, each in enumerate(paths) for c in each["classes"]]
         if not rows:
             return None
@@ -355,8 +355,9 @@ class Evidence(PathTable):
     def _used_parts(self, now_ns: int, parts: int) -> Bools:
         """Return [P, WINDOW_PARTS] the newest parts in which both ends of the path had enough CPU."""
         newest = self._roll(now_ns)
-        used: Bools = ~self.cpu_starved[self.rows[: self.paths, :2]].any(axis=1)
-        return used & _newest_parts(newest, parts)
+        starved: Bools = self.cpu_starved[self.rows[: self.paths, :2]]
+        used: Bools = ~starved.any(axis=1) & _newest_parts(newest, parts)
+        return used
 
     def totals_over(self, element: int, parts: int) -> tuple[int, int]:
         """Return settled losses and answers of all paths over an element, in the newest `parts`."""

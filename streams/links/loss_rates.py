@@ -38,8 +38,8 @@ class ClassRate(NamedTuple):
 class Lossy:
     """One lossy element. `aliased`: others that the same paths cross. `paths`: paths with a loss.
 
-    `classes`: rates by traffic class, if several are probed. If some are lossy and others not, `rate` to `requests`
-    are of the one that loses most.
+    `classes`: rates by traffic class, if several are probed. If some are lossy and others not, `rate` to
+    `requests` are of the one that loses most.
     """
 
     element: int
@@ -73,7 +73,11 @@ def wilson(lost: float, requests: float) -> tuple[float, float]:
 
 
 def find_lossy(
-    rows: Int32s, lost: Int64s | Float64s, requests: Float64s, links_first: Bools, incomplete: Bools | None = None
+    rows: Int32s,
+    lost: Int64s | Float64s,
+    requests: Float64s,
+    links_first: Bools,
+    incomplete: Bools | None = None,
 ) -> list[Lossy]:
     """Return the lossy elements, the one that explains most first.
 

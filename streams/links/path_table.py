@@ -213,7 +213,10 @@ class PathTable(ElementTable):
         if dscp not in self.dscps:
             self.dscps.append(dscp)
             more = ((0, 0), (0, 1), (0, 0))
-            self.class_lost, self.class_answered = np.pad(self.class_lost, more), np.pad(self.class_answered, more)
+            self.class_lost, self.class_answered = (
+                np.pad(self.class_lost, more),
+                np.pad(self.class_answered, more),
+            )
             self.class_unsettled = np.pad(self.class_unsettled, more[:2])
         return self.dscps.index(dscp)
 

@@ -145,7 +145,9 @@ class SubjectTable:
         for link in s.links:
             element = self.evidence.element(link, s.since_ns)
             if rate is not None:
-                s.grey[element] = Lossy(0, (), rate, low or 0.0, high or 1.0, 0, 0, 0, _recovered_classes(record))
+                s.grey[element] = Lossy(
+                    0, (), rate, low or 0.0, high or 1.0, 0, 0, 0, _recovered_classes(record)
+                )
             if s.max_packet_bytes is not None:
                 s.size_limits[link] = SizeLimit(link, (), s.max_packet_bytes, since_ns=s.since_ns)
 

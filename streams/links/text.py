@@ -29,7 +29,9 @@ def loss_text(loss: Lossy, since: str) -> str:
     lossy = sorted((each for each in loss.classes if each.is_lossy), key=lambda each: -each.rate)
     if not lossy:
         return f"loses {loss.rate:.1%} of its packets since {since} (95%: {loss.low:.1%} to {loss.high:.1%})"
-    rates = [f"{c.rate:.1%} of its packets of DSCP {c.dscp} (95%: {c.low:.1%} to {c.high:.1%})" for c in lossy]
+    rates = [
+        f"{c.rate:.1%} of its packets of DSCP {c.dscp} (95%: {c.low:.1%} to {c.high:.1%})" for c in lossy
+    ]
     others = [f"DSCP {c.dscp}: {c.rate:.1%}, at most {c.high:.1%}" for c in loss.classes if not c.is_lossy]
     return f"loses {' and '.join(rates)} since {since}; other classes are not affected ({', '.join(others)})"
 

@@ -442,7 +442,8 @@ static void wild(void) {
             for (uint32_t i = 0; i < n; i++) {
                 CHECK(asked[i] < WAYS && used[asked[i] / PATHS] && !(met & 1U << asked[i] / PATHS));
                 met |= 1U << asked[i] / PATHS;
-                if (chance(2)) ft_losses_sent(l, (uint32_t)chance(SLOTS), asked[i], (uint32_t)chance(CLASSES), now);
+                if (chance(2))
+                    ft_losses_sent(l, (uint32_t)chance(SLOTS), asked[i], (uint32_t)chance(CLASSES), now);
             }
             break;
         }

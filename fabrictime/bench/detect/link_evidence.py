@@ -75,10 +75,10 @@ class ProbedFleet:
     """NICs that probe `peers` random others over `paths` source ports each, `rate_hz` probes a second per
     NIC.
 
-    `down` [L], `loss` [L] and `class_loss` [C, L] set the state of links from now on, `gone` [N] the NICs that neither probe nor
-    answer, `stopped` [N] agents that do neither while their hosts live, `starve` those that answer late. A
-    NIC reports loss streaks and recoveries at once (at most every `gather_ns`), everything each `beat_ns`;
-    a message takes some ms to the log.
+    `down` [L], `loss` [L] and `class_loss` [C, L] set the state of links from now on, `gone` [N] the NICs
+    that neither probe nor answer, `stopped` [N] agents that do neither while their hosts live, `starve` those
+    that answer late. A NIC reports loss streaks and recoveries at once (at most every `gather_ns`), everything
+    each `beat_ns`; a message takes some ms to the log.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Localise grey links: elements with a loss rate that no burst and no busy host explains.
 
-A switch may lose the packets of one traffic class only: its queue is full or broken, or the class is configured
-otherwise there. So losses are also localised class by class. A class is named if the others clearly lose less.
+A switch may lose the packets of one traffic class only: its queue is full or broken, or the class is
+configured otherwise there. So losses are also localised class by class. A class is named if the others
+clearly lose less.
 """
 
 from __future__ import annotations
@@ -110,9 +111,13 @@ def _by_class(
         for c in range(classes):
             others = [lossy.element for lossy in by_class[c] if not _explains(lossy, element)]
             here = over & ~np.isin(rows, others).any(axis=1)
-            rate = _rate(evidence.dscps[c], mine[c], float(lost[here, c].sum()), float(requests[here, c].sum()))
+            rate = _rate(
+                evidence.dscps[c], mine[c], float(lost[here, c].sum()), float(requests[here, c].sum())
+            )
             rates += [] if rate is None else [rate]
-        rates = _named(rates, [lossy is not None and lossy.low >= min_share for lossy in mine], evidence.dscps)
+        rates = _named(
+            rates, [lossy is not None and lossy.low >= min_share for lossy in mine], evidence.dscps
+        )
         known = found.get(element)
         worst = max((lossy for lossy in mine if lossy is not None), key=lambda each: each.rate, default=None)
         if worst is not None and any(rate.is_lossy for rate in rates):

@@ -1,7 +1,8 @@
-"""Localises where the network changes the DSCP of probes: their packets wait in another class's queue from there on.
+"""Localises where the network changes the DSCP of probes: from there on, they wait in another class's queue.
 
-Each prober reports the DSCP with which its requests and the replies arrive, by path and class. A link or switch
-that every changed route crosses, and no unchanged one, is the place. The fewest such places are stated.
+Each prober reports the DSCP with which its requests and the replies arrive, by path and class. A link or
+switch that every changed route crosses, and no unchanged one, is the place. The fewest such places are
+stated.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _Key = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class RewrittenClass:
-    """A DSCP that arrives as another one. `places`: cables and switches that explain it; times are of the log."""
+    """A DSCP that arrives as another one. `places`: cables and switches that explain it."""
 
     sent: int
     arrived: int
@@ -49,9 +50,8 @@ class RewrittenClass:
         more = len(self.places) - len(named)
         where = ", ".join(named) + (f" and {count_text(more, 'more place')}" if more > 0 else "")
         routes = f"{self.routes:,} of {count_text(self.all_routes, 'route')}"
-        return (
-            f"DSCP {self.sent} arrives as DSCP {self.arrived} on {routes} since {since}; "
-            + (f"changed at {where}" if named else "the place is not known")
+        return f"DSCP {self.sent} arrives as DSCP {self.arrived} on {routes} since {since}; " + (
+            f"changed at {where}" if named else "the place is not known"
         )
 
 
@@ -123,9 +123,9 @@ class DscpChanges:
     def _routes_of(
         self, sent: int, evidence: Evidence, routes: Routes, now_ns: int
     ) -> tuple[Mapping[int, list[tuple[Links, int]]], list[Links]]:
-        """Return the changed directed routes of a class with their begin, by the DSCP that arrives, and the others.
+        """Return the directed routes of a class that change it, by the DSCP that arrives, and all others.
 
-        A route is empty where its links are not known.
+        Those have the begin of the change beside them. A route is empty where its links are not known.
         """
         changed: dict[int, list[tuple[Links, int]]] = defaultdict(list)
         kept: list[Links] = []
@@ -147,7 +147,7 @@ class DscpChanges:
 
 
 def _places(changed: Iterable[Links], kept: Iterable[Links]) -> tuple[tuple[str, ...], ...]:
-    """Return the fewest links or switches that explain the changed routes, each with those that explain the same."""
+    """Return the fewest links or switches that explain the changed routes, each with its aliases."""
     innocent = {place for links in kept for place in _of_route(links)}
     over: dict[str, set[int]] = defaultdict(set)
     left: set[int] = set()

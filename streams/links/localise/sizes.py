@@ -56,9 +56,8 @@ class SizeLimit:
         stated = self.router_mtu_bytes
         how = f"a router states an MTU of {stated:,} bytes" if stated else "no router reports it"
         of_class = "" if self.dscp is None else f" of DSCP {self.dscp}"
-        return (
-            f"drops packets{of_class} above {self.passed_bytes:,} bytes (NICs send {self.probed_bytes:,}), {how}"
-        )
+        size = f"above {self.passed_bytes:,} bytes (NICs send {self.probed_bytes:,})"
+        return f"drops packets{of_class} {size}, {how}"
 
 
 @dataclass(slots=True)

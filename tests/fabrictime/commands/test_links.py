@@ -121,9 +121,20 @@ def test_links_shows_the_newest_that_are_not_up_and_check_is_an_exit_code(eviden
             health("leaf1:swp3<>spine1:swp1", "UP", 2),
             health("leaf2:swp3<>spine1:swp2", "DOWN"),
             health(
-                "leaf3:swp3<>spine1:swp3", "GREY", loss_rate=0.05, loss_rate_low=0.04, loss_rate_high=0.06,
-                classes=[{"dscp": 26, "loss_rate": 0.05, "loss_rate_low": 0.04, "loss_rate_high": 0.06,
-                          "is_lossy": True}],
+                "leaf3:swp3<>spine1:swp3",
+                "GREY",
+                loss_rate=0.05,
+                loss_rate_low=0.04,
+                loss_rate_high=0.06,
+                classes=[
+                    {
+                        "dscp": 26,
+                        "loss_rate": 0.05,
+                        "loss_rate_low": 0.04,
+                        "loss_rate_high": 0.06,
+                        "is_lossy": True,
+                    }
+                ],
             ),
         ],
     )

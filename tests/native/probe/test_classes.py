@@ -188,20 +188,20 @@ def _send_in_classes(engine: Any, own: tuple[str, int], target: tuple[str, int],
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_traces_leave_in_the_first_class_and_full_sizes_in_the_stated_one(make_nic: MakeNic, address: str) -> None:
+def test_traces_leave_in_the_first_class_and_full_sizes_in_the_stated_one(
+    make_nic: MakeNic, address: str
+) -> None:
     """Whatever class the probes before them had."""
     nic = make_nic("a/lo", classes=CLASSES, rate_pps=500.0, address=address)
     is_ipv6 = ":" in address
-    level, kind = (
-        (socket.IPPROTO_IPV6, socket.IPV6_TCLASS) if is_ipv6 else (socket.IPPROTO_IP, socket.IP_TOS)
-    )
+    level, kind = (socket.IPPROTO_IPV6, socket.IPV6_TCLASS) if is_ipv6 else (socket.IPPROTO_IP, socket.IP_TOS)
     with socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_DGRAM) as peer:
         peer.bind((address, 0))
         peer.settimeout(5)
         peer.setsockopt(level, socket.IPV6_RECVTCLASS if is_ipv6 else socket.IP_RECVTOS, 1)
         target = peer.getsockname()[:2]
         own = (address, nic.sockets.path_ports[0])
-        nic.engine.set_peers([nic.peer("b/lo", *target)])  # its probes leave in both classes, and are not answered
+        nic.engine.set_peers([nic.peer("b/lo", *target)])  # probes leave in both classes
         nic.start()
         nic.until(lambda: nic.engine.counters()["requests_sent"] >= 20)
         _send_in_classes(nic.engine, own, target, first=1000)

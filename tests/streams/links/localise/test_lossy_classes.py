@@ -141,7 +141,8 @@ def test_the_text_names_each_class() -> None:
     lossy = Lossy(3, (), 0.9, 0.8, 0.95, 90, 100, 4, rates)
     assert loss_text(lossy, "12:00:00.000") == (
         "loses 90.0% of its packets of DSCP 34 (95%: 80.0% to 95.0%) and 50.0% of its packets of DSCP 26 "
-        "(95%: 40.0% to 60.0%) since 12:00:00.000; other classes are not affected (DSCP 0: 0.0%, at most 0.4%)"
+        "(95%: 40.0% to 60.0%) since 12:00:00.000; other classes are not affected "
+        "(DSCP 0: 0.0%, at most 0.4%)"
     )
     assert loss_text(Lossy(3, (), 0.9, 0.8, 0.95, 90, 100, 4), "12:00:00.000") == (
         "loses 90.0% of its packets since 12:00:00.000 (95%: 80.0% to 95.0%)"
