@@ -20,6 +20,8 @@ def check_dscp_changes(table: SubjectTable, changes: DscpChanges, routes: Routes
     name = f"classes@{table.shard}"
     if changes.is_empty and name not in table.by_name:
         return
+    if not changes.is_due(table.evidence.paths, now_ns):
+        return
     found = changes.find(table.evidence, routes, now_ns)
     if found:
         texts = [each.text(table.clock(each.since_ns)) for each in found]

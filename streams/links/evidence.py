@@ -279,7 +279,8 @@ class Evidence(PathTable):
             return None
         found: Int64s = np.zeros((3, len(paths), len(self.dscps)), np.int64)
         for at, column, counts in rows:
-            found[:, at, column] = counts["lost"], counts["answered"], counts["late"]
+            if column is not None:
+                found[:, at, column] = counts["lost"], counts["answered"], counts["late"]
         return found
 
     def _count_classes(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.links.elements import NOTHING, Bools, ElementTable, Int32s, Int64s, grown
-from streams.links.rules import FEW_IN_STREAK, NEVER_NS, QUIET_NS, WINDOW_PARTS
+from streams.links.rules import FEW_IN_STREAK, MAX_CLASSES, NEVER_NS, QUIET_NS, WINDOW_PARTS
 
 __all__ = ["Departures", "Links", "NicState", "PathTable", "Routes"]
 
@@ -208,9 +208,11 @@ class PathTable(ElementTable):
                 setattr(self, name, grown(getattr(self, name), fill))
         return at
 
-    def _class(self, dscp: int) -> int:
-        """Return the index of a traffic class; make its columns, if it is new."""
+    def _class(self, dscp: int) -> int | None:
+        """Return the index of a traffic class; make its columns, if it is new. None: there are too many."""
         if dscp not in self.dscps:
+            if len(self.dscps) == MAX_CLASSES:
+                return None
             self.dscps.append(dscp)
             more = ((0, 0), (0, 1), (0, 0))
             self.class_lost, self.class_answered = (

@@ -16,9 +16,7 @@ pytestmark = pytest.mark.fabric
 
 DATA_DSCP = 26
 PORT, FIRST_PATH_PORT, PATHS = 9319, 9320, 4
-SMALL = FabricSettings(
-    hosts=6, leaves=3, spines=2, classes=(FabricClass(), FabricClass(dscp=DATA_DSCP))
-)
+SMALL = FabricSettings(hosts=6, leaves=3, spines=2, classes=(FabricClass(), FabricClass(dscp=DATA_DSCP)))
 """Three leaves: between two, links of one spine are crossed by the same paths and cannot be told apart."""
 CHANGES = "classes@fabric"
 HALF = 0.5
@@ -88,9 +86,7 @@ def watched(inside: Any, probers: Any, body: Callable[[Testbed, ClassWatch], Any
             names = [nic.nic for nic in testbed.fabric.nics()]
             peers = {a: [b for b in names if b != a] for a in names}
             classes = ((0, None), (DATA_DSCP, None))
-            fleet = probers(
-                testbed.fabric, peers, rate_pps=400.0, spacing_ns=0, paths=PATHS, classes=classes
-            )
+            fleet = probers(testbed.fabric, peers, rate_pps=400.0, spacing_ns=0, paths=PATHS, classes=classes)
             try:
                 watch = ClassWatch(testbed, fleet)
                 end = time.monotonic() + 4.0  # time-outs adapt, and no loss of this time counts

@@ -77,8 +77,8 @@ class ProbedFleet:
 
     `down` [L], `loss` [L] and `class_loss` [C, L] set the state of links from now on, `gone` [N] the NICs
     that neither probe nor answer, `stopped` [N] agents that do neither while their hosts live, `starve` those
-    that answer late. A NIC reports loss streaks and recoveries at once (at most every `gather_ns`), everything
-    each `beat_ns`; a message takes some ms to the log.
+    that answer late. A NIC reports loss streaks and recoveries at once (at most every `gather_ns`), and
+    everything each `beat_ns`; a message takes some ms to the log.
     """
 
     def __init__(
@@ -382,7 +382,7 @@ class ProbedFleet:
         counts = zip(self.dscps, *self._by_class[:, :, path].tolist(), strict=True)
         requests = self.forward_links[path][self.forward_links[path] >= 0].tolist()
         replies = self.links[path][self.links[path] >= 0].tolist()[len(requests) :]
-        return [
+        found: list[ClassEvidence] = [
             {
                 "dscp": dscp,
                 "lost": lost,
@@ -394,6 +394,10 @@ class ProbedFleet:
             for dscp, lost, answered, late in counts
             if lost or answered
         ]
+        is_changed = any(
+            each["forward_dscp"] is not None or each["reverse_dscp"] is not None for each in found
+        )
+        return found if len(self.dscps) > 1 or is_changed else []
 
     def _rewritten(self, sent: int, links: Iterable[int]) -> int | None:
         """Return the DSCP with which packets arrive over links, if it is another one."""

@@ -28,6 +28,8 @@ FRESH_NS: Final = 5 * NS_PER_S
 MIN_ROUTES: Final = 2
 """Changed routes that are needed, unless no other route is probed in that class."""
 MAX_NAMED: Final = 3
+SEARCH_GAP_NS_PER_PATH: Final = 50_000
+"""Time between two searches per path of the shard, so that searches take a small part of a processor."""
 
 _Key = tuple[str, str, int]
 
@@ -69,6 +71,7 @@ class DscpChanges:
 
     def __init__(self) -> None:
         self._paths: dict[_Key, dict[int, _Change]] = {}
+        self._due_ns = 0
 
     @property
     def is_empty(self) -> bool:
@@ -98,6 +101,13 @@ class DscpChanges:
             known.at_ns = now_ns
         else:
             self._paths.setdefault(key, {})[sent] = _Change(arrived, now_ns, now_ns)
+
+    def is_due(self, paths: int, now_ns: int) -> bool:
+        """Return whether to search now; with many paths, searches take longer and are rarer."""
+        if now_ns < self._due_ns:
+            return False
+        self._due_ns = now_ns + paths * SEARCH_GAP_NS_PER_PATH
+        return True
 
     def find(self, evidence: Evidence, routes: Routes, now_ns: int) -> list[RewrittenClass]:
         """Return the DSCPs that the network changes now, with the places."""
@@ -129,13 +139,14 @@ class DscpChanges:
         """
         changed: dict[int, list[tuple[Links, int]]] = defaultdict(list)
         kept: list[Links] = []
-        column = evidence.dscps.index(sent) if sent in evidence.dscps else None
+        is_split = len(evidence.dscps) > 1 and sent in evidence.dscps
+        column = evidence.dscps.index(sent) if is_split else 0
         for nic, state in evidence.nics.items():
             for (peer, path), at in state.paths.items():
                 if evidence.path_answer_ns[at] < now_ns - FRESH_NS:
                     continue
                 change = self._paths.get((nic, peer, path), {}).get(sent)
-                if change is None and column is not None and not evidence.class_answered[at, column].any():
+                if change is None and is_split and not evidence.class_answered[at, column].any():
                     continue  # no packet of the class arrives there
                 legs = routes.forward(nic, peer, path), routes.reverse(nic, peer, path)
                 for links, arrived in zip(legs, change.arrived if change else (None, None), strict=True):
@@ -148,7 +159,7 @@ class DscpChanges:
 
 def _places(changed: Iterable[Links], kept: Iterable[Links]) -> tuple[tuple[str, ...], ...]:
     """Return the fewest links or switches that explain the changed routes, each with its aliases."""
-    innocent = {place for links in kept for place in _of_route(links)}
+    innocent = set(_of_route(tuple(set().union(*kept))))
     over: dict[str, set[int]] = defaultdict(set)
     left: set[int] = set()
     for number, links in enumerate(changed):
