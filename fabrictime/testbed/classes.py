@@ -33,7 +33,17 @@ from pyroute2.netlink.nfnetlink.nftsocket import (
 )
 
 from fabrictime.testbed.netlink import attributes, dump
-from fabrictime.testbed.nft import commit, expression, longer_than, message
+from fabrictime.testbed.nft import (
+    NETWORK_HEADER,
+    commit,
+    compare,
+    data,
+    expression,
+    load,
+    longer_than,
+    message,
+    store_ip,
+)
 from fabrictime.testbed.settings import FabricClass, FabricSettings
 
 __all__ = ["HOLD_MS", "add_queues", "add_rules", "dscp_change", "of_dscp", "read_marked"]
@@ -50,8 +60,6 @@ _TABLE, _CHAIN, _MARKING = "classes", "out", "marking"
 _POSTROUTING: Final = 4  # NF_INET_POST_ROUTING
 _META_PROTOCOL, _META_PRIORITY, _META_OIFNAME = 1, 2, 7
 _ETHERTYPE_IPV4: Final = bytes((0x08, 0x00))
-_NETWORK_HEADER, _CSUM_INET = 1, 1
-_IP_CHECKSUM_AT: Final = 10
 _EQUAL, _NOT_EQUAL = 0, 1
 _LIMIT_PACKETS, _LIMIT_OVER = 0, 1
 _DYNSET_UPDATE: Final = 1
@@ -174,7 +182,7 @@ def read_marked() -> dict[tuple[str, int], int]:
 def of_dscp(dscp: int) -> list[dict[str, Any]]:
     """Return the expressions that IPv4 packets of a DSCP match where they enter a device."""
     protocol = expression("meta", ("NFTA_META_DREG", 1), ("NFTA_META_KEY", _META_PROTOCOL))
-    return [protocol, _compare(_EQUAL, _ETHERTYPE_IPV4), *_dscp_is(dscp)]
+    return [protocol, compare(_EQUAL, _ETHERTYPE_IPV4), *_dscp_is(dscp)]
 
 
 def dscp_change(before: int, after: int) -> list[dict[str, Any]]:
@@ -185,17 +193,9 @@ def dscp_change(before: int, after: int) -> list[dict[str, Any]]:
 def _write_tos(mask: int, value: int) -> list[dict[str, Any]]:
     """Return the expressions that set bits of the IP header's DSCP and ECN byte, and correct its checksum."""
     return [
-        _load(0, 2),
+        load(NETWORK_HEADER, 0, 2),
         _bitwise(2, bytes((0xFF, 0xFF & ~mask)), bytes((0, value))),
-        expression(
-            "payload",
-            ("NFTA_PAYLOAD_SREG", 1),
-            ("NFTA_PAYLOAD_BASE", _NETWORK_HEADER),
-            ("NFTA_PAYLOAD_OFFSET", 0),
-            ("NFTA_PAYLOAD_LEN", 2),
-            ("NFTA_PAYLOAD_CSUM_TYPE", _CSUM_INET),
-            ("NFTA_PAYLOAD_CSUM_OFFSET", _IP_CHECKSUM_AT),
-        ),
+        store_ip(1, 0, 2),
     ]
 
 
@@ -252,7 +252,7 @@ def _rule(expressions: list[dict[str, Any]], name: str = "") -> Any:
 
 def _port_is(port: str) -> list[dict[str, Any]]:
     load = expression("meta", ("NFTA_META_DREG", 1), ("NFTA_META_KEY", _META_OIFNAME))
-    return [load, _compare(_EQUAL, port.encode().ljust(16, b"\0"))]
+    return [load, compare(_EQUAL, port.encode().ljust(16, b"\0"))]
 
 
 def _dscp_is(dscp: int) -> list[dict[str, Any]]:
@@ -261,17 +261,8 @@ def _dscp_is(dscp: int) -> list[dict[str, Any]]:
 
 def _field_is(mask: int, operator: int, value: int) -> list[dict[str, Any]]:
     """Return expressions that compare bits of the IP header's DSCP and ECN byte."""
-    return [_load(1, 1), _bitwise(1, bytes((mask,)), b"\0"), _compare(operator, bytes((value,)))]
-
-
-def _load(at: int, size: int) -> dict[str, Any]:
-    return expression(
-        "payload",
-        ("NFTA_PAYLOAD_DREG", 1),
-        ("NFTA_PAYLOAD_BASE", _NETWORK_HEADER),
-        ("NFTA_PAYLOAD_OFFSET", at),
-        ("NFTA_PAYLOAD_LEN", size),
-    )
+    bits = _bitwise(1, bytes((mask,)), b"\0")
+    return [load(NETWORK_HEADER, 1, 1), bits, compare(operator, bytes((value,)))]
 
 
 def _bitwise(size: int, mask: bytes, flip: bytes) -> dict[str, Any]:
@@ -280,22 +271,14 @@ def _bitwise(size: int, mask: bytes, flip: bytes) -> dict[str, Any]:
         ("NFTA_BITWISE_SREG", 1),
         ("NFTA_BITWISE_DREG", 1),
         ("NFTA_BITWISE_LEN", size),
-        ("NFTA_BITWISE_MASK", _data(mask)),
-        ("NFTA_BITWISE_XOR", _data(flip)),
+        ("NFTA_BITWISE_MASK", data(mask)),
+        ("NFTA_BITWISE_XOR", data(flip)),
     )
 
 
-def _compare(operator: int, value: bytes) -> dict[str, Any]:
-    return expression("cmp", ("NFTA_CMP_SREG", 1), ("NFTA_CMP_OP", operator), ("NFTA_CMP_DATA", _data(value)))
-
-
 def _immediate(value: bytes) -> dict[str, Any]:
-    return expression("immediate", ("NFTA_IMMEDIATE_DREG", 1), ("NFTA_IMMEDIATE_DATA", _data(value)))
+    return expression("immediate", ("NFTA_IMMEDIATE_DREG", 1), ("NFTA_IMMEDIATE_DATA", data(value)))
 
 
 def _set_priority() -> dict[str, Any]:
     return expression("meta", ("NFTA_META_SREG", 1), ("NFTA_META_KEY", _META_PRIORITY))
-
-
-def _data(value: bytes) -> dict[str, Any]:
-    return {"attrs": [("NFTA_DATA_VALUE", value)]}

@@ -25,10 +25,10 @@ from typing import Any, Self, TypeVar
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from fabrictime.testbed import classes, userns
+from fabrictime.testbed import answers, classes, userns
 from fabrictime.testbed.clocks import ClockTruth, draw_clock
 from fabrictime.testbed.settings import FabricSettings
-from fabrictime.testbed.topology import Cable, Node, Plan, Port, Route, exchange, make_plan
+from fabrictime.testbed.topology import Cable, Nexthop, Node, Plan, Port, Route, exchange, make_plan
 from schemas.ids import nic_id
 
 __all__ = ["Fabric", "FabricError", "FabricNic"]
@@ -38,7 +38,8 @@ T = TypeVar("T")
 _TC_H_ROOT = 0xFFFFFFFF
 _PERMANENT = 0x80  # NUD_PERMANENT
 _WARM_UP_PORT = 9  # discard
-_RTNH_F_DEAD, _RTNH_F_LINKDOWN = 1, 16
+_RTNH_F_DEAD, _RTNH_F_ONLINK, _RTNH_F_LINKDOWN = 1, 4, 16
+_SCOPE_LINK = 253
 _CARRIER_S = 5.0
 _LOWER_INDEX = 1001
 """First index of the interfaces at cables' lower ends. With the same index at both ends of a veth pair, each
@@ -259,6 +260,7 @@ class Fabric:
                 self._paths[name] = userns.new_netns(f"{self.name}-{name}")
                 descriptors[name] = os.open(self._paths[name], os.O_RDONLY | os.O_CLOEXEC)
                 self._write_sysctls()
+                answers.write_limits(self.settings.answers, self.plan.nodes[name].kind)
             for name, node in self.plan.nodes.items():
                 userns.setns(self._paths[name])
                 with IPRoute() as ip:
@@ -301,6 +303,8 @@ class Fabric:
             "mtu": self.settings.mtu_bytes,
         }
         ip.link("set", index=1, state="up")
+        if node.loopback is not None:
+            ip.addr("add", index=1, address=node.loopback, prefixlen=32)
         for number, port in enumerate(node.ports):
             far = self.plan.far[node.name, port.name]
             if _lower(node, self.plan.nodes[far.node]):
@@ -318,9 +322,13 @@ class Fabric:
         if self.settings.classes:
             marking = node.ports if node.kind != "host" else ()
             classes.add_rules({port.name: port.rate_bps for port in marking}, self.settings)
+        answers.add_rules(self.settings.answers, node.kind)
+        if node.kind == "leaf":
+            answers.write_proxy(self.settings.answers, (port.name for port in node.ports))
 
     def _set_up(self, ip: IPRoute, port: Port, index: int) -> None:
-        ip.addr("add", index=index, address=port.address, prefixlen=31)
+        if port.prefix is not None:
+            ip.addr("add", index=index, address=port.address, prefixlen=port.prefix)
         if self.settings.classes:
             classes.add_queues(ip, index, port.rate_bps, self.settings)
         elif port.rate_bps:
@@ -375,18 +383,24 @@ def _set_route(ip: IPRoute, route: Route, down: set[str]) -> None:
     hops = [hop for hop in route.nexthops if hop.port not in down]
     if not hops:
         return
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"family": socket.AF_INET}
     if route.table is not None:
         fields["table"] = route.table
     if route.source is not None:
         fields["prefsrc"] = route.source
-    if len(hops) == 1:
-        fields |= {"gateway": hops[0].gateway, "oif": socket.if_nametoindex(hops[0].port)}
-    else:
-        fields["multipath"] = [
-            {"gateway": hop.gateway, "oif": socket.if_nametoindex(hop.port)} for hop in hops
-        ]
+    nexthops = [_nexthop_fields(hop) for hop in hops]
+    fields |= nexthops[0] if len(hops) == 1 else {"multipath": nexthops}
+    if hops[0].gateway is None:
+        fields["scope"] = _SCOPE_LINK
     ip.route("replace", dst=route.destination, **fields)
+
+
+def _nexthop_fields(hop: Nexthop) -> dict[str, Any]:
+    fields: dict[str, Any] = {} if hop.gateway is None else {"gateway": hop.gateway}
+    fields["oif"] = socket.if_nametoindex(hop.port)
+    if hop.onlink:
+        fields["flags"] = _RTNH_F_ONLINK
+    return fields
 
 
 def _wait_for_routes() -> None:

@@ -39,20 +39,29 @@ from pyroute2.netlink.nfnetlink.nftsocket import (
 )
 
 __all__ = [
+    "NETWORK_HEADER",
     "SLOTS",
+    "TRANSPORT_HEADER",
     "add_change",
     "add_drop",
     "add_size_drop",
     "commit",
+    "compare",
+    "data",
+    "drop",
     "expression",
+    "load",
     "longer_than",
     "message",
     "remove_drop",
+    "store_ip",
 ]
 
 SLOTS = 4096
 """Length of the loss pattern: packet i of a link is dropped when slot i mod SLOTS is drawn."""
 
+NETWORK_HEADER, TRANSPORT_HEADER = 1, 2
+_CSUM_INET, _IP_CHECKSUM_AT = 1, 10
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
 _INGRESS = 0  # NF_NETDEV_INGRESS
 _META_LEN, _HTON, _GREATER = 0, 1, 4  # packet length, to network byte order, NFT_CMP_GT
@@ -70,7 +79,7 @@ def add_drop(table: str, device: str, share: float, seed: int, only: Sequence[di
     """
     if not 0 < share <= 1:
         raise ValueError(f"share of loss {share}: expected above 0 and at most 1")
-    messages, rule = _ingress_chain(table, device), [_drop()]
+    messages, rule = _ingress_chain(table, device), [drop()]
     if share < 1:
         messages += _loss_set(table, share, seed)
         rule = [
@@ -87,7 +96,7 @@ def add_drop(table: str, device: str, share: float, seed: int, only: Sequence[di
                 ("NFTA_LOOKUP_SREG", 1),
                 ("NFTA_LOOKUP_SET_ID", 1),
             ),
-            _drop(),
+            drop(),
         ]
     commit([*messages, _rule(table, [*only, *rule])])
 
@@ -106,7 +115,7 @@ def add_size_drop(table: str, device: str, max_bytes: int) -> None:
                 table,
                 [
                     *longer_than(max_bytes),
-                    _drop(),
+                    drop(),
                 ],
             ),
         ]
@@ -134,7 +143,8 @@ def longer_than(max_bytes: int) -> list[dict[str, Any]]:
     ]
 
 
-def _drop() -> dict[str, Any]:
+def drop() -> dict[str, Any]:
+    """Return the verdict that drops a packet."""
     return expression(
         "immediate",
         ("NFTA_IMMEDIATE_DREG", 0),
@@ -213,6 +223,40 @@ def _loss_set(table: str, share: float, seed: int) -> list[Any]:
             )
         )
     return messages
+
+
+def load(header: int, at: int, size: int) -> dict[str, Any]:
+    """Return an expression that loads bytes of a header into register 1."""
+    return expression(
+        "payload",
+        ("NFTA_PAYLOAD_DREG", 1),
+        ("NFTA_PAYLOAD_BASE", header),
+        ("NFTA_PAYLOAD_OFFSET", at),
+        ("NFTA_PAYLOAD_LEN", size),
+    )
+
+
+def store_ip(register: int, at: int, size: int) -> dict[str, Any]:
+    """Return an expression that writes whole 16-bit words of the IPv4 header and corrects its checksum."""
+    return expression(
+        "payload",
+        ("NFTA_PAYLOAD_SREG", register),
+        ("NFTA_PAYLOAD_BASE", NETWORK_HEADER),
+        ("NFTA_PAYLOAD_OFFSET", at),
+        ("NFTA_PAYLOAD_LEN", size),
+        ("NFTA_PAYLOAD_CSUM_TYPE", _CSUM_INET),
+        ("NFTA_PAYLOAD_CSUM_OFFSET", _IP_CHECKSUM_AT),
+    )
+
+
+def compare(operator: int, value: bytes) -> dict[str, Any]:
+    """Return an expression that compares register 1 with a value."""
+    return expression("cmp", ("NFTA_CMP_SREG", 1), ("NFTA_CMP_OP", operator), ("NFTA_CMP_DATA", data(value)))
+
+
+def data(value: bytes) -> dict[str, Any]:
+    """Return a value for an attribute that holds data."""
+    return {"attrs": [("NFTA_DATA_VALUE", value)]}
 
 
 def expression(name: str, *attributes: tuple[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ In: the `fabric` table of the one TOML file. Out: a checked, frozen model for
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,6 +16,7 @@ __all__ = [
     "HOSTS_PER_LEAF_MAX",
     "MAX_CLASSES",
     "UNSTABLE_PPB_PER_SQRT_S",
+    "AnswerForm",
     "FabricClass",
     "FabricSettings",
 ]
@@ -27,6 +28,23 @@ MAX_CLASSES = 8
 """Traffic classes of a port, as Ethernet has priorities."""
 BURST_NS = 100_000
 """Time for which a port may exceed its rate if no burst is set: the delay of a late timer."""
+
+TRANSIT_24_MAX = 32_768
+"""Cables between leaves and spines that have a /24 prefix each."""
+
+AnswerForm = Literal[
+    "ports",
+    "transit_30",
+    "transit_24",
+    "loopback",
+    "anycast",
+    "anycast_loopback",
+    "rate_limited",
+    "silent_spines",
+    "silent",
+    "tunnel",
+    "flat",
+]
 
 UNSTABLE_PPB_PER_SQRT_S = 10_000.0
 """Random walk of a broken oscillator: ten thousand times that of a good one."""
@@ -118,6 +136,13 @@ class FabricSettings(BaseModel):
         description="traffic classes, each with a queue at every port; packets of other DSCPs wait with the "
         "first; without any, a port has one queue and marks nothing",
     )
+    answers: AnswerForm = Field(
+        default="ports",
+        description="how switches answer traces: from ports with /31, /30 or /24 prefixes (ports, "
+        "transit_30, transit_24), from loopbacks, with one gateway address on all leaves (anycast, "
+        "anycast_loopback), at Linux' default rate (rate_limited), not at all (silent_spines, silent); "
+        "tunnel: from loopbacks, and spines are hidden; flat: one subnet, no router",
+    )
     hash_seed: int = Field(
         default=20_240_229,
         ge=1,
@@ -177,6 +202,9 @@ class FabricSettings(BaseModel):
                 f"{HOSTS_PER_LEAF_MAX} a leaf"
             )
         self._check_classes()
+        cables = self.leaves * self.spines * self.links_per_leaf_spine
+        if self.answers == "transit_24" and cables > TRANSIT_24_MAX:
+            raise ValueError(f"answers transit_24: {cables} cables, expected at most {TRANSIT_24_MAX}")
         for name in ("host_rate_bps", "fabric_rate_bps"):
             rate = getattr(self, name)
             if 0 < rate < 1_000_000:

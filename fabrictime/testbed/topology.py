@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from fabrictime.testbed.settings import FabricSettings
+from fabrictime.testbed.settings import AnswerForm, FabricSettings
 from schemas.ids import link_id
 from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
@@ -29,22 +29,40 @@ __all__ = [
 ]
 
 Kind = Literal["host", "leaf", "spine"]
+_Address = tuple[str | None, int | None]
+"""Address and length of the prefix; None: unnumbered."""
 
 _HOSTS_NET = int(ipaddress.IPv4Address("10.64.0.0"))  # /24 a leaf: 10.64.0.0 .. 10.64.127.255
-_LINKS_NET = int(ipaddress.IPv4Address("10.128.0.0"))  # /31 a cable between leaf and spine
-_PREFIX = 31
+_LINKS_NET = int(ipaddress.IPv4Address("10.128.0.0"))  # a prefix for each cable between leaf and spine
+_LOOPBACKS_NET = int(ipaddress.IPv4Address("10.255.0.0"))  # leaves, and from 10.255.1.1 on spines
+_GATEWAY = "10.99.0.1"
+_HOST_PREFIX, _FLAT_PREFIX = 31, 16
 _RAIL_TABLE = 100
+_TRANSIT_PREFIX: dict[AnswerForm, int | None] = {
+    "transit_30": 30,
+    "transit_24": 24,
+    "loopback": None,
+    "anycast_loopback": None,
+    "tunnel": None,
+    "flat": None,
+}
+"""Prefix of the cables between leaves and spines, where it is not 31. None: these ports are unnumbered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One end of a cable: an interface of a node. `rate_bps` 0: not limited."""
+    """One end of a cable: an interface of a node. `rate_bps` 0: not limited.
+
+    `prefix` is the length of its network's prefix. None: the port is unnumbered, and `address` is the
+    loopback of its switch.
+    """
 
     node: str
     name: str
     address: str
     mac: str
     rate_bps: int
+    prefix: int | None = 31
 
     def __str__(self) -> str:
         return f"{self.node}:{self.name}"
@@ -65,10 +83,14 @@ class Cable:
 
 @dataclass(frozen=True, slots=True)
 class Nexthop:
-    """The next hop of a route: out of `port`, to the far end's `gateway`."""
+    """The next hop of a route: out of `port`, to the far end's `gateway`; None: the target is on the cable.
+
+    `onlink`: no network of the port contains the gateway.
+    """
 
     port: str
-    gateway: str
+    gateway: str | None
+    onlink: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +112,7 @@ class Node:
     ports: list[Port] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
     rules: list[tuple[str, int]] = field(default_factory=list)
+    loopback: str | None = None
 
 
 @dataclass(slots=True)
@@ -126,20 +149,26 @@ def make_plan(settings: FabricSettings) -> Plan:
     hosts = [f"h{i + 1}" for i in range(settings.hosts)]
     leaves = [f"leaf{i + 1}" for i in range(settings.leaves)]
     spines = [f"spine{i + 1}" for i in range(settings.spines)]
+    transit = _TRANSIT_PREFIX.get(settings.answers, 31)
     for names, kind in ((hosts, "host"), (leaves, "leaf"), (spines, "spine")):
-        for name in names:
+        for number, name in enumerate(names, 1):
             nodes[name] = Node(name, kind)  # type: ignore[arg-type]  # the loop's literals widen to str
+            if kind != "host" and transit is None:
+                loopback = _LOOPBACKS_NET + (256 if kind == "spine" else 0) + number
+                nodes[name].loopback = str(ipaddress.IPv4Address(loopback))
 
     cables: list[Cable] = []
     far: dict[tuple[str, str], Port] = {}
 
-    def wire(lower: str, upper: str, base: int, upper_first: bool, rate_bps: int) -> None:
+    def wire(lower: str, upper: str, addresses: tuple[_Address, _Address], rate_bps: int) -> None:
         ends = []
         for at, node in enumerate((nodes[lower], nodes[upper])):
             number = len(node.ports) + 1
-            address = ipaddress.IPv4Address(base + (1 - at if upper_first else at))
+            address, prefix = addresses[at]
             name = f"eth{number}" if node.kind == "host" else f"swp{number}"
-            port = Port(node.name, name, str(address), _mac(len(cables), at), rate_bps)
+            port = Port(
+                node.name, name, address or node.loopback or "", _mac(len(cables), at), rate_bps, prefix
+            )
             node.ports.append(port)
             ends.append(port)
         cables.append(Cable(ends[0], ends[1]))
@@ -153,13 +182,14 @@ def make_plan(settings: FabricSettings) -> Plan:
     for name in hosts:
         for rail in range(rails):
             leaf = rack_of[name] * rails + rail
-            wire(name, leaves[leaf], _HOSTS_NET + 256 * leaf + 2 * placed[leaf], True, settings.host_rate_bps)
+            addresses = _host_addresses(settings.answers, _HOSTS_NET + 256 * leaf + 2 * placed[leaf])
+            wire(name, leaves[leaf], addresses, settings.host_rate_bps)
             placed[leaf] += 1
     count = 0
     for leaf_name in leaves:
         for spine_name in spines:
             for _ in range(settings.links_per_leaf_spine):
-                wire(leaf_name, spine_name, _LINKS_NET + 2 * count, False, settings.fabric_rate_bps)
+                wire(leaf_name, spine_name, _transit_addresses(transit, count), settings.fabric_rate_bps)
                 count += 1
 
     plan = Plan(nodes, cables, far, rack_of)
@@ -167,6 +197,30 @@ def make_plan(settings: FabricSettings) -> Plan:
         _route_host(plan, nodes[name])
     _route_switches(plan)
     return plan
+
+
+def _host_addresses(form: AnswerForm, first: int) -> tuple[_Address, _Address]:
+    """Return the addresses of a host's cable: at the host, and at its leaf."""
+    leaf, host = str(ipaddress.IPv4Address(first)), str(ipaddress.IPv4Address(first + 1))
+    if form == "flat":
+        return (host, _FLAT_PREFIX), (None, None)
+    if form in ("anycast", "anycast_loopback"):
+        return (host, 32), (_GATEWAY, 32)
+    if form in ("loopback", "tunnel"):
+        return (host, 32), (None, None)
+    return (host, _HOST_PREFIX), (leaf, _HOST_PREFIX)
+
+
+def _transit_addresses(prefix: int | None, cable: int) -> tuple[_Address, _Address]:
+    """Return the addresses of a cable between leaf and spine: at the leaf, and at the spine."""
+    if prefix is None:
+        return (None, None), (None, None)
+    first = _LINKS_NET + (cable << 32 - prefix)
+    low, high = {31: (0, 1), 30: (1, 2), 24: (1, 254)}[prefix]
+    return (str(ipaddress.IPv4Address(first + low)), prefix), (
+        str(ipaddress.IPv4Address(first + high)),
+        prefix,
+    )
 
 
 def _route_switches(plan: Plan) -> None:
@@ -181,12 +235,22 @@ def _route_switches(plan: Plan) -> None:
     }
 
     def nexthops(name: str, neighbours: Collection[str]) -> tuple[Nexthop, ...]:
-        ends = [(port.name, far[name, port.name]) for port in nodes[name].ports]
-        return tuple(Nexthop(port, end.address) for port, end in ends if end.node in neighbours)
+        ends = [(port, far[name, port.name]) for port in nodes[name].ports]
+        return tuple(
+            Nexthop(port.name, end.address, port.prefix is None)
+            for port, end in ends
+            if end.node in neighbours
+        )
 
+    hosts = {(leaf.node, leaf.name): host for host, leaf, _ in plan.nics()}
     for name in leaves:
         up = nexthops(name, spines)
-        nodes[name].routes = [Route(prefix, up) for leaf, prefix in prefixes.items() if leaf != name]
+        nodes[name].routes = [
+            Route(f"{hosts[name, port.name].address}/32", (Nexthop(port.name, None),))
+            for port in nodes[name].ports
+            if port.prefix != _HOST_PREFIX and (name, port.name) in hosts
+        ]
+        nodes[name].routes += [Route(prefix, up) for leaf, prefix in prefixes.items() if leaf != name]
     for name in spines:
         down = [(prefix, nexthops(name, (leaf,))) for leaf, prefix in prefixes.items()]
         nodes[name].routes = [Route(prefix, hops) for prefix, hops in down if hops]
@@ -245,6 +309,8 @@ def _names(plan: Plan, kind: str) -> list[str]:
 
 def _check_exchange(plan: Plan, one: str, other: str, leaves: Collection[str] | None) -> None:
     spines, known = _names(plan, "spine"), _names(plan, "leaf")
+    if any(node.loopback for node in plan.nodes.values()):
+        raise ValueError("switches with unnumbered ports: a cable that moves has no addresses to keep")
     for name in (one, other):
         if name not in spines:
             raise ValueError(f"spine {name!r}: expected one of {', '.join(spines)}")
@@ -258,7 +324,12 @@ def _check_exchange(plan: Plan, one: str, other: str, leaves: Collection[str] | 
 def _route_host(plan: Plan, host: Node) -> None:
     """Give a host its default route; with several NICs, each source address leaves by its own NIC."""
     for rail, port in enumerate(host.ports):
-        first_hop = (Nexthop(port.name, plan.far[host.name, port.name].address),)
+        leaf = plan.far[host.name, port.name]
+        first_hop = (
+            (Nexthop(port.name, None),)
+            if port.prefix == _FLAT_PREFIX
+            else (Nexthop(port.name, leaf.address, port.prefix == 32),)
+        )
         if rail == 0:
             host.routes.append(Route("default", first_hop, source=port.address))
         if len(host.ports) > 1:
@@ -282,7 +353,8 @@ def topology_file(plan: Plan) -> TopologyFile:
                 name=node.name,
                 kind=node.kind,
                 rail=rail_of.get(node.name) if node.kind == "leaf" else None,
-                ports={port.name: (port.address,) for port in node.ports},
+                addresses=() if node.loopback is None else (node.loopback,),
+                ports={port.name: () if port.prefix is None else (port.address,) for port in node.ports},
             )
             for node in plan.nodes.values()
         ),

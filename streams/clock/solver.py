@@ -40,11 +40,19 @@ from streams.clock.filter import (
     Wander,
     split_ns,
 )
+from streams.clock.log_offset import LogOffset
 from streams.clock.mesh import Mesh, MeshMemory, Priors, Suspect, log_ppb, plain_ppb, solve_relative
 from streams.clock.pairs import Bools, Int64s, Pairs
 from streams.clock.timescale import ENSEMBLE, Timescale
-from streams.clock.window import Part, WindowInput, flushes_by_host, gather, guess_readings, usable_pairs
-from streams.runtime.units import NS_PER_MS
+from streams.clock.window import (
+    Part,
+    WindowInput,
+    correct_readings,
+    flushes_by_host,
+    gather,
+    guess_readings,
+    usable_pairs,
+)
 
 __all__ = ["ENSEMBLE", "HOLDOVER", "SYNCED", "UNSYNCED", "ShardClocks", "SolveParameters"]
 
@@ -107,14 +115,18 @@ class ShardClocks:
         self.shard = shard
         self.parameters = parameters or SolveParameters()
         self.tracks: dict[str, ClockTrack] = {}
-        self.log_offset_ns = 0
-        """Fabric time minus the log's clock."""
+        self._log_offset = LogOffset()
         self.last_window = -1
         self.wander = Wander(self.parameters.wander_ppb_per_sqrt_s)
         self._mesh = MeshMemory()
         self._timescale = Timescale(self.parameters)
         self._suspects: list[tuple[str, Suspect]] = []
         """(clock of the prober, pair)"""
+
+    @property
+    def log_offset_ns(self) -> int:
+        """Fabric time minus the log's clock."""
+        return self._log_offset.offset_ns
 
     def recover(self, records: Iterable[ClockOffsets]) -> None:
         """Continue from the last complete window among `records` (`ClockOffsets`, in the log's order).
@@ -137,7 +149,7 @@ class ShardClocks:
             return
         self.last_window = complete[-1]
         newest = windows[self.last_window]
-        self.log_offset_ns = newest[min(newest)]["log_offset_ns"]
+        self._log_offset = LogOffset(newest[min(newest)]["log_offset_ns"])
         for part in sorted(newest):
             record = newest[part]
             middle_ns = (record["window_start_ns"] + record["window_end_ns"]) // 2
@@ -174,16 +186,17 @@ class ShardClocks:
         middle_log_ns = start_ns + window_ns // 2
         taken = gather(fits, clock_of)
         readings, has_reading = guess_readings(taken, middle_log_ns)
-        self._set_log_offset(taken, LOG_STEP_NS)
+        self._follow_log(taken, LOG_STEP_NS)
         before = {name: _Before.of(track) for name, track in self.tracks.items()}
-        mesh = self._solve_mesh(window, fits, taken, readings, has_reading)
+        expected = self._expected_readings(taken, middle_log_ns + self.log_offset_ns)
+        mesh = self._solve_mesh(window, fits, taken, readings, has_reading, expected)
         if window % FORGET_EVERY == 0:
             self._mesh.pairs.forget(window)
         for track in self.tracks.values():
             track.event, track.event_ns = ClockEvent.NONE, 0.0
         measured = self._place_parts(taken, mesh, middle_log_ns + self.log_offset_ns, window_ns * 1e-9)
         self._suspects = [(taken.names[s.node], s) for s in mesh.suspects[:MAX_SUSPECTS]]
-        self._set_log_offset(taken, LOG_OFFSET_STEP_NS)
+        self._follow_log(taken, LOG_OFFSET_STEP_NS)
         self._carry_unmeasured(taken, measured, middle_log_ns + self.log_offset_ns)
         self._follow_domains(measured, {name: old.domain for name, old in before.items()})
         for name, track in self.tracks.items():
@@ -199,11 +212,13 @@ class ShardClocks:
         taken: WindowInput,
         readings: Int64s,
         has_reading: Bools,
+        expected: Mapping[int, int] | None = None,
     ) -> Mesh:
         pairs = Pairs.of([pair for record in fits for pair in record["pairs"]], taken.node_of_nic)
+        correct_readings(readings, has_reading, pairs, expected or {})
         return solve_relative(
             len(taken.names),
-            usable_pairs(pairs, taken),
+            usable_pairs(pairs, taken, readings, has_reading),
             self._mesh,
             window,
             self.parameters.asymmetry_share,
@@ -211,6 +226,14 @@ class ShardClocks:
             has_reading,
             self._priors(taken, readings),
         )
+
+    def _expected_readings(self, taken: WindowInput, middle_ns: int) -> dict[int, int]:
+        """Return the readings of the synchronised clocks at the window's middle, by their tracks."""
+        return {
+            node: track.reading_at(middle_ns)
+            for node, name in enumerate(taken.names)
+            if (track := self.tracks.get(name)) is not None and track.state == SYNCED
+        }
 
     def _priors(self, taken: WindowInput, readings: Int64s) -> Priors:
         rate, sigma = np.zeros(len(taken.names)), np.full(len(taken.names), np.inf)
@@ -295,18 +318,16 @@ class ShardClocks:
             slew_change_ppb=part.slew_change_ppb,
         )
 
-    def _set_log_offset(self, taken: WindowInput, step_ns: int) -> None:
-        """Follow the log's clock in steps: only if the median over NICs is more than `step_ns` off."""
-        ahead = []
-        for nic in taken.nics:
-            track = self.tracks.get(taken.names[taken.node_of_nic[nic["nic"]]])
-            if track is not None and track.state == SYNCED:
-                ahead.append(track.fabric_ns(nic["clock_ns"]) - nic["append_ns"] - self.log_offset_ns)
-        if ahead:
-            moved_ns = round(np.median(ahead))
-            if abs(moved_ns) > step_ns:
-                offset_ns = self.log_offset_ns + moved_ns
-                self.log_offset_ns = (offset_ns + NS_PER_MS // 2) // NS_PER_MS * NS_PER_MS
+    def _follow_log(self, taken: WindowInput, step_ns: int) -> None:
+        """Follow the log's clock by the synchronised clocks that did not jump."""
+        synced = {name for name, track in self.tracks.items() if track.state == SYNCED}
+        offsets = [
+            self.tracks[name].fabric_ns(nic["clock_ns"]) - nic["append_ns"]
+            for node, nics in taken.nics_of_node.items()
+            if (name := taken.names[node]) in synced and node not in taken.jumped
+            for nic in nics
+        ]
+        self._log_offset.follow(self.last_window, offsets, len(synced), step_ns)
 
     def _carry_unmeasured(self, taken: WindowInput, measured: set[str], middle_ns: int) -> None:
         """Advance all clocks to the window's middle; put unmeasured ones in holdover, then forget them."""

@@ -95,7 +95,14 @@ class ClockStage(ShardStage[_Shard]):
             clocks = ShardClocks(name, SolveParameters(**settings.model_dump(exclude={"grace_ms"})))
             clocks.recover(past)
             self._learn_floors(clocks, past_fits)
-            return _Shard(clocks, WindowBarrier(sources, settings.grace_ms * NS_PER_MS, clocks.last_window))
+            read = {
+                each["source"]: each["first_offset"]
+                for record in past
+                if record["shard"] == name and record["window"] == clocks.last_window
+                for each in record["source_ranges"]
+            }
+            grace_ns = settings.grace_ms * NS_PER_MS
+            return _Shard(clocks, WindowBarrier(sources, grace_ns, clocks.last_window, read))
 
         return create
 

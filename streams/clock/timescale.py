@@ -31,6 +31,9 @@ __all__ = ["ENSEMBLE", "Timescale", "TimescaleParameters"]
 Tracks = dict[str, ClockTrack]
 
 ENSEMBLE: Final = "ensemble"
+STEP_ABOVE_NS: Final = 1e9
+STEP_AFTER_S: Final = 300.0
+"""Fabric time is stepped to its reference after so long a time so far from it."""
 
 
 class TimescaleParameters(SlewParameters, Protocol):
@@ -49,6 +52,8 @@ class Timescale:
         self._last_flush: dict[str, tuple[int, int, int]] = {}
         """NIC to (run, clock_ns, system_ns) of its last flush."""
         self._slew: dict[str, Slew] = {}
+        self._far_s: dict[str, float] = {}
+        """Domain to the time for which its fabric time has been far from the reference."""
         self.slewed_ppb: dict[str, float] = {}
         """Domain of the previous window to the change of fabric time's rate in this one."""
 
@@ -62,8 +67,11 @@ class Timescale:
         hosts = flushes_by_host(taken, part.members)
         reference = self._reference_node(part)
         if part.continuing:
-            self._continue_gauge(tracks, mesh, part, hosts, reference)
-            return
+            error_ns = self._continue_gauge(tracks, mesh, part, hosts, reference)
+            if not self._is_lost(part, error_ns):
+                return
+            part.continuing = set()
+            part.slew_change_ppb = 0.0
         if reference is not None:
             part.gauge_base_ns = -int(mesh.theta_ns[reference])
             part.gauge_ns = -float(mesh.theta_rest_ns[reference])
@@ -79,8 +87,11 @@ class Timescale:
 
     def _continue_gauge(
         self, known: Tracks, mesh: Mesh, part: Part, hosts: FlushesByHost, reference: int | None
-    ) -> None:
-        """Continue the timeline of the part's known clocks, slewed towards the reference."""
+    ) -> float | None:
+        """Continue the timeline of the part's known clocks, slewed towards the reference.
+
+        Returns the reference minus fabric time, ns; None: there is no reference now.
+        """
         continuing = sorted(part.continuing)
         tracks = [known[part.names[i]] for i in continuing]
         nodes = part.members[continuing]
@@ -104,6 +115,19 @@ class Timescale:
         part.slew_change_ppb = slew.step(error_ns, part.window_s, self._parameters)
         part.gauge_rate += part.slew_change_ppb
         self.slewed_ppb[part.leading] = part.slew_change_ppb
+        return error_ns
+
+    def _is_lost(self, part: Part, error_ns: float | None) -> bool:
+        """Return whether slewing cannot bring fabric time back: it has been far from its reference for long.
+
+        So it is if all hosts started with a wrong clock that was set later. NTP steps as late (RFC 5905
+        calls that time the stepout threshold).
+        """
+        far_s = self._far_s.pop(part.leading, 0.0) + part.window_s
+        if error_ns is None or abs(error_ns) <= STEP_ABOVE_NS or far_s >= STEP_AFTER_S:
+            return error_ns is not None and abs(error_ns) > STEP_ABOVE_NS
+        self._far_s[part.domain] = far_s
+        return False
 
     def _join_provisional(self, tracks: Tracks, taken: WindowInput, mesh: Mesh, part: Part) -> None:
         """Move the provisional tracks of the previous window, which had no gauge, to this window's gauge.

@@ -21,12 +21,16 @@ MAX_PPB: Final = 1e9
 MAX_SIGMA: Final = 1e18
 MAX_VERTICES: Final = 64
 MAX_AFTER_NS: Final = 1e12
+MAX_FROM_WINDOW_NS: Final = MAX_AHEAD_NS
+"""A late message enters an open window, which is later than its append time. The limit leaves room for an
+agent that fits its own samples while the log does not answer."""
 
 
 def validate_fits(fits: ClockFits, append_ns: int, window_ns: int) -> tuple[ClockFits, int]:
     """Return the record without implausible pairs and probers, and their number.
 
-    Raises BadRecord if the window is too far ahead of the log's clock, or has another length.
+    A prober's append time lies near the record's window. Raises BadRecord if the window is too far ahead of
+    the log's clock, or has another length, or if its range of offsets ends before it begins.
     """
     window = fits["window"]
     latest = (append_ns + MAX_AHEAD_NS) // window_ns
@@ -37,8 +41,14 @@ def validate_fits(fits: ClockFits, append_ns: int, window_ns: int) -> tuple[Cloc
             "OUT_OF_RANGE",
             f"ClockFits.window_start_ns: {fits['window_start_ns']}, expected {window * window_ns}",
         )
+    first, following = fits["first_offset"], fits["next_offset"]
+    if first > following:
+        raise codec.BadRecord(
+            "OUT_OF_RANGE", f"ClockFits.first_offset: {first}, expected at most next_offset {following}"
+        )
     pairs = [pair for pair in fits["pairs"] if _is_plausible_pair(pair)]
-    nics = [nic for nic in fits["nics"] if _is_plausible_nic(nic)]
+    middle_ns = (fits["window_start_ns"] + fits["window_end_ns"]) // 2
+    nics = [nic for nic in fits["nics"] if _is_plausible_nic(nic, middle_ns)]
     left_out = len(fits["pairs"]) - len(pairs) + len(fits["nics"]) - len(nics)
     return ({**fits, "pairs": pairs, "nics": nics} if left_out else fits), left_out
 
@@ -67,5 +77,9 @@ def _is_plausible_hull(after: Sequence[float], delay: Sequence[float]) -> bool:
     )
 
 
-def _is_plausible_nic(nic: NicWindow) -> bool:
-    return all(abs(time_ns) <= MAX_NS for time_ns in (nic["clock_ns"], nic["system_ns"], nic["append_ns"]))
+def _is_plausible_nic(nic: NicWindow, middle_ns: int) -> bool:
+    return (
+        abs(nic["clock_ns"]) <= MAX_NS
+        and abs(nic["system_ns"]) <= MAX_NS
+        and abs(nic["append_ns"] - middle_ns) <= MAX_FROM_WINDOW_NS
+    )

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.ids import host_of
+from schemas.log_time import STEP_NS
 from schemas.records import ClockFits, NicWindow
 from streams.clock.pairs import Bools, Int64s, Pairs
 
-__all__ = ["Part", "WindowInput", "flushes_by_host", "gather", "guess_readings", "usable_pairs"]
+MAX_FROM_READING_NS: Final = 60e9
+"""Limit of a reading's error in the window's middle: a message may be that late."""
+
+__all__ = [
+    "Part",
+    "WindowInput",
+    "correct_readings",
+    "flushes_by_host",
+    "gather",
+    "guess_readings",
+    "usable_pairs",
+]
 
 
 @dataclass(slots=True)
@@ -89,12 +102,37 @@ def guess_readings(taken: WindowInput, middle_log_ns: int) -> tuple[Int64s, Bool
     return readings, known
 
 
-def usable_pairs(pairs: Pairs, taken: WindowInput) -> Pairs:
-    """Return the pairs without those of clocks that jumped in the window."""
-    if not taken.jumped:
-        return pairs
-    bad = np.fromiter(taken.jumped, np.int32)
-    return pairs.where(~(np.isin(pairs.prober, bad) | np.isin(pairs.peer, bad)))
+def correct_readings(readings: Int64s, has_reading: Bools, pairs: Pairs, expected: Mapping[int, int]) -> None:
+    """Replace a synchronised clock's guess by its track's reading where the window contradicts the guess.
+
+    `expected`: node to its reading by its track. A guess that differs from it by seconds is right if the
+    clock stepped: then the instants of its own pairs are near the guess. It is wrong if its flush is absurd.
+    """
+    for node, expected_ns in expected.items():
+        guess_ns = int(readings[node])
+        if has_reading[node] and abs(guess_ns - expected_ns) <= STEP_NS:
+            continue
+        own = pairs.at_ns[pairs.prober == node]
+        at_ns = int(np.sort(own)[len(own) // 2]) if len(own) else expected_ns
+        if not has_reading[node] or abs(at_ns - guess_ns) > abs(at_ns - expected_ns):
+            readings[node], has_reading[node] = expected_ns, True
+
+
+def usable_pairs(pairs: Pairs, taken: WindowInput, readings: Int64s, has_reading: Bools) -> Pairs:
+    """Return the pairs without those of clocks that jumped in the window, and without impossible ones.
+
+    A pair's instant is near its prober's reading, which is there for each prober, and its offset is near the
+    difference of both readings.
+    """
+    a, b = pairs.prober, pairs.peer
+    away_ns = np.abs(pairs.at_ns.astype(np.float64) - readings[a])
+    between_ns = np.abs(pairs.offset_ns.astype(np.float64) - (readings[b].astype(np.float64) - readings[a]))
+    keep = has_reading[a] & (away_ns <= MAX_FROM_READING_NS)
+    keep &= ~has_reading[b] | (between_ns <= MAX_FROM_READING_NS)
+    if taken.jumped:
+        bad = np.fromiter(taken.jumped, np.int32)
+        keep &= ~(np.isin(a, bad) | np.isin(b, bad))
+    return pairs if keep.all() else pairs.where(keep)
 
 
 def flushes_by_host(taken: WindowInput, members: NDArray[np.intp]) -> dict[str, list[tuple[int, NicWindow]]]:

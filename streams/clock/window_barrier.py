@@ -5,12 +5,13 @@ caller acknowledges once the window is published.
 
 Log time may step back (see `schemas/log_time.py`). Then all windows with samples are far behind the last one
 that was solved, and windows continue at the new time. If that holds for some sources only, the leaders of
-their partitions have clocks that are behind; their windows are renumbered to those of the others.
+their partitions have clocks that are behind; their windows are renumbered to those of the others. Fits of
+messages that a solved window used already show no step: they were published again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -56,9 +57,18 @@ class _Behind:
 
 
 class WindowBarrier:
-    """Collects one shard's fits. `sources` publish fits for every window."""
+    """Collects one shard's fits. `sources` publish fits for every window.
 
-    def __init__(self, sources: Iterable[str], grace_ns: int, last_solved: int = -1) -> None:
+    `read` maps source to the first offset of its newest window that was solved.
+    """
+
+    def __init__(
+        self,
+        sources: Iterable[str],
+        grace_ns: int,
+        last_solved: int = -1,
+        read: Mapping[str, int] | None = None,
+    ) -> None:
         self.sources = set(sources)
         self.grace_ns = grace_ns
         self.last_solved = last_solved
@@ -72,6 +82,8 @@ class WindowBarrier:
         self._behind: dict[str, _Behind] = {}
         self._in_time_ns: dict[str, int] = {}
         """Source to the time of its last window with samples that was not too late."""
+        self._read = dict(read or {})
+        """Source to the first offset of its last window that was not too late."""
         self._dropped: list[Any] = []
         """Tokens of windows that a step back made useless; they go with the next window."""
 
@@ -125,9 +137,9 @@ class WindowBarrier:
 
         Only windows with samples count: those of a silent source are numbered by an estimate.
         """
-        if not fits["nics"]:
+        source, window, first = fits["source"], fits["window"], fits["first_offset"]
+        if not fits["nics"] or (0 <= first <= self._read.get(source, -1) and window <= self.last_solved):
             return
-        source, window = fits["source"], fits["window"]
         far = step_windows(fits["window_end_ns"] - fits["window_start_ns"])
         shift = self._renumbered.get(source, 0)
         if shift and abs(window + shift - self._latest.get(source, window + shift)) > far:
@@ -135,7 +147,7 @@ class WindowBarrier:
             shift = 0
         if window + shift >= self.last_solved - far:
             self._behind.pop(source, None)
-            self._in_time_ns[source] = seen_ns
+            self._in_time_ns[source], self._read[source] = seen_ns, first
             return
         known = self._behind.setdefault(source, _Behind(window, seen_ns))
         behind_ns = seen_ns - known.since_ns
@@ -155,7 +167,7 @@ class WindowBarrier:
             self._renumbered[source] = self.last_solved + 1 - window
         else:
             self._step_back(source, window)
-        self._in_time_ns[source] = seen_ns
+        self._in_time_ns[source], self._read[source] = seen_ns, first
 
     def _step_back(self, source: str, window: int) -> None:
         """Continue at an earlier window."""

@@ -30,7 +30,7 @@ from streams.diagnosis.verdicts.flows import (
 )
 from streams.diagnosis.verdicts.hosts import pause_storm, pcie_limit, slow_end_by_flows, slow_end_by_pairs
 from streams.diagnosis.verdicts.lateness import launch_skew, straggler
-from streams.diagnosis.verdicts.links import faulty_links
+from streams.diagnosis.verdicts.links import faulty_links, links_with_losses
 from streams.diagnosis.verdicts.progress import dead_rank, hang, program_mismatch
 
 __all__ = ["EXPLANATIONS", "diagnose", "evaluate", "learn"]
@@ -39,7 +39,7 @@ EXPLANATIONS: Final[tuple[Explanation, ...]] = (
     *(dead_rank, hang, program_mismatch),
     *(straggler, launch_skew),
     *(pause_storm, pcie_limit, slow_end_by_pairs, slow_end_by_flows),
-    faulty_links,
+    *(faulty_links, links_with_losses),
     *(contention, contention_by_marks, few_queue_pairs, slow_flow, slow_flow_by_probes),
     *(own_pacing, delay_mismatch, rail_mismatch),
 )

@@ -9,7 +9,8 @@ from statistics import median
 from typing import Final
 
 from streams.diagnosis.case import Case
-from streams.diagnosis.network_view import Links, PairDelay
+from streams.diagnosis.delay_windows import PairDelay
+from streams.diagnosis.network_view import Links
 from streams.diagnosis.traffic import NicPair
 
 __all__ = ["Marks", "links_of_marks", "marks_of", "usual_share"]

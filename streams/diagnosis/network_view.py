@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from schemas.ids import cable_id, host_of
@@ -29,6 +28,7 @@ from schemas.records import (
     FlowReports,
     FlowRoutes,
     FlowState,
+    Leg,
     LinkHealth,
     LinkQueues,
     LinkState,
@@ -36,9 +36,10 @@ from schemas.records import (
     PathDelays,
     PathMaps,
 )
+from streams.diagnosis.delay_windows import DelayWindows, PairDelay
 from streams.diagnosis.rules import KEEP_NS, MAX_RECORDS
 
-__all__ = ["Episode", "NetworkView", "Pace", "PairDelay", "RecordedRoutes", "Routes"]
+__all__ = ["OPEN_NS", "Episode", "NetworkView", "Pace", "RecordedRoutes", "Routes"]
 
 Links = tuple[str, ...]
 T = TypeVar("T")
@@ -47,8 +48,8 @@ OPEN_NS: Final = 2**62
 """The end of an episode that lasts."""
 EPISODES_KEPT: Final = 64
 """Episodes of one subject."""
-WINDOWS_KEPT: Final = 120
-"""Windows of delays of one NIC."""
+QUEUES_KEPT: Final = 120
+"""Windows of queues of one link."""
 
 
 class Routes(Protocol):
@@ -60,6 +61,9 @@ class Routes(Protocol):
     def of_pair(self, nic: str, peer: str) -> Collection[Links]:
         """Return the known routes from one NIC to another."""
 
+    def of_probe(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
+        """Return the links of a probe's requests, and of its answers; empty if not all are known."""
+
 
 class RecordedRoutes:
     """Routes from `FlowRoutes` and `PathMaps` records."""
@@ -67,6 +71,7 @@ class RecordedRoutes:
     def __init__(self) -> None:
         self._flows: dict[tuple[str, str], dict[tuple[int, int], Links]] = {}
         self._paths: dict[tuple[str, str], dict[int, Links]] = {}
+        self._answers: dict[tuple[str, str], dict[int, Links]] = {}
         self._known: dict[Links, Links] = {}
 
     def take_flow_routes(self, record: FlowRoutes) -> None:
@@ -79,11 +84,12 @@ class RecordedRoutes:
 
     def take_paths(self, record: PathMaps) -> None:
         """Take the routes of a pair's probes."""
-        self._paths[record["nic"], record["peer"]] = {
-            each["path"]: self._one(each["links"])
-            for each in record["paths"]
-            if each["leg"] == "REQUEST" and each["complete"]
-        }
+        for leg, known in ((Leg.REQUEST, self._paths), (Leg.ANSWER, self._answers)):
+            known[record["nic"], record["peer"]] = {
+                each["path"]: self._one(each["links"])
+                for each in record["paths"]
+                if each["leg"] == leg and each["complete"]
+            }
 
     def _one(self, links: list[str]) -> Links:
         found = tuple(links)
@@ -99,6 +105,11 @@ class RecordedRoutes:
         pair = (nic, peer)
         return {*self._flows.get(pair, {}).values(), *self._paths.get(pair, {}).values()}
 
+    def of_probe(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
+        """Return the links of a probe's requests, and of its answers; empty if not all are known."""
+        requests, answers = self._paths.get((nic, peer), {}), self._answers.get((peer, nic), {})
+        return requests.get(path, ()), answers.get(path, ())
+
 
 class Episode(NamedTuple):
     """A state of a subject's health and the time that it lasted."""
@@ -109,25 +120,6 @@ class Episode(NamedTuple):
     """`OPEN_NS`: it lasts."""
 
 
-class PairDelay(NamedTuple):
-    """Delays of probes from one NIC to another by one path, in one window."""
-
-    path: int
-    begin_ns: int
-    end_ns: int
-    samples: int
-    lost: int
-    p50_ns: float | None
-    p99_ns: float | None
-    rtt_min_ns: float | None
-    rtt_p50_ns: float | None
-    bound_ns: float
-    dscp: int = 0
-    """Traffic class of the probes."""
-    marked: int = 0
-    """Requests that a queue marked with CE."""
-
-
 class Pace(NamedTuple):
     """A rate limit that this system put on a flow."""
 
@@ -136,13 +128,6 @@ class Pace(NamedTuple):
     begin_ns: int
     end_ns: int
     decision: Decision | None
-
-
-@dataclass(slots=True)
-class _Delays:
-    """Windows of one prober: peer to its paths' delays."""
-
-    windows: dict[tuple[int, int], tuple[int, int, dict[str, list[PairDelay]]]] = field(default_factory=dict)
 
 
 class NetworkView:
@@ -160,15 +145,12 @@ class NetworkView:
         self.recorded = RecordedRoutes()
         self.routes: Routes = self.recorded if routes is None else routes
         self.keep_ns = keep_ns
-        self._wants = nics
         self.inventory: dict[str, Nic] = {}
         self._health: dict[str, dict[int, LinkHealth]] = {}
         self._by_cable: dict[str, set[str]] = defaultdict(set)
         self._windows: OrderedDict[str, ContentionWindow] = OrderedDict()
         self._on_link: dict[str, set[str]] = defaultdict(set)
-        self._delays: dict[str, _Delays] = defaultdict(_Delays)
-        self._inside: tuple[tuple[int, int], dict[str, list[dict[str, list[PairDelay]]]]] = ((0, 0), {})
-        """The interval asked for last; NIC to its windows of delays in that interval, in their order."""
+        self.probed = DelayWindows(nics)
         self._flows: dict[str, dict[str, tuple[int, Flow]]] = defaultdict(dict)
         self._decisions: OrderedDict[str, Decision] = OrderedDict()
         self._actions: OrderedDict[tuple[str, str], ActionReport] = OrderedDict()
@@ -205,34 +187,7 @@ class NetworkView:
 
     def take_delays(self, record: PathDelays) -> None:
         """Take a window of a NIC's delays."""
-        nic = record["nic"]
-        if self._wants is not None and not self._wants(nic):
-            return
-        trusted = record["state"] != ClockSync.UNSYNCED
-        begin_ns, end_ns = record["window_start_ns"], record["window_end_ns"]
-        found: dict[str, list[PairDelay]] = {}
-        for each in record["paths"]:
-            found.setdefault(each["peer"], []).append(
-                PairDelay(
-                    each["path"],
-                    begin_ns,
-                    end_ns,
-                    each["count"],
-                    each["lost"],
-                    each["forward_p50_ns"] if trusted else None,
-                    each["forward_p99_ns"] if trusted else None,
-                    each["rtt_min_ns"],
-                    each["rtt_p50_ns"],
-                    each["bound_ns"] or 0.0,
-                    each["dscp"],
-                    each["forward_ce"],
-                )
-            )
-        self._inside[1].pop(nic, None)
-        windows = self._delays[nic].windows
-        windows[record["window"], record["part"]] = (begin_ns, end_ns, found)
-        while len(windows) > WINDOWS_KEPT:
-            del windows[min(windows)]
+        self.probed.take(record)
 
     def take_flows(self, record: FlowReports) -> None:
         """Take a host's report of its flows; a whole report replaces all earlier ones."""
@@ -295,18 +250,13 @@ class NetworkView:
         begin_ns = record["window_start_ns"]
         end_ns = begin_ns + record["slot_ns"] * record["slots"]
         for each in record["links"]:
-            known = self._queues.setdefault(each["link"], deque(maxlen=WINDOWS_KEPT))
+            known = self._queues.setdefault(each["link"], deque(maxlen=QUEUES_KEPT))
             known.append((begin_ns, end_ns, each["depth_mean_bytes"], each["utilisation"]))
 
     def forget(self, now_ns: int) -> None:
         """Drop the records that ended before the time that the view keeps."""
         oldest_ns = now_ns - self.keep_ns
-        self._inside = ((0, 0), {})
-        for nic, delays in list(self._delays.items()):
-            for key in [k for k, (_, end_ns, _) in delays.windows.items() if end_ns < oldest_ns]:
-                del delays.windows[key]
-            if not delays.windows:
-                del self._delays[nic]
+        self.probed.forget(oldest_ns)
         for name, window in list(self._windows.items()):
             if window["closed_ns"] is not None and window["closed_ns"] < oldest_ns:
                 self._forget_window(name)
@@ -400,24 +350,7 @@ class NetworkView:
 
     def delays(self, nic: str, peer: str, begin_ns: int, end_ns: int) -> list[PairDelay]:
         """Return the delays of probes from one NIC to another in windows that overlap an interval."""
-        if self._inside[0] != (begin_ns, end_ns):
-            self._inside = ((begin_ns, end_ns), {})
-        windows = self._inside[1].get(nic)
-        if windows is None:
-            windows = self._inside[1][nic] = self._windows_of(nic, begin_ns, end_ns)
-        return [each for peers in windows for each in peers.get(peer, ())]
-
-    def _windows_of(self, nic: str, begin_ns: int, end_ns: int) -> list[dict[str, list[PairDelay]]]:
-        """Return the windows of a NIC's delays that overlap an interval, in their order."""
-        of_nic = self._delays.get(nic)
-        if of_nic is None:
-            return []
-        found = {
-            key: peers
-            for key, (start_ns, stop_ns, peers) in of_nic.windows.items()
-            if stop_ns > begin_ns and start_ns < end_ns
-        }
-        return [found[key] for key in sorted(found)]
+        return self.probed.between(nic, peer, begin_ns, end_ns)
 
     def flows(self, nics: Collection[str], job: str) -> list[Flow]:
         """Return the open flows of a job, and those between its NICs without a job's name."""

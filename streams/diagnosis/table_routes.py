@@ -25,3 +25,7 @@ class TableRoutes:
         probes = self._probes.paths(nic, peer).items()
         complete = {route.links for (leg, _), route in probes if leg == "REQUEST" and route.complete}
         return {*self._recorded.of_pair(nic, peer), *complete}
+
+    def of_probe(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
+        """Return the links of a probe's requests, and of its answers; empty if not all are known."""
+        return self._probes.forward(nic, peer, path), self._probes.reverse(nic, peer, path)

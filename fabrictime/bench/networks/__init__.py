@@ -17,6 +17,10 @@ TARGETS: Final[Mapping[str, Target]] = {
     "false_links": Target("links", "<=", 0),
     "dead_link_set_size_p50": Target("cables", "<=", 2),
     "unexplained_loss_alert_s": Target("s", "<=", 10),
+    "simulated_dead_link_named_or_in_set": Target("1", ">=", 1.0),
+    "simulated_false_links": Target("links", "<=", 0),
+    "simulated_dead_link_set_size_p50": Target("cables", "<=", 2),
+    "simulated_unexplained_loss_alert_s": Target("s", "<=", 10),
     "egress_right": Target("1", ">=", 1.0),
     "unreachable_peers_chosen": Target("peers", "<=", 0),
     "classes_told_apart": Target("1", ">=", 1.0),
@@ -38,6 +42,12 @@ PARTS: Final = {
         "switch_contention_open_by_ce_ms",
     ),
     "links": (
+        "simulated_dead_link_named_or_in_set",
+        "simulated_false_links",
+        "simulated_dead_link_set_size_p50",
+        "simulated_unexplained_loss_alert_s",
+    ),
+    "testbed": (
         "dead_link_named_or_in_set",
         "false_links",
         "dead_link_set_size_p50",

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from typing import Final
 
 from fabrictime.bench.detect.link_evidence import ProbedFleet
+from fabrictime.bench.networks.names import CableNames
 from producers.sim.setup import topology_file
 from producers.trace.addressing import LinkPrefix
 from producers.trace.known_route import KnownRoute
@@ -97,8 +97,7 @@ class Answers:
 class NamedFleet:
     """The paths of a probed fleet under the names that its agents give them.
 
-    The probes' own `book` is replaced by that of the names. `stands_for`: a name to the true cables that it
-    stood for on any path.
+    The probes' own `book` is replaced by that of the names, and `names` has the cables behind them.
     """
 
     def __init__(
@@ -111,11 +110,11 @@ class NamedFleet:
         seed: int = 1,
     ) -> None:
         self.form, self.fleet = form, probes.fleet
-        self.stands_for: dict[str, set[str]] = defaultdict(set)
         self.book = RouteTable()
         self._rng = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
         cables = sorted({cable_id(link) for link in self.fleet.link_ids}, key=natural)
         self._answers = Answers(form, {cable: at for at, cable in enumerate(cables)})
+        self.names = CableNames(cables, self._at_switch())
         self.topology = self._file() if with_file else Topology()
         routes: dict[str, list[_Path]] = defaultdict(list)
         for (nic, peer, path), links in probes.book.requests():
@@ -191,7 +190,7 @@ class NamedFleet:
                 }
             )
             if named.complete:
-                self._note(named.links, path.links)
+                self.names.note(named.links, path.links, layer_2=self.form is Form.FLAT)
         for peer, each in rows.items():
             record: PathMaps = {
                 "nic": nic,
@@ -204,41 +203,6 @@ class NamedFleet:
             key = f"{nic}>{peer}"
             self.book.take(key.encode(), codec.encode(PATHS.type, record))
 
-    def _note(self, names: Sequence[str], links: Sequence[str]) -> None:
-        """Note the true cables that each link of a complete path stands for."""
-        hidden = len(links) - len(names)
-        for at, name in enumerate(names):
-            if not hidden:
-                true = [links[at]]
-            elif self.form is Form.FLAT:
-                true = [links[0] if at == 0 else links[-1]]
-            else:  # leaves answer, and hide the switches between them
-                true = [links[0]] if at == 0 else [links[-1]] if at == len(names) - 1 else list(links[1:-1])
-            self.stands_for[name].update(cable_id(link) for link in true)
-
-    def cables_of(self, names: Iterable[str]) -> set[str]:
-        """Return the true cables that names of cables, or of NICs for their own cables, stand for."""
-        found: set[str] = set()
-        for name in names:
-            near, mark, far = name.partition("<>")
-            if not mark:
-                found.update(
-                    cable
-                    for cable in self._answers.cable_number
-                    if name.replace("/", ":") in cable.split("<>")
-                )
-            else:
-                found.update(*(self.stands_for.get(link, ()) for link in (f"{near}>{far}", f"{far}>{near}")))
-                found.update({name} & self._answers.cable_number.keys())
-        return found
-
-    def cables_beside(self, names: Iterable[str]) -> set[str]:
-        """Return the same, where a switch stands for all of its cables, and a NIC for those of its leaf."""
-        places = set(names)
-        found = self.cables_of(name for name in places if "<>" in name)
-        return found.union(*(self._at_switch.get(name, ()) for name in places))
-
-    @cached_property
     def _at_switch(self) -> dict[str, set[str]]:
         """Name or address of a switch, or a NIC, to the true cables of the switch."""
         found: dict[str, set[str]] = defaultdict(set)
@@ -258,14 +222,6 @@ class NamedFleet:
             for name in names - {None, GATEWAY}:
                 found[str(name)] |= at
         return found
-
-    def merged(self) -> dict[str, set[str]]:
-        """Return the names that stood for cables between different switches: invented links."""
-        return {
-            name: cables
-            for name, cables in self.stands_for.items()
-            if len({tuple(sorted(end_parts(e).node for e in cable.split("<>"))) for cable in cables}) > 1
-        }
 
 
 @dataclass(frozen=True, slots=True)

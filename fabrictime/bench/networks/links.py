@@ -5,9 +5,9 @@ without and with a topology file that lists the addresses. In each, links die on
 found if its cable is DOWN, or if the cables, switches or NICs of a report contain it. A switch that a report
 of hidden losses names stands for all of its cables, a NIC for all of its leaf's.
 
-Further: `false_links`, names that stood for cables between different switches on complete paths, and cables
-that were DOWN although they live; the size of the stated sets; the time from the death of a link to the
-record that raises an alert, where no link has a name.
+Further: `simulated_false_links`, names that stood for cables between different switches on complete paths,
+and cables that were DOWN although they live; the size of the stated sets; the time from the death of a link
+to the record that raises an alert, where no link has a name.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
             names = NamedFleet(
                 ProbedFleet(fleet, peers=7, seed=SEED, rate_hz=RATE_HZ), form, with_file=with_file
             )
-            invented += [f"{form}: {name}" for name in names.merged()] if form is not Form.TUNNEL else []
+            invented += (
+                [f"{form}: {name}" for name in names.names.merged()] if form is not Form.TUNNEL else []
+            )
             links = list(range(fleet.links))[-QUICK_LINKS if quick else 0 :]
             key = f"{form}{' with a file' if with_file else ''}"
             outcomes[key] = [kill(fleet, names, link) for link in links]
@@ -88,9 +90,9 @@ def kill(fleet: Fleet, names: NamedFleet, link: int) -> Outcome:
         if record is None or record["state"] == LinkState.UP:
             continue
         if record["kind"] == HealthKind.PATHS:
-            stated = names.cables_beside(record["candidates"])
+            stated = names.names.cables_beside(record["candidates"])
         else:
-            stated = names.cables_of([subject, *record["candidates"]])
+            stated = names.names.cables_of([subject, *record["candidates"]])
         if cable in stated:
             outcome.named, outcome.cables = True, len(stated)
             outcome.took_s = outcome.took_s if outcome.took_s is not None else (at_ns - died_ns) / 1e9
@@ -134,15 +136,15 @@ def _figures(outcomes: dict[str, list[Outcome]], invented: list[str]) -> dict[st
     sizes = [each.cables for each in every if each.named]
     largest = max(outcomes, key=lambda key: max(each.cables for each in outcomes[key]))
     return {
-        "dead_link_named_or_in_set": Figure(
+        "simulated_dead_link_named_or_in_set": Figure(
             float(np.mean([each.named for each in every])),
             note=f"{len(every)} deaths in {len(outcomes)} networks; missed: {', '.join(missed) or 'none'}",
         ),
-        "false_links": Figure(float(len(false)), note="; ".join(false[:3])),
-        "dead_link_set_size_p50": Figure(
+        "simulated_false_links": Figure(float(len(false)), note="; ".join(false[:3])),
+        "simulated_dead_link_set_size_p50": Figure(
             float(np.median(sizes or [0])), note=f"largest {max(sizes, default=0)}, {largest}"
         ),
-        "unexplained_loss_alert_s": Figure(
+        "simulated_unexplained_loss_alert_s": Figure(
             max(blind, default=float("nan")),
             note=f"the slowest of {len(blind)} in blind networks without a file",
         ),

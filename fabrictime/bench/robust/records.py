@@ -58,6 +58,8 @@ DETECT_S: Final = 30.0
 SETTLE_S: Final = 15.0
 MAX_P99_NS: Final = 10e9
 MAX_LATE_MS: Final = 600e3
+MAX_LOG_OFFSET_NS: Final = 1_000_000_000
+"""All clocks of the testbed are this host's, and the log's is too."""
 SEED: Final = 25
 
 
@@ -128,7 +130,7 @@ def _measure(log: str, fabric: RunningFabric, view: View, progress: Progress, re
     sent = _publish(fabric.bootstrap, maker, records, progress)
     progress(f"robust: {sent:,} hostile records; the pipeline settles")
     flooded_s = time.monotonic()
-    behind = _wait_caught_up(fabric.bootstrap)
+    caught_up = _wait_caught_up(fabric.bootstrap)
     progress(f"robust: caught up after {time.monotonic() - flooded_s:.0f} s")
     time.sleep(SETTLE_S)
     state = status.read(fabric.data)
@@ -140,8 +142,7 @@ def _measure(log: str, fabric: RunningFabric, view: View, progress: Progress, re
     changed = set(verdicts) ^ {cable_id(link)}
     for subject in sorted(changed):
         progress(f"robust: {subject}: {verdicts.get(subject, 'not DOWN any more')}")
-    spoilt = [f"{name}: nothing new within {CATCH_UP_S:g} s" for name in behind]
-    spoilt += spoilt_figures(view, {nic["nic"] for nic in shown["nics"]})
+    spoilt = caught_up.spoilt + spoilt_figures(view, {nic["nic"] for nic in shown["nics"]})
     return Spoils(log, sent, ended, sorted(changed), spoilt)
 
 
@@ -247,6 +248,8 @@ class CatchUp:
 
     def __init__(self, began_ns: int) -> None:
         self.behind = {LINK_HEALTH.name, CLOCK_OFFSETS.name}
+        self.log_offset_ns = 0
+        """Fabric time minus log time in the newest window of clocks."""
         self._began_ns = began_ns
 
     def take(self, topic: str, record: Any) -> None:
@@ -254,10 +257,20 @@ class CatchUp:
         evidence_ns = record["evaluated_ns" if topic == LINK_HEALTH.name else "window_start_ns"]
         if evidence_ns >= self._began_ns:
             self.behind.discard(topic)
+            if topic == CLOCK_OFFSETS.name:
+                self.log_offset_ns = record["log_offset_ns"]
+
+    @property
+    def spoilt(self) -> list[str]:
+        """Topics without new evidence, and fabric time if it moved away from log time."""
+        spoilt = [f"{name}: nothing new within {CATCH_UP_S:g} s" for name in sorted(self.behind)]
+        if abs(self.log_offset_ns) > MAX_LOG_OFFSET_NS:
+            spoilt.append(f"fabric time {self.log_offset_ns * 1e-9:+.3f} s from log time")
+        return spoilt
 
 
-def _wait_caught_up(bootstrap: str) -> list[str]:
-    """Return the topics that have not caught up after `CATCH_UP_S`."""
+def _wait_caught_up(bootstrap: str) -> CatchUp:
+    """Return what has caught up after at most `CATCH_UP_S`."""
     state, end_s = CatchUp(time.time_ns()), time.monotonic() + CATCH_UP_S
     with contextlib.closing(TopicReader(bootstrap, {LINK_HEALTH: END, CLOCK_OFFSETS: END})) as reader:
         reader.connect()
@@ -265,7 +278,7 @@ def _wait_caught_up(bootstrap: str) -> list[str]:
             for message, record in reader.decoded(reader.poll(0.5)):
                 if record is not None:
                     state.take(message.topic, record)
-    return sorted(state.behind)
+    return state
 
 
 def _wait_down(bootstrap: str, cable: str) -> None:

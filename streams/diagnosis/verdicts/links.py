@@ -7,18 +7,21 @@ from collections.abc import Iterator
 from typing import Final
 
 from schemas.ids import host_of, reverse_link
-from schemas.records import Decision, FlowAction, HealthKind, LinkState, Verdict
-from schemas.topics import COLLECTIVES, DECISIONS, FLOWS, LINK_HEALTH
+from schemas.records import Decision, DiagnosisEvidence, FlowAction, HealthKind, LinkState, Verdict
+from schemas.topics import COLLECTIVES, DECISIONS, DELAYS, FLOWS, LINK_HEALTH
 from streams.diagnosis.base import Candidate, Case, observation
-from streams.diagnosis.network_view import Episode
+from streams.diagnosis.losses import LossyLink, lossy_links
+from streams.diagnosis.network_view import OPEN_NS, Episode
 from streams.diagnosis.traffic import NicPair
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["faulty_links"]
+__all__ = ["faulty_links", "links_with_losses"]
 
 CERTAIN: Final = 0.92
 POSSIBLE: Final = 0.6
 """Confidence if the routes of the job's flows are not known, but some route between its NICs crosses."""
+PROBED: Final = 0.85
+"""Confidence in a loss rate of probes that the links service does not confirm."""
 FLAPS: Final = 3
 """Outages within one fault, or flaps within the hour, that make a link flapping and not just dead."""
 RETURNS: Final = 2
@@ -56,6 +59,61 @@ def faulty_links(case: Case) -> Iterator[Candidate]:
         yield from _faulty_link(case, subject, episodes, moved.get(subject, []))
 
 
+def links_with_losses(case: Case) -> Iterator[Candidate]:
+    """Explain lost time by links that lose probes of the job's NICs, where the links service names none."""
+    if not case.is_slow and case.stuck is None:
+        return
+    for lossy in lossy_links(case.network, case.traffic.nics, case.end_ns):
+        pairs, certain = case.traffic.crossing(lossy.links)
+        if pairs and not case.network.episodes([lossy.cable], case.begin_ns, case.end_ns):
+            yield _link_with_losses(case, lossy, pairs, certain)
+
+
+def _link_with_losses(case: Case, lossy: LossyLink, pairs: list[NicPair], certain: bool) -> Candidate:
+    estimate = _ESTIMATES[LinkState.GREY] * case.network_share * min(1.0, lossy.rate / HEAVY_LOSS)
+    since_ns, last = lossy.since_ns, case.job.last
+    if last is not None and (last.verdict, last.subject) == (Verdict.GREY_LINK, lossy.cable):
+        since_ns = min(since_ns, last.since_ns)
+    others = f" or {' or '.join(lossy.candidates[:3])}" if lossy.candidates else ""
+    probes = f"{lossy.lost} of {lossy.requests} probes over it are lost, {lossy.elsewhere:.1%} elsewhere"
+    text = (
+        f"{lossy.cable}{others} loses {lossy.rate:.1%} of its packets; {pairs[0].name} "
+        f"{'crosses' if certain else 'may cross'} it: {probes}"
+    )
+    confidence = (PROBED if certain else POSSIBLE) * _fit_of_pairs(case, pairs)
+    return Candidate(
+        Verdict.GREY_LINK,
+        confidence * (0.8 if lossy.candidates else 1.0),
+        case.network_loss(since_ns, OPEN_NS, estimate),
+        lossy.cable,
+        text,
+        _REMEDIES[Verdict.GREY_LINK].format(lossy.cable),
+        blames_network=True,
+        subjects=[lossy.cable, *lossy.links, *lossy.candidates][:64],
+        links=list(lossy.links),
+        nics=sorted({nic for pair in pairs for nic in (pair.nic, pair.peer)})[:64],
+        evidence=[
+            observation(DELAYS.name, lossy.cable, "loss_rate", lossy.rate, lossy.elsewhere, probes, since_ns),
+            _network_share(case),
+            *_retransmits(pairs),
+        ],
+        since_ns=since_ns,
+        pairs={(pair.nic, pair.peer) for pair in pairs},
+    )
+
+
+def _network_share(case: Case) -> DiagnosisEvidence:
+    share = case.network_share
+    text = f"{share:.0%} of the time moves data"
+    return observation(COLLECTIVES.name, case.job.job, "network_share", share, None, text)
+
+
+def _retransmits(pairs: list[NicPair]) -> Iterator[DiagnosisEvidence]:
+    again = sum((flow["retransmits"] or 0) for pair in pairs for flow in pair.flows)
+    if again:
+        yield observation(FLOWS.name, pairs[0].name, "retransmits", again, 0, f"{again} packets sent again")
+
+
 def _moved_off(case: Case) -> dict[str, list[Decision]]:
     """Return subject to the decisions that moved flows of the job off it."""
     found: dict[str, list[Decision]] = defaultdict(list)
@@ -91,7 +149,6 @@ def _faulty_link(
     loss = 1.0 if stops else case.network_loss(begin_ns, end_ns, estimate)
     confidence = (CERTAIN if certain and pairs else POSSIBLE) if not moved else 0.95
     confidence *= _fit_of_pairs(case, pairs)
-    retransmits = sum((flow["retransmits"] or 0) for pair in pairs for flow in pair.flows)
     loss_text = f", loses {record['loss_rate']:.2%}" if record["loss_rate"] is not None else ""
     if largest is not None:
         loss_text += f", drops packets above {largest:,} bytes"
@@ -109,21 +166,9 @@ def _faulty_link(
         observation(
             LINK_HEALTH.name, subject, quantity, number, expected, record["text"], record["since_ns"]
         ),
-        observation(
-            COLLECTIVES.name,
-            case.job.job,
-            "network_share",
-            case.network_share,
-            None,
-            f"{case.network_share:.0%} of the time moves data",
-        ),
+        _network_share(case),
+        *_retransmits(pairs),
     ]
-    if retransmits:
-        evidence.append(
-            observation(
-                FLOWS.name, pairs[0].name, "retransmits", retransmits, 0, f"{retransmits} packets sent again"
-            )
-        )
     evidence += [
         observation(DECISIONS.name, each["flow_id"], "moved", None, None, each["text"], each["at_ns"])
         for each in moved[:2]

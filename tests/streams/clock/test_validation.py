@@ -91,10 +91,16 @@ def test_another_window_length_is_refused() -> None:
         validate_fits(fits(window_start_ns=NOW // 2), NOW, WINDOW_NS)
 
 
+def test_a_range_that_ends_before_it_begins_is_refused() -> None:
+    with pytest.raises(codec.BadRecord, match="first_offset"):
+        validate_fits(fits(first_offset=2**63 - 1), NOW, WINDOW_NS)
+
+
 ABSURD = [
     {"nics": [NIC, {**NIC, "nic": "x/0", "clock": "x/0", "clock_ns": 2**63 - 1}]},
     {"nics": [NIC, {**NIC, "nic": "x/0", "clock": "x/0", "system_ns": -(2**63)}]},
     {"nics": [NIC, {**NIC, "nic": "x/0", "clock": "x/0", "append_ns": -(2**63)}]},
+    {"nics": [NIC, {**NIC, "nic": "x/0", "clock": "x/0", "append_ns": NOW - 3_600 * WINDOW_NS}]},
     *(
         {"pairs": [PAIR, {**PAIR, "peer": "x/0", name: value}]}
         for name, value in (

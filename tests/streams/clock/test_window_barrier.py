@@ -13,7 +13,12 @@ GRACE = 500
 S = 1_000_000_000
 
 
-def fits(source: str, window: int, part: int = 0, parts: int = 1) -> dict[str, Any]:
+MESSAGES = itertools.count()
+
+
+def fits(
+    source: str, window: int, part: int = 0, parts: int = 1, first_offset: int | None = None
+) -> dict[str, Any]:
     return {
         "source": source,
         "window": window,
@@ -21,6 +26,7 @@ def fits(source: str, window: int, part: int = 0, parts: int = 1) -> dict[str, A
         "parts": parts,
         "window_start_ns": window * S,
         "window_end_ns": (window + 1) * S,
+        "first_offset": next(MESSAGES) if first_offset is None else first_offset,
         "nics": [{"nic": "h/eth0", "append_ns": window * S + 5}],
     }
 
@@ -196,3 +202,23 @@ def test_tokens_of_windows_that_a_step_made_useless_are_acknowledged() -> None:
         "new",
         "too",
     ]
+
+
+def test_windows_that_are_published_again_show_no_step() -> None:
+    """Records of earlier windows, sent again, once moved the fabric's windows back."""
+    fleet = Fleet("p/0", "p/1")
+    fleet.run(20)
+    stalled = fleet.wrong_s
+    fleet.wrong_s = {}
+    for number in range(4):  # both sources are late: nothing but old records comes
+        fleet.now_s += 1
+        again = fits("p/0", fleet.now_s - 15, first_offset=20 + number)
+        fleet.barrier.add(again, fleet.now_s, fleet.now_s * S, None)
+    fleet.wrong_s = stalled
+    fleet.run(5)
+    assert (fleet.barrier.steps, fleet.barrier.renumbered) == (0, {})
+    assert fleet.solved[-1] == (fleet.now_s, fleet.now_s - 1, ["p/0", "p/1"])
+    restarted = WindowBarrier(["p/0"], GRACE, last_solved=1000, read={"p/0": 5000})
+    for number in range(4):
+        restarted.add(fits("p/0", 990 + number, first_offset=4900 + number), number, number * S, None)
+    assert (restarted.steps, restarted.last_solved) == (0, 1000)

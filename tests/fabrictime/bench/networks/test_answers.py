@@ -29,30 +29,32 @@ def complete_share(fleet: NamedFleet) -> float:
 def test_every_name_stands_for_one_cable(form: Form) -> None:
     fleet = named(form)
     assert complete_share(fleet) == 1.0 if form is not Form.RATE_LIMITED else complete_share(fleet) > 0.95
-    assert fleet.merged() == {}
+    assert fleet.names.merged() == {}
     cables = {cable_id(link) for link in FLEET.link_ids}
-    assert set().union(*fleet.stands_for.values()) == cables
+    assert set().union(*fleet.names.stands_for.values()) == cables
 
 
 def test_loopbacks_taken_for_ports_merge_cables() -> None:
-    assert named(Form.LOOPBACK, prefix=31).merged(), "as it was before agents learned whose addresses answer"
+    assert named(Form.LOOPBACK, prefix=31).names.merged(), (
+        "as it was before agents learned whose addresses answer"
+    )
 
 
 @pytest.mark.parametrize("form", [form for form in Form if form not in (Form.SILENT, Form.FLAT, Form.TUNNEL)])
 def test_a_file_with_the_addresses_gives_the_true_names(form: Form) -> None:
     fleet = named(form, with_file=True)
     assert complete_share(fleet) > 0.9
-    assert all(true == {cable_id(name)} for name, true in fleet.stands_for.items())
+    assert all(true == {cable_id(name)} for name, true in fleet.names.stands_for.items())
 
 
 def test_nothing_is_named_where_nothing_answers() -> None:
     assert complete_share(named(Form.SILENT)) == 0.0
     spines = named(Form.SILENT_SPINES)
-    assert spines.merged() == {}
+    assert spines.names.merged() == {}
     assert complete_share(spines) < 0.3, "only paths within a leaf"
     flat = named(Form.FLAT)
-    assert flat.merged() == {}
-    assert all("layer-2" in name for name in flat.stands_for)
+    assert flat.names.merged() == {}
+    assert all("layer-2" in name for name in flat.names.stands_for)
 
 
 @pytest.mark.parametrize("form", [Form.ANYCAST, Form.PORTS, Form.LOOPBACK])

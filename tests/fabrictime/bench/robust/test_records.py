@@ -43,8 +43,12 @@ def test_figures_wait_for_windows_and_verdicts_that_follow_from_later_evidence()
     assert it.behind == {"fabric.link-health", "fabric.clock.offsets"}
     it.take("fabric.link-health", {"evaluated_ns": 100_000_000_000})
     assert it.behind == {"fabric.clock.offsets"}
+    assert it.spoilt == ["fabric.clock.offsets: nothing new within 900 s"]
     it.take("fabric.clock.offsets", clock_offsets(100))
     assert it.behind == set()
+    assert it.spoilt == []
+    it.take("fabric.clock.offsets", clock_offsets(101) | {"log_offset_ns": 1_018_473_000_000})
+    assert it.spoilt == ["fabric time +1018.473 s from log time"]
 
 
 def test_figures_count_both_logs_and_name_the_log_of_a_finding() -> None:

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.records import Decision, FlowAction, HealthKind, LinkState, Reason, ReasonKind, Verdict
+from schemas.records import (
+    Decision,
+    Diagnosis,
+    FlowAction,
+    HealthKind,
+    LinkState,
+    Reason,
+    ReasonKind,
+    Verdict,
+)
 from tests.records import make
+from tests.streams.diagnosis.probed import probe, trace
 from tests.streams.diagnosis.scenario import MS, Job, S, World, nic, route
 
 CROSSED = route(1, 2, 1)[1]
@@ -217,3 +227,46 @@ def test_possible_routes_make_a_fault_less_certain() -> None:
     found = world.step()
     assert found["verdict"] == Verdict.GREY_LINK
     assert found["confidence"] < 0.7
+
+
+def probed(world: World, share: float, seconds: int = 6) -> Diagnosis:
+    """Run a slow job while the probes over a link are lost, of which the links service says nothing."""
+    hosts = range(world.job.ranks)
+    for second in range(seconds):
+        at_ns = world.job.at_ns
+        probe(world.network, hosts, at_ns, 1, lambda s, t, links, _: share * (CROSSED in links), seed=second)
+        found = world.step()
+    return found
+
+
+def test_lost_probes_name_a_link_where_the_links_service_names_none() -> None:
+    world = World(Job(), probes=False)
+    trace(world.network, range(world.job.ranks))
+    world.learn()
+    slow(world)
+    begin_ns = world.job.at_ns
+    found = probed(world, 0.1)
+    assert (found["verdict"], found["subject"]) == (Verdict.GREY_LINK, CABLE)
+    assert found["blames_network"]
+    assert CROSSED in found["links"]
+    [loss] = [each for each in found["evidence"] if each["quantity"] == "loss_rate"]
+    assert loss["number"] == pytest.approx(0.1, abs=0.05)
+    assert abs(found["evidence"][0]["at_ns"] - begin_ns) <= 2 * S
+    world.health(CROSSED, LinkState.GREY, begin_ns, loss_rate=0.1)
+    found = world.step()
+    assert found["verdict"] == Verdict.GREY_LINK
+    assert found["evidence"][0]["topic"] == "fabric.link-health", "the links service knows it now"
+    assert [each["verdict"] for each in found["alternatives"]].count(Verdict.GREY_LINK) == 0
+
+
+def test_lost_probes_are_not_blamed_while_the_job_is_fast_or_elsewhere() -> None:
+    world = World(Job(), probes=False)
+    trace(world.network, range(world.job.ranks))
+    world.learn()
+    assert probed(world, 0.1)["verdict"] == Verdict.HEALTHY
+    world = World(Job(ranks=4), probes=False)
+    trace(world.network, range(world.job.ranks))
+    world.learn()
+    world.flow_fields = {rank: {"links": route(rank, (rank + 1) % 4, 0)} for rank in range(4)}
+    slow(world)
+    assert probed(world, 0.1)["verdict"] == Verdict.UNKNOWN, "its flows take another spine"

@@ -1,0 +1,135 @@
+"""Windows of probe delays and losses, by NIC, peer and path, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from schemas.records import ClockSync, PathDelays
+
+__all__ = ["DelayWindows", "PairDelay"]
+
+WINDOWS_KEPT: Final = 120
+"""Windows of one NIC."""
+
+
+class PairDelay(NamedTuple):
+    """Delays of probes from one NIC to another by one path, in one window."""
+
+    path: int
+    begin_ns: int
+    end_ns: int
+    samples: int
+    lost: int
+    p50_ns: float | None
+    p99_ns: float | None
+    rtt_min_ns: float | None
+    rtt_p50_ns: float | None
+    bound_ns: float
+    dscp: int = 0
+    """Traffic class of the probes."""
+    marked: int = 0
+    """Requests that a queue marked with CE."""
+    rtt_p99_ns: float | None = None
+
+
+class _Window(NamedTuple):
+    begin_ns: int
+    end_ns: int
+    peers: dict[str, list[PairDelay]]
+    lost: int
+    """Requests without a reply, over all paths."""
+
+
+@dataclass(slots=True)
+class _Nic:
+    """Windows of one prober, by number and part."""
+
+    windows: dict[tuple[int, int], _Window] = field(default_factory=dict)
+
+
+class DelayWindows:
+    """The windows of all probers. `nics`: whether those of a NIC are kept; None: of all."""
+
+    def __init__(self, nics: Callable[[str], bool] | None = None) -> None:
+        self._wants = nics
+        self._nics: dict[str, _Nic] = defaultdict(_Nic)
+        self._inside: tuple[tuple[int, int], dict[str, list[dict[str, list[PairDelay]]]]] = ((0, 0), {})
+        """The interval asked for last; NIC to its windows in that interval, in their order."""
+
+    def take(self, record: PathDelays) -> None:
+        """Take a window of a NIC."""
+        nic = record["nic"]
+        if self._wants is not None and not self._wants(nic):
+            return
+        trusted = record["state"] != ClockSync.UNSYNCED
+        begin_ns, end_ns = record["window_start_ns"], record["window_end_ns"]
+        found: dict[str, list[PairDelay]] = {}
+        lost = 0
+        for each in record["paths"]:
+            lost += each["lost"]
+            found.setdefault(each["peer"], []).append(
+                PairDelay(
+                    each["path"],
+                    begin_ns,
+                    end_ns,
+                    each["count"],
+                    each["lost"],
+                    each["forward_p50_ns"] if trusted else None,
+                    each["forward_p99_ns"] if trusted else None,
+                    each["rtt_min_ns"],
+                    each["rtt_p50_ns"],
+                    each["bound_ns"] or 0.0,
+                    each["dscp"],
+                    each["forward_ce"],
+                    each["rtt_p99_ns"],
+                )
+            )
+        self._inside[1].pop(nic, None)
+        windows = self._nics[nic].windows
+        windows[record["window"], record["part"]] = _Window(begin_ns, end_ns, found, lost)
+        while len(windows) > WINDOWS_KEPT:
+            del windows[min(windows)]
+
+    def forget(self, oldest_ns: int) -> None:
+        """Drop the windows that ended before."""
+        self._inside = ((0, 0), {})
+        for nic, known in list(self._nics.items()):
+            for key in [k for k, window in known.windows.items() if window.end_ns < oldest_ns]:
+                del known.windows[key]
+            if not known.windows:
+                del self._nics[nic]
+
+    def between(self, nic: str, peer: str, begin_ns: int, end_ns: int) -> list[PairDelay]:
+        """Return the delays from one NIC to another in windows that overlap an interval."""
+        if self._inside[0] != (begin_ns, end_ns):
+            self._inside = ((begin_ns, end_ns), {})
+        windows = self._inside[1].get(nic)
+        if windows is None:
+            windows = self._inside[1][nic] = [w.peers for w in self._of(nic, begin_ns, end_ns)]
+        return [each for peers in windows for each in peers.get(peer, ())]
+
+    def lost(self, nics: Collection[str], begin_ns: int, end_ns: int) -> int:
+        """Return the requests of some NICs that were lost, to any peer."""
+        return sum(window.lost for nic in nics for window in self._of(nic, begin_ns, end_ns))
+
+    def among(
+        self, nics: Collection[str], begin_ns: int, end_ns: int
+    ) -> Iterator[tuple[str, str, PairDelay]]:
+        """Yield (NIC, peer, delays) of the windows among some NICs that overlap an interval."""
+        for nic in nics:
+            for window in self._of(nic, begin_ns, end_ns):
+                for peer, paths in window.peers.items():
+                    if peer in nics:
+                        for each in paths:
+                            yield nic, peer, each
+
+    def _of(self, nic: str, begin_ns: int, end_ns: int) -> list[_Window]:
+        """Return the windows of a NIC that overlap an interval, in their order."""
+        known = self._nics.get(nic)
+        if known is None:
+            return []
+        found = {k: w for k, w in known.windows.items() if w.end_ns > begin_ns and w.begin_ns < end_ns}
+        return [found[key] for key in sorted(found)]
