@@ -8,7 +8,7 @@ contention. The recorder is the model of the queue itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -202,12 +202,12 @@ class Probes:
 def inferred(
     batches: list[tuple[int, ProbeColumns]],
     table: RouteTable | None = None,
-    rate_bps: int = RATE_BPS,
+    rate_of: Callable[[str], int] = lambda _: RATE_BPS,
     slot_ns: int = SLOT_NS,
 ) -> list[LinkQueues]:
     """Return the `LinkQueues` that the pipeline makes of the batches. `table` None: the bench's routes."""
     source, table = SourceQueueing("bench/0", slot_ns // SUB_SLOTS), table or routes()
-    shard = ShardQueues("fabric", lambda _: rate_bps)
+    shard = ShardQueues("fabric", rate_of)
     names = sorted({batch.nic for _, batch in batches})
     lines = dict.fromkeys(names, ClockLine(EPOCH_NS, 0, 0.0, 10.0))
     members = {nic: Member(nic, host_of(nic), "fabric", nic) for nic in names}
@@ -224,10 +224,12 @@ def inferred(
     return records
 
 
-def opened_ns(records: list[LinkQueues], rate_bps: int = RATE_BPS, nics: int = HOSTS) -> dict[str, int]:
+def opened_ns(
+    records: list[LinkQueues], rate_of: Callable[[str], int] = lambda _: RATE_BPS, nics: int = HOSTS
+) -> dict[str, int]:
     """Return link to the end of the data with which its first window opened."""
     flows = FlowTable(RouteTable(), lambda _: True).of("fabric")
-    detector = ContentionDetector("fabric", flows, lambda _: False, lambda: nics, lambda _: rate_bps)
+    detector = ContentionDetector("fabric", flows, lambda _: False, lambda: nics, rate_of)
     found: dict[str, int] = {}
     for record in records:
         for window in detector.ingest(record, ContentionRules()):

@@ -21,6 +21,7 @@ from fabrictime.testbed.fabric import FabricNic
 from fabrictime.testbed.settings import FabricClass, FabricSettings
 from fabrictime.testbed.traffic import FlowSpec
 from fabrictime.testbed.userns import namespaces_allowed
+from schemas.ids import end_parts, link_ends
 from schemas.records import Leg
 
 if TYPE_CHECKING:
@@ -32,11 +33,12 @@ __all__ = ["DATA_DSCP", "SETTINGS", "Outcome", "Seen", "measure", "measure_load"
 DATA_DSCP: Final = 26
 DSCPS: Final = (0, DATA_DSCP)
 LINK_BPS: Final = 20_000_000
+HOST_BPS: Final = 2 * LINK_BPS
 SETTINGS: Final = FabricSettings(
     hosts=4,
     leaves=2,
     spines=2,
-    host_rate_bps=2 * LINK_BPS,
+    host_rate_bps=HOST_BPS,
     fabric_rate_bps=LINK_BPS,
     buffer_bytes=1_000_000,
     classes=(FabricClass(mark_percent=90), FabricClass(dscp=DATA_DSCP, priority=1, mark_percent=90)),
@@ -202,10 +204,14 @@ def _opened_ns(
     none = np.zeros(0, np.int64)
     taken = [batch if marking else replace(batch, forward_ce=none, reverse_ce=none) for batch in batches]
     round_ns = {batch.batch: batch.system_ns for batch in taken}  # all NICs flush together
-    records = inferred(
-        [(round_ns[batch.batch], batch) for batch in taken], route_table(routes), LINK_BPS, SLOT_NS
-    )
-    return opened_ns(records, LINK_BPS, len({batch.nic for batch in taken}))
+    flushed = [(round_ns[batch.batch], batch) for batch in taken]
+    records = inferred(flushed, route_table(routes), _rate_of, SLOT_NS)
+    return opened_ns(records, _rate_of, len({batch.nic for batch in taken}))
+
+
+def _rate_of(link: str) -> int:
+    """Return the rate of a link: those of hosts are faster."""
+    return HOST_BPS if any(end_parts(end).node.startswith("h") for end in link_ends(link)) else LINK_BPS
 
 
 def _seen(testbed: Testbed, loaded: str, batches: list[ProbeColumns], during: int) -> list[Seen]:
