@@ -214,9 +214,9 @@ class PairMemory:
     """The memory of each pair: growing columns, one row per (prober, peer).
 
     The floor is the mean of the margins within NEAR standard deviations of it. A lower margin replaces it at
-    once. After MAX_ABOVE_WINDOWS windows without a margin near it, the lowest of those replaces it, because
-    the path has changed. A margin above the floor is a queue that persisted for the window, in one or both
-    directions.
+    once; one that is GROSS times lower must be seen twice, because all others would seem to be queues. After
+    MAX_ABOVE_WINDOWS windows without a margin near it, the lowest of those replaces it, because the path has
+    changed. A margin above the floor is a queue that persisted for the window, in one or both directions.
 
     A pair has two floors: margins between modes and margins between lowest readings are not comparable,
     because the tails of the noise lower the latter. Which kind a window has is chance.
@@ -238,12 +238,12 @@ class PairMemory:
     def __init__(self) -> None:
         self._row: dict[tuple[str, str], int] = {}
         self._table = np.empty((0, self._COLUMNS))
-        self._floors = np.empty((0, 2, 4))
+        self._floors = np.empty((0, 2, 5))
         """[row, kind, column]; kind 1: between modes."""
 
     _NOISE, _BIAS, _WEIGHT, _SQUARES, _SEEN = range(5)
     _COLUMNS = 5
-    _FLOOR, _NEAR, _LOW, _SINCE = range(4)
+    _FLOOR, _NEAR, _LOW, _SINCE, _DEEP = range(5)
 
     def rows(self, names: Sequence[tuple[str, str]], window: int) -> NDArray[np.intp]:
         """Return the rows of pairs; add new ones."""
@@ -256,8 +256,9 @@ class PairMemory:
         if new > len(self._table):
             rows_more = max(new, 2 * len(self._table)) - len(self._table)
             self._table = np.concatenate([self._table, np.zeros((rows_more, self._COLUMNS))])
-            more = np.zeros((rows_more, 2, 4))
+            more = np.zeros((rows_more, 2, 5))
             more[:, :, [self._FLOOR, self._LOW]] = np.inf
+            more[:, :, self._DEEP] = -np.inf
             self._floors = np.concatenate([self._floors, more])
         rows = np.fromiter((known[name] for name in names), np.intp, len(names))
         self._table[rows, self._SEEN] = window
@@ -273,9 +274,13 @@ class PairMemory:
         self._row = {name: row for row, name in enumerate(kept)}
 
     def noise(self, rows: NDArray[np.intp], noise_ns: Float64s, otherwise: float) -> Float64s:
-        """Learn the timestamp noise (0: not measured); return the noise of each pair's readings."""
+        """Learn the timestamp noise (0: not measured); return the noise of each pair's readings.
+
+        Pairs without a measurement have the median noise of the others, so two windows must show one.
+        """
         old = self._table[rows, self._NOISE]
-        new = np.where(noise_ns > 0, np.where(old > 0, old + (noise_ns - old) / 8, noise_ns), old)
+        first = np.where(old < 0, noise_ns, -noise_ns)  # negative: seen once
+        new = np.where(noise_ns > 0, np.where(old > 0, old + (noise_ns - old) / 8, first), old)
         self._table[rows, self._NOISE] = new
         known = new[new > 0]
         usual = float(np.median(known)) if len(known) else otherwise
@@ -291,13 +296,16 @@ class PairMemory:
         between two modes, else between lowest readings.
         """
         kind = middle.astype(np.intp)
-        floor, near, low, since = self._floors[rows, kind].T
+        floor, near, low, since, deep = self._floors[rows, kind].T
         other, other_near = self._floors[rows, 1 - kind][:, [self._FLOOR, self._NEAR]].T
         gross = (other_near >= 2) & (margin_ns > (1 + self.GROSS) * other)
         reach = self.NEAR * sigma_ns
         below = sure & ~gross & (margin_ns < floor - reach)
-        close = sure & ~gross & ~below & (margin_ns <= floor + reach)
-        above = sure & ~below & ~close
+        doubtful = below & (near >= 2) & ((1 + self.GROSS) * margin_ns < floor) & (margin_ns > deep + reach)
+        below &= ~doubtful
+        deep = np.where(doubtful, margin_ns, deep)
+        close = sure & ~gross & ~below & ~doubtful & (margin_ns <= floor + reach)
+        above = sure & ~below & ~close & ~doubtful
         low = np.where(above, np.minimum(low, margin_ns), np.inf)
         since = np.where(above, since + 1, np.where(sure, 0, since))
         far = gross | ((near >= 2) & (margin_ns > (1 + self.GROSS) * floor))
@@ -308,8 +316,8 @@ class PairMemory:
             closer = floor + (margin_ns - floor) / np.minimum(near, self.SMOOTH)
         floor = np.where(below, margin_ns, np.where(close, closer, np.where(moved, low, floor)))
         since = np.where(moved, 0, since)
-        self._floors[rows, kind] = np.stack([floor, near, low, since], axis=1)
-        self._floors[rows[moved], 1 - kind[moved]] = np.inf, 0.0, np.inf, 0.0
+        self._floors[rows, kind] = np.stack([floor, near, low, since, deep], axis=1)
+        self._floors[rows[moved], 1 - kind[moved]] = np.inf, 0.0, np.inf, 0.0, -np.inf
         fresh = rows[lower | moved]
         self._table[fresh, self._WEIGHT] = np.minimum(self._table[fresh, self._WEIGHT], 1.0)
         with np.errstate(invalid="ignore"):

@@ -19,6 +19,9 @@ def test_a_dead_link_is_down_by_its_name(inside, form):
         assert (link, death.named, death.cables, death.false) == (link, True, 1, [])
         assert death.took_s < 2
     assert found.alerts_s == [], "a known link explains the losses"
+    assert found.leaves == {
+        frozenset(nics) for nics in (("h1/eth1", "h2/eth1"), ("h3/eth1",), ("h4/eth1",))
+    }, "one gateway address joins no leaves"
 
 
 @pytest.mark.parametrize(("form", "known_share"), [("silent_spines", 0.5), ("flat", 1.0)])
@@ -45,3 +48,12 @@ def test_no_link_is_invented(inside, form, learn_s, known_share):
     found = inside(lambda: measure_form(form, max_links=0, learn_s=learn_s))
     assert found.invented == []
     assert found.complete_share >= known_share
+
+
+def test_blind_tracing_is_reported_and_a_dead_link_alerts(inside):
+    found = inside(lambda: measure_form("silent", max_links=1, learn_s=17))
+    assert found.is_blind
+    assert found.complete_share == 0.0
+    assert [(death.named, death.false) for death in found.deaths.values()] == [(True, [])]
+    assert len(found.alerts_s) == 1
+    assert found.alerts_s[0] < 10

@@ -31,6 +31,12 @@ TARGETS: Final[Mapping[str, Target]] = {
     "switch_contention_open_by_ce_ms": Target("ms", "<=", 1),
     "mtu_fault_found_with_size": Target("1", ">=", 1.0),
     "mtu_false_grey": Target("links", "<=", 0),
+    "imports_right": Target("1", ">=", 1.0),
+    "imports_fuzzed": Target("inputs", ">=", 1_000_000),
+    "import_crashes": Target("crashes", "<=", 0),
+    "agent_install_mb": Target("MB", "<=", 120),
+    "agent_import_s": Target("s", "<=", 1),
+    "agent_rss_mb": Target("MB", "<=", 80),
 }
 
 PARTS: Final = {
@@ -54,6 +60,8 @@ PARTS: Final = {
         "unexplained_loss_alert_s",
     ),
     "mtu": ("mtu_fault_found_with_size", "mtu_false_grey"),
+    "imports": ("imports_right", "imports_fuzzed", "import_crashes"),
+    "agent": ("agent_install_mb", "agent_import_s", "agent_rss_mb"),
 }
 """Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
 

@@ -27,7 +27,7 @@ from fabrictime.testbed.control import Testbed
 from fabrictime.testbed.fabric import FabricError
 from fabrictime.testbed.settings import AnswerForm, FabricSettings
 from fabrictime.testbed.userns import namespaces_allowed
-from schemas.ids import cable_id, natural, nic_id
+from schemas.ids import cable_id, end_parts, natural, nic_id
 
 if TYPE_CHECKING:
     from producers.settings import NicSettings, ProbeSettings
@@ -77,6 +77,10 @@ class FormOutcome:
         """Share of the paths whose links are all known."""
         self.alerts_s: list[float] = []
         """Time to the record of unexplained losses, of each link whose death caused one."""
+        self.leaves: set[frozenset[str]] = set()
+        """NICs that agents find at one leaf."""
+        self.is_blind = False
+        """True if blind tracing was reported."""
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
@@ -149,12 +153,14 @@ def measure_form(
         try:
             agents.learn(LEARN_S.get(form) if learn_s is None else learn_s)
             found.complete_share = agents.note_names()
+            found.leaves = agents.leaves()
             links = sorted(testbed.fabric.links, key=natural)
             count = len(links) if max_links is None else max_links
             for link in links[len(links) // (count + 1) :: -(-len(links) // count)] if count else ():
                 agents.heal()
                 found.deaths[link] = _kill(testbed, agents, link, found.alerts_s)
             agents.note_names()
+            found.is_blind = agents.is_blind
             if form != "tunnel":
                 found.invented = list(agents.names.merged())
         finally:
@@ -223,6 +229,8 @@ class Agents:
         self.book = RouteTable()
         self.health = ShardHealth("fabric")
         self._table = PeerTable(3600)
+        self.is_blind = False
+        """True if blind tracing was reported."""
         self._not_up: set[str] = set()
         self._changes: list[Change] = []
         self._routes_changed_s = time.monotonic()
@@ -294,6 +302,22 @@ class Agents:
                             self.names.note(links, true, layer_2=self._layer_2)
         return complete / max(1, count)
 
+    def leaves(self) -> set[frozenset[str]]:
+        """Return the NICs of each leaf, by the names that agents give switches."""
+        from streams.links.switch_names import Groups, SwitchNames, leaf_name, names_of
+
+        names, groups, first_hops = SwitchNames(), Groups(), {}
+        for nic, peer in self.book.pairs():
+            for route in self.book.paths(nic, peer).values():
+                names = names.union(names_of(nic, peer, route.links, route.complete))
+                if route.links:
+                    first_hops[nic] = end_parts(route.links[0].partition(">")[2]).node
+        groups.add(*names)
+        found: dict[str, set[str]] = defaultdict(set)
+        for nic, node in first_hops.items():
+            found[groups.find(leaf_name(node, nic))].add(nic)
+        return {frozenset(nics) for nics in found.values()}
+
     def close(self) -> None:
         """End the agents."""
         for agent in self._agents:
@@ -315,8 +339,10 @@ class Agents:
     def _note_state(self, subject: str, record: LinkHealth | None) -> None:
         from schemas.records import HealthKind, LinkState
 
-        if record is None or record["state"] == LinkState.UP or record["kind"] == HealthKind.TRACES:
+        if record is None or record["state"] == LinkState.UP:
             self._not_up.discard(subject)
+        elif record["kind"] == HealthKind.TRACES:
+            self.is_blind = True
         else:
             self._not_up.add(subject)
 
