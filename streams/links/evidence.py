@@ -356,8 +356,8 @@ class Evidence(PathTable):
     def _used_parts(self, now_ns: int, parts: int) -> Bools:
         """Return [P, WINDOW_PARTS] the newest parts in which both ends of the path had enough CPU."""
         newest = self._roll(now_ns)
-        starved: Bools = self.cpu_starved[self.rows[: self.paths, :2]]
-        used: Bools = ~starved.any(axis=1) & _newest_parts(newest, parts)
+        short_of_cpu: Bools = self.cpu_starved[self.rows[: self.paths, :2]]
+        used: Bools = ~short_of_cpu.any(axis=1) & _newest_parts(newest, parts)
         return used
 
     def totals_over(self, element: int, parts: int) -> tuple[int, int]:

@@ -145,9 +145,8 @@ class SubjectTable:
         for link in s.links:
             element = self.evidence.element(link, s.since_ns)
             if rate is not None:
-                s.grey[element] = Lossy(
-                    0, (), rate, low or 0.0, high or 1.0, 0, 0, 0, _recovered_classes(record)
-                )
+                classes = _recovered_classes(record)
+                s.grey[element] = Lossy(0, (), rate, low or 0.0, high or 1.0, 0, 0, 0, classes)
             if s.max_packet_bytes is not None:
                 s.size_limits[link] = SizeLimit(link, (), s.max_packet_bytes, since_ns=s.since_ns)
 

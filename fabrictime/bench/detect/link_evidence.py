@@ -152,7 +152,7 @@ class ProbedFleet:
         self._lost = np.zeros(size, np.int64)
         self._answered = np.zeros(size, np.int64)
         self._latecomers = np.zeros(size, np.int64)
-        self._turn = np.zeros(size, np.int64)
+        self._next_class = np.zeros(size, np.int64)
         self._by_class = np.zeros((3, len(self.dscps), size), np.int64)
         """Lost, answered and late answers of each class and path."""
         self._row = np.zeros(size, np.int64)
@@ -207,8 +207,8 @@ class ProbedFleet:
         sends = sends[active[self.src[sends]]]
         links = self.links[sends]
         lost = self.down[links].any(axis=1) | self._absent[self.dst[sends]]
-        classes = self._turn[sends] % len(self.dscps)
-        self._turn[sends] += 1
+        classes = self._next_class[sends] % len(self.dscps)
+        self._next_class[sends] += 1
         if self.loss.any() or self.class_loss.any():
             keep = np.prod((1 - self.loss[links]) * (1 - self.class_loss[classes[:, None], links]), axis=1)
             lost |= rng.random(len(sends)) > keep

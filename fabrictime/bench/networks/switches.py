@@ -184,11 +184,12 @@ def _aliased(
     routes: Mapping[tuple[str, str], list[tuple[int, Leg, list[str]]]], link: str
 ) -> tuple[str, ...]:
     """Return a link, and the others that exactly the same routes cross."""
-    every = [set(links) for found in routes.values() for _, _, links in found]
-    over = [each for each in every if link in each]
-    others = {other for each in over for other in each}
-    same = [other for other in others if sum(other in each for each in every) == len(over)]
-    return tuple(other for other in sorted(same) if all(other in each for each in over))
+    crossed: dict[str, set[tuple[str, str, int, Leg]]] = defaultdict(set)
+    for (nic, peer), found in routes.items():
+        for path, leg, links in found:
+            for each in links:
+                crossed[each].add((nic, peer, path, leg))
+    return tuple(sorted(each for each in crossed if crossed[each] == crossed[link]))
 
 
 def _opened_ns(

@@ -7,14 +7,14 @@ clearly lose less.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.links.elements import NOTHING
+from streams.links.elements import NOTHING, Int32s
 from streams.links.evidence import Evidence
 from streams.links.loss_rates import ClassRate, Lossy, find_lossy, wilson
 from streams.links.rules import (
@@ -105,45 +105,59 @@ def _by_class(
     ]
     result = dict(found)
     for element in dict.fromkeys([*found, *(lossy.element for each in by_class for lossy in each)]):
-        mine = [next((lossy for lossy in each if _explains(lossy, element)), None) for each in by_class]
-        over = (rows == element).any(axis=1)
-        rates = []
-        for c in range(classes):
-            others = [lossy.element for lossy in by_class[c] if not _explains(lossy, element)]
-            here = over & ~np.isin(rows, others).any(axis=1)
-            rate = _rate(
-                evidence.dscps[c], mine[c], float(lost[here, c].sum()), float(requests[here, c].sum())
-            )
-            rates += [] if rate is None else [rate]
-        rates = _named(
-            rates, [lossy is not None and lossy.low >= min_share for lossy in mine], evidence.dscps
+        rates = [
+            _rate(dscp, element, rows, by_class[c], lost[:, c], requests[:, c])
+            for c, dscp in enumerate(evidence.dscps)
+        ]
+        mine = {
+            dscp: lossy
+            for dscp, each in zip(evidence.dscps, by_class, strict=True)
+            for lossy in each
+            if _explains(lossy, element)
+        }
+        named = _named(
+            [rate for rate in rates if rate is not None],
+            {dscp for dscp, lossy in mine.items() if lossy.low >= min_share},
         )
-        known = found.get(element)
-        worst = max((lossy for lossy in mine if lossy is not None), key=lambda each: each.rate, default=None)
-        if worst is not None and any(rate.is_lossy for rate in rates):
-            if known is not None or not any(_explains(each, element) for each in found.values()):
-                result[element] = replace(worst, element=element, classes=tuple(rates))
-        elif known is not None:
-            result[element] = replace(known, classes=tuple(rates))
+        is_named = any(rate.is_lossy for rate in named)
+        if element in found and not is_named:
+            result[element] = replace(found[element], classes=tuple(named))
+        elif is_named and (element in found or not _is_explained(found, element)):
+            worst = max(mine.values(), key=lambda lossy: lossy.rate)
+            result[element] = replace(worst, element=element, classes=tuple(named))
     return result
+
+
+def _is_explained(found: dict[int, Lossy], element: int) -> bool:
+    return any(_explains(each, element) for each in found.values())
 
 
 def _explains(lossy: Lossy, element: int) -> bool:
     return element == lossy.element or element in lossy.aliased
 
 
-def _rate(dscp: int, lossy: Lossy | None, lost: float, requests: float) -> ClassRate | None:
-    """Return the loss rate of a class on an element; None without a packet."""
-    if lossy is not None:
-        return ClassRate(dscp, lossy.rate, lossy.low, lossy.high)
-    if requests <= 0:
-        return None
-    return ClassRate(dscp, min(lost / requests, 1.0), *wilson(lost, requests))
+def _rate(
+    dscp: int,
+    element: int,
+    rows: Int32s,
+    found: Sequence[Lossy],
+    lost: NDArray[np.float64],
+    requests: NDArray[np.float64],
+) -> ClassRate | None:
+    """Return the loss rate of a class on an element; None without a packet.
+
+    `found`: lossy elements of the class. `lost`, `requests`: [P], of the class.
+    """
+    for lossy in found:
+        if _explains(lossy, element):
+            return ClassRate(dscp, lossy.rate, lossy.low, lossy.high)
+    here = (rows == element).any(axis=1) & ~np.isin(rows, [lossy.element for lossy in found]).any(axis=1)
+    total, share = float(requests[here].sum()), float(lost[here].sum())
+    return ClassRate(dscp, min(share / total, 1.0), *wilson(share, total)) if total > 0 else None
 
 
-def _named(rates: Sequence[ClassRate], is_lossy: Sequence[bool], dscps: Sequence[int]) -> list[ClassRate]:
-    """Return the rates with the lossy classes named, if each other one clearly loses less."""
-    lossy = {dscp for dscp, yes in zip(dscps, is_lossy, strict=True) if yes}
+def _named(rates: Sequence[ClassRate], lossy: Collection[int]) -> list[ClassRate]:
+    """Return the rates with the classes `lossy` named, if each other one clearly loses less."""
     low = min((rate.low for rate in rates if rate.dscp in lossy), default=0.0)
     others = [rate for rate in rates if rate.dscp not in lossy]
     is_clear = bool(others) and all(rate.high < low for rate in others)

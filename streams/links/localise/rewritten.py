@@ -66,6 +66,9 @@ class _Change:
     at_ns: int
 
 
+UNCHANGED: Final = _Change((None, None), 0, 0)
+
+
 class DscpChanges:
     """The paths of a shard on which the network changes a DSCP. Pure; times are ns of log append time."""
 
@@ -145,14 +148,14 @@ class DscpChanges:
             for (peer, path), at in state.paths.items():
                 if evidence.path_answer_ns[at] < now_ns - FRESH_NS:
                     continue
-                change = self._paths.get((nic, peer, path), {}).get(sent)
-                if change is None and is_split and not evidence.class_answered[at, column].any():
+                change = self._paths.get((nic, peer, path), {}).get(sent, UNCHANGED)
+                if change is UNCHANGED and is_split and not evidence.class_answered[at, column].any():
                     continue  # no packet of the class arrives there
                 legs = routes.forward(nic, peer, path), routes.reverse(nic, peer, path)
-                for links, arrived in zip(legs, change.arrived if change else (None, None), strict=True):
+                for links, arrived in zip(legs, change.arrived, strict=True):
                     if arrived is None:
                         kept.append(links)
-                    elif change is not None and change.since_ns <= now_ns - LASTING_NS:
+                    elif change.since_ns <= now_ns - LASTING_NS:
                         changed[arrived].append((links, change.since_ns))
         return changed, kept
 

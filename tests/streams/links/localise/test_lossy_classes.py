@@ -76,7 +76,7 @@ def test_losses_of_all_classes_name_none(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_two_links_that_lose_different_classes_are_told_apart(seed: int) -> None:
+def test_two_links_that_lose_different_classes_are_distinguished(seed: int) -> None:
     it = classed(seed, rate_hz=2000.0)
     it.probes.class_loss[0, it.link("leaf2", "spine3")] = 0.3
     it.probes.class_loss[1, it.link("leaf1", "spine2")] = 1.0

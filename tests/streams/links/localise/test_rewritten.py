@@ -59,7 +59,7 @@ def test_the_port_of_a_host_is_named() -> None:
     assert cable_id(it.fleet.link_ids[link]) in found(it)["candidates"]
 
 
-def test_two_links_and_two_dscps_are_told_apart() -> None:
+def test_two_links_and_two_dscps_are_distinguished() -> None:
     it = classed()
     first, second = it.link("leaf1", "spine2"), it.link("spine3", "leaf4")
     it.probes.rewrites = {first: {26: 0}, second: {0: 46}}
