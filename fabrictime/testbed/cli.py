@@ -236,6 +236,7 @@ def job(
     gap: Annotated[str, typer.Option(help="pause between iterations, as in 10ms")] = "0s",
     seed: Annotated[int, typer.Option(help="seed of the source ports, which choose the paths")] = 0,
     congestion: Annotated[str, typer.Option(help="TCP's congestion control")] = "cubic",
+    dscp: Annotated[int, typer.Option(help="DSCP of its packets, which chooses the traffic class")] = 0,
     name: Annotated[str | None, typer.Option("--job", help="job that the flow reports name")] = None,
     tenant: Annotated[str | None, typer.Option(help="tenant that the flow reports name")] = None,
     directory: DataDir = None,
@@ -257,6 +258,7 @@ def job(
             gap_s=gap_s,
             seed=seed,
             congestion=congestion,
+            dscp=dscp,
             job=name,
             tenant=tenant,
         )

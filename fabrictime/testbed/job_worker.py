@@ -52,6 +52,7 @@ class _Order:
     seed: int
     sports: list[int] | None
     dport: int
+    dscp: int
     check: bool
     job: str | None
     tenant: str | None
@@ -200,6 +201,7 @@ def _connect(order: _Order, plan: JobPlan, streams: Streams, endpoint: FlowEndpo
                 dport,
                 endpoint,
                 congestion=order.congestion,
+                dscp=order.dscp,
                 job=order.job,
                 tenant=order.tenant,
                 seed=order.seed,

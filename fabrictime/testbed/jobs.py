@@ -38,6 +38,7 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "slot_s": (0, 60),
     "seed": (0, 2**63 - 1),
     "dport": (0, 65535),
+    "dscp": (0, 63),
 }
 _MIN_HOSTS = {"alltoall": 2, "allreduce": 2, "incast": 2, "rpc": 2}
 _LISTED_ITERATIONS = 1_000_000
@@ -52,8 +53,8 @@ class JobSpec:
     alltoall and allreduce, the input of each rank per iteration; incast and rpc, the payload of each
     connection (rpc: each direction). `gap_s`: pause between two iterations. `iterations` 0: as many as fit in
     `duration_s`. `slot_s`: width of the slots in which received bytes are counted, 0: not counted. `seed`: of
-    the source ports and the listeners' port, if `sports` (by connection) and `dport` are not given. `check`:
-    compare every received byte.
+    the source ports and the listeners' port, if `sports` (by connection) and `dport` are not given. `dscp`:
+    the traffic class of its packets. `check`: compare every received byte.
     """
 
     kind: Kind
@@ -68,6 +69,7 @@ class JobSpec:
     seed: int = 0
     sports: tuple[int, ...] | None = None
     dport: int = 0
+    dscp: int = 0
     check: bool = False
     job: str | None = None
     tenant: str | None = None

@@ -259,3 +259,52 @@ def test_traces_of_udp_leave_by_the_nic_and_those_of_tcp_as_routed(
 
     routed = "eth0" if form == "one-subnet" else "eth1"
     assert inside(work) == {"UDP": "eth1", "TCP": routed}
+
+
+def passed_sizes(net: MultiNic, limit_bytes: int) -> dict[tuple[str, str], set[int]]:
+    """Return (NIC, peer) to the largest packets that its paths pass, while h2's NICs drop larger ones."""
+    import threading
+
+    from fabrictime.testbed import nft
+    from native.core.probe import Peer
+    from producers.probe.size_prober import SizeProber
+
+    engines = {port.nic: engine_of(port) for port in net.ports}
+    probers = {}
+    for port in net.ports:
+        peer, engine = net.peer_of(port), engines[port.nic]
+        engine.set_peers([Peer(peer.nic, peer.address, PORT)])
+        probers[port.nic] = SizeProber(engine, port.address, 20.0, 100.0)
+        probers[port.nic].set_mtus(1_500, {peer.nic: 1_500})
+        if port.host == "h2":
+            net.open_in("h2", lambda port=port: nft.add_size_drop(port.device, port.device, limit_bytes))
+    threads = [threading.Thread(target=engine.run, args=(30.0,), daemon=True) for engine in engines.values()]
+    for thread in threads:
+        thread.start()
+    wanted = {
+        (port.nic, net.peer_of(port).nic): {limit_bytes if port.host == "h1" else 1_500} for port in net.ports
+    }
+    rows: dict[tuple[str, str, int], int] = {}
+    found: dict[tuple[str, str], set[int]] = {}
+    end_s = time.monotonic() + 25
+    while time.monotonic() < end_s and not (found == wanted and len(rows) == 2 * len(net.ports)):
+        for nic, prober in probers.items():
+            for row in prober.step(time.monotonic()):
+                rows[nic, row["peer"], row["path"]] = row["passed_bytes"]
+        found = {key: {size for (*pair, _), size in rows.items() if tuple(pair) == key} for key in wanted}
+        time.sleep(0.01)
+    for engine in engines.values():
+        engine.stop()
+    for thread in threads:
+        thread.join()
+    for engine in engines.values():
+        engine.close()
+    return found
+
+
+@pytest.mark.parametrize("form", ["own-subnets", "ipv6-only", "link-local"])
+def test_the_largest_packet_of_a_path_is_found_to_the_byte(form: str, inside: Callable[..., Any]) -> None:
+    found = in_form(form, inside, lambda net: passed_sizes(net, 1_400))
+    assert len(found) == 4
+    for (nic, peer), sizes in found.items():
+        assert sizes == {1_400 if nic.startswith("h1/") else 1_500}, (nic, peer)

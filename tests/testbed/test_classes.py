@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from fabrictime.testbed.control import Testbed
+from fabrictime.testbed.jobs import JobSpec
 from fabrictime.testbed.settings import FabricClass, FabricSettings
 from fabrictime.testbed.traffic import FlowSpec
 
@@ -75,6 +76,25 @@ def test_each_class_has_its_share_and_spare_capacity_goes_by_priority(inside, pr
     first, last = inside(body)
     assert 0.17 < last < 0.25
     assert 0.65 < first < 0.8
+
+
+def test_a_jobs_packets_are_of_its_class_in_both_directions(inside):
+    def body():
+        classes = (FabricClass(share_percent=70), FabricClass(dscp=26, priority=1, share_percent=20))
+        with Testbed(with_classes(*classes)) as testbed:
+            jobs = [
+                testbed.jobs.start(JobSpec("alltoall", hosts, size_bytes=400_000, duration_s=3, dscp=dscp))
+                for hosts, dscp in ((("h1", "h3"), 0), (("h2", "h4"), 26))
+            ]
+            received: list[list[int]] = []
+            for job in jobs:
+                slots = job.wait().slots
+                received.append([int(sum(each)) for each in slots])
+            return received
+
+    first, last = inside(body)
+    assert min(first) > 2 * max(last), "a class of another priority takes the rest, there and back"
+    assert min(last) > 0, "its share"
 
 
 def receive_tos(sock: socket.socket, found: list[int], wanted: int) -> None:

@@ -56,6 +56,7 @@ def order(**fields: object) -> _Order:
         "seed": 5,
         "sports": None,
         "dport": 0,
+        "dscp": 0,
         "check": True,
         "job": "train",
         "tenant": None,

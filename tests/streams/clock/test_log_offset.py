@@ -16,7 +16,7 @@ def test_it_follows_the_median_in_steps() -> None:
     assert offset.offset_ns == 72 * MS
 
 
-def test_a_step_of_the_majority_of_clocks_is_followed_at_once() -> None:
+def test_a_step_of_the_majority_is_followed_at_once() -> None:
     offset = LogOffset()
     offset.follow(1, [-120 * S, -120 * S + 3 * MS, 7 * S], 3, S)
     assert offset.offset_ns == -120 * S + 3 * MS
