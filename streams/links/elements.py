@@ -41,6 +41,9 @@ COLUMNS: Final = (
     "_cpu_starved_next",
     "first_seen_ns",
     "delayed_ns",
+    "last_loss_ns",
+    "resumed_ns",
+    "pause_ns",
 )
 
 
@@ -81,6 +84,12 @@ class ElementTable:
         """[E] NICs: newest answer of its host's kernel, probed because its agent was silent."""
         self.delayed_ns: Int64s = np.zeros(size, np.int64)
         """[E] newest answer that the network delayed for longer than the loss time-out."""
+        self.last_loss_ns: Int64s = np.zeros(size, np.int64)
+        """[E] newest time at which a request over it was sent that was lost."""
+        self.resumed_ns: Int64s = np.zeros(size, np.int64)
+        """[E] first such time after a pause of `PAUSE_NS`."""
+        self.pause_ns: Int64s = np.zeros(size, np.int64)
+        """[E] length of that pause."""
         self.nic_of: Int32s = np.zeros(size, np.int32)
         """[E] links: the NIC at which one begins or ends, NOTHING between switches."""
         self.own_links: dict[int, dict[int, None]] = {}

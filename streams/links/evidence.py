@@ -28,6 +28,7 @@ from streams.links.rules import (
     LAG_KEPT_NS,
     LEARNING_NS,
     NEVER_NS,
+    PAUSE_NS,
     QUIET_NS,
     REPORTS_AFTER_NS,
     RUN_SETTLED,
@@ -194,6 +195,7 @@ class Evidence(PathTable):
         self.path_event_ns[at] = now_ns
         self._note_answers(at, arrived)
         self._note_delayed(at, reports.delayed, now_ns)
+        self._note_losses(at[reports.lost > reports.spurious])
         is_known = now_ns >= nic.counts_from_ns + WARM_UP_NS
         counted = ~self.incomplete[at] | is_known if now_ns >= nic.counts_from_ns else np.zeros(len(at), bool)
         classes = self._class_reports(paths)
@@ -228,6 +230,18 @@ class Evidence(PathTable):
         self.delayed_ns[elements] = np.maximum(self.delayed_ns[elements], now_ns)
         self._delayed = self.delayed_answers(now_ns) + int(delayed.sum())
         self._delayed_at_ns = max(self._delayed_at_ns, now_ns)
+
+    def _note_losses(self, at: NDArray[np.intp]) -> None:
+        """Note the newest loss of each element of paths with new ones, and whether it ends a pause."""
+        if not len(at):
+            return
+        rows = self.rows[at]
+        elements, times = rows.reshape(-1), np.repeat(self.last_lost_ns[at], rows.shape[1])
+        before = self.last_loss_ns[elements]
+        resumed = (times - before > PAUSE_NS) & (before > 0)
+        self.resumed_ns[elements[resumed]] = times[resumed]
+        self.pause_ns[elements[resumed]] = (times - before)[resumed]
+        np.maximum.at(self.last_loss_ns, elements, times)
 
     def _count_losses(
         self,

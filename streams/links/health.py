@@ -28,6 +28,7 @@ from streams.links.localise.rewritten import DscpChanges
 from streams.links.localise.sizes import PathSizes
 from streams.links.localise.switches import localise_switches
 from streams.links.localise.unexplained import blind_share, find_unexplained
+from streams.links.outages import count_outages
 from streams.links.path_table import Routes
 from streams.links.revival import revive_subjects
 from streams.links.rules import (
@@ -323,6 +324,7 @@ class ShardHealth(Detector[Change]):
             if not self._table.is_settled(s) and not s.dead:
                 self._table.set_grey(s, lossy, now_ns)
         for s in greys:
+            count_outages(self._table, s, faults, now_ns)
             self._check_grey(s, faults, now_ns)
 
     def _check_grey(self, s: Subject, faults: LossyFaults, now_ns: int) -> None:

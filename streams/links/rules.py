@@ -135,6 +135,12 @@ HOST_TIMES: Final = 2
 CPU_STARVED_TIMES: Final = 8
 """The multiple if the host was short of CPU within the window, though losses of that time are left out."""
 
+PAUSE_NS: Final = 250 * NS_PER_MS
+"""A pause between losses over a link is at least this long."""
+PAUSE_LOSSES: Final = 12.0
+"""Losses that a pause would hold by the link's loss rate: with probability exp(-12), none comes by chance. A
+lossy link with such a pause was up, and went down again."""
+
 # --------------------------------------------------------------------------------------------- hidden links
 
 UNEXPLAINED_GAP_NS: Final = 250 * NS_PER_MS

@@ -19,7 +19,7 @@ from streams.links.evidence import Evidence
 from streams.links.localise.fault import Fault
 from streams.links.localise.sizes import SizeLimit
 from streams.links.loss_rates import ClassRate, Lossy
-from streams.links.rules import FLAP_WINDOW_NS, MAX_FLAPS, MAX_TEXT, STALE_NS
+from streams.links.rules import FLAP_WINDOW_NS, MAX_FLAPS, MAX_TEXT, PAUSE_NS, STALE_NS
 from streams.links.text import clock_text, count_text, loss_text, subject_text
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
@@ -60,6 +60,8 @@ class Subject:
     detected_by: DetectedBy = DetectedBy.PROBES
     flaps: deque[int] = field(default_factory=deque)
     flaps_total: int = 0
+    counted_ns: int = 0
+    """Time of the newest flap that losses alone showed."""
     links: tuple[str, ...] = ()
     counts: tuple[int, int, int] = (0, 0, 0)
     """Dead paths, living paths and probers, as last counted."""
@@ -72,8 +74,15 @@ class Subject:
     @property
     def size_limit_bytes(self) -> int | None:
         """The largest packet that passes now; None: packets of all sizes pass."""
-        limits = self.size_limits.values() if self.state == LinkState.GREY else ()
+        limits = self.size_limits.values() if self.state in (LinkState.GREY, LinkState.FLAPPING) else ()
         return min((limit.passed_bytes for limit in limits), default=self.shard_packet_bytes)
+
+    def add_flap(self, at_ns: int) -> None:
+        """Note that it went down, in fabric time."""
+        self.flaps.append(at_ns)
+        self.flaps_total += 1
+        while len(self.flaps) > MAX_FLAPS:
+            self.flaps.popleft()
 
 
 class SubjectTable:
@@ -134,7 +143,7 @@ class SubjectTable:
         if s.state == LinkState.DOWN:
             s.carrier_down = s.detected_by in (DetectedBy.CARRIER, DetectedBy.VERBS)
             self._mark_recovered(s)
-        elif s.state == LinkState.GREY:
+        elif s.state in (LinkState.GREY, LinkState.FLAPPING):
             self._recover_grey(s, record)
         return s
 
@@ -213,10 +222,8 @@ class SubjectTable:
                 self.publish(s, now_ns)
             return
         s.detected_by, s.candidates = detected_by, candidates
-        s.flaps.append(begin_ns + self.log_offset_ns)
-        s.flaps_total += 1
-        while len(s.flaps) > MAX_FLAPS:
-            s.flaps.popleft()
+        if begin_ns - s.counted_ns > PAUSE_NS:  # not the outage that its losses have just shown
+            s.add_flap(begin_ns + self.log_offset_ns)
         self.age_flaps(s, now_ns)
         self._change(s, LinkState.DOWN, begin_ns, now_ns)
         s.text = f"{self._name_text(s)} is down since {self.clock(begin_ns)}: {cause}"
@@ -230,16 +237,15 @@ class SubjectTable:
             self.publish(s, now_ns)
             return
         self.age_flaps(s, now_ns)
-        state = LinkState.UP
-        if s.grey or s.size_limits:
-            state = LinkState.GREY
-        elif len(s.flaps) > self.thresholds["flaps_max"]:
+        lossy = bool(s.grey or s.size_limits)
+        state = LinkState.GREY if lossy else LinkState.UP
+        if len(s.flaps) > self.thresholds["flaps_max"]:
             state = LinkState.FLAPPING
         if state == s.state:
-            if state == LinkState.GREY:  # it loses packets, or drops large ones, in addition or no longer
+            if state != LinkState.UP:  # it loses packets, or drops large ones, in addition or no longer
                 self.publish(s, now_ns)
             return
-        if state != LinkState.GREY:
+        if not lossy:
             s.candidates = ()
         before, before_ns = s.state, s.since_ns
         s.detected_by = detected_by
@@ -250,7 +256,7 @@ class SubjectTable:
 
     def _settled_text(self, s: Subject, before: LinkState, lasted_ns: int) -> str:
         if s.state == LinkState.FLAPPING:
-            return f"flapped {len(s.flaps)} times within the past hour"
+            return _flapping_text(s, None)
         since = self.clock(s.since_ns)
         if before == LinkState.DOWN:
             return f"is up again since {since}, after {lasted_ns / NS_PER_S:.2f} s"
@@ -371,6 +377,8 @@ class SubjectTable:
         elif s.links:
             self._count(s, [self.evidence.index[link] for link in s.links], now_ns)
         self.age_flaps(s, now_ns)
+        if s.state == LinkState.FLAPPING:
+            s.text = f"{self._name_text(s)} {_flapping_text(s, loss)}"
         s.max_packet_bytes = s.size_limit_bytes
         s.published_ns = now_ns
         self._out.append((s.name, self._record(s, loss)))
@@ -450,6 +458,11 @@ def _recovered_classes(record: LinkHealth) -> tuple[ClassRate, ...]:
         ClassRate(c["dscp"], c["loss_rate"], c["loss_rate_low"], c["loss_rate_high"], c["is_lossy"])
         for c in record["classes"]
     )
+
+
+def _flapping_text(s: Subject, loss: Lossy | None) -> str:
+    text = f"flapped {len(s.flaps)} times within the past hour"
+    return text if loss is None else f"{text}, and loses {loss.rate:.1%} of its packets"
 
 
 def _grey_text(s: Subject, loss: Lossy | None, since: str) -> str:

@@ -106,18 +106,21 @@ class PathHealth:
         if record["seq"] < known.seq:
             return
         links, candidates = tuple(record["links"]), tuple(record["candidates"])
-        is_bad = record["state"] in BAD_STATES
+        drops_large = record["max_packet_bytes"] is not None  # as good as dead for data
+        loss = 1.0 if drops_large else record["loss_rate"] or 0.0
+        state = record["state"]
+        if state == LinkState.FLAPPING and loss:  # up now, but it loses packets
+            state = LinkState.GREY
+        is_bad = state in BAD_STATES
         (self._bad.add if is_bad else self._bad.discard)(subject)
         known.update_outages(record, self._hold_down_ns, self._max_hold_down_ns)
-        if (record["state"], links, candidates) != (known.state, known.links, known.candidates):
+        if (state, links, candidates) != (known.state, known.links, known.candidates):
             self.version += 1
             self._changed.update(known.links, links, _both_directions((*known.candidates, *candidates)))
         active_candidates = candidates if is_bad else ()
         self._set_candidates(subject, known.candidates, active_candidates)
         known.candidates = active_candidates
-        drops_large = record["max_packet_bytes"] is not None  # as good as dead for data
-        known.loss = 1.0 if drops_large else record["loss_rate"] or 0.0
-        known.state, known.seq = record["state"], record["seq"]
+        known.loss, known.state, known.seq = loss, state, record["seq"]
         if record["kind"] in (HealthKind.NIC, HealthKind.HOST):
             self._hosts[subject] = subject
         self._set_links(subject, known, links or known.links, is_bad)

@@ -18,15 +18,24 @@ from streams.diagnosis.traffic import NicPair
 
 __all__ = ["contention", "contention_by_marks", "few_queue_pairs", "slow_flow", "slow_flow_by_probes"]
 
+MIN_PAIRS: Final = 6
+"""Pairs of NICs that show what is usual before the job's good time is known."""
 OTHERS_UNKNOWN: Final = "flows without a job"
 SHARED_KINDS: Final = (ContentionKind.COLLISION, ContentionKind.INCAST, ContentionKind.UNKNOWN)
 
 
 def slow_flow(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by one pair with in-band delays far above those of its like."""
+    """Explain lost time by one pair with in-band delays far above those of its like.
+
+    Before the job's good time is known, only many pairs show what is usual: connections that are being set up
+    are slow, too.
+    """
     if not case.outliers:
         return
     worst = case.outliers[0]
+    many = worst.compared_with == "others" and len(case.traffic.measured) >= MIN_PAIRS
+    if not many and not case.has_clean_baseline(case.begin_ns):
+        return
     nic, role, _ = common_end(case, case.outliers)
     pair, probes = worst.pair, case.probes(worst.pair)
     others_ns = _usual_probe_ns(case, pair)

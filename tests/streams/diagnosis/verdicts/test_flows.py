@@ -36,6 +36,15 @@ def test_a_slow_flow_is_found_without_a_good_time() -> None:
     assert world.step()["verdict"] == Verdict.SLOW_FLOW
 
 
+def test_a_slow_pair_among_few_needs_a_good_time_first() -> None:
+    """Connections that are being set up are slow, too."""
+    world = World(Job(ranks=4))
+    slow(world)
+    world.job.pair_us = lambda rank, at: 94.0 if rank == 3 else 4.0
+    assert Verdict.SLOW_FLOW not in {world.step()["verdict"] for _ in range(3)}
+    assert world.step()["verdict"] == Verdict.SLOW_FLOW
+
+
 def test_a_drop_that_coincides_with_slow_queue_pairs() -> None:
     world = World(Job(ranks=12))
     world.learn()
