@@ -32,6 +32,7 @@ from streams.contention.window import (
     sent_bps,
     time_weight,
 )
+from streams.contention.window_order import WindowOrder
 from streams.runtime.flow_table import LiveFlows
 
 __all__ = ["ContentionDetector"]
@@ -63,7 +64,11 @@ class ContentionDetector:
         self._parts: dict[int, LinkQueues] = {}
         """Parts of a window that is not complete."""
         self._memory = FabricMemory()
-        self._end_ns = 0
+        self._order = WindowOrder()
+
+    @property
+    def _end_ns(self) -> int:
+        return self._order.end_ns
 
     @property
     def needed_from_ns(self) -> int:
@@ -102,16 +107,19 @@ class ContentionDetector:
     def ingest(self, record: LinkQueues, rules: ContentionRules) -> list[ContentionWindow]:
         """Take one part of a window of queues; return the records to publish.
 
-        A window is evaluated once it is complete, or once a later one begins.
+        A window is evaluated once it is complete, or once a later one begins. The first one after a gap, or
+        after a step back of fabric time, is only taken for the order of the next one.
         """
         start_ns = record["window_start_ns"]
+        end_ns = start_ns + record["slot_ns"] * record["slots"]
         if record["slot_ns"] >= SUMMARY_NS:
             self._ingest_summary(record)
             return []
-        if start_ns < self._end_ns or (self._parts and start_ns < self._parts_start_ns):
+        made: list[ContentionWindow] = []
+        is_before_parts = bool(self._parts) and self._end_ns <= start_ns < self._parts_start_ns
+        if is_before_parts or not self._order.accepts(start_ns, end_ns):
             self.repeated += 1
             return []
-        made: list[ContentionWindow] = []
         if self._parts and self._parts_start_ns != start_ns:
             made += self._evaluate(list(self._parts.values()), rules)
         self._parts[record["part"]] = record
@@ -139,9 +147,9 @@ class ContentionDetector:
         if length_ns <= 0:
             return []
         records: list[ContentionWindow] = []
-        if start_ns - self._end_ns >= GAP_NS and self._end_ns:
+        if self._end_ns and not 0 <= start_ns - self._end_ns < GAP_NS:
             records = self._close_all()
-        self._end_ns = start_ns + length_ns
+        self._order.end_window(start_ns + length_ns)
         limited = self._limited_links()
         reports = {
             report.link: report

@@ -378,10 +378,34 @@ def test_a_link_that_is_not_named_has_no_queue_and_a_gap_ends_all():
 
     shard.step(queue(SPINE, 80e3))
     shard.window += 600
+    assert shard.step(queue(SPINE, 80e3)) == [], "one window far from all others may be a mistake"
     late = shard.step(queue(SPINE, 80e3))
     assert states(late) == ["CLOSED", "OPENED"], "a minute is missing: that is no queue of a minute"
     assert "no longer measured" in late[0]["text"]
     assert late[0]["closed_ns"] < late[1]["opened_ns"] - 59 * 10**9
+
+
+def test_one_absurd_window_hides_no_other():
+    """A window that claimed to be an hour ahead once hid all contention for that hour."""
+    shard = Shard()
+    shard.step(queue(DOWN, 0.0))
+    for ahead in (3_000, 36_000, -36_000):
+        before = shard.window
+        shard.window += ahead
+        shard.step(queue(DOWN, 80e3))
+        shard.window = before + 1
+        made = shard.step(queue(SPINE, 80e3))
+        made += [record for _ in range(4) for record in shard.step(queue(DOWN, 0.0))]
+        assert states(made) == ["OPENED", "CLOSED"], ahead
+        assert {record["link"] for record in made} == {SPINE}
+
+
+def test_contention_follows_a_step_back_of_fabric_time():
+    shard = Shard()
+    shard.step(queue(SPINE, 80e3))
+    shard.window -= 36_000
+    made = [record for _ in range(3) for record in shard.step(queue(SPINE, 80e3))]
+    assert states(made) == ["CLOSED", "OPENED"]
 
 
 def noisy(seed: int) -> list[list[dict[str, Any]]]:

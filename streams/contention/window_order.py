@@ -1,0 +1,43 @@
+"""Decides which windows of queues are new: windows follow each other in fabric time.
+
+A window far from the last one needs the next window to follow it. Without this, one absurd record would hide
+all that follow until their time has come.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streams.contention.rules import GAP_NS
+from streams.runtime.units import NS_PER_S
+
+__all__ = ["WindowOrder"]
+
+
+class WindowOrder:
+    """The order of one shard's windows of queues."""
+
+    BACK_NS: Final = 60 * NS_PER_S
+    """An earlier window was published again, by a new owner of the queues, unless it is that far behind."""
+
+    def __init__(self) -> None:
+        self.end_ns = 0
+        """End of the last window that was accepted, fabric time; 0: none."""
+        self._doubtful_end_ns = 0
+        """End of the last window that was far away."""
+
+    def accepts(self, start_ns: int, end_ns: int) -> bool:
+        """Return whether a window, or the next part of one, is new; call `end_window` at its end."""
+        away_ns = start_ns - self.end_ns
+        if not self.end_ns or 0 <= away_ns < GAP_NS:
+            return True
+        if -self.BACK_NS < away_ns < 0:
+            return False
+        if 0 <= start_ns - self._doubtful_end_ns < GAP_NS:
+            return True
+        self._doubtful_end_ns = end_ns
+        return False
+
+    def end_window(self, end_ns: int) -> None:
+        """Note the end of a window that was accepted."""
+        self.end_ns, self._doubtful_end_ns = end_ns, 0
