@@ -208,6 +208,7 @@ REJECTS: Final = (
 
 _LINK_STATES: Final = (
     "SELECT subject, toString(state) AS said, toInt8(state) AS number, since, text, flaps_hour, detected_by, "
+    "arrayFilter((dscp, is_lossy) -> is_lossy, class_dscp, class_is_lossy) AS lossy_dscps, "
     "greatest(since, toDateTime64($__fromTime, 9, 'UTC')) AS begin, "
     "if(ahead > since, least(ahead, toDateTime64($__toTime, 9, 'UTC')), toDateTime64($__toTime, 9, 'UTC')) "
     "AS ends FROM (SELECT *, leadInFrame(since) OVER (PARTITION BY subject ORDER BY seq "
@@ -229,7 +230,9 @@ LINK_ROWS: Final = (
 )
 LINK_TABLE: Final = (
     "SELECT subject, argMax(said, since) AS state, max(since) AS began, argMax(flaps_hour, since) AS flaps, "
-    "argMax(detected_by, since) AS seen_by, argMax(text, since) AS words "
+    "argMax(detected_by, since) AS seen_by, "
+    "arrayStringConcat(arrayMap(dscp -> toString(dscp), argMax(lossy_dscps, since)), ', ') AS lossy_dscps, "
+    "argMax(text, since) AS words "
     f"FROM ({_LINK_STATES}) GROUP BY subject HAVING max(number) > 1 "
     "ORDER BY argMax(number, since) DESC, began DESC LIMIT 200"
 )

@@ -27,6 +27,8 @@ __all__ = [
     "AuditRun",
     "AuditSeverity",
     "AuditStatus",
+    "ClassEvidence",
+    "ClassLoss",
     "ClockEvent",
     "ClockFits",
     "ClockOffsets",
@@ -332,6 +334,7 @@ class AlertKind(StrEnum):
     JOB_STRAGGLER = "JOB_STRAGGLER"
     UNEXPLAINED_LOSS = "UNEXPLAINED_LOSS"
     TRACING_BLIND = "TRACING_BLIND"
+    CLASS_REWRITTEN = "CLASS_REWRITTEN"
 
 
 class AlertState(StrEnum):
@@ -1693,6 +1696,25 @@ class EvidenceKind(StrEnum):
     SIZE = "SIZE"
 
 
+class ClassEvidence(TypedDict):
+    """Losses and answers of one traffic class of a path."""
+
+    dscp: int
+    """DSCP of the class."""
+    lost: int
+    """Requests of the class, as in the path's field of that name."""
+    answered: int
+    """Requests of the class, as in the path's field of that name."""
+    late: int
+    """Requests of the class, as in the path's field of that name."""
+    forward_dscp: int | None
+    """DSCP with which the newest answered request arrived, if the network has changed it; null: as sent, or
+    not known."""
+    reverse_dscp: int | None
+    """DSCP with which the reply to the newest answered request arrived, if the network has changed it; null:
+    as sent, or not known."""
+
+
 class PathEvidence(TypedDict):
     """Losses and answers of one peer and path."""
 
@@ -1726,6 +1748,9 @@ class PathEvidence(TypedDict):
     """ns after which a request of this path counts as lost now, if its peer has answered a later one: 4 x the
     p99 of the network's share of a round trip, within limits, or twice the time of an answer that the network
     delayed within the last half second, at most 50 ms."""
+    classes: list[ClassEvidence]
+    """The same requests by traffic class, of classes with a loss or an answer; empty where one class is
+    probed, whose packets keep their DSCP."""
 
 
 class CounterDelta(TypedDict):
@@ -1770,6 +1795,9 @@ class PathSize(TypedDict):
     vanish without a report."""
     checked_age_ns: int
     """ns before clock_ns at which the first packet of the check was sent."""
+    dscp: int | None
+    """DSCP of the class that these sizes are of, if another class passes larger packets; null: all classes
+    pass the same."""
 
 
 class LinkEvent(TypedDict):
@@ -1828,6 +1856,7 @@ class HealthKind(StrEnum):
     HOST = "HOST"
     PATHS = "PATHS"
     TRACES = "TRACES"
+    CLASSES = "CLASSES"
 
 
 class LinkState(StrEnum):
@@ -1838,6 +1867,22 @@ class LinkState(StrEnum):
     GREY = "GREY"
     FLAPPING = "FLAPPING"
     DOWN = "DOWN"
+
+
+class ClassLoss(TypedDict):
+    """Losses of one traffic class on a link."""
+
+    dscp: int
+    """DSCP of the class."""
+    loss_rate: float
+    """Share of its packets lost."""
+    loss_rate_low: float
+    """Lower end of its 95% interval."""
+    loss_rate_high: float
+    """Upper end of its 95% interval."""
+    is_lossy: bool
+    """Whether this class loses packets while another one does not: its queue is full or broken, or switches
+    treat its DSCP otherwise."""
 
 
 class DetectedBy(StrEnum):
@@ -1860,7 +1905,8 @@ class LinkHealth(TypedDict):
     kind: HealthKind
     """LINK: a cable between two ports; NIC: a NIC that no path reaches; HOST: a host without a reachable NIC;
     PATHS: the shard's paths that lose every probe although no link that they are known to cross is dead;
-    TRACES: the shard's traces, of which most do not show where packets go."""
+    TRACES: the shard's traces, of which most do not show where packets go; CLASSES: the shard's traffic
+    classes, of which the network changes a DSCP."""
     shard: str
     """Shard that evaluated it."""
     seq: int
@@ -1880,11 +1926,13 @@ class LinkHealth(TypedDict):
     evaluated_ns: int
     """ns since the Unix epoch, fabric time: append time of the decisive evidence."""
     loss_rate: float | None
-    """GREY: share of packets lost."""
+    """GREY: share of packets lost; where `classes` names lossy ones, of the class that loses most."""
     loss_rate_low: float | None
     """GREY: lower end of its 95% interval."""
     loss_rate_high: float | None
     """GREY: upper end of its 95% interval."""
+    classes: list[ClassLoss]
+    """GREY: losses by traffic class; empty: one class is probed, or the losses are not known by class."""
     max_packet_bytes: int | None
     """GREY: bytes of the largest packet that passes, with its IP header, if larger ones are dropped although
     both NICs send them; null: packets of all sizes pass."""

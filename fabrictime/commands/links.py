@@ -112,7 +112,9 @@ def _loss(record: LinkHealth) -> str:
     above = [] if largest is None else [f"all above {largest:,} bytes"]
     if record["loss_rate"] is not None:
         low, high = record["loss_rate_low"], record["loss_rate_high"]
-        above.insert(0, f"{record['loss_rate']:.1%} ({low:.1%} to {high:.1%})")
+        lossy = [str(each["dscp"]) for each in record["classes"] if each["is_lossy"]]
+        of_class = f" of DSCP {', '.join(lossy)}" if lossy else ""
+        above.insert(0, f"{record['loss_rate']:.1%} ({low:.1%} to {high:.1%}){of_class}")
     return ", ".join(above) or "-"
 
 

@@ -46,7 +46,7 @@ from fabrictime.testbed.nft import (
 )
 from fabrictime.testbed.settings import FabricClass, FabricSettings
 
-__all__ = ["HOLD_MS", "add_queues", "add_rules", "read_marked"]
+__all__ = ["HOLD_MS", "add_queues", "add_rules", "dscp_change", "of_dscp", "read_marked"]
 
 HOLD_MS: Final = 20
 """Time for which a class is marked after its bucket was found empty: some packets of a slow link, and some
@@ -58,7 +58,8 @@ _LINK_CLASS: Final = _HANDLE | 1
 _FIRST_CLASS: Final = 0x10
 _TABLE, _CHAIN, _MARKING = "classes", "out", "marking"
 _POSTROUTING: Final = 4  # NF_INET_POST_ROUTING
-_META_PRIORITY, _META_OIFNAME = 2, 7
+_META_PROTOCOL, _META_PRIORITY, _META_OIFNAME = 1, 2, 7
+_ETHERTYPE_IPV4: Final = bytes((0x08, 0x00))
 _EQUAL, _NOT_EQUAL = 0, 1
 _LIMIT_PACKETS, _LIMIT_OVER = 0, 1
 _DYNSET_UPDATE: Final = 1
@@ -178,6 +179,26 @@ def read_marked() -> dict[tuple[str, int], int]:
     return found
 
 
+def of_dscp(dscp: int) -> list[dict[str, Any]]:
+    """Return the expressions that IPv4 packets of a DSCP match where they enter a device."""
+    protocol = expression("meta", ("NFTA_META_DREG", 1), ("NFTA_META_KEY", _META_PROTOCOL))
+    return [protocol, compare(_EQUAL, _ETHERTYPE_IPV4), *_dscp_is(dscp)]
+
+
+def dscp_change(before: int, after: int) -> list[dict[str, Any]]:
+    """Return the expressions that change the DSCP of IPv4 packets where they enter a device."""
+    return [*of_dscp(before), *_write_tos(_DSCP_MASK, after << 2)]
+
+
+def _write_tos(mask: int, value: int) -> list[dict[str, Any]]:
+    """Return the expressions that set bits of the IP header's DSCP and ECN byte, and correct its checksum."""
+    return [
+        load(NETWORK_HEADER, 0, 2),
+        _bitwise(2, bytes((0xFF, 0xFF & ~mask)), bytes((0, value))),
+        store_ip(1, 0, 2),
+    ]
+
+
 def _marking_rules(
     port: str, rate_pps: int, traffic: FabricClass, settings: FabricSettings, number: int
 ) -> list[Any]:
@@ -207,9 +228,7 @@ def _marking_rules(
     # A packet that another queue has marked counts there only.
     capable = [*_field_is(_ECN_MASK, _NOT_EQUAL, 0), *_field_is(_ECN_MASK, _NOT_EQUAL, _CE)]
     mark = [
-        load(NETWORK_HEADER, 0, 2),
-        _bitwise(2, bytes((0xFF, 0xFF & ~_ECN_MASK)), bytes((0, _CE))),
-        store_ip(1, 0, 2),
+        *_write_tos(_ECN_MASK, _CE),
         expression("counter", ("NFTA_COUNTER_BYTES", 0), ("NFTA_COUNTER_PACKETS", 0)),
     ]
     return [

@@ -130,8 +130,9 @@ def fault(
         str,
         typer.Argument(
             help="'down TARGET' (taken down), 'blackhole TARGET' (loses all, looks up), 'grey P% TARGET' "
-            "(loses a share) or 'mtu BYTES TARGET' (loses all packets above a size); TARGET: a link such as "
-            "leaf1>spine2, a NIC or a switch",
+            "(loses a share), 'mtu BYTES TARGET' (loses all packets above a size) or 'remark A B TARGET' "
+            "(changes DSCP A to B); 'dscp N' after the TARGET of blackhole or grey: that class only; "
+            "TARGET: a link such as leaf1>spine2, a NIC or a switch",
             show_default=False,
         ),
     ],

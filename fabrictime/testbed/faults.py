@@ -6,7 +6,9 @@ A fault is a line such as `grey 20% leaf1>spine2 for 10s`. The truth recorder ke
     blackhole TARGET   everything sent into the link is lost; carrier and routes stay
     grey P% TARGET     that share of packets is lost, drawn by `seed N` (0 by default)
     mtu BYTES TARGET   packets above this size, with their IP header, are lost and no router reports it
+    remark A B TARGET  packets of DSCP A have DSCP B from there on
 
+`dscp N` after the target of `blackhole` or `grey` breaks the queue of that class only.
 TARGET is a directed link by its nodes or its full id (`leaf1>spine2`, `leaf1:swp3>spine2:swp1`), both
 directions (`leaf1<>spine2`), a NIC or host (`h1/eth1`, `h1`: its cable, for `down` its own port), or a whole
 switch.
@@ -24,25 +26,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from fabrictime.testbed import nft
+from fabrictime.testbed import classes, nft
 from fabrictime.testbed.fabric import Fabric, FabricError
 from fabrictime.testbed.topology import Port
 
 __all__ = ["FaultEvent", "FaultSpec", "Faults", "parse_duration", "parse_fault"]
 
-FaultKind = Literal["down", "blackhole", "grey", "mtu"]
+FaultKind = Literal["down", "blackhole", "grey", "mtu", "remark"]
 
 _log = logging.getLogger(__name__)
 _UNIT_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_MAX_S = 7 * 86_400.0
 MIN_MTU_BYTES, MAX_MTU_BYTES = 128, 65_535
+MAX_DSCP = 63
 
 
 @dataclass(frozen=True, slots=True)
 class FaultSpec:
     """A fault to inject. `share` 0..1: the part of packets lost, of those above `max_bytes`.
 
-    `for_s` None: until cleared.
+    `for_s` None: until cleared. `dscp`: the only class concerned, None: all. `to_dscp`: the DSCP that its
+    packets get.
     """
 
     kind: FaultKind
@@ -51,6 +55,8 @@ class FaultSpec:
     seed: int = 0
     for_s: float | None = None
     max_bytes: int = 0
+    dscp: int | None = None
+    to_dscp: int = 0
 
     def __str__(self) -> str:
         text: list[str] = [self.kind]
@@ -58,7 +64,11 @@ class FaultSpec:
             text.append(f"{self.share * 100:g}%")
         if self.kind == "mtu":
             text.append(str(self.max_bytes))
+        if self.kind == "remark":
+            text += [str(self.dscp), str(self.to_dscp)]
         text.append(self.target)
+        if self.kind != "remark" and self.dscp is not None:
+            text.append(f"dscp {self.dscp}")
         if self.kind == "grey" and self.seed:
             text.append(f"seed {self.seed}")
         if self.for_s is not None:
@@ -108,9 +118,16 @@ def parse_fault(text: str) -> FaultSpec:
             raise ValueError(f"fault {text!r}: expected a whole number after seed")
         seed = int(parts[-1])
         parts = parts[:-2]
+    dscp = None
+    if len(parts) > 3 and parts[-2] == "dscp" and parts[0] in ("blackhole", "grey"):
+        dscp = _dscp(text, parts[-1])
+        parts = parts[:-2]
     match parts:
         case ["down" | "blackhole" as kind, target]:
-            return FaultSpec(kind, target, 1.0, seed, for_s)
+            return FaultSpec(kind, target, 1.0, seed, for_s, dscp=dscp)
+        case ["remark", before, after, target]:
+            change = _dscp(text, before), _dscp(text, after)
+            return FaultSpec("remark", target, 1.0, seed, for_s, dscp=change[0], to_dscp=change[1])
         case ["grey", share_text, target]:
             match = re.fullmatch(r"(\d+(?:\.\d+)?)%", share_text)
             share = float(match[1]) / 100 if match else 0.0
@@ -118,7 +135,7 @@ def parse_fault(text: str) -> FaultSpec:
                 raise ValueError(
                     f"fault {text!r}: expected a loss of 0.03% to 99.9%, as in grey 20% leaf1>spine2"
                 )
-            return FaultSpec("grey", target, share, seed, for_s)
+            return FaultSpec("grey", target, share, seed, for_s, dscp=dscp)
         case ["mtu", size_text, target]:
             if (
                 not re.fullmatch(r"\d{1,5}", size_text)
@@ -130,9 +147,17 @@ def parse_fault(text: str) -> FaultSpec:
                 )
             return FaultSpec("mtu", target, 1.0, seed, for_s, int(size_text))
     raise ValueError(
-        f"fault {text!r}: expected `down TARGET`, `blackhole TARGET`, `grey P% TARGET` or "
-        "`mtu BYTES TARGET`, then `seed N` and `for 10s` where wanted"
+        f"fault {text!r}: expected `down TARGET`, `blackhole TARGET`, `grey P% TARGET`, "
+        "`mtu BYTES TARGET` or `remark A B TARGET`, then `dscp N`, `seed N` and `for 10s` where wanted"
     )
+
+
+def _dscp(text: str, number: str) -> int:
+    if not re.fullmatch(r"\d{1,2}", number) or int(number) > MAX_DSCP:
+        raise ValueError(
+            f"fault {text!r}: expected a DSCP of 0 to {MAX_DSCP}, as in blackhole leaf1>spine2 dscp 26"
+        )
+    return int(number)
 
 
 @dataclass(slots=True)
@@ -249,12 +274,7 @@ class Faults:
             receiver = fabric.links[link][1]
             table = f"fault{number}-{at}"
             try:
-                work = (
-                    partial(nft.add_size_drop, table, receiver.name, spec.max_bytes)
-                    if spec.kind == "mtu"
-                    else partial(nft.add_drop, table, receiver.name, spec.share, spec.seed)
-                )
-                fabric.open_in(receiver.node, work)
+                fabric.open_in(receiver.node, _rule_of(spec, table, receiver.name))
             except OSError as error:
                 raise FabricError(f"fault {spec}: {error}") from error
             heal.append(partial(self._remove, table, receiver))
@@ -281,7 +301,7 @@ class Faults:
             raise FabricError(f"fault {table} on {port}: {error}") from error
 
     def _lossy(self, spec: FaultSpec, links: list[str]) -> tuple[str, ...]:
-        """Return the links that lose packets: a cable that is down loses both its directions."""
+        """Return the links that lose or change packets: a cable that is down loses both its directions."""
         if spec.kind != "down":
             return tuple(links)
         ends = {self._fabric.links[link] for link in links}
@@ -320,6 +340,16 @@ class Faults:
                     active.timer.cancel()
             self._active.clear()
             self._down.clear()
+
+
+def _rule_of(spec: FaultSpec, table: str, device: str) -> Callable[[], None]:
+    """Return the function that breaks the packets that enter a device."""
+    if spec.kind == "mtu":
+        return partial(nft.add_size_drop, table, device, spec.max_bytes)
+    if spec.kind == "remark" and spec.dscp is not None:
+        return partial(nft.add_change, table, device, classes.dscp_change(spec.dscp, spec.to_dscp))
+    only = () if spec.dscp is None else classes.of_dscp(spec.dscp)
+    return partial(nft.add_drop, table, device, spec.share, spec.seed, only)
 
 
 def _undo(heal: list[Callable[[], None]]) -> None:

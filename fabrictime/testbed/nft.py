@@ -11,6 +11,7 @@ import os
 import random
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from pyroute2.netlink import (
@@ -41,6 +42,7 @@ __all__ = [
     "NETWORK_HEADER",
     "SLOTS",
     "TRANSPORT_HEADER",
+    "add_change",
     "add_drop",
     "add_size_drop",
     "commit",
@@ -68,9 +70,9 @@ _ELEMENTS_A_MESSAGE = 512
 _TIMEOUT_S = 5.0
 
 
-def add_drop(table: str, device: str, share: float, seed: int) -> None:
+def add_drop(table: str, device: str, share: float, seed: int, only: Sequence[dict[str, Any]] = ()) -> None:
     """Drop `share` (above 0, up to 1) of the packets that enter `device`: exactly that share of each SLOTS
-    packets.
+    packets. `only`: expressions that these packets match.
 
     `seed` draws the positions once and they repeat, so the same packets in the same order are dropped. Raises
     OSError, with nothing changed, if the kernel refuses.
@@ -96,7 +98,12 @@ def add_drop(table: str, device: str, share: float, seed: int) -> None:
             ),
             drop(),
         ]
-    commit([*messages, _rule(table, rule)])
+    commit([*messages, _rule(table, [*only, *rule])])
+
+
+def add_change(table: str, device: str, expressions: Sequence[dict[str, Any]]) -> None:
+    """Apply expressions to the packets that enter `device`. Raise OSError."""
+    commit([*_ingress_chain(table, device), _rule(table, list(expressions))])
 
 
 def add_size_drop(table: str, device: str, max_bytes: int) -> None:

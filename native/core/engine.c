@@ -76,8 +76,8 @@ ft_engine *ft_engine_new(const ft_config *config, int responder_fd, const int *p
         e->outputs[i].no_t3 = calloc(groups, sizeof(uint32_t));
         fine = fine && e->outputs[i].samples && e->outputs[i].lost && e->outputs[i].no_t3;
     }
-    e->losses = ft_losses_new((uint32_t)peers, (uint32_t)config->paths, probes * 2, config->overdue_ns,
-                              config->timeout_ns);
+    e->losses = ft_losses_new((uint32_t)peers, (uint32_t)config->paths, (uint32_t)config->classes, probes * 2,
+                              config->overdue_ns, config->timeout_ns);
     fine = fine && e->losses;
     e->evidence_at = monotonic();
     e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -565,11 +565,11 @@ void ft_engine_inject(ft_engine *e, int path, const uint8_t *data, int size,
     if (path >= 0)
         ft_on_path_packet(e, path, copy, taken, from, 1, -1, monotonic());
     else if (kind == KIND_TRACE)
-        ft_answer_trace(e, e->responder_fd, &e->responder_address, copy, taken, from, monotonic());
+        ft_answer_trace(e, -1, &e->responder_address, copy, taken, from, monotonic());
     else if (kind == KIND_TRACED)
         ft_on_traced(e, -1, &e->responder_address, copy, taken, from);
     else if (kind_of(data, size) == KIND_SIZE)
-        ft_answer_size(e, e->responder_fd, &e->responder_address, data, size, from);
+        ft_answer_size(e, &e->responder_address, data, size, from);
     else
         ft_answer(e, copy, taken, from, 1, -1, now_of(CLOCK_REALTIME), &e->out, 0);
 }

@@ -9,10 +9,9 @@
 #include "losses.h"
 #include "siphash.h"
 
-#define FT_NO_STAMP    INT64_MIN
-#define FT_MAX_PATHS   64
-#define FT_MAX_PEERS   1024
-#define FT_MAX_CLASSES 8
+#define FT_NO_STAMP  INT64_MIN
+#define FT_MAX_PATHS 64
+#define FT_MAX_PEERS 1024
 
 enum { FT_CE_FORWARD = 1, FT_CE_REVERSE = 2, FT_ECN_BOTH = 4 }; /* marks of a sample */
 
@@ -183,6 +182,12 @@ void ft_engine_size_packet(ft_engine *e, uint8_t *p, const struct sockaddr_stora
                            const struct sockaddr_storage *target, uint32_t nic_hash, uint32_t seq,
                            uint32_t size);
 int ft_engine_size_hits(ft_engine *e, ft_trace_hit *into, int max_hits); /* takes them */
+/* Send a packet from path socket `path` (-1: the responder) in a class, with a TTL of its own (0: the usual one).
+ * Returns 0, or an errno. */
+int ft_engine_send(ft_engine *e, int path, int class, const uint8_t *data, size_t size,
+                   const struct sockaddr_storage *target, int ttl);
+/* Let all packets of a socket that is not the engine's leave in the first class. Returns 0, or an errno. */
+int ft_engine_use_first_class(const ft_engine *e, int fd);
 /* whether these bytes are a peer's answer to our trace, sent to `own` */
 int ft_engine_is_traced(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_storage *from,
                         const struct sockaddr_storage *own);

@@ -286,6 +286,7 @@ int ft_use_class(const ft_engine *e, int fd, int *now, uint8_t tos);
 void ft_note_marks(ft_engine *e, const probe *s, half *h, uint32_t returned, int tos);
 
 /* timestamps.c */
+int ft_is_from_network(int error);
 ancillary ft_read_control(ft_engine *e, struct msghdr *message);
 void ft_batch_init(ft_engine *e, batch *b);
 int ft_batch_receive(ft_engine *e, batch *b, int fd, int want, int flags);
@@ -300,7 +301,7 @@ void ft_note_drops(ft_engine *e, const ancillary *a, uint32_t *last);
 /* sizes.c */
 int ft_fragments_off(const ft_engine *e, int fd);
 int ft_is_too_big(const ft_engine *e, const ancillary *a);
-void ft_answer_size(ft_engine *e, int fd, const struct sockaddr_storage *own, const uint8_t *p, int size,
+void ft_answer_size(ft_engine *e, const struct sockaddr_storage *own, const uint8_t *p, int size,
                     const struct sockaddr_storage *from);
 void ft_on_sized(ft_engine *e, int path, const uint8_t *p, int size, const struct sockaddr_storage *from);
 
@@ -309,12 +310,12 @@ void ft_put_hit(ft_engine *e, ft_hits *hits, int arrived, int path, const ancill
                 const struct sockaddr_storage *target, const uint8_t *data, int size);
 int ft_is_acceptable(ft_engine *e, const struct sockaddr_storage *own, const uint8_t *p,
                      const struct sockaddr_storage *from);
-int ft_confirm(ft_engine *e, int fd, const struct sockaddr_storage *own, const uint8_t *p,
+int ft_confirm(ft_engine *e, int path, const struct sockaddr_storage *own, const uint8_t *p,
                const struct sockaddr_storage *from, int kind);
 void ft_on_icmp(ft_engine *e, int path, const ancillary *a, const struct msghdr *m, const uint8_t *data,
                 int size);
 void ft_note_prober(ft_engine *e, const struct sockaddr_storage *from, int traced, int64_t now);
-void ft_answer_trace(ft_engine *e, int fd, const struct sockaddr_storage *own, const uint8_t *p, int size,
+void ft_answer_trace(ft_engine *e, int path, const struct sockaddr_storage *own, const uint8_t *p, int size,
                      const struct sockaddr_storage *from, int64_t now);
 void ft_on_traced(ft_engine *e, int path, const struct sockaddr_storage *own, const uint8_t *p, int size,
                   const struct sockaddr_storage *from);

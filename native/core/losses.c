@@ -46,7 +46,7 @@ static const double UP[2] = {2.6912344723, 1.2189624}, DOWN[2] = {0.9900498337, 
 typedef struct {
     int64_t sent;
     uint32_t path_index, next, prev;
-    uint8_t state, declared;
+    uint8_t state, declared, class;
 } request;
 
 typedef struct {
@@ -66,11 +66,12 @@ typedef struct {
 } peer_state;
 
 struct ft_losses {
-    uint32_t peers, paths, slots, waiting, overdue;
+    uint32_t peers, paths, classes, slots, waiting, overdue;
     int64_t min_timeout, max_timeout, cursor; /* ticks before it have been evaluated */
     int64_t due;
     request *requests; /* slots, then the heads of the wheel's rings, then that of OVERDUE */
     path_state *states;
+    ft_class_news *by_class; /* of each path's classes */
     peer_state *of;
     uint32_t *touched, touches;
     uint32_t *silent, silents; /* peers of which a sign is wanted */
@@ -164,13 +165,14 @@ static void forget(path_state *w) {
     w->first_lost = w->last_lost = w->answered_sent = w->arrived = NONE;
 }
 
-ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t slots, int64_t min_timeout,
-                         int64_t max_timeout) {
+ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t classes, uint32_t slots,
+                         int64_t min_timeout, int64_t max_timeout) {
     ft_losses *l = calloc(1, sizeof *l);
     if (!l) return NULL;
     size_t states = (size_t)peers * paths, nodes = (size_t)slots + WHEEL + 1;
     l->peers = peers;
     l->paths = paths;
+    l->classes = classes;
     l->slots = slots;
     l->min_timeout = min_timeout;
     l->max_timeout = max_timeout;
@@ -178,10 +180,11 @@ ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t slots, int64_t
     l->credit = COST * BURST;
     l->requests = calloc(nodes, sizeof *l->requests);
     l->states = calloc(states, sizeof *l->states);
+    l->by_class = calloc(states * classes, sizeof *l->by_class);
     l->of = calloc(peers, sizeof *l->of);
     l->touched = calloc(states, sizeof *l->touched);
     l->silent = calloc(peers, sizeof *l->silent);
-    if (!l->requests || !l->states || !l->of || !l->touched || !l->silent) {
+    if (!l->requests || !l->states || !l->by_class || !l->of || !l->touched || !l->silent) {
         ft_losses_free(l);
         return NULL;
     }
@@ -194,10 +197,25 @@ void ft_losses_free(ft_losses *l) {
     if (!l) return;
     free(l->requests);
     free(l->states);
+    free(l->by_class);
     free(l->of);
     free(l->touched);
     free(l->silent);
     free(l);
+}
+
+static ft_class_news *class_of(ft_losses *l, const request *r) {
+    return &l->by_class[r->path_index * l->classes + r->class];
+}
+
+static void forget_classes(ft_losses *l, uint32_t path_index) {
+    memset(&l->by_class[path_index * l->classes], 0, l->classes * sizeof *l->by_class);
+}
+
+static void forget_counts(ft_losses *l, uint32_t path_index) {
+    path_state *w = &l->states[path_index];
+    w->loss_streak = w->lost = w->answered = w->late = w->delayed = 0;
+    forget_classes(l, path_index);
 }
 
 void ft_losses_add_peer(ft_losses *l, uint32_t peer, int fresh, int64_t now) {
@@ -209,7 +227,7 @@ void ft_losses_add_peer(ft_losses *l, uint32_t peer, int fresh, int64_t now) {
     for (uint32_t p = 0; p < l->paths; p++) {
         path_state *w = &l->states[peer * l->paths + p];
         if (fresh) forget(w);
-        w->loss_streak = w->lost = w->answered = w->late = w->delayed = 0;
+        forget_counts(l, peer * l->paths + p);
         w->first_lost = w->last_lost = w->answered_sent = w->arrived = NONE;
     }
 }
@@ -217,13 +235,15 @@ void ft_losses_add_peer(ft_losses *l, uint32_t peer, int fresh, int64_t now) {
 void ft_losses_remove_peer(ft_losses *l, uint32_t peer) {
     l->of[peer].used = 0;
     for (uint32_t p = 0; p < l->paths; p++) {
-        path_state *w = &l->states[peer * l->paths + p];
-        w->loss_streak = w->lost = w->answered = w->late = w->delayed = 0;
+        forget_counts(l, peer * l->paths + p);
     }
 }
 
 void ft_losses_new_path(ft_losses *l, uint32_t path) {
-    for (uint32_t p = 0; p < l->peers; p++) forget(&l->states[p * l->paths + path]);
+    for (uint32_t p = 0; p < l->peers; p++) {
+        forget(&l->states[p * l->paths + path]);
+        forget_classes(l, p * l->paths + path);
+    }
 }
 
 static int counts(const ft_losses *l, const request *r) {
@@ -240,13 +260,14 @@ static void touch(ft_losses *l, uint32_t path_index) {
 /* --- the life of a request
  * ------------------------------------------------------------------------------------ */
 
-void ft_losses_sent(ft_losses *l, uint32_t slot, uint32_t path_index, int64_t now) {
+void ft_losses_sent(ft_losses *l, uint32_t slot, uint32_t path_index, uint32_t class, int64_t now) {
     unlink_request(l, slot);
     request *r = &l->requests[slot];
     path_state *w = &l->states[path_index];
     if (w->slow && now >= w->slow_until) w->slow = 0;
     r->sent = now;
     r->path_index = path_index;
+    r->class = (uint8_t)class;
     r->declared = 0;
     l->of[path_index / l->paths].newest_sent = now;
     if (l->credit < COST * BURST) l->credit++;
@@ -297,16 +318,24 @@ int ft_losses_answered(ft_losses *l, uint32_t slot, int64_t at, int64_t round) {
     if (!counts(l, r)) return declared;
     touch(l, r->path_index);
     w->answered++;
+    class_of(l, r)->answered++;
     if (at > w->arrived) w->arrived = at;
     if (r->sent > w->answered_sent) w->answered_sent = r->sent;
     if (r->sent > peer->answered_sent) peer->answered_sent = r->sent;
     peer->tail_probes = 0;
     if (declared) {
         w->late++;
+        class_of(l, r)->late++;
         l->counts.spurious++;
     }
     if (cut_row(w, r->sent)) l->urgent = 1;
     return declared;
+}
+
+void ft_losses_dscps(ft_losses *l, uint32_t path_index, uint32_t class, uint8_t forward, uint8_t reverse) {
+    ft_class_news *news = &l->by_class[path_index * l->classes + class];
+    news->forward = forward;
+    news->reverse = reverse;
 }
 
 void ft_losses_too_late(ft_losses *l, uint32_t slot, int64_t at) {
@@ -343,6 +372,7 @@ static void report(ft_losses *l, request *r) {
     r->declared = 1;
     touch(l, r->path_index);
     w->lost++;
+    class_of(l, r)->lost++;
     if (r->sent > w->last_lost) w->last_lost = r->sent;
     if (r->sent > w->answered_sent) {
         w->tail[w->loss_streak % TAIL] = r->sent;
@@ -518,6 +548,8 @@ uint32_t ft_losses_take(ft_losses *l, int64_t now, ft_path_news *news, uint32_t 
                                    .answered_age = age(now, w->answered_sent),
                                    .arrived_age = age(now, w->arrived),
                                    .timeout = network_timeout(l, w)};
+        memcpy(news[n - 1].class, &l->by_class[path_index * l->classes], l->classes * sizeof *l->by_class);
+        forget_classes(l, path_index);
         w->lost = w->answered = w->late = w->delayed = 0;
     }
     l->touches = kept;

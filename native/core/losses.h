@@ -4,19 +4,28 @@
 
 #include <stdint.h>
 
-#define FT_NEVER INT64_MAX
+#define FT_NEVER       INT64_MAX
+#define FT_MAX_CLASSES 8
 
 typedef struct ft_losses ft_losses;
 
-/* Changes of one path since the last take; ages in ns before it, -1: none. */
+/* `forward`, `reverse`: 1 + the DSCP with which the newest answered request and its reply arrived, where the network
+ * has changed it; 0: as sent, or not known. */
+typedef struct {
+    uint32_t lost, answered, late;
+    uint8_t forward, reverse;
+} ft_class_news;
+
+/* Changes of one path since the last take; ages in ns before it, -1: none. `class`: of each traffic class. */
 typedef struct {
     uint32_t path_index, lost, answered, late, delayed, loss_streak;
     int64_t first_lost_age, last_lost_age, answered_age, arrived_age, timeout;
+    ft_class_news class[FT_MAX_CLASSES];
 } ft_path_news;
 
 /* `slots` requests can be under way at once. `min_timeout`, `max_timeout`: ns, bounds of a time-out. NULL: no memory. */
-ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t slots, int64_t min_timeout,
-                         int64_t max_timeout);
+ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t classes, uint32_t slots,
+                         int64_t min_timeout, int64_t max_timeout);
 void ft_losses_free(ft_losses *l);
 
 /* Start probing a peer: requests sent before `now` no longer count. `fresh`: forget its statistics too. */
@@ -25,13 +34,15 @@ void ft_losses_remove_peer(ft_losses *l, uint32_t peer);
 /* A path of all peers becomes another one: nothing is known of it. */
 void ft_losses_new_path(ft_losses *l, uint32_t path);
 
-void ft_losses_sent(ft_losses *l, uint32_t slot, uint32_t path_index, int64_t now);
+void ft_losses_sent(ft_losses *l, uint32_t slot, uint32_t path_index, uint32_t class, int64_t now);
 int64_t ft_losses_sent_at(const ft_losses *l, uint32_t slot);
 /* Its send stamp has come: it left the host at `at`. */
 void ft_losses_left(ft_losses *l, uint32_t slot, int64_t at);
 /* An answer arrived at `at`; `round`: ns by the timestamps. Returns whether the request had been declared
  * lost. */
 int ft_losses_answered(ft_losses *l, uint32_t slot, int64_t at, int64_t round);
+/* Note the DSCPs of an answered request and its reply, as in ft_class_news. */
+void ft_losses_dscps(ft_losses *l, uint32_t path_index, uint32_t class, uint8_t forward, uint8_t reverse);
 /* An answer came after the last time-out. */
 void ft_losses_too_late(ft_losses *l, uint32_t slot, int64_t at);
 /* The network's share of a round trip, without the peer's turnaround. `declared`: its request had been

@@ -61,6 +61,14 @@ class Link:
     speed_bps: int | None
     mtu_bytes: int | None
 
+class ClassEvidence(NamedTuple):
+    dscp: int
+    lost: int
+    answered: int
+    late: int
+    forward_dscp: int | None = None
+    reverse_dscp: int | None = None
+
 class PathEvidence(NamedTuple):
     peer: str
     path: int
@@ -74,6 +82,7 @@ class PathEvidence(NamedTuple):
     answered_age_ns: int
     arrived_age_ns: int
     timeout_ns: int
+    classes: tuple[ClassEvidence, ...] = ()
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -172,7 +181,13 @@ class Engine:
     @property
     def responder_socket(self) -> socket.socket: ...
     @property
-    def path_sockets(self) -> tuple[socket.socket, ...]: ...
+    def responder_port(self) -> int: ...
+    @property
+    def class_dscps(self) -> tuple[int, ...]: ...
+    def send(
+        self, path: int, data: bytes, target: tuple[str, int], *, ttl: int = 0, traffic_class: int = 0
+    ) -> bool: ...
+    def use_first_class(self, sock: socket.socket) -> None: ...
     def set_path(self, path: int, sock: socket.socket) -> None: ...
     def trace_packet(
         self, source: tuple[str, int], target: tuple[str, int], nic: str, seq: int, ttl: int

@@ -45,7 +45,11 @@ cdef extern from "hwstamp.h":
     void ft_link(int, const char *, int64_t *, int *)
 
 cdef extern from "losses.h":
+    ctypedef struct ft_class_news:
+        uint32_t lost, answered, late
+        uint8_t forward, reverse
     ctypedef struct ft_path_news:
+        ft_class_news class_ "class"[8]
         uint32_t path_index, lost, answered, late, delayed, loss_streak
         int64_t first_lost_age, last_lost_age, answered_age, arrived_age, timeout
 
@@ -108,6 +112,8 @@ cdef extern from "engine.h":
     int ft_engine_size_hits(ft_engine *, ft_trace_hit *, int)
     void ft_engine_size_packet(ft_engine *, uint8_t *, const sockaddr_storage *, const sockaddr_storage *, uint32_t,
                                uint32_t, uint32_t)
+    int ft_engine_send(ft_engine *, int, int, const uint8_t *, size_t, const sockaddr_storage *, int)
+    int ft_engine_use_first_class(const ft_engine *, int)
     int ft_engine_is_traced(ft_engine *, const uint8_t *, int, const sockaddr_storage *, const sockaddr_storage *)
     ft_output *ft_engine_swap(ft_engine *)
     uint32_t ft_engine_evidence(ft_engine *, ft_trouble *, ft_path_news *, uint32_t)
@@ -123,7 +129,7 @@ cdef extern from "engine.h":
     int ft_counter_count()
 
 __all__ = ["Prober", "Engine", "Evidence", "Link", "Peer", "SizeHit", "Sockets", "TestClock", "TraceHit",
-           "PathEvidence", "link_of", "open_socket", "open_sockets", "siphash24"]
+           "ClassEvidence", "PathEvidence", "link_of", "open_socket", "open_sockets", "siphash24"]
 
 cdef int64_t SECOND_NS = 1000000000
 cdef int64_t MAX_AT_NS = 4_000_000_000_000_000_000
@@ -193,12 +199,27 @@ class Link:
     mtu_bytes: int | None
 
 
+class ClassEvidence(NamedTuple):
+    """Losses and answers of one traffic class of a path within an interval, as in `PathEvidence`.
+
+    `forward_dscp`, `reverse_dscp`: DSCP with which the newest answered request and its reply arrived, where the
+    network has changed it; None: as sent, or not known.
+    """
+
+    dscp: int
+    lost: int
+    answered: int
+    late: int
+    forward_dscp: object = None
+    reverse_dscp: object = None
+
+
 class PathEvidence(NamedTuple):
     """Losses and answers of one peer and path within an interval; ages in ns before its end, -1: none.
 
     `lost`: declared lost within it. `late`: of the `answered`, those that had been declared lost. `delayed`:
     those for which the network took longer than 4 x its p99. `loss_streak`: declared lost and sent after the
-    newest answered one.
+    newest answered one. `classes`: of each class with a probe; empty where one class is probed and keeps its DSCP.
     """
 
     peer: str
@@ -213,6 +234,7 @@ class PathEvidence(NamedTuple):
     answered_age_ns: int
     arrived_age_ns: int
     timeout_ns: int
+    classes: tuple = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -552,13 +574,41 @@ cdef class Engine:
 
     @property
     def responder_socket(self):
-        """The socket that answers: for sending traces only, since the engine reads it."""
+        """The socket that answers: to read properties of its device only, since the engine reads it."""
         return self.sockets.responder
 
     @property
-    def path_sockets(self):
-        """The socket of each path: for sending traces only, since the engine reads them."""
-        return self.sockets.paths
+    def responder_port(self):
+        """The UDP port that answers."""
+        return self.sockets.port
+
+    @property
+    def class_dscps(self):
+        """The DSCP of each traffic class, the first one being that of traces."""
+        return tuple(self.dscps)
+
+    def send(self, int path, bytes data, tuple target, *, int ttl=0, int traffic_class=0):
+        """Send a packet from a path's socket (-1: the responder's); return whether the kernel took it.
+
+        `traffic_class`: index of the class; `ttl` 0: the usual one.
+        """
+        cdef sockaddr_storage far
+        cdef const uint8_t *p = data
+        self._alive()
+        _check("path", path, -1, self.config.paths - 1)
+        _check("traffic_class", traffic_class, 0, self.config.classes - 1)
+        _check("ttl", ttl, 0, 255)
+        _fill_address(&far, target[0], target[1])
+        self._lock()
+        error = ft_engine_send(self.engine, path, traffic_class, p, <size_t>len(data), &far, ttl)
+        ft_engine_unlock(self.engine)
+        return error == 0
+
+    def use_first_class(self, sock):
+        """Let all packets of another socket of this NIC leave in the first class. Raises OSError if refused."""
+        error = ft_engine_use_first_class(self._alive(), sock.fileno())
+        if error:
+            raise OSError(error, f"probe engine of {self.nic}: traffic class: {os.strerror(error)}")
 
     def set_path(self, int path, sock):
         """Probe path number `path` from another bound socket from now on, and close the old one.
@@ -907,7 +957,8 @@ cdef class Engine:
             found = [
                 PathEvidence(self.names[news[i].path_index // paths], self.ports[news[i].path_index % paths], news[i].lost,
                         news[i].answered, news[i].late, news[i].delayed, news[i].loss_streak, news[i].first_lost_age,
-                        news[i].last_lost_age, news[i].answered_age, news[i].arrived_age, news[i].timeout)
+                        news[i].last_lost_age, news[i].answered_age, news[i].arrived_age, news[i].timeout,
+                        self._classes_of(&news[i]))
                 for i in range(n)
             ]
         finally:
@@ -916,6 +967,16 @@ cdef class Engine:
             clock_ns=trouble.clock_ns, system_ns=trouble.system_ns, interval_ns=trouble.interval_ns,
             late_ns=trouble.late_ns, queue_ns=trouble.queue_ns, missed_timers=trouble.missed_timers,
             stuck=trouble.stuck, receive_drops=trouble.receive_drops, capped=trouble.capped, paths=found)
+
+    cdef tuple _classes_of(self, const ft_path_news *news):
+        cdef int c
+        if self.config.classes == 1 and not news.class_[0].forward and not news.class_[0].reverse:
+            return ()
+        return tuple([
+            ClassEvidence(self.dscps[c], news.class_[c].lost, news.class_[c].answered, news.class_[c].late,
+                          _dscp_of(news.class_[c].forward), _dscp_of(news.class_[c].reverse))
+            for c in range(self.config.classes) if news.class_[c].lost or news.class_[c].answered
+        ])
 
     def _rested(self):
         """A slot is given to another peer only when nothing of the old one can come any more."""
@@ -934,6 +995,10 @@ cdef class Engine:
         self._lock()
         ft_engine_inject(self.engine, path, data, <int>min(len(data), 65536), &sender)
         ft_engine_unlock(self.engine)
+
+
+cdef _dscp_of(uint8_t changed):
+    return changed - 1 if changed else None
 
 
 def _counts(marked, starts):

@@ -125,10 +125,9 @@ int ft_respond(ft_engine *e, int64_t now) {
             if (a.device_index && a.device_index != e->config.device_index) e->counters.wrong_device++;
             int kind = kind_of(b->data[i], whole);
             if (kind == KIND_SIZE)
-                ft_answer_size(e, e->responder_fd, &e->responder_address, b->data[i], whole, &b->names[i]);
+                ft_answer_size(e, &e->responder_address, b->data[i], whole, &b->names[i]);
             else if (kind == KIND_TRACE)
-                ft_answer_trace(e, e->responder_fd, &e->responder_address, b->data[i], size, &b->names[i],
-                                now);
+                ft_answer_trace(e, -1, &e->responder_address, b->data[i], size, &b->names[i], now);
             else if (kind == KIND_TRACED)
                 ft_on_traced(e, -1, &e->responder_address, b->data[i], size, &b->names[i]);
             else if (size > 2 && (b->data[i][2] & 15) == KIND_COLLECT)

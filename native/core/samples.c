@@ -177,7 +177,7 @@ void ft_on_path_packet(ft_engine *e, int path, const uint8_t *p, int size,
     int kind = kind_of(p, size);
     if (kind == KIND_TRACE) {
         refill(&e->answer_tokens, &e->answer_cap_at, e->config.answer_max_pps, now);
-        ft_answer_trace(e, e->paths[path].fd, &e->paths[path].address, p, size, from, now);
+        ft_answer_trace(e, path, &e->paths[path].address, p, size, from, now);
         return;
     }
     if (kind == KIND_TRACED) {

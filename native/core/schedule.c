@@ -35,7 +35,8 @@ static void send_requests(ft_engine *e, const due_request *due, int n) {
         }
         for (int i = from; i < from + done; i++) {
             due[i].s->halves[due[i].which].state = SENT;
-            ft_losses_sent(e->losses, slot_of(e, due[i].s, due[i].which), path_of(e, due[i].s), before);
+            ft_losses_sent(e->losses, slot_of(e, due[i].s, due[i].which), path_of(e, due[i].s),
+                           due[i].s->class, before);
             if (due[i].which == 0 && due[i].s->pair) due[i].s->second_due = before + e->config.spacing_ns;
         }
         e->sent_since_drain += (uint32_t)done;

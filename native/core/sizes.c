@@ -29,7 +29,7 @@ int ft_is_too_big(const ft_engine *e, const ancillary *a) {
 }
 
 /* A size probe of `size` bytes arrived here, of which the first MAX_BYTES were read: confirm it. */
-void ft_answer_size(ft_engine *e, int fd, const struct sockaddr_storage *own, const uint8_t *p, int size,
+void ft_answer_size(ft_engine *e, const struct sockaddr_storage *own, const uint8_t *p, int size,
                     const struct sockaddr_storage *from) {
     if (size < FT_TRACE_BYTES || get32(p + 28) != (uint32_t)size) {
         e->counters.malformed++;
@@ -37,7 +37,7 @@ void ft_answer_size(ft_engine *e, int fd, const struct sockaddr_storage *own, co
     }
     if (!ft_is_acceptable(e, own, p, from)) return;
     e->counters.bytes_asked += (uint64_t)size;
-    e->counters.sizes_answered += (uint64_t)ft_confirm(e, fd, own, p, from, KIND_SIZED);
+    e->counters.sizes_answered += (uint64_t)ft_confirm(e, -1, own, p, from, KIND_SIZED);
 }
 
 /* The far end confirms a size probe of ours. */

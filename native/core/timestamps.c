@@ -62,7 +62,7 @@ void ft_batch_init(ft_engine *e, batch *b) {
 
 /* Whether a call may have failed only since the network sent an error back for an earlier packet: each such error
  * fails one call on its socket, whatever that call is about. */
-static int from_network(int error) {
+int ft_is_from_network(int error) {
     return error == EHOSTUNREACH || error == ECONNREFUSED || error == ENETUNREACH || error == ENOPROTOOPT ||
            error == EMSGSIZE || error == EHOSTDOWN || error == ENONET || error == EACCES || error == EPROTO;
 }
@@ -79,7 +79,7 @@ int ft_batch_receive(ft_engine *e, batch *b, int fd, int want, int flags) {
     int got = -1;
     for (int i = 0; i < REPORTED_ERRORS && got < 0; i++) {
         got = recvmmsg(fd, b->messages, (unsigned)want, MSG_DONTWAIT | flags, NULL);
-        if (got < 0 && !from_network(errno)) break;
+        if (got < 0 && !ft_is_from_network(errno)) break;
     }
     return got;
 }
@@ -175,7 +175,7 @@ int ft_batch_send(ft_engine *e, batch *b, int fd, int from, int to) {
             errors = 0;
             errno = EAGAIN;
             if (e->id_by_counter) break; /* whatever stopped it may have been numbered */
-        } else if (e->id_by_counter || !from_network(errno) || ++errors == REPORTED_ERRORS) {
+        } else if (e->id_by_counter || !ft_is_from_network(errno) || ++errors == REPORTED_ERRORS) {
             break;
         }
     }

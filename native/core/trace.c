@@ -73,17 +73,15 @@ int ft_is_acceptable(ft_engine *e, const struct sockaddr_storage *own, const uin
     return 1;
 }
 
-/* Confirm a trace or size probe with FT_TRACE_BYTES of that kind. Returns whether the answer was sent. */
-int ft_confirm(ft_engine *e, int fd, const struct sockaddr_storage *own, const uint8_t *p,
+/* Confirm a trace or size probe that arrived on path socket `path` (-1: the responder) with FT_TRACE_BYTES of that
+ * kind. Returns whether the answer was sent. */
+int ft_confirm(ft_engine *e, int path, const struct sockaddr_storage *own, const uint8_t *p,
                const struct sockaddr_storage *from, int kind) {
-    batch *b = &e->extra;
-    uint8_t *q = b->data[0];
+    uint8_t q[FT_TRACE_BYTES];
     memcpy(q, p, FT_TRACE_BYTES - MAC);
     q[2] = (uint8_t)(VERSION << 4 | kind);
     put64(q + FT_TRACE_BYTES - MAC, ft_mac_of(e, own, from, q, FT_TRACE_BYTES - MAC));
-    b->names[0] = *from;
-    ft_batch_put(e, b, 0, FT_TRACE_BYTES, 0, 0);
-    if (ft_batch_send(e, b, fd, 0, 1) != 1) {
+    if (ft_engine_send(e, path, 0, q, sizeof q, from, 0)) {
         e->counters.send_errors++;
         return 0;
     }
@@ -91,8 +89,9 @@ int ft_confirm(ft_engine *e, int fd, const struct sockaddr_storage *own, const u
     return 1;
 }
 
-/* A trace that arrived here: confirm it with as many bytes, if the sender has the key. */
-void ft_answer_trace(ft_engine *e, int fd, const struct sockaddr_storage *own, const uint8_t *p, int size,
+/* A trace that arrived on path socket `path` (-1: the responder): confirm it with as many bytes, if the sender has
+ * the key. */
+void ft_answer_trace(ft_engine *e, int path, const struct sockaddr_storage *own, const uint8_t *p, int size,
                      const struct sockaddr_storage *from, int64_t now) {
     if (size != FT_TRACE_BYTES) {
         e->counters.malformed++;
@@ -101,13 +100,13 @@ void ft_answer_trace(ft_engine *e, int fd, const struct sockaddr_storage *own, c
     if (!ft_is_acceptable(e, own, p, from)) return;
     e->counters.traces_received++;
     e->counters.bytes_asked += (uint64_t)size;
-    if (fd == e->responder_fd) ft_note_prober(e, from, 1, now);
+    if (path < 0) ft_note_prober(e, from, 1, now);
     if (e->answer_tokens < 1) {
         e->counters.answers_capped++;
         return;
     }
     e->answer_tokens -= 1;
-    e->counters.traces_answered += (uint64_t)ft_confirm(e, fd, own, p, from, KIND_TRACED);
+    e->counters.traces_answered += (uint64_t)ft_confirm(e, path, own, p, from, KIND_TRACED);
 }
 
 void ft_on_traced(ft_engine *e, int path, const struct sockaddr_storage *own, const uint8_t *p, int size,

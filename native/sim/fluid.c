@@ -296,6 +296,7 @@ const uint8_t *fl_event_body(fl_sim *m, int64_t event, const uint8_t *shard, int
         p = ft_put_long(p, row->loss_streak);
         for (int i = 0; i < 4; i++) p = ft_put_long(p, times[i] < 0 ? -1 : llrint(e->at - times[i]));
         p = ft_put_long(p, llrint(row->timeout_ns));
+        p = ft_put_long(p, 0); /* one traffic class */
     }
     for (int i = 0; i < 5; i++) p = ft_put_long(p, 0); /* end of paths; no carrier, speed, counters, verbs */
     *size = p - m->out;

@@ -165,4 +165,5 @@ def agent_trouble(evidence: Evidence) -> list[str]:
 
 
 def _path_row(path: PathEvidence) -> records.PathEvidence:
-    return cast("records.PathEvidence", path._asdict())
+    row = {**path._asdict(), "classes": [each._asdict() for each in path.classes]}
+    return cast("records.PathEvidence", row)

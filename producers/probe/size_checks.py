@@ -2,13 +2,14 @@
 
 One packet of the NIC's MTU checks a path. If it is lost, small packets beside it show whether the path drops
 large packets only. A binary search then finds the limit, and a last series confirms it: what passes below it
-and never above it is no random loss. This module knows no socket and no clock.
+and never above it is no random loss. Each traffic class is checked, since a switch may drop large packets of
+one only. This module knows no socket and no clock.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -32,6 +33,8 @@ RECHECK_S: Final = 5.0
 SEARCH_AGAIN_S: Final = 60.0
 """s after which the limit of a path that still drops large packets is searched again."""
 
+_Key = tuple[str, int, int]
+"""Peer, source port and index of the traffic class."""
 Sizes = tuple[int, ...]
 Check = Generator[Sizes, tuple[bool, ...], int | None]
 """Yields the sizes to send together, receives which arrived; returns the largest size that passes, None: not
@@ -39,11 +42,12 @@ known."""
 
 
 class SizeProbe(NamedTuple):
-    """A packet to send: its number, and its size with the headers of IP and UDP."""
+    """A packet to send: its number, its size with the headers of IP and UDP, and the index of its class."""
 
     key: PathKey
     seq: int
     size_bytes: int
+    traffic_class: int = 0
 
 
 def find_limit(full_bytes: int, hint_bytes: int = 0) -> Check:
@@ -85,7 +89,7 @@ def _passes(size_bytes: int) -> Generator[Sizes, tuple[bool, ...], bool]:
 
 @dataclass(slots=True)
 class _Path:
-    """Checks of one path. Times are s of the monotonic clock."""
+    """Checks of one path in one class. Times are s of the monotonic clock."""
 
     full_bytes: int
     passes_bytes: int | None = None
@@ -103,6 +107,8 @@ class _Path:
     deadline_s: float = 0.0
     began_s: float = 0.0
     """Time of the first packet of the check."""
+    checked_s: float = 0.0
+    """Time of the first packet of the newest check with a result."""
 
     @property
     def is_blocked(self) -> bool:
@@ -114,32 +120,35 @@ class SizeChecks:
     """Checks the paths of one NIC in turn. The caller sends the packets of `step` and reports their fate.
 
     `rate_pps`: packets of full size a second, all paths together, while none is lost. `timeout_s`: time after
-    which a packet is lost. Times are s of the monotonic clock.
+    which a packet is lost. `dscps`: of the classes, all of which are checked on each path. Times are s of the
+    monotonic clock.
     """
 
-    def __init__(self, rate_pps: float, timeout_s: float) -> None:
-        self._gap_s, self._timeout_s = 1.0 / rate_pps, timeout_s
-        self._paths: dict[PathKey, _Path] = {}
-        self._order: deque[PathKey] = deque()
+    def __init__(self, rate_pps: float, timeout_s: float, dscps: Sequence[int] = (0,)) -> None:
+        self._gap_s, self._timeout_s, self._dscps = 1.0 / rate_pps, timeout_s, tuple(dscps)
+        self._paths: dict[_Key, _Path] = {}
+        self._order: deque[_Key] = deque()
         self._seq = 0
-        self._key_of: dict[int, PathKey] = {}
-        """Number of a packet under way to its path."""
+        self._key_of: dict[int, _Key] = {}
+        """Number of a packet under way to its path and class."""
         self._next_s = 0.0
-        self._results: dict[PathKey, float] = {}
-        """Path to the begin of its newest check whose result was not taken yet."""
+        self._results: set[PathKey] = set()
+        """Paths with a result that was not taken yet."""
         self.is_urgent = False
         """Whether a result differs from the path's last one."""
 
     def set_paths(self, sizes: Mapping[PathKey, int]) -> None:
         """Check these paths from now on, each with packets of that size."""
-        for key in [key for key, path in self._paths.items() if sizes.get(key) != path.full_bytes]:
+        for key in [key for key, path in self._paths.items() if sizes.get(key[:2]) != path.full_bytes]:
             self._end_round(self._paths.pop(key))
-            self._results.pop(key, None)
-        for key in sizes:
-            if key not in self._paths:
-                self._paths[key] = _Path(sizes[key])
-                if key not in self._order:
-                    self._order.append(key)
+            self._results.discard(key[:2])
+        for at in range(len(self._dscps)):
+            for peer, port in sizes:
+                key = (peer, port, at)
+                if key not in self._paths:
+                    self._paths[key] = _Path(sizes[peer, port])
+                    if key not in self._order:
+                        self._order.append(key)
 
     @property
     def due_s(self) -> float:
@@ -186,30 +195,41 @@ class SizeChecks:
 
     def pending(self, peer: str, port: int, above_bytes: int) -> list[int]:
         """Return the numbers of the packets under way on a path that are above a size."""
-        path = self._paths.get((peer, port))
-        return [] if path is None else [each.seq for each in path.sent if each.size_bytes > above_bytes]
+        paths = self._classes_of((peer, port))
+        return [each.seq for path in paths for each in path.sent if each.size_bytes > above_bytes]
 
     def take_results(self, now_s: float) -> list[PathSize]:
-        """Return the results since the last call."""
-        rows: list[PathSize] = []
-        for (peer, port), began_s in self._results.items():
-            path = self._paths[peer, port]
-            rows.append(
-                {
-                    "peer": peer,
-                    "path": port,
-                    "probed_bytes": path.full_bytes,
-                    "passed_bytes": path.passes_bytes or 0,
-                    "router_mtu_bytes": path.router_mtu_bytes,
-                    "checked_age_ns": max(0, round((now_s - began_s) * 1e9)),
-                }
-            )
-        self._results, self.is_urgent = {}, False
+        """Return the results of paths with news: of the class that passes least, once all are known."""
+        rows = [row for key in sorted(self._results) if (row := self._result(key, now_s)) is not None]
+        self._results, self.is_urgent = set(), False
         return rows
 
-    # ---- one path
+    def _result(self, key: PathKey, now_s: float) -> PathSize | None:
+        paths = self._classes_of(key)
+        known = {at: path.passes_bytes for at, path in enumerate(paths) if path.passes_bytes is not None}
+        worst = min(known, key=known.__getitem__)
+        path = paths[worst]
+        if not path.is_blocked and len(known) < len(paths):
+            return None
+        checked_s = path.checked_s if path.is_blocked else min(each.checked_s for each in paths)
+        is_alone = any(passed > known[worst] for passed in known.values())
+        return {
+            "peer": key[0],
+            "path": key[1],
+            "probed_bytes": path.full_bytes,
+            "passed_bytes": known[worst],
+            "router_mtu_bytes": path.router_mtu_bytes,
+            "checked_age_ns": max(0, round((now_s - checked_s) * 1e9)),
+            "dscp": self._dscps[worst] if is_alone else None,
+        }
 
-    def _next_key(self, now_s: float) -> PathKey | None:
+    # ---- one path and class
+
+    def _classes_of(self, key: PathKey) -> list[_Path]:
+        found = (self._paths.get((*key, at)) for at in range(len(self._dscps)))
+        return [path for path in found if path is not None]
+
+    def _next_key(self, now_s: float) -> _Key | None:
         """Return the next path to check, in turn; paths that drop large packets go first when due."""
         blocked = [k for k, p in self._paths.items() if p.is_blocked and not p.sent and now_s >= p.due_s]
         if blocked:
@@ -224,17 +244,17 @@ class SizeChecks:
                 return key
         return None
 
-    def _send(self, key: PathKey, path: _Path, sizes: Sizes, now_s: float) -> list[SizeProbe]:
+    def _send(self, key: _Key, path: _Path, sizes: Sizes, now_s: float) -> list[SizeProbe]:
         path.deadline_s = now_s + self._timeout_s
         path.sent, path.arrived = [], [None] * len(sizes)
         for size in sizes:
             self._seq = (self._seq + 1) & 0xFFFFFFFF
-            path.sent.append(SizeProbe(key, self._seq, size))
+            path.sent.append(SizeProbe(key[:2], self._seq, size, key[2]))
             self._key_of[self._seq] = key
         return list(path.sent)
 
     def _note(self, seq: int, arrived: bool) -> _Path | None:
-        path = self._paths.get(self._key_of.get(seq, ("", 0)))
+        path = self._paths.get(self._key_of.get(seq, ("", 0, 0)))
         if path is not None:
             path.arrived[[each.seq for each in path.sent].index(seq)] = arrived
         return path
@@ -246,7 +266,7 @@ class SizeChecks:
         path.sent, path.arrived = [], []
         return arrived
 
-    def _advance(self, key: PathKey, path: _Path, now_s: float) -> list[SizeProbe]:
+    def _advance(self, key: _Key, path: _Path, now_s: float) -> list[SizeProbe]:
         """Take the outcome of a path's packets; return the next ones of its check."""
         arrived = self._end_round(path)
         if path.search is None:
@@ -259,7 +279,7 @@ class SizeChecks:
             return []
         return self._send(key, path, sizes, now_s)
 
-    def _on_first(self, key: PathKey, path: _Path, arrived: bool, now_s: float) -> list[SizeProbe]:
+    def _on_first(self, key: _Key, path: _Path, arrived: bool, now_s: float) -> list[SizeProbe]:
         if arrived:
             self._finish(key, path, path.full_bytes, now_s)
             return []
@@ -272,7 +292,7 @@ class SizeChecks:
         path.searched_s = now_s
         return self._send(key, path, next(path.search), now_s)
 
-    def _finish(self, key: PathKey, path: _Path, passes_bytes: int | None, now_s: float) -> None:
+    def _finish(self, key: _Key, path: _Path, passes_bytes: int | None, now_s: float) -> None:
         path.due_s = now_s + RECHECK_S
         if passes_bytes is None and path.is_blocked:
             passes_bytes = path.passes_bytes  # a search that random losses disturbed
@@ -283,7 +303,8 @@ class SizeChecks:
         was_blocked, limit = path.is_blocked, path.passes_bytes
         path.passes_bytes = passes_bytes
         self.is_urgent = self.is_urgent or ((was_blocked or path.is_blocked) and passes_bytes != limit)
-        self._results[key] = path.began_s
+        path.checked_s = path.began_s
+        self._results.add(key[:2])
 
     def _known_limit(self) -> int:
         """Return the limit of another path, which may have the same cause; 0: none."""

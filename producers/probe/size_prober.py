@@ -23,8 +23,6 @@ HEADER_BYTES: Final = {socket.AF_INET: 28, socket.AF_INET6: 48}
 MAX_BYTES: Final = 65_535
 REPORT_S: Final = 1.0
 """s between two reports while no path changes."""
-NETWORK_ERRORS: Final = 4
-"""Each error about an earlier packet fails one call on the socket."""
 
 
 class SizeProber:
@@ -32,7 +30,7 @@ class SizeProber:
 
     def __init__(self, engine: Engine, address: str, rate_pps: float, timeout_ms: float) -> None:
         self._engine, self._address = engine, address
-        self._checks = SizeChecks(rate_pps, timeout_ms / 1e3)
+        self._checks = SizeChecks(rate_pps, timeout_ms / 1e3, engine.class_dscps)
         self._header_bytes = HEADER_BYTES[socket.AF_INET6 if ":" in address else socket.AF_INET]
         self._report_at_s = 0.0
         self._targets: dict[str, tuple[str, int]] = {}
@@ -93,16 +91,7 @@ class SizeProber:
         ports = self._engine.all_ports
         if port not in ports:  # the path has another port by now
             return False
-        sock = self._engine.path_sockets[ports.index(port)]
         data = self._engine.size_packet(
             (self._address, port), target, peer, probe.seq, probe.size_bytes - self._header_bytes
         )
-        for _ in range(NETWORK_ERRORS):
-            try:
-                sock.sendto(data, socket.MSG_DONTWAIT, target)
-            except BlockingIOError:
-                return False
-            except OSError:
-                continue
-            return True
-        return False
+        return self._engine.send(ports.index(port), data, target, traffic_class=probe.traffic_class)

@@ -52,6 +52,7 @@ class PortSearch:
         self._port_by_fd = {sock.fileno(): port for port, sock in self._sockets.items()}
         for sock in sockets:
             self._poll.register(sock, select.POLLIN)
+            engine.use_first_class(sock)
             is_ipv6 = sock.family == socket.AF_INET6
             level, option = (socket.IPPROTO_IPV6, IPV6_RECVERR) if is_ipv6 else (socket.SOL_IP, IP_RECVERR)
             sock.setsockopt(level, option, 1)

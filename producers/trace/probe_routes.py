@@ -24,7 +24,6 @@ from producers.trace.port_selection import OpenCandidates, PortSelector
 from producers.trace.probe_answers import RESPONDER, ProbeAnswers, Wanted
 from producers.trace.probe_pair import LegPort, ProbePair
 from producers.trace.route_tracer import ALL_REST_S, Put, RouteTracer
-from producers.trace.sockets import send_trace
 from producers.trace.topology_watch import TopologyWatch
 from producers.trace.tracer import Packet, Trace, TracedFlow
 from producers.trace.uplinks import TokenBucket, pause_s, uplink_routes
@@ -402,15 +401,12 @@ class ProbeRouteTracer(RouteTracer):
 
 def _send_packet(engine: Engine, address: str, packet: Packet) -> None:
     """Send a packet by the socket of its flow, unless that socket has another port by now."""
-    flow, sockets = packet.flow, engine.path_sockets
-    if flow.socket >= len(sockets):
+    flow, ports = packet.flow, engine.all_ports
+    if flow.socket != RESPONDER and (flow.socket >= len(ports) or ports[flow.socket] != flow.port):
         return
-    sock = engine.responder_socket if flow.socket == RESPONDER else sockets[flow.socket]
-    if flow.socket != RESPONDER and engine.all_ports[flow.socket] != flow.port:
-        return
-    own = (address, sock.getsockname()[1])
+    own = (address, engine.responder_port if flow.socket == RESPONDER else flow.port)
     data = engine.trace_packet(own, flow.target, flow.peer, packet.seq, packet.ttl)
-    send_trace(sock, data, packet.ttl, flow.target)
+    engine.send(flow.socket, data, flow.target, ttl=packet.ttl)
 
 
 def _hops_text(hops: Sequence[str | None], reached: bool) -> str:

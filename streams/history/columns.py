@@ -94,7 +94,11 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
         ),
         pa.list_(_TEXT),
     ),
-    **dict.fromkeys(("flow_rate_bps", "flow_share", "alternative_confidence"), pa.list_(_FIGURE)),
+    **dict.fromkeys(
+        ("flow_rate_bps", "flow_share", "alternative_confidence", "class_loss_rate"), pa.list_(_FIGURE)
+    ),
+    "class_dscp": pa.list_(pa.int32()),
+    "class_is_lossy": pa.list_(pa.uint8()),
     **dict.fromkeys(("flap_ns", "evidence_at_ns"), pa.list_(_INT)),
     **dict.fromkeys(("fact_number", "evidence_number", "evidence_expected"), pa.list_(_EXACT)),
     "ranks": pa.list_(_COUNT),

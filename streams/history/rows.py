@@ -323,7 +323,16 @@ def _one(table: str, message: Message[Any], out: dict[str, Columns], **more: Any
 def _health(message: Message[LinkHealth], out: dict[str, Columns]) -> None:
     if message.record is not None:
         since = _within("since_ns", message.record["since_ns"])
-        _one(tables.LINK_HEALTH, message, out, since=since)
+        classes = message.record["classes"]
+        _one(
+            tables.LINK_HEALTH,
+            message,
+            out,
+            since=since,
+            class_dscp=[each["dscp"] for each in classes],
+            class_loss_rate=[each["loss_rate"] for each in classes],
+            class_is_lossy=[int(each["is_lossy"]) for each in classes],
+        )
 
 
 _QUEUE_FIELDS: Final = tuple(

@@ -38,6 +38,8 @@ from streams.links.rules import (
 
 __all__ = ["NOTHING", "Evidence"]
 
+Float64s = NDArray[np.float64]
+
 FIRST_BUCKET_NS: Final = 125_000_000
 MIN_RATE_INTERVAL_S: Final = 0.02
 """Shorter intervals give no request rate."""
@@ -138,6 +140,7 @@ class Evidence(PathTable):
         at = np.fromiter(nic.paths.values(), np.intp, len(nic.paths))
         self.loss_streak[at] = 0
         self.unsettled[at] = 0
+        self.class_unsettled[at] = 0
         self.min_timeout_ns[at] = NEVER_NS
 
     def _note_cpu_starved(self, me: int, covered_ns: int, now_ns: int) -> None:
@@ -195,7 +198,8 @@ class Evidence(PathTable):
         self._note_losses(at[reports.lost > reports.spurious])
         is_known = now_ns >= nic.counts_from_ns + WARM_UP_NS
         counted = ~self.incomplete[at] | is_known if now_ns >= nic.counts_from_ns else np.zeros(len(at), bool)
-        self._count_losses(at, reports, began, now_ns, counted=counted, exempt=exempt)
+        classes = self._class_reports(paths)
+        self._count_losses(at, reports, began, now_ns, classes, counted=counted, exempt=exempt)
         interval_s = event["interval_ns"] / 1e9
         if interval_s > MIN_RATE_INTERVAL_S:
             rate = (reports.lost + reports.answered) / interval_s
@@ -245,13 +249,15 @@ class Evidence(PathTable):
         reports: _PathReports,
         began: Int64s,
         now_ns: int,
+        classes: Int64s | None,
         *,
         counted: Bools,
         exempt: bool,
     ) -> None:
         """Move losses that an answer followed into the window.
 
-        `began`: [len(at)] start of their streaks; `counted`: [len(at)] paths with results that count.
+        `began`: [len(at)] start of their streaks; `classes`: see `_class_reports`; `counted`: [len(at)] paths
+        with results that count.
         """
         base = np.minimum(self.min_timeout_ns[at], reports.timeout_ns)
         self.min_timeout_ns[at] = base
@@ -270,9 +276,35 @@ class Evidence(PathTable):
         counted = counted & ~congested
         if not exempt and counted.any():
             bucket = self._roll(now_ns)
+            if classes is not None:
+                self._count_classes(at, classes, np.where(counted, settled, 0), counted, bucket)
             self.lost[at, bucket] += np.where(counted, settled - reports.spurious, 0)
             self.answered[at, bucket] += np.where(counted, reports.answered, 0)
             self.any_lost = self.any_lost or bool((settled * counted).any())
+        if classes is not None:
+            pending = self.class_unsettled[at] + classes[0]
+            share = self.unsettled[at] / np.maximum(pending.sum(axis=1), 1)
+            self.class_unsettled[at] = pending * np.minimum(share, 1)[:, None]
+
+    def _class_reports(self, paths: list[PathEvidence]) -> Int64s | None:
+        """Return [3, len(paths), C] losses, answers and spurious losses by class; None for one class."""
+        rows = [(at, self._class(c["dscp"]), c) for at, each in enumerate(paths) for c in each["classes"]]
+        if not rows:
+            return None
+        found: Int64s = np.zeros((3, len(paths), len(self.dscps)), np.int64)
+        for at, column, counts in rows:
+            if column is not None:
+                found[:, at, column] = counts["lost"], counts["answered"], counts["late"]
+        return found
+
+    def _count_classes(
+        self, at: NDArray[np.intp], classes: Int64s, settled: Int64s, counted: Bools, bucket: int
+    ) -> None:
+        """Divide the settled losses [len(at)] of paths among the classes whose losses wait to be settled."""
+        pending = self.class_unsettled[at] + classes[0]
+        share = np.minimum(settled / np.maximum(pending.sum(axis=1), 1), 1)
+        self.class_lost[at, :, bucket] += pending * share[:, None] - classes[2] * counted[:, None]
+        self.class_answered[at, :, bucket] += classes[1] * counted[:, None]
 
     def delayed_answers(self, now_ns: int) -> float:
         """Return the answers that the network recently delayed beyond the loss time-out, over all NICs.
@@ -291,6 +323,8 @@ class Evidence(PathTable):
         for passed in range(max(self._bucket + 1, bucket - WINDOW_PARTS + 1), bucket + 1):
             self.lost[:, passed % WINDOW_PARTS] = 0
             self.answered[:, passed % WINDOW_PARTS] = 0
+            self.class_lost[:, :, passed % WINDOW_PARTS] = 0
+            self.class_answered[:, :, passed % WINDOW_PARTS] = 0
             self.cpu_starved[:, passed % WINDOW_PARTS] = self._cpu_starved_next & (passed == self._bucket + 1)
         if bucket > self._bucket:
             self._cpu_starved_next[:] = False
@@ -302,28 +336,43 @@ class Evidence(PathTable):
         bucket_ns = max(1, window_ns // WINDOW_PARTS)
         if bucket_ns != self.bucket_ns:
             self.bucket_ns, self._bucket = bucket_ns, -1
-            self.lost[:] = 0
-            self.answered[:] = 0
+            self._empty_window()
 
     def reset_losses(self) -> None:
         """Restart the loss counts: counted losses may belong to outages that were not known then."""
-        self.lost[:] = 0
-        self.answered[:] = 0
+        self._empty_window()
         self.unsettled[:] = 0
+        self.class_unsettled[:] = 0
+
+    def _empty_window(self) -> None:
+        for counts in (self.lost, self.answered, self.class_lost, self.class_answered):
+            counts[:] = 0
 
     def counts(self, now_ns: int, parts: int = WINDOW_PARTS) -> tuple[Int64s, Int64s]:
         """Return [P] settled losses and answers of the newest `parts` of the window.
 
         Leave out parts in which one end of the path was short of CPU.
         """
-        newest = self._roll(now_ns)
-        used = ~self.cpu_starved[self.rows[: self.paths, :2]].any(axis=1)
-        used &= _newest_parts(newest, parts)
+        used = self._used_parts(now_ns, parts)
         lost: Int64s = np.maximum((self.lost[: self.paths] * used).sum(axis=1), 0)
         answered: Int64s = (self.answered[: self.paths] * used).sum(axis=1)
         if parts == WINDOW_PARTS:
             self.any_lost = bool(lost.any())
         return lost, answered
+
+    def class_counts(self, now_ns: int, parts: int) -> tuple[Float64s, Float64s]:
+        """Return [P, C] settled losses and answers by class, as `counts` does."""
+        used = self._used_parts(now_ns, parts)[:, None]
+        lost: Float64s = np.maximum((self.class_lost[: self.paths] * used).sum(axis=2), 0)
+        answered: Float64s = (self.class_answered[: self.paths] * used).sum(axis=2)
+        return lost, answered
+
+    def _used_parts(self, now_ns: int, parts: int) -> Bools:
+        """Return [P, WINDOW_PARTS] the newest parts in which both ends of the path had enough CPU."""
+        newest = self._roll(now_ns)
+        short_of_cpu: Bools = self.cpu_starved[self.rows[: self.paths, :2]]
+        used: Bools = ~short_of_cpu.any(axis=1) & _newest_parts(newest, parts)
+        return used
 
     def totals_over(self, element: int, parts: int) -> tuple[int, int]:
         """Return settled losses and answers of all paths over an element, in the newest `parts`."""

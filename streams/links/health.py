@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from schemas.ids import cable_id
 from schemas.records import DetectedBy, EvidenceKind, HealthKind, LinkEvent, LinkHealth, LinkState
 from schemas.topology import Topology
+from streams.links.class_health import check_dscp_changes
 from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
 from streams.links.localise.bypassed import localise_bypassed
 from streams.links.localise.links import localise_links
 from streams.links.localise.lossy import LossyFaults, localise_lossy
 from streams.links.localise.nics import localise_nics
+from streams.links.localise.rewritten import DscpChanges
 from streams.links.localise.sizes import PathSizes
 from streams.links.localise.switches import localise_switches
 from streams.links.localise.unexplained import blind_share, find_unexplained
@@ -78,6 +80,8 @@ class ShardHealth(Detector[Change]):
         self.evidence = Evidence()
         self.sizes = PathSizes()
         """Largest packets that paths pass."""
+        self.dscp_changes = DscpChanges()
+        """Paths on which the network changes a DSCP."""
         self._routes: Routes | None = None
         self._table = SubjectTable(shard, thresholds or Thresholds(), source, self.evidence)
         self._is_member = known or (lambda nic: True)
@@ -161,6 +165,7 @@ class ShardHealth(Detector[Change]):
             elif event["kind"] == EvidenceKind.VERBS and event["verbs"] in PORT_DOWN | PORT_UP:
                 self._port_changed(event["nic"], event["verbs"] in PORT_UP, at_ns, DetectedBy.VERBS)
             self.sizes.ingest(event, at_ns, routes)
+            self.dscp_changes.ingest(event, at_ns)
             self._has_new_events = True
         if append_ns - self._evaluated_ns >= EVALUATION_GAP_NS:
             self._evaluate_at(append_ns)
@@ -214,6 +219,7 @@ class ShardHealth(Detector[Change]):
             self._find_blindness(now_ns)
             if self._routes is not None:
                 check_size_limits(table, self.sizes, self._routes, self.topology, now_ns)
+                check_dscp_changes(table, self.dscp_changes, self._routes, now_ns)
             self._run_slow_tasks(now_ns)
 
     def _localise_dead(self, suspects: NDArray[np.intp], now_ns: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +19,28 @@ from numpy.typing import NDArray
 from streams.links.elements import NOTHING, Bools, Int32s, Int64s
 from streams.links.rules import BACKGROUND_LOSS, CONTRADICTION, FIT_ITERATIONS, MAX_LOSSY, MIN_GAIN, Z_95
 
-__all__ = ["Lossy", "find_lossy", "wilson"]
+__all__ = ["ClassRate", "Lossy", "find_lossy", "wilson"]
 
 Float64s = NDArray[np.float64]
 
 
+class ClassRate(NamedTuple):
+    """Loss rate of one traffic class. `is_lossy`: this class loses packets while another one does not."""
+
+    dscp: int
+    rate: float
+    low: float
+    high: float
+    is_lossy: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Lossy:
-    """One lossy element. `aliased`: others that the same paths cross. `paths`: paths with a loss."""
+    """One lossy element. `aliased`: others that the same paths cross. `paths`: paths with a loss.
+
+    `classes`: rates by traffic class, if several are probed. If some are lossy and others not, `rate` to
+    `requests` are of the one that loses most.
+    """
 
     element: int
     aliased: tuple[int, ...]
@@ -35,6 +50,12 @@ class Lossy:
     lost: float
     requests: float
     paths: int
+    classes: tuple[ClassRate, ...] = ()
+
+    @property
+    def lossy_dscps(self) -> frozenset[int]:
+        """DSCPs of the classes that lose packets while others do not."""
+        return frozenset(each.dscp for each in self.classes if each.is_lossy)
 
 
 def wilson(lost: float, requests: float) -> tuple[float, float]:
@@ -52,7 +73,11 @@ def wilson(lost: float, requests: float) -> tuple[float, float]:
 
 
 def find_lossy(
-    rows: Int32s, lost: Int64s, requests: Float64s, links_first: Bools, incomplete: Bools | None = None
+    rows: Int32s,
+    lost: Int64s | Float64s,
+    requests: Float64s,
+    links_first: Bools,
+    incomplete: Bools | None = None,
 ) -> list[Lossy]:
     """Return the lossy elements, the one that explains most first.
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.links.elements import NOTHING, Bools, ElementTable, Int32s, Int64s, grown
-from streams.links.rules import FEW_IN_STREAK, NEVER_NS, QUIET_NS, WINDOW_PARTS
+from streams.links.rules import FEW_IN_STREAK, MAX_CLASSES, NEVER_NS, QUIET_NS, WINDOW_PARTS
 
 __all__ = ["Departures", "Links", "NicState", "PathTable", "Routes"]
 
@@ -37,6 +37,9 @@ PATH_COLUMNS: Final = {
     "lost": 0,
     "answered": 0,
     "rate_hz": 0,
+    "class_unsettled": 0,
+    "class_lost": 0,
+    "class_answered": 0,
 }
 """Columns over paths, each with its value for a path without data."""
 
@@ -116,6 +119,12 @@ class PathTable(ElementTable):
         self.answered: Int64s = np.zeros((size, WINDOW_PARTS), np.int64)
         self.rate_hz: NDArray[np.float64] = np.zeros(size)
         """[P] requests per second, smoothed."""
+        self.dscps: list[int] = []
+        """[C] DSCPs of the traffic classes; empty where each NIC probes one."""
+        self.class_unsettled: NDArray[np.float64] = np.zeros((size, 0))
+        """[P, C] `unsettled` by class."""
+        self.class_lost: NDArray[np.float64] = np.zeros((size, 0, WINDOW_PARTS))
+        self.class_answered: NDArray[np.float64] = np.zeros((size, 0, WINDOW_PARTS))
         self.routes_changed = False
         """Whether a route has departed from a link since the last search for bypassed links."""
         self.departures: dict[int, Departures] = {}
@@ -198,6 +207,20 @@ class PathTable(ElementTable):
             for name, fill in PATH_COLUMNS.items():
                 setattr(self, name, grown(getattr(self, name), fill))
         return at
+
+    def _class(self, dscp: int) -> int | None:
+        """Return the index of a traffic class; make its columns, if it is new. None: there are too many."""
+        if dscp not in self.dscps:
+            if len(self.dscps) == MAX_CLASSES:
+                return None
+            self.dscps.append(dscp)
+            more = ((0, 0), (0, 1), (0, 0))
+            self.class_lost, self.class_answered = (
+                np.pad(self.class_lost, more),
+                np.pad(self.class_answered, more),
+            )
+            self.class_unsettled = np.pad(self.class_unsettled, more[:2])
+        return self.dscps.index(dscp)
 
     def forget_paths(self, before_ns: int) -> None:
         """Forget the paths without an event since then: flows end, and so do the probes along them."""

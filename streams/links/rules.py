@@ -27,6 +27,8 @@ REFRESH_NS: Final = 10 * NS_PER_S
 
 WINDOW_PARTS: Final = 16
 """Parts of the sliding window in which losses are counted."""
+MAX_CLASSES: Final = 8
+"""Traffic classes of a shard with losses of their own, as many as a prober has."""
 LAG_KEPT_NS: Final = 10 * NS_PER_S
 """Age at which the minimum lag between a NIC's clock and the log is replaced."""
 LAG_JUMP_NS: Final = 2 * NS_PER_S

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from schemas.ids import cable_id
-from schemas.records import DetectedBy, HealthKind, LinkHealth, LinkState
+from schemas.records import ClassLoss, DetectedBy, HealthKind, LinkHealth, LinkState
 from streams.links.elements import NOTHING
 from streams.links.evidence import Evidence
 from streams.links.localise.fault import Fault
 from streams.links.localise.sizes import SizeLimit
-from streams.links.loss_rates import Lossy
+from streams.links.loss_rates import ClassRate, Lossy
 from streams.links.rules import FLAP_WINDOW_NS, MAX_FLAPS, MAX_TEXT, PAUSE_NS, STALE_NS
-from streams.links.text import clock_text, count_text, subject_text
+from streams.links.text import clock_text, count_text, loss_text, subject_text
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
 
@@ -154,7 +154,8 @@ class SubjectTable:
         for link in s.links:
             element = self.evidence.element(link, s.since_ns)
             if rate is not None:
-                s.grey[element] = Lossy(0, (), rate, low or 0.0, high or 1.0, 0, 0, 0)
+                classes = _recovered_classes(record)
+                s.grey[element] = Lossy(0, (), rate, low or 0.0, high or 1.0, 0, 0, 0, classes)
             if s.max_packet_bytes is not None:
                 s.size_limits[link] = SizeLimit(link, (), s.max_packet_bytes, since_ns=s.since_ns)
 
@@ -278,7 +279,7 @@ class SubjectTable:
             first_lost = evidence.first_lost_ns[evidence.paths_over(element)]
             begin_ns = int(first_lost.max(initial=now_ns - NS_PER_S))
             self.settle(s, now_ns, min(begin_ns, now_ns), DetectedBy.PROBES)
-        elif s.published_loss is not None and not s.published_loss.low <= lossy.rate <= s.published_loss.high:
+        elif s.published_loss is not None and _is_news(lossy, s.published_loss):
             self.publish(s, now_ns)
 
     def set_size_limit(self, s: Subject, limit: SizeLimit, now_ns: int) -> None:
@@ -397,6 +398,7 @@ class SubjectTable:
             "loss_rate": None if loss is None else loss.rate,
             "loss_rate_low": None if loss is None else loss.low,
             "loss_rate_high": None if loss is None else loss.high,
+            "classes": [] if loss is None else [_class_row(each) for each in loss.classes],
             "max_packet_bytes": s.max_packet_bytes,
             "flaps_hour": len(s.flaps),
             "flaps_total": s.flaps_total,
@@ -434,6 +436,30 @@ class SubjectTable:
         return subject_text(self.evidence, s.name, s.kind, self._dead_links(s) or self._grey_links(s))
 
 
+def _is_news(lossy: Lossy, published: Lossy) -> bool:
+    """Return whether a loss rate is another than the published one, or concerns other traffic classes."""
+    if lossy.lossy_dscps != published.lossy_dscps:
+        return True
+    return not published.low <= lossy.rate <= published.high
+
+
+def _class_row(rate: ClassRate) -> ClassLoss:
+    return {
+        "dscp": rate.dscp,
+        "loss_rate": rate.rate,
+        "loss_rate_low": rate.low,
+        "loss_rate_high": rate.high,
+        "is_lossy": rate.is_lossy,
+    }
+
+
+def _recovered_classes(record: LinkHealth) -> tuple[ClassRate, ...]:
+    return tuple(
+        ClassRate(c["dscp"], c["loss_rate"], c["loss_rate_low"], c["loss_rate_high"], c["is_lossy"])
+        for c in record["classes"]
+    )
+
+
 def _flapping_text(s: Subject, loss: Lossy | None) -> str:
     text = f"flapped {len(s.flaps)} times within the past hour"
     return text if loss is None else f"{text}, and loses {loss.rate:.1%} of its packets"
@@ -442,8 +468,7 @@ def _flapping_text(s: Subject, loss: Lossy | None) -> str:
 def _grey_text(s: Subject, loss: Lossy | None, since: str) -> str:
     texts = list(dict.fromkeys(limit.text for limit in s.size_limits.values()))
     if loss is not None:
-        interval = f"(95%: {loss.low:.1%} to {loss.high:.1%})"
-        texts.insert(0, f"loses {loss.rate:.1%} of its packets since {since} {interval}")
+        texts.insert(0, loss_text(loss, since))
     else:
         texts[-1] += f", since {since}"
     return "; ".join(texts)

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 from schemas.ids import end_parts, host_of
 from schemas.records import HealthKind
+from streams.links.loss_rates import Lossy
 from streams.links.path_table import PathTable
 
-__all__ = ["clock_text", "count_text", "host_of", "subject_text"]
+__all__ = ["clock_text", "count_text", "host_of", "loss_text", "subject_text"]
 
 
 def count_text(count: int, noun: str) -> str:
@@ -21,6 +22,18 @@ def clock_text(at_ns: int) -> str:
     """Return the time of day of a fabric time, to the millisecond."""
     at = datetime.fromtimestamp(at_ns / 1e9, UTC)
     return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
+
+
+def loss_text(loss: Lossy, since: str) -> str:
+    """Return a loss rate for people: of a traffic class if others lose less, which are named too."""
+    lossy = sorted((each for each in loss.classes if each.is_lossy), key=lambda each: -each.rate)
+    if not lossy:
+        return f"loses {loss.rate:.1%} of its packets since {since} (95%: {loss.low:.1%} to {loss.high:.1%})"
+    rates = [
+        f"{c.rate:.1%} of its packets of DSCP {c.dscp} (95%: {c.low:.1%} to {c.high:.1%})" for c in lossy
+    ]
+    others = [f"DSCP {c.dscp}: {c.rate:.1%}, at most {c.high:.1%}" for c in loss.classes if not c.is_lossy]
+    return f"loses {' and '.join(rates)} since {since}; other classes are not affected ({', '.join(others)})"
 
 
 def subject_text(evidence: PathTable, name: str, kind: HealthKind, bad_links: Iterable[str]) -> str:

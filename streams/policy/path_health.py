@@ -96,7 +96,11 @@ class PathHealth:
         if record is None:
             self._remove(subject)
             return
-        if record["kind"] in (HealthKind.PATHS, HealthKind.TRACES):  # no link is known to be at fault
+        if record["kind"] in (
+            HealthKind.PATHS,
+            HealthKind.TRACES,
+            HealthKind.CLASSES,
+        ):  # no link is known to be at fault
             return
         known = self._subjects.get(subject) or self._subjects.setdefault(subject, _Subject())
         if record["seq"] < known.seq:

@@ -21,6 +21,7 @@ def test_a_load_in_one_class_delays_and_marks_probes_of_that_class_alone(inside,
         print(f", count error {found.count_error:.4f}, {found.lost} probes lost", end="")
         print(f", waiting {min(each.delay_ns for each in waiting) / 1e6:.1f} ms and more", end="")
         print(f", others {max(each.delay_ns for each in free) / 1e6:.1f} ms and less", end="")
+        print(f", contention at {sorted(found.opened_ns)} opens {found.open_by_ce_ms:.1f} ms over", end="")
     assert found.deepest_ns > 50e6
     assert waiting
     assert {each.dscp for each in free} == {0, DATA_DSCP}
@@ -28,6 +29,8 @@ def test_a_load_in_one_class_delays_and_marks_probes_of_that_class_alone(inside,
     assert found.marked_by_switches[DATA_DSCP] > 50
     assert found.marked_by_switches[0] == 0
     assert found.count_error <= 0.01
+    assert min(found.opened_ns, key=found.opened_ns.__getitem__) in found.loaded
+    assert found.open_by_ce_ms <= 1
 
 
 @pytest.mark.parametrize("share_percent", [50, 1])

@@ -48,6 +48,7 @@ ADDED = frozenset(
         "ce",
         "ce_share",
         "ce_slot",
+        "classes",
         "detected_by",
         "dscp",
         "ecn",

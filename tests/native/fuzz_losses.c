@@ -23,7 +23,7 @@ static uint64_t chance(uint64_t below) {
         }                                                                                                    \
     } while (0)
 
-enum { PEERS = 3, PATHS = 2, WAYS = PEERS * PATHS, SLOTS = 64 };
+enum { PEERS = 3, PATHS = 2, WAYS = PEERS * PATHS, SLOTS = 64, CLASSES = 3 };
 enum { IDLE, ASKED, LEFT, TOLD };
 
 typedef struct {
@@ -63,7 +63,7 @@ static void model_told(request *r) {
  * the wheel rounds up to its tick. */
 static void against_model(int64_t timeout, int64_t step, int rounds) {
     static const int64_t TICK = 250000;
-    ft_losses *l = ft_losses_new(PEERS, PATHS, SLOTS, timeout, timeout);
+    ft_losses *l = ft_losses_new(PEERS, PATHS, CLASSES, SLOTS, timeout, timeout);
     CHECK(l);
     memset(ways, 0, sizeof ways);
     memset(requests, 0, sizeof requests);
@@ -86,7 +86,7 @@ static void against_model(int64_t timeout, int64_t step, int rounds) {
         case 2:
             if (r->state != IDLE) break;
             *r = (request){now, (int)chance(WAYS), ASKED};
-            ft_losses_sent(l, slot, (uint32_t)r->path_index, now);
+            ft_losses_sent(l, slot, (uint32_t)r->path_index, (uint32_t)chance(CLASSES), now);
             break;
         case 3:
         case 4:
@@ -150,6 +150,13 @@ static void against_model(int64_t timeout, int64_t step, int rounds) {
             for (uint32_t i = 0; i < n; i++) {
                 path_index *w = &ways[news[i].path_index];
                 CHECK(news[i].lost == w->lost && news[i].answered == w->answered && news[i].late == w->late);
+                ft_class_news all = {.lost = 0};
+                for (int c = 0; c < CLASSES; c++) {
+                    all.lost += news[i].class[c].lost;
+                    all.answered += news[i].class[c].answered;
+                    all.late += news[i].class[c].late;
+                }
+                CHECK(all.lost == w->lost && all.answered == w->answered && all.late == w->late);
                 int row = loss_streak(w);
                 CHECK(news[i].loss_streak == (uint32_t)row || (row > 16 && news[i].loss_streak >= 16));
                 CHECK(news[i].timeout == timeout);
@@ -188,14 +195,14 @@ static void against_model(int64_t timeout, int64_t step, int rounds) {
 
 /* Peers that are all asked from `now` on. */
 static ft_losses *met(uint32_t peers, uint32_t paths, uint32_t slots, int64_t now) {
-    ft_losses *l = ft_losses_new(peers, paths, slots, 2000000, 100000000);
+    ft_losses *l = ft_losses_new(peers, paths, CLASSES, slots, 2000000, 100000000);
     CHECK(l);
     for (uint32_t p = 0; p < peers; p++) ft_losses_add_peer(l, p, 1, now);
     return l;
 }
 
 static void leaves(ft_losses *l, uint32_t slot, uint32_t path_index, int64_t at) {
-    ft_losses_sent(l, slot, path_index, at);
+    ft_losses_sent(l, slot, path_index, path_index % CLASSES, at);
     ft_losses_left(l, slot, at);
 }
 
@@ -404,7 +411,7 @@ static void slow(void) {
 /* Anything in any order: what is asked for is one way a peer, of one that is met. */
 static void wild(void) {
     static const int64_t MS = 1000000;
-    ft_losses *l = ft_losses_new(PEERS, PATHS, SLOTS, 2 * MS, 100 * MS);
+    ft_losses *l = ft_losses_new(PEERS, PATHS, CLASSES, SLOTS, 2 * MS, 100 * MS);
     int64_t now = 1000 * MS;
     CHECK(l);
     memset(used, 0, sizeof used);
@@ -414,7 +421,7 @@ static void wild(void) {
         switch (chance(10)) {
         case 0:
         case 1:
-            ft_losses_sent(l, slot, (uint32_t)chance(WAYS), now);
+            ft_losses_sent(l, slot, (uint32_t)chance(WAYS), (uint32_t)chance(CLASSES), now);
             break;
         case 2:
             ft_losses_left(l, slot, now);
@@ -435,7 +442,8 @@ static void wild(void) {
             for (uint32_t i = 0; i < n; i++) {
                 CHECK(asked[i] < WAYS && used[asked[i] / PATHS] && !(met & 1U << asked[i] / PATHS));
                 met |= 1U << asked[i] / PATHS;
-                if (chance(2)) ft_losses_sent(l, (uint32_t)chance(SLOTS), asked[i], now);
+                if (chance(2))
+                    ft_losses_sent(l, (uint32_t)chance(SLOTS), asked[i], (uint32_t)chance(CLASSES), now);
             }
             break;
         }

@@ -63,6 +63,9 @@ EVERY = [
     "blackhole h1/eth1",
     "grey 20% leaf1<>spine1 seed 3",
     "mtu 1400 leaf1>spine2",
+    "blackhole leaf1>spine2 dscp 26",
+    "grey 20% leaf1>spine2 dscp 26 seed 3",
+    "remark 26 0 leaf1>spine2",
 ]
 
 

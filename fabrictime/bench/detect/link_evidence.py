@@ -2,20 +2,20 @@
 
 Inputs are a `Fleet`, its probe settings and its faults over time. The result is `LinkEvent` records with
 append times, in order, and the paths' links. For benches and tests of the evaluation alone: there are no
-queues.
+queues. Probes may leave in several traffic classes, and a link may lose packets of one of them only.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from producers.sim.topology import Fleet
-from schemas.records import EvidenceKind, HostEvidence, LinkEvent, PathEvidence, PathSize
+from schemas.records import ClassEvidence, EvidenceKind, HostEvidence, LinkEvent, PathEvidence, PathSize
 
 __all__ = ["FleetPaths", "ProbedFleet"]
 
@@ -75,10 +75,10 @@ class ProbedFleet:
     """NICs that probe `peers` random others over `paths` source ports each, `rate_hz` probes a second per
     NIC.
 
-    `down` [L] and `loss` [L] set the state of links from now on, `gone` [N] the NICs that neither probe nor
-    answer, `stopped` [N] agents that do neither while their hosts live, `starve` those that answer late. A
-    NIC reports loss streaks and recoveries at once (at most every `gather_ns`), everything each `beat_ns`;
-    a message takes some ms to the log.
+    `down` [L], `loss` [L] and `class_loss` [C, L] set the state of links from now on, `gone` [N] the NICs
+    that neither probe nor answer, `stopped` [N] agents that do neither while their hosts live, `starve` those
+    that answer late. A NIC reports loss streaks and recoveries at once (at most every `gather_ns`), and
+    everything each `beat_ns`; a message takes some ms to the log.
     """
 
     def __init__(
@@ -90,8 +90,11 @@ class ProbedFleet:
         rate_hz: float = 1000.0,
         seed: int = 1,
         start_ns: int = 1_760_000_000_000_000_000,
+        dscps: Sequence[int] = (0,),
     ) -> None:
+        """`dscps`: of the traffic classes, which the probes of a path take in turn."""
         self.fleet = fleet
+        self.dscps = tuple(dscps)
         self.rng = np.random.default_rng(seed)
         n, rng = fleet.nics, self.rng
         peers = min(peers, n - 1)
@@ -124,6 +127,10 @@ class ProbedFleet:
         self.rate_hz = np.full(len(src), rate_hz / (peers * paths))
         self.down = np.zeros(fleet.links + 1, np.bool_)
         self.loss = np.zeros(fleet.links + 1)
+        self.class_loss = np.zeros((len(self.dscps), fleet.links + 1))
+        """[C, L] share of a class's packets that a link loses beside `loss`."""
+        self.rewrites: dict[int, dict[int, int]] = {}
+        """Link to the DSCPs that its packets have after it, by the DSCP before it."""
         self.mtu_bytes = np.full(fleet.links + 1, FULL_BYTES)
         """[L] packets above this size are lost, as NICs report if `size_probes` is set."""
         self.size_probes = False
@@ -145,6 +152,9 @@ class ProbedFleet:
         self._lost = np.zeros(size, np.int64)
         self._answered = np.zeros(size, np.int64)
         self._latecomers = np.zeros(size, np.int64)
+        self._next_class = np.zeros(size, np.int64)
+        self._by_class = np.zeros((3, len(self.dscps), size), np.int64)
+        """Lost, answered and late answers of each class and path."""
         self._row = np.zeros(size, np.int64)
         self._first = np.zeros(size, np.int64)
         self._last = np.zeros(size, np.int64)
@@ -156,8 +166,9 @@ class ProbedFleet:
         self._event = np.zeros(n, np.int64)
         self._clock = rng.integers(-(10**15), 10**15, n)
         self._trouble = np.zeros(n, np.int64)
-        self._waiting: list[tuple[int, NDArray[np.int64], NDArray[np.bool_]]] = []
-        self._late: list[tuple[int, int, int]] = []
+        self._waiting: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = []
+        """Time of probes without an answer, their paths and their classes."""
+        self._late: list[tuple[int, int, int, int]] = []
         self._queue: list[tuple[int, int, LinkEvent]] = []
         self.forward_links = np.full((len(src), int(out.hops.max())), -1, np.int64)
         """[P, hops] links of the requests alone, filled with -1."""
@@ -196,13 +207,16 @@ class ProbedFleet:
         sends = sends[active[self.src[sends]]]
         links = self.links[sends]
         lost = self.down[links].any(axis=1) | self._absent[self.dst[sends]]
-        if self.loss.any():
-            keep = np.prod(1 - self.loss[links], axis=1)
+        classes = self._next_class[sends] % len(self.dscps)
+        self._next_class[sends] += 1
+        if self.loss.any() or self.class_loss.any():
+            keep = np.prod((1 - self.loss[links]) * (1 - self.class_loss[classes[:, None], links]), axis=1)
             lost |= rng.random(len(sends)) > keep
         late = ~lost & (self.starvation_end_ns[self.dst[sends]] > now_ns)
-        for p in sends[late].tolist():
-            heapq.heappush(self._late, (int(self.starvation_end_ns[self.dst[p]]), p, now_ns))
+        for p, c in zip(sends[late].tolist(), classes[late].tolist(), strict=True):
+            heapq.heappush(self._late, (int(self.starvation_end_ns[self.dst[p]]), p, now_ns, c))
         good = sends[~lost & ~late]
+        self._by_class[1, classes[~lost & ~late], good] += 1
         alive_again = good[self._row[good] >= 3]
         self._urgent[self.src[alive_again]] = True
         self._answered[good] += 1
@@ -210,14 +224,17 @@ class ProbedFleet:
         self._good[good] = now_ns
         self._came[good] = now_ns + 12_000
         while self._late and self._late[0][0] <= now_ns:
-            _, p, sent_ns = heapq.heappop(self._late)
+            _, p, sent_ns, c = heapq.heappop(self._late)
             self._came[p] = max(self._came[p], now_ns)
             self._answered[p] += 1
             self._latecomers[p] += sent_ns <= now_ns - self.timeout_ns
-        self._waiting.append((now_ns, sends[lost | late], late[lost | late]))
+            self._by_class[1:, c, p] += (1, sent_ns <= now_ns - self.timeout_ns)
+        self._waiting.append((now_ns, sends[lost | late], classes[lost | late]))
         while self._waiting and self._waiting[0][0] <= now_ns - self.timeout_ns:
-            sent_ns, at, _ = self._waiting.pop(0)
-            at = at[self._good[at] < sent_ns]
+            sent_ns, at, classes = self._waiting.pop(0)
+            is_lost = self._good[at] < sent_ns
+            at = at[is_lost]
+            self._by_class[0, classes[is_lost], at] += 1
             begins = self._row[at] == 0
             self._first[at[begins]] = sent_ns
             self._row[at] += 1
@@ -287,6 +304,7 @@ class ProbedFleet:
             "passed_bytes": passed,
             "router_mtu_bytes": 0,
             "checked_age_ns": age_ns,
+            "dscp": None,
         }
         self._publish(nic, {**self._event_of(nic, now_ns), "kind": EvidenceKind.SIZE, "sizes": [size]})
 
@@ -338,6 +356,7 @@ class ProbedFleet:
                     "timeout_ns": self.timeout_ns,
                     "late": int(self._latecomers[p]),
                     "delayed": 0,
+                    "classes": self._classes_of(p),
                 }
             )
         late_ns = int(self._trouble[nic])
@@ -354,7 +373,40 @@ class ProbedFleet:
         self._lost[at] = 0
         self._answered[at] = 0
         self._latecomers[at] = 0
+        self._by_class[:, :, at] = 0
         self._publish(nic, event)
+
+    def _classes_of(self, path: int) -> list[ClassEvidence]:
+        if len(self.dscps) == 1 and not self.rewrites:
+            return []
+        counts = zip(self.dscps, *self._by_class[:, :, path].tolist(), strict=True)
+        requests = self.forward_links[path][self.forward_links[path] >= 0].tolist()
+        replies = self.links[path][self.links[path] >= 0].tolist()[len(requests) :]
+        found: list[ClassEvidence] = [
+            {
+                "dscp": dscp,
+                "lost": lost,
+                "answered": answered,
+                "late": late,
+                "forward_dscp": self._rewritten(dscp, requests),
+                "reverse_dscp": self._rewritten(dscp, replies),
+            }
+            for dscp, lost, answered, late in counts
+            if lost or answered
+        ]
+        is_changed = any(
+            each["forward_dscp"] is not None or each["reverse_dscp"] is not None for each in found
+        )
+        return found if len(self.dscps) > 1 or is_changed else []
+
+    def _rewritten(self, sent: int, links: Iterable[int]) -> int | None:
+        """Return the DSCP with which packets arrive over links, if it is another one."""
+        if not self.rewrites:
+            return None
+        now = sent
+        for link in links:
+            now = self.rewrites.get(link, {}).get(now, now)
+        return None if now == sent else now
 
     def _publish(self, nic: int, event: LinkEvent) -> None:
         """Send an event to the log, where it arrives some ms later."""

@@ -28,6 +28,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "contention_open_by_ce_ms": Target("ms", "<=", 1),
     "switch_classes_told_apart": Target("1", ">=", 1.0),
     "switch_ce_count_error": Target("1", "<=", 0.01),
+    "switch_contention_open_by_ce_ms": Target("ms", "<=", 1),
     "mtu_fault_found_with_size": Target("1", ">=", 1.0),
     "mtu_false_grey": Target("links", "<=", 0),
     "imports_right": Target("1", ">=", 1.0),
@@ -41,7 +42,11 @@ TARGETS: Final[Mapping[str, Target]] = {
 PARTS: Final = {
     "nics": ("egress_right", "unreachable_peers_chosen"),
     "classes": ("classes_told_apart", "ce_count_error", "contention_open_by_ce_ms"),
-    "switches": ("switch_classes_told_apart", "switch_ce_count_error"),
+    "switches": (
+        "switch_classes_told_apart",
+        "switch_ce_count_error",
+        "switch_contention_open_by_ce_ms",
+    ),
     "links": (
         "simulated_dead_link_named_or_in_set",
         "simulated_false_links",

@@ -8,6 +8,7 @@ contention. The recorder is the model of the queue itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ from streams.runtime.flow_table import FlowTable
 from streams.runtime.route_table import RouteTable, pair_key
 from streams.runtime.tables import Member
 
-__all__ = ["Load", "Probes", "measure"]
+__all__ = ["Load", "Probes", "inferred", "measure", "opened_ns", "route_table"]
 
 MS: Final = 1_000_000
 EPOCH_NS: Final = 1_800_000_000 * 1_000_000_000
@@ -77,34 +78,45 @@ def links_of(source: int, target: int, port: int) -> list[str]:
 
 def routes() -> RouteTable:
     """Return the routes of all pairs, as tracing would find them."""
-    table = RouteTable()
-    for a in range(1, HOSTS + 1):
-        for b in range(1, HOSTS + 1):
-            if a == b:
-                continue
-            maps: list[PathMap] = [
-                {
-                    "path": 9320 + port,
-                    "leg": leg,
-                    "links": links_of(a, b, port),
-                    "found": PathSource.TRACED,
-                    "complete": True,
-                    "since_ns": 0,
-                    "changes": 0,
-                    "contradiction": None,
-                }
+    pairs = [(a, b) for a in range(1, HOSTS + 1) for b in range(1, HOSTS + 1) if a != b]
+    return route_table(
+        {
+            (f"h{a}/eth1", f"h{b}/eth1"): [
+                (9320 + port, leg, links_of(a, b, port))
                 for port in range(SPINES)
                 for leg in (Leg.REQUEST, Leg.ANSWER)
             ]
-            record: PathMaps = {
-                "nic": f"h{a}/eth1",
-                "peer": f"h{b}/eth1",
-                "shard": "fabric",
-                "run": 1,
-                "traced_ns": 0,
-                "paths": maps,
+            for a, b in pairs
+        }
+    )
+
+
+def route_table(routes_of: Mapping[tuple[str, str], Sequence[tuple[int, Leg, list[str]]]]) -> RouteTable:
+    """Return a table of (path, leg, links) from each NIC to each peer, which are known from end to end."""
+    table = RouteTable()
+    for (nic, peer), found in routes_of.items():
+        maps: list[PathMap] = [
+            {
+                "path": path,
+                "leg": leg,
+                "links": links,
+                "found": PathSource.TRACED,
+                "complete": True,
+                "since_ns": 0,
+                "changes": 0,
+                "contradiction": None,
             }
-            table.take(pair_key(record["nic"], record["peer"]).encode(), codec.encode(PathMaps, record))
+            for path, leg, links in found
+        ]
+        record: PathMaps = {
+            "nic": nic,
+            "peer": peer,
+            "shard": "fabric",
+            "run": 1,
+            "traced_ns": 0,
+            "paths": maps,
+        }
+        table.take(pair_key(nic, peer).encode(), codec.encode(PathMaps, record))
     return table
 
 
@@ -187,11 +199,16 @@ class Probes:
         return batches
 
 
-def inferred(batches: list[tuple[int, ProbeColumns]]) -> list[LinkQueues]:
-    """Return the `LinkQueues` that the pipeline makes of the batches."""
-    source, table = SourceQueueing("bench/0", SLOT_NS // SUB_SLOTS), routes()
-    shard = ShardQueues("fabric", lambda _: RATE_BPS)
-    names = [f"h{host}/eth1" for host in range(1, HOSTS + 1)]
+def inferred(
+    batches: list[tuple[int, ProbeColumns]],
+    table: RouteTable | None = None,
+    rate_of: Callable[[str], int] = lambda _: RATE_BPS,
+    slot_ns: int = SLOT_NS,
+) -> list[LinkQueues]:
+    """Return the `LinkQueues` that the pipeline makes of the batches. `table` None: the bench's routes."""
+    source, table = SourceQueueing("bench/0", slot_ns // SUB_SLOTS), table or routes()
+    shard = ShardQueues("fabric", rate_of)
+    names = sorted({batch.nic for _, batch in batches})
     lines = dict.fromkeys(names, ClockLine(EPOCH_NS, 0, 0.0, 10.0))
     members = {nic: Member(nic, host_of(nic), "fabric", nic) for nic in names}
     records: list[LinkQueues] = []
@@ -207,10 +224,12 @@ def inferred(batches: list[tuple[int, ProbeColumns]]) -> list[LinkQueues]:
     return records
 
 
-def opened_ns(records: list[LinkQueues]) -> dict[str, int]:
+def opened_ns(
+    records: list[LinkQueues], rate_of: Callable[[str], int] = lambda _: RATE_BPS, nics: int = HOSTS
+) -> dict[str, int]:
     """Return link to the end of the data with which its first window opened."""
     flows = FlowTable(RouteTable(), lambda _: True).of("fabric")
-    detector = ContentionDetector("fabric", flows, lambda _: False, lambda: HOSTS, lambda _: RATE_BPS)
+    detector = ContentionDetector("fabric", flows, lambda _: False, lambda: nics, rate_of)
     found: dict[str, int] = {}
     for record in records:
         for window in detector.ingest(record, ContentionRules()):

@@ -1,7 +1,8 @@
 """Measures two traffic classes on the testbed's switches, which queue by class and mark.
 
 A flow in one class exceeds the rate of one link, and probes of both classes cross all links. The recorder is
-the switches' own: the bytes that wait at the link, and the packets that each port has marked.
+the switches' own: the bytes that wait at the link, and the packets that each port has marked. The same probes
+pass queue inference and contention twice, with their marks and without, to compare when a window opens.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.bench import Figure, Missing, Progress, Value
@@ -19,6 +21,8 @@ from fabrictime.testbed.fabric import FabricNic
 from fabrictime.testbed.settings import FabricClass, FabricSettings
 from fabrictime.testbed.traffic import FlowSpec
 from fabrictime.testbed.userns import namespaces_allowed
+from schemas.ids import end_parts, link_ends
+from schemas.records import Leg
 
 if TYPE_CHECKING:
     from native.core import ProbeColumns
@@ -29,11 +33,12 @@ __all__ = ["DATA_DSCP", "SETTINGS", "Outcome", "Seen", "measure", "measure_load"
 DATA_DSCP: Final = 26
 DSCPS: Final = (0, DATA_DSCP)
 LINK_BPS: Final = 20_000_000
+HOST_BPS: Final = 2 * LINK_BPS
 SETTINGS: Final = FabricSettings(
     hosts=4,
     leaves=2,
     spines=2,
-    host_rate_bps=2 * LINK_BPS,
+    host_rate_bps=HOST_BPS,
     fabric_rate_bps=LINK_BPS,
     buffer_bytes=1_000_000,
     classes=(FabricClass(mark_percent=90), FabricClass(dscp=DATA_DSCP, priority=1, mark_percent=90)),
@@ -47,6 +52,8 @@ TIMEOUT_MS: Final = 2_000.0
 SETTLE_S, DRAIN_S = 0.5, 1.0
 KEY: Final = bytes(16)
 QUANTILE: Final = 0.9
+SLOT_NS: Final = 10_000_000
+"""Slots of queue inference, as on slow links."""
 DELAYED_SHARE, FREE_SHARE = 0.4, 0.2
 """Shares of the deepest recorded queue: a class that waits there is above one, any other below the other."""
 
@@ -70,6 +77,23 @@ class Outcome:
     deepest_ns: float
     marked_by_switches: dict[int, int]
     lost: int
+    loaded: tuple[str, ...]
+    """The loaded link, and links that all its paths cross too."""
+    opened_ns: dict[str, int]
+    """Link to the end of the data with which its first contention window opened."""
+    opened_unmarked_ns: dict[str, int]
+    """The same without the marks of the probes."""
+
+    @property
+    def open_by_ce_ms(self) -> float:
+        """Time by which the loaded link's window opens later with marks than by delay alone; NaN: never."""
+        times = [
+            min((at_ns for link, at_ns in opened.items() if link in self.loaded), default=None)
+            for opened in (self.opened_ns, self.opened_unmarked_ns)
+        ]
+        if times[0] is None or times[1] is None:
+            return float("nan")
+        return (times[0] - times[1]) / 1e6
 
     @property
     def right_share(self) -> float:
@@ -94,7 +118,7 @@ class Outcome:
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure a load of some seconds in one class."""
-    keys = ("switch_classes_told_apart", "switch_ce_count_error")
+    keys = ("switch_classes_told_apart", "switch_ce_count_error", "switch_contention_open_by_ce_ms")
     if (denied := namespaces_allowed()) is not None:
         return dict.fromkeys(keys, Missing(denied))
     found = run_inside(lambda: measure_load(2.0 if quick else 6.0), timeout_s=60)
@@ -104,6 +128,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     return {
         "switch_classes_told_apart": Figure(found.right_share, "1", note),
         "switch_ce_count_error": Figure(found.count_error, "1", "against the counters of switches"),
+        "switch_contention_open_by_ce_ms": Figure(found.open_by_ce_ms, "ms", "over by delay alone"),
     }
 
 
@@ -133,7 +158,61 @@ def measure_load(load_s: float) -> Outcome:
                 marked[dscp] += count
         seen = _seen(testbed, loaded, probers.batches, len(during))
         lost = sum(int(batch.lost.sum()) for batch in probers.batches)
-    return Outcome(seen, deepest_bytes * 8e9 / LINK_BPS, marked, lost)
+        routes = _routes(testbed)
+    aliased = _aliased(routes, loaded)
+    opened, unmarked = (_opened_ns(probers.batches, routes, marking) for marking in (True, False))
+    return Outcome(seen, deepest_bytes * 8e9 / LINK_BPS, marked, lost, aliased, opened, unmarked)
+
+
+def _routes(testbed: Testbed) -> dict[tuple[str, str], list[tuple[int, Leg, list[str]]]]:
+    """Return (path, leg, links) from each NIC to each peer: of its requests, and of its answers."""
+    names = [nic.nic for nic in testbed.fabric.nics()]
+    paths = range(FIRST_PATH_PORT, FIRST_PATH_PORT + PATHS)
+    truth = testbed.truth
+    return {
+        (a, b): [
+            *((p, Leg.REQUEST, list(truth.likely_path_of(a, b, p, PROBE_PORT))) for p in paths),
+            *((p, Leg.ANSWER, list(truth.likely_path_of(a, b, PROBE_PORT, p))) for p in paths),
+        ]
+        for a in names
+        for b in names
+        if a.partition("/")[0] != b.partition("/")[0]
+    }
+
+
+def _aliased(
+    routes: Mapping[tuple[str, str], list[tuple[int, Leg, list[str]]]], link: str
+) -> tuple[str, ...]:
+    """Return a link, and the others that exactly the same routes cross."""
+    crossed: dict[str, set[tuple[str, str, int, Leg]]] = defaultdict(set)
+    for (nic, peer), found in routes.items():
+        for path, leg, links in found:
+            for each in links:
+                crossed[each].add((nic, peer, path, leg))
+    return tuple(sorted(each for each in crossed if crossed[each] == crossed[link]))
+
+
+def _opened_ns(
+    batches: Sequence[ProbeColumns],
+    routes: Mapping[tuple[str, str], list[tuple[int, Leg, list[str]]]],
+    marking: bool,
+) -> dict[str, int]:
+    """Return link to the end of the data with which contention opens; without `marking`, as if unmarked."""
+    import numpy as np
+
+    from fabrictime.bench.networks.classes import inferred, opened_ns, route_table
+
+    none = np.zeros(0, np.int64)
+    taken = [batch if marking else replace(batch, forward_ce=none, reverse_ce=none) for batch in batches]
+    round_ns = {batch.batch: batch.system_ns for batch in taken}  # all NICs flush together
+    flushed = [(round_ns[batch.batch], batch) for batch in taken]
+    records = inferred(flushed, route_table(routes), _rate_of, SLOT_NS)
+    return opened_ns(records, _rate_of, len({batch.nic for batch in taken}))
+
+
+def _rate_of(link: str) -> int:
+    """Return the rate of a link: those of hosts are faster."""
+    return HOST_BPS if any(end_parts(end).node.startswith("h") for end in link_ends(link)) else LINK_BPS
 
 
 def _seen(testbed: Testbed, loaded: str, batches: list[ProbeColumns], during: int) -> list[Seen]:

@@ -29,6 +29,7 @@ DEATH_KINDS: Final = frozenset(DEATHS.values())
 OF_SHARD: Final = {
     HealthKind.PATHS: AlertKind.UNEXPLAINED_LOSS,
     HealthKind.TRACES: AlertKind.TRACING_BLIND,
+    HealthKind.CLASSES: AlertKind.CLASS_REWRITTEN,
 }
 """Kind of a subject that stands for a whole shard to its alert."""
 HEALTH_KINDS: Final = frozenset(

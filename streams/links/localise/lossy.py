@@ -1,15 +1,22 @@
-"""Localise grey links: elements with a loss rate that no burst and no busy host explains."""
+"""Localise grey links: elements with a loss rate that no burst and no busy host explains.
+
+A switch may lose the packets of one traffic class only: its queue is full or broken, or the class is
+configured otherwise there. So losses are also localised class by class. A class is named if the others
+clearly lose less.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.links.elements import NOTHING
+from streams.links.elements import NOTHING, Int32s
 from streams.links.evidence import Evidence
-from streams.links.loss_rates import Lossy, find_lossy
+from streams.links.loss_rates import ClassRate, Lossy, find_lossy, wilson
 from streams.links.rules import (
     CPU_STARVED_TIMES,
     HOST_TIMES,
@@ -39,9 +46,11 @@ def localise_lossy(
     evidence: Evidence, thresholds: Thresholds, now_ns: int, *, is_warm: bool = True
 ) -> LossyFaults:
     """Return the lossy elements. `is_warm`: whether all NICs have reported, so that rates can be trusted."""
-    requests, found = _lossy_within(evidence, now_ns, WINDOW_PARTS, is_warm=is_warm)
+    min_share = thresholds["grey_loss_percent"] / 100
+    requests, found = _lossy_within(evidence, now_ns, WINDOW_PARTS, min_share, is_warm=is_warm)
     # A loss that began a moment ago shows more clearly in the newer half of the window.
-    for element, lossy in _lossy_within(evidence, now_ns, WINDOW_PARTS // 2, is_warm=is_warm)[1].items():
+    newer = _lossy_within(evidence, now_ns, WINDOW_PARTS // 2, min_share, is_warm=is_warm)[1]
+    for element, lossy in newer.items():
         if element not in found or lossy.low > found[element].low:
             found[element] = lossy
     grey = [lossy for lossy in found.values() if _is_grey(evidence, thresholds, lossy, now_ns)]
@@ -49,7 +58,7 @@ def localise_lossy(
 
 
 def _lossy_within(
-    evidence: Evidence, now_ns: int, parts: int, *, is_warm: bool
+    evidence: Evidence, now_ns: int, parts: int, min_share: float, *, is_warm: bool
 ) -> tuple[NDArray[np.float64], dict[int, Lossy]]:
     """Return [P] requests within the newest `parts` of the window, and the lossy elements."""
     lost, answered = evidence.counts(now_ns, parts)
@@ -57,7 +66,8 @@ def _lossy_within(
     lost[short] += evidence.unsettled[short]
     n = evidence.paths
     rows = evidence.rows[:n]
-    requests = (lost + answered).astype(float)
+    counted = (lost + answered).astype(float)
+    requests = counted.copy()
     since_ns = np.minimum(now_ns - evidence.path_event_ns[:n], evidence.bucket_ns * parts)
     is_waiting = (evidence.loss_streak[:n] == 0) & (requests > 0) & (since_ns > 0)
     requests += np.where(is_waiting, evidence.rate_hz[:n] * since_ns / NS_PER_S, 0.0)
@@ -65,7 +75,93 @@ def _lossy_within(
     if not is_warm:
         return requests, {}
     found = find_lossy(rows, lost, requests, ~evidence.is_nic, evidence.incomplete[:n])
-    return requests, {lossy.element: lossy for lossy in found}
+    by_element = {lossy.element: lossy for lossy in found}
+    if not evidence.dscps or not lost.any():
+        return requests, by_element
+    lost_by_class, answered_by_class = evidence.class_counts(now_ns, parts)
+    lost_by_class[short] += evidence.class_unsettled[short]
+    # Requests without a report yet are those of all classes, in the shares of the reported ones.
+    waiting = np.divide(requests, counted, out=np.ones(n), where=counted > 0)
+    requests_by_class = (lost_by_class + answered_by_class) * waiting[:, None] * (requests > 0)[:, None]
+    return requests, _by_class(evidence, by_element, lost_by_class, requests_by_class, min_share)
+
+
+def _by_class(
+    evidence: Evidence,
+    found: dict[int, Lossy],
+    lost: NDArray[np.float64],
+    requests: NDArray[np.float64],
+    min_share: float,
+) -> dict[int, Lossy]:
+    """Return the lossy elements of all classes together, and of each class if others lose less there.
+
+    `lost`, `requests`: [P, C].
+    """
+    n, classes = requests.shape
+    rows = evidence.rows[:n]
+    by_class = [
+        find_lossy(rows, lost[:, c], requests[:, c], ~evidence.is_nic, evidence.incomplete[:n])
+        for c in range(classes)
+    ]
+    result = dict(found)
+    for element in dict.fromkeys([*found, *(lossy.element for each in by_class for lossy in each)]):
+        rates = [
+            _rate(dscp, element, rows, by_class[c], lost[:, c], requests[:, c])
+            for c, dscp in enumerate(evidence.dscps)
+        ]
+        mine = {
+            dscp: lossy
+            for dscp, each in zip(evidence.dscps, by_class, strict=True)
+            for lossy in each
+            if _explains(lossy, element)
+        }
+        named = _named(
+            [rate for rate in rates if rate is not None],
+            {dscp for dscp, lossy in mine.items() if lossy.low >= min_share},
+        )
+        is_named = any(rate.is_lossy for rate in named)
+        if element in found and not is_named:
+            result[element] = replace(found[element], classes=tuple(named))
+        elif is_named and (element in found or not _is_explained(found, element)):
+            worst = max(mine.values(), key=lambda lossy: lossy.rate)
+            result[element] = replace(worst, element=element, classes=tuple(named))
+    return result
+
+
+def _is_explained(found: dict[int, Lossy], element: int) -> bool:
+    return any(_explains(each, element) for each in found.values())
+
+
+def _explains(lossy: Lossy, element: int) -> bool:
+    return element == lossy.element or element in lossy.aliased
+
+
+def _rate(
+    dscp: int,
+    element: int,
+    rows: Int32s,
+    found: Sequence[Lossy],
+    lost: NDArray[np.float64],
+    requests: NDArray[np.float64],
+) -> ClassRate | None:
+    """Return the loss rate of a class on an element; None without a packet.
+
+    `found`: lossy elements of the class. `lost`, `requests`: [P], of the class.
+    """
+    for lossy in found:
+        if _explains(lossy, element):
+            return ClassRate(dscp, lossy.rate, lossy.low, lossy.high)
+    here = (rows == element).any(axis=1) & ~np.isin(rows, [lossy.element for lossy in found]).any(axis=1)
+    total, share = float(requests[here].sum()), float(lost[here].sum())
+    return ClassRate(dscp, min(share / total, 1.0), *wilson(share, total)) if total > 0 else None
+
+
+def _named(rates: Sequence[ClassRate], lossy: Collection[int]) -> list[ClassRate]:
+    """Return the rates with the classes `lossy` named, if each other one clearly loses less."""
+    low = min((rate.low for rate in rates if rate.dscp in lossy), default=0.0)
+    others = [rate for rate in rates if rate.dscp not in lossy]
+    is_clear = bool(others) and all(rate.high < low for rate in others)
+    return [rate._replace(is_lossy=is_clear and rate.dscp in lossy) for rate in rates]
 
 
 def _is_grey(evidence: Evidence, thresholds: Thresholds, lossy: Lossy, now_ns: int) -> bool:

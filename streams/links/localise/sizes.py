@@ -47,13 +47,17 @@ class SizeLimit:
     router_mtu_bytes: int = 0
     """MTU that a router stated; 0: the packets vanish."""
     since_ns: int = 0
+    dscp: int | None = None
+    """The only traffic class whose large packets are dropped; None: all classes are alike."""
 
     @property
     def text(self) -> str:
         """Return the limit for people."""
         stated = self.router_mtu_bytes
         how = f"a router states an MTU of {stated:,} bytes" if stated else "no router reports it"
-        return f"drops packets above {self.passed_bytes:,} bytes (NICs send {self.probed_bytes:,}), {how}"
+        of_class = "" if self.dscp is None else f" of DSCP {self.dscp}"
+        size = f"above {self.passed_bytes:,} bytes (NICs send {self.probed_bytes:,})"
+        return f"drops packets{of_class} {size}, {how}"
 
 
 @dataclass(slots=True)
@@ -69,6 +73,8 @@ class CheckedPath:
     at_ns: int
     since_ns: int
     """Begin of the first check with this limit."""
+    dscp: int | None = None
+    """The only traffic class with this limit; None: all classes are alike."""
 
     @property
     def is_limited(self) -> bool:
@@ -100,6 +106,7 @@ class PathSizes:
                 routes.forward(*key),
                 at_ns,
                 at_ns,
+                row["dscp"],
             )
             before = self._paths.get(key)
             if before is not None and before.passed_bytes == checked.passed_bytes:
@@ -221,6 +228,7 @@ def _is_open(links: list[str], over: Mapping[str, list[CheckedPath]], since_ns: 
 
 
 def _limit(links: list[str], paths: list[CheckedPath], since_ns: int) -> SizeLimit:
+    dscps = {each.dscp for each in paths}
     return SizeLimit(
         links[0],
         tuple(links[1:]),
@@ -228,4 +236,5 @@ def _limit(links: list[str], paths: list[CheckedPath], since_ns: int) -> SizeLim
         max(each.probed_bytes for each in paths),
         max(each.router_mtu_bytes for each in paths),
         since_ns,
+        dscps.pop() if len(dscps) == 1 else None,
     )

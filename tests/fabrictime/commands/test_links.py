@@ -121,7 +121,20 @@ def test_links_shows_the_newest_that_are_not_up_and_check_is_an_exit_code(eviden
             health("leaf1:swp3<>spine1:swp1", "UP", 2),
             health("leaf2:swp3<>spine1:swp2", "DOWN"),
             health(
-                "leaf3:swp3<>spine1:swp3", "GREY", loss_rate=0.05, loss_rate_low=0.04, loss_rate_high=0.06
+                "leaf3:swp3<>spine1:swp3",
+                "GREY",
+                loss_rate=0.05,
+                loss_rate_low=0.04,
+                loss_rate_high=0.06,
+                classes=[
+                    {
+                        "dscp": 26,
+                        "loss_rate": 0.05,
+                        "loss_rate_low": 0.04,
+                        "loss_rate_high": 0.06,
+                        "is_lossy": True,
+                    }
+                ],
             ),
         ],
     )
@@ -133,7 +146,7 @@ def test_links_shows_the_newest_that_are_not_up_and_check_is_an_exit_code(eviden
     ]
     text = fabrictime(log, "links", "--all").stdout
     assert "1 DOWN, 1 GREY, 2 UP" in text
-    assert "5.0% (4.0% to 6.0%)" in text
+    assert "5.0% (4.0% to 6.0%) of DSCP 26" in text
     checked = fabrictime(log, "links", "leaf2", "--check")
     assert (checked.exit_code, checked.stderr) == (1, "fabrictime: leaf2:swp3<>spine1:swp2 is DOWN\n")
     assert fabrictime(log, "links", "leaf1", "--check").exit_code == 0

@@ -26,7 +26,8 @@ class Nic:
 
     def __init__(self, name: str, **settings: Any) -> None:
         # An address of this test process alone, so that parallel tests never meet.
-        self.address = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250 + 1}.{next(_numbers)}"
+        own = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250 + 1}.{next(_numbers)}"
+        self.address: str = settings.pop("address", own)
         self.sockets: Sockets = open_sockets(self.address, 0, 0, settings.pop("paths", 2))
         self.name = name
         self.engine = Engine(self.sockets, nic=name, **{"key": KEY, "rate_pps": 4000.0, **settings})

@@ -175,6 +175,115 @@ def test_stamps_are_collected_in_the_first_class(
     assert set(requested) == {10 << 2 | ECT0, 26 << 2 | ECT0}
 
 
+CLASSES = ((10, None), (26, 3))
+FIRST, SECOND = 10 << 2 | ECT0, 26 << 2 | ECT0
+
+
+def _send_in_classes(engine: Any, own: tuple[str, int], target: tuple[str, int], *, first: int) -> None:
+    """Send full-size packets in both classes in turn, each followed by a trace, from path 0."""
+    for at in range(3):
+        size = engine.size_packet(own, target, "b/lo", first + 10 + at, 1000)
+        assert engine.send(0, size, target, traffic_class=at % 2)
+        assert engine.send(0, engine.trace_packet(own, target, "b/lo", first + at, 64), target, ttl=64)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_traces_leave_in_the_first_class_and_full_sizes_in_the_stated_one(
+    make_nic: MakeNic, address: str
+) -> None:
+    """Whatever class the probes before them had."""
+    nic = make_nic("a/lo", classes=CLASSES, rate_pps=500.0, address=address)
+    is_ipv6 = ":" in address
+    level, kind = (socket.IPPROTO_IPV6, socket.IPV6_TCLASS) if is_ipv6 else (socket.IPPROTO_IP, socket.IP_TOS)
+    with socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.bind((address, 0))
+        peer.settimeout(5)
+        peer.setsockopt(level, socket.IPV6_RECVTCLASS if is_ipv6 else socket.IP_RECVTOS, 1)
+        target = peer.getsockname()[:2]
+        own = (address, nic.sockets.path_ports[0])
+        nic.engine.set_peers([nic.peer("b/lo", *target)])  # probes leave in both classes
+        nic.start()
+        nic.until(lambda: nic.engine.counters()["requests_sent"] >= 20)
+        _send_in_classes(nic.engine, own, target, first=1000)
+        nic.stop()
+        found: dict[int, set[int]] = {}
+        sizes: dict[int, int] = {}
+        peer.setblocking(False)
+        while True:
+            try:
+                data, control, _, _ = peer.recvmsg(2048, 256)
+            except BlockingIOError:
+                break
+            tos = next(value[0] for _, each, value in control if each == kind)
+            if data[2] & 15 == 7:
+                sizes[int.from_bytes(data[4:8], "big")] = tos
+            else:
+                found.setdefault(data[2] & 15, set()).add(tos)
+    assert found[REQUEST] == {FIRST, SECOND}
+    assert found[5] == {FIRST}
+    assert sizes == {1010: FIRST, 1011: SECOND, 1012: FIRST}
+
+
+def test_answers_to_traces_and_full_sizes_leave_in_the_first_class(
+    make_nic: MakeNic, wire: Any, tos_socket: Callable[[str], TosSocket]
+) -> None:
+    nic, asking = make_nic("a/lo", classes=CLASSES), make_nic("b/lo", classes=CLASSES)
+    nic.start()
+    peer, target = tos_socket(nic.address), (nic.address, nic.sockets.port)
+    request = wire.request(wire.KEY, peer.own, target, "a/lo", tos_field=KNOWN | SECOND)
+    trace = asking.engine.trace_packet(peer.own, target, "a/lo", 5, 64)
+    size = asking.engine.size_packet(peer.own, target, "a/lo", 6, 900)
+    for data, left in ((request, SECOND), (trace, FIRST), (request, SECOND), (size, FIRST)):
+        peer.send(data, target, SECOND)
+        answer, tos, _ = peer.receive()
+        assert tos == left, answer[2] & 15
+
+
+def test_a_socket_of_a_port_search_leaves_in_the_first_class(make_nic: MakeNic) -> None:
+    nic = make_nic("a/lo", classes=((26, 3), (10, None)))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        nic.engine.use_first_class(sock)
+        assert sock.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == SECOND
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY) == 3
+
+
+def test_losses_are_counted_by_class(
+    make_nic: MakeNic, wire: Any, tos_socket: Callable[[str], TosSocket]
+) -> None:
+    """A peer that answers one class only: the evidence counts losses there, and answers of the other."""
+    nic = make_nic("a/lo", classes=CLASSES, rate_pps=500.0)
+    peer = tos_socket(nic.address)
+
+    def answer() -> None:
+        while True:
+            data, tos, sender = peer.receive()
+            if not data:
+                return
+            if data[2] & 15 == REQUEST and tos == FIRST:
+                body = b"FT" + bytes([0x10 | REPLY, 0]) + data[4:16] + struct.pack(">qII", 1, 1, KNOWN | tos)
+                peer.send(body + wire.mac(wire.KEY, peer.own, sender, body), sender, tos)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    nic.engine.set_peers([nic.peer("b/lo", peer.own[0], peer.own[1])])
+    nic.start()
+    nic.until(lambda: nic.engine.counters()["lost"] >= 50)
+    nic.stop()
+    peer.sock.sendto(b"", peer.own)
+    thread.join(5)
+    paths = nic.engine.evidence().paths
+    totals = {dscp: [0, 0] for dscp in (10, 26)}
+    for path in paths:
+        assert sum(each.lost for each in path.classes) == path.lost
+        assert sum(each.answered for each in path.classes) == path.answered
+        for each in path.classes:
+            totals[each.dscp][0] += each.lost - each.late
+            totals[each.dscp][1] += each.answered
+    assert totals[26][0] >= 50
+    assert totals[26][1] == 0 < totals[10][1]
+    assert totals[10][0] <= 2
+
+
 @pytest.mark.parametrize(
     ("classes", "text"), [(((64, None),), "dscp 64"), (((0, 16),), "priority 16"), ((), "classes 0")]
 )

@@ -79,7 +79,7 @@ def test_the_engine_confirms_its_own_size_probes_once_each(make_nic: MakeNic) ->
     prober, peer = make_nic("a/lo"), make_nic("b/lo")
     prober.start()
     peer.start()
-    target, path = (peer.address, peer.sockets.port), prober.engine.path_sockets[1]
+    target, path = (peer.address, peer.sockets.port), prober.sockets.paths[1]
     hits: list[Any] = []
     for seq, size in enumerate((40, 1472, 60_000)):
         data = prober.engine.size_packet(path.getsockname(), target, "b/lo", seq, size)
@@ -101,7 +101,7 @@ def test_the_engine_confirms_its_own_size_probes_once_each(make_nic: MakeNic) ->
 
 def test_answers_of_others_are_none(make_nic: MakeNic, wire: Any) -> None:
     prober, peer = make_nic("a/lo"), make_nic("b/lo")
-    own, target = prober.engine.path_sockets[0].getsockname(), (peer.address, peer.sockets.port)
+    own, target = prober.sockets.paths[0].getsockname(), (peer.address, peer.sockets.port)
     body = wire.head(SIZED, 0, 5, prober.engine.run_id) + struct.pack(">qII", 0, 0, 1472)
     good = body + wire.mac(wire.KEY, target, own, body)
     for data in (good[:-1], good + b"x", good[:-1] + bytes([good[-1] ^ 1])):
@@ -120,4 +120,4 @@ def test_sizes_that_udp_cannot_carry_are_refused(make_nic: MakeNic, size: int) -
 
 def test_packets_of_a_path_are_never_cut_by_the_kernel(make_nic: MakeNic) -> None:
     nic = make_nic("a/lo")
-    assert [sock.getsockopt(socket.IPPROTO_IP, 10) for sock in nic.engine.path_sockets] == [3, 3]
+    assert [sock.getsockopt(socket.IPPROTO_IP, 10) for sock in nic.sockets.paths] == [3, 3]

@@ -254,9 +254,9 @@ def test_a_trace_that_arrives_is_answered_and_counts_as_nothing_else(make_nic: M
     port = a.engine.path_ports[1]
     packet = a.engine.trace_packet((a.address, port), there, "b/lo", 77, 3)
     assert len(packet) == 40
-    a.engine.path_sockets[1].sendto(packet, there)
+    a.sockets.paths[1].sendto(packet, there)
     back = b.engine.trace_packet(there, (a.address, port), "a/lo", 78, 3)
-    b.engine.responder_socket.sendto(back, (a.address, port))
+    b.sockets.responder.sendto(back, (a.address, port))
     hits: dict[str, list[Any]] = {"a": [], "b": []}
 
     def both() -> bool:
@@ -335,7 +335,7 @@ def test_errors_of_the_network_are_handed_on_and_fail_no_probe(make_nic: MakeNic
         own = (nic.address, nic.engine.path_ports[0])
         packet = nic.engine.trace_packet(own, target, "b/lo", 9, 1)
         with contextlib.suppress(OSError):
-            nic.engine.path_sockets[0].sendto(packet, target)
+            nic.sockets.paths[0].sendto(packet, target)
         hits.extend(nic.engine.trace_hits())
         return len(hits) > 50 and nic.samples() > 500
 

@@ -47,6 +47,7 @@ def test_losses_and_the_answers_beside_them_go_into_one_event_that_the_schema_ta
         "answered_age_ns": 60_000_000,
         "arrived_age_ns": 59_990_000,
         "timeout_ns": 2_000_000,
+        "classes": [],
     }
     assert read["paths"][1]["answered"] == 4
     assert read["trouble"] == []

@@ -18,9 +18,13 @@ class Run:
     """Checks with a network that passes packets by a rule, in steps of 50 ms."""
 
     def __init__(
-        self, passes: Passes, rate_pps: float = 2.0, sizes: dict[tuple[str, int], int] | None = None
+        self,
+        passes: Passes,
+        rate_pps: float = 2.0,
+        sizes: dict[tuple[str, int], int] | None = None,
+        dscps: tuple[int, ...] = (0,),
     ) -> None:
-        self.checks = SizeChecks(rate_pps, 0.1)
+        self.checks = SizeChecks(rate_pps, 0.1, dscps)
         self.checks.set_paths(sizes or dict.fromkeys(PATHS, FULL))
         self.passes, self.now_s = passes, 1000.0
         self.sent: list[tuple[float, SizeProbe]] = []
@@ -53,6 +57,33 @@ def test_a_path_that_drops_large_packets_is_found_with_the_exact_size() -> None:
         assert run.limits() == {**dict.fromkeys(PATHS, FULL), PATHS[0]: limit}
         assert run.rows[PATHS[0]]["probed_bytes"] == FULL
         assert run.rows[PATHS[0]]["router_mtu_bytes"] == 0
+
+
+def test_a_class_that_drops_large_packets_is_named_and_all_classes_are_checked() -> None:
+    def passes(probe: SizeProbe) -> bool:
+        return probe.key != PATHS[0] or probe.traffic_class == 0 or probe.size_bytes <= 1400
+
+    run = Run(passes, rate_pps=4.0, dscps=(0, 26)).run(30)
+    assert {probe.traffic_class for _, probe in run.sent} == {0, 1}
+    assert run.limits() == {**dict.fromkeys(PATHS, FULL), PATHS[0]: 1400}
+    assert {key: row["dscp"] for key, row in run.rows.items()} == {**dict.fromkeys(PATHS), PATHS[0]: 26}
+    run.passes = lambda probe: True
+    run.run(20)
+    assert run.limits() == dict.fromkeys(PATHS, FULL)
+    assert run.rows[PATHS[0]]["dscp"] is None
+    both = Run(lambda probe: probe.size_bytes <= 1400, rate_pps=4.0, dscps=(0, 26)).run(60)
+    assert both.limits() == dict.fromkeys(PATHS, 1400)
+    assert both.rows[PATHS[0]]["dscp"] is None
+
+
+def test_a_path_is_reported_once_all_its_classes_are_known() -> None:
+    run = Run(lambda probe: True, rate_pps=2.0, dscps=(0, 26))
+    while len(run.sent) < len(PATHS):
+        run.run(STEP_S)
+    assert run.rows == {}
+    run.run(6)
+    assert run.limits() == dict.fromkeys(PATHS, FULL)
+    assert min(row["checked_age_ns"] for row in run.rows.values()) >= 3e9, "the older check counts"
 
 
 def test_the_limit_is_found_beside_ordinary_losses() -> None:

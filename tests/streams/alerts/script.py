@@ -53,6 +53,7 @@ class Script:
             "links": [subject.replace("<>", ">")] if kind == "LINK" else [],
             "candidates": more.get("candidates", []),
             "since_ns": at_ns - 20 * MS, "evaluated_ns": at_ns, "loss_rate": loss or None,
+            "classes": [],
             "max_packet_bytes": None,
             "flaps_hour": flaps, "flaps_total": flaps, "detected_by": "PROBES",
             "text": f"{subject} is {state}",

@@ -330,7 +330,7 @@ def test_each_table_keeps_the_fields_of_its_record():
     def columns(table):
         return set(tables.TABLES[table].column_names)
 
-    renamed = {"since_ns", "evidence_source", "evidence_offset"}
+    renamed = {"since_ns", "evidence_source", "evidence_offset", "classes"}
     assert names(codec.raw_schema("LinkHealth")) - renamed <= columns(tables.LINK_HEALTH)
     assert items("LinkQueues", "links") - {"slot", "depth_bytes", "ce_slot", "ce"} <= columns(
         tables.LINK_QUEUES
@@ -366,6 +366,17 @@ def test_a_links_state_is_a_row_and_a_repeated_record_overwrites_it(insert, clie
         "FROM fabrictime.link_health FINAL ORDER BY seq",
     )
     assert got == [(1, "DOWN", 12, T, [LINK], [T]), (2, "UP", 0, T + S, [LINK], [T])]
+
+
+def test_the_losses_of_a_link_are_kept_by_class(insert, client):
+    rate = {"loss_rate_low": 0.0, "loss_rate_high": 1.0}
+    classes = [
+        {"dscp": 0, "loss_rate": 0.0, "is_lossy": False, **rate},
+        {"dscp": 26, "loss_rate": 0.5, "is_lossy": True, **rate},
+    ]
+    insert(topics.LINK_HEALTH, health(1, state="GREY", loss_rate=0.5, classes=classes))
+    got = ask(client, "SELECT class_dscp, class_loss_rate, class_is_lossy FROM fabrictime.link_health")
+    assert got == [([0, 26], [0.0, 0.5], [0, 1])]
 
 
 def test_queues_are_rows_by_link_and_window_and_a_replay_duplicates_none(insert, client):

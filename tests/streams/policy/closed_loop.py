@@ -286,6 +286,7 @@ def health(link: str, state: str, seq: int, at_ns: int, loss: float = 0.0, **mor
         "since_ns": at_ns,
         "evaluated_ns": at_ns,
         "loss_rate": loss or None,
+        "classes": [],
         "max_packet_bytes": None,
         "flaps_hour": 0,
         "flaps_total": 0,

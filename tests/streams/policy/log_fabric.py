@@ -188,6 +188,7 @@ class Log:
                 "since_ns": self.now_ns,
                 "evaluated_ns": self.now_ns,
                 "loss_rate": None,
+                "classes": [],
                 "max_packet_bytes": None,
                 "flaps_hour": 0,
                 "flaps_total": 0,

@@ -127,6 +127,7 @@ class World:
             "since_ns": self.now_ns,
             "evaluated_ns": self.now_ns,
             "loss_rate": 0.2 if state == "GREY" else None,
+            "classes": [],
             "max_packet_bytes": None,
             "flaps_hour": 0,
             "flaps_total": 0,

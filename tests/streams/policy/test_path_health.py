@@ -37,6 +37,7 @@ def test_unreported_links_are_healthy_and_all_good_means_no_bad_link(records):
                 "kind": "NIC" if value == NIC else "LINK",
                 "flaps_hour": 0,
                 "loss_rate": 0.1,
+                "classes": [],
                 "max_packet_bytes": None,
                 "since_ns": seq * S,
             }

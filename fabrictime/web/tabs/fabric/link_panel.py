@@ -21,7 +21,7 @@ from fabrictime.web.tabs.fabric import frames
 from fabrictime.web.tabs.fabric.frames import DirectionFigures
 from fabrictime.web.tabs.fabric.queries import LinkTraffic, PathFigures
 from fabrictime.web.widgets import Chips, LiveMarkup, Row
-from schemas.records import LinkState
+from schemas.records import LinkHealth, LinkState
 
 PATHS_SHOWN: Final = 10
 FLOWS_SHOWN: Final = 10
@@ -138,7 +138,7 @@ class LinkPanel:
                 interval = ""
                 if low is not None and high is not None:
                     interval = f" ({percent_text(low)} to {percent_text(high)})"
-                note += f"; loses {percent_text(record['loss_rate'])}{interval}"
+                note += f"; loses {percent_text(record['loss_rate'])}{interval}{_classes_text(record)}"
             if record["max_packet_bytes"] is not None:
                 note += f"; drops packets above {record['max_packet_bytes']:,} bytes"
             note += f"; {record['paths_dead']} paths dead, {record['paths_living']} living"
@@ -177,6 +177,13 @@ class LinkPanel:
 def nic_chip(nic: str) -> tuple[str, str, str]:
     """Return the chip that leads to a NIC's jobs and queue pairs."""
     return nic, f"jobs and queue pairs of {nic}", jobs_address(nic=nic)
+
+
+def _classes_text(record: LinkHealth) -> str:
+    """Return which traffic classes lose packets while others do not; empty if all classes are alike."""
+    lossy = [str(each["dscp"]) for each in record["classes"] if each["is_lossy"]]
+    others = [str(each["dscp"]) for each in record["classes"] if not each["is_lossy"]]
+    return f" of DSCP {', '.join(lossy)}, not of DSCP {', '.join(others)}" if lossy else ""
 
 
 def _path_row(path: PathFigures) -> dict[str, Any]:

@@ -25,6 +25,7 @@ def health(state: str, at_s: float, seq: int) -> LinkHealth:
         "since_ns": int(at_s * S),
         "evaluated_ns": int(at_s * S),
         "loss_rate": None,
+        "classes": [],
         "max_packet_bytes": None,
         "flaps_hour": (seq + 1) // 2,
     }

@@ -148,3 +148,11 @@ def test_losses_without_a_dead_link_and_blind_traces_are_alerts_of_their_own() -
     assert records[0]["links"] == set_a
     assert (records[1]["links"], records[1]["nics"]) == ([*set_a], ["h1/eth1"])
     assert records[1]["text"] == "another set"
+
+
+def test_a_changed_dscp_is_an_alert_that_states_the_places() -> None:
+    script = Script().health("classes@fabric", "GREY", kind="CLASSES", candidates=[cable(1, 1), "spine2"])
+    records = play(script.wait(3).health("classes@fabric", "UP", kind="CLASSES").wait(5).inputs)
+    assert lines(records)[0] == ("CLASS_REWRITTEN", "classes@fabric", "RAISED")
+    assert records[0]["links"] == [cable(1, 1)]
+    assert ("CLASS_REWRITTEN", "classes@fabric", "CLEARED") in lines(records)

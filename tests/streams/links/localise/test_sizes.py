@@ -36,6 +36,7 @@ def event(
         "probed_bytes": probed,
         "passed_bytes": passed,
         "router_mtu_bytes": stated,
+        "dscp": None,
         "checked_age_ns": age_ns,
     }
     return {"nic": nic, "sizes": [row]}  # type: ignore[typeddict-item]

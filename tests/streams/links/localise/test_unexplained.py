@@ -183,6 +183,7 @@ class LosingPaths:
             "timeout_ns": 2 * MS,
             "late": 0,
             "delayed": 0,
+            "classes": [],
         }
 
     def element(self, link: str) -> int:

@@ -91,6 +91,11 @@ def test_the_past_hour_counts_losses_and_paths(
     assert panel.hour_note.text == (
         "once down within the past hour, 7 in total; loses 2% (1% to 3%); 2 paths dead, 9 living"
     )
+    rates = {"loss_rate": 0.02, "loss_rate_low": 0.01, "loss_rate_high": 0.03}
+    classes = [{"dscp": 0, **rates, "is_lossy": False}, {"dscp": 26, **rates, "is_lossy": True}]
+    fill_health(state, fabric, link, "GREY", seq=2, classes=classes, **loss)
+    panel.show_hour(state, number, fabric.now_ns)
+    assert "loses 2% (1% to 3%) of DSCP 26, not of DSCP 0;" in panel.hour_note.text
 
 
 def test_a_thousand_paths_and_flows_are_cut_and_counted(

@@ -1,0 +1,35 @@
+"""State of a shard whose network changes the DSCP of probes: which one, on how many routes, and where."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from schemas.records import HealthKind
+from streams.links.localise.rewritten import FRESH_NS, DscpChanges
+from streams.links.path_table import Routes
+from streams.links.subjects import SubjectTable
+
+__all__ = ["check_dscp_changes"]
+
+MAX_CANDIDATES: Final = 64
+"""Places in a record; the text names fewer."""
+
+
+def check_dscp_changes(table: SubjectTable, changes: DscpChanges, routes: Routes, now_ns: int) -> None:
+    """Publish the DSCPs that the network changes and the places, or that it keeps all again."""
+    name = f"classes@{table.shard}"
+    if changes.is_empty and name not in table.by_name:
+        return
+    if not changes.is_due(table.evidence.paths, now_ns):
+        return
+    found = changes.find(table.evidence, routes, now_ns)
+    if found:
+        texts = [each.text(table.clock(each.since_ns)) for each in found]
+        places = {place for each in found for group in each.places for place in group}
+        since_ns = min(each.since_ns for each in found)
+        candidates = tuple(sorted(places)[:MAX_CANDIDATES])
+        table.report(name, HealthKind.CLASSES, "; ".join(texts), since_ns, now_ns, candidates)
+    elif (
+        changes.is_empty and now_ns - table.evidence.first_event_ns >= FRESH_NS
+    ):  # a new owner knows none at first
+        table.end(name, "probes of all classes arrive with the DSCP with which they left", now_ns)

@@ -1,0 +1,191 @@
+"""Localises where the network changes the DSCP of probes: from there on, they wait in another class's queue.
+
+Each prober reports the DSCP with which its requests and the replies arrive, by path and class. A link or
+switch that every changed route crosses, and no unchanged one, is the place. The fewest such places are
+stated.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from schemas.ids import cable_id, end_parts, link_ends, natural
+from schemas.records import LinkEvent
+from streams.links.evidence import Evidence
+from streams.links.path_table import Links, Routes
+from streams.links.text import count_text
+from streams.runtime.units import NS_PER_S
+
+__all__ = ["FRESH_NS", "DscpChanges", "RewrittenClass"]
+
+LASTING_NS: Final = 2 * NS_PER_S
+"""A changed DSCP counts after this time: a route may just have moved, and its new links may not be known."""
+FRESH_NS: Final = 5 * NS_PER_S
+"""A path with an answer within this time is evidence; each path with answers is reported each second."""
+MIN_ROUTES: Final = 2
+"""Changed routes that are needed, unless no other route is probed in that class."""
+MAX_NAMED: Final = 3
+SEARCH_GAP_NS_PER_PATH: Final = 50_000
+"""Time between two searches per path of the shard, so that searches take a small part of a processor."""
+
+_Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenClass:
+    """A DSCP that arrives as another one. `places`: cables and switches that explain it."""
+
+    sent: int
+    arrived: int
+    routes: int
+    all_routes: int
+    places: tuple[tuple[str, ...], ...]
+    """Each a set that cannot be told apart."""
+    since_ns: int
+
+    def text(self, since: str) -> str:
+        """Return one line for people."""
+        named = [" or ".join(place[:MAX_NAMED]) for place in self.places[:MAX_NAMED]]
+        more = len(self.places) - len(named)
+        where = ", ".join(named) + (f" and {count_text(more, 'more place')}" if more > 0 else "")
+        routes = f"{self.routes:,} of {count_text(self.all_routes, 'route')}"
+        return f"DSCP {self.sent} arrives as DSCP {self.arrived} on {routes} since {since}; " + (
+            f"changed at {where}" if named else "the place is not known"
+        )
+
+
+@dataclass(slots=True)
+class _Change:
+    """The DSCPs with which requests and replies of one class arrive; None: as sent."""
+
+    arrived: tuple[int | None, int | None]
+    since_ns: int
+    at_ns: int
+
+
+UNCHANGED: Final = _Change((None, None), 0, 0)
+
+
+class DscpChanges:
+    """The paths of a shard on which the network changes a DSCP. Pure; times are ns of log append time."""
+
+    def __init__(self) -> None:
+        self._paths: dict[_Key, dict[int, _Change]] = {}
+        self._due_ns = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no path has a changed DSCP."""
+        return not self._paths
+
+    def ingest(self, event: LinkEvent, now_ns: int) -> None:
+        """Take the reports of one event, which ended at `now_ns`."""
+        for row in event["paths"]:
+            key = (event["nic"], row["peer"], row["path"])
+            if not row["classes"]:  # one class, which keeps its DSCP
+                if row["answered"] and self._paths:
+                    self._paths.pop(key, None)
+                continue
+            for each in row["classes"]:
+                if each["answered"]:
+                    self._note(key, each["dscp"], (each["forward_dscp"], each["reverse_dscp"]), now_ns)
+
+    def _note(self, key: _Key, sent: int, arrived: tuple[int | None, int | None], now_ns: int) -> None:
+        known = self._paths.get(key, {}).get(sent)
+        if arrived == (None, None):
+            if known is not None:
+                del self._paths[key][sent]
+                if not self._paths[key]:
+                    del self._paths[key]
+        elif known is not None and known.arrived == arrived:
+            known.at_ns = now_ns
+        else:
+            self._paths.setdefault(key, {})[sent] = _Change(arrived, now_ns, now_ns)
+
+    def is_due(self, paths: int, now_ns: int) -> bool:
+        """Return whether to search now; with many paths, searches take longer and are rarer."""
+        if now_ns < self._due_ns:
+            return False
+        self._due_ns = now_ns + paths * SEARCH_GAP_NS_PER_PATH
+        return True
+
+    def find(self, evidence: Evidence, routes: Routes, now_ns: int) -> list[RewrittenClass]:
+        """Return the DSCPs that the network changes now, with the places."""
+        self._forget(now_ns - 4 * FRESH_NS)
+        found: list[RewrittenClass] = []
+        for sent in sorted({sent for classes in self._paths.values() for sent in classes}):
+            changed, kept = self._routes_of(sent, evidence, routes, now_ns)
+            total = len(kept) + sum(len(each) for each in changed.values())
+            for arrived, group in sorted(changed.items()):
+                if len(group) >= min(MIN_ROUTES, total):
+                    since_ns = min(since_ns for _, since_ns in group)
+                    places = _places([links for links, _ in group], kept)
+                    found.append(RewrittenClass(sent, arrived, len(group), total, places, since_ns))
+        return found
+
+    def _forget(self, before_ns: int) -> None:
+        for key, classes in list(self._paths.items()):
+            for sent in [sent for sent, change in classes.items() if change.at_ns < before_ns]:
+                del classes[sent]
+            if not classes:
+                del self._paths[key]
+
+    def _routes_of(
+        self, sent: int, evidence: Evidence, routes: Routes, now_ns: int
+    ) -> tuple[Mapping[int, list[tuple[Links, int]]], list[Links]]:
+        """Return the directed routes of a class that change it, by the DSCP that arrives, and all others.
+
+        Those have the begin of the change beside them. A route is empty where its links are not known.
+        """
+        changed: dict[int, list[tuple[Links, int]]] = defaultdict(list)
+        kept: list[Links] = []
+        is_split = len(evidence.dscps) > 1 and sent in evidence.dscps
+        column = evidence.dscps.index(sent) if is_split else 0
+        for nic, state in evidence.nics.items():
+            for (peer, path), at in state.paths.items():
+                if evidence.path_answer_ns[at] < now_ns - FRESH_NS:
+                    continue
+                change = self._paths.get((nic, peer, path), {}).get(sent, UNCHANGED)
+                if change is UNCHANGED and is_split and not evidence.class_answered[at, column].any():
+                    continue  # no packet of the class arrives there
+                legs = routes.forward(nic, peer, path), routes.reverse(nic, peer, path)
+                for links, arrived in zip(legs, change.arrived, strict=True):
+                    if arrived is None:
+                        kept.append(links)
+                    elif change.since_ns <= now_ns - LASTING_NS:
+                        changed[arrived].append((links, change.since_ns))
+        return changed, kept
+
+
+def _places(changed: Iterable[Links], kept: Iterable[Links]) -> tuple[tuple[str, ...], ...]:
+    """Return the fewest links or switches that explain the changed routes, each with its aliases."""
+    innocent = set(_of_route(tuple(set().union(*kept))))
+    over: dict[str, set[int]] = defaultdict(set)
+    left: set[int] = set()
+    for number, links in enumerate(changed):
+        for place in _of_route(links):
+            if place not in innocent:
+                over[place].add(number)
+                left.add(number)
+    found: list[tuple[str, ...]] = []
+    while left:
+        rank = {place: (-len(mine & left), ">" not in place, natural(place)) for place, mine in over.items()}
+        best = min(rank, key=rank.__getitem__)
+        mine = over[best] & left
+        # A switch beside the link explains the same where all its probed traffic crosses that link.
+        same = [place for place in sorted(over, key=natural) if over[place] & left == mine]
+        found.append(tuple(dict.fromkeys(_name(place) for place in same)))
+        left -= mine
+    return tuple(found)
+
+
+def _of_route(links: Links) -> list[str]:
+    """Return the links of a route, and the nodes that send into them or receive from them."""
+    return list(dict.fromkeys([*links, *(end_parts(end).node for link in links for end in link_ends(link))]))
+
+
+def _name(place: str) -> str:
+    return cable_id(place) if ">" in place else place
