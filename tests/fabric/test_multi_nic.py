@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -263,8 +265,6 @@ def test_traces_of_udp_leave_by_the_nic_and_those_of_tcp_as_routed(
 
 def passed_sizes(net: MultiNic, limit_bytes: int) -> dict[tuple[str, str], set[int]]:
     """Return (NIC, peer) to the largest packets that its paths pass, while h2's NICs drop larger ones."""
-    import threading
-
     from fabrictime.testbed import nft
     from native.core.probe import Peer
     from producers.probe.size_prober import SizeProber
@@ -278,9 +278,31 @@ def passed_sizes(net: MultiNic, limit_bytes: int) -> dict[tuple[str, str], set[i
         probers[port.nic].set_mtus(1_500, {peer.nic: 1_500})
         if port.host == "h2":
             net.open_in("h2", lambda port=port: nft.add_size_drop(port.device, port.device, limit_bytes))
-    threads = [threading.Thread(target=engine.run, args=(30.0,), daemon=True) for engine in engines.values()]
+    with running(engines.values()):
+        return _wait_for_sizes(net, probers, limit_bytes)
+
+
+@contextlib.contextmanager
+def running(engines: Collection[Any]) -> Iterator[None]:
+    """Run probe engines, and close them at the end."""
+    threads = [threading.Thread(target=engine.run, args=(30.0,), daemon=True) for engine in engines]
     for thread in threads:
         thread.start()
+    try:
+        yield
+    finally:
+        for engine in engines:
+            engine.stop()
+        for thread in threads:
+            thread.join()
+        for engine in engines:
+            engine.close()
+
+
+def _wait_for_sizes(
+    net: MultiNic, probers: Mapping[str, Any], limit_bytes: int
+) -> dict[tuple[str, str], set[int]]:
+    """Step the size probers until all paths have the size that is expected, or for 25 s."""
     wanted = {
         (port.nic, net.peer_of(port).nic): {limit_bytes if port.host == "h1" else 1_500} for port in net.ports
     }
@@ -293,12 +315,6 @@ def passed_sizes(net: MultiNic, limit_bytes: int) -> dict[tuple[str, str], set[i
                 rows[nic, row["peer"], row["path"]] = row["passed_bytes"]
         found = {key: {size for (*pair, _), size in rows.items() if tuple(pair) == key} for key in wanted}
         time.sleep(0.01)
-    for engine in engines.values():
-        engine.stop()
-    for thread in threads:
-        thread.join()
-    for engine in engines.values():
-        engine.close()
     return found
 
 

@@ -82,6 +82,16 @@ class FormOutcome:
         self.is_blind = False
         """True if blind tracing was reported."""
 
+    @property
+    def missed(self) -> list[str]:
+        """Dead links that were not named."""
+        return [link for link, death in self.deaths.items() if not death.named]
+
+    @property
+    def false(self) -> list[str]:
+        """Names that were invented, and healthy links that were named."""
+        return [*self.invented, *(name for death in self.deaths.values() for name in death.false)]
+
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Let each link die in each form; with `quick` two links of three forms."""
@@ -108,17 +118,8 @@ def figures_of(outcomes: dict[str, FormOutcome], absent: Sequence[str] = ()) -> 
     if not outcomes:
         return dict.fromkeys(KEYS, Missing(f"no form could be built, tried {', '.join(absent)}"))
     deaths = [death for found in outcomes.values() for death in found.deaths.values()]
-    missed = [
-        f"{key} {link}"
-        for key, found in outcomes.items()
-        for link, death in found.deaths.items()
-        if not death.named
-    ]
-    false = [
-        f"{key}: {name}"
-        for key, found in outcomes.items()
-        for name in (*found.invented, *(n for death in found.deaths.values() for n in death.false))
-    ]
+    missed = [f"{key} {link}" for key, found in outcomes.items() for link in found.missed]
+    false = [f"{key}: {name}" for key, found in outcomes.items() for name in found.false]
     sizes = sorted(death.cables for death in deaths if death.named)
     alerts_s = [took_s for key, found in outcomes.items() if key in BLIND for took_s in found.alerts_s]
     note = f"{len(deaths)} deaths in {len(outcomes)} forms; missed: {', '.join(missed) or 'none'}"
