@@ -169,6 +169,11 @@ class WindowBarrier:
             self._step_back(source, window)
         self._in_time_ns[source], self._read[source] = seen_ns, first
 
+    def _is_again(self, fits: ClockFits) -> bool:
+        """Return whether a solved window used these messages."""
+        was_read = 0 <= fits["first_offset"] <= self._read.get(fits["source"], -1)
+        return was_read and fits["window"] <= self.last_solved
+
     def _step_back(self, source: str, window: int) -> None:
         """Continue at an earlier window."""
         self.steps += 1
