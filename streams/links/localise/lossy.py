@@ -165,10 +165,16 @@ def _named(
     """Return the rates with the lossy classes named, if each other one clearly loses less."""
     lossy = {dscp for dscp, each in mine.items() if each.low >= min_share}
     rates = [rate for rate in found if rate is not None]
-    low = min((rate.low for rate in rates if rate.dscp in lossy), default=0.0)
-    others = [rate for rate in rates if rate.dscp not in lossy]
-    is_clear = bool(others) and all(rate.high < low for rate in others)
+    is_clear = _are_separate(
+        [rate for rate in rates if rate.dscp in lossy], [rate for rate in rates if rate.dscp not in lossy]
+    )
     return tuple(rate._replace(is_lossy=is_clear and rate.dscp in lossy) for rate in rates)
+
+
+def _are_separate(lossy: Sequence[ClassRate], others: Sequence[ClassRate]) -> bool:
+    """Return whether there are other classes, and each clearly loses less than each lossy one."""
+    low = min((rate.low for rate in lossy), default=0.0)
+    return bool(others) and all(rate.high < low for rate in others)
 
 
 def _is_grey(evidence: Evidence, thresholds: Thresholds, lossy: Lossy, now_ns: int) -> bool:
