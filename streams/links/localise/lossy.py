@@ -7,7 +7,7 @@ clearly lose less.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -104,28 +104,31 @@ def _by_class(
         for c in range(classes)
     ]
     result = dict(found)
-    for element in dict.fromkeys([*found, *(lossy.element for each in by_class for lossy in each)]):
+    elements = [*found, *(lossy.element for each in by_class for lossy in each)]
+    for element in dict.fromkeys(elements):
+        mine = _of_element(element, by_class, evidence.dscps)
         rates = [
             _rate(dscp, element, rows, by_class[c], lost[:, c], requests[:, c])
             for c, dscp in enumerate(evidence.dscps)
         ]
-        mine = {
-            dscp: lossy
-            for dscp, each in zip(evidence.dscps, by_class, strict=True)
-            for lossy in each
-            if _explains(lossy, element)
-        }
-        named = _named(
-            [rate for rate in rates if rate is not None],
-            {dscp for dscp, lossy in mine.items() if lossy.low >= min_share},
-        )
+        named = _named(rates, mine, min_share)
         is_named = any(rate.is_lossy for rate in named)
         if element in found and not is_named:
-            result[element] = replace(found[element], classes=tuple(named))
+            result[element] = replace(found[element], classes=named)
         elif is_named and (element in found or not _is_explained(found, element)):
             worst = max(mine.values(), key=lambda lossy: lossy.rate)
-            result[element] = replace(worst, element=element, classes=tuple(named))
+            result[element] = replace(worst, element=element, classes=named)
     return result
+
+
+def _of_element(element: int, by_class: Sequence[Sequence[Lossy]], dscps: Sequence[int]) -> dict[int, Lossy]:
+    """Return DSCP to the loss rate that may be an element's."""
+    return {
+        dscp: lossy
+        for dscp, each in zip(dscps, by_class, strict=True)
+        for lossy in each
+        if _explains(lossy, element)
+    }
 
 
 def _is_explained(found: dict[int, Lossy], element: int) -> bool:
@@ -156,12 +159,22 @@ def _rate(
     return ClassRate(dscp, min(share / total, 1.0), *wilson(share, total)) if total > 0 else None
 
 
-def _named(rates: Sequence[ClassRate], lossy: Collection[int]) -> list[ClassRate]:
-    """Return the rates with the classes `lossy` named, if each other one clearly loses less."""
-    low = min((rate.low for rate in rates if rate.dscp in lossy), default=0.0)
-    others = [rate for rate in rates if rate.dscp not in lossy]
-    is_clear = bool(others) and all(rate.high < low for rate in others)
-    return [rate._replace(is_lossy=is_clear and rate.dscp in lossy) for rate in rates]
+def _named(
+    found: Sequence[ClassRate | None], mine: Mapping[int, Lossy], min_share: float
+) -> tuple[ClassRate, ...]:
+    """Return the rates with the lossy classes named, if each other one clearly loses less."""
+    lossy = {dscp for dscp, each in mine.items() if each.low >= min_share}
+    rates = [rate for rate in found if rate is not None]
+    is_clear = _are_separate(
+        [rate for rate in rates if rate.dscp in lossy], [rate for rate in rates if rate.dscp not in lossy]
+    )
+    return tuple(rate._replace(is_lossy=is_clear and rate.dscp in lossy) for rate in rates)
+
+
+def _are_separate(lossy: Sequence[ClassRate], others: Sequence[ClassRate]) -> bool:
+    """Return whether there are other classes, and each clearly loses less than each lossy one."""
+    low = min((rate.low for rate in lossy), default=0.0)
+    return bool(others) and all(rate.high < low for rate in others)
 
 
 def _is_grey(evidence: Evidence, thresholds: Thresholds, lossy: Lossy, now_ns: int) -> bool:
