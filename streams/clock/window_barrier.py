@@ -138,7 +138,7 @@ class WindowBarrier:
         Only windows with samples count: those of a silent source are numbered by an estimate.
         """
         source, window, first = fits["source"], fits["window"], fits["first_offset"]
-        if not fits["nics"] or (0 <= first <= self._read.get(source, -1) and window <= self.last_solved):
+        if not fits["nics"] or self._is_again(fits):
             return
         far = step_windows(fits["window_end_ns"] - fits["window_start_ns"])
         shift = self._renumbered.get(source, 0)
