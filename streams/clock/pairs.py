@@ -234,6 +234,9 @@ class PairMemory:
     """Windows over which an asymmetry is averaged."""
     FORGET: Final = 600
     """Windows without a pair after which it is dropped."""
+    MIN_KNOWN: Final = 2
+    KNOWN_SHARE: Final = 0.1
+    """Pairs, and their share, that must have a measured noise for it to be that of the others, too."""
 
     def __init__(self) -> None:
         self._row: dict[tuple[str, str], int] = {}
@@ -276,14 +279,17 @@ class PairMemory:
     def noise(self, rows: NDArray[np.intp], noise_ns: Float64s, otherwise: float) -> Float64s:
         """Learn the timestamp noise (0: not measured); return the noise of each pair's readings.
 
-        Pairs without a measurement have the median noise of the others, so two windows must show one.
+        Pairs without a measurement have the median noise of the others, if enough of them have one. A pair's
+        first noise must be seen twice if it is far below the usual one: the pair would outweigh all others.
         """
         old = self._table[rows, self._NOISE]
-        first = np.where(old < 0, noise_ns, -noise_ns)  # negative: seen once
+        is_doubtful = (old == 0) & (noise_ns < otherwise / (1 + self.GROSS))
+        first = np.where(is_doubtful, -noise_ns, noise_ns)
         new = np.where(noise_ns > 0, np.where(old > 0, old + (noise_ns - old) / 8, first), old)
         self._table[rows, self._NOISE] = new
         known = new[new > 0]
-        usual = float(np.median(known)) if len(known) else otherwise
+        is_usual = len(known) >= max(self.MIN_KNOWN, self.KNOWN_SHARE * len(rows))
+        usual = float(np.median(known)) if is_usual else otherwise
         return np.where(new > 0, new, usual)
 
     def excess(

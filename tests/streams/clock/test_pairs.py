@@ -112,6 +112,25 @@ def run_memory(margins: list[float], memory: PairMemory | None = None, middle: b
     return found
 
 
+def test_one_absurdly_low_margin_makes_no_floor_but_two_do() -> None:
+    """A record with a margin near zero once made queues of all later windows, for ten minutes."""
+    usual = [10_400.0] * 4
+    assert max(run_memory([*usual, 1.0, *usual])[2:]) < 5
+    assert run_memory([*usual, 2_000.0, 2_004.0, 2_002.0, *usual])[-1] == pytest.approx(8_400, abs=10)
+
+
+def test_one_pairs_noise_is_not_that_of_the_others() -> None:
+    """A record with a noise near zero once narrowed all bounds, for good."""
+    memory = PairMemory()
+    rows = memory.rows([(f"h{number}/e0", "b/e0") for number in range(6)], 0)
+    low = np.array([0.005, 0.0, 0.0, 0.0, 0.0, 0.0])
+    assert memory.noise(rows, low, 10.0).tolist() == [10.0] * 6
+    high = np.array([0.0, 40.0, 0.0, 0.0, 0.0, 0.0])
+    assert memory.noise(rows, high, 10.0).tolist() == [10.0, 40.0, 10.0, 10.0, 10.0, 10.0]
+    both = np.array([0.0, 0.0, 60.0, 0.0, 0.0, 0.0])
+    assert memory.noise(rows, both, 10.0).tolist() == [50.0, 40.0, 60.0, 50.0, 50.0, 50.0]
+
+
 def test_a_floor_is_known_once_seen_twice_and_queues_are_above_it() -> None:
     found = run_memory([10_900.0, 10_400.0, 10_700.0, 10_405.0, 10_700.0])
     assert np.isinf(found[0])
