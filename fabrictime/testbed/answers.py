@@ -1,7 +1,7 @@
 """Makes the switches of a fabric answer traces as switches of other networks do.
 
 Addresses and routes of each form are in the plan. This module adds limits and rules to one namespace. Hidden
-switches keep the TTL of what they forward: a rule adds one before the kernel takes one. So a packet crosses
+switches keep the TTL of forwarded packets: a rule adds one before the kernel takes one. So a packet crosses
 them as in a tunnel or a layer-2 network, with the hash of its own ports. This needs no tunnel device, which
 the kernel may lack (IPIP, GRE and MPLS routing).
 """

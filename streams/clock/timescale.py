@@ -120,12 +120,14 @@ class Timescale:
     def _is_lost(self, part: Part, error_ns: float | None) -> bool:
         """Return whether slewing cannot bring fabric time back: it has been far from its reference for long.
 
-        So it is if all hosts started with a wrong clock that was set later. NTP steps as late (RFC 5905
-        calls that time the stepout threshold).
+        All hosts may have started with a wrong clock that was set later. NTP steps its clock after as long a
+        time: the stepout threshold of RFC 5905.
         """
         far_s = self._far_s.pop(part.leading, 0.0) + part.window_s
-        if error_ns is None or abs(error_ns) <= STEP_ABOVE_NS or far_s >= STEP_AFTER_S:
-            return error_ns is not None and abs(error_ns) > STEP_ABOVE_NS
+        if error_ns is None or abs(error_ns) <= STEP_ABOVE_NS:
+            return False
+        if far_s >= STEP_AFTER_S:
+            return True
         self._far_s[part.domain] = far_s
         return False
 

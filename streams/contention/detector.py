@@ -13,7 +13,6 @@ from schemas.records import ContentionState, ContentionWindow, LinkQueues
 from streams.contention.classify import LinkView, add_scores, view_of
 from streams.contention.record import make_record, signature
 from streams.contention.rules import (
-    GAP_NS,
     LOOKBACK_NS,
     NIC_HEADROOM,
     REFRESH_NS,
@@ -147,7 +146,7 @@ class ContentionDetector:
         if length_ns <= 0:
             return []
         records: list[ContentionWindow] = []
-        if self._end_ns and not 0 <= start_ns - self._end_ns < GAP_NS:
+        if not self._order.follows(start_ns):
             records = self._close_all()
         self._order.end_window(start_ns + length_ns)
         limited = self._limited_links()

@@ -28,15 +28,18 @@ class WindowOrder:
 
     def accepts(self, start_ns: int, end_ns: int) -> bool:
         """Return whether a window, or the next part of one, is new; call `end_window` at its end."""
-        away_ns = start_ns - self.end_ns
-        if not self.end_ns or 0 <= away_ns < GAP_NS:
+        if self.follows(start_ns):
             return True
-        if -self.BACK_NS < away_ns < 0:
+        if -self.BACK_NS < start_ns - self.end_ns < 0:
             return False
         if 0 <= start_ns - self._doubtful_end_ns < GAP_NS:
             return True
         self._doubtful_end_ns = end_ns
         return False
+
+    def follows(self, start_ns: int) -> bool:
+        """Return whether a window begins soon after the last one, or is the first."""
+        return not self.end_ns or 0 <= start_ns - self.end_ns < GAP_NS
 
     def end_window(self, end_ns: int) -> None:
         """Note the end of a window that was accepted."""

@@ -29,7 +29,6 @@ def check_dscp_changes(table: SubjectTable, changes: DscpChanges, routes: Routes
         since_ns = min(each.since_ns for each in found)
         candidates = tuple(sorted(places)[:MAX_CANDIDATES])
         table.report(name, HealthKind.CLASSES, "; ".join(texts), since_ns, now_ns, candidates)
-    elif (
-        changes.is_empty and now_ns - table.evidence.first_event_ns >= FRESH_NS
-    ):  # a new owner knows none at first
+    elif changes.is_empty and now_ns - table.evidence.first_event_ns >= FRESH_NS:
+        # A new owner knows no change at first.
         table.end(name, "probes of all classes arrive with the DSCP with which they left", now_ns)

@@ -46,7 +46,7 @@ RETRACE_S: Final = 5.0
 POLL_S: Final = 0.004
 FLUSH_S: Final = 0.1
 SETTLED_S: Final = 3.0
-"""Traces that changed no route for this long have found what they can."""
+"""Tracing is complete if no route changes for this long."""
 LEARN_LIMIT_S: Final = 30.0
 LEARN_S: Final[dict[AnswerForm, float]] = {"rate_limited": 60.0}
 """Time to learn routes that answers at a limited rate take. Two thirds of the paths are known after it."""

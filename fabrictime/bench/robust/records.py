@@ -270,7 +270,7 @@ class CatchUp:
 
 
 def _wait_caught_up(bootstrap: str) -> CatchUp:
-    """Return what has caught up after at most `CATCH_UP_S`."""
+    """Wait until both topics have caught up, at most `CATCH_UP_S`; return their state."""
     state, end_s = CatchUp(time.time_ns()), time.monotonic() + CATCH_UP_S
     with contextlib.closing(TopicReader(bootstrap, {LINK_HEALTH: END, CLOCK_OFFSETS: END})) as reader:
         reader.connect()

@@ -19,7 +19,7 @@ from streams.diagnosis.traffic import NicPair
 __all__ = ["contention", "contention_by_marks", "few_queue_pairs", "slow_flow", "slow_flow_by_probes"]
 
 MIN_PAIRS: Final = 6
-"""Pairs of NICs that show what is usual before the job's good time is known."""
+"""Fewest pairs of NICs with usual delays, before the job's good time is known."""
 OTHERS_UNKNOWN: Final = "flows without a job"
 SHARED_KINDS: Final = (ContentionKind.COLLISION, ContentionKind.INCAST, ContentionKind.UNKNOWN)
 
@@ -27,8 +27,7 @@ SHARED_KINDS: Final = (ContentionKind.COLLISION, ContentionKind.INCAST, Contenti
 def slow_flow(case: Case) -> Iterator[Candidate]:
     """Explain lost time by one pair with in-band delays far above those of its like.
 
-    Before the job's good time is known, only many pairs show what is usual: connections that are being set up
-    are slow, too.
+    New connections are slow. So before the job's good time is known, only many pairs show the usual delay.
     """
     if not case.outliers:
         return

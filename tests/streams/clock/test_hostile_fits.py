@@ -78,7 +78,7 @@ class _Shard:
         self._sent = 0
 
     def run(self, window: int, records: list[dict[str, Any]]) -> None:
-        """Take the records that are appended just after a window, and solve what is ready."""
+        """Add the records at the end of a window, and solve the windows that are ready."""
         end_ns = (window + 1) * WINDOW_NS
         for record in records:
             try:

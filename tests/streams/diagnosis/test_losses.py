@@ -1,4 +1,4 @@
-"""Loss rates of links among a job's NICs: what is named, and what only looks alike."""
+"""Loss rates of links among a job's NICs: lossy links are named, other causes of losses are not."""
 
 from __future__ import annotations
 
