@@ -74,7 +74,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
             key = f"{form}{' with a file' if with_file else ''}"
             outcomes[key] = [kill(fleet, names, link) for link in links]
             found = sum(each.named for each in outcomes[key])
-            progress(f"networks: {key}: {found} of {len(links)} dead links named or in the stated set")
+            progress(f"{key}: {found} of {len(links)} dead links named or in the stated set")
     return _figures(outcomes, invented)
 
 

@@ -140,14 +140,14 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     links = range(fleet.links)[:: max(1, fleet.links // QUICK_LINKS) if quick else 1]
     outcomes = [plant(fleet, link, SIZES[n % len(SIZES)], SEED + n) for n, link in enumerate(links)]
     found = [each.found_s for each in outcomes if each.found_s is not None]
-    progress(f"networks: mtu: {len(found)} of {len(outcomes)} links that drop large packets found")
+    progress(f"mtu: {len(found)} of {len(outcomes)} links that drop large packets found")
     false = sorted(name for each in outcomes for name in each.false)
     for share in (LOSS, 0.02, 0.1, 0.3):
         network = Network(fleet, SEED)
         network.loss[:-1] = share
         network.run(QUIET_S / (10 if quick else 1))
         false += sorted(network.grey)
-        progress(f"networks: mtu: every link loses {share:.1%}: {len(network.grey)} false verdicts")
+        progress(f"mtu: every link loses {share:.1%}: {len(network.grey)} false verdicts")
     cleared = [each.cleared_s for each in outcomes if each.cleared_s is not None]
     return {
         "mtu_fault_found_with_size": Figure(

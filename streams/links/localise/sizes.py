@@ -31,6 +31,9 @@ MAX_WAIT_NS: Final = 30 * NS_PER_S
 """Time to check the other paths of all links that may be the cause. After it a single path counts where no
 other crosses the link."""
 
+CHECK_NS: Final = 5 * NS_PER_S
+"""Longest time of one check. Its packets may be older than a fault's end, though its result is later."""
+
 _Key = tuple[str, str, int]
 
 
@@ -200,8 +203,9 @@ def _explained_by(
 
 def _passed_within(over: Iterable[CheckedPath], limited: CheckedPath) -> bool:
     """Return whether a path over a link passed a larger packet between two checks of a limited path."""
+    before_ns = limited.at_ns - CHECK_NS
     return any(
-        each.passed_bytes > limited.passed_bytes and limited.since_ns <= each.at_ns <= limited.at_ns
+        each.passed_bytes > limited.passed_bytes and limited.since_ns <= each.at_ns <= before_ns
         for each in over
     )
 
