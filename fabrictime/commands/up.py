@@ -29,7 +29,7 @@ from fabrictime.runtime import status
 from fabrictime.runtime.config import Config, ConfigError, load
 from fabrictime.runtime.service import APART
 from fabrictime.runtime.supervisor import Child, ChildFailed, Event, State, Step, Supervisor, python_child
-from fabrictime.testbed.scheduling_priority import keep_priority
+from fabrictime.testbed.scheduling_priority import keep_priority, raise_session
 
 if TYPE_CHECKING:
     from fabrictime.state.evidence_reader import EvidenceWatch
@@ -146,11 +146,13 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
     if kind == "fabric":
         from fabrictime.testbed import userns
 
-        restore = keep_priority()
+        restore, restore_session = keep_priority(), raise_session()
+        stack.callback(restore_session)
         try:
             userns.enter()
         except userns.NamespacesDenied as denied:
             restore()
+            restore_session()
             print_line(f"no fabric here: {denied}; probing between loopback addresses instead")
             kind = "loopback"
         else:

@@ -301,3 +301,44 @@ def test_a_user_without_the_right_marks_the_children_and_gets_everything_back(sc
 
 def _refused(*_):
     raise PermissionError
+
+
+SESSION = """
+import sys
+from fabrictime.testbed import scheduling_priority
+from fabrictime.testbed.userns import enter
+undo = scheduling_priority.raise_session()
+raised = scheduling_priority.SESSION.read_text().split()[-1]
+if sys.argv[1] == "enter":
+    enter()
+undo()
+print(raised, scheduling_priority.SESSION.read_text().split()[-1])
+"""
+
+
+@pytest.mark.parametrize("where", ["stay", "enter"])
+def test_a_session_goes_before_others_until_that_is_undone(where):
+    """Niceness counts only within a session where the kernel groups processes by session."""
+    if not scheduling_priority.SESSION.exists():
+        pytest.skip("this kernel does not group processes by session")
+    if where == "enter" and (denied := namespaces_allowed()) is not None:
+        pytest.skip(denied)
+    done = subprocess.run(
+        [sys.executable, "-c", SESSION, where],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=True,
+    )
+    may = niceness("links") < 0
+    assert list(map(int, done.stdout.split())) == [scheduling_priority.SESSION_NICE if may else 0, 0]
+
+
+def test_without_sessions_nothing_changes(monkeypatch, tmp_path):
+    monkeypatch.setattr(scheduling_priority, "SESSION", tmp_path / "missing")
+    scheduling_priority.raise_session()()
+    assert not list(tmp_path.iterdir())
+    scheduling_priority.SESSION.touch()  # as in the kernel's own group
+    scheduling_priority.raise_session()()
+    assert scheduling_priority.SESSION.read_text() == ""

@@ -14,7 +14,7 @@ from fabrictime.bench.workload._jobs import compiled
 from fabrictime.testbed.userns import namespaces_allowed
 
 UNRELIABLE = pytest.mark.xfail(
-    reason="two processors: the second job seldom fills the link, named in 1 of 4 runs"
+    reason="two processors: the second job does not always fill the link, named in 3 of 4 runs"
 )
 NAMES = (
     "slow_host",
