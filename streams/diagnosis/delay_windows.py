@@ -115,6 +115,11 @@ class DelayWindows:
         """Return the requests of some NICs that were lost, to any peer."""
         return sum(window.lost for nic in nics for window in self._of(nic, begin_ns, end_ns))
 
+    def newest_ns(self, nics: Collection[str]) -> int | None:
+        """Return the end of the newest window of some NICs; None: there is none."""
+        known = [self._nics[nic].windows.values() for nic in nics if nic in self._nics]
+        return max((window.end_ns for windows in known for window in windows), default=None)
+
     def among(
         self, nics: Collection[str], begin_ns: int, end_ns: int
     ) -> Iterator[tuple[str, str, PairDelay]]:

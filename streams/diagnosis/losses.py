@@ -85,7 +85,14 @@ class _Rows:
 
 
 def lossy_links(network: NetworkView, nics: set[str], end_ns: int) -> list[LossyLink]:
-    """Return the links between switches that lose packets of probes among some NICs, the worst first."""
+    """Return the links between switches that lose packets of probes among some NICs, the worst first.
+
+    Where workers are behind, the time before the newest window counts.
+    """
+    newest_ns = network.probed.newest_ns(nics)
+    if newest_ns is None or newest_ns <= end_ns - PERIOD_NS:
+        return []
+    end_ns = min(end_ns, newest_ns)
     begin_ns = end_ns - PERIOD_NS
     if len(nics) > MAX_NICS or network.probed.lost(nics, begin_ns, end_ns) < MIN_LOSSES:
         return []

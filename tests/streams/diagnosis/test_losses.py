@@ -47,6 +47,14 @@ def test_a_rate_that_has_lasted_is_right(seed: int) -> None:
     assert lossy.lost / lossy.requests == pytest.approx(lossy.rate, rel=0.05)
 
 
+@pytest.mark.parametrize(("late_s", "names"), [(10, True), (16, False)])
+def test_workers_that_are_behind_hide_no_losses_until_these_are_old(late_s: int, names: bool) -> None:
+    view = NetworkView()
+    trace(view, HOSTS)
+    end_ns = probe(view, HOSTS, BEGIN, 15, over(0.1), seed=1)
+    assert [each.cable for each in lossy_links(view, NICS, end_ns + late_s * S)] == [cable_id(LOSSY)] * names
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_late_host_makes_no_link_lossy(seed: int) -> None:
     """It answers nothing for half of each third second, on all paths."""

@@ -32,6 +32,15 @@ def test_a_slow_jobs_text_begins_with_its_iterations() -> None:
     codec.encode(Diagnosis, found)
 
 
+def test_late_delays_of_probes_are_missing_with_their_delay() -> None:
+    world = World(Job(ranks=4))
+    world.learn(4)
+    world.probes = False
+    world.learn(8)
+    found = world.step()
+    assert "no delays of probes between the job's NICs: they come 9 s late" in found["missing"]
+
+
 def test_missing_evidence_of_an_unknown_network() -> None:
     world = World(Job(ranks=4, nics=False, queue_pairs=False), flows=False, probes=False)
     world.step()
