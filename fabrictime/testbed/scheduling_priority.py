@@ -83,10 +83,10 @@ def raise_session() -> Callable[[], None]:
 
     It changes nothing without the right, or where the kernel does not group processes by session.
     """
-    words = SESSION.read_text().split() if SESSION.exists() else []  # "/autogroup-25 nice 0", or nothing
-    if not words:
+    state = SESSION.read_text().split() if SESSION.exists() else []  # "/autogroup-25 nice 0", or nothing
+    if not state:
         return lambda: None
-    former = int(words[-1])
+    former = int(state[-1])
     if former > SESSION_NICE:
         _set_session(SESSION_NICE)
     return partial(_set_session, former)
