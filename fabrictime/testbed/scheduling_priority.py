@@ -74,8 +74,9 @@ counts only within one: beside a busy job of another session, all services toget
 and fits came 5 to 8 s late."""
 SESSION_NICE: Final = -4
 """Two thirds of the processors beside one busy session: fits come within a second, and jobs keep their pace.
-At -10, one job of three nodes ran at times at half of it."""
+At -10, a job of three ranks ran at half its pace at times."""
 SESSION_TRIES: Final = 20
+"""Writes, 50 ms apart, until the kernel takes one."""
 
 
 def raise_session() -> Callable[[], None]:

@@ -66,8 +66,10 @@ def _missing_network(case: Case) -> list[str]:
         pairs = [case.traffic.pairs[key] for key in sorted(case.traffic.pairs)[:MAX_PROBED]]
         if pairs and not any(case.probes(pair) for pair in pairs):
             newest_ns = case.network.probed.newest_ns(case.traffic.nics)
-            late = "" if newest_ns is None else f": they come {(case.end_ns - newest_ns) / 1e9:.0f} s late"
-            lines.append(f"no delays of probes between the job's NICs{late}")
+            line = "no delays of probes between the job's NICs"
+            if newest_ns is not None and newest_ns <= case.begin_ns:
+                line += f": they come {(case.end_ns - newest_ns) / 1e9:.0f} s late"
+            lines.append(line)
         states = {case.network.clock_of(nic) for nic in case.traffic.nics}
         if ClockSync.UNSYNCED in states and all(rank.synced for rank in members):
             lines.append("clocks of some NICs are UNSYNCED: one-way delays there are not used")

@@ -8,7 +8,7 @@ from streams.diagnosis.base import Candidate
 from streams.diagnosis.case import case_of
 from streams.diagnosis.record import make_record, missing_evidence
 from streams.diagnosis.rules import DiagnosisRules
-from tests.streams.diagnosis.scenario import MS, Job, World
+from tests.streams.diagnosis.scenario import MS, Job, S, World
 
 
 def record(candidate: Candidate, others: list[Candidate]) -> Diagnosis:
@@ -39,6 +39,15 @@ def test_late_delays_of_probes_are_missing_with_their_delay() -> None:
     world.learn(8)
     found = world.step()
     assert "no delays of probes between the job's NICs: they come 9 s late" in found["missing"]
+
+
+def test_pairs_without_probes_are_not_late_where_their_nics_probe_others() -> None:
+    world = World(Job(ranks=4))
+    world.learn(4)
+    end_ns = world.job.at_ns
+    case = case_of(world.view, world.network, end_ns - S, end_ns, DiagnosisRules())
+    case.probes_known = dict.fromkeys(case.traffic.pairs)
+    assert "no delays of probes between the job's NICs" in missing_evidence(case)
 
 
 def test_missing_evidence_of_an_unknown_network() -> None:
