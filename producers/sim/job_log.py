@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from native.collectives.fold import mix
 from producers.sim.job_times import Arrivals, OperationTimes, arrivals_of, operation_times
 from producers.sim.jobs import SimJob
 from schemas.records import KeptReason
@@ -28,6 +29,7 @@ _RECENT: Final = 64
 _RUNNING_NS: Final = 1_000_000_000
 """An operation that runs this long is published before its end."""
 _SECOND_NS: Final = 1e9
+_HASH_BITS: Final = 64
 
 Float64s = NDArray[np.float64]
 
@@ -59,7 +61,7 @@ class JobLog:
         self._last_end = np.zeros(self.ranks)
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._ends: deque[float] = deque()
-        self._stride = 1
+        self._shift = 0
         self._slow_at: deque[float] = deque()
         self._moved_ns = -_SECOND_NS
 
@@ -138,19 +140,23 @@ class JobLog:
         return arrivals_of(self.job.conditions, self.ranks, chance)
 
     def _kept(self, seq: int, length_ns: float, end_ns: float) -> KeptReason | None:
-        """Choose whether an operation is published singly: by its number within the trace budget, or slow."""
+        """Choose whether an operation is published singly: within the trace budget, or slow.
+
+        A hash of its number chooses, as in the reporter: every 16th one would show an iteration of 16
+        operations by one of them.
+        """
         self._ends.append(end_ns)
         while self._ends[0] < end_ns - _SECOND_NS:
             self._ends.popleft()
-        while len(self._ends) > _TRACED_PER_S * self._stride:
-            self._stride *= 2
-        if self._stride > 1 and len(self._ends) < _TRACED_PER_S * self._stride // 4:
-            self._stride //= 2
+        while len(self._ends) > _TRACED_PER_S << self._shift:
+            self._shift += 1
+        if self._shift and len(self._ends) < _TRACED_PER_S << self._shift >> 2:
+            self._shift -= 1
         usual = float(np.median(self._recent)) if self._recent else length_ns
         self._recent.append(length_ns)
-        if self._stride == 1:
+        if not self._shift:
             return KeptReason.ALL
-        if seq % self._stride == 0:
+        if not mix(self._index, seq) >> (_HASH_BITS - self._shift):
             return KeptReason.SAMPLED
         while self._slow_at and self._slow_at[0] < end_ns - _SECOND_NS:
             self._slow_at.popleft()

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from schemas.records import ContentionWindow
+from schemas.records import ContentionWindow, Verdict
 from streams.diagnosis.arrivals import Floats
 from streams.diagnosis.columns import Op
 from streams.diagnosis.job_view import Columns, Interval, JobView
@@ -19,7 +19,7 @@ from streams.diagnosis.traffic import NicPair, Probes, Traffic, probes_of, traff
 from streams.diagnosis.work import Work, work_of
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["Case", "Lateness", "Outlier", "Stuck", "case_of"]
+__all__ = ["Case", "Lateness", "LinkLoad", "Outlier", "Stuck", "case_of"]
 
 MIN_SINCE_NS: Final = 2 * NS_PER_S
 """Time over which a loss is measured at least: some iterations, so that one long one does not count."""
@@ -44,6 +44,31 @@ class Outlier:
     def lost(self) -> float:
         """Share of its time that it lost."""
         return max(0.0, 1 - 1 / max(self.times, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLoad:
+    """The job's load on a link between leaf and spine; see `link_loads.link_loads`."""
+
+    switch: str
+    """The leaf."""
+    link: str
+    is_down: bool
+    """Whether it leads from a spine to the leaf; else it is an uplink."""
+    pairs: float
+    """NIC pairs that cross it; of a pair with several flows, their share."""
+    times: float
+    """Its traffic over the mean of its like."""
+    used: int
+    """Links of its like that flows of the job cross."""
+    available: int
+    flows: int
+    """Flows of the job that cross spines."""
+
+    @property
+    def place(self) -> str:
+        """Text that names its like."""
+        return f"links from spines to {self.switch}" if self.is_down else f"uplinks of {self.switch}"
 
 
 @dataclass(slots=True)
@@ -102,6 +127,10 @@ class Case:
     stuck: Stuck | None = None
     outliers: list[Outlier] = field(default_factory=list)
     """Pairs that are slower than their like, the slowest first."""
+    loads: list[LinkLoad] = field(default_factory=list)
+    """Links between leaf and spines, the one with most of the job's traffic over that of its like first."""
+    causes: list[tuple[Verdict, str, int]] = field(default_factory=list)
+    """Verdict, subject and begin of what costs the job time, where the begin is known."""
     probes_known: dict[tuple[str, str], Probes | None] = field(default_factory=dict)
 
     # ------------------------------------------------------------------------------------------ the job
@@ -177,7 +206,7 @@ class Case:
         expected = np.array([np.nan if ns is None else ns for ns in good], np.float64)
         own = np.maximum(work.critical - self.expected_network[work.kind], 0.0)
         whole = np.maximum(work.moving.time - work.moving.error - expected[work.kind], 0.0)
-        return np.fmax(own, whole)
+        return np.where(np.isnan(whole), own, whole)
 
     @cached_property
     def network_excess(self) -> float | None:
@@ -293,15 +322,19 @@ class Case:
         """Return whether the job's good time was learned before a fault began."""
         return sum(each.end_ns <= begin_ns for each in self.job.history) >= 3
 
-    def network_loss(self, begin_ns: int, end_ns: int, estimate: float) -> float:
+    def network_loss(self, begin_ns: int | None, end_ns: int, estimate: float) -> float:
         """Return the share of the job's time that a fault of the network between two times explains.
 
-        It is the excess over the job's good time, as far as that excess coincides with the fault. If
-        the fault is as old as the job's records, there is no good time: then it is `estimate`.
+        It is the excess over the job's good time, as far as that excess coincides with the fault; all of it
+        if the fault's begin is not known (None). If the fault is as old as the job's records, there is no
+        good time: then it is `estimate`.
         """
+        excess = self.network_excess
+        if begin_ns is None:
+            clean = self.has_clean_baseline(self.begin_ns)
+            return excess if clean and excess is not None else max(estimate, excess or 0.0)
         if self.was_fast_during(begin_ns):
             return 0.0
-        excess = self.network_excess
         if excess is None or not self.has_clean_baseline(begin_ns):
             return max(estimate, excess or 0.0)
         slack_ns = int(self.rules.coincide_s * NS_PER_S)

@@ -15,6 +15,7 @@ from schemas.records import Diagnosis, Verdict
 from streams.diagnosis.base import Candidate, Explanation
 from streams.diagnosis.case import Case, case_of
 from streams.diagnosis.job_view import Interval, JobView, LastVerdict
+from streams.diagnosis.link_loads import link_loads
 from streams.diagnosis.network_view import NetworkView
 from streams.diagnosis.outliers import find_outliers
 from streams.diagnosis.record import make_record, missing_evidence
@@ -81,6 +82,7 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
     job, work = case.job, case.work
     job.number = diagnosis["number"] + 1
     job.last = LastVerdict(diagnosis["verdict"], diagnosis["subject"], diagnosis["since_ns"])
+    job.causes.note(case.causes, case.end_ns)
     job.history.append(Interval(case.begin_ns, case.end_ns, case.ratio, case.network_excess))
     note = job.baselines.note
     for kind, ns in work.kind_network.items():
@@ -89,6 +91,8 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
         note(("moving", *kind), ns)
     for pair in case.traffic.measured:
         pair.note(job.baselines)
+    if case.traffic.routes:
+        note(("load",), max((each.pairs for each in case.loads), default=0.0))
     if case.iteration_ns is not None:
         note(("iteration", *work.iteration_key), case.iteration_ns)
     if work.pace_ns is not None:
@@ -109,12 +113,18 @@ def _case(
     case = case_of(job, network, begin_ns, end_ns, rules or DiagnosisRules())
     case.stuck = find_stuck(case)
     case.outliers = find_outliers(case)
+    case.loads = link_loads(case)
     return case
 
 
 def _diagnosis(case: Case) -> Diagnosis:
     missing = missing_evidence(case)
     ranked = _ranked(case, [found for explanation in EXPLANATIONS for found in explanation(case)])
+    case.causes = [
+        (each.verdict, each.subject, each.since_ns)
+        for each in ranked
+        if each.since_ns is not None and _is_verdict(case, each)
+    ]
     best = next((each for each in ranked if _is_verdict(case, each)), None)
     if best is None:
         best = _without_cause(case, missing)

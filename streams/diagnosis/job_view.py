@@ -18,9 +18,9 @@ from schemas.records import CollectiveBatch, NicCounter, RankState, Verdict
 from streams.diagnosis.baseline import Baselines
 from streams.diagnosis.columns import Op, Pair, Rows, Sum, Transfer, hash_of
 from streams.diagnosis.process import Batch, Member, Process, batch_of
-from streams.diagnosis.rules import KEEP_NS, MAX_OPERATIONS, MAX_RECORDS, MAX_SUMMARIES
+from streams.diagnosis.rules import CAUSE_GAP_NS, KEEP_NS, MAX_OPERATIONS, MAX_RECORDS, MAX_SUMMARIES
 
-__all__ = ["Columns", "Interval", "JobView", "LastVerdict"]
+__all__ = ["Causes", "Columns", "Interval", "JobView", "LastVerdict"]
 
 
 class Columns(NamedTuple):
@@ -55,6 +55,29 @@ class LastVerdict:
     since_ns: int
 
 
+class Causes:
+    """When the causes of a slow job began, as long as evidence for them comes again.
+
+    Evidence has pauses, a queue for example: a cause whose evidence began anew is as old as the first one.
+    """
+
+    def __init__(self, gap_ns: int = CAUSE_GAP_NS) -> None:
+        self._gap_ns = gap_ns
+        self._known: dict[tuple[Verdict, str], tuple[int, int]] = {}
+        """Verdict and subject to begin, and the last time of evidence."""
+
+    def note(self, found: Iterable[tuple[Verdict, str, int]], at_ns: int) -> None:
+        """Note the causes of the interval that ends at `at_ns`: verdict, subject and begin of each."""
+        for verdict, subject, since_ns in found:
+            self._known[verdict, subject] = (self.began(verdict, subject, since_ns), at_ns)
+        self._known = {key: each for key, each in self._known.items() if each[1] >= at_ns - self._gap_ns}
+
+    def began(self, verdict: Verdict, subject: str, since_ns: int) -> int:
+        """Return the begin of a cause with evidence since `since_ns`."""
+        begin_ns, last_ns = self._known.get((verdict, subject), (since_ns, since_ns))
+        return min(begin_ns, since_ns) if since_ns <= last_ns + self._gap_ns else since_ns
+
+
 INTERVALS_KEPT: Final = 512
 """Evaluated intervals that are remembered: whether the job was fast while a fault lasted."""
 
@@ -69,6 +92,7 @@ class JobView:
         self.number = 0
         """Number of the job's next Diagnosis."""
         self.last: LastVerdict | None = None
+        self.causes = Causes()
         self.baselines = Baselines()
         self.history: deque[Interval] = deque(maxlen=INTERVALS_KEPT)
         self.processes: dict[int, Process] = {}

@@ -30,6 +30,8 @@ BASELINE_MIN: Final = 3
 
 LATE_NS: Final = 60 * NS_PER_S
 """A record appended this long after its interval does not describe the present."""
+CAUSE_GAP_NS: Final = 10 * NS_PER_S
+"""Pause in the evidence for a cause up to which it is the same cause."""
 CLOCK_FLOOR_NS: Final = 5 * NS_PER_US
 """Arrival orders closer than this show nothing: calls themselves take as long."""
 NEVER_NS: Final = -(2**62)

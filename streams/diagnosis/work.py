@@ -140,7 +140,7 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     times, weight = rank_times(job, members, (begin_ns, end_ns), summaries, row_times)
     last = grouped[arrivals.group_last[arrivals.group_clear]]
     times.last_arrivals = np.bincount(rank[last], minlength=len(members))[: len(members)].astype(np.int64)
-    critical = _critical(network, grouped, groups)
+    critical = _critical(network, rows, grouped, groups)
     whole = groups.counts >= sizes
     whole_moving = moving_of(rows, rank, begin + launch, end, row_tolerance, grouped, groups, whole)
     work = Work(
@@ -322,13 +322,21 @@ def _arrival_waits(rows: Rows, arrival: Floats, grouped: Ints, groups: Groups, f
     return wait
 
 
-def _critical(network: Floats, grouped: Ints, groups: Groups) -> Floats:
-    """Return the greatest time of moving data of each row's operation; NaN: unknown at all ranks."""
+def _critical(network: Floats, rows: Rows, grouped: Ints, groups: Groups) -> Floats:
+    """Return the greatest time of moving data of each row's operation; NaN: unknown at all ranks.
+
+    A rank with an UNSYNCED clock counts: how long it waits for data does not depend on the clock's offset.
+    """
+    collective, group, count = grouped, groups.group, len(groups.starts)
+    found = np.flatnonzero(IS_COLLECTIVE[rows[:, Op.FUNCTION]])
+    if len(found) > len(grouped):
+        names, group = distinct(mixed(rows[found, Op.COMMUNICATOR], rows[found, Op.SEQ]))
+        collective, count = found, len(names)
     critical = network.copy()
-    if len(grouped):
-        greatest = np.full(len(groups.starts), -1.0)
-        np.maximum.at(greatest, groups.group, np.nan_to_num(network[grouped], nan=-1.0))
-        critical[grouped] = np.where(greatest < 0, np.nan, greatest)[groups.group]
+    if len(collective):
+        greatest = np.full(count, -1.0)
+        np.maximum.at(greatest, group, np.nan_to_num(network[collective], nan=-1.0))
+        critical[collective] = np.where(greatest < 0, np.nan, greatest)[group]
     return critical
 
 

@@ -266,10 +266,12 @@ def own_pacing(case: Case) -> Iterator[Candidate]:
     flow, limit, pace = min(limited, key=lambda each: (each[1], each[0]["flow_id"]))
     line = _line_bps(case, flow)
     decided = [each for _, _, each in limited if each is not None]
-    begin_ns = min((each.begin_ns for each in decided), default=case.begin_ns)
+    begin_ns = min((each.begin_ns for each in decided), default=None)
     estimate = case.network_share * (1 - min(1.0, limit / line)) if line else 0.5 * case.network_share
-    loss = case.network_loss(begin_ns, case.end_ns, estimate)
     name = f"{flow['nic']} to {flow['peer']}"
+    if begin_ns is not None:
+        begin_ns = case.job.causes.began(Verdict.OWN_PACING, name, begin_ns)
+    loss = case.network_loss(begin_ns, case.end_ns, estimate)
     text = f"{name} is limited to {limit / 1e9:.3g} Gbit/s" + (
         f" by decision {pace.decision['decision_id']}: {pace.decision['text']}"
         if pace and pace.decision
@@ -301,7 +303,7 @@ def own_pacing(case: Case) -> Iterator[Candidate]:
         links=links[:64],
         nics=sorted({f["nic"] for f, _, _ in limited})[:64],
         evidence=evidence,
-        since_ns=begin_ns if decided else None,
+        since_ns=begin_ns,
         pairs={(f["nic"], f["peer"]) for f, _, _ in limited},
     )
 

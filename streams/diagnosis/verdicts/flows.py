@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from statistics import fmean
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from schemas.ids import near_node
 from schemas.records import ContentionKind, ContentionWindow, DiagnosisEvidence, Verdict
 from schemas.topics import COLLECTIVES, CONTENTION, DELAYS, FLOWS
 from streams.diagnosis.base import Candidate, Case, observation
+from streams.diagnosis.case import LinkLoad
 from streams.diagnosis.marks import Marks, links_of_marks, marks_of, usual_share
 from streams.diagnosis.network_view import Links
 from streams.diagnosis.outliers import common_end
@@ -21,6 +20,8 @@ __all__ = ["contention", "contention_by_marks", "few_queue_pairs", "slow_flow", 
 MIN_PAIRS: Final = 6
 """Fewest pairs of NICs with usual delays, before the job's good time is known."""
 OTHERS_UNKNOWN: Final = "flows without a job"
+MORE_TIMES: Final = 1.25
+"""Times the pairs of the fullest link in the job's good time from which on a link has more of them."""
 SHARED_KINDS: Final = (ContentionKind.COLLISION, ContentionKind.INCAST, ContentionKind.UNKNOWN)
 
 
@@ -184,6 +185,7 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
     jobs = sorted({each for window in windows for each in window["jobs"]} - {job})
     other = share["other"] if newest["flows"] else (0.5 if jobs else 0.0)
     begin_ns = min(each["opened_ns"] for each in windows)
+    begin_ns = case.job.causes.began(Verdict.CONTENTION, link, begin_ns)
     end_ns = max(each["closed_ns"] if each["closed_ns"] is not None else case.end_ns for each in windows)
     shared = other >= case.rules.other_share
     loss = case.network_loss(begin_ns, end_ns, case.network_share * (other if shared else 0.3) * queued)
@@ -301,34 +303,30 @@ def _path_over(case: Case, link: str, pairs: list[NicPair]) -> int | None:
 
 
 def few_queue_pairs(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by fewer flows than uplinks, which load the uplinks unevenly."""
-    uneven = _uneven_uplinks(case)
-    if uneven is None:
-        return
-    switch, link, times, used, available, flows = uneven
+    """Explain lost time by fewer flows than links between leaf and spines, which load them unevenly.
+
+    A queue of the job's own flows shows that it costs time. Without one, the job must be slower than before,
+    with more of its pairs on the link than on any link then.
+    """
     per_pair = max(
         (max(pair.queue_pairs, len(pair.flows)) for pair in case.traffic.pairs.values()), default=0
     )
-    if per_pair >= available:
+    queued = _queued_by_own(case)
+    fullest = _worst_load(case, per_pair, queued)
+    if fullest is None:
         return
-    own = [
-        window
-        for window in case.windows
-        if window["link"] == link and set(window["jobs"]) <= {case.job.job} and window["kind"] in SHARED_KINDS
-    ]
-    sharing = sum(
-        link in case.traffic.routes.get(flow["flow_id"], ())
-        for pair in case.traffic.crossing([link])[0]
-        for flow in pair.flows
-    )
-    if sharing < 2 and _overlap_share(case, own) < case.rules.queue_share:
-        return  # one flow fills no uplink of its own: a short queue of that flow costs nothing
-    if not own and not case.has_clean_baseline(case.begin_ns):
-        return  # uneven uplinks without a queue cost nothing
-    begin_ns = min((each["opened_ns"] for each in own), default=case.begin_ns)
-    loss = case.network_loss(begin_ns, case.end_ns, case.network_share * (1 - 1 / times))
+    link, times, of_links = fullest.link, fullest.times, fullest.available
+    own, since_ns = queued.get(link, []), None
+    if own:
+        since_ns = min(each["opened_ns"] for each in own)
+        since_ns = case.job.causes.began(Verdict.FEW_QUEUE_PAIRS, link, since_ns)
+    estimate = case.network_share * (1 - 1 / times)
+    loss = case.network_loss(since_ns, case.end_ns, estimate)
+    if not loss and _is_fuller(case, fullest):  # the queue was seen too late to show when it began
+        own, since_ns = [], None
+        loss = case.network_loss(since_ns, case.end_ns, estimate)
     text = (
-        f"{per_pair} flows between two NICs for {available} uplinks of {switch}: {used} in use, "
+        f"{per_pair} flows between two NICs for {of_links} {fullest.place}: {fullest.used} in use, "
         f"{link} carries {times:.1f} times the mean"
     )
     yield Candidate(
@@ -337,14 +335,19 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
         loss,
         link,
         text,
-        f"use at least {available} queue pairs per connection (NCCL_IB_QPS_PER_CONNECTION)",
+        f"use at least {of_links} queue pairs per connection (NCCL_IB_QPS_PER_CONNECTION)",
         blames_network=True,
-        subjects=[link, switch],
+        subjects=[link, fullest.switch],
         links=[link],
         evidence=[
             observation(FLOWS.name, link, "times_mean", times, 1, text),
             observation(
-                FLOWS.name, case.job.job, "flows_per_pair", per_pair, available, f"{flows} flows in all"
+                FLOWS.name,
+                case.job.job,
+                "flows_per_pair",
+                per_pair,
+                of_links,
+                f"{fullest.flows} flows in all",
             ),
             *(
                 observation(
@@ -359,39 +362,50 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
                 for each in own[:1]
             ),
         ],
-        since_ns=begin_ns if own else None,
+        since_ns=since_ns,
         pairs={(pair.nic, pair.peer) for pair in case.traffic.crossing([link])[0]},
     )
 
 
-def _uneven_uplinks(case: Case) -> tuple[str, str, float, int, int, int] | None:
-    """Return switch, fullest uplink, times the mean, uplinks in use, uplinks, and flows of the worst switch.
+def _worst_load(case: Case, per_pair: int, queued: Mapping[str, list[ContentionWindow]]) -> LinkLoad | None:
+    """Return the uneven link that costs time: one of the slowest pair, else of a slow pair, else the fullest.
 
-    Uplinks are the second links of routes between NICs of different leaves.
+    `per_pair`: flows between two NICs; `queued`: link to the contention windows of the job's own flows.
     """
-    load: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    flows = 0
-    available: dict[str, set[str]] = defaultdict(set)
-    for pair in case.traffic.pairs.values():
-        routes = (
-            list(case.network.routes.of_pair(pair.nic, pair.peer)) if len(case.traffic.pairs) <= 1_024 else []
-        )
-        for flow in pair.flows:
-            links = case.traffic.routes.get(flow["flow_id"], ())
-            if len(links) >= 4:
-                flows += 1
-                load[near_node(links[1])][links[1]] += max(flow["rate_bps"], 1.0)
-                routes.append(links)
-        for links in routes:
-            if len(links) >= 4:
-                available[near_node(links[1])].add(links[1])
-    best: tuple[str, str, float, int, int, int] | None = None
-    for switch, rates in sorted(load.items()):
-        count = len(available[switch])
-        if count < 2:
-            continue
-        link, rate = max(sorted(rates.items()), key=lambda item: item[1])
-        times = rate / fmean([*rates.values(), *[0.0] * (count - len(rates))])
-        if times >= case.rules.uneven_times and (best is None or times > best[2]):
-            best = (switch, link, times, len(rates), count, flows)
+    slow = [{(each.pair.nic, each.pair.peer) for each in case.outliers[:count]} for count in (1, None)]
+    best: LinkLoad | None = None
+    rank = (False, False, 0.0)
+    for load in case.loads:
+        own = queued.get(load.link, [])
+        is_uneven = load.times >= case.rules.uneven_times and per_pair < load.available
+        if is_uneven and (own or _is_fuller(case, load)) and _costs_time(case, load.link, own):
+            crossed = case.traffic.links.get(load.link, {}).keys()
+            found = (not crossed.isdisjoint(slow[0]), not crossed.isdisjoint(slow[1]), load.times)
+            if found > rank:
+                best, rank = load, found
     return best
+
+
+def _is_fuller(case: Case, load: LinkLoad) -> bool:
+    """Return whether a link has more of the job's pairs than any link in the job's good time."""
+    before = case.job.baselines.good(("load",))
+    return before is not None and load.pairs >= MORE_TIMES * before
+
+
+def _queued_by_own(case: Case) -> dict[str, list[ContentionWindow]]:
+    """Return link to the contention windows of the job's own flows alone."""
+    found: dict[str, list[ContentionWindow]] = defaultdict(list)
+    for window in case.windows:
+        if window["kind"] in SHARED_KINDS and set(window["jobs"]) <= {case.job.job}:
+            found[window["link"]].append(window)
+    return found
+
+
+def _costs_time(case: Case, link: str, own: list[ContentionWindow]) -> bool:
+    """Return whether an uneven link can cost time: one flow alone fills no link, but for a long queue."""
+    sharing = sum(
+        link in case.traffic.routes.get(flow["flow_id"], ())
+        for pair in case.traffic.crossing([link])[0]
+        for flow in pair.flows
+    )
+    return sharing >= 2 or _overlap_share(case, own) >= case.rules.queue_share

@@ -249,9 +249,9 @@ def _limited_host(
     is_common = bool(others) and others_limited >= 0.5 * len(others)
     if begin_ns is None and (is_common or limited < 0.5 * max(1, len(own))):
         return
-    loss = case.network_loss(begin_ns or case.begin_ns, case.end_ns, 0.5 * case.network_share)
-    if begin_ns is None and case.network_excess is not None and case.has_clean_baseline(case.begin_ns):
-        loss = case.network_excess
+    if begin_ns is not None:
+        begin_ns = case.job.causes.began(verdict, nic, begin_ns)
+    loss = case.network_loss(begin_ns, case.end_ns, 0.5 * case.network_share)
     text = f"{nic} {'sends' if sender else 'receives'} slowly: {evidence[0]['text']}"
     yield Candidate(
         verdict,
@@ -306,7 +306,7 @@ def pause_storm(case: Case) -> Iterator[Candidate]:
     by_counter = bool(nic) and sent[nic] >= case.rules.pause_per_s
     if not storms and not by_counter:
         return
-    begin_ns = min((each["opened_ns"] for each in storms), default=case.begin_ns)
+    begin_ns = min((each["opened_ns"] for each in storms), default=None)
     evidence = [
         observation(
             CONTENTION.name,
@@ -332,6 +332,8 @@ def pause_storm(case: Case) -> Iterator[Candidate]:
         )
     links = sorted({link for each in storms for link in (each["link"], *each["links"])})
     root = nic if by_counter else _end_of(storms[0], Verdict.SLOW_RECEIVER) or storms[0]["link"]
+    if begin_ns is not None:
+        begin_ns = case.job.causes.began(Verdict.PAUSE_STORM, root, begin_ns)
     stops = by_counter and case.stuck is not None and _receives_nothing(case, root)
     loss = 1.0 if stops else case.network_loss(begin_ns, case.end_ns, 0.5 * case.network_share)
     text = f"{root} pauses the fabric: {evidence[0]['text']}"
@@ -348,7 +350,7 @@ def pause_storm(case: Case) -> Iterator[Candidate]:
         links=links,
         nics=[root] if "/" in root else [],
         evidence=evidence,
-        since_ns=begin_ns if storms else None,
+        since_ns=begin_ns,
         pairs={(p.nic, p.peer) for p in case.traffic.crossing(links)[0]},
     )
 

@@ -71,9 +71,7 @@ def links_with_losses(case: Case) -> Iterator[Candidate]:
 
 def _link_with_losses(case: Case, lossy: LossyLink, pairs: list[NicPair], certain: bool) -> Candidate:
     estimate = _ESTIMATES[LinkState.GREY] * case.network_share * min(1.0, lossy.rate / HEAVY_LOSS)
-    since_ns, last = lossy.since_ns, case.job.last
-    if last is not None and (last.verdict, last.subject) == (Verdict.GREY_LINK, lossy.cable):
-        since_ns = min(since_ns, last.since_ns)
+    since_ns = case.job.causes.began(Verdict.GREY_LINK, lossy.cable, lossy.since_ns)
     others = f" or {' or '.join(lossy.candidates[:3])}" if lossy.candidates else ""
     probes = f"{lossy.lost} of {lossy.requests} probes over it are lost, {lossy.elsewhere:.1%} elsewhere"
     text = (
@@ -137,6 +135,7 @@ def _faulty_link(
     verdict = Verdict.FLAPPING_LINK if flapping else _VERDICTS.get(record["state"])
     if verdict is None:
         return
+    begin_ns = case.job.causes.began(verdict, subject, begin_ns)
     pairs, certain = _crossing(case, subject, record["links"], record["kind"] == HealthKind.NIC)
     if not pairs and not moved:
         return

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from producers.sim.job_log import JobLog
+from schemas.records import KeptReason
 from tests.producers.sim.job_runs import job_run
 
 
@@ -28,6 +31,13 @@ def test_single_operations_stay_within_the_budget_and_are_the_same_at_all_ranks(
     kept = [each.seq for each in log.take(0) if each.kept is not None]
     assert 9 < len(kept) < 40
     assert kept == [each.seq for each in log.take(7) if each.kept is not None]
+
+
+def test_single_operations_are_no_multiples_of_a_number():
+    """An iteration of as many operations would be shown by one of them."""
+    log = logged(job_run(), 3)
+    kept = [each.seq for each in log.take(0) if each.kept == KeptReason.SAMPLED]
+    assert len({later - each for each, later in pairwise(kept)}) > 2
 
 
 def test_an_operation_that_hangs_runs_without_the_rank_that_is_missing():

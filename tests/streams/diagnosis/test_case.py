@@ -113,3 +113,20 @@ def test_a_loss_counts_for_the_time_since_its_cause_began() -> None:
     found.begin_ns -= 4 * long_ns
     assert found.share_since(0.1, found.end_ns - S) == pytest.approx(0.1 * 5 / 2, rel=0.02)
     assert found.share_since(0.1, found.end_ns) == pytest.approx(0.1 * 5 / 2, rel=0.02), "2 s at least"
+
+
+def test_a_fault_of_unknown_begin_explains_all_of_the_excess() -> None:
+    found = slow_case(World(Job()))
+    assert found.network_loss(None, found.end_ns, 0.1) == pytest.approx(found.network_excess or 0)
+
+
+def test_an_operation_that_is_seen_whole_has_no_excess_by_its_ranks_own_times() -> None:
+    """Ranks that waited less for the network in the first intervals set no good time for whole operations."""
+    world = World(Job(split=True, own_share=0.5, jitter=0.0))
+    world.learn()
+    world.job.own_share = 1.0
+    begin_ns = world.job.at_ns
+    for each in world.job.run():
+        world.view.take(each, world.job.at_ns)
+    found = case_of(world.view, world.network, begin_ns, world.job.at_ns, DiagnosisRules())
+    assert found.network_excess == pytest.approx(0, abs=0.001)

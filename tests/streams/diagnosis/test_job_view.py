@@ -7,8 +7,9 @@ import random
 import numpy as np
 import pytest
 
+from schemas.records import Verdict
 from streams.diagnosis import job_view
-from streams.diagnosis.job_view import JobView
+from streams.diagnosis.job_view import Causes, JobView
 from tests.streams.diagnosis.scenario import BEGIN, JOB, MS, Job, S, nic
 
 
@@ -70,3 +71,23 @@ def test_the_newest_record_sets_a_communicators_rank() -> None:
     assert (member.rank, member.nics) == (0, (nic(0),))
     assert view.newest_ns == records[1]["end_ns"]
     assert not view.has_ended
+
+
+def test_a_cause_is_as_old_as_its_first_evidence() -> None:
+    causes = Causes(10 * S)
+    assert causes.began(Verdict.CONTENTION, "a", 5 * S) == 5 * S
+    causes.note([(Verdict.CONTENTION, "a", 5 * S)], 8 * S)
+    assert causes.began(Verdict.CONTENTION, "a", 18 * S) == 5 * S
+    assert causes.began(Verdict.CONTENTION, "a", 19 * S) == 19 * S
+    assert causes.began(Verdict.CONTENTION, "b", 18 * S) == 18 * S
+    assert causes.began(Verdict.GREY_LINK, "a", 18 * S) == 18 * S
+    assert causes.began(Verdict.CONTENTION, "a", 2 * S) == 2 * S
+
+
+def test_a_cause_without_evidence_is_forgotten() -> None:
+    causes = Causes(10 * S)
+    causes.note([(Verdict.CONTENTION, "a", 5 * S)], 8 * S)
+    causes.note([], 18 * S)
+    assert causes.began(Verdict.CONTENTION, "a", 18 * S) == 5 * S
+    causes.note([], 19 * S)
+    assert causes.began(Verdict.CONTENTION, "a", 18 * S) == 18 * S

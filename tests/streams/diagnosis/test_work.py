@@ -20,9 +20,9 @@ def work(records: list[CollectiveBatch], end_ns: int) -> Work:
     return work_of(view, ranks_of(view, BEGIN, end_ns), view.columns(BEGIN, end_ns), BEGIN, end_ns)
 
 
-def two_ranks(*operations: dict[str, object]) -> Work:
+def two_ranks(*operations: dict[str, object], unsynced: frozenset[int] = frozenset()) -> Work:
     """Return the work of ranks that called one operation each."""
-    job = Job(ranks=len(operations), queue_pairs=False)
+    job = Job(ranks=len(operations), queue_pairs=False, unsynced=unsynced)
     batches = [
         job.batch(
             rank, [make_part("CollectiveBatch", "CollectiveOperation", kept="ALL", **each)], BEGIN, BEGIN + S
@@ -82,6 +82,16 @@ def test_the_slowest_rank_sets_the_time_of_an_operation() -> None:
     found = two_ranks(
         {**fields, "network_late_ns": 8 * MS, "peer_late_ns": 0},
         {**fields, "network_late_ns": 1 * MS, "peer_late_ns": 7 * MS},
+    )
+    assert found.critical.tolist() == [8.0 * MS, 8.0 * MS]
+
+
+def test_a_rank_with_an_unsynced_clock_may_be_the_slowest() -> None:
+    fields = {"function": CollectiveFunction.ALL_REDUCE, "begin_ns": BEGIN, "end_ns": BEGIN + 9 * MS}
+    found = two_ranks(
+        {**fields, "network_late_ns": 1 * MS, "peer_late_ns": 7 * MS},
+        {**fields, "network_late_ns": 8 * MS, "peer_late_ns": 0},
+        unsynced=frozenset({1}),
     )
     assert found.critical.tolist() == [8.0 * MS, 8.0 * MS]
 

@@ -221,3 +221,11 @@ def test_data_in_a_probed_class_is_no_wrong_class() -> None:
     found = world.step()
     assert "wrong traffic class or RoCE version" in found["text"]
     assert all(each["quantity"] != "roce_dscp" for each in found["evidence"])
+
+
+def test_a_limit_without_a_decision_is_named_as_long_as_it_lasts() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    world.flow_fields = {3: {"rate_limit_bps": 4 * 10**10}}
+    assert {world.step()["verdict"] for _ in range(20)} == {Verdict.OWN_PACING}

@@ -229,3 +229,63 @@ def test_a_window_on_the_link_of_the_pair_is_not_named_twice() -> None:
     found = world.step()
     names = [found["verdict"], *(each["verdict"] for each in found["alternatives"])]
     assert names.count(Verdict.CONTENTION) == 1
+
+
+def test_contention_whose_queue_comes_and_goes_is_named_as_long_as_it_lasts() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    found = []
+    for at in range(24):
+        if at % 6 == 0:  # each window but the first opens in a job that is slow already
+            window = f"w{at}"
+            world.contend(CROSSED, world.job.at_ns, own=1, window_id=window)
+            opened_ns = world.job.at_ns
+        if at % 6 == 5:
+            closed_ns = world.job.at_ns + 500 * MS
+            world.contend(CROSSED, opened_ns, own=1, window_id=window, closed_ns=closed_ns, state="CLOSED")
+        found.append(world.step()["verdict"])
+    assert set(found) == {Verdict.CONTENTION}
+
+
+def spread(world: World, spines: list[int]) -> None:
+    """Route the flow of each rank over a spine, also those between hosts of one leaf."""
+    routes = {}
+    for rank, spine in enumerate(spines):
+        peer = (rank + 1) % world.job.ranks
+        up = route(rank, (rank + 2) % world.job.ranks, spine)[:2]
+        routes[rank] = {"links": up + route((peer + 2) % world.job.ranks, peer, spine)[2:]}
+    world.flow_fields = routes
+
+
+def test_flows_that_meet_on_one_uplink_are_too_few_for_as_long_as_the_job_is_slow() -> None:
+    world = World(Job())
+    world.trace_all_paths(4)
+    spread(world, [0, 1, 2, 3, 0, 1, 2, 3])
+    world.learn()
+    slow(world)
+    spread(world, [0, 0, 2, 3, 0, 1, 2, 3])
+    found = [world.step() for _ in range(20)]
+    assert {each["verdict"] for each in found} == {Verdict.FEW_QUEUE_PAIRS}
+    assert {each["subject"] for each in found} == {"leaf0:u0>spine0:p0"}
+
+
+def test_flows_that_met_before_are_no_cause() -> None:
+    world = World(Job())
+    world.trace_all_paths(4)
+    spread(world, [0, 0, 2, 3, 0, 1, 2, 3])
+    world.learn()
+    slow(world)
+    assert world.step()["verdict"] != Verdict.FEW_QUEUE_PAIRS
+
+
+def test_flows_that_meet_on_the_way_down_to_a_leaf_are_too_few() -> None:
+    world = World(Job())
+    world.trace_all_paths(4)
+    spread(world, [0, 1, 2, 3, 0, 1, 2, 3])
+    world.learn()
+    slow(world)
+    spread(world, [0, 1, 1, 3, 0, 1, 2, 3])
+    found = world.step()
+    assert found["verdict"] == Verdict.FEW_QUEUE_PAIRS
+    assert "links from spines to leaf1" in found["text"]

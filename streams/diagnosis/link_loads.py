@@ -1,0 +1,57 @@
+"""The load that a job puts on the links between its leaves and their spines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import fmean
+from typing import Final
+
+from schemas.ids import far_node, near_node
+from streams.diagnosis.case import Case, LinkLoad
+from streams.diagnosis.network_view import Links
+
+__all__ = ["link_loads"]
+
+MAX_PAIRS: Final = 1_024
+"""Pairs up to which links without flows of the job are searched for in the routes of probes."""
+
+
+def link_loads(case: Case) -> list[LinkLoad]:
+    """Return the load of each link that the job's flows cross between leaf and spine, the fullest first.
+
+    The links are alike that lead up from one leaf, or down to it: the second and the last but one of routes
+    between NICs of different leaves.
+    """
+    rates: dict[tuple[str, bool], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    pairs: dict[str, float] = defaultdict(float)
+    available: dict[tuple[str, bool], set[str]] = defaultdict(set)
+    flows, traffic = 0, case.traffic
+    for pair in traffic.pairs.values():
+        is_few = len(traffic.pairs) <= MAX_PAIRS
+        routes = list(case.network.routes.of_pair(pair.nic, pair.peer)) if is_few else []
+        for flow in pair.flows:
+            links = traffic.routes.get(flow["flow_id"], ())
+            if len(links) >= 4:
+                flows += 1
+                routes.append(links)
+                for place, link in _ends_of(links):
+                    rates[place][link] += max(flow["rate_bps"], 1.0)
+                    pairs[link] += 1 / len(pair.flows)
+        for links in routes:
+            for place, link in _ends_of(links) if len(links) >= 4 else ():
+                available[place].add(link)
+    found: list[LinkLoad] = []
+    for place, known in rates.items():
+        count = len(available[place])
+        mean = fmean([*known.values(), *[0.0] * (count - len(known))])
+        found += [
+            LinkLoad(place[0], link, place[1], pairs[link], rate / mean, len(known), count, flows)
+            for link, rate in known.items()
+        ]
+    return sorted(found, key=lambda each: (-each.times, each.link))
+
+
+def _ends_of(links: Links) -> tuple[tuple[tuple[str, bool], str], ...]:
+    """Return leaf, direction and link of the first link up and the last one down of a route over spines."""
+    up, down = links[1], links[-2]
+    return ((near_node(up), False), up), ((far_node(down), True), down)
