@@ -52,8 +52,9 @@ EFFECTS: Final = {
 }
 """Factor of a verdict that another one of the same pairs explains: its cause is worth more."""
 CAUSES: Final = {Verdict.FEW_QUEUE_PAIRS: (Verdict.RAIL_MISMATCH,)}
-"""Verdict to the only verdicts that explain it. A cause gets at least the loss share of its effect: flows on
-a wrong rail queue with others on one uplink."""
+"""Verdict to the only verdicts that explain it."""
+ROOTS: Final = (Verdict.RAIL_MISMATCH,)
+"""Verdicts that get at least the loss share of what they explain: flows on a wrong rail queue with others."""
 MAX_ALTERNATIVES: Final = 8
 
 
@@ -152,7 +153,7 @@ def _ranked(case: Case, found: list[Candidate]) -> list[Candidate]:
         ]
         if factor is not None and causes:
             each.confidence *= factor
-            for cause in causes if each.verdict in CAUSES else ():
+            for cause in (other for other in causes if other.verdict in ROOTS):
                 cause.loss_share = max(cause.loss_share, each.loss_share)
         each.loss_share = float(np.clip(each.loss_share, 0.0, 1.0))
     return sorted(

@@ -190,9 +190,13 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
     shared = other >= case.rules.other_share
     loss = case.network_loss(begin_ns, end_ns, case.network_share * (other if shared else 0.3) * queued)
     confidence = 0.92 if named or certain else 0.6
-    slow = {(each.pair.nic, each.pair.peer) for each in case.outliers}
+    slow = [(each.pair.nic, each.pair.peer) for each in case.outliers]
     crossing = {(pair.nic, pair.peer) for pair in pairs}
-    if slow and not slow & crossing:
+    since_ns: int | None = begin_ns
+    if not loss and shared and slow and slow[0] in crossing:  # its queue was seen too late
+        since_ns, confidence = None, 0.9 * confidence
+        loss = case.network_loss(None, end_ns, 0.0)
+    if slow and crossing.isdisjoint(slow):
         confidence *= 0.5
     if not shared:
         confidence *= 0.6
@@ -238,7 +242,7 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
                 f"{case.network_share:.0%} of the job's time moves data",
             ),
         ],
-        since_ns=begin_ns,
+        since_ns=since_ns,
         pairs=crossing,
     )
 
@@ -363,7 +367,12 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
             ),
         ],
         since_ns=since_ns,
-        pairs={(pair.nic, pair.peer) for pair in case.traffic.crossing([link])[0]},
+        pairs={
+            pair
+            for load in case.loads
+            if load is fullest or _is_fuller(case, load)
+            for pair in case.traffic.links.get(load.link, ())
+        },
     )
 
 

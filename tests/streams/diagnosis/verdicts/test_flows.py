@@ -289,3 +289,24 @@ def test_flows_that_meet_on_the_way_down_to_a_leaf_are_too_few() -> None:
     found = world.step()
     assert found["verdict"] == Verdict.FEW_QUEUE_PAIRS
     assert "links from spines to leaf1" in found["text"]
+
+
+def test_contention_seen_late_explains_the_slowest_pair() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    world.job.pair_us = lambda rank, at: 94.0 if rank == 1 else 4.0
+    assert [world.step()["verdict"] for _ in range(4)] == [Verdict.SLOW_FLOW] * 4
+    world.contend(CROSSED, world.job.at_ns, own=1)
+    found = world.step()
+    assert (found["verdict"], found["jobs"]) == (Verdict.CONTENTION, ["other"])
+
+
+def test_contention_that_begins_later_elsewhere_is_no_cause() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    world.job.pair_us = lambda rank, at: 94.0 if rank == 3 else 4.0
+    world.learn(4)
+    world.contend(CROSSED, world.job.at_ns, own=1)
+    assert world.step()["verdict"] == Verdict.SLOW_FLOW
