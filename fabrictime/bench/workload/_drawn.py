@@ -339,6 +339,8 @@ KINDS: Final[dict[str, Callable[[Simulation, Rng, int], Incident]]] = {
 }
 """Kind to its draw."""
 
+REROUTED: Final = ("wrong-rail", "few-queue-pairs")
+"""Kinds whose faults give the job's flows other routes, which may cross any link."""
 DECOY_SHARE: Final = 0.2
 """Share of the incidents with a fault beside them that explains nothing."""
 
@@ -349,7 +351,8 @@ def draw(kind: str, sim: Simulation, seed: int) -> Incident:
     found = KINDS[kind](sim, rng, seed)
     found.kind = kind
     if not found.is_decoy and rng.random() < DECOY_SHARE:
-        name = str(rng.choice(["unsynced", "fault-elsewhere", "queue-elsewhere"]))
+        names = ["unsynced", "queue-elsewhere", *([] if kind in REROUTED else ["fault-elsewhere"])]
+        name = str(rng.choice(names))
         line = FAULTS_ELSEWHERE[name](sim, rng)
         if not any(line == f"unsynced {JOB}:{rank}" for rank in found.ranks):
             found.decoys.append(line)

@@ -15,7 +15,15 @@ from streams.diagnosis.network_view import Links
 from streams.diagnosis.outliers import common_end
 from streams.diagnosis.traffic import NicPair
 
-__all__ = ["contention", "contention_by_marks", "few_queue_pairs", "slow_flow", "slow_flow_by_probes"]
+__all__ = [
+    "SHARED_KINDS",
+    "contention",
+    "contention_by_marks",
+    "few_queue_pairs",
+    "others_share",
+    "slow_flow",
+    "slow_flow_by_probes",
+]
 
 MIN_PAIRS: Final = 6
 """Fewest pairs of NICs with usual delays, before the job's good time is known."""
@@ -84,7 +92,7 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
         nics=[pair.nic, pair.peer],
         ranks=sorted(pair.ranks),
         evidence=evidence,
-        pairs={(pair.nic, pair.peer)},
+        pairs={(each.pair.nic, each.pair.peer) for each in case.outliers if each.times >= 0.5 * worst.times},
     )
 
 
@@ -176,14 +184,8 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
     named = any(job in each["jobs"] for each in windows)
     if not pairs and not named:
         return None
-    share: dict[str, float] = defaultdict(float)
-    for flow in newest["flows"]:
-        is_own = flow["job"] == job or flow["flow_id"] in case.traffic.flows
-        share["own" if is_own else "other"] += flow["share"]
-        if not is_own:
-            share[f"job {flow['job']}" if flow["job"] else OTHERS_UNKNOWN] += flow["share"]
     jobs = sorted({each for window in windows for each in window["jobs"]} - {job})
-    other = share["other"] if newest["flows"] else (0.5 if jobs else 0.0)
+    other = others_share(case, newest) if newest["flows"] else (0.5 if jobs else 0.0)
     begin_ns = min(each["opened_ns"] for each in windows)
     begin_ns = case.job.causes.began(Verdict.CONTENTION, link, begin_ns)
     end_ns = max(each["closed_ns"] if each["closed_ns"] is not None else case.end_ns for each in windows)
@@ -245,6 +247,12 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
         since_ns=since_ns,
         pairs=crossing,
     )
+
+
+def others_share(case: Case, window: ContentionWindow) -> float:
+    """Return the share of a contended link's traffic that is not of the job."""
+    job, own = case.job.job, case.traffic.flows
+    return sum(f["share"] for f in window["flows"] if f["job"] != job and f["flow_id"] not in own)
 
 
 def _window_marks(link: str, window: ContentionWindow) -> Iterator[DiagnosisEvidence]:
@@ -309,8 +317,8 @@ def _path_over(case: Case, link: str, pairs: list[NicPair]) -> int | None:
 def few_queue_pairs(case: Case) -> Iterator[Candidate]:
     """Explain lost time by fewer flows than links between leaf and spines, which load them unevenly.
 
-    A queue of the job's own flows shows that it costs time. Without one, the job must be slower than before,
-    with more of its pairs on the link than on any link then.
+    The link must have more of the job's pairs than any link in the job's good time. Where that is not known,
+    a queue of the job's own flows shows that it costs time.
     """
     per_pair = max(
         (max(pair.queue_pairs, len(pair.flows)) for pair in case.traffic.pairs.values()), default=0
@@ -322,8 +330,7 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
     link, times, of_links = fullest.link, fullest.times, fullest.available
     own, since_ns = queued.get(link, []), None
     if own:
-        since_ns = min(each["opened_ns"] for each in own)
-        since_ns = case.job.causes.began(Verdict.FEW_QUEUE_PAIRS, link, since_ns)
+        since_ns = _began(case, own)
     estimate = case.network_share * (1 - 1 / times)
     loss = case.network_loss(since_ns, case.end_ns, estimate)
     if not loss and _is_fuller(case, fullest):  # the queue was seen too late to show when it began
@@ -387,12 +394,19 @@ def _worst_load(case: Case, per_pair: int, queued: Mapping[str, list[ContentionW
     for load in case.loads:
         own = queued.get(load.link, [])
         is_uneven = load.times >= case.rules.uneven_times and per_pair < load.available
-        if is_uneven and (own or _is_fuller(case, load)) and _costs_time(case, load.link, own):
+        is_cause = _is_fuller(case, load) or (own and not case.has_clean_baseline(_began(case, own)))
+        if is_uneven and is_cause and _costs_time(case, load.link, own):
             crossed = case.traffic.links.get(load.link, {}).keys()
             found = (not crossed.isdisjoint(slow[0]), not crossed.isdisjoint(slow[1]), load.times)
             if found > rank:
                 best, rank = load, found
     return best
+
+
+def _began(case: Case, own: list[ContentionWindow]) -> int:
+    """Return the begin of a link's queue of the job's own flows."""
+    opened_ns = min(each["opened_ns"] for each in own)
+    return case.job.causes.began(Verdict.FEW_QUEUE_PAIRS, own[0]["link"], opened_ns)
 
 
 def _is_fuller(case: Case, load: LinkLoad) -> bool:

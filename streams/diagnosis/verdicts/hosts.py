@@ -23,6 +23,7 @@ from schemas.topics import AUDIT, COLLECTIVES, CONTENTION, FLOWS
 from streams.diagnosis.arrivals import Floats
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.outliers import common_end, network_is_normal
+from streams.diagnosis.verdicts.flows import SHARED_KINDS, others_share
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["pause_storm", "pcie_limit", "slow_end_by_flows", "slow_end_by_pairs"]
@@ -177,11 +178,27 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
 
 
 def _confidence(case: Case, nic: str, verdict: Verdict, *, normal: bool, failed: bool) -> float:
-    """Return the confidence in a slow end: lower if its ranks never wait for their GPU."""
+    """Return the confidence in a slow end.
+
+    It is lower for a slow PCIe link if the ranks never wait for their GPU, and for a slow receiver if others
+    send to it.
+    """
     if failed:
         return 0.93
     idle = verdict == Verdict.PCIE_LIMIT and case.gpu_wait_of(nic) == 0.0
-    return (0.88 if normal else 0.7) * (0.75 if idle else 1.0)
+    shared = verdict == Verdict.SLOW_RECEIVER and _is_shared(case, nic)
+    return (0.88 if normal else 0.7) * (0.75 if idle or shared else 1.0)
+
+
+def _is_shared(case: Case, nic: str) -> bool:
+    """Return whether flows of others queue on the link to a NIC: so it has no need to be slow itself."""
+    links = _links_to(case, nic)
+    return any(
+        each["kind"] in SHARED_KINDS
+        and each["link"] in links
+        and others_share(case, each) >= case.rules.other_share
+        for each in case.windows
+    )
 
 
 def slow_end_by_flows(case: Case) -> Iterator[Candidate]:

@@ -310,3 +310,13 @@ def test_contention_that_begins_later_elsewhere_is_no_cause() -> None:
     world.learn(4)
     world.contend(CROSSED, world.job.at_ns, own=1)
     assert world.step()["verdict"] == Verdict.SLOW_FLOW
+
+
+def test_a_queue_on_a_link_as_full_as_before_is_no_lack_of_queue_pairs() -> None:
+    world = World(Job())
+    world.trace_all_paths(4)
+    spread(world, [0, 0, 2, 3, 0, 1, 2, 3])
+    world.learn()
+    slow(world)
+    world.contend("leaf0:u0>spine0:p0", world.job.at_ns, other=None, own=1)
+    assert world.step()["verdict"] != Verdict.FEW_QUEUE_PAIRS

@@ -141,3 +141,17 @@ def test_pause_frames_of_one_nic_are_a_pause_storm() -> None:
     batches[4]["counters"] = [make_part("CollectiveBatch", "NicCounter", nic=nic(4), pause_sent=50_000)]
     found = world.diagnose(batches, begin_ns, world.job.at_ns)
     assert (found["verdict"], found["subject"]) == (Verdict.PAUSE_STORM, nic(4))
+
+
+@pytest.mark.parametrize(("other", "verdict"), [(None, Verdict.SLOW_RECEIVER), ("other", Verdict.CONTENTION)])
+def test_a_receiver_that_others_send_to_need_not_be_slow_itself(other: str | None, verdict: Verdict) -> None:
+    world = World(Job())
+    world.flow_fields = {2: {"peer": nic(4), "links": route(2, 4, 1)}}
+    world.learn()
+    slow(world)
+    world.job.pair_us = lambda rank, at: 120.0 if rank in (2, 3) else 4.0
+    world.contend(
+        route(3, 4, 1)[-1], world.job.at_ns, other=other, own=3, share=0.2, kind=ContentionKind.INCAST
+    )
+    found = world.step()
+    assert found["verdict"] == verdict
