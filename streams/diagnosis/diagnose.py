@@ -11,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from schemas.records import Diagnosis, Verdict
-from streams.diagnosis.base import Candidate, Explanation
+from schemas.records import AlertKind, Diagnosis, Verdict
+from schemas.topics import ALERTS
+from streams.diagnosis.base import Candidate, Explanation, observation
 from streams.diagnosis.case import Case, case_of
 from streams.diagnosis.job_view import Interval, JobView, LastVerdict
 from streams.diagnosis.link_loads import link_loads
@@ -197,4 +198,27 @@ def _without_cause(case: Case, missing: list[str]) -> Candidate:
         return Candidate(Verdict.HEALTHY, 0.7, 0.0, "", text, "compare the program, its input and GPU clocks")
     reason = missing[0] if missing else "no record explains it"
     text = f"{'the job is slow' if case.is_slow else 'not enough evidence'}: {reason}"
-    return Candidate(Verdict.UNKNOWN, 0.0, case.loss_share, "", text, "")
+    found = Candidate(Verdict.UNKNOWN, 0.0, case.loss_share, "", text, "")
+    if case.is_slow:
+        _add_busy_hosts(case, found)
+    return found
+
+
+def _add_busy_hosts(case: Case, found: Candidate) -> None:
+    """Add the job's hosts whose probers are in trouble: their processors may lack time for the job, too."""
+    hosts = {rank.host for rank in case.members}
+    busy = [
+        each
+        for each in case.network.alerts(case.begin_ns, case.end_ns)
+        if each["kind"] == AlertKind.AGENT and each["subject"] in hosts
+    ]
+    if not busy:
+        return
+    names = sorted({each["subject"] for each in busy})
+    found.subjects = names[:64]
+    found.remedy = f"look for load on the processors of {', '.join(names[:4])}"
+    found.text += f"; {busy[0]['text']}" + (f" ({len(names) - 1} more hosts)" if len(names) > 1 else "")
+    found.evidence = [
+        observation(ALERTS.name, each["subject"], "agent", None, None, each["text"], each["raised_ns"])
+        for each in busy[:8]
+    ]

@@ -20,23 +20,25 @@ def link_loads(case: Case) -> list[LinkLoad]:
     """Return the load of each link that the job's flows cross between leaf and spine, the fullest first.
 
     The links are alike that lead up from one leaf, or down to it: the second and the last but one of routes
-    between NICs of different leaves.
+    between NICs of different leaves. Flows without a job's name count only if no flow has the job's.
     """
     rates: dict[tuple[str, bool], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     pairs: dict[str, float] = defaultdict(float)
     available: dict[tuple[str, bool], set[str]] = defaultdict(set)
-    flows, traffic = 0, case.traffic
+    flows, traffic, job = 0, case.traffic, case.job.job
+    is_named = any(flow["job"] == job for flow in traffic.flows.values())
     for pair in traffic.pairs.values():
         is_few = len(traffic.pairs) <= MAX_PAIRS
         routes = list(case.network.routes.of_pair(pair.nic, pair.peer)) if is_few else []
-        for flow in pair.flows:
+        own = [flow for flow in pair.flows if not is_named or flow["job"] == job]
+        for flow in own:
             links = traffic.routes.get(flow["flow_id"], ())
             if len(links) >= 4:
                 flows += 1
                 routes.append(links)
                 for place, link in _ends_of(links):
                     rates[place][link] += max(flow["rate_bps"], 1.0)
-                    pairs[link] += 1 / len(pair.flows)
+                    pairs[link] += 1 / len(own)
         for links in routes:
             for place, link in _ends_of(links) if len(links) >= 4 else ():
                 available[place].add(link)

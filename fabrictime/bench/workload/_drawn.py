@@ -346,7 +346,12 @@ DECOY_SHARE: Final = 0.2
 
 
 def draw(kind: str, sim: Simulation, seed: int) -> Incident:
-    """Draw an incident of a kind for a running simulation."""
+    """Draw an incident of a kind for a running simulation.
+
+    Raises ValueError for an unknown kind, LookupError if the fleet has no place for it.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"incident {kind!r}: expected one of {', '.join(KINDS)}")
     rng = np.random.default_rng([seed, 2])
     found = KINDS[kind](sim, rng, seed)
     found.kind = kind

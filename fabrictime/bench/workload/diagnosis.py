@@ -6,12 +6,13 @@ Each incident runs a fleet of its own through the pipeline's pure stages, in sim
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from fabrictime.bench.workload._simulated import TOPICS, Pipeline
 from producers.sim.simulation import Simulation
 from schemas.records import Diagnosis, Verdict
 
-__all__ = ["Outcome", "is_right", "measure", "run_incident"]
+__all__ = ["Asked", "Outcome", "is_right", "measure", "run_incident"]
 
 INCIDENTS, QUICK_EACH = 400, 1
 LARGE: Final = 8
@@ -31,11 +32,22 @@ LARGE_RANKS: Final = 256
 WARM_S: Final = 8.0
 """Time in which the job's good time is learned."""
 INCIDENT_S: Final = 9.0
+LONG_S: Final = 24.0
+"""A long incident, one of each kind: its verdict must hold while evidence for it comes and goes."""
 BEFORE_S, AFTER_S = 2.0, 4.0
 """Times in which the true iterations are counted: before the incident, and at its end."""
 MAX_RANKS: Final = 8
 """Ranks that a right verdict may name beside the right one."""
 REPORT_EVERY: Final = 25
+
+
+class Asked(NamedTuple):
+    """An incident to run."""
+
+    kind: str
+    seed: int
+    ranks: int = 16
+    length_s: float = INCIDENT_S
 
 
 @dataclass(slots=True)
@@ -58,6 +70,7 @@ class Outcome:
     root_cause_s: float | None = None
     """From the begin until the right verdict, after which no wrong one came; None: never."""
     cpu_s: float = 0.0
+    length_s: float = INCIDENT_S
     shown: list[str] = field(default_factory=list)
 
 
@@ -82,20 +95,20 @@ def is_right(incident: Incident, found: Diagnosis, slowdown: float) -> bool:
     return not incident.ranks or (incident.ranks <= ranks and len(ranks) <= MAX_RANKS)
 
 
-def run_incident(asked: tuple[str, int, int]) -> Outcome:
-    """Run an incident: kind, seed, and ranks of the job. A seed whose fleet has no place for it moves on."""
-    kind, seed, ranks = asked
+def run_incident(asked: Asked) -> Outcome:
+    """Run an incident. A seed whose fleet has no place for it moves on."""
+    seed = asked.seed
     while True:
-        sim = simulation(kind, seed, TOPICS, ranks=ranks)
+        sim = simulation(asked.kind, seed, TOPICS, ranks=asked.ranks)
         try:
-            incident = draw(kind, sim, seed)
+            incident = draw(asked.kind, sim, seed)
         except LookupError:
             seed += 1
             continue
-        return _run(sim, incident)
+        return _run(sim, incident, asked.length_s)
 
 
-def _run(sim: Simulation, incident: Incident) -> Outcome:
+def _run(sim: Simulation, incident: Incident, length_s: float) -> Outcome:
     pipeline = Pipeline(sim, JOB)
     rng = np.random.default_rng([incident.seed, 3])
     shown = [_line(sim, at_ns, found) for at_ns, found in pipeline.advance(WARM_S - BEFORE_S)]
@@ -111,11 +124,13 @@ def _run(sim: Simulation, incident: Incident) -> Outcome:
         sim.fault(line)
     shown.append(f"begins: {incident.kind} {incident.lines} {incident.decoys}")
     begin_ns = sim.now_ns
-    found = [*pipeline.advance(INCIDENT_S - AFTER_S)]
+    found = [*pipeline.advance(length_s - AFTER_S)]
     now = _iterations(sim)
     found += [*pipeline.advance(AFTER_S)]
     slowdown = 1 - (_iterations(sim) - now) / AFTER_S / max(usual, 1e-9)
-    return _outcome(sim, incident, found, begin_ns, slowdown, pipeline.busy_s, shown)
+    outcome = _outcome(sim, incident, found, begin_ns, slowdown, shown)
+    outcome.cpu_s, outcome.length_s = pipeline.busy_s, length_s
+    return outcome
 
 
 def _outcome(
@@ -124,7 +139,6 @@ def _outcome(
     found: Sequence[tuple[int, Diagnosis]],
     begin_ns: int,
     slowdown: float,
-    busy_s: float,
     shown: list[str],
 ) -> Outcome:
     right = [is_right(incident, each, slowdown) for _, each in found]
@@ -140,7 +154,6 @@ def _outcome(
         last["text"],
         [*incident.lines, *incident.decoys],
         slowdown,
-        cpu_s=busy_s,
         shown=shown + [_line(sim, at_ns, each) for at_ns, each in found],
     )
     for at_ns, each in found:
@@ -165,13 +178,15 @@ def _line(sim: Simulation, at_ns: int, found: Diagnosis) -> str:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure for about a quarter of an hour on two cores, or a minute with `quick` (one of each kind)."""
+    """Measure for about an hour on two cores, or some minutes with `quick` (one of each kind)."""
     kinds = list(KINDS)
     first = secrets.randbits(31)
     count = QUICK_EACH * len(kinds) if quick else INCIDENTS
-    asked = [(kinds[n % len(kinds)], first + 1000 * n, 16) for n in range(count)]
+    asked = [Asked(kinds[n % len(kinds)], first + 1000 * n) for n in range(count)]
     if not quick:
-        asked += [(kinds[n * 3 % len(kinds)], first + 1000 * (count + n), LARGE_RANKS) for n in range(LARGE)]
+        seeds = itertools.count(first + 1000 * count, 1000)
+        asked += [Asked(kinds[n * 3 % len(kinds)], next(seeds), LARGE_RANKS) for n in range(LARGE)]
+        asked += [Asked(kind, next(seeds), length_s=LONG_S) for kind in kinds]
     progress(f"diagnosis: {len(asked)} incidents of {len(kinds)} kinds, first seed {first}")
     outcomes: list[Outcome] = []
     for each in side_by_side(run_incident, asked):
@@ -185,6 +200,8 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 def figures(outcomes: Sequence[Outcome], first: int) -> dict[str, Value]:
     """Return the figures of incidents, with a table by kind in the notes."""
+    held = _held([each for each in outcomes if each.length_s > INCIDENT_S])
+    outcomes = [each for each in outcomes if each.length_s <= INCIDENT_S]
     right = sum(each.is_right for each in outcomes)
     innocent = [each for each in outcomes if each.is_network is False]
     blamed = [each for each in innocent if each.blamed_network]
@@ -218,7 +235,17 @@ def figures(outcomes: Sequence[Outcome], first: int) -> dict[str, Value]:
     found["diagnosis_cpu_share"] = Figure(
         cpu_s / (WARM_S + INCIDENT_S), "1", "of one core, the diagnosis alone"
     )
-    return found
+    return found | held
+
+
+def _held(outcomes: Sequence[Outcome]) -> dict[str, Value]:
+    """Return the share of long incidents whose right verdict came in time and lasted until the end."""
+    if not outcomes:
+        return {}
+    lost = [each for each in outcomes if each.root_cause_s is None or each.root_cause_s > INCIDENT_S]
+    note = f"{len(outcomes)} incidents of {outcomes[0].length_s:g} s; not: "
+    note += ", ".join(f"{each.kind} {each.seed} as {each.verdict}" for each in lost) or "none"
+    return {"diagnosis_held": Figure(1 - len(lost) / len(outcomes), "1", note)}
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
@@ -227,7 +254,7 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 if __name__ == "__main__":
     _kind, _seed, *_more = sys.argv[1:]
-    _found = run_incident((_kind, int(_seed), int(_more[0]) if _more else 16))
+    _found = run_incident(Asked(_kind, int(_seed), *(int(each) for each in _more[:1])))
     print(*_found.shown, sep="\n")
     print(
         f"right: {_found.is_right}; slowdown {_found.slowdown:.2f}; anomaly {_found.anomaly_s} s, "

@@ -10,7 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas import codec
-from schemas.records import CollectiveBatch, CollectiveFunction, Diagnosis, KeptReason, LinkState, Verdict
+from schemas.records import (
+    Alert,
+    AlertKind,
+    AlertState,
+    CollectiveBatch,
+    CollectiveFunction,
+    Diagnosis,
+    KeptReason,
+    LinkState,
+    Verdict,
+)
 from streams.diagnosis.diagnose import EXPLANATIONS, diagnose, evaluate
 from streams.diagnosis.job_view import JobView
 from streams.diagnosis.network_view import NetworkView
@@ -289,3 +299,26 @@ def test_an_error_of_clocks_within_their_bound_never_makes_a_straggler(rank: int
     for each in job.run(100 * MS):
         view.take(each, BEGIN)
     assert diagnose(view, NetworkView(), BEGIN, job.at_ns)["verdict"] != Verdict.STRAGGLER
+
+
+def test_a_slow_job_without_a_cause_names_its_hosts_whose_probers_are_in_trouble() -> None:
+    world = World(Job())
+    world.learn()
+    world.job.network = lambda rank, at: 12.0 * MS
+    for host in ("h2", "h99"):
+        text = f"{host}: its own prober is in trouble, no link: up to 130 ms late"
+        world.network.take_alert(
+            make(
+                Alert,
+                alert_id=host,
+                kind=AlertKind.AGENT,
+                subject=host,
+                state=AlertState.RAISED,
+                raised_ns=world.job.at_ns,
+                text=text,
+            )
+        )
+    found = world.step()
+    assert (found["verdict"], found["subjects"]) == (Verdict.UNKNOWN, ["h2"])
+    assert "no record explains it; h2: its own prober is in trouble" in found["text"]
+    assert [each["topic"] for each in found["evidence"]] == ["fabric.alerts"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fabrictime.bench.workload._drawn import Incident
-from fabrictime.bench.workload.diagnosis import Outcome, figures, is_right, run_incident
+from fabrictime.bench.workload.diagnosis import Asked, Outcome, figures, is_right, run_incident
 from schemas.records import Verdict
 
 
@@ -90,8 +90,27 @@ def test_figures_name_the_wrong_ones_with_their_seeds():
     assert found["diagnosis_right_straggler"].value == 0.5
 
 
+def test_a_long_incident_holds_its_verdict_if_no_wrong_one_came_later():
+    found = figures(
+        [
+            outcome("grey"),
+            outcome("grey", length_s=24.0, root_cause_s=3.0),
+            outcome("paced", seed=5, length_s=24.0, root_cause_s=20.0),
+        ],
+        1,
+    )
+    assert found["diagnosis_held"].value == 0.5
+    assert "paced 5" in found["diagnosis_held"].note
+    assert "1 incidents" in found["diagnosis_right"].note
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="'gray': expected one of down, blackhole"):
+        run_incident(Asked("gray", 1))
+
+
 def test_a_straggler_is_named_and_the_network_is_not_blamed():
-    found = run_incident(("straggler", 1, 16))
+    found = run_incident(Asked("straggler", 1))
     assert found.is_right, found.shown
     assert not found.blamed_network
     assert found.slowdown > 0.05
