@@ -200,7 +200,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 def figures(outcomes: Sequence[Outcome], first: int) -> dict[str, Value]:
     """Return the figures of incidents, with a table by kind in the notes."""
-    held = _held([each for each in outcomes if each.length_s > INCIDENT_S])
+    lasting = _lasting([each for each in outcomes if each.length_s > INCIDENT_S])
     outcomes = [each for each in outcomes if each.length_s <= INCIDENT_S]
     right = sum(each.is_right for each in outcomes)
     innocent = [each for each in outcomes if each.is_network is False]
@@ -235,17 +235,17 @@ def figures(outcomes: Sequence[Outcome], first: int) -> dict[str, Value]:
     found["diagnosis_cpu_share"] = Figure(
         cpu_s / (WARM_S + INCIDENT_S), "1", "of one core, the diagnosis alone"
     )
-    return found | held
+    return found | lasting
 
 
-def _held(outcomes: Sequence[Outcome]) -> dict[str, Value]:
+def _lasting(outcomes: Sequence[Outcome]) -> dict[str, Value]:
     """Return the share of long incidents whose right verdict came in time and lasted until the end."""
     if not outcomes:
         return {}
     lost = [each for each in outcomes if each.root_cause_s is None or each.root_cause_s > INCIDENT_S]
     note = f"{len(outcomes)} incidents of {outcomes[0].length_s:g} s; not: "
     note += ", ".join(f"{each.kind} {each.seed} as {each.verdict}" for each in lost) or "none"
-    return {"diagnosis_held": Figure(1 - len(lost) / len(outcomes), "1", note)}
+    return {"long_diagnosis_right": Figure(1 - len(lost) / len(outcomes), "1", note)}
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

@@ -301,7 +301,7 @@ def test_an_error_of_clocks_within_their_bound_never_makes_a_straggler(rank: int
     assert diagnose(view, NetworkView(), BEGIN, job.at_ns)["verdict"] != Verdict.STRAGGLER
 
 
-def test_a_slow_job_without_a_cause_names_its_hosts_whose_probers_are_in_trouble() -> None:
+def test_a_slow_job_without_a_cause_names_its_hosts_with_a_prober_in_trouble() -> None:
     world = World(Job())
     world.learn()
     world.job.network = lambda rank, at: 12.0 * MS

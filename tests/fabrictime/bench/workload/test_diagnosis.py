@@ -99,8 +99,8 @@ def test_a_long_incident_holds_its_verdict_if_no_wrong_one_came_later():
         ],
         1,
     )
-    assert found["diagnosis_held"].value == 0.5
-    assert "paced 5" in found["diagnosis_held"].note
+    assert found["long_diagnosis_right"].value == 0.5
+    assert "paced 5" in found["long_diagnosis_right"].note
     assert "1 incidents" in found["diagnosis_right"].note
 
 

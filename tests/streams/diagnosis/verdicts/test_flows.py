@@ -231,7 +231,7 @@ def test_a_window_on_the_link_of_the_pair_is_not_named_twice() -> None:
     assert names.count(Verdict.CONTENTION) == 1
 
 
-def test_contention_whose_queue_comes_and_goes_is_named_as_long_as_it_lasts() -> None:
+def test_contention_with_a_queue_that_comes_and_goes_is_named_as_long_as_it_lasts() -> None:
     world = World(Job())
     world.learn()
     slow(world)
@@ -279,7 +279,7 @@ def test_flows_that_met_before_are_no_cause() -> None:
     assert world.step()["verdict"] != Verdict.FEW_QUEUE_PAIRS
 
 
-def test_flows_that_meet_on_the_way_down_to_a_leaf_are_too_few() -> None:
+def test_flows_that_meet_on_a_link_down_to_a_leaf_are_too_few() -> None:
     world = World(Job())
     world.trace_all_paths(4)
     spread(world, [0, 1, 2, 3, 0, 1, 2, 3])
