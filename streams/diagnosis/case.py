@@ -87,6 +87,10 @@ class Stuck:
     """Ranks of the communicator of which no process is known."""
     hangs: bool
     """Whether it runs for so long that it must hang."""
+    stalls: bool
+    """Whether it runs for so long that something is wrong."""
+    usual_ns: float
+    """Time of moving data in such an operation in the job's good time; 0: not known."""
     is_circle: bool = False
     waiting: set[int] = field(default_factory=set)
     """Numbers of all ranks that wait in some operation."""

@@ -14,7 +14,7 @@ import numpy as np
 from schemas.records import AlertKind, Diagnosis, Verdict
 from schemas.topics import ALERTS
 from streams.diagnosis.base import Candidate, Explanation, observation
-from streams.diagnosis.case import Case, case_of
+from streams.diagnosis.case import Case, Stuck, case_of
 from streams.diagnosis.job_view import Interval, JobView, LastVerdict
 from streams.diagnosis.link_loads import link_loads
 from streams.diagnosis.network_view import NetworkView
@@ -33,7 +33,13 @@ from streams.diagnosis.verdicts.flows import (
 from streams.diagnosis.verdicts.hosts import pause_storm, pcie_limit, slow_end_by_flows, slow_end_by_pairs
 from streams.diagnosis.verdicts.lateness import launch_skew, straggler
 from streams.diagnosis.verdicts.links import faulty_links, links_with_losses
-from streams.diagnosis.verdicts.progress import dead_rank, hang, program_mismatch
+from streams.diagnosis.verdicts.progress import (
+    dead_rank,
+    hang,
+    operation_text,
+    program_mismatch,
+    ranks_text,
+)
 
 __all__ = ["EXPLANATIONS", "diagnose", "evaluate", "learn"]
 
@@ -184,8 +190,8 @@ def _without_cause(case: Case, missing: list[str]) -> Candidate:
     seen = len(case.ranks.reported) / max(1, total)
     enough = seen >= case.rules.seen_share and bool(len(case.work.rows) or len(case.columns.summaries))
     excess = case.network_excess
-    if case.stuck is not None and case.stuck.hangs:
-        enough = False
+    if case.stuck is not None and case.stuck.stalls:
+        return Candidate(Verdict.UNKNOWN, 0.0, case.loss_share, "", _stall_text(case, case.stuck), "")
     if enough and not case.is_slow:
         text = "nothing is wrong with the network, and no rank is late"
         confidence = 0.95 if case.ratio is not None else 0.8
@@ -202,6 +208,13 @@ def _without_cause(case: Case, missing: list[str]) -> Candidate:
     if case.is_slow:
         _add_busy_hosts(case, found)
     return found
+
+
+def _stall_text(case: Case, stuck: Stuck) -> str:
+    text = operation_text(case, stuck)
+    if stuck.usual_ns:
+        text += f", {stuck.usual_ns / 1e6:.3g} ms usually"
+    return text + (f": {ranks_text(stuck.missing)} did not begin it" if stuck.missing else "")
 
 
 def _add_busy_hosts(case: Case, found: Candidate) -> None:

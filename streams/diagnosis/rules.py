@@ -59,6 +59,8 @@ class DiagnosisRules:
     """Below it an explanation is an alternative, never the verdict."""
     hang_s: float = 5.0
     """An operation that runs this long, and 20 times its usual time, hangs."""
+    stall_s: float = 2.0
+    """An operation that runs this long, and 20 times its usual time, stalls: the job is not HEALTHY."""
     hang_times: float = 20.0
     """Times its usual duration."""
     coincide_s: float = 10.0

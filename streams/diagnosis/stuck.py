@@ -122,7 +122,9 @@ def _stuck(
     absent = [] if known is None or total > 65_536 else sorted(set(range(total)) - known.processes.keys())
     age_ns = work.length_ns - float(work.begin[at].max())
     typical = float(np.nanmax(case.expected_network[work.kind[at]])) if _has_good(case, at) else 0.0
-    hangs = age_ns >= max(case.rules.hang_s * NS_PER_S, case.rules.hang_times * typical)
+    long_ns = case.rules.hang_times * typical
+    hangs = age_ns >= max(case.rules.hang_s * NS_PER_S, long_ns)
+    stalls = hangs or (typical > 0 and age_ns >= max(case.rules.stall_s * NS_PER_S, long_ns))
     return Stuck(
         key[0],
         key[1],
@@ -132,6 +134,8 @@ def _stuck(
         sorted(missing, key=lambda rank: rank.number),
         absent,
         hangs,
+        stalls,
+        typical,
         circle,
         {case.ranks.by_process[process].number for each in groups.values() for process in each},
     )

@@ -22,7 +22,7 @@ from streams.diagnosis.case import Stuck
 from streams.diagnosis.columns import FUNCTIONS, Op
 from streams.diagnosis.ranks import Rank
 
-__all__ = ["dead_rank", "hang", "program_mismatch"]
+__all__ = ["dead_rank", "hang", "operation_text", "program_mismatch", "ranks_text"]
 
 EQUAL_BYTES: Final = tuple(
     FUNCTIONS.index(each)
@@ -33,12 +33,14 @@ MAX_NAMED: Final = 8
 """Ranks that a text names."""
 
 
-def _ranks_text(ranks: list[Rank]) -> str:
+def ranks_text(ranks: list[Rank]) -> str:
+    """Return the names of ranks."""
     names = ", ".join(rank.name for rank in ranks[:MAX_NAMED])
     return names + (f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else "")
 
 
-def _operation_text(case: Case, stuck: Stuck) -> str:
+def operation_text(case: Case, stuck: Stuck) -> str:
+    """Return the operation that does not end, and for how long it runs."""
     known = case.ranks.communicators.get(stuck.communicator)
     name = known.id if known is not None else "?"
     age_s = (case.end_ns - stuck.since_ns) / 1e9
@@ -53,7 +55,7 @@ def _stuck_evidence(case: Case, stuck: Stuck) -> DiagnosisEvidence:
         "age_s",
         age_s,
         case.rules.hang_s,
-        f"{_operation_text(case, stuck)}; {len(stuck.began)} ranks began it",
+        f"{operation_text(case, stuck)}; {len(stuck.began)} ranks began it",
         stuck.since_ns,
     )
 
@@ -93,12 +95,12 @@ def hang(case: Case) -> Iterator[Candidate]:
         observation(COLLECTIVES.name, rank.name, "state", None, None, text)
         for rank, text in unresponsive.items()
     ]
-    operation = _operation_text(case, stuck)
+    operation = operation_text(case, stuck)
     if late:
         silent = [rank for rank in late if not rank.reported]
-        text = f"{operation}: {_ranks_text(late)} did not begin it"
+        text = f"{operation}: {ranks_text(late)} did not begin it"
         if silent:
-            text += f"; {_ranks_text(silent)} reports nothing"
+            text += f"; {ranks_text(silent)} reports nothing"
         yield _stop(
             Verdict.HANG, 0.75 if silent else 0.95, late, text, "get a stack trace of that rank", evidence
         )
@@ -147,7 +149,7 @@ def dead_rank(case: Case) -> Iterator[Candidate]:
         for each in down
     ]
     cause = "its host is down" if lost else "its process has ended"
-    text = f"{_operation_text(case, stuck)}: {_ranks_text(dead)} died in mid-operation, {cause}"
+    text = f"{operation_text(case, stuck)}: {ranks_text(dead)} died in mid-operation, {cause}"
     yield _stop(Verdict.DEAD_RANK, 0.97, dead, text, "restart the job from its last checkpoint", evidence)
 
 
@@ -156,7 +158,7 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
     work, stuck = case.work, case.stuck
     groups, grouped = work.groups, work.grouped
     if stuck is not None and stuck.is_circle and stuck.hangs:
-        text = f"ranks wait for each other in different operations, among them {_operation_text(case, stuck)}"
+        text = f"ranks wait for each other in different operations, among them {operation_text(case, stuck)}"
         yield _stop(
             Verdict.PROGRAM_MISMATCH,
             0.9,
@@ -188,7 +190,7 @@ def program_mismatch(case: Case) -> Iterator[Candidate]:
         ordered = sorted(by_value.items(), key=lambda item: (len(item[1]), item[0]))
         few = sorted(ordered[0][1], key=lambda rank: rank.number)
         text = f"ranks call different {name} under number {int(seq[grouped[at]])}: " + ", ".join(
-            f"{value} by {_ranks_text(sorted(callers, key=lambda rank: rank.number)[:2])}"
+            f"{value} by {ranks_text(sorted(callers, key=lambda rank: rank.number)[:2])}"
             for value, callers in ordered[:3]
         )
         evidence = [observation(COLLECTIVES.name, case.job.job, "mismatches", len(found), 0, text)]

@@ -14,7 +14,7 @@ from schemas.records import (
     Verdict,
 )
 from tests.records import make, make_part
-from tests.streams.diagnosis.scenario import Job, S, World, nic, route
+from tests.streams.diagnosis.scenario import MS, Job, S, World, nic, route
 
 
 def running(world: World, rank: int, begin_ns: int, **fields: Any) -> dict[str, Any]:
@@ -280,3 +280,29 @@ def test_a_job_that_ends_is_healthy() -> None:
         each["ended"] = True
     assert world.diagnose(batches, begin_ns, world.job.at_ns)["verdict"] == Verdict.HEALTHY
     assert world.view.has_ended
+
+
+def stall(world: World, age_ns: int, missing: int) -> Diagnosis:
+    """Diagnose a job that waits for a rank since `age_ns`."""
+    begin_ns = world.job.at_ns
+    end_ns = begin_ns + age_ns
+    batches = [
+        world.job.batch(r, [] if r == missing else [running(world, r, begin_ns)], begin_ns, end_ns)
+        for r in range(8)
+    ]
+    return world.diagnose(batches, begin_ns, end_ns)
+
+
+def test_a_job_that_stalls_is_not_healthy_before_it_counts_as_hanging() -> None:
+    world = World(Job())
+    world.learn()
+    found = stall(world, 2 * S + 500 * MS, 5)
+    assert found["verdict"] == Verdict.UNKNOWN
+    assert "runs for 2.5 s, " in found["text"]
+    assert " ms usually" in found["text"]
+
+
+def test_a_wait_of_a_second_is_no_stall() -> None:
+    world = World(Job())
+    world.learn()
+    assert stall(world, S, 5)["verdict"] == Verdict.HEALTHY
