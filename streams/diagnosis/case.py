@@ -134,7 +134,7 @@ class Case:
     loads: list[LinkLoad] = field(default_factory=list)
     """Links between leaf and spines, the one with most of the job's traffic over that of its like first."""
     causes: list[tuple[Verdict, str, int]] = field(default_factory=list)
-    """Verdict, subject and begin of what costs the job time, where the begin is known."""
+    """Verdict, subject and begin of what costs the job time; the interval's begin if that is not known."""
     probes_known: dict[tuple[str, str], Probes | None] = field(default_factory=dict)
 
     # ------------------------------------------------------------------------------------------ the job

@@ -129,9 +129,9 @@ def _diagnosis(case: Case) -> Diagnosis:
     missing = missing_evidence(case)
     ranked = _ranked(case, [found for explanation in EXPLANATIONS for found in explanation(case)])
     case.causes = [
-        (each.verdict, each.subject, each.since_ns)
+        (each.verdict, each.subject, case.begin_ns if each.since_ns is None else each.since_ns)
         for each in ranked
-        if each.since_ns is not None and _is_verdict(case, each)
+        if _is_verdict(case, each)
     ]
     best = next((each for each in ranked if _is_verdict(case, each)), None)
     if best is None:

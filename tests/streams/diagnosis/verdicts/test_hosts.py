@@ -155,3 +155,15 @@ def test_a_receiver_that_others_send_to_need_not_be_slow_itself(other: str | Non
     )
     found = world.step()
     assert found["verdict"] == verdict
+
+
+def test_a_slow_receiver_is_as_old_as_its_flows_limits_when_its_queue_opens_later() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    world.flow_fields = {3: {"receiver_limited_share": 0.9}}
+    found = [world.step() for _ in range(3)]
+    world.contend(route(3, 4, 1)[-1], world.job.at_ns, other=None, own=3, kind=ContentionKind.SLOW_RECEIVER)
+    found += [world.step() for _ in range(2)]
+    assert {each["verdict"] for each in found} == {Verdict.SLOW_RECEIVER}
+    assert found[-1]["loss_share"] > 0.3
