@@ -15,8 +15,12 @@ __all__ = ["Baselines"]
 class _Baseline:
     """One quantity."""
 
+    first: int
+    """Number of the interval in which it was noted first."""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=BASELINE_INTERVALS))
     best: float | None = None
+    restored: bool = False
+    """Whether `best` is of a time before this owner of the job."""
 
 
 class Baselines:
@@ -30,6 +34,7 @@ class Baselines:
         self._keys = keys
         self._baselines: OrderedDict[Hashable, _Baseline] = OrderedDict()
         self._restored: dict[str, float] = {}
+        self._interval = 0
 
     def restore(self, name: str, value: float) -> None:
         """Set the best value of the next quantity of a name, the first item of its key: a new owner of the
@@ -40,18 +45,34 @@ class Baselines:
         """Return the number of quantities."""
         return len(self._baselines)
 
+    def end_interval(self) -> None:
+        """Begin the next interval: what is noted from now on is younger."""
+        self._interval += 1
+
+    def is_younger(self, key: Hashable, other: Hashable) -> bool:
+        """Return whether a quantity was first noted long after another one; also if it never was."""
+        known, older = self._baselines.get(key), self._baselines.get(other)
+        return known is None or (older is not None and known.first > older.first + BASELINE_INTERVALS)
+
+    def is_restored(self, key: Hashable) -> bool:
+        """Return whether a quantity's best value is that of the job's former owner."""
+        known = self._baselines.get(key)
+        return known is not None and known.restored
+
     def note(self, key: Hashable, value: float) -> None:
         """Add an interval's value of a quantity; the quantity noted longest ago makes place for a new one."""
-        known = self._baselines.setdefault(key, _Baseline())
+        known = self._baselines.setdefault(key, _Baseline(self._interval))
         self._baselines.move_to_end(key)
         if self._restored and isinstance(key, tuple) and known.best is None:
             known.best = self._restored.pop(key[0], None)
+            known.restored = known.best is not None
         if len(self._baselines) > self._keys:
             self._baselines.popitem(last=False)
         known.recent.append(value)
         if len(known.recent) >= BASELINE_MIN:
             sustained = _median(known.recent)
-            known.best = sustained if known.best is None else min(known.best, sustained)
+            if known.best is None or sustained < known.best:
+                known.best, known.restored = sustained, False
 
     def good(self, key: Hashable) -> float | None:
         """Return a quantity's best sustained value; None: too few intervals so far."""

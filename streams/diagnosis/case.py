@@ -19,7 +19,7 @@ from streams.diagnosis.traffic import NicPair, Probes, Traffic, probes_of, traff
 from streams.diagnosis.work import Work, work_of
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["Case", "Lateness", "LinkLoad", "Outlier", "Stuck", "case_of"]
+__all__ = ["Case", "Lateness", "LinkLoad", "Outlier", "Stuck", "case_of", "is_fast"]
 
 MIN_SINCE_NS: Final = 2 * NS_PER_S
 """Time over which a loss is measured at least: some iterations, so that one long one does not count."""
@@ -201,7 +201,9 @@ class Case:
     def excess_rows(self) -> Floats:
         """Time by row that moving data took longer than in the job's good time; NaN: unknown.
 
-        The whole operation counts where all of its ranks are seen, else the slowest rank's own time.
+        The whole operation counts where all of its ranks are seen, else the slowest rank's own time. Both
+        count where whole operations were not seen before, when those of the good time were too short for
+        the clocks: then they are compared with those of a slow time.
         """
         work = self.work
         if not len(work.kinds):
@@ -210,7 +212,11 @@ class Case:
         expected = np.array([np.nan if ns is None else ns for ns in good], np.float64)
         own = np.maximum(work.critical - self.expected_network[work.kind], 0.0)
         whole = np.maximum(work.moving.time - work.moving.error - expected[work.kind], 0.0)
-        return np.where(np.isnan(whole), own, whole)
+        younger = [
+            self.job.baselines.is_younger(("moving", *kind), ("network", *kind)) for kind in work.kinds
+        ]
+        is_sure = ~np.isnan(whole) & ~np.array(younger, bool)[work.kind]
+        return np.where(is_sure, whole, np.fmax(own, whole))
 
     @cached_property
     def network_excess(self) -> float | None:
@@ -355,13 +361,19 @@ class Case:
         begin_ns = max(since_ns - NS_PER_S, self.begin_ns)
         return loss * self.length_ns / max(self.end_ns - begin_ns, min(MIN_SINCE_NS, self.length_ns))
 
+    @cached_property
+    def usual_pairs(self) -> float | None:
+        """Most of the job's pairs on one link while the job was fast; None: not known."""
+        known = [each.pairs for each in self.job.history if each.pairs is not None and is_fast(each)]
+        return max(known, default=None)
+
     def was_fast_during(self, begin_ns: int) -> bool:
         """Return whether the job was fast while a fault that began long before lasted already.
 
         Fast means as in its good time before the fault; a good time that contains the fault shows nothing.
         """
         old = [each for each in self._before(self.begin_ns) if each.begin_ns > begin_ns + NS_PER_S]
-        fast = [each for each in old if _is_fast(each)]
+        fast = [each for each in old if is_fast(each)]
         is_old = begin_ns < self.begin_ns - int(self.rules.coincide_s * NS_PER_S)
         return is_old and len(fast) >= 3 and self.has_clean_baseline(begin_ns)
 
@@ -376,7 +388,7 @@ class Case:
         return [each for each in self.job.history if each.end_ns <= at_ns]
 
 
-def _is_fast(interval: Interval) -> bool:
+def is_fast(interval: Interval) -> bool:
     """Return whether the job was as fast in an interval as in its good time."""
     ratio_ok = interval.ratio is not None and interval.ratio < 1.05
     return ratio_ok and (interval.network_excess is None or interval.network_excess < 0.03)

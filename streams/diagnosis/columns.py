@@ -30,6 +30,7 @@ __all__ = [
     "Transfer",
     "hash_of",
     "operation_rows",
+    "pair_key",
     "queue_pair_rows",
     "summary_rows",
     "transfer_rows",
@@ -286,3 +287,10 @@ def queue_pair_rows(record: CollectiveBatch, process: int) -> Rows:
         for each in record["queue_pairs"]
     ]
     return np.array(rows, np.int64).reshape(-1, len(Pair))
+
+
+def pair_key(rows: Rows, column: type[Op] | type[Transfer] = Op) -> Rows:
+    """Return 0 for collectives, and a number for function and peer of other operations."""
+    alone = ~IS_COLLECTIVE[rows[:, column.FUNCTION]]
+    key = (rows[:, column.PEER] + 2) * len(FUNCTIONS) + rows[:, column.FUNCTION]
+    return np.asarray(np.where(alone, key, 0), np.int64)

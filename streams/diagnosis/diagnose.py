@@ -14,9 +14,9 @@ import numpy as np
 from schemas.records import AlertKind, Diagnosis, Verdict
 from schemas.topics import ALERTS
 from streams.diagnosis.base import Candidate, Explanation, observation
-from streams.diagnosis.case import Case, Stuck, case_of
+from streams.diagnosis.case import Case, Stuck, case_of, is_fast
 from streams.diagnosis.job_view import Interval, JobView, LastVerdict
-from streams.diagnosis.link_loads import link_loads
+from streams.diagnosis.link_loads import link_loads, most_pairs
 from streams.diagnosis.network_view import NetworkView
 from streams.diagnosis.outliers import find_outliers
 from streams.diagnosis.record import make_record, missing_evidence
@@ -61,7 +61,9 @@ EFFECTS: Final = {
 CAUSES: Final = {Verdict.FEW_QUEUE_PAIRS: (Verdict.RAIL_MISMATCH,)}
 """Verdict to the only verdicts that explain it."""
 ROOTS: Final = (Verdict.RAIL_MISMATCH,)
-"""Verdicts that get at least the loss share of what they explain: flows on a wrong rail queue with others."""
+"""Verdicts that get at least the loss share of what they explain, unless another job contends there."""
+CONTENDED: Final = 0.8
+"""Confidence in CONTENTION from which on others send over the link."""
 MAX_ALTERNATIVES: Final = 8
 
 
@@ -90,8 +92,13 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
     job, work = case.job, case.work
     job.number = diagnosis["number"] + 1
     job.last = LastVerdict(diagnosis["verdict"], diagnosis["subject"], diagnosis["since_ns"])
+    interval = Interval(case.begin_ns, case.end_ns, case.ratio, case.network_excess, most_pairs(case))
     job.causes.note(case.causes, case.end_ns)
-    job.history.append(Interval(case.begin_ns, case.end_ns, case.ratio, case.network_excess))
+    if is_fast(interval):
+        job.causes.clear()
+    job.history.append(interval)
+    stuck = case.stuck
+    job.stalls.note(*((stuck.communicator, stuck.seq, case.end_ns - stuck.since_ns) if stuck else (0, 0, 0)))
     note = job.baselines.note
     for kind, ns in work.kind_network.items():
         note(("network", *kind), ns)
@@ -99,8 +106,6 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
         note(("moving", *kind), ns)
     for pair in case.traffic.measured:
         pair.note(job.baselines)
-    if case.traffic.routes:
-        note(("load",), max((each.pairs for each in case.loads), default=0.0))
     if case.iteration_ns is not None:
         note(("iteration", *work.iteration_key), case.iteration_ns)
     if work.pace_ns is not None:
@@ -110,6 +115,7 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
     if (work.times.observed > 0).any():
         note(("launch", case.ranks.total), case.share_of(work.times.launch))
         note(("wait", case.ranks.total), case.wait_share)
+    job.baselines.end_interval()
 
 
 def _case(
@@ -160,7 +166,9 @@ def _ranked(case: Case, found: list[Candidate]) -> list[Candidate]:
         ]
         if factor is not None and causes:
             each.confidence *= factor
-            for cause in (other for other in causes if other.verdict in ROOTS):
+            contended = any(c.verdict == Verdict.CONTENTION and c.confidence >= CONTENDED for c in causes)
+            is_whole = each.verdict != Verdict.CONTENTION and not contended
+            for cause in (other for other in causes if other.verdict in ROOTS and is_whole):
                 cause.loss_share = max(cause.loss_share, each.loss_share)
         each.loss_share = float(np.clip(each.loss_share, 0.0, 1.0))
     return sorted(
@@ -196,7 +204,10 @@ def _without_cause(case: Case, missing: list[str]) -> Candidate:
         text = "nothing is wrong with the network, and no rank is late"
         confidence = 0.95 if case.ratio is not None else 0.8
         return Candidate(Verdict.HEALTHY, confidence * (0.9 if missing else 1.0), 0.0, "", text, "")
-    if enough and excess is not None and excess < 0.5 * case.loss_share and case.wait_share < 0.5:
+    is_known = excess is not None and not case.job.baselines.is_restored(
+        ("iteration", *case.work.iteration_key)
+    )
+    if enough and is_known and (excess or 0.0) < 0.5 * case.loss_share and case.wait_share < 0.5:
         text = (
             f"all ranks compute longer: iterations take {case.ratio or 1:.2f} times the good time; "
             f"nothing is wrong with the network"

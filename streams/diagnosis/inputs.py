@@ -225,6 +225,7 @@ class DiagnosisInputs:
         view, past = JobView(name), self._past.pop(name, None)
         if past is not None:
             view.last = LastVerdict(past["verdict"], past["subject"], past["since_ns"])
+            view.causes.note([(past["verdict"], past["subject"], past["since_ns"])], past["end_ns"])
             if past["expected_iteration_ns"]:
                 view.baselines.restore("iteration", past["expected_iteration_ns"])
             if past["expected_bus_bps"]:

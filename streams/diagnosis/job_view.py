@@ -20,7 +20,7 @@ from streams.diagnosis.columns import Op, Pair, Rows, Sum, Transfer, hash_of
 from streams.diagnosis.process import Batch, Member, Process, batch_of
 from streams.diagnosis.rules import CAUSE_GAP_NS, KEEP_NS, MAX_OPERATIONS, MAX_RECORDS, MAX_SUMMARIES
 
-__all__ = ["Causes", "Columns", "Interval", "JobView", "LastVerdict"]
+__all__ = ["Causes", "Columns", "Interval", "JobView", "LastVerdict", "Stalls"]
 
 
 class Columns(NamedTuple):
@@ -44,6 +44,8 @@ class Interval(NamedTuple):
     """Length of its iterations over that of the good time."""
     network_excess: float | None
     """Share of the time that moving data took longer than in the good time."""
+    pairs: float | None = None
+    """Pairs on the fullest link between leaf and spines, if nearly all routes are known."""
 
 
 @dataclass(slots=True)
@@ -58,7 +60,8 @@ class LastVerdict:
 class Causes:
     """When the causes of a slow job began, as long as evidence for them comes again.
 
-    Evidence has pauses, a queue for example: a cause whose evidence began anew is as old as the first one.
+    Evidence has pauses, a queue for example: a cause whose evidence began anew is as old as the first one,
+    unless the job was fast between.
     """
 
     def __init__(self, gap_ns: int = CAUSE_GAP_NS) -> None:
@@ -72,10 +75,28 @@ class Causes:
             self._known[verdict, subject] = (self.began(verdict, subject, since_ns), at_ns)
         self._known = {key: each for key, each in self._known.items() if each[1] >= at_ns - self._gap_ns}
 
+    def clear(self) -> None:
+        """Forget all causes: the job was fast."""
+        self._known.clear()
+
     def began(self, verdict: Verdict, subject: str, since_ns: int) -> int:
         """Return the begin of a cause with evidence since `since_ns`."""
         begin_ns, last_ns = self._known.get((verdict, subject), (since_ns, since_ns))
         return min(begin_ns, since_ns) if since_ns <= last_ns + self._gap_ns else since_ns
+
+
+class Stalls:
+    """How long operations of the job stalled and went on: a checkpoint of one rank, for example."""
+
+    def __init__(self) -> None:
+        self.longest_ns = 0.0
+        self._newest: tuple[int, int, float] = (0, 0, 0.0)
+
+    def note(self, communicator: int, seq: int, age_ns: float) -> None:
+        """Note the operation that runs for longest at the end of an interval; age 0: none does."""
+        if (communicator, seq) != self._newest[:2]:
+            self.longest_ns = max(self.longest_ns, self._newest[2])
+        self._newest = communicator, seq, age_ns
 
 
 INTERVALS_KEPT: Final = 512
@@ -93,6 +114,7 @@ class JobView:
         """Number of the job's next Diagnosis."""
         self.last: LastVerdict | None = None
         self.causes = Causes()
+        self.stalls = Stalls()
         self.baselines = Baselines()
         self.history: deque[Interval] = deque(maxlen=INTERVALS_KEPT)
         self.processes: dict[int, Process] = {}
@@ -190,7 +212,7 @@ class JobView:
             later, earlier = process.since(begin_ns), process.running_before(begin_ns)
             found += [batch for batch in later if batch.begin_ns < end_ns]
             parts = [(batch.number, batch.operations) for batch in later]
-            parts += [(batch.number, batch.running) for batch in earlier]
+            parts += earlier
             operations += [rows for _, rows in sorted(parts, key=_number)]
         return Columns(
             _stack(operations, len(Op)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import lru_cache
 from statistics import fmean
 from typing import Final
 
@@ -10,8 +11,10 @@ from schemas.ids import far_node, near_node
 from streams.diagnosis.case import Case, LinkLoad
 from streams.diagnosis.network_view import Links
 
-__all__ = ["link_loads"]
+__all__ = ["link_loads", "most_pairs"]
 
+KNOWN_SHARE: Final = 0.9
+"""Share of the job's flows between hosts with known routes from which on the loads of all links are known."""
 MAX_PAIRS: Final = 1_024
 """Pairs up to which links without flows of the job are searched for in the routes of probes."""
 
@@ -33,14 +36,15 @@ def link_loads(case: Case) -> list[LinkLoad]:
         own = [flow for flow in pair.flows if not is_named or flow["job"] == job]
         for flow in own:
             links = traffic.routes.get(flow["flow_id"], ())
-            if len(links) >= 4:
+            ends = _ends_of(links)
+            if ends:
                 flows += 1
-                routes.append(links)
-                for place, link in _ends_of(links):
+                for place, link in ends:
+                    available[place].add(link)
                     rates[place][link] += max(flow["rate_bps"], 1.0)
                     pairs[link] += 1 / len(own)
         for links in routes:
-            for place, link in _ends_of(links) if len(links) >= 4 else ():
+            for place, link in _ends_of(links):
                 available[place].add(link)
     found: list[LinkLoad] = []
     for place, known in rates.items():
@@ -53,7 +57,25 @@ def link_loads(case: Case) -> list[LinkLoad]:
     return sorted(found, key=lambda each: (-each.times, each.link))
 
 
+def most_pairs(case: Case) -> float | None:
+    """Return the pairs on the fullest link; None: too few routes of the job's flows are known."""
+    flows = [flow for pair in case.traffic.pairs.values() for flow in pair.flows]
+    known = sum(flow["flow_id"] in case.traffic.routes for flow in flows)
+    if not case.loads or known < KNOWN_SHARE * len(flows):
+        return None
+    return max(each.pairs for each in case.loads)
+
+
+@lru_cache(maxsize=65_536)
 def _ends_of(links: Links) -> tuple[tuple[tuple[str, bool], str], ...]:
-    """Return leaf, direction and link of the first link up and the last one down of a route over spines."""
+    """Return leaf, direction and link of the first link up and the last one down of a route over spines.
+
+    It is empty for other routes, and if a link's name cannot be parsed: then other records still explain.
+    """
+    if len(links) < 4:
+        return ()
     up, down = links[1], links[-2]
-    return ((near_node(up), False), up), ((far_node(down), True), down)
+    try:
+        return ((near_node(up), False), up), ((far_node(down), True), down)
+    except ValueError:
+        return ()

@@ -10,11 +10,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from schemas.records import ClockSync, CollectiveBatch, CollectiveSource, NicCounter, RankState
 from streams.diagnosis.columns import (
+    IS_COLLECTIVE,
     Op,
     Rows,
+    Sum,
     operation_rows,
+    pair_key,
     queue_pair_rows,
     summary_rows,
     transfer_rows,
@@ -99,6 +104,9 @@ class Process:
     _since: tuple[int, list[Batch]] | None = None
     """The last answer of `since`: an evaluation needs it several times."""
 
+    _ended: dict[int, dict[tuple[int, int], int]] = field(default_factory=dict)
+    """Number of a record to what ended in it, where that was asked for."""
+
     @property
     def host(self) -> str:
         """Its host."""
@@ -132,6 +140,7 @@ class Process:
     def remove(self, number: int) -> Batch:
         """Remove and return the record of a number. Raises KeyError for an unknown one."""
         batch = self._batches.pop(number)
+        self._ended.pop(number, None)
         self._since = None
         del self._by_end[bisect_left(self._by_end, (batch.end_ns, number))]
         for index in (self._numbers, self._running, self._final):
@@ -162,10 +171,35 @@ class Process:
         """Return the records that overlap an interval, by number."""
         return [batch for batch in self.since(begin_ns) if batch.begin_ns < end_ns]
 
-    def running_before(self, begin_ns: int) -> list[Batch]:
-        """Return the records with running operations that end before or at a time, by number."""
-        batches = (self._batches[number] for number in self._running)
-        return [batch for batch in batches if batch.end_ns <= begin_ns]
+    def running_before(self, begin_ns: int) -> list[tuple[int, Rows]]:
+        """Return number and running operations of the records that end before or at a time.
+
+        Operations that have ended since are left out: they run no longer, also if nothing ends later.
+        """
+        known = [number for number in self._running if self._batches[number].end_ns <= begin_ns]
+        if not known:
+            return []
+        ended: dict[tuple[int, int], int] = {}
+        found: list[tuple[int, Rows]] = []
+        for number in reversed(self._numbers[bisect_left(self._numbers, known[0]) :]):
+            batch = self._batches[number]
+            if batch.end_ns > begin_ns:
+                continue
+            if batch.has_running:
+                rows = batch.running
+                places = zip(rows[:, Op.COMMUNICATOR].tolist(), pair_key(rows).tolist(), strict=True)
+                newest = np.array([ended.get(place, -1) for place in places], np.int64)
+                found.append((number, rows[rows[:, Op.SEQ] > newest]))
+            for place, seq in self._ended_of(batch).items():
+                ended[place] = max(ended.get(place, -1), seq)
+        return [each for each in reversed(found) if len(each[1])]
+
+    def _ended_of(self, batch: Batch) -> dict[tuple[int, int], int]:
+        """Return communicator and kind of order to the greatest number that ended in a record."""
+        known = self._ended.get(batch.number)
+        if known is None:
+            known = self._ended[batch.number] = _newest_ended(batch)
+        return known
 
     def ended_before(self, end_ns: int) -> bool:
         """Return whether a record that begins before a time reports the end of the process."""
@@ -191,6 +225,23 @@ class Process:
         while len(self.joined) > MAX_MEMBERS:
             oldest = min(self.joined_at, key=lambda name: (self.joined_at[name], name))
             del self.joined[oldest], self.joined_at[oldest]
+
+
+def _newest_ended(batch: Batch) -> dict[tuple[int, int], int]:
+    """Return communicator and kind of order to the greatest number of an operation that ended."""
+    rows, sums = batch.operations, batch.summaries
+    rows = rows[rows[:, Op.END] != NEVER_NS]
+    sums = sums[IS_COLLECTIVE[sums[:, Sum.FUNCTION]]]
+    found: dict[tuple[int, int], int] = {}
+    columns = (
+        (rows[:, Op.COMMUNICATOR], pair_key(rows), rows[:, Op.SEQ]),
+        (sums[:, Sum.COMMUNICATOR], np.zeros(len(sums), np.int64), sums[:, Sum.LAST_SEQ]),
+    )
+    for communicators, keys, seqs in columns:
+        places = zip(communicators.tolist(), keys.tolist(), seqs.tolist(), strict=True)
+        for communicator, key, seq in places:
+            found[communicator, key] = max(found.get((communicator, key), -1), seq)
+    return found
 
 
 def _end(entry: tuple[int, int]) -> int:

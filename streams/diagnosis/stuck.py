@@ -22,6 +22,8 @@ REPORT_NS: Final = 7 * NS_PER_S // 2
 """Age from which on a running operation is in some record: reporters publish it after 2 s."""
 SILENT_NS: Final = 4 * NS_PER_S
 """Time without a record after which a process is silent."""
+STALL_TIMES: Final = 1.5
+"""Times the longest earlier stall of the job from which on an operation stalls."""
 Key = tuple[int, int]
 """Communicator and number of a collective."""
 
@@ -124,7 +126,8 @@ def _stuck(
     typical = float(np.nanmax(case.expected_network[work.kind[at]])) if _has_good(case, at) else 0.0
     long_ns = case.rules.hang_times * typical
     hangs = age_ns >= max(case.rules.hang_s * NS_PER_S, long_ns)
-    stalls = hangs or (typical > 0 and age_ns >= max(case.rules.stall_s * NS_PER_S, long_ns))
+    short_ns = max(case.rules.stall_s * NS_PER_S, STALL_TIMES * case.job.stalls.longest_ns, long_ns)
+    stalls = hangs or (typical > 0 and age_ns >= short_ns)
     return Stuck(
         key[0],
         key[1],

@@ -18,11 +18,11 @@ from schemas.ids import host_of
 from schemas.records import CollectiveFunction, Flow
 from streams.diagnosis.arrivals import Floats, Ints
 from streams.diagnosis.baseline import Baselines
-from streams.diagnosis.columns import FUNCTIONS, Op, Pair, Rows, Transfer, hash_of
+from streams.diagnosis.columns import FUNCTIONS, Op, Pair, Rows, Transfer, hash_of, pair_key
 from streams.diagnosis.delay_windows import PairDelay
 from streams.diagnosis.network_view import Links, NetworkView
 from streams.diagnosis.ranks import Rank, Ranks
-from streams.diagnosis.work import Work, mixed, pair_key
+from streams.diagnosis.work import Work, mixed
 
 __all__ = ["NicPair", "Probes", "Traffic", "probes_of", "traffic_of"]
 

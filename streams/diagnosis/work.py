@@ -23,7 +23,7 @@ from streams.diagnosis.arrivals import (
     groups_of,
     order_by,
 )
-from streams.diagnosis.columns import EVERY, FUNCTIONS, IS_COLLECTIVE, Op, Rows, Sum, Transfer
+from streams.diagnosis.columns import EVERY, FUNCTIONS, IS_COLLECTIVE, Op, Rows, Sum, pair_key
 from streams.diagnosis.iterations import Iterations, find_iterations
 from streams.diagnosis.job_view import Columns, JobView
 from streams.diagnosis.moving import Moving, moving_of
@@ -31,7 +31,7 @@ from streams.diagnosis.rank_times import RankTimes, RowTimes, rank_times
 from streams.diagnosis.ranks import Ranks
 from streams.diagnosis.rules import CLOCK_FLOOR_NS, NEVER_NS
 
-__all__ = ["Kind", "Work", "mixed", "pair_key", "work_of"]
+__all__ = ["Kind", "Work", "mixed", "work_of"]
 
 Kind = tuple[int, int, int]
 """Ranks of the communicator, index of the function, power of two of the bytes."""
@@ -238,13 +238,6 @@ def _is_first(keys: Ints) -> Bools:
         first[repeated] = False
         first[repeated[np.unique(keys[repeated], return_index=True)[1]]] = True
     return first
-
-
-def pair_key(rows: Rows, column: type[Op] | type[Transfer] = Op) -> Ints:
-    """Return 0 for collectives, and a number for function and peer of other operations."""
-    alone = ~IS_COLLECTIVE[rows[:, column.FUNCTION]]
-    key = (rows[:, column.PEER] + 2) * len(FUNCTIONS) + rows[:, column.FUNCTION]
-    return np.asarray(np.where(alone, key, 0), np.int64)
 
 
 def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:

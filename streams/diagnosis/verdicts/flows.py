@@ -195,8 +195,10 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
     slow = [(each.pair.nic, each.pair.peer) for each in case.outliers]
     crossing = {(pair.nic, pair.peer) for pair in pairs}
     since_ns: int | None = begin_ns
-    if not loss and shared and slow and slow[0] in crossing:  # its queue was seen too late
-        since_ns, confidence = None, 0.9 * confidence
+    worst = [each for each in case.outliers if each.times >= 0.5 * case.outliers[0].times]
+    is_on_worst = any((each.pair.nic, each.pair.peer) in crossing for each in worst)
+    if not loss and shared and is_on_worst and not case.was_fast_during(begin_ns):
+        since_ns, confidence = None, 0.9 * confidence  # its queue was seen too late
         loss = case.network_loss(None, end_ns, 0.0)
     if slow and crossing.isdisjoint(slow):
         confidence *= 0.5
@@ -333,7 +335,8 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
         since_ns = _began(case, own)
     estimate = case.network_share * (1 - 1 / times)
     loss = case.network_loss(since_ns, case.end_ns, estimate)
-    if not loss and _is_fuller(case, fullest):  # the queue was seen too late to show when it began
+    is_late = since_ns is not None and not case.was_fast_during(since_ns)
+    if not loss and is_late and _is_fuller(case, fullest):  # the queue was seen too late
         own, since_ns = [], None
         loss = case.network_loss(since_ns, case.end_ns, estimate)
     text = (
@@ -410,8 +413,8 @@ def _began(case: Case, own: list[ContentionWindow]) -> int:
 
 
 def _is_fuller(case: Case, load: LinkLoad) -> bool:
-    """Return whether a link has more of the job's pairs than any link in the job's good time."""
-    before = case.job.baselines.good(("load",))
+    """Return whether a link has more of the job's pairs than any link while the job was fast."""
+    before = case.usual_pairs
     return before is not None and load.pairs >= MORE_TIMES * before
 
 

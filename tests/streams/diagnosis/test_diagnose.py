@@ -322,3 +322,11 @@ def test_a_slow_job_without_a_cause_names_its_hosts_with_a_prober_in_trouble() -
     assert (found["verdict"], found["subjects"]) == (Verdict.UNKNOWN, ["h2"])
     assert "no record explains it; h2: its own prober is in trouble" in found["text"]
     assert [each["topic"] for each in found["evidence"]] == ["fabric.alerts"]
+
+
+def test_a_new_owner_does_not_know_that_all_ranks_compute_longer() -> None:
+    """It learned how long operations move data in the slow time alone."""
+    world = World(Job())
+    world.view.baselines.restore("iteration", 12.0 * MS)
+    world.job.network = lambda rank, at: 12.0 * MS
+    assert world.learn(8)["verdict"] == Verdict.UNKNOWN

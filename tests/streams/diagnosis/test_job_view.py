@@ -9,7 +9,7 @@ import pytest
 
 from schemas.records import Verdict
 from streams.diagnosis import job_view
-from streams.diagnosis.job_view import Causes, JobView
+from streams.diagnosis.job_view import Causes, JobView, Stalls
 from tests.streams.diagnosis.scenario import BEGIN, JOB, MS, Job, S, nic
 
 
@@ -91,3 +91,19 @@ def test_a_cause_without_evidence_is_forgotten() -> None:
     assert causes.began(Verdict.CONTENTION, "a", 18 * S) == 5 * S
     causes.note([], 19 * S)
     assert causes.began(Verdict.CONTENTION, "a", 18 * S) == 18 * S
+
+
+def test_a_cause_begins_anew_after_a_fast_time() -> None:
+    causes = Causes(10 * S)
+    causes.note([(Verdict.CONTENTION, "a", 5 * S)], 8 * S)
+    causes.clear()
+    assert causes.began(Verdict.CONTENTION, "a", 9 * S) == 9 * S
+
+
+def test_a_stall_counts_once_it_is_over() -> None:
+    stalls = Stalls()
+    for age_ns in (S, 2 * S, 3 * S):
+        stalls.note(7, 1, age_ns)
+    assert stalls.longest_ns == 0
+    stalls.note(0, 0, 0)
+    assert stalls.longest_ns == 3 * S

@@ -7,6 +7,7 @@ import pytest
 
 from schemas.records import CollectiveSource
 from streams.diagnosis.process import Batch, Member, Process, batch_of
+from tests.records import make_part
 from tests.streams.diagnosis.scenario import BEGIN, Job, S
 
 
@@ -58,8 +59,32 @@ def test_intervals_are_those_of_a_plain_search(seed: int) -> None:
         assert process.overlapping(begin_ns, end_ns) == [
             b for b in kept if b.end_ns > begin_ns and b.begin_ns < end_ns
         ]
-        assert process.running_before(begin_ns) == [b for b in kept if b.has_running and b.end_ns <= begin_ns]
+        before = [b for b in kept if b.end_ns <= begin_ns]
+        running = [b.number for b in before if b.has_running and b is before[-1]]
+        assert [number for number, _ in process.running_before(begin_ns)] == running
         assert process.ended_before(end_ns) == any(b.ended and b.begin_ns < end_ns for b in kept)
+
+
+def test_an_operation_runs_until_a_later_record_has_its_end_or_that_of_a_later_one() -> None:
+    job = Job(ranks=1)
+    first, second, third = (job.run()[0] for _ in range(3))
+    first["operations"][-1]["end_ns"] = None
+    running = batch_of(first, 7, job.at_ns)
+    summary = make_part(
+        "CollectiveBatch",
+        "CollectiveSummary",
+        communicator=0,
+        function="ALL_REDUCE",
+        last_seq=first["operations"][-1]["seq"],
+    )
+    summarised = batch_of({**second, "operations": [], "summaries": [summary]}, 7, job.at_ns)
+    [(number, rows)] = process_of([running, batch_of({**second, "operations": []}, 7, 0)]).running_before(
+        job.at_ns
+    )
+    assert (number, len(rows)) == (0, 1)
+    assert not process_of([running, summarised]).running_before(job.at_ns)
+    assert not process_of([running, batch_of(third, 7, job.at_ns)]).running_before(job.at_ns)
+    assert process_of([running, batch_of(third, 7, job.at_ns)]).running_before(first["end_ns"])
 
 
 def test_a_new_record_is_in_the_next_answer() -> None:

@@ -229,3 +229,14 @@ def test_a_limit_without_a_decision_is_named_as_long_as_it_lasts() -> None:
     slow(world)
     world.flow_fields = {3: {"rate_limit_bps": 4 * 10**10}}
     assert {world.step()["verdict"] for _ in range(20)} == {Verdict.OWN_PACING}
+
+
+def test_a_wrong_rail_that_costs_nothing_does_not_explain_another_jobs_queue() -> None:
+    world = World(Job())
+    world.network.take_nic(make(Nic, nic=nic(5), shard="fabric", rail=1, clock="c", speed_bps=10**11))
+    world.job.pair_us = lambda rank, at: 4.9 if rank in (4, 5) else 4.0
+    world.job.network = lambda rank, at: 2.0 * MS
+    assert world.learn(6)["verdict"] == Verdict.HEALTHY
+    slow(world)
+    world.contend(route(5, 6, 1)[1], world.job.at_ns, own=5)
+    assert world.step()["verdict"] == Verdict.CONTENTION

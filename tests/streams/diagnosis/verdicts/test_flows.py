@@ -320,3 +320,64 @@ def test_a_queue_on_a_link_as_full_as_before_is_no_lack_of_queue_pairs() -> None
     slow(world)
     world.contend("leaf0:u0>spine0:p0", world.job.at_ns, other=None, own=1)
     assert world.step()["verdict"] != Verdict.FEW_QUEUE_PAIRS
+
+
+def test_contention_in_bursts_is_named_in_each() -> None:
+    world = World(Job())
+    world.learn()
+    for burst in range(4):
+        slow(world)
+        begin_ns, window = world.job.at_ns, f"w{burst}"
+        world.contend(CROSSED, begin_ns, own=1, window_id=window)
+        assert {world.step()["verdict"] for _ in range(5)} == {Verdict.CONTENTION}
+        end_ns = world.job.at_ns
+        world.contend(CROSSED, begin_ns, own=1, window_id=window, closed_ns=end_ns, state="CLOSED")
+        world.job.network = lambda rank, at: 4.0 * MS
+        assert {world.step()["verdict"] for _ in range(5)} == {Verdict.HEALTHY}
+
+
+def test_contention_that_cost_nothing_for_long_is_no_cause_of_a_slow_pair() -> None:
+    world = World(Job())
+    world.learn()
+    world.contend(CROSSED, world.job.at_ns, own=1)
+    world.learn(20)
+    slow(world)
+    world.job.pair_us = lambda rank, at: 94.0 if rank == 1 else 4.0
+    assert {world.step()["verdict"] for _ in range(5)} == {Verdict.SLOW_FLOW}
+
+
+def test_contention_seen_late_may_slow_one_of_two_slow_pairs() -> None:
+    world = World(Job(ranks=12))
+    world.learn()
+    slow(world)
+    world.job.pair_us = lambda rank, at: {1: 94.0, 7: 90.0 + 8 * (at % 2)}.get(rank, 4.0)
+    world.learn(3)
+    world.contend(CROSSED, world.job.at_ns, own=1)
+    assert {world.step()["verdict"] for _ in range(6)} == {Verdict.CONTENTION}
+
+
+def test_contention_is_named_where_operations_were_too_short_for_the_clocks_before() -> None:
+    """Whole operations are first known in the slow time, which then is their good time."""
+    world = World(Job(bound_ns=60_000.0))
+    world.job.network = lambda rank, at: 2.0 * MS
+    world.learn(8)
+    world.job.network = lambda rank, at: 10.0 * MS
+    world.contend(CROSSED, world.job.at_ns, own=1)
+    assert {world.step()["verdict"] for _ in range(10)} == {Verdict.CONTENTION}
+
+
+def test_routes_that_become_known_later_are_no_lack_of_queue_pairs() -> None:
+    world = World(Job())
+    world.trace_all_paths(4)
+    world.flow_fields = {rank: {"links": []} for rank in range(8)}
+    world.learn(4)
+    spread(world, [0, 0, 2, 3, 0, 1, 2, 3])
+    world.learn(6)
+    slow(world)
+    assert world.step()["verdict"] != Verdict.FEW_QUEUE_PAIRS
+
+
+def test_a_route_with_names_of_no_links_is_left_out() -> None:
+    world = World(Job())
+    world.flow_fields = {1: {"links": ["a", "b", "c", "d"]}}
+    assert world.learn()["verdict"] == Verdict.HEALTHY

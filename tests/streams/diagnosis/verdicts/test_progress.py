@@ -306,3 +306,29 @@ def test_a_wait_of_a_second_is_no_stall() -> None:
     world = World(Job())
     world.learn()
     assert stall(world, S, 5)["verdict"] == Verdict.HEALTHY
+
+
+def test_an_operation_that_ended_does_not_run_on_in_a_pause_of_the_job() -> None:
+    """Its record while it ran is kept, and no later operation shows that it is over."""
+    world = World(Job())
+    world.learn()
+    stall(world, 3 * S, 0)
+    begin_ns, seq = world.job.at_ns, world.job.seq
+    end_ns = begin_ns + 4 * S
+    ended = [running(world, r, begin_ns, end_ns=end_ns, kept=KeptReason.SLOW, seq=seq) for r in range(8)]
+    world.diagnose(
+        [world.job.batch(r, [ended[r]], begin_ns + 3 * S, end_ns) for r in range(8)], begin_ns, end_ns
+    )
+    pause = [world.job.batch(r, [], end_ns, end_ns + 8 * S) for r in range(8)]
+    found = world.diagnose(pause, end_ns + 3 * S, end_ns + 8 * S)
+    assert found["verdict"] not in (Verdict.HANG, Verdict.DEAD_RANK), found["text"]
+
+
+def test_a_stall_as_long_as_earlier_ones_is_healthy() -> None:
+    """One rank writes checkpoints."""
+    world = World(Job())
+    world.learn()
+    assert stall(world, 3 * S, 0)["verdict"] == Verdict.UNKNOWN
+    world.job.at_ns += 3 * S
+    world.learn()
+    assert stall(world, 3 * S + 500 * MS, 0)["verdict"] == Verdict.HEALTHY
