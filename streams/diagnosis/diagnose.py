@@ -16,7 +16,7 @@ from schemas.topics import ALERTS
 from streams.diagnosis.base import Candidate, Explanation, observation
 from streams.diagnosis.case import Case, Stuck, case_of, is_fast
 from streams.diagnosis.job_view import Interval, JobView, LastVerdict
-from streams.diagnosis.link_loads import link_loads, most_pairs
+from streams.diagnosis.link_loads import link_loads, max_pairs
 from streams.diagnosis.network_view import NetworkView
 from streams.diagnosis.outliers import find_outliers
 from streams.diagnosis.record import make_record, missing_evidence
@@ -92,7 +92,7 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
     job, work = case.job, case.work
     job.number = diagnosis["number"] + 1
     job.last = LastVerdict(diagnosis["verdict"], diagnosis["subject"], diagnosis["since_ns"])
-    interval = Interval(case.begin_ns, case.end_ns, case.ratio, case.network_excess, most_pairs(case))
+    interval = Interval(case.begin_ns, case.end_ns, case.ratio, case.network_excess, max_pairs(case))
     job.causes.note(case.causes, case.end_ns)
     if is_fast(interval):
         job.causes.clear()

@@ -11,7 +11,7 @@ from schemas.ids import far_node, near_node
 from streams.diagnosis.case import Case, LinkLoad
 from streams.diagnosis.network_view import Links
 
-__all__ = ["link_loads", "most_pairs"]
+__all__ = ["link_loads", "max_pairs"]
 
 KNOWN_SHARE: Final = 0.9
 """Share of the job's flows between hosts with known routes from which on the loads of all links are known."""
@@ -57,7 +57,7 @@ def link_loads(case: Case) -> list[LinkLoad]:
     return sorted(found, key=lambda each: (-each.times, each.link))
 
 
-def most_pairs(case: Case) -> float | None:
+def max_pairs(case: Case) -> float | None:
     """Return the pairs on the fullest link; None: too few routes of the job's flows are known."""
     flows = [flow for pair in case.traffic.pairs.values() for flow in pair.flows]
     known = sum(flow["flow_id"] in case.traffic.routes for flow in flows)

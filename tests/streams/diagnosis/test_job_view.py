@@ -93,7 +93,7 @@ def test_a_cause_without_evidence_is_forgotten() -> None:
     assert causes.began(Verdict.CONTENTION, "a", 18 * S) == 18 * S
 
 
-def test_a_cause_begins_anew_after_a_fast_time() -> None:
+def test_a_cause_is_new_after_a_fast_time() -> None:
     causes = Causes(10 * S)
     causes.note([(Verdict.CONTENTION, "a", 5 * S)], 8 * S)
     causes.clear()
