@@ -201,9 +201,10 @@ class Case:
     def excess_rows(self) -> Floats:
         """Time by row that moving data took longer than in the job's good time; NaN: unknown.
 
-        The whole operation counts where all of its ranks are seen, else the slowest rank's own time. Both
-        count where whole operations were not seen before, when those of the good time were too short for
-        the clocks: then they are compared with those of a slow time.
+        The whole operation counts where all of its ranks are seen, if the slowest rank's own time is a
+        measured part of it. Else the greater one counts: without such a part, both are of whole operations.
+        So it is where whole operations were not seen before, because those of the good time were too short
+        for the clocks: they are compared with those of a slow time.
         """
         work = self.work
         if not len(work.kinds):
@@ -216,6 +217,7 @@ class Case:
             self.job.baselines.is_younger(("moving", *kind), ("network", *kind)) for kind in work.kinds
         ]
         is_sure = ~np.isnan(whole) & ~np.array(younger, bool)[work.kind]
+        is_sure &= work.rows[:, Op.NETWORK_LATE] >= 0
         return np.where(is_sure, whole, np.fmax(own, whole))
 
     @cached_property
