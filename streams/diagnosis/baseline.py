@@ -46,7 +46,7 @@ class Baselines:
         return len(self._baselines)
 
     def end_interval(self) -> None:
-        """Begin the next interval: what is noted from now on is younger."""
+        """Count an interval, by which the age of quantities is compared."""
         self._interval += 1
 
     def is_younger(self, key: Hashable, other: Hashable) -> bool:

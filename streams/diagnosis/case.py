@@ -201,10 +201,9 @@ class Case:
     def excess_rows(self) -> Floats:
         """Time by row that moving data took longer than in the job's good time; NaN: unknown.
 
-        The whole operation counts where all of its ranks are seen, if the slowest rank's own time is a
-        measured part of it. Else the greater one counts: without such a part, both are of whole operations.
-        So it is where whole operations were not seen before, because those of the good time were too short
-        for the clocks: they are compared with those of a slow time.
+        The time of the whole operation counts where all of its ranks are seen and their waiting is measured.
+        The slowest rank's own time is a part of it then. Elsewhere the greater of both counts, also where the
+        good time of whole operations is the younger one: they were too short for the clocks before.
         """
         work = self.work
         if not len(work.kinds):

@@ -61,9 +61,9 @@ EFFECTS: Final = {
 CAUSES: Final = {Verdict.FEW_QUEUE_PAIRS: (Verdict.RAIL_MISMATCH,)}
 """Verdict to the only verdicts that explain it."""
 ROOTS: Final = (Verdict.RAIL_MISMATCH,)
-"""Verdicts that get at least the loss share of what they explain, unless another job contends there."""
+"""Causes that take over the loss share of their effects, unless flows of another job queue there."""
 CONTENDED: Final = 0.8
-"""Confidence in CONTENTION from which on others send over the link."""
+"""Confidence in CONTENTION with flows of others; with the job's own flows alone it is lower."""
 MAX_ALTERNATIVES: Final = 8
 
 
@@ -204,10 +204,9 @@ def _without_cause(case: Case, missing: list[str]) -> Candidate:
         text = "nothing is wrong with the network, and no rank is late"
         confidence = 0.95 if case.ratio is not None else 0.8
         return Candidate(Verdict.HEALTHY, confidence * (0.9 if missing else 1.0), 0.0, "", text, "")
-    is_known = excess is not None and not case.job.baselines.is_restored(
-        ("iteration", *case.work.iteration_key)
-    )
-    if enough and is_known and (excess or 0.0) < 0.5 * case.loss_share and case.wait_share < 0.5:
+    is_restored = case.job.baselines.is_restored(("iteration", *case.work.iteration_key))
+    computes = excess is not None and excess < 0.5 * case.loss_share and case.wait_share < 0.5
+    if enough and computes and not is_restored:
         text = (
             f"all ranks compute longer: iterations take {case.ratio or 1:.2f} times the good time; "
             f"nothing is wrong with the network"

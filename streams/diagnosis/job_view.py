@@ -58,10 +58,10 @@ class LastVerdict:
 
 
 class Causes:
-    """When the causes of a slow job began, as long as evidence for them comes again.
+    """Remember when the causes of a slow job began.
 
-    Evidence has pauses, a queue for example: a cause whose evidence began anew is as old as the first one,
-    unless the job was fast between.
+    Evidence may pause, as a queue does. A cause keeps its first begin over a pause, unless the job was fast
+    in it.
     """
 
     def __init__(self, gap_ns: int = CAUSE_GAP_NS) -> None:

@@ -103,7 +103,6 @@ class Process:
     """(end, number) of all records, sorted."""
     _since: tuple[int, list[Batch]] | None = None
     """The last answer of `since`: an evaluation needs it several times."""
-
     _ended: dict[int, dict[tuple[int, int], int]] = field(default_factory=dict)
     """Number of a record to what ended in it, where that was asked for."""
 
