@@ -138,38 +138,6 @@ uint64_t ft_reader_waiting(struct ft_reader *reader) {
     return sum;
 }
 
-static bool plausible_queue_pair(const struct ft_event *event) {
-    return event->end_raw_ns && event->device < FT_DEVICES && event->queue_pair <= RANK_MAX &&
-           event->min_ns <= event->max_ns && event->posted <= 1000000000;
-}
-
-static bool plausible(const struct ft_event *event, uint64_t now_ns) {
-    uint64_t end = event->end_raw_ns;
-
-    if (event->kind <= FT_EVENT_NONE || event->kind > FT_EVENT_QUEUE_PAIR) return false;
-    if (event->function > FT_WAIT || event->algorithm > FT_COPY_ENGINE || event->protocol > FT_SIMPLE)
-        return false;
-    if (event->communicator >= FT_COMMUNICATORS && event->communicator != UINT16_MAX) return false;
-    if (event->peer < -1 || event->peer > RANK_MAX) return false;
-    if (!event->begin_raw_ns || event->begin_raw_ns > now_ns || end > now_ns) return false;
-    if (end && (end < event->begin_raw_ns || end - event->begin_raw_ns > FT_READER_NS_MAX)) return false;
-    if ((event->gpu_late_ns | event->peer_late_ns | event->network_late_ns | event->flush_ns) >=
-        FT_READER_NS_MAX)
-        return false;
-    if (event->bytes > FT_READER_BYTES_MAX || event->tag > INT64_MAX) return false;
-    if (event->sequence > FT_READER_SEQUENCE_MAX || event->operation > FT_READER_SEQUENCE_MAX) return false;
-    switch (event->kind) {
-    case FT_EVENT_BEGIN:
-        return !end;
-    case FT_EVENT_END:
-        return end;
-    case FT_EVENT_TRANSFER:
-        return event->sampled <= event->steps;
-    default:
-        return plausible_queue_pair(event);
-    }
-}
-
 static uint64_t now_ns(void) {
     struct timespec now;
 
@@ -207,7 +175,7 @@ uint64_t ft_reader_drain(struct ft_reader *reader, struct ft_event *events, uint
     }
     until_ns = now_ns() + 1000000;
     for (uint64_t i = 0; i < taken; i++) {
-        if (!plausible(&events[i], until_ns)) continue;
+        if (!ft_event_plausible(&events[i], until_ns)) continue;
         if (valid != i) events[valid] = events[i];
         valid++;
     }
@@ -266,7 +234,8 @@ void ft_reader_count(struct ft_reader *reader, struct ft_reader_counters *counte
 bool ft_reader_communicator(const struct ft_reader *reader, uint32_t n, struct ft_segment_communicator *out) {
     if (n >= FT_COMMUNICATORS || !copy(reader, out, sizeof(*out), FT_SEGMENT_HEAD + n * sizeof(*out)))
         return false;
-    if (out->ready != 1 || out->rank > RANK_MAX || out->ranks > RANK_MAX + 1 || out->nodes > RANK_MAX + 1)
+    if (out->ready != 1 || out->rank > FT_RANK_MAX || out->ranks > FT_RANK_MAX + 1 ||
+        out->nodes > FT_RANK_MAX + 1)
         return false;
     sanitise(out->name, sizeof(out->name));
     sanitise(out->gpu, sizeof(out->gpu));

@@ -12,11 +12,6 @@
 
 enum { FT_READER_TEXT = 160 };
 
-/* Limits of a plausible event. A sum of 2^17 of these values fits in 63 bits. */
-#define FT_READER_NS_MAX       (UINT64_C(1) << 46)
-#define FT_READER_BYTES_MAX    (UINT64_C(1) << 46)
-#define FT_READER_SEQUENCE_MAX (UINT64_C(1) << 62)
-
 struct ft_reader_ring {
     uint64_t at;        /* events read */
     uint64_t committed; /* of these, those that need not be read again */

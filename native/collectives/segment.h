@@ -21,6 +21,7 @@
 #ifndef FABRICTIME_SEGMENT_H
 #define FABRICTIME_SEGMENT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define FT_SEGMENT_MAGIC   "FTCOLL1" /* including its NUL: 8 bytes */
@@ -189,6 +190,45 @@ _Static_assert(sizeof(struct ft_segment_communicator) == 256, "communicator");
 _Static_assert(sizeof(struct ft_segment_device) == 64, "device");
 _Static_assert(sizeof(struct ft_ring_head) == FT_RING_HEAD, "ring head");
 _Static_assert(sizeof(struct ft_event) == 128, "event");
+
+/* Limits of an event that the reader takes. A sum of 2^17 of these ns or bytes fits in 63 bits. */
+#define FT_NS_MAX       (UINT64_C(1) << 46)
+#define FT_BYTES_MAX    (UINT64_C(1) << 46)
+#define FT_SEQUENCE_MAX (UINT64_C(1) << 62)
+#define FT_POSTED_MAX   UINT64_C(1000000000)
+enum { FT_RANK_MAX = 0xffffff };
+
+static inline bool ft_queue_pair_plausible(const struct ft_event *event) {
+    return event->end_raw_ns && event->device < FT_DEVICES && event->queue_pair <= FT_RANK_MAX &&
+           event->min_ns <= event->max_ns && event->posted <= FT_POSTED_MAX;
+}
+
+/* Return true if the reader takes the event, whose times must not be later than `now_ns`. */
+static inline bool ft_event_plausible(const struct ft_event *event, uint64_t now_ns) {
+    uint64_t end = event->end_raw_ns;
+
+    if (event->kind <= FT_EVENT_NONE || event->kind > FT_EVENT_QUEUE_PAIR) return false;
+    if (event->function > FT_WAIT || event->algorithm > FT_COPY_ENGINE || event->protocol > FT_SIMPLE)
+        return false;
+    if (event->communicator >= FT_COMMUNICATORS && event->communicator != UINT16_MAX) return false;
+    if (event->peer < -1 || event->peer > FT_RANK_MAX) return false;
+    if (!event->begin_raw_ns || event->begin_raw_ns > now_ns || end > now_ns) return false;
+    if (end && (end < event->begin_raw_ns || end - event->begin_raw_ns > FT_NS_MAX)) return false;
+    if ((event->gpu_late_ns | event->peer_late_ns | event->network_late_ns | event->flush_ns) >= FT_NS_MAX)
+        return false;
+    if (event->bytes > FT_BYTES_MAX || event->tag > INT64_MAX) return false;
+    if (event->sequence > FT_SEQUENCE_MAX || event->operation > FT_SEQUENCE_MAX) return false;
+    switch (event->kind) {
+    case FT_EVENT_BEGIN:
+        return !end;
+    case FT_EVENT_END:
+        return end;
+    case FT_EVENT_TRANSFER:
+        return event->sampled <= event->steps;
+    default:
+        return ft_queue_pair_plausible(event);
+    }
+}
 
 /* Offsets. */
 static inline uint64_t ft_segment_devices_at(void) {

@@ -65,7 +65,7 @@ static void put(const struct ft_slot *slot, enum ft_event_kind kind, uint64_t en
         .flush_ns = ft_bounded(FT_GET(of->waits[FT_WAIT_FLUSH])),
     };
 
-    ft_trace_put(&event);
+    ft_event_put(&event);
 }
 
 /* End an operation; one caller alone succeeds. */

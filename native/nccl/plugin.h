@@ -151,9 +151,8 @@ static inline uint32_t ft_handle_part(uint64_t handle) {
     return handle >> FT_SLOT_BITS & ((1u << FT_PART_BITS) - 1u);
 }
 
-/* Readers take no greater number of ns or bytes, and no greater rank, for plausible. */
-#define FT_MAX      ((UINT64_C(1) << 46) - 1)
-#define FT_RANK_MAX 16777215
+/* Readers take no greater number of ns or bytes. */
+#define FT_MAX (FT_NS_MAX - 1)
 static inline uint64_t ft_bounded(uint64_t value) {
     return value < FT_MAX ? value : FT_MAX;
 }
@@ -170,6 +169,9 @@ struct ft_slot *ft_slot_of(uint64_t handle, unsigned kinds);
 bool ft_slot_end(struct ft_slot *slot, uint64_t handle);
 void ft_slot_free(struct ft_slot *slot);
 void ft_slots_of_context(uint16_t context, void (*visit)(struct ft_slot *slot, uint64_t handle));
+
+/* events.c */
+void ft_event_put(struct ft_event *event);
 
 /* describe.c */
 unsigned ft_type_of(int version, const struct ft_nccl_descriptor *from);

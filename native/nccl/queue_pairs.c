@@ -49,6 +49,7 @@ static uint64_t p99_of(const struct queue_pair *of, uint32_t completed) {
 static void write_interval(struct queue_pair *of, uint64_t now) {
     uint32_t completed = FT_GET(of->completed);
     int64_t posted = FT_GET(of->posted);
+    uint64_t key = FT_GET(of->key); /* 0: another thread has finalized the communicator */
     uint64_t max = FT_GET(of->max), min = completed ? FT_GET(of->min) : 0;
     struct ft_event event = {
         .begin_raw_ns = FT_GET(of->begin),
@@ -58,7 +59,7 @@ static void write_interval(struct queue_pair *of, uint64_t now) {
         .communicator = FT_GET(of->communicator),
         .peer = -1,
         .device = FT_GET(of->device),
-        .queue_pair = (uint32_t)(FT_GET(of->key) - 1),
+        .queue_pair = (uint32_t)(key - 1),
         .completed = completed,
         .min_ns = min < UINT32_MAX ? (uint32_t)min : UINT32_MAX,
         .max_ns = max < UINT32_MAX ? (uint32_t)max : UINT32_MAX,
@@ -67,7 +68,7 @@ static void write_interval(struct queue_pair *of, uint64_t now) {
         .posted = posted > 0 ? (uint64_t)posted : 0,
     };
 
-    if (completed || posted > 0) ft_trace_put(&event);
+    if (key && (completed || posted > 0)) ft_event_put(&event);
     FT_SET(of->begin, now);
     FT_SET(of->bytes, 0);
     FT_SET(of->sum, 0);

@@ -177,7 +177,7 @@ void ft_transfer_stop(uint64_t handle) {
         .flush_ns = scaled(FT_GET(of->waits[FT_WAIT_FLUSH]), steps, sampled),
     };
     if (event.end_raw_ns <= event.begin_raw_ns) event.end_raw_ns = event.begin_raw_ns + 1;
-    ft_trace_put(&event);
+    ft_event_put(&event);
     ft_slot_free(slot);
     operation = parent ? ft_slot_of(parent, 1u << FT_HANDLE_SLOT) : NULL;
     if (!operation) return;

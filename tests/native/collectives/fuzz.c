@@ -99,7 +99,7 @@ static void use(struct ft_reader *reader) {
     CHECK(count <= max);
     for (uint64_t n = 0; n < count; n++) {
         CHECK(events[n].kind >= FT_EVENT_BEGIN && events[n].kind <= FT_EVENT_QUEUE_PAIR);
-        CHECK(events[n].function <= FT_WAIT && events[n].bytes <= FT_READER_BYTES_MAX);
+        CHECK(events[n].function <= FT_WAIT && events[n].bytes <= FT_BYTES_MAX);
         CHECK(events[n].communicator < FT_COMMUNICATORS || events[n].communicator == UINT16_MAX);
     }
     if (chance(2)) ft_reader_commit(reader);
