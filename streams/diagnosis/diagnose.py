@@ -93,6 +93,7 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
     job.number = diagnosis["number"] + 1
     job.last = LastVerdict(diagnosis["verdict"], diagnosis["subject"], diagnosis["since_ns"])
     interval = Interval(case.begin_ns, case.end_ns, case.ratio, case.network_excess, max_pairs(case))
+    job.crossed.note(case.traffic.links, case.end_ns)
     job.causes.note(case.causes, case.end_ns)
     if is_fast(interval):
         job.causes.clear()

@@ -28,6 +28,8 @@ RETURNS: Final = 2
 """Outages after which losses of the same fault count as another outage: one may leave a dirty connector."""
 FAULT_GAP_NS: Final = 5 * NS_PER_S
 """Time between two states of one link within which they are one fault."""
+LEFT_BEFORE_NS: Final = 5 * NS_PER_S
+"""Time before a fault up to which flows that have left the link since are known by their former routes."""
 HEAVY_LOSS: Final = 0.005
 """Share of lost packets that stalls a transport: one of 200 packets makes go-back-N repeat a window."""
 _VERDICTS: Final = {
@@ -50,7 +52,7 @@ def faulty_links(case: Case) -> Iterator[Candidate]:
     traffic = case.traffic
     subjects = {*traffic.links, *traffic.possible, *traffic.nics, *map(host_of, traffic.nics)}
     moved = _moved_off(case)
-    subjects |= moved.keys()
+    subjects |= {*moved, *case.job.crossed.links}
     by_subject: dict[str, list[Episode]] = defaultdict(list)
     for episode in case.network.episodes(subjects, case.begin_ns, case.end_ns):
         if episode.record["kind"] != HealthKind.HOST:
@@ -137,25 +139,30 @@ def _faulty_link(
         return
     begin_ns = case.job.causes.began(verdict, subject, begin_ns)
     pairs, certain = _crossing(case, subject, record["links"], record["kind"] == HealthKind.NIC)
+    stops = bool(pairs) and _stops(case, worst)
+    left = _left(case, _directed(subject, record["links"]), begin_ns)
+    concerned = [*pairs, *left, *_beside(case, left)]
+    is_left = not pairs and bool(left)
+    pairs = pairs or left
     if not pairs and not moved:
         return
     end_ns = max(each.end_ns for each in episodes)
-    stops = bool(pairs) and _stops(case, worst)
     estimate = _ESTIMATES.get(record["state"], 0.5) * case.network_share
     largest = record["max_packet_bytes"]
     if record["loss_rate"] is not None and largest is None:
         estimate *= min(1.0, record["loss_rate"] / HEAVY_LOSS)
     loss = 1.0 if stops else case.network_loss(begin_ns, end_ns, estimate)
     confidence = (CERTAIN if certain and pairs else POSSIBLE) if not moved else 0.95
-    confidence *= _fit_of_pairs(case, pairs)
+    confidence *= _fit_of_pairs(case, concerned)
     loss_text = f", loses {record['loss_rate']:.2%}" if record["loss_rate"] is not None else ""
     if largest is not None:
         loss_text += f", drops packets above {largest:,} bytes"
     state_text = f"went down {outages} times" if flapping and outages else f"is {record['state']}"
     text = (
         f"{subject} {state_text}{loss_text}; {pairs[0].name if pairs else 'the job'} "
-        f"{'crosses' if certain else 'may cross'} it"
+        f"{'crossed' if is_left else 'crosses' if certain else 'may cross'} it"
         + (f", {len(pairs) - 1} more pairs too" if len(pairs) > 1 else "")
+        + ("; their flows take other links now" if is_left else "")
     )
     quantity, number = (
         ("loss_rate", record["loss_rate"]) if largest is None else ("max_packet_bytes", largest)
@@ -188,8 +195,24 @@ def _faulty_link(
         nics=sorted({nic for pair in pairs for nic in (pair.nic, pair.peer)})[:64],
         evidence=evidence,
         since_ns=begin_ns,
-        pairs={(pair.nic, pair.peer) for pair in pairs},
+        pairs={(pair.nic, pair.peer) for pair in concerned},
     )
+
+
+def _left(case: Case, links: list[str], begin_ns: int) -> list[NicPair]:
+    """Return pairs whose flows left the links since a fault began, or just before it was seen.
+
+    Routing takes both directions of a link out of use.
+    """
+    known = case.job.crossed.pairs([*links, *_reversed(links)], begin_ns - LEFT_BEFORE_NS)
+    return [case.traffic.pairs[key] for key in sorted(known) if key in case.traffic.pairs]
+
+
+def _beside(case: Case, pairs: list[NicPair]) -> list[NicPair]:
+    """Return the pairs that share a link between switches with flows of these pairs."""
+    routes = [case.traffic.routes.get(flow["flow_id"], ()) for pair in pairs for flow in pair.flows]
+    links = {link for route in routes for link in route[1:-1]}
+    return [pair for link in sorted(links) for pair in case.traffic.links.get(link, {}).values()]
 
 
 def _outages(episodes: list[Episode]) -> int:
@@ -228,14 +251,23 @@ def _crossing(case: Case, subject: str, links: list[str], is_nic: bool) -> tuple
     if is_nic:
         found = [p for p in case.traffic.pairs.values() if subject in (p.nic, p.peer)]
         return found, True
-    directed = list(links)
-    if not directed and "<>" in subject:
-        near, far = subject.split("<>", 1)
-        directed = [f"{near}>{far}", f"{far}>{near}"]
+    directed = _directed(subject, links)
     found, certain = case.traffic.crossing(directed)
     if found:
         return found, certain
-    return case.traffic.crossing(reverse_link(link) for link in directed if link.count(">") == 1)
+    return case.traffic.crossing(_reversed(directed))
+
+
+def _directed(subject: str, links: list[str]) -> list[str]:
+    """Return the faulty directions of a link: both, if none is named."""
+    if links or "<>" not in subject:
+        return list(links)
+    near, far = subject.split("<>", 1)
+    return [f"{near}>{far}", f"{far}>{near}"]
+
+
+def _reversed(links: list[str]) -> list[str]:
+    return [reverse_link(link) for link in links if link.count(">") == 1]
 
 
 def _fit_of_pairs(case: Case, pairs: list[NicPair]) -> float:

@@ -168,6 +168,44 @@ def test_flows_that_were_moved_off_a_dead_link_show_that_they_crossed_it() -> No
     assert (found["verdict"], found["subject"]) == (Verdict.DEAD_LINK, subject)
 
 
+def moved_off(world: World, link: str = CROSSED) -> str:
+    """Take a link down; routing moves its flow beside others, where it is slow. Return the cable."""
+    world.flow_fields = {1: {"links": route(1, 2, 2)}, 7: {"links": route(7, 0, 2)}}
+    world.job.pair_us = lambda rank, at: 94.0 if rank == 1 else 4.0
+    slow(world)
+    world.health(link, LinkState.DOWN, world.job.at_ns)
+    return "<>".join(sorted(link.split(">")))
+
+
+@pytest.mark.parametrize("link", [CROSSED, ">".join(reversed(CROSSED.split(">")))])
+def test_a_dead_link_is_named_after_its_flows_moved_beside_others(link: str) -> None:
+    world = World(Job())
+    world.learn()
+    subject = moved_off(world, link)
+    for _ in range(12):
+        found = world.step()
+        assert (found["verdict"], found["subject"]) == (Verdict.DEAD_LINK, subject)
+    assert "h1/n0 to h2/n0 crossed it, 1 more pairs too; their flows take other links now" in found["text"]
+
+
+def test_a_link_that_flows_left_before_its_fault_is_not_blamed() -> None:
+    world = World(Job())
+    world.learn()
+    world.flow_fields = {1: {"links": route(1, 2, 2)}, 7: {"links": route(7, 0, 2)}}
+    world.learn(7)
+    moved_off(world)
+    assert world.step()["verdict"] == Verdict.SLOW_FLOW
+
+
+def test_slow_pairs_beside_no_flow_that_left_a_dead_link_speak_against_it() -> None:
+    world = World(Job())
+    world.learn()
+    moved_off(world)
+    world.job.pair_us = lambda rank, at: 94.0 if rank == 5 else 4.0
+    found = world.step()
+    assert (found["verdict"], found["subject"]) == (Verdict.SLOW_FLOW, "h5/n0 to h6/n0")
+
+
 def test_a_dead_nic_is_named() -> None:
     world = World(Job())
     world.learn()
