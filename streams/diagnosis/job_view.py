@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from heapq import nsmallest
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -89,8 +88,6 @@ class Causes:
 
 CROSSED_KEEP_NS: Final = 600 * NS_PER_S
 """Time for which a link is remembered that flows of the job crossed."""
-CROSSED_PAIRS: Final = 64
-"""Pairs of NICs that are remembered of such a link."""
 
 
 class CrossedLinks:
@@ -98,7 +95,7 @@ class CrossedLinks:
 
     def __init__(self, keep_ns: int = CROSSED_KEEP_NS) -> None:
         self._keep_ns = keep_ns
-        self._known: dict[str, tuple[int, list[tuple[str, str]]]] = {}
+        self._known: dict[str, tuple[int, frozenset[tuple[str, str]]]] = {}
         """Link to the last time at which a flow crossed it, and pairs of NICs of such flows."""
 
     @property
@@ -109,7 +106,7 @@ class CrossedLinks:
     def note(self, links: Mapping[str, Iterable[tuple[str, str]]], at_ns: int) -> None:
         """Note the links that flows cross in the interval that ends at `at_ns`, and their pairs of NICs."""
         for link, pairs in links.items():
-            self._known[link] = at_ns, nsmallest(CROSSED_PAIRS, pairs)
+            self._known[link] = at_ns, frozenset(pairs)
         oldest_ns = at_ns - self._keep_ns
         for link in [link for link, (last_ns, _) in self._known.items() if last_ns < oldest_ns]:
             del self._known[link]
