@@ -12,7 +12,7 @@
 
 #include "reader.h"
 
-enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW, RANK_MAX = 0xffffff };
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 #define COUNT_MAX (UINT64_C(1) << 62)
 
 static uint64_t load(const uint64_t *value) {

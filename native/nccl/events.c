@@ -5,7 +5,7 @@
  * refuse such an event, and an operation whose end is refused would run for ever. */
 #include "plugin.h"
 
-/* Bound the fields that the reader would refuse. */
+/* Bound the fields that the reader would refuse. An interval of hours counts as misuse, too. */
 static void __attribute__((noinline, cold)) mend(struct ft_event *event) {
     uint64_t now = ft_trace_now_ns();
 
@@ -31,7 +31,6 @@ static void __attribute__((noinline, cold)) mend(struct ft_event *event) {
     if (event->operation > FT_SEQUENCE_MAX) event->operation = 0;
     if (event->kind == FT_EVENT_TRANSFER && event->sampled > event->steps) event->sampled = event->steps;
     if (event->kind != FT_EVENT_QUEUE_PAIR) return;
-    if (event->device >= FT_DEVICES) event->device = 0;
     event->queue_pair &= FT_RANK_MAX;
     if (event->min_ns > event->max_ns) event->min_ns = event->max_ns;
     if (event->posted > FT_POSTED_MAX) event->posted = FT_POSTED_MAX;
@@ -41,6 +40,8 @@ static void __attribute__((noinline, cold)) mend(struct ft_event *event) {
 void ft_event_put(struct ft_event *event) {
     if (__builtin_expect(!ft_event_plausible(event, UINT64_MAX), 0)) {
         ft_trace_misuse();
+        if (event->kind == FT_EVENT_QUEUE_PAIR && event->device >= FT_DEVICES)
+            return; /* of which, is not known */
         mend(event);
     }
     ft_trace_put(event);

@@ -364,9 +364,21 @@ class Case:
 
     @cached_property
     def usual_pairs(self) -> float | None:
-        """Most of the job's pairs on one link while the job was fast; None: not known."""
-        known = [each.pairs for each in self.job.history if each.pairs is not None and is_fast(each)]
-        return max(known, default=None)
+        """Most of the job's pairs on one link while the job was fast; None: not known.
+
+        Routes are those at an interval's end. Of a change within a fast interval, the fewer pairs count.
+        """
+        known = list(self.job.history)
+        found: list[float] = []
+        for at, each in enumerate(known):
+            if each.pairs is None or not is_fast(each):
+                continue
+            fewest = each.pairs
+            while at and known[at - 1].end_ns > each.begin_ns:
+                at -= 1
+                fewest = min(fewest, known[at].pairs or fewest)
+            found.append(fewest)
+        return max(found, default=None)
 
     def was_fast_during(self, begin_ns: int) -> bool:
         """Return whether the job was fast while a fault that began long before lasted already.

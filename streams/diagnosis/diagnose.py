@@ -58,7 +58,9 @@ EFFECTS: Final = {
     Verdict.FEW_QUEUE_PAIRS: 0.6,
 }
 """Factor of a verdict that another one of the same pairs explains: its cause is worth more."""
-CAUSES: Final = {Verdict.FEW_QUEUE_PAIRS: (Verdict.RAIL_MISMATCH,)}
+CAUSES: Final = {
+    Verdict.FEW_QUEUE_PAIRS: (Verdict.RAIL_MISMATCH, Verdict.DEAD_LINK, Verdict.FLAPPING_LINK),
+}
 """Verdict to the only verdicts that explain it."""
 ROOTS: Final = (Verdict.RAIL_MISMATCH,)
 """Causes that take over the loss share of their effects, unless flows of another job queue there."""
@@ -93,7 +95,7 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
     job.number = diagnosis["number"] + 1
     job.last = LastVerdict(diagnosis["verdict"], diagnosis["subject"], diagnosis["since_ns"])
     interval = Interval(case.begin_ns, case.end_ns, case.ratio, case.network_excess, max_pairs(case))
-    job.crossed.note(case.traffic.links, case.end_ns)
+    job.moved.note(case.traffic.flows, case.traffic.routes, case.end_ns)
     job.causes.note(case.causes, case.end_ns)
     if is_fast(interval):
         job.causes.clear()

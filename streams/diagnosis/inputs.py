@@ -226,6 +226,7 @@ class DiagnosisInputs:
         if past is not None:
             view.last = LastVerdict(past["verdict"], past["subject"], past["since_ns"])
             view.causes.note([(past["verdict"], past["subject"], past["since_ns"])], past["end_ns"])
+            view.moved.restore(past["links"], past["nics"], past["end_ns"])
             if past["expected_iteration_ns"]:
                 view.baselines.restore("iteration", past["expected_iteration_ns"])
             if past["expected_bus_bps"]:

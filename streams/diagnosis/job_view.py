@@ -8,7 +8,7 @@ evaluates alike. One view belongs to one job, so two jobs with one communicator 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -17,11 +17,11 @@ import numpy as np
 from schemas.records import CollectiveBatch, NicCounter, RankState, Verdict
 from streams.diagnosis.baseline import Baselines
 from streams.diagnosis.columns import Op, Pair, Rows, Sum, Transfer, hash_of
+from streams.diagnosis.moved_flows import MovedFlows
 from streams.diagnosis.process import Batch, Member, Process, batch_of
 from streams.diagnosis.rules import CAUSE_GAP_NS, KEEP_NS, MAX_OPERATIONS, MAX_RECORDS, MAX_SUMMARIES
-from streams.runtime.units import NS_PER_S
 
-__all__ = ["Causes", "Columns", "CrossedLinks", "Interval", "JobView", "LastVerdict", "Stalls"]
+__all__ = ["Causes", "Columns", "Interval", "JobView", "LastVerdict", "Stalls"]
 
 
 class Columns(NamedTuple):
@@ -86,37 +86,6 @@ class Causes:
         return min(begin_ns, since_ns) if since_ns <= last_ns + self._gap_ns else since_ns
 
 
-CROSSED_KEEP_NS: Final = 600 * NS_PER_S
-"""Time for which a link is remembered that flows of the job crossed."""
-
-
-class CrossedLinks:
-    """Remember which links flows of the job crossed, after routing or a decision moved them elsewhere."""
-
-    def __init__(self, keep_ns: int = CROSSED_KEEP_NS) -> None:
-        self._keep_ns = keep_ns
-        self._known: dict[str, tuple[int, frozenset[tuple[str, str]]]] = {}
-        """Link to the last time at which a flow crossed it, and pairs of NICs of such flows."""
-
-    @property
-    def links(self) -> Iterable[str]:
-        """All links that are remembered."""
-        return self._known.keys()
-
-    def note(self, links: Mapping[str, Iterable[tuple[str, str]]], at_ns: int) -> None:
-        """Note the links that flows cross in the interval that ends at `at_ns`, and their pairs of NICs."""
-        for link, pairs in links.items():
-            self._known[link] = at_ns, frozenset(pairs)
-        oldest_ns = at_ns - self._keep_ns
-        for link in [link for link, (last_ns, _) in self._known.items() if last_ns < oldest_ns]:
-            del self._known[link]
-
-    def pairs(self, links: Iterable[str], since_ns: int) -> set[tuple[str, str]]:
-        """Return pairs of NICs whose flows crossed any of the links at a time or later."""
-        known = [self._known[link] for link in links if link in self._known]
-        return {pair for last_ns, pairs in known if last_ns >= since_ns for pair in pairs}
-
-
 class Stalls:
     """How long operations of the job stalled and went on: a checkpoint of one rank, for example."""
 
@@ -146,7 +115,7 @@ class JobView:
         """Number of the job's next Diagnosis."""
         self.last: LastVerdict | None = None
         self.causes = Causes()
-        self.crossed = CrossedLinks()
+        self.moved = MovedFlows()
         self.stalls = Stalls()
         self.baselines = Baselines()
         self.history: deque[Interval] = deque(maxlen=INTERVALS_KEPT)

@@ -29,7 +29,10 @@ MIN_PAIRS: Final = 6
 """Fewest pairs of NICs with usual delays, before the job's good time is known."""
 OTHERS_UNKNOWN: Final = "flows without a job"
 MORE_TIMES: Final = 1.25
-"""Times the pairs of the fullest link in the job's good time from which on a link has more of them."""
+"""Times the pairs of the fullest link in the job's good time from which on a link has more of them.
+
+Such a link also counts as uneven with so many times the traffic of its like.
+"""
 SHARED_KINDS: Final = (ContentionKind.COLLISION, ContentionKind.INCAST, ContentionKind.UNKNOWN)
 
 
@@ -396,8 +399,10 @@ def _worst_load(case: Case, per_pair: int, queued: Mapping[str, list[ContentionW
     rank = (False, False, 0.0)
     for load in case.loads:
         own = queued.get(load.link, [])
-        is_uneven = load.times >= case.rules.uneven_times and per_pair < load.available
-        is_cause = _is_fuller(case, load) or (own and not case.has_clean_baseline(_began(case, own)))
+        is_fuller = _is_fuller(case, load)
+        uneven_times = min(case.rules.uneven_times, MORE_TIMES) if is_fuller else case.rules.uneven_times
+        is_uneven = load.times >= uneven_times and per_pair < load.available
+        is_cause = is_fuller or (own and not case.has_clean_baseline(_began(case, own)))
         if is_uneven and is_cause and _costs_time(case, load.link, own):
             crossed = case.traffic.links.get(load.link, {}).keys()
             found = (not crossed.isdisjoint(slow[0]), not crossed.isdisjoint(slow[1]), load.times)

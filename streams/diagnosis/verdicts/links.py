@@ -7,10 +7,19 @@ from collections.abc import Iterator
 from typing import Final
 
 from schemas.ids import host_of, reverse_link
-from schemas.records import Decision, DiagnosisEvidence, FlowAction, HealthKind, LinkState, Verdict
+from schemas.records import (
+    Decision,
+    DiagnosisEvidence,
+    FlowAction,
+    HealthKind,
+    LinkHealth,
+    LinkState,
+    Verdict,
+)
 from schemas.topics import COLLECTIVES, DECISIONS, DELAYS, FLOWS, LINK_HEALTH
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.losses import LossyLink, lossy_links
+from streams.diagnosis.moved_flows import LinksLeft
 from streams.diagnosis.network_view import OPEN_NS, Episode
 from streams.diagnosis.traffic import NicPair
 from streams.runtime.units import NS_PER_S
@@ -28,6 +37,10 @@ RETURNS: Final = 2
 """Outages after which losses of the same fault count as another outage: one may leave a dirty connector."""
 FAULT_GAP_NS: Final = 5 * NS_PER_S
 """Time between two states of one link within which they are one fault."""
+LEFT: Final = 0.8
+"""Confidence if all flows have left the link: below that in contention with another job on their new one."""
+LEFT_STATES: Final = (LinkState.DOWN, LinkState.FLAPPING)
+"""States in which routing moves flows."""
 LEFT_BEFORE_NS: Final = 5 * NS_PER_S
 """Time before a fault up to which flows that have left the link since are known by their former routes."""
 HEAVY_LOSS: Final = 0.005
@@ -52,13 +65,14 @@ def faulty_links(case: Case) -> Iterator[Candidate]:
     traffic = case.traffic
     subjects = {*traffic.links, *traffic.possible, *traffic.nics, *map(host_of, traffic.nics)}
     moved = _moved_off(case)
-    subjects |= {*moved, *case.job.crossed.links}
+    links_left = case.job.moved.links_left(traffic.flows, traffic.routes)
+    subjects |= {*moved, *links_left}
     by_subject: dict[str, list[Episode]] = defaultdict(list)
     for episode in case.network.episodes(subjects, case.begin_ns, case.end_ns):
         if episode.record["kind"] != HealthKind.HOST:
             by_subject[episode.record["subject"]].append(episode)
     for subject, episodes in sorted(by_subject.items()):
-        yield from _faulty_link(case, subject, episodes, moved.get(subject, []))
+        yield from _faulty_link(case, subject, episodes, moved.get(subject, []), links_left)
 
 
 def links_with_losses(case: Case) -> Iterator[Candidate]:
@@ -80,7 +94,7 @@ def _link_with_losses(case: Case, lossy: LossyLink, pairs: list[NicPair], certai
         f"{lossy.cable}{others} loses {lossy.rate:.1%} of its packets; {pairs[0].name} "
         f"{'crosses' if certain else 'may cross'} it: {probes}"
     )
-    confidence = (PROBED if certain else POSSIBLE) * _fit_of_pairs(case, pairs)
+    confidence = (PROBED if certain else POSSIBLE) * _fit_of_pairs(case, _keys_of(pairs))
     return Candidate(
         Verdict.GREY_LINK,
         confidence * (0.8 if lossy.candidates else 1.0),
@@ -98,7 +112,7 @@ def _link_with_losses(case: Case, lossy: LossyLink, pairs: list[NicPair], certai
             *_retransmits(pairs),
         ],
         since_ns=since_ns,
-        pairs={(pair.nic, pair.peer) for pair in pairs},
+        pairs=_keys_of(pairs),
     )
 
 
@@ -124,7 +138,7 @@ def _moved_off(case: Case) -> dict[str, list[Decision]]:
 
 
 def _faulty_link(
-    case: Case, subject: str, episodes: list[Episode], moved: list[Decision]
+    case: Case, subject: str, episodes: list[Episode], moved: list[Decision], links_left: LinksLeft
 ) -> Iterator[Candidate]:
     worst = max(episodes, key=lambda each: (each.record["state"] == LinkState.DOWN, -each.begin_ns))
     record = worst.record
@@ -140,19 +154,23 @@ def _faulty_link(
     begin_ns = case.job.causes.began(verdict, subject, begin_ns)
     pairs, certain = _crossing(case, subject, record["links"], record["kind"] == HealthKind.NIC)
     stops = bool(pairs) and _stops(case, worst)
-    left = _left(case, _directed(subject, record["links"]), begin_ns)
-    concerned = [*pairs, *left, *_beside(case, left)]
+    left: list[str] = []
+    if record["state"] in LEFT_STATES:
+        left = _left(case, _directed(subject, record["links"]), begin_ns, links_left)
     is_left = not pairs and bool(left)
-    pairs = pairs or left
+    concerned = _keys_of(pairs) | _beside(case, left)
+    pairs = pairs or _pairs_of(case, left)
     if not pairs and not moved:
         return
     end_ns = max(each.end_ns for each in episodes)
-    estimate = _ESTIMATES.get(record["state"], 0.5) * case.network_share
     largest = record["max_packet_bytes"]
-    if record["loss_rate"] is not None and largest is None:
-        estimate *= min(1.0, record["loss_rate"] / HEAVY_LOSS)
+    estimate = _estimate(case, record)
+    if is_left and not moved and not _follows(case, verdict, subject):
+        estimate = 0.0
     loss = 1.0 if stops else case.network_loss(begin_ns, end_ns, estimate)
-    confidence = (CERTAIN if certain and pairs else POSSIBLE) if not moved else 0.95
+    confidence = LEFT if is_left else CERTAIN if certain and pairs else POSSIBLE
+    if moved:
+        confidence = 0.95
     confidence *= _fit_of_pairs(case, concerned)
     loss_text = f", loses {record['loss_rate']:.2%}" if record["loss_rate"] is not None else ""
     if largest is not None:
@@ -195,24 +213,53 @@ def _faulty_link(
         nics=sorted({nic for pair in pairs for nic in (pair.nic, pair.peer)})[:64],
         evidence=evidence,
         since_ns=begin_ns,
-        pairs={(pair.nic, pair.peer) for pair in concerned},
+        pairs=concerned,
     )
 
 
-def _left(case: Case, links: list[str], begin_ns: int) -> list[NicPair]:
-    """Return pairs whose flows left the links since a fault began, or just before it was seen.
+def _estimate(case: Case, record: LinkHealth) -> float:
+    """Return the part of the job's time that a fault of a crossed link costs, if no good time is known."""
+    estimate = _ESTIMATES.get(record["state"], 0.5) * case.network_share
+    if record["loss_rate"] is not None and record["max_packet_bytes"] is None:
+        estimate *= min(1.0, record["loss_rate"] / HEAVY_LOSS)
+    return estimate
 
-    Routing takes both directions of a link out of use.
+
+def _follows(case: Case, verdict: Verdict, subject: str) -> bool:
+    """Return whether this was the verdict before, and the job may be slow still.
+
+    After a restart, the good time of moving data is not known, so its excess cannot be measured.
     """
-    known = case.job.crossed.pairs([*links, *_reversed(links)], begin_ns - LEFT_BEFORE_NS)
+    last = case.job.last
+    is_last = last is not None and (last.verdict, last.subject) == (verdict, subject)
+    return is_last and (case.is_slow or case.ratio is None)
+
+
+def _left(case: Case, links: list[str], begin_ns: int, links_left: LinksLeft) -> list[str]:
+    """Return the flows that left a link since its fault began, or just before it was seen.
+
+    Routing takes both directions of a link out of use. A flow that crosses either one still is none.
+    """
+    both = {*links, *_reversed(links)}
+    found = {
+        flow
+        for link in both
+        for flow, last_ns in links_left.get(link, {}).items()
+        if last_ns >= begin_ns - LEFT_BEFORE_NS and both.isdisjoint(case.traffic.routes.get(flow, ()))
+    }
+    return sorted(found)
+
+
+def _pairs_of(case: Case, flows: list[str]) -> list[NicPair]:
+    known = {(case.traffic.flows[name]["nic"], case.traffic.flows[name]["peer"]) for name in flows}
     return [case.traffic.pairs[key] for key in sorted(known) if key in case.traffic.pairs]
 
 
-def _beside(case: Case, pairs: list[NicPair]) -> list[NicPair]:
-    """Return the pairs that share a link between switches with flows of these pairs."""
-    routes = [case.traffic.routes.get(flow["flow_id"], ()) for pair in pairs for flow in pair.flows]
-    links = {link for route in routes for link in route[1:-1]}
-    return [pair for link in sorted(links) for pair in case.traffic.links.get(link, {}).values()]
+def _beside(case: Case, flows: list[str]) -> set[tuple[str, str]]:
+    """Return the pairs of these flows, and those that share a link between switches with them now."""
+    links = {link for name in flows for link in case.traffic.routes.get(name, ())[1:-1]}
+    found = {key for link in links for key in case.traffic.links.get(link, ())}
+    return found | _keys_of(_pairs_of(case, flows))
 
 
 def _outages(episodes: list[Episode]) -> int:
@@ -270,10 +317,11 @@ def _reversed(links: list[str]) -> list[str]:
     return [reverse_link(link) for link in links if link.count(">") == 1]
 
 
-def _fit_of_pairs(case: Case, pairs: list[NicPair]) -> float:
+def _keys_of(pairs: list[NicPair]) -> set[tuple[str, str]]:
+    return {(pair.nic, pair.peer) for pair in pairs}
+
+
+def _fit_of_pairs(case: Case, pairs: set[tuple[str, str]]) -> float:
     """Return how well in-band delays agree with a fault: outliers elsewhere speak against it."""
     slow = {(each.pair.nic, each.pair.peer) for each in case.outliers}
-    if not slow:
-        return 1.0
-    crossing = {(pair.nic, pair.peer) for pair in pairs}
-    return 1.0 if slow & crossing else 0.45
+    return 1.0 if not slow or slow & pairs else 0.45

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streams.diagnosis.case import Case, case_of
+from streams.diagnosis.job_view import Interval
 from streams.diagnosis.rules import DiagnosisRules
 from tests.streams.diagnosis.scenario import MS, Job, S, World
 
@@ -130,3 +131,16 @@ def test_an_operation_that_is_seen_whole_has_no_excess_by_its_ranks_own_times() 
         world.view.take(each, world.job.at_ns)
     found = case_of(world.view, world.network, begin_ns, world.job.at_ns, DiagnosisRules())
     assert found.network_excess == pytest.approx(0, abs=0.001)
+
+
+def test_a_change_of_routes_within_a_fast_interval_is_not_usual_yet() -> None:
+    world = World(Job())
+    case = slow_case(world)
+    case.job.history.clear()
+    for end, pairs in enumerate([4.0, 4.0, None, 7.0], start=5):
+        case.job.history.append(Interval((end - 5) * S, end * S, 1.0, 0.0, pairs))
+    assert case.usual_pairs == 4.0
+    for end in range(9, 15):
+        case.job.history.append(Interval((end - 5) * S, end * S, 1.0, 0.0, 7.0))
+    del case.usual_pairs
+    assert case.usual_pairs == 7.0

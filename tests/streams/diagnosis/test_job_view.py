@@ -9,7 +9,7 @@ import pytest
 
 from schemas.records import Verdict
 from streams.diagnosis import job_view
-from streams.diagnosis.job_view import Causes, CrossedLinks, JobView, Stalls
+from streams.diagnosis.job_view import Causes, JobView, Stalls
 from tests.streams.diagnosis.scenario import BEGIN, JOB, MS, Job, S, nic
 
 
@@ -98,17 +98,6 @@ def test_a_cause_is_new_after_a_fast_time() -> None:
     causes.note([(Verdict.CONTENTION, "a", 5 * S)], 8 * S)
     causes.clear()
     assert causes.began(Verdict.CONTENTION, "a", 9 * S) == 9 * S
-
-
-def test_links_that_flows_left_are_remembered_for_a_time() -> None:
-    crossed = CrossedLinks(keep_ns=10 * S)
-    pair, other = ("h0/n0", "h1/n0"), ("h0/n0", "h2/n0")
-    crossed.note({"a>b": [pair]}, 1 * S)
-    crossed.note({"b>c": [other]}, 2 * S)
-    assert crossed.pairs(["a>b", "b>c", "c>d"], 1 * S) == {pair, other}
-    assert crossed.pairs(["a>b", "b>c"], 2 * S) == {other}
-    crossed.note({}, 12 * S)
-    assert set(crossed.links) == {"b>c"}
 
 
 def test_a_stall_counts_once_it_is_over() -> None:

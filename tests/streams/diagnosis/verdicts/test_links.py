@@ -14,6 +14,7 @@ from schemas.records import (
     ReasonKind,
     Verdict,
 )
+from streams.diagnosis.job_view import JobView, LastVerdict
 from tests.records import make
 from tests.streams.diagnosis.probed import probe, trace
 from tests.streams.diagnosis.scenario import MS, Job, S, World, nic, route
@@ -168,12 +169,12 @@ def test_flows_that_were_moved_off_a_dead_link_show_that_they_crossed_it() -> No
     assert (found["verdict"], found["subject"]) == (Verdict.DEAD_LINK, subject)
 
 
-def moved_off(world: World, link: str = CROSSED) -> str:
-    """Take a link down; routing moves its flow beside others, where it is slow. Return the cable."""
+def moved_off(world: World, state: LinkState = LinkState.DOWN, link: str = CROSSED) -> str:
+    """Let a link fail and its flows take another one, where one is slow. Return the cable."""
     world.flow_fields = {1: {"links": route(1, 2, 2)}, 7: {"links": route(7, 0, 2)}}
     world.job.pair_us = lambda rank, at: 94.0 if rank == 1 else 4.0
     slow(world)
-    world.health(link, LinkState.DOWN, world.job.at_ns)
+    world.health(link, state, world.job.at_ns, loss_rate=0.01 if state == LinkState.GREY else None)
     return "<>".join(sorted(link.split(">")))
 
 
@@ -181,11 +182,36 @@ def moved_off(world: World, link: str = CROSSED) -> str:
 def test_a_dead_link_is_named_after_its_flows_moved_beside_others(link: str) -> None:
     world = World(Job())
     world.learn()
-    subject = moved_off(world, link)
+    subject = moved_off(world, link=link)
     for _ in range(12):
         found = world.step()
         assert (found["verdict"], found["subject"]) == (Verdict.DEAD_LINK, subject)
     assert "h1/n0 to h2/n0 crossed it, 1 more pairs too; their flows take other links now" in found["text"]
+
+
+def test_a_dead_link_that_flows_left_is_named_after_a_restart_while_the_job_is_slow() -> None:
+    world = World(Job())
+    world.learn()
+    subject = moved_off(world)
+    past = [world.step() for _ in range(8)][-1]
+    view = world.view = JobView(world.job.name)
+    view.last = LastVerdict(past["verdict"], past["subject"], past["since_ns"])
+    view.moved.restore(past["links"], past["nics"], past["end_ns"])
+    assert past["expected_iteration_ns"] is not None
+    view.baselines.restore("iteration", past["expected_iteration_ns"])
+    for _ in range(8):
+        found = world.step()
+        assert (found["verdict"], found["subject"]) == (Verdict.DEAD_LINK, subject)
+    slow(world, 1.0)
+    world.job.pair_us = lambda rank, at: 4.0
+    assert world.step()["verdict"] == Verdict.HEALTHY
+
+
+def test_a_grey_link_that_flows_left_is_not_blamed() -> None:
+    world = World(Job())
+    world.learn()
+    moved_off(world, LinkState.GREY)
+    assert world.step()["verdict"] == Verdict.SLOW_FLOW
 
 
 def test_a_link_that_flows_left_before_its_fault_is_not_blamed() -> None:
@@ -197,6 +223,16 @@ def test_a_link_that_flows_left_before_its_fault_is_not_blamed() -> None:
     assert world.step()["verdict"] == Verdict.SLOW_FLOW
 
 
+def test_a_dead_link_without_harm_is_not_blamed_even_without_a_good_time() -> None:
+    world = World(Job())
+    world.learn(1)
+    moved_off(world)
+    slow(world, 1.0)
+    world.job.pair_us = lambda rank, at: 4.0
+    for _ in range(6):
+        assert world.step()["verdict"] == Verdict.HEALTHY
+
+
 def test_slow_pairs_beside_no_flow_that_left_a_dead_link_speak_against_it() -> None:
     world = World(Job())
     world.learn()
@@ -204,6 +240,28 @@ def test_slow_pairs_beside_no_flow_that_left_a_dead_link_speak_against_it() -> N
     world.job.pair_us = lambda rank, at: 94.0 if rank == 5 else 4.0
     found = world.step()
     assert (found["verdict"], found["subject"]) == (Verdict.SLOW_FLOW, "h5/n0 to h6/n0")
+
+
+def test_contention_with_another_job_outranks_a_dead_link_that_flows_left() -> None:
+    world = World(Job())
+    world.learn()
+    subject = moved_off(world)
+    world.job.pair_us = lambda rank, at: 94.0 if rank in (1, 7) else 4.0
+    world.contend(route(1, 2, 2)[1], world.job.at_ns, own=1, share=0.7)
+    found = world.step()
+    assert found["verdict"] == Verdict.CONTENTION
+    assert (Verdict.DEAD_LINK, subject) in [(a["verdict"], a["subject"]) for a in found["alternatives"]]
+
+
+def test_a_fault_of_the_other_direction_is_not_blamed_for_flows_that_stayed() -> None:
+    world = World(Job())
+    world.learn()
+    slow(world)
+    world.job.pair_us = lambda rank, at: 94.0 if rank == 1 else 4.0
+    reverse = ">".join(reversed(CROSSED.split(">")))
+    world.health(reverse, LinkState.GREY, world.job.at_ns, loss_rate=0.0002)
+    world.contend(CROSSED, world.job.at_ns, own=1, share=0.7)
+    assert world.step()["verdict"] == Verdict.CONTENTION
 
 
 def test_a_dead_nic_is_named() -> None:

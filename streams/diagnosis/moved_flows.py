@@ -1,0 +1,63 @@
+"""Flows of a job that left a link for another route: routing, or a decision, moved them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from schemas.records import Flow
+from streams.diagnosis.network_view import Links
+from streams.runtime.units import NS_PER_S
+
+__all__ = ["LinksLeft", "MovedFlows"]
+
+KEEP_NS: Final = 600 * NS_PER_S
+"""Time for which a link is remembered that a flow left."""
+
+LinksLeft = dict[str, dict[str, int]]
+"""Link to the flows that left it, and the last time at which each was known to cross it."""
+
+
+class MovedFlows:
+    """Compare the routes of a job's flows with those in the interval before."""
+
+    def __init__(self, keep_ns: int = KEEP_NS) -> None:
+        self._keep_ns = keep_ns
+        self._routes: dict[str, Links] = {}
+        self._at_ns = 0
+        self._left: LinksLeft = {}
+        self._restored: dict[str, tuple[int, frozenset[str]]] = {}
+        """Links of the last verdict before a restart: when it was given, and the NICs of the pairs."""
+
+    def restore(self, links: Iterable[str], nics: Iterable[str], at_ns: int) -> None:
+        """Take the links and NICs of a verdict about a link that was published before a restart."""
+        for link in links:
+            self._restored[link] = at_ns, frozenset(nics)
+
+    def links_left(self, flows: Mapping[str, Flow], routes: Mapping[str, Links]) -> LinksLeft:
+        """Return the links that open flows with these routes have left, the newest change included."""
+        found: LinksLeft = {}
+        for link, left in self._left.items():
+            found[link] = {name: ns for name, ns in left.items() if link not in routes.get(name, (link,))}
+        for name, links in routes.items():
+            before = self._routes.get(name, links)
+            if before != links:
+                for link in set(before).difference(links):
+                    found.setdefault(link, {})[name] = self._at_ns
+        for link, (at_ns, nics) in self._restored.items():
+            for name, flow in flows.items():
+                if flow["nic"] in nics and flow["peer"] in nics and link not in routes.get(name, (link,)):
+                    found.setdefault(link, {}).setdefault(name, at_ns)
+        return found
+
+    def note(self, flows: Mapping[str, Flow], routes: Mapping[str, Links], at_ns: int) -> None:
+        """Note the open flows, and the known routes, of the interval that ends at `at_ns`."""
+        oldest_ns = at_ns - self._keep_ns
+        self._left = {
+            link: kept
+            for link, left in self.links_left(flows, routes).items()
+            if (kept := {name: ns for name, ns in left.items() if ns >= oldest_ns and name in flows})
+        }
+        self._restored = {link: each for link, each in self._restored.items() if each[0] >= oldest_ns}
+        self._routes = {name: links for name, links in self._routes.items() if name in flows} | dict(routes)
+        self._at_ns = max(self._at_ns, at_ns)
