@@ -1,11 +1,11 @@
 /* Events on their way to the ring.
  *
- * Calls that race on one handle, as NCCL makes none, can mix the fields of two operations, or show one field
- * before and another after a change: more steps measured than started, an end without a time. The reader would
- * refuse such an event, and an operation whose end is refused would run for ever. */
+ * Calls that misuse one handle at the same time mix the fields of two operations, or one field is read before a
+ * change and another after it: more steps are measured than started, an end has no time. The reader would refuse
+ * such an event, and an operation whose end is refused would run for ever. */
 #include "plugin.h"
 
-/* Bound the fields that the reader would refuse. An interval of hours counts as misuse, too. */
+/* Bound the fields that the reader would refuse. An operation that lasted too long begins later. */
 static void __attribute__((noinline, cold)) mend(struct ft_event *event) {
     uint64_t now = ft_trace_now_ns();
 

@@ -366,7 +366,7 @@ class Case:
     def usual_pairs(self) -> float | None:
         """Most of the job's pairs on one link while the job was fast; None: not known.
 
-        Routes are those at an interval's end. Of a change within a fast interval, the fewer pairs count.
+        Pairs are counted at an interval's end. If they change within a fast one, the smallest number counts.
         """
         known = list(self.job.history)
         found: list[float] = []

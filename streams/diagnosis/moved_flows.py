@@ -1,4 +1,4 @@
-"""Flows of a job that left a link for another route: routing, or a decision, moved them."""
+"""Flows of a job that left a link, because routing or a decision moved them to another route."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MovedFlows:
         """Links of the last verdict before a restart: when it was given, and the NICs of the pairs."""
 
     def restore(self, links: Iterable[str], nics: Iterable[str], at_ns: int) -> None:
-        """Take the links and NICs of a verdict about a link that was published before a restart."""
+        """Take links and NICs of the last verdict before a restart: flows had crossed the links."""
         for link in links:
             self._restored[link] = at_ns, frozenset(nics)
 

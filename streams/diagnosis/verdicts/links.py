@@ -38,11 +38,11 @@ RETURNS: Final = 2
 FAULT_GAP_NS: Final = 5 * NS_PER_S
 """Time between two states of one link within which they are one fault."""
 LEFT: Final = 0.8
-"""Confidence if all flows have left the link: below that in contention with another job on their new one."""
+"""Confidence if all flows have left the link: less than in contention with another job on their new links."""
 LEFT_STATES: Final = (LinkState.DOWN, LinkState.FLAPPING)
 """States in which routing moves flows."""
 LEFT_BEFORE_NS: Final = 5 * NS_PER_S
-"""Time before a fault up to which flows that have left the link since are known by their former routes."""
+"""Flows that left a link so long before its fault count: routing may act before the fault is known."""
 HEAVY_LOSS: Final = 0.005
 """Share of lost packets that stalls a transport: one of 200 packets makes go-back-N repeat a window."""
 _VERDICTS: Final = {
@@ -238,7 +238,7 @@ def _follows(case: Case, verdict: Verdict, subject: str) -> bool:
 def _left(case: Case, links: list[str], begin_ns: int, links_left: LinksLeft) -> list[str]:
     """Return the flows that left a link since its fault began, or just before it was seen.
 
-    Routing takes both directions of a link out of use. A flow that crosses either one still is none.
+    Routing takes both directions of a link out of use. A flow that still crosses one has not left it.
     """
     both = {*links, *_reversed(links)}
     found = {
