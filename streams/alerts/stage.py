@@ -29,7 +29,7 @@ from streams.delays.latency_slo import groups_of
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import partition_count, read_last
-from streams.runtime.rejects import FailedEvaluation, RejectedMessage, send_reject
+from streams.runtime.rejects import RejectedMessage, send_reject
 from streams.runtime.units import NS_PER_MS
 
 __all__ = ["AlertsStage"]
@@ -243,11 +243,11 @@ class AlertsStage:
         if self._delays_caught_up:
             await self._publish(inputs.evaluate_delays(to_ns))
         for message, error in inputs.invalid:
-            rejected = RejectedMessage(message)
+            rejected = RejectedMessage.of(message)
             await (await send_reject(self.context, rejected, message.value, "solve", error))
         inputs.invalid.clear()
         for shard, failure in inputs.failed:
-            failed = FailedEvaluation(ALERTS.name, shard)
+            failed = RejectedMessage.of_evaluation(ALERTS.name, shard)
             await (await send_reject(self.context, failed, None, "alerts", failure))
         inputs.failed.clear()
         if inputs.late > self._late_logged:

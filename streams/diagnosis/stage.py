@@ -34,7 +34,7 @@ from streams.diagnosis.inputs import (
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import read_tail
-from streams.runtime.rejects import FailedEvaluation, RejectedMessage, send_reject
+from streams.runtime.rejects import RejectedMessage, send_reject
 
 __all__ = ["DiagnosisStage"]
 
@@ -170,11 +170,11 @@ class DiagnosisStage:
             await self._publish(inputs.evaluate(self._evaluated_ns))
             await asyncio.sleep(0)
         for message, error in inputs.invalid:
-            rejected = RejectedMessage(message)
+            rejected = RejectedMessage.of(message)
             await (await send_reject(self.context, rejected, message.value, "solve", error))
         inputs.invalid.clear()
         for job, failure in inputs.failed:
-            failed = FailedEvaluation(COLLECTIVES.name, job)
+            failed = RejectedMessage.of_evaluation(COLLECTIVES.name, job)
             await (await send_reject(self.context, failed, None, "diagnosis", failure))
         inputs.failed.clear()
 

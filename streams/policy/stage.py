@@ -23,7 +23,7 @@ from streams.policy.cycle import Outgoing
 from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, CycleOutput, PolicyInputs, read_from
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
-from streams.runtime.faust_compat import set_read_ahead
+from streams.runtime.faust_compat import read_batches, set_read_ahead
 from streams.runtime.global_tables import read_tail
 from streams.runtime.rejects import RejectedMessage, send_reject
 from streams.runtime.steady_time import SteadyFabricTime
@@ -43,18 +43,11 @@ READ_AHEAD_S: Final = 0.001
 
 
 class _Owned(Ownership):
-    """Joins the consumer group by reading the topic that this stage writes."""
+    """Joins the consumer group by the topic that this stage writes."""
 
     def register(self) -> None:
-        """Register the reader with the Faust app."""
-        topic = self.context.app.topic(
-            self.topic.name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
-        )
-        self.context.app.agent(topic, name=self.stage)(self._drain)
-
-    async def _drain(self, stream: Any) -> None:
-        async for _ in stream:
-            pass
+        """Make the topic part of the consumer group; its messages are not read."""
+        read_batches(self.context.app, self.topic.name, None)
 
 
 class PolicyStage:
@@ -118,7 +111,9 @@ class PolicyStage:
                     await self._publish(inputs.run_cycle(name, now_ns, log_ns))
             for message, error in inputs.refused:
                 await (
-                    await send_reject(self.context, RejectedMessage(message), message.value, "solve", error)
+                    await send_reject(
+                        self.context, RejectedMessage.of(message), message.value, "solve", error
+                    )
                 )
             inputs.refused.clear()
 

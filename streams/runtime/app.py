@@ -190,7 +190,7 @@ class _Service:
 
     def _reject_soon(self, message: Message, error: Exception) -> None:
         async def send() -> None:
-            rejected = RejectedMessage(message, message.key_bytes)
+            rejected = RejectedMessage.of(message, message.key_bytes)
             await (await send_reject(self.context, rejected, message.value, "lookup", error))
 
         self.context.task("reject", send())

@@ -1,8 +1,8 @@
 """The partitions that a stage of this worker owns, from their assignment to their revocation.
 
-`Ownership` follows the assignments of a topic's partitions. `Assignment` also reads them: it passes messages
-to the stage once the partition's state is recovered, acknowledges them in offset order, and sends nothing
-after another worker may own the partition.
+`Ownership` follows the assignments of a topic's partitions. `Assignment` also reads them: it passes batches
+of messages to the stage once the partition's state is recovered, commits no message before its predecessors,
+and sends nothing after another worker may own the partition.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
+from aiokafka import ConsumerRecord
 from faust.types import TP
 
 from schemas.checks import BadRecord
@@ -21,10 +22,9 @@ from schemas.kafka import partition_of
 from schemas.log_time import append_ns_of
 from schemas.topics import Topic
 from schemas.unexpected import DATA_ERRORS
-from streams.runtime.acks import OrderedAcks
 from streams.runtime.context import WorkerContext
-from streams.runtime.rejects import send_reject
-from streams.runtime.units import NS_PER_MS
+from streams.runtime.faust_compat import read_batches
+from streams.runtime.rejects import RejectedMessage, send_reject
 
 __all__ = ["Assignment", "Generation", "KeyedState", "Message", "Ownership", "PartitionState"]
 
@@ -86,7 +86,7 @@ class Ownership:
         return any(tp.partition == number for tp in self.generation.tps)
 
     def register(self) -> None:
-        """Add the agent that reads the partitions to the app; by default there is none."""
+        """Make the app read the partitions, where no other stage does; by default nothing is to be done."""
 
     def assign(self, partitions: Iterable[TP]) -> None:
         """Start a generation with exactly these partitions."""
@@ -140,17 +140,23 @@ class PartitionState(Generic[S]):
     """One past the last offset that was processed or skipped; None: the group has not committed yet."""
     state: S = field(init=False)
     """Set by the stage's `recover`."""
-    acks: OrderedAcks = field(default_factory=OrderedAcks)
+    undone: dict[int, None] = field(default_factory=dict)
+    """Offsets that were received and are not done, in order."""
     sent: list[asyncio.Future[Any]] = field(default_factory=list)
     """Records of `publish` that `flush` has not waited for yet."""
     retained: deque[tuple[int, Callable[[], bool]]] = field(default_factory=deque)
-    """(offset, release condition) of processed messages that are not acknowledged yet, see
+    """(offset, release condition) of processed messages that are not done yet, see
     `ShardStage.retain`."""
 
     @property
     def revoking(self) -> bool:
         """Whether the partition is being revoked: no new work starts."""
         return self.generation.revoking
+
+    @property
+    def commit_position(self) -> int | None:
+        """One past the last message whose predecessors are all done, too."""
+        return next(iter(self.undone), self.next_offset)
 
 
 @dataclass(slots=True)
@@ -162,8 +168,6 @@ class Message(Generic[S]):
     append_ns: int
     key: bytes | None
     value: bytes | None
-    raw: Any
-    """Faust's message, without its value: it stays in memory until it is acknowledged."""
 
 
 class KeyedState(dict[str, S]):
@@ -182,7 +186,8 @@ class Assignment(Ownership, Generic[S]):
     """The partitions that one stage reads, each with the stage's state.
 
     Iteration yields the partitions whose state is recovered. Delivery is at least once: the next owner reads
-    each message that is not `done` again and skips those below the committed offset.
+    each message that is not `done` again and skips those below the committed offset. It is a `Receiver` of
+    the app's consumer, which reads no more while `has_room` is false.
     """
 
     def __init__(
@@ -193,15 +198,20 @@ class Assignment(Ownership, Generic[S]):
         *,
         start: Callable[[], None],
         recover: Callable[[list[PartitionState[S]]], Awaitable[None]],
-        take: Callable[[Message[S]], Awaitable[None]],
+        process: Callable[[Sequence[Message[S]]], Awaitable[None]],
         on_revoke: Callable[[list[PartitionState[S]]], None] = lambda partitions: None,
     ) -> None:
         """`start` starts the stage's timers. `recover` sets the state of partitions, given their
-        `next_offset`; no message arrives before it returns. `take` processes one message. `on_revoke`
-        receives the partitions that the stage must drop."""
+        `next_offset`; no message arrives before it returns. `process` receives messages of one partition, in
+        order; `begin` and `done` are called for each. `on_revoke` receives the partitions that the stage must
+        drop."""
         super().__init__(context, stage, topic, self._recovered)
         self._states: dict[TP, PartitionState[S]] = {}
-        self._start, self._recover, self._take, self._on_revoke = start, recover, take, on_revoke
+        self._start, self._recover, self._process, self._on_revoke = start, recover, process, on_revoke
+        self._batches: deque[tuple[PartitionState[S], Sequence[ConsumerRecord]]] = deque()
+        self._arrived = asyncio.Event()
+        self._queued_messages = 0
+        self._is_started = False
 
     def __iter__(self) -> Iterator[PartitionState[S]]:
         if self.generation.revoking or not self.generation.recovered.is_set():
@@ -214,25 +224,40 @@ class Assignment(Ownership, Generic[S]):
         return {each.tp: each.next_offset for each in self if each.next_offset is not None}
 
     def register(self) -> None:
-        """Add the agent that reads the partitions to the app."""
-        topic = self.context.app.topic(
-            self.topic.name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
-        )
-        self.context.app.agent(topic, name=self.stage)(self._agent)
+        """Make the app deliver the partitions' messages to this assignment."""
+        read_batches(self.context.app, self.topic.name, self)
 
     def assign(self, partitions: Iterable[TP]) -> None:
         """Start a generation with exactly these partitions; they are read once their state is recovered."""
         super().assign(partitions)
         self._states = {tp: PartitionState(tp, self.generation) for tp in self.generation.tps}
+        if not self._is_started:
+            self._is_started = True
+            self._start()
+            self.context.task(self.stage, self._process_batches())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether fewer messages wait than the stage may buffer."""
+        return self._queued_messages < self.context.settings.buffer_messages
+
+    def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> None:
+        """Queue messages of a partition; those of a partition that is not assigned are dropped."""
+        partition = self._states.get(tp)
+        if partition is not None:
+            self._batches.append((partition, records))
+            self._queued_messages += len(records)
+            self._arrived.set()
+
+    def commit_position(self, tp: TP) -> int | None:
+        """Return the offset from which a new owner must read the partition; None: no commit."""
+        partition = self._states.get(tp)
+        return None if partition is None or partition.revoking else partition.commit_position
 
     def done(self, partition: PartitionState[S], offsets: Iterable[int]) -> None:
-        """Mark messages as processed and their results as published.
-
-        Acknowledge each message whose predecessors are all done.
-        """
-        if not partition.revoking:
-            for message in partition.acks.done(offsets):
-                message.ack(self.context.app.consumer)
+        """Mark messages as processed and their results as published: their position may be committed."""
+        for offset in offsets:
+            partition.undone.pop(offset, None)
 
     async def send(
         self, partition: PartitionState[S], topic: Topic, key: str, value: bytes | None
@@ -253,7 +278,9 @@ class Assignment(Ownership, Generic[S]):
 
     async def reject(self, message: Message[S], error: Exception, reader: str = "solve") -> None:
         """Publish the `Reject` of a message that could not be used; see `send_reject` for `error`."""
-        sent = await send_reject(self.context, message.raw, message.value, reader, error)
+        tp = message.partition.tp
+        rejected = RejectedMessage(tp.topic, tp.partition, message.offset, message.append_ns, message.key)
+        sent = await send_reject(self.context, rejected, message.value, reader, error)
         message.partition.sent.append(asyncio.ensure_future(sent))
 
     async def flush(self, partition: PartitionState[S]) -> None:
@@ -270,8 +297,8 @@ class Assignment(Ownership, Generic[S]):
             try:
                 return decode(message, message.value)
             except DATA_ERRORS as error:
-                await self.reject(message, error)
-                await self.flush(message.partition)
+                await self._reject_for_good(message, error, "solve")
+                return None
         self.done(message.partition, [message.offset])
         return None
 
@@ -284,51 +311,67 @@ class Assignment(Ownership, Generic[S]):
             return partition.next_offset >= highwater
         return highwater == 0 or self.context.position(partition.tp) == highwater
 
-    async def receive(self, raw: Any) -> Message[S] | None:
-        """Wait for the partition's recovery and return a Faust message to process.
+    def begin(self, message: Message[S]) -> None:
+        """Note that the partition is processed up to this message, before the stage changes its state."""
+        message.partition.next_offset = message.offset + 1
 
-        None: the partition was revoked, or an earlier owner has finished the message.
+    async def _process_batches(self) -> None:
+        """Process queued messages, partition by partition."""
+        while True:
+            while self._batches:
+                partition, records = self._batches.popleft()
+                await self._process_batch(partition, records)
+                self._queued_messages -= len(records)
+                await asyncio.sleep(0)
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    async def _process_batch(self, partition: PartitionState[S], records: Sequence[ConsumerRecord]) -> None:
+        """Wait for the partition's recovery, then process what no earlier owner has finished.
+
+        An unexpected error costs the message that the stage has begun last, and no other.
         """
-        partition = self._states.get(raw.tp)
-        if partition is None:
-            return None
         await partition.generation.recovered.wait()
-        already_done = partition.next_offset is not None and raw.offset < partition.next_offset
-        if partition.revoking or already_done:
-            return None
-        partition.next_offset = raw.offset + 1
-        partition.acks.read(raw)
-        value, raw.value = raw.value, None
-        append_ns = round(raw.timestamp * 1000) * NS_PER_MS
-        message = Message(partition, raw.offset, append_ns, raw.key, value, raw)
-        try:
-            append_ns_of(raw.topic, raw.timestamp_type, append_ns // NS_PER_MS)
-        except ValueError as error:
-            await self.reject(message, BadRecord("OUT_OF_RANGE", str(error)))
-            self.done(partition, [raw.offset])
-            return None
-        return message
-
-    async def _agent(self, stream: Any) -> None:
-        self._start()
-        async for event in stream.noack().events():
+        messages = await self._messages(partition, records)
+        while messages and not partition.revoking:
             try:
-                raw, event.value = event.message, None
-                message = await self.receive(raw)
-                if message is not None:
-                    await self._take_surviving(message)
-            except Exception as error:
-                self.context.abort(f"{self.stage}: {type(error).__name__}: {error}", error)
-                raise
+                await self._process(messages)
+                return
+            except DATA_ERRORS as error:
+                position = partition.next_offset
+                failed = next((i for i, m in enumerate(messages) if m.offset + 1 == position), 0)
+                await self._reject_for_good(messages[failed], error, self.stage)
+                messages = messages[failed + 1 :]
 
-    async def _take_surviving(self, message: Message[S]) -> None:
-        """Process a message; an unexpected error costs the message, which is rejected and done."""
-        try:
-            await self._take(message)
-        except DATA_ERRORS as error:
-            await self.reject(message, error, self.stage)
-            await self.flush(message.partition)
-            self.done(message.partition, [message.offset])
+    async def _messages(
+        self, partition: PartitionState[S], records: Sequence[ConsumerRecord]
+    ) -> list[Message[S]]:
+        """Return the messages to process, which are undone from now on."""
+        position = partition.next_offset
+        if partition.revoking:
+            return []
+        messages = []
+        for record in records:
+            if position is not None and record.offset < position:
+                continue
+            message = Message(partition, record.offset, 0, record.key, record.value)
+            partition.undone[record.offset] = None
+            try:
+                message.append_ns = append_ns_of(record.topic, record.timestamp_type, record.timestamp)
+            except ValueError as error:
+                await self._reject_for_good(message, BadRecord("OUT_OF_RANGE", str(error)), "solve")
+            else:
+                messages.append(message)
+        if messages or position is None:
+            return messages
+        partition.next_offset = max(position, records[-1].offset + 1)
+        return messages
+
+    async def _reject_for_good(self, message: Message[S], error: Exception, reader: str) -> None:
+        """Reject a message; it is done once the log has its reject."""
+        await self.reject(message, error, reader)
+        await self.flush(message.partition)
+        self.done(message.partition, [message.offset])
 
     async def _recovered(self, generation: Generation) -> None:
         """Recover the partitions; read the committed offsets first, so that the recovered past covers

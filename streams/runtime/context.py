@@ -31,7 +31,7 @@ from streams.runtime import faust_compat
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.global_tables import CLOCK_TAIL, GlobalTableReader
 from streams.runtime.live_config import LiveConfig
-from streams.runtime.rejects import FailedEvaluation, RejectBudget, send_reject
+from streams.runtime.rejects import RejectBudget, RejectedMessage, send_reject
 from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.tables import ClockTable, GlobalTable, Inventory
 from streams.runtime.units import NS_PER_MS
@@ -170,9 +170,9 @@ class WorkerContext:
             yield
         except DATA_ERRORS as error:
             self.failed_evaluations += 1
-            self.task("reject", self._reject(FailedEvaluation(topic.name, key), stage, error))
+            self.task("reject", self._reject(RejectedMessage.of_evaluation(topic.name, key), stage, error))
 
-    async def _reject(self, failed: FailedEvaluation, stage: str, error: Exception) -> None:
+    async def _reject(self, failed: RejectedMessage, stage: str, error: Exception) -> None:
         await (await send_reject(self, failed, None, stage, error))
 
     def abort(self, reason: str, error: BaseException | None = None) -> None:

@@ -1,28 +1,33 @@
 """All uses of private attributes of Faust 0.15.3 and aiokafka 0.14.
 
+Faust decides which partitions this worker owns and commits their positions. Messages bypass its streams: a
+`Receiver` gets whole batches of a partition, because Faust's way costs 0.1 ms and more a message.
+
 Both libraries are pinned, because an update can break this module without a warning. Each workaround names
-its upstream issue; "no issue" means that upstream offers no setting and has no report. Defects that need no
-private attribute are handled elsewhere: `acks.py` (Faust commits past a missing offset:
-faust-streaming/faust#606) and `watchdog.py` (consumers that stop: #175, #532, #640).
+its upstream issue; "no issue" means that upstream offers no setting and has no report. `watchdog.py` handles
+the consumers that stop (#175, #532, #640) without private attributes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, Protocol
 
 import faust
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import KafkaError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 __all__ = [
     "NO_READ_AHEAD_S",
+    "Receiver",
     "committed_offset",
     "highwater",
     "position",
+    "read_batches",
     "run_consumer_in_loop",
     "set_read_ahead",
     "tune_fetcher",
@@ -31,6 +36,10 @@ __all__ = [
 NO_READ_AHEAD_S: Final = 0.1
 """Read-ahead delay of a worker that must react fast: fetches do not leave out partitions with buffered
 messages."""
+FETCH_TIMEOUT_S: Final = 1.0
+"""Longest wait for messages, s."""
+ROOM_CHECK_S: Final = 0.002
+"""s between two checks whether a receiver has room again; receivers without room are at work."""
 
 
 def tune_fetcher(app: Any, read_ahead_s: float, wait_ms: int, min_bytes: int = 1) -> None:
@@ -84,6 +93,31 @@ def position(app: Any, tp: TP) -> int | None:
     return state.position if state is not None and state.has_valid_position else None
 
 
+class Receiver(Protocol):
+    """Takes the messages of one topic and states how far they are processed."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more messages may be delivered; without room, the topic is not read."""
+
+    def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> None:
+        """Take the next messages of a partition, in order."""
+
+    def commit_position(self, tp: TP) -> int | None:
+        """Return the offset from which a new owner must read the partition; None: no commit."""
+
+
+def read_batches(app: Any, topic: str, receiver: Receiver | None) -> None:
+    """Make a topic part of the app's consumer group, before the app starts.
+
+    Its messages go to `receiver`. Without a receiver the partitions are assigned, but never fetched.
+    """
+    app.topics.add(
+        app.topic(topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
+    )
+    app.transport.receivers[topic] = receiver
+
+
 def run_consumer_in_loop(app: faust.App) -> None:
     """Make the app's consumer run in the app's own event loop, before the app starts. No issue.
 
@@ -124,11 +158,95 @@ class _ConsumerTask(driver.AIOKafkaConsumerThread):
     async def _gather_remaining_tasks(self) -> None:
         """Do nothing: the loop's other tasks do not belong to this service."""
 
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """Do nothing: the worker's watchdog detects consumers that stop."""
+
 
 class _Consumer(driver.Consumer):
+    """A consumer that delivers whole batches and commits the positions of their receivers."""
+
     def _new_consumer_thread(self) -> _ConsumerTask:
         return _ConsumerTask(self, loop=self.loop, beacon=self.beacon)
+
+    @property
+    def _receivers(self) -> Mapping[str, Receiver | None]:
+        transport: Any = self.transport
+        receivers: dict[str, Receiver | None] = transport.receivers
+        return receivers
+
+    async def _drain_messages(self, fetcher: Any) -> None:
+        """Deliver messages until the consumer or its fetcher stops.
+
+        Faust resumes the flow after each rebalance, once it has set all positions to the committed offsets.
+        """
+        try:
+            while not (self._stopped.is_set() or fetcher._stopped.is_set()):
+                generation_id = self.app.consumer_generation_id
+                records, active = await self._wait_next_records(FETCH_TIMEOUT_S)
+                if not self.flow_active:
+                    await self._seek_back()
+                elif generation_id == self.app.consumer_generation_id:
+                    for tp, batch in (records or {}).items():
+                        self._deliver(tp, batch, active)
+                await asyncio.sleep(0)  # a batch that is there already does not suspend
+        except self.consumer_stopped_errors:
+            if not self.transport.app.should_stop:
+                raise
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        """Begin a generation; partitions that nobody reads are not fetched."""
+        await super().on_partitions_assigned(assigned, generation_id)
+        unread = [tp for tp in assigned if self._receivers.get(tp.topic) is None]
+        thread: Any = self._thread
+        thread._consumer.pause(*(TopicPartition(tp.topic, tp.partition) for tp in unread))
+
+    async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Mapping[TP, Any]:
+        """Return the next messages of the partitions whose receivers have room."""
+        rooms = {
+            topic: receiver.has_room for topic, receiver in self._receivers.items() if receiver is not None
+        }
+        readable = {tp for tp in active_partitions or () if rooms.get(tp.topic, False)}
+        if not all(rooms.values()):
+            timeout = ROOM_CHECK_S  # receivers without room have it soon again
+        if not readable:
+            await asyncio.sleep(timeout)
+            return {}
+        records: Mapping[TP, Any] = await super()._getmany(readable, timeout)
+        return records
+
+    def _deliver(self, tp: TP, batch: Sequence[ConsumerRecord], active: set[TP] | None) -> None:
+        receiver = self._receivers[tp.topic]
+        if receiver is None or (active is not None and tp not in active):
+            return
+        read_offset = self._read_offset[tp]
+        if read_offset is not None and batch[0].offset < read_offset:
+            batch = [record for record in batch if record.offset >= read_offset]
+        if batch:
+            receiver.receive(tp, batch)
+            self._read_offset[tp] = batch[-1].offset
+
+    async def _seek_back(self) -> None:
+        """Return to the committed offsets: a rebalance began while messages were fetched."""
+        try:
+            await self.perform_seek()
+        except KafkaError as error:  # the rebalance seeks once more
+            self.log.warning("no seek during a rebalance: %r", error)
+
+    def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
+        """Yield the partitions that may have a new position to commit."""
+        for tp in self.assignment():
+            if topics is None or tp in topics or tp.topic in topics:
+                yield tp
+
+    def _new_offset(self, tp: TP) -> int | None:
+        """Return the position to commit. Faust's own way commits past a missing offset (#606)."""
+        receiver = self._receivers.get(tp.topic)
+        return None if receiver is None else receiver.commit_position(tp)
 
 
 class _Transport(driver.Transport):
     Consumer: ClassVar[Any] = _Consumer
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.receivers: dict[str, Receiver | None] = {}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from schemas.records import Reject, RejectReason
 from schemas.topics import REJECTS
 from schemas.unexpected import refusal
-from streams.runtime.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from streams.runtime.context import WorkerContext
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "KEY_BYTES",
     "VALUE_BYTES",
-    "FailedEvaluation",
     "RejectBudget",
     "RejectedMessage",
     "reject_record",
@@ -49,23 +48,26 @@ class _Input(Protocol):
     def key(self) -> str: ...
 
 
+@dataclass(frozen=True, slots=True)
 class RejectedMessage:
-    """A message of a reader without a group, with the attributes that `send_reject` reads."""
+    """The identity of a message that could not be used."""
 
-    def __init__(self, message: _Input, key: bytes | None = None) -> None:
-        """`key`: the key's bytes, if they may not be UTF-8."""
-        self.topic, self.partition, self.offset = message.topic, message.partition, message.offset
-        self.timestamp = message.append_ns // NS_PER_MS
-        self.key = message.key.encode() if key is None else key
+    topic: str
+    partition: int
+    offset: int
+    append_ns: int
+    key: bytes | None
 
+    @classmethod
+    def of(cls, message: _Input, key: bytes | None = None) -> RejectedMessage:
+        """Return the identity of a reader's message. `key`: the key's bytes, if they may not be UTF-8."""
+        key = message.key.encode() if key is None else key
+        return cls(message.topic, message.partition, message.offset, message.append_ns, key)
 
-class FailedEvaluation:
-    """Stands for a message in the reject of an evaluation that failed by its state, not by one message."""
-
-    def __init__(self, topic: str, key: str) -> None:
-        self.topic, self.partition, self.offset = topic, -1, -1
-        self.timestamp = 0
-        self.key = key.encode()
+    @classmethod
+    def of_evaluation(cls, topic: str, key: str) -> RejectedMessage:
+        """Return an identity for an evaluation that failed by its state, not by one message."""
+        return cls(topic, -1, -1, 0, key.encode())
 
 
 def reject_record(
@@ -115,9 +117,9 @@ class RejectBudget:
 
 
 async def send_reject(
-    context: WorkerContext, message: Any, value: bytes | None, reader: str, error: Exception
+    context: WorkerContext, message: RejectedMessage, value: bytes | None, reader: str, error: Exception
 ) -> Awaitable[Any]:
-    """Send the `Reject` of a Faust message or a `RejectedMessage`; await the result for the acknowledgement.
+    """Send the `Reject` of a message; await the result for the acknowledgement.
 
     An `error` other than `BadRecord` and `BadBatch` is published with its class and place. A flood of bad
     messages does not become a flood of rejects: those beyond `RejectBudget` are only counted.
@@ -132,7 +134,7 @@ async def send_reject(
         topic,
         partition,
         offset,
-        _append_ns(message.timestamp) or time.time_ns(),
+        message.append_ns or time.time_ns(),
         message.key,
         value,
         reader,
@@ -149,10 +151,3 @@ def _one_line(text: str) -> str:
 
 async def _nothing() -> None:
     """Return at once: the acknowledgement of a reject that was only counted."""
-
-
-def _append_ns(timestamp: float | None) -> int:
-    """Return ns of a timestamp: Faust has seconds as a float, others whole milliseconds."""
-    timestamp = timestamp or 0
-    milliseconds = round(timestamp * 1000) if isinstance(timestamp, float) else timestamp
-    return milliseconds * NS_PER_MS

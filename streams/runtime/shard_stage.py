@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import ClassVar, Final, Generic, TypeVar
 
@@ -25,6 +26,9 @@ P = TypeVar("P")
 
 RELEASE_S: Final = 0.1
 """s between two checks of retained messages; commits are a second apart."""
+
+MAX_RUN_S: Final = 0.01
+"""s of processing after which other stages run."""
 
 Seconds = float | Callable[[], float]
 
@@ -43,7 +47,7 @@ class PartitionStage(ABC, Generic[P]):
             self.topic,
             start=self._start,
             recover=self.recover,
-            take=self.process,
+            process=self.process_batch,
             on_revoke=self.on_revoke,
         )
         self._retains = False
@@ -55,6 +59,18 @@ class PartitionStage(ABC, Generic[P]):
     @abstractmethod
     async def process(self, message: Message[P]) -> None:
         """Process one message, then call `retain` or `partitions.done` for it."""
+
+    async def process_batch(self, messages: Sequence[Message[P]]) -> None:
+        """Process messages of one partition, in order; a stage may override it to process them together."""
+        resumed_s = time.monotonic()
+        for message in messages:
+            if message.partition.revoking:
+                return
+            self.partitions.begin(message)
+            await self.process(message)
+            if time.monotonic() - resumed_s > MAX_RUN_S:
+                await asyncio.sleep(0)
+                resumed_s = time.monotonic()
 
     def start(self) -> None:
         """Start the stage's timers with `every`."""

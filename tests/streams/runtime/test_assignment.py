@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,8 +19,11 @@ from schemas.topics import LINKS, REJECTS, R, Topic
 from streams.runtime import assignment as module
 from streams.runtime.assignment import Assignment, Generation, KeyedState, Message, Ownership, PartitionState
 from streams.runtime.rejects import RejectBudget
+from streams.settings import StreamSettings
 
 TP0, TP1 = TP(LINKS.name, 0), TP(LINKS.name, 1)
+ERRORS = {b"bad": ValueError("bad"), b"lost": ConnectionError("lost")}
+"""Values whose processing fails, by the record's fault or by the log's."""
 
 
 class FakeContext:
@@ -37,14 +40,13 @@ class FakeContext:
         self.rejected = 0
         self.reject_budget = RejectBudget()
         self.ends: dict[TP, int] = {}
-        self.agents: dict[str, Any] = {}
-        self.app = SimpleNamespace(consumer=SimpleNamespace(), topic=lambda name, **_: name, agent=self.agent)
-
-    def agent(self, topic: str, name: str) -> Any:
-        def put(work: Any) -> None:
-            self.agents[name] = work
-
-        return put
+        self.settings = StreamSettings(buffer_messages=4)
+        self.app = SimpleNamespace(
+            topics=set[str](),
+            topic=lambda name, **_: name,
+            transport=SimpleNamespace(receivers=dict[str, Any]()),
+        )
+        self.tasks: list[asyncio.Task[None]] = []
 
     async def tables_caught_up(self) -> None:
         await self.caught_up.wait()
@@ -53,7 +55,13 @@ class FakeContext:
         return self.committed_offsets.get(tp)
 
     def task(self, name: str, work: Any) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(work, name=name)
+        self.tasks.append(asyncio.get_running_loop().create_task(work, name=name))
+        return self.tasks[-1]
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     def survive(self, stage: str, topic: Topic[Any], key: str) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -75,17 +83,16 @@ class FakeContext:
         return None
 
 
-@dataclass(eq=False)
-class Raw:
-    """A Faust message."""
+@dataclass(frozen=True)
+class Record:
+    """A message as the client library delivers it."""
 
     offset: int
     tp: TP = TP0
     value: bytes | None = b"value"
     key: bytes | None = b"key"
-    timestamp: float = 1_700_000_000.5
+    timestamp: int = 1_700_000_000_500
     timestamp_type: int = 1
-    acknowledged: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def topic(self) -> str:
@@ -95,13 +102,23 @@ class Raw:
     def partition(self) -> int:
         return self.tp.partition
 
-    @property
-    def acked(self) -> bool:
-        return self.acknowledged.is_set()
 
-    def ack(self, consumer: Any) -> None:
-        assert not self.acked
-        self.acknowledged.set()
+async def give(assignment: Assignment[Any], *records: Record) -> None:
+    """Deliver messages one by one, and wait until the stage has processed them."""
+    for record in records:
+        assignment.receive(record.tp, [record])
+    await until(lambda: not assignment._queued_messages)
+
+
+async def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 - the stage runs in the same loop
+            await asyncio.sleep(0)
+
+
+def position(assignment: Assignment[Any], tp: TP = TP0) -> int | None:
+    return assignment.commit_position(tp)
 
 
 class Stage:
@@ -121,7 +138,7 @@ class Stage:
             LINKS,
             start=self._start,
             recover=self._recover,
-            take=self._take,
+            process=self._process,
             on_revoke=lambda parts: self.on_revoke.extend(partition.tp for partition in parts),
         )
 
@@ -135,16 +152,16 @@ class Stage:
         for partition in taken:
             partition.state = []
 
-    async def _take(self, message: Message[list[int]]) -> None:
-        if message.value == b"bad":
-            raise ConnectionError("bad")
-        message.partition.state.append(message.offset)
-        self.taken.append(message.offset)
+    async def _process(self, messages: Sequence[Message[list[int]]]) -> None:
+        for message in messages:
+            self.partitions.begin(message)
+            if message.value in ERRORS:
+                raise ERRORS[message.value]
+            message.partition.state.append(message.offset)
+            self.taken.append(message.offset)
 
-    async def give(self, raw: Raw) -> None:
-        message = await self.partitions.receive(raw)
-        if message is not None:
-            await self._take(message)
+    async def give(self, *records: Record) -> None:
+        await give(self.partitions, *records)
 
     async def recover(self, *tps: TP) -> None:
         self.partitions.assign(tps)
@@ -152,8 +169,10 @@ class Stage:
 
 
 @pytest.fixture
-async def context() -> FakeContext:
-    return FakeContext()
+async def context() -> AsyncIterator[FakeContext]:
+    context = FakeContext()
+    yield context
+    await context.stop()
 
 
 @pytest.fixture
@@ -172,11 +191,13 @@ async def test_messages_wait_for_recovery_and_continue_at_the_committed_offset(
     context.committed_offsets[TP0] = 7
     stage.go_on.clear()
     stage.partitions.assign([TP0])
-    given = [asyncio.ensure_future(stage.give(Raw(offset))) for offset in (5, 6, 7, 8)]
+    given = asyncio.ensure_future(stage.give(*map(Record, (5, 6, 7, 8))))
     await settle()
     assert (stage.taken, stage.partitions.positions, list(stage.partitions)) == ([], {}, [])
+    assert not stage.partitions.has_room, "what waits is limited"
     stage.go_on.set()
-    await asyncio.gather(*given)
+    await given
+    assert stage.partitions.has_room
     assert stage.taken == [7, 8]
     assert stage.partitions.positions == {TP0: 9}
     assert [partition.state for partition in stage.partitions] == [[7, 8]]
@@ -196,7 +217,7 @@ async def test_recovery_starts_after_the_global_tables_and_the_committed_offset(
 
 async def test_a_message_of_an_unassigned_partition_is_ignored(stage: Stage) -> None:
     await stage.recover(TP0)
-    await stage.give(Raw(0, TP1))
+    await stage.give(Record(0, TP1))
     assert stage.taken == []
 
 
@@ -210,14 +231,14 @@ async def test_recovery_of_one_generation_does_not_release_the_next(
         await stage.partitions.revoke()
     stage.go_on.clear()
     stage.partitions.assign([TP0])
-    first = asyncio.ensure_future(stage.give(Raw(0)))
+    first = asyncio.ensure_future(stage.give(Record(0)))
     context.caught_up.set()
     await settle()
     assert (stage.recovering, stage.taken) == ([[TP0]], [])
     await stage.partitions.revoke()
     overtaken, stage.go_on = stage.go_on, asyncio.Event()
     stage.partitions.assign([TP0])
-    second = asyncio.ensure_future(stage.give(Raw(0)))
+    second = asyncio.ensure_future(stage.give(Record(0)))
     overtaken.set()
     await settle()
     assert first.done()
@@ -227,38 +248,36 @@ async def test_recovery_of_one_generation_does_not_release_the_next(
     assert stage.taken == [0]
 
 
-async def test_acknowledgements_are_in_order_and_stop_at_revocation(stage: Stage) -> None:
+async def test_positions_are_committed_in_order_and_not_after_revocation(stage: Stage) -> None:
     await stage.recover(TP0)
-    raws = [Raw(offset) for offset in range(4)]
-    for raw in raws:
-        await stage.give(raw)
-    assert [raw.value for raw in raws] == [None] * 4, "what is not acknowledged takes no memory"
+    assert position(stage.partitions) is None
+    await stage.give(*map(Record, range(4)))
     (partition,) = stage.partitions
     stage.partitions.done(partition, [1])
-    assert not any(raw.acked for raw in raws)
+    assert position(stage.partitions) == 0
     stage.partitions.done(partition, [0])
-    assert [raw.acked for raw in raws] == [True, True, False, False]
+    assert position(stage.partitions) == 2
+    stage.partitions.done(partition, [2, 3])
+    assert position(stage.partitions) == 4
     await stage.partitions.revoke()
-    stage.partitions.done(partition, [2])
-    assert [raw.acked for raw in raws] == [True, True, False, False]
+    assert position(stage.partitions) is None
     assert (stage.on_revoke, stage.partitions.positions, list(stage.partitions)) == ([TP0], {}, [])
-    await stage.give(Raw(4))
+    await stage.give(Record(4))
     assert stage.taken == [0, 1, 2, 3]
     await stage.recover(TP1)
     assert stage.on_revoke == [TP0], "told once"
+    assert position(stage.partitions) is None, "not owned"
 
 
 async def test_a_partition_that_is_assigned_again_starts_from_scratch(
     context: FakeContext, stage: Stage
 ) -> None:
     await stage.recover(TP0)
-    for offset in range(3):
-        await stage.give(Raw(offset))
+    await stage.give(*map(Record, range(3)))
     await stage.partitions.revoke()
     context.committed_offsets[TP0] = 1
     await stage.recover(TP0)
-    for offset in range(1, 4):
-        await stage.give(Raw(offset))
+    await stage.give(*map(Record, range(1, 4)))
     assert [partition.state for partition in stage.partitions] == [[1, 2, 3]]
 
 
@@ -326,30 +345,30 @@ async def test_a_bad_message_is_done_once_its_reject_is_acknowledged(
     context: FakeContext, stage: Stage
 ) -> None:
     await stage.recover(TP0)
+    texts = []
 
     def decode(message: Message[list[int]], value: bytes) -> str:
         if value == b"bad":
             raise codec.BadRecord("MALFORMED", "no")
         return value.decode()
 
-    async def read(raw: Raw) -> str | None:
-        message = await stage.partitions.receive(raw)
-        assert message is not None
-        assert message.append_ns == 1_700_000_000_500_000_000
-        return await stage.partitions.read(message, decode)
+    async def process(messages: Sequence[Message[list[int]]]) -> None:
+        for message in messages:
+            stage.partitions.begin(message)
+            assert message.append_ns == 1_700_000_000_500_000_000
+            texts.append(await stage.partitions.read(message, decode))
 
-    good, nothing, bad = Raw(0, value=b"good"), Raw(1, value=None), Raw(2, value=b"bad")
-    assert await read(good) == "good"
-    assert await read(nothing) is None
+    stage.partitions._process = process
     context.log_takes.clear()
-    reading = asyncio.ensure_future(read(bad))
+    records = Record(0, value=b"good"), Record(1, value=None), Record(2, value=b"bad")
+    giving = asyncio.ensure_future(stage.give(*records))
     (partition,) = stage.partitions
     await settle()
     stage.partitions.done(partition, [0])
-    assert (good.acked, nothing.acked, bad.acked, reading.done()) == (True, True, False, False)
+    assert (texts, position(stage.partitions), giving.done()) == (["good", None], 2, False)
     context.log_takes.set()
-    assert await reading is None
-    assert bad.acked
+    await giving
+    assert (texts[2:], position(stage.partitions)) == ([None], 3)
     ((topic, key, value),) = context.sent
     assert (topic, key) == (REJECTS.name, LINKS.name)
     assert value is not None
@@ -365,29 +384,37 @@ async def test_caught_up_compares_with_the_known_end_offset(context: FakeContext
     assert stage.partitions.caught_up(partition)
     context.ends[TP0] = 2
     assert not stage.partitions.caught_up(partition)
-    await stage.give(Raw(1))
+    await stage.give(Record(1))
     assert stage.partitions.caught_up(partition)
 
 
-async def test_the_agent_starts_timers_once_and_an_error_aborts_the_worker(
+async def test_an_error_costs_one_message_of_a_batch(context: FakeContext, stage: Stage) -> None:
+    await stage.recover(TP0)
+    foreign = Record(3, timestamp_type=0)  # a timestamp that the log did not set
+    batch = [Record(0), Record(1, value=b"bad"), Record(2), foreign, Record(4)]
+    stage.partitions.receive(TP0, batch)
+    await stage.give()
+    assert stage.taken == [0, 2, 4]
+    offsets = [codec.decode(value or b"", REJECTS.record)["offset"] for _, _, value in context.sent]
+    assert sorted(offsets) == [1, 3]
+    (partition,) = stage.partitions
+    stage.partitions.done(partition, stage.taken)
+    assert position(stage.partitions) == 5
+
+
+async def test_timers_start_once_and_an_error_of_the_log_ends_the_task(
     context: FakeContext, stage: Stage
 ) -> None:
     stage.partitions.register()
+    assert context.app.topics == {LINKS.name}
+    assert context.app.transport.receivers == {LINKS.name: stage.partitions}
     await stage.recover(TP0)
-    raws = [Raw(0), Raw(1), Raw(2, value=b"bad"), Raw(3)]
-
-    class Stream:
-        def noack(self) -> Stream:
-            return self
-
-        async def events(self) -> Any:
-            for raw in raws:
-                yield SimpleNamespace(message=raw, value=raw.value)
-
-    with pytest.raises(ConnectionError, match="bad"):
-        await context.agents["stage"](Stream())
+    await stage.recover(TP0)
+    stage.partitions.receive(TP0, [Record(0), Record(1), Record(2, value=b"lost"), Record(3)])
+    (serving,) = [task for task in context.tasks if task.get_name() == "stage"]
+    with pytest.raises(ConnectionError, match="lost"):
+        await asyncio.wait_for(serving, 5)
     assert (stage.starts, stage.taken) == (1, [0, 1])
-    assert context.aborted == ["stage: ConnectionError: bad"]
 
 
 async def test_one_task_serves_a_generation_and_ends_with_it(context: FakeContext) -> None:
@@ -448,21 +475,20 @@ def test_revocations_and_crashes_skip_no_message_and_acknowledge_none_early(
         stage = Stage(context)
         context.committed_offsets[TP0] = committed = 0
         await stage.recover(TP0)
-        reads, raws = 0, list[Raw]()
+        reads = 0
 
         def commit() -> int:
-            acked = [raw.offset for raw in raws if raw.acked]
-            assert acked == list(range(acked[0], acked[0] + len(acked)) if acked else ())
-            assert set(range(committed, acked[-1] + 1 if acked else committed)) <= out
-            return max([committed, *(offset + 1 for offset in acked)])
+            to_commit = position(stage.partitions)
+            assert to_commit is not None
+            assert set(range(committed, to_commit)) <= out
+            return max(committed, to_commit)
 
         for step, number in steps:
             (partition,) = stage.partitions
             if step == "take":
-                for _ in range(number):
-                    raws.append(Raw(reads))
-                    await stage.give(raws[-1])
-                    reads += 1
+                stage.partitions.receive(TP0, [Record(reads + i) for i in range(number)])
+                await stage.give()
+                reads += number
             elif step == "done" and partition.state:
                 offset = partition.state.pop(number % len(partition.state))
                 out.add(offset)
@@ -472,14 +498,15 @@ def test_revocations_and_crashes_skip_no_message_and_acknowledge_none_early(
                 if step == "revoke":
                     await stage.partitions.revoke()
                 else:
+                    await context.stop()
                     stage = Stage(context)
                 context.committed_offsets[TP0] = committed
-                raws = []
                 reads = max(0, committed - number)  # some committed messages may be read again
                 await stage.recover(TP0)
             committed = commit()
             assert sorted(set(range(reads)) - out) == sorted(
                 offset for partition in stage.partitions for offset in set(partition.state) - out
             ), "whatever is not out is in somebody's hands"
+        await context.stop()
 
     asyncio.run(play())

@@ -50,7 +50,7 @@ def test_a_tombstone_has_an_empty_head() -> None:
 def test_a_reject_is_sent_under_the_topic_of_its_message_and_counted() -> None:
     context = Context()
     error = codec.BadRecord("OUT_OF_RANGE", "epoch 5")
-    asyncio.run(send_reject(context, RejectedMessage(Input()), b"xyz", "policy", error))  # type: ignore[arg-type]
+    asyncio.run(send_reject(context, RejectedMessage.of(Input()), b"xyz", "policy", error))  # type: ignore[arg-type]
     [(topic, key, record)] = context.sent
     assert (topic, key) == (REJECTS.name, "fabric.links")
     assert context.rejected == 1
@@ -59,10 +59,9 @@ def test_a_reject_is_sent_under_the_topic_of_its_message_and_counted() -> None:
     assert (record["reason"], record["reader"]) == ("OUT_OF_RANGE", "policy")
 
 
-def test_a_faust_message_has_its_time_in_seconds() -> None:
+def test_a_key_that_is_no_text_keeps_its_bytes() -> None:
     context = Context()
-    message = RejectedMessage(Input(), key=b"\xff")
-    message.timestamp = 1_700_000_000.123  # type: ignore[assignment]
+    message = RejectedMessage.of(Input(), key=b"\xff")
     asyncio.run(send_reject(context, message, b"", "policy", ValueError("bad")))  # type: ignore[arg-type]
     record = context.sent[0][2]
     assert record["append_ns"] == Input.append_ns
@@ -81,7 +80,7 @@ def test_an_unexpected_error_is_published_with_its_class_and_place() -> None:
     try:
         {}["nic"]
     except KeyError as error:
-        asyncio.run(send_reject(context, RejectedMessage(Input()), b"x", "links", error))
+        asyncio.run(send_reject(context, RejectedMessage.of(Input()), b"x", "links", error))
     ((_, _, record),) = context.sent
     assert record["reason"] == "OTHER"
     assert record["detail"].startswith("KeyError at tests/streams/runtime/test_rejects.py:")

@@ -23,10 +23,11 @@ from streams.runtime import assignment, shard_stage
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.route_table import RouteTable
 from streams.settings import StreamSettings
-from tests.streams.runtime.test_assignment import FakeContext, Raw, settle
+from tests.streams.runtime.test_assignment import FakeContext, Record, give, position, settle, until
 
 START_NS = 1_700_000_000_000_000_000
 S = 1_000_000_000
+MS = 1_000_000
 
 
 class StageContext(FakeContext):
@@ -46,11 +47,6 @@ class StageContext(FakeContext):
         self.evidence_tap = lambda *evidence: None
         self.space = asyncio.Event()
         self.space.set()
-        self.tasks: list[asyncio.Task[None]] = []
-
-    def task(self, name: str, work: Any) -> asyncio.Task[None]:
-        self.tasks.append(super().task(name, work))
-        return self.tasks[-1]
 
     def fastest_bps(self) -> int:
         return 0
@@ -76,18 +72,10 @@ async def context(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(assignment, "REVOKE_S", 0.05)
     context = StageContext()
     yield context
-    for task in context.tasks:
-        task.cancel()
-    await asyncio.gather(*context.tasks, return_exceptions=True)
+    await context.stop()
 
 
-async def give(stage: Any, raw: Raw) -> None:
-    message = await stage.partitions.receive(raw)
-    if message is not None:
-        await stage.process(message)
-
-
-def carrier(offset: int, up: bool) -> Raw:
+def carrier(offset: int, up: bool) -> Record:
     event = {
         "nic": "h1/eth1",
         "shard": "fabric",
@@ -100,7 +88,11 @@ def carrier(offset: int, up: bool) -> Raw:
         "carrier": up,
     }
     value = codec.encode(LINKS.record, event)
-    return Raw(offset, TP(LINKS.name, 0), value, b"fabric", START_NS / S)
+    return Record(offset, TP(LINKS.name, 0), value, b"fabric", START_NS // MS)
+
+
+async def wait_for_position(stage: Any, offset: int) -> None:
+    await until(lambda: position(stage.partitions, TP(stage.topic.name, 0)) == offset)
 
 
 async def links_stage(context: StageContext) -> links.LinksStage:
@@ -115,22 +107,20 @@ async def test_evidence_is_acknowledged_after_its_records(
 ) -> None:
     monkeypatch.setattr(shard_stage, "RELEASE_S", 0.001)
     stage = await links_stage(context)
-    stage._start()
     context.space.clear()
-    raw = carrier(0, up=False)
-    giving = asyncio.ensure_future(give(stage, raw))
+    giving = asyncio.ensure_future(give(stage.partitions, carrier(0, up=False)))
     await asyncio.sleep(0.01)
     context.now_ns += 60 * S
     await asyncio.sleep(0.05)
-    assert not raw.acked
+    assert position(stage.partitions) == 0
     context.log_takes.clear()
     context.space.set()
     await giving
     await asyncio.sleep(0.05)
     assert set(context.topics()) == {LINK_HEALTH.name}
-    assert not raw.acked
+    assert position(stage.partitions) == 0
     context.log_takes.set()
-    await asyncio.wait_for(raw.acknowledged.wait(), 10)
+    await wait_for_position(stage, 1)
 
 
 async def test_evidence_that_waits_for_the_lock_is_retained_for_the_full_time(
@@ -138,18 +128,16 @@ async def test_evidence_that_waits_for_the_lock_is_retained_for_the_full_time(
 ) -> None:
     monkeypatch.setattr(shard_stage, "RELEASE_S", 0.001)
     stage = await links_stage(context)
-    raw = carrier(0, up=False)
     async with stage.partitions.lock:
-        stage._start()
         await asyncio.sleep(0.05)  # the acknowledgement waits for the lock first
-        giving = asyncio.ensure_future(give(stage, raw))
+        giving = asyncio.ensure_future(give(stage.partitions, carrier(0, up=False)))
         await settle()
         context.now_ns += 60 * S
         context.space.clear()
     await asyncio.sleep(0.05)
-    assert (giving.done(), raw.acked) == (False, False)
+    assert (giving.done(), position(stage.partitions)) == (False, 0)
     context.space.set()
-    await asyncio.wait_for(raw.acknowledged.wait(), 10)
+    await wait_for_position(stage, 1)
     assert set(context.topics()) == {LINK_HEALTH.name}
 
 
@@ -157,13 +145,12 @@ async def test_evidence_that_waits_at_a_revocation_is_left_to_the_next_owner(
     context: StageContext,
 ) -> None:
     stage = await links_stage(context)
-    raw = carrier(0, up=False)
     async with stage.partitions.lock:
-        giving = asyncio.ensure_future(give(stage, raw))
+        giving = asyncio.ensure_future(give(stage.partitions, carrier(0, up=False)))
         await settle()
         await stage.partitions.revoke()
     await giving
-    assert (context.sent, raw.acked) == ([], False)
+    assert (context.sent, position(stage.partitions)) == ([], None)
 
 
 async def test_a_window_that_closes_after_a_revocation_uses_no_capacity(context: StageContext) -> None:
@@ -171,12 +158,12 @@ async def test_a_window_that_closes_after_a_revocation_uses_no_capacity(context:
     stage.partitions.assign([TP(PROBES.name, 0)])
     await stage.partitions.ready()
 
-    def bad(offset: int) -> Raw:
-        return Raw(offset, TP(PROBES.name, 0), b"hello", b"h1/eth1", START_NS / S + 5 * offset)
+    def bad(offset: int) -> Record:
+        return Record(offset, TP(PROBES.name, 0), b"hello", b"h1/eth1", START_NS // MS + 5_000 * offset)
 
-    await give(stage, bad(0))
+    await give(stage.partitions, bad(0))
     context.space.clear()
-    closing = asyncio.ensure_future(give(stage, bad(1)))
+    closing = asyncio.ensure_future(give(stage.partitions, bad(1)))
     await settle()
     await stage.partitions.revoke()
     context.space.set()
@@ -226,7 +213,6 @@ async def solving_queues(context: StageContext) -> tuple[queues.QueuesStage, Any
     (partition,) = stage.partitions
     shard = Shard()
     partition.state["fabric"] = queues._Shard(shard, None)
-    stage._start()
     stage._arrived.set()
     assert await asyncio.to_thread(shard.solving.wait, 10)
     return stage, partition, shard
@@ -245,18 +231,18 @@ async def test_a_message_received_during_a_solve_is_acknowledged_after_the_next(
 ) -> None:
     monkeypatch.setattr(queues, "RETAIN_NS", 0)
     stage, partition, shard = await solving_queues(context)
-    raw = Raw(3, TP(PATH_QUEUEING.name, 0))
-    partition.acks.read(raw)
+    partition.undone[3] = None
+    partition.next_offset = 4
     received_ns = time.monotonic_ns()
     stage.retain(
-        SimpleNamespace(partition=partition, offset=raw.offset),
+        SimpleNamespace(partition=partition, offset=3),
         lambda: stage._is_solved(partition, received_ns),
     )
     shard.go_on.set()
     async with stage.partitions.lock:
-        assert (context.topics(), raw.acked) == ([QUEUES.name], False)
+        assert (context.topics(), partition.commit_position) == ([QUEUES.name], 3)
     stage._arrived.set()
-    await asyncio.wait_for(raw.acknowledged.wait(), 10)
+    await wait_for_position(stage, 4)
 
 
 async def test_alerts_follow_only_the_last_assignment_of_their_evidence(
