@@ -1,7 +1,7 @@
 """The history sink: inserts topics into ClickHouse, at least once and without duplicates.
 
-Messages are acknowledged after their block is inserted. While ClickHouse is down, an agent reads no more
-messages, so that the lag grows in the log and not in memory. Messages that cannot be decoded go to
+Positions are committed after the messages' block is inserted. While ClickHouse is down, no more messages are
+read, so that the lag grows in the log and not in memory. Messages that cannot be decoded go to
 fabric.rejects.
 """
 
@@ -11,10 +11,13 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from aiokafka import ConsumerRecord
+from faust.types import TP
 from sdnotify import SystemdNotifier
 
 from schemas import codec, topics
@@ -25,6 +28,8 @@ from streams.history import batch, rows
 from streams.history.clickhouse import Refused, TableSetup, Unavailable, Writer
 from streams.history.settings import HistorySinkSettings
 from streams.history.store_status import StoreStatus
+from streams.runtime.faust_compat import read_batches
+from streams.runtime.units import NS_PER_MS
 
 LOG: Final = logging.getLogger(__name__)
 READER: Final = "sink"
@@ -34,7 +39,7 @@ OnReject = Callable[[Reject], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A message that waits for its insert, and how to acknowledge it."""
+    """A message that waits for its insert, and the note that it is stored."""
 
     place: batch.Place
     key: bytes
@@ -199,10 +204,66 @@ class TopicSink:
             await self._insert(table, block, batch.token(f"{self._topic}/unreadable", [message.place]))
 
 
+class SinkReceiver:
+    """Passes a topic's messages to its sink; the position of a partition follows those that are stored.
+
+    A `Receiver` of the app's consumer, which reads no more of the topic while messages wait for the sink.
+    """
+
+    def __init__(self, sink: TopicSink) -> None:
+        self._sink = sink
+        self._waiting: deque[ConsumerRecord] = deque()
+        self._arrived = asyncio.Event()
+        self._unstored: dict[TP, set[int]] = {}
+        """Offsets that were received and are not stored, by partition."""
+        self._next: dict[TP, int] = {}
+        """One past the newest received offset, by partition."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether no message waits for the sink."""
+        return not self._waiting
+
+    def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> None:
+        """Queue messages of a partition."""
+        self._unstored.setdefault(tp, set()).update(record.offset for record in records)
+        self._next[tp] = records[-1].offset + 1
+        self._waiting.extend(records)
+        self._arrived.set()
+
+    def commit_position(self, tp: TP) -> int | None:
+        """Return the first offset that is not stored; None: nothing was received."""
+        return min(self._unstored.get(tp, ()), default=self._next.get(tp))
+
+    async def run(self) -> None:
+        """Pass messages on; returns only by cancellation."""
+        timer = asyncio.create_task(self._sink.flush_when_due())
+        try:
+            while True:
+                while self._waiting:
+                    if timer.done():
+                        timer.result()
+                    await self._sink.take(self._taken(self._waiting[0]))
+                    self._waiting.popleft()
+                self._arrived.clear()
+                await self._arrived.wait()
+        finally:
+            timer.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await timer
+
+    def _taken(self, record: ConsumerRecord) -> Taken:
+        async def done() -> None:
+            self._unstored[TP(record.topic, record.partition)].discard(record.offset)
+
+        place = batch.Place(record.partition, record.offset, (record.timestamp or 0) * NS_PER_MS)
+        return Taken(place, record.key or b"", record.value, done)
+
+
 def register(
     app: Any, settings: HistorySinkSettings, registry: codec.Registry | None = None
 ) -> dict[str, TopicSink]:
-    """Add the sink agents to a Faust app. Returns the sinks by topic, for status and tests."""
+    """Make a Faust app read the sink's topics. Returns the sinks by topic, for status and tests."""
     rejects = app.topic(topics.REJECTS.name, key_serializer="raw", value_serializer="raw")
 
     async def reject(record: Reject) -> None:
@@ -214,37 +275,8 @@ def register(
     sinks: dict[str, TopicSink] = {}
     for topic in rows.TOPICS:
         sink = TopicSink(topic.name, settings, Writer(settings, setup), reject, registry, status)
+        receiver = SinkReceiver(sink)
         sinks[topic.name] = sink
-        source = app.topic(
-            topic.name, key_serializer="raw", value_serializer="raw", key_type=bytes, value_type=bytes
-        )
-        app.agent(source, name=f"sink.{topic.name}")(_agent(sink))
+        read_batches(app, topic.name, receiver)
+        app.task(receiver.run)
     return sinks
-
-
-def _agent(sink: TopicSink) -> Callable[[Any], Awaitable[None]]:
-    async def agent(stream: Any) -> None:
-        stream = stream.noack()
-        timer = asyncio.create_task(sink.flush_when_due())
-        try:
-            async for event in stream.events():
-                if timer.done():
-                    timer.result()
-                await sink.take(_taken(stream, event))
-        finally:
-            timer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await timer
-
-    return agent
-
-
-def _taken(stream: Any, event: Any) -> Taken:
-    async def done() -> None:
-        await stream.ack(event)
-
-    message = event.message
-    append_ns = round((message.timestamp or 0.0) * 1000) * 1_000_000
-    place = batch.Place(message.partition, message.offset, append_ns)
-    value = message.value
-    return Taken(place, message.key or b"", None if value is None else bytes(value), done)

@@ -80,8 +80,8 @@ GATHER_BYTES: Final = 1 << 20
 
 
 def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
-    """Return a Faust app with this project's settings and no agents."""
-    return faust.App(
+    """Return a Faust app with this project's settings, whose consumer delivers batches."""
+    app = faust.App(
         name,
         broker=[f"kafka://{address}" for address in settings.kafka.bootstrap.split(",")],
         broker_credentials=_credentials(settings.kafka),
@@ -107,6 +107,8 @@ def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
         producer_max_request_size=MAX_MESSAGE_BYTES + 64 * 1024,
         worker_redirect_stdouts=False,
     )
+    run_consumer_in_loop(app)
+    return app
 
 
 def _credentials(cluster: KafkaSettings) -> CredentialsT | None:
@@ -149,7 +151,6 @@ class _Service:
         """`ready` is called with the number of partitions whenever they are recovered, `note` with lines of
         the worker's status."""
         self.app = build_app(group, settings, datadir)
-        run_consumer_in_loop(self.app)
         self.context = WorkerContext(self.app, settings, registry, flows="solve" in stages)
         self.context.reject = self._reject_soon
         self.context.note = note
