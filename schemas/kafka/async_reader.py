@@ -20,6 +20,8 @@ __all__ = ["AsyncTopicReader", "partition_count"]
 
 log = logging.getLogger(__name__)
 
+FETCH_WAIT_MS: Final = 500
+"""Longest time of a fetch, ms; it ends with the first message."""
 MISSING_TOPIC_RETRY_S: Final = 0.5
 
 
@@ -29,13 +31,13 @@ class AsyncTopicReader:
     It commits nothing and keeps the order of each partition. `assign` waits for topics that do not exist yet.
     """
 
-    def __init__(self, cluster: KafkaSettings | str, *, fetch_wait_ms: int = 500) -> None:
-        """Create the client without connecting. `fetch_wait_ms`: longest time of a delayed fetch."""
+    def __init__(self, cluster: KafkaSettings | str) -> None:
+        """Create the client without connecting."""
         self.consumer: Any = AIOKafkaConsumer(
             **as_settings(cluster).aiokafka_options(),
             group_id=None,
             enable_auto_commit=False,
-            fetch_max_wait_ms=fetch_wait_ms,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
         )
         self.ends: dict[Place, int] = {}
         """End offset of each assigned partition when it was assigned."""

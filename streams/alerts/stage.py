@@ -37,7 +37,7 @@ __all__ = ["AlertsStage"]
 log = logging.getLogger(__name__)
 
 POLL_MS: Final = 50
-"""Longest time of a delayed fetch; short against `INPUT_DELAY_NS`."""
+"""ms between two evaluations without a new message; short against `INPUT_DELAY_NS`."""
 DELAYS_PER_POLL: Final = 100
 """Records of delays between two polls of the other inputs."""
 
@@ -88,7 +88,7 @@ class AlertsStage:
             if at_ns < since_of[LINK_HEALTH.name]:
                 inputs.add(Message(at_ns, LINK_HEALTH.name, -1, -1, key, None, record))
         try:
-            async with AsyncTopicReader(cluster, fetch_wait_ms=POLL_MS) as reader:
+            async with AsyncTopicReader(cluster) as reader:
                 numbers = {tp.partition for tp in generation.tps}
                 starts = {topic: since(since_of[topic.name]) for topic in MAIN}
                 await reader.assign(starts, {LINKS: numbers})

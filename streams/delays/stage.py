@@ -46,7 +46,7 @@ CHECK_S: Final = 0.01
 """s between two checks for silent partitions."""
 QUIET_NS: Final = 1_000 * NS_PER_MS
 """ns without a message after which windows close by the worker's estimate of the log's clock."""
-QUEUEING_S: Final = 0.01
+QUEUEING_S: Final = 0.03
 """s between two `PathQueueing` records."""
 TAIL_QUEUEING: Final = 40
 """Newest `PathQueueing` of each partition from which a new owner learns delay floors."""

@@ -40,8 +40,6 @@ __all__ = ["DiagnosisStage"]
 
 log = logging.getLogger(__name__)
 
-IDLE_FETCH_MS: Final = 500
-"""Longest time of a delayed fetch while nothing is published; a fetch ends with the first record."""
 POLL_S: Final = 0.1
 """Longest wait for records while jobs run, s."""
 IDLE_POLL_S: Final = 0.5
@@ -84,7 +82,7 @@ class DiagnosisStage:
         self._evaluated_ns = starts_ns[COLLECTIVES.name]
         numbers = {tp.partition for tp in generation.tps}
         try:
-            async with AsyncTopicReader(self.context.settings.kafka, fetch_wait_ms=IDLE_FETCH_MS) as reader:
+            async with AsyncTopicReader(self.context.settings.kafka) as reader:
                 await reader.assign({COLLECTIVES: since(starts_ns[COLLECTIVES.name])}, {COLLECTIVES: numbers})
                 while not await reader.caught_up():
                     for message in await reader.poll(POLL_S, MAX_POLL_MESSAGES):

@@ -37,7 +37,8 @@ CYCLE_S: Final = 0.1
 """Time from one regular cycle to the next, s."""
 MIN_CYCLE_S: Final = 0.02
 """Shortest time to a cycle caused by news, s; link health is answered at once."""
-FETCH_WAIT_MS: Final = 100
+CATCH_UP_S: Final = 0.1
+"""s between two checks whether the past has been read."""
 READ_AHEAD_S: Final = 0.001
 """Pause of aiokafka's fetcher between two fetches, s."""
 
@@ -64,7 +65,7 @@ class PolicyStage:
         began_ns = self.context.log_clock.now_ns(time.monotonic_ns())
         past = await self._earlier_decisions(began_ns)
         epoch = max((began_ns // NS_PER_MS, *(decision["epoch"] + 1 for decision in past)))
-        async with AsyncTopicReader(cluster, fetch_wait_ms=FETCH_WAIT_MS) as reader:
+        async with AsyncTopicReader(cluster) as reader:
             set_read_ahead(reader.consumer, READ_AHEAD_S)
             starts_ns = read_from(epoch)
             await reader.assign({topic: since(starts_ns[topic.name]) for topic in INPUTS})
@@ -78,7 +79,7 @@ class PolicyStage:
                 decisions=past,
             )
             while not await reader.caught_up():
-                await self._read(inputs, reader, FETCH_WAIT_MS / 1e3)
+                await self._read(inputs, reader, CATCH_UP_S)
             generation.recovered.set()
             log.info("policy: epoch %d", epoch)
             await self._run_cycles(inputs, reader)

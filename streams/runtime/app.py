@@ -71,8 +71,9 @@ REPEAT_S: Final = 10.0
 EXIT_S: Final = 2.0
 """s that threads have to end after the worker stopped; their messages are unacknowledged."""
 READ_AHEAD_S: Final = 0.015
-FETCH_WAIT_MS: Final = 100
-GATHER_WAIT_MS: Final = 10
+URGENT_WAIT_MS: Final = 500
+"""ms of an urgent fetch, which ends with the first message."""
+GATHER_WAIT_MS: Final = 25
 """ms for which the broker collects messages: a fetch of one message costs as much as one of twenty."""
 SINK_WAIT_MS: Final = 500
 GATHER_BYTES: Final = 1 << 20
@@ -158,7 +159,7 @@ class _Service:
         for owned in self.owned:
             owned.register()
         self._read_ahead_s = NO_READ_AHEAD_S if "links" in stages else READ_AHEAD_S
-        self._fetch = (FETCH_WAIT_MS, 1) if stages <= FAST_STAGES else (GATHER_WAIT_MS, GATHER_BYTES)
+        self._fetch = (URGENT_WAIT_MS, 1) if stages <= FAST_STAGES else (GATHER_WAIT_MS, GATHER_BYTES)
         self._ready = ready
         self._watching = False
         signals: Any = self.app

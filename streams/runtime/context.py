@@ -82,8 +82,18 @@ class WorkerContext:
         """Shows a line about a subject in the worker's status; an empty line removes it."""
         self.evidence_tap: EvidenceTap = lambda *evidence: None
         self._topology = TopologySource(settings.topology_file)
-        self._reads_flows = flows
-        self._readers: list[GlobalTableReader] = []
+        tables: list[tuple[GlobalTable, Start]] = [
+            (self.inventory, BEGINNING),
+            (self.clocks, tail(CLOCK_TAIL)),
+            (self.routes, BEGINNING),
+            (self.config, BEGINNING),
+        ]
+        if flows:
+            tables.append((self.flows, back(FLOWS_TAIL_S)))
+        self._tables = GlobalTableReader(
+            tables, settings.kafka, lambda message, error: self.reject(message, error), registry
+        )
+        self._tables_started = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending: asyncio.Task[Any] | None = None
 
@@ -112,34 +122,17 @@ class WorkerContext:
 
     def start_tables(self) -> None:
         """Start to fill the global tables; does nothing if started."""
-        if self._readers:
+        if self._tables_started:
             return
-        tables: list[tuple[GlobalTable, Start]] = [
-            (self.inventory, BEGINNING),
-            (self.clocks, tail(CLOCK_TAIL)),
-            (self.routes, BEGINNING),
-            (self.config, BEGINNING),
-        ]
-        if self._reads_flows:
-            tables.append((self.flows, back(FLOWS_TAIL_S)))
-        for table, start in tables:
-            reader = GlobalTableReader(
-                table,
-                self.settings.kafka,
-                lambda message, error: self.reject(message, error),
-                start=start,
-                registry=self.registry,
-            )
-            self._readers.append(reader)
-            self.task(f"table of {table.topic}", reader.run())
+        self._tables_started = True
+        self.task("tables", self._tables.run())
         if self.settings.topology_file is not None:
             self.task("topology file", self._follow_topology())
 
     async def tables_caught_up(self) -> None:
         """Wait until all global tables have reached the end offsets seen at their start."""
         self.start_tables()
-        for reader in self._readers:
-            await reader.caught_up.wait()
+        await self._tables.caught_up.wait()
 
     def task(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` in the background; an exception aborts the worker."""

@@ -1,14 +1,14 @@
 """Fills global tables from Kafka, and reads the past of a topic.
 
-A consumer without a group reads the whole compacted topic, or its newest part, and follows it. A stage starts
-once its tables have reached the end offsets seen at their start.
+One consumer without a group reads the whole compacted topics, or their newest parts, and follows them. Stages
+start once the tables have reached the end offsets seen at their start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from schemas import codec
@@ -28,52 +28,53 @@ log = logging.getLogger(__name__)
 
 OnRejected = Callable[[Message, codec.BadRecord], None]
 
-FETCH_WAIT_MS: Final = 250
 POLL_S: Final = 0.25
+MAX_POLL_MESSAGES: Final = 500
+"""Messages between two returns to the event loop: stages share it."""
 CLOCK_TAIL: Final = 1000
 """Newest records of each partition of `fabric.clock.offsets` that are read at the start: some minutes at
 least. The topic keeps a day of windows for replays."""
 
 
 class GlobalTableReader:
-    """Keeps one table filled from its topic until stopped."""
+    """Keeps tables filled from their topics until stopped, by one consumer for all of them."""
 
     def __init__(
         self,
-        table: GlobalTable,
+        tables: Sequence[tuple[GlobalTable, Start]],
         cluster: KafkaSettings,
         on_rejected: OnRejected,
-        *,
-        start: Start = BEGINNING,
         registry: codec.Registry | None = None,
     ) -> None:
-        self.table = table
+        """`tables`: each with the place in its topic from which it is filled."""
         self.caught_up = asyncio.Event()
+        self._tables = {table.topic: table for table, _ in tables}
+        self._starts = {TOPICS[table.topic]: start for table, start in tables}
         self._cluster = cluster
         self._on_rejected = on_rejected
-        self._start = start
         self._registry = registry
 
     async def run(self) -> None:
-        """Fill the table; returns only by cancellation."""
-        async with AsyncTopicReader(self._cluster, fetch_wait_ms=FETCH_WAIT_MS) as reader:
-            await reader.assign({TOPICS[self.table.topic]: self._start})
+        """Fill the tables; returns only by cancellation."""
+        async with AsyncTopicReader(self._cluster) as reader:
+            await reader.assign(self._starts)
             while True:
                 if not self.caught_up.is_set() and await reader.caught_up():
                     self.caught_up.set()
-                for message in await reader.poll(POLL_S):
+                for message in await reader.poll(POLL_S, MAX_POLL_MESSAGES):
                     self._apply(message)
 
     def _apply(self, message: Message) -> None:
+        table = self._tables[message.topic]
         try:
-            self.table.take(message.key_bytes, message.value, self._registry, message.append_ns)
+            table.take(message.key_bytes, message.value, self._registry, message.append_ns)
         except DATA_ERRORS as error:
             self._on_rejected(message, refusal(error))
 
 
 async def _read_to_end(cluster: KafkaSettings, topic: Topic, start: Start) -> AsyncIterator[Message]:
     """Yield a topic's messages up to the end offsets seen at the start."""
-    async with AsyncTopicReader(cluster, fetch_wait_ms=FETCH_WAIT_MS) as reader:
+    async with AsyncTopicReader(cluster) as reader:
         await reader.assign({topic: start})
         while not await reader.caught_up():
             for message in await reader.poll(POLL_S):

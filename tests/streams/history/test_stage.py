@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import random
 import time
+from types import SimpleNamespace
 
 import pytest
+from faust.types import TP
 
 from schemas import codec, tables, topics
 from schemas.messages import key_of
@@ -14,7 +16,7 @@ from streams.history import batch, rows
 from streams.history import stage as sink_module
 from streams.history.clickhouse import Refused, Unavailable, Writer
 from streams.history.settings import HistorySinkSettings
-from streams.history.stage import Taken, TopicSink
+from streams.history.stage import SinkReceiver, Taken, TopicSink
 
 DELAYS = topics.DELAYS.name
 APPEND_NS = 1_800_000_000_000_000_000
@@ -464,7 +466,38 @@ async def test_an_unexpected_failure_loses_no_message(log, shared_server):
     assert log.acknowledged == [0, 1]
 
 
-async def test_the_agents_read_the_topics_that_the_table_lists(shared_server):
+async def test_the_position_to_commit_follows_what_is_stored(shared_server, client, log):
+    sink = log.sink(settings(shared_server, batch_messages=4))
+    receiver = SinkReceiver(sink)
+    tp = TP(DELAYS, 0)
+    assert receiver.commit_position(tp) is None
+    running = asyncio.create_task(receiver.run())
+
+    def receive(*offsets):
+        receiver.receive(tp, [record(log, offset) for offset in offsets])
+
+    receive(0, 1, 2)
+    assert not receiver.has_room
+    await _until(lambda: receiver.has_room)
+    assert receiver.commit_position(tp) == 0, "a batch is not full"
+    receive(3, 4)
+    await _until(lambda: receiver.commit_position(tp) == 4)
+    receive(2, 3, 4, 5)  # a rebalance returned to an earlier offset
+    assert receiver.commit_position(tp) == 2
+    await _until(lambda: receiver.has_room)
+    await sink.flush()
+    assert receiver.commit_position(tp) == 6
+    running.cancel()
+    assert client.query("SELECT count() FROM fabrictime.delays FINAL").result_rows == [(6 * 6,)]
+
+
+def record(log, offset):
+    key, value = log.values[offset]
+    at_ms = APPEND_NS // 1_000_000 + offset
+    return SimpleNamespace(topic=DELAYS, partition=0, offset=offset, timestamp=at_ms, key=key, value=value)
+
+
+async def test_the_receivers_read_the_topics_that_the_table_lists(shared_server):
     assert {topic.name for topic in rows.TOPICS} == {
         topic.name for topic in topics.TOPICS.values() if "sink" in topic.readers
     }

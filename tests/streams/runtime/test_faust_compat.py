@@ -1,0 +1,139 @@
+"""The consumer delivers whole batches to receivers with room, and commits their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+
+from streams.runtime import faust_compat
+from streams.runtime.faust_compat import _Consumer
+from tests.streams.runtime.test_assignment import TP0, TP1, Record
+
+OTHER = TP("other", 0)
+UNREAD = TP("unread", 0)
+
+
+class Receiver:
+    """Takes messages while it has room; its position is set by the test."""
+
+    def __init__(self) -> None:
+        self.has_room = True
+        self.batches: list[tuple[TP, list[int]]] = []
+        self.positions: dict[TP, int] = {}
+
+    def receive(self, tp: TP, records: Sequence[Any]) -> None:
+        self.batches.append((tp, [record.offset for record in records]))
+
+    def commit_position(self, tp: TP) -> int | None:
+        return self.positions.get(tp)
+
+
+class Consumer(_Consumer):
+    """A consumer without a broker: `fetched` is what the client library returns next."""
+
+    abstract = False
+
+    def __init__(self, receivers: dict[str, Receiver | None]) -> None:
+        self.transport = SimpleNamespace(receivers=receivers, app=SimpleNamespace(should_stop=False))
+        self.app = SimpleNamespace(consumer_generation_id=1)
+        self.flow_active = True
+        self.fetched: list[dict[TP, list[Record]]] = []
+        self.seeks = 0
+        self._read_offset: dict[TP, int | None] = {TP0: None, TP1: None, OTHER: None}
+        self._fetcher = SimpleNamespace(_stopped=SimpleNamespace(is_set=lambda: not self.fetched))
+        self.at_fetch = lambda: None
+
+    @property
+    def _stopped(self) -> Any:
+        return SimpleNamespace(is_set=lambda: False)
+
+    def assignment(self) -> set[TP]:
+        return {TP0, TP1, UNREAD}
+
+    async def _wait_next_records(self, timeout: float) -> tuple[Any, Any]:
+        records = self.fetched.pop(0)
+        self.at_fetch()
+        return records, {TP0, OTHER}
+
+    async def perform_seek(self) -> None:
+        self.seeks += 1
+
+    async def drain(self, *fetched: dict[TP, list[Record]]) -> None:
+        self.fetched = list(fetched)
+        await self._drain_messages(self._fetcher)
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+@pytest.fixture
+def other() -> Receiver:
+    return Receiver()
+
+
+@pytest.fixture
+def consumer(receiver: Receiver, other: Receiver) -> Consumer:
+    return Consumer({TP0.topic: receiver, OTHER.topic: other, UNREAD.topic: None})
+
+
+async def test_a_partition_is_delivered_as_one_batch_without_messages_read_before(
+    consumer: Consumer, receiver: Receiver, other: Receiver
+) -> None:
+    consumer._read_offset[TP0] = 5  # Faust sets it to the committed offset
+    foreign = {TP1: [Record(0, TP1)], UNREAD: [Record(0, UNREAD)]}  # paused meanwhile, and never read
+    await consumer.drain(
+        {TP0: [Record(offset) for offset in (3, 4, 5, 6)], OTHER: [Record(8, OTHER)], **foreign},
+        {TP0: [Record(7), Record(9)]},
+        {TP0: [Record(2), Record(3)]},
+    )
+    assert receiver.batches == [(TP0, [5, 6]), (TP0, [7, 9])]
+    assert other.batches == [(OTHER, [8])]
+
+
+async def test_what_a_rebalance_overtakes_is_not_delivered(consumer: Consumer, receiver: Receiver) -> None:
+    def rebalance() -> None:
+        consumer.app.consumer_generation_id += 1
+
+    consumer.at_fetch = rebalance
+    await consumer.drain({TP0: [Record(0)]})
+    assert (receiver.batches, consumer.seeks) == ([], 0)
+
+    def suspend() -> None:
+        consumer.flow_active = False
+
+    consumer.at_fetch = suspend
+    await consumer.drain({TP0: [Record(0)]})
+    assert (receiver.batches, consumer.seeks) == ([], 1), "it is fetched again from the committed offset"
+
+
+async def test_topics_without_room_are_not_read(
+    consumer: Consumer, receiver: Receiver, other: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[set[TP], float]] = []
+
+    async def getmany(_: Any, active: set[TP], timeout: float) -> dict[TP, Any]:
+        calls.append((active, timeout))
+        return {}
+
+    monkeypatch.setattr(driver.Consumer, "_getmany", getmany)
+    active = {TP0, TP1, OTHER, UNREAD}
+    await consumer._getmany(active, 1.0)
+    receiver.has_room = False
+    await consumer._getmany(active, 1.0)
+    other.has_room = False
+    assert await consumer._getmany(active, 1.0) == {}
+    assert calls == [({TP0, TP1, OTHER}, 1.0), ({OTHER}, faust_compat.ROOM_CHECK_S)]
+
+
+def test_the_positions_of_the_receivers_are_committed(consumer: Consumer, receiver: Receiver) -> None:
+    receiver.positions = {TP0: 7}
+    assert set(consumer._filter_tps_with_pending_acks()) == {TP0, TP1, UNREAD}
+    assert set(consumer._filter_tps_with_pending_acks({TP1, UNREAD.topic})) == {TP1, UNREAD}
+    assert [consumer._new_offset(tp) for tp in (TP0, TP1, UNREAD)] == [7, None, None]
