@@ -35,7 +35,7 @@ __all__ = ["ClockStage"]
 
 log = logging.getLogger(__name__)
 
-CHECK_S: Final = 0.02
+CHECK_S: Final = 0.05
 """s between two checks for windows whose grace period has ended."""
 TAIL_RECORDS: Final = 200
 """Newest `ClockOffsets` of each partition from which a new owner recovers its shards."""

@@ -42,7 +42,7 @@ __all__ = ["DelayStage", "recovered"]
 
 log = logging.getLogger(__name__)
 
-CHECK_S: Final = 0.01
+CHECK_S: Final = 0.02
 """s between two checks for silent partitions."""
 QUIET_NS: Final = 1_000 * NS_PER_MS
 """ns without a message after which windows close by the worker's estimate of the log's clock."""

@@ -24,7 +24,7 @@ __all__ = ["PartitionStage", "ShardStage"]
 S = TypeVar("S")
 P = TypeVar("P")
 
-RELEASE_S: Final = 0.1
+RELEASE_S: Final = 0.25
 """s between two checks of retained messages; commits are a second apart."""
 
 MAX_RUN_S: Final = 0.01
