@@ -33,6 +33,8 @@ from streams.runtime.units import NS_PER_MS
 
 LOG: Final = logging.getLogger(__name__)
 READER: Final = "sink"
+RECORD_BYTES: Final = 200
+"""Bytes of memory of a waiting message beside its value."""
 
 OnReject = Callable[[Reject], Awaitable[None]]
 
@@ -72,6 +74,11 @@ class TopicSink:
         self._wake = asyncio.Event()
         self.inserted_rows = 0
         self.failures = 0
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes at which a batch is full."""
+        return self._settings.batch_bytes
 
     async def take(self, message: Taken) -> None:
         """Add one message; return late while ClickHouse is down."""
@@ -207,12 +214,13 @@ class TopicSink:
 class SinkReceiver:
     """Passes a topic's messages to its sink; the position of a partition follows those that are stored.
 
-    A `Receiver` of the app's consumer, which reads no more of the topic while messages wait for the sink.
+    A `Receiver` of the app's consumer, which reads no more of the topic while a batch waits for the sink.
     """
 
     def __init__(self, sink: TopicSink) -> None:
         self._sink = sink
         self._waiting: deque[ConsumerRecord] = deque()
+        self._waiting_bytes = 0
         self._arrived = asyncio.Event()
         self._unstored: dict[TP, set[int]] = {}
         """Offsets that were received and are not stored, by partition."""
@@ -221,14 +229,15 @@ class SinkReceiver:
 
     @property
     def has_room(self) -> bool:
-        """Whether no message waits for the sink."""
-        return not self._waiting
+        """Whether less waits for the sink than one of its batches."""
+        return self._waiting_bytes < self._sink.batch_bytes
 
     def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> None:
         """Queue messages of a partition."""
         self._unstored.setdefault(tp, set()).update(record.offset for record in records)
         self._next[tp] = records[-1].offset + 1
         self._waiting.extend(records)
+        self._waiting_bytes += sum(map(_size_bytes, records))
         self._arrived.set()
 
     def commit_position(self, tp: TP) -> int | None:
@@ -244,7 +253,7 @@ class SinkReceiver:
                     if timer.done():
                         timer.result()
                     await self._sink.take(self._taken(self._waiting[0]))
-                    self._waiting.popleft()
+                    self._waiting_bytes -= _size_bytes(self._waiting.popleft())
                 self._arrived.clear()
                 await self._arrived.wait()
         finally:
@@ -258,6 +267,10 @@ class SinkReceiver:
 
         place = batch.Place(record.partition, record.offset, (record.timestamp or 0) * NS_PER_MS)
         return Taken(place, record.key or b"", record.value, done)
+
+
+def _size_bytes(record: ConsumerRecord) -> int:
+    return len(record.value or b"") + RECORD_BYTES
 
 
 def register(

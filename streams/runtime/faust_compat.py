@@ -38,7 +38,7 @@ NO_READ_AHEAD_S: Final = 0.1
 messages."""
 FETCH_TIMEOUT_S: Final = 1.0
 """Longest wait for messages, s."""
-ROOM_CHECK_S: Final = 0.002
+ROOM_CHECK_S: Final = 0.01
 """s between two checks whether a receiver has room again; receivers without room are at work."""
 
 

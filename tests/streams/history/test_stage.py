@@ -477,17 +477,18 @@ async def test_the_position_to_commit_follows_what_is_stored(shared_server, clie
         receiver.receive(tp, [record(log, offset) for offset in offsets])
 
     receive(0, 1, 2)
-    assert not receiver.has_room
-    await _until(lambda: receiver.has_room)
-    assert receiver.commit_position(tp) == 0, "a batch is not full"
+    await _until(lambda: len(sink._batch.items) == 3)
+    assert receiver.commit_position(tp) == 0, "the batch is not full"
     receive(3, 4)
     await _until(lambda: receiver.commit_position(tp) == 4)
     receive(2, 3, 4, 5)  # a rebalance returned to an earlier offset
     assert receiver.commit_position(tp) == 2
-    await _until(lambda: receiver.has_room)
+    await _until(lambda: len(sink._batch.items) == 1)  # 4, then 2, 3, 4 fill a batch
     await sink.flush()
     assert receiver.commit_position(tp) == 6
     running.cancel()
+    receive(*[6] * (sink.batch_bytes // len(log.values[6][1]) + 1))
+    assert not receiver.has_room, "waiting messages are limited"
     assert client.query("SELECT count() FROM fabrictime.delays FINAL").result_rows == [(6 * 6,)]
 
 
