@@ -483,7 +483,8 @@ async def test_the_position_to_commit_follows_what_is_stored(shared_server, clie
     await _until(lambda: receiver.commit_position(tp) == 4)
     receive(2, 3, 4, 5)  # a rebalance returned to an earlier offset
     assert receiver.commit_position(tp) == 2
-    await _until(lambda: len(sink._batch.items) == 1)  # 4, then 2, 3, 4 fill a batch
+    await _until(lambda: receiver.commit_position(tp) == 5)  # 4, then 2, 3, 4 fill a batch
+    await _until(lambda: len(sink._batch.items) == 1)
     await sink.flush()
     assert receiver.commit_position(tp) == 6
     running.cancel()
