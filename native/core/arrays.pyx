@@ -7,8 +7,12 @@ and its elements, ended by a zero; a negative count is followed by the block's s
 
 import numpy as np
 
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_GetBuffer,
+)
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 __all__ = ["BadArray", "decode_arrays", "encode_arrays"]
@@ -52,39 +56,67 @@ cdef inline const uint8_t *_get(const uint8_t *at, const uint8_t *end, int64_t *
     return NULL
 
 
-def encode_arrays(columns not None):
-    """Return the bytes of arrays one after the other. int64 arrays are written as int or long, float32 as float,
-    float64 as double. Raises TypeError for others."""
-    cdef int64_t capacity = 0, n, i
-    cdef const int64_t[::1] whole
-    cdef const float[::1] narrow
-    cdef const double[::1] wide
-    for column in columns:
-        capacity += 2 * VARINT + len(column) * (VARINT if column.dtype == np.int64 else column.dtype.itemsize)
-    cdef bytes buffer = PyBytes_FromStringAndSize(NULL, capacity)
-    cdef uint8_t *first = <uint8_t *>PyBytes_AS_STRING(buffer)
-    cdef uint8_t *out = first
-    for column in columns:
-        n = len(column)
-        if n:
-            out = _put(out, n)
-            if column.dtype == np.int64:
-                whole = column
-                for i in range(n):
-                    out = _put(out, whole[i])
-            elif column.dtype == np.float32:
-                narrow = column
-                memcpy(out, &narrow[0], 4 * n)
-                out += 4 * n
-            elif column.dtype == np.float64:
-                wide = column
-                memcpy(out, &wide[0], 8 * n)
-                out += 8 * n
-            else:
-                raise TypeError(f"column of {column.dtype}: expected int64, float32 or float64")
+cdef uint8_t *_write(uint8_t *out, const Py_buffer *view, str kind) except NULL:
+    """Write the elements of one array as `kind`: i, f or d. Raises TypeError for a type that does not fit."""
+    cdef char letter = view.format[0]
+    cdef int64_t n = view.shape[0], i
+    cdef double real
+    cdef float narrow
+    if n == 0:
         out[0] = 0
-        out += 1
-    return buffer[: out - first]
+        return out + 1
+    out = _put(out, n)
+    if kind == "i":
+        if letter in b"lq" and view.itemsize == 8:
+            for i in range(n):
+                out = _put(out, (<const int64_t *>view.buf)[i])
+        elif letter == b"i" and view.itemsize == 4:
+            for i in range(n):
+                out = _put(out, (<const int32_t *>view.buf)[i])
+        else:
+            raise TypeError(f"column of {view.format.decode()!r}: expected int64 or int32")
+    elif letter not in b"fd":
+        raise TypeError(f"column of {view.format.decode()!r}: expected float32 or float64")
+    elif kind == "f":
+        for i in range(n):
+            narrow = (<const float *>view.buf)[i] if letter == b"f" else <float>(<const double *>view.buf)[i]
+            memcpy(out + 4 * i, &narrow, 4)
+        out += 4 * n
+    else:
+        for i in range(n):
+            real = (<const float *>view.buf)[i] if letter == b"f" else (<const double *>view.buf)[i]
+            memcpy(out + 8 * i, &real, 8)
+        out += 8 * n
+    out[0] = 0
+    return out + 1
+
+
+def encode_arrays(columns not None, str kinds not None):
+    """Return the bytes of contiguous arrays of one dimension, one after the other, as the letters of `kinds` state:
+    i for int or long (int64 or int32), f for float, d for double (float64 or float32). Raises TypeError for others."""
+    cdef int64_t capacity = 0, k, n = len(columns), exported = 0
+    cdef Py_buffer *views = <Py_buffer *>malloc((n + 1) * sizeof(Py_buffer))
+    cdef bytes buffer
+    cdef uint8_t *first
+    cdef uint8_t *out
+    if views == NULL:
+        raise MemoryError(f"no memory for {n} columns")
+    try:
+        for column in columns:
+            PyObject_GetBuffer(column, &views[exported], PyBUF_FORMAT | PyBUF_C_CONTIGUOUS)
+            exported += 1
+            if views[exported - 1].ndim != 1:
+                raise TypeError(f"column of {views[exported - 1].ndim} dimensions: expected one")
+            capacity += 2 * VARINT + views[exported - 1].shape[0] * VARINT
+        buffer = PyBytes_FromStringAndSize(NULL, capacity)
+        first = out = <uint8_t *>PyBytes_AS_STRING(buffer)
+        for k in range(n):
+            out = _write(out, &views[k], kinds[k])
+        return buffer[: out - first]
+    finally:
+        for k in range(exported):
+            PyBuffer_Release(&views[k])
+        free(views)
 
 
 def decode_arrays(bytes data not None, Py_ssize_t start, str kinds not None, Py_ssize_t max_elements):

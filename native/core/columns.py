@@ -6,8 +6,8 @@ window. `ClockModel` is a clock against fabric time. `MeshSolution` is a solved 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -238,14 +238,20 @@ class QueueSlots:
 
 @dataclass(slots=True)
 class QueueingColumns:
-    """Delays above the floors of R paths, one way each, in the slots that have samples."""
+    """Delays above the floors of R paths, one direction each, in the slots that have samples."""
 
     start_ns: int
     """Fabric time where slot 0 begins, a multiple of the slots' length."""
-    names: list[tuple[str, str, int, int]]
-    """R (prober, peer, entropy value, way): 1 forward, 2 reverse, 3 round trip."""
+    prober: Int64s
+    """[R] number of the prober in `SlotReducer.nics`."""
+    peer: Int64s
+    """[R] number of the peer."""
+    path: Int64s
+    """[R] entropy value."""
+    direction: Int64s
+    """[R] 1 forward, 2 reverse, 3 round trip."""
     floor_ns: Float64s
-    """[R] delay without a queue."""
+    """[R] delay without a queue; 0 if there was no sample yet."""
     noise_ns: Float64s
     """[R] standard deviation of one delay."""
     singles: Int64s
@@ -254,8 +260,8 @@ class QueueingColumns:
     """[R] of those, how many met no queue."""
     lost: Int64s
     """[R] requests without a reply."""
-    start: Int64s
-    """[R + 1] first cell of each path."""
+    cells: Int64s
+    """[R] cells of each path, which stand one after another."""
     slot: Int32s
     """[cells] slot, ascending within a path."""
     count: Int32s
@@ -270,3 +276,19 @@ class QueueingColumns:
     """[R] traffic class."""
     ce: Int32s
     """[cells] samples that a queue marked with CE."""
+
+    def of_rows(self, rows: Int64s) -> QueueingColumns:
+        """Return the columns of some rows."""
+        cells = self.cells[rows]
+        first = np.cumsum(self.cells) - self.cells
+        within = np.arange(int(cells.sum())) - np.repeat(np.cumsum(cells) - cells, cells)
+        of = np.repeat(first[rows], cells) + within
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in _PATHS}
+        columns |= {name: getattr(self, name)[of] for name in _CELLS}
+        return replace(self, **columns)
+
+
+_PATHS = (
+    "prober", "peer", "path", "direction", "floor_ns", "noise_ns", "singles", "idle", "lost", "cells", "dscp",
+)  # fmt: skip
+_CELLS = ("slot", "count", "min_ns", "mean_ns", "at_ns", "ce")

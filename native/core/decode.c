@@ -1,4 +1,4 @@
-/* Decode one ProbeBatch, straight into columns.
+/* Decode ProbeBatches, straight into common columns.
  *
  * The input is an Avro body as untrusted bytes. The output is columns, or the field that is wrong. Memory
  * grows only with the possible content of the bytes: a sample is four elements of at least one byte each.
@@ -18,7 +18,8 @@
 struct reader {
     const uint8_t *begin, *p, *end;
     struct ft_fault *fault;
-    int64_t group;
+    int64_t group; /* within the message */
+    struct ft_message *message;
 };
 
 static enum ft_bad bad(struct reader *r, enum ft_bad status, enum ft_field field, int64_t value,
@@ -179,7 +180,7 @@ static int grow(void **array, int64_t capacity, size_t element) {
     return 1;
 }
 
-static int more_samples(struct ft_batch *b, int64_t wanted) {
+static int more_samples(struct ft_batches *b, int64_t wanted) {
     if (wanted <= b->sample_capacity) return 1;
     int64_t capacity = b->sample_capacity + b->sample_capacity / 2;
     if (capacity < wanted) capacity = wanted;
@@ -189,7 +190,7 @@ static int more_samples(struct ft_batch *b, int64_t wanted) {
     return 1;
 }
 
-static int more_groups(struct ft_batch *b, int64_t wanted) {
+static int more_groups(struct ft_batches *b, int64_t wanted) {
     if (wanted <= b->group_capacity) return 1;
     int64_t capacity = b->group_capacity * 2 > wanted ? b->group_capacity * 2 : wanted;
     if (!grow((void **)&b->peer, capacity, sizeof *b->peer) ||
@@ -206,7 +207,7 @@ static int more_groups(struct ft_batch *b, int64_t wanted) {
 }
 
 /* One array of longs into column c from sample `first` on; *count is the number of its elements. */
-static enum ft_bad read_array(struct reader *r, struct ft_batch *b, int c, int64_t first, int64_t *count) {
+static enum ft_bad read_array(struct reader *r, struct ft_batches *b, int c, int64_t first, int64_t *count) {
     enum ft_field field = (enum ft_field)(FT_SENT + c);
     int64_t total = 0, sum = 0, n;
     const uint8_t *block_end;
@@ -217,8 +218,9 @@ static enum ft_bad read_array(struct reader *r, struct ft_batch *b, int c, int64
         if (status != FT_OK) return status;
         if (n == 0) break;
         if (c == 0) {
-            if (first + total + n > FT_MAX_SAMPLES)
-                return bad(r, FT_MANY_SAMPLES, field, first + total + n, FT_MAX_SAMPLES);
+            int64_t of_message = first + total + n - r->message->first_sample;
+            if (of_message > FT_MAX_SAMPLES)
+                return bad(r, FT_MANY_SAMPLES, field, of_message, FT_MAX_SAMPLES);
             if (!more_samples(b, first + total + n)) return bad(r, FT_NO_MEMORY, field, first + total + n, 0);
         } else if (total + n > *count) {
             return bad(r, FT_LENGTHS, field, total + n, *count);
@@ -235,7 +237,7 @@ static enum ft_bad read_array(struct reader *r, struct ft_batch *b, int c, int64
 }
 
 /* The ascending indices of a group's marked samples, `direction` 0: of requests, 1: of replies. */
-static enum ft_bad read_marks(struct reader *r, struct ft_batch *b, int direction, int64_t first,
+static enum ft_bad read_marks(struct reader *r, struct ft_batches *b, int direction, int64_t first,
                               int64_t count) {
     enum ft_field field = (enum ft_field)(FT_FORWARD_CE + direction);
     int64_t begin = b->marks[direction], last = -1, sum = 0, n;
@@ -265,10 +267,10 @@ static enum ft_bad read_marks(struct reader *r, struct ft_batch *b, int directio
     }
 }
 
-static enum ft_bad read_group(struct reader *r, struct ft_batch *b) {
+static enum ft_bad read_group(struct reader *r, struct ft_batches *b) {
     int64_t g = b->groups, first = b->samples, count = 0;
     enum ft_bad status;
-    r->group = g;
+    r->group = g - r->message->first_group;
     if ((status = read_name(r, FT_PEER, &b->peer[g])) != FT_OK ||
         (status = read_int(r, FT_PATH, 0, FT_MAX_PATH, &b->path[g])) != FT_OK ||
         (status = read_int(r, FT_SPACING_NS, 0, FT_MAX_SPACING_NS, &b->spacing_ns[g])) != FT_OK)
@@ -284,6 +286,7 @@ static enum ft_bad read_group(struct reader *r, struct ft_batch *b) {
     for (int direction = 0; direction < 2; direction++)
         if ((status = read_marks(r, b, direction, first, count)) != FT_OK) return status;
     r->group = -1;
+    r->message->lost += b->lost[g];
     b->samples = first + count;
     b->groups = g + 1;
     b->start[g + 1] = b->samples;
@@ -293,54 +296,116 @@ static enum ft_bad read_group(struct reader *r, struct ft_batch *b) {
 /* Least bytes of a group: 13 fields of one byte. */
 #define MIN_GROUP 13
 
-static enum ft_bad read_batch(struct reader *r, struct ft_batch *b) {
+static enum ft_bad read_batch(struct reader *r, struct ft_batches *b) {
+    struct ft_message *m = r->message;
     enum ft_bad status;
     int64_t n;
     const uint8_t *block_end;
-    if ((status = read_name(r, FT_NIC, &b->nic)) != FT_OK ||
-        (status = read_long(r, FT_RUN, &b->run)) != FT_OK ||
-        (status = read_long(r, FT_BATCH, &b->batch)) != FT_OK)
+    if ((status = read_name(r, FT_NIC, &m->nic)) != FT_OK ||
+        (status = read_long(r, FT_RUN, &m->run)) != FT_OK ||
+        (status = read_long(r, FT_BATCH, &m->number)) != FT_OK)
         return status;
-    if (b->batch < 0) return bad(r, FT_BELOW, FT_BATCH, b->batch, 0);
-    if ((status = read_clock(r, FT_CLOCK_NS, &b->clock_ns)) != FT_OK ||
-        (status = read_clock(r, FT_SYSTEM_NS, &b->system_ns)) != FT_OK)
+    if (m->number < 0) return bad(r, FT_BELOW, FT_BATCH, m->number, 0);
+    if ((status = read_clock(r, FT_CLOCK_NS, &m->clock_ns)) != FT_OK ||
+        (status = read_clock(r, FT_SYSTEM_NS, &m->system_ns)) != FT_OK)
         return status;
-    if (!more_groups(b, 1)) return bad(r, FT_NO_MEMORY, FT_SAMPLES, 1, 0);
-    b->start[0] = 0;
     for (;;) {
         status = read_block(r, FT_SAMPLES, MIN_GROUP, &n, &block_end);
         if (status != FT_OK) return status;
         if (n == 0) break;
-        if (b->groups + n > FT_MAX_GROUPS)
-            return bad(r, FT_MANY_GROUPS, FT_SAMPLES, b->groups + n, FT_MAX_GROUPS);
-        if (!more_groups(b, b->groups + n)) return bad(r, FT_NO_MEMORY, FT_SAMPLES, b->groups + n, 0);
+        int64_t of_message = b->groups + n - m->first_group;
+        if (of_message > FT_MAX_GROUPS) return bad(r, FT_MANY_GROUPS, FT_SAMPLES, of_message, FT_MAX_GROUPS);
+        if (!more_groups(b, b->groups + n)) return bad(r, FT_NO_MEMORY, FT_SAMPLES, of_message, 0);
         for (int64_t i = 0; i < n; i++)
             if ((status = read_group(r, b)) != FT_OK) return status;
         if (block_end != NULL && r->p != block_end)
             return bad(r, FT_BLOCK_SIZE, FT_SAMPLES, r->p - block_end, 0);
     }
     if (r->p != r->end) return bad(r, FT_TRAILING, FT_END, r->end - r->p, 0);
+    m->groups = b->groups - m->first_group;
+    m->samples = b->samples - m->first_sample;
+    for (int direction = 0; direction < 2; direction++)
+        m->marks[direction] = b->marks[direction] - m->first_mark[direction];
     return FT_OK;
 }
 
-enum ft_bad ft_decode(const uint8_t *data, int64_t size, struct ft_batch *batch, struct ft_fault *fault) {
-    struct reader r = {data, data, data + size, fault, -1};
-    memset(batch, 0, sizeof *batch);
+int ft_reserve(struct ft_batches *b, int64_t messages, int64_t bytes) {
+    int64_t wanted = b->messages + messages;
+    if (wanted > b->message_capacity) {
+        if (!grow((void **)&b->message, wanted, sizeof *b->message)) return 0;
+        b->message_capacity = wanted;
+    }
     /* A usual sample takes 12 to 16 bytes: start with that number, at most one sample per four bytes. */
-    if (!more_samples(batch, size / 12 + 16)) return bad(&r, FT_NO_MEMORY, FT_SAMPLES, size / 12, 0);
-    return read_batch(&r, batch);
+    if (!more_samples(b, b->samples + bytes / 12 + 16) || !more_groups(b, b->groups + bytes / 64 + 1))
+        return 0;
+    b->start[b->groups] = b->samples;
+    return 1;
 }
 
-void ft_batch_free(struct ft_batch *batch) {
-    free(batch->peer);
-    free(batch->path);
-    free(batch->spacing_ns);
-    free(batch->lost);
-    free(batch->no_t3);
-    free(batch->start);
-    free(batch->dscp);
-    free(batch->ecn);
-    for (int direction = 0; direction < 2; direction++) free(batch->marked[direction]);
-    for (int c = 0; c < 4; c++) free(batch->column[c]);
-    memset(batch, 0, sizeof *batch);
+struct ft_message *ft_begin(struct ft_batches *b) {
+    struct ft_message *m = &b->message[b->messages++];
+    *m = (struct ft_message){
+        .first_group = b->groups, .first_sample = b->samples, .first_mark = {b->marks[0], b->marks[1]}};
+    return m;
+}
+
+int ft_grow(struct ft_batches *b, int64_t groups, int64_t samples) {
+    return more_groups(b, groups) && more_samples(b, samples);
+}
+
+enum ft_bad ft_decode(const uint8_t *data, int64_t size, struct ft_batches *b, struct ft_fault *fault) {
+    struct reader r = {data, data, data + size, fault, -1, ft_begin(b)};
+    enum ft_bad status = read_batch(&r, b);
+    if (status != FT_OK) ft_refuse(b);
+    return status;
+}
+
+void ft_refuse(struct ft_batches *b) {
+    struct ft_message *m = &b->message[b->messages - 1];
+    b->groups = m->first_group;
+    b->samples = m->first_sample;
+    m->groups = m->samples = m->lost = 0;
+    for (int direction = 0; direction < 2; direction++) {
+        b->marks[direction] = m->first_mark[direction];
+        m->marks[direction] = 0;
+    }
+    m->is_refused = 1;
+}
+
+void ft_trim(struct ft_batches *b) {
+    if (b->sample_capacity - b->samples <= b->samples / 4 + 256) return;
+    int64_t capacity = b->samples > 0 ? b->samples : 1;
+    for (int c = 0; c < 4; c++)
+        if (!grow((void **)&b->column[c], capacity, sizeof(int64_t))) return;
+    b->sample_capacity = capacity;
+}
+
+void ft_batches_free(struct ft_batches *b) {
+    free(b->message);
+    free(b->peer);
+    free(b->path);
+    free(b->spacing_ns);
+    free(b->lost);
+    free(b->no_t3);
+    free(b->start);
+    free(b->dscp);
+    free(b->ecn);
+    for (int direction = 0; direction < 2; direction++) free(b->marked[direction]);
+    for (int c = 0; c < 4; c++) free(b->column[c]);
+    memset(b, 0, sizeof *b);
+}
+
+uint64_t ft_hash_name(struct ft_span name) {
+    const uint64_t factor = UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t hash = (uint64_t)name.bytes * factor, chunk;
+    int64_t i = 0;
+    for (; i + 8 <= name.bytes; i += 8) {
+        memcpy(&chunk, name.text + i, 8);
+        hash = (hash ^ chunk) * factor;
+        hash ^= hash >> 29;
+    }
+    chunk = 0;
+    memcpy(&chunk, name.text + i, (size_t)(name.bytes - i));
+    hash = (hash ^ chunk) * factor;
+    return hash ^ hash >> 32;
 }

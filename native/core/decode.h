@@ -62,18 +62,29 @@ struct ft_span {
     int64_t bytes;
 };
 
-struct ft_batch {
-    struct ft_span nic;
-    int64_t run, batch, clock_ns, system_ns;
+/* One message: its head, and where its groups, samples and marks stand. A refused message has none. */
+struct ft_message {
+    struct ft_span nic; /* valid only while the message's bytes are */
+    int64_t run, number, clock_ns, system_ns;
+    int64_t first_group, groups, first_sample, samples;
+    int64_t first_mark[2], marks[2];
+    int64_t lost; /* sum of all groups */
+    int is_refused;
+};
+
+/* Messages one after another in common columns. */
+struct ft_batches {
+    struct ft_message *message;
+    int64_t messages, message_capacity;
     /* groups */
     int64_t groups, group_capacity;
-    struct ft_span *peer;
+    struct ft_span *peer; /* valid only while the message's bytes are */
     int32_t *path, *spacing_ns, *lost, *no_t3, *dscp, *ecn;
     int64_t *start; /* groups + 1 */
     /* samples */
     int64_t samples, sample_capacity;
     int64_t *column[4]; /* sent, forward, turnaround, reverse */
-    /* samples with CE: of requests, of replies */
+    /* numbers of the samples with CE, ascending: of requests, of replies */
     int64_t *marked[2], marks[2], mark_capacity[2];
 };
 
@@ -85,9 +96,21 @@ struct ft_fault {
     int64_t at; /* byte of the message */
 };
 
-/* Decode data[0..size). Returns FT_OK, or the error with *fault filled. Free `batch` either way. */
-enum ft_bad ft_decode(const uint8_t *data, int64_t size, struct ft_batch *batch, struct ft_fault *fault);
-void ft_batch_free(struct ft_batch *batch);
+/* Prepare for `messages` more messages of `bytes` bytes in all. Returns 0 without memory. */
+int ft_reserve(struct ft_batches *b, int64_t messages, int64_t bytes);
+/* Append a message without groups; room for it is reserved. */
+struct ft_message *ft_begin(struct ft_batches *b);
+/* Make room for more groups and samples, of which there are so many in all. Returns 0 without memory. */
+int ft_grow(struct ft_batches *b, int64_t groups, int64_t samples);
+/* Decode data[0..size) into the next message, which is reserved. Returns FT_OK; else the message is refused, and
+ * *fault is filled. */
+enum ft_bad ft_decode(const uint8_t *data, int64_t size, struct ft_batches *b, struct ft_fault *fault);
+/* Refuse the last message: drop its content. */
+void ft_refuse(struct ft_batches *b);
+/* Give back the memory beyond the content. */
+void ft_trim(struct ft_batches *b);
+void ft_batches_free(struct ft_batches *b);
+uint64_t ft_hash_name(struct ft_span name);
 
 /* Write a long as Avro does; returns the end. Room for 10 bytes is needed, 8 bytes are written at least. */
 uint8_t *ft_put_long(uint8_t *out, int64_t value);

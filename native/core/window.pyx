@@ -1,16 +1,18 @@
 """One prober's samples of one window, and their results: pair fits and path delays.
 
-`ProbeColumns` are used as decoded (their columns are borrowed, not copied). With the clock models they give
+`ProbeBatches` are used as decoded (their columns are borrowed, not copied). With the clock models they give
 `PairFits` and `PathDelayColumns`. fit.c and reduce.c have the formulas.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.math cimport isfinite
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
 
 import numpy as np
 
+from native.core.decode cimport ProbeBatches, ft_batches, ft_message
+
 from native.core.columns import PairFits, PathDelayColumns
+from native.core.decode import batches_of
 
 __all__ = ["BUCKETS", "NicWindow", "bucket_edges_ns", "bucket_of"]
 
@@ -68,7 +70,6 @@ cdef extern from "window.h":
 
 BUCKETS = FT_BUCKETS
 
-cdef object _ndarray = np.ndarray
 cdef object _empty = np.empty
 cdef object _i4 = np.dtype(np.int32)
 cdef object _i8 = np.dtype(np.int64)
@@ -89,18 +90,6 @@ def bucket_edges_ns(int bucket):
 
 cdef double _edge(int bucket):
     return (4 + bucket % 4) * 2.0 ** (bucket // 4 - 2)
-
-
-cdef const void *_pointer(object array, object dtype, str field, int64_t *n) except? NULL:
-    """Return the elements of a numpy column, which the caller keeps alive; their number in n[0]."""
-    cdef Py_buffer view
-    if type(array) is not _ndarray or array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
-        raise ValueError(f"{field}: expected a contiguous numpy array of {dtype} of one dimension")
-    PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)
-    cdef const void *pointer = view.buf
-    n[0] = view.len // view.itemsize if view.itemsize else 0
-    PyBuffer_Release(&view)
-    return pointer
 
 
 cdef object _MAX_OFFSET_NS = 4 * 10**18  # the difference of two fits into 64 bits
@@ -159,80 +148,36 @@ cdef class NicWindow:
         """Number of samples added."""
         return self._window.samples
 
-    def add(self, batch):
-        """Take one batch of this prober. Its columns must not change afterwards.
+    def add(self, columns):
+        """Add a copy of one batch of this prober, `ProbeColumns`. Raises ValueError as `add_message` does, and
+        where the columns do not fit each other; nothing of the batch is added then."""
+        if columns.nic != self.nic:
+            raise ValueError(f"batch of {columns.nic!r}: expected one of {self.nic!r}")
+        self.add_message(batches_of([columns]), 0)
 
-        Raises ValueError where it is another prober's or its columns do not fit each other; nothing of it is
-        taken then.
+    def add_message(self, ProbeBatches batches not None, int64_t index):
+        """Add a message of this prober.
+
+        Raises ValueError where the message is another prober's or was refused; nothing of it is added then.
         """
-        cdef int64_t groups, samples, starts, g, m, i, counted
-        cdef const int64_t *start
-        cdef const int64_t *sent
-        cdef const int64_t *forward
-        cdef const int64_t *turnaround
-        cdef const int64_t *reverse
-        cdef const int32_t *path
-        cdef const int32_t *spacing_ns
-        cdef const int32_t *lost
-        cdef const int32_t *no_t3
-        cdef const int32_t *dscp
-        cdef const int32_t *ecn
-        cdef const int64_t *marked[2]
-        cdef int64_t marks[2]
-        cdef int64_t mark_at[2]
+        cdef ft_message *m = batches.message(index)
+        cdef ft_batches *b = &batches.b
         cdef int64_t counts[5]
+        cdef int64_t mark[2]
+        cdef int64_t g, i, first
         cdef int direction
         cdef ft_piece piece
         cdef object last = None, peer, number
         cdef int32_t peer_number = 0
-        cdef list peers
         if self._busy:
             self._claim()
-        if batch.nic != self.nic:
-            raise ValueError(f"batch of {batch.nic!r}: expected one of {self.nic!r}")
-        peers = batch.peers
-        groups = len(peers)
-        kept = (batch.start, batch.sent, batch.forward, batch.turnaround, batch.reverse,
-                batch.path, batch.spacing_ns, batch.lost, batch.no_t3, batch.dscp, batch.ecn, batch.forward_ce,
-                batch.reverse_ce)
-        start = <const int64_t *>_pointer(kept[0], _i8, "start", &starts)
-        sent = <const int64_t *>_pointer(kept[1], _i8, "sent", &samples)
-        forward = <const int64_t *>_pointer(kept[2], _i8, "forward", &m)
-        _same("forward", m, samples)
-        turnaround = <const int64_t *>_pointer(kept[3], _i8, "turnaround", &m)
-        _same("turnaround", m, samples)
-        reverse = <const int64_t *>_pointer(kept[4], _i8, "reverse", &m)
-        _same("reverse", m, samples)
-        path = <const int32_t *>_pointer(kept[5], _i4, "path", &m)
-        _same("path", m, groups)
-        spacing_ns = <const int32_t *>_pointer(kept[6], _i4, "spacing_ns", &m)
-        _same("spacing_ns", m, groups)
-        lost = <const int32_t *>_pointer(kept[7], _i4, "lost", &m)
-        _same("lost", m, groups)
-        no_t3 = <const int32_t *>_pointer(kept[8], _i4, "no_t3", &m)
-        _same("no_t3", m, groups)
-        dscp = <const int32_t *>_pointer(kept[9], _i4, "dscp", &m)
-        _same("dscp", m, groups if m else 0)
-        if not m:
-            dscp = NULL
-        ecn = <const int32_t *>_pointer(kept[10], _i4, "ecn", &m)
-        _same("ecn", m, groups if m else 0)
-        if not m:
-            ecn = NULL
-        for direction in range(2):
-            marked[direction] = <const int64_t *>_pointer(kept[11 + direction], _i8, "CE", &marks[direction])
-            mark_at[direction] = 0
-        _same("start", starts, groups + 1)
-        if start[0] != 0 or start[groups] != samples:
-            raise ValueError(f"start: from {start[0]} to {start[groups]}, expected 0 to {samples}")
-        for g in range(groups):
-            if start[g + 1] < start[g]:
-                raise ValueError(f"start[{g + 1}] {start[g + 1]}: expected at least {start[g]}")
-            if not isinstance(peers[g], str):
-                raise ValueError(f"peers[{g}] {peers[g]!r:.80}: expected a string")
-        self._kept.append(kept)
-        for g in range(groups):
-            peer = peers[g]
+        if m.is_refused or batches.nics[index] != self.nic:
+            raise ValueError(f"batch of {batches.nics[index]!r}: expected one of {self.nic!r}")
+        if not self._kept or self._kept[-1] is not batches:
+            self._kept.append(batches)
+        mark[0], mark[1] = m.first_mark[0], m.first_mark[1]
+        for g in range(m.first_group, m.first_group + m.groups):
+            peer = batches.peers[g]
             if peer is not last:
                 number = self._numbers.get(peer)
                 if number is None:
@@ -241,21 +186,19 @@ cdef class NicWindow:
                     self._peers.append(peer)
                 peer_number = number
                 last = peer
-            i = start[g]
-            piece.sent = sent + i
-            piece.forward = forward + i
-            piece.turnaround = turnaround + i
-            piece.reverse = reverse + i
-            piece.n = start[g + 1] - i
-            piece.spacing_ns = spacing_ns[g]
-            counts[0], counts[1], counts[2] = lost[g], no_t3[g], 0 if ecn is NULL else ecn[g]
+            i = b.start[g]
+            piece.sent, piece.forward = b.column[0] + i, b.column[1] + i
+            piece.turnaround, piece.reverse = b.column[2] + i, b.column[3] + i
+            piece.n = b.start[g + 1] - i
+            piece.spacing_ns = b.spacing_ns[g]
+            counts[0], counts[1], counts[2] = b.lost[g], b.no_t3[g], b.ecn[g]
             for direction in range(2):
-                m = mark_at[direction]
-                while mark_at[direction] < marks[direction] and marked[direction][mark_at[direction]] < start[g + 1]:
-                    mark_at[direction] += 1
-                counts[3 + direction] = mark_at[direction] - m
-            if not ft_window_add(&self._window, peer_number, path[g], 0 if dscp is NULL else dscp[g], piece, counts):
-                raise MemoryError(f"no memory for group {g} of {groups}")
+                first = mark[direction]
+                while mark[direction] < b.marks[direction] and b.marked[direction][mark[direction]] < b.start[g + 1]:
+                    mark[direction] += 1
+                counts[3 + direction] = mark[direction] - first
+            if not ft_window_add(&self._window, peer_number, b.path[g], b.dscp[g], piece, counts):
+                raise MemoryError(f"no memory for group {g - m.first_group} of {m.groups}")
 
     def fit(self):
         """Return the `PairFits` of the window: a row a peer with at least one accepted sample."""
@@ -391,8 +334,3 @@ cdef class NicWindow:
             dscp, whole[3], whole[4], whole[5],
         )
 
-
-cdef int _same(str field, int64_t n, int64_t expected) except -1:
-    if n != expected:
-        raise ValueError(f"{field}: {n} elements, expected {expected}")
-    return 0

@@ -72,11 +72,8 @@ class NicCounters:
             self.restarts += state is not None
             state = self.state = NicState(run, batch, clock_ns, system_ns)
         elif batch > state.batch >= 0:
-            gap = range(state.batch + 1, batch)
-            self.lost_batches += len(gap)
-            state.missing.update(gap[:MISSING_KEPT])
-            while len(state.missing) > MISSING_KEPT:
-                state.missing.remove(min(state.missing))
+            if batch > state.batch + 1:
+                self._count_gap(state, batch)
             state.batch = batch
         elif batch in state.missing:
             state.missing.remove(batch)
@@ -93,6 +90,14 @@ class NicCounters:
             self._reads.append((clock_ns, system_ns))
         return True
 
+    def _count_gap(self, state: NicState, batch: int) -> None:
+        """Count the batches between the last one and `batch` as lost."""
+        gap = range(state.batch + 1, batch)
+        self.lost_batches += len(gap)
+        state.missing.update(gap[:MISSING_KEPT])
+        while len(state.missing) > MISSING_KEPT:
+            state.missing.remove(min(state.missing))
+
     def clock_jump_ns(self, limit: JumpLimit) -> int:
         """Return the largest lasting step of the clock against the system clock; 0 if none exceeds `limit`.
 
@@ -100,6 +105,8 @@ class NicCounters:
         So each reading is first replaced by the median of itself and its two neighbours, which keeps steps.
         """
         ahead = [clock - system for clock, system in self._reads]
+        if not ahead or max(ahead) - min(ahead) <= limit.floor_ns:
+            return 0  # no two readings differ by a jump
         smooth = [*ahead[:1], *(sorted(ahead[i : i + 3])[1] for i in range(len(ahead) - 2)), *ahead[-1:]]
         largest = 0
         for i in range(1, len(ahead)):

@@ -6,18 +6,19 @@ Readers skip a record that begins before the offsets that they have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from native.core import ClockLine, PairFits, ProbeColumns
-from native.core.columns import Int64s, QueueingColumns
+from native.core import ClockLine, PairFits, ProbeBatches, ProbeColumns, batches_of
+from native.core.columns import QueueingColumns
 from native.core.queueing import SlotReducer
 from schemas.log_time import STEP_NS
 from schemas.records import PathQueueing
 from schemas.topics import MAX_ELEMENTS
+from streams.delays.messages import ProbeMessage, StoredMessage
 from streams.runtime.columnar import as_column
 from streams.runtime.tables import Member
 
@@ -124,28 +125,48 @@ class SourceQueueing:
                 self._reducer.set_noise(nic, peer, noise_ns)
 
     def add(self, batch: ProbeColumns, append_ns: int, offset: int, models: Mapping[str, ClockLine]) -> None:
-        """Add a batch with its append time."""
+        """Add one batch with its append time."""
+        self.add_messages([StoredMessage(append_ns, offset, None, b"")], batches_of([batch]), models)
+
+    def add_messages(
+        self, messages: Sequence[ProbeMessage], batches: ProbeBatches, models: Mapping[str, ClockLine]
+    ) -> None:
+        """Add the next messages, in order of their offsets, with the batch of each; skip refused ones."""
+        plausible = [
+            number
+            for number, message in enumerate(messages)
+            if self._observe(message, batches, number, models)
+        ]
+        self._reducer.add(batches, plausible, models)
+
+    def _observe(
+        self, message: ProbeMessage, batches: ProbeBatches, number: int, models: Mapping[str, ClockLine]
+    ) -> bool:
+        """Follow the prober's flushes; return whether its samples can be used."""
+        head = batches.head(number)
+        if head is None:
+            return False
+        nic, _, _, clock_ns, system_ns, _, _ = head
         if self._first is None:
-            self._first = offset
-        self._next = offset + 1
-        model = models.get(batch.nic)
-        flush_ns = batch.system_ns
-        if model is not None:
-            flush_ns = batch.clock_ns + model.correction_ns(batch.clock_ns)
+            self._first = message.offset
+        self._next = message.offset + 1
+        model, append_ns = models.get(nic), message.append_ns
+        flush_ns = system_ns if model is None else clock_ns + model.correction_ns(clock_ns)
         if append_ns < self._newest_ns - STEP_NS:
             self._step_back(append_ns)
-        prober = self._probers.get(batch.nic)
-        if np.abs(batch.sent - batch.clock_ns).max(initial=0) > MAX_AWAY_NS:
-            return  # the slots of all NICs of a record count from its first sample
-        if prober is not None and not prober.confirms(flush_ns):
-            return
-        prober = self._probers.setdefault(batch.nic, _Prober())
-        self._reducer.add(batch, model, models)
+        away_ns, longest_rtt_ns = self._reducer.extremes(batches, number)
+        if away_ns > MAX_AWAY_NS:
+            return False  # the slots of all NICs of a record count from its first sample
+        prober = self._probers.get(nic)
+        if prober is None:
+            prober = self._probers[nic] = _Prober()
+        elif not prober.confirms(flush_ns):
+            return False
         prober.flushed_ns, prober.seen_ns = flush_ns, append_ns
-        longest_rtt_ns = int((batch.forward + batch.reverse).max(initial=0))
         if longest_rtt_ns >= prober.longest_rtt_ns or append_ns - prober.longest_at_ns > RECENT_NS:
             prober.longest_rtt_ns, prober.longest_at_ns = longest_rtt_ns, append_ns
         self._newest_ns = max(self._newest_ns, append_ns)
+        return True
 
     def _step_back(self, append_ns: int) -> None:
         """Count all that was seen as of this time: log time stepped back."""
@@ -164,34 +185,38 @@ class SourceQueueing:
         if self._first is None:
             return []
         columns = self._reducer.take()
-        rows: dict[str, list[int]] = {}
-        for row, (nic, _, _, _) in enumerate(columns.names):
-            rows.setdefault(members[nic].shard, []).append(row)
+        rows_of_shard = self._rows_of_shard(columns, members)
         records: list[PathQueueing] = []
-        for shard, of_shard in sorted(rows.items()):
+        for shard, rows in rows_of_shard.items():
             complete_ns = self._complete_ns(members, shard)
-            parts = _cut(of_shard, columns.start)
-            records += [
-                self._record(columns, part, shard, number, len(parts), complete_ns)
-                for number, part in enumerate(parts)
-            ]
+            parts = _cut(rows, columns.cells.tolist())
+            for number, part in enumerate(parts):
+                selected = columns if len(part) == len(columns.cells) else columns.of_rows(np.array(part))
+                records.append(self._record(selected, shard, number, len(parts), complete_ns))
         self._first = None
         if self._newest_ns - self._forgot_ns > FORGET_NS:
             self._reducer.forget(columns.start_ns - FORGET_NS)
             self._forgot_ns = self._newest_ns
         return records
 
+    def _rows_of_shard(
+        self, columns: QueueingColumns, members: Mapping[str, Member]
+    ) -> dict[str, Sequence[int]]:
+        """Return the rows of each shard, by the shards' names."""
+        probers = columns.prober.tolist()
+        shard_of = {number: members[self._reducer.nics[number]].shard for number in set(probers)}
+        if len(set(shard_of.values())) == 1:
+            return dict.fromkeys(shard_of.values(), range(len(probers)))
+        rows: dict[str, list[int]] = {shard: [] for shard in sorted(set(shard_of.values()))}
+        for row, number in enumerate(probers):
+            rows[shard_of[number]].append(row)
+        return dict(rows)
+
     def _record(
-        self, columns: QueueingColumns, rows: list[int], shard: str, part: int, parts: int, complete_ns: int
+        self, columns: QueueingColumns, shard: str, part: int, parts: int, complete_ns: int
     ) -> PathQueueing:
-        """Return the record of some rows; its columns are arrays."""
-        at = np.asarray(rows, np.int64)
-        cells = columns.start[at + 1] - columns.start[at]
-        within = np.arange(int(cells.sum())) - np.repeat(np.cumsum(cells) - cells, cells)
-        of = np.repeat(columns.start[at], cells) + within
-        names = [columns.names[row] for row in rows]
-        table: dict[str, int] = {}
-        floor = columns.floor_ns[at]
+        """Return a record; its columns are arrays."""
+        nic, peer, nics = self._reducer.table(columns.prober, columns.peer)
         return {
             "shard": shard,
             "source": self.source,
@@ -202,25 +227,25 @@ class SourceQueueing:
             "start_ns": columns.start_ns,
             "slot_ns": self._reducer.slot_ns,
             "complete_ns": complete_ns,
-            "synced": all(columns.names[row][3] != 3 for row in rows),
-            "nic": as_column(np.array([table.setdefault(name[0], len(table)) for name in names], np.int64)),
-            "peer": as_column(np.array([table.setdefault(name[1], len(table)) for name in names], np.int64)),
-            "path": as_column(np.array([name[2] for name in names], np.int64)),
-            "direction": as_column(np.array([name[3] for name in names], np.int64)),
-            "floor_ns": as_column(np.where(np.isfinite(floor), floor, 0.0)),
-            "noise_ns": as_column(columns.noise_ns[at]),
-            "singles": as_column(columns.singles[at]),
-            "idle": as_column(columns.idle[at]),
-            "lost": as_column(columns.lost[at]),
-            "cells": as_column(cells),
-            "slot": as_column(columns.slot[of]),
-            "count": as_column(columns.count[of]),
-            "min_ns": as_column(columns.min_ns[of]),
-            "mean_ns": as_column(columns.mean_ns[of]),
-            "at_ns": as_column(columns.at_ns[of]),
-            "dscp": as_column(columns.dscp[at]),
-            "ce": as_column(columns.ce[of]),
-            "nics": list(table),
+            "synced": 3 not in columns.direction.tolist(),
+            "nic": as_column(nic),
+            "peer": as_column(peer),
+            "path": as_column(columns.path),
+            "direction": as_column(columns.direction),
+            "floor_ns": as_column(columns.floor_ns),
+            "noise_ns": as_column(columns.noise_ns),
+            "singles": as_column(columns.singles),
+            "idle": as_column(columns.idle),
+            "lost": as_column(columns.lost),
+            "cells": as_column(columns.cells),
+            "slot": as_column(columns.slot),
+            "count": as_column(columns.count),
+            "min_ns": as_column(columns.min_ns),
+            "mean_ns": as_column(columns.mean_ns),
+            "at_ns": as_column(columns.at_ns),
+            "dscp": as_column(columns.dscp),
+            "ce": as_column(columns.ce),
+            "nics": nics,
         }
 
     def _complete_ns(self, members: Mapping[str, Member], shard: str) -> int:
@@ -236,15 +261,19 @@ class SourceQueueing:
         return max(0, flushed_ns - max(settle_ns, min(late_ns, LATEST_NS)))
 
 
-def _cut(rows: list[int], start: Int64s) -> list[list[int]]:
-    """Cut rows into parts of at most MAX_ELEMENTS rows and about MAX_CELLS cells."""
+def _cut(rows: Sequence[int], cells: Sequence[int]) -> list[Sequence[int]]:
+    """Cut rows into parts of at most MAX_ELEMENTS rows and about MAX_CELLS cells.
+
+    `cells`: the cells of each row of all shards.
+    """
+    if len(rows) <= MAX_ELEMENTS and sum(cells) <= MAX_CELLS:
+        return [rows]
     parts: list[list[int]] = [[]]
-    cells = 0
+    filled = 0
     for row in rows:
-        own = int(start[row + 1] - start[row])
-        if parts[-1] and (len(parts[-1]) == MAX_ELEMENTS or cells + own > MAX_CELLS):
+        if parts[-1] and (len(parts[-1]) == MAX_ELEMENTS or filled + cells[row] > MAX_CELLS):
             parts.append([])
-            cells = 0
+            filled = 0
         parts[-1].append(row)
-        cells += own
-    return parts
+        filled += cells[row]
+    return list(parts)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from native.core import NicWindow, ProbeColumns
+from native.core import NicWindow, ProbeBatches
 from streams.delays.counters import NicCounters, NicState
+from streams.delays.messages import ProbeMessage
 from streams.delays.windows import Cut, Range, WindowCutter
 
 __all__ = ["ClosedWindow", "NicSamples", "Source"]
@@ -19,12 +19,11 @@ class NicSamples:
 
     counters: NicCounters
     samples: NicWindow
-    loss: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class ClosedWindow:
-    """A window that is ready for publication. `tokens` identify the messages to acknowledge afterwards."""
+    """A window that is ready for publication. `offsets`: the messages to acknowledge afterwards."""
 
     source: str
     cut: Cut
@@ -32,7 +31,7 @@ class ClosedWindow:
     bytes: int = 0
     rejected: int = 0
     duplicates: int = 0
-    tokens: list[Any] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
 
     @property
     def samples(self) -> int:
@@ -57,45 +56,60 @@ class Source:
         self._filling = ClosedWindow(name, Cut(-1))
         self.open_samples = 0
 
-    def add(
-        self, append_ns: int, offset: int, size_bytes: int, batch: ProbeColumns | None, token: Any
-    ) -> list[ClosedWindow]:
-        """Add the next message (`batch` None: it was rejected); return the windows that it closes."""
-        placement = self._cutter.place(append_ns, offset)
-        closed = self._close(placement.before)
-        window = self._filling
-        window.bytes += size_bytes
-        window.tokens.append(token)
-        if batch is None:
-            window.rejected += 1
-        else:
-            self._take(window, batch, append_ns)
-        return closed + self._close(placement.after)
+    def add_messages(self, messages: Sequence[ProbeMessage], batches: ProbeBatches) -> list[ClosedWindow]:
+        """Add the next messages, in order of their offsets; return the windows that they close.
 
-    def skip(self, append_ns: int, offset: int, token: Any) -> list[ClosedWindow]:
-        """Skip a tombstone: it belongs to the offset range and is not counted."""
-        placement = self._cutter.place(append_ns, offset)
-        closed = self._close(placement.before)
-        self._filling.tokens.append(token)
-        return closed + self._close(placement.after)
+        `batches` has the batch of each message. A refused batch counts as rejected. A tombstone belongs to
+        the offset range and is not counted.
+        """
+        closed: list[ClosedWindow] = []
+        begin = 0
+        while begin < len(messages):
+            end = self._cutter.place_within(messages, begin)
+            if end > begin:
+                self._fill(messages, batches, begin, end)
+            else:
+                end = begin + 1
+                placement = self._cutter.place(messages[begin].append_ns, messages[begin].offset)
+                closed += self._close(placement.before)
+                self._fill(messages, batches, begin, end)
+                closed += self._close(placement.after)
+            begin = end
+        return closed
 
     def tick(self, log_now_ns: int, quiet_ns: int, caught_up: bool) -> list[ClosedWindow]:
         """Return the windows that close because the source is silent, see `WindowCutter.tick`."""
         return self._close(self._cutter.tick(log_now_ns, quiet_ns, caught_up))
 
-    def _take(self, window: ClosedWindow, batch: ProbeColumns, append_ns: int) -> None:
-        nic = window.nics.get(batch.nic)
+    def _fill(self, messages: Sequence[ProbeMessage], batches: ProbeBatches, begin: int, end: int) -> None:
+        """Add messages [begin, end) to the open window."""
+        window = self._filling
+        for number in range(begin, end):
+            message = messages[number]
+            window.offsets.append(message.offset)
+            value = message.value
+            if value is not None:
+                window.bytes += len(value)
+                self._take(window, batches, number, message.append_ns)
+
+    def _take(self, window: ClosedWindow, batches: ProbeBatches, number: int, append_ns: int) -> None:
+        head = batches.head(number)
+        if head is None:
+            window.rejected += 1
+            return
+        name, run, batch, clock_ns, system_ns, lost, samples = head
+        nic = window.nics.get(name)
         if nic is None:
-            counters = NicCounters(batch.nic, self._states.get(batch.nic))
-            nic = window.nics[batch.nic] = NicSamples(counters, NicWindow(batch.nic))
-        lost = int(batch.lost.sum())
-        if not nic.counters.take(batch.run, batch.batch, batch.clock_ns, batch.system_ns, lost, append_ns):
+            counters = NicCounters(name, self._states.get(name))
+            nic = window.nics[name] = NicSamples(counters, NicWindow(name))
+        counters = nic.counters
+        if not counters.take(run, batch, clock_ns, system_ns, lost, append_ns):
             window.duplicates += 1
             return
-        if nic.counters.state is not None:
-            self._states[batch.nic] = nic.counters.state
-        nic.samples.add(batch)
-        self.open_samples += len(batch.sent)
+        if counters.state is not None:
+            self._states[name] = counters.state
+        nic.samples.add_message(batches, number)
+        self.open_samples += samples
 
     def _close(self, cuts: list[Cut]) -> list[ClosedWindow]:
         closed = []

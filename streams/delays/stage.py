@@ -11,20 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from faust.types import TP
 
-from native.core import BadBatch, ProbeColumns, decode_probe_batch
 from schemas import codec
-from schemas.formats import format_of
 from schemas.records import ClockFits
 from schemas.topics import CLOCK_FITS, DELAYS, PATH_QUEUEING, PROBES
 from schemas.unexpected import DATA_ERRORS
 from streams.delays.counters import JumpLimit, NicState
+from streams.delays.messages import decode_messages
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
 from streams.delays.records import Fitted, clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
@@ -53,6 +52,8 @@ TAIL_QUEUEING: Final = 40
 TAIL_WINDOWS: Final = 16
 """Published windows of each source that a new owner reads: commits are about two windows behind."""
 MIN_TAIL_PARTITIONS: Final = 8
+PART_BYTES: Final = 128 * 1024
+"""Bytes of messages after which other stages run: some milliseconds of work."""
 
 
 @dataclass(slots=True)
@@ -80,16 +81,6 @@ class _Job:
     samples: int
     fitted: Fitted | None = None
     sent: list[Awaitable[Any]] = field(default_factory=list)
-
-
-def _columns_of(value: bytes, registry: codec.Registry | None) -> ProbeColumns:
-    """Return the batch in a message of today's agents or of earlier ones. Raises BadRecord or BadBatch."""
-    try:
-        start = codec.body_start(value, PROBES.record, registry)
-    except codec.BadRecord:
-        record = codec.decode(value, PROBES.record, registry)  # an earlier schema, or an unknown one
-        value, start = codec.encode(PROBES.record, record), codec.HEADER_BYTES
-    return decode_probe_batch(value, start)
 
 
 class _Members(dict[str, Member]):
@@ -133,6 +124,16 @@ def recovered(
                 if known is None or known[0] <= record["next_offset"]:
                     states[nic["nic"]] = (record["next_offset"], NicState.of(nic))
     return list(ranges), {nic: state for nic, (_, state) in states.items()}
+
+
+def _parts_of(messages: Sequence[Message[_Source]], size_bytes: int) -> Iterator[Sequence[Message[_Source]]]:
+    """Yield the messages in parts of about so many bytes."""
+    begin = filled = 0
+    for end, message in enumerate(messages, 1):
+        filled += len(message.value or b"")
+        if filled >= size_bytes or end == len(messages):
+            yield messages[begin:end]
+            begin, filled = end, 0
 
 
 class DelayStage(PartitionStage[_Source]):
@@ -188,39 +189,40 @@ class DelayStage(PartitionStage[_Source]):
             partition.state = _Source(source, queueing, now_ns - QUIET_NS, log_clock)
 
     async def process(self, message: Message[_Source]) -> None:
-        """Add a probe batch to its source; wait while too many samples are unpublished."""
-        partition, state, offset = message.partition, message.partition.state, message.offset
-        state.received_ns = time.monotonic_ns()
-        self.context.log_clock.observe(message.append_ns, state.received_ns)
-        state.log_clock.observe(message.append_ns, state.received_ns)
-        if message.value is None:
-            closed = state.source.skip(message.append_ns, offset, offset)
-        else:
-            batch = await self._decoded(message, message.value)
-            closed = state.source.add(message.append_ns, offset, len(message.value), batch, offset)
-            if batch is not None:
-                state.queueing.add(batch, message.append_ns, offset, self.context.clocks.models())
-                self._batch_arrived.set()
-        if closed:
-            self._enqueue(partition, closed)
-            await self._capacity.wait()
+        """Process one message, see `process_batch`."""
+        await self.process_batch([message])
 
-    async def _decoded(self, message: Message[_Source], value: bytes) -> ProbeColumns | None:
-        """Return the batch; None, after publishing its reject, if it is invalid."""
-        try:
-            batch = _columns_of(value, self.context.registry)
-            strange = format_of("nic").first_wrong([batch.nic, *batch.peers])
-            if strange is not None:
-                raise codec.BadRecord(
-                    "OUT_OF_RANGE", f"ProbeBatch.nic: {strange!r:.100}, expected host/device"
-                )
-            if message.key != batch.nic.encode():
-                expected = f"key {message.key!r}, expected the batch's NIC {batch.nic!r}"
-                raise codec.BadRecord("WRONG_KEY", expected)
-        except (codec.BadRecord, BadBatch) as error:
-            await self.partitions.reject(message, error, "map")
-            return None
-        return batch
+    async def process_batch(self, messages: Sequence[Message[_Source]]) -> None:
+        """Add probe batches of one partition to its source; wait while too many samples are unpublished."""
+        for part in _parts_of(messages, PART_BYTES):
+            partition = part[-1].partition
+            if partition.revoking:
+                return
+            self.partitions.begin(part[-1])
+            try:
+                closed = await self._add(partition.state, part)
+            except DATA_ERRORS:
+                self.partitions.done(partition, [message.offset for message in part])
+                raise
+            if closed:
+                self._enqueue(partition, closed)
+                await self._capacity.wait()
+            if part[-1] is not messages[-1]:
+                await asyncio.sleep(0)
+
+    async def _add(self, state: _Source, messages: Sequence[Message[_Source]]) -> list[ClosedWindow]:
+        """Add messages to the open window and to path queueing; return the windows that they close."""
+        state.received_ns = time.monotonic_ns()
+        self.context.log_clock.observe(messages[-1].append_ns, state.received_ns)
+        state.log_clock.observe(messages[-1].append_ns, state.received_ns)
+        batches, rejected = decode_messages(messages, self.context.registry)
+        for number, error in rejected:
+            await self.partitions.reject(messages[number], error, "map")
+        closed = state.source.add_messages(messages, batches)
+        state.queueing.add_messages(messages, batches, self.context.clocks.models())
+        if state.queueing.waiting:
+            self._batch_arrived.set()
+        return closed
 
     async def _close_silent(self) -> None:
         now_ns = time.monotonic_ns()
@@ -316,7 +318,7 @@ class DelayStage(PartitionStage[_Source]):
     def _acknowledge(self, job: _Job) -> None:
         if job.partition.revoking:
             return
-        self.partitions.done(job.partition, job.window.tokens)
+        self.partitions.done(job.partition, job.window.offsets)
         self._waiting_samples -= job.samples
         if self._waiting_samples <= self.settings.max_waiting_samples:
             self._capacity.set()

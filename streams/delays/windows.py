@@ -5,10 +5,11 @@ Given the offset ranges of published windows, a replay cuts the same windows wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from schemas.log_time import STEP_NS, step_windows
+from streams.delays.messages import ProbeMessage
 
 __all__ = ["Cut", "LogClock", "Placement", "Range", "WindowCutter"]
 
@@ -138,6 +139,32 @@ class WindowCutter:
     def open_window(self) -> int | None:
         """The window that the next new message would enter; None before the first."""
         return None if self._open is None else self._open.window
+
+    def place_within(self, messages: Sequence[ProbeMessage], begin: int) -> int:
+        """Place the messages from number `begin` on that enter the open window and close none.
+
+        Return the number of the first other message, for `place`.
+        """
+        cut, last_ns = self._open, self._last_append_ns
+        if cut is None or last_ns is None or self._known or self._replaying is not None:
+            return begin
+        start_ns, end_ns = cut.window * self.window_ns, (cut.window + 1) * self.window_ns
+        end = begin
+        for end in range(begin, len(messages)):
+            append_ns = messages[end].append_ns
+            if append_ns >= end_ns or append_ns < last_ns - STEP_NS:
+                break
+            cut.late += append_ns < start_ns
+            last_ns = append_ns
+        else:
+            end = len(messages)
+        if end > begin:
+            self._last_append_ns = last_ns
+            if cut.first_offset == NONE:
+                cut.first_offset = messages[begin].offset
+            cut.next_offset = messages[end - 1].offset + 1
+            cut.messages += end - begin
+        return end
 
     def place(self, append_ns: int, offset: int) -> Placement:
         """Return the window of a message; offsets ascend."""

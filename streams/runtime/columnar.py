@@ -23,6 +23,7 @@ _DTYPES: Final[dict[str, Any]] = {
     "f": np.dtype(np.float32),
     "d": np.dtype(np.float64),
 }
+_ARRAY: Final = np.ndarray
 _MAX_INT: Final = 2**31 - 1
 
 R = TypeVar("R")
@@ -76,10 +77,15 @@ def encode_columnar(kind: type[R], record: R, registry: codec.Registry | None = 
     name, values = kind.__name__, cast("Mapping[str, Any]", record)
     columns = _columns_of(name)
     arrays = [
-        np.ascontiguousarray(values[field], _DTYPES[kind])
+        array if type(array := values[field]) is _ARRAY else np.asarray(array, _DTYPES[kind])
         for field, kind in zip(columns.names, columns.kinds, strict=True)
     ]
-    return codec.encode_head(name, values, columns.last, registry) + encode_arrays(arrays)
+    try:
+        body = encode_arrays(arrays, columns.kinds)
+    except (TypeError, ValueError):  # arrays of other types, or with gaps
+        arrays = [np.ascontiguousarray(a, _DTYPES[k]) for a, k in zip(arrays, columns.kinds, strict=True)]
+        body = encode_arrays(arrays, columns.kinds)
+    return codec.encode_head(name, values, columns.last, registry) + body
 
 
 def decode_columnar(data: bytes, kind: type[R], registry: codec.Registry | None = None) -> R:

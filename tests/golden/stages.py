@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from native.core import decode_probe_batch
 from schemas import codec
 from schemas.topics import (
     ACTIONS,
@@ -43,6 +42,7 @@ from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
 from streams.contention.validation import validate_queues
 from streams.delays.counters import JumpLimit
+from streams.delays.messages import StoredMessage, decode_messages
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
 from streams.delays.records import clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
@@ -197,10 +197,10 @@ class MapStage(Stage):
                 SourceQueueing(name, slot_ns),
             )
         source, queueing = self._parts[row.partition]
-        value = row.value or b""
-        batch = decode_probe_batch(value, codec.body_start(value, PROBES.record))
-        closed = source.add(row.append_ns, row.offset, len(value), batch, row.offset)
-        queueing.add(batch, row.append_ns, row.offset, self.tables.clocks.models())
+        messages = [StoredMessage(row.append_ns, row.offset, row.key.encode(), row.value)]
+        batches, _ = decode_messages(messages)
+        closed = source.add_messages(messages, batches)
+        queueing.add_messages(messages, batches, self.tables.clocks.models())
         yield from self._publish(queueing, closed)
         self._newest_ns = max(self._newest_ns, row.append_ns)
         if self._newest_ns - self._taken_ns >= QUEUEING_EVERY_NS:

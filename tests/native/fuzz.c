@@ -59,7 +59,7 @@ static int64_t write_batch(uint8_t *out, int groups, int per) {
     return ft_put_long(p, 0) - out;
 }
 
-static void digest(const struct ft_batch *b) {
+static void digest(const struct ft_batches *b) {
     struct ft_window w;
     struct ft_pair_fit fit;
     struct ft_delays delays;
@@ -86,10 +86,11 @@ static void digest(const struct ft_batch *b) {
 
 /* Decodes a copy that ends where its memory ends. Returns whether it was a batch. */
 static int try_decode(const uint8_t *bytes, int64_t size) {
-    struct ft_batch b;
+    struct ft_batches b = {0};
     struct ft_fault fault;
     uint8_t *exact = malloc((size_t)size + !size);
     memcpy(exact, bytes, (size_t)size);
+    CHECK(ft_reserve(&b, 1, size));
     int good = ft_decode(exact, size, &b, &fault) == FT_OK;
     if (good) {
         CHECK(b.start[b.groups] == b.samples);
@@ -98,9 +99,39 @@ static int try_decode(const uint8_t *bytes, int64_t size) {
     } else {
         CHECK(fault.status != FT_OK && fault.at >= 0 && fault.at <= size);
     }
-    ft_batch_free(&b);
+    ft_batches_free(&b);
     free(exact);
     return good;
+}
+
+/* A message between two others in the same columns, whole or not, leaves the others as they are. */
+static void try_between(const uint8_t *good, int64_t good_size, const uint8_t *other, int64_t other_size) {
+    struct ft_batches b = {0}, alone = {0};
+    struct ft_fault fault;
+    CHECK(ft_reserve(&b, 3, 0) && ft_reserve(&alone, 1, good_size));
+    CHECK(ft_decode(good, good_size, &alone, &fault) == FT_OK);
+    CHECK(ft_decode(good, good_size, &b, &fault) == FT_OK);
+    int is_whole = ft_decode(other, other_size, &b, &fault) == FT_OK;
+    CHECK(is_whole == !b.message[1].is_refused && (is_whole || b.message[1].groups == 0));
+    CHECK(ft_decode(good, good_size, &b, &fault) == FT_OK);
+    ft_trim(&b);
+    CHECK(b.messages == 3 && b.start[b.groups] == b.samples);
+    for (int k = 0; k < 3; k += 2) {
+        const struct ft_message *m = &b.message[k];
+        CHECK(m->groups == alone.groups && m->samples == alone.samples && m->lost == alone.message[0].lost);
+        for (int64_t g = 0; g < m->groups; g++)
+            CHECK(b.path[m->first_group + g] == alone.path[g] &&
+                  b.start[m->first_group + g + 1] - m->first_sample == alone.start[g + 1]);
+        for (int c = 0; c < 4; c++)
+            CHECK(!memcmp(b.column[c] + m->first_sample, alone.column[c], (size_t)alone.samples * 8));
+        for (int way = 0; way < 2; way++) {
+            CHECK(m->marks[way] == alone.marks[way]);
+            for (int64_t i = 0; i < m->marks[way]; i++)
+                CHECK(b.marked[way][m->first_mark[way] + i] - m->first_sample == alone.marked[way][i]);
+        }
+    }
+    ft_batches_free(&b);
+    ft_batches_free(&alone);
 }
 
 static void fuzz_decode(void) {
@@ -116,7 +147,9 @@ static void fuzz_decode(void) {
             static const uint8_t hard[] = {0, 1, 127, 128, 255};
             mutated[chance((uint64_t)size)] = chance(2) ? hard[chance(5)] : (uint8_t)chance(256);
         }
-        read += try_decode(mutated, chance(3) ? size : (int64_t)chance((uint64_t)size + 1));
+        int64_t given = chance(3) ? size : (int64_t)chance((uint64_t)size + 1);
+        read += try_decode(mutated, given);
+        try_between(body, size, mutated, given);
     }
     CHECK(read > 100);
     for (int round = 0; round < 20000; round++) {
@@ -129,7 +162,7 @@ static void fuzz_decode(void) {
 static void fuzz_window(void) {
     for (int round = 0; round < 3000; round++) {
         int64_t n = 1 + (int64_t)chance(120), start[2] = {0, n};
-        struct ft_batch b = {.groups = 1, .samples = n, .start = start};
+        struct ft_batches b = {.groups = 1, .samples = n, .start = start};
         int32_t zero = 0, spacing = n % 2 ? 0 : (int32_t)chance(2) * 50;
         b.path = b.lost = b.no_t3 = &zero;
         b.spacing_ns = &spacing;

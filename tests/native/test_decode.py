@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from native.core import BadBatch, ProbeColumns, decode_probe_batch, encode_probe_batch
+from native.core import (
+    BadBatch,
+    NameCache,
+    ProbeColumns,
+    batches_of,
+    decode_probe_batch,
+    decode_probe_batches,
+    encode_probe_batch,
+)
 from native.core.decode import MAX_GROUPS, MAX_NAME_CHARS, MAX_SAMPLES
 from schemas import codec
 
@@ -402,3 +410,54 @@ def test_fuzz_of_many_seeds(simulated):
         del mutated[len(mutated) - chance.choice([0, 0, 1, 7]) :]
         read += read_or_refused(mutated) is not None
     assert 0 < read < 5_000
+
+
+def test_a_bad_message_is_refused_alone():
+    good = [body_of({**HONEST, "batch": number}) for number in range(3)]
+    values = [good[0], good[1][:-3], good[1], b"", None, good[2]]
+    batches = decode_probe_batches(values, [0] * len(values))
+    assert [number for number, _ in batches.errors] == [1, 3]
+    assert {error.reason for _, error in batches.errors} == {"TRUNCATED"}
+    heads = [batches.head(number) for number in range(len(values))]
+    assert [head and head[2] for head in heads] == [0, None, 1, None, None, 2]
+    for number, body in ((0, good[0]), (2, good[1]), (5, good[2])):
+        assert encode_probe_batch(batches.columns(number)) == encode_probe_batch(decode_probe_batch(body))
+    with pytest.raises(ValueError, match="refused"):
+        batches.columns(1)
+    with pytest.raises(IndexError, match="expected 0 to 5"):
+        batches.head(6)
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"), [(b"other/eth0", "WRONG_KEY"), (None, "WRONG_KEY"), (HONEST["nic"].encode(), None)]
+)
+def test_a_key_must_be_the_batch_s_nic(key, reason):
+    batches = decode_probe_batches([body_of(HONEST)], [0], [key])
+    assert [error.reason for _, error in batches.errors] == ([reason] if reason else [])
+
+
+def test_each_name_is_checked_when_it_is_new():
+    checked = []
+
+    def first_wrong(names):
+        checked.extend(names)
+        return next((name for name in names if "/" not in name), None)
+
+    names = NameCache(first_wrong, "host/device")
+    right = body_of(HONEST)
+    wrong = body_of({**HONEST, "nic": "nobody"})
+    for _ in range(3):
+        batches = decode_probe_batches([right, wrong, right], [0] * 3, None, names)
+        assert [number for number, _ in batches.errors] == [1]
+        assert "ProbeBatch.nic: 'nobody', expected host/device" in str(batches.errors[0][1])
+    assert checked.count("nobody") == 3, "a wrong name is not remembered"
+    assert checked.count(HONEST["nic"]) == 1
+
+
+def test_a_copy_of_columns_is_read_like_a_message():
+    columns = decode_probe_batch(body_of(HONEST))
+    copies = batches_of([columns, None, columns])
+    assert [copies.head(number) is None for number in range(3)] == [False, True, False]
+    assert copies.samples == 2 * len(columns.sent)
+    for number in (0, 2):
+        assert encode_probe_batch(copies.columns(number)) == encode_probe_batch(columns)

@@ -38,6 +38,7 @@ from schemas.topics import (
 from streams.alerts.rules import INPUT_DELAY_NS
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
+from streams.delays.messages import StoredMessage, decode_messages
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
 from streams.delays.records import fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
@@ -179,9 +180,10 @@ class Pipeline:
                 self.network.take_health(record)
 
     def _take_probes(self, out: SimMessage) -> None:
-        columns = out.columns()
-        self._queueing.add(columns, out.at_ns, self._offset, self._lines)
-        for window in self._source.add(out.at_ns, self._offset, len(out.body or b""), columns, None):
+        messages = [StoredMessage(out.at_ns, self._offset, out.key.encode(), out.value())]
+        batches, _ = decode_messages(messages)
+        self._queueing.add_messages(messages, batches, self._lines)
+        for window in self._source.add_messages(messages, batches):
             self._take_window(window)
 
     def _take_window(self, window: ClosedWindow) -> None:

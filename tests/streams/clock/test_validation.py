@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from native.core import ProbeColumns
+from native.core import ProbeColumns, batches_of
 from schemas import codec
 from schemas.validation import validate_offsets
 from streams.clock.solver import ShardClocks
 from streams.clock.validation import validate_fits
 from streams.delays.counters import JumpLimit
+from streams.delays.messages import StoredMessage
 from streams.delays.records import clock_fits, fit_window
 from streams.delays.source_partition import Source
 from streams.runtime.tables import Member
@@ -205,7 +206,7 @@ def test_the_extreme_decoded_readings_can_be_solved(
         batch = batch_of(number, at_ns)
         for name, value in changed.items() if number % 7 == 6 else ():
             setattr(batch, name, value)
-        for window in source.add(at_ns, number, 1, batch, number):
+        for window in source.add_messages([StoredMessage(at_ns, number, None, b"-")], batches_of([batch])):
             for record in clock_fits(fit_window(window), MEMBERS, ["s"], WINDOW_NS, LIMIT):
                 read = codec.decode(codec.encode("ClockFits", record), "ClockFits")
                 entering = [validate_fits(read, at_ns, WINDOW_NS)[0]]

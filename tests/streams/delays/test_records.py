@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabrictime.bench._fleet import SyntheticFleet
-from native.core import ClockLine, ProbeColumns
+from native.core import ClockLine, ProbeColumns, batches_of
 from schemas import codec
 from streams.delays.counters import JumpLimit
+from streams.delays.messages import StoredMessage
 from streams.delays.records import clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
 from streams.delays.stage import recovered
@@ -40,7 +41,8 @@ def messages(fleet: SyntheticFleet, windows: int = 3, each_ms: int = 100) -> lis
 
 
 def read(source: Source, log: list[tuple[int, ProbeColumns]], begin: int = 0) -> list[ClosedWindow]:
-    return [w for i in range(begin, len(log)) for w in source.add(log[i][0], i, 1000, log[i][1], i)]
+    stored = [StoredMessage(log[i][0], i, None, bytes(1000)) for i in range(begin, len(log))]
+    return source.add_messages(stored, batches_of([batch for _, batch in log[begin:]]))
 
 
 def records_of(windows: list[ClosedWindow], shard: str = "fabric") -> list[dict[str, Any]]:
@@ -68,8 +70,8 @@ def test_fits_round_trip_and_count_every_sample() -> None:
 
 def test_a_rejected_message_is_counted_and_keeps_its_offset() -> None:
     source = Source("fabric.probes/0", WINDOW, SILENCE)
-    source.add(BASE, 0, 7, None, 0)
-    (window,) = source.add(BASE + WINDOW, 1, 7, None, 1)
+    rejected = [StoredMessage(BASE, 0, None, bytes(7)), StoredMessage(BASE + WINDOW, 1, None, bytes(7))]
+    (window,) = source.add_messages(rejected, batches_of([None, None]))
     (record,) = records_of([window])
     assert (record["rejected"], record["messages"], record["bytes"]) == (1, 1, 7)
     assert (record["first_offset"], record["next_offset"]) == (0, 1)
@@ -148,7 +150,8 @@ def test_a_new_owner_publishes_identical_records(late: list[int], commit: int) -
     for offset, (append_ns, batch) in enumerate(log):
         if offset in delayed:
             windows += first.tick(append_ns + 400 * MS, 400 * MS, caught_up=True)
-        windows += first.add(append_ns, offset, 1000, batch, offset)
+        stored = StoredMessage(append_ns, offset, None, bytes(1000))
+        windows += first.add_messages([stored], batches_of([batch]))
     windows += first.tick(BASE + 5 * WINDOW, WINDOW, caught_up=True)
     published = records_of(windows)
     filled = [r for r in published if r["messages"]]

@@ -136,7 +136,7 @@ def test_other_records_and_other_writers_are_refused():
 
 
 def test_blocks_with_sizes_and_several_blocks_are_read():
-    one = encode_arrays([np.array([7, 8], np.int64)])[:-1]
+    one = encode_arrays([np.array([7, 8], np.int64)], "i")[:-1]
     sized = bytes([3, 4, 18, 20])  # a count of -2, 4 bytes of block size, then 9 and 10
     (found,) = decode_arrays(one + sized + b"\0", 0, "i", 10)
     assert found.tolist() == [7, 8, 9, 10]

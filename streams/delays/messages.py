@@ -1,0 +1,79 @@
+"""Decodes messages of `fabric.probes`, many in one call; an invalid message is refused alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from native.core import BadBatch, NameCache, ProbeBatches, decode_probe_batches
+from schemas import codec
+from schemas.formats import format_of
+from schemas.topics import PROBES
+
+__all__ = ["ProbeMessage", "Rejected", "StoredMessage", "decode_messages"]
+
+_NAMES: Final = NameCache(format_of("nic").first_wrong, format_of("nic").expected)
+
+Rejected = tuple[int, BadBatch | codec.BadRecord]
+"""The number of an invalid message, and the reason."""
+
+
+class ProbeMessage(Protocol):
+    """A message of `fabric.probes` as the log stores it; without a value it is a tombstone."""
+
+    @property
+    def append_ns(self) -> int:
+        """Its append time."""
+
+    @property
+    def offset(self) -> int:
+        """Its offset in the partition."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The NIC."""
+
+    @property
+    def value(self) -> bytes | None:
+        """A `ProbeBatch` on the wire."""
+
+
+class StoredMessage(NamedTuple):
+    """A `ProbeMessage` without a runtime."""
+
+    append_ns: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+def decode_messages(
+    messages: Sequence[ProbeMessage], registry: codec.Registry | None = None
+) -> tuple[ProbeBatches, list[Rejected]]:
+    """Return the batches of some messages, by number, and the invalid messages."""
+    header = codec.header(PROBES.record, registry)
+    size = len(header)
+    rejected: list[Rejected] = []
+    values: list[bytes | None] = []
+    starts: list[int] = []
+    for number, message in enumerate(messages):
+        value, start = message.value, size
+        if value is not None and not value.startswith(header):
+            try:
+                value, start = _in_our_schema(value, registry)
+            except codec.BadRecord as error:
+                rejected.append((number, error))
+                value = None
+        values.append(value)
+        starts.append(start)
+    batches = decode_probe_batches(values, starts, [message.key for message in messages], _NAMES)
+    return batches, sorted([*rejected, *batches.errors], key=lambda invalid: invalid[0])
+
+
+def _in_our_schema(value: bytes, registry: codec.Registry | None) -> tuple[bytes, int]:
+    """Return a message of another version in our schema, and where its body begins. Raises BadRecord."""
+    try:
+        return value, codec.body_start(value, PROBES.record, registry)
+    except codec.BadRecord:
+        record = codec.decode(value, PROBES.record, registry)  # an earlier schema, or an unknown one
+        return codec.encode(PROBES.record, record), codec.HEADER_BYTES
