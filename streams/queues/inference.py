@@ -117,6 +117,8 @@ class ShardQueues:
         self._calibration = Calibration.none()
         self._limited_to_ns = 0
         """Fabric time at which the last block ended."""
+        self._senders: Int64s = np.zeros(0, np.int64)
+        """Sender of each route, -1 for round trips."""
         self._column_of: Int64s = np.zeros(0, np.int64)
         """The column of each link in `_calibration`."""
         self._states: dict[LinkKey, LinkState] = {}
@@ -160,9 +162,7 @@ class ShardQueues:
         self._records.synced = self._records.synced and record["synced"]
         route = self._routes.of(record, paths)
         self._count_idle(record, route)
-        cells = Cells.of(record, route)
-        if len(cells.route):
-            self._cells.add(cells)
+        self._cells.add_record(record, route)
 
     def _follow_slot(self, slot_ns: int) -> bool:
         """Note the slot length of a record; return whether the record is used.
@@ -182,11 +182,8 @@ class ShardQueues:
         return True
 
     def _count_idle(self, record: PathQueueing, route: NDArray[np.int32]) -> None:
-        singles = np.asarray(record["singles"], np.int64)
-        idle = np.asarray(record["idle"], np.int64)
-        counts = (route >= 0) & (singles > 0) & (np.asarray(record["direction"]) != 3)
-        second = record["complete_ns"] // NS_PER_S
-        self._idle_probes.add(second, len(self._routes.links), route[counts], singles[counts], idle[counts])
+        columns = (np.ascontiguousarray(record[name], np.int64) for name in ("singles", "idle", "direction"))
+        self._idle_probes.add(record["complete_ns"] // NS_PER_S, len(self._routes.links), route, *columns)
 
     def _block_ns(self, fold: int) -> int:
         """Return the length of a block with combined slots: a whole number of those without."""
@@ -286,7 +283,7 @@ class ShardQueues:
     ) -> tuple[Float64s, Float64s]:
         """Solve slots [first, first + slots): [whole slots, links] ns of queue, [links] ns of error."""
         links_crossed = (columns.lengths[cells.route] * cells.count).sum()  # a dot product starts threads
-        delay_ns = without_own_delay(cells, self._routes.senders, columns.last, len(self._routes.names))
+        delay_ns = without_own_delay(cells, self._senders, columns.last)
         delays = Delays.of(cells, delay_ns)
         probes = float(links_crossed) / (slots * max(1, columns.count))
         fold = fold_of(probes)
@@ -357,6 +354,7 @@ class ShardQueues:
         if not routes.links:
             self._solver = self._columns = None
             return
+        self._senders = np.array(routes.senders, np.int64)
         self._columns = LinkColumns.of(routes.links, len(routes.names))
         self._solver = self._columns.solver(self._rates_bps())
         self._columns.restore(self._solver, routes.keys, self._states)

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
+from native.core.queue_cells import add_idle
 from schemas.ids import end_parts
+from streams.queues.routes import ROUND_TRIP
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["IdleProbes", "busy_shares", "exchange_errors"]
@@ -133,17 +135,26 @@ class IdleProbes:
         """Start the next estimate without the last one, because routes have changed."""
         self._share = None
 
-    def add(self, second: int, routes: int, route: Int64s, singles: Int64s, idle: Int64s) -> None:
-        """Add the probes of some routes, of `routes` in total, in a second."""
+    def add(
+        self,
+        second: int,
+        routes: int,
+        route: NDArray[np.int32],
+        singles: Int64s,
+        idle: Int64s,
+        direction: Int64s,
+    ) -> None:
+        """Add the probes of some routes, of `routes` in total, in a second; a round trip shows no one link.
+
+        `route` is -1 for rows of unknown routes.
+        """
         if not self._seconds or self._seconds[-1].second != second:
             self._seconds.append(_Busy(second))
             while self._seconds[0].second <= second - USE_NS // NS_PER_S:
                 self._seconds.popleft()
-        if len(route):
-            busy = self._seconds[-1]
-            busy.grow(routes)
-            np.add.at(busy.singles, route, singles)
-            np.add.at(busy.idle, route, idle)
+        busy = self._seconds[-1]
+        busy.grow(routes)
+        add_idle(route, direction, singles, idle, ROUND_TRIP, busy.singles, busy.idle)
 
     def shares(self, lengths: Int64s, flat: Int64s, links: int) -> tuple[Float64s, Float64s]:
         """Return `busy_shares` of the links; `flat` has all routes' links, `lengths` of each."""
