@@ -160,19 +160,21 @@ def decode_arrays(bytes data not None, Py_ssize_t start, str kinds not None, Py_
             if remaining < count * (size if size else 1):
                 raise BadArray("TRUNCATED", number, f"{count} elements, {remaining} bytes left")
             if size:
-                raw = np.empty(count * size, np.uint8)
+                array = np.empty(count * size, np.uint8)
+                raw = array
                 memcpy(&raw[0], at, count * size)
                 at += count * size
-                parts.append(np.asarray(raw).view(np.float32 if size == 4 else np.float64))
+                parts.append(array.view(np.float32 if size == 4 else np.float64))
                 continue
-            whole = np.empty(count, np.int64)
+            array = np.empty(count, np.int64)
+            whole = array
             for i in range(count):
                 following = _get(at, end, &value)
                 if following == NULL:
                     raise _bad(number, value)
                 at = following
                 whole[i] = value
-            parts.append(np.asarray(whole))
+            parts.append(array)
         if len(parts) == 1:
             found.append(parts[0])
         else:

@@ -66,3 +66,38 @@ def add_idle(
     all_singles: Int64s,
     all_idle: Int64s,
 ) -> None: ...
+def lay_out(
+    slot: Int64s,
+    route: _Int32s,
+    at: Float64s,
+    count: Float64s,
+    mean_ns: Float64s,
+    noise_ns: Float64s,
+    first: int,
+    slots: int,
+    fold: int,
+    every: int,
+) -> tuple[Int64s, tuple[NDArray[Any], Float64s, Float64s, Float64s, Float64s], NDArray[Any]]: ...
+def count_links(
+    route_start: Int64s, route_link: Int64s, route: _Int32s, count: Float64s, links: int
+) -> Int64s: ...
+def busy_shares(
+    route_start: Int64s,
+    route_link: NDArray[Any],
+    probes: Float64s,
+    delayed: Float64s,
+    share: Float64s,
+    max_share: float,
+    iterations: int,
+) -> tuple[Float64s, Float64s]: ...
+def check_columns(
+    cells: Int64s,
+    nic: Int64s,
+    peer: Int64s,
+    direction: Int64s,
+    slot: Int64s,
+    count: Int64s,
+    mean_ns: NDArray[Any],
+    at_ns: Int64s,
+    ce: Int64s,
+) -> tuple[int, int, int, int, int, int, float, int, int, bool]: ...

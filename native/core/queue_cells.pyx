@@ -4,14 +4,15 @@
 A row is one path in one direction, a cell its probes in one slot.
 """
 
-from libc.math cimport INFINITY
+from libc.math cimport fabs
 from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, qsort, realloc
 from libc.string cimport memmove
 
 import numpy as np
 
-__all__ = ["CellStore", "add_idle", "find_routes", "own_delays"]
+__all__ = ["CellStore", "add_idle", "busy_shares", "check_columns", "count_links", "find_routes", "lay_out",
+           "own_delays"]
 
 cdef enum:
     MIN_CELLS = 64  # of a bucket
@@ -291,3 +292,152 @@ def add_idle(const int32_t[::1] route, const int64_t[::1] direction, const int64
         if 0 <= route[row] < all_singles.shape[0] and singles[row] > 0 and direction[row] != round_trip:
             all_singles[route[row]] += singles[row]
             all_idle[route[row]] += idle[row]
+
+
+cdef struct _Timed:
+    double when
+    int64_t cell
+
+
+cdef int _later(const void *a, const void *b) noexcept nogil:
+    cdef const _Timed *one = <const _Timed *>a
+    cdef const _Timed *other = <const _Timed *>b
+    if one.when != other.when:
+        return 1 if one.when > other.when else -1
+    return 1 if one.cell > other.cell else -1
+
+
+cdef void _sort(_Timed *timed, int64_t n) noexcept nogil:
+    """Sort a slot's cells by time, equal ones in their order: there are few."""
+    cdef int64_t i, j
+    cdef _Timed own
+    if n > MIN_CELLS:
+        qsort(timed, n, sizeof(_Timed), _later)
+        return
+    for i in range(1, n):
+        own = timed[i]
+        j = i
+        while j and timed[j - 1].when > own.when:
+            timed[j] = timed[j - 1]
+            j -= 1
+        timed[j] = own
+
+
+def lay_out(const int64_t[::1] slot, const int32_t[::1] route, const double[::1] at, const double[::1] count,
+            const double[::1] mean_ns, const double[::1] noise_ns, int64_t first, int64_t slots, int64_t fold,
+            int64_t every):
+    """Return ([slots / fold + 1] first cell of each slot of so many, route, at, count, mean_ns, noise_ns of the cells
+    in the order of their times, [cells] whether a cell is kept back).
+
+    `slot`: `first` to `first` + `slots`. One cell in `every` is kept back, a fixed choice, and is in no slot.
+    """
+    cdef int64_t cells = slot.shape[0], rows = slots // fold, i, n, t, row
+    cdef double inverse = 1.0 / fold
+    if not (route.shape[0] == at.shape[0] == count.shape[0] == mean_ns.shape[0] == noise_ns.shape[0] == cells):
+        raise ValueError("cells: expected columns of one length")
+    back, start = np.zeros(cells, np.bool_), np.zeros(rows + 1, np.int64)
+    cdef unsigned char[::1] back_ = back.view(np.uint8)
+    cdef int64_t[::1] start_ = start, next_ = np.zeros(rows + 1, np.int64)
+    for i in range(cells):
+        if not first <= slot[i] < first + rows * fold:
+            raise ValueError(f"cell {i}: slot {slot[i]}, expected {first} to {first + rows * fold - 1}")
+        back_[i] = (slot[i] * 7_919 + <int64_t>route[i] * 104_729) % every == 0
+        if not back_[i]:
+            start_[(slot[i] - first) // fold + 1] += 1
+    for row in range(rows):
+        start_[row + 1] += start_[row]
+        next_[row] = start_[row]
+    n = start_[rows]
+    buffer = np.empty(n * sizeof(_Timed) + 1, np.uint8)
+    cdef unsigned char[::1] buffer_ = buffer
+    cdef _Timed *timed = <_Timed *>&buffer_[0]
+    for i in range(cells):
+        if not back_[i]:
+            row = (slot[i] - first) // fold
+            timed[next_[row]] = _Timed((slot[i] - first + at[i]) * inverse - row, i)
+            next_[row] += 1
+    columns = (np.empty(n, np.int32), np.empty(n), np.empty(n), np.empty(n), np.empty(n))
+    cdef int32_t[::1] route_ = columns[0]
+    cdef double[::1] at_ = columns[1], count_ = columns[2], mean_ = columns[3], noise_ = columns[4]
+    for row in range(rows):
+        _sort(&timed[start_[row]], start_[row + 1] - start_[row])
+    for t in range(n):
+        i = timed[t].cell
+        route_[t], at_[t], count_[t], mean_[t], noise_[t] = route[i], timed[t].when, count[i], mean_ns[i], noise_ns[i]
+    return start, columns, back
+
+
+def count_links(const int64_t[::1] route_start, const int64_t[::1] route_link, const int32_t[::1] route,
+                const double[::1] count, int64_t links):
+    """Return [links] sum of the counts of the cells whose routes cross each link."""
+    cdef int64_t i, j
+    _check_routes(route, route_start.shape[0] - 1)
+    crossed = np.zeros(links, np.int64)
+    cdef int64_t[::1] crossed_ = crossed
+    for i in range(route.shape[0]):
+        for j in range(route_start[route[i]], route_start[route[i] + 1]):
+            crossed_[route_link[j]] += <int64_t>count[i]
+    return crossed
+
+
+def busy_shares(const int64_t[::1] route_start, const int32_t[::1] route_link, const double[::1] probes,
+                const double[::1] delayed, double[::1] share, double max_share, int iterations):
+    """Renew the share of time that each link is busy so many times; return ([routes] share of time that all of its
+    links are idle, [links] probes that crossed each).
+
+    streams/queues/utilisation.py has the derivation.
+    """
+    cdef int64_t routes = probes.shape[0], links = share.shape[0], r, j, l
+    cdef int number
+    cdef double idle, blame
+    free_, seen, sums = np.empty(routes), np.zeros(links), np.empty(links)
+    cdef double[::1] free_share = free_, crossed = seen, sum_ = sums
+    with nogil:
+        for r in range(routes):
+            for j in range(route_start[r], route_start[r + 1]):
+                crossed[route_link[j]] += probes[r]
+        for number in range(iterations + 1):
+            for l in range(links):
+                sum_[l] = 0
+            for r in range(routes):
+                idle = 1
+                for j in range(route_start[r], route_start[r + 1]):
+                    idle *= 1 - share[route_link[j]]
+                free_share[r] = idle
+                if delayed[r] > 0:
+                    blame = delayed[r] / (1 - idle if 1 - idle > 1e-9 else 1e-9)
+                    for j in range(route_start[r], route_start[r + 1]):
+                        sum_[route_link[j]] += blame
+            if number == iterations:
+                break
+            for l in range(links):
+                share[l] *= sum_[l] / (crossed[l] if crossed[l] > 1e-9 else 1e-9)
+                share[l] = share[l] if share[l] < max_share else max_share
+    return free_, seen
+
+
+def check_columns(const int64_t[::1] cells, const int64_t[::1] nic, const int64_t[::1] peer,
+                  const int64_t[::1] direction, const int64_t[::1] slot, const int64_t[::1] count,
+                  const float[::1] mean_ns, const int64_t[::1] at_ns, const int64_t[::1] ce):
+    """Return the sum of `cells`, the largest `nic` and `peer`, the least and largest `direction`, the least `count`,
+    the largest size of a `mean_ns`, `slot` and `at_ns`, and whether all `ce` are at most the `count` of their cell.
+
+    Of empty columns: 0. `ce` has as many elements as `count`, or none.
+    """
+    cdef int64_t i, total = 0, max_nic = 0, max_peer = 0, low = 3, high = 1, min_count = 1, max_slot = 0, max_at = 0
+    cdef double max_mean_ns = 0
+    cdef bint fits = True
+    for i in range(cells.shape[0]):
+        total += cells[i]
+    for i in range(nic.shape[0]):
+        max_nic = max(max_nic, nic[i])
+        max_peer = max(max_peer, peer[i])
+        low, high = min(low, direction[i]), max(high, direction[i])
+    for i in range(slot.shape[0]):
+        max_slot, min_count = max(max_slot, slot[i]), min(min_count, count[i])
+        max_mean_ns = max(max_mean_ns, fabs(mean_ns[i]))
+    for i in range(at_ns.shape[0]):
+        max_at = max(max_at, at_ns[i])
+    for i in range(ce.shape[0]):
+        fits = fits and ce[i] <= count[i]
+    return total, max_nic, max_peer, low, high, min_count, max_mean_ns, max_slot, max_at, fits

@@ -398,7 +398,7 @@ static int solve_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coa
     if (!lay_coarse(q, s, k)) return 0;
     descend_coarse(q, s, k, EVEN, sweeps);
     descend_coarse(q, s, k, COARSE, sweeps);
-    errors_coarse(s, k);
+    if (s->sigma_ns) errors_coarse(s, k);
     return 1;
 }
 
@@ -736,18 +736,19 @@ static void report(const struct ft_queues *q, struct ft_queue_slots *s, const co
         s2 += share * (is_live(k, c) ? k->s2[cell] : first->s2[c]);
     }
     s->queue_ns[t * q->links + first->active[a]] = x;
-    s->sigma_ns[t * q->links + first->active[a]] = sqrtf(s2);
+    if (s->sigma_ns) s->sigma_ns[t * q->links + first->active[a]] = sqrtf(s2);
 }
 
 /* Tell all slots: as the first estimate has it, and more closely where knots are live. */
 static void report_all(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first,
                        const fine *k) {
     int64_t wide = first->links;
-    for (int64_t t = 0; t < s->slots; t++)
-        for (int64_t a = 0, c = (t / s->merge + 1) * wide; a < wide; a++, c++) {
-            s->queue_ns[t * q->links + first->active[a]] = first->x[c];
-            s->sigma_ns[t * q->links + first->active[a]] = sqrtf(first->s2[c]);
-        }
+    for (int64_t t = 0; t < s->slots; t++) {
+        int64_t row = (t / s->merge + 1) * wide;
+        for (int64_t a = 0; a < wide; a++) s->queue_ns[t * q->links + first->active[a]] = first->x[row + a];
+        for (int64_t a = 0; s->sigma_ns && a < wide; a++)
+            s->sigma_ns[t * q->links + first->active[a]] = sqrtf(first->s2[row + a]);
+    }
     for (int32_t n = 0; n < k->n_runs; n++) {
         int64_t a = k->run[n] % wide, t = (k->run[n] / wide - 1) * s->merge, end = t + s->merge;
         for (t = t ? t - 1 : 0; t < end && t < s->slots;
@@ -761,14 +762,14 @@ int ft_queues_solve(struct ft_queues *q, struct ft_queue_slots *s) {
     fine k;
     s->sweeps_done = 0;
     memset(s->queue_ns, 0, (size_t)(s->slots * q->links) * sizeof(double));
-    memset(s->sigma_ns, 0, (size_t)(s->slots * q->links) * sizeof(double));
+    if (s->sigma_ns) memset(s->sigma_ns, 0, (size_t)(s->slots * q->links) * sizeof(double));
     if (!s->slots) return 1;
     if (!solve_coarse(q, s, &first, &s->sweeps_done) || !lay_fine(q, s, &first, &k)) return 0;
     for (int round = 0; round < s->rounds; round++) {
         descend_fine(s, &first, &k, &s->sweeps_done);
         renew_pull(s, &first, &k);
     }
-    errors_fine(&first, &k);
+    if (s->sigma_ns) errors_fine(&first, &k);
     report_all(q, s, &first, &k);
     learn(q, s, &first, &k);
     q->seen += s->slots;

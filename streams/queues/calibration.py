@@ -34,7 +34,7 @@ from native.core.queue_calibration import (
     sum_routes,
 )
 
-__all__ = ["Calibration", "kept_back"]
+__all__ = ["EVERY", "Calibration"]
 
 # Means cannot tell a level of all links into a switch from one of all links out of it. But a link without
 # real deviations has no queue. So the iteration for m starts from a var D + b var F of each link. All links
@@ -49,7 +49,7 @@ __all__ = ["Calibration", "kept_back"]
 # a deep block.
 
 EVERY: Final = 16
-"""One cell in so many is kept from the solver."""
+"""One cell in so many is kept from the solver: a fixed choice, so that a replay has the same."""
 MEMORY_S: Final = 10.0
 FAR: Final = 3.0
 PRIOR_CELLS: Final = 30.0
@@ -70,12 +70,6 @@ OUTSIDE: Final = 0.05
 """Share of the cells kept back whose error may exceed the bound's number of standard deviations."""
 BOUND_GAIN: Final = 0.2
 """Change of the logarithm of that number in a block, per share of cells."""
-
-
-def kept_back(slot: Int64s, route: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Return the cells that calibrate: a fixed choice, so that a replay has the same."""
-    chosen: NDArray[np.bool_] = (slot * 7_919 + route.astype(np.int64) * 104_729) % EVERY == 0
-    return chosen
 
 
 class Calibration:

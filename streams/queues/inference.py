@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
+from native.core.queue_cells import lay_out
 from native.core.queues import QueueSolver
 from schemas.records import LinkQueues, PathQueueing
 from streams.delays.queueing import SUB_SLOTS
-from streams.queues.calibration import Calibration, kept_back
+from streams.queues.calibration import EVERY, Calibration
 from streams.queues.cells import Cells, Delays, WaitingCells, without_own_delay
 from streams.queues.link_columns import LinkColumns, LinkState
 from streams.queues.marks import marked_shares
@@ -119,6 +120,9 @@ class ShardQueues:
         """Fabric time at which the last block ended."""
         self._senders: Int64s = np.zeros(0, np.int64)
         """Sender of each route, -1 for round trips."""
+        self._bytes_per_ns: Float64s = np.zeros(0)
+        """[links] rate, renewed each second."""
+        self._rates_at_s = -1
         self._column_of: Int64s = np.zeros(0, np.int64)
         """The column of each link in `_calibration`."""
         self._states: dict[LinkKey, LinkState] = {}
@@ -260,67 +264,75 @@ class ShardQueues:
         if self._solver is None or self._columns is None:
             return []
         columns, names, dscps = self._columns, self._routes.names, self._routes.dscps
-        depth_ns, error_ns = self._solve_cells(self._solver, columns, cells, first, slots)
+        samples = columns.probes_by_link(cells)
+        depth_ns, error_ns = self._solve_cells(self._solver, columns, cells, first, slots, samples)
         if self._next_block % SAVE_BLOCKS == 0:
             self._states = columns.states(self._solver, self._routes.keys)
-        bytes_per_ns = self._rates_bps() / 8e9
         solved = SolvedBlock(
             block * block_ns,
             (block + 1) * block_ns,
             slot_ns * SUB_SLOTS,
             fold,
             solved_ns,
-            depth_ns * bytes_per_ns,
-            error_ns * bytes_per_ns,
+            depth_ns,
+            error_ns,
+            self._bytes_per_ns,
             cells,
+            samples,
             marked_shares(cells, columns, (cells.slot - first) // SUB_SLOTS, len(depth_ns)),
         )
         of_block = self._records.of_block(solved, columns, names, dscps)
         return of_block + self._records.of_second(solved, columns, names, dscps, self._idle_probes)
 
     def _solve_cells(
-        self, solver: QueueSolver, columns: LinkColumns, cells: Cells, first: int, slots: int
+        self,
+        solver: QueueSolver,
+        columns: LinkColumns,
+        cells: Cells,
+        first: int,
+        slots: int,
+        samples: Int64s,
     ) -> tuple[Float64s, Float64s]:
-        """Solve slots [first, first + slots): [whole slots, links] ns of queue, [links] ns of error."""
-        links_crossed = (columns.lengths[cells.route] * cells.count).sum()  # a dot product starts threads
-        delay_ns = without_own_delay(cells, self._senders, columns.last)
-        delays = Delays.of(cells, delay_ns)
-        probes = float(links_crossed) / (slots * max(1, columns.count))
+        """Solve slots [first, first + slots): [whole slots, columns] ns of queue, [columns] ns of error.
+
+        `samples`: [links] probes.
+        """
+        delays = Delays.of(cells, without_own_delay(cells, self._senders, columns.last))
+        probes = float(samples.sum()) / (slots * max(1, columns.count))
         fold = fold_of(probes)
         if self.fold > 1:  # as many unknowns and delays as a slot needs
             fold = SUB_SLOTS
             delays = delays.merged(SUB_SLOTS, columns.same)
-        back = kept_back(delays.slot, delays.route)
         knots = knots_of(probes * fold)
-        when = (delays.slot - first + delays.at) / fold
-        slot = (delays.slot - first) // fold
-        order = np.argsort(when, kind="stable")
-        order = order[~back[order]]
-        start = np.searchsorted(slot[order], np.arange(slots // fold + 1))
-        found = solver.solve(
-            float(self._unit_ns * fold),
-            start,
-            delays.route[order],
-            (when - slot)[order],
-            delays.count[order],
-            delays.mean_ns[order],
-            delays.noise_ns[order],
-            knots,
+        start, observations, back = lay_out(
+            delays.slot,
+            delays.route,
+            delays.at,
+            delays.count,
+            delays.mean_ns,
+            delays.noise_ns,
+            first,
+            slots,
+            fold,
+            EVERY,
         )
-        # convert to links and whole slots; the links of one column share its sum
-        fine = SUB_SLOTS // fold
-        queue_ns = found.queue_ns.reshape(-1, fine, found.queue_ns.shape[1]).mean(axis=1)
-        error_ns = SIGMAS[knots > 1] * np.sqrt((found.sigma_ns**2).mean(axis=0))
+        is_calibrated = self._calibration.ready
+        solved = solver.solve(
+            float(self._unit_ns * fold), start, *observations, knots, errors=not is_calibrated
+        )
+        queue_ns, fine = solved.queue_ns, SUB_SLOTS // fold
+        if fine > 1:
+            queue_ns = queue_ns.reshape(-1, fine, queue_ns.shape[1]).mean(axis=1)
         calibration, whole = self._calibration, (delays.slot - first) // SUB_SLOTS
         limit_ns = self._limit_ns(delays, first, slots)
-        if calibration.ready:
+        if is_calibrated:
             depth_ns, error_ns = calibration.depths(queue_ns, limit_ns)
         else:  # nothing is known yet about the depths' worth
             depth_ns = np.minimum(queue_ns, limit_ns)
-            error_ns = error_ns + depth_ns.max(axis=0)
+            error_ns = SIGMAS[knots > 1] * np.sqrt((solved.sigma_ns**2).mean(axis=0)) + depth_ns.max(axis=0)
         seconds = slots * self._unit_ns / NS_PER_S
         calibration.learn(queue_ns, seconds, delays.route, delays.count, delays.mean_ns, back, whole)
-        return depth_ns[:, columns.column], error_ns[columns.column]
+        return depth_ns, error_ns
 
     def _limit_ns(self, delays: Delays, first: int, slots: int) -> Float64s:
         """Return [whole slots, columns] ns that the probes of slots [first, first + slots) allow.
@@ -343,12 +355,17 @@ class ShardQueues:
         )
 
     def _rates_bps(self) -> Float64s:
+        """Return [links] bit/s."""
         return np.array([self._rate_of(name) or UNKNOWN_BPS for name in self._routes.names], np.float64)
 
     def _rebuild(self) -> None:
         """Rebuild the solver if links or routes have changed."""
         routes = self._routes
-        if self._built_revision == routes.revision:
+        second, is_built = self.next_block_ns // NS_PER_S, self._built_revision == routes.revision
+        if not is_built or second != self._rates_at_s:  # rates may be announced after the routes
+            self._rates_at_s = second
+            self._bytes_per_ns = self._rates_bps() / 8e9
+        if is_built:
             return
         self._built_revision = routes.revision
         if not routes.links:
@@ -356,10 +373,11 @@ class ShardQueues:
             return
         self._senders = np.array(routes.senders, np.int64)
         self._columns = LinkColumns.of(routes.links, len(routes.names))
-        self._solver = self._columns.solver(self._rates_bps())
+        rates_bps = 8e9 * self._bytes_per_ns
+        self._solver = self._columns.solver(rates_bps)
         self._columns.restore(self._solver, routes.keys, self._states)
-        calibration = self._columns.calibration(self._rates_bps())
+        calibration = self._columns.calibration(rates_bps)
         calibration.restore(self._columns.columns_before(self._column_of), self._calibration)
         self._calibration, self._column_of = calibration, self._columns.column
-        self._records.grow(len(routes.names))
+        self._records.set_links(routes.names)
         self._idle_probes.restart()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streams.queues.routes import ROUND_TRIP
-from streams.queues.utilisation import USE_NS, IdleProbes, busy_shares, exchange_errors
+from streams.queues.utilisation import USE_NS, IdleProbes, busy_shares, end_nodes, exchange_errors
 from streams.runtime.units import NS_PER_S
 
 SECONDS = USE_NS // NS_PER_S
@@ -74,7 +74,7 @@ def test_links_into_a_spine_may_trade_against_those_out_of_it() -> None:
     lengths = np.array([len(route) for route in routes])
     flat = np.array([link for route in routes for link in route])
     shares = np.array([0.1, 0.3, 0.4, 0.2, 0.5])
-    error = exchange_errors(lengths, flat, names, shares)
+    error = exchange_errors(lengths, flat, end_nodes(names), shares)
     assert error[0] == pytest.approx(max(0.9 * (1 / 0.9 - 1), 0.9 * 0.2))
     assert error[3] == pytest.approx(0.8 * (1 / 0.8 - 1))
     assert error[4] == 0
