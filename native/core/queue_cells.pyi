@@ -91,13 +91,13 @@ def busy_shares(
     iterations: int,
 ) -> tuple[Float64s, Float64s]: ...
 def check_columns(
+    mean_ns: NDArray[Any],
     cells: Int64s,
     nic: Int64s,
     peer: Int64s,
     direction: Int64s,
     slot: Int64s,
     count: Int64s,
-    mean_ns: NDArray[Any],
     at_ns: Int64s,
     ce: Int64s,
-) -> tuple[int, int, int, int, int, int, float, int, int, bool]: ...
+) -> tuple[int, int, int, int, int, int, int, int, float, bool]: ...

@@ -416,11 +416,11 @@ def busy_shares(const int64_t[::1] route_start, const int32_t[::1] route_link, c
     return free_, seen
 
 
-def check_columns(const int64_t[::1] cells, const int64_t[::1] nic, const int64_t[::1] peer,
-                  const int64_t[::1] direction, const int64_t[::1] slot, const int64_t[::1] count,
-                  const float[::1] mean_ns, const int64_t[::1] at_ns, const int64_t[::1] ce):
+def check_columns(const float[::1] mean_ns, const int64_t[::1] cells, const int64_t[::1] nic,
+                  const int64_t[::1] peer, const int64_t[::1] direction, const int64_t[::1] slot,
+                  const int64_t[::1] count, const int64_t[::1] at_ns, const int64_t[::1] ce):
     """Return the sum of `cells`, the largest `nic` and `peer`, the least and largest `direction`, the least `count`,
-    the largest size of a `mean_ns`, `slot` and `at_ns`, and whether all `ce` are at most the `count` of their cell.
+    the largest `slot`, `at_ns` and size of a `mean_ns`, and whether all `ce` are at most the `count` of their cell.
 
     Of empty columns: 0. `ce` has as many elements as `count`, or none.
     """
@@ -440,4 +440,4 @@ def check_columns(const int64_t[::1] cells, const int64_t[::1] nic, const int64_
         max_at = max(max_at, at_ns[i])
     for i in range(ce.shape[0]):
         fits = fits and ce[i] <= count[i]
-    return total, max_nic, max_peer, low, high, min_count, max_mean_ns, max_slot, max_at, fits
+    return total, max_nic, max_peer, low, high, min_count, max_slot, max_at, max_mean_ns, fits

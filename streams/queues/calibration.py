@@ -157,9 +157,7 @@ class Calibration:
             self._hop, slot, route, delay_ns, self._beside_ns, self._newest_ns, self._packet_ns, slots
         )
 
-    def _expected(
-        self, queue_ns: Float64s, limit_ns: Float64s | None = None
-    ) -> tuple[Float64s, Float64s]:
+    def _expected(self, queue_ns: Float64s, limit_ns: Float64s | None = None) -> tuple[Float64s, Float64s]:
         """Return the expected depths, [slots, columns], and [columns] their mean."""
         if not self.ready:
             depth_ns = queue_ns if limit_ns is None else np.minimum(queue_ns, limit_ns)

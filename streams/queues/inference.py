@@ -1,6 +1,6 @@
 """Infers queues and utilisation of a shard's links from its sources' `PathQueueing`.
 
-Each block of some 10 ms gives the links with queues, and each second all links that probes cross, as
+Each block of some 20 ms gives the links with queues, and each second all links that probes cross, as
 `LinkQueues`. native/core/queues.c has the method for depths, `utilisation.py` that for utilisation.
 """
 
@@ -31,10 +31,10 @@ from streams.runtime.units import NS_PER_S
 
 __all__ = ["ShardQueues", "fold_of", "knots_of"]
 
-BLOCK_NS, LONG_BLOCK_NS, MANY_LINKS = 10_000_000, 25_000_000, 1_000
+BLOCK_NS: Final = 20_000_000
 BLOCK_SLOTS: Final = 5
-"""Length of a block; its length with many links, because much of the work is per block; its minimum in slots,
-because later probes also show a block's last slots."""
+"""Length of a block: sources publish every 25 to 50 ms, and much of the work is per block. Its minimum in
+slots, because later probes also show a block's last slots."""
 GRACE_NS: Final = 150_000_000
 """ns behind the others after which a source is not awaited."""
 GONE_NS: Final = 2 * NS_PER_S
@@ -97,7 +97,9 @@ class ShardQueues:
     def __init__(self, shard: str, rate_of: Callable[[str], int]) -> None:
         self.shard = shard
         self.late_cells = 0
-        """Cells that arrived after their block was solved."""
+        """Cells that arrived after their block was solved, or whose block was skipped."""
+        self.skipped_ns = 0
+        """Time without queues, because inference was late."""
         self._rate_of = rate_of
         self._slot_ns = 0
         self._unconfirmed_slot_ns = 0
@@ -192,8 +194,7 @@ class ShardQueues:
     def _block_ns(self, fold: int) -> int:
         """Return the length of a block with combined slots: a whole number of those without."""
         slot = self._slot_ns * SUB_SLOTS
-        length_ns = BLOCK_NS if len(self._routes.names) <= MANY_LINKS else LONG_BLOCK_NS
-        slots = max(BLOCK_SLOTS, length_ns // slot)
+        slots = max(BLOCK_SLOTS, BLOCK_NS // slot)
         blocks = -(-BLOCK_SLOTS * fold // slots)
         while blocks * slots % fold:
             blocks += 1
@@ -236,6 +237,20 @@ class ShardQueues:
         newest = self._newest_ns
         speaking = [s.complete_ns for s in self._sources.values() if newest - s.complete_ns < GONE_NS]
         return min(speaking)
+
+    def skip_late(self, max_late_ns: int) -> int:
+        """Continue with the newest complete block if the next one is complete for longer; return the ns left
+        out.
+
+        Old queues are useless, and a slow worker must not queue them.
+        """
+        late_ns = self._complete_ns() - self.next_block_ns - self._solved_in_ns
+        if self._next_block < 0 or late_ns <= max_late_ns:
+            return 0
+        blocks = late_ns // self._solved_in_ns
+        self._next_block += blocks
+        self.skipped_ns += blocks * self._solved_in_ns
+        return blocks * self._solved_in_ns
 
     def keep_up(self, spent_ns: int, waited_ns: int = 0) -> None:
         """Choose the length of the next slots after a block that took `spent_ns`.
@@ -324,17 +339,20 @@ class ShardQueues:
         if fine > 1:
             queue_ns = queue_ns.reshape(-1, fine, queue_ns.shape[1]).mean(axis=1)
         calibration, whole = self._calibration, (delays.slot - first) // SUB_SLOTS
-        limit_ns = self._limit_ns(delays, first, slots)
+        kind = columns.kind[delays.route]
+        limit_ns = self._limit_ns(delays, kind, columns, first, slots)
         if is_calibrated:
             depth_ns, error_ns = calibration.depths(queue_ns, limit_ns)
         else:  # nothing is known yet about the depths' worth
             depth_ns = np.minimum(queue_ns, limit_ns)
             error_ns = SIGMAS[knots > 1] * np.sqrt((solved.sigma_ns**2).mean(axis=0)) + depth_ns.max(axis=0)
         seconds = slots * self._unit_ns / NS_PER_S
-        calibration.learn(queue_ns, seconds, delays.route, delays.count, delays.mean_ns, back, whole)
+        calibration.learn(queue_ns, seconds, kind, delays.count, delays.mean_ns, back, whole)
         return depth_ns, error_ns
 
-    def _limit_ns(self, delays: Delays, first: int, slots: int) -> Float64s:
+    def _limit_ns(
+        self, delays: Delays, kind: NDArray[np.int32], columns: LinkColumns, first: int, slots: int
+    ) -> Float64s:
         """Return [whole slots, columns] ns that the probes of slots [first, first + slots) allow.
 
         Probes of the slot behind count where they have come.
@@ -349,7 +367,7 @@ class ShardQueues:
         return self._calibration.limit_ns(
             slots // SUB_SLOTS,
             slot // SUB_SLOTS,
-            np.concatenate([delays.route, after.route]),
+            np.concatenate([kind, columns.kind[after.route]]),
             longest_ns + LIMIT_SIGMAS * noise_ns,
             goes_on=goes_on,
         )

@@ -38,6 +38,8 @@ class LinkColumns:
     """[links]: the column of each link."""
     same: NDArray[np.int32]
     """[routes]: the first route with the same links; other senders have the others."""
+    kind: NDArray[np.int32]
+    """[routes]: number of the route's links among the distinct ones."""
     start: Int64s
     """[routes + 1]: where the links of each route begin in `flat`."""
     groups: list[int]
@@ -62,7 +64,8 @@ class LinkColumns:
         links_of_column = np.bincount(column)
         groups = [number + 1 if links_of_column[number] > 1 else 0 for number in column]
         start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        return cls(lengths, last, flat, np.array(column, np.int64), same, start, groups)
+        kind = np.unique(same, return_inverse=True)[1].astype(np.int32)
+        return cls(lengths, last, flat, np.array(column, np.int64), same, kind, start, groups)
 
     @property
     def count(self) -> int:
@@ -75,9 +78,13 @@ class LinkColumns:
         return QueueSolver(self._packet_ns(rate_bps), start, hop, merge=SUB_SLOTS)
 
     def calibration(self, rate_bps: Float64s) -> Calibration:
-        """Return a new calibration of the columns; `rate_bps`: [links]."""
+        """Return a new calibration of the columns, whose routes are the `kind`s; `rate_bps`: [links]."""
         start, hop = self._hops()
-        return Calibration(start, hop, self._packet_ns(rate_bps))
+        first = np.unique(self.same)
+        lengths = np.diff(start)
+        chosen = np.repeat(np.isin(np.arange(len(lengths)), first), lengths)
+        starts = np.concatenate([[0], np.cumsum(lengths[first])]).astype(np.int64)
+        return Calibration(starts, hop[chosen], self._packet_ns(rate_bps))
 
     def columns_before(self, column: Int64s) -> Int64s:
         """Return for each column that of its first link in an earlier `column`, -1 if the link is new."""

@@ -24,9 +24,7 @@ MIN_SHARE: Final = 0.01
 """A smaller share of a link is noise of the attribution, and counts as none."""
 
 
-def marked_shares(
-    cells: Cells, columns: LinkColumns, slot: np.ndarray, slots: int
-) -> Float64Table | None:
+def marked_shares(cells: Cells, columns: LinkColumns, slot: np.ndarray, slots: int) -> Float64Table | None:
     """Return [slots, links] share of the probes that each link marked; None: none of them.
 
     `slot` is by cell, from 0.

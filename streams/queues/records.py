@@ -81,6 +81,7 @@ class _SecondTotals:
         self._error_bytes: Float64s = np.zeros(0)
         self._marked: Float64s = np.zeros(0)
         self._slots = 0
+        self._second = -1
         self.samples: Int64s = np.zeros(0, np.int64)
 
     def grow(self, links: int) -> None:
@@ -91,7 +92,11 @@ class _SecondTotals:
         )
 
     def add(self, block: SolvedBlock, column: Int64s) -> None:
-        """Add a block; `column`: the column of each link."""
+        """Add a block; `column`: the column of each link. A second that was skipped to its end is dropped."""
+        second = block.start_ns // NS_PER_S
+        if second != self._second:
+            self._second = second
+            self.reset()
         if block.marked is not None:
             self._marked += block.marked.sum(axis=0)
         self._sum_bytes += block.depth_ns.sum(axis=0)[column] * block.bytes_per_ns
@@ -203,7 +208,6 @@ class QueueRecords:
             }
             for link in np.flatnonzero(self._second.samples).tolist()
         ]
-        self._second.reset()
         return self._records(block, second * NS_PER_S, NS_PER_S, 1, _one_per_link(links))
 
     def _utilisation(self, name: str, share: float, bound: float) -> _Utilisation:

@@ -79,10 +79,12 @@ class ProbedRoutes:
             np.ascontiguousarray(record[name], np.int64)
             for name in ("nic", "peer", "path", "direction", "dscp")
         )
-        key, routes, complete = find_routes(
-            self._keys, self._route_at, ids, nic, peer, path, direction, dscp
+        key, routes, complete = find_routes(self._keys, self._route_at, ids, nic, peer, path, direction, dscp)
+        return (
+            routes
+            if complete
+            else self._with_new(key, routes, nics, (nic, peer, path, direction, dscp), table)
         )
-        return routes if complete else self._with_new(key, routes, nics, (nic, peer, path, direction, dscp), table)
 
     def _with_new(
         self,

@@ -24,7 +24,7 @@ ROW_COLUMNS: Final = (
     *("peer", "path", "direction", "floor_ns", "noise_ns", "singles", "idle", "lost", "cells"),
 )
 CELL_COLUMNS: Final = ("count", "min_ns", "mean_ns")
-CHECKED: Final = ("cells", "nic", "peer", "direction", "slot", "count", "mean_ns", "at_ns", "ce")
+CHECKED: Final = ("cells", "nic", "peer", "direction", "slot", "count", "at_ns", "ce")
 """Columns whose values must fit each other."""
 
 
@@ -60,8 +60,9 @@ def _check_lengths(record: PathQueueing, rows: int, cells: int) -> None:
 
 def _check_values(record: PathQueueing, rows: int, cells: int) -> None:
     columns: Mapping[str, Any] = record
-    total, nic, peer, low, high, count, mean_ns, slot, at_ns, marks_fit = check_columns(
-        *(np.ascontiguousarray(columns[name], np.float32 if name == "mean_ns" else np.int64) for name in CHECKED)
+    total, nic, peer, low, high, count, slot, at_ns, mean_ns, marks_fit = check_columns(
+        np.ascontiguousarray(record["mean_ns"], np.float32),
+        *(np.ascontiguousarray(columns[name], np.int64) for name in CHECKED),
     )
     if total != cells:
         raise _bad("cells", f"{total} together", cells)

@@ -46,9 +46,7 @@ def test_rows_become_cells_and_those_of_unknown_routes_are_left_out() -> None:
 def test_a_delay_towards_all_receivers_is_the_senders_own() -> None:
     """Routes 0 to 2 lead from NIC 0 to three receivers, 3 from NIC 1 to one; 4 is a round trip."""
     senders, last_links = [0, 0, 0, 1, -1], np.array([0, 1, 2, 0, 1], np.int64)
-    found = without_own_delay(
-        cells([0, 1, 2, 3, 4], [100.0, 130.0, 100.0, 90.0, 80.0]), senders, last_links
-    )
+    found = without_own_delay(cells([0, 1, 2, 3, 4], [100.0, 130.0, 100.0, 90.0, 80.0]), senders, last_links)
     assert found.tolist() == [0.0, 30.0, 0.0, 90.0, 80.0]
 
 

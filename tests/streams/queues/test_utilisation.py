@@ -12,7 +12,9 @@ from streams.runtime.units import NS_PER_S
 SECONDS = USE_NS // NS_PER_S
 
 
-def add(probes: IdleProbes, second: int, routes: int, route: list[int], singles: int, idle: list[int]) -> None:
+def add(
+    probes: IdleProbes, second: int, routes: int, route: list[int], singles: int, idle: list[int]
+) -> None:
     direction = np.ones(len(route), np.int64)
     probes.add(
         second, routes, np.array(route, np.int32), np.full(len(route), singles), array(*idle), direction
