@@ -357,14 +357,14 @@ static void descend_coarse(const struct ft_queues *q, const struct ft_queue_slot
                 n_awake += settle_coarse(k, c);
             }
         } else { /* backwards, those that still move; the list stays ascending */
-            int32_t kept = n_awake;
+            int32_t begin = n_awake;
             for (int32_t n = n_awake - 1; n >= 0; n--) {
                 int32_t c = k->awake[n];
-                k->awake[kept - 1] = c;
-                kept -= settle_coarse(k, c);
+                k->awake[begin - 1] = c;
+                begin -= settle_coarse(k, c);
             }
-            n_awake -= kept;
-            memmove(k->awake, k->awake + kept, (size_t)n_awake * sizeof *k->awake);
+            n_awake -= begin;
+            memmove(k->awake, k->awake + begin, (size_t)n_awake * sizeof *k->awake);
         }
     }
 }
