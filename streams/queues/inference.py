@@ -290,6 +290,8 @@ class ShardQueues:
             fold,
             solved_ns,
             depth_ns,
+            depth_ns.mean(axis=0)[columns.column] * self._bytes_per_ns,
+            depth_ns.max(axis=0)[columns.column] * self._bytes_per_ns,
             error_ns,
             self._bytes_per_ns,
             cells,

@@ -61,6 +61,9 @@ class SolvedBlock:
     solved_ns: int
     depth_ns: Float64s
     """[slots, columns]; links in a column share its sum."""
+    mean_bytes: Float64s
+    largest_bytes: Float64s
+    """[links], over the slots."""
     error_ns: Float64s
     """[columns]"""
     bytes_per_ns: Float64s
@@ -99,9 +102,8 @@ class _SecondTotals:
             self.reset()
         if block.marked is not None:
             self._marked += block.marked.sum(axis=0)
-        self._sum_bytes += block.depth_ns.sum(axis=0)[column] * block.bytes_per_ns
-        largest_bytes = block.depth_ns.max(axis=0)[column] * block.bytes_per_ns
-        self._max_bytes = np.maximum(self._max_bytes, largest_bytes)
+        self._sum_bytes += len(block.depth_ns) * block.mean_bytes
+        self._max_bytes = np.maximum(self._max_bytes, block.largest_bytes)
         self._error_bytes = np.maximum(self._error_bytes, block.error_ns[column] * block.bytes_per_ns)
         self._slots += len(block.depth_ns)
         self.samples += block.samples
@@ -145,13 +147,11 @@ class QueueRecords:
     ) -> list[LinkQueues]:
         """Return the records of a block: its links with queues or marks, slot by slot."""
         column, bytes_per_ns, marked = columns.column, block.bytes_per_ns, block.marked
-        largest_bytes = block.depth_ns.max(axis=0)[column] * bytes_per_ns
-        is_shown = is_deep = largest_bytes > SHALLOW_BYTES
+        is_shown = is_deep = block.largest_bytes > SHALLOW_BYTES
         if marked is not None:
             is_shown = is_deep | marked.any(axis=0)
         shown = np.flatnonzero(is_shown)
         depth = block.depth_ns[:, column[shown]] * bytes_per_ns[shown]
-        mean = depth.mean(axis=0).tolist()
         bound = (block.error_ns[column[shown]] * bytes_per_ns[shown]).tolist()
         slots = _chosen_by_column((depth > SHALLOW_BYTES / 4) & is_deep[shown])
         marks = np.zeros(depth.shape) if marked is None else marked[:, shown]
@@ -160,8 +160,8 @@ class QueueRecords:
             {
                 "link": names[link],
                 "rate_bps": self._rate_of(names[link]),
-                "depth_mean_bytes": mean[n],
-                "depth_max_bytes": float(largest_bytes[link]),
+                "depth_mean_bytes": float(block.mean_bytes[link]),
+                "depth_max_bytes": float(block.largest_bytes[link]),
                 "bound_bytes": bound[n],
                 **NO_UTILISATION,
                 "samples": int(block.samples[link]),
