@@ -11,11 +11,12 @@ from cpython.buffer cimport (
     PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.math cimport isfinite
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-__all__ = ["BadArray", "decode_arrays", "encode_arrays"]
+__all__ = ["BadArray", "decode_arrays", "encode_arrays", "first_outside"]
 
 cdef extern from "varint.h" nogil:
     uint8_t *_put "ft_put_varint"(uint8_t *out, int64_t value)
@@ -119,6 +120,39 @@ def encode_arrays(columns not None, str kinds not None):
         free(views)
 
 
+def first_outside(columns not None, const int64_t[:, ::1] whole_limits not None,
+                  const double[:, ::1] limits not None):
+    """Return the number of the first array with an element outside its limits, or one that is not finite; -1: none.
+
+    [arrays, 2] minimum and maximum: `whole_limits` for arrays of int64, `limits` for others.
+    """
+    cdef const int64_t[::1] whole
+    cdef const float[::1] narrow
+    cdef const double[::1] wide
+    cdef int64_t low, high
+    cdef Py_ssize_t i, number
+    if not len(columns) == whole_limits.shape[0] == limits.shape[0]:
+        raise ValueError(f"{len(columns)} arrays, limits of {whole_limits.shape[0]} and {limits.shape[0]}")
+    for number, column in enumerate(columns):
+        if column.dtype == np.int64:
+            whole = column
+            low, high = whole_limits[number, 0], whole_limits[number, 1]
+            for i in range(whole.shape[0]):
+                if not low <= whole[i] <= high:
+                    return number
+        elif column.dtype == np.float32:
+            narrow = column
+            for i in range(narrow.shape[0]):
+                if not (isfinite(narrow[i]) and limits[number, 0] <= narrow[i] <= limits[number, 1]):
+                    return number
+        else:
+            wide = column
+            for i in range(wide.shape[0]):
+                if not (isfinite(wide[i]) and limits[number, 0] <= wide[i] <= limits[number, 1]):
+                    return number
+    return -1
+
+
 def decode_arrays(bytes data not None, Py_ssize_t start, str kinds not None, Py_ssize_t max_elements):
     """Return one array for each letter of `kinds`: i for int or long (int64), f for float (float32), d for double
     (float64). At most `max_elements` elements each. Raises BadArray, also where bytes are left over."""
@@ -158,19 +192,21 @@ def decode_arrays(bytes data not None, Py_ssize_t start, str kinds not None, Py_
             if remaining < count * (size if size else 1):
                 raise BadArray("TRUNCATED", number, f"{count} elements, {remaining} bytes left")
             if size:
-                raw = np.empty(count * size, np.uint8)
+                array = np.empty(count * size, np.uint8)
+                raw = array
                 memcpy(&raw[0], at, count * size)
                 at += count * size
-                parts.append(np.asarray(raw).view(np.float32 if size == 4 else np.float64))
+                parts.append(array.view(np.float32 if size == 4 else np.float64))
                 continue
-            whole = np.empty(count, np.int64)
+            array = np.empty(count, np.int64)
+            whole = array
             for i in range(count):
                 following = _get(at, end, &value)
                 if following == NULL:
                     raise _bad(number, value)
                 at = following
                 whole[i] = value
-            parts.append(np.asarray(whole))
+            parts.append(array)
         if len(parts) == 1:
             found.append(parts[0])
         else:

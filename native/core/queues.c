@@ -93,9 +93,8 @@ typedef struct {
                                                           * weight: sum of w; give: 1 / (weight and pulls) */
     struct check {
         float x, var;
-    } *check; /* [cells] value of an observation there */
-    int32_t *awake;
-    uint8_t *moved;  /* [cells] */
+    } *check;        /* [cells] value of an observation there */
+    int32_t *awake;  /* [cells] */
     float *w, *push; /* [observations] weight, and weight times residual: apart, because sweeps mostly read */
     struct doubt *doubt; /* [observations] */
 } coarse;
@@ -252,7 +251,6 @@ static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coars
     k->give = need(&workspaces, cells, sizeof *k->give);
     k->check = need(&workspaces, cells, sizeof *k->check);
     k->awake = need(&workspaces, cells, sizeof *k->awake);
-    k->moved = need(&workspaces, cells, 1);
     k->w = need(&workspaces, s->observations, sizeof *k->w);
     k->push = need(&workspaces, s->observations, sizeof *k->push);
     k->doubt = need(&workspaces, s->observations, sizeof *k->doubt);
@@ -321,8 +319,9 @@ static void weigh_coarse(const struct ft_queues *q, const struct ft_queue_slots 
 static inline int settle_coarse(coarse *k, int64_t c) {
     int64_t wide = k->links;
     const int32_t *from = &k->member[k->start[c]], *to = &k->member[k->start[c + 1]], *m = from;
-    float old = k->x[c], sum = -k->lean[c], other = 0;
-    sum += k->pull[c] * (k->x[c - wide] - old) + k->pull[c + wide] * (k->x[c + wide] - old);
+    float old = k->x[c], before = k->x[c - wide], after = k->x[c + wide], sum = -k->lean[c], other = 0;
+    if (from == to && before == old && after == old) return 0; /* no probe: it lies between its neighbours */
+    sum += k->pull[c] * (before - old) + k->pull[c + wide] * (after - old);
     for (; m + 1 < to; m += 2) { /* two sums, since one would wait for itself */
         sum += k->push[m[0]];
         other += k->push[m[1]];
@@ -351,17 +350,21 @@ static void descend_coarse(const struct ft_queues *q, const struct ft_queue_slot
     int max_sweeps = (s->sweeps + 2) / 3;
     weigh_coarse(q, s, k, how);
     for (int sweep = 0; sweep < max_sweeps; ++*sweeps, sweep = next_sweep(sweep, n_awake, max_sweeps)) {
-        int lazy = sweep % LAZY != 0;
-        int32_t cells = lazy ? n_awake : all;
-        for (int32_t n = 0; n < cells; n++) {
-            int32_t at = sweep % 2 ? cells - 1 - n : n, c = lazy ? k->awake[at] : first + at;
-            k->moved[c] = (uint8_t)settle_coarse(k, c);
-        }
-        n_awake = 0;
-        for (int32_t n = 0; n < cells; n++) {
-            int32_t c = lazy ? k->awake[n] : first + n;
-            k->awake[n_awake] = c;
-            n_awake += k->moved[c];
+        if (sweep % LAZY == 0) { /* forwards, all cells */
+            n_awake = 0;
+            for (int32_t c = first; c < first + all; c++) {
+                k->awake[n_awake] = c;
+                n_awake += settle_coarse(k, c);
+            }
+        } else { /* backwards, those that still move; the list stays ascending */
+            int32_t begin = n_awake;
+            for (int32_t n = n_awake - 1; n >= 0; n--) {
+                int32_t c = k->awake[n];
+                k->awake[begin - 1] = c;
+                begin -= settle_coarse(k, c);
+            }
+            n_awake -= begin;
+            memmove(k->awake, k->awake + begin, (size_t)n_awake * sizeof *k->awake);
         }
     }
 }
@@ -398,7 +401,7 @@ static int solve_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coa
     if (!lay_coarse(q, s, k)) return 0;
     descend_coarse(q, s, k, EVEN, sweeps);
     descend_coarse(q, s, k, COARSE, sweeps);
-    errors_coarse(s, k);
+    if (s->sigma_ns) errors_coarse(s, k);
     return 1;
 }
 
@@ -736,18 +739,19 @@ static void report(const struct ft_queues *q, struct ft_queue_slots *s, const co
         s2 += share * (is_live(k, c) ? k->s2[cell] : first->s2[c]);
     }
     s->queue_ns[t * q->links + first->active[a]] = x;
-    s->sigma_ns[t * q->links + first->active[a]] = sqrtf(s2);
+    if (s->sigma_ns) s->sigma_ns[t * q->links + first->active[a]] = sqrtf(s2);
 }
 
 /* Tell all slots: as the first estimate has it, and more closely where knots are live. */
 static void report_all(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first,
                        const fine *k) {
     int64_t wide = first->links;
-    for (int64_t t = 0; t < s->slots; t++)
-        for (int64_t a = 0, c = (t / s->merge + 1) * wide; a < wide; a++, c++) {
-            s->queue_ns[t * q->links + first->active[a]] = first->x[c];
-            s->sigma_ns[t * q->links + first->active[a]] = sqrtf(first->s2[c]);
-        }
+    for (int64_t t = 0; t < s->slots; t++) {
+        int64_t row = (t / s->merge + 1) * wide;
+        for (int64_t a = 0; a < wide; a++) s->queue_ns[t * q->links + first->active[a]] = first->x[row + a];
+        for (int64_t a = 0; s->sigma_ns && a < wide; a++)
+            s->sigma_ns[t * q->links + first->active[a]] = sqrtf(first->s2[row + a]);
+    }
     for (int32_t n = 0; n < k->n_runs; n++) {
         int64_t a = k->run[n] % wide, t = (k->run[n] / wide - 1) * s->merge, end = t + s->merge;
         for (t = t ? t - 1 : 0; t < end && t < s->slots;
@@ -761,14 +765,14 @@ int ft_queues_solve(struct ft_queues *q, struct ft_queue_slots *s) {
     fine k;
     s->sweeps_done = 0;
     memset(s->queue_ns, 0, (size_t)(s->slots * q->links) * sizeof(double));
-    memset(s->sigma_ns, 0, (size_t)(s->slots * q->links) * sizeof(double));
+    if (s->sigma_ns) memset(s->sigma_ns, 0, (size_t)(s->slots * q->links) * sizeof(double));
     if (!s->slots) return 1;
     if (!solve_coarse(q, s, &first, &s->sweeps_done) || !lay_fine(q, s, &first, &k)) return 0;
     for (int round = 0; round < s->rounds; round++) {
         descend_fine(s, &first, &k, &s->sweeps_done);
         renew_pull(s, &first, &k);
     }
-    errors_fine(&first, &k);
+    if (s->sigma_ns) errors_fine(&first, &k);
     report_all(q, s, &first, &k);
     learn(q, s, &first, &k);
     q->seen += s->slots;

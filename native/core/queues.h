@@ -37,7 +37,7 @@ struct ft_queue_slots {
     double slot_ns;
     int rounds, sweeps, merge; /* merge: slots that the first estimate takes together */
     int knots;                 /* in a slot, at least 1 */
-    /* out, [slots][links]; sigma 0 and queue 0 for links that no route of the call crosses */
+    /* out, [slots][links]; sigma 0 and queue 0 for links that no route of the call crosses; sigma NULL: not needed */
     double *queue_ns, *sigma_ns;
     int64_t sweeps_done;
 };

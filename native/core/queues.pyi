@@ -29,4 +29,5 @@ class QueueSolver:
         delay_ns: ArrayLike,
         noise_ns: ArrayLike,
         knots: int = 2,
+        errors: bool = True,
     ) -> QueueSlots: ...

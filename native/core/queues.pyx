@@ -111,12 +111,13 @@ cdef class QueueSolver:
         self._last, self._mean = last, mean
         self._q.seen = 1
 
-    def solve(self, double slot_ns, slot_start, route, at, count, delay_ns, noise_ns, int knots=2):
+    def solve(self, double slot_ns, slot_start, route, at, count, delay_ns, noise_ns, int knots=2, bint errors=True):
         """Return the `QueueSlots` of the next slots in time.
 
         `slot_ns`: ns in a slot. `slot_start`: [slots + 1] first observation of each slot. `route`, `at` (mean time of
         the probes within the slot, 0 to 1), `count` (probes, above 0), `delay_ns` (mean above the floor), `noise_ns`
-        (of one probe, above 0): [observations]. `knots`: straight lines that each slot is cut into.
+        (of one probe, above 0): [observations]. `knots`: straight lines that each slot is cut into. Without `errors`,
+        `sigma_ns` has no slots.
         """
         cdef const int64_t[::1] start_ = np.ascontiguousarray(slot_start, np.int64)
         cdef const int32_t[::1] route_ = np.ascontiguousarray(route, np.int32)
@@ -147,7 +148,7 @@ cdef class QueueSolver:
             if not (0 < count_[i] < 1e9 and -1e12 < delay_[i] < 1e12 and 0 < noise_[i] < 1e12):
                 raise ValueError(f"observation {i}: count {count_[i]}, delay_ns {delay_[i]}, noise_ns {noise_[i]}, "
                                  "expected finite numbers, count and noise above 0")
-        queue, sigma = np.zeros((slots, self.links)), np.zeros((slots, self.links))
+        queue, sigma = np.empty((slots, self.links)), np.zeros((slots if errors else 0, self.links))
         if slots == 0 or self.links == 0:
             return QueueSlots(queue, sigma)
         if self._busy:
@@ -166,7 +167,7 @@ cdef class QueueSolver:
         s.noise_ns = &noise_[0] if n else NULL
         s.rounds, s.sweeps, s.merge, s.slot_ns = self._rounds, self._sweeps, self._merge, slot_ns
         s.knots = knots
-        s.queue_ns, s.sigma_ns = &queue_[0, 0], &sigma_[0, 0]
+        s.queue_ns, s.sigma_ns = &queue_[0, 0], &sigma_[0, 0] if errors else NULL
         self._busy = 1
         with nogil:
             done = ft_queues_solve(&self._q, &s)

@@ -23,8 +23,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
+from native.core.queue_calibration import (
+    expected_depths,
+    fit_shares,
+    fit_slopes,
+    learn_cells,
+    learn_kept_back,
+    learn_pairs,
+    limit_depths,
+    sum_routes,
+)
 
-__all__ = ["Calibration", "kept_back"]
+__all__ = ["EVERY", "Calibration"]
 
 # Means cannot tell a level of all links into a switch from one of all links out of it. But a link without
 # real deviations has no queue. So the iteration for m starts from a var D + b var F of each link. All links
@@ -39,7 +49,7 @@ __all__ = ["Calibration", "kept_back"]
 # a deep block.
 
 EVERY: Final = 16
-"""One cell in so many is kept from the solver."""
+"""One cell in so many is kept from the solver: a fixed choice, so that a replay has the same."""
 MEMORY_S: Final = 10.0
 FAR: Final = 3.0
 PRIOR_CELLS: Final = 30.0
@@ -60,21 +70,6 @@ OUTSIDE: Final = 0.05
 """Share of the cells kept back whose error may exceed the bound's number of standard deviations."""
 BOUND_GAIN: Final = 0.2
 """Change of the logarithm of that number in a block, per share of cells."""
-
-
-def kept_back(slot: Int64s, route: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Return the cells that calibrate: a fixed choice, so that a replay has the same."""
-    chosen: NDArray[np.bool_] = (slot * 7_919 + route.astype(np.int64) * 104_729) % EVERY == 0
-    return chosen
-
-
-def _filled(values: Float64s) -> Float64s:
-    """Return [rows, columns] with the larger of the nearest known values before and behind where none is."""
-    rows, known = np.arange(len(values))[:, None], np.isfinite(values)
-    before = np.maximum.accumulate(np.where(known, rows, 0), axis=0)
-    behind = np.minimum.accumulate(np.where(known, rows, len(values) - 1)[::-1], axis=0)[::-1]
-    columns = np.arange(values.shape[1])
-    return np.where(known, values, np.maximum(values[before, columns], values[behind, columns]))
 
 
 class Calibration:
@@ -107,7 +102,7 @@ class Calibration:
         self._bound_sigmas = FIRST_SIGMAS
         self._beside_ns: Float64s = np.full((2, more), -np.inf)
         """Longest delays in the last slot with a limit, and so far in the one behind it."""
-        self._newest_ns: Float64s = np.full((1, self._columns), -np.inf)
+        self._newest_ns: Float64s = np.full(self._columns, -np.inf)
         """Longest delay in or beside the newest slot with a cell."""
         self.level_ns[-1] = self.slope[0, -1] = self.slope[1, -1] = 0.0
         self.ready = False
@@ -131,15 +126,16 @@ class Calibration:
 
         `limit_ns`: [slots, columns] longest delay that the probes allow.
         """
-        found = np.clip(self._expected(queue_ns), 0.0, limit_ns)
-        return found, self._bound_sigmas * np.sqrt(self._slot_share * self._var(found)) + self._packet_ns
+        depth_ns, mean_ns = self._expected(queue_ns, limit_ns)
+        var = self._slot_share * self._var(mean_ns)
+        return depth_ns, self._bound_sigmas * np.sqrt(var) + self._packet_ns
 
-    def _var(self, depth_ns: Float64s) -> Float64s:
-        """Return [columns] the variance of a moment around the expected queue, in a block of these depths."""
+    def _var(self, mean_ns: Float64s) -> Float64s:
+        """Return [columns] the variance of a moment around the expected queue, in a block of these means."""
         level, var = self.level_ns[:-1] + self._packet_ns, self._point_var[:-1]
-        pooled = float(var.sum() / (level**2).sum()) * level * np.maximum(level, depth_ns.mean(axis=0))
-        found: Float64s = np.maximum(var, (var + pooled) / 2)
-        return found
+        pooled = float(var.sum() / (level**2).sum()) * level * np.maximum(level, mean_ns)
+        larger: Float64s = np.maximum(var, (var + pooled) / 2)
+        return larger
 
     def limit_ns(
         self,
@@ -155,34 +151,18 @@ class Calibration:
 
         Slots -1 and `slots` stand beside the block. `goes_on`: the last call was for the block before.
         """
-        limit = np.full((slots + 2, self._columns + 1), -np.inf)
-        before = np.full((1, self._columns), -np.inf)
-        if goes_on:
-            limit[:2], before = self._beside_ns, self._newest_ns
-        hop = self._hop[route]
-        for column in range(hop.shape[1]):
-            np.maximum.at(limit, (slot + 1, hop[:, column]), delay_ns)
-        self._beside_ns = limit[-2:]
-        near = np.maximum(np.maximum(limit[:-2], limit[1:-1]), limit[2:])[:, :-1]
-        near = np.concatenate([before, near])
-        newest = np.where(np.isfinite(near), np.arange(slots + 1)[:, None], 0).max(axis=0, keepdims=True)
-        self._newest_ns = np.take_along_axis(near, newest, axis=0)
-        near = _filled(near)[1:]
-        return np.where(np.isfinite(near), np.maximum(near, self._packet_ns), np.inf)
+        if not goes_on:
+            self._beside_ns[:], self._newest_ns[:] = -np.inf, -np.inf
+        return limit_depths(
+            self._hop, slot, route, delay_ns, self._beside_ns, self._newest_ns, self._packet_ns, slots
+        )
 
-    def _parts(self, queue_ns: Float64s) -> tuple[Float64s, Float64s, Float64s]:
-        """Return D within the noise, its part beyond, [columns], and F, [slots, columns]."""
-        mean = queue_ns.mean(axis=0)
-        slow = mean - self._mean_ns[:-1]
-        near = np.minimum(slow, self._far_ns[:-1])
-        return near, slow - near, queue_ns - mean
-
-    def _expected(self, queue_ns: Float64s) -> Float64s:
+    def _expected(self, queue_ns: Float64s, limit_ns: Float64s | None = None) -> tuple[Float64s, Float64s]:
+        """Return the expected depths, [slots, columns], and [columns] their mean."""
         if not self.ready:
-            return queue_ns
-        near, far, fast = self._parts(queue_ns)
-        found: Float64s = self.level_ns[:-1] + self.slope[0, :-1] * near + far + self.slope[1, :-1] * fast
-        return np.maximum(found, 0.0)
+            depth_ns = queue_ns if limit_ns is None else np.minimum(queue_ns, limit_ns)
+            return depth_ns, depth_ns.mean(axis=0)
+        return expected_depths(queue_ns, self.level_ns, self._mean_ns, self._far_ns, self.slope, limit_ns)
 
     def learn(
         self,
@@ -196,17 +176,17 @@ class Calibration:
     ) -> None:
         """Add a block: the solver's [slots, columns], and all its cells; `back`: those that it did not
         see."""
-        near, far, fast = self._parts(queue_ns)
+        mean_ns = queue_ns.mean(axis=0)
+        slow = mean_ns - self._mean_ns[:-1]
+        near = np.append(np.minimum(slow, self._far_ns[:-1]), 0.0)
+        far = np.append(slow, 0.0) - near
         gain = seconds / min(self._seen_s + seconds, MEMORY_S)
         self._seen_s += seconds
-        self._mean_ns[:-1] += gain * near
-        above = np.append(far, 0.0)[self._hop[route]].sum(axis=1)
-        usual = delay_ns - above
-        self._all += np.bincount(route, count, len(self._all))
-        self._all_y += np.bincount(route, count * usual, len(self._all))
-        self._learn_back(
-            queue_ns, (near, fast), route[back], count[back], usual[back], above[back], slot[back]
+        self._mean_ns += gain * near
+        usual = learn_cells(
+            self._hop, slot, len(queue_ns), route, count, delay_ns, far, self._all, self._all_y
         )
+        self._learn_back(queue_ns, mean_ns, near, far, route[back], count[back], usual[back], slot[back])
         self._age_s += seconds
         if self._age_s >= 1.0:
             self._update()
@@ -214,45 +194,33 @@ class Calibration:
     def _learn_back(
         self,
         queue_ns: Float64s,
-        parts: tuple[Float64s, Float64s],
+        mean_ns: Float64s,
+        near: Float64s,
+        far: Float64s,
         route: NDArray[np.int32],
         count: Float64s,
         usual: Float64s,
-        above: Float64s,
         slot: Int64s,
     ) -> None:
-        hop = self._hop[route]
-        none = np.zeros((len(queue_ns), 1))
-        slow = np.append(parts[0], 0.0)[hop]
-        fast = np.hstack([parts[1], none])[slot[:, None], hop]
-        self._n += np.bincount(route, count, len(self._n))
-        self._y += np.bincount(route, count * usual, len(self._n))
-        for part, x in enumerate((slow, fast)):
-            weighted = count[:, None] * x
-            np.add.at(self._x[part], route, weighted)
-            np.add.at(self._xy[part], route, weighted * usual[:, None])
-            np.add.at(self._xx[part], route, weighted[:, :, None] * x[:, None, :])
-        depth_ns = self._expected(queue_ns)
-        expected = np.hstack([depth_ns, none])[slot[:, None], hop].sum(axis=1)
-        error = usual + above - expected
+        if not len(route):
+            return
+        learn_kept_back(
+            self._hop, slot, route, count, usual, near, queue_ns, mean_ns,
+            self._n, self._y, self._x, self._xy, self._xx,
+        )  # fmt: skip
+        depth_ns, depth_mean_ns = self._expected(queue_ns)
+        above = sum_routes(self._hop, route, np.zeros_like(slot), far[None, :-1])
+        error = usual + above - sum_routes(self._hop, route, slot, depth_ns)
         self._e2 += np.bincount(route, count * error**2, len(self._n))
-        if self.ready and len(error):
-            self._learn_pairs(hop, slot, error)
-            sigma = np.sqrt(np.append(self._var(depth_ns), 0.0)[hop].sum(axis=1))
+        if self.ready:
+            pairs, product, var = learn_pairs(self._hop, route, slot, error, self._point_var)
+            self._pairs += pairs
+            self._pair_product += product
+            self._pair_var += var
+            moment_var = self._var(depth_mean_ns)[None, :]
+            sigma = np.sqrt(sum_routes(self._hop, route, np.zeros_like(slot), moment_var))
             outside = float((np.abs(error) > self._bound_sigmas * sigma).mean())
             self._bound_sigmas *= float(np.exp(BOUND_GAIN * (outside - OUTSIDE)))
-
-    def _learn_pairs(self, hop: Int64s, slot: Int64s, error: Float64s) -> None:
-        """Add the products of the errors of two cells in one slot of one link."""
-        key = (slot[:, None] * (self._columns + 1) + hop).ravel()
-        real = hop.ravel() < self._columns
-        each, at, cells = np.unique(key[real], return_inverse=True, return_counts=True)
-        values = np.repeat(error, hop.shape[1])[real]
-        total, squares = np.bincount(at, values, len(each)), np.bincount(at, values**2, len(each))
-        pairs = cells * (cells - 1.0)
-        self._pairs += float(pairs.sum())
-        self._pair_product += float((total**2 - squares).sum())
-        self._pair_var += float((pairs * self._point_var[each % (self._columns + 1)]).sum())
 
     # ------------------------------------------------------------------------------------------ once a second
 
@@ -273,8 +241,7 @@ class Calibration:
         self._fit_levels(rounds)
         if not self._point_var.any():
             self._point_var[:-1] = self._packet_ns**2
-        for _ in range(3 * rounds):
-            self._point_var[:-1] *= self._blame(self._n, self._e2, self._point_var)
+        fit_shares(self._hop, self._n, self._e2, self._point_var, 3 * rounds)
         if self._pair_var > 0 and self._pairs > ENOUGH_CELLS:
             self._slot_share = float(np.clip(self._pair_product / self._pair_var, 0.05, 1.0))
         self.ready = self.ready or bool(np.median(cells) >= ENOUGH_CELLS)
@@ -286,8 +253,7 @@ class Calibration:
 
     def _fit_levels(self, rounds: int) -> None:
         """Fit the levels to the mean delays of all routes."""
-        for _ in range(3 * rounds):
-            self.level_ns[:-1] *= self._blame(self._all, self._all_y, self.level_ns)
+        fit_shares(self._hop, self._all, self._all_y, self.level_ns, 3 * rounds)
 
     def _share_levels(self, cells: Float64s, share: float) -> None:
         """Move the levels by this share towards the real deviations of each link. Their total stays."""
@@ -297,16 +263,6 @@ class Calibration:
         if total > 0:
             found = (real_var + MIN_VAR_SHARE * real_var.mean()) * (float((cells * level).sum()) / total)
             level += np.where(cells > 0, share * (found - level), 0.0)
-
-    def _blame(self, n: Float64s, y: Float64s, values: Float64s) -> Float64s:
-        """Return the factor of expectation maximisation for values above 0 whose sums over routes are y /
-        n."""
-        expected = np.maximum(values[self._hop].sum(axis=1), 1e-9)
-        ratio = np.maximum(y, 0.0) / expected
-        share = self._over_links(np.repeat(ratio[:, None], self._hop.shape[1], axis=1))
-        total = self._over_links(np.repeat(n[:, None], self._hop.shape[1], axis=1))
-        factor: Float64s = np.where(total > 0, share / np.maximum(total, 1e-9), 1.0)
-        return factor
 
     def _fit(self, part: int, usual: Float64s, cells: Float64s, rounds: int) -> None:
         """Fit the slopes of D (`part` 0) or F (1), each link towards that of the pooled noise."""
@@ -319,12 +275,7 @@ class Calibration:
         slope = self.slope[part]
         wanted = xy - usual[:, None] * x
         spread = np.maximum(own / np.maximum(cells, 1.0), MIN_VAR)
-        for _ in range(rounds):
-            noise = float(np.average((1 - slope[:-1]) * spread, weights=cells))
-            pooled = np.clip(1 - noise / spread, 0.0, 1.0)
-            rest = wanted - np.einsum("rhk,rk->rh", xx, slope[self._hop] * self._used)
-            step = (self._over_links(rest) + prior * (pooled - slope[:-1])) / (own + prior)
-            slope[:-1] = np.clip(slope[:-1] + STEP * step, 0.0, 1.0)
+        fit_slopes(self._hop, xx, wanted, own, cells, spread, prior, STEP, slope, rounds)
         if part == 0:
             noise_var = (1 - slope[:-1]) * own / np.maximum(cells, 1.0)
             self._far_ns[:-1] = FAR * np.sqrt(noise_var) + self._packet_ns

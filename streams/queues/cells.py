@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
+from native.core.queue_cells import CellStore, own_delays
 from schemas.records import PathQueueing
 
 __all__ = ["Cells", "Delays", "WaitingCells", "without_own_delay"]
@@ -35,30 +35,11 @@ class Cells:
     ce: Float64s
     """Samples that a queue marked."""
 
-    @classmethod
-    def of(cls, record: PathQueueing, route: NDArray[np.int32]) -> Cells:
-        """Return the cells of a record's rows with a known route; `route` has -1 for the others."""
-        cells = np.asarray(record["cells"], np.int64)
-        cell_route = np.repeat(route, cells)
-        noise_ns = np.repeat(np.asarray(record["noise_ns"], np.float64), cells)
-        published_at = np.asarray(record["at_ns"], np.float64) / record["slot_ns"]
-        return cls(
-            record["start_ns"] // record["slot_ns"] + np.asarray(record["slot"], np.int64),
-            cell_route,
-            published_at if len(published_at) else np.full(len(cell_route), 0.5),
-            np.asarray(record["count"], np.float64),
-            np.asarray(record["mean_ns"], np.float64),
-            np.maximum(noise_ns, MIN_NOISE_NS),
-            np.asarray(record["ce"], np.float64) if len(record["ce"]) else np.zeros(len(cell_route)),
-        ).where(cell_route >= 0)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Cells]) -> Cells:
-        """Return the cells of all parts."""
-        if not parts:
-            none = np.zeros(0)
-            return cls(np.zeros(0, np.int64), np.zeros(0, np.int32), none, none, none, none, none)
-        return cls(*(np.concatenate([getattr(c, name) for c in parts]) for name in cls.__slots__))
+    def columns(
+        self,
+    ) -> tuple[Int64s, NDArray[np.int32], Float64s, Float64s, Float64s, Float64s, Float64s]:
+        """Return the columns in the order of the fields."""
+        return self.slot, self.route, self.at, self.count, self.mean_ns, self.noise_ns, self.ce
 
     def folded(self, fold: int) -> Cells:
         """Return the same cells in slots of `fold` times the length."""
@@ -67,10 +48,6 @@ class Cells:
         slot = self.slot // fold
         at = (self.slot - slot * fold + self.at) / fold
         return Cells(slot, self.route, at, self.count, self.mean_ns, self.noise_ns, self.ce)
-
-    def where(self, chosen: NDArray[np.bool_]) -> Cells:
-        """Return the chosen cells."""
-        return Cells(*(getattr(self, name)[chosen] for name in Cells.__slots__))
 
 
 @dataclass(slots=True)
@@ -123,76 +100,59 @@ class WaitingCells:
     without one."""
 
     def __init__(self, bucket_slots: int) -> None:
-        self._bucket_slots = bucket_slots
-        self._buckets: dict[int, list[Cells]] = {}
-        self._numbers: list[int] = []
-        """Heap of the buckets' numbers."""
+        self._store = CellStore(bucket_slots)
 
     def __bool__(self) -> bool:
         """True if any cell waits."""
-        return bool(self._buckets)
+        return bool(self._store)
 
     def clear(self) -> None:
         """Drop all cells."""
-        self._buckets.clear()
-        self._numbers.clear()
+        self._store.clear()
 
     def add(self, cells: Cells) -> None:
-        """Add the cells of a record."""
-        bucket = cells.slot // self._bucket_slots
-        for number in np.unique(bucket).tolist():
-            self._add_to(number, cells.where(bucket == number))
+        """Add cells."""
+        self._store.add(*cells.columns())
 
-    def _add_to(self, number: int, cells: Cells) -> None:
-        if number not in self._buckets:
-            self._buckets[number] = []
-            heapq.heappush(self._numbers, number)
-        self._buckets[number].append(cells)
+    def add_record(self, record: PathQueueing, route: NDArray[np.int32]) -> None:
+        """Add the cells of a record's rows with a known route; `route` has -1 for the others."""
+        self._store.add_rows(
+            record["start_ns"] // record["slot_ns"],
+            record["slot_ns"],
+            MIN_NOISE_NS,
+            route,
+            np.ascontiguousarray(record["cells"], np.int64),
+            np.ascontiguousarray(record["noise_ns"], np.float32),
+            np.ascontiguousarray(record["slot"], np.int64),
+            np.ascontiguousarray(record["count"], np.int64),
+            np.ascontiguousarray(record["mean_ns"], np.float32),
+            np.ascontiguousarray(record["at_ns"], np.int64),
+            np.ascontiguousarray(record["ce"], np.int64),
+        )
 
     def waiting(self, begin: int, end: int) -> Cells:
-        """Return the cells of slots [begin, end) of one bucket that wait."""
-        number = begin // self._bucket_slots
-        cells = Cells.joined(self._buckets.get(number, []))
-        if number in self._buckets:
-            self._buckets[number] = [cells]
-        return cells.where((cells.slot >= begin) & (cells.slot < end))
+        """Return the cells of slots [begin, end) that wait."""
+        return Cells(*self._store.waiting(begin, end))
 
     def take(self, begin: int, end: int) -> tuple[Cells, int]:
         """Remove and return the cells of slots [begin, end); drop earlier ones and return their number."""
-        picked: list[Cells] = []
-        late = 0
-        while self._numbers and self._numbers[0] * self._bucket_slots < end:
-            number = heapq.heappop(self._numbers)
-            cells = Cells.joined(self._buckets.pop(number))
-            late += int(np.count_nonzero(cells.slot < begin))
-            picked.append(cells.where((cells.slot >= begin) & (cells.slot < end)))
-            rest = cells.slot >= end
-            if rest.any():  # only the last bucket has any
-                self._add_to(number, cells.where(rest))
-                break
-        return Cells.joined(picked), late
+        columns, late = self._store.take(begin, end)
+        return Cells(*columns), late
 
 
-def without_own_delay(cells: Cells, senders: Sequence[int], last_links: Int64s, links: int) -> Float64s:
+def without_own_delay(cells: Cells, senders: Sequence[int] | Int64s, last_links: Int64s) -> Float64s:
     """Return [cells] ns of delay without the sender's own delay.
 
     A delay that one NIC's probes show towards several receivers at every moment of a block is an error of
     its clock or a delay in its host: no queue has this effect. `senders` and `last_links` are by route; the
     sender is -1 for a round trip.
     """
-    sender = np.array(senders, np.int64)[cells.route] if len(cells.route) else cells.slot
-    receiver = last_links[cells.route]
-    key = sender * links + receiver
-    each, at = np.unique(key[sender >= 0], return_inverse=True)
-    lowest_ns = np.full(len(each), np.inf)
-    np.minimum.at(lowest_ns, at, cells.mean_ns[sender >= 0])
-    with_own, of = np.unique(each // max(1, links), return_inverse=True)
-    own_ns = np.full(len(with_own), np.inf)
-    np.minimum.at(own_ns, of, lowest_ns)
-    own_ns[np.bincount(of, minlength=len(with_own)) < OWN_RECEIVERS] = 0
-    number = np.searchsorted(with_own, sender)
-    delay_ns = cells.mean_ns.copy()
-    known = sender >= 0
-    shift_ns = own_ns[number[known]]
-    delay_ns[known] -= np.where(shift_ns > OWN_SIGMAS * cells.noise_ns[known], shift_ns, 0.0)
-    return delay_ns
+    return own_delays(
+        cells.route,
+        cells.mean_ns,
+        cells.noise_ns,
+        np.ascontiguousarray(senders, np.int64),
+        last_links,
+        OWN_RECEIVERS,
+        OWN_SIGMAS,
+    )

@@ -1,6 +1,6 @@
 """Infers queues and utilisation of a shard's links from its sources' `PathQueueing`.
 
-Each block of some 10 ms gives the links with queues, and each second all links that probes cross, as
+Each block of some 20 ms gives the links with queues, and each second all links that probes cross, as
 `LinkQueues`. native/core/queues.c has the method for depths, `utilisation.py` that for utilisation.
 """
 
@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
+from native.core.queue_cells import lay_out
 from native.core.queues import QueueSolver
 from schemas.records import LinkQueues, PathQueueing
 from streams.delays.queueing import SUB_SLOTS
-from streams.queues.calibration import Calibration, kept_back
+from streams.queues.calibration import EVERY, Calibration
 from streams.queues.cells import Cells, Delays, WaitingCells, without_own_delay
 from streams.queues.link_columns import LinkColumns, LinkState
 from streams.queues.marks import marked_shares
@@ -30,10 +31,10 @@ from streams.runtime.units import NS_PER_S
 
 __all__ = ["ShardQueues", "fold_of", "knots_of"]
 
-BLOCK_NS, LONG_BLOCK_NS, MANY_LINKS = 10_000_000, 25_000_000, 1_000
+BLOCK_NS: Final = 20_000_000
 BLOCK_SLOTS: Final = 5
-"""Length of a block; its length with many links, because much of the work is per block; its minimum in slots,
-because later probes also show a block's last slots."""
+"""Length of a block: sources publish every 25 to 50 ms, and much of the work is per block. Its minimum in
+slots, because later probes also show a block's last slots."""
 GRACE_NS: Final = 150_000_000
 """ns behind the others after which a source is not awaited."""
 GONE_NS: Final = 2 * NS_PER_S
@@ -96,7 +97,9 @@ class ShardQueues:
     def __init__(self, shard: str, rate_of: Callable[[str], int]) -> None:
         self.shard = shard
         self.late_cells = 0
-        """Cells that arrived after their block was solved."""
+        """Cells that arrived after their block was solved, or whose block was skipped."""
+        self.skipped_ns = 0
+        """Time without queues, because inference was late."""
         self._rate_of = rate_of
         self._slot_ns = 0
         self._unconfirmed_slot_ns = 0
@@ -117,6 +120,11 @@ class ShardQueues:
         self._calibration = Calibration.none()
         self._limited_to_ns = 0
         """Fabric time at which the last block ended."""
+        self._senders: Int64s = np.zeros(0, np.int64)
+        """Sender of each route, -1 for round trips."""
+        self._bytes_per_ns: Float64s = np.zeros(0)
+        """[links] rate, renewed each second."""
+        self._rates_at_s = -1
         self._column_of: Int64s = np.zeros(0, np.int64)
         """The column of each link in `_calibration`."""
         self._states: dict[LinkKey, LinkState] = {}
@@ -160,9 +168,7 @@ class ShardQueues:
         self._records.synced = self._records.synced and record["synced"]
         route = self._routes.of(record, paths)
         self._count_idle(record, route)
-        cells = Cells.of(record, route)
-        if len(cells.route):
-            self._cells.add(cells)
+        self._cells.add_record(record, route)
 
     def _follow_slot(self, slot_ns: int) -> bool:
         """Note the slot length of a record; return whether the record is used.
@@ -182,17 +188,13 @@ class ShardQueues:
         return True
 
     def _count_idle(self, record: PathQueueing, route: NDArray[np.int32]) -> None:
-        singles = np.asarray(record["singles"], np.int64)
-        idle = np.asarray(record["idle"], np.int64)
-        counts = (route >= 0) & (singles > 0) & (np.asarray(record["direction"]) != 3)
-        second = record["complete_ns"] // NS_PER_S
-        self._idle_probes.add(second, len(self._routes.links), route[counts], singles[counts], idle[counts])
+        columns = (np.ascontiguousarray(record[name], np.int64) for name in ("singles", "idle", "direction"))
+        self._idle_probes.add(record["complete_ns"] // NS_PER_S, len(self._routes.links), route, *columns)
 
     def _block_ns(self, fold: int) -> int:
         """Return the length of a block with combined slots: a whole number of those without."""
         slot = self._slot_ns * SUB_SLOTS
-        length_ns = BLOCK_NS if len(self._routes.names) <= MANY_LINKS else LONG_BLOCK_NS
-        slots = max(BLOCK_SLOTS, length_ns // slot)
+        slots = max(BLOCK_SLOTS, BLOCK_NS // slot)
         blocks = -(-BLOCK_SLOTS * fold // slots)
         while blocks * slots % fold:
             blocks += 1
@@ -236,6 +238,20 @@ class ShardQueues:
         speaking = [s.complete_ns for s in self._sources.values() if newest - s.complete_ns < GONE_NS]
         return min(speaking)
 
+    def skip_late(self, max_late_ns: int) -> int:
+        """Continue with the newest complete block if the next one is complete for longer; return the ns left
+        out.
+
+        Old queues are useless, and a slow worker must not queue them.
+        """
+        late_ns = self._complete_ns() - self.next_block_ns - self._solved_in_ns
+        if self._next_block < 0 or late_ns <= max_late_ns:
+            return 0
+        blocks = late_ns // self._solved_in_ns
+        self._next_block += blocks
+        self.skipped_ns += blocks * self._solved_in_ns
+        return blocks * self._solved_in_ns
+
     def keep_up(self, spent_ns: int, waited_ns: int = 0) -> None:
         """Choose the length of the next slots after a block that took `spent_ns`.
 
@@ -263,69 +279,82 @@ class ShardQueues:
         if self._solver is None or self._columns is None:
             return []
         columns, names, dscps = self._columns, self._routes.names, self._routes.dscps
-        depth_ns, error_ns = self._solve_cells(self._solver, columns, cells, first, slots)
+        samples = columns.probes_by_link(cells)
+        depth_ns, error_ns = self._solve_cells(self._solver, columns, cells, first, slots, samples)
         if self._next_block % SAVE_BLOCKS == 0:
             self._states = columns.states(self._solver, self._routes.keys)
-        bytes_per_ns = self._rates_bps() / 8e9
         solved = SolvedBlock(
             block * block_ns,
             (block + 1) * block_ns,
             slot_ns * SUB_SLOTS,
             fold,
             solved_ns,
-            depth_ns * bytes_per_ns,
-            error_ns * bytes_per_ns,
+            depth_ns,
+            depth_ns.mean(axis=0)[columns.column] * self._bytes_per_ns,
+            depth_ns.max(axis=0)[columns.column] * self._bytes_per_ns,
+            error_ns,
+            self._bytes_per_ns,
             cells,
+            samples,
             marked_shares(cells, columns, (cells.slot - first) // SUB_SLOTS, len(depth_ns)),
         )
         of_block = self._records.of_block(solved, columns, names, dscps)
         return of_block + self._records.of_second(solved, columns, names, dscps, self._idle_probes)
 
     def _solve_cells(
-        self, solver: QueueSolver, columns: LinkColumns, cells: Cells, first: int, slots: int
+        self,
+        solver: QueueSolver,
+        columns: LinkColumns,
+        cells: Cells,
+        first: int,
+        slots: int,
+        samples: Int64s,
     ) -> tuple[Float64s, Float64s]:
-        """Solve slots [first, first + slots): [whole slots, links] ns of queue, [links] ns of error."""
-        links_crossed = (columns.lengths[cells.route] * cells.count).sum()  # a dot product starts threads
-        delay_ns = without_own_delay(cells, self._routes.senders, columns.last, len(self._routes.names))
-        delays = Delays.of(cells, delay_ns)
-        probes = float(links_crossed) / (slots * max(1, columns.count))
+        """Solve slots [first, first + slots): [whole slots, columns] ns of queue, [columns] ns of error.
+
+        `samples`: [links] probes.
+        """
+        delays = Delays.of(cells, without_own_delay(cells, self._senders, columns.last))
+        probes = float(samples.sum()) / (slots * max(1, columns.count))
         fold = fold_of(probes)
         if self.fold > 1:  # as many unknowns and delays as a slot needs
             fold = SUB_SLOTS
             delays = delays.merged(SUB_SLOTS, columns.same)
-        back = kept_back(delays.slot, delays.route)
         knots = knots_of(probes * fold)
-        when = (delays.slot - first + delays.at) / fold
-        slot = (delays.slot - first) // fold
-        order = np.argsort(when, kind="stable")
-        order = order[~back[order]]
-        start = np.searchsorted(slot[order], np.arange(slots // fold + 1))
-        found = solver.solve(
-            float(self._unit_ns * fold),
-            start,
-            delays.route[order],
-            (when - slot)[order],
-            delays.count[order],
-            delays.mean_ns[order],
-            delays.noise_ns[order],
-            knots,
+        start, observations, back = lay_out(
+            delays.slot,
+            delays.route,
+            delays.at,
+            delays.count,
+            delays.mean_ns,
+            delays.noise_ns,
+            first,
+            slots,
+            fold,
+            EVERY,
         )
-        # convert to links and whole slots; the links of one column share its sum
-        fine = SUB_SLOTS // fold
-        queue_ns = found.queue_ns.reshape(-1, fine, found.queue_ns.shape[1]).mean(axis=1)
-        error_ns = SIGMAS[knots > 1] * np.sqrt((found.sigma_ns**2).mean(axis=0))
+        is_calibrated = self._calibration.ready
+        solved = solver.solve(
+            float(self._unit_ns * fold), start, *observations, knots, errors=not is_calibrated
+        )
+        queue_ns, fine = solved.queue_ns, SUB_SLOTS // fold
+        if fine > 1:
+            queue_ns = queue_ns.reshape(-1, fine, queue_ns.shape[1]).mean(axis=1)
         calibration, whole = self._calibration, (delays.slot - first) // SUB_SLOTS
-        limit_ns = self._limit_ns(delays, first, slots)
-        if calibration.ready:
+        kind = columns.kind[delays.route]
+        limit_ns = self._limit_ns(delays, kind, columns, first, slots)
+        if is_calibrated:
             depth_ns, error_ns = calibration.depths(queue_ns, limit_ns)
         else:  # nothing is known yet about the depths' worth
             depth_ns = np.minimum(queue_ns, limit_ns)
-            error_ns = error_ns + depth_ns.max(axis=0)
+            error_ns = SIGMAS[knots > 1] * np.sqrt((solved.sigma_ns**2).mean(axis=0)) + depth_ns.max(axis=0)
         seconds = slots * self._unit_ns / NS_PER_S
-        calibration.learn(queue_ns, seconds, delays.route, delays.count, delays.mean_ns, back, whole)
-        return depth_ns[:, columns.column], error_ns[columns.column]
+        calibration.learn(queue_ns, seconds, kind, delays.count, delays.mean_ns, back, whole)
+        return depth_ns, error_ns
 
-    def _limit_ns(self, delays: Delays, first: int, slots: int) -> Float64s:
+    def _limit_ns(
+        self, delays: Delays, kind: NDArray[np.int32], columns: LinkColumns, first: int, slots: int
+    ) -> Float64s:
         """Return [whole slots, columns] ns that the probes of slots [first, first + slots) allow.
 
         Probes of the slot behind count where they have come.
@@ -340,28 +369,35 @@ class ShardQueues:
         return self._calibration.limit_ns(
             slots // SUB_SLOTS,
             slot // SUB_SLOTS,
-            np.concatenate([delays.route, after.route]),
+            np.concatenate([kind, columns.kind[after.route]]),
             longest_ns + LIMIT_SIGMAS * noise_ns,
             goes_on=goes_on,
         )
 
     def _rates_bps(self) -> Float64s:
+        """Return [links] bit/s."""
         return np.array([self._rate_of(name) or UNKNOWN_BPS for name in self._routes.names], np.float64)
 
     def _rebuild(self) -> None:
         """Rebuild the solver if links or routes have changed."""
         routes = self._routes
-        if self._built_revision == routes.revision:
+        second, is_built = self.next_block_ns // NS_PER_S, self._built_revision == routes.revision
+        if not is_built or second != self._rates_at_s:  # rates may be announced after the routes
+            self._rates_at_s = second
+            self._bytes_per_ns = self._rates_bps() / 8e9
+        if is_built:
             return
         self._built_revision = routes.revision
         if not routes.links:
             self._solver = self._columns = None
             return
+        self._senders = np.array(routes.senders, np.int64)
         self._columns = LinkColumns.of(routes.links, len(routes.names))
-        self._solver = self._columns.solver(self._rates_bps())
+        rates_bps = 8e9 * self._bytes_per_ns
+        self._solver = self._columns.solver(rates_bps)
         self._columns.restore(self._solver, routes.keys, self._states)
-        calibration = self._columns.calibration(self._rates_bps())
+        calibration = self._columns.calibration(rates_bps)
         calibration.restore(self._columns.columns_before(self._column_of), self._calibration)
         self._calibration, self._column_of = calibration, self._columns.column
-        self._records.grow(len(routes.names))
+        self._records.set_links(routes.names)
         self._idle_probes.restart()

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
+from native.core.queue_cells import count_links
 from native.core.queues import QueueSolver
 from streams.delays.queueing import SUB_SLOTS
 from streams.queues.calibration import Calibration
@@ -37,6 +38,12 @@ class LinkColumns:
     """[links]: the column of each link."""
     same: NDArray[np.int32]
     """[routes]: the first route with the same links; other senders have the others."""
+    kind: NDArray[np.int32]
+    """[routes]: number of the route's links among the distinct ones."""
+    start: Int64s
+    """[routes + 1]: where the links of each route begin in `flat`."""
+    groups: list[int]
+    """[links]: links of one number above 0 cannot be distinguished."""
 
     @classmethod
     def of(cls, routes: Sequence[tuple[int, ...]], links: int) -> LinkColumns:
@@ -54,7 +61,11 @@ class LinkColumns:
         last = np.array([each[-1] for each in routes], np.int64)
         firsts: dict[tuple[int, ...], int] = {}
         same = np.array([firsts.setdefault(each, number) for number, each in enumerate(routes)], np.int32)
-        return cls(lengths, last, flat, np.array(column, np.int64), same)
+        links_of_column = np.bincount(column)
+        groups = [number + 1 if links_of_column[number] > 1 else 0 for number in column]
+        start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        kind = np.unique(same, return_inverse=True)[1].astype(np.int32)
+        return cls(lengths, last, flat, np.array(column, np.int64), same, kind, start, groups)
 
     @property
     def count(self) -> int:
@@ -67,9 +78,13 @@ class LinkColumns:
         return QueueSolver(self._packet_ns(rate_bps), start, hop, merge=SUB_SLOTS)
 
     def calibration(self, rate_bps: Float64s) -> Calibration:
-        """Return a new calibration of the columns; `rate_bps`: [links]."""
+        """Return a new calibration of the columns, whose routes are the `kind`s; `rate_bps`: [links]."""
         start, hop = self._hops()
-        return Calibration(start, hop, self._packet_ns(rate_bps))
+        first = np.unique(self.same)
+        lengths = np.diff(start)
+        chosen = np.repeat(np.isin(np.arange(len(lengths)), first), lengths)
+        starts = np.concatenate([[0], np.cumsum(lengths[first])]).astype(np.int64)
+        return Calibration(starts, hop[chosen], self._packet_ns(rate_bps))
 
     def columns_before(self, column: Int64s) -> Int64s:
         """Return for each column that of its first link in an earlier `column`, -1 if the link is new."""
@@ -110,15 +125,6 @@ class LinkColumns:
         columns = self.column.tolist()
         return {name: (float(last[c]), float(mean[c])) for name, c in zip(names, columns, strict=False)}
 
-    def groups(self) -> list[int]:
-        """Return a group number for each link: links of one number cannot be distinguished; 0: none."""
-        count = np.bincount(self.column)
-        groups: list[int] = np.where(count[self.column] > 1, self.column + 1, 0).tolist()
-        return groups
-
     def probes_by_link(self, cells: Cells) -> Int64s:
         """Return [links] probes that crossed each link."""
-        counts = np.bincount(cells.route, weights=cells.count, minlength=len(self.lengths))
-        found = np.bincount(self.flat, np.repeat(counts, self.lengths), len(self.column))
-        probes_by_link: Int64s = found.astype(np.int64)
-        return probes_by_link
+        return count_links(self.start, self.flat, cells.route, cells.count, len(self.column))

@@ -24,12 +24,13 @@ MIN_SHARE: Final = 0.01
 """A smaller share of a link is noise of the attribution, and counts as none."""
 
 
-def marked_shares(cells: Cells, columns: LinkColumns, slot: np.ndarray, slots: int) -> Float64Table:
-    """Return [slots, links] share of the probes that each link marked; `slot` is by cell, from 0."""
-    links = len(columns.column)
-    shares = np.zeros((slots, links))
+def marked_shares(cells: Cells, columns: LinkColumns, slot: np.ndarray, slots: int) -> Float64Table | None:
+    """Return [slots, links] share of the probes that each link marked; None: none of them.
+
+    `slot` is by cell, from 0.
+    """
     if not cells.ce.any():
-        return shares
+        return None
     count, routes = columns.count, len(columns.lengths)
     # aliased links of a route are one unknown
     pairs = np.unique(np.repeat(np.arange(routes), columns.lengths) * count + columns.column[columns.flat])
@@ -47,7 +48,7 @@ def marked_shares(cells: Cells, columns: LinkColumns, slot: np.ndarray, slots: i
     crossed = np.bincount(key, np.repeat(cells.count, wide), slots * count)
     share = (marked / np.maximum(crossed, 1)).reshape(slots, count)
     share[share < MIN_SHARE] = 0.0
-    shares[:] = np.minimum(share, 1.0)[:, columns.column]
+    shares: Float64Table = np.minimum(share, 1.0)[:, columns.column]
     return shares
 
 

@@ -14,7 +14,7 @@ from schemas.records import LinkQueue, LinkQueues
 from schemas.topics import MAX_ELEMENTS
 from streams.queues.cells import Cells
 from streams.queues.link_columns import PACKET_BYTES, LinkColumns
-from streams.queues.utilisation import IdleProbes, exchange_errors
+from streams.queues.utilisation import IdleProbes, end_nodes, exchange_errors
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["QueueRecords", "SolvedBlock"]
@@ -59,13 +59,20 @@ class SolvedBlock:
     fold: int
     """How many slots were combined into each, to keep up."""
     solved_ns: int
-    depth_bytes: Float64s
-    """[slots, links]"""
-    error_bytes: Float64s
+    depth_ns: Float64s
+    """[slots, columns]; links in a column share its sum."""
+    mean_bytes: Float64s
+    largest_bytes: Float64s
+    """[links], over the slots."""
+    error_ns: Float64s
+    """[columns]"""
+    bytes_per_ns: Float64s
     """[links]"""
     cells: Cells
-    marked: Float64Table
-    """[slots, links] share of the probes that the link marked."""
+    samples: Int64s
+    """[links] probes that crossed each link."""
+    marked: Float64Table | None
+    """[slots, links] share of the probes that the link marked; None: no marks."""
 
 
 class _SecondTotals:
@@ -77,6 +84,7 @@ class _SecondTotals:
         self._error_bytes: Float64s = np.zeros(0)
         self._marked: Float64s = np.zeros(0)
         self._slots = 0
+        self._second = -1
         self.samples: Int64s = np.zeros(0, np.int64)
 
     def grow(self, links: int) -> None:
@@ -86,13 +94,19 @@ class _SecondTotals:
             for old in (self._sum_bytes, self._max_bytes, self._error_bytes, self._marked, self.samples)
         )
 
-    def add(self, depth: Float64s, error: Float64s, marked: Float64Table) -> None:
-        """Add a block: [slots, links] depths and [links] errors, bytes, and [slots, links] marked shares."""
-        self._marked += marked.sum(axis=0)
-        self._sum_bytes += depth.sum(axis=0)
-        self._max_bytes = np.maximum(self._max_bytes, depth.max(axis=0))
-        self._error_bytes = np.maximum(self._error_bytes, error)
-        self._slots += len(depth)
+    def add(self, block: SolvedBlock, column: Int64s) -> None:
+        """Add a block; `column`: the column of each link. A second that was skipped to its end is dropped."""
+        second = block.start_ns // NS_PER_S
+        if second != self._second:
+            self._second = second
+            self.reset()
+        if block.marked is not None:
+            self._marked += block.marked.sum(axis=0)
+        self._sum_bytes += len(block.depth_ns) * block.mean_bytes
+        self._max_bytes = np.maximum(self._max_bytes, block.largest_bytes)
+        self._error_bytes = np.maximum(self._error_bytes, block.error_ns[column] * block.bytes_per_ns)
+        self._slots += len(block.depth_ns)
+        self.samples += block.samples
 
     def depths(self, link: int) -> _Depths:
         """Return the depth fields of a link."""
@@ -121,47 +135,45 @@ class QueueRecords:
         """bit/s over each link, as flows report it."""
         self._shard, self._rate_of = shard, rate_of
         self._second = _SecondTotals()
+        self._nodes = end_nodes(())
 
-    def grow(self, links: int) -> None:
-        """Make room for so many links."""
-        self._second.grow(links)
+    def set_links(self, names: Sequence[str]) -> None:
+        """Prepare for these links; known ones stay in their places."""
+        self._second.grow(len(names))
+        self._nodes = end_nodes(names)
 
     def of_block(
         self, block: SolvedBlock, columns: LinkColumns, names: Sequence[str], dscps: Sequence[int]
     ) -> list[LinkQueues]:
         """Return the records of a block: its links with queues or marks, slot by slot."""
-        depth = block.depth_bytes
-        is_deep = depth.max(axis=0) > SHALLOW_BYTES
-        deep = np.flatnonzero(is_deep | block.marked.any(axis=0))
-        groups = columns.groups()
-        samples = columns.probes_by_link(block.cells)
-        self._second.samples += samples
-        mean, largest = depth.mean(axis=0).tolist(), depth.max(axis=0).tolist()
-        ce_share, bound, probes = (
-            block.marked.mean(axis=0).tolist(),
-            block.error_bytes.tolist(),
-            samples.tolist(),
-        )
-        slots = _chosen_by_column((depth[:, deep] > SHALLOW_BYTES / 4) & is_deep[deep])
-        marked = _chosen_by_column(block.marked[:, deep] > 0)
+        column, bytes_per_ns, marked = columns.column, block.bytes_per_ns, block.marked
+        is_shown = is_deep = block.largest_bytes > SHALLOW_BYTES
+        if marked is not None:
+            is_shown = is_deep | marked.any(axis=0)
+        shown = np.flatnonzero(is_shown)
+        depth = block.depth_ns[:, column[shown]] * bytes_per_ns[shown]
+        bound = (block.error_ns[column[shown]] * bytes_per_ns[shown]).tolist()
+        slots = _chosen_by_column((depth > SHALLOW_BYTES / 4) & is_deep[shown])
+        marks = np.zeros(depth.shape) if marked is None else marked[:, shown]
+        ce_share, ce_slots = marks.mean(axis=0).tolist(), _chosen_by_column(marks > 0)
         links: list[LinkQueue] = [
             {
                 "link": names[link],
                 "rate_bps": self._rate_of(names[link]),
-                "depth_mean_bytes": mean[link],
-                "depth_max_bytes": largest[link],
-                "bound_bytes": bound[link],
+                "depth_mean_bytes": float(block.mean_bytes[link]),
+                "depth_max_bytes": float(block.largest_bytes[link]),
+                "bound_bytes": bound[n],
                 **NO_UTILISATION,
-                "samples": probes[link],
-                "group": groups[link],
+                "samples": int(block.samples[link]),
+                "group": columns.groups[link],
                 "slot": slots[n].tolist(),
-                "depth_bytes": depth[slots[n], link].tolist(),
+                "depth_bytes": depth[slots[n], n].tolist(),
                 "dscp": dscps[link],
-                "ce_share": ce_share[link],
-                "ce_slot": marked[n].tolist(),
-                "ce": block.marked[marked[n], link].tolist(),
+                "ce_share": ce_share[n],
+                "ce_slot": ce_slots[n].tolist(),
+                "ce": marks[ce_slots[n], n].tolist(),
             }
-            for n, link in enumerate(deep.tolist())
+            for n, link in enumerate(shown.tolist())
         ]
         return self._records(block, block.start_ns, block.slot_ns, len(depth), _one_per_link(links))
 
@@ -174,21 +186,20 @@ class QueueRecords:
         probes: IdleProbes,
     ) -> list[LinkQueues]:
         """Return the records of the second that a block ends, with the utilisation of all links."""
-        self._second.add(block.depth_bytes, block.error_bytes, block.marked)
+        self._second.add(block, columns.column)
         second = block.start_ns // NS_PER_S
         if block.end_ns // NS_PER_S == second:
             return []
         share, sigma = probes.shares(columns.lengths, columns.flat, len(names))
-        exchange = exchange_errors(columns.lengths, columns.flat, names, share)
+        exchange = exchange_errors(columns.lengths, columns.flat, self._nodes, share)
         bound = 2 * sigma + JOINT_ERROR + exchange
-        groups = columns.groups()
         links: list[LinkQueue] = [
             {
                 "link": names[link],
                 "rate_bps": self._rate_of(names[link]),
                 **self._second.depths(link),
                 **self._utilisation(names[link], float(share[link]), float(bound[link])),
-                "group": groups[link],
+                "group": columns.groups[link],
                 "slot": [],
                 "depth_bytes": [],
                 "dscp": dscps[link],
@@ -197,7 +208,6 @@ class QueueRecords:
             }
             for link in np.flatnonzero(self._second.samples).tolist()
         ]
-        self._second.reset()
         return self._records(block, second * NS_PER_S, NS_PER_S, 1, _one_per_link(links))
 
     def _utilisation(self, name: str, share: float, bound: float) -> _Utilisation:
@@ -228,7 +238,7 @@ class QueueRecords:
             "slots": slots,
             "fold": block.fold,
             "synced": synced,
-            "paths": len(np.unique(block.cells.route)),
+            "paths": int(np.count_nonzero(np.bincount(block.cells.route))),
             "solved_ns": block.solved_ns,
             "part": 0,
             "parts": 1,

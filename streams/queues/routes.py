@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from native.core.columns import Int64s
+from native.core.queue_cells import find_routes
 from schemas.records import PathQueueing
 from streams.runtime.route_table import RouteTable
 
-__all__ = ["LinkKey", "ProbedRoutes"]
+__all__ = ["ROUND_TRIP", "LinkKey", "ProbedRoutes"]
 
 LinkKey = tuple[str, int]
 """A link and the traffic class of the queue at its sending port."""
@@ -73,27 +75,38 @@ class ProbedRoutes:
         """Return the route of each row of a record, -1 if unknown."""
         nics = record["nics"]
         ids = np.array([self._nics.setdefault(name, len(self._nics)) for name in nics], np.int64)
-        nic, peer, path, direction = (
-            np.asarray(column, np.int64)
-            for column in (record["nic"], record["peer"], record["path"], record["direction"])
+        nic, peer, path, direction, dscp = (
+            np.ascontiguousarray(record[name], np.int64)
+            for name in ("nic", "peer", "path", "direction", "dscp")
         )
-        dscp = np.asarray(record["dscp"], np.int64) if len(record["dscp"]) else np.zeros(len(nic), np.int64)
-        key = ids[nic] << 48 | ids[peer] << 33 | dscp << 26 | path << 2 | direction if len(nic) else nic
+        key, routes, complete = find_routes(self._keys, self._route_at, ids, nic, peer, path, direction, dscp)
+        return (
+            routes
+            if complete
+            else self._with_new(key, routes, nics, (nic, peer, path, direction, dscp), table)
+        )
+
+    def _with_new(
+        self,
+        key: Int64s,
+        routes: NDArray[np.int32],
+        nics: Sequence[str],
+        rows: tuple[Int64s, ...],
+        table: RouteTable,
+    ) -> NDArray[np.int32]:
+        """Look up the paths that are not cached, cache them, and return the route of each row."""
         at = np.searchsorted(self._keys, key)
-        found = np.full(len(key), -1, np.int32)
-        hit = at < len(self._keys)
-        hit[hit] = self._keys[at[hit]] == key[hit]
-        found[hit] = self._route_at[at[hit]]
-        new = np.flatnonzero(~hit)
-        if len(new):
-            rows = (column[new].tolist() for column in (nic, peer, path, direction, dscp))
-            named = zip(*rows, strict=True)
-            found[new] = [self._route(nics[n], nics[p], port, d, c, table) for n, p, port, d, c in named]
-            keys, first = np.unique(np.concatenate([self._keys, key[new]]), return_index=True)
-            self._route_at = np.concatenate([self._route_at, found[new]])[first]
-            self._keys = keys
-            self.unknown_paths += int(np.count_nonzero(found[new] < 0))
-        return found
+        at[at == len(self._keys)] = 0
+        new = np.flatnonzero(self._keys[at] != key) if len(self._keys) else np.arange(len(key))
+        nic, peer, path, direction, dscp = rows
+        dscp = dscp if len(dscp) else np.zeros(len(key), np.int64)
+        named = zip(*(column[new].tolist() for column in (nic, peer, path, direction, dscp)), strict=True)
+        routes[new] = [self._route(nics[n], nics[p], port, d, c, table) for n, p, port, d, c in named]
+        keys, first = np.unique(np.concatenate([self._keys, key[new]]), return_index=True)
+        self._route_at = np.concatenate([self._route_at, routes[new]])[first]
+        self._keys = keys
+        self.unknown_paths += int(np.count_nonzero(routes[new] < 0))
+        return routes
 
     def _route(self, nic: str, peer: str, path: int, direction: int, dscp: int, table: RouteTable) -> int:
         """Return the number of a path's route, -1 if it is unknown."""

@@ -19,13 +19,14 @@ from schemas import codec
 from schemas.records import PathQueueing
 from schemas.topics import PATH_QUEUEING, QUEUES
 from streams.queues.inference import ShardQueues
+from streams.queues.slot_fold import SKIP_LATE_NS
 from streams.queues.validation import validate_queueing
 from streams.runtime.assignment import KeyedState, Message, PartitionState
 from streams.runtime.columnar import decode_columnar
 from streams.runtime.context import WorkerContext
 from streams.runtime.flow_table import LiveFlows
 from streams.runtime.shard_stage import ShardStage
-from streams.runtime.units import NS_PER_MS
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["QueuesStage", "fold_text", "waited_ns"]
 
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 SETTLE_S: Final = 0.005
 """s that a block waits for the messages of other sources, which arrive together."""
 IDLE_S: Final = 1.0
-SKIP_BEHIND_NS: Final = 2_000 * NS_PER_MS
+SKIP_BEHIND_NS: Final = 500 * NS_PER_MS
 """ns behind the log at which messages are skipped: old queues are useless, and a slow worker must catch
 up."""
 WARN_S: Final = 10.0
@@ -154,10 +155,14 @@ class QueuesStage(ShardStage[_Shard]):
 
     def _skip(self) -> None:
         self.skipped += 1
+        self._warn("queues: behind the log, %d messages skipped so far", self.skipped)
+
+    def _warn(self, text: str, *values: object) -> None:
+        """Log a warning, at most one each `WARN_S`."""
         now_s = time.monotonic()
         if now_s - self._warned_s > WARN_S:
             self._warned_s = now_s
-            log.warning("queues: behind the log, %d messages skipped so far", self.skipped)
+            log.warning(text, *values)
 
     async def _solve_all(self) -> None:
         for partition in self.partitions:
@@ -165,10 +170,16 @@ class QueuesStage(ShardStage[_Shard]):
             async with self.partitions.lock:
                 for name, shard in list(partition.state.items()):
                     while shard.queues.ready() and not partition.revoking:
+                        self._skip_late(name, shard.queues)
                         with self.context.survive(self.name, QUEUES, name):
                             await self._solve(partition, shard.queues)
                             self._report_fold(name, shard)
             self._solved_ns[partition] = start_ns
+
+    def _skip_late(self, name: str, queues: ShardQueues) -> None:
+        """Leave out the blocks that are too old."""
+        if queues.skip_late(SKIP_LATE_NS):
+            self._warn("queues of %s: too slow, %.1f s skipped so far", name, queues.skipped_ns / NS_PER_S)
 
     def _report_fold(self, name: str, shard: _Shard) -> None:
         """Report a change of the length of slots to the log and the service manager."""

@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
+from native.core.queue_cells import add_idle
+from native.core.queue_cells import busy_shares as renew_shares
 from schemas.ids import end_parts
+from streams.queues.routes import ROUND_TRIP
 from streams.runtime.units import NS_PER_S
 
-__all__ = ["IdleProbes", "busy_shares", "exchange_errors"]
+__all__ = ["IdleProbes", "busy_shares", "end_nodes", "exchange_errors"]
 
 ITERATIONS: Final = 40
 FIRST_SHARE: Final = 0.2
@@ -49,50 +52,49 @@ def busy_shares(
     #
     # whose fixed point is the likelihood's maximum. The error is that of a route's P, var P = P (1 - P) / n,
     # carried to rho_l by dP / d rho = - P / (1 - rho), with the other links taken as known.
-    route = np.repeat(np.arange(len(singles)), np.diff(hop_start))
     n = singles.astype(np.float64)
-    delayed = n - idle
-    seen = np.bincount(hop_link, weights=n[route], minlength=links)
     share = np.full(links, FIRST_SHARE) if begin is None else np.clip(begin, 0.01, 0.98)
-    some = np.maximum(seen, 1e-9)
-    for _ in range(iterations):
-        free = np.exp(np.bincount(route, weights=np.log1p(-share)[hop_link], minlength=len(n)))
-        blame = delayed / np.maximum(1 - free, 1e-9)
-        share = np.minimum(
-            share * np.bincount(hop_link, weights=blame[route], minlength=links) / some, MAX_SHARE
-        )
-    free = np.exp(np.bincount(route, weights=np.log1p(-share)[hop_link], minlength=len(n)))
+    free, seen = renew_shares(hop_start, hop_link, n, n - idle, share, MAX_SHARE, iterations)
     weight = n * free / np.maximum(1 - free, 1 / np.maximum(n, 1))
-    known = np.bincount(hop_link, weights=weight[route], minlength=links)
+    known = np.bincount(hop_link, weights=np.repeat(weight, np.diff(hop_start)), minlength=links)
     with np.errstate(divide="ignore"):
         sigma = np.where(known > 0, (1 - share) / np.sqrt(known), np.inf)
     return np.where(seen > 0, share, 0.0), sigma
 
 
-def exchange_errors(lengths: Int64s, flat: Int64s, names: Sequence[str], shares: Float64s) -> Float64s:
+def end_nodes(names: Sequence[str]) -> tuple[Int64s, Int64s]:
+    """Return [links] numbers of the nodes at which links begin, and of those at which they end."""
+    nodes: dict[str, int] = {}
+    ends = [name.partition(">") for name in names]
+    begin = np.array([nodes.setdefault(end_parts(a).node, len(nodes)) for a, _, _ in ends], np.int64)
+    end = np.array([nodes.setdefault(end_parts(b).node, len(nodes)) for _, _, b in ends], np.int64)
+    return begin, end
+
+
+def exchange_errors(
+    lengths: Int64s, flat: Int64s, nodes: tuple[Int64s, Int64s], shares: Float64s
+) -> Float64s:
     """Return [links] error of each share because the links into a switch may trade against those out of it.
 
-    `flat` has all routes' links, `lengths` of each.
+    `flat` has all routes' links, `lengths` of each; `nodes` has the `end_nodes` of the links.
     """
     # Where every route into a switch goes on, and every route out of it has come in, a route has one link
     # of each kind. With u = -log(1 - rho), a route's P is exp(-sum u). So u may move from all links in to
     # all links out, or back, and no probe shows it. The lowest u of a side limits it, as none falls below 0:
     #
     #   in:  -(1 - rho) (exp(min_in u) - 1)  to  +(1 - rho) (1 - exp(-min_out u)),  and out alike
-    nodes: dict[str, int] = {}
-    ends = [name.partition(">") for name in names]
-    begin = np.array([nodes.setdefault(end_parts(a).node, len(nodes)) for a, _, _ in ends], np.int64)
-    end = np.array([nodes.setdefault(end_parts(b).node, len(nodes)) for _, _, b in ends], np.int64)
-    links, route = len(names), np.repeat(np.arange(len(lengths)), lengths)
+    begin, end = nodes
+    links, route = len(begin), np.repeat(np.arange(len(lengths)), lengths)
     joined = (route[1:] == route[:-1]) & (end[flat[:-1]] == begin[flat[1:]])
     crossed = np.bincount(flat, minlength=links)
     goes_on = np.bincount(flat[:-1][joined], minlength=links) == crossed
     came_in = np.bincount(flat[1:][joined], minlength=links) == crossed
-    transit = np.ones(len(nodes), np.bool_)
+    switches = int(max(begin.max(), end.max())) + 1
+    transit = np.ones(switches, np.bool_)
     transit[end[(crossed > 0) & ~goes_on]] = False
     transit[begin[(crossed > 0) & ~came_in]] = False
     u = -np.log1p(-np.minimum(shares, MAX_SHARE))
-    lowest = np.full((2, len(nodes)), np.inf)
+    lowest = np.full((2, switches), np.inf)
     for side, node in enumerate((end, begin)):
         np.minimum.at(lowest[side], node[crossed > 0], u[crossed > 0])
     lowest[:, ~transit | ~np.isfinite(lowest).all(axis=0)] = 0.0
@@ -133,17 +135,26 @@ class IdleProbes:
         """Start the next estimate without the last one, because routes have changed."""
         self._share = None
 
-    def add(self, second: int, routes: int, route: Int64s, singles: Int64s, idle: Int64s) -> None:
-        """Add the probes of some routes, of `routes` in total, in a second."""
+    def add(
+        self,
+        second: int,
+        routes: int,
+        route: NDArray[np.int32],
+        singles: Int64s,
+        idle: Int64s,
+        direction: Int64s,
+    ) -> None:
+        """Add the probes of some routes, of `routes` in total, in a second; a round trip shows no one link.
+
+        `route` is -1 for rows of unknown routes.
+        """
         if not self._seconds or self._seconds[-1].second != second:
             self._seconds.append(_Busy(second))
             while self._seconds[0].second <= second - USE_NS // NS_PER_S:
                 self._seconds.popleft()
-        if len(route):
-            busy = self._seconds[-1]
-            busy.grow(routes)
-            np.add.at(busy.singles, route, singles)
-            np.add.at(busy.idle, route, idle)
+        busy = self._seconds[-1]
+        busy.grow(routes)
+        add_idle(route, direction, singles, idle, ROUND_TRIP, busy.singles, busy.idle)
 
     def shares(self, lengths: Int64s, flat: Int64s, links: int) -> tuple[Float64s, Float64s]:
         """Return `busy_shares` of the links; `flat` has all routes' links, `lengths` of each."""

@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from native.core.arrays import BadArray, decode_arrays, encode_arrays
+from native.core.arrays import BadArray, decode_arrays, encode_arrays, first_outside
+from native.core.columns import Float64s, Int64s
 from schemas import codec
 
 __all__ = ["as_column", "decode_columnar", "encode_columnar"]
@@ -25,6 +26,7 @@ _DTYPES: Final[dict[str, Any]] = {
 }
 _ARRAY: Final = np.ndarray
 _MAX_INT: Final = 2**31 - 1
+_MIN_LONG: Final = -(2**63)
 
 R = TypeVar("R")
 """The type of a record: a class of `schemas.records`."""
@@ -38,6 +40,10 @@ class _Columns(NamedTuple):
     kinds: str
     minimum: tuple[float | None, ...]
     maximum: tuple[float | None, ...]
+    whole_limits: Int64s
+    """[columns, 2] minimum and maximum of whole numbers."""
+    limits: Float64s
+    """[columns, 2] those of all numbers."""
 
 
 @cache
@@ -54,15 +60,30 @@ def _columns_of(name: str) -> _Columns:
         field.get("min", -_MAX_INT - 1 if of == "int" else None)
         for field, of in zip(columns, items, strict=True)
     ]
+    maximum = [
+        field.get("max", _MAX_INT if of == "int" else None) for field, of in zip(columns, items, strict=True)
+    ]
+    limits = np.array(
+        [
+            (-np.inf if low is None else low, np.inf if high is None else high)
+            for low, high in zip(minimum, maximum, strict=True)
+        ],
+        np.float64,
+    )
+    whole = [
+        (_MIN_LONG if low is None else low, -_MIN_LONG - 1 if high is None else high)
+        if of in ("int", "long")
+        else (0, 0)
+        for low, high, of in zip(minimum, maximum, items, strict=True)
+    ]
     return _Columns(
         fields[begin - 1]["name"],
         tuple(field["name"] for field in columns),
         "".join(_KINDS[of] for of in items),
         tuple(minimum),
-        tuple(
-            field.get("max", _MAX_INT if of == "int" else None)
-            for field, of in zip(columns, items, strict=True)
-        ),
+        tuple(maximum),
+        np.array(whole, np.int64),
+        limits,
     )
 
 
@@ -111,17 +132,20 @@ def _decoded(data: bytes, name: str, registry: codec.Registry | None) -> dict[st
     except BadArray as error:
         where = ".".join([name, *columns.names[error.array : error.array + 1]])
         raise codec.BadRecord(error.reason, f"{where}: {error.detail}") from error
-    for field, array, minimum, maximum in zip(
-        columns.names, arrays, columns.minimum, columns.maximum, strict=True
-    ):
-        record[field] = array
-        if not len(array):
-            continue
-        low, high = array.min(), array.max()
-        if not (np.isfinite(low) and np.isfinite(high)):
-            raise codec.BadRecord("OUT_OF_RANGE", f"{name}.{field}: expected finite numbers")
-        if minimum is not None and low < minimum:
-            raise codec.BadRecord("OUT_OF_RANGE", f"{name}.{field}: {low}, expected at least {minimum:.12g}")
-        if maximum is not None and high > maximum:
-            raise codec.BadRecord("OUT_OF_RANGE", f"{name}.{field}: {high}, expected at most {maximum:.12g}")
+    record.update(zip(columns.names, arrays, strict=True))
+    outside = first_outside(arrays, columns.whole_limits, columns.limits)
+    if outside >= 0:
+        raise _out_of_range(name, columns, outside, arrays[outside])
     return record
+
+
+def _out_of_range(name: str, columns: _Columns, number: int, array: NDArray[Any]) -> codec.BadRecord:
+    """Return the error of a column with an element outside its limits."""
+    low, high, minimum = array.min(), array.max(), columns.minimum[number]
+    if not (np.isfinite(low) and np.isfinite(high)):
+        text = "expected finite numbers"
+    elif minimum is not None and low < minimum:
+        text = f"{low}, expected at least {minimum:.12g}"
+    else:
+        text = f"{high}, expected at most {columns.maximum[number]:.12g}"
+    return codec.BadRecord("OUT_OF_RANGE", f"{name}.{columns.names[number]}: {text}")

@@ -37,6 +37,8 @@ TARGETS: Final[Mapping[str, Target]] = {
     "queue_inference_realtime_factor_1ms": Target("x", ">=", 0.5),
     "queue_inference_realtime_factor_10ms": Target("x", ">=", 2),
     "inference_vs_sklearn": Target("x", ">=", 20),
+    "inference_us_per_slot_link": Target("us"),
+    "inference_cores_sim64": Target("cores", "<=", 0.05),
     "queue_rms_over_perfect_probe_4000pps_batch8": Target("1", "<=", 1.25),
     "queue_rms_over_perfect_probe_4000pps_batch48": Target("1", "<=", 1.25),
     "queue_rms_over_perfect_probe_2000pps_batch8": Target("1", "<=", 1.25),
@@ -107,6 +109,7 @@ PARTS: Final = {
         "queue_inference_realtime_factor_10ms",
         "inference_vs_sklearn",
     ),
+    "inference_cost": ("inference_us_per_slot_link", "inference_cores_sim64"),
     "shared_queues": (
         "queue_rms_over_perfect_probe_4000pps_batch8",
         "queue_rms_over_perfect_probe_4000pps_batch48",

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from native.core.columns import Float64s
-from streams.queues.calibration import EVERY, Calibration, kept_back
+from native.core.queue_cells import lay_out
+from streams.queues.calibration import EVERY, Calibration
 
 PACKET_NS = 1_200.0
 SLOTS = 10
@@ -153,7 +154,9 @@ def test_state_goes_on_when_routes_change(taught: Calibration) -> None:
 
 def test_one_cell_in_sixteen_is_kept_back() -> None:
     slot, route = np.divmod(np.arange(100_000), 250)
-    chosen = kept_back(slot, route.astype(np.int32))
+    one = np.ones(len(slot))
+    start, _, chosen = lay_out(slot, route.astype(np.int32), 0 * one, one, one, one, 0, 400, 4, EVERY)
+    assert start[-1] == len(slot) - chosen.sum()
     assert chosen.mean() == pytest.approx(1 / EVERY, rel=0.05)
     per_route = np.bincount(route, chosen)
     assert per_route.min() > 0.8 * per_route.mean()

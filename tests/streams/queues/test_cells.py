@@ -30,34 +30,31 @@ def test_rows_become_cells_and_those_of_unknown_routes_are_left_out() -> None:
         "PathQueueing", start_ns=20 * MS, slot_ns=10 * MS, cells=[2, 1], noise_ns=[4.0, 9.0],
         slot=[0, 3, 1], at_ns=[5 * MS, 0, 10 * MS], count=[1, 2, 3], mean_ns=[10.0, 20.0, 30.0],
     )  # fmt: skip
-    both = Cells.of(record, np.array([7, 8], np.int32))
-    assert both.slot.tolist() == [2, 5, 3]
-    assert both.route.tolist() == [7, 7, 8]
-    assert both.at.tolist() == [0.5, 0.0, 1.0]
-    assert both.noise_ns.tolist() == [4.0, 4.0, 9.0]
-    known = Cells.of(record, np.array([-1, 8], np.int32))
+    waiting = WaitingCells(4)
+    waiting.add_record(record, np.array([7, 8], np.int32))
+    both = waiting.waiting(0, 9)
+    assert both.slot.tolist() == [2, 3, 5]
+    assert both.route.tolist() == [7, 8, 7]
+    assert both.at.tolist() == [0.5, 1.0, 0.0]
+    assert both.noise_ns.tolist() == [4.0, 9.0, 4.0]
+    waiting = WaitingCells(4)
+    waiting.add_record(record, np.array([-1, 8], np.int32))
+    known, _ = waiting.take(0, 9)
     assert (known.route.tolist(), known.mean_ns.tolist()) == ([8], [30.0])
-
-
-def test_joined_cells_keep_their_order() -> None:
-    assert Cells.joined([]).route.tolist() == []
-    assert Cells.joined([cells([1], [1.0]), cells([2, 3], [2.0, 3.0])]).route.tolist() == [1, 2, 3]
 
 
 def test_a_delay_towards_all_receivers_is_the_senders_own() -> None:
     """Routes 0 to 2 lead from NIC 0 to three receivers, 3 from NIC 1 to one; 4 is a round trip."""
     senders, last_links = [0, 0, 0, 1, -1], np.array([0, 1, 2, 0, 1], np.int64)
-    found = without_own_delay(
-        cells([0, 1, 2, 3, 4], [100.0, 130.0, 100.0, 90.0, 80.0]), senders, last_links, 3
-    )
+    found = without_own_delay(cells([0, 1, 2, 3, 4], [100.0, 130.0, 100.0, 90.0, 80.0]), senders, last_links)
     assert found.tolist() == [0.0, 30.0, 0.0, 90.0, 80.0]
 
 
 def test_a_common_delay_within_the_noise_or_to_few_receivers_stays() -> None:
     last_links = np.array([0, 1, 2], np.int64)
-    noisy = without_own_delay(cells([0, 1, 2], [100.0] * 3, noise_ns=50.0), [0, 0, 0], last_links, 3)
+    noisy = without_own_delay(cells([0, 1, 2], [100.0] * 3, noise_ns=50.0), [0, 0, 0], last_links)
     assert noisy.tolist() == [100.0] * 3
-    few = without_own_delay(cells([0, 1], [100.0] * 2), [0, 0, 0], last_links, 3)
+    few = without_own_delay(cells([0, 1], [100.0] * 2), [0, 0, 0], last_links)
     assert few.tolist() == [100.0] * 2
 
 

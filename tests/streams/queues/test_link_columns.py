@@ -16,7 +16,7 @@ def test_links_with_the_same_routes_share_a_column() -> None:
     assert columns.column[0] == columns.column[1]
     assert columns.count == len(set(columns.column.tolist())) == 3
     assert columns.last.tolist() == [2, 3]
-    groups = columns.groups()
+    groups = columns.groups
     assert groups[0] == groups[1] > 0
     assert groups[2:] == [0, 0], "each of these stands alone"
 

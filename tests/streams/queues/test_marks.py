@@ -25,7 +25,8 @@ def cells_of(routes, packets, marks, slots=1):
 
 def shares(routes, packets, marks, slots=1, links=LINKS):
     cells, slot = cells_of(routes, packets, marks, slots)
-    return marked_shares(cells, LinkColumns.of(routes, links), slot, slots)
+    marked = marked_shares(cells, LinkColumns.of(routes, links), slot, slots)
+    return np.zeros((slots, links)) if marked is None else marked
 
 
 def drawn(rng, routes, of_link, packets):

@@ -5,10 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streams.queues.utilisation import USE_NS, IdleProbes, busy_shares, exchange_errors
+from streams.queues.routes import ROUND_TRIP
+from streams.queues.utilisation import USE_NS, IdleProbes, busy_shares, end_nodes, exchange_errors
 from streams.runtime.units import NS_PER_S
 
 SECONDS = USE_NS // NS_PER_S
+
+
+def add(
+    probes: IdleProbes, second: int, routes: int, route: list[int], singles: int, idle: list[int]
+) -> None:
+    direction = np.ones(len(route), np.int64)
+    probes.add(
+        second, routes, np.array(route, np.int32), np.full(len(route), singles), array(*idle), direction
+    )
 
 
 def array(*values: int) -> np.ndarray:
@@ -42,17 +52,17 @@ def test_links_of_shared_routes_are_separated() -> None:
 
 def test_probes_older_than_the_window_do_not_count() -> None:
     probes = IdleProbes()
-    probes.add(0, 1, array(0), array(1000), array(0))
+    add(probes, 0, 1, [0], 1000, [0])
     assert probes.shares(array(1), array(0), 1)[0][0] > 0.9
-    probes.add(SECONDS, 1, array(0), array(1000), array(1000))
+    add(probes, SECONDS, 1, [0], 1000, [1000])
     probes.restart()
     assert probes.shares(array(1), array(0), 1)[0][0] < 0.05
 
 
 def test_a_new_route_joins_a_second_that_has_begun() -> None:
     probes = IdleProbes()
-    probes.add(0, 1, array(0), array(100), array(100))
-    probes.add(0, 2, array(1, 1), array(100, 100), array(50, 50))
+    add(probes, 0, 1, [0], 100, [100])
+    add(probes, 0, 2, [1, 1], 100, [50, 50])
     share, _ = probes.shares(array(1, 1), array(0, 1), 2)
     assert share[1] == pytest.approx(0.5, abs=0.01)
     probes.clear()
@@ -66,7 +76,14 @@ def test_links_into_a_spine_may_trade_against_those_out_of_it() -> None:
     lengths = np.array([len(route) for route in routes])
     flat = np.array([link for route in routes for link in route])
     shares = np.array([0.1, 0.3, 0.4, 0.2, 0.5])
-    error = exchange_errors(lengths, flat, names, shares)
+    error = exchange_errors(lengths, flat, end_nodes(names), shares)
     assert error[0] == pytest.approx(max(0.9 * (1 / 0.9 - 1), 0.9 * 0.2))
     assert error[3] == pytest.approx(0.8 * (1 / 0.8 - 1))
     assert error[4] == 0
+
+
+def test_rows_without_a_route_and_round_trips_show_no_share() -> None:
+    probes = IdleProbes()
+    route, direction = np.array([0, -1, 0], np.int32), array(1, 1, ROUND_TRIP)
+    probes.add(0, 1, route, array(100, 100, 100), array(80, 0, 0), direction)
+    assert probes.shares(array(1), array(0), 1)[0][0] == pytest.approx(0.2, abs=0.01)
