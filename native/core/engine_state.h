@@ -133,9 +133,9 @@ struct ft_engine {
     probe *probes;
     uint32_t probe_mask, head, tail_reply, tail_stamp;
     uint32_t round_of, round_step, round_at; /* of single probes over the paths */
-    uint32_t second; /* pairs whose second half waits: probes [second, head) may hold some */
+    uint32_t second;         /* pairs whose second half waits: probes [second, head) may hold some */
     collection *collections; /* by peer */
-    uint8_t *next_class;  /* of each path of each peer */
+    uint8_t *next_class;     /* of each path of each peer */
     uint32_t *collecting;    /* peers whose collection is not empty */
     uint32_t collectings;
     int64_t collect_at; /* when all of them are sent */

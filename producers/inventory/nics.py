@@ -155,9 +155,7 @@ RecordHandler = Callable[[str, Any, int], None]
 
 
 class LookupReader:
-    """Reads whole topics without a consumer group, and nearly without blocking.
-
-    """
+    """Reads whole topics without a consumer group, and nearly without blocking."""
 
     def __init__(
         self,
@@ -168,8 +166,8 @@ class LookupReader:
         wants_key: Mapping[Topic, Callable[[str], bool]] | None = None,
         keys: Mapping[Topic, Collection[str]] | None = None,
     ) -> None:
-        """`from_end`: topics that are read from their end on. `wants_key` selects messages of a topic by
-        key before decoding. `keys`: topics of which only these keys, and so only their partitions, are read."""
+        """`from_end`: topics that are read from their end on. `wants_key` selects messages of a topic by key
+        before decoding. `keys`: the keys, and so the partitions, of a topic that is not read in full."""
         is_all_from_end = len(from_end) == len(handlers)
         self._reader = TopicReader(
             cluster,

@@ -59,8 +59,8 @@ class PathChangeDetector:
         if self._window_end_s is None:
             self._window_end_s = now_s + WINDOW_S
         moved = []
-        rows = zip(batch.peers, batch.path.tolist(), batch.lost.tolist(), _min_round_trips_ns(batch), strict=True)
-        for peer, port, lost, min_ns in rows:
+        columns = (batch.peers, batch.path.tolist(), batch.lost.tolist(), _min_round_trips_ns(batch))
+        for peer, port, lost, min_ns in zip(*columns, strict=True):
             key = (peer, port)
             path = self._paths.get(key)
             if path is None:

@@ -104,8 +104,7 @@ class ProbeRouteTracer(RouteTracer):
         self._pairs: dict[str, ProbePair] = {}
         self._alive: Mapping[str, Nic] = {}
         self._fleet_nics = 0
-        self._uplinks: UplinkPlan | None = None
-        """None: to be computed from the known routes again."""
+        self._uplinks: UplinkPlan | None = None  # None: to be planned from the known routes
         self._nic_of: dict[str, str] = {}
         self._refresh_at_s = self._publish_at_s = self._uplinks_at_s = 0.0
 
@@ -194,7 +193,7 @@ class ProbeRouteTracer(RouteTracer):
         if self.ports.is_searching or self._tracer.is_tracing_routes:
             return BUSY_PAUSE_S
         pause_s = CHECK_PAUSE_S if self._tracer.busy else REFRESH_S / 2
-        return max(0.0, min(pause_s, self._uplinks_at_s - now_s))
+        return min(pause_s, max(0.0, self._uplinks_at_s - now_s))
 
     def refresh_soon(self) -> None:
         """Compare the traced paths with the engine's at the next tick."""
@@ -282,10 +281,8 @@ class ProbeRouteTracer(RouteTracer):
         switch_pps = self.settings.uplink_check_switch_pps
         if not (self.settings.trace and switch_pps):
             return
-        if self._uplinks is None:
-            paths = [path for pair in self._pairs.values() for path in pair.reached_requests()]
-            self._uplinks = plan_checks(paths, self._names.switch_of)
-        plan = self._uplinks
+        paths = (path for pair in self._pairs.values() for path in pair.reached_requests())
+        plan = self._uplinks = self._uplinks or plan_checks(paths, self._names.switch_of)
         if len(plan.checks) < 2:  # no alternative uplink
             return
         for checks in plan.checks:
