@@ -149,7 +149,6 @@ class ProbeService:
             self._update_peers(now_s)
         self._trace()
         self._probe_sizes(now_s)
-        self.publisher.producer.poll()
         if now_s >= self._status_at_s:
             self._status_at_s = now_s + STATUS_S
             self._watch_nic(now_s)
