@@ -142,11 +142,11 @@ class ProbeService:
             self.link_reporter.wait(wake_at_s)
             return
         self._announce_if_due(now_s)
-        if now_s >= self._flush_at_s:
-            self._poll_reader(now_s)
-            self._flush(now_s)
+        self._poll_reader(now_s)
         if now_s >= self._peers_at_s:
             self._update_peers(now_s)
+        if now_s >= self._flush_at_s:
+            self._flush(now_s)
         self._trace()
         self._probe_sizes(now_s)
         if now_s >= self._status_at_s:
