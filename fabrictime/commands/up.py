@@ -11,6 +11,7 @@ import contextlib
 import errno
 import importlib.util
 import json
+import math
 import os
 import secrets
 import shutil
@@ -495,7 +496,8 @@ async def _show_until(run: Run, console: Any, seen: _Seen, stop: asyncio.Event) 
             elif now_s >= next_line_s:
                 console.print(plain(seen.view, rows, missing), highlight=False, soft_wrap=True)
                 next_line_s = now_s + PLAIN_EVERY_S
-            pause_s = refresh_s if end_s is None else min(refresh_s, max(0.0, end_s - now_s))
+            wake_s = now_s + refresh_s if live is not None else min(next_state_s, next_line_s)
+            pause_s = max(0.0, min(wake_s, math.inf if end_s is None else end_s) - time.monotonic())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), pause_s)
 

@@ -48,6 +48,8 @@ MAX_FAULT: Final = 300
 _LOG_PREFIX: Final = re.compile(r"^(\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ [\w.]+: |fabrictime: )")
 """Prefix of the message in a line that a child logs."""
 _TICK_S: Final = 0.5
+_WATCHDOG_CHECKS: Final = 10
+"""Checks of a ready child within the time in which it must show life."""
 
 
 class State(StrEnum):
@@ -387,9 +389,13 @@ class Supervisor:
     async def _until_exit(self, node: _Node, child: Child) -> None:
         if node.exited is None:
             raise RuntimeError(f"{child.name}: not started")
+        ready_tick_s = max(_TICK_S, child.watchdog_s / _WATCHDOG_CHECKS)
         while not node.exited.done():
-            await asyncio.wait({node.exited}, timeout=_TICK_S)
+            is_ready = node.ready_since_s is not None
+            await asyncio.wait({node.exited}, timeout=ready_tick_s if is_ready else _TICK_S)
             if node.exited.done() or self._stopping:
+                continue
+            if node.ready_since_s is not None and node.watchdog_at_s is None:
                 continue
             now_s = time.monotonic() - node.wait.update(node.pid)
             if node.ready_since_s is None and now_s > node.since_s + child.ready_timeout_s:
@@ -415,7 +421,7 @@ class Supervisor:
                 node.reported_fault = value or None
                 self._set_fault(node, node.reported_fault)
             elif variable == "WATCHDOG":
-                node.watchdog_at_s, node.watchdog_wait_s = time.monotonic(), node.wait.total_s
+                node.watchdog_at_s, node.watchdog_wait_s = time.monotonic(), node.wait.update(node.pid)
             elif variable == "READY" and value == "1" and node.ready_since_s is None:
                 node.ready_since_s = time.monotonic()
                 node.settled.set()

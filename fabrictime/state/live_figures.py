@@ -23,6 +23,8 @@ from schemas.validation import is_window_consistent
 
 RECENT_S: Final = 5.0
 DELAYS_SHARE: Final = 0.2
+FETCH_WAIT_MS: Final = 250
+FETCH_BYTES: Final = 1 << 20
 """Share of one processor for path delays. If that is too little, some NICs are left out each second."""
 _BURST_S: Final = 0.5
 _REMEMBERED: Final = 100_000
@@ -202,7 +204,9 @@ class Watcher:
             **dict.fromkeys((CLOCK_FITS, CLOCK_OFFSETS, DELAYS), END),
         }
         share = Share(DELAYS_SHARE)
-        with TopicReader(self._cluster, starts, fetch_wait_ms=100) as reader:
+        # Nobody reads figures faster than this; the log answers then with all that has come.
+        options = {"fetch.min.bytes": FETCH_BYTES}
+        with TopicReader(self._cluster, starts, fetch_wait_ms=FETCH_WAIT_MS, options=options) as reader:
             while not self._ending.is_set() and not reader.assigned:
                 try:
                     reader.connect(2)

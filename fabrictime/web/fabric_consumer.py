@@ -65,6 +65,9 @@ NEWEST_ONLY: Final = (INVENTORY.name, PATHS.name)
 
 BATCH: Final = 2_000
 WAIT_S: Final = 0.05
+FETCH_WAIT_MS: Final = 100
+FETCH_BYTES: Final = 1 << 16
+"""A fetch waits for this many bytes or ms, because small fetches cost the log and this process most."""
 ASSIGN_TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 2.0
 """Interval between two checks for topics that do not exist yet."""
@@ -118,9 +121,10 @@ class FabricConsumer:
             "auto.offset.reset": "earliest",
             "reconnect.backoff.ms": 50,
             "queued.max.messages.kbytes": 16_384,
+            "fetch.min.bytes": FETCH_BYTES,
             "error_cb": self._on_error,
         }
-        with TopicReader(self._cluster, starts, options=options) as reader:
+        with TopicReader(self._cluster, starts, fetch_wait_ms=FETCH_WAIT_MS, options=options) as reader:
             check_s = 0.0
             while not self._stopping.is_set():
                 now_s = time.monotonic()

@@ -1,10 +1,13 @@
 /* A sequence lock with two copies. While the sequence is odd, readers use copy 1, else copy 0, so one copy is
  * whole at any moment and a writer that dies half-way blocks no reader. The order of stores is that of Boehm,
  * "Can seqlocks get along with programming language memory models?" (MSPC 2012), section 4. */
+#define _GNU_SOURCE
 #include "clockpage.h"
 
 #include <errno.h>
 #include <time.h>
+
+static const int64_t SPIN_NS = 150000;
 
 static int64_t ns_of(const struct timespec *t) {
     return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
@@ -49,6 +52,18 @@ uint64_t ft_page_read(const uint64_t *sequence, const uint64_t *copies, size_t c
     return begun;
 }
 
+/* Wait until the raw clock reads `raw_ns`: asleep, except for the end, which a late timer must not miss. */
+static int64_t wait_until(int64_t raw_ns) {
+    int64_t now = ft_page_raw_ns(), rest = raw_ns - now - SPIN_NS;
+    if (rest > 0) {
+        struct timespec pause = {.tv_nsec = (long)rest}; /* below 10 ms */
+        clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
+    }
+    while ((now = ft_page_raw_ns()) < raw_ns) {
+    }
+    return now;
+}
+
 int ft_page_write(uint64_t *sequence, uint64_t *copies, size_t count, const uint64_t *from,
                   int64_t from_raw_ns, int64_t latest_raw_ns) {
     uint64_t begun = __atomic_load_n(sequence, __ATOMIC_RELAXED);
@@ -64,9 +79,7 @@ int ft_page_write(uint64_t *sequence, uint64_t *copies, size_t count, const uint
     __atomic_store_n(sequence, begun + 1, __ATOMIC_RELEASE);
     __atomic_thread_fence(__ATOMIC_RELEASE);
     fill(copies, from, count);
-    int64_t now;
-    while ((now = ft_page_raw_ns()) < from_raw_ns) {
-    }
+    int64_t now = wait_until(from_raw_ns);
     int stands = now <= latest_raw_ns;
     if (!stands) fill(copies, copies + count, count);
     __atomic_store_n(sequence, begun + 2, __ATOMIC_RELEASE);

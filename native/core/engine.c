@@ -3,7 +3,7 @@
  *      prober                          responder
  *        | t1 --------- request -------> t2 |     both 40 bytes: equal delay on equal links
  *        | t4 <--------- reply --------- t3 |     carries t2 and a ticket
- *        |                                  |     some ms later, for all tickets of this peer and path:
+ *        |                                  |     some ms later, for all tickets of this peer:
  *        | ------------ collect ----------> |     tickets
  *        | <----------- follow-up --------- |     their t3, the kernel's own stamps; as long as the collect
  *
@@ -61,8 +61,8 @@ ft_engine *ft_engine_new(const ft_config *config, int responder_fd, const int *p
     e->peers = calloc(peers, sizeof *e->peers);
     e->active = calloc(peers, sizeof *e->active);
     e->probes = calloc(probes, sizeof *e->probes);
-    e->collections = calloc(paths, sizeof *e->collections);
-    e->collecting = calloc(paths, sizeof *e->collecting);
+    e->collections = calloc(peers, sizeof *e->collections);
+    e->collecting = calloc(peers, sizeof *e->collecting);
     e->next_class = calloc(paths, sizeof *e->next_class);
     e->traces.items = calloc(FT_TRACE_HITS, sizeof *e->traces.items);
     e->sizes.items = calloc(FT_TRACE_HITS, sizeof *e->sizes.items);
@@ -222,20 +222,24 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
         /* a pair's second half does not wait for the drain, unless that is long overdue */
         int64_t since = now - e->last_drain;
         int64_t overdue = ft_next_overdue(e, now);
+        int64_t collect = e->collectings ? e->collect_at : INT64_MAX;
         if (outstanding &&
-            (since >= e->config.drain_ns || e->sent_since_drain >= DRAIN_SENT || now >= overdue) &&
+            (since >= e->config.drain_ns || e->sent_since_drain >= DRAIN_SENT || now >= overdue ||
+             now >= collect) &&
             (second_due - now > SPIN_NS || since >= 3 * e->config.drain_ns ||
              e->sent_since_drain >= 2 * DRAIN_SENT)) {
             ft_drain_paths(e, now);
             now = monotonic();
             overdue = ft_next_overdue(e, now);
+            collect = e->collectings ? e->collect_at : INT64_MAX;
         } else if (!outstanding && since >= IDLE_NS) { /* traces of peers, while this prober is idle */
             ft_drain_paths(e, now);
         }
         int64_t due = earlier(end, now + IDLE_NS);
         if (e->actives) due = earlier(due, e->next_probe_ns);
         if (e->actives && e->flow_schedule.count) due = earlier(due, e->next_flow_ns);
-        if (outstanding) due = earlier(due, earlier(overdue, e->last_drain + 2 * e->config.drain_ns));
+        if (outstanding)
+            due = earlier(earlier(due, collect), earlier(overdue, e->last_drain + 2 * e->config.drain_ns));
         due = earlier(due, second_due);
         if (paused) due = earlier(due, paused);
         if (ft_has_tail_probes(e)) due = now;
@@ -350,7 +354,6 @@ int ft_engine_set_path(ft_engine *e, int i, int fd) {
         s->settled = 1;
     }
     ft_losses_new_path(e->losses, (uint32_t)i);
-    for (int p = 0; p < e->config.max_peers; p++) e->collections[p * e->config.paths + i].count = 0;
     ft_output *out = &e->outputs[e->front]; /* its measurements belong to the old socket's port */
     uint32_t left = 0;
     for (uint32_t k = 0; k < out->count; k++)

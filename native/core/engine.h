@@ -86,7 +86,9 @@ typedef struct {
     int classes; /* probes of one path take them in turn */
     ft_class class[FT_MAX_CLASSES];
     int spare; /* the last so many paths: only flow probing uses them */
-    int64_t spacing_ns, timeout_ns, overdue_ns, cpu_starved_ns, collect_delay_ns, drain_ns, max_age_ns;
+    int64_t spacing_ns, timeout_ns, overdue_ns, cpu_starved_ns, drain_ns, max_age_ns;
+    int64_t collect_delay_ns;  /* from the first reply to the packet that collects */
+    int64_t collect_period_ns; /* > 0: collect at its multiples on the system clock, plus the delay */
     double rate_pps, max_pps, answer_max_pps;
     uint64_t run, seed;
     uint32_t nic_hash;

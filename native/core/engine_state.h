@@ -72,11 +72,11 @@ typedef struct {
     uint8_t path, pair, settled, class;
 } probe;
 
+/* Replies of one peer whose t3 is to be collected, by a packet on the path of the newest of them. */
 typedef struct {
-    int64_t first_ns;
     uint32_t count;
     uint32_t seq[MAX_ENTRIES], ticket[MAX_ENTRIES];
-    uint8_t listed;
+    uint8_t listed, path;
 } collection;
 
 typedef struct {
@@ -133,11 +133,12 @@ struct ft_engine {
     probe *probes;
     uint32_t probe_mask, head, tail_reply, tail_stamp;
     uint32_t round_of, round_step, round_at; /* of single probes over the paths */
-    uint32_t second; /* pairs whose second half waits: probes [second, head) may hold some */
-    collection *collections;
-    uint8_t *next_class;  /* of each path of each peer */
-    uint32_t *collecting; /* indices of collections that are not empty */
+    uint32_t second;         /* pairs whose second half waits: probes [second, head) may hold some */
+    collection *collections; /* by peer */
+    uint8_t *next_class;     /* of each path of each peer */
+    uint32_t *collecting;    /* peers whose collection is not empty */
     uint32_t collectings;
+    int64_t collect_at; /* when all of them are sent */
     reply_slot *replies;
     uint32_t reply_mask, next_ticket, responder_drops;
     ft_output outputs[2];

@@ -160,6 +160,7 @@ class Engine:
         overdue_ms: float = 2.0,
         cpu_starved_ms: float = 5.0,
         collect_delay_ms: float = 20.0,
+        collect_period_ms: float = 0.0,
         drain_ms: float = 5.0,
         max_age_s: float = 86_400.0,
         clock: TestClock | None = None,

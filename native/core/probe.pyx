@@ -71,7 +71,8 @@ cdef extern from "engine.h":
     ctypedef struct ft_config:
         int max_peers, paths, spare, hardware, device_index, classes
         ft_class class_ "class"[8]
-        int64_t spacing_ns, timeout_ns, overdue_ns, cpu_starved_ns, collect_delay_ns, drain_ns, max_age_ns
+        int64_t spacing_ns, timeout_ns, overdue_ns, cpu_starved_ns, drain_ns, max_age_ns
+        int64_t collect_delay_ns, collect_period_ns
         double rate_pps, max_pps, answer_max_pps
         uint64_t run, seed
         uint32_t nic_hash, singles, table_probes, out_samples, reply_ring
@@ -419,7 +420,8 @@ cdef class Engine:
     all peers and paths in a fixed cycle. The last `spare` paths are reserved for flow probing, of up to
     `flow_pps` probes. A request is finally lost after `timeout_ms`; `evidence` declares it lost once it is
     overdue, after at least `overdue_ms` (losses.c). `max_pps` caps requests, `answer_max_pps` answers; both
-    slow and never stop. `classes`: (DSCP, socket priority or None) of each traffic class, which the probes of a
+    slow and never stop. The responder's timestamps are collected `collect_delay_ms` after a reply or, with
+    `collect_period_ms`, that much after each multiple of the period on the system clock. `classes`: (DSCP, socket priority or None) of each traffic class, which the probes of a
     path take in turn; `ecn`: leave ECN-capable. `device`: use the NIC's own timestamps if it has them.
     `device_index`: interface that requests are to arrive by, to count those of others; 0: any. Raises ValueError for a
     setting out of range, OSError if the kernel refuses.
@@ -441,7 +443,7 @@ cdef class Engine:
 
     def __init__(self, sockets, *, str nic, bytes key, run=None, double rate_pps=1000.0, double max_pps=100_000.0,
                  double answer_max_pps=200_000.0, int64_t spacing_ns=20_000, int singles=0, int spare=0, double flow_pps=0.0, double timeout_ms=100.0, double overdue_ms=2.0, double cpu_starved_ms=5.0,
-                 double collect_delay_ms=20.0, double drain_ms=5.0, double max_age_s=86_400.0, clock=None,
+                 double collect_delay_ms=20.0, double collect_period_ms=0.0, double drain_ms=5.0, double max_age_s=86_400.0, clock=None,
                  str device=None, seed=None, int max_peers=64, classes=((0, None),), bint ecn=True, int device_index=0):
         cdef int fds[64]
         paths = len(sockets.paths)
@@ -458,6 +460,7 @@ cdef class Engine:
         _check("cpu_starved_ms", cpu_starved_ms, 0.1, 60_000)
         _check("drain_ms", drain_ms, 0, 1_000)
         _check("collect_delay_ms", collect_delay_ms, 0, timeout_ms)
+        _check("collect_period_ms", collect_period_ms, 0, timeout_ms)
         _check("max_peers", max_peers, 1, FT_MAX_PEERS)
         _check("paths", paths, 1, FT_MAX_PATHS)
         _check("classes", len(classes), 1, FT_MAX_CLASSES)
@@ -491,6 +494,7 @@ cdef class Engine:
         self.config.overdue_ns = <int64_t>(min(overdue_ms, timeout_ms) * 1e6)
         self.config.cpu_starved_ns = <int64_t>(cpu_starved_ms * 1e6)
         self.config.collect_delay_ns = <int64_t>(collect_delay_ms * 1e6)
+        self.config.collect_period_ns = <int64_t>(collect_period_ms * 1e6)
         self.config.drain_ns = <int64_t>(drain_ms * 1e6)
         self.config.max_age_ns = <int64_t>(max_age_s * 1e9)
         self.config.rate_pps = rate_pps
@@ -901,8 +905,10 @@ cdef class Engine:
             ft_engine_scatter(engine, out, &start[0], &sent[0], &forward[0], &turnaround[0], &reverse[0],
                               &marks[0])
         marked = marked[:-1]
-        peers, path, spacing, lost, no_t3, starts, dscp = [], [], [], [], [], [], []
-        cdef int paths = self.config.paths, classes = self.config.classes
+        peers, path, spacing, lost, no_t3, starts, dscp, ecn = [], [], [], [], [], [], [], []
+        cdef int paths = self.config.paths, classes = self.config.classes, capable
+        cdef uint8_t seen = 0
+        cdef int64_t i
         for g in range(groups):
             if start[g + 1] == start[g] and not out.lost[g] and not out.no_t3[g]:
                 continue
@@ -913,6 +919,11 @@ cdef class Engine:
             lost.append(out.lost[g])
             no_t3.append(out.no_t3[g])
             starts.append(start[g])
+            capable = 0
+            for i in range(start[g], start[g + 1]):
+                seen |= marks[i]
+                capable += (marks[i] & FT_ECN_BOTH) != 0
+            ecn.append(capable)
         starts.append(out.count)
         batch = self.batch
         self.batch += 1
@@ -922,8 +933,8 @@ cdef class Engine:
             path=np.array(path, np.int32), spacing_ns=np.array(spacing, np.int32), lost=np.array(lost, np.int32),
             no_t3=np.array(no_t3, np.int32), start=np.array(starts, np.int64), sent=columns[0, :-1],
             forward=columns[1, :-1], turnaround=columns[2, :-1], reverse=columns[3, :-1],
-            dscp=np.array(dscp, np.int32), ecn=_counts(marked & FT_ECN_BOTH, starts),
-            forward_ce=np.flatnonzero(marked & FT_CE_FORWARD), reverse_ce=np.flatnonzero(marked & FT_CE_REVERSE))
+            dscp=np.array(dscp, np.int32), ecn=np.array(ecn, np.int32),
+            forward_ce=_samples_with(FT_CE_FORWARD, marked, seen), reverse_ce=_samples_with(FT_CE_REVERSE, marked, seen))
 
     @property
     def evidence_fd(self):
@@ -1001,10 +1012,9 @@ cdef _dscp_of(uint8_t changed):
     return changed - 1 if changed else None
 
 
-def _counts(marked, starts):
-    """Return the number of nonzero elements in each group of samples."""
-    total = np.concatenate(([0], np.cumsum(marked != 0)))
-    return np.diff(total[np.array(starts)]).astype(np.int32)
+def _samples_with(mark, marked, seen):
+    """Return the samples with a mark; `seen`: all marks of the batch."""
+    return np.flatnonzero(marked & mark) if seen & mark else np.empty(0, np.int64)
 
 
 def _check(str name, value, minimum, maximum):

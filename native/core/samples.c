@@ -63,9 +63,9 @@ static void complete(ft_engine *e, probe *s, half *h) {
     ft_settle(e, s);
 }
 
-static void send_collection(ft_engine *e, uint32_t index) {
-    collection *c = &e->collections[index];
-    int peer = (int)index / e->config.paths, path = (int)index % e->config.paths;
+static void send_collection(ft_engine *e, uint32_t peer) {
+    collection *c = &e->collections[peer];
+    int path = c->path;
     batch *b = &e->extra;
     uint8_t *p = b->data[0];
     ft_head_of(p, KIND_COLLECT, (int)c->count, 0, e->config.run);
@@ -90,31 +90,34 @@ static void send_collection(ft_engine *e, uint32_t index) {
 }
 
 static void send_collections(ft_engine *e, int64_t now) {
-    uint32_t left = 0;
+    if (now < e->collect_at) return;
     for (uint32_t i = 0; i < e->collectings; i++) {
-        uint32_t index = e->collecting[i];
-        collection *c = &e->collections[index];
-        if (c->count && now - c->first_ns >= e->config.collect_delay_ns) send_collection(e, index);
-        if (c->count)
-            e->collecting[left++] = index;
-        else
-            c->listed = 0;
+        collection *c = &e->collections[e->collecting[i]];
+        if (c->count) send_collection(e, e->collecting[i]);
+        c->listed = 0;
     }
-    e->collectings = left;
+    e->collectings = 0;
+}
+
+/* When to collect for a reply that is read now. With a period all NICs collect together, so that a responder wakes
+ * once for the packets of all its peers. */
+static int64_t next_collect(const ft_engine *e, int64_t now) {
+    int64_t period = e->config.collect_period_ns, delay = e->config.collect_delay_ns;
+    return period ? now + period - (now - e->since_realtime - delay) % period : now + delay;
 }
 
 static void want_stamp(ft_engine *e, const probe *s, uint32_t seq, half *h, int64_t now) {
-    uint32_t index = (uint32_t)(s->peer * e->config.paths + s->path);
-    collection *c = &e->collections[index];
+    collection *c = &e->collections[s->peer];
     h->tried++;
     if (!c->listed) {
         c->listed = 1;
-        e->collecting[e->collectings++] = index;
+        if (!e->collectings) e->collect_at = next_collect(e, now);
+        e->collecting[e->collectings++] = s->peer;
     }
-    if (!c->count) c->first_ns = now;
+    c->path = s->path;
     c->seq[c->count] = seq;
     c->ticket[c->count++] = h->ticket;
-    if (c->count == MAX_ENTRIES) send_collection(e, index);
+    if (c->count == MAX_ENTRIES) send_collection(e, s->peer);
 }
 
 static void on_reply(ft_engine *e, const uint8_t *p, const struct sockaddr_storage *from, int64_t t4, int tos,

@@ -80,7 +80,7 @@ def main(settings: AuditSettings, nics: Sequence[NicSettings]) -> int:
     producer = BoundedProducer(
         settings.kafka, settings.queue_messages, settings.queue_bytes, settings.compression
     )
-    reader = LookupReader(settings.kafka, {AUDIT_RUNS: agent.on_run}, registry, from_end=True)
+    reader = LookupReader(settings.kafka, {AUDIT_RUNS: agent.on_run}, registry, from_end=(AUDIT_RUNS,))
     supervisor = SystemdNotifier()
     supervisor.notify("READY=1")
     try:

@@ -25,7 +25,7 @@ from producers.bounded_producer import BoundedProducer
 from producers.flows.intervals import FlowRules, FlowTable, Key
 from producers.flows.registrations import Registrations
 from producers.flows.socket_diag import SockDiag, TcpSocket
-from producers.inventory.nics import LookupReader
+from producers.inventory.nics import LookupReader, RecordHandler
 from producers.netns import in_netns
 from producers.nic_network import read_nic_network
 from producers.settings import FlowSettings, NicSettings
@@ -37,7 +37,7 @@ from producers.trace.topology_watch import TopologyWatch
 from schemas import codec
 from schemas.ids import host_of, nic_id
 from schemas.records import FlowReports, FlowRoutes, Nic
-from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY
+from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, Topic
 
 __all__ = ["AddressTable", "FlowReporter", "main"]
 
@@ -341,18 +341,18 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
         _log.error("flow reporter: %s", error)
         producer.close(0)
         return 2
-    readers = [LookupReader(settings.kafka, {INVENTORY: reporter.on_announcement}, registry)]
+    handlers: dict[Topic, RecordHandler] = {INVENTORY: reporter.on_announcement}
     if settings.trace:
-        handlers = {FLOW_ROUTES: reporter.on_routes}
-        readers.append(LookupReader(settings.kafka, handlers, registry, wants_key=reporter.wants_routes))
+        handlers[FLOW_ROUTES] = reporter.on_routes
+    wants_key = {FLOW_ROUTES: reporter.wants_routes}
+    reader = LookupReader(settings.kafka, handlers, registry, wants_key=wants_key)
     supervisor.notify("READY=1")
     try:
-        _run(settings, reporter, readers, producer, registry, supervisor, stop)
+        _run(settings, reporter, reader, producer, registry, supervisor, stop)
     finally:
         supervisor.notify("STOPPING=1")
         left = producer.close(_CLOSE_S)
-        for reader in readers:
-            reader.close()
+        reader.close()
         reporter.close()
         if left:
             _log.warning("flow reporter: %d messages could not be sent before the end", left)
@@ -362,7 +362,7 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
 def _run(
     settings: FlowSettings,
     reporter: FlowReporter,
-    readers: Sequence[LookupReader],
+    reader: LookupReader,
     producer: BoundedProducer,
     registry: codec.Registry | None,
     supervisor: SystemdNotifier,
@@ -372,8 +372,7 @@ def _run(
     flows = 0
     full_at_s = status_at_s = addresses_at_s = 0.0
     while not stop.is_set():
-        for reader in readers:
-            reader.poll()
+        reader.poll()
         began_s, used_s = time.monotonic(), time.thread_time()
         reporter.read()
         is_full = began_s >= full_at_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from producers.settings import NicSettings
@@ -21,7 +21,7 @@ from schemas.records import Nic, Stamp
 from schemas.topics import Topic
 from schemas.unexpected import DATA_ERRORS, refusal
 
-__all__ = ["LookupReader", "PeerTable", "addresses_of", "nic_record"]
+__all__ = ["LookupReader", "PeerTable", "RecordHandler", "addresses_of", "nic_record"]
 
 _log = logging.getLogger(__name__)
 
@@ -155,37 +155,39 @@ RecordHandler = Callable[[str, Any, int], None]
 
 
 class LookupReader:
-    """Reads whole topics without a consumer group, and nearly without blocking.
-
-    With `from_end`, reading starts at the end of the topics.
-    """
+    """Reads whole topics without a consumer group, and nearly without blocking."""
 
     def __init__(
         self,
         cluster: KafkaSettings,
         handlers: Mapping[Topic, RecordHandler],
         registry: codec.Registry | None,
-        from_end: bool = False,
-        wants_key: Callable[[str], bool] | None = None,
-        key: str | None = None,
+        from_end: Collection[Topic] = (),
+        wants_key: Mapping[Topic, Callable[[str], bool]] | None = None,
+        keys: Mapping[Topic, Collection[str]] | None = None,
     ) -> None:
-        """`wants_key` selects messages by key before decoding. `key` selects one key, and only its partition
-        is read."""
+        """`from_end`: topics that are read from their end on. `wants_key` selects messages of a topic by key
+        before decoding. `keys`: the keys, and so the partitions, of a topic that is not read in full."""
+        is_all_from_end = len(from_end) == len(handlers)
         self._reader = TopicReader(
             cluster,
-            dict.fromkeys(handlers, END if from_end else BEGINNING),
-            key=key,
+            {topic: END if topic in from_end else BEGINNING for topic in handlers},
+            partition_keys=keys,
             fetch_wait_ms=1000,
             options={
                 **service_options(cluster),
-                "auto.offset.reset": "latest" if from_end else "earliest",
+                "auto.offset.reset": "latest" if is_all_from_end else "earliest",
             },
         )
+        self._wants_key: dict[str, Callable[[str], bool]] = {
+            topic.name: wants for topic, wants in (wants_key or {}).items()
+        }
+        for topic, names in (keys or {}).items():
+            self._wants_key[topic.name] = frozenset(names).__contains__
         self._handlers, self._registry = (
             {topic.name: handler for topic, handler in handlers.items()},
             registry,
         )
-        self._wants_key = wants_key
         self._assigned = False
         self._assign_at_s = self._warned_at_s = 0.0
         self.rejected = 0
@@ -199,8 +201,8 @@ class LookupReader:
         except LogUnavailable as error:
             self._warn(str(error))
             return False
-        wanted = [each for each in messages if self._wants_key is None or self._wants_key(each.key)]
-        for message, record in self._reader.decoded(wanted, self._registry, self._on_reject):
+        selected = [message for message in messages if self._is_selected(message)]
+        for message, record in self._reader.decoded(selected, self._registry, self._on_reject):
             try:
                 self._handlers[message.topic](message.key, record, message.append_ns // 1_000_000)
             except DATA_ERRORS as error:
@@ -210,6 +212,10 @@ class LookupReader:
     def close(self) -> None:
         """Close the consumer."""
         self._reader.close()
+
+    def _is_selected(self, message: Message) -> bool:
+        wants_key = self._wants_key.get(message.topic)
+        return wants_key is None or wants_key(message.key)
 
     def _assign(self) -> bool:
         """Assign all topics once they exist; try at most once per second."""

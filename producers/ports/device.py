@@ -13,7 +13,7 @@ import re
 import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -105,6 +105,7 @@ _INTERESTING: Final = re.compile("|".join(f"(?:{pattern})" for pattern, _ in LIN
 _PER_QUEUE: Final = re.compile(r"^(?:rx|tx|ch)_?\d+_|queue_?\d+|\[\d+\]|xdp|ktls|tls_|ipsec", re.IGNORECASE)
 
 
+@lru_cache(maxsize=4096)
 def is_link_counter(name: str) -> bool:
     """Return True if a counter shows the health of a link, for the whole port."""
     return bool(_INTERESTING.search(name)) and not _PER_QUEUE.search(name)

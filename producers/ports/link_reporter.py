@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from native.core.probe import Engine, PathEvidence
-from producers.ports.device import PortCounters, PortWatch, rdma_ports
+from producers.ports.device import PortChange, PortCounters, PortWatch, rdma_ports
 from producers.ports.link_events import EvidencePacer, LinkEvents
 from producers.ports.verbs_events import VerbsEventReader
 from producers.probe.host_probes import HostProber
@@ -60,6 +60,7 @@ class LinkReporter:
             settings.evidence_ms / 1e3, settings.evidence_calm_ms / 1e3, time.monotonic()
         )
         self._urgent = False
+        self._has_port_news = True
         self._counters = _CounterThread(nic, settings.counters_s)
         try:
             self._device = PortWatch(nic.device, nic.netns)
@@ -89,11 +90,13 @@ class LinkReporter:
         left_s = min(until, self._pacer.due(self._urgent)) - now
         # urgent evidence that is not due must not end the wait repeatedly
         ready = self._polls[self._urgent].poll(max(0, math.ceil(left_s * 1e3)))
-        self._urgent = self._urgent or any(fd == self._engine.evidence_fd for fd, _ in ready)
+        for fd, _ in ready:
+            self._urgent = self._urgent or fd == self._engine.evidence_fd
+            self._has_port_news = self._has_port_news or fd == self._device.fileno()
 
     def publish(self, last: bool = False) -> None:
         """Publish the events that are due; with `last` all of them."""
-        for seen in self._device.read():
+        for seen in self._read_port():
             clocks = self._engine.clocks()
             if seen.carrier is not None:
                 self._put(self._events.carrier(seen.carrier, *clocks))
@@ -112,6 +115,13 @@ class LinkReporter:
         for growth, interval_ns in self._counters.drain():
             for record in self._events.counters(growth, *self._engine.clocks(), interval_ns):
                 self._put(record)
+
+    def _read_port(self) -> list[PortChange]:
+        """Return the changes at the port if its socket was readable, or at the start."""
+        if not self._has_port_news:
+            return []
+        self._has_port_news = False
+        return self._device.read()
 
     def _publish_probes(self, now: float) -> None:
         """Publish the evidence of the probes since the last time."""
@@ -189,12 +199,10 @@ class _CounterThread(threading.Thread):
 
     def drain(self) -> list[tuple[Growth, int]]:
         """Return the counters that grew since the last call, with the interval of each reading in ns."""
-        found = []
-        while True:
-            try:
-                found.append(self._found.get_nowait())
-            except queue.Empty:
-                return found
+        readings = []
+        while not self._found.empty():
+            readings.append(self._found.get_nowait())
+        return readings
 
     def close(self) -> None:
         """End the thread; a thread that hangs in a driver is left behind."""

@@ -8,7 +8,9 @@ nothing is amplified.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import math
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,6 +31,8 @@ LOSING_S: Final = 2.0
 """Losses older than this are no news: the peer is not probed any more."""
 PROBE_S: Final = 1.0
 """Minimum time between two probes of one host."""
+LISTEN_S: Final = 5.0
+"""Answers are read for this long after the last probe."""
 ANSWER_S: Final = 0.5
 """Time after which a probe without an answer is reported."""
 
@@ -191,6 +195,7 @@ class HostProber:
     def __init__(self, address: str, netns: str | None, device: str | None = None) -> None:
         """Packets leave by `device`; None: as routed. Raise OSError if the kernel refuses a socket."""
         self._socket = HostSocket(address, netns, device)
+        self._listen_until_s = -math.inf
         self.peers = SilentPeers()
 
     def step(self, addresses: Mapping[str, str], now_s: float) -> list[HostEvidence]:
@@ -198,12 +203,16 @@ class HostProber:
 
         `addresses`: peers of the inventory that this NIC probes, with their address.
         """
-        names = {address: name for name, address in addresses.items()}
-        for address in self._socket.answers():
-            if address in names:
-                self.peers.on_answer(names[address], now_s)
+        if now_s < self._listen_until_s:
+            names = {address: name for name, address in addresses.items()}
+            for address in self._socket.answers():
+                if address in names:
+                    self.peers.on_answer(names[address], now_s)
         self.peers.keep_only(addresses)
         for name in self.peers.due(now_s):
+            if now_s >= self._listen_until_s:
+                collections.deque(self._socket.answers(), maxlen=0)  # too late for the former probe
+            self._listen_until_s = now_s + LISTEN_S
             self.peers.on_sent(name, self._socket.send(addresses[name]))
         return self.peers.report(now_s)
 

@@ -74,7 +74,7 @@ class ReducedPublisher:
                 view.update(record, append_ms * NS_PER_MS)
 
         self._offsets = LookupReader(
-            publisher.kafka, {CLOCK_OFFSETS: on_offsets}, publisher.registry, from_end=True
+            publisher.kafka, {CLOCK_OFFSETS: on_offsets}, publisher.registry, from_end=(CLOCK_OFFSETS,)
         )
         clock = transport.record()["clock"]
         self._reducer = Reducer(transport.name, shard, clock, window_ns, view)

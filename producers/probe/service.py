@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from sdnotify import SystemdNotifier
 
@@ -84,7 +84,7 @@ class ProbeService:
         self.nic_watch = NicWatch(nic, self.transport.network)
         self._former_ports: list[int] = []
         """Ports of an earlier run of this prober, from its last announcement."""
-        self._readers = self._open_readers()
+        self._reader = self._open_reader()
         self.measurements: MeasurementPublisher = (
             RawPublisher(self.transport, self.publisher)
             if settings.publish == "raw"
@@ -100,7 +100,7 @@ class ProbeService:
             self._on_evidence,
             self.transport.network.device,
         )
-        self._peers = 0
+        self._peers = self._announcements = 0
         self._flush_ms = flush_ms_of(settings.flush_ms, 0)
         self._flush_at_s = self._announce_at_s = self._status_at_s = self._trace_at_s = 0.0
         self._peers_at_s, self._peers_rest_s = math.inf, 0.0
@@ -142,14 +142,13 @@ class ProbeService:
             self.link_reporter.wait(wake_at_s)
             return
         self._announce_if_due(now_s)
-        self._poll_readers(now_s)
+        self._poll_reader(now_s)
         if now_s >= self._peers_at_s:
             self._update_peers(now_s)
         if now_s >= self._flush_at_s:
             self._flush(now_s)
         self._trace()
         self._probe_sizes(now_s)
-        self.publisher.producer.poll()
         if now_s >= self._status_at_s:
             self._status_at_s = now_s + STATUS_S
             self._watch_nic(now_s)
@@ -165,22 +164,24 @@ class ProbeService:
         self.tracer.close()
         self.transport.close()
         self.publisher.close(self.name)
-        for reader in self._readers:
-            reader.close()
+        self._reader.close()
         self.measurements.close()
 
     # ---- parts
 
-    def _open_readers(self) -> list[LookupReader]:
-        kafka, registry = self.publisher.kafka, self.publisher.registry
+    def _open_reader(self) -> LookupReader:
         handlers: dict[Topic, RecordHandler] = {INVENTORY: self._on_announcement}
         if self.settings.scheduled:
             handlers[PROBE_SCHEDULES] = self.schedule.on_schedule
-        readers = [LookupReader(kafka, handlers, registry)]
         if self.flow_prober is not None:
-            on_report: Mapping[Topic, RecordHandler] = {FLOWS: self.flow_prober.on_report}
-            readers.append(LookupReader(kafka, on_report, registry, from_end=True, key=self.nic.host))
-        return readers
+            handlers[FLOWS] = self.flow_prober.on_report
+        return LookupReader(
+            self.publisher.kafka,
+            handlers,
+            self.publisher.registry,
+            from_end=(FLOWS,),
+            keys={FLOWS: (self.nic.host,)},
+        )
 
     def _open_path_status(self) -> PathStatusReporter | None:
         if self.settings.path_status_socket is None:
@@ -192,6 +193,7 @@ class ProbeService:
         if name == self.name and record is not None and record["run"] != self.transport.engine.run_id:
             self._former_ports = record["path_ports"]
         self.publisher.peers.update(name, record, append_ms)
+        self._announcements += 1
 
     def _publish_link_event(self, record: LinkEvent) -> None:
         value = codec.encode(LINKS.type, record, self.publisher.registry)
@@ -218,13 +220,11 @@ class ProbeService:
     def _update_peers_after(self, now_s: float, delay_s: float) -> None:
         self._peers_at_s = min(self._peers_at_s, max(now_s + delay_s, self._peers_rest_s))
 
-    def _poll_readers(self, now_s: float) -> None:
-        inventory, *flows = self._readers
-        if inventory.poll():
+    def _poll_reader(self, now_s: float) -> None:
+        heard_nics = self._announcements
+        self._reader.poll()
+        if self._announcements != heard_nics:
             self._update_peers_after(now_s, self._flush_ms / MS_PER_S)
-        if self._peers:
-            for reader in flows:
-                reader.poll()
 
     def _update_peers(self, now_s: float) -> None:
         self._peers_at_s = math.inf

@@ -155,6 +155,8 @@ class SizeChecks:
         """Time at which `step` next has something to do; results of packets that arrived are due at once."""
         if not self._paths:
             return float("inf")
+        if not self._key_of:
+            return self._next_s
         deadlines = (self._paths[key].deadline_s for key in self._key_of.values())
         return min(self._next_s, min(deadlines, default=float("inf")))
 

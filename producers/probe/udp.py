@@ -22,7 +22,9 @@ from schemas.records import Nic
 
 __all__ = ["UdpTransport", "test_clock"]
 
-MAX_COLLECT_DELAY_MS = 5.0
+MAX_COLLECT_DELAY_MS = 15.0
+MAX_COLLECT_PERIOD_MS = 50.0
+"""A responder's timestamps are collected at round times plus the delay, before the flush at 33 ms."""
 MIN_ENGINE_PEERS = 32
 
 
@@ -83,6 +85,7 @@ class UdpTransport:
             overdue_ms=settings.overdue_ms,
             cpu_starved_ms=settings.cpu_starved_ms,
             collect_delay_ms=min(MAX_COLLECT_DELAY_MS, settings.timeout_ms / 4),
+            collect_period_ms=min(MAX_COLLECT_PERIOD_MS, settings.timeout_ms / 2),
             max_age_s=settings.max_age_s,
             clock=test_clock(nic.clock),
             device=nic.device if settings.hardware_stamps else None,

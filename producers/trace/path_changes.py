@@ -11,6 +11,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from native.core.columns import ProbeColumns
 
 __all__ = ["PathChangeDetector"]
@@ -57,11 +59,14 @@ class PathChangeDetector:
         if self._window_end_s is None:
             self._window_end_s = now_s + WINDOW_S
         moved = []
-        for at, peer in enumerate(batch.peers):
-            key = (peer, int(batch.path[at]))
-            path = self._paths.setdefault(key, _Path())
+        columns = (batch.peers, batch.path.tolist(), batch.lost.tolist(), _min_round_trips_ns(batch))
+        for peer, port, lost, min_ns in zip(*columns, strict=True):
+            key = (peer, port)
+            path = self._paths.get(key)
+            if path is None:
+                path = self._paths[key] = _Path()
             path.seen_s = now_s
-            if _add_samples(path, batch, at, now_s):
+            if _add_samples(path, lost, min_ns, now_s):
                 moved.append(key)
         if now_s < self._window_end_s:
             return moved
@@ -75,20 +80,30 @@ class PathChangeDetector:
         return moved
 
 
-def _add_samples(path: _Path, batch: ProbeColumns, at: int, now_s: float) -> bool:
-    """Add row `at` of a batch; return True if the path lost probes before and answers again."""
-    begin, end = int(batch.start[at]), int(batch.start[at + 1])
-    if end <= begin:
-        path.loss_streak += int(batch.lost[at])
+def _min_round_trips_ns(batch: ProbeColumns) -> list[int | None]:
+    """Return the least round trip of each row of a batch, without the turnaround; None without samples."""
+    minima: list[int | None] = [None] * len(batch.peers)
+    filled = np.flatnonzero(batch.start[1:] > batch.start[:-1])
+    if filled.size:
+        round_trips_ns = batch.forward + batch.reverse
+        row_minima_ns = np.minimum.reduceat(round_trips_ns, batch.start[filled])
+        for row, min_ns in zip(filled.tolist(), row_minima_ns.tolist(), strict=True):
+            minima[row] = min_ns
+    return minima
+
+
+def _add_samples(path: _Path, lost: int, min_ns: int | None, now_s: float) -> bool:
+    """Add a row of a batch; return True if the path lost probes before and answers again."""
+    if min_ns is None:
+        path.loss_streak += lost
         return False
     if path.loss_streak >= DEAD_LOSS_STREAK:
         path.rest_s = REST_S
-    path.trace_pending = path.trace_pending or bool(path.loss_streak or batch.lost[at])
+    path.trace_pending = path.trace_pending or bool(path.loss_streak or lost)
     is_due = path.trace_pending and now_s - path.reported_s >= path.rest_s
     if is_due:
         path.mark_reported(now_s)
     path.loss_streak = 0
-    min_ns = int((batch.forward[begin:end] + batch.reverse[begin:end]).min())
     path.min_ns = min_ns if path.min_ns is None else min(path.min_ns, min_ns)
     return is_due
 

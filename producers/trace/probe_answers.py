@@ -73,8 +73,10 @@ class ProbeAnswers:
         if prober.probed_s is not None and prober.port not in announced:
             peer.unannounced[prober.port] = (prober.address, now_s - prober.probed_s)
         flows = self._flows.setdefault(name, {})
-        for port in announced:
-            flows[Leg.ANSWER, port] = _answer(name, prober.address, port)
+        last = flows.get((Leg.ANSWER, announced[-1]))
+        if last is None or last.target[0] != prober.address:
+            for port in announced:
+                flows[Leg.ANSWER, port] = _answer(name, prober.address, port)
         if prober.traced_s is not None:
             self.traced_s[name, prober.port] = now_s - prober.traced_s
 

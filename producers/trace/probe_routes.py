@@ -26,7 +26,7 @@ from producers.trace.probe_pair import LegPort, ProbePair
 from producers.trace.route_tracer import ALL_REST_S, Put, RouteTracer
 from producers.trace.topology_watch import TopologyWatch
 from producers.trace.tracer import Packet, Trace, TracedFlow
-from producers.trace.uplinks import TokenBucket, pause_s, uplink_routes
+from producers.trace.uplinks import TokenBucket, UplinkPlan, pause_s, plan_checks
 from schemas import codec
 from schemas.records import Leg, Nic, PathMaps
 from schemas.topics import PATHS
@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 REFRESH_S: Final = 0.5
 BUSY_PAUSE_S: Final = 0.01
+CHECK_PAUSE_S: Final = 0.05
+"""Pause while only answers to uplink checks are awaited."""
 PUBLISH_S: Final = 0.05
 ANSWERS_REST_S: Final = 2.0
 """A path whose peer traced us is traced back, but not more often than this."""
@@ -102,6 +104,7 @@ class ProbeRouteTracer(RouteTracer):
         self._pairs: dict[str, ProbePair] = {}
         self._alive: Mapping[str, Nic] = {}
         self._fleet_nics = 0
+        self._uplinks: UplinkPlan | None = None  # None: to be planned from the known routes
         self._nic_of: dict[str, str] = {}
         self._refresh_at_s = self._publish_at_s = self._uplinks_at_s = 0.0
 
@@ -187,9 +190,10 @@ class ProbeRouteTracer(RouteTracer):
             self._publish_at_s = now_s + PUBLISH_S
             for name, pair in self._pairs.items():
                 self._publish(name, pair, now_s)
-        if self._tracer.busy or self.ports.is_searching:
+        if self.ports.is_searching or self._tracer.is_tracing_routes:
             return BUSY_PAUSE_S
-        return max(0.0, min(REFRESH_S / 2, self._uplinks_at_s - now_s))
+        pause_s = CHECK_PAUSE_S if self._tracer.busy else REFRESH_S / 2
+        return min(pause_s, max(0.0, self._uplinks_at_s - now_s))
 
     def refresh_soon(self) -> None:
         """Compare the traced paths with the engine's at the next tick."""
@@ -210,6 +214,7 @@ class ProbeRouteTracer(RouteTracer):
 
     def _refresh(self, now_s: float) -> None:
         """Update the set of traced paths: those to our peers and the answers to our probers."""
+        self._uplinks = None
         self.ports.drop_unused_spares(now_s)
         wanted = self._wanted_requests()
         for name, answers in self._answers.refresh(self._alive, self._nic_of, now_s).items():
@@ -276,14 +281,13 @@ class ProbeRouteTracer(RouteTracer):
         switch_pps = self.settings.uplink_check_switch_pps
         if not (self.settings.trace and switch_pps):
             return
-        routes = uplink_routes(path for pair in self._pairs.values() for path in pair.reached_requests())
-        if len(routes) < 2:  # no alternative uplink
+        paths = (path for pair in self._pairs.values() for path in pair.reached_requests())
+        plan = self._uplinks = self._uplinks or plan_checks(paths, self._names.switch_of)
+        if len(plan.checks) < 2:  # no alternative uplink
             return
-        for hops, flows in routes.items():
-            flow = self._random.choice(flows)
-            self._tracer.schedule(flow._replace(max_ttl=len(hops), uplink_check=True))
-        apexes = Counter(self._names.switch_of(hops[-1]) for hops in routes)
-        pause = pause_s(max(self._fleet_nics, len(self._alive)), max(apexes.values()), switch_pps)
+        for checks in plan.checks:
+            self._tracer.schedule(self._random.choice(checks))
+        pause = pause_s(max(self._fleet_nics, len(self._alive)), plan.max_routes_of_switch, switch_pps)
         self._uplinks_at_s = now_s + self._jittered(pause)
 
     def _retrace_pause_s(self, leg: Leg) -> float:
@@ -316,7 +320,7 @@ class ProbeRouteTracer(RouteTracer):
         if change is Change.UNCONFIRMED:
             self._trace_again(flow, now_s)
         elif change is not Change.NONE:
-            pair.published.dirty = True
+            pair.published.dirty, self._uplinks = True, None
         if change is Change.MOVED and route.known is not None and before is not None:
             pair.published.moved = True
             if expected:  # accepted without confirmation, so confirm it now

@@ -113,6 +113,11 @@ class Tracer:
         """True if any trace is open or waits."""
         return bool(self._open or self._waiting)
 
+    @property
+    def is_tracing_routes(self) -> bool:
+        """True if any trace that is no uplink check is open or waits."""
+        return not all(flow.uplink_check for flows in (self._open, self._waiting) for flow in flows)
+
     def schedule(self, flow: TracedFlow, soon: bool = False) -> None:
         """Trace a flow once, with `soon` before all others; a pending flow is not added again."""
         if flow in self._open:

@@ -6,10 +6,13 @@ per uplink route, with a TTL that ends at the apex of the route, finds it. This 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, TypeVar
 
-__all__ = ["TokenBucket", "pause_s", "uplink_routes"]
+from producers.trace.tracer import TracedFlow
+
+__all__ = ["TokenBucket", "UplinkPlan", "pause_s", "plan_checks", "uplink_routes"]
 
 Hops = tuple[str | None, ...]
 Path = TypeVar("Path")
@@ -28,6 +31,27 @@ def uplink_routes(paths: Iterable[tuple[Path, Hops]]) -> dict[Hops, list[Path]]:
         if len(hops) > 1 and hops[apex - 1] is not None:
             found.setdefault(hops[:apex], []).append(path)
     return found
+
+
+class UplinkPlan(NamedTuple):
+    """The checks of one NIC: by uplink route, the packets of which one is sent."""
+
+    checks: list[list[TracedFlow]]
+    max_routes_of_switch: int
+    """Uplink routes that end at the same switch."""
+
+
+def plan_checks(
+    paths: Iterable[tuple[TracedFlow, Hops]], switch_of: Callable[[str | None], object]
+) -> UplinkPlan:
+    """Plan the checks of the uplink routes of `paths`; `switch_of` names the switch of a hop."""
+    routes = uplink_routes(paths)
+    apexes = Counter(switch_of(hops[-1]) for hops in routes)
+    checks = [
+        [flow._replace(max_ttl=len(hops), uplink_check=True) for flow in flows]
+        for hops, flows in routes.items()
+    ]
+    return UplinkPlan(checks, max(apexes.values(), default=0))
 
 
 def pause_s(nics: int, routes: int, switch_pps: float) -> float:

@@ -120,14 +120,13 @@ class TopicSink:
     async def _store(self, taken: Sequence[Taken]) -> None:
         """Insert the rows of `taken`, in halves if one record is unfit. Returns when all rows are stored."""
         try:
-            decoded, bad = await asyncio.to_thread(self._decode, taken)
-            made = await asyncio.to_thread(rows.rows_of, self._topic, decoded)
+            blocks, bad = await asyncio.to_thread(self._blocks_of, taken)
         except DATA_ERRORS as error:
             refused = refusal(error)
             await self._halve(taken, refused.reason, str(refused))
             return
         name = batch.token(self._topic, [message.place for message in taken])
-        for table, block in made.items():
+        for table, block in blocks.items():
             try:
                 await self._insert(table, block, name)
             except Refused as error:
@@ -143,6 +142,13 @@ class TopicSink:
         middle = len(taken) // 2
         await self._store(taken[:middle])
         await self._store(taken[middle:])
+
+    def _blocks_of(
+        self, taken: Sequence[Taken]
+    ) -> tuple[dict[str, Any], list[tuple[Taken, codec.BadRecord]]]:
+        """Return the rows to insert by table, and the messages that cannot be decoded."""
+        decoded, bad = self._decode(taken)
+        return rows.rows_of(self._topic, decoded), bad
 
     def _decode(
         self, taken: Sequence[Taken]

@@ -17,7 +17,7 @@ from schemas.topics import AUDIT, AUDIT_RUNS
 def serving(cluster: KafkaSettings, agent: AuditAgent) -> Iterator[None]:
     """Answer requests from the moment that the log assigns the topic's partitions."""
     publisher, ended, ready = Publisher(cluster), threading.Event(), threading.Event()
-    reader = LookupReader(cluster, {AUDIT_RUNS: agent.on_run}, None, from_end=True)
+    reader = LookupReader(cluster, {AUDIT_RUNS: agent.on_run}, None, from_end=(AUDIT_RUNS,))
 
     def serve() -> None:
         while not ended.wait(0.02):

@@ -183,6 +183,23 @@ def test_a_lost_follow_up_is_asked_for_again_and_never_a_loss(
     assert sum(int(batch.no_t3.sum()) for batch in nic.batches) > 0
 
 
+def test_one_packet_collects_from_a_peer_for_all_paths_in_each_period(make_nic: MakeNic) -> None:
+    nic = make_nic(
+        "a/lo", paths=4, rate_pps=400.0, spacing_ns=0, collect_delay_ms=10.0, collect_period_ms=50.0
+    )
+    far = make_nic("b/lo")
+    far.start()
+    nic.engine.set_peers([far.peer()])
+    begin_s = time.monotonic()
+    nic.start()
+    nic.until(lambda: nic.samples() > 400, 30)
+    periods = (time.monotonic() - begin_s) / 0.05
+    counters = nic.engine.counters()
+    assert counters["no_t3"] == 0
+    # a collect holds 32 replies, and as many come in 80 ms
+    assert counters["collects_sent"] <= periods + 2
+
+
 @pytest.mark.parametrize(
     "lie", [{"t2_ns": 2**63 - 1}, {"t2_ns": -(2**63) + 1}, {"t3_ns": 2**63 - 1}, {"t3_ns": -(2**62)}]
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from producers.trace.uplinks import MIN_PAUSE_S, TokenBucket, pause_s, uplink_routes
+from producers.trace.tracer import TracedFlow, Tracer
+from producers.trace.uplinks import MIN_PAUSE_S, TokenBucket, pause_s, plan_checks, uplink_routes
+from schemas.records import Leg
 
 
 def test_paths_are_grouped_by_their_hops_up_to_the_apex() -> None:
@@ -74,3 +76,26 @@ def test_reasons_without_end_trace_every_path_once_in_a_rest_and_a_spine_that_go
     assert taken <= paths * (4 + 60 / 5) + 1
     assert all(again.take(paths, 1000.0) for _ in range(4 * paths)), "after a rest all may be traced again"
     assert not again.take(0, 2000.0), "of nothing there is nothing to trace"
+
+
+def test_a_plan_checks_each_uplink_route_and_counts_those_of_a_switch() -> None:
+    flows = [TracedFlow(Leg.REQUEST, "b/eth0", port, ("10.0.0.2", 9319), port) for port in range(3)]
+    routes = [("leaf1", f"spine1:{port}", "leaf2") for port in range(2)]
+    paths = [(flows[0], routes[0]), (flows[1], routes[1]), (flows[2], routes[1])]
+    plan = plan_checks(paths, lambda hop: str(hop).partition(":")[0])
+    assert [len(checks) for checks in plan.checks] == [1, 2]
+    assert all(flow.uplink_check and flow.max_ttl == 2 for checks in plan.checks for flow in checks)
+    assert plan.max_routes_of_switch == 2
+    assert plan_checks([], str) == ([], 0)
+
+
+def test_uplink_checks_are_no_traces_of_routes() -> None:
+    flow = TracedFlow(Leg.REQUEST, "b/eth0", 9320, ("10.0.0.2", 9319), 0)
+    tracer = Tracer(1000.0, 8)
+    tracer.schedule(flow._replace(max_ttl=2, uplink_check=True))
+    assert tracer.busy
+    assert not tracer.is_tracing_routes
+    tracer.schedule(flow)
+    assert tracer.is_tracing_routes
+    tracer.step(0.0)
+    assert tracer.is_tracing_routes
