@@ -1,0 +1,98 @@
+"""Measures contention on the default `up`: two transfers that meet on a random uplink, again and again.
+
+Times run from the start of the second transfer to the append of the link's `ContentionWindow`, and from there
+to the append of the first report of a flow that was moved.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any, Final
+
+from fabrictime.bench import Progress, Value
+from fabrictime.bench._fabric import needs_fabric
+from fabrictime.bench.control.live_fabric import FlowRun
+from fabrictime.bench.pipeline._events import Event, events_of, latency_figures
+from fabrictime.bench.pipeline._product import running_product
+from fabrictime.demo.script import Fabric, meeting_transfers
+from fabrictime.testbed.control import ControlClient, socket_path
+from schemas.records import ActionReport, ContentionState, ContentionWindow
+from schemas.topics import ACTIONS, CONTENTION
+
+__all__ = ["measure"]
+
+TRIALS, QUICK_TRIALS = 10, 2
+WARM_S: Final = 15.0
+LOAD_S: Final = 5.0
+REST_S: Final = (2.0, 4.0)
+KEYS: Final = ("contention_ms_p50", "contention_ms_p99")
+
+
+@needs_fabric(KEYS)
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure for about two minutes, or one with `quick`."""
+    count = QUICK_TRIALS if quick else TRIALS
+    with running_product(progress, None) as product:
+        control = ControlClient(socket_path(product.data))
+        fabric = Fabric.of(control.ask("show"))
+        links = sorted(
+            link for link in control.ask("show")["links"] if link.startswith("leaf") and ">spine" in link
+        )
+        time.sleep(WARM_S)
+        chance, trials = random.SystemRandom(), []
+        for number in range(count):
+            link = chance.choice(links)
+            trials.append((_collide(control, fabric, link, chance), link))
+            progress(f"collision: {number + 1} of {count} on {link}")
+            time.sleep(chance.uniform(*REST_S))
+        windows = events_of(product.bootstrap, CONTENTION, trials[0][0] - 1)
+        actions = events_of(product.bootstrap, ACTIONS, trials[0][0] - 1)
+    opened = [_opened_s(windows, begin_s, link) for begin_s, link in trials]
+    opened_ms = [
+        (at_s - begin_s) * 1e3 for at_s, (begin_s, _) in zip(opened, trials, strict=True) if at_s is not None
+    ]
+    moved_ms = [
+        (moved_s - at_s) * 1e3
+        for at_s, (begin_s, _) in zip(opened, trials, strict=True)
+        if at_s is not None and (moved_s := _moved_s(actions, at_s, begin_s + LOAD_S)) is not None
+    ]
+    return latency_figures("contention", opened_ms, count) | latency_figures(
+        "contention_to_first_move", moved_ms, len(opened_ms)
+    )
+
+
+def _collide(control: ControlClient, fabric: Fabric, link: str, chance: random.Random) -> float:
+    """Let two transfers meet on a link until both have ended; return when the second began, s."""
+
+    def path_of(source: str, destination: str, sport: int, dport: int) -> list[str]:
+        ports: dict[str, Any] = {"sport": sport, "dport": dport, "protocol": "tcp", "likely": True}
+        links: list[str] = control.ask("path", source=source, destination=destination, **ports)
+        return links
+
+    begin_s, flows = 0.0, []
+    for transfer in meeting_transfers(fabric, link, path_of, chance.randrange(100)):
+        begin_s = time.time()
+        flows.append(FlowRun(control, **transfer.spec(fabric, LOAD_S)))
+    for flow in flows:
+        flow.join()
+    return begin_s
+
+
+def _opened_s(windows: list[Event[ContentionWindow]], begin_s: float, link: str) -> float | None:
+    """Return when a link's window was first in the log, of the load that began then."""
+    for event in windows:
+        is_here = link == event.record["link"] or link in event.record["candidates"]
+        is_open = event.record["state"] != ContentionState.CLOSED
+        if is_here and is_open and begin_s <= event.at_s <= begin_s + LOAD_S:
+            return event.at_s
+    return None
+
+
+def _moved_s(actions: list[Event[ActionReport]], begin_s: float, end_s: float) -> float | None:
+    """Return when the first flow was moved within a span."""
+    for event in actions:
+        is_move = event.record["action"] == "REROUTE" and event.record["outcome"] == "APPLIED"
+        if is_move and begin_s <= event.at_s <= end_s:
+            return event.at_s
+    return None
