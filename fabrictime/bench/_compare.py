@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, TypeAlias
@@ -50,6 +50,7 @@ def main(
     quick: bool,
     as_json: bool,
     own_benches: bool = False,
+    keep: Path | None = None,
 ) -> int:
     """Compare and print the report; return the exit code: 1 if no figure could be compared.
 
@@ -75,15 +76,20 @@ def compare(
     pairs: int,
     quick: bool = False,
     own_benches: bool = False,
+    keep: Path | None = None,
 ) -> Report:
     """Run a bench, or some of its parts, on both trees in turn, and return the report of all ratios.
 
     With `own_benches` the other tree runs the benches of its own commit, as is right for parts that call
-    functions of the product.
+    functions of the product. `keep`: a folder in which the other tree stays, built, for the next comparison.
     """
     runs: dict[str, list[Mapping[str, Any]]] = {"ours": [], "theirs": []}
-    with _other_tree(against, progress, own_benches=own_benches) as theirs:
+    with _other_tree(against, progress, keep) as theirs:
         trees = {"ours": ROOT, "theirs": theirs}
+        if not own_benches:
+            shutil.rmtree(theirs / BENCHES)
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / BENCHES, theirs / BENCHES, ignore=ignored)
         remark = _lock_remark(theirs)
         if remark:
             progress(remark)
@@ -158,15 +164,15 @@ def _measured(
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPATH"] = os.pathsep.join([str(tree), str(tree / "clients" / "python")])
     with tempfile.TemporaryFile() as output:
-        run = subprocess.Popen(
+        with subprocess.Popen(
             command, cwd=tree, env=env, stdout=output, stderr=subprocess.PIPE, start_new_session=True
-        )
-        try:
-            last = _forwarded(run, progress)
-            code = run.wait()
-        finally:
-            if run.poll() is None:
-                end_child(run, signal.SIGTERM, STOP_S)
+        ) as run:
+            try:
+                last = _forwarded(run, progress)
+                code = run.wait()
+            finally:
+                if run.poll() is None:
+                    end_child(run, signal.SIGTERM, STOP_S)
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
     if code:
@@ -188,26 +194,26 @@ def _forwarded(run: subprocess.Popen[bytes], progress: Progress) -> str:
 
 
 @contextmanager
-def _other_tree(against: str, progress: Progress, *, own_benches: bool) -> Iterator[Path]:
-    """Make a worktree of a commit in a temporary directory and build it there; remove it at the end."""
+def _other_tree(against: str, progress: Progress, keep: Path | None) -> Iterator[Path]:
+    """Make a worktree of a commit and build it there; remove it at the end unless it is kept."""
     commit = _git("rev-parse", "--verify", f"{against}^{{commit}}")
-    with tempfile.TemporaryDirectory(prefix="fabrictime-compare-") as folder:
-        tree = Path(folder, commit[:12])
-        _git("worktree", "add", "--detach", str(tree), commit)
-        try:
-            if not own_benches:
-                shutil.rmtree(tree / BENCHES)
-                shutil.copytree(ROOT / BENCHES, tree / BENCHES, ignore=shutil.ignore_patterns("__pycache__"))
-            progress(f"building {commit[:12]}")
-            # build_native links an environment only where the tree contains it; this one contains none
-            build = [sys.executable, "tools/build_native.py"]
-            done = subprocess.run(build, cwd=tree, capture_output=True, text=True, check=False)
-            if done.returncode:
-                lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-                raise ValueError(f"{against}: cannot be built: {lines[-1] if lines else done.returncode}")
-            yield tree
-        finally:
-            _git("worktree", "remove", "--force", str(tree))
+    with ExitStack() as stack:
+        folder = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fabrictime-compare-")))
+        tree = folder.absolute() / commit[:12]
+        if keep is None or not tree.exists():
+            _git("worktree", "add", "--detach", str(tree), commit)
+        else:
+            _git("-C", str(tree), "checkout", "--quiet", "--force", commit)
+        if keep is None:
+            stack.callback(_git, "worktree", "remove", "--force", str(tree))
+        progress(f"building {commit[:12]}")
+        # build_native links an environment only where the tree contains it; this one contains none
+        build = [sys.executable, "tools/build_native.py"]
+        done = subprocess.run(build, cwd=tree, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            raise ValueError(f"{against}: cannot be built: {lines[-1] if lines else done.returncode}")
+        yield tree
 
 
 def _lock_remark(theirs: Path) -> str:

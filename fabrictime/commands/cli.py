@@ -391,6 +391,12 @@ def bench(
     own_benches: Annotated[
         bool, typer.Option("--own-benches", help="With compare: that commit runs its own benches.")
     ] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="With compare: keep the other commit's build there for the next time."
+        ),
+    ] = None,
 ) -> None:
     """Measure this machine against the project's figures."""
     from fabrictime.bench import _show, names
@@ -405,7 +411,7 @@ def bench(
 
         compared, *their_parts = parts or ["pipeline"]
         _check_parts(compared, their_parts, names())
-        run = partial(_compare.main, against, compared, their_parts, own_benches=own_benches)
+        run = partial(_compare.main, against, compared, their_parts, own_benches=own_benches, keep=keep)
         try:
             code = run(pairs=pairs, quick=quick, as_json=as_json)
         except ValueError as error:

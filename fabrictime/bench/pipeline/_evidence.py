@@ -150,7 +150,7 @@ def read_interval(bootstrap: str, begin_ns: int, end_ns: int, *, simulated: bool
 
 
 class _Records:
-    """What has been read of an interval, and of the time before it."""
+    """The messages of an interval and of the time before it, as far as they were read."""
 
     def __init__(self, interval: Interval, *, simulated: bool) -> None:
         self._interval, self._simulated = interval, simulated

@@ -77,8 +77,8 @@ def _planted(
     while len(trials) < count:
         watch.until(lambda: bool(_crossed(watch)), GIVE_UP_S * 4, "a healthy link that flows cross")
         crossed = _crossed(watch)
-        least = min(broken[cable_id(link)] for link in crossed)
-        link = chance.choice([link for link in sorted(crossed) if broken[cable_id(link)] == least])
+        fewest = min(broken[cable_id(link)] for link in crossed)
+        link = chance.choice([link for link in sorted(crossed) if broken[cable_id(link)] == fewest])
         kind, cable, flow_ids = KINDS[len(trials) % len(KINDS)], cable_id(link), frozenset(crossed[link])
         broken[cable] += 1
         begin_s = control.ask("fault", line=f"{kind} {link}")["start_begin_ns"] / 1e9
