@@ -22,6 +22,11 @@ TARGETS: Final[Mapping[str, Target]] = {
     "transport_us_per_message_sim64": Target("us", "<=", 40),
     "operators_us_per_message_sim64": Target("us", "<=", 100),
     "inference_cores_sim64": Target("cores", "<=", 0.05),
+    "nics_per_worker_core": Target("NICs", ">=", 160),
+    "small_messages_per_core_s": Target("1/s", ">=", 20_000),
+    "saturated_dead_link_ms_p50": Target("ms", "<=", 40),
+    "tour_right_within_3s": Target("1", ">=", 1.0),
+    "detection_to_first_move_s_p95": Target("s", "<=", 1.0),
 }
 RATIO_TARGETS: Final[Mapping[str, Target]] = {
     "cores": Target("x", "<=", 0.6),
@@ -43,8 +48,12 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
     ),
     "sim256": (),
     "faults": (),
+    "saturated": ("saturated_dead_link_ms_p50",),
     "collision": (),
     "busy": ("queue_evidence_age_s_p99_busy",),
+    "transport": ("small_messages_per_core_s",),
+    "capacity": ("nics_per_worker_core",),
+    "tour": ("tour_right_within_3s", "detection_to_first_move_s_p95"),
 }
 """Parts, each a module with `measure(progress, quick)`, and the figures that each must return."""
 

@@ -32,6 +32,8 @@ __all__ = ["Ages", "FleetClock", "Interval", "read_interval"]
 Float64s = NDArray[np.float64]
 BEFORE_NS: Final = 10_000_000_000
 """Read before the interval, for the content that was newest at its begin."""
+SAMPLED: Final = 500
+"""Probe batches whose samples are counted."""
 GRID_NS: Final = 10_000_000
 """Between the instants at which a reader looks."""
 
@@ -127,6 +129,8 @@ class Interval:
     """Bytes of the values by topic, within the interval."""
     ages: dict[str, Ages] = field(default_factory=dict)
     clock: FleetClock = field(default_factory=lambda: FleetClock(()))
+    probe_samples: list[int] = field(default_factory=list)
+    """Samples of each of the first probe batches."""
     slots: int = 0
     """Slots of queue inference that were published."""
     folds: set[int] = field(default_factory=set)
@@ -183,7 +187,10 @@ class _Records:
         interval = self._interval
         interval.messages[topic] = interval.messages.get(topic, 0) + 1
         interval.sizes[topic] = interval.sizes.get(topic, 0) + len(value)
-        if topic == QUEUES.name:
+        if topic == PROBES.name and len(interval.probe_samples) < SAMPLED:
+            batch = codec.decode(value, PROBES.type)
+            interval.probe_samples.append(sum(len(element["sent"]) for element in batch["samples"]))
+        elif topic == QUEUES.name:
             head = codec.decode_head(value, QUEUES.record, "fold")
             interval.folds.add(head["fold"])
             interval.slots += head["slots"] if head["part"] == 0 else 0

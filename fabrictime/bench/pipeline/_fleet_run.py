@@ -144,6 +144,11 @@ def age_figures(interval: Interval, suffix: str) -> dict[str, Value]:
         figures[f"messages_per_s_{key}{suffix}"] = Figure(
             count / seconds, "1/s", f"{interval.sizes[topic] / count:.0f} bytes each"
         )
+    if interval.probe_samples:
+        samples, messages = sum(interval.probe_samples), len(interval.probe_samples)
+        figures[f"samples_per_message{suffix}"] = Figure(
+            samples / messages, "samples", f"of {messages} messages of fabric.probes"
+        )
     figures[f"messages_per_s{suffix}"] = Figure(
         sum(interval.messages.values()) / seconds,
         "1/s",

@@ -11,12 +11,12 @@ import time
 from typing import Any, Final
 
 from fabrictime.bench import Progress, Value
-from fabrictime.bench._fabric import needs_fabric
+from fabrictime.bench._fabric import CannotRun, needs_fabric
 from fabrictime.bench.control.live_fabric import FlowRun
 from fabrictime.bench.pipeline._events import Event, events_of, latency_figures
 from fabrictime.bench.pipeline._product import running_product
-from fabrictime.demo.script import Fabric, meeting_transfers
 from fabrictime.testbed.control import ControlClient, socket_path
+from schemas.ids import near_node
 from schemas.records import ActionReport, ContentionState, ContentionWindow
 from schemas.topics import ACTIONS, CONTENTION
 
@@ -25,6 +25,10 @@ __all__ = ["measure"]
 TRIALS, QUICK_TRIALS = 10, 2
 WARM_S: Final = 15.0
 LOAD_S: Final = 5.0
+SHARE: Final = 0.7
+"""Rate of each transfer: either fits the link, both together exceed it by 40 %."""
+PORTS: Final = range(20_000, 32_000)
+TRIED: Final = 64
 REST_S: Final = (2.0, 4.0)
 KEYS: Final = ("contention_ms_p50", "contention_ms_p99")
 
@@ -35,7 +39,6 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     count = QUICK_TRIALS if quick else TRIALS
     with running_product(progress, None) as product:
         control = ControlClient(socket_path(product.data))
-        fabric = Fabric.of(control.ask("show"))
         links = sorted(
             link for link in control.ask("show")["links"] if link.startswith("leaf") and ">spine" in link
         )
@@ -43,7 +46,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         chance, trials = random.SystemRandom(), []
         for number in range(count):
             link = chance.choice(links)
-            trials.append((_collide(control, fabric, link, chance), link))
+            trials.append((_collide(control, link, chance), link))
             progress(f"collision: {number + 1} of {count} on {link}")
             time.sleep(chance.uniform(*REST_S))
         windows = events_of(product.bootstrap, CONTENTION, trials[0][0] - 1)
@@ -62,21 +65,37 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     )
 
 
-def _collide(control: ControlClient, fabric: Fabric, link: str, chance: random.Random) -> float:
-    """Let two transfers meet on a link until both have ended; return when the second began, s."""
-
-    def path_of(source: str, destination: str, sport: int, dport: int) -> list[str]:
-        ports: dict[str, Any] = {"sport": sport, "dport": dport, "protocol": "tcp", "likely": True}
-        links: list[str] = control.ask("path", source=source, destination=destination, **ports)
-        return links
-
+def _collide(control: ControlClient, link: str, chance: random.Random) -> float:
+    """Let two transfers meet on an uplink until both have ended; return when the second began, s."""
+    shown = control.ask("show")
+    rate_bps = round(shown["settings"]["fabric_rate_bps"] * SHARE)
+    leaf = near_node(link)
+    near = chance.sample(sorted(nic["host"] for nic in shown["nics"] if nic["leaf"] == leaf), 2)
+    far = chance.sample(sorted(nic["host"] for nic in shown["nics"] if nic["leaf"] != leaf), 2)
+    ports = [
+        _ports(control, source, destination, link, chance)
+        for source, destination in zip(near, far, strict=True)
+    ]
     begin_s, flows = 0.0, []
-    for transfer in meeting_transfers(fabric, link, path_of, chance.randrange(100)):
+    for source, destination, (sport, dport) in zip(near, far, ports, strict=True):
         begin_s = time.time()
-        flows.append(FlowRun(control, **transfer.spec(fabric, LOAD_S)))
+        spec = {"source": source, "destination": destination, "sport": sport, "dport": dport}
+        flows.append(FlowRun(control, **spec, rate_bps=rate_bps, duration_s=LOAD_S, job="transfer"))
     for flow in flows:
         flow.join()
     return begin_s
+
+
+def _ports(
+    control: ControlClient, source: str, destination: str, link: str, chance: random.Random
+) -> tuple[int, int]:
+    """Draw source and destination port of a flow over a link. Raises CannotRun."""
+    dport = chance.randrange(40_000, 45_000)
+    for sport in chance.sample(PORTS, TRIED):
+        flow: dict[str, Any] = {"source": source, "destination": destination, "sport": sport, "dport": dport}
+        if link in control.ask("path", **flow, protocol="tcp", likely=True):
+            return sport, dport
+    raise CannotRun(f"none of {TRIED} source ports leads from {source} over {link}")
 
 
 def _opened_s(windows: list[Event[ContentionWindow]], begin_s: float, link: str) -> float | None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from fabrictime.bench import Progress, Value
-from fabrictime.bench._fabric import needs_fabric
+from fabrictime.bench._fabric import CannotRun, needs_fabric
 from fabrictime.bench.control.failover import steady_flows
+from fabrictime.bench.control.live_fabric import until
 from fabrictime.bench.control.watch import Watch
 from fabrictime.bench.pipeline._events import Event, events_of, latency_figures
 from fabrictime.bench.pipeline._product import running_product
@@ -25,7 +26,7 @@ from schemas.ids import cable_id
 from schemas.records import ActionReport, Decision, LinkHealth, LinkState
 from schemas.topics import ACTIONS, DECISIONS, LINK_HEALTH
 
-__all__ = ["measure"]
+__all__ = ["Trial", "is_up", "measure", "planted", "verdicts_ms"]
 
 TRIALS, QUICK_TRIALS = 30, 4
 KINDS: Final = ("blackhole", "down")
@@ -33,6 +34,7 @@ FAULT_S: Final = 1.2
 REST_S: Final = (0.6, 1.4)
 DOWN: Final = (LinkState.DOWN, LinkState.FLAPPING)
 ACTED: Final = ("APPLIED", "LOCAL_REPAIR")
+HEALTHY_S: Final = 20.0
 GIVE_UP_S: Final = 5.0
 """After this a record is no effect of the fault."""
 KEYS: Final = tuple(f"{name}_ms_p{percent}" for name in ("dead_link", "failover") for percent in (50, 99))
@@ -56,30 +58,43 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         chance = random.SystemRandom()
         begin_s = time.time()
         with steady_flows(control, watch, chance, 30 + count * (FAULT_S + REST_S[1] + 0.5), progress):
-            trials = _planted(control, watch, chance, count, progress)
+            trials = planted(lambda: _crossed(watch), control, count, progress)
         health = events_of(product.bootstrap, LINK_HEALTH, begin_s)
         decisions = events_of(product.bootstrap, DECISIONS, begin_s)
         actions = events_of(product.bootstrap, ACTIONS, begin_s)
     hit = sum(len(trial.flow_ids) for trial in trials)
     return (
-        latency_figures("dead_link", _verdicts_ms(trials, health), len(trials))
+        latency_figures("dead_link", verdicts_ms(trials, health), len(trials))
         | latency_figures("decision", _decisions_ms(trials, decisions), hit)
         | latency_figures("failover", _actions_ms(trials, actions), hit)
     )
 
 
-def _planted(
-    control: ControlClient, watch: Watch, chance: random.Random, count: int, progress: Progress
+def planted(
+    candidates: Callable[[], Mapping[str, Iterable[str]]],
+    control: ControlClient,
+    count: int,
+    progress: Progress,
 ) -> list[Trial]:
-    """Break links that flows cross, one at a time, those first that broke least often."""
+    """Break links one at a time, those first that broke least often.
+
+    `candidates` returns the links that may break now, with the flows that cross them. Raises CannotRun where
+    there is none for some time.
+    """
+    chance = random.SystemRandom()
     trials: list[Trial] = []
     broken: Counter[str] = Counter()
     while len(trials) < count:
-        watch.until(lambda: bool(_crossed(watch)), GIVE_UP_S * 4, "a healthy link that flows cross")
-        crossed = _crossed(watch)
-        fewest = min(broken[cable_id(link)] for link in crossed)
-        link = chance.choice([link for link in sorted(crossed) if broken[cable_id(link)] == fewest])
-        kind, cable, flow_ids = KINDS[len(trials) % len(KINDS)], cable_id(link), frozenset(crossed[link])
+        if not until(lambda: bool(candidates()), HEALTHY_S):
+            raise CannotRun(f"no link is healthy within {HEALTHY_S:g} s")
+        flows_by_link = candidates()
+        fewest = min(broken[cable_id(link)] for link in flows_by_link)
+        link = chance.choice([link for link in sorted(flows_by_link) if broken[cable_id(link)] == fewest])
+        kind, cable, flow_ids = (
+            KINDS[len(trials) % len(KINDS)],
+            cable_id(link),
+            frozenset(flows_by_link[link]),
+        )
         broken[cable] += 1
         begin_s = control.ask("fault", line=f"{kind} {link}")["start_begin_ns"] / 1e9
         time.sleep(FAULT_S)
@@ -90,18 +105,24 @@ def _planted(
     return trials
 
 
+def is_up(watch: Watch, cable: str) -> bool:
+    """Return whether nothing bad is known of a cable."""
+    health = watch.health.get(cable)
+    return health is None or health["state"] == LinkState.UP
+
+
 def _crossed(watch: Watch) -> dict[str, list[str]]:
     """Return the healthy links between switches that flows cross there or back, with these flows."""
     flows: dict[str, list[str]] = {}
     for flow_id, flow in list(watch.flows.items()):
         for link in watch.links_of(flow):
-            health = watch.health.get(cable_id(link))
-            if link.count("spine") and (health is None or health["state"] == LinkState.UP):
+            if "spine" in link and is_up(watch, cable_id(link)):
                 flows.setdefault(link, []).append(flow_id)
     return flows
 
 
-def _verdicts_ms(trials: list[Trial], health: list[Event[LinkHealth]]) -> list[float]:
+def verdicts_ms(trials: list[Trial], health: list[Event[LinkHealth]]) -> list[float]:
+    """Return the ms from each fault to the verdict about its cable, where there is one in time."""
     return _firsts_ms(
         trials,
         [(event.at_s, event.record["subject"]) for event in health if event.record["state"] in DOWN],
