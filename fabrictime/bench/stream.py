@@ -74,7 +74,7 @@ def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value
     for key, load in (
         ("", Load(nics=800, flush_ms=1000, pairs_per_path=75, windows=windows)),
         ("_10kb", Load(nics=400, flush_ms=100, pairs_per_path=9, windows=windows)),
-        ("_small", Load(nics=64, flush_ms=100, pairs_per_path=1, windows=windows, paths=1)),
+        ("_small", Load(nics=64, flush_ms=50, pairs_per_path=1, windows=windows, peers=5, paths=1)),
     ):
         progress(
             f"throughput: {load.windows} windows of {load.nics} NICs with {load.samples_per_batch} samples "

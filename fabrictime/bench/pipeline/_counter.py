@@ -2,7 +2,7 @@
 
 Everything but the stage is the product's worker: the Faust app, its consumer, assignment, commits. SETTINGS
 is `StreamSettings` as JSON. FILE is rewritten, with the count and the process's seconds of processor time,
-at the first message and then every 10,000.
+at the assignment of partitions, before a message is fetched, and then every 10,000 messages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class _Counter(PartitionStage[None]):
         self._counted = 0
 
     async def recover(self, partitions: list[PartitionState[None]]) -> None:
-        """Nothing is to be recovered."""
+        """Note the processor time before the first message; nothing is to be recovered."""
+        self._report()
         for partition in partitions:
             partition.state = None
 
@@ -53,11 +54,14 @@ class _Counter(PartitionStage[None]):
     def _count(self, messages: Sequence[Message[None]]) -> None:
         before, self._counted = self._counted, self._counted + len(messages)
         self.partitions.done(messages[0].partition, [message.offset for message in messages])
-        if before == 0 or before // COUNT_EVERY != self._counted // COUNT_EVERY:
-            progress = {"messages": self._counted, "cpu_s": time.process_time(), "at_s": time.monotonic()}
-            fresh = self.file.with_suffix(".new")
-            fresh.write_text(json.dumps(progress), encoding="utf-8")
-            fresh.replace(self.file)
+        if before // COUNT_EVERY != self._counted // COUNT_EVERY:
+            self._report()
+
+    def _report(self) -> None:
+        progress = {"messages": self._counted, "cpu_s": time.process_time(), "at_s": time.monotonic()}
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text(json.dumps(progress), encoding="utf-8")
+        fresh.replace(self.file)
 
 
 def main(settings: StreamSettings, file: Path) -> int:
