@@ -59,7 +59,9 @@ def main(
     # as ^C: the runs end, and the worktree is removed
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with progress_of(f"compare {bench}", Console(stderr=True)) as progress:
-        report = compare(against, bench, parts, progress, pairs=pairs, quick=quick, own_benches=own_benches)
+        report = compare(
+            against, bench, parts, progress, pairs=pairs, quick=quick, own_benches=own_benches, keep=keep
+        )
     if as_json:
         print(json.dumps(report))
     else:

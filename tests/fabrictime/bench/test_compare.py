@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -94,13 +95,13 @@ def test_both_products_run_under_our_bench_and_the_worktree_is_gone_afterwards(c
 
 
 def test_the_other_commit_runs_its_own_bench_if_requested_and_its_build_can_stay(
-    checkout: Path, tmp_path: Path
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(_compare.signal, "signal", lambda *_: None)
     for _ in range(2):
-        report = compare(
-            "HEAD", "stream", ["small"], print, pairs=1, quick=True, own_benches=True, keep=tmp_path / "kept"
-        )
-        assert report["figures"]["speed"]["theirs"] == [2]
+        options: Any = {"pairs": 1, "quick": True, "as_json": True, "own_benches": True}
+        assert _compare.main("HEAD", "stream", ["small"], **options, keep=tmp_path / "kept") == 0
+        assert json.loads(capsys.readouterr().out)["figures"]["speed"]["theirs"] == [2]
     assert worktrees(checkout) == 2
 
 
