@@ -130,23 +130,21 @@ def compared(runs: Runs, targets: Mapping[str, Target]) -> dict[str, dict[str, A
 def _one_compared(key: str, runs: Runs, target: Target | None) -> dict[str, Any]:
     rows = {side: [figures.get(key, {}) for figures in runs[side]] for side in ("ours", "theirs")}
     values = {side: [row.get("value") for row in found] for side, found in rows.items()}
-    ratios = [
-        ours / theirs
-        for ours, theirs in zip(values["ours"], values["theirs"], strict=True)
-        if ours is not None and theirs
-    ]
-    compared: dict[str, Any] = {
-        "unit": next((row["unit"] for found in rows.values() for row in found if row.get("unit")), None),
-        "ratio": median(ratios) if ratios else None,
-        "min": min(ratios, default=None),
-        "max": max(ratios, default=None),
-        "ratios": ratios,
-        **values,
-        "target": None if target is None else target.text(),
-        "met": None if target is None else bool(ratios) and target.met(median(ratios)),
-    }
-    reason = None if ratios else _why_not(rows, values)
-    return compared if reason is None else compared | {"reason": reason}
+    pairs = zip(values["ours"], values["theirs"], strict=True)
+    ratios = [ours / theirs for ours, theirs in pairs if ours is not None and theirs]
+    units = [row["unit"] for row in (*rows["ours"], *rows["theirs"]) if row.get("unit")]
+    compared = {"unit": units[0] if units else None, **_spread(ratios), "ratios": ratios, **values}
+    if target is not None:
+        compared |= {"target": target.text(), "met": bool(ratios) and target.met(median(ratios))}
+    else:
+        compared |= {"target": None, "met": None}
+    return compared if ratios else compared | {"reason": _why_not(rows, values)}
+
+
+def _spread(ratios: Sequence[float]) -> dict[str, float | None]:
+    if not ratios:
+        return {"ratio": None, "min": None, "max": None}
+    return {"ratio": median(ratios), "min": min(ratios), "max": max(ratios)}
 
 
 def _why_not(rows: Mapping[str, Sequence[Mapping[str, Any]]], values: Mapping[str, Sequence[Any]]) -> str:

@@ -104,31 +104,29 @@ def observe(product: Product, lengths: Lengths, progress: Progress) -> Observed:
 def core_figures(observed: Observed, suffix: str) -> dict[str, Value]:
     """Return processor time: all services, each kind of service, and a single prober."""
     pace = observed.pace
-    by_kind: dict[str, list[Cores]] = {}
+    by_kind: dict[str, list[float]] = {}
     for row in observed.cores:
-        by_kind.setdefault(row.kind, []).append(row)
+        by_kind.setdefault(row.kind, []).append(row.cores)
     at = None if pace is None else f"at {pace:.2f} of real time"
     figures: dict[str, Value] = {
         f"cores{suffix}": Figure(sum(row.cores for row in observed.cores), "cores", at)
     }
-    for kind, rows in by_kind.items():
-        total = sum(row.cores for row in rows)
-        each = "" if len(rows) == 1 else f"{len(rows)} services, most {max(row.cores for row in rows):.3f}"
-        if kind == "worker":
-            figures[f"worker_cores{suffix}"] = Figure(
-                total / observed.offered,
-                "cores",
-                None if at is None else f"processor seconds per simulated second; {total:.2f} cores {at}",
-            )
-        elif kind == "prober":
-            figures[f"prober_cores{suffix}"] = Figure(
-                float(np.median([row.cores for row in rows])), "cores", each
-            )
-            figures[f"probers_cores{suffix}"] = Figure(total, "cores", each)
-        else:
-            figures[f"{kind}_cores{suffix}"] = Figure(total, "cores", each or None)
+    for kind, cores in by_kind.items():
+        note = None if len(cores) == 1 else f"{len(cores)} services, most {max(cores):.3f}"
+        figures[f"{kind}s_cores{suffix}" if kind == "prober" else f"{kind}_cores{suffix}"] = Figure(
+            sum(cores), "cores", note
+        )
+    if "prober" in by_kind:
+        figures[f"prober_cores{suffix}"] = Figure(float(np.median(by_kind["prober"])), "cores", "median")
     if pace is not None:
         figures[f"pace{suffix}"] = Figure(pace, "s/s", "simulated seconds per second")
+        # a fleet that waits for its worker offers less than real time does
+        workers = sum(by_kind.get("worker", []))
+        figures[f"worker_cores{suffix}"] = Figure(
+            workers / observed.offered,
+            "cores",
+            f"processor seconds per simulated second; {workers:.2f} cores {at}",
+        )
     return figures
 
 
