@@ -30,6 +30,7 @@ __all__ = ["Trial", "is_up", "measure", "planted", "verdicts_ms"]
 
 TRIALS, QUICK_TRIALS = 30, 4
 KINDS: Final = ("blackhole", "down")
+WARM_S: Final = 10.0
 FAULT_S: Final = 1.2
 REST_S: Final = (0.6, 1.4)
 DOWN: Final = (LinkState.DOWN, LinkState.FLAPPING)
@@ -56,8 +57,9 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     with running_product(progress, None) as product, Watch(product.bootstrap) as watch:
         control = ControlClient(socket_path(product.data))
         chance = random.SystemRandom()
-        begin_s = time.time()
-        with steady_flows(control, watch, chance, 30 + count * (FAULT_S + REST_S[1] + 0.5), progress):
+        begin_s, flows_s = time.time(), 30 + WARM_S + count * (FAULT_S + REST_S[1] + 0.5)
+        with steady_flows(control, watch, chance, flows_s, progress):
+            time.sleep(WARM_S)
             trials = planted(lambda: _crossed(watch), control, count, progress)
         health = events_of(product.bootstrap, LINK_HEALTH, begin_s)
         decisions = events_of(product.bootstrap, DECISIONS, begin_s)

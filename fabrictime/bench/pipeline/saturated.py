@@ -14,12 +14,13 @@ from typing import Final
 
 from confluent_kafka import Producer
 
-from fabrictime.bench import Progress, Value
+from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._fabric import needs_fabric, running_fabric
 from fabrictime.bench._fleet import SyntheticFleet
 from fabrictime.bench.control.watch import Watch
 from fabrictime.bench.detect.dead_links import SETTINGS
 from fabrictime.bench.pipeline._events import events_of, latency_figures
+from fabrictime.bench.pipeline._product import Product
 from fabrictime.bench.pipeline.faults import is_up, planted, verdicts_ms
 from fabrictime.testbed.control import ControlClient
 from schemas.ids import cable_id
@@ -42,11 +43,18 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     count = QUICK_TRIALS if quick else TRIALS
     with running_fabric(progress, SETTINGS) as fabric, Watch(fabric.bootstrap) as watch:
         time.sleep(WARM_S)
-        begin_s = time.time()
+        product, begin_s = Product(fabric.bootstrap, fabric.data), time.time()
+        before = product.cpu_times()
         with _flood(fabric.bootstrap):
             trials = planted(lambda: _healthy(fabric.control, watch), fabric.control, count, progress)
+            used = product.cpu_times().cores_since(before)
         health = events_of(fabric.bootstrap, LINK_HEALTH, begin_s)
-    return latency_figures("saturated_dead_link", verdicts_ms(trials, health), count)
+    worker_cores = sum(row.cores for row in used if row.kind == "worker")
+    return latency_figures("saturated_dead_link", verdicts_ms(trials, health), count) | {
+        "saturated_worker_cores": Figure(
+            worker_cores, "cores", f"{MESSAGES_PER_S:,} more probe batches a second were offered"
+        )
+    }
 
 
 def _healthy(control: ControlClient, watch: Watch) -> dict[str, list[str]]:
