@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,10 @@ __all__ = ["Service", "embedded_log", "service", "stream_worker"]
 class Service:
     """A child process that reports readiness by NOTIFY_SOCKET. Its output goes to a file."""
 
-    def __init__(self, module: str, settings: Mapping[str, Any], folder: Path) -> None:
+    def __init__(
+        self, module: str, settings: Mapping[str, Any], folder: Path, more: Sequence[str] = ()
+    ) -> None:
+        """Start `python -m module SETTINGS`, with `more` arguments."""
         self.output = folder / f"{module}-{time.monotonic_ns()}.log"
         self._path = Path(tempfile.mkdtemp(prefix="ft-notify-")) / "socket"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -35,7 +38,7 @@ class Service:
         self.status = ""
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, json.dumps(dict(settings))],
+                [sys.executable, "-m", module, json.dumps(dict(settings)), *more],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"NOTIFY_SOCKET": str(self._path)},

@@ -9,14 +9,15 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fabrictime.bench import Report, load, names, run_bench
+from fabrictime.bench import Progress, Report, load, names, run_bench
 
 REMARKS_BESIDE_COLUMNS: Final = 130
 """Below this width remarks are printed under the table."""
@@ -53,13 +54,7 @@ def run(chosen: Sequence[str], *, as_json: bool, quick: bool, parts: Sequence[st
     reports: list[Report] = []
     failed = 0
     for name in chosen:
-        with screen.status(f"{name}: starting") as status:
-
-            def progress(line: str, name: str = name, status: Any = status) -> None:
-                status.update(f"{name}: {line}")
-                if not screen.is_terminal:
-                    print(f"{name}: {line}", file=sys.stderr, flush=True)
-
+        with progress_of(name, screen) as progress:
             try:
                 reports.append(run_bench(load(name), progress, quick=quick, parts=parts))
             except Exception as error:
@@ -73,6 +68,19 @@ def run(chosen: Sequence[str], *, as_json: bool, quick: bool, parts: Sequence[st
     if as_json:
         print(json.dumps(reports[0] if len(chosen) == 1 else reports))
     return 1 if failed else 0
+
+
+@contextmanager
+def progress_of(name: str, screen: Console) -> Iterator[Progress]:
+    """Show the present step of a bench: a line that changes on a terminal, else one line per step."""
+    with screen.status(f"{name}: starting") as status:
+
+        def progress(line: str) -> None:
+            status.update(escape(f"{name}: {line}"))
+            if not screen.is_terminal:
+                print(f"{name}: {line}", file=sys.stderr, flush=True)
+
+        yield progress
 
 
 def _remark(figure: Mapping[str, Any]) -> str:

@@ -1,9 +1,10 @@
 """The stream worker's bench: probe batches in the embedded log to clock offsets and path delays back in it.
 
 Out: samples a second of one worker that reads a log filled beforehand, all windows closed and published, and
-its resident memory; the same with small messages; and how long after a window's end its offsets are in the
-log while a small fleet flushes every 100 ms. The fleet is synthetic (known clocks, made batches), all else is
-the product: embedded log, Faust worker, native decoder, fits, delays, solve.
+its resident memory, with large messages and with those of 0.4 kB that users run; and how long after a
+window's end its offsets are in the log while a small fleet flushes every 100 ms. The fleet is synthetic
+(known clocks, made batches), all else is the product: embedded log, Faust worker, native decoder, fits,
+delays, solve.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value
     for key, load in (
         ("", Load(nics=800, flush_ms=1000, pairs_per_path=75, windows=windows)),
         ("_10kb", Load(nics=400, flush_ms=100, pairs_per_path=9, windows=windows)),
+        ("_small", Load(nics=64, flush_ms=50, pairs_per_path=1, windows=windows, peers=5, paths=1)),
     ):
         progress(
             f"throughput: {load.windows} windows of {load.nics} NICs with {load.samples_per_batch} samples "
@@ -81,13 +83,17 @@ def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value
         with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
             done = throughput(load, Path(folder), progress)
         note = (
-            f"messages of {done.message_kb:.0f} kB, {load.nics} NICs, {load.peers} peers, {load.paths} paths,"
-            f" {done.windows} windows, from the worker's readiness to its last record"
+            f"messages of {done.message_kb:.2g} kB with {load.samples_per_batch} samples, {load.nics} NICs, "
+            f"{load.peers} peers, {load.paths} paths, {done.windows} windows, from the worker's readiness to "
+            "its last record"
         )
         figures[f"samples_per_second_per_worker{key}"] = Figure(
             done.samples_per_second, unit="samples/s", note=note
         )
         figures[f"worker_cpu_s_per_million_samples{key}"] = Figure(done.cpu_s, unit="s", note=note)
+        figures[f"worker_us_per_message{key}"] = Figure(
+            done.cpu_s * load.samples_per_batch, unit="us", note=f"processor time of the worker; {note}"
+        )
         figures[f"worker_resident_mb{key}"] = Figure(done.resident_mb, unit="MB", note=f"peak; {note}")
     progress("latency: 64 NICs, a flush every 100 ms")
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:

@@ -1,0 +1,91 @@
+"""Measures dead links while the bulk consumer gets more messages than it can read: a flood of probe batches.
+
+The flood comes from NICs that exist nowhere; its messages are as small as those of a fleet. The probes are as
+frequent as in `bench detect dead_links`, to whose target the figure belongs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from confluent_kafka import Producer
+
+from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._fabric import needs_fabric, running_fabric
+from fabrictime.bench._fleet import SyntheticFleet
+from fabrictime.bench.control.watch import Watch
+from fabrictime.bench.detect.dead_links import SETTINGS
+from fabrictime.bench.pipeline._events import events_of, latency_figures
+from fabrictime.bench.pipeline._product import Product
+from fabrictime.bench.pipeline.faults import is_up, planted, verdicts_ms
+from fabrictime.testbed.control import ControlClient
+from schemas.ids import cable_id
+from schemas.topics import LINK_HEALTH, PROBES
+
+__all__ = ["measure"]
+
+TRIALS, QUICK_TRIALS = 20, 4
+KEYS: Final = ("saturated_dead_link_ms_p50",)
+WARM_S: Final = 20.0
+NICS: Final = 64
+MESSAGES_PER_S: Final = 20_000
+"""Twice as many as a worker reads on one core at 0.1 ms each."""
+BURST: Final = 500
+
+
+@needs_fabric(KEYS)
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure for about two minutes, or one with `quick`."""
+    count = QUICK_TRIALS if quick else TRIALS
+    with running_fabric(progress, SETTINGS) as fabric, Watch(fabric.bootstrap) as watch:
+        time.sleep(WARM_S)
+        product, begin_s = Product(fabric.bootstrap, fabric.data), time.time()
+        before = product.cpu_times()
+        with _flood(fabric.bootstrap):
+            trials = planted(lambda: _healthy(fabric.control, watch), fabric.control, count, progress)
+            used = product.cpu_times().cores_since(before)
+        health = events_of(fabric.bootstrap, LINK_HEALTH, begin_s)
+    worker_cores = sum(row.cores for row in used if row.kind == "worker")
+    return latency_figures("saturated_dead_link", verdicts_ms(trials, health), count) | {
+        "saturated_worker_cores": Figure(
+            worker_cores, "cores", f"{MESSAGES_PER_S:,} more probe batches a second were offered"
+        )
+    }
+
+
+def _healthy(control: ControlClient, watch: Watch) -> dict[str, list[str]]:
+    """Return the healthy links between switches; no flow is known to cross them."""
+    return {
+        link: [] for link in control.ask("show")["links"] if "spine" in link and is_up(watch, cable_id(link))
+    }
+
+
+@contextmanager
+def _flood(bootstrap: str) -> Iterator[None]:
+    """Publish probe batches of unknown NICs at a bounded rate."""
+    fleet = SyntheticFleet(NICS, peers=10, paths=1, epoch_ns=time.time_ns())
+    ended = threading.Event()
+    producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "log_level": 2})
+
+    def publish() -> None:
+        while not ended.is_set():
+            begin_s, now_ns = time.monotonic(), time.time_ns()
+            values = [(name, fleet.message(name, now_ns - 10**8, now_ns, 1)) for name in fleet.members]
+            for number in range(BURST):
+                name, value = values[number % NICS]
+                producer.produce(PROBES.name, value, name)
+            producer.poll(0)
+            ended.wait(max(0.0, BURST / MESSAGES_PER_S - (time.monotonic() - begin_s)))
+
+    thread = threading.Thread(target=publish, name="flood", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(10)
+        producer.flush(10)
