@@ -29,7 +29,7 @@ from actuators.applier import Applier, read_decision
 from actuators.command_io import CommandIO, LogMessage
 from actuators.effectors.endpoints import FlowEndpoints
 from actuators.effectors.kernel_pacing import KernelPacing
-from actuators.fabric_time import FabricTime
+from actuators.fabric_time import FabricTime, SimulatedHostTime
 from actuators.flow_state import key_of
 from actuators.journal import Journal, State
 from actuators.local_repair import DeadLinks, LocalRepair
@@ -80,10 +80,16 @@ class FlowActuator:
         self.name, self.command_io, self._registry = name, command_io, registry
         self.run = secrets.randbits(62)
         self.selector = selectors.DefaultSelector()
-        self.now_ns = FabricTime([host.clock_file for host in hosts])
+        simulated_time = SimulatedHostTime() if simulated else None
+        self.now_ns = simulated_time or FabricTime([host.clock_file for host in hosts])
         names = [host.host for host in hosts]
         self.endpoints = FlowEndpoints(
-            settings.control_path, names, self.selector, time.monotonic_ns, settings.answer_ms * 1_000_000
+            settings.control_path,
+            names,
+            self.selector,
+            time.monotonic_ns,
+            settings.answer_ms * 1_000_000,
+            None if simulated_time is None else simulated_time.take,
         )
         try:  # after listening, because the process that listens owns the journal
             self.journal = Journal(settings.journal_path)
@@ -404,7 +410,7 @@ def main(
 ) -> int:
     """Act for `hosts` until SIGTERM or SIGINT. Return the exit code: 0 stopped, 2 cannot start.
 
-    `simulated`: accept flows of any boot.
+    `simulated`: accept flows of any boot, and the time of their simulation.
     """
     stopping = threading.Event()
     _on_signals(stopping)

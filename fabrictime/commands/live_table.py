@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-_ROWS_BESIDE_NICS: Final = 10
+_ROWS_BESIDE_NICS: Final = 11
 
 
 def time_text(ns: float | None) -> str:
@@ -45,6 +45,10 @@ class Totals(NamedTuple):
     late_ms: float | None
     rejected: int
     worst: str | None
+    pace: str
+    """Pace of a simulated fleet; empty for a real one."""
+    slow: str
+    """The same with advice, if it is slow."""
 
 
 def totals(view: View) -> Totals:
@@ -72,6 +76,8 @@ def totals(view: View) -> Totals:
             late_ms=view.late_ms,
             rejected=view.rejected,
             worst=worst_text,
+            pace=view.simulated.text,
+            slow=view.simulated.slow_text,
         )
 
 
@@ -88,12 +94,13 @@ def plain(view: View, rows: Iterable[Mapping[str, Any]], missing: Sequence[str] 
         f"{found.synced} of {found.clocks} clocks SYNCED, bound {time_text(found.bound_ns)}, "
         f"worst {found.worst or '-'}, lag {found.lag} messages, window to offsets {late}"
     )
+    pace = found.slow or found.pace
     ill = [
         f"{row['name']}: {row['fault']}" if row["fault"] else f"{row['name']} {row['state']}"
         for row in rows
         if row["state"] != "ready" or row["fault"]
     ]
-    return "; ".join([text, *missing, *([", ".join(ill)] if ill else [])])
+    return "; ".join([text, *([pace] if pace else []), *missing, *([", ".join(ill)] if ill else [])])
 
 
 def table(
@@ -140,6 +147,8 @@ def table(
         parts.append(Text(f"and {more} more NICs", "dim"))
     ready = sum(row["state"] == "ready" for row in rows)
     parts += [Text(""), summary, Text(f"{ready} of {len(rows)} processes ready")]
+    if found.pace:
+        parts.append(Text(found.slow, "yellow") if found.slow else Text(found.pace))
     parts += [Text(line, "red") for line in missing]
     parts += [Text(line, "yellow") for line in _notable(rows)]
     where = "" if web_url is None else f"web page {web_url}   "

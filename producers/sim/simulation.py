@@ -6,6 +6,7 @@ It knows no Kafka. The same settings, faults and actuator calls give the same me
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
@@ -112,6 +113,8 @@ class Simulation:
         self.probes = SimProbes(self, traces_per_tick)
         self._batches, self._events = [0] * n, [0] * n
         self.ticks = 0
+        self.pace = 1.0
+        """Simulated seconds per second, which announcements carry; whoever runs the ticks sets it."""
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._queued = 0
         self._now_out: list[SimMessage] = []
@@ -199,6 +202,12 @@ class Simulation:
         every = max(1, round(self.settings.announce_s * 1e9 / TICK_NS))
         if self.ticks % every == 0 and INVENTORY.name in self.topic_names:
             for record in nic_announcements(self):
+                self.publish(INVENTORY, record["nic"], record["announced_ns"], record)
+
+    def announce_pace(self) -> None:
+        """Publish one NIC's announcement with the next tick: readers take the pace from the newest one."""
+        if INVENTORY.name in self.topic_names:
+            for record in itertools.islice(nic_announcements(self), 1):
                 self.publish(INVENTORY, record["nic"], record["announced_ns"], record)
 
     def _flush(self) -> None:

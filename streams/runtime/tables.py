@@ -17,6 +17,7 @@ from schemas.ids import host_of
 from schemas.log_time import WindowOrder
 from schemas.messages import decode_message
 from schemas.records import ClockOffsets, ClockSync
+from schemas.simulation_pace import SimulatedTime
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 from schemas.validation import MAX_NS, validate_offsets
 from streams.clock.filter import HOLDOVER, SYNCED, UNSYNCED
@@ -74,6 +75,7 @@ class Inventory:
         schedules."""
         self.version = 0
         """Grows when a member or its probe slots change."""
+        self.simulated = SimulatedTime()
         self._stamp_error_ns: dict[str, int] = {}
 
     def take(
@@ -90,6 +92,7 @@ class Inventory:
             return
         nic = decode_message(INVENTORY, key, value, registry)
         name = nic["nic"]
+        self.simulated.take(name, nic, append_ns)
         member = Member(name, nic["host"], nic["shard"], nic["clock"], nic["rail"], nic["rack"])
         if self.members.get(name) != member:
             self.members[name] = member
@@ -112,6 +115,7 @@ class Inventory:
             self.probe_slots[nic] = slots
 
     def _remove(self, nic: str) -> None:
+        self.simulated.take(nic, None, MAX_NS)
         if self.members.pop(nic, None) is None:
             return
         self._stamp_error_ns.pop(nic, None)
@@ -174,6 +178,8 @@ class ClockTable:
     def __init__(self, inventory: Inventory, holdover_s: float, window_ns: int = NS_PER_S) -> None:
         self.log_offset_ns = 0
         """Fabric time minus the log's clock."""
+        self.solved_log_ns = 0
+        """End of the newest window by the log's clock: the offset is that of its windows."""
         self.version = 0
         """Grows with each record."""
         self._window_ns = window_ns
@@ -209,6 +215,7 @@ class ClockTable:
         if record["window"] >= self._newest_window:
             self._newest_window = record["window"]
             self.log_offset_ns = record["log_offset_ns"]
+            self.solved_log_ns = record["window_end_ns"] - record["log_offset_ns"]
         self._set_models(record)
         self.version += 1
 
