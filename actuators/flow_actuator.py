@@ -82,12 +82,14 @@ class FlowActuator:
         self.selector = selectors.DefaultSelector()
         simulated_time = SimulatedHostTime() if simulated else None
         self.now_ns = simulated_time or FabricTime([host.clock_file for host in hosts])
+        self._answer_clock_ns = simulated_time or time.monotonic_ns
+        """The clock of the time limit for answers: a slow simulation answers in its own time."""
         names = [host.host for host in hosts]
         self.endpoints = FlowEndpoints(
             settings.control_path,
             names,
             self.selector,
-            time.monotonic_ns,
+            self._answer_clock_ns,
             settings.answer_ms * 1_000_000,
             None if simulated_time is None else simulated_time.take,
         )
@@ -217,7 +219,7 @@ class FlowActuator:
         waits = [max_wait_s]
         due_ns = self.endpoints.due_ns()
         if due_ns is not None:
-            waits.append((due_ns - time.monotonic_ns()) / 1e9)
+            waits.append((due_ns - self._answer_clock_ns()) / 1e9)
         leases = [due for applier in self.appliers.values() if (due := applier.due_ns()) is not None]
         if leases:
             waits.append((min(leases) - self.now_ns()) / 1e9)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-_ROWS_BESIDE_NICS: Final = 11
+_ROWS_BESIDE_NICS: Final = 10
 
 
 def time_text(ns: float | None) -> str:
@@ -121,7 +121,8 @@ def table(
         nics.add_column(title, justify="right")
     nics.add_column("worst path now, p99", no_wrap=True)
     with view.lock:
-        shown = sorted(view.nics)[: max(3, height - _ROWS_BESIDE_NICS - len(_notable(rows)) - len(missing))]
+        other_rows = _ROWS_BESIDE_NICS + len(_notable(rows)) + len(missing) + bool(found.pace)
+        shown = sorted(view.nics)[: max(3, height - other_rows)]
         for name in shown:
             nic, worst = view.nics[name], view.worst.get(name)
             clock = view.clocks.get(view.clock_of.get(name, name))

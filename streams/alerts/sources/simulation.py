@@ -38,8 +38,8 @@ class SimulationAlerts:
         self._fleet: FleetPace | None = None
         self._slow_from_ns: int | None = None
         """Log append time since which the fleet is slow."""
-        self._shown_pace = 1.0
-        """Pace in the published text."""
+        self._shown_pace: float | None = None
+        """Pace in the published text; None: an earlier owner published it."""
 
     @property
     def is_simulated(self) -> bool:
@@ -70,7 +70,9 @@ class SimulationAlerts:
         self._slow_from_ns = now_ns if self._slow_from_ns is None else self._slow_from_ns
         if alert is not None and fleet is not None:
             alert.clear_at_ns = NEVER_NS
-            if abs(fleet.pace - self._shown_pace) >= PACE_CHANGE:
+            if self._shown_pace is None:
+                self._shown_pace = fleet.pace
+            elif abs(fleet.pace - self._shown_pace) >= PACE_CHANGE:
                 alert.text, self._shown_pace = fleet.text, fleet.pace
                 self._book.update(alert, now_ns + self._book.log_offset_ns)
 
