@@ -1,6 +1,6 @@
 """Provides fabric time from a clock page of this machine, else from the system clock.
 
-All pages of a machine hold the same time. Simulated hosts have a time of their own, which may pass more slowly.
+All pages of a machine hold the same time. Simulated hosts have their own time, which may be slower.
 """
 
 from __future__ import annotations

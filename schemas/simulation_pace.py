@@ -107,7 +107,7 @@ class SimulatedTime:
         return max(0, shard.append_ns - shard.announced_ns + self.lost_ns(log_ns - shard.append_ns))
 
     def lost_ns(self, elapsed_ns: int) -> int:
-        """Return by how much fabric time falls behind during `elapsed_ns` of log time, at the present pace."""
+        """Return by how much fabric time falls behind in `elapsed_ns` of log time, at the present pace."""
         return round((1 - min(self.paces().values(), default=1.0)) * max(0, elapsed_ns))
 
     def stretched_ns(self, shard: str, time_ns: int) -> int:

@@ -35,7 +35,7 @@ JOB_SILENT_NS: Final = 60 * NS_PER_S
 # --------------------------------------------------------------------------------------------- simulation
 
 SLOW_NS: Final = 10 * NS_PER_S
-"""A simulated fleet may be slow for this long before its alert: starting a machine's services takes seconds."""
+"""A simulated fleet may be slow for this long before its alert: services that start take seconds."""
 PACE_CHANGE: Final = 0.1
 """Change of the pace with which the alert is published again."""
 

@@ -151,7 +151,7 @@ class ShardAlerts(Detector[tuple[str, Alert]]):
         return self._book.take_published()
 
     def ingest_pace(self, fleet: FleetPace | None, append_ns: int) -> Published:
-        """Take the pace of the shard's simulated NICs, None if some are real; return the alerts to publish."""
+        """Take the pace of the simulated shard, None: some NICs are real; return the alerts to publish."""
         if fleet is None and not self._simulation.is_simulated:
             return []
         self._begin(append_ns)

@@ -16,9 +16,7 @@ def fleet(*paces: float | None, shard: str = "sim", announced_s: int = 100, lag_
     for number, pace in enumerate(paces):
         at_ns = (announced_s + number) * S
         nic = f"h{number}/eth1"
-        record = make(
-            "Nic", nic=nic, shard=shard, probe_port=4791, announced_ns=at_ns, simulation_pace=pace
-        )
+        record = make("Nic", nic=nic, shard=shard, probe_port=4791, announced_ns=at_ns, simulation_pace=pace)
         time.take(nic, record, at_ns + lag_s * S)
     return time
 
@@ -58,7 +56,8 @@ def test_simulated_time_falls_behind_by_its_pace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pace", "nics", "size"), [(0.6, 256, "sim:136"), (0.6, 64, "sim:32"), (0.5, 8, "sim:3"), (0.0, 8, "sim:2")]
+    ("pace", "nics", "size"),
+    [(0.6, 256, "sim:136"), (0.6, 64, "sim:32"), (0.5, 8, "sim:3"), (0.0, 8, "sim:2")],
 )
 def test_the_advised_fleet_has_headroom(pace: float, nics: int, size: str) -> None:
     assert advice(pace, nics) == f"use fewer NICs ({size})"

@@ -165,3 +165,16 @@ def test_a_forged_window_far_ahead_changes_nothing() -> None:
     view.take(b"fabric/0", offsets(6, {"a/e0": (2**63 - 1, "SYNCED")}), None, 7 * S)
     assert view.models()["a/e0"].offset_ns == 1.0
     assert view.newest("fabric")[0]["window"] == 6
+
+
+def test_simulated_time_since_the_newest_window_is_known() -> None:
+    view = Inventory("fabric")
+    clocks = ClockTable(view, 60)
+    clocks.take(b"fabric/0", offsets(4, {"h1/ptp0": (0.0, "SYNCED")}))
+    assert (clocks.log_offset_ns, clocks.solved_log_ns) == (7, 5 * S)
+    view.take(b"h1/e0", nic("h1/e0", "h1/ptp0", probe_port=9319))
+    assert view.simulated.lost_ns(2 * S) == 0
+    view.take(b"h1/e0", nic("h1/e0", "h1/ptp0", probe_port=9319, simulation_pace=0.75))
+    assert view.simulated.lost_ns(2 * S) == S // 2
+    view.take(b"h1/e0", None)
+    assert view.simulated.pace("fabric") is None
