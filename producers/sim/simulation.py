@@ -49,8 +49,10 @@ EPOCH_NS: Final = 1_800_000_000_000_000_000
 EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, TRUTH, COLLECTIVES)
 
 _SECOND_NS: Final = 1_000_000_000
-_ROUTES_TICKS: Final = 25
-_ROUTES_PER_TICK: Final = 4
+_FOLLOW_TICKS: Final = 25
+_ROUTES_TICKS: Final = 5
+_ROUTES_AT_ONCE: Final = 20
+"""Flows are followed and their routes published every so many ticks; pairs traced together share the cost."""
 _NO_HOSTS_NO_SIZES: Final = b"\0\0"
 """Avro's empty arrays: the kernel's bodies end before `LinkEvent.hosts` and `sizes`, the last fields."""
 _PROBE_KIND: Final = list(EvidenceKind).index(EvidenceKind.PROBE)
@@ -330,11 +332,13 @@ class Simulation:
         """Publish, a few at a time, the routes that flows could take."""
         if FLOW_ROUTES.name not in self.topic_names:
             return
-        if self.ticks % _ROUTES_TICKS == 1:
+        if self.ticks % _FOLLOW_TICKS == 1:
             self._flow_routes.follow(self.book.flows.values())
+        if self.ticks % _ROUTES_TICKS != 1:
+            return
         system_ns = self.system_ns()
         for key, record in self._flow_routes.take(
-            _ROUTES_PER_TICK, self.living(), system_ns, self.states.dead
+            _ROUTES_AT_ONCE, self.living(), system_ns, self.states.dead
         ):
             self._now_out.append(SimMessage(FLOW_ROUTES, key, system_ns, record, gone=record is None))
 
