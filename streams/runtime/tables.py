@@ -32,6 +32,10 @@ FRESH_NS: Final = 10 * NS_PER_S
 """ns since its last window after which a synced clock counts as in holdover."""
 
 
+MAX_UNSOLVED_NS: Final = 30 * NS_PER_S
+"""Time without a window after which its worker is gone and a simulation waits for it no longer."""
+
+
 class GlobalTable(Protocol):
     """A table that is filled from one topic."""
 
@@ -178,8 +182,8 @@ class ClockTable:
     def __init__(self, inventory: Inventory, holdover_s: float, window_ns: int = NS_PER_S) -> None:
         self.log_offset_ns = 0
         """Fabric time minus the log's clock."""
-        self.solved_log_ns = 0
-        """End of the newest window by the log's clock: the offset is that of its windows."""
+        self._solved_log_ns: int | None = None
+        """End of the newest window by the log's clock."""
         self.version = 0
         """Grows with each record."""
         self._window_ns = window_ns
@@ -215,7 +219,7 @@ class ClockTable:
         if record["window"] >= self._newest_window:
             self._newest_window = record["window"]
             self.log_offset_ns = record["log_offset_ns"]
-            self.solved_log_ns = record["window_end_ns"] - record["log_offset_ns"]
+            self._solved_log_ns = record["window_end_ns"] - record["log_offset_ns"]
         self._set_models(record)
         self.version += 1
 
@@ -256,6 +260,15 @@ class ClockTable:
                 self._clocks[clock["clock"]] = _Clock(
                     model, clock["state"], record["window"], end_log_ns, record["shard"]
                 )
+
+    def lost_ns(self, log_ns: int) -> int:
+        """Return by how much the time of simulated hosts fell behind the log's clock since the newest window.
+
+        `log_offset_ns` is that of the window, so fabric time now is earlier by this.
+        """
+        if self._solved_log_ns is None:
+            return 0
+        return self._inventory.simulated.lost_ns(min(log_ns - self._solved_log_ns, MAX_UNSOLVED_NS))
 
     def newest(self, shard: str) -> list[ClockOffsets]:
         """Return all parts of the shard's newest complete window; empty if there is none."""
