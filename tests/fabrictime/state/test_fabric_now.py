@@ -15,7 +15,7 @@ S = 1_000_000_000
 
 
 @pytest.mark.parametrize(("pace", "lag_s"), [(1.0, 100), (None, 0)])
-def test_the_time_of_simulated_hosts_is_behind_by_what_was_skipped(
+def test_the_time_of_simulated_hosts_is_behind_by_the_skipped_time(
     log: str, pace: float | None, lag_s: int
 ) -> None:
     publisher = Publisher(log)
