@@ -7,6 +7,7 @@ An endpoint sends
     GONE <key> [host]
     DONE <id> <source port or bit/s now in force> <how>
     FAILED <id> <text>
+    TIME <ns>                                   fabric time of simulated hosts
 
 and receives
 
@@ -21,7 +22,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["HOW", "LINE_BYTES", "RATE_MAX_BPS", "Done", "Failed", "Flow", "Gone", "command", "parse"]
+__all__ = ["HOW", "LINE_BYTES", "RATE_MAX_BPS", "Done", "Failed", "Flow", "Gone", "Time", "command", "parse"]
 
 LINE_BYTES: Final = 512
 VERBS: Final = frozenset({"MOVE", "PACE"})
@@ -67,7 +68,14 @@ class Failed:
     text: str
 
 
-def parse(line: bytes) -> Flow | Gone | Done | Failed:
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Fabric time of simulated hosts, ns since the Unix epoch: a simulation may be slower than real time."""
+
+    now_ns: int
+
+
+def parse(line: bytes) -> Flow | Gone | Done | Failed | Time:
     """Parse a line of an endpoint. Raises ValueError."""
     if len(line) > LINE_BYTES:
         raise ValueError(f"a line of {len(line)} bytes, expected at most {LINE_BYTES}")
@@ -88,7 +96,9 @@ def parse(line: bytes) -> Flow | Gone | Done | Failed:
         return Done(_whole(rest[0], 0, 2**63), _whole(rest[1], 0, RATE_MAX_BPS), rest[2])
     if verb == "FAILED" and rest:
         return Failed(_whole(rest[0], 0, 2**63), " ".join(rest[1:]) or "its endpoint could not")
-    raise ValueError(f"{text!r:.80}: expected FLOW, GONE, DONE or FAILED with its fields")
+    if verb == "TIME" and len(rest) == 1:
+        return Time(_whole(rest[0], 0, 2**62))
+    raise ValueError(f"{text!r:.80}: expected FLOW, GONE, DONE, FAILED or TIME with its fields")
 
 
 def command(verb: str, number: int, key: str, value: int, host: str) -> bytes:

@@ -1,6 +1,6 @@
 """Provides fabric time from a clock page of this machine, else from the system clock.
 
-All pages of a machine hold the same time.
+All pages of a machine hold the same time. Simulated hosts have their own time, which may be slower.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from actuators.clock_page import (
 from native.core.hostclock import PageWriter, raw_ns
 from schemas.records import ClockSync
 
-__all__ = ["FabricTime"]
+__all__ = ["FabricTime", "SimulatedHostTime"]
 
 _REFRESH_NS: Final = 200_000_000
 
@@ -65,6 +65,25 @@ class FabricTime:
                 return content
         self._pages = [*self._pages[2:], *self._pages[:2]]  # try other pages next time
         return None
+
+
+class SimulatedHostTime:
+    """A callable that returns the time of simulated hosts, as their simulation last gave it.
+
+    It never runs ahead of the simulation, so no decision expires that simulated hosts still have time for.
+    Before the first time it returns the system clock.
+    """
+
+    def __init__(self) -> None:
+        self._now_ns: int | None = None
+
+    def __call__(self) -> int:
+        """Return fabric time in ns since the Unix epoch."""
+        return time.time_ns() if self._now_ns is None else self._now_ns
+
+    def take(self, now_ns: int) -> None:
+        """Take the time of the simulation. A restarted simulation may begin anew at any time."""
+        self._now_ns = now_ns
 
 
 def _read(path: Path) -> Content | None:

@@ -29,7 +29,7 @@ from actuators.applier import Applier, read_decision
 from actuators.command_io import CommandIO, LogMessage
 from actuators.effectors.endpoints import FlowEndpoints
 from actuators.effectors.kernel_pacing import KernelPacing
-from actuators.fabric_time import FabricTime
+from actuators.fabric_time import FabricTime, SimulatedHostTime
 from actuators.flow_state import key_of
 from actuators.journal import Journal, State
 from actuators.local_repair import DeadLinks, LocalRepair
@@ -80,10 +80,18 @@ class FlowActuator:
         self.name, self.command_io, self._registry = name, command_io, registry
         self.run = secrets.randbits(62)
         self.selector = selectors.DefaultSelector()
-        self.now_ns = FabricTime([host.clock_file for host in hosts])
+        simulated_time = SimulatedHostTime() if simulated else None
+        self.now_ns = simulated_time or FabricTime([host.clock_file for host in hosts])
+        self._answer_clock_ns = simulated_time or time.monotonic_ns
+        """The clock of the time limit for answers: a slow simulation answers in its own time."""
         names = [host.host for host in hosts]
         self.endpoints = FlowEndpoints(
-            settings.control_path, names, self.selector, time.monotonic_ns, settings.answer_ms * 1_000_000
+            settings.control_path,
+            names,
+            self.selector,
+            self._answer_clock_ns,
+            settings.answer_ms * 1_000_000,
+            None if simulated_time is None else simulated_time.take,
         )
         try:  # after listening, because the process that listens owns the journal
             self.journal = Journal(settings.journal_path)
@@ -211,7 +219,7 @@ class FlowActuator:
         waits = [max_wait_s]
         due_ns = self.endpoints.due_ns()
         if due_ns is not None:
-            waits.append((due_ns - time.monotonic_ns()) / 1e9)
+            waits.append((due_ns - self._answer_clock_ns()) / 1e9)
         leases = [due for applier in self.appliers.values() if (due := applier.due_ns()) is not None]
         if leases:
             waits.append((min(leases) - self.now_ns()) / 1e9)
@@ -404,7 +412,7 @@ def main(
 ) -> int:
     """Act for `hosts` until SIGTERM or SIGINT. Return the exit code: 0 stopped, 2 cannot start.
 
-    `simulated`: accept flows of any boot.
+    `simulated`: accept flows of any boot, and the time of their simulation.
     """
     stopping = threading.Event()
     _on_signals(stopping)

@@ -335,6 +335,7 @@ class AlertKind(StrEnum):
     UNEXPLAINED_LOSS = "UNEXPLAINED_LOSS"
     TRACING_BLIND = "TRACING_BLIND"
     CLASS_REWRITTEN = "CLASS_REWRITTEN"
+    SIMULATION = "SIMULATION"
 
 
 class AlertState(StrEnum):
@@ -2120,6 +2121,8 @@ class Nic(TypedDict):
     egress: str | None
     """Device by which this NIC's packets were seen to leave the host, if that is another NIC's; null: they
     leave by this one, or it is not known."""
+    simulation_pace: float | None
+    """Simulated seconds per second at which the time of a simulated NIC passes; null: a real NIC."""
 
 
 class PathDelay(TypedDict):

@@ -281,7 +281,7 @@ TABLES: Final[dict[str, Table]] = {
                 ("path_ports", "Array(UInt32)"), ("first_hop", "Nullable(String)"),
                 ("slot_ns", "Int64"), ("slot_probes", "UInt32"), ("ud", "Nullable(String)"),
                 ("stamp_error_ns", "Int64"), ("networks", "Array(String)"), ("egress", "Nullable(String)"),
-                ("gone", "UInt8"),
+                ("simulation_pace", "Nullable(Float64)"), ("gone", "UInt8"),
                 *_RECORDED,
             ),
             "nic",

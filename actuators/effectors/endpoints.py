@@ -92,11 +92,14 @@ class FlowEndpoints:
         selector: selectors.BaseSelector,
         clock_ns: Callable[[], int],
         answer_ns: int,
+        take_time: Callable[[int], None] | None = None,
     ) -> None:
-        """Listen at `path`. `answer_ns`: time limit for an answer. Raises OSError."""
+        """Listen at `path`. `answer_ns`: time limit for an answer. `take_time` receives the fabric time of
+        simulated hosts; None: the hosts are real. Raises OSError.
+        """
         self._path, self._hosts, self._selector = path, frozenset(hosts), selector
         self._only = hosts[0] if len(hosts) == 1 else None
-        self._clock_ns, self._answer_ns = clock_ns, answer_ns
+        self._clock_ns, self._answer_ns, self._take_time = clock_ns, answer_ns, take_time
         self._endpoints: dict[int, _Endpoint] = {}
         self._flows: dict[tuple[str, str], _EndpointFlow] = {}
         self._counts = dict.fromkeys(hosts, 0)
@@ -246,6 +249,10 @@ class FlowEndpoints:
                     self._take_gone(endpoint, (self._host(message.host), message.key))
                 case endpoint_protocol.Done() | endpoint_protocol.Failed():
                     self._take_answer(endpoint, message)
+                case endpoint_protocol.Time():
+                    if self._take_time is None:
+                        raise _Refused("TIME: expected of a simulated fleet only")
+                    self._take_time(message.now_ns)
         except _Refused as error:
             self._refuse(endpoint, str(error))
 

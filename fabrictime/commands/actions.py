@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fabrictime.state import action_entries, action_limits, action_text
 from fabrictime.state.action_entries import ActionEntry
 from fabrictime.state.action_state import ActionState, SuppressedAction
+from fabrictime.state.fabric_now import fabric_now_ns
 from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, Message, Start, TopicReader, back
@@ -91,15 +92,16 @@ def main(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Regist
             acts.take(taken)
     finally:
         reader.close()
+    now_ns = fabric_now_ns(cluster, registry)
     if wanted.as_json:
-        print(as_json(acts, wanted, time.time_ns()))
+        print(as_json(acts, wanted, now_ns))
         return
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=250)
-    console.print(draw(acts, wanted, time.time_ns()), highlight=False)
+    console.print(draw(acts, wanted, now_ns), highlight=False)
 
 
 def watch(cluster: KafkaSettings | str, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:

@@ -233,7 +233,9 @@ def main(
     """Print a flow's story. Raises ValueError where the log cannot be read, or `text` names no one flow."""
     seen = Seen(since_s, registry)
     flow_id = read(cluster, text, seen, since_s)
-    story = explain(seen, flow_id, time.time_ns())
+    now_ns = time.time_ns()
+    now_ns -= seen.state.simulated.lag_ns(now_ns)
+    story = explain(seen, flow_id, now_ns)
     if as_json:
         print(json.dumps(story, allow_nan=False))
         return
@@ -242,7 +244,7 @@ def main(
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)
-    console.print(draw(seen, story, time.time_ns(), since_s), highlight=False)
+    console.print(draw(seen, story, now_ns, since_s), highlight=False)
 
 
 def read(cluster: KafkaSettings | str, text: str, seen: Seen, since_s: float) -> str:

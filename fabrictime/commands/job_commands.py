@@ -98,16 +98,15 @@ def _compare(
 
 
 def _explain(cluster: KafkaSettings, subject: str, since_s: float | None, check: bool, as_json: bool) -> None:
-    import time
-
     from fabrictime.commands import explain_job, job_records
     from fabrictime.state import job_story
+    from fabrictime.state.fabric_now import fabric_now_ns
 
     run = explain_job.read(cluster, subject, since_s or job_records.RECENT_S, cluster.registry())
     if run is None:
         _explain_flow(cluster, subject, since_s or 300.0, as_json, check)
         return
-    found = job_story.explain(run, time.time_ns())
+    found = job_story.explain(run, fabric_now_ns(cluster, cluster.registry()))
     explain_job.show(found, explain_job.draw(found), as_json=as_json)
     record = found["diagnosis"]
     if check and record["verdict"] != "HEALTHY":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fabrictime.commands.explain_job import COLOURS, STALE_NS
 from fabrictime.commands.job_records import newest_of_jobs
+from fabrictime.state.fabric_now import fabric_now_ns
 from fabrictime.state.units import bps_text, delay_text, seconds_text
 from schemas import codec
 from schemas.kafka.settings import KafkaSettings
@@ -69,7 +69,7 @@ def main(
 ) -> list[str]:
     """Print the jobs; return the lines of `wrong`. Raises ValueError if the log cannot be read."""
     newest = newest_of_jobs(cluster, since_s, registry)
-    now_ns = time.time_ns()
+    now_ns = fabric_now_ns(cluster, registry)
     rows = rows_of(newest, now_ns, everything=everything)
     if as_json:
         print(json.dumps(rows, allow_nan=False))

@@ -45,6 +45,10 @@ class Totals(NamedTuple):
     late_ms: float | None
     rejected: int
     worst: str | None
+    pace: str
+    """Pace of a simulated fleet; empty for a real one."""
+    slow: str
+    """The same with advice, if it is slow."""
 
 
 def totals(view: View) -> Totals:
@@ -72,6 +76,8 @@ def totals(view: View) -> Totals:
             late_ms=view.late_ms,
             rejected=view.rejected,
             worst=worst_text,
+            pace=view.simulated.text,
+            slow=view.simulated.slow_text,
         )
 
 
@@ -88,12 +94,13 @@ def plain(view: View, rows: Iterable[Mapping[str, Any]], missing: Sequence[str] 
         f"{found.synced} of {found.clocks} clocks SYNCED, bound {time_text(found.bound_ns)}, "
         f"worst {found.worst or '-'}, lag {found.lag} messages, window to offsets {late}"
     )
+    pace = found.slow or found.pace
     ill = [
         f"{row['name']}: {row['fault']}" if row["fault"] else f"{row['name']} {row['state']}"
         for row in rows
         if row["state"] != "ready" or row["fault"]
     ]
-    return "; ".join([text, *missing, *([", ".join(ill)] if ill else [])])
+    return "; ".join([text, *([pace] if pace else []), *missing, *([", ".join(ill)] if ill else [])])
 
 
 def table(
@@ -114,7 +121,8 @@ def table(
         nics.add_column(title, justify="right")
     nics.add_column("worst path now, p99", no_wrap=True)
     with view.lock:
-        shown = sorted(view.nics)[: max(3, height - _ROWS_BESIDE_NICS - len(_notable(rows)) - len(missing))]
+        other_rows = _ROWS_BESIDE_NICS + len(_notable(rows)) + len(missing) + bool(found.pace)
+        shown = sorted(view.nics)[: max(3, height - other_rows)]
         for name in shown:
             nic, worst = view.nics[name], view.worst.get(name)
             clock = view.clocks.get(view.clock_of.get(name, name))
@@ -140,6 +148,8 @@ def table(
         parts.append(Text(f"and {more} more NICs", "dim"))
     ready = sum(row["state"] == "ready" for row in rows)
     parts += [Text(""), summary, Text(f"{ready} of {len(rows)} processes ready")]
+    if found.pace:
+        parts.append(Text(found.slow, "yellow") if found.slow else Text(found.pace))
     parts += [Text(line, "red") for line in missing]
     parts += [Text(line, "yellow") for line in _notable(rows)]
     where = "" if web_url is None else f"web page {web_url}   "

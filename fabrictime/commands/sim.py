@@ -21,6 +21,7 @@ from fabrictime.runtime.config import load
 from producers.sim.control import NoFleet, ask, socket_path
 from producers.sim.fault_grammar import GRAMMAR, parse_fault
 from schemas.records import TrueFault
+from schemas.simulation_pace import advice, pace_text
 
 __all__ = ["app"]
 
@@ -41,6 +42,9 @@ def status(directory: DataDir = None, config: ConfigFile = None, as_json: Json =
         seconds = (found["now_ns"] - found["start_ns"]) / 1e9
         size = f"{found['nics']} NICs, {found['links']} links, {found['flows']} flows"
         _plain(f"{size}; {seconds:.0f} s simulated, {probes['sent']:,} probes, {probes['lost']:,} lost")
+        hint = advice(found["pace"], found["nics"])
+        skipped = f", {found['skipped_s']:.0f} s skipped since the start" if found["skipped_s"] >= 1 else ""
+        _plain(f"{pace_text(found['pace'])}{skipped}{f'; {hint}' if hint else ''}")
         if found["jobs"]:
             table = Table("job", "kind", "NICs", "iterations", "last ms", box=None)
             for job in found["jobs"]:

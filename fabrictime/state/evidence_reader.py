@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +18,10 @@ from schemas import codec
 from schemas.kafka.offset_reader import OffsetReader
 from schemas.kafka.reader import LogUnavailable, Place
 from schemas.kafka.settings import KafkaSettings
-from schemas.topics import CLOCK_OFFSETS, LINKS
+from schemas.log_time import is_log_time_wrong
+from schemas.messages import decode_message
+from schemas.simulation_pace import SimulatedTime
+from schemas.topics import CLOCK_OFFSETS, INVENTORY, LINKS
 
 __all__ = ["EvidenceReader", "EvidenceSettings", "EvidenceWatch", "fresh_s_of"]
 
@@ -50,8 +54,9 @@ class EvidenceReader:
         """Create the client without connecting."""
         self.ages = EvidenceAges(settings.fresh_s)
         self._registry = settings.kafka.registry()
-        self._reader = OffsetReader(settings.kafka, (LINKS, CLOCK_OFFSETS), settings.links_group)
+        self._reader = OffsetReader(settings.kafka, (LINKS, CLOCK_OFFSETS, INVENTORY), settings.links_group)
         self._clocks_end: dict[Place, int] = {}
+        self._inventory_end: dict[Place, int] = {}
 
     def close(self) -> None:
         """Leave the log."""
@@ -76,6 +81,7 @@ class EvidenceReader:
         now_s = time.monotonic()
         links = {place: end for place, end in ends.items() if place[0] == LINKS.name}
         clocks = {place: end for place, end in ends.items() if place[0] == CLOCK_OFFSETS.name}
+        self._inventory_end = {place: end for place, end in ends.items() if place[0] == INVENTORY.name}
         unread = {place: at for place, end in links.items() if (at := committed.get(place, 0)) < end}
         is_first = self.ages.take(Source.PROBES, sum(links.values()), now_s)
         self.ages.take(Source.CLOCKS, sum(clocks.values()), now_s)
@@ -107,7 +113,7 @@ class EvidenceReader:
 
     def _take_log_time(self, messages: Mapping[Any, Any]) -> None:
         """Take the difference between log time and the hosts' clocks from the newest clock records."""
-        newest: tuple[int, int] | None = None
+        newest: tuple[int, int, str] | None = None
         for message in messages.values():
             try:
                 head = codec.decode_head(
@@ -115,10 +121,25 @@ class EvidenceReader:
                 )
             except codec.BadRecord:
                 continue
-            found = (head["window"], head["log_offset_ns"])
+            found = (head["window"], head["log_offset_ns"], head["shard"])
             newest = found if newest is None else max(newest, found)
         if newest is not None:
-            self.ages.log_ahead_s = -newest[1] / 1e9
+            ahead_s = -newest[1] / 1e9
+            is_simulated = is_log_time_wrong(ahead_s) and self._is_simulated(newest[2])
+            self.ages.log_ahead_s = 0.0 if is_simulated else ahead_s
+
+    def _is_simulated(self, shard: str) -> bool:
+        """Return whether a shard's hosts are simulated: these have no clocks that show log time wrong.
+
+        The last announcement of each partition tells.
+        """
+        simulated = SimulatedTime()
+        for message in self._reader.messages_at(_last(self._inventory_end)).values():
+            with contextlib.suppress(codec.BadRecord):
+                key, value = (message.key() or b"").decode("utf-8", "replace"), message.value()
+                record = None if value is None else decode_message(INVENTORY, key, value, self._registry)
+                simulated.take(key, record, message.timestamp()[1] * 1_000_000)
+        return simulated.is_simulated(shard)
 
 
 def _last(ends: Mapping[Place, int]) -> dict[Place, int]:

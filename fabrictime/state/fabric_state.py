@@ -31,6 +31,7 @@ from schemas.records import (
     LinkHealth,
     LinkState,
 )
+from schemas.simulation_pace import SimulatedTime
 from schemas.topics import (
     ACTIONS,
     ALERTS,
@@ -121,6 +122,7 @@ class FabricState:
         self.jobs = JobState()
         self.actions = ActionState(decode_flows, raw_ns)
         self.nics: dict[str, Nic] = {}
+        self.simulated = SimulatedTime()
         self.subjects: dict[str, Subject] = {}
         self.contention: dict[str, ContentionWindow] = {}
         self.alerts: dict[str, Alert] = {}
@@ -146,6 +148,7 @@ class FabricState:
         part = _PARTS[topic]
         before = self.cable_graph.version
         if topic == INVENTORY.name:
+            self.simulated.take(key, record, append_ns)
             if not self._take_nic(key, record):
                 return part
         elif topic == PATHS.name:

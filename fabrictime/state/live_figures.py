@@ -18,6 +18,7 @@ from schemas.kafka.settings import KafkaSettings
 from schemas.log_time import WindowOrder
 from schemas.messages import decode_message
 from schemas.records import ClockFits, ClockOffsets, PathDelays
+from schemas.simulation_pace import SimulatedTime
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, TOPICS, Topic
 from schemas.validation import is_window_consistent
 
@@ -79,6 +80,7 @@ class View:
     clocks: dict[str, ClockView] = field(default_factory=dict)
     worst: dict[str, PathView] = field(default_factory=dict)
     clock_of: dict[str, str] = field(default_factory=dict)
+    simulated: SimulatedTime = field(default_factory=SimulatedTime)
     lag: dict[str, int] = field(default_factory=dict)
     late_ms: float | None = None
     rejected: int = 0
@@ -91,6 +93,7 @@ class View:
         with self.lock:
             if topic == INVENTORY.name:
                 self.clock_of[record["nic"]] = record["clock"]
+                self.simulated.take(record["nic"], record, append_ns)
             elif topic == CLOCK_FITS.name:
                 if self._first(topic, record["source"], record["window"], record["part"]):
                     self._add_fits(record)

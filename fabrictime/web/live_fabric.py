@@ -43,7 +43,8 @@ class LiveFabric:
         verdict: Callable[[], Verdict],
     ) -> None:
         self.state = state
-        self.now_ns = now
+        self.log_now_ns = now
+        """Returns the present time of the log's clock."""
         self.verdict = verdict
         self.plan_number = 0
         self.drawn: DrawnPlan = frames.draw_plan(state.plan())
@@ -61,6 +62,22 @@ class LiveFabric:
     def status(self) -> ConsumerStatus:
         """The consumer's status."""
         return self._status()
+
+    def now_ns(self) -> int:
+        """Return fabric time now: that of simulated hosts may be behind the log's clock."""
+        now_ns = self.log_now_ns()
+        with self.state.lock:
+            return now_ns - self.state.simulated.lag_ns(now_ns)
+
+    def pace_text(self) -> str:
+        """Return a simulated fleet's pace; empty for a real one."""
+        with self.state.lock:
+            return self.state.simulated.text
+
+    def slow_text(self) -> str:
+        """Return a slow simulation's pace with advice; else empty."""
+        with self.state.lock:
+            return self.state.simulated.slow_text
 
     def run_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the event loop in which subscribers are called."""

@@ -163,7 +163,8 @@ def _application(settings: WebSettings, poller: QueryPoller, history: Any, live:
     links = None if live is None else LinkQueries(live.state, history)
     jobs = None if live is None or settings.kafka is None else JobQueries(live.state, history, settings.kafka)
     services = ServiceFaults(settings.state_file)
-    context = AppContext(settings, poller, HistoryQueries(history), live, links, evidence, jobs, services)
+    queries = HistoryQueries(history, time.time_ns if live is None else live.now_ns)
+    context = AppContext(settings, poller, queries, live, links, evidence, jobs, services)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

@@ -82,6 +82,7 @@ def nic_record(
         "stamp_error_ns": 0,
         "networks": list(networks),
         "egress": egress,
+        "simulation_pace": None,
     }
 
 

@@ -17,7 +17,7 @@ __all__ = ["nic_announcements"]
 
 
 def nic_announcements(sim: Simulation) -> Iterator[Nic]:
-    """Yield the `Nic` of every NIC with a living agent, as of now."""
+    """Yield the `Nic` of every NIC with a living agent, as of now, with the pace of the simulation."""
     f, now_ns = sim.fleet, sim.system_ns()
     rails = f.shape.rails > 1
     for nic, name in enumerate(f.nic_ids):
@@ -49,4 +49,5 @@ def nic_announcements(sim: Simulation) -> Iterator[Nic]:
             "stamp_error_ns": 0,
             "networks": [],
             "egress": None,
+            "simulation_pace": sim.pace,
         }

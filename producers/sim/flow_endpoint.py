@@ -1,4 +1,5 @@
-"""The flow endpoint of the simulated fleet: announces flows to the actuator, and moves and paces them.
+"""The flow endpoint of the simulated fleet: announces flows and simulated time to the actuator, and moves and
+paces the flows.
 
 It runs in the simulation's own thread, between two ticks, and never blocks.
 """
@@ -17,6 +18,8 @@ from schemas.ids import flow_parts
 __all__ = ["SimFlowEndpoint"]
 
 _VERBS: Final = ("MOVE", "PACE")
+_TIME_NS: Final = 50_000_000
+"""Simulated time between two reports of it. Decisions live for a second."""
 
 
 class SimFlowEndpoint:
@@ -28,12 +31,17 @@ class SimFlowEndpoint:
         self._control = ControlConnection(str(path), self._epoll)
         self.carried_out = 0
         """Number of executed commands."""
+        self._time_ns = 0
+        """Simulated time as last reported."""
         run.flow_news()
         for flow in run.flows():
             self._announce(flow)
 
     def serve(self) -> None:
-        """Announce changed flows and execute received commands."""
+        """Report the time, announce changed flows and execute received commands."""
+        if self._run.now_ns - self._time_ns >= _TIME_NS:
+            self._time_ns = self._run.now_ns
+            self._control.publish("time", f"TIME {self._time_ns}")
         for flow in self._run.flow_news():
             self._announce(flow)
         for command in self._control.commands():

@@ -2,7 +2,8 @@
 
 It publishes on the topics that real agents write, and `fabric.truth`. It follows probe schedules, accepts
 faults over the control socket, and waits for workers that fall behind. If the machine or the workers cannot
-keep the pace, the status line shows by how much.
+keep the pace, simulated time passes more slowly. The status line shows the pace, and the inventory announces
+it, because readers compare simulated time with log time.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from schemas import codec
 from schemas.kafka.publisher import PARTITIONER
 from schemas.kafka.settings import service_options
 from schemas.records import ClockOffsets, ProbeSchedule, TrueFault
-from schemas.topics import CLOCK_OFFSETS, INVENTORY, PROBE_SCHEDULES, Topic
+from schemas.simulation_pace import FULL_PACE, advice, pace_text
+from schemas.topics import CLOCK_OFFSETS, INVENTORY, LINKS, PROBE_SCHEDULES, Topic
 
-__all__ = ["RealTimePacer", "WorkerProgress", "main"]
+__all__ = ["PaceAnnouncer", "RealTimePacer", "WorkerProgress", "main"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +48,16 @@ _MAX_LATE_S: Final = 5.0
 """Lag of the workers above which the simulation waits for them."""
 _STALL_TIMEOUT_S: Final = 30.0
 """Workers without a new window for this long are gone, and the simulation no longer waits."""
+_ANNOUNCE_EVERY_S: Final = 5.0
+"""Shortest time between two announcements of the pace."""
+_PACE_CHANGE: Final = 0.05
+"""Smallest change of the pace that is announced, unless the simulation becomes slow or recovers."""
+_MEASURED_S: Final = 5.0
+"""Time over which the pace is measured."""
+_LINGER_MS: Final = 20
+"""Time for which a message waits for others of its partition: two ticks. The log's cost is per request."""
+_URGENT_LINGER_MS: Final = 1
+"""The same for link evidence: the messages of one tick share a request."""
 _TRACES_PER_TICK: Final = 60
 _IN_FLIGHT: Final = 20_000
 _WAITING: Final = 60_000
@@ -57,11 +69,15 @@ class RealTimePacer:
 
     def __init__(self, now_s: float, tick_s: float) -> None:
         self._tick_s = tick_s
-        self._due_s = now_s
-        self._marks = [(now_s, 0)]
         self.ticks = 0
         self.lost_s = 0.0
         """Skipped real time."""
+        self.start(now_s)
+
+    def start(self, now_s: float) -> None:
+        """Begin now: the time until here was spent on the fleet's paths and names."""
+        self._due_s = now_s
+        self._marks = [(now_s, self.ticks)]
 
     def wait_s(self, now_s: float) -> float:
         """Return the time until the next tick is due, 0 if it is."""
@@ -91,6 +107,29 @@ class RealTimePacer:
         """Return simulated over real time in the last five seconds or so; 1 means full pace."""
         then_s, ticks = self._marks[0]
         return (self.ticks - ticks) * self._tick_s / max(now_s - then_s, 1e-9)
+
+    def pace(self, now_s: float) -> float:
+        """Return simulated seconds per second for people and readers: two digits, at most 1."""
+        return min(1.0, round(self.factor(now_s), 2))
+
+
+class PaceAnnouncer:
+    """Decides when the fleet's pace is announced again. Pure; times are monotonic seconds."""
+
+    def __init__(self, now_s: float) -> None:
+        self.pace = 1.0
+        """Pace as last announced."""
+        self._start_s = self._announced_s = now_s
+
+    def is_due(self, pace: float, now_s: float) -> bool:
+        """Take the present pace; return whether to announce it now."""
+        if now_s - self._start_s < _MEASURED_S or now_s - self._announced_s < _ANNOUNCE_EVERY_S:
+            return False
+        crossed = (pace < FULL_PACE) != (self.pace < FULL_PACE)
+        if not crossed and abs(pace - self.pace) < _PACE_CHANGE:
+            return False
+        self.pace, self._announced_s = pace, now_s
+        return True
 
 
 class WorkerProgress:
@@ -125,14 +164,15 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
     stop.set_on_signals()
     registry = settings.kafka.registry()
     start_ns = time.time_ns() // TICK_NS * TICK_NS
+    pace = RealTimePacer(time.monotonic(), TICK_NS / 1e9)
     try:
         run = Simulation(settings, start_ns=start_ns, traces_per_tick=_TRACES_PER_TICK)
-        control = None if socket is None else ControlServer(socket, _Commands(run).table())
+        control = None if socket is None else ControlServer(socket, _Commands(run, pace).table())
     except (OSError, ValueError) as error:
         _log.error("simulated fleet: %s", error)
         return 2
     owner = None if actuator is None else SimFlowEndpoint(actuator, run)
-    producer = _open_producer(settings)
+    producer = _FleetProducer(settings)
     progress = WorkerProgress(time.time())
     takes: dict[Topic, RecordHandler] = {
         PROBE_SCHEDULES: _on_schedule(run),
@@ -150,8 +190,9 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
         settings.step_ns // 1000,
     )
     gc.freeze()  # paths and names stay for good, so garbage collection can skip them
-    pace = RealTimePacer(time.monotonic(), TICK_NS / 1e9)
-    status_at = warn_at = poll_at_s = 0.0
+    pace.start(time.monotonic())
+    reporter = _PaceReporter(run, pace, producer, notify)
+    poll_at_s = 0.0
     sent_s = time.time()
     try:
         while not stop.is_set():
@@ -177,18 +218,11 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
                 pace.on_pause(time.monotonic())
             else:
                 for out in run.tick():
-                    producer.put(out.topic.name, out.key, out.value(registry))
+                    producer.put(out.topic, out.key, out.value(registry))
                 producer.poll()
                 sent_s = time.time()
                 pace.done(time.monotonic())
-            now_s = time.monotonic()
-            factor = pace.factor(now_s)
-            if now_s >= status_at:
-                status_at = now_s + _STATUS_S
-                notify.notify(f"STATUS={_status(run, pace, factor, producer)}")
-                if factor < 0.97 and pace.ticks > 500 and now_s >= warn_at:
-                    warn_at = now_s + _WARN_EVERY_S
-                    _log.warning("falls behind: %.2f of real time, %.1f s skipped", factor, pace.lost_s)
+            reporter.report(time.monotonic())
         _announce_end(run, producer, registry)
     finally:
         notify.notify("STOPPING=1")
@@ -222,14 +256,45 @@ def _on_offsets(shard: str, progress: WorkerProgress) -> RecordHandler:
     return take
 
 
-def _open_producer(settings: SimSettings) -> BoundedProducer:
-    """Return a producer for a whole fleet's messages, which may wait some milliseconds to share a request."""
+class _FleetProducer:
+    """Publishes a whole fleet's messages: link evidence at once, the rest in shared requests."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        self._urgent = _open_producer(settings, _URGENT_LINGER_MS)
+        self._shared = _open_producer(settings, _LINGER_MS)
+
+    def put(self, topic: Topic, key: str, value: bytes | None) -> None:
+        """Queue a message, or a tombstone without a value."""
+        (self._urgent if topic is LINKS else self._shared).put(topic.name, key, value)
+
+    def poll(self) -> None:
+        """Serve acknowledgements and pass on waiting messages."""
+        self._urgent.poll()
+        self._shared.poll()
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are not acknowledged."""
+        return self._urgent.waiting + self._shared.waiting
+
+    @property
+    def dropped(self) -> int:
+        """Messages given up because the log did not take them in time."""
+        return self._urgent.dropped + self._shared.dropped
+
+    def close(self, timeout_s: float) -> int:
+        """Send waiting messages for at most `timeout_s` each; return the number that were not sent."""
+        return self._urgent.close(timeout_s) + self._shared.close(timeout_s)
+
+
+def _open_producer(settings: SimSettings, linger_ms: int) -> BoundedProducer:
+    """Return a producer whose messages wait for `linger_ms` to share a request."""
     producer = Producer(
         {
             **service_options(settings.kafka),
             "partitioner": PARTITIONER,
             "enable.idempotence": True,
-            "linger.ms": 5,
+            "linger.ms": linger_ms,
             "compression.type": "none",
             "message.timeout.ms": 0,
             "message.max.bytes": 4_000_000,
@@ -239,28 +304,56 @@ def _open_producer(settings: SimSettings) -> BoundedProducer:
     return BoundedProducer(settings.kafka, _WAITING, _WAITING_BYTES, producer=producer, in_flight=_IN_FLIGHT)
 
 
-def _status(run: Simulation, pace: RealTimePacer, factor: float, producer: BoundedProducer) -> str:
+class _PaceReporter:
+    """Reports the pace: to the service manager, in the inventory, and in the log of the service."""
+
+    def __init__(
+        self, run: Simulation, pacer: RealTimePacer, producer: _FleetProducer, notify: SystemdNotifier
+    ) -> None:
+        self._run, self._pacer, self._producer, self._notify = run, pacer, producer, notify
+        self._announcer = PaceAnnouncer(time.monotonic())
+        self._status_s = self._warn_s = 0.0
+
+    def report(self, now_s: float) -> None:
+        """Report what is due."""
+        if now_s < self._status_s:
+            return
+        self._status_s = now_s + _STATUS_S
+        pace = self._pacer.pace(now_s)
+        self._notify.notify(f"STATUS={_status(self._run, pace, self._pacer.lost_s, self._producer)}")
+        if self._announcer.is_due(pace, now_s):
+            self._run.pace = pace
+            self._run.announce_pace()
+        hint = advice(self._announcer.pace, self._run.fleet.nics)
+        if hint and now_s >= self._warn_s:
+            self._warn_s = now_s + _WARN_EVERY_S
+            skipped_s = self._pacer.lost_s
+            _log.warning("slow: %s, %.1f s skipped so far: %s", pace_text(pace), skipped_s, hint)
+
+
+def _status(run: Simulation, pace: float, skipped_s: float, producer: _FleetProducer) -> str:
     broken = sum(fault.end_ns is None for fault in run.faults)
-    behind = "" if factor >= 0.97 else f" (behind: {pace.lost_s:.0f} s skipped)"
+    hint = advice(pace, run.fleet.nics)
+    slow = f" ({skipped_s:.0f} s skipped: {hint})" if hint else ""
     return (
-        f"{factor:.2f} of real time{behind}, {run.fleet.nics} NICs, {len(run.book.flows)} flows, "
+        f"{pace_text(pace)}{slow}, {run.fleet.nics} NICs, {len(run.book.flows)} flows, "
         f"{broken} faults, {len(run.contention())} queues persist, {producer.waiting} messages wait, "
         f"{producer.dropped} dropped"
     )
 
 
-def _announce_end(run: Simulation, producer: BoundedProducer, registry: codec.Registry | None) -> None:
+def _announce_end(run: Simulation, producer: _FleetProducer, registry: codec.Registry | None) -> None:
     """Announce every NIC as one that answers no probes, as real agents do when they stop."""
     for record in nic_announcements(run):
         value = codec.encode(INVENTORY.type, {**record, "probe_port": 0}, registry)
-        producer.put(INVENTORY.name, record["nic"], value)
+        producer.put(INVENTORY, record["nic"], value)
 
 
 class _Commands:
     """The commands of the control socket."""
 
-    def __init__(self, run: Simulation) -> None:
-        self._run = run
+    def __init__(self, run: Simulation, pacer: RealTimePacer) -> None:
+        self._run, self._pacer = run, pacer
 
     def table(self) -> dict[str, Any]:
         return {"status": self._status, "fault": self._fault, "clear": self._clear}
@@ -273,6 +366,8 @@ class _Commands:
             "links": run.fleet.links,
             "now_ns": run.now_ns,
             "start_ns": run.start_ns,
+            "pace": self._pacer.pace(time.monotonic()),
+            "skipped_s": self._pacer.lost_s,
             "probes": {"sent": sent, "answered": answered, "lost": lost},
             "flows": len(run.book.flows),
             "jobs": run.job_state(),

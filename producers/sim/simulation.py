@@ -6,6 +6,7 @@ It knows no Kafka. The same settings, faults and actuator calls give the same me
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
@@ -48,8 +49,10 @@ EPOCH_NS: Final = 1_800_000_000_000_000_000
 EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, TRUTH, COLLECTIVES)
 
 _SECOND_NS: Final = 1_000_000_000
-_ROUTES_TICKS: Final = 25
-_ROUTES_PER_TICK: Final = 4
+_FOLLOW_TICKS: Final = 25
+_ROUTES_TICKS: Final = 5
+_ROUTES_AT_ONCE: Final = 20
+"""Flows are followed and their routes published every so many ticks; pairs traced together share the cost."""
 _NO_HOSTS_NO_SIZES: Final = b"\0\0"
 """Avro's empty arrays: the kernel's bodies end before `LinkEvent.hosts` and `sizes`, the last fields."""
 _PROBE_KIND: Final = list(EvidenceKind).index(EvidenceKind.PROBE)
@@ -112,6 +115,8 @@ class Simulation:
         self.probes = SimProbes(self, traces_per_tick)
         self._batches, self._events = [0] * n, [0] * n
         self.ticks = 0
+        self.pace = 1.0
+        """Simulated seconds per second, which announcements carry; whoever runs the ticks sets it."""
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._queued = 0
         self._now_out: list[SimMessage] = []
@@ -199,6 +204,12 @@ class Simulation:
         every = max(1, round(self.settings.announce_s * 1e9 / TICK_NS))
         if self.ticks % every == 0 and INVENTORY.name in self.topic_names:
             for record in nic_announcements(self):
+                self.publish(INVENTORY, record["nic"], record["announced_ns"], record)
+
+    def announce_pace(self) -> None:
+        """Publish one NIC's announcement with the next tick: readers take the pace from the newest one."""
+        if INVENTORY.name in self.topic_names:
+            for record in itertools.islice(nic_announcements(self), 1):
                 self.publish(INVENTORY, record["nic"], record["announced_ns"], record)
 
     def _flush(self) -> None:
@@ -321,11 +332,13 @@ class Simulation:
         """Publish, a few at a time, the routes that flows could take."""
         if FLOW_ROUTES.name not in self.topic_names:
             return
-        if self.ticks % _ROUTES_TICKS == 1:
+        if self.ticks % _FOLLOW_TICKS == 1:
             self._flow_routes.follow(self.book.flows.values())
+        if self.ticks % _ROUTES_TICKS != 1:
+            return
         system_ns = self.system_ns()
         for key, record in self._flow_routes.take(
-            _ROUTES_PER_TICK, self.living(), system_ns, self.states.dead
+            _ROUTES_AT_ONCE, self.living(), system_ns, self.states.dead
         ):
             self._now_out.append(SimMessage(FLOW_ROUTES, key, system_ns, record, gone=record is None))
 

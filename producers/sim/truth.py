@@ -34,7 +34,10 @@ class TruthRecorder:
         self._second_step = 0
         self.wait_ns = np.zeros(links)
         """Recent wait of packets at each link."""
-        self._hot, self._cool = np.zeros(links, np.int64), np.zeros(links, np.int64)
+        self._hot_ticks: dict[int, int] = {}
+        """Links with a deep queue to the number of such ticks in a row."""
+        self._cool_ticks: dict[int, int] = {}
+        """The same for links with contention whose queue is shallow."""
         self._contention: dict[int, TrueContention] = {}
         self._contention_past: list[TrueContention] = []
 
@@ -42,21 +45,26 @@ class TruthRecorder:
         """Follow the mean depth of every fluid queue per tick; a persistent queue is contention."""
         sums = self._sim.kernel.link_sums()
         steps = self._tick_ns / self._sim.step_ns
-        depth = (sums[0] - self._sums[0]) / steps
+        depth_steps = sums[0] - self._sums[0]
         self._sums = sums
-        begin_mark = 0.1 * self._sim.fleet.shape.buffer_bytes
-        self._hot = np.where(depth >= _OPEN_SHARE * begin_mark, self._hot + 1, 0)
-        self._cool = np.where(depth < _CLOSE_SHARE * begin_mark, self._cool + 1, 0)
+        begin_mark = 0.1 * self._sim.fleet.shape.buffer_bytes * steps
+        hot_links = np.flatnonzero(depth_steps >= _OPEN_SHARE * begin_mark).tolist()
+        self._hot_ticks = {link: self._hot_ticks.get(link, 0) + 1 for link in hot_links}
+        self._cool_ticks = {
+            link: self._cool_ticks.get(link, 0) + 1
+            for link in self._contention
+            if depth_steps[link] < _CLOSE_SHARE * begin_mark
+        }
         now_ns = self._sim.now_ns
-        for link in np.flatnonzero(self._hot == _OPEN_TICKS).tolist():
-            if link not in self._contention:
+        for link, ticks in self._hot_ticks.items():
+            if ticks == _OPEN_TICKS and link not in self._contention:
                 self._contention[link] = {
                     "link": self._sim.fleet.link_ids[link],
                     "kind": self._kind_of(link),
                     "begin_ns": now_ns - _OPEN_TICKS * self._tick_ns,
                     "end_ns": None,
                 }
-        for link in [link for link in self._contention if self._cool[link] >= _CLOSE_TICKS]:
+        for link in [link for link, ticks in self._cool_ticks.items() if ticks >= _CLOSE_TICKS]:
             ended = self._contention.pop(link)
             self._contention_past.append({**ended, "end_ns": now_ns - _CLOSE_TICKS * self._tick_ns})
 

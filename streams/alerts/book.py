@@ -32,6 +32,7 @@ DETECTED: Final = frozenset(
     {
         *(AlertKind.AGENT, AlertKind.PROBE_STORM, AlertKind.MISWIRED),
         *(AlertKind.JOB_HANG, AlertKind.JOB_SLOW, AlertKind.JOB_STRAGGLER),
+        AlertKind.SIMULATION,
     }
 )
 """Kinds that are independent of the health of the same subject."""

@@ -38,6 +38,7 @@ from schemas.validation import validate_offsets
 from streams.alerts.book import Published
 from streams.alerts.rules import JOB_SILENT_NS, LOOKBACK_MARGIN_S, LOOKBACK_NS
 from streams.alerts.shard_alerts import ShardAlerts
+from streams.alerts.sources.simulation import FleetPace
 from streams.delays.latency_slo import groups_of
 from streams.links.validation import validate_link_event
 from streams.links.wiring import Wiring
@@ -281,6 +282,16 @@ class AlertInputs:
         if record is not None or message.value is None:
             self._update(self.inventory, message)
             self.wiring.ingest_nic(message.key, record, message.append_ns)
+            self._process_pace(None if record is None else record["shard"], message.append_ns, out)
+
+    def _process_pace(self, name: str | None, append_ns: int, out: Published) -> None:
+        """Pass on the pace of a shard whose NIC was announced; None: of all shards, as a NIC was removed."""
+        for shard_name in self.shards if name is None else (name,):
+            pace = self.inventory.simulated.pace(shard_name)
+            shard = self._shard(shard_name) if pace is not None else self.shards.get(shard_name)
+            if shard is not None:
+                fleet = None if pace is None else FleetPace(pace, self.inventory.simulated.nics(shard_name))
+                out += shard.ingest_pace(fleet, append_ns)
 
     def _process_paths(self, message: Message, out: Published) -> None:
         record = self._decoded(message, PATHS)

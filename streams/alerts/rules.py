@@ -32,6 +32,13 @@ CLEARED_KEPT_NS: Final = 7200 * NS_PER_S
 JOB_SILENT_NS: Final = 60 * NS_PER_S
 """An alert about a job is cleared this long after its last diagnosis: a running job has one every 5 s."""
 
+# --------------------------------------------------------------------------------------------- simulation
+
+SLOW_NS: Final = 10 * NS_PER_S
+"""A simulated fleet may be slow for this long before its alert: services that start take seconds."""
+PACE_CHANGE: Final = 0.1
+"""Change of the pace with which the alert is published again."""
+
 # --------------------------------------------------------------------------------------------- records
 
 MAX_EVIDENCE: Final = 32

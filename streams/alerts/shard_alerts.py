@@ -27,6 +27,7 @@ from streams.alerts.sources.jobs import JobAlerts
 from streams.alerts.sources.latency import LatencyAlerts
 from streams.alerts.sources.link_health import LinkHealthAlerts
 from streams.alerts.sources.queues import QueueAlerts
+from streams.alerts.sources.simulation import FleetPace, SimulationAlerts
 from streams.delays.latency_slo import EVERYONE
 from streams.links.prober_health import ProberHealth
 from streams.runtime.base import Detector
@@ -56,7 +57,8 @@ class ShardAlerts(Detector[tuple[str, Alert]]):
         forget_agent = self._probers.forget_agent
         self._link_health = LinkHealthAlerts(self._book, cables_of or (lambda node: 0), forget_agent)
         self._queues = QueueAlerts(self._book)
-        self._clocks = ClockAlerts(self._book, self._link_health.health)
+        self._simulation = SimulationAlerts(self._book)
+        self._clocks = ClockAlerts(self._book, self._link_health.health, self._simulation)
         self._latency = LatencyAlerts(self._book, groups or (lambda nic: frozenset({EVERYONE, nic})))
         self._detections = DetectionAlerts(self._book, forget_agent)
         self._jobs = JobAlerts(self._book)
@@ -87,7 +89,8 @@ class ShardAlerts(Detector[tuple[str, Alert]]):
     @property
     def due_ns(self) -> int:
         """Time at which `evaluate` next has something to do, log append time."""
-        return min(self._link_health.due_ns, self._book.next_clear_ns, self._probers.due_ns)
+        times_ns = (self._link_health.due_ns, self._book.next_clear_ns, self._probers.due_ns)
+        return min(*times_ns, self._simulation.due_ns)
 
     @property
     def delays_lookback_s(self) -> float:
@@ -147,6 +150,14 @@ class ShardAlerts(Detector[tuple[str, Alert]]):
         self._clocks.ingest(record)
         return self._book.take_published()
 
+    def ingest_pace(self, fleet: FleetPace | None, append_ns: int) -> Published:
+        """Take the pace of the simulated shard, None: some NICs are real; return the alerts to publish."""
+        if fleet is None and not self._simulation.is_simulated:
+            return []
+        self._begin(append_ns)
+        self._simulation.ingest(fleet)
+        return self._book.take_published()
+
     def ingest_event(self, event: LinkEvent, append_ns: int) -> Published:
         """Take one `LinkEvent`; return the alerts to publish."""
         self._begin(append_ns)
@@ -183,5 +194,6 @@ class ShardAlerts(Detector[tuple[str, Alert]]):
             self._book.now_ns = max(self.now_ns, due_ns)
             self._link_health.raise_due(due_ns)
             self._book.clear_due(due_ns)
+            self._simulation.raise_due(due_ns)
             for detection in self._probers.evaluate(due_ns):
                 self._detections.ingest(detection)

@@ -147,7 +147,7 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
         ),
         _FIGURE,
     ),
-    **dict.fromkeys(("over_byte_s", "bus_bps", "expected_bus_bps"), _EXACT),
+    **dict.fromkeys(("over_byte_s", "bus_bps", "expected_bus_bps", "simulation_pace"), _EXACT),
     **dict.fromkeys(
         (
             "subject",

@@ -278,6 +278,7 @@ _NIC_NOTHING: Final[Nic] = {
     "stamp_error_ns": 0,
     "networks": [],
     "egress": None,
+    "simulation_pace": None,
 }
 
 

@@ -41,7 +41,7 @@ from streams.policy.cycle import CycleResult, Outgoing, SuppressedAction
 from streams.policy.policy import Policy
 from streams.policy.rules import Rules
 from streams.runtime.flow_routes import FlowRoute, FlowRouteTable
-from streams.runtime.flow_table import FlowTable, LiveFlow, LiveFlows
+from streams.runtime.flow_table import STALE_NS, FlowTable, LiveFlow, LiveFlows
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.tables import GlobalTable, Inventory
@@ -302,7 +302,7 @@ class PolicyInputs:
         if shard.was_urgent:
             cycle = policy.decide_urgent(now_ns)
         else:
-            shard.live.advance(flows_ns)
+            shard.live.advance(flows_ns, self._inventory.simulated.stretched_ns(name, STALE_NS))
             cycle = policy.decide(now_ns)
             suppressed = _update_suppressed(shard, cycle, now_ns)
         self._note(shard, now_ns, flows_ns, len(cycle.decisions), suppressed)

@@ -211,10 +211,10 @@ class LiveFlows:
         for host, (last_ns, flows) in self._hosts.items():
             self._hosts[host] = (min(last_ns, append_ns), flows)
 
-    def advance(self, append_ns: int) -> None:
-        """Apply the reports up to `append_ns` of the log's clock."""
+    def advance(self, append_ns: int, stale_ns: int = STALE_NS) -> None:
+        """Apply the reports up to `append_ns` of the log's clock; drop hosts silent for `stale_ns`."""
         self._show(append_ns)
-        for host in [host for host, (last_ns, _) in self._hosts.items() if last_ns < append_ns - STALE_NS]:
+        for host in [host for host, (last_ns, _) in self._hosts.items() if last_ns < append_ns - stale_ns]:
             for name in self._hosts.pop(host)[1]:
                 self._drop(name)
         if self._paths.version != self._paths_version:

@@ -17,6 +17,7 @@ from schemas.ids import host_of
 from schemas.log_time import WindowOrder
 from schemas.messages import decode_message
 from schemas.records import ClockOffsets, ClockSync
+from schemas.simulation_pace import SimulatedTime
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 from schemas.validation import MAX_NS, validate_offsets
 from streams.clock.filter import HOLDOVER, SYNCED, UNSYNCED
@@ -29,6 +30,10 @@ log = logging.getLogger(__name__)
 
 FRESH_NS: Final = 10 * NS_PER_S
 """ns since its last window after which a synced clock counts as in holdover."""
+
+
+MAX_UNSOLVED_NS: Final = 30 * NS_PER_S
+"""Time without a window after which its worker is gone and a simulation waits for it no longer."""
 
 
 class GlobalTable(Protocol):
@@ -74,6 +79,7 @@ class Inventory:
         schedules."""
         self.version = 0
         """Grows when a member or its probe slots change."""
+        self.simulated = SimulatedTime()
         self._stamp_error_ns: dict[str, int] = {}
 
     def take(
@@ -90,6 +96,7 @@ class Inventory:
             return
         nic = decode_message(INVENTORY, key, value, registry)
         name = nic["nic"]
+        self.simulated.take(name, nic, append_ns)
         member = Member(name, nic["host"], nic["shard"], nic["clock"], nic["rail"], nic["rack"])
         if self.members.get(name) != member:
             self.members[name] = member
@@ -112,6 +119,7 @@ class Inventory:
             self.probe_slots[nic] = slots
 
     def _remove(self, nic: str) -> None:
+        self.simulated.take(nic, None, MAX_NS)
         if self.members.pop(nic, None) is None:
             return
         self._stamp_error_ns.pop(nic, None)
@@ -174,6 +182,8 @@ class ClockTable:
     def __init__(self, inventory: Inventory, holdover_s: float, window_ns: int = NS_PER_S) -> None:
         self.log_offset_ns = 0
         """Fabric time minus the log's clock."""
+        self._solved_log_ns: int | None = None
+        """End of the newest window by the log's clock."""
         self.version = 0
         """Grows with each record."""
         self._window_ns = window_ns
@@ -209,6 +219,7 @@ class ClockTable:
         if record["window"] >= self._newest_window:
             self._newest_window = record["window"]
             self.log_offset_ns = record["log_offset_ns"]
+            self._solved_log_ns = record["window_end_ns"] - record["log_offset_ns"]
         self._set_models(record)
         self.version += 1
 
@@ -249,6 +260,15 @@ class ClockTable:
                 self._clocks[clock["clock"]] = _Clock(
                     model, clock["state"], record["window"], end_log_ns, record["shard"]
                 )
+
+    def lost_ns(self, log_ns: int) -> int:
+        """Return by how much the time of simulated hosts fell behind the log's clock since the newest window.
+
+        `log_offset_ns` is that of the window, so fabric time now is earlier by this.
+        """
+        if self._solved_log_ns is None:
+            return 0
+        return self._inventory.simulated.lost_ns(min(log_ns - self._solved_log_ns, MAX_UNSOLVED_NS))
 
     def newest(self, shard: str) -> list[ClockOffsets]:
         """Return all parts of the shard's newest complete window; empty if there is none."""

@@ -50,16 +50,22 @@ def configs(*records):
 class Desk:
     """The actuator without a log: real endpoint sockets, one applier, and every report."""
 
-    def __init__(self, folder, records=None, **more):
+    def __init__(self, folder, records=None, simulated_time=None, **more):
         self.path = folder / "c.sock"
         self.selector = selectors.DefaultSelector()
-        self.endpoints = FlowEndpoints(self.path, ["h1"], self.selector, time.monotonic_ns, 300_000_000)
+        take_time = None if simulated_time is None else simulated_time.take
+        self.clock_ns = simulated_time or time.monotonic_ns
+        self.endpoints = FlowEndpoints(
+            self.path, ["h1"], self.selector, self.clock_ns, 300_000_000, take_time
+        )
         self.reports, self.programs, self.now_ns = [], [], None
         self.it = Applier("h1", self.endpoints.of("h1"), self._report, self._now, time.monotonic_ns, **more)
         self.endpoints.set_listener("h1", self.it)
         self.it.take_config(configs(config()) if records is None else records)
 
     def _now(self):
+        if self.now_ns is None and self.clock_ns is not time.monotonic_ns:
+            return self.clock_ns()
         return time.time_ns() if self.now_ns is None else self.now_ns
 
     def _report(self, record, token):

@@ -14,6 +14,7 @@ from actuators.endpoint_protocol import (
     Failed,
     Flow,
     Gone,
+    Time,
     command,
     parse,
 )
@@ -28,6 +29,7 @@ from actuators.endpoint_protocol import (
         (b"DONE 3 50001 UDP_SPORT", Done(3, 50001, "UDP_SPORT")),
         (b"FAILED 3 no such flow", Failed(3, "no such flow")),
         (b"FAILED 3", Failed(3, "its endpoint could not")),
+        (b"TIME 1795884772580000000", Time(1795884772580000000)),
     ],
 )
 def test_a_line_is_parsed(line: bytes, message: object) -> None:
@@ -47,6 +49,9 @@ def test_a_line_is_parsed(line: bytes, message: object) -> None:
         b"DONE 3 %d PACING" % (RATE_MAX_BPS + 1),
         b"DONE -3 5 PACING",
         b"FAILED",
+        b"TIME",
+        b"TIME -1",
+        b"TIME %d" % 2**63,
         b"FLOW sock:7 1 MOVE \xff",
         b"FAILED 1 \x1b[31m",
         b"FAILED 1 " + b"x" * LINE_BYTES,
@@ -97,5 +102,6 @@ def test_any_bytes_are_valid_lines_or_refused(pieces, draw):
             endpoint_protocol.Flow
             | endpoint_protocol.Gone
             | endpoint_protocol.Done
-            | endpoint_protocol.Failed,
+            | endpoint_protocol.Failed
+            | endpoint_protocol.Time,
         )

@@ -63,6 +63,14 @@ def stale_text(history_s: float, log_s: float | None, stale_after_s: float) -> s
     )
 
 
+def with_pace(message: str, kind: str, slow: str) -> tuple[str, str]:
+    """Return a banner's text and kind with the pace of a slow simulation; `slow` is empty at full pace."""
+    if not slow:
+        return message, kind
+    sentence = f"{slow[0].upper()}{slow[1:]}."
+    return (f"{message} {sentence}", kind) if message else (sentence, "wait")
+
+
 class Tab(ABC):
     """One tab of the page in one browser."""
 
@@ -168,10 +176,12 @@ class Tab(ABC):
     def _log_age_s(self) -> float | None:
         """Return the age of the newest record that arrived from the log; None without one."""
         live = self.context.live
-        return None if live is None else live.state.age_s(live.now_ns())
+        return None if live is None else live.state.age_s(live.log_now_ns())
 
     def _set_banner(self, message: str, kind: str) -> None:
         faults = self.context.services.faults()
+        slow = "" if self.context.live is None else self.context.live.slow_text()
+        message, kind = with_pace(message, kind, slow)
         message, kind = banner_text(message, faults), "bad" if faults else kind
         self.banner.set_text(message)
         self.banner.set_visibility(bool(message))

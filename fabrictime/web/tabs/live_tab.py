@@ -62,6 +62,7 @@ class LiveTab(Tab):
             if counts[name]
         }
         fleet = f"of {count_text(known)}, {counted(summary.hosts, 'host')}, {counted(summary.nics, 'NIC')}"
+        fleet += f"; {pace}" if (pace := self.live.pace_text()) else ""
         is_known = known and not verdict.missing
         self._kpi("cables", count_text(counts[LinkState.UP]) if is_known else "—", fleet)
         by_state = ", ".join(f"{count} {name}" for name, count in trouble.items())
@@ -99,7 +100,7 @@ class LiveTab(Tab):
         if live is None:
             return "web.kafka is not set: the live tabs need the address of the log.", "bad", "—"
         status = live.status
-        age_s = live.state.age_s(live.now_ns())
+        age_s = live.state.age_s(live.log_now_ns())
         age = "—" if age_s is None else seconds_text(age_s)
         if status.error is not None:
             return f"{status.error}. The page shows the last state.", "bad", age

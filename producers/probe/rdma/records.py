@@ -65,6 +65,7 @@ def nic_record(
         "stamp_error_ns": stamp_error_ns,
         "networks": [],
         "egress": None,
+        "simulation_pace": None,
     }
 
 

@@ -56,6 +56,22 @@ def test_without_records_every_figure_is_a_dash():
     assert "1 of 1 processes ready" in drawn(View(), [READY])
 
 
+@pytest.mark.parametrize(
+    ("pace", "text"),
+    [
+        (1.0, "simulates 1 s per second"),
+        (0.6, "the simulation is slow: simulates 0.6 s per second; use fewer NICs (sim:2)"),
+    ],
+)
+def test_a_simulated_fleet_shows_its_pace(pace, text):
+    view = View()
+    assert "simulat" not in plain(view, [READY]) + drawn(view, [READY])
+    nic = make("Nic", nic="h1/eth1", shard="sim", probe_port=4791, simulation_pace=pace)
+    view.add("fabric.inventory", nic, 0)
+    assert text in plain(view, [READY])
+    assert text in " ".join(drawn(view, [READY]).split())
+
+
 def test_missing_evidence_is_named():
     missing = ("no fresh probe results for 12 s (probers stopped?)",)
     assert plain(View(), [READY], missing).endswith(f"; {missing[0]}")

@@ -17,6 +17,8 @@ STATUS = {
     "nics": 1024,
     "links": 4096,
     "flows": 2048,
+    "pace": 0.6,
+    "skipped_s": 40.0,
     "probes": {"sent": 12_345_678, "lost": 9},
     "jobs": [{"job": "train", "kind": "allreduce", "nics": 16, "iterations": 1200, "time_ns": None}],
     "faults": [FAULT],
@@ -59,6 +61,7 @@ def test_status_shows_size_jobs_faults_and_queues(sim, asked):
     assert shown.exit_code == 0, shown.stderr
     for fragment in (
         "1024 NICs, 4096 links, 2048 flows; 60 s simulated, 12,345,678 probes, 9 lost",
+        "simulates 0.6 s per second, 40 s skipped since the start; use fewer NICs (sim:552)",
         "fault 3: grey 20% leaf1>spine; on leaf1:swp0>spine0:swp1",
         "and 2 more",
         f"queue stands 1.0 s at {LINKS[0]}: pause storm",

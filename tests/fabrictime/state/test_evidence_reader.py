@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fabrictime.state.evidence import CHECKING, Verdict
-from fabrictime.state.evidence_reader import EvidenceSettings, EvidenceWatch, fresh_s_of
+from fabrictime.state.evidence_reader import EvidenceReader, EvidenceSettings, EvidenceWatch, fresh_s_of
+from schemas.kafka.publisher import Publisher
 from schemas.kafka.settings import KafkaSettings
-from tests.fabrictime.evidence import FreshEvidence
+from schemas.topics import INVENTORY
+from tests.fabrictime.evidence import SHARD, FreshEvidence
+from tests.records import make
 
 FRESH_S = 1.5
 LIMIT_S = 6.0
@@ -63,6 +66,21 @@ def test_wrong_log_time_is_missing_evidence(evidence: FreshEvidence, watch: Evid
     assert found.missing == ("log time is 120.0 s ahead of the hosts' system clocks",)
     evidence.log_offset_ns = 0
     within(watch, lambda verdict: verdict.is_fresh)
+
+
+@pytest.mark.parametrize(("pace", "ahead_s"), [(0.6, 0.0), (None, 120.0)])
+def test_a_slow_simulation_is_no_wrong_log_time(log: str, pace: float | None, ahead_s: float) -> None:
+    publisher = Publisher(log)
+    nic = make("Nic", nic="h1/eth1", shard=SHARD, probe_port=4791, simulation_pace=pace)
+    publisher.publish(INVENTORY, "h1/eth1", nic)
+    publisher.flush(5)
+    evidence = FreshEvidence(log)
+    evidence.log_offset_ns = -120_000_000_000
+    reader = EvidenceReader(EvidenceSettings(KafkaSettings(bootstrap=log), fresh_s=FRESH_S))
+    with evidence:
+        reader.read()
+    reader.close()
+    assert reader.ages.log_ahead_s == ahead_s
 
 
 def test_evidence_that_stopped_before_is_missing_and_the_change_is_reported(log: str) -> None:

@@ -15,8 +15,9 @@ from confluent_kafka import Consumer, TopicPartition
 from pydantic import ValidationError
 
 from producers.sim.control import NoFleet, ask, socket_path
-from producers.sim.service import RealTimePacer, WorkerProgress
+from producers.sim.service import PaceAnnouncer, RealTimePacer, WorkerProgress
 from producers.sim.settings import SimSettings
+from producers.sim.simulation import Simulation
 from schemas import codec
 from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TOPICS, TRUTH
 
@@ -85,6 +86,28 @@ def test_the_pacer_waits_reports_its_lag_and_skips_time():
     assert pace.factor(now_s) == pytest.approx(0.5, abs=0.02)
     assert pace.lost_s > 8
     assert pace.wait_s(now_s) == 0
+
+
+def test_a_changed_pace_is_announced_and_a_steady_one_is_not() -> None:
+    announcer = PaceAnnouncer(0.0)
+    assert not announcer.is_due(0.3, 2.0), "not measured yet"
+    assert not any(announcer.is_due(0.97, float(now_s)) for now_s in range(5, 60))
+    assert announcer.is_due(0.94, 60.0), "the simulation became slow"
+    assert not announcer.is_due(0.5, 62.0), "announced a moment ago"
+    assert announcer.is_due(0.5, 65.0)
+    assert not announcer.is_due(0.53, 80.0)
+    assert announcer.is_due(0.96, 90.0)
+
+
+def test_announcements_carry_the_pace_and_one_nic_announces_a_new_one() -> None:
+    run = Simulation(SimSettings(nics=4, load=0, announce_s=30), topics=(INVENTORY,))
+    assert {out.record()["simulation_pace"] for out in run.tick()} == {1.0}
+    run.pace = 0.6
+    assert run.tick() == []
+    run.announce_pace()
+    [announced] = run.tick()
+    assert (announced.key, announced.record()["simulation_pace"]) == (run.fleet.nic_ids[0], 0.6)
+    assert run.tick() == []
 
 
 class Topics:

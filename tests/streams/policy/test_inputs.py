@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from schemas.topics import (
     ACTIONS,
     CONFIG,
     DECISIONS,
     FLOW_ROUTES,
+    INVENTORY,
 )
 from streams.alerts.ordered_inputs import Message
 from streams.policy.inputs import PolicyInputs, read_from
 from streams.policy.replay import earlier_decisions
+from tests.records import make
 from tests.streams.policy.log_fabric import (
     EPOCH,
     HOSTS,
@@ -19,6 +23,7 @@ from tests.streams.policy.log_fabric import (
     Log,
     S,
     T,
+    nic,
     of_epoch,
     repair_locally,
     replayed,
@@ -107,3 +112,19 @@ def test_suppressed_actions_are_published_again_for_new_readers() -> None:
     ]
     assert 3 <= len(published) <= 5, "once, then every ten seconds"
     assert {each["cause"] for suppressed in published for each in suppressed} == {"NOT_ALLOWED"}
+
+
+@pytest.mark.parametrize(("pace", "lasts_s"), [(None, 5), (1.0, 5), (0.1, 50)])
+def test_flows_of_a_slow_simulation_stay_until_its_own_time_is_over(pace: float | None, lasts_s: int) -> None:
+    log, inputs = Log(), PolicyInputs(EPOCH, PARTITIONS)
+    for host in range(HOSTS):
+        fields = {"nic": nic(host), "shard": "s0", "probe_port": 4791, "simulation_pace": pace}
+        log.put(INVENTORY, nic(host), make("Nic", **fields))
+    log.open(0, 1, 6000)
+    log.report()
+    log.run_cycles(inputs, 0.1)
+    policy = inputs.shards["s0"].policy
+    log.run_cycles(inputs, lasts_s - 1)
+    assert policy.counts() == (1, 1)
+    log.run_cycles(inputs, 2)
+    assert policy.counts() == (0, 0)

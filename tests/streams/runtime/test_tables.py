@@ -165,3 +165,17 @@ def test_a_forged_window_far_ahead_changes_nothing() -> None:
     view.take(b"fabric/0", offsets(6, {"a/e0": (2**63 - 1, "SYNCED")}), None, 7 * S)
     assert view.models()["a/e0"].offset_ns == 1.0
     assert view.newest("fabric")[0]["window"] == 6
+
+
+def test_simulated_time_since_the_newest_window_is_known() -> None:
+    view = Inventory("fabric")
+    clocks = ClockTable(view, 60)
+    view.take(b"h1/e0", nic("h1/e0", "h1/ptp0", probe_port=9319, simulation_pace=0.75))
+    assert clocks.lost_ns(7 * S) == 0, "no window yet"
+    clocks.take(b"fabric/0", offsets(4, {"h1/ptp0": (0.0, "SYNCED")}))
+    assert clocks.lost_ns(7 * S) == S // 2, "two seconds after the window's end"
+    assert clocks.lost_ns(7000 * S) == 30 * S // 4
+    view.take(b"h1/e0", nic("h1/e0", "h1/ptp0", probe_port=9319))
+    assert clocks.lost_ns(7 * S) == 0
+    view.take(b"h1/e0", None)
+    assert view.simulated.pace("fabric") is None

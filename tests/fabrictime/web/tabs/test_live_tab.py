@@ -85,6 +85,39 @@ def test_one_link_that_is_down_is_counted_and_its_alert_is_on_the_badge(
     assert tab.banner.text == ""
 
 
+@pytest.mark.parametrize(
+    ("pace", "note", "banner", "kind"),
+    [
+        (None, "", "", "ok"),
+        (1.0, "; simulates 1 s per second", "", "ok"),
+        (
+            0.6,
+            "; simulates 0.6 s per second",
+            "The simulation is slow: simulates 0.6 s per second; use fewer NICs (sim:4).",
+            "wait",
+        ),
+    ],
+)
+def test_a_simulated_fleet_shows_its_pace(
+    tab: Tab, state: FabricState, fabric: Any, pace: float | None, note: str, banner: str, kind: str
+) -> None:
+    nics = [(topic, key, r) for topic, key, r in fabric.fleet() if topic == "fabric.inventory"]
+    fill(state, *((topic, key, r | {"simulation_pace": pace}) for topic, key, r in nics), at_ns=4 * S)
+    tab.start_live()
+    tab._show_banner()
+    assert tab.texts("cables")[1] == f"of 0, 8 hosts, 8 NICs{note}"
+    assert tab.banner.text == banner
+    assert f"ft-{kind}" in tab.light._classes
+
+
+def test_the_time_of_a_slow_simulation_is_behind_the_log(state: FabricState, fabric: Any) -> None:
+    live = LiveFabric(state, lambda: ConsumerStatus(caught_up=True), lambda: 100 * S, Verdict)
+    nic = fabric.nics[0]
+    record = fabric.nic(nic) | {"simulation_pace": 0.5, "announced_ns": 30 * S}
+    state.take("fabric.inventory", nic, record, 90 * S)
+    assert (live.now_ns(), live.log_now_ns()) == (35 * S, 100 * S)
+
+
 def test_a_thousand_nics_are_counted(tab: Tab, state: FabricState, records: Any) -> None:
     large = records(hosts=1000, leaves=20)
     fill(state, *(("fabric.inventory", nic, large.nic(nic)) for nic in large.nics))
