@@ -150,7 +150,9 @@ class Screen:
         self._console.print()
         for note in summary.notes(result.outcomes, acting=result.acting):
             self.remark(note)
-        self.remark(f"Right within 3 s: {result.right_in_time} of {len(result.outcomes)}. Seed {result.seed}.")
+        self.remark(
+            f"Right within 3 s: {result.right_in_time} of {len(result.outcomes)}. Seed {result.seed}."
+        )
         for failure in summary.failures(result.outcomes):
             self.remark(failure, "bold red")
 

@@ -136,7 +136,7 @@ class Outcome:
 
     @property
     def is_in_time(self) -> bool:
-        """Whether the verdict is right and came in time; of a flapping link the first drop must come in time."""
+        """Whether the verdict is right and came in time. The first drop of a flapping link must."""
         at_ms = self.right_ms if self.first_drop_ms is None else self.first_drop_ms
         return self.is_right and at_ms is not None and at_ms <= IN_TIME_MS
 

@@ -36,8 +36,8 @@ class CollisionRelief:
     def propose(self, state: PolicyState) -> Proposals:
         """Propose moves for the heaviest flows on each collision until the rest fits.
 
-        Bursts of alternating flows rarely meet, and `UplinkPinning` keeps them apart. So they count with their
-        mean rate, unless the queue persists.
+        Bursts of alternating flows rarely meet, and `UplinkPinning` keeps them apart. So they count with
+        their mean rate, unless the queue persists.
         """
         windows = [window for window in state.open_windows() if window["kind"] == ContentionKind.COLLISION]
         flows_on = _steady_flows(state) if windows else {}
@@ -149,9 +149,7 @@ def _better_path(state: PolicyState, loads: Loads, flow: Flow, link: str) -> int
     return min(ranked)[-1] if ranked else None
 
 
-def _rank(
-    state: PolicyState, loads: Loads, flow: Flow, links: Links
-) -> tuple[bool, float, float] | None:
+def _rank(state: PolicyState, loads: Loads, flow: Flow, links: Links) -> tuple[bool, float, float] | None:
     """Return the rank of a route, the lowest being the best, or None if the route is no better.
 
     `loads` decides whether the route is better; the loads with all bursts decide between routes that are.
