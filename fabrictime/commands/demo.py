@@ -31,7 +31,7 @@ from fabrictime.testbed.fabric import FabricError
 __all__ = ["main"]
 
 INTRO: Final = (
-    "fabrictime demo: a guided tour of about 100 seconds. Two jobs load a small fabric. Then five faults "
+    "fabrictime demo: a guided tour of about 90 seconds. Two jobs load a small fabric. Then five faults "
     "follow, one at a time: a grey link, a blackhole, a flapping link, a collision and an incast. Each is "
     "healed again. You see when it is detected, {done}, and how the iterations of the jobs change."
 )
