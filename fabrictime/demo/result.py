@@ -71,12 +71,13 @@ def move_p95_s(results: Sequence[TourResult]) -> float:
 
 
 def _step(outcome: Outcome) -> dict[str, Any]:
-    return _rounded(asdict(outcome)) | {
+    values = asdict(outcome) | {
         "worst_job": outcome.worst_job,
         "right": outcome.is_right,
         "right_in_time": outcome.is_in_time,
-        "detection_to_first_move_ms": _rounded(outcome.detection_to_first_move_ms),
+        "detection_to_first_move_ms": outcome.detection_to_first_move_ms,
     }
+    return {name: _rounded(value) for name, value in values.items()}
 
 
 def _rounded(value: Any) -> Any:

@@ -228,7 +228,7 @@ class Chapter:
         outcome.moved, outcome.paced = len(self._moved), len(self._paced)
         outcome.wanted, outcome.strays = len(self._wanted), len(self._strays)
         lines = [Line(None, job, _change_text(change)) for job, change in jobs.items()]
-        lines.append(Line(None, "right" if outcome.is_right else "not right", self._judged_text()))
+        lines.append(Line(None, "right" if outcome.is_right else "not right", self._comparison_text()))
         if outcome.also_named:
             named = ", ".join(map(self._name, outcome.also_named))
             lines.append(Line(None, "also", f"called unhealthy meanwhile: {named}"))
@@ -405,7 +405,7 @@ class Chapter:
         ended = "the link works again" if self.step.is_link else "the extra load is gone"
         return f"{ended}{more}; {', '.join(done) or 'no action was taken'}"
 
-    def _judged_text(self) -> str:
+    def _comparison_text(self) -> str:
         """Return the verdict beside the fault that was planted."""
         outcome = self.outcome
         planted = f"planted: {EXPECTED[self.step.fault]} at {self.place.text}"

@@ -1,4 +1,4 @@
-"""The result of tours: judged faults, and the time from detection to the first move."""
+"""The result of tours: faults with the right verdict, and the time from detection to the first move."""
 
 from __future__ import annotations
 

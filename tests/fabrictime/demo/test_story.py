@@ -147,9 +147,9 @@ def test_another_link_that_is_called_unhealthy_is_reported_once_unless_it_was_so
     story(chapter, health(0.1, "DOWN", subject=OTHER), health(9.0, "DOWN", subject=OTHER))
     story(chapter, health(0.2, "DOWN", subject="h9"), health(0.3, "UP", subject="h8"))
     assert chapter.outcome.also_named == [OTHER]
-    judged, line = chapter.end({})
+    compared, line = chapter.end({})
     assert line.text == f"called unhealthy meanwhile: {OTHER}"
-    assert judged.label == "not right"
+    assert compared.label == "not right"
 
 
 def test_a_local_repair_is_an_action_before_any_decision() -> None:
@@ -291,11 +291,11 @@ def test_the_end_has_a_line_for_each_job_and_the_job_that_suffered_more() -> Non
     assert "more than 9.00 s at worst" in stalled.text
 
 
-def test_the_verdict_is_judged_by_what_was_planted() -> None:
+def test_the_verdict_is_compared_with_the_planted_fault() -> None:
     chapter = chapter_of(Fault.COLLISION)
     story(chapter, window(0.3, "INCAST"), window(0.9, "COLLISION", "UPDATED"))
-    (judged,) = chapter.end({})
-    assert judged == Line(
+    (compared,) = chapter.end({})
+    assert compared == Line(
         None,
         "right",
         "planted: COLLISION at leaf1 > spine1; named after 900 ms, no flow was moved or slowed down",

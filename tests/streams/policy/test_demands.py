@@ -67,7 +67,7 @@ def test_idle_connections_do_not_hide_the_demand_of_a_flow_that_met_a_queue_from
     assert flow.bps == pytest.approx(RATE - 7 * 5)
 
 
-def test_a_flow_has_an_even_share_of_its_nic_at_least() -> None:
+def test_a_flow_has_no_less_than_an_even_share_of_its_nic() -> None:
     state = make_state()
     flow = add(state, 1, 100.0, queues=TO_FIRST[1:2])
     add(state, 2, 800.0, peer="h6/a", links=TO_SECOND)
