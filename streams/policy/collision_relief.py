@@ -40,7 +40,9 @@ class CollisionRelief:
         their mean rate, unless the queue persists.
         """
         windows = [window for window in state.open_windows() if window["kind"] == ContentionKind.COLLISION]
-        flows_on = _steady_flows(state) if windows else {}
+        if not windows:
+            return
+        flows_on, mean_loads = _steady_flows(state), _mean_loads(state)
         for window in windows:
             link = state.busiest((window["link"], *window["candidates"]))
             flows = flows_on.get(link, [])
@@ -48,10 +50,11 @@ class CollisionRelief:
             persists = state.now_ns - since_ns >= state.rules.settle_ns
             if persists and state.loads.share(link) <= FULL_SHARE:
                 assume_full_demand(state, flows)
+                mean_loads = _mean_loads(state)
             collision = _Collision(window["window_id"], link, flows, persists=persists)
-            yield from self._offload(state, _mean_loads(state), collision)
-            if persists and state.alternating:
-                yield from self._offload(state, state.loads, collision)
+            yield from self._offload(state, mean_loads, collision)
+            if persists and mean_loads is not state.loads:
+                yield from self._offload(state, mean_loads, collision, with_bursts=True)
 
     def _since_ns(self, window: ContentionWindow, now_ns: int) -> int:
         """Return the time since which a link's queue persists or keeps returning."""
@@ -61,12 +64,15 @@ class CollisionRelief:
         self._collisions[window["link"]] = since_ns, now_ns
         return since_ns
 
-    def _offload(self, state: PolicyState, loads: Loads, collision: _Collision) -> Proposals:
-        """Propose to move the heaviest flows until the rest fits the link.
+    def _offload(
+        self, state: PolicyState, mean_loads: Loads, collision: _Collision, *, with_bursts: bool = False
+    ) -> Proposals:
+        """Propose to move the heaviest flows until the rest fits the link, `with_bursts` or with mean loads.
 
         No lighter flow moves while the rate of a heavier new one is not known yet, unless the queue persists.
         """
         link, flows = collision.link, collision.flows
+        loads = state.loads if with_bursts else mean_loads
         max_share = FULL_SHARE if collision.persists else SAFE_SHARE
         burst_of = {id(flow): state.loads.group_burst_bps((link,), flow.weight) for flow in flows}
         flows.sort(key=lambda flow: (-burst_of[id(flow)], -flow.bps, state.draw(flow.live.flow_id)))
@@ -92,9 +98,9 @@ class CollisionRelief:
             )
             if admitted:
                 self._relieved_ns[link] = state.now_ns
-                if loads is not state.loads:
-                    loads.add(links_before, flow.weight, -1)
-                    loads.add(flow.links, flow.weight)
+                if mean_loads is not state.loads:
+                    mean_loads.add(links_before, flow.weight, -1)
+                    mean_loads.add(flow.links, flow.weight)
 
 
 @dataclass(frozen=True, slots=True)
